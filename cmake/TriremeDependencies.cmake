@@ -1,0 +1,56 @@
+# Finds what Trireme stands on, and says in plain words what to install where something is missing.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(MPI REQUIRED COMPONENTS C CXX)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.9 REQUIRED)
+find_package(Eigen3 3.3 REQUIRED NO_MODULE)
+find_package(Boost 1.70 REQUIRED COMPONENTS program_options)
+
+# HDF5 must have been built with MPI: a serial one would compile and fail at the first collective read.
+set(HDF5_PREFER_PARALLEL ON)
+find_package(HDF5 COMPONENTS C)
+if(NOT HDF5_FOUND)
+  message(FATAL_ERROR "HDF5 was not found. Install parallel HDF5 (Debian/Ubuntu: libhdf5-openmpi-dev; "
+                      "a cluster: module load HDF5 with MPI), or point HDF5_ROOT at it.")
+endif()
+if(NOT HDF5_IS_PARALLEL)
+  message(FATAL_ERROR "The HDF5 found in ${HDF5_INCLUDE_DIRS} is a serial build; Trireme reads tokens "
+                      "through the MPI-IO driver. Install parallel HDF5 (Debian/Ubuntu: "
+                      "libhdf5-openmpi-dev), or point HDF5_ROOT at a parallel build.")
+endif()
+add_library(trireme_hdf5 INTERFACE)
+target_include_directories(trireme_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
+target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_LIBRARIES} MPI::MPI_C)
+
+find_path(XXHASH_INCLUDE_DIR xxhash.h)
+if(NOT XXHASH_INCLUDE_DIR)
+  message(FATAL_ERROR "xxhash.h was not found (Debian/Ubuntu: libxxhash-dev).")
+endif()
+add_library(trireme_xxhash INTERFACE)
+target_include_directories(trireme_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
+target_compile_definitions(trireme_xxhash INTERFACE XXH_INLINE_ALL)
+
+# The matrix library. oneDNN has no fp64 product: Eigen's stands in there.
+if(TRIREME_MATMUL STREQUAL "onednn")
+  find_path(DNNL_INCLUDE_DIR dnnl.h)
+  find_library(DNNL_LIBRARY dnnl)
+  if(NOT DNNL_LIBRARY OR NOT DNNL_INCLUDE_DIR)
+    message(FATAL_ERROR "oneDNN was not found (Debian/Ubuntu: libdnnl-dev); "
+                        "-DTRIREME_MATMUL=openblas builds with OpenBLAS instead.")
+  endif()
+  add_library(trireme_matmul INTERFACE)
+  target_include_directories(trireme_matmul SYSTEM INTERFACE ${DNNL_INCLUDE_DIR})
+  target_link_libraries(trireme_matmul INTERFACE ${DNNL_LIBRARY} Eigen3::Eigen)
+elseif(TRIREME_MATMUL STREQUAL "openblas")
+  find_path(CBLAS_INCLUDE_DIR cblas.h)
+  find_library(OPENBLAS_LIBRARY openblas)
+  if(NOT OPENBLAS_LIBRARY OR NOT CBLAS_INCLUDE_DIR)
+    message(FATAL_ERROR "OpenBLAS was not found (Debian/Ubuntu: libopenblas-openmp-dev).")
+  endif()
+  add_library(trireme_matmul INTERFACE)
+  target_include_directories(trireme_matmul SYSTEM INTERFACE ${CBLAS_INCLUDE_DIR})
+  target_link_libraries(trireme_matmul INTERFACE ${OPENBLAS_LIBRARY} Eigen3::Eigen)
+else()
+  message(FATAL_ERROR "TRIREME_MATMUL is '${TRIREME_MATMUL}': choose onednn or openblas.")
+endif()

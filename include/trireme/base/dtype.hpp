@@ -1,0 +1,30 @@
+// Element types of tensors, and the bridge from a run-time type to a compile-time one.
+#ifndef TRIREME_BASE_DTYPE_HPP_
+#define TRIREME_BASE_DTYPE_HPP_
+
+#include <cstddef>
+#include <utility>
+
+namespace trireme {
+
+enum class Dtype { kFloat32, kFloat64 };
+
+constexpr std::size_t SizeOf(Dtype type) { return type == Dtype::kFloat32 ? 4 : 8; }
+constexpr const char* NameOf(Dtype type) { return type == Dtype::kFloat32 ? "fp32" : "fp64"; }
+
+template <typename T>
+constexpr Dtype DtypeOf() {
+  static_assert(sizeof(T) == 4 || sizeof(T) == 8);
+  return sizeof(T) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
+}
+
+// Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen.
+template <typename Body>
+decltype(auto) DispatchDtype(Dtype type, Body&& body) {
+  if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
+  return std::forward<Body>(body)(float{});
+}
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_DTYPE_HPP_

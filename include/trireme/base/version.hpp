@@ -1,0 +1,15 @@
+// What this binary is: its version, the commit it was built from, compiler and libraries.
+#ifndef TRIREME_BASE_VERSION_HPP_
+#define TRIREME_BASE_VERSION_HPP_
+
+#include <string>
+
+namespace trireme {
+
+std::string Version();   // "0.1.0"
+std::string Commit();    // "3f2a9c1", with "+" behind it when the tree had changes; "unknown" outside git
+std::string Compiler();  // "GCC 12.2.0"
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_VERSION_HPP_

@@ -1,0 +1,67 @@
+// A group of ranks: the thin, typed face of one MPI communicator. Holds no policy.
+#ifndef TRIREME_COMM_COMMUNICATOR_HPP_
+#define TRIREME_COMM_COMMUNICATOR_HPP_
+
+#include <mpi.h>
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+class Communicator {
+ public:
+  Communicator() = default;                    // the null communicator
+  static Communicator Adopt(MPI_Comm handle);  // does not free it (MPI_COMM_WORLD, MPI_COMM_SELF)
+  Communicator(Communicator&& other) noexcept;
+  Communicator& operator=(Communicator&& other) noexcept;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  ~Communicator();
+
+  int Rank() const { return rank_; }
+  int Size() const { return size_; }
+  bool IsRoot() const { return rank_ == 0; }
+  MPI_Comm Handle() const { return handle_; }
+
+  // Collective. Ranks of one colour form a group, ordered by key.
+  Communicator Split(int color, int key) const;
+  Communicator SplitNode() const;  // the ranks that share this node's memory
+  Communicator Duplicate() const;
+  void Barrier() const;
+
+  // Collective reductions and broadcasts of small host data.
+  double Sum(double value) const;
+  std::int64_t Sum(std::int64_t value) const;
+  double Max(double value) const;
+  std::int64_t Max(std::int64_t value) const;
+  std::int64_t Min(std::int64_t value) const;
+  void Sum(std::vector<double>& values) const;            // element-wise, in place
+  std::string Broadcast(const std::string& text, int root = 0) const;
+  void Broadcast(void* data, std::int64_t bytes, int root = 0) const;  // may exceed 2 GiB
+  std::vector<std::string> Gather(const std::string& text) const;  // one a rank, on every rank
+
+  // Collective. Runs `body` on this rank, then agrees with all others: if it threw on any rank, every
+  // rank throws an AgreedError with the lowest failing rank's message (and, where not all ranks
+  // failed, the list of those that did) and the largest exit code. `body` must not call a collective
+  // that another rank could miss by throwing before it.
+  void Together(const std::function<void()>& body) const;
+
+ private:
+  Communicator(MPI_Comm handle, bool owned);
+  MPI_Comm handle_ = MPI_COMM_NULL;
+  bool owned_ = false;
+  int rank_ = 0;
+  int size_ = 1;
+};
+
+MPI_Datatype MpiType(Dtype type);
+
+}  // namespace trireme::comm
+
+#endif  // TRIREME_COMM_COMMUNICATOR_HPP_

@@ -1,0 +1,37 @@
+// MPI's lifetime: the only place that initialises, finalises or names the world.
+#ifndef TRIREME_COMM_RUNTIME_HPP_
+#define TRIREME_COMM_RUNTIME_HPP_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::comm {
+
+class Runtime {
+ public:
+  Runtime(int* argc, char*** argv);  // MPI_Init_thread(MPI_THREAD_FUNNELED)
+  ~Runtime();                        // MPI_Finalize
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  const Communicator& World() const { return world_; }
+  const Communicator& Node() const { return node_; }        // ranks on this host
+  const std::vector<std::string>& Hosts() const { return hosts_; }  // of world rank 0, 1, ...
+
+  // Runs `body` and turns any exception into one message and one exit code. An AgreedError was thrown
+  // by all ranks: world rank 0 prints it and the code is returned, to be left through MPI_Finalize.
+  // Any other exception is this rank's alone: it is printed with the rank and MPI_Abort ends the job.
+  int Guard(const std::function<ExitCode()>& body) const;
+
+ private:
+  Communicator world_;
+  Communicator node_;
+  std::vector<std::string> hosts_;
+};
+
+}  // namespace trireme::comm
+
+#endif  // TRIREME_COMM_RUNTIME_HPP_

@@ -1,0 +1,74 @@
+// The keys that a deck may hold. Each module declares its own, next to the code that reads them.
+#ifndef TRIREME_INPUT_SCHEMA_HPP_
+#define TRIREME_INPUT_SCHEMA_HPP_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+namespace trireme::input {
+
+enum class KeyKind { kInteger, kReal, kText, kChoice, kSwitch };
+
+// One declared key, "section.name". Ranges are closed, in the key's unit.
+struct Key {
+  std::string name;        // "section.name"
+  KeyKind kind = KeyKind::kText;
+  std::string fallback;    // default value as a user would write it; empty text is allowed
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+  bool open_minimum = false;  // true: the value must lie above `minimum`
+  bool open_maximum = false;  // true: the value must lie below `maximum`
+  std::vector<std::string> choices;  // kChoice only; kSwitch takes yes/no/true/false/on/off
+  std::string unit;        // "" where the key has none
+  std::string help;        // one or more sentences, for --help-deck
+};
+
+struct Range {
+  double minimum = -std::numeric_limits<double>::infinity();
+  double maximum = std::numeric_limits<double>::infinity();
+  bool open_minimum = false;
+  bool open_maximum = false;
+};
+constexpr Range AtLeast(double minimum) { return {minimum}; }
+constexpr Range Above(double minimum) {
+  return {minimum, std::numeric_limits<double>::infinity(), true, false};
+}
+constexpr Range Between(double minimum, double maximum) { return {minimum, maximum}; }
+constexpr Range HalfOpen(double minimum, double maximum) { return {minimum, maximum, false, true}; }
+
+class Schema {
+ public:
+  // A section's one-line description; sections print in the order of their first mention.
+  Schema& Section(const std::string& name, const std::string& help);
+  Schema& Integer(const std::string& name, std::int64_t fallback, Range range,
+                  const std::string& unit, const std::string& help);
+  Schema& Real(const std::string& name, double fallback, Range range, const std::string& unit,
+               const std::string& help);
+  Schema& Text(const std::string& name, const std::string& fallback, const std::string& help);
+  Schema& Choice(const std::string& name, const std::string& fallback,
+                 const std::vector<std::string>& choices, const std::string& help);
+  Schema& Switch(const std::string& name, bool fallback, const std::string& help);
+  // At most one key of the group may be given in a deck; one on the command line replaces the deck's.
+  Schema& Exclusive(const std::vector<std::string>& names);
+
+  const Key* Find(const std::string& name) const;  // nullptr when nobody declared it
+  // The declared names nearest to `name` (edit distance; whole name and name without section).
+  std::string Nearest(const std::string& name) const;
+  // --help-deck: every key of one section, or of all when `section` is empty. Throws InputError
+  // for a section that does not exist, naming the nearest.
+  std::string Help(const std::string& section) const;
+
+  const std::vector<Key>& Keys() const { return keys_; }
+  const std::vector<std::vector<std::string>>& ExclusiveGroups() const { return exclusive_; }
+
+ private:
+  std::vector<std::pair<std::string, std::string>> sections_;  // name, help
+  std::vector<Key> keys_;                                      // in declaration order
+  std::vector<std::vector<std::string>> exclusive_;
+};
+
+}  // namespace trireme::input
+
+#endif  // TRIREME_INPUT_SCHEMA_HPP_

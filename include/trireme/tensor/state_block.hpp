@@ -1,0 +1,35 @@
+// A named piece of training state: what checkpoints, sharding and the memory plan walk.
+#ifndef TRIREME_TENSOR_STATE_BLOCK_HPP_
+#define TRIREME_TENSOR_STATE_BLOCK_HPP_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/dtype.hpp"
+
+namespace trireme::tensor {
+
+using Shape = std::vector<std::int64_t>;  // global, row-major
+
+inline std::int64_t ElementCount(const Shape& shape) {
+  std::int64_t count = 1;
+  for (std::int64_t extent : shape) count *= extent;
+  return count;
+}
+
+// This rank holds the elements [begin, end) of the flattened global tensor, contiguously at `data`.
+// `replicas` ranks hold the same range; this rank is number `replica` of them (a writer may split the
+// range among them).
+struct StateBlock {
+  std::string name;       // global name, e.g. "blocks.3.attention.query.weight"
+  Shape shape;            // global shape
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t begin = 0, end = 0;
+  void* data = nullptr;   // (end - begin) elements
+  int replica = 0, replicas = 1;
+};
+
+}  // namespace trireme::tensor
+
+#endif  // TRIREME_TENSOR_STATE_BLOCK_HPP_

@@ -1,0 +1,22 @@
+# Writes commit.hpp with the version and the commit of the source tree.
+set(commit "unknown")
+if(GIT)
+  execute_process(COMMAND ${GIT} -C ${SOURCE} rev-parse --short=7 HEAD OUTPUT_VARIABLE head
+                  OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    execute_process(COMMAND ${GIT} -C ${SOURCE} status --porcelain --untracked-files=no
+                    OUTPUT_VARIABLE dirty ERROR_QUIET)
+    set(commit "${head}")
+    if(dirty)
+      set(commit "${head}+")
+    endif()
+  endif()
+endif()
+set(text "#pragma once\nnamespace trireme::generated {\ninline constexpr const char* kVersion = \"${VERSION}\";\ninline constexpr const char* kCommit = \"${commit}\";\n}  // namespace trireme::generated\n")
+set(old "")
+if(EXISTS ${OUTPUT})
+  file(READ ${OUTPUT} old)
+endif()
+if(NOT old STREQUAL text)
+  file(WRITE ${OUTPUT} "${text}")
+endif()
