@@ -1,0 +1,74 @@
+// The parameter registry: every parameter once, as a named, globally shaped block. Initialisation,
+// gradient buckets, the optimizer, checkpoints and the memory plan walk it and know nothing else of
+// the model. Values and gradients lie in one flat storage each, in the order of registration.
+#ifndef TRIREME_TENSOR_REGISTRY_HPP_
+#define TRIREME_TENSOR_REGISTRY_HPP_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/device/arena.hpp"
+#include "trireme/tensor/matrix.hpp"
+#include "trireme/tensor/state_block.hpp"
+
+namespace trireme::tensor {
+
+enum class InitialiserKind { kConstant, kNormal, kUniform };
+
+struct Initialiser {
+  InitialiserKind kind = InitialiserKind::kConstant;
+  double scale = 0;  // the constant; the standard deviation; the half-width
+};
+
+struct Parameter {
+  std::string name;             // global name, e.g. "blocks.3.attention.query.weight"
+  Shape shape;                  // global shape, row-major, axis 0 is the one that layouts slice
+  Initialiser initialiser;
+  bool decay = false;           // takes weight decay (matrices do; norms and biases do not)
+  bool adjacent = false;        // stored right behind its predecessor, so that both are one matrix
+  std::int64_t begin = 0;       // this rank's elements [begin, end) of the flattened global tensor
+  std::int64_t end = 0;
+  std::int64_t offset = 0;      // of element `begin` in the flat storage (set by Add)
+};
+
+using ParameterId = int;
+inline constexpr ParameterId kNoParameter = -1;
+
+class Registry {
+ public:
+  // `parameter.begin/end` default to the whole tensor. Registered in the order of the forward pass.
+  ParameterId Add(Parameter parameter);
+  // Allocates values and gradients, zeroed. Once, after the last Add.
+  void Allocate(Dtype dtype);
+  // Every element from its global coordinates (rule 2): the same weights in every layout.
+  void Initialise(std::uint32_t seed);
+
+  // A parameter as a matrix: axis 0 (the local part) are rows, the other axes columns; a vector is one
+  // row. With `count` > 1, the matrix of that many adjacent parameters, rows added up.
+  Matrix Value(ParameterId id, int count = 1) const { return View(values_.get(), id, count); }
+  Matrix Gradient(ParameterId id, int count = 1) const { return View(gradients_.get(), id, count); }
+
+  const std::vector<Parameter>& Parameters() const { return parameters_; }
+  std::int64_t Size() const { return size_; }  // elements of the flat storage, padding included
+  Dtype Type() const { return dtype_; }
+  void* Values() const { return values_.get(); }
+  void* Gradients() const { return gradients_.get(); }
+  void ZeroGradients();
+
+  // Blocks for a checkpoint over a flat storage laid out like the values: names get `prefix`.
+  std::vector<StateBlock> Blocks(void* storage, Dtype dtype, const std::string& prefix, int replica,
+                                 int replicas) const;
+
+ private:
+  Matrix View(void* storage, ParameterId id, int count) const;
+  std::vector<Parameter> parameters_;
+  std::int64_t size_ = 0;
+  Dtype dtype_ = Dtype::kFloat32;
+  device::Buffer values_;     // local, [size_]
+  device::Buffer gradients_;  // local, [size_], sums over valid tokens (rule 3)
+};
+
+}  // namespace trireme::tensor
+
+#endif  // TRIREME_TENSOR_REGISTRY_HPP_

@@ -1,0 +1,58 @@
+#include "trireme/device/stream.hpp"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+
+namespace trireme::device {
+
+int Cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, omp_get_num_procs());
+}
+
+int ConfigureThreads(int requested, int ranks_on_node) {
+  int threads = requested;
+  if (threads == 0) {
+    // OpenMP has read OMP_NUM_THREADS (which may be a list for nested regions) by itself.
+    const char* variable = std::getenv("OMP_NUM_THREADS");
+    threads = variable != nullptr && *variable != '\0' ? omp_get_max_threads()
+                                                       : omp_get_num_procs() / ranks_on_node;
+  }
+  threads = std::max(1, threads);
+  omp_set_dynamic(0);
+  omp_set_num_threads(threads);
+  return threads;
+}
+
+std::string CpuName() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const auto colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown CPU";
+}
+
+std::string InstructionSet() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return "AVX-512";
+  }
+  if (__builtin_cpu_supports("avx2")) return "AVX2";
+  return "baseline";
+#elif defined(__aarch64__)
+  return "NEON";
+#else
+  return "baseline";
+#endif
+}
+
+}  // namespace trireme::device
