@@ -41,21 +41,25 @@ class Communicator {
   double Max(double value) const;
   std::int64_t Max(std::int64_t value) const;
   std::int64_t Min(std::int64_t value) const;
-  void Sum(std::vector<double>& values) const;            // element-wise, in place
+  void Sum(std::vector<double>& values) const;  // element-wise, in place
   std::string Broadcast(const std::string& text, int root = 0) const;
   void Broadcast(void* data, std::int64_t bytes, int root = 0) const;  // may exceed 2 GiB
-  std::vector<std::string> Gather(const std::string& text) const;  // one a rank, on every rank
+  std::vector<std::string> Gather(const std::string& text) const;      // one a rank, on every rank
 
-  // Collective. Runs `body` on this rank, then agrees with all others: if it threw on any rank, every
-  // rank throws an AgreedError with the lowest failing rank's message (and, where not all ranks
-  // failed, the list of those that did) and the largest exit code. `body` must not call a collective
-  // that another rank could miss by throwing before it.
+  // Collective. Runs `body` on this rank, then agrees with all others: if it threw on any rank,
+  // every rank throws an AgreedError with the lowest failing rank's message (and, where not all
+  // ranks failed, the list of those that did) and the largest exit code. `body` must not call a
+  // collective that another rank could miss by throwing before it. A group that Split cut out of a
+  // larger one throws a plain Error instead: its ranks alone cannot leave through MPI_Finalize.
   void Together(const std::function<void()>& body) const;
 
  private:
   Communicator(MPI_Comm handle, bool owned);
+  Communicator Part(MPI_Comm handle) const;  // a group split from this one
+
   MPI_Comm handle_ = MPI_COMM_NULL;
   bool owned_ = false;
+  bool part_ = false;  // smaller than the communicator it was split from
   int rank_ = 0;
   int size_ = 1;
 };

@@ -1,0 +1,151 @@
+// Communicator: lifetime of the MPI handle, splits, small reductions and broadcasts. How ranks
+// agree on a failure stands in together.cpp.
+#include "trireme/comm/communicator.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+// MPI counts are ints: longer messages travel in pieces of this many elements.
+constexpr std::int64_t kPiece = std::int64_t{1} << 30;
+
+template <typename T>
+T Reduce(T value, MPI_Datatype type, MPI_Op operation, MPI_Comm handle) {
+  T result{};
+  MPI_Allreduce(&value, &result, 1, type, operation, handle);
+  return result;
+}
+
+}  // namespace
+
+Communicator::Communicator(MPI_Comm handle, bool owned) : handle_(handle), owned_(owned) {
+  if (handle_ == MPI_COMM_NULL) return;
+  MPI_Comm_rank(handle_, &rank_);
+  MPI_Comm_size(handle_, &size_);
+}
+
+Communicator Communicator::Adopt(MPI_Comm handle) { return Communicator(handle, false); }
+
+Communicator::Communicator(Communicator&& other) noexcept { *this = std::move(other); }
+
+Communicator& Communicator::operator=(Communicator&& other) noexcept {
+  // The handle that was here leaves with `other`, whose destructor frees it.
+  std::swap(handle_, other.handle_);
+  std::swap(owned_, other.owned_);
+  std::swap(part_, other.part_);
+  std::swap(rank_, other.rank_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+Communicator::~Communicator() {
+  if (!owned_ || handle_ == MPI_COMM_NULL) return;
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  if (finalized == 0) MPI_Comm_free(&handle_);
+}
+
+Communicator Communicator::Part(MPI_Comm handle) const {
+  Communicator result(handle, true);
+  result.part_ = part_ || result.size_ < size_;
+  return result;
+}
+
+Communicator Communicator::Split(int color, int key) const {
+  MPI_Comm handle = MPI_COMM_NULL;
+  MPI_Comm_split(handle_, color, key, &handle);
+  return Part(handle);
+}
+
+Communicator Communicator::SplitNode() const {
+  MPI_Comm handle = MPI_COMM_NULL;
+  MPI_Comm_split_type(handle_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &handle);
+  return Part(handle);
+}
+
+Communicator Communicator::Duplicate() const {
+  MPI_Comm handle = MPI_COMM_NULL;
+  MPI_Comm_dup(handle_, &handle);
+  return Part(handle);
+}
+
+void Communicator::Barrier() const { MPI_Barrier(handle_); }
+
+double Communicator::Sum(double value) const { return Reduce(value, MPI_DOUBLE, MPI_SUM, handle_); }
+
+std::int64_t Communicator::Sum(std::int64_t value) const {
+  return Reduce(value, MPI_INT64_T, MPI_SUM, handle_);
+}
+
+double Communicator::Max(double value) const { return Reduce(value, MPI_DOUBLE, MPI_MAX, handle_); }
+
+std::int64_t Communicator::Max(std::int64_t value) const {
+  return Reduce(value, MPI_INT64_T, MPI_MAX, handle_);
+}
+
+std::int64_t Communicator::Min(std::int64_t value) const {
+  return Reduce(value, MPI_INT64_T, MPI_MIN, handle_);
+}
+
+void Communicator::Sum(std::vector<double>& values) const {
+  const auto count = static_cast<std::int64_t>(values.size());
+  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
+    const int piece = static_cast<int>(std::min(kPiece, count - begin));
+    MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, piece, MPI_DOUBLE, MPI_SUM, handle_);
+  }
+}
+
+void Communicator::Broadcast(void* data, std::int64_t bytes, int root) const {
+  for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
+    const int piece = static_cast<int>(std::min(kPiece, bytes - begin));
+    MPI_Bcast(static_cast<char*>(data) + begin, piece, MPI_BYTE, root, handle_);
+  }
+}
+
+std::string Communicator::Broadcast(const std::string& text, int root) const {
+  std::int64_t bytes = rank_ == root ? static_cast<std::int64_t>(text.size()) : 0;
+  Broadcast(&bytes, static_cast<std::int64_t>(sizeof bytes), root);
+  std::string result = rank_ == root ? text : std::string(static_cast<std::size_t>(bytes), '\0');
+  Broadcast(result.data(), bytes, root);
+  return result;
+}
+
+std::vector<std::string> Communicator::Gather(const std::string& text) const {
+  const auto ranks = static_cast<std::size_t>(size_);
+  const auto own_bytes = static_cast<std::int64_t>(text.size());
+  std::vector<std::int64_t> bytes(ranks);
+  MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes.data(), 1, MPI_INT64_T, handle_);
+
+  std::vector<int> counts(ranks), starts(ranks);
+  std::int64_t total = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    starts[rank] = static_cast<int>(total);
+    counts[rank] = static_cast<int>(bytes[rank]);
+    total += bytes[rank];
+    // Every rank sees the same lengths, so all throw or none does.
+    if (total > std::numeric_limits<int>::max()) {
+      throw RunError("Communicator::Gather: the texts of all ranks together exceed 2 GiB");
+    }
+  }
+  std::string all(static_cast<std::size_t>(total), '\0');
+  MPI_Allgatherv(text.data(), counts[static_cast<std::size_t>(rank_)], MPI_CHAR, all.data(),
+                 counts.data(), starts.data(), MPI_CHAR, handle_);
+
+  std::vector<std::string> result;
+  result.reserve(ranks);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    result.push_back(
+        all.substr(static_cast<std::size_t>(starts[rank]), static_cast<std::size_t>(counts[rank])));
+  }
+  return result;
+}
+
+MPI_Datatype MpiType(Dtype type) { return type == Dtype::kFloat64 ? MPI_DOUBLE : MPI_FLOAT; }
+
+}  // namespace trireme::comm

@@ -1,0 +1,81 @@
+// Communicator::Together: how ranks agree that some of them failed, and leave with one message.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <exception>
+#include <new>
+
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+// A list of failing ranks longer than this says how many more there are.
+constexpr int kMaximumListed = 16;
+
+struct Outcome {
+  std::int64_t code = 0;  // an ExitCode; 0 when this rank's body returned
+  std::string message;
+};
+
+Outcome Run(const std::function<void()>& body) {
+  try {
+    body();
+    return {};
+  } catch (const Error& error) {
+    // A thrown "done" would read as success below; an error is at least a failed run.
+    return {std::max(static_cast<std::int64_t>(error.Code()), std::int64_t{1}), error.what()};
+  } catch (const std::bad_alloc&) {
+    return {1, "out of memory\n  Use more ranks or nodes, or smaller sizes in the deck."};
+  } catch (const std::exception& error) {
+    return {1, error.what()};
+  } catch (...) {
+    return {1, "an exception of unknown type"};
+  }
+}
+
+// "rank 3 of 8", "ranks 3, 5-7 of 8", "ranks 0, 2, ... and 48 more of 128".
+std::string List(const std::vector<int>& ranks, int size) {
+  std::string list;
+  int listed = 0;
+  std::size_t begin = 0;
+  for (int items = 0; begin < ranks.size() && items < kMaximumListed; ++items) {
+    std::size_t end = begin + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - begin < 3) end = begin + 1;  // "3, 4" reads better than "3-4"
+    list += list.empty() ? "" : ", ";
+    list += fmt::to_string(ranks[begin]);
+    if (end - begin > 1) list += fmt::format("-{}", ranks[end - 1]);
+    listed += static_cast<int>(end - begin);
+    begin = end;
+  }
+  const int left = static_cast<int>(ranks.size()) - listed;
+  if (left > 0) list += fmt::format(" and {} more", left);
+  return fmt::format("{} {} of {}", ranks.size() == 1 ? "rank" : "ranks", list, size);
+}
+
+}  // namespace
+
+void Communicator::Together(const std::function<void()>& body) const {
+  const Outcome outcome = Run(body);
+  const std::int64_t code = Max(outcome.code);
+  if (code == 0) return;
+
+  std::vector<char> failed(static_cast<std::size_t>(size_));
+  const char own = outcome.code != 0 ? 1 : 0;
+  MPI_Allgather(&own, 1, MPI_CHAR, failed.data(), 1, MPI_CHAR, handle_);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < size_; ++rank) {
+    if (failed[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);
+  }
+  std::string message = Broadcast(outcome.message, ranks.front());
+  if (static_cast<int>(ranks.size()) < size_) {
+    message += fmt::format("\n  (on {})", List(ranks, size_));
+  }
+  if (part_) throw Error(static_cast<ExitCode>(code), message);
+  throw AgreedError(static_cast<ExitCode>(code), message);
+}
+
+}  // namespace trireme::comm
