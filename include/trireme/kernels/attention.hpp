@@ -1,0 +1,46 @@
+// Causal multi-head attention with grouped queries, tiled over queries, and rotary positions.
+#ifndef TRIREME_KERNELS_ATTENTION_HPP_
+#define TRIREME_KERNELS_ATTENTION_HPP_
+
+#include "trireme/kernels/dropout.hpp"
+
+namespace trireme::kernels {
+
+// Query head h reads key/value head h / (heads / kv_heads).
+struct AttentionShape {
+  std::int64_t sequences = 0, length = 0;  // rows = sequences * length, sequence-major
+  std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
+  bool causal = true;           // false only in tests that must catch a model which sees the future
+
+  std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
+};
+
+// Elements of scratch for both passes with this many threads. No [length, length] matrix is held:
+// panels of 64 queries.
+std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
+
+// out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries, keys,
+// values; out: [rows, heads * head_dim], overwritten; lse: [rows, heads], log-sum-exp of the scaled
+// scores, saved for the backward pass; scratch: [1, AttentionScratch()]. Dropout's features are key
+// positions, its rows query positions, its site the head (dropout.site is not read).
+void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
+                      const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
+                      const tensor::Matrix& lse, const tensor::Matrix& scratch);
+
+// dqkv (overwritten) from dout; scores are computed again, masks regenerated.
+void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
+                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
+                       const tensor::Matrix& dout, const tensor::Matrix& lse,
+                       const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
+
+// Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2) of
+// each head by angle t theta^(-2 i / head_dim), t the position in the sequence. table: [>= length,
+// head_dim] = cosines then sines. `inverse` rotates back: the gradient.
+void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
+          bool inverse, const tensor::Matrix& qkv);
+void RopeTable(double theta, const tensor::Matrix& table);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_ATTENTION_HPP_

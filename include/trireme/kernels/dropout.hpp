@@ -1,0 +1,37 @@
+// Dropout as a pure function of global coordinates (rule 2): which mask belongs to which element.
+#ifndef TRIREME_KERNELS_DROPOUT_HPP_
+#define TRIREME_KERNELS_DROPOUT_HPP_
+
+#include <cstdint>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/tensor/matrix.hpp"
+
+namespace trireme::kernels {
+
+// One place where dropout acts. Row r of a matrix belongs to sequence r / length at position
+// r % length; column f is the feature. The 16-bit lane f % 8 of
+//   Philox({f / 8, position, ordinal low, ordinal high}, MakeKey(seed, purpose, layer, site))
+// decides: kept where lane >= threshold, and multiplied by 65536 / (65536 - threshold).
+struct Dropout {
+  double probability = 0;
+  std::uint32_t seed = 0;
+  Purpose purpose = Purpose::kResidualDropout;
+  std::uint32_t layer = 0;
+  std::uint32_t site = 0;                     // which of a layer's places, or the head
+  const std::uint64_t* ordinals = nullptr;    // [sequences], global sample numbers
+  std::int64_t length = 1;                    // positions a sequence
+
+  bool Active() const { return Threshold() > 0; }
+  std::uint32_t Threshold() const { return static_cast<std::uint32_t>(probability * 65536 + 0.5); }
+  double Scale() const { return 65536.0 / (65536.0 - Threshold()); }
+};
+
+// out = mask(x) (out may be x). x, out: [rows, features].
+void DropoutForward(const device::Stream& stream, const tensor::Matrix& x, const Dropout& dropout,
+                    const tensor::Matrix& out);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_DROPOUT_HPP_

@@ -1,0 +1,37 @@
+// Element-wise passes around the products: biases, the residual stream, activations.
+#ifndef TRIREME_KERNELS_ELEMENTWISE_HPP_
+#define TRIREME_KERNELS_ELEMENTWISE_HPP_
+
+#include "trireme/kernels/dropout.hpp"
+
+namespace trireme::kernels {
+
+// x += bias, row by row. x: [rows, columns], bias: [1, columns].
+void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias);
+
+// out = residual + dropout(branch + bias); bias may be Empty(), out may be residual. [rows, dim].
+void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
+                     const tensor::Matrix& branch, const tensor::Matrix& bias,
+                     const Dropout& dropout, const tensor::Matrix& out);
+
+// y += x, element by element. [rows, columns].
+void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y);
+
+enum class ActivationKind { kRelu, kGelu, kSwiglu };
+
+// pre += bias (Empty(): none), then out = dropout(act(pre)). out: [rows, ffn].
+// kRelu, kGelu (tanh form, Hendrycks and Gimpel 2016): pre is [rows, ffn]; kRelu allows out = pre.
+// kSwiglu (Shazeer 2020): pre is [rows, 2 ffn], gate then up; out = silu(gate) * up.
+void ActivationForward(const device::Stream& stream, ActivationKind kind, const tensor::Matrix& pre,
+                       const tensor::Matrix& bias, const Dropout& dropout,
+                       const tensor::Matrix& out);
+
+// dpre (overwritten, same shape as pre) from dout: [rows, ffn]. `pre` as the forward pass left it, for
+// kRelu the forward's `out`. kRelu and kGelu allow dpre = dout.
+void ActivationBackward(const device::Stream& stream, ActivationKind kind,
+                        const tensor::Matrix& pre, const Dropout& dropout,
+                        const tensor::Matrix& dout, const tensor::Matrix& dpre);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_ELEMENTWISE_HPP_

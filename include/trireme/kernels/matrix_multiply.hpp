@@ -1,0 +1,22 @@
+// The one seam of every matrix product.
+#ifndef TRIREME_KERNELS_MATRIX_MULTIPLY_HPP_
+#define TRIREME_KERNELS_MATRIX_MULTIPLY_HPP_
+
+#include "trireme/device/stream.hpp"
+#include "trireme/tensor/matrix.hpp"
+
+namespace trireme::kernels {
+
+enum class Form { kPlain, kTransposed };
+
+// c = form_a(a) form_b(b), or c += where `accumulate`. c: [M, N]; strides are free. All of one dtype.
+// Inside an OpenMP parallel region it runs on the calling thread alone.
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
+                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate);
+
+// Name and version of the library behind it, for --version: "oneDNN 2.6.3".
+const char* MatrixLibrary();
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_MATRIX_MULTIPLY_HPP_

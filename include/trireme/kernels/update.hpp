@@ -1,0 +1,38 @@
+// Updates of the weights over flat storage, and the sums they need.
+#ifndef TRIREME_KERNELS_UPDATE_HPP_
+#define TRIREME_KERNELS_UPDATE_HPP_
+
+#include <cstdint>
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/device/stream.hpp"
+
+namespace trireme::kernels {
+
+// Scalars of one update, read by pointer so that a captured step replays with new values.
+struct UpdateScalars {
+  double learning_rate = 0;
+  double beta1 = 0, beta2 = 0, epsilon = 0;
+  double correction1 = 1, correction2 = 1;  // 1 - beta^step
+  double gradient_scale = 1;                // 1 / valid targets, times the clip factor
+};
+
+// AdamW (Loshchilov and Hutter 2019, algorithm 2) on `count` elements: decoupled decay
+// learning_rate * decay * w. values, first and second moment are updated; gradients only read.
+void AdamW(const device::Stream& stream, Dtype dtype, std::int64_t count,
+           const UpdateScalars* scalars, double decay, const void* gradients, void* values,
+           void* first, void* second);
+
+// values -= learning_rate * (gradient_scale * gradient + decay * value).
+void GradientDescent(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                     const UpdateScalars* scalars, double decay, const void* gradients,
+                     void* values);
+
+// Sum of squares in fp64, in fixed blocks added up in order: the same bits for any number of threads.
+// A value that is not finite makes the sum not finite.
+double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                 const void* values);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_UPDATE_HPP_
