@@ -1,0 +1,115 @@
+// elementwise: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite out (and keep
+// the bias in pre); ActivationBackward overwrites dpre.
+#include "trireme/kernels/elementwise.hpp"
+
+#include "row_mask.hpp"
+
+namespace trireme::kernels {
+
+void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias) {
+  DispatchDtype(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      rows::Axpy(T(1), bias.As<T>(), x.As<T>() + row * x.stride, x.columns);
+    }
+  });
+}
+
+void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+  DispatchDtype(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      rows::Axpy(T(1), x.As<T>() + row * x.stride, y.As<T>() + row * y.stride, x.columns);
+    }
+  });
+}
+
+void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
+                     const tensor::Matrix& branch, const tensor::Matrix& bias,
+                     const Dropout& dropout, const tensor::Matrix& out) {
+  DispatchDtype(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = out.columns;
+#pragma omp parallel num_threads(stream.threads)
+    {
+      RowMask mask(dropout, n);
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < out.rows; ++row) {
+        T* b = branch.As<T>() + row * branch.stride;  // scratch of the caller: changed in place
+        if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), b, n);
+        if (mask.Active()) mask.Apply(row, b, b, n);
+        T* to = out.As<T>() + row * out.stride;
+        const T* from = residual.As<T>() + row * residual.stride;
+        if (from != to) rows::Affine(from, T(1), T(0), to, n);
+        rows::Axpy(T(1), b, to, n);
+      }
+    }
+  });
+}
+
+void ActivationForward(const device::Stream& stream, ActivationKind kind, const tensor::Matrix& pre,
+                       const tensor::Matrix& bias, const Dropout& dropout,
+                       const tensor::Matrix& out) {
+  DispatchDtype(out.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = out.columns;
+#pragma omp parallel num_threads(stream.threads)
+    {
+      RowMask mask(dropout, n);
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < out.rows; ++row) {
+        T* from = pre.As<T>() + row * pre.stride;
+        T* to = out.As<T>() + row * out.stride;
+        if (kind == ActivationKind::kRelu) {
+          rows::BiasRelu(from, bias.As<T>(), to, n);
+        } else if (kind == ActivationKind::kGelu) {
+          rows::BiasGelu(from, bias.As<T>(), to, n);
+        } else {
+          if (!bias.Empty()) rows::Axpy(T(1), bias.As<T>(), from, 2 * n);
+          rows::Swiglu(from, from + n, to, n);
+        }
+        if (mask.Active()) mask.Apply(row, to, to, n);
+      }
+    }
+  });
+}
+
+void ActivationBackward(const device::Stream& stream, ActivationKind kind,
+                        const tensor::Matrix& pre, const Dropout& dropout,
+                        const tensor::Matrix& dout, const tensor::Matrix& dpre) {
+  DispatchDtype(dout.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t n = dout.columns;
+#pragma omp parallel num_threads(stream.threads)
+    {
+      RowMask mask(dropout, n);
+      std::vector<T> masked(static_cast<std::size_t>(n));
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < dout.rows; ++row) {
+        const T* p = pre.As<T>() + row * pre.stride;
+        const T* d = dout.As<T>() + row * dout.stride;
+        T* to = dpre.As<T>() + row * dpre.stride;
+        if (kind == ActivationKind::kRelu) {
+          // What is positive after dropout was kept and was positive before: no mask is needed.
+          const T scale = static_cast<T>(dropout.Scale());
+#pragma omp simd
+          for (std::int64_t i = 0; i < n; ++i) to[i] = p[i] > T(0) ? scale * d[i] : T(0);
+          continue;
+        }
+        if (mask.Active()) {
+          mask.Apply(row, d, masked.data(), n);
+          d = masked.data();
+        }
+        if (kind == ActivationKind::kGelu) {
+          rows::GeluGradient(p, d, to, n);
+        } else {
+          rows::SwigluGradient(p, p + n, d, to, to + n, n);
+        }
+      }
+    }
+  });
+}
+
+}  // namespace trireme::kernels

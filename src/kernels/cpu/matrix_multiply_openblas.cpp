@@ -1,0 +1,35 @@
+// matrix_multiply on OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. The OpenMP build of the library runs
+// on the calling thread alone inside a parallel region.
+#include <cblas.h>
+
+#include <string>
+
+#include "trireme/kernels/matrix_multiply.hpp"
+
+namespace trireme::kernels {
+
+void MatrixMultiply(const device::Stream& /*stream*/, Form form_a, const tensor::Matrix& a,
+                    Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+                    bool accumulate) {
+  if (c.rows == 0 || c.columns == 0) return;
+  const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
+  const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
+  const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
+  const auto rows = static_cast<blasint>(c.rows), columns = static_cast<blasint>(c.columns);
+  const auto lda = static_cast<blasint>(a.stride), ldb = static_cast<blasint>(b.stride);
+  const auto ldc = static_cast<blasint>(c.stride);
+  if (c.dtype == Dtype::kFloat64) {
+    cblas_dgemm(CblasRowMajor, op_a, op_b, rows, columns, inner, 1.0, a.As<double>(), lda,
+                b.As<double>(), ldb, accumulate ? 1.0 : 0.0, c.As<double>(), ldc);
+  } else {
+    cblas_sgemm(CblasRowMajor, op_a, op_b, rows, columns, inner, 1.0f, a.As<float>(), lda,
+                b.As<float>(), ldb, accumulate ? 1.0f : 0.0f, c.As<float>(), ldc);
+  }
+}
+
+const char* MatrixLibrary() {
+  static const std::string text = openblas_get_config();
+  return text.c_str();
+}
+
+}  // namespace trireme::kernels
