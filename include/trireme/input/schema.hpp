@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace trireme::input {
@@ -13,16 +14,16 @@ enum class KeyKind { kInteger, kReal, kText, kChoice, kSwitch };
 
 // One declared key, "section.name". Ranges are closed, in the key's unit.
 struct Key {
-  std::string name;        // "section.name"
+  std::string name;  // "section.name"
   KeyKind kind = KeyKind::kText;
-  std::string fallback;    // default value as a user would write it; empty text is allowed
+  std::string fallback;  // default value as a user would write it; empty text is allowed
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
-  bool open_minimum = false;  // true: the value must lie above `minimum`
-  bool open_maximum = false;  // true: the value must lie below `maximum`
+  bool open_minimum = false;         // true: the value must lie above `minimum`
+  bool open_maximum = false;         // true: the value must lie below `maximum`
   std::vector<std::string> choices;  // kChoice only; kSwitch takes yes/no/true/false/on/off
-  std::string unit;        // "" where the key has none
-  std::string help;        // one or more sentences, for --help-deck
+  std::string unit;                  // "" where the key has none
+  std::string help;                  // one or more sentences, for --help-deck
 };
 
 struct Range {
@@ -50,20 +51,28 @@ class Schema {
   Schema& Choice(const std::string& name, const std::string& fallback,
                  const std::vector<std::string>& choices, const std::string& help);
   Schema& Switch(const std::string& name, bool fallback, const std::string& help);
-  // At most one key of the group may be given in a deck; one on the command line replaces the deck's.
+  // At most one key of the group may be given in a deck; one on the command line replaces the
+  // deck's. The first name stands when none is given.
   Schema& Exclusive(const std::vector<std::string>& names);
 
   const Key* Find(const std::string& name) const;  // nullptr when nobody declared it
-  // The declared names nearest to `name` (edit distance; whole name and name without section).
+  bool HasSection(const std::string& section) const;
+  // The declared names nearest to `name` (edit distance; whole name and name without section),
+  // joined by "or"; empty when none is near.
   std::string Nearest(const std::string& name) const;
+  // The same for a section's name: "[model]".
+  std::string NearestSection(const std::string& section) const;
   // --help-deck: every key of one section, or of all when `section` is empty. Throws InputError
   // for a section that does not exist, naming the nearest.
   std::string Help(const std::string& section) const;
 
   const std::vector<Key>& Keys() const { return keys_; }
+  const std::vector<std::pair<std::string, std::string>>& Sections() const { return sections_; }
   const std::vector<std::vector<std::string>>& ExclusiveGroups() const { return exclusive_; }
 
  private:
+  Schema& Add(Key key);  // throws std::logic_error for a key declared twice or a bad default
+
   std::vector<std::pair<std::string, std::string>> sections_;  // name, help
   std::vector<Key> keys_;                                      // in declaration order
   std::vector<std::vector<std::string>> exclusive_;

@@ -1,0 +1,139 @@
+// Checks of single values. Numbers are read strictly: the whole text, finite, no separators.
+#include "value.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "nearest.hpp"
+
+namespace trireme::input {
+
+namespace {
+
+// " (unit: sequences; default: 16)": what a user needs to write a better value.
+std::string Facts(const Key& key) {
+  const std::string unit = key.unit.empty() ? "" : "unit: " + key.unit + "; ";
+  return fmt::format(" ({}default: {})", unit, key.fallback.empty() ? "empty" : key.fallback);
+}
+
+bool InRange(const Key& key, double value) {
+  const bool above = key.open_minimum ? value > key.minimum : value >= key.minimum;
+  const bool below = key.open_maximum ? value < key.maximum : value <= key.maximum;
+  return above && below;
+}
+
+Problem OutOfRange(const Key& key) {
+  const std::string range = RangeText(key);
+  return {(range.empty() ? "too large" : "must be " + range) + Facts(key), ""};
+}
+
+Problem CheckInteger(const Key& key, const std::string& text) {
+  if (const auto value = ToInteger(text)) {
+    return InRange(key, static_cast<double>(*value)) ? Problem{} : OutOfRange(key);
+  }
+  const std::size_t digits = text.starts_with('-') ? 1 : 0;
+  const bool only_digits =
+      text.size() > digits && text.find_first_not_of("0123456789", digits) == std::string::npos;
+  if (only_digits) return {"does not fit 64 bits" + Facts(key), ""};
+  // 1e6 and 1000.0 are integers to a person: say how to write them.
+  const auto real = ToReal(text);
+  constexpr double kExactIntegers = 0x1p53;
+  const bool whole = real && std::abs(*real) < kExactIntegers && *real == std::floor(*real);
+  return {"not an integer" + Facts(key),
+          whole ? fmt::format("Write it in digits: {:.0f}", *real) : ""};
+}
+
+Problem CheckReal(const Key& key, const std::string& text) {
+  if (const auto value = ToReal(text)) return InRange(key, *value) ? Problem{} : OutOfRange(key);
+  double value = 0.0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const bool number = end == text.data() + text.size() && error != std::errc::invalid_argument;
+  return {(number ? "not a finite number in double precision" : "not a number") + Facts(key), ""};
+}
+
+Problem CheckText(const Key& key, const std::string& text) {
+  if (text.find('#') != std::string::npos) {
+    return {"the value holds a '#', which begins a comment in a deck",
+            "Choose a name without '#'."};
+  }
+  const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 && c != '\t'; };
+  if (std::any_of(text.begin(), text.end(), control)) {
+    return {"the value holds a line break or another control character", ""};
+  }
+  const bool quoted = text.size() >= 2 && text.front() == text.back() &&
+                      (text.front() == '"' || text.front() == '\'');
+  if (quoted) {
+    return {"quotes would become part of the value" + Facts(key),
+            "Write it without quotes; blanks inside are kept."};
+  }
+  return {};
+}
+
+Problem CheckChoice(const Key& key, const std::string& text) {
+  if (std::find(key.choices.begin(), key.choices.end(), text) != key.choices.end()) return {};
+  const std::string nearest = NearestOf(text, key.choices);
+  return {fmt::format("not one of {}{}", fmt::join(key.choices, ", "), Facts(key)),
+          nearest.empty() ? "" : "Did you mean " + nearest + "?"};
+}
+
+}  // namespace
+
+Problem CheckValue(const Key& key, const std::string& text) {
+  switch (key.kind) {
+    case KeyKind::kInteger:
+      return CheckInteger(key, text);
+    case KeyKind::kReal:
+      return CheckReal(key, text);
+    case KeyKind::kText:
+      return CheckText(key, text);
+    case KeyKind::kChoice:
+    case KeyKind::kSwitch:
+      break;
+  }
+  return CheckChoice(key, text);
+}
+
+std::optional<std::int64_t> ToInteger(const std::string& text) {
+  std::int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
+
+std::optional<double> ToReal(const std::string& text) {
+  double value = 0.0;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+std::string RangeText(const Key& key) {
+  const bool has_minimum = std::isfinite(key.minimum);
+  const bool has_maximum = std::isfinite(key.maximum);
+  // Integers print as such up to 2^53: 1000000, not 1e+06.
+  const auto number = [&](double value) {
+    return key.kind == KeyKind::kInteger ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
+  };
+  if (has_minimum && has_maximum && !key.open_minimum && !key.open_maximum) {
+    return fmt::format("between {} and {}", number(key.minimum), number(key.maximum));
+  }
+  std::string text;
+  if (has_minimum) text = (key.open_minimum ? "above " : "at least ") + number(key.minimum);
+  if (has_minimum && has_maximum) text += " and ";
+  if (has_maximum) text += (key.open_maximum ? "below " : "at most ") + number(key.maximum);
+  return text;
+}
+
+std::string Trim(const std::string& text) {
+  constexpr const char* kBlanks = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string::npos) return "";
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+}  // namespace trireme::input

@@ -1,0 +1,35 @@
+// One value of one key: is it of the right kind, in range, one of the choices?
+#ifndef TRIREME_SRC_INPUT_VALUE_HPP_
+#define TRIREME_SRC_INPUT_VALUE_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/input/schema.hpp"
+
+namespace trireme::input {
+
+// What is wrong, and what to do; both empty for a good value.
+struct Problem {
+  std::string message;
+  std::string hint;
+  explicit operator bool() const { return !message.empty(); }
+};
+
+// Checks `text` (without surrounding blanks) against the key's declaration.
+Problem CheckValue(const Key& key, const std::string& text);
+
+// The whole text as a number; nothing when it is none or does not fit.
+std::optional<std::int64_t> ToInteger(const std::string& text);
+std::optional<double> ToReal(const std::string& text);  // finite
+
+// "at least 1", "above 0 and at most 1", "between 0 and 1"; empty where every number is allowed.
+std::string RangeText(const Key& key);
+
+// Without leading and trailing blanks, tabs and line ends.
+std::string Trim(const std::string& text);
+
+}  // namespace trireme::input
+
+#endif  // TRIREME_SRC_INPUT_VALUE_HPP_
