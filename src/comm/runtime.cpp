@@ -7,6 +7,8 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
+#include <utility>
 
 namespace trireme::comm {
 

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <exception>
 #include <new>
+#include <string>
+#include <vector>
 
 #include "trireme/comm/communicator.hpp"
 

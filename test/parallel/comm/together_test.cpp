@@ -1,0 +1,116 @@
+// Communicator::Together: every rank throws the same error, whoever failed.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "trireme/base/error.hpp"
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::comm {
+namespace {
+
+// What Together threw on this rank.
+struct Thrown {
+  bool agreed = false;
+  ExitCode code = ExitCode::kDone;
+  std::string message;
+};
+
+Thrown Catch(const Communicator& group, const std::function<void()>& body) {
+  try {
+    group.Together(body);
+  } catch (const AgreedError& error) {
+    return {true, error.Code(), error.what()};
+  } catch (const Error& error) {
+    return {false, error.Code(), error.what()};
+  }
+  return {};
+}
+
+class TogetherTest : public testing::Test {
+ protected:
+  Communicator world_ = Communicator::Adopt(MPI_COMM_WORLD);
+  const int rank_ = world_.Rank();
+  const int size_ = world_.Size();
+};
+
+TEST_F(TogetherTest, ReturnsWhenNobodyFailed) {
+  int runs = 0;
+  world_.Together([&] { ++runs; });
+  EXPECT_EQ(runs, 1);
+}
+
+TEST_F(TogetherTest, AllFailAlikeGivesThePlainMessage) {
+  const Thrown thrown = Catch(world_, [] { throw InputError("a.in:1: no", "Mend it."); });
+  EXPECT_TRUE(thrown.agreed);
+  EXPECT_EQ(thrown.code, ExitCode::kBadInput);
+  EXPECT_EQ(thrown.message, "a.in:1: no\n  Mend it.");
+}
+
+TEST_F(TogetherTest, OneFailingRankIsNamedOnAll) {
+  const int last = size_ - 1;
+  const Thrown thrown = Catch(world_, [&] {
+    if (rank_ == last) throw RunError("disk full");
+  });
+  EXPECT_TRUE(thrown.agreed);
+  EXPECT_EQ(thrown.code, ExitCode::kFailed);
+  EXPECT_EQ(thrown.message, size_ == 1 ? "disk full" : "disk full\n  (on rank 3 of 4)");
+}
+
+TEST_F(TogetherTest, LowestRanksMessageAndLargestCode) {
+  if (size_ != 4) GTEST_SKIP() << "needs 4 ranks";
+  const Thrown thrown = Catch(world_, [&] {
+    if (rank_ == 1) throw RunError("first");
+    if (rank_ == 3) throw InputError("second");
+  });
+  EXPECT_EQ(thrown.code, ExitCode::kBadInput);
+  EXPECT_EQ(thrown.message, "first\n  (on ranks 1, 3 of 4)");
+}
+
+TEST_F(TogetherTest, NeighbouringRanksAreListedAsARange) {
+  if (size_ != 4) GTEST_SKIP() << "needs 4 ranks";
+  const Thrown thrown = Catch(world_, [&] {
+    if (rank_ > 0) throw RunError("no");
+  });
+  EXPECT_EQ(thrown.message, "no\n  (on ranks 1-3 of 4)");
+}
+
+TEST_F(TogetherTest, ForeignExceptionsAreFailures) {
+  Thrown thrown = Catch(world_, [] { throw std::out_of_range("index 7"); });
+  EXPECT_EQ(thrown.code, ExitCode::kFailed);
+  EXPECT_EQ(thrown.message, "index 7");
+  thrown = Catch(world_, [] { throw std::bad_alloc(); });
+  EXPECT_EQ(thrown.code, ExitCode::kFailed);
+  EXPECT_EQ(thrown.message.find("out of memory"), 0u);
+  thrown = Catch(world_, [] { throw 42; });
+  EXPECT_EQ(thrown.message, "an exception of unknown type");
+}
+
+TEST_F(TogetherTest, AnErrorNeverCountsAsSuccess) {
+  const Thrown thrown = Catch(world_, [] { throw Error(ExitCode::kDone, "odd"); });
+  EXPECT_EQ(thrown.code, ExitCode::kFailed);
+}
+
+TEST_F(TogetherTest, APartOfTheWorldCannotAgreeForAll) {
+  if (size_ != 4) GTEST_SKIP() << "needs 4 ranks";
+  const Communicator half = world_.Split(rank_ / 2, rank_);
+  const Thrown thrown = Catch(half, [&] {
+    if (rank_ == 1) throw RunError("no");
+  });
+  EXPECT_FALSE(thrown.agreed);
+  EXPECT_EQ(thrown.message, rank_ < 2 ? "no\n  (on rank 1 of 2)" : "");
+  // Inside the world's Together the half's failure is agreed by all.
+  const Thrown nested = Catch(world_, [&] {
+    half.Together([&] {
+      if (rank_ == 1) throw RunError("no");
+    });
+  });
+  EXPECT_TRUE(nested.agreed);
+  EXPECT_EQ(nested.message, "no\n  (on rank 1 of 2)\n  (on ranks 0, 1 of 4)");
+}
+
+}  // namespace
+}  // namespace trireme::comm
