@@ -1,5 +1,5 @@
-// What the user sees and keeps: banner, aligned lines, live line, log.txt, metrics.jsonl, the closing
-// summary. Only world rank 0 prints or writes; on other ranks every call does nothing.
+// What the user sees and keeps: banner, aligned lines, live line, log.txt, metrics.jsonl, the
+// closing summary. Only world rank 0 prints or writes; on other ranks every call does nothing.
 #ifndef TRIREME_MONITOR_MONITOR_HPP_
 #define TRIREME_MONITOR_MONITOR_HPP_
 
@@ -18,33 +18,36 @@ void DeclareMonitor(input::Schema& schema);
 
 // The facts of the banner, one line each; see doc/design.md for the layout.
 struct BannerFacts {
-  std::string version;     // "0.1.0"
-  std::string commit;      // "3f2a9c1"
+  std::string version;  // "0.1.0"
+  std::string commit;   // "3f2a9c1"
   int ranks = 1;
   int hosts = 1;
-  int threads = 1;         // a rank
-  std::string device;      // "cpu (AVX-512)"
-  std::string precision;   // "fp32"
-  std::string grid;        // "pipeline 1 x data 2 x context 1 x tensor 1"
-  std::string model;       // "jsc: 2 layers, dim 128, ...; 9.71 M parameters"
-  std::string data;        // "wikitext2.h5: 2,088,628 / ... tokens; ..."
-  std::vector<std::pair<std::string, std::int64_t>> memory;  // term, bytes a rank; the sum is printed
-  double roof_flops = 0;   // matrix-multiply speed a rank, FLOP/s, measured at start
+  int threads = 1;        // a rank
+  std::string device;     // "cpu (AVX-512)"
+  std::string precision;  // "fp32"
+  std::string grid;       // "pipeline 1 x data 2 x context 1 x tensor 1"
+  std::string model;      // "jsc: 2 layers, dim 128, ...; 9.71 M parameters"
+  std::string data;       // "wikitext2.h5: 2,088,628 / ... tokens; ..."
+  std::vector<std::pair<std::string, std::int64_t>>
+      memory;             // term, bytes a rank; the sum is printed
+  double roof_flops = 0;  // matrix-multiply speed a rank, FLOP/s, measured at start
 };
 
-// One record of metrics.jsonl (keys as fixed in doc/design.md) and one line on the screen.
+// One record of metrics.jsonl (keys as fixed in doc/design.md) and one line on the screen. The
+// times of a step are the step's own; Evaluation() takes its duration as step_seconds, and Done()
+// the checkpoint time since the last step as seconds_checkpoint.
 struct Record {
   enum class Kind { kStep, kValid, kTest, kDone };
   Kind kind = Kind::kStep;
-  std::int64_t step = 0;       // steps completed
-  double epoch = 0;            // epochs completed, a fraction
-  std::int64_t tokens = 0;     // training targets seen so far
-  double loss = 0;             // nats a token; perplexity = exp(loss) is derived
+  std::int64_t step = 0;    // steps completed
+  double epoch = 0;         // epochs completed, a fraction
+  std::int64_t tokens = 0;  // training targets seen so far
+  double loss = 0;          // nats a token; perplexity = exp(loss) is derived
   double learning_rate = 0;
-  double grad_norm = 0;        // before clipping
+  double grad_norm = 0;  // before clipping
   double step_seconds = 0;
   double tokens_per_second = 0;
-  double flops_per_second = 0; // of all ranks
+  double flops_per_second = 0;  // of all ranks
   double roof_fraction = 0;
   std::int64_t memory_bytes = 0;  // peak resident set of the largest rank
   double seconds_compute = 0;
@@ -55,12 +58,13 @@ struct Record {
 };
 
 struct Options {
-  bool root = false;               // world rank 0
-  std::string folder;              // the run folder; "" writes no files (evaluate, generate)
-  std::int64_t every_steps = 50;   // a step line on the screen this often; metrics.jsonl has the same
-  std::int64_t total_steps = 0;    // of the schedule, for "left"
+  bool root = false;   // world rank 0
+  std::string folder;  // the run folder; "" writes no files (evaluate, generate)
+  std::int64_t every_steps =
+      50;                        // a step line on the screen this often; metrics.jsonl has the same
+  std::int64_t total_steps = 0;  // of the schedule, for "left"
   bool resumed = false;
-  std::int64_t resume_step = 0;    // records of metrics.jsonl beyond this step are cut
+  std::int64_t resume_step = 0;  // records of metrics.jsonl beyond this step are cut
 };
 
 class Monitor {
@@ -72,14 +76,16 @@ class Monitor {
 
   void Banner(const BannerFacts& facts);
   void Line(const std::string& text);  // a plain line: screen and log
-  // Called for every step. Prints and records those on the every_steps grid, the first and the last;
-  // between them refreshes the live line (terminal only, at most every 0.2 s). The printed
-  // tokens/s, roof and comm are means over the steps since the last line; loss is this step's.
+  // Called for every step. Prints and records those on the every_steps grid, step 1 and the last of
+  // the schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times
+  // and speeds of a record and its line are means over the steps since the last one (checkpoint
+  // time too: seconds a step); loss, rate and gradient norm are this step's.
   void Step(const Record& record);
   void Evaluation(const Record& record);  // kind valid or test: printed and recorded always
-  // kind done: records it and prints the summary: totals, where the time went, best and last losses.
+  // kind done: records it and prints the summary: totals, where the time went, best and last
+  // losses, then `files`, pairs of (what, path). Speeds and times of the record are filled in here.
   void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files);
-  void Warn(const std::string& text);     // "warning: ..." on the screen and in the log
+  void Warn(const std::string& text);  // "warning: ..." on the screen and in the log
 
  private:
   struct State;
@@ -94,8 +100,8 @@ std::string AsBytes(std::int64_t bytes);
 
 std::int64_t PeakResidentBytes();  // of this process
 
-// A folder for a new run: created (with checkpoints/ inside), refused with InputError when it holds a
-// run already (deck.in or checkpoints/ present) and `resume` is false. Writes `deck` to deck.in.
+// A folder for a new run: created (with checkpoints/ inside), refused with InputError when it holds
+// a run already (deck.in or checkpoints/ present) and `resume` is false. Writes `deck` to deck.in.
 // Serial: call on world rank 0, inside Communicator::Together.
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck);
 

@@ -1,0 +1,35 @@
+// A file that only grows by whole pieces: log.txt and metrics.jsonl.
+#ifndef TRIREME_SRC_MONITOR_APPEND_FILE_HPP_
+#define TRIREME_SRC_MONITOR_APPEND_FILE_HPP_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace trireme::monitor {
+
+// Writes `text` to `path` by way of a temporary name beside it, synced. RunError names the path.
+void WriteWhole(const std::string& path, std::string_view text);
+
+class AppendFile {
+ public:
+  // Opens for appending, emptied first when `truncate`. Throws RunError naming the path.
+  AppendFile(const std::string& path, bool truncate);
+  ~AppendFile();
+  AppendFile(const AppendFile&) = delete;
+  AppendFile& operator=(const AppendFile&) = delete;
+
+  // Appends all of `text`, or nothing: what a full disk let through is cut off again. Returns "" or
+  // the system's reason.
+  std::string Append(std::string_view text);
+  const std::string& Path() const { return path_; }
+
+ private:
+  std::string path_;
+  int file_ = -1;          // file descriptor
+  std::int64_t size_ = 0;  // bytes of whole pieces
+};
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_SRC_MONITOR_APPEND_FILE_HPP_

@@ -1,0 +1,37 @@
+// metrics.jsonl: one JSON object a record, flushed one by one; a resumed run cuts what lies behind
+// its checkpoint.
+#ifndef TRIREME_SRC_MONITOR_METRICS_FILE_HPP_
+#define TRIREME_SRC_MONITOR_METRICS_FILE_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::monitor {
+
+const char* NameOf(Record::Kind kind);  // "step", "valid", "test", "done"
+
+// exp(loss), held below the largest double: JSON knows no infinity.
+double Perplexity(double loss);
+
+// One line with its newline; doubles in the shortest form that reads back to the same bits, null
+// for what is not a finite number.
+std::string ToJsonLine(const Record& record);
+
+// What the kept records of an earlier session say, for the closing summary.
+struct History {
+  std::optional<double> first_loss;  // of the first step record
+  std::optional<double> best_valid;
+  std::int64_t best_valid_step = 0;
+};
+
+// Cuts records beyond `resume_step`, "done" records (the run goes on) and lines that are no record
+// (a torn last line). The file is replaced in one move, and only when something is cut; a missing
+// one is left missing. Throws RunError.
+History CutMetrics(const std::string& path, std::int64_t resume_step);
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_SRC_MONITOR_METRICS_FILE_HPP_

@@ -1,0 +1,53 @@
+// The run folder: made for a new run, refused where one lies already.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <string>
+#include <system_error>
+
+#include "append_file.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::monitor {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void MakeFolder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw InputError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()),
+                     "choose another job.output");
+  }
+}
+
+}  // namespace
+
+void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {
+  if (folder.empty()) throw InputError("job.output is empty", "name a folder for the run");
+  const fs::path run(folder), deck_path = run / "deck.in", checkpoints = run / "checkpoints";
+  std::error_code ignored;
+  const bool had_folder = fs::exists(run, ignored);
+  const bool had_checkpoints = fs::exists(checkpoints, ignored);
+  if (had_folder && !fs::is_directory(run, ignored)) {
+    throw InputError(folder + ": is a file, not a folder", "choose another job.output");
+  }
+  if (!resume && (had_checkpoints || fs::exists(deck_path, ignored))) {
+    throw InputError(folder + ": holds a run already",
+                     fmt::format("continue it with -r {}, or choose another job.output", folder));
+  }
+  MakeFolder(checkpoints);
+  try {
+    WriteWhole(deck_path.string(), deck);
+  } catch (...) {
+    // Nothing may stay behind that looks like a run.
+    if (!had_checkpoints) fs::remove(checkpoints, ignored);
+    if (!had_folder) fs::remove(run, ignored);
+    throw;
+  }
+}
+
+}  // namespace trireme::monitor

@@ -1,0 +1,47 @@
+// Sums over step records: what the next line averages over, and what the closing summary totals.
+#ifndef TRIREME_SRC_MONITOR_TALLY_HPP_
+#define TRIREME_SRC_MONITOR_TALLY_HPP_
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "metrics_file.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::monitor {
+
+// Sums over the steps added; seconds, tokens and operations, of which means follow.
+struct Tally {
+  std::int64_t steps = 0;
+  double seconds = 0;  // of the steps themselves
+  double tokens = 0;
+  double operations = 0;    // floating-point, of all ranks
+  double roof_seconds = 0;  // roof_fraction x seconds
+  double compute = 0, communication = 0, bubble = 0, data = 0, checkpoint = 0;  // seconds
+  double validation = 0;    // seconds, beside the steps
+  std::int64_t memory = 0;  // bytes, the largest seen
+
+  void Add(const Record& record);
+  // `record` with its times and speeds replaced by the means over the steps added.
+  Record Mean(Record record) const;
+};
+
+// The losses that the summary names.
+struct Losses {
+  History history;  // first step loss and best validation, of all sessions
+  double last_step = NAN, last_valid = NAN, test = NAN;
+
+  void Add(const Record& record);
+};
+
+// The closing lines, without the last newline. `elapsed`: seconds of this session.
+std::string SummaryText(const Record& record, const Tally& session, const Losses& losses,
+                        double elapsed,
+                        const std::vector<std::pair<std::string, std::string>>& files);
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_SRC_MONITOR_TALLY_HPP_

@@ -1,0 +1,194 @@
+// The monitor as the driver uses it: which steps are printed and recorded, and where lines go.
+#include "trireme/monitor/monitor.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "scratch.hpp"
+#include "table.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::monitor {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+using testing::StartsWith;
+
+// The (kind, step) of every record.
+std::vector<std::pair<std::string, int>> Records(const std::string& path) {
+  std::ifstream file(path);
+  std::vector<std::pair<std::string, int>> records;
+  for (std::string line; std::getline(file, line);) {
+    const auto json = nlohmann::json::parse(line);
+    records.emplace_back(json["kind"], json["step"]);
+  }
+  return records;
+}
+
+Record StepRecord(std::int64_t step) {
+  Record record;
+  record.step = step;
+  record.loss = 10.0 / static_cast<double>(step);
+  record.step_seconds = 0.5;
+  record.tokens_per_second = 100;
+  record.seconds_compute = 0.5;
+  return record;
+}
+
+Record Valid(std::int64_t step) {
+  Record record = StepRecord(step);
+  record.kind = Record::Kind::kValid;
+  return record;
+}
+
+class MonitorTest : public Scratch {
+ protected:
+  Options RootOptions() const {
+    Options options;
+    options.root = true;
+    options.folder = folder_;
+    options.every_steps = 10;
+    options.total_steps = 25;
+    return options;
+  }
+};
+
+TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(RootOptions());
+    monitor.Line("hello");
+    for (int step = 1; step <= 25; ++step) monitor.Step(StepRecord(step));
+    monitor.Evaluation(Valid(25));
+    monitor.Warn("careful");
+    Record done = StepRecord(25);
+    done.kind = Record::Kind::kDone;
+    monitor.Done(done, {{"log", "there"}});
+  }
+  const std::string screen = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(screen, ReadAll(In("log.txt"))) << "a batch log and log.txt are the same";
+  EXPECT_THAT(screen, StartsWith("hello\n" + TableHeader() + "\n       1 "));
+  EXPECT_THAT(screen,
+              HasSubstr("\n   valid    0.00   0.4000         1.5\nwarning: careful\ndone "));
+  EXPECT_THAT(screen, testing::EndsWith("files   log  there\n"));
+  EXPECT_EQ(screen.find('\r'), std::string::npos);
+  EXPECT_THAT(Records(In("metrics.jsonl")),
+              ElementsAre(Pair("step", 1), Pair("step", 10), Pair("step", 20), Pair("step", 25),
+                          Pair("valid", 25), Pair("done", 25)));
+}
+
+TEST_F(MonitorTest, SpeedsAreMeansSinceTheLastLine) {
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(RootOptions());
+    for (int step = 1; step <= 10; ++step) {
+      Record record = StepRecord(step);
+      record.tokens_per_second = step == 1 ? 1.0 : 100.0 * step;
+      monitor.Step(record);
+    }
+  }
+  testing::internal::GetCapturedStdout();
+  std::ifstream file(In("metrics.jsonl"));
+  std::string first, second;
+  std::getline(file, first);
+  std::getline(file, second);
+  const auto json = nlohmann::json::parse(second);
+  EXPECT_DOUBLE_EQ(json["tokens_per_second"], 600.0);  // mean of 200 ... 1000
+  EXPECT_DOUBLE_EQ(json["loss"], 1.0);                 // of step 10 alone
+}
+
+TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(RootOptions());
+    for (int step = 1; step <= 23; ++step) monitor.Step(StepRecord(step));
+  }
+  Options options = RootOptions();
+  options.resumed = true;
+  options.resume_step = 15;
+  {
+    Monitor monitor(options);
+    monitor.Line("again");
+    for (int step = 16; step <= 25; ++step) monitor.Step(StepRecord(step));
+    monitor.Done(StepRecord(25), {});
+  }
+  const std::string screen = testing::internal::GetCapturedStdout();
+  EXPECT_EQ(screen, ReadAll(In("log.txt")));
+  EXPECT_THAT(screen, HasSubstr("\nagain\n" + TableHeader() + "\n      20 "));
+  EXPECT_THAT(screen, HasSubstr("25 steps (10 in this session)"));
+  EXPECT_THAT(screen, HasSubstr("loss    train first 10.0000, last 0.4000"));
+  auto records = Records(In("metrics.jsonl"));
+  ASSERT_FALSE(records.empty());
+  records.pop_back();
+  EXPECT_THAT(records,
+              ElementsAre(Pair("step", 1), Pair("step", 10), Pair("step", 20), Pair("step", 25)));
+}
+
+TEST_F(MonitorTest, ANewRunStartsItsFilesAnew) {
+  WriteText(In("log.txt"), "old\n");
+  WriteText(In("metrics.jsonl"), "old\n");
+  const Monitor monitor(RootOptions());
+  EXPECT_EQ(ReadAll(In("log.txt")), "");
+  EXPECT_EQ(ReadAll(In("metrics.jsonl")), "");
+}
+
+TEST_F(MonitorTest, OtherRanksAreSilent) {
+  Options options = RootOptions();
+  options.root = false;
+  testing::internal::CaptureStdout();
+  Monitor monitor(options);
+  monitor.Banner({});
+  monitor.Line("hello");
+  monitor.Step(StepRecord(1));
+  monitor.Evaluation(Valid(1));
+  monitor.Warn("careful");
+  monitor.Done(StepRecord(1), {});
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "");
+  EXPECT_TRUE(std::filesystem::is_empty(folder_));
+}
+
+TEST_F(MonitorTest, EvaluationWithoutARunFolderHasAShortHeader) {
+  Options options;
+  options.root = true;
+  testing::internal::CaptureStdout();
+  Monitor monitor(options);
+  monitor.Evaluation(Valid(25));
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            ShortTableHeader() + "\n   valid    0.00   0.4000         1.5\n");
+}
+
+TEST_F(MonitorTest, AFullDiskIsSaidOnceAndTheRunGoesOn) {
+  std::filesystem::create_symlink("/dev/full", In("metrics.jsonl"));
+  testing::internal::CaptureStdout();
+  Monitor monitor(RootOptions());
+  for (int step = 1; step <= 20; ++step) monitor.Step(StepRecord(step));
+  const std::string screen = testing::internal::GetCapturedStdout();
+  const std::string warning = "warning: " + In("metrics.jsonl") +
+                              ": cannot be written: No space left on device; the run goes on";
+  const std::size_t at = screen.find(warning);
+  ASSERT_NE(at, std::string::npos) << screen;
+  EXPECT_EQ(screen.find("warning:", at + 1), std::string::npos) << screen;
+  EXPECT_THAT(screen, HasSubstr("\n      20 "));
+}
+
+TEST_F(MonitorTest, AFolderThatIsMissingIsAnError) {
+  Options options = RootOptions();
+  options.folder = In("missing");
+  EXPECT_THROW(Monitor monitor(options), Error);
+}
+
+TEST(MonitorKeys, HaveTheDocumentedDefaults) {
+  input::Schema schema;
+  DeclareMonitor(schema);
+  EXPECT_EQ(schema.Find("monitor.every_steps")->fallback, "50");
+  EXPECT_EQ(schema.Find("monitor.validate_every_steps")->fallback, "500");
+  EXPECT_EQ(schema.Find("monitor.sample_tokens")->fallback, "40");
+}
+
+}  // namespace
+}  // namespace trireme::monitor

@@ -1,0 +1,63 @@
+// Run folders: made, refused, resumed.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scratch.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::monitor {
+namespace {
+
+using testing::HasSubstr;
+
+void ExpectRefused(const std::string& folder, const std::string& message) {
+  try {
+    PrepareRunFolder(folder, false, "deck");
+    ADD_FAILURE() << folder << " was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    EXPECT_THAT(error.what(), HasSubstr(message));
+  }
+}
+
+using RunFolder = Scratch;
+
+TEST_F(RunFolder, IsMadeWithItsDeck) {
+  PrepareRunFolder(In("runs/a"), false, "[job]\n");
+  EXPECT_EQ(ReadAll(In("runs/a/deck.in")), "[job]\n");
+  EXPECT_TRUE(std::filesystem::is_directory(In("runs/a/checkpoints")));
+}
+
+TEST_F(RunFolder, MayExistWithoutARun) {
+  WriteText(In("notes.txt"), "mine");
+  PrepareRunFolder(folder_, false, "deck");
+  EXPECT_EQ(ReadAll(In("notes.txt")), "mine");
+  EXPECT_EQ(ReadAll(In("deck.in")), "deck");
+}
+
+TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
+  PrepareRunFolder(In("a"), false, "first");
+  ExpectRefused(In("a"), In("a") + ": holds a run already\n  continue it with -r " + In("a") +
+                             ", or choose another job.output");
+  EXPECT_EQ(ReadAll(In("a/deck.in")), "first");
+  std::filesystem::remove(In("a/deck.in"));
+  ExpectRefused(In("a"), "holds a run already");
+  EXPECT_FALSE(std::filesystem::exists(In("a/deck.in")));
+}
+
+TEST_F(RunFolder, IsTakenOverOnResume) {
+  PrepareRunFolder(In("a"), false, "first");
+  PrepareRunFolder(In("a"), true, "second");
+  EXPECT_EQ(ReadAll(In("a/deck.in")), "second");
+}
+
+TEST_F(RunFolder, ImpossiblePathsAreInputErrors) {
+  WriteText(In("file"), "");
+  ExpectRefused(In("file"), "is a file, not a folder");
+  ExpectRefused(In("file/run"), "cannot be made: Not a directory");
+  ExpectRefused("", "job.output is empty");
+}
+
+}  // namespace
+}  // namespace trireme::monitor

@@ -1,0 +1,35 @@
+// The live line of a terminal and its absence from a batch log.
+#include "screen.hpp"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace trireme::monitor {
+namespace {
+
+TEST(Screen, BatchLogHasNoLiveLine) {
+  Screen screen(false);
+  EXPECT_FALSE(screen.WantsLive());
+  testing::internal::CaptureStdout();
+  screen.Line("one");
+  screen.Line("two\nthree");
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "one\ntwo\nthree\n");
+}
+
+TEST(Screen, LiveLineIsClearedBeforeARealOne) {
+  testing::internal::CaptureStdout();
+  {
+    Screen screen(true);
+    EXPECT_TRUE(screen.WantsLive());
+    EXPECT_FALSE(screen.WantsLive()) << "two live lines within 0.2 s";
+    screen.Live("live");
+    screen.Line("real");
+    screen.Live(std::string(500, 'x'));
+  }
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "\r\x1b[Klive\r\x1b[Kreal\n\r\x1b[K" + std::string(79, 'x') + "\r\x1b[K");
+}
+
+}  // namespace
+}  // namespace trireme::monitor

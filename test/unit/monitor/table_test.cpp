@@ -1,0 +1,151 @@
+// The columns of the screen: the design's example to the letter, and no number that breaks them.
+#include "table.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tally.hpp"
+
+namespace trireme::monitor {
+namespace {
+
+Record Example() {
+  Record record;
+  record.step = 50;
+  record.epoch = 0.39;
+  record.loss = 6.8102;
+  record.learning_rate = 1e-3;
+  record.grad_norm = 0.84;
+  record.step_seconds = 1;
+  record.tokens_per_second = 5310;
+  record.roof_fraction = 0.82;
+  record.seconds_exposed_communication = 0.004;
+  return record;
+}
+
+TEST(Table, IsTheDesignsExample) {
+  EXPECT_EQ(TableHeader(),
+            "    step   epoch     loss  perplexity    rate   |grad|  tokens/s  roof   comm  elapsed"
+            "     left");
+  EXPECT_EQ(StepLine(Example(), 155, 242),
+            "      50    0.39   6.8102       907.1  1.0e-03    0.84     5,310   82%   0.4%     2:35"
+            "     4:02");
+  Record valid;
+  valid.kind = Record::Kind::kValid;
+  valid.epoch = 1;
+  valid.loss = 6.1204;
+  EXPECT_EQ(EvaluationLine(valid), "   valid    1.00   6.1204       455.0");
+  valid.kind = Record::Kind::kTest;
+  EXPECT_EQ(EvaluationLine(valid), "    test    1.00   6.1204       455.0");
+  EXPECT_EQ(TableHeader().substr(0, ShortTableHeader().size()), ShortTableHeader());
+}
+
+// Columns end where the header's do (the rate's, one further) and stay apart by a blank.
+TEST(Table, LongNumbersKeepTheirColumns) {
+  const std::size_t width = TableHeader().size();
+  Record record = Example();
+  record.step = 9999999;
+  record.epoch = 12345.67;
+  record.learning_rate = 1.23e-10;
+  record.seconds_exposed_communication = 1;
+  record.roof_fraction = 1.04;
+  for (const double loss : {1e-9, 10.4123, 123.4567, 2.5e6, 1e300, HUGE_VAL, std::nan("")}) {
+    for (const double large : {1.0, 9999.994, 123456.0, 9999999.4, 9999999.9, 999999999.0, 1e300}) {
+      record.loss = loss;
+      record.grad_norm = large;
+      record.tokens_per_second = std::min(large, 1e13);
+      const std::string line = StepLine(record, std::min(large * 100, 1e9), large);
+      EXPECT_EQ(line.size(), width) << line;
+      for (const std::size_t column : {0, 8, 16, 25, 37, 46, 54, 64, 70, 77, 86}) {
+        EXPECT_EQ(line[column], ' ') << line << "\ncolumn " << column;
+      }
+    }
+  }
+}
+
+TEST(Table, PerplexityShortensInsteadOfOverflowing) {
+  Record record = Example();
+  record.loss = std::log(33278.0);
+  EXPECT_NE(StepLine(record, 0, 0).find("    33,278.0"), std::string::npos);
+  record.loss = 69.0776;
+  EXPECT_NE(StepLine(record, 0, 0).find("  69.0776     1.0e+30"), std::string::npos)
+      << StepLine(record, 0, 0);
+  record.loss = 1e4;
+  EXPECT_NE(StepLine(record, 0, 0).find("  1.0e+04    8.2e+307  "), std::string::npos)
+      << StepLine(record, 0, 0);
+}
+
+TEST(Table, UnknownFiguresAreDashes) {
+  Record record = Example();
+  record.roof_fraction = 0;
+  EXPECT_EQ(StepLine(record, 155, -1).substr(54), "     5,310     -   0.4%     2:35        -");
+}
+
+TEST(Tally, MeansWeighTimesAndSpeeds) {
+  Record record = Example();
+  Tally tally;
+  record.step_seconds = 1;
+  record.tokens_per_second = 100;
+  record.roof_fraction = 0.5;
+  record.seconds_compute = 1;
+  tally.Add(record);
+  record.step_seconds = 3;
+  record.tokens_per_second = 20;
+  record.roof_fraction = 0.1;
+  record.seconds_compute = 2;
+  record.memory_bytes = 7;
+  tally.Add(record);
+  const Record mean = tally.Mean(record);
+  EXPECT_DOUBLE_EQ(mean.step_seconds, 2);
+  EXPECT_DOUBLE_EQ(mean.tokens_per_second, 40);
+  EXPECT_DOUBLE_EQ(mean.roof_fraction, 0.2);
+  EXPECT_DOUBLE_EQ(mean.seconds_compute, 1.5);
+  EXPECT_EQ(mean.memory_bytes, 7);
+  EXPECT_DOUBLE_EQ(mean.loss, record.loss);
+}
+
+TEST(Summary, ReadsAsLines) {
+  Record record = Example();
+  record.step = 1019;
+  record.tokens = 2088627;
+  Tally session;
+  session.steps = 1019;
+  session.seconds = 800;
+  session.tokens = 2088627;
+  session.compute = 780;
+  session.communication = 10;
+  session.data = 10;
+  session.checkpoint = 50;
+  session.validation = 140;
+  session.memory = 309 << 20;
+  Losses losses;
+  for (const double loss : {10.4, 6.0}) {
+    record.loss = loss;
+    losses.Add(record);
+  }
+  record.kind = Record::Kind::kValid;
+  record.loss = 5.5;
+  record.step = 500;
+  losses.Add(record);
+  record.loss = 5.6;
+  record.step = 1019;
+  losses.Add(record);
+  record.kind = Record::Kind::kTest;
+  record.loss = 5.61;
+  losses.Add(record);
+  EXPECT_EQ(
+      SummaryText(record, session, losses, 1000,
+                  {{"log", "runs/a/log.txt"}, {"metrics", "runs/a/metrics.jsonl"}}),
+      "done    1,019 steps, 2,088,627 tokens, 16:40; 2,611 tokens/s; peak memory 309 MiB a "
+      "rank\n"
+      "time    compute 78.0%, communication 1.0%, data 1.0%, checkpoint 5.0%, validation 14.0%, "
+      "other 1.0%\n"
+      "loss    train first 10.4000, last 6.0000; valid last 5.6000, best 5.5000 at step 500; "
+      "test 5.6100\n"
+      "files   log      runs/a/log.txt\n"
+      "        metrics  runs/a/metrics.jsonl");
+}
+
+}  // namespace
+}  // namespace trireme::monitor
