@@ -9,10 +9,14 @@ namespace trireme::kernels {
 // x += bias, row by row. x: [rows, columns], bias: [1, columns].
 void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias);
 
-// out = residual + dropout(branch + bias); bias may be Empty(), out may be residual. [rows, dim].
+// out = residual + dropout(branch + bias); bias may be Empty(); branch may be changed; out may be
+// residual or branch. [rows, dim].
 void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
                      const tensor::Matrix& branch, const tensor::Matrix& bias,
                      const Dropout& dropout, const tensor::Matrix& out);
+
+// y = x, element by element. [rows, columns].
+void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y);
 
 // y += x, element by element. [rows, columns].
 void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y);

@@ -2,6 +2,8 @@
 // the bias in pre); ActivationBackward overwrites dpre.
 #include "trireme/kernels/elementwise.hpp"
 
+#include <cstring>
+
 #include "row_mask.hpp"
 
 namespace trireme::kernels {
@@ -14,6 +16,14 @@ void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor
       rows::Axpy(T(1), bias.As<T>(), x.As<T>() + row * x.stride, x.columns);
     }
   });
+}
+
+void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+  const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    std::memcpy(y.Offset(row * y.stride), x.Offset(row * x.stride), bytes);
+  }
 }
 
 void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
@@ -42,8 +52,8 @@ void ResidualForward(const device::Stream& stream, const tensor::Matrix& residua
         if (mask.Active()) mask.Apply(row, b, b, n);
         T* to = out.As<T>() + row * out.stride;
         const T* from = residual.As<T>() + row * residual.stride;
-        if (from != to) rows::Affine(from, T(1), T(0), to, n);
-        rows::Axpy(T(1), b, to, n);
+#pragma omp simd
+        for (std::int64_t i = 0; i < n; ++i) to[i] = from[i] + b[i];
       }
     }
   });

@@ -5,6 +5,7 @@
 #include <dnnl.h>
 
 #include <Eigen/Core>
+#include <string>
 
 #include "trireme/base/error.hpp"
 

@@ -1,0 +1,220 @@
+// The [model] section: its keys, its presets, its checks, and what follows from the options.
+#include "trireme/model/options.hpp"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <utility>
+#include <vector>
+
+namespace trireme::model {
+
+namespace {
+
+using Settings = std::vector<std::pair<const char*, std::string>>;
+
+// The JSC course's Transformer (Vaswani et al. 2017 layers) for WikiText-2, here with a causal mask.
+Settings Jsc() {
+  return {{"dim", "128"},           {"heads", "4"},          {"layers", "2"},
+          {"ffn", "2048"},          {"norm", "layernorm"},   {"norm_position", "post"},
+          {"activation", "relu"},   {"position", "sinusoidal"},
+          {"bias", "yes"},          {"tie_embeddings", "no"}, {"scale_embedding", "yes"},
+          {"dropout", "0.1"},       {"attention_dropout", "0.1"},
+          {"ffn_dropout", "0.1"},   {"init", "xavier"}};
+}
+
+// GPT-2 (Radford et al. 2019): widths of table 2; dropout as in the published code.
+Settings Gpt2(int dim, int heads, int layers) {
+  return {{"dim", std::to_string(dim)},
+          {"heads", std::to_string(heads)},
+          {"layers", std::to_string(layers)},
+          {"ffn", std::to_string(4 * dim)},
+          {"max_positions", "1024"},
+          {"norm", "layernorm"},
+          {"norm_position", "pre"},
+          {"activation", "gelu"},
+          {"position", "learned"},
+          {"bias", "yes"},
+          {"tie_embeddings", "yes"},
+          {"dropout", "0.1"},
+          {"attention_dropout", "0.1"},
+          {"init", "gpt2"}};
+}
+
+// Llama (Touvron et al. 2023) shrunk to course sizes: RMSNorm, SwiGLU, rotary positions, no biases.
+Settings Llama(int dim, int heads, int kv_heads, int layers, int ffn) {
+  return {{"dim", std::to_string(dim)},
+          {"heads", std::to_string(heads)},
+          {"kv_heads", std::to_string(kv_heads)},
+          {"layers", std::to_string(layers)},
+          {"ffn", std::to_string(ffn)},
+          {"max_positions", "2048"},
+          {"norm", "rmsnorm"},
+          {"norm_position", "pre"},
+          {"activation", "swiglu"},
+          {"position", "rope"},
+          {"bias", "no"},
+          {"tie_embeddings", "yes"},
+          {"init", "gpt2"}};
+}
+
+const std::vector<std::pair<std::string, Settings>>& Presets() {
+  static const std::vector<std::pair<std::string, Settings>> presets = {
+      {"jsc", Jsc()},
+      {"gpt2_124m", Gpt2(768, 12, 12)},
+      {"gpt2_355m", Gpt2(1024, 16, 24)},
+      {"gpt2_774m", Gpt2(1280, 20, 36)},
+      {"gpt2_1558m", Gpt2(1600, 25, 48)},
+      {"llama_5m", Llama(128, 4, 2, 4, 384)},
+      {"llama_15m", Llama(288, 6, 6, 6, 768)},
+      {"llama_42m", Llama(512, 8, 8, 8, 1376)},
+      {"llama_110m", Llama(768, 12, 12, 12, 2048)}};
+  return presets;
+}
+
+// Value number `index` of a choice, found by its text: the enum's order is the choices' order.
+template <typename Enum, std::size_t N>
+Enum Pick(const std::string& text, const std::array<const char*, N>& names) {
+  for (std::size_t i = 0; i < N; ++i) {
+    if (text == names[i]) return static_cast<Enum>(i);
+  }
+  throw RunError("choice '" + text + "' has no value: a bug in Trireme");
+}
+
+constexpr std::array kNorms = {"layernorm", "rmsnorm"};
+constexpr std::array kNormPositions = {"pre", "post"};
+constexpr std::array kActivations = {"relu", "gelu", "swiglu"};
+constexpr std::array kPositions = {"sinusoidal", "learned", "rope"};
+constexpr std::array kInits = {"normal", "gpt2", "xavier"};
+
+template <std::size_t N>
+std::vector<std::string> Texts(const std::array<const char*, N>& names) {
+  return {names.begin(), names.end()};
+}
+
+// Divisibilities; each complaint names the key and what would do.
+void Check(const input::Deck& deck, const Options& o) {
+  if (o.head_dim * o.heads != o.dim && !deck.Given("model.head_dim")) {
+    throw deck.Complain("model.heads",
+                        fmt::format("{} heads do not divide model.dim = {}", o.heads, o.dim),
+                        "Choose a divisor of model.dim, or set model.head_dim.");
+  }
+  if (o.heads % o.kv_heads != 0) {
+    throw deck.Complain("model.kv_heads",
+                        fmt::format("must divide model.heads = {}", o.heads));
+  }
+  if (o.position == Position::kRope && o.head_dim % 2 != 0) {
+    throw deck.Complain("model.position",
+                        fmt::format("rotary positions need an even head_dim, not {}", o.head_dim));
+  }
+}
+
+}  // namespace
+
+void DeclareModel(input::Schema& schema) {
+  std::vector<std::string> presets = {"none"};
+  for (const auto& [name, settings] : Presets()) presets.push_back(name);
+  using input::AtLeast, input::Between, input::HalfOpen, input::Above;
+  schema.Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
+      .Choice("model.preset", "none", presets,
+              "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
+              "shrunk to a few million parameters. Explicit keys beat it.")
+      .Integer("model.dim", 128, Between(1, 1 << 20), "features", "Width of the residual stream.")
+      .Integer("model.heads", 4, Between(1, 4095), "", "Query heads.")
+      .Integer("model.kv_heads", 0, Between(0, 4095), "",
+               "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
+      .Integer("model.head_dim", 0, Between(0, 65536), "features", "Width of a head. 0: dim / heads.")
+      .Integer("model.layers", 2, Between(1, 4095), "blocks", "Transformer blocks.")
+      .Integer("model.ffn", 512, Between(1, 1 << 22), "features",
+               "Hidden width of the feed-forward layer.")
+      .Integer("model.max_positions", 1024, Between(1, 1 << 28), "tokens",
+               "Rows of the learned position table: the longest sequence.")
+      .Real("model.rope_theta", 10000, Above(0), "", "Base of the rotary positions' angles.")
+      .Real("model.norm_epsilon", 1e-5, Above(0), "", "Added to the variance in a norm.")
+      .Choice("model.norm", "layernorm", Texts(kNorms), "LayerNorm, or RMSNorm (no mean, no bias).")
+      .Choice("model.norm_position", "pre", Texts(kNormPositions),
+              "Norms before each sub-layer, with one more before the head; or behind its residual.")
+      .Choice("model.activation", "gelu", Texts(kActivations),
+              "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
+      .Choice("model.position", "learned", Texts(kPositions), "How positions enter.")
+      .Switch("model.bias", true, "Biases in linear layers and LayerNorm; the head never has one.")
+      .Switch("model.tie_embeddings", true, "The head uses the token embedding's weights.")
+      .Switch("model.scale_embedding", false, "Token embedding times sqrt(dim).")
+      .Real("model.dropout", 0, HalfOpen(0, 1), "",
+            "Probability of dropping an element of the embedding and of the residual branches.")
+      .Real("model.attention_dropout", 0, HalfOpen(0, 1), "", "The same for attention weights.")
+      .Real("model.ffn_dropout", 0, HalfOpen(0, 1), "",
+            "The same for the feed-forward layer's hidden activations.")
+      .Choice("model.init", "normal", Texts(kInits),
+              "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "
+              "sqrt(2 layers); xavier: uniform by fan-in and fan-out.")
+      .Real("model.init_deviation", 0.02, AtLeast(0), "", "Standard deviation of normal and gpt2.");
+}
+
+Options ReadModel(input::Deck& deck, std::int64_t vocabulary) {
+  Options o;
+  o.preset = deck.Text("model.preset");
+  for (const auto& [name, settings] : Presets()) {
+    if (name != o.preset) continue;
+    for (const auto& [key, value] : settings) {
+      deck.Supply(std::string("model.") + key, value, "preset " + name);
+    }
+  }
+  o.vocabulary = vocabulary;
+  o.dim = deck.Integer("model.dim");
+  o.heads = deck.Integer("model.heads");
+  o.kv_heads = deck.Integer("model.kv_heads") == 0 ? o.heads : deck.Integer("model.kv_heads");
+  o.head_dim = deck.Integer("model.head_dim");
+  if (o.head_dim == 0) o.head_dim = o.dim / o.heads;
+  o.layers = deck.Integer("model.layers");
+  o.ffn = deck.Integer("model.ffn");
+  o.max_positions = deck.Integer("model.max_positions");
+  o.rope_theta = deck.Real("model.rope_theta");
+  o.norm_epsilon = deck.Real("model.norm_epsilon");
+  o.norm = Pick<Norm>(deck.Text("model.norm"), kNorms);
+  o.norm_position = Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
+  o.activation = Pick<Activation>(deck.Text("model.activation"), kActivations);
+  o.position = Pick<Position>(deck.Text("model.position"), kPositions);
+  o.bias = deck.Switch("model.bias");
+  o.tie_embeddings = deck.Switch("model.tie_embeddings");
+  o.scale_embedding = deck.Switch("model.scale_embedding");
+  o.dropout = deck.Real("model.dropout");
+  o.attention_dropout = deck.Real("model.attention_dropout");
+  o.ffn_dropout = deck.Real("model.ffn_dropout");
+  o.init = Pick<Init>(deck.Text("model.init"), kInits);
+  o.init_deviation = deck.Real("model.init_deviation");
+  Check(deck, o);
+  return o;
+}
+
+namespace {
+
+// Elements of the matrices of one block.
+std::int64_t BlockMatrices(const Options& o) {
+  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
+  return o.dim * o.head_dim * (2 * o.heads + 2 * o.kv_heads) + (up + 1) * o.dim * o.ffn;
+}
+
+}  // namespace
+
+std::int64_t ParameterCount(const Options& o) {
+  const bool norm_bias = o.bias && o.norm == Norm::kLayerNorm;
+  const std::int64_t norm = o.dim * (norm_bias ? 2 : 1);
+  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
+  const std::int64_t biases =
+      o.bias ? o.head_dim * (o.heads + 2 * o.kv_heads) + o.dim + up * o.ffn + o.dim : 0;
+  std::int64_t count = o.layers * (BlockMatrices(o) + biases + 2 * norm);
+  count += o.vocabulary * o.dim * (o.tie_embeddings ? 1 : 2);
+  if (o.position == Position::kLearned) count += o.max_positions * o.dim;
+  if (o.norm_position == NormPosition::kPre) count += norm;
+  return count;
+}
+
+double FlopsPerToken(const Options& o, std::int64_t sequence_length) {
+  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
+  const double attention = static_cast<double>(o.layers * o.heads * o.head_dim) *
+                           static_cast<double>(sequence_length + 1);
+  return 6 * matrices + 6 * attention;
+}
+
+}  // namespace trireme::model
