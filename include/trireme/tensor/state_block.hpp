@@ -19,14 +19,17 @@ inline std::int64_t ElementCount(const Shape& shape) {
 }
 
 // This rank holds the elements [begin, end) of the flattened global tensor, contiguously at `data`.
-// `replicas` ranks hold the same range; this rank is number `replica` of them (a writer may split the
-// range among them).
+// `replicas` ranks hold the same range; this rank is number `replica` of them (a writer may split
+// the range among them). A list of blocks names every tensor of the model once and in the same
+// order on every rank: a rank that holds nothing of a tensor (another pipeline stage's, another
+// shard's) lists it with begin == end. So the order in a file is a property of the model, never of
+// the layout.
 struct StateBlock {
-  std::string name;       // global name, e.g. "blocks.3.attention.query.weight"
-  Shape shape;            // global shape
+  std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
+  Shape shape;       // global shape
   Dtype dtype = Dtype::kFloat32;
   std::int64_t begin = 0, end = 0;
-  void* data = nullptr;   // (end - begin) elements
+  void* data = nullptr;  // (end - begin) elements; may be null when begin == end
   int replica = 0, replicas = 1;
 };
 

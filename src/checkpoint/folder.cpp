@@ -1,0 +1,145 @@
+// The folder that holds a run's checkpoints.
+#include "folder.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <system_error>
+
+#include "posix_file.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kStepPrefix = "step_";
+constexpr std::size_t kStepDigits = 8;
+
+void RemoveAll(const std::string& path) {
+  std::error_code error;
+  fs::remove_all(path, error);
+  if (error) throw RunError(fmt::format("{}: cannot be removed: {}", path, error.message()));
+}
+
+std::string WithoutEnding(const std::string& name) { return name.substr(0, name.rfind('.')); }
+
+std::string LinkTarget(const std::string& link) {
+  std::error_code error;
+  return fs::read_symlink(link, error).filename().string();
+}
+
+}  // namespace
+
+std::string StepName(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
+
+std::optional<std::int64_t> ParseStepName(const std::string& name) {
+  const std::string prefix = kStepPrefix;
+  if (name.compare(0, prefix.size(), prefix) != 0) return std::nullopt;
+  const std::string digits = name.substr(prefix.size());
+  const bool numeric = digits.find_first_not_of("0123456789") == std::string::npos;
+  if (!numeric || digits.size() < kStepDigits || digits.size() > 18) return std::nullopt;
+  return std::stoll(digits);
+}
+
+Checksums ReadChecksums(const std::string& checkpoint) {
+  const std::string path = checkpoint + "/" + kChecksumsFile;
+  return ParseChecksums(ReadText(path), path);
+}
+
+std::string WhyIncomplete(const std::string& checkpoint) {
+  if (fs::path(checkpoint).filename().string().ends_with(kTemporaryEnding))
+    return "it is unfinished";
+  std::string missing;
+  for (const char* file : {kModelFile, kOptimizerFile, kRunFile, kChecksumsFile}) {
+    std::error_code error;
+    if (!fs::is_regular_file(checkpoint + "/" + file, error)) {
+      missing += (missing.empty() ? "" : ", ") + std::string(file);
+    }
+  }
+  if (!missing.empty()) return "it lacks " + missing;
+  try {
+    const Checksums sums = ReadChecksums(checkpoint);
+    for (const char* file : {kModelFile, kOptimizerFile, kRunFile}) {
+      const auto found = sums.find(file);
+      if (found == sums.end()) return fmt::format("{} does not list {}", kChecksumsFile, file);
+      const auto size = static_cast<std::int64_t>(fs::file_size(checkpoint + "/" + file));
+      if (size != found->second.bytes) {
+        return fmt::format("{} has {} bytes instead of {}", file, size, found->second.bytes);
+      }
+    }
+  } catch (const std::exception& problem) {
+    return problem.what();
+  }
+  return {};
+}
+
+std::vector<std::string> ListSteps(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end;
+       item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    if (name.starts_with(kStepPrefix)) names.push_back(name);
+  }
+  if (error) throw InputError(fmt::format("{}: cannot be listed: {}", folder, error.message()));
+  // By number first: step_100000000 is newer than step_99999999.
+  std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
+    return std::pair(ParseStepName(a).value_or(-1), a) >
+           std::pair(ParseStepName(b).value_or(-1), b);
+  });
+  return names;
+}
+
+void RemoveLeftovers(const std::string& folder) {
+  for (const std::string& name : ListSteps(folder)) {
+    if (!ParseStepName(WithoutEnding(name))) continue;
+    const std::string path = folder + "/" + name;
+    const std::string successor = folder + "/" + WithoutEnding(name);
+    if (name.ends_with(kTemporaryEnding)) {
+      RemoveAll(path);
+    } else if (name.ends_with(kReplacedEnding)) {
+      if (fs::exists(successor)) {
+        RemoveAll(path);
+      } else {
+        Rename(path, successor);
+      }
+    }
+  }
+}
+
+void Publish(const std::string& folder, const std::string& name) {
+  const std::string path = folder + "/" + name;
+  const std::string replaced = path + kReplacedEnding;
+  const bool exists = fs::exists(path);
+  if (exists) Rename(path, replaced);
+  try {
+    Rename(path + kTemporaryEnding, path);
+  } catch (const Error&) {
+    if (exists) Rename(replaced, path);
+    throw;
+  }
+  SyncPath(folder);
+  if (exists) RemoveAll(replaced);
+}
+
+void Prune(const std::string& folder, std::int64_t keep) {
+  if (keep == 0) return;
+  const std::set<std::string> linked = {LinkTarget(folder + "/best"),
+                                        LinkTarget(folder + "/latest")};
+  std::int64_t kept = 0;
+  for (const std::string& name : ListSteps(folder)) {
+    const std::string path = folder + "/" + name;
+    if (!ParseStepName(name) || !WhyIncomplete(path).empty()) continue;
+    if (++kept <= keep || linked.count(name) != 0) continue;
+    // Renamed first: a run killed half way leaves no half checkpoint under a good name.
+    Rename(path, path + kTemporaryEnding);
+    RemoveAll(path + kTemporaryEnding);
+  }
+}
+
+}  // namespace trireme::checkpoint

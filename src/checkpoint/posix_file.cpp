@@ -1,0 +1,147 @@
+// Small files, folders and disk space through POSIX calls.
+#include "posix_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::checkpoint {
+
+namespace {
+
+// Repeats a system call that a signal interrupted.
+template <typename Call>
+auto Retry(Call&& call) {
+  auto result = call();
+  while (result == -1 && errno == EINTR) result = call();
+  return result;
+}
+
+// An open file; closed at the end of the scope.
+class Descriptor {
+ public:
+  Descriptor(const std::string& path, int flags)
+      : fd_(Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); })) {}
+  ~Descriptor() {
+    if (fd_ >= 0) ::close(fd_);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  bool Valid() const { return fd_ >= 0; }
+  int Get() const { return fd_; }
+  // Returns 0 or an errno: a network file system may report a full disk only now. After EINTR the
+  // descriptor is gone all the same, so the call is not repeated.
+  int Close() {
+    const int result = ::close(fd_);
+    fd_ = -1;
+    return result == 0 || errno == EINTR ? 0 : errno;
+  }
+
+ private:
+  int fd_;
+};
+
+Error SystemError(const std::string& path, const std::string& what, int error) {
+  return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)));
+}
+
+}  // namespace
+
+std::string ErrorText(int error) { return std::generic_category().message(error); }
+
+std::string Mebibytes(std::int64_t bytes) {
+  return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
+}
+
+std::string ReadText(const std::string& path) {
+  Descriptor file(path, O_RDONLY);
+  if (!file.Valid()) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
+  }
+  std::string text;
+  std::string buffer(std::size_t{1} << 16, '\0');
+  while (true) {
+    const ssize_t got = Retry([&] { return ::read(file.Get(), buffer.data(), buffer.size()); });
+    if (got < 0) {
+      throw InputError(
+          fmt::format("{}: cannot be read at offset {}: {}", path, text.size(), ErrorText(errno)));
+    }
+    if (got == 0) return text;
+    text.append(buffer, 0, static_cast<std::size_t>(got));
+  }
+}
+
+void WriteTextDurably(const std::string& path, const std::string& text) {
+  Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  if (!file.Valid()) throw SystemError(path, "cannot be created", errno);
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put =
+        Retry([&] { return ::write(file.Get(), text.data() + done, text.size() - done); });
+    if (put < 0)
+      throw SystemError(path, fmt::format("cannot be written at offset {}", done), errno);
+    done += static_cast<std::size_t>(put);
+  }
+  if (Retry([&] { return ::fsync(file.Get()); }) != 0) {
+    throw SystemError(path, "cannot be synced", errno);
+  }
+  if (const int error = file.Close(); error != 0)
+    throw SystemError(path, "cannot be closed", error);
+}
+
+void SyncPath(const std::string& path) {
+  Descriptor file(path, O_RDONLY);
+  if (!file.Valid()) throw SystemError(path, "cannot be opened", errno);
+  // EINVAL: this file system has nothing to sync for such an object (folders on some network
+  // mounts).
+  if (Retry([&] { return ::fsync(file.Get()); }) != 0 && errno != EINVAL) {
+    throw SystemError(path, "cannot be synced", errno);
+  }
+}
+
+int Reserve(const std::string& path, std::int64_t bytes) {
+  Descriptor file(path, O_RDWR | O_CREAT | O_EXCL);
+  if (!file.Valid()) return errno;
+  // fallocate(2), not posix_fallocate(3): where the file system cannot reserve, the latter writes a
+  // byte to every block one by one, which takes hours for a large model.
+  int result = Retry([&] { return ::fallocate(file.Get(), 0, 0, bytes); });
+  if (result != 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS)) {
+    result = Retry([&] { return ::ftruncate(file.Get(), bytes); });
+  }
+  if (result != 0) return errno;
+  return file.Close();
+}
+
+std::int64_t FreeBytes(const std::string& folder) {
+  struct statvfs status = {};
+  if (Retry([&] { return ::statvfs(folder.c_str(), &status); }) != 0) return -1;
+  return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
+}
+
+void Rename(const std::string& from, const std::string& to) {
+  if (Retry([&] { return ::rename(from.c_str(), to.c_str()); }) != 0) {
+    throw SystemError(from, fmt::format("cannot be renamed to {}", to), errno);
+  }
+}
+
+void MoveLink(const std::string& target, const std::string& link) {
+  const std::string temporary = link + ".tmp";
+  if (::unlink(temporary.c_str()) != 0 && errno != ENOENT) {
+    throw SystemError(temporary, "a leftover cannot be removed", errno);
+  }
+  if (::symlink(target.c_str(), temporary.c_str()) != 0) {
+    throw SystemError(temporary, fmt::format("cannot be linked to {}", target), errno);
+  }
+  Rename(temporary, link);
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,39 @@
+// Small files, folders and disk space through POSIX calls that report errors truthfully and survive
+// interruption by signals.
+#ifndef TRIREME_SRC_CHECKPOINT_POSIX_FILE_HPP_
+#define TRIREME_SRC_CHECKPOINT_POSIX_FILE_HPP_
+
+#include <cstdint>
+#include <string>
+
+namespace trireme::checkpoint {
+
+std::string ErrorText(int error);           // of an errno value: "No space left on device"
+std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
+
+// The whole file. Throws InputError with path and reason.
+std::string ReadText(const std::string& path);
+
+// Creates or overwrites the file and syncs it. Throws RunError with path and reason.
+void WriteTextDurably(const std::string& path, const std::string& text);
+
+// Flushes a file, or the entries of a folder, to the disk. Throws RunError.
+void SyncPath(const std::string& path);
+
+// Creates `path` (which must not exist) with `bytes` bytes of real disk space. Where the file
+// system cannot reserve, the file only gets its length, and a full disk shows when it is read back.
+// Returns 0 or the errno of the failure.
+int Reserve(const std::string& path, std::int64_t bytes);
+
+// Bytes that this user may still write to the file system of `folder`; -1 when unknown.
+std::int64_t FreeBytes(const std::string& folder);
+
+// rename(2). Throws RunError with both names.
+void Rename(const std::string& from, const std::string& to);
+
+// Lets the symbolic link `link` point to `target`, replacing an older link in one atomic step.
+void MoveLink(const std::string& target, const std::string& link);
+
+}  // namespace trireme::checkpoint
+
+#endif  // TRIREME_SRC_CHECKPOINT_POSIX_FILE_HPP_

@@ -1,0 +1,53 @@
+// The safetensors format: 8 bytes of header length (little-endian), a JSON header that names each
+// tensor's dtype, shape and byte range, then the tensors' raw little-endian elements without holes.
+// https://github.com/huggingface/safetensors#format
+#ifndef TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_
+#define TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/tensor/state_block.hpp"
+
+namespace trireme::checkpoint {
+
+inline constexpr std::int64_t kLengthBytes = 8;     // of the header length at the file's start
+inline constexpr std::int64_t kDataAlignment = 64;  // a cache line, and AVX-512's vector
+inline constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // what Python's safetensors accepts
+
+// One tensor of a file.
+struct Entry {
+  std::string name;
+  Dtype dtype = Dtype::kFloat32;
+  tensor::Shape shape;
+  std::int64_t offset = 0;  // of its first byte, from the start of the file
+  std::int64_t bytes = 0;
+};
+
+struct Layout {
+  std::string header;          // the file's first bytes up to the data: length, JSON, padding
+  std::vector<Entry> entries;  // in the order of their offsets
+  std::int64_t bytes = 0;      // of the whole file
+};
+
+const char* SafetensorsName(Dtype type);            // "F32", "F64"
+std::string ShapeText(const tensor::Shape& shape);  // "[128, 64]"
+
+// The layout of a file with these tensors, in their order. Depends on names, shapes and dtypes
+// only.
+Layout BuildLayout(const std::vector<tensor::StateBlock>& blocks);
+
+// The header's size in a file of `file_bytes` that begins with the 8 bytes at `start`. Throws
+// InputError when that cannot be.
+std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::string& path);
+
+// The inverse of BuildLayout. Throws InputError naming path, tensor, expected and found: bad JSON,
+// a dtype other than F32 and F64, a byte range that does not fit the shape, overlaps, holes, or
+// lies outside the file, a name given twice.
+Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std::string& path);
+
+}  // namespace trireme::checkpoint
+
+#endif  // TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_

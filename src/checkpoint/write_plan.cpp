@@ -1,0 +1,154 @@
+// Cutting the blocks of all ranks into segments, and checking that they make up the file.
+#include "write_plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::checkpoint {
+
+namespace {
+
+void CheckBlocks(const std::string& file, const std::vector<tensor::StateBlock>& blocks) {
+  std::set<std::string> names;
+  for (const tensor::StateBlock& block : blocks) {
+    const std::string where = fmt::format("{}: tensor {}", file, block.name);
+    const std::int64_t count = tensor::ElementCount(block.shape);
+    if (block.name.empty() || block.name == "__metadata__") {
+      throw RunError(where + ": safetensors does not allow this name");
+    }
+    if (!names.insert(block.name).second) throw RunError(where + ": registered twice");
+    if (block.begin < 0 || block.begin > block.end || block.end > count) {
+      throw RunError(fmt::format("{}: elements {} to {} registered of {}", where, block.begin,
+                                 block.end, count));
+    }
+    if (block.data == nullptr && block.begin < block.end) throw RunError(where + ": has no data");
+    if (block.replica < 0 || block.replica >= block.replicas) {
+      throw RunError(
+          fmt::format("{}: registered as replica {} of {}", where, block.replica, block.replicas));
+    }
+  }
+}
+
+// One line a tensor: what all ranks must agree on.
+std::string Listing(const std::vector<tensor::StateBlock>& blocks) {
+  std::string text;
+  for (const tensor::StateBlock& block : blocks) {
+    text += fmt::format("{} {} {}\n", block.name, ShapeText(block.shape), NameOf(block.dtype));
+  }
+  return text;
+}
+
+void CheckSameListing(const std::string& file, const std::string& own, const std::string& root) {
+  if (own == root) return;
+  std::istringstream own_lines(own), root_lines(root);
+  std::string own_line, root_line;
+  do {
+    if (!std::getline(own_lines, own_line)) own_line = "nothing";
+    if (!std::getline(root_lines, root_line)) root_line = "nothing";
+  } while (own_line == root_line);
+  throw RunError(fmt::format("{}: ranks register different tensors: \"{}\" where rank 0 has \"{}\"",
+                             file, own_line, root_line));
+}
+
+// Segments of one block that this rank writes. Replicas take turns, starting with another one for
+// each tensor, so that many small tensors spread as well.
+void AddPieces(const tensor::StateBlock& block, std::int64_t tensor_index,
+               std::int64_t tensor_offset, std::vector<Piece>& pieces) {
+  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+  const std::int64_t step = kSegmentBytes / size;  // elements
+  std::int64_t turn = tensor_index;
+  for (std::int64_t first = block.begin; first < block.end; first += step, ++turn) {
+    if (turn % block.replicas != block.replica) continue;
+    const std::int64_t last = std::min(first + step, block.end);
+    pieces.push_back({tensor_offset + first * size, (last - first) * size,
+                      static_cast<const char*>(block.data) + (first - block.begin) * size});
+  }
+}
+
+std::string SegmentsText(const std::vector<Piece>& pieces) {
+  std::string text;
+  for (const Piece& piece : pieces) {
+    text += fmt::format("{} {} {:x}\n", piece.offset, piece.bytes, Hash(piece.data, piece.bytes));
+  }
+  return text;
+}
+
+std::vector<Segment> ParseSegments(const std::vector<std::string>& texts) {
+  std::vector<Segment> segments;
+  for (const std::string& text : texts) {
+    std::istringstream lines(text);
+    Segment segment;
+    while (lines >> std::dec >> segment.offset >> segment.length >> std::hex >> segment.hash) {
+      segments.push_back(segment);
+    }
+  }
+  std::sort(segments.begin(), segments.end(),
+            [](const Segment& a, const Segment& b) { return a.offset < b.offset; });
+  return segments;
+}
+
+// Throws unless the segments cover the file exactly once.
+void CheckCover(const WritePlan& plan) {
+  const auto complain = [&](std::int64_t from, std::int64_t to, const char* what) {
+    for (const Entry& entry : plan.layout.entries) {
+      if (from < entry.offset || from >= entry.offset + entry.bytes) continue;
+      const auto size = static_cast<std::int64_t>(SizeOf(entry.dtype));
+      const std::int64_t end = std::min(to, entry.offset + entry.bytes);
+      throw RunError(fmt::format("{}: tensor {}: elements {} to {} of {} are held {}", plan.file,
+                                 entry.name, (from - entry.offset) / size,
+                                 (end - entry.offset) / size, entry.bytes / size, what));
+    }
+    throw RunError(fmt::format("{}: bytes {} to {} are held {}", plan.file, from, to, what));
+  };
+  std::int64_t at = 0;
+  for (const Segment& segment : plan.sums.segments) {
+    if (segment.offset > at) complain(at, segment.offset, "by no rank");
+    if (segment.offset < at) {
+      complain(segment.offset, std::min(at, segment.offset + segment.length),
+               "by several ranks that are not numbered as replicas");
+    }
+    at = segment.offset + segment.length;
+  }
+  if (at < plan.layout.bytes) complain(at, plan.layout.bytes, "by no rank");
+}
+
+}  // namespace
+
+WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file,
+                        const std::vector<tensor::StateBlock>& blocks) {
+  WritePlan plan;
+  plan.file = file;
+  std::string listing;
+  world.Together([&] {
+    CheckBlocks(file, blocks);
+    plan.layout = BuildLayout(blocks);
+    listing = Listing(blocks);
+  });
+  const std::string root_listing = world.Broadcast(listing);
+  std::string segments;
+  world.Together([&] {
+    CheckSameListing(file, listing, root_listing);
+    if (world.IsRoot()) {
+      plan.pieces.push_back(
+          {0, static_cast<std::int64_t>(plan.layout.header.size()), plan.layout.header.data()});
+    }
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      AddPieces(blocks[i], static_cast<std::int64_t>(i), plan.layout.entries[i].offset,
+                plan.pieces);
+    }
+    segments = SegmentsText(plan.pieces);
+  });
+  const std::vector<std::string> all_segments = world.Gather(segments);
+  world.Together([&] {
+    plan.sums = {plan.layout.bytes, ParseSegments(all_segments)};
+    CheckCover(plan);
+  });
+  return plan;
+}
+
+}  // namespace trireme::checkpoint
