@@ -49,13 +49,14 @@ class Source {
     const Key* const key = schema_.Find(given.name);
     const auto [first, is_first] = lines_.emplace(given.name, given.line);
     if (!is_first) {
-      const std::string before =
-          path_.empty() ? "before" : fmt::format("on line {}", first->second);
-      Report(given.line, fmt::format("{} is given already {}", given.name, before),
+      Report(given.line,
+             path_.empty()
+                 ? given.name + " is given twice"
+                 : fmt::format("{} is given already on line {}", given.name, first->second),
              "Keep one of the two.");
     }
     if (const Problem problem = CheckValue(*key, given.text)) {
-      Report(given.line, fmt::format("{} = {}: {}", given.name, given.text, problem.message),
+      Report(given.line, fmt::format("{} = {}: {}", given.name, Shown(given.text), problem.message),
              problem.hint);
     } else if (is_first) {
       values_.push_back(given);
@@ -122,7 +123,7 @@ void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
   if (line.section.empty()) {
     const Key* const key = schema.Find(line.key);
     const std::size_t dot = line.key.find('.');
-    deck.Report(line.line, fmt::format("the key '{}' stands outside a section", line.key),
+    deck.Report(line.line, fmt::format("the key '{}' stands outside a section", Shown(line.key)),
                 key == nullptr ? HintForKey(schema, "", line.key)
                                : fmt::format("Write '{}' below [{}].", line.key.substr(dot + 1),
                                              line.key.substr(0, dot)));
@@ -131,14 +132,14 @@ void AddDeckLine(const Schema& schema, const Assignment& line, Source& deck) {
   const std::string name = line.section + "." + line.key;
   const Key* const key = schema.Find(name);
   if (key == nullptr) {
-    deck.Report(line.line, fmt::format("unknown key '{}' in [{}]", line.key, line.section),
+    deck.Report(line.line, fmt::format("unknown key '{}' in [{}]", Shown(line.key), line.section),
                 HintForKey(schema, line.section, line.key));
     return;
   }
   if (key->kind == KeyKind::kText && line.glued_comment) {
     deck.Report(line.line,
                 fmt::format("{}: the '#' begins a comment, which would leave the value '{}'", name,
-                            line.value),
+                            Shown(line.value)),
                 "Put a blank before the comment, or choose a name without '#'.");
     return;
   }
@@ -150,12 +151,12 @@ void ReadDeck(const Schema& schema, const std::string& text, Source& deck) {
   for (const SyntaxError& error : lines.errors) {
     const bool other_comment = error.text.starts_with(';') || error.text.starts_with("//");
     deck.Report(error.line,
-                fmt::format("'{}' is neither 'key = value' nor '[section]'", error.text),
+                fmt::format("'{}' is neither 'key = value' nor '[section]'", Shown(error.text)),
                 other_comment ? "Comments begin with '#'." : "");
   }
   for (const SectionLine& section : lines.sections) {
     if (schema.HasSection(section.name)) continue;
-    deck.Report(section.line, fmt::format("unknown section [{}]", section.name),
+    deck.Report(section.line, fmt::format("unknown section [{}]", Shown(section.name)),
                 HintForSection(schema, section.name));
   }
   std::optional<int> first_section;
@@ -176,17 +177,18 @@ void ReadOverrides(const Schema& schema, const std::vector<std::string>& overrid
     const std::string name = Trim(overrides[i].substr(0, equals));
     const std::size_t dot = name.find('.');
     if (equals == std::string::npos || name.empty()) {
-      command_line.Report(line, fmt::format("'{}' is not section.key=value", overrides[i]));
+      command_line.Report(line, fmt::format("'{}' is not section.key=value", Shown(overrides[i])));
     } else if (dot == std::string::npos) {
-      command_line.Report(line, fmt::format("'{}' lacks a section: write section.key=value", name),
+      command_line.Report(line,
+                          fmt::format("'{}' lacks a section: write section.key=value", Shown(name)),
                           HintForKey(schema, "", name));
     } else if (const std::string section = name.substr(0, dot); !schema.HasSection(section)) {
       const std::string nearest = schema.Nearest(name);
       command_line.Report(
-          line, fmt::format("unknown section [{}] in '{}'", section, name),
+          line, fmt::format("unknown section [{}] in '{}'", Shown(section), Shown(name)),
           nearest.empty() ? HintForSection(schema, section) : "Did you mean " + nearest + "?");
     } else if (schema.Find(name) == nullptr) {
-      command_line.Report(line, fmt::format("unknown key '{}'", name),
+      command_line.Report(line, fmt::format("unknown key '{}'", Shown(name)),
                           HintForKey(schema, section, name.substr(dot + 1)));
     } else {
       command_line.Add({name, Trim(overrides[i].substr(equals + 1)), line});

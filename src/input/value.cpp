@@ -129,6 +129,16 @@ std::string RangeText(const Key& key) {
   return text;
 }
 
+std::string Shown(const std::string& text) {
+  constexpr std::size_t kLongest = 120;
+  std::string shown = text.size() > kLongest ? text.substr(0, kLongest) + "..." : text;
+  for (char& c : shown) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) c = '?';
+  }
+  return shown;
+}
+
 std::string Trim(const std::string& text) {
   constexpr const char* kBlanks = " \t\r\n";
   const std::size_t begin = text.find_first_not_of(kBlanks);

@@ -1,0 +1,227 @@
+// Every way in which a deck or a command line can be wrong, with the whole message and its line.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "example_schema.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/input/deck.hpp"
+
+namespace trireme::input {
+namespace {
+
+class DeckErrors : public testing::Test {
+ protected:
+  // The message that `text` and `overrides` are refused with; "accepted" when they are not.
+  std::string Refusal(const std::string& text, const std::vector<std::string>& overrides = {}) {
+    try {
+      Deck::Parse(schema_, text, "a.in", overrides);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput) << error.what();
+      return error.what();
+    }
+    return "accepted";
+  }
+  std::string Override(const std::string& text) { return Refusal("", {text}); }
+
+  const Schema schema_ = ExampleSchema();
+};
+
+TEST_F(DeckErrors, UnknownKeyNamesLineAndNearest) {
+  EXPECT_EQ(Refusal("# a deck\n\n[job]\nname = x\n[data]\n\nbacth = 3  # typo\n"),
+            "a.in:7: unknown key 'bacth' in [data]\n  Did you mean data.batch?");
+}
+
+TEST_F(DeckErrors, UnknownKeyOfAnotherSection) {
+  EXPECT_EQ(Refusal("[optimizer]\ndropout = 0.1\n"),
+            "a.in:2: unknown key 'dropout' in [optimizer]\n  'dropout' is a key of [model].");
+  EXPECT_EQ(Refusal("[data]\nevery_steps = 3\n"),
+            "a.in:2: unknown key 'every_steps' in [data]\n"
+            "  'every_steps' is a key of [checkpoint], [monitor].");
+  EXPECT_EQ(Refusal("[data]\ndroput = 3\n"),
+            "a.in:2: unknown key 'droput' in [data]\n  Did you mean model.dropout?");
+}
+
+TEST_F(DeckErrors, UnknownKeyNearNothing) {
+  EXPECT_EQ(Refusal("[data]\nxylophone = 3\n"),
+            "a.in:2: unknown key 'xylophone' in [data]\n"
+            "  trireme --help-deck data lists the keys of [data].");
+}
+
+TEST_F(DeckErrors, NamesAreCaseSensitiveAndWhole) {
+  EXPECT_EQ(Refusal("[data]\nBatch = 3\n"),
+            "a.in:2: unknown key 'Batch' in [data]\n  Did you mean data.batch?");
+  // No guessing from prefixes.
+  EXPECT_EQ(Refusal("[data]\nbat = 3\n").find("a.in:2: unknown key 'bat' in [data]"), 0u);
+}
+
+TEST_F(DeckErrors, UnknownSectionIsReportedOnceForAllItsKeys) {
+  EXPECT_EQ(Refusal("[modle]\ndim = 3\nheads = 4\n[data]\nbatch = 1\n"),
+            "a.in:1: unknown section [modle]\n  Did you mean [model]? Its keys were not read.");
+  EXPECT_EQ(Refusal("\n[zzzzzzzzz]\n"),
+            "a.in:2: unknown section [zzzzzzzzz]\n"
+            "  The sections are job, data, model, optimizer, schedule, checkpoint, monitor.");
+  EXPECT_EQ(Refusal("[ data ]\nbatch = 2\n").find("a.in:1: unknown section [ data ]\n"), 0u);
+  EXPECT_EQ(Refusal("[data]\nbatch = 2\n[]\nbatch = 2\n").find("a.in:3: unknown section []\n"), 0u);
+}
+
+TEST_F(DeckErrors, KeyOutsideASection) {
+  EXPECT_EQ(Refusal("batch = 3\n"),
+            "a.in:1: the key 'batch' stands outside a section\n  'batch' is a key of [data].");
+  EXPECT_EQ(Refusal("# c\ndata.batch = 3\n[data]\n"),
+            "a.in:2: the key 'data.batch' stands outside a section\n  Write 'batch' below [data].");
+  EXPECT_EQ(Refusal("xylophone = 3\n"),
+            "a.in:1: the key 'xylophone' stands outside a section\n"
+            "  Write it below the [section] that it belongs to.");
+}
+
+TEST_F(DeckErrors, SyntaxErrorsHaveTheirLine) {
+  EXPECT_EQ(Refusal("[data]\nbatch 3\n"),
+            "a.in:2: 'batch 3' is neither 'key = value' nor '[section]'");
+  EXPECT_EQ(Refusal("[data]\n; note\n"),
+            "a.in:2: '; note' is neither 'key = value' nor '[section]'\n"
+            "  Comments begin with '#'.");
+  EXPECT_EQ(Refusal("[data]\nbatch = 3\n[model"),  // no line end at the end of the file
+            "a.in:3: '[model' is neither 'key = value' nor '[section]'");
+  EXPECT_EQ(Refusal("[data]\n = 3\n"), "a.in:2: there is no key before the '='");
+}
+
+TEST_F(DeckErrors, IntegersArePlain) {
+  const std::string facts = " (unit: sequences; default: 16)";
+  for (const std::string bad : {"many", "1_000", "1,000", "3 4", "0x10", "+3", "3.5", "--3", ""}) {
+    EXPECT_EQ(Refusal("[data]\nbatch = " + bad + "\n"),
+              "a.in:2: data.batch = " + bad + ": not an integer" + facts);
+  }
+  EXPECT_EQ(Refusal("[data]\nbatch = 1e6\n"),
+            "a.in:2: data.batch = 1e6: not an integer" + facts + "\n  Write it in digits: 1000000");
+  EXPECT_EQ(Refusal("[data]\nbatch = 99999999999999999999\n"),
+            "a.in:2: data.batch = 99999999999999999999: does not fit 64 bits" + facts);
+}
+
+TEST_F(DeckErrors, RangesNameBoundsUnitAndDefault) {
+  EXPECT_EQ(Refusal("[data]\nbatch = 0\n"),
+            "a.in:2: data.batch = 0: must be at least 1 (unit: sequences; default: 16)");
+  EXPECT_EQ(Refusal("[data]\nbatch = -1\n").find("a.in:2: data.batch = -1: must be"), 0u);
+  EXPECT_EQ(Refusal("[data]\nseed = 4294967296\n"),
+            "a.in:2: data.seed = 4294967296: must be between 0 and 4294967295 (default: 1)");
+  EXPECT_EQ(Refusal("[data]\nseed = 4294967295\n"), "accepted");
+  EXPECT_EQ(Refusal("[model]\ndropout = 1\n"),
+            "a.in:2: model.dropout = 1: must be at least 0 and below 1 (default: 0.1)");
+  EXPECT_EQ(Refusal("[model]\ndropout = 0\n"), "accepted");
+  EXPECT_EQ(Refusal("[optimizer]\nlearning_rate = 0\n"),
+            "a.in:2: optimizer.learning_rate = 0: must be above 0 (default: 0.001)");
+  EXPECT_EQ(Refusal("[optimizer]\nepsilon = 1.5\n"),
+            "a.in:2: optimizer.epsilon = 1.5: must be between 0 and 1 (default: 1e-08)");
+  EXPECT_EQ(Refusal("[optimizer]\nepsilon = 1\n"), "accepted");
+}
+
+TEST_F(DeckErrors, RealsAreFiniteNumbers) {
+  for (const std::string bad : {"inf", "-inf", "nan", "1e999", "infinity"}) {
+    EXPECT_EQ(Refusal("[schedule]\nepochs = " + bad + "\n"),
+              "a.in:2: schedule.epochs = " + bad +
+                  ": not a finite number in double precision (unit: epochs; default: 1)");
+  }
+  for (const std::string bad : {"fast", "1.0x", "1,5", "1 2", ""}) {
+    EXPECT_EQ(Refusal("[schedule]\nepochs = " + bad + "\n"),
+              "a.in:2: schedule.epochs = " + bad + ": not a number (unit: epochs; default: 1)");
+  }
+  for (const std::string good : {"3", "3.", ".5", "1e-3", "2.5E+2"}) {
+    EXPECT_EQ(Refusal("[schedule]\nepochs = " + good + "\n"), "accepted") << good;
+  }
+}
+
+TEST_F(DeckErrors, ChoicesAndSwitches) {
+  EXPECT_EQ(Refusal("[job]\ntask = trian\n"),
+            "a.in:2: job.task = trian: not one of train, evaluate, plan (default: train)\n"
+            "  Did you mean train?");
+  EXPECT_EQ(Refusal("[model]\nbias = 1\n"),
+            "a.in:2: model.bias = 1: not one of yes, no, true, false, on, off (default: yes)");
+  for (const std::string good : {"yes", "no", "true", "false", "on", "off"}) {
+    EXPECT_EQ(Refusal("[model]\nbias = " + good + "\n"), "accepted") << good;
+  }
+}
+
+TEST_F(DeckErrors, TextsThatWouldNotSurvive) {
+  EXPECT_EQ(Refusal("[job]\nname = run#3\n"),
+            "a.in:2: job.name: the '#' begins a comment, which would leave the value 'run'\n"
+            "  Put a blank before the comment, or choose a name without '#'.");
+  EXPECT_EQ(Refusal("[job]\nname = run #3\n"), "accepted");
+  EXPECT_EQ(Refusal("[job]\nstart_from =# none\n"), "accepted");
+  EXPECT_EQ(Refusal("[data]\nbatch = 3# sequences\n"), "accepted");
+  EXPECT_EQ(Override("job.name=run#3"),
+            "command line: job.name = run#3: the value holds a '#', which begins a comment in a "
+            "deck\n  Choose a name without '#'.");
+  EXPECT_EQ(Override("job.name=run\n[data]"),
+            "command line: job.name = run?[data]: the value holds a line break or another control "
+            "character");
+  EXPECT_EQ(Refusal("[job]\nname = \"my run\"\n"),
+            "a.in:2: job.name = \"my run\": quotes would become part of the value (default: run)\n"
+            "  Write it without quotes; blanks inside are kept.");
+}
+
+TEST_F(DeckErrors, DuplicatesNameBothLines) {
+  EXPECT_EQ(Refusal("[data]\nbatch = 3\n[job]\n[data]\nbatch = 3\n"),
+            "a.in:5: data.batch is given already on line 2\n  Keep one of the two.");
+  EXPECT_EQ(Refusal("", {"data.batch=3", "data.batch=4"}),
+            "command line: data.batch is given twice\n  Keep one of the two.");
+}
+
+TEST_F(DeckErrors, ExclusiveKeysNameBothLines) {
+  EXPECT_EQ(Refusal("[schedule]\nsteps = 5\n\nepochs = 3\n"),
+            "a.in:4: schedule.epochs excludes schedule.steps, given on line 2\n"
+            "  Keep one of the two.");
+  EXPECT_EQ(Refusal("", {"schedule.epochs=2", "schedule.steps=5"}),
+            "command line: schedule.steps excludes schedule.epochs, also given\n"
+            "  Keep one of the two.");
+  EXPECT_EQ(Refusal("[schedule]\nsteps = 5\n", {"schedule.epochs=2"}), "accepted");
+}
+
+TEST_F(DeckErrors, CommandLineProblemsSaySo) {
+  EXPECT_EQ(Override("data.batch"), "command line: 'data.batch' is not section.key=value");
+  EXPECT_EQ(Override("=3"), "command line: '=3' is not section.key=value");
+  EXPECT_EQ(Override("batch=3"),
+            "command line: 'batch' lacks a section: write section.key=value\n"
+            "  'batch' is a key of [data].");
+  EXPECT_EQ(Override("data.bacth=3"),
+            "command line: unknown key 'data.bacth'\n  Did you mean data.batch?");
+  EXPECT_EQ(Override("modle.dim=3"),
+            "command line: unknown section [modle] in 'modle.dim'\n  Did you mean model.dim?");
+  EXPECT_EQ(Override("data.batch=0"),
+            "command line: data.batch = 0: must be at least 1 (unit: sequences; default: 16)");
+}
+
+TEST_F(DeckErrors, AllProblemsInOneMessageInLineOrder) {
+  EXPECT_EQ(Refusal("[data]\r\nbatch = 0\r\n\r\nnonsense\r\n[modle]\r\ndim = 3\r\n[model]\r\n"
+                    "dmi = 4\r\nmore nonsense\r\n[data]\r\nbatch = 4\r\n",
+                    {"job.task=fly"}),
+            "a.in: 7 problems\n"
+            "a.in:2: data.batch = 0: must be at least 1 (unit: sequences; default: 16)\n"
+            "a.in:4: 'nonsense' is neither 'key = value' nor '[section]'\n"
+            "a.in:5: unknown section [modle]\n"
+            "  Did you mean [model]? Its keys were not read.\n"
+            "a.in:8: unknown key 'dmi' in [model]\n"
+            "  Did you mean model.dim?\n"
+            "a.in:9: 'more nonsense' is neither 'key = value' nor '[section]'\n"
+            "a.in:11: data.batch is given already on line 2\n"
+            "  Keep one of the two.\n"
+            "command line: job.task = fly: not one of train, evaluate, plan (default: train)");
+}
+
+TEST_F(DeckErrors, AFileThatIsNoDeckEndsQuickly) {
+  std::string binary;
+  for (unsigned i = 0; i < 400000; ++i) binary += static_cast<char>(i * 7919 >> 3);
+  const std::string message = Refusal(binary);
+  EXPECT_EQ(message.find("a.in: "), 0u);
+  EXPECT_LT(message.size(), 10000u);
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  std::string words;
+  for (int i = 0; i < 1000; ++i) words += fmt::format("key{} = 1\n", i);
+  const std::string many = Refusal("[data]\n" + words);
+  EXPECT_EQ(many.find("a.in: 1000 problems\n"), 0u);
+  EXPECT_NE(many.find("\nand 970 more"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::input
