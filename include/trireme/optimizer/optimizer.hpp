@@ -1,0 +1,51 @@
+// AdamW and SGD over the registry's flat storage, global-norm clipping, and the learning-rate schedule.
+#ifndef TRIREME_OPTIMIZER_OPTIMIZER_HPP_
+#define TRIREME_OPTIMIZER_OPTIMIZER_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/device/stream.hpp"
+#include "trireme/input/deck.hpp"
+#include "trireme/tensor/registry.hpp"
+
+namespace trireme::optimizer {
+
+void DeclareOptimizer(input::Schema& schema);  // [optimizer], label_smoothing included
+
+enum class Kind { kAdamW, kSgd };
+
+struct Options {
+  Kind kind = Kind::kAdamW;
+  double learning_rate = 1e-3;  // peak of the schedule
+  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
+  double weight_decay = 0.1;    // on matrices; none on norms and biases
+  double clip_norm = 1;         // 0: never
+  double label_smoothing = 0;
+};
+Options ReadOptimizer(const input::Deck& deck);
+
+class Optimizer {
+ public:
+  // Moments start at zero. `registry` must outlive the optimizer.
+  Optimizer(const Options& options, tensor::Registry& registry, const device::Stream& stream);
+
+  // Norm of the gradient of the mean loss: the registry's summed gradients over `count` targets.
+  double GradientNorm(std::int64_t count) const;
+  // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1.
+  void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count);
+
+  // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has none.
+  std::vector<tensor::StateBlock> Blocks(int replica, int replicas) const;
+  std::int64_t Bytes() const;  // of the moments
+
+ private:
+  Options options_;
+  tensor::Registry* registry_;
+  device::Stream stream_;
+  device::Buffer first_, second_;  // local, [registry.Size()], the registry's dtype
+};
+
+}  // namespace trireme::optimizer
+
+#endif  // TRIREME_OPTIMIZER_OPTIMIZER_HPP_

@@ -1,0 +1,101 @@
+#include "trireme/optimizer/optimizer.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/kernels/update.hpp"
+
+namespace trireme::optimizer {
+
+void DeclareOptimizer(input::Schema& schema) {
+  using input::AtLeast, input::Above, input::HalfOpen;
+  schema.Section("optimizer", "How gradients become updates.")
+      .Choice("optimizer.kind", "adamw", {"adamw", "sgd"},
+              "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: plain.")
+      .Real("optimizer.learning_rate", 1e-3, AtLeast(0), "", "Peak of the schedule.")
+      .Real("optimizer.beta1", 0.9, HalfOpen(0, 1), "", "Decay of the first moment.")
+      .Real("optimizer.beta2", 0.95, HalfOpen(0, 1), "", "Decay of the second moment.")
+      .Real("optimizer.epsilon", 1e-8, Above(0), "", "Added to the root of the second moment.")
+      .Real("optimizer.weight_decay", 0.1, AtLeast(0), "",
+            "Decoupled, times the learning rate; on matrices, not on norms and biases.")
+      .Real("optimizer.clip_norm", 1, AtLeast(0), "",
+            "Gradients with a larger global norm are scaled down to it. 0: never.")
+      .Real("optimizer.label_smoothing", 0, HalfOpen(0, 1), "",
+            "Share of the target's probability spread over the vocabulary, in training only.");
+}
+
+Options ReadOptimizer(const input::Deck& deck) {
+  Options o;
+  o.kind = deck.Text("optimizer.kind") == "sgd" ? Kind::kSgd : Kind::kAdamW;
+  o.learning_rate = deck.Real("optimizer.learning_rate");
+  o.beta1 = deck.Real("optimizer.beta1");
+  o.beta2 = deck.Real("optimizer.beta2");
+  o.epsilon = deck.Real("optimizer.epsilon");
+  o.weight_decay = deck.Real("optimizer.weight_decay");
+  o.clip_norm = deck.Real("optimizer.clip_norm");
+  o.label_smoothing = deck.Real("optimizer.label_smoothing");
+  return o;
+}
+
+Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
+                     const device::Stream& stream)
+    : options_(options), registry_(&registry), stream_(stream) {
+  if (options_.kind == Kind::kSgd) return;
+  const auto bytes = registry.Size() * static_cast<std::int64_t>(SizeOf(registry.Type()));
+  first_ = device::AllocateZeroed(bytes);
+  second_ = device::AllocateZeroed(bytes);
+}
+
+double Optimizer::GradientNorm(std::int64_t count) const {
+  const double sum = kernels::SquareSum(stream_, registry_->Type(), registry_->Size(),
+                                        registry_->Gradients());
+  return std::sqrt(sum) / static_cast<double>(count);
+}
+
+void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
+                     std::int64_t count) {
+  const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
+  const kernels::UpdateScalars scalars{
+      .learning_rate = learning_rate,
+      .beta1 = options_.beta1,
+      .beta2 = options_.beta2,
+      .epsilon = options_.epsilon,
+      .correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step)),
+      .correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
+      .gradient_scale =
+          (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
+  const auto at = [this](void* storage, std::int64_t offset) {
+    return static_cast<char*>(storage) + offset * static_cast<std::int64_t>(
+                                                      SizeOf(registry_->Type()));
+  };
+  for (const tensor::Parameter& parameter : registry_->Parameters()) {
+    const std::int64_t size = parameter.end - parameter.begin;
+    const double decay = parameter.decay ? options_.weight_decay : 0;
+    void* values = at(registry_->Values(), parameter.offset);
+    const void* gradients = at(registry_->Gradients(), parameter.offset);
+    if (options_.kind == Kind::kAdamW) {
+      kernels::AdamW(stream_, registry_->Type(), size, &scalars, decay, gradients, values,
+                     at(first_.get(), parameter.offset), at(second_.get(), parameter.offset));
+    } else {
+      kernels::GradientDescent(stream_, registry_->Type(), size, &scalars, decay, gradients,
+                               values);
+    }
+  }
+}
+
+std::vector<tensor::StateBlock> Optimizer::Blocks(int replica, int replicas) const {
+  if (options_.kind == Kind::kSgd) return {};
+  auto blocks =
+      registry_->Blocks(first_.get(), registry_->Type(), "first_moment.", replica, replicas);
+  auto second =
+      registry_->Blocks(second_.get(), registry_->Type(), "second_moment.", replica, replicas);
+  blocks.insert(blocks.end(), second.begin(), second.end());
+  return blocks;
+}
+
+std::int64_t Optimizer::Bytes() const {
+  if (options_.kind == Kind::kSgd) return 0;
+  return 2 * registry_->Size() * static_cast<std::int64_t>(SizeOf(registry_->Type()));
+}
+
+}  // namespace trireme::optimizer

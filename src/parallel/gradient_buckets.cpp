@@ -1,0 +1,97 @@
+#include "trireme/parallel/gradient_buckets.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/update.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+constexpr double kDefaultBucketMib = 4;
+}
+
+void DeclareBuckets(input::Schema& schema) {
+  schema.Real("grid.bucket_mib", kDefaultBucketMib, {1.0 / 1024, 1024}, "MiB",
+              "Gradients are summed over the data group in pieces of this size, each as soon as the "
+              "backward pass has finished it.");
+}
+
+GradientBuckets::GradientBuckets(const comm::Communicator& data, const tensor::Registry& registry,
+                                 const device::Stream& stream, std::int64_t bucket_bytes)
+    : data_(&data), registry_(&registry), stream_(stream) {
+  const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
+  // An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+  std::int64_t end = registry.Size();
+  const auto& parameters = registry.Parameters();
+  for (std::size_t i = parameters.size(); i-- > 0;) {
+    const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
+    while (end - begin > kMostElements) {
+      buckets_.push_back({end - kMostElements, end});
+      end -= kMostElements;
+    }
+    if ((end - begin) * size >= bucket_bytes || i == 0) {
+      if (end > begin) buckets_.push_back({begin, end});
+      end = begin;
+    }
+  }
+}
+
+void GradientBuckets::Begin() {
+  next_ = 0;
+  not_finite_.clear();
+  seconds_waited_ = 0;
+}
+
+void GradientBuckets::CheckFinite(const Bucket& bucket) {
+  const auto size = static_cast<std::int64_t>(SizeOf(registry_->Type()));
+  const char* gradients = static_cast<const char*>(registry_->Gradients());
+  const auto finite = [&](std::int64_t begin, std::int64_t end) {
+    return std::isfinite(kernels::SquareSum(stream_, registry_->Type(), end - begin,
+                                            gradients + begin * size));
+  };
+  if (!not_finite_.empty() || finite(bucket.begin, bucket.end)) return;
+  for (const tensor::Parameter& parameter : registry_->Parameters()) {
+    const std::int64_t begin = std::max(parameter.offset, bucket.begin);
+    const std::int64_t end =
+        std::min(parameter.offset + parameter.end - parameter.begin, bucket.end);
+    if (begin < end && !finite(begin, end)) {
+      not_finite_ = parameter.name;
+      return;
+    }
+  }
+}
+
+void GradientBuckets::Start(Bucket& bucket) {
+  CheckFinite(bucket);
+  if (data_->Size() == 1) return;
+  void* data = static_cast<char*>(registry_->Gradients()) +
+               bucket.begin * static_cast<std::int64_t>(SizeOf(registry_->Type()));
+  MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(bucket.end - bucket.begin),
+                 comm::MpiType(registry_->Type()), MPI_SUM, data_->Handle(), &bucket.request);
+}
+
+void GradientBuckets::Ready(std::int64_t begin) {
+  while (next_ < buckets_.size() && buckets_[next_].begin >= begin) Start(buckets_[next_++]);
+  for (std::size_t i = 0; i < next_; ++i) {
+    int done = 0;
+    MPI_Test(&buckets_[i].request, &done, MPI_STATUS_IGNORE);
+  }
+}
+
+void GradientBuckets::Wait() {
+  if (next_ != buckets_.size()) throw RunError("gradient buckets: a bucket was never ready");
+  const double start = MPI_Wtime();
+  for (Bucket& bucket : buckets_) MPI_Wait(&bucket.request, MPI_STATUS_IGNORE);
+  seconds_waited_ = MPI_Wtime() - start;
+}
+
+std::int64_t GradientBuckets::BytesSummed() const {
+  return data_->Size() == 1
+             ? 0
+             : registry_->Size() * static_cast<std::int64_t>(SizeOf(registry_->Type()));
+}
+
+}  // namespace trireme::parallel
