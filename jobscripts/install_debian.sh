@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs the Debian or Ubuntu packages that are missing: `install_debian.sh build` what Trireme is
+# built from, `install_debian.sh test` also what its tests use. Calls nothing when all are there.
+set -euo pipefail
+
+build=(build-essential cmake ninja-build git ca-certificates curl
+  openmpi-bin libopenmpi-dev libhdf5-openmpi-dev libdnnl-dev libeigen3-dev
+  libboost-program-options-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libssl-dev)
+tests=(libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
+  python3-venv clang-format clang-tidy ccache)
+
+case "${1:-}" in
+  build) wanted=("${build[@]}") ;;
+  test) wanted=("${build[@]}" "${tests[@]}") ;;
+  *) echo "usage: install_debian.sh build|test" >&2; exit 2 ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "This is not Debian or Ubuntu: nothing is installed. Needed: a C++20 compiler, CMake 3.22, Ninja,"
+  echo "MPI, HDF5 built with MPI, oneDNN (or OpenBLAS), Eigen, Boost.Program_options, nlohmann-json, fmt,"
+  echo "xxHash and OpenSSL."
+  exit 0
+fi
+
+missing=()
+for package in "${wanted[@]}"; do
+  status=$(dpkg-query -W -f='${db:Status-Status} ' "$package" 2>/dev/null) || status=
+  [[ $status == *"installed "* && $status != "not-installed "* ]] || missing+=("$package")
+done
+[[ ${#missing[@]} -gt 0 ]] || exit 0
+
+as_root=()
+if [[ $(id -u) != 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "Missing packages, and neither root nor sudo to install them: ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+apt() {
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+
+echo "Installing ${#missing[@]} packages: ${missing[*]}"
+updated=no
+if ! apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1; then
+  apt update
+  updated=yes
+fi
+if ! apt install -y --no-install-recommends "${missing[@]}" >/dev/null; then
+  # Package lists that are too old name files that no mirror has any more.
+  [[ $updated == no ]] || exit 1
+  apt update
+  apt install -y --no-install-recommends "${missing[@]}" >/dev/null
+fi
