@@ -2,20 +2,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <exception>
 #include <new>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/rank_list.hpp"
 
 namespace trireme::comm {
 
 namespace {
-
-// A list of failing ranks longer than this says how many more there are.
-constexpr int kMaximumListed = 16;
 
 struct Outcome {
   std::int64_t code = 0;  // an ExitCode; 0 when this rank's body returned
@@ -38,26 +35,6 @@ Outcome Run(const std::function<void()>& body) {
   }
 }
 
-// "rank 3 of 8", "ranks 3, 5-7 of 8", "ranks 0, 2, ... and 48 more of 128".
-std::string List(const std::vector<int>& ranks, int size) {
-  std::string list;
-  int listed = 0;
-  std::size_t begin = 0;
-  for (int items = 0; begin < ranks.size() && items < kMaximumListed; ++items) {
-    std::size_t end = begin + 1;
-    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
-    if (end - begin < 3) end = begin + 1;  // "3, 4" reads better than "3-4"
-    list += list.empty() ? "" : ", ";
-    list += fmt::to_string(ranks[begin]);
-    if (end - begin > 1) list += fmt::format("-{}", ranks[end - 1]);
-    listed += static_cast<int>(end - begin);
-    begin = end;
-  }
-  const int left = static_cast<int>(ranks.size()) - listed;
-  if (left > 0) list += fmt::format(" and {} more", left);
-  return fmt::format("{} {} of {}", ranks.size() == 1 ? "rank" : "ranks", list, size);
-}
-
 }  // namespace
 
 void Communicator::Together(const std::function<void()>& body) const {
@@ -74,7 +51,7 @@ void Communicator::Together(const std::function<void()>& body) const {
   }
   std::string message = Broadcast(outcome.message, ranks.front());
   if (static_cast<int>(ranks.size()) < size_) {
-    message += fmt::format("\n  (on {})", List(ranks, size_));
+    message += fmt::format("\n  (on {})", ListRanks(ranks, size_));
   }
   if (part_) throw Error(static_cast<ExitCode>(code), message);
   throw AgreedError(static_cast<ExitCode>(code), message);

@@ -18,12 +18,13 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   const Communicator& World() const { return world_; }
-  const Communicator& Node() const { return node_; }        // ranks on this host
+  const Communicator& Node() const { return node_; }                // ranks on this host
   const std::vector<std::string>& Hosts() const { return hosts_; }  // of world rank 0, 1, ...
 
-  // Runs `body` and turns any exception into one message and one exit code. An AgreedError was thrown
-  // by all ranks: world rank 0 prints it and the code is returned, to be left through MPI_Finalize.
-  // Any other exception is this rank's alone: it is printed with the rank and MPI_Abort ends the job.
+  // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
+  // thrown by all ranks: world rank 0 prints it and the code is returned, to be left through
+  // MPI_Finalize. Any other exception is this rank's alone: it is printed with the rank and
+  // MPI_Abort ends the job.
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:

@@ -5,9 +5,11 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/rank_list.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -110,6 +112,19 @@ TEST_F(TogetherTest, APartOfTheWorldCannotAgreeForAll) {
   });
   EXPECT_TRUE(nested.agreed);
   EXPECT_EQ(nested.message, "no\n  (on rank 1 of 2)\n  (on ranks 0, 1 of 4)");
+}
+
+TEST(ListRanks, ShortensRunsAndLongLists) {
+  EXPECT_EQ(ListRanks({3}, 8), "rank 3 of 8");
+  EXPECT_EQ(ListRanks({3, 4}, 8), "ranks 3, 4 of 8");
+  EXPECT_EQ(ListRanks({0, 3, 5, 6, 7}, 8), "ranks 0, 3, 5-7 of 8");
+  std::vector<int> even;
+  for (int rank = 0; rank < 128; rank += 2) even.push_back(rank);
+  EXPECT_EQ(ListRanks(even, 128),
+            "ranks 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30 and 48 more of 128");
+  std::vector<int> most;
+  for (int rank = 1; rank < 1024; ++rank) most.push_back(rank);
+  EXPECT_EQ(ListRanks(most, 1024), "ranks 1-1023 of 1024");
 }
 
 }  // namespace
