@@ -60,8 +60,7 @@ std::int64_t ParallelFile::Size() const {
   return size;
 }
 
-void ParallelFile::Transfer(const char* verb, std::int64_t offset, std::int64_t bytes,
-                            const Move& move) {
+void ParallelFile::Transfer(bool write, std::int64_t offset, std::int64_t bytes, const Move& move) {
   std::int64_t done = 0;
   int failures = 0;
   while (done < bytes) {
@@ -74,15 +73,16 @@ void ParallelFile::Transfer(const char* verb, std::int64_t offset, std::int64_t 
       done += moved;
       failures = 0;
     } else if (++failures == kAttempts) {
-      throw Error(blame_,
-                  fmt::format("{}: cannot be {} at offset {}: {}", path_, verb, offset + done,
-                              code == MPI_SUCCESS ? "the file ends there" : MpiErrorText(code)));
+      const char* nothing = write ? "the disk takes no more" : "the file ends there";
+      throw Error(blame_, fmt::format("{}: cannot be {} at offset {}: {}", path_,
+                                      write ? "written" : "read", offset + done,
+                                      code == MPI_SUCCESS ? nothing : MpiErrorText(code)));
     }
   }
 }
 
 void ParallelFile::WriteAt(std::int64_t offset, const void* data, std::int64_t bytes) {
-  Transfer("written", offset, bytes,
+  Transfer(true, offset, bytes,
            [&](MPI_Offset at, std::int64_t done, int count, MPI_Status* status) {
              return MPI_File_write_at(file_, at, static_cast<const char*>(data) + done, count,
                                       MPI_BYTE, status);
@@ -90,7 +90,7 @@ void ParallelFile::WriteAt(std::int64_t offset, const void* data, std::int64_t b
 }
 
 void ParallelFile::ReadAt(std::int64_t offset, void* data, std::int64_t bytes) {
-  Transfer("read", offset, bytes,
+  Transfer(false, offset, bytes,
            [&](MPI_Offset at, std::int64_t done, int count, MPI_Status* status) {
              return MPI_File_read_at(file_, at, static_cast<char*>(data) + done, count, MPI_BYTE,
                                      status);

@@ -47,7 +47,7 @@ class ParallelFile {
 
   // Moves `count` bytes from or to offset + done.
   using Move = std::function<int(MPI_Offset at, std::int64_t done, int count, MPI_Status* status)>;
-  void Transfer(const char* verb, std::int64_t offset, std::int64_t bytes, const Move& move);
+  void Transfer(bool write, std::int64_t offset, std::int64_t bytes, const Move& move);
 
   const comm::Communicator* group_;
   std::string path_;

@@ -1,0 +1,179 @@
+// Checkpoints across layouts: any split of the tensors over ranks writes the bytes that one process
+// writes, and any split reads them; failures are agreed by all ranks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "checkpoint_fixture.hpp"
+#include "folder.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+
+namespace trireme::checkpoint::test {
+namespace {
+
+using testing::HasSubstr;
+
+// One tensor of several segments among small ones.
+std::vector<TestTensor> Model() {
+  std::vector<TestTensor> tensors = SmallModel();
+  tensors.insert(tensors.begin() + 1, {"large.weight", {1300, 1001}, Dtype::kFloat64, 0.25});
+  return tensors;
+}
+
+class Layouts : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (world_.IsRoot()) {
+      folder_ = std::make_unique<TemporaryFolder>();
+      path_ = folder_->Path();
+    }
+    path_ = world_.Broadcast(path_);
+  }
+  void TearDown() override { world_.Barrier(); }  // before rank 0 removes the folder
+
+  // Ways to hold the tensors, by name.
+  std::vector<std::pair<std::string, TestState::Split>> Splits() const {
+    using Part = TestState::Part;
+    const std::int64_t rank = world_.Rank(), size = world_.Size();
+    return {
+        {"replicas",
+         [=](std::int64_t, std::int64_t n) {
+           return Part{0, n, static_cast<int>(rank), static_cast<int>(size)};
+         }},
+        {"shards",
+         [=](std::int64_t, std::int64_t n) {
+           return Part{n * rank / size, n * (rank + 1) / size, 0, 1};
+         }},
+        {"shards with replicas",
+         [=](std::int64_t, std::int64_t n) {
+           return Part{n * (rank / 2) / (size / 2), n * (rank / 2 + 1) / (size / 2),
+                       static_cast<int>(rank % 2), 2};
+         }},
+        {"stages",
+         [=](std::int64_t tensor, std::int64_t n) {
+           return tensor % size == rank ? Part{0, n, 0, 1} : Part{0, 0, 0, 1};
+         }},
+        {"one flat vector cut in unequal parts",
+         [=](std::int64_t, std::int64_t n) {
+           const std::int64_t first = std::min<std::int64_t>(n, 7);
+           return rank == 0 ? Part{0, first, 0, 1}
+                            : Part{first + (n - first) * (rank - 1) / (size - 1),
+                                   first + (n - first) * rank / (size - 1), 0, 1};
+         }},
+    };
+  }
+
+  comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  std::unique_ptr<TemporaryFolder> folder_;  // rank 0
+  std::string path_;
+};
+
+TEST_F(Layouts, AnyLayoutReadsWhatAnyLayoutWrote) {
+  const std::string serial = path_ + "/serial";
+  if (world_.IsRoot()) {
+    TestState model(Model()), moments(Moments(Model()));
+    model.Fill();
+    moments.Fill();
+    Write(comm::Communicator::Adopt(MPI_COMM_SELF), serial, 5,
+          {model.Blocks(), moments.Blocks(), {{"step", 5}}}, false, 0);
+  }
+  for (const auto& [writer, split] : Splits()) {
+    const std::string folder = path_ + "/" + writer;
+    TestState model(Model(), split), moments(Moments(Model()), split);
+    model.Fill();
+    moments.Fill();
+    Write(world_, folder, 5, {model.Blocks(), moments.Blocks(), {{"step", 5}}}, true, 2);
+    const std::string checkpoint = Find(world_, folder);
+    EXPECT_EQ(ReadRun(world_, checkpoint)["step"], 5);
+    if (world_.IsRoot()) {
+      for (const char* file : {"/model.safetensors", "/optimizer.safetensors", "/run.json"}) {
+        EXPECT_TRUE(ReadBytes(checkpoint + file) == ReadBytes(serial + "/step_00000005" + file))
+            << writer << file;
+      }
+    }
+    for (const auto& [reader, other] : Splits()) {
+      TestState model_back(Model(), other), moments_back(Moments(Model()), other);
+      ReadTensors(world_, checkpoint, "model", model_back.Blocks());
+      ReadTensors(world_, checkpoint, "optimizer", moments_back.Blocks());
+      EXPECT_EQ(model_back.Wrong(), 0) << writer << " -> " << reader;
+      EXPECT_EQ(moments_back.Wrong(), 0) << writer << " -> " << reader;
+    }
+  }
+}
+
+TEST_F(Layouts, FullDiskIsAgreed) {
+  const std::string folder = path_ + "/small";
+  std::optional<SmallDisk> disk;
+  if (world_.IsRoot()) disk.emplace(folder, "1m");
+  const std::string reason = world_.Broadcast(world_.IsRoot() ? disk->Reason() : "");
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  TestState small(SmallModel(), Splits()[0].second), none({});
+  small.Fill();
+  Write(world_, folder, 1, {small.Blocks(), none.Blocks(), {}}, false, 1);
+
+  TestState large(Model(), Splits()[1].second);
+  large.Fill();
+  const Error error = Caught([&] {
+    Write(world_, folder, 2, {large.Blocks(), none.Blocks(), {}}, false, 1);
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(),
+              HasSubstr("No space left on device: the checkpoint needs 9.9 MiB, 1.0 MiB "
+                        "free on " +
+                        folder));
+  for (const std::string& text : world_.Gather(error.what())) EXPECT_EQ(text, error.what());
+  EXPECT_EQ(Find(world_, folder), folder + "/step_00000001");
+  EXPECT_FALSE(fs::exists(folder + "/step_00000002.tmp"));
+  TestState back(SmallModel(), Splits()[1].second);
+  ReadTensors(world_, folder + "/step_00000001", "model", back.Blocks());
+  EXPECT_EQ(back.Wrong(), 0);
+  world_.Barrier();  // before rank 0 unmounts
+}
+
+TEST_F(Layouts, DamageIsAgreed) {
+  TestState model(Model(), Splits()[0].second), none({});
+  model.Fill();
+  Write(world_, path_, 1, {model.Blocks(), none.Blocks(), {}}, false, 0);
+  const std::string checkpoint = Find(world_, path_);
+  const std::string file = checkpoint + "/model.safetensors";
+  if (world_.IsRoot()) {  // the last byte, in the last rank's share of the reading
+    std::string bytes = ReadBytes(file);
+    bytes.back() = static_cast<char>(bytes.back() ^ 64);
+    WriteBytes(file, bytes);
+  }
+  world_.Barrier();
+  TestState back(Model(), Splits()[1].second);
+  const Error error = Caught([&] { ReadTensors(world_, checkpoint, "model", back.Blocks()); });
+  EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+  EXPECT_THAT(error.what(), HasSubstr(file + ": tensor scale: bytes "));
+  for (const std::string& text : world_.Gather(error.what())) EXPECT_EQ(text, error.what());
+}
+
+TEST_F(Layouts, RanksThatDisagreeAreNamed) {
+  std::vector<TestTensor> tensors = SmallModel();
+  if (world_.Rank() == world_.Size() - 1) std::swap(tensors[1], tensors[2]);
+  TestState model(tensors, Splits()[0].second), none({});
+  const Error error = Caught([&] {
+    Write(world_, path_, 1, {model.Blocks(), none.Blocks(), {}}, false, 0);
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(),
+              HasSubstr("ranks register different tensors: \"blocks.0.query.weight [16, 16] fp32\" "
+                        "where rank 0 has \"blocks.0.norm.weight [16] fp32\""));
+  EXPECT_THAT(error.what(), HasSubstr("(on rank " + std::to_string(world_.Size() - 1)));
+
+  // Replicas that all believe to be the first.
+  TestState twice(SmallModel());
+  const Error overlap = Caught([&] {
+    Write(world_, path_, 1, {twice.Blocks(), none.Blocks(), {}}, false, 0);
+  });
+  EXPECT_THAT(overlap.what(),
+              HasSubstr("tensor embedding.weight: elements 0 to 592 of 592 are held by "
+                        "several ranks that are not numbered as replicas"));
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint::test

@@ -1,0 +1,271 @@
+// The folder of checkpoints: finding, links, pruning, leftovers of killed runs, and a full disk.
+#include "folder.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "checkpoint_fixture.hpp"
+#include "parallel_file.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+
+namespace trireme::checkpoint::test {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+class Folder : public testing::Test {
+ protected:
+  void Save(std::int64_t step, bool best = false, std::int64_t keep = 0) {
+    TestState model(SmallModel()), none({});
+    model.Fill();
+    Write(self_, checkpoints_, step, {model.Blocks(), none.Blocks(), {{"step", step}}}, best, keep);
+  }
+  std::set<std::string> Names() {
+    std::set<std::string> names;
+    for (const auto& item : fs::directory_iterator(checkpoints_)) {
+      names.insert(item.path().filename());
+    }
+    return names;
+  }
+  std::string Complaint(const std::string& path) {
+    const Error error = Caught([&] { Find(self_, path); });
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    return error.what();
+  }
+  comm::Communicator self_ = comm::Communicator::Adopt(MPI_COMM_SELF);
+  TemporaryFolder run_;
+  std::string checkpoints_ = run_ / "checkpoints";
+};
+
+TEST_F(Folder, FindsTheNewestCompleteOne) {
+  Save(9);
+  Save(100);
+  const std::string newest = checkpoints_ + "/step_00000100";
+  EXPECT_EQ(Find(self_, run_.Path()), newest);
+  EXPECT_EQ(Find(self_, run_.Path() + "/"), newest);
+  EXPECT_EQ(Find(self_, checkpoints_), newest);
+  EXPECT_EQ(Find(self_, checkpoints_ + "/step_00000009/"), checkpoints_ + "/step_00000009");
+  EXPECT_EQ(Find(self_, checkpoints_ + "/latest"), fs::canonical(newest).string());
+
+  fs::resize_file(newest + "/optimizer.safetensors", 5);
+  fs::create_directory(checkpoints_ + "/step_00000200.tmp");
+  fs::create_directory(checkpoints_ + "/step_00000300");
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000009");
+}
+
+TEST_F(Folder, FindSaysWhatItFound) {
+  EXPECT_THAT(Complaint(run_ / "nowhere"), HasSubstr("nowhere: no such folder"));
+  WriteBytes(run_ / "file", "x");
+  EXPECT_THAT(Complaint(run_ / "file"), HasSubstr("is not a folder"));
+  EXPECT_THAT(Complaint(run_.Path()), HasSubstr("looked for step_NNNNNNNN with model.safetensors"));
+  EXPECT_THAT(Complaint(run_.Path()), HasSubstr("found nothing of that name"));
+
+  Save(9);
+  fs::remove(checkpoints_ + "/step_00000009/run.json");
+  fs::create_directory(checkpoints_ + "/step_00000010.tmp");
+  const std::string text = Complaint(run_.Path());
+  EXPECT_THAT(text, HasSubstr(checkpoints_ + ": holds no complete checkpoint"));
+  EXPECT_THAT(text, HasSubstr("found step_00000009: it lacks run.json"));
+  EXPECT_THAT(text, HasSubstr("found step_00000010.tmp: it is unfinished"));
+  EXPECT_THAT(Complaint(checkpoints_ + "/step_00000009"),
+              HasSubstr("is no complete checkpoint: it lacks run.json"));
+  EXPECT_THAT(Complaint(checkpoints_ + "/step_00000010.tmp"), HasSubstr("it is unfinished"));
+}
+
+TEST_F(Folder, LinksAreRelativeAndMove) {
+  Save(1, true);
+  Save(2, false);
+  EXPECT_EQ(fs::read_symlink(checkpoints_ + "/latest"), "step_00000002");
+  EXPECT_EQ(fs::read_symlink(checkpoints_ + "/best"), "step_00000001");
+  Save(3, true);
+  EXPECT_EQ(fs::read_symlink(checkpoints_ + "/best"), "step_00000003");
+}
+
+TEST_F(Folder, PrunesAllButTheNewestAndTheBest) {
+  Save(1, true, 2);
+  for (std::int64_t step = 2; step <= 5; ++step) Save(step, false, 2);
+  EXPECT_THAT(Names(),
+              ElementsAre("best", "latest", "step_00000001", "step_00000004", "step_00000005"));
+  Save(3, false, 1);  // older than others, but the latest written
+  EXPECT_THAT(Names(),
+              ElementsAre("best", "latest", "step_00000001", "step_00000003", "step_00000005"));
+  Save(6, true, 1);
+  EXPECT_THAT(Names(), ElementsAre("best", "latest", "step_00000006"));
+  for (std::int64_t step = 7; step <= 9; ++step) Save(step, false, 0);
+  EXPECT_EQ(Names().size(), 6u) << "0 keeps all";
+}
+
+TEST_F(Folder, PruningTouchesCheckpointsOnly) {
+  fs::create_directories(checkpoints_ + "/step_00000001");  // someone's, incomplete
+  fs::create_directories(checkpoints_ + "/step_one");
+  WriteBytes(checkpoints_ + "/notes.txt", "mine");
+  Save(2, false, 1);
+  Save(3, false, 1);
+  EXPECT_THAT(Names(),
+              ElementsAre("latest", "notes.txt", "step_00000001", "step_00000003", "step_one"));
+}
+
+TEST_F(Folder, LeftoversOfKilledRunsGo) {
+  Save(1);
+  fs::create_directory(checkpoints_ + "/step_00000005.tmp");
+  WriteBytes(checkpoints_ + "/step_00000005.tmp/model.safetensors", "half");
+  fs::create_directory(checkpoints_ + "/step_00000006.tmp");
+  fs::create_directory(checkpoints_ + "/step_00000001.old");
+  fs::create_symlink("step_00000001", checkpoints_ + "/latest.tmp");
+  Save(5);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001", "step_00000005"));
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000005");
+}
+
+TEST_F(Folder, KilledReplacementIsNotLost) {
+  Save(1);
+  fs::rename(checkpoints_ + "/step_00000001", checkpoints_ + "/step_00000001.old");
+  EXPECT_THAT(
+      Complaint(run_.Path()),
+      HasSubstr("step_00000001.old: complete, but moved away by a run that was killed while it "
+                "replaced it: rename it to step_00000001"));
+  Save(2);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001", "step_00000002"));
+  EXPECT_EQ(Find(self_, checkpoints_ + "/step_00000001"), checkpoints_ + "/step_00000001");
+}
+
+TEST_F(Folder, UnwritableFolderIsNamed) {
+  WriteBytes(run_ / "checkpoints", "a file in the way");
+  const Error error = Caught([&] { Save(1); });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr(checkpoints_));
+}
+
+TEST_F(Folder, FullDiskLeavesTheOldCheckpoint) {
+  SmallDisk disk(checkpoints_, "1m");
+  if (!disk.Mounted()) GTEST_SKIP() << disk.Reason();
+  Save(1);
+  const std::vector<TestTensor> tensors = {{"fits", {1000}}, {"large", {2'000'000}}};
+  TestState large(tensors);
+  large.Fill();
+  // The second file is the one that does not fit.
+  TestState small(SmallModel());
+  const Error error = Caught([&] {
+    Write(self_, checkpoints_, 2, {small.Blocks(), large.Blocks(), {}}, true, 1);
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(
+      error.what(),
+      HasSubstr("step_00000002.tmp/optimizer.safetensors: cannot be reserved: No space left "
+                "on device: the checkpoint needs 7.6 MiB, 1.0 MiB free on " +
+                checkpoints_));
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001"));
+  TestState back(SmallModel());
+  ReadTensors(self_, Find(self_, run_.Path()), "model", back.Blocks());
+  EXPECT_EQ(back.Wrong(), 0);
+}
+
+TEST_F(Folder, FullDiskForTheSmallFilesToo) {
+  SmallDisk disk(checkpoints_, "1m");
+  if (!disk.Mounted()) GTEST_SKIP() << disk.Reason();
+  Save(1);
+  // Tensors fill all but some pages; run.json is then what does not fit.
+  TestState model({{"w", {200'000}}}), none({});
+  model.Fill();
+  const nlohmann::json run = {{"deck", std::string(400'000, 'x')}};
+  const Error error = Caught([&] {
+    Write(self_, checkpoints_, 2, {model.Blocks(), none.Blocks(), run}, true, 1);
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr("run.json: cannot be written at offset"));
+  EXPECT_THAT(error.what(), HasSubstr("No space left on device"));
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001"));
+}
+
+// A file system that cannot reserve: the file has its length, the disk has not. Whatever the writes
+// report, reading back must tell.
+TEST_F(Folder, FullDiskBehindAReservationThatHoldsNothing) {
+  SmallDisk disk(checkpoints_, "1m");
+  if (!disk.Mounted()) GTEST_SKIP() << disk.Reason();
+  const std::string path = checkpoints_ + "/file";
+  WriteBytes(path, "");
+  const std::string data(3'000'000, 'x');
+  const auto bytes = static_cast<std::int64_t>(data.size());
+  fs::resize_file(path, data.size());
+  const FileSums sums = {bytes, {{0, bytes, Hash(data.data(), bytes)}}};
+  const Error error = Caught([&] {
+    {
+      ParallelFile file(self_, path, ParallelFile::Access::kWrite, ExitCode::kFailed);
+      self_.Together([&] { file.WriteAt(0, data.data(), bytes); });
+      file.SyncAndClose();
+    }
+    ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kFailed);
+    VerifyTogether(self_, file, sums, {});
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr(path));
+}
+
+TEST_F(Folder, WhatDoesNotReadBackIsNoCheckpoint) {
+  fs::create_directories(checkpoints_);
+  const std::string path = checkpoints_ + "/file";
+  WriteBytes(path, std::string(100, '\0'));
+  const std::string meant(40, 'x');
+  const FileSums sums = {
+      100, {{0, 60, Hash(std::string(60, '\0').data(), 60)}, {60, 40, Hash(meant.data(), 40)}}};
+  ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kFailed);
+  const Error error = Caught([&] { VerifyTogether(self_, file, sums, {}); });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr("bytes 60 to 100 are damaged"));
+  EXPECT_THAT(error.what(), HasSubstr("what was written does not read back"));
+}
+
+TEST_F(Folder, LongTransfersAreSplit) {
+  fs::create_directories(checkpoints_);
+  const std::string path = checkpoints_ + "/file";
+  WriteBytes(path, "");
+  std::string data(10'001, '\0');
+  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i % 251);
+  {
+    ParallelFile file(self_, path, ParallelFile::Access::kWrite, ExitCode::kFailed, 1000);
+    file.WriteAt(3, data.data(), 10'001);
+    file.SyncAndClose();
+  }
+  ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kBadInput, 777);
+  EXPECT_EQ(file.Size(), 10'004);
+  std::string back(10'001, '\0');
+  file.ReadAt(3, back.data(), 10'001);
+  EXPECT_EQ(back, data);
+  try {
+    file.ReadAt(10'000, back.data(), 5);
+    FAIL() << "reading past the end must not succeed";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    EXPECT_THAT(error.what(), HasSubstr("cannot be read at offset 10004: the file ends there"));
+  }
+}
+
+TEST(StepNames, OnlyExactOnesCount) {
+  EXPECT_EQ(StepName(1200), "step_00001200");
+  EXPECT_EQ(ParseStepName("step_00001200"), 1200);
+  EXPECT_EQ(ParseStepName(StepName(123'456'789)), 123'456'789);
+  for (const char* name :
+       {"step_1200", "step_00001200.tmp", "step_0000120x", "latest", "step_", ""}) {
+    EXPECT_EQ(ParseStepName(name), std::nullopt) << name;
+  }
+}
+
+TEST(Declaration, KeysHaveTheirDefaults) {
+  input::Schema schema;
+  DeclareCheckpoint(schema);
+  const auto fallback = [&](const char* name) {
+    const input::Key* key = schema.Find(name);
+    return key == nullptr ? "undeclared" : key->fallback;
+  };
+  EXPECT_EQ(fallback("checkpoint.every_steps"), "500");
+  EXPECT_EQ(fallback("checkpoint.every_minutes"), "0");
+  EXPECT_EQ(fallback("checkpoint.keep"), "2");
+  EXPECT_EQ(fallback("checkpoint.best"), "yes");
+  EXPECT_EQ(fallback("checkpoint.start_from"), "");
+}
+
+}  // namespace
+}  // namespace trireme::checkpoint::test
