@@ -1,0 +1,134 @@
+#!/usr/bin/env bash
+# From a fresh Debian or Ubuntu to a trained model: installs what is missing, builds, makes the token
+# file, trains, evaluates and writes a sample of text.
+#   bash jobscripts/workstation.sh [DECK] [section.key=value ...]
+# The deck is input/wikitext2_small.in unless named. Run it again and nothing is done twice: a run that
+# was stopped is continued, a finished one gets a new folder beside it. Leaves with Trireme's exit code.
+set -euo pipefail
+here=$PWD
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source jobscripts/machine.sh
+
+deck=
+overrides=()
+for argument in "$@"; do
+  case $argument in
+    -h | --help) sed -n '2,/^set/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *=*) overrides+=("$argument") ;;
+    *)
+      [[ -z $deck ]] || { echo "two decks: $deck and $argument" >&2; exit 2; }
+      deck=$argument
+      ;;
+  esac
+done
+deck_named=${deck:+yes}
+deck=${deck:-input/wikitext2_small.in}
+[[ -f $deck || ! -f $here/$deck ]] || deck=$here/$deck
+[[ -f $deck ]] || { echo "$deck: no such deck" >&2; exit 2; }
+
+say() { printf '\n== %s\n' "$*"; }
+
+say "packages"
+bash jobscripts/install_debian.sh build
+
+say "build"
+mkdir -p build
+if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
+  cmake -S . -B build -G Ninja -DTRIREME_TESTS=OFF >build/configure.log 2>&1 ||
+    { cat build/configure.log; exit 1; }
+fi
+cmake --build build --parallel "$(build_jobs)" --target trireme
+trireme=$PWD/build/trireme
+
+# resolved KEY: a value of the deck as the program sees it.
+resolved() {
+  "$trireme" -i "$deck" -n "${overrides[@]}" | awk -v key="$1" '
+    { sub(/#.*/, "") }
+    /^[ \t]*\[/ { gsub(/[][ \t]/, ""); section = $0; next }
+    index($0, "=") {
+      name = $0; sub(/=.*/, "", name); gsub(/[ \t]/, "", name)
+      value = $0; sub(/^[^=]*=/, "", value); gsub(/^[ \t]+|[ \t]+$/, "", value)
+      if (section "." name == key) print value
+    }'
+}
+
+# The texts: where the user says, beside the repository, in data/, or from the network.
+find_wikitext() {
+  local folder
+  for folder in "${TRIREME_DATA:-}" ../shared/data/wikitext-2 data/wikitext-2; do
+    [[ -n $folder && -f $folder/train.txt && -f $folder/valid.txt && -f $folder/test.txt ]] || continue
+    echo "$folder"
+    return
+  done
+  bash jobscripts/fetch_wikitext.sh data/wikitext-2 >&2 && echo data/wikitext-2
+}
+
+# Makes the token file that the deck asks for, where we know how.
+make_tokens() {
+  local file texts
+  file=$(resolved data.file)
+  if [[ -f $file ]]; then
+    echo "$file is there"
+    return
+  fi
+  mkdir -p "$(dirname "$file")"
+  case $file in
+    data/wikitext2.h5)
+      if ! texts=$(find_wikitext); then
+        [[ -z $deck_named ]] || { echo "$deck needs WikiText-2." >&2; return 2; }
+        echo "Without WikiText-2 the built-in corpus is trained instead: input/harbour.in"
+        deck=input/harbour.in
+        make_tokens
+        return
+      fi
+      "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=word \
+        "tokenize.train=$texts/train.txt" "tokenize.valid=$texts/valid.txt" \
+        "tokenize.test=$texts/test.txt"
+      ;;
+    data/harbour.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=harbour ;;
+    *) echo "data.file = $file does not exist; job.task=tokenize writes one" >&2; return 2 ;;
+  esac
+}
+
+say "tokens"
+resolved job.task >/dev/null # a bad deck ends here with the program's message
+make_tokens
+
+# Which folder: the run's own; a stopped run is continued, beside a finished one a new one is begun.
+base=$(resolved job.output)
+[[ -n $base ]] || base=runs/$(resolved job.name)
+run=$base
+number=1
+resume=()
+while [[ -e $run/deck.in || -e $run/checkpoints ]]; do
+  finished=no
+  ! tail -n 1 "$run/metrics.jsonl" 2>/dev/null | grep -q '"kind":"done"' || finished=yes
+  if [[ $finished == no && -e $run/checkpoints/latest ]]; then
+    echo "$run was stopped before its end: continuing it (-r $run)"
+    resume=(-r "$run")
+    break
+  fi
+  number=$((number + 1))
+  run=$base-$number
+done
+
+ranks=$(usable_cores)
+launch=(mpirun -n "$ranks")
+[[ $ranks == 1 ]] || launch+=(--bind-to core)
+export OMP_NUM_THREADS=1
+
+say "train: $deck with $ranks rank(s) into $run"
+code=0
+"${launch[@]}" "$trireme" -i "$deck" "${resume[@]}" "${overrides[@]}" "job.output=$run" || code=$?
+if [[ $code == 3 ]]; then
+  echo "Stopped early with a checkpoint. The same command continues it."
+fi
+[[ $code == 0 ]] || exit "$code"
+
+say "evaluate"
+"${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=evaluate "job.output=$run"
+
+say "generate"
+"${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=generate "job.output=$run"
+
+say "everything is in $run"
