@@ -1,0 +1,232 @@
+// Attention against the plain reference, one query at a time, and rotary positions.
+#include "trireme/kernels/attention.hpp"
+
+#include <cmath>
+
+#include "kernel_testing.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp32 = 4e-6, kFp64 = 1e-13;  // relative to the largest element
+
+struct Case {
+  std::int64_t sequences, length, heads, kv_heads, head_dim;
+};
+// Lengths around the tile of 64 queries; grouped, shared and single key heads; odd head sizes.
+constexpr Case kCases[] = {{1, 1, 1, 1, 1},   {3, 3, 2, 1, 3},    {2, 17, 3, 3, 4},
+                           {2, 33, 6, 2, 17}, {1, 63, 2, 2, 32},  {1, 64, 2, 1, 33},
+                           {2, 65, 1, 1, 8},  {1, 128, 3, 1, 16}, {1, 130, 2, 2, 5}};
+
+kernels::AttentionShape ShapeOf(const Case& c, bool causal = true, std::int64_t first_head = 0) {
+  return {c.sequences, c.length, c.heads, c.kv_heads, c.head_dim, first_head, causal};
+}
+std::string Describe(const Case& c) {
+  return std::to_string(c.sequences) + " x " + std::to_string(c.length) + ", heads " +
+         std::to_string(c.heads) + "/" + std::to_string(c.kv_heads) + " x " +
+         std::to_string(c.head_dim) + " ";
+}
+
+Array Columns(const Array& x, std::int64_t begin, std::int64_t count) {
+  Array part(x.rows, count);
+  for (std::int64_t i = 0; i < x.rows; ++i) {
+    for (std::int64_t j = 0; j < count; ++j) part(i, j) = x(i, begin + j);
+  }
+  return part;
+}
+Array Join(const std::vector<Array>& parts) {
+  Array whole(parts[0].rows, 0);
+  for (const Array& part : parts) whole.columns += part.columns;
+  for (std::int64_t i = 0; i < whole.rows; ++i) {
+    for (const Array& part : parts) {
+      for (std::int64_t j = 0; j < part.columns; ++j) whole.values.push_back(part(i, j));
+    }
+  }
+  return whole;
+}
+
+// Operands of one problem, and what the plain loops make of them.
+struct Problem {
+  Problem(const Case& c, double probability, bool causal)
+      : query_width(c.heads * c.head_dim),
+        kv_width(c.kv_heads * c.head_dim),
+        dropout{probability, 77, Purpose::kAttentionDropout, 2, 0, kOrdinals.data(), c.length},
+        qkv(Random(c.sequences * c.length, query_width + 2 * kv_width, 1, 2)),
+        dout(Random(c.sequences * c.length, query_width, 2)) {
+    const AttentionShape shape = {
+        c.heads,
+        c.kv_heads,
+        c.head_dim,
+        c.length,
+        causal,
+        probability,
+        77,
+        2,
+        std::vector<std::uint64_t>(kOrdinals.begin(), kOrdinals.begin() + c.sequences)};
+    const Array query = Columns(qkv, 0, query_width), key = Columns(qkv, query_width, kv_width);
+    const Array value = Columns(qkv, query_width + kv_width, kv_width);
+    out = test::AttentionForward(shape, query, key, value);
+    const AttentionGradients gradients = test::AttentionBackward(shape, query, key, value, dout);
+    dqkv = Join({gradients.query, gradients.key, gradients.value});
+  }
+  std::int64_t query_width, kv_width;
+  kernels::Dropout dropout;
+  Array qkv, dout, out, dqkv;
+};
+
+class AttentionTest : public KernelTest {
+ protected:
+  template <typename Body>
+  void ForEachCase(Body body) const {
+    for (const Case& c : kCases) {
+      for (const double probability : {0.0, 0.4}) {
+        for (const bool causal : {true, false}) body(c, probability, causal);
+      }
+    }
+  }
+  Operand Scratch(const kernels::AttentionShape& shape) const {
+    return Operand(Dense(GetParam()),
+                   Poison(1, kernels::AttentionScratch(shape, GetParam().threads)));
+  }
+};
+
+TEST_P(AttentionTest, Forward) {
+  ForEachCase([&](const Case& c, double probability, bool causal) {
+    const Problem problem(c, probability, causal);
+    const kernels::AttentionShape shape = ShapeOf(c, causal);
+    const Operand qkv(GetParam(), problem.qkv), scratch = Scratch(shape);
+    const Operand out(GetParam(), Poison(problem.out.rows, problem.out.columns));
+    const Operand lse(GetParam(), Poison(problem.out.rows, c.heads));
+    kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
+                              scratch.View());
+    ExpectClose(out.Values(), problem.out, Tolerance(kFp32, kFp64), Describe(c) + "out");
+    EXPECT_EQ(qkv.Values().values, problem.qkv.values) << "qkv is only read";
+    scratch.Values();
+  });
+}
+
+TEST_P(AttentionTest, SavesTheLogarithmOfTheSumOfExponentials) {
+  const Case c = {2, 70, 2, 1, 6};
+  const Problem problem(c, 0.5, true);
+  Array want(c.sequences * c.length, c.heads);
+  for (std::int64_t row = 0; row < want.rows; ++row) {
+    for (std::int64_t h = 0; h < c.heads; ++h) {
+      double sum = 0;
+      for (std::int64_t key = row / c.length * c.length; key <= row; ++key) {
+        double score = 0;
+        for (std::int64_t d = 0; d < c.head_dim; ++d) {
+          score += problem.qkv(row, h * c.head_dim + d) * problem.qkv(key, problem.query_width + d);
+        }
+        sum += std::exp(score / std::sqrt(6.0));
+      }
+      want(row, h) = std::log(sum);
+    }
+  }
+  const kernels::AttentionShape shape = ShapeOf(c);
+  const Operand qkv(GetParam(), problem.qkv), scratch = Scratch(shape);
+  const Operand out(GetParam(), Poison(want.rows, problem.query_width));
+  const Operand lse(GetParam(), Poison(want.rows, c.heads));
+  kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
+                            scratch.View());
+  ExpectClose(lse.Values(), want, Tolerance(1e-6, 1e-14), "lse");
+}
+
+TEST_P(AttentionTest, Backward) {
+  ForEachCase([&](const Case& c, double probability, bool causal) {
+    const Problem problem(c, probability, causal);
+    const kernels::AttentionShape shape = ShapeOf(c, causal);
+    const Operand qkv(GetParam(), problem.qkv), dout(GetParam(), problem.dout);
+    const Operand out(GetParam(), Poison(problem.out.rows, problem.out.columns));
+    const Operand lse(GetParam(), Poison(problem.out.rows, c.heads));
+    const Operand dqkv(GetParam(), Poison(problem.qkv.rows, problem.qkv.columns));
+    const Operand again(GetParam(), Poison(problem.qkv.rows, problem.qkv.columns));
+    const Operand scratch = Scratch(shape);
+    kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
+                              scratch.View());
+    for (const Operand* result : {&dqkv, &again}) {
+      kernels::AttentionBackward(Stream(), shape, qkv.View(), problem.dropout, out.View(),
+                                 dout.View(), lse.View(), result->View(), scratch.View());
+    }
+    const Array got = dqkv.Values();
+    const std::int64_t q = problem.query_width, kv = problem.kv_width;
+    const double tolerance = Tolerance(kFp32, kFp64) * 3;
+    const auto compare = [&](std::int64_t begin, std::int64_t count, const char* name) {
+      // One key: the scores' gradients vanish and only rounding is left.
+      ExpectClose(Columns(got, begin, count), Columns(problem.dqkv, begin, count), tolerance,
+                  Describe(c) + name, c.length == 1 ? 1 : 0);
+    };
+    compare(0, q, "dq");
+    compare(q, kv, "dk");
+    compare(q + kv, kv, "dv");
+    EXPECT_TRUE(again.SameBits(dqkv)) << "a repetition has the same bits";
+    EXPECT_EQ(dout.Values().values, problem.dout.values) << "dout is only read";
+    scratch.Values();
+  });
+}
+
+// A tensor-parallel rank holds some heads: it must draw their masks.
+TEST_P(AttentionTest, HeadsHaveGlobalNumbers) {
+  const Case all = {2, 20, 4, 2, 6}, half = {2, 20, 2, 1, 6};
+  const Problem problem(all, 0.5, true);
+  const Array part = Join({Columns(problem.qkv, 12, 12), Columns(problem.qkv, 24 + 6, 6),
+                           Columns(problem.qkv, 36 + 6, 6)});
+  const kernels::AttentionShape shape = ShapeOf(half, true, 2);
+  const Operand qkv(GetParam(), part), scratch = Scratch(shape);
+  const Operand out(GetParam(), Poison(40, 12)), lse(GetParam(), Poison(40, 2));
+  kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
+                            scratch.View());
+  ExpectClose(out.Values(), Columns(problem.out, 12, 12), Tolerance(kFp32, kFp64), "heads 2, 3");
+}
+
+TEST_P(AttentionTest, LargeScoresStayFinite) {
+  const Case c = {1, 70, 1, 1, 4};
+  const kernels::AttentionShape shape = ShapeOf(c);
+  Array x = Random(70, 12, 1, 200);
+  const AttentionShape plain = {1, 1, 4, 70, true, 0, 0, 0, {1}};
+  const Array want =
+      test::AttentionForward(plain, Columns(x, 0, 4), Columns(x, 4, 4), Columns(x, 8, 4));
+  const Operand qkv(GetParam(), x), scratch = Scratch(shape);
+  const Operand out(GetParam(), Poison(70, 4)), lse(GetParam(), Poison(70, 1));
+  kernels::AttentionForward(Stream(), shape, qkv.View(), {}, out.View(), lse.View(),
+                            scratch.View());
+  // Scores near 1e4: fp32 knows them to 1e-3, and so the weights.
+  ExpectClose(out.Values(), want, Tolerance(1e-2, 1e-10), "out");
+}
+
+TEST_P(AttentionTest, Rope) {
+  for (const Case& c : kCases) {
+    if (c.head_dim % 2 != 0) continue;
+    const kernels::AttentionShape shape = ShapeOf(c);
+    const Array x = Random(c.sequences * c.length, shape.Width(), 1);
+    const std::int64_t turned = (c.heads + c.kv_heads) * c.head_dim;
+    const Operand table(GetParam(), Poison(c.length + 3, c.head_dim));
+    kernels::RopeTable(100, table.View());
+    for (const bool inverse : {false, true}) {
+      const Operand qkv(GetParam(), x);
+      kernels::Rope(Stream(), shape, table.View(), inverse, qkv.View());
+      const Array want =
+          Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length, 100, inverse ? -1 : 1),
+                Columns(x, turned, c.kv_heads * c.head_dim)});
+      ExpectClose(qkv.Values(), want, Tolerance(1e-6, 1e-13), Describe(c) + "rope");
+    }
+  }
+}
+
+TEST_P(AttentionTest, RopeTableIsCosinesThenSines) {
+  const Operand table(GetParam(), Poison(1000, 6));
+  kernels::RopeTable(10000, table.View());
+  const Array got = table.Values();
+  for (const std::int64_t t : {0, 1, 37, 999}) {
+    for (std::int64_t i = 0; i < 3; ++i) {
+      const double angle =
+          static_cast<double>(t) * std::pow(10000.0, -2.0 * static_cast<double>(i) / 6);
+      EXPECT_NEAR(got(t, i), std::cos(angle), Tolerance(1e-7, 1e-12));
+      EXPECT_NEAR(got(t, 3 + i), std::sin(angle), Tolerance(1e-7, 1e-12));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, AttentionTest, testing::ValuesIn(AllSettings()), NameOf);
+
+}  // namespace
+}  // namespace trireme::test

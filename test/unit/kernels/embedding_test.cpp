@@ -1,0 +1,123 @@
+// Token embedding and its gradient, which must not depend on the number of threads.
+#include "trireme/kernels/embedding.hpp"
+
+#include <cmath>
+#include <random>
+
+#include "kernel_testing.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp32 = 2e-6, kFp64 = 1e-14;
+
+struct Case {
+  std::int64_t rows, dim, vocabulary, length;
+};
+constexpr Case kCases[] = {{1, 1, 1, 1},    {3, 3, 2, 2},       {17, 17, 3, 17},
+                           {33, 33, 1, 16}, {128, 128, 50, 32}, {60, 12, 33278, 20},
+                           {128, 3, 7, 33}};
+
+std::vector<std::int32_t> Tokens(const Case& c) {
+  std::mt19937_64 engine(3);
+  std::vector<std::int32_t> tokens;
+  for (std::int64_t r = 0; r < c.rows; ++r) {
+    tokens.push_back(
+        static_cast<std::int32_t>(engine() % static_cast<std::uint64_t>(c.vocabulary)));
+  }
+  tokens.back() = static_cast<std::int32_t>(c.vocabulary - 1);
+  return tokens;
+}
+
+class EmbeddingTest : public KernelTest {
+ protected:
+  template <typename Body>
+  void ForEachCase(Body body) const {
+    for (const Case& c : kCases) {
+      for (const bool positions : {false, true}) {
+        for (const double probability : {0.0, 0.3}) {
+          body(c, positions, MakeDropout(probability, c.length));
+        }
+      }
+    }
+  }
+};
+
+TEST_P(EmbeddingTest, Forward) {
+  ForEachCase([&](const Case& c, bool positions, const kernels::Dropout& dropout) {
+    const std::vector<std::int32_t> tokens = Tokens(c);
+    const Array weight = Random(c.vocabulary, c.dim, 1), table = Random(c.length + 2, c.dim, 2);
+    Array sum(c.rows, c.dim);
+    for (std::int64_t r = 0; r < c.rows; ++r) {
+      for (std::int64_t j = 0; j < c.dim; ++j) {
+        sum(r, j) = 1.75 * weight(tokens[static_cast<std::size_t>(r)], j) +
+                    (positions ? table(r % c.length, j) : 0);
+      }
+    }
+    const Operand w(GetParam(), weight), p(GetParam(), table);
+    const Operand out(GetParam(), Poison(c.rows, c.dim));
+    kernels::EmbeddingForward(Stream(), tokens.data(), w.View(), positions ? p.View() : None(),
+                              1.75, dropout, out.View());
+    ExpectClose(out.Values(), Dropout(SiteOf(dropout), kOrdinals, c.length, sum),
+                Tolerance(kFp32, kFp64), "embedding");
+  });
+}
+
+TEST_P(EmbeddingTest, Backward) {
+  ForEachCase([&](const Case& c, bool positions, const kernels::Dropout& dropout) {
+    const std::vector<std::int32_t> tokens = Tokens(c);
+    const Array dout = Random(c.rows, c.dim, 1);
+    const Array start = Random(c.vocabulary, c.dim, 2), table = Random(c.length + 2, c.dim, 3);
+    const Array masked = Dropout(SiteOf(dropout), kOrdinals, c.length, dout);
+    Array dweight = start, dpositions = table;
+    for (std::int64_t r = 0; r < c.rows; ++r) {
+      for (std::int64_t j = 0; j < c.dim; ++j) {
+        dweight(tokens[static_cast<std::size_t>(r)], j) += 1.75 * masked(r, j);
+        if (positions) dpositions(r % c.length, j) += masked(r, j);
+      }
+    }
+    const Operand gradient(GetParam(), dout), w(GetParam(), start), p(GetParam(), table);
+    kernels::EmbeddingBackward(Stream(), tokens.data(), 1.75, dropout, gradient.View(), w.View(),
+                               positions ? p.View() : None());
+    ExpectClose(gradient.Values(), masked, Tolerance(kFp32, kFp64), "dout, masked in place");
+    ExpectClose(w.Values(), dweight, Tolerance(kFp32, kFp64), "dweight");
+    ExpectClose(p.Values(), dpositions, Tolerance(kFp32, kFp64), "dpositions");
+  });
+}
+
+TEST_P(EmbeddingTest, SinusoidalTable) {
+  for (const std::int64_t dim : {1, 3, 16, 33, 128}) {
+    Array want(40, dim);
+    for (std::int64_t t = 0; t < 40; ++t) {
+      for (std::int64_t j = 0; j < dim; ++j) {
+        const double angle =
+            static_cast<double>(t) *
+            std::pow(10000.0, -static_cast<double>(j / 2 * 2) / static_cast<double>(dim));
+        want(t, j) = j % 2 == 0 ? std::sin(angle) : std::cos(angle);
+      }
+    }
+    const Operand table(GetParam(), Poison(40, dim));
+    kernels::SinusoidalPositions(table.View());
+    ExpectClose(table.Values(), want, Tolerance(1e-7, 1e-14), "dim " + std::to_string(dim));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, EmbeddingTest, testing::ValuesIn(AllSettings()), NameOf);
+
+TEST(EmbeddingThreads, GradientHasTheSameBitsForAnyNumberOfThreads) {
+  const Case c = {128, 33, 5, 32};
+  const std::vector<std::int32_t> tokens = Tokens(c);
+  const kernels::Dropout none = MakeDropout(0, c.length);
+  const auto run = [&](int threads) {
+    const Setting setting{Dtype::kFloat32, threads, 0};
+    const Operand dout(setting, Random(c.rows, c.dim, 1)), dweight(setting, Array(5, c.dim));
+    const Operand dpositions(setting, Array(c.length, c.dim));
+    kernels::EmbeddingBackward(setting.Stream(), tokens.data(), 1, none, dout.View(),
+                               dweight.View(), dpositions.View());
+    return std::pair(dweight.Values().values, dpositions.Values().values);
+  };
+  for (const int threads : {2, 3, 5}) EXPECT_EQ(run(1), run(threads)) << threads << " threads";
+}
+
+}  // namespace
+}  // namespace trireme::test

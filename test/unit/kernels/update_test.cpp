@@ -1,0 +1,136 @@
+// AdamW, gradient descent and the square sum behind the gradient norm.
+#include "trireme/kernels/update.hpp"
+
+#include <cmath>
+#include <limits>
+
+#include "kernel_testing.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp32 = 1e-6, kFp64 = 1e-14;
+constexpr std::int64_t kCounts[] = {1, 3, 17, 33, 128, 33278};
+
+// Flat storage: the settings without padding.
+std::vector<Setting> DenseSettings() {
+  std::vector<Setting> settings;
+  for (const Setting& setting : AllSettings()) {
+    if (setting.padding == 0) settings.push_back(setting);
+  }
+  return settings;
+}
+
+class UpdateTest : public KernelTest {
+ protected:
+  Dtype Type() const { return GetParam().dtype; }
+};
+
+TEST_P(UpdateTest, AdamWOverThreeSteps) {
+  constexpr double kRate = 3e-3, kBeta1 = 0.9, kBeta2 = 0.98, kEpsilon = 1e-8, kDecay = 0.1;
+  constexpr double kScale = 0.125;
+  for (const std::int64_t count : kCounts) {
+    Array w = Random(1, count, 1), m(1, count), v(1, count);
+    const Operand values(GetParam(), w), first(GetParam(), m), second(GetParam(), v);
+    for (int step = 1; step <= 3; ++step) {
+      const Array g = Random(1, count, static_cast<std::uint32_t>(10 + step), 8);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const double gradient = kScale * g(0, i);
+        m(0, i) = kBeta1 * m(0, i) + (1 - kBeta1) * gradient;
+        v(0, i) = kBeta2 * v(0, i) + (1 - kBeta2) * gradient * gradient;
+        const double mean = m(0, i) / (1 - std::pow(kBeta1, step));
+        const double square = v(0, i) / (1 - std::pow(kBeta2, step));
+        w(0, i) -= kRate * (mean / (std::sqrt(square) + kEpsilon) + kDecay * w(0, i));
+      }
+      const Operand gradients(GetParam(), g);
+      const kernels::UpdateScalars scalars = {
+          kRate, kBeta1, kBeta2, kEpsilon, 1 - std::pow(kBeta1, step), 1 - std::pow(kBeta2, step),
+          kScale};
+      kernels::AdamW(Stream(), Type(), count, &scalars, kDecay, gradients.View().data,
+                     values.View().data, first.View().data, second.View().data);
+      ExpectClose(values.Values(), w, Tolerance(kFp32, kFp64), "values");
+      ExpectClose(first.Values(), m, Tolerance(kFp32, kFp64), "first moment");
+      ExpectClose(second.Values(), v, Tolerance(kFp32, kFp64), "second moment");
+      EXPECT_EQ(gradients.Values().values, g.values) << "gradients are only read";
+    }
+  }
+}
+
+TEST_P(UpdateTest, AdamWWithoutAGradientOnlyDecays) {
+  const kernels::UpdateScalars scalars = {0.5, 0.9, 0.95, 1e-8, 0.1, 0.05, 1};
+  const Operand gradients(GetParam(), Array(1, 3)), values(GetParam(), Array(1, 3, {1, -2, 4}));
+  const Operand first(GetParam(), Array(1, 3)), second(GetParam(), Array(1, 3));
+  kernels::AdamW(Stream(), Type(), 3, &scalars, 0.25, gradients.View().data, values.View().data,
+                 first.View().data, second.View().data);
+  ExpectClose(values.Values(), Array(1, 3, {0.875, -1.75, 3.5}), 1e-7, "values");
+}
+
+TEST_P(UpdateTest, GradientDescent) {
+  for (const std::int64_t count : kCounts) {
+    Array w = Random(1, count, 1);
+    const Array g = Random(1, count, 2);
+    const Operand values(GetParam(), w), gradients(GetParam(), g);
+    kernels::UpdateScalars scalars;
+    scalars.learning_rate = 0.3;
+    scalars.gradient_scale = 0.5;
+    kernels::GradientDescent(Stream(), Type(), count, &scalars, 0.1, gradients.View().data,
+                             values.View().data);
+    for (std::int64_t i = 0; i < count; ++i) w(0, i) -= 0.3 * (0.5 * g(0, i) + 0.1 * w(0, i));
+    ExpectClose(values.Values(), w, Tolerance(kFp32, kFp64), "values");
+    EXPECT_EQ(gradients.Values().values, g.values);
+  }
+}
+
+TEST_P(UpdateTest, SquareSum) {
+  for (const std::int64_t count : kCounts) {
+    const Array x = Random(1, count, 1, 1e-3);
+    double want = 0;
+    for (const double value : x.values) want += value * value;
+    const Operand values(GetParam(), x);
+    const double got = kernels::SquareSum(Stream(), Type(), count, values.View().data);
+    EXPECT_NEAR(got, want, Tolerance(1e-6, 1e-13) * want) << count;
+  }
+  const double nothing = kernels::SquareSum(Stream(), Type(), 0, nullptr);
+  EXPECT_EQ(nothing, 0);
+}
+
+TEST_P(UpdateTest, SquareSumShowsValuesThatAreNotFinite) {
+  for (const double bad :
+       {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+        std::numeric_limits<double>::quiet_NaN()}) {
+    for (const std::int64_t at : {0, 5000, 9999}) {
+      Array x = Random(1, 10000, 1);
+      x(0, at) = bad;
+      const Operand values(GetParam(), x);
+      EXPECT_FALSE(std::isfinite(kernels::SquareSum(Stream(), Type(), 10000, values.View().data)));
+    }
+  }
+}
+
+// Gradients far from 1, as a diverging or a converged run has them.
+TEST_P(UpdateTest, SquareSumOfLargeAndSmallValues) {
+  for (const double scale : {1e15, 1e-15}) {
+    const Operand values(GetParam(), Array(1, 2, {3 * scale, 4 * scale}));
+    const double got = kernels::SquareSum(Stream(), Type(), 2, values.View().data);
+    EXPECT_NEAR(got / (25 * scale * scale), 1, 1e-6);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, UpdateTest, testing::ValuesIn(DenseSettings()), NameOf);
+
+TEST(UpdateThreads, SquareSumHasTheSameBitsForAnyNumberOfThreads) {
+  for (const std::int64_t count : {100, 4097, 100000, 1000003}) {
+    const Setting one{Dtype::kFloat32, 1, 0};
+    const Operand values(one, Random(1, count, 1));
+    const double want = kernels::SquareSum(one.Stream(), one.dtype, count, values.View().data);
+    for (const int threads : {2, 3, 5}) {
+      EXPECT_EQ(
+          kernels::SquareSum({device::Kind::kCpu, threads}, one.dtype, count, values.View().data),
+          want)
+          << count << " values, " << threads << " threads";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
