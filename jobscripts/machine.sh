@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # Sourced by other scripts: how many cores and compile jobs this machine carries, and what Open MPI
 # asks of root.
 
