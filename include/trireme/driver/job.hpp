@@ -1,0 +1,54 @@
+// What every task of the program shares: the deck, the ranks, where and how to compute.
+#ifndef TRIREME_DRIVER_JOB_HPP_
+#define TRIREME_DRIVER_JOB_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/comm/runtime.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/driver/command_line.hpp"
+#include "trireme/input/deck.hpp"
+#include "trireme/model/model.hpp"
+
+namespace trireme::driver {
+
+void DeclareJob(input::Schema& schema);  // [job], [run], [generate]
+
+struct Job {
+  const comm::Runtime* runtime = nullptr;
+  const CommandLine* line = nullptr;
+  input::Deck deck;             // resolved as far as the task needs
+  device::Stream stream;
+  Dtype dtype = Dtype::kFloat32;
+  std::uint32_t seed = 1;
+
+  const comm::Communicator& World() const { return runtime->World(); }
+};
+
+// Collective. World rank 0 reads the deck's file, all parse the same text. AgreedError (exit code 2).
+Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema);
+
+// Collective. The deck's token file, staged as it says.
+data::TokenFile OpenTokens(const Job& job);
+
+// Sequences of the split that [data] asks for: sequence_length, stride (0 became the length), batch.
+struct DataShape {
+  std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
+};
+// `ranks` share the global batch; an automatic micro-batch becomes about 4,096 tokens.
+DataShape ReadDataShape(const input::Deck& deck, int ranks);
+
+// Collective. The model with its initial weights, memory planned and allocated.
+std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
+                                         const DataShape& shape, double label_smoothing);
+
+// "2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters".
+std::string Describe(const model::Options& options);
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_JOB_HPP_

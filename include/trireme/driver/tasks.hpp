@@ -1,0 +1,47 @@
+// The tasks besides training: tokenize, evaluate, generate.
+#ifndef TRIREME_DRIVER_TASKS_HPP_
+#define TRIREME_DRIVER_TASKS_HPP_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/driver/job.hpp"
+
+namespace trireme::driver {
+
+// Collective. job.task: runs it to its end.
+ExitCode RunTask(Job& job);
+
+ExitCode RunTokenize(const Job& job);
+ExitCode RunEvaluate(Job& job);
+ExitCode RunGenerate(Job& job);
+ExitCode RunTraining(Job& job);
+
+struct Evaluation {
+  double loss = 0;           // nats a token, mean over every target of the split
+  std::int64_t targets = 0;
+  double seconds = 0;
+};
+// Collective over the data group. Windows of the split follow each other without overlap and are spread
+// over the ranks; every target counts once, whatever the number of ranks.
+Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
+                    const data::TokenFile& tokens, data::Split split);
+
+struct GenerateOptions {
+  std::int64_t tokens = 0;
+  double temperature = 1;    // 0: greedy
+  std::int64_t top_k = 0;    // 0: all
+  double top_p = 1;          // nucleus (Holtzman et al. 2020)
+  std::uint32_t seed = 1;
+};
+// Continues `prompt` (never empty) token by token; serial. Returns the new tokens only.
+std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t> prompt,
+                                   const GenerateOptions& options);
+// The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in (0, 1].
+std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& options,
+                    double uniform);
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_TASKS_HPP_

@@ -1,0 +1,92 @@
+// Training: the driver owns the loop. A step is a list of named tasks.
+#ifndef TRIREME_DRIVER_TRAINER_HPP_
+#define TRIREME_DRIVER_TRAINER_HPP_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/data/sampler.hpp"
+#include "trireme/driver/job.hpp"
+#include "trireme/driver/signals.hpp"
+#include "trireme/monitor/monitor.hpp"
+#include "trireme/optimizer/optimizer.hpp"
+#include "trireme/optimizer/schedule.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
+
+namespace trireme::driver {
+
+class Trainer {
+ public:
+  // All arguments must outlive the trainer.
+  Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile& tokens,
+          const DataShape& shape, model::Model& model, optimizer::Optimizer& optimizer,
+          const optimizer::Schedule& schedule, const optimizer::Options& optimizer_options);
+
+  void Initialize();   // collective: run folder, checkpoint to start from, monitor, banner
+  ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
+  void Finalize();     // collective: test perplexity, summary, sample text
+  // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
+  void Validate();
+
+ private:
+  // The tasks of a step, in order.
+  void LoadBatch();           // data
+  void ComputeGradients();    // forward and backward; all-reduces start with the last micro-batch
+  void SumGradients();        // exposed communication
+  void AgreeOnStep();         // loss, stop requests, values that are not finite
+  void UpdateWeights();       // clip and AdamW
+  void Report();
+
+  void Resume(const std::string& checkpoint, const nlohmann::json& run);
+  void LoadWeights(const std::string& checkpoint);
+  void WarnOfChanges(const nlohmann::json& run);
+  void PrintSample();
+  monitor::BannerFacts Banner() const;
+  void ValidateIfDue();
+  void CheckpointIfDue();
+  void WriteCheckpoint(bool best);
+  void RecordEvaluation(data::Split split);
+  double Epoch() const;
+  bool Finished() const { return step_ >= schedule_.Last(); }
+
+  Job& job_;
+  const comm::ProcessGrid& grid_;
+  const data::TokenFile& tokens_;
+  DataShape shape_;
+  model::Model& model_;
+  optimizer::Optimizer& optimizer_;
+  optimizer::Schedule schedule_;
+  optimizer::Options optimizer_options_;
+  data::Sampler sampler_;
+  parallel::GradientBuckets buckets_;
+  std::unique_ptr<monitor::Monitor> monitor_;
+  StopSignals signals_;
+
+  std::string folder_;                 // of the run
+  std::int64_t step_ = 0;              // steps completed
+  std::int64_t saved_step_ = -1;       // of the last checkpoint
+  double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats a token
+  bool best_is_new_ = false;
+  bool stop_ = false;                  // agreed: a signal or the walltime
+  std::string stop_reason_;
+  bool checkpoint_now_ = false;        // agreed: checkpoint.every_minutes has passed
+  double start_time_ = 0, last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
+  double checkpoint_seconds_ = 0;      // in all
+  double roof_flops_ = 0;              // a rank, measured at start
+
+  // The step in progress.
+  std::vector<data::MicroBatch> batches_;  // reused
+  std::size_t batch_count_ = 0;
+  std::int64_t step_targets_ = 0;      // global valid targets
+  double local_loss_ = 0;              // sum, nats
+  monitor::Record record_;
+  double step_start_ = 0;
+};
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_TRAINER_HPP_

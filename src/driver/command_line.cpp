@@ -1,0 +1,144 @@
+#include "trireme/driver/command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <fstream>
+#include <sstream>
+
+#include "trireme/base/version.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/data/tokenize.hpp"
+#include "trireme/driver/job.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/model/options.hpp"
+#include "trireme/monitor/monitor.hpp"
+#include "trireme/optimizer/optimizer.hpp"
+#include "trireme/optimizer/schedule.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr const char* kHelp =
+    R"(Trireme trains Transformer language models through MPI.
+
+usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
+       mpirun -n 4 trireme -i DECK ...        srun trireme -i DECK ...
+
+  -i DECK              the input deck
+  -r PATH              continue from a run folder (its newest complete checkpoint) or from one
+                       checkpoint
+  -n                   print the resolved deck and stop
+  -v                   validate: construct everything, allocate, check files, print the memory plan,
+                       stop; nothing is written
+  section.key=value    wins over the deck's value
+  --help               this text
+  --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning
+  --version            version, commit, compiler and libraries
+
+exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing was written);
+            3 stopped early by a signal or the walltime, checkpoint written: run it again with -r
+)";
+
+std::string VersionText() {
+  return fmt::format("Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       MPI {}.{}\n", Version(),
+                     Commit(), Compiler(), kernels::MatrixLibrary(), MPI_VERSION, MPI_SUBVERSION);
+}
+
+// The deck as it will be used: presets applied.
+ExitCode PrintResolved(const CommandLine& line, const input::Schema& schema) {
+  try {
+    std::ifstream file(line.deck);
+    if (!file) {
+      throw InputError(fmt::format("{}: cannot be read", line.deck), "Check the path behind -i.");
+    }
+    std::stringstream text;
+    text << file.rdbuf();
+    input::Deck deck = input::Deck::Parse(schema, text.str(), line.deck, line.overrides);
+    constexpr std::int64_t kAnyVocabulary = 2;  // the token file is not opened here
+    model::ReadModel(deck, kAnyVocabulary);
+    std::fputs(deck.Resolved().c_str(), stdout);
+    return ExitCode::kDone;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "trireme: error: %s\n", error.what());
+    return error.Code();
+  }
+}
+
+}  // namespace
+
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  const auto value_of = [&](std::size_t& i) {
+    if (i + 1 >= arguments.size()) {
+      throw InputError(fmt::format("command line: {} needs a value", arguments[i]),
+                       "See trireme --help.");
+    }
+    return arguments[++i];
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "-i") {
+      line.deck = value_of(i);
+    } else if (word == "-r") {
+      line.resume = value_of(i);
+    } else if (word == "-n") {
+      line.resolve_only = true;
+    } else if (word == "-v") {
+      line.validate_only = true;
+    } else if (word == "--help" || word == "-h") {
+      line.help = true;
+    } else if (word == "--version") {
+      line.version = true;
+    } else if (word == "--help-deck") {
+      line.help_deck = i + 1 < arguments.size() ? arguments[++i] : std::string();
+    } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
+      throw InputError(fmt::format("command line: '{}' is not an option", word),
+                       "Options are -i -r -n -v --help --help-deck --version; a deck's keys are "
+                       "given as section.key=value.");
+    } else {
+      line.overrides.push_back(word);
+    }
+  }
+  if (line.deck.empty() && !line.help && !line.version && !line.help_deck) {
+    throw InputError("command line: no deck was given",
+                     "usage: trireme -i DECK [-r RUN] [-n] [-v] [section.key=value ...]; see "
+                     "trireme --help.");
+  }
+  return line;
+}
+
+input::Schema DeclareAll() {
+  input::Schema schema;
+  DeclareJob(schema);
+  comm::DeclareGrid(schema);
+  parallel::DeclareBuckets(schema);
+  data::DeclareData(schema);
+  data::DeclareTokenize(schema);
+  model::DeclareModel(schema);
+  optimizer::DeclareOptimizer(schema);
+  optimizer::DeclareSchedule(schema);
+  checkpoint::DeclareCheckpoint(schema);
+  monitor::DeclareMonitor(schema);
+  return schema;
+}
+
+std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema) {
+  if (line.help) {
+    std::fputs(kHelp, stdout);
+  } else if (line.version) {
+    std::fputs(VersionText().c_str(), stdout);
+  } else if (line.help_deck) {
+    std::fputs(schema.Help(*line.help_deck).c_str(), stdout);
+  } else if (line.resolve_only) {
+    return PrintResolved(line, schema);
+  } else {
+    return std::nullopt;
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::driver

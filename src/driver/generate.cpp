@@ -1,0 +1,108 @@
+// Continuing a prompt from the model's distribution.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <numeric>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/driver/tasks.hpp"
+
+namespace trireme::driver {
+
+std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& options,
+                    double uniform) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto likelier = [&](std::int32_t a, std::int32_t b) {
+    const double x = logits[static_cast<std::size_t>(a)], y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  if (options.temperature == 0) return *std::min_element(order.begin(), order.end(), likelier);
+  std::sort(order.begin(), order.end(), likelier);
+  if (options.top_k > 0 && options.top_k < static_cast<std::int64_t>(order.size())) {
+    order.resize(static_cast<std::size_t>(options.top_k));
+  }
+  const double top = logits[static_cast<std::size_t>(order[0])];
+  std::vector<double> weights;
+  for (std::int32_t id : order) {
+    weights.push_back(
+        std::exp((logits[static_cast<std::size_t>(id)] - top) / options.temperature));
+  }
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  double kept = 0;
+  std::size_t count = 0;
+  while (count < weights.size() && (count == 0 || kept < options.top_p * total)) {
+    kept += weights[count++];
+  }
+  double remaining = uniform * kept;
+  for (std::size_t i = 0; i < count; ++i) {
+    remaining -= weights[i];
+    if (remaining <= 0) return order[i];
+  }
+  return order[count - 1];
+}
+
+std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t> prompt,
+                                   const GenerateOptions& options) {
+  const std::int64_t longest = model.Setup().length;
+  std::vector<std::int32_t> added;
+  for (std::int64_t i = 0; i < options.tokens; ++i) {
+    // The model sees the last `longest` tokens.
+    const std::int64_t size = static_cast<std::int64_t>(prompt.size());
+    const std::int64_t seen = std::min(size, longest);
+    data::MicroBatch batch;
+    batch.sequences = 1;
+    batch.length = seen;
+    batch.inputs.assign(prompt.end() - seen, prompt.end());
+    batch.targets.assign(static_cast<std::size_t>(seen), data::kMasked);
+    batch.ordinals = {0};
+    const std::vector<double> logits = model.Logits(batch, seen - 1);
+    const PhiloxCounter words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0},
+                                       MakeKey(options.seed, Purpose::kGenerate));
+    const std::int32_t next = Choose(logits, options, UniformFrom(words[0]));
+    prompt.push_back(next);
+    added.push_back(next);
+  }
+  return added;
+}
+
+ExitCode RunGenerate(Job& job) {
+  const data::TokenFile tokens = OpenTokens(job);
+  job.World().Together([&] {
+    if (job.line->resume.empty()) {
+      throw job.deck.Complain("job.task", "a trained model is needed",
+                              "Name a run folder or a checkpoint with -r.");
+    }
+  });
+  DataShape shape = ReadDataShape(job.deck, 1);
+  shape.micro_batch = 1;
+  const auto model = BuildModel(job, tokens, shape, 0);
+  const std::string path = checkpoint::Find(job.World(), job.line->resume);
+  checkpoint::ReadTensors(job.World(), path, "model",
+                          model->Parameters().Blocks(model->Parameters().Values(), job.dtype, "",
+                                                     job.World().Rank(), job.World().Size()));
+  job.World().Together([&] {
+    if (!job.World().IsRoot()) return;
+    GenerateOptions options;
+    options.tokens = job.deck.Integer("generate.tokens");
+    options.temperature = job.deck.Real("generate.temperature");
+    options.top_k = job.deck.Integer("generate.top_k");
+    options.top_p = job.deck.Real("generate.top_p");
+    options.seed = static_cast<std::uint32_t>(job.deck.Integer("generate.seed"));
+    const std::string& text = job.deck.Text("generate.prompt");
+    std::vector<std::int32_t> prompt = {static_cast<std::int32_t>(tokens.Words().eos)};
+    const std::vector<std::int32_t> given = tokens.Encode(text);
+    prompt.insert(prompt.end(), given.begin(), given.end());
+    std::vector<std::int32_t> shown = given;
+    const std::vector<std::int32_t> added = Continue(*model, prompt, options);
+    shown.insert(shown.end(), added.begin(), added.end());
+    fmt::print("{}\n", tokens.Decode(shown));
+    std::fflush(stdout);
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::driver

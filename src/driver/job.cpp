@@ -1,0 +1,129 @@
+#include "trireme/driver/job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::driver {
+
+namespace {
+// An automatic micro-batch: enough rows for the products to run at full speed, few enough for the
+// activations of a layer to stay small.
+constexpr std::int64_t kMicroBatchTokens = 4096;
+}  // namespace
+
+void DeclareJob(input::Schema& schema) {
+  using input::AtLeast, input::Between;
+  schema.Section("job", "What to do, and where its results go.")
+      .Choice("job.task", "train", {"train", "evaluate", "generate", "tokenize"},
+              "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
+              "with -r; tokenize: write data.file from text.")
+      .Text("job.name", "run", "Name of the run.")
+      .Text("job.output", "",
+            "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
+  schema.Section("run", "How to compute.")
+      .Choice("run.device", "auto", {"auto", "cpu"}, "auto takes the fastest that is built in.")
+      .Choice("run.precision", "fp32", {"fp32", "fp64"},
+              "Of parameters, activations and products; fp64 is for verification.")
+      .Integer("run.seed", 1, Between(0, 4294967295.0), "",
+               "Of initial weights, sample order, dropout.")
+      .Integer("run.threads", 0, Between(0, 4096), "threads",
+               "OpenMP threads a rank. 0: OMP_NUM_THREADS, else cores / ranks on the node.");
+  schema.Section("generate", "Continuing a prompt (job.task = generate).")
+      .Text("generate.prompt", "", "Text to continue. Empty: start behind an <eos>.")
+      .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
+      .Real("generate.temperature", 0.8, AtLeast(0), "", "0: greedy, always the likeliest.")
+      .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")
+      .Real("generate.top_p", 1, {0, 1, true, false}, "",
+            "Draw from the fewest tokens that hold this much probability.")
+      .Integer("generate.seed", 1, Between(0, 4294967295.0), "", "Of the draws.");
+}
+
+Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema) {
+  const comm::Communicator& world = runtime.World();
+  std::string text;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    std::ifstream file(line.deck);
+    std::stringstream stream;
+    if (file) stream << file.rdbuf();
+    if (!file || (!stream && file.peek() != std::ifstream::traits_type::eof())) {
+      throw InputError(fmt::format("{}: cannot be read", line.deck), "Check the path behind -i.");
+    }
+    text = stream.str();
+  });
+  text = world.Broadcast(text);
+  Job job;
+  job.runtime = &runtime;
+  job.line = &line;
+  world.Together(
+      [&] { job.deck = input::Deck::Parse(schema, text, line.deck, line.overrides); });
+  if (job.deck.Text("job.output").empty()) {
+    job.deck.Supply("job.output", "runs/" + job.deck.Text("job.name"), "job.name");
+  }
+  job.stream.threads = device::ConfigureThreads(static_cast<int>(job.deck.Integer("run.threads")),
+                                                runtime.Node().Size());
+  job.dtype = job.deck.Text("run.precision") == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
+  return job;
+}
+
+data::TokenFile OpenTokens(const Job& job) {
+  const bool shared = job.deck.Text("data.staging") == "shared_memory";
+  return data::TokenFile(job.World(), job.runtime->Node(), job.deck.Text("data.file"),
+                         shared ? data::Staging::kSharedMemory : data::Staging::kNone);
+}
+
+DataShape ReadDataShape(const input::Deck& deck, int ranks) {
+  DataShape shape;
+  shape.length = deck.Integer("data.sequence_length");
+  shape.stride = deck.Integer("data.stride");
+  if (shape.stride == 0) shape.stride = shape.length;
+  shape.batch = deck.Integer("data.batch");
+  const std::int64_t share = (shape.batch + ranks - 1) / ranks;
+  shape.micro_batch = deck.Integer("data.micro_batch");
+  if (shape.micro_batch == 0) {
+    shape.micro_batch = std::max<std::int64_t>(1, kMicroBatchTokens / shape.length);
+  }
+  shape.micro_batch = std::min(shape.micro_batch, share);
+  return shape;
+}
+
+std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
+                                         const DataShape& shape, double label_smoothing) {
+  std::unique_ptr<model::Model> model;
+  job.World().Together([&] {
+    model::ModelSetup setup;
+    setup.options = model::ReadModel(job.deck, tokens.VocabularySize());
+    if (setup.options.position == model::Position::kLearned &&
+        shape.length > setup.options.max_positions) {
+      throw job.deck.Complain(
+          "data.sequence_length",
+          fmt::format("longer than model.max_positions = {}", setup.options.max_positions),
+          "Learned positions end there: raise model.max_positions or shorten the sequence.");
+    }
+    setup.dtype = job.dtype;
+    setup.stream = job.stream;
+    setup.seed = job.seed;
+    setup.length = shape.length;
+    setup.micro_batch = shape.micro_batch;
+    setup.label_smoothing = label_smoothing;
+    model = std::make_unique<model::Model>(setup);
+  });
+  return model;
+}
+
+std::string Describe(const model::Options& options) {
+  std::string heads = fmt::format("{} heads", options.heads);
+  if (options.kv_heads != options.heads) heads += fmt::format(" ({} kv)", options.kv_heads);
+  return fmt::format("{}{} layers, dim {}, {}, vocabulary {}; {} parameters",
+                     options.preset == "none" ? "" : options.preset + ": ", options.layers,
+                     options.dim, heads, monitor::WithThousands(options.vocabulary),
+                     monitor::WithSuffix(static_cast<double>(model::ParameterCount(options))));
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,36 @@
+// Trireme: trains Transformer language models through MPI. This file is the table of contents.
+#include <cstdio>
+#include <optional>
+
+#include "trireme/comm/runtime.hpp"
+#include "trireme/driver/command_line.hpp"
+#include "trireme/driver/tasks.hpp"
+
+int main(int argc, char** argv) {
+  using namespace trireme;
+
+  // 1. Questions that need no MPI: --help, --help-deck, --version, -n.
+  const input::Schema schema = driver::DeclareAll();
+  std::optional<driver::CommandLine> line;
+  std::optional<Error> bad_line;
+  try {
+    line = driver::ParseCommandLine({argv + 1, argv + argc});
+    if (const auto answered = driver::AnswerWithoutMpi(*line, schema)) {
+      return static_cast<int>(*answered);
+    }
+  } catch (const Error& error) {
+    bad_line = error;  // told below, by one rank
+  }
+
+  // 2. MPI starts; from here on, every exception becomes one message and one agreed exit code.
+  comm::Runtime runtime(&argc, &argv);
+  return runtime.Guard([&] {
+    if (bad_line) throw AgreedError(bad_line->Code(), bad_line->what());
+
+    // 3. The deck: read by one rank, parsed by all.
+    driver::Job job = driver::MakeJob(runtime, *line, schema);
+
+    // 4. The task: grid, data, model, optimizer, checkpoint, monitor and trainer, as it needs them.
+    return driver::RunTask(job);
+  });
+}
