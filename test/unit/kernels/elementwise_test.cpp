@@ -97,10 +97,14 @@ TEST_P(ElementwiseTest, Residual) {
                                  out.View());
         ExpectClose(out.Values(), want, Tolerance(kFp32, kFp64), "residual");
         EXPECT_EQ(residual.Values().values, x.values);
-        const Operand same(GetParam(), branch);  // the first may have received its bias
+        const Operand same(GetParam(), branch);  // branch may be changed
         kernels::ResidualForward(Stream(), residual.View(), same.View(), bias_view, dropout,
                                  residual.View());
         EXPECT_TRUE(residual.SameBits(out)) << "out = residual";
+        const Operand again(GetParam(), x), in_place(GetParam(), branch);
+        kernels::ResidualForward(Stream(), again.View(), in_place.View(), bias_view, dropout,
+                                 in_place.View());
+        EXPECT_TRUE(in_place.SameBits(out)) << "out = branch";
       }
     }
   }
