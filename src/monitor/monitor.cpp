@@ -157,8 +157,10 @@ void Monitor::Done(const Record& record,
   if (!state_) return;
   State& state = *state_;
   state.session.checkpoint += record.seconds_checkpoint;
-  state.Write(state.session.Mean(record));
-  state.Put(SummaryText(record, state.session, state.losses, SecondsSince(state.started), files));
+  const bool finished = record.step >= state.options.total_steps;
+  if (finished) state.Write(state.session.Mean(record));
+  state.Put(SummaryText(finished ? "done" : "stopped", record, state.session, state.losses,
+                        SecondsSince(state.started), files));
 }
 
 }  // namespace trireme::monitor

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -32,6 +33,28 @@ bool LauncherHasTerminal() {
   close(file);
   return terminal;
 }
+
+// A reader that went away raises SIGPIPE at the next write, which would end the run: held back
+// while this lives, and taken off the list.
+class WithoutPipeSignal {
+ public:
+  WithoutPipeSignal() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~WithoutPipeSignal() {
+    const timespec now{};
+    sigtimedwait(&pipe_, nullptr, &now);
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  WithoutPipeSignal(const WithoutPipeSignal&) = delete;
+  WithoutPipeSignal& operator=(const WithoutPipeSignal&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+};
 
 std::size_t Columns() {
   winsize size{};
@@ -73,6 +96,7 @@ void Screen::Live(std::string_view text) {
 
 void Screen::Put(std::string_view text) {
   if (broken_) return;
+  const WithoutPipeSignal guard;
   const bool ok = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (std::fflush(stdout) == 0 && ok) return;
   broken_ = true;

@@ -62,7 +62,8 @@ void Losses::Add(const Record& record) {
 namespace {
 
 std::string TotalsText(const Record& record, const Tally& session, double elapsed) {
-  std::string text = fmt::format("{} steps", WithThousands(record.step));
+  std::string text =
+      fmt::format("{} step{}", WithThousands(record.step), record.step == 1 ? "" : "s");
   if (session.steps != record.step) {
     text += fmt::format(" ({} in this session)", WithThousands(session.steps));
   }
@@ -116,10 +117,10 @@ std::string LossText(const Losses& losses) {
 
 }  // namespace
 
-std::string SummaryText(const Record& record, const Tally& session, const Losses& losses,
-                        double elapsed,
+std::string SummaryText(const char* how, const Record& record, const Tally& session,
+                        const Losses& losses, double elapsed,
                         const std::vector<std::pair<std::string, std::string>>& files) {
-  std::string text = fmt::format("{:<8}{}", "done", TotalsText(record, session, elapsed));
+  std::string text = fmt::format("{:<8}{}", how, TotalsText(record, session, elapsed));
   if (elapsed > 0 && session.steps > 0) {
     text += fmt::format("\n{:<8}{}", "time", TimeText(session, elapsed));
   }

@@ -37,9 +37,10 @@ struct Losses {
   void Add(const Record& record);
 };
 
-// The closing lines, without the last newline. `elapsed`: seconds of this session.
-std::string SummaryText(const Record& record, const Tally& session, const Losses& losses,
-                        double elapsed,
+// The closing lines, without the last newline. `how`: "done" or "stopped"; `elapsed`: seconds of
+// this session.
+std::string SummaryText(const char* how, const Record& record, const Tally& session,
+                        const Losses& losses, double elapsed,
                         const std::vector<std::pair<std::string, std::string>>& files);
 
 }  // namespace trireme::monitor

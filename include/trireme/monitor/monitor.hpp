@@ -82,8 +82,9 @@ class Monitor {
   // time too: seconds a step); loss, rate and gradient norm are this step's.
   void Step(const Record& record);
   void Evaluation(const Record& record);  // kind valid or test: printed and recorded always
-  // kind done: records it and prints the summary: totals, where the time went, best and last
-  // losses, then `files`, pairs of (what, path). Speeds and times of the record are filled in here.
+  // Prints the summary: totals, where the time went, best and last losses, then `files`, pairs of
+  // (what, path). At the schedule's last step it is also recorded, as kind done, speeds and times
+  // filled in here; a run that stops earlier says so and leaves no such record.
   void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files);
   void Warn(const std::string& text);  // "warning: ..." on the screen and in the log
 

@@ -82,6 +82,19 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
                           Pair("valid", 25), Pair("done", 25)));
 }
 
+TEST_F(MonitorTest, ARunStoppedEarlyIsNotDone) {
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(RootOptions());
+    monitor.Step(StepRecord(1));
+    Record done = StepRecord(1);
+    done.kind = Record::Kind::kDone;
+    monitor.Done(done, {});
+  }
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("\nstopped 1 step, 0 tokens"));
+  EXPECT_THAT(Records(In("metrics.jsonl")), ElementsAre(Pair("step", 1)));
+}
+
 TEST_F(MonitorTest, SpeedsAreMeansSinceTheLastLine) {
   testing::internal::CaptureStdout();
   {

@@ -2,7 +2,9 @@
 #include "screen.hpp"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <array>
 #include <string>
 
 namespace trireme::monitor {
@@ -29,6 +31,24 @@ TEST(Screen, LiveLineIsClearedBeforeARealOne) {
   }
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             "\r\x1b[Klive\r\x1b[Kreal\n\r\x1b[K" + std::string(79, 'x') + "\r\x1b[K");
+}
+
+TEST(Screen, OutlivesItsReader) {
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  std::fflush(stdout);
+  const int kept = dup(STDOUT_FILENO);
+  dup2(ends[1], STDOUT_FILENO);
+  close(ends[1]);
+  close(ends[0]);
+  {
+    Screen screen(false);
+    screen.Line("nobody reads this");  // SIGPIPE would end the test
+    screen.Line("nor this");
+  }
+  dup2(kept, STDOUT_FILENO);
+  close(kept);
+  SUCCEED();
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ TEST(Summary, ReadsAsLines) {
   record.loss = 5.61;
   losses.Add(record);
   EXPECT_EQ(
-      SummaryText(record, session, losses, 1000,
+      SummaryText("done", record, session, losses, 1000,
                   {{"log", "runs/a/log.txt"}, {"metrics", "runs/a/metrics.jsonl"}}),
       "done    1,019 steps, 2,088,627 tokens, 16:40; 2,611 tokens/s; peak memory 309 MiB a "
       "rank\n"
