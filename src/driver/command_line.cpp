@@ -44,8 +44,9 @@ exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing wa
 )";
 
 std::string VersionText() {
-  return fmt::format("Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       MPI {}.{}\n", Version(),
-                     Commit(), Compiler(), kernels::MatrixLibrary(), MPI_VERSION, MPI_SUBVERSION);
+  return fmt::format("Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       MPI {}.{}\n",
+                     Version(), Commit(), Compiler(), kernels::MatrixLibrary(), MPI_VERSION,
+                     MPI_SUBVERSION);
 }
 
 // The deck as it will be used: presets applied.

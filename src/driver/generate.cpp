@@ -28,8 +28,7 @@ std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& op
   const double top = logits[static_cast<std::size_t>(order[0])];
   std::vector<double> weights;
   for (std::int32_t id : order) {
-    weights.push_back(
-        std::exp((logits[static_cast<std::size_t>(id)] - top) / options.temperature));
+    weights.push_back(std::exp((logits[static_cast<std::size_t>(id)] - top) / options.temperature));
   }
   const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
   double kept = 0;
@@ -60,8 +59,8 @@ std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t
     batch.targets.assign(static_cast<std::size_t>(seen), data::kMasked);
     batch.ordinals = {0};
     const std::vector<double> logits = model.Logits(batch, seen - 1);
-    const PhiloxCounter words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0},
-                                       MakeKey(options.seed, Purpose::kGenerate));
+    const PhiloxCounter words =
+        Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, MakeKey(options.seed, Purpose::kGenerate));
     const std::int32_t next = Choose(logits, options, UniformFrom(words[0]));
     prompt.push_back(next);
     added.push_back(next);

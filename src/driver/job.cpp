@@ -60,8 +60,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   Job job;
   job.runtime = &runtime;
   job.line = &line;
-  world.Together(
-      [&] { job.deck = input::Deck::Parse(schema, text, line.deck, line.overrides); });
+  world.Together([&] { job.deck = input::Deck::Parse(schema, text, line.deck, line.overrides); });
   if (job.deck.Text("job.output").empty()) {
     job.deck.Supply("job.output", "runs/" + job.deck.Text("job.name"), "job.name");
   }

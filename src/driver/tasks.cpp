@@ -60,13 +60,13 @@ ExitCode RunTraining(Job& job) {
 
   // 4. The optimizer and its schedule.
   optimizer::Optimizer optimizer(optimizer_options, model->Parameters(), job.stream);
-  const data::Sampler sampler({tokens.Size(data::Split::kTrain), shape.length, shape.stride,
-                               shape.batch, job.seed, true});
-  const optimizer::Schedule schedule = optimizer::ReadSchedule(
-      job.deck, optimizer_options.learning_rate, sampler.StepsPerEpoch());
+  const data::Sampler sampler(
+      {tokens.Size(data::Split::kTrain), shape.length, shape.stride, shape.batch, job.seed, true});
+  const optimizer::Schedule schedule =
+      optimizer::ReadSchedule(job.deck, optimizer_options.learning_rate, sampler.StepsPerEpoch());
 
   // 5. The loop.
-  Trainer trainer(job, grid, tokens, shape, *model, optimizer, schedule, optimizer_options);
+  Trainer trainer(job, grid, tokens, shape, *model, optimizer, schedule);
   if (job.line->validate_only) {
     trainer.Validate();
     return ExitCode::kDone;

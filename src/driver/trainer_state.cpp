@@ -2,6 +2,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
+#include <cmath>
 #include <ctime>
 #include <filesystem>
 #include <set>
@@ -56,8 +57,8 @@ void Trainer::Initialize() {
   });
   monitor_->Banner(Banner());
   if (!resume) return;
-  monitor_->Line(fmt::format("resumed from {} at step {}", checkpoint,
-                             monitor::WithThousands(step_)));
+  monitor_->Line(
+      fmt::format("resumed from {} at step {}", checkpoint, monitor::WithThousands(step_)));
   WarnOfChanges(run);
 }
 
@@ -91,8 +92,8 @@ void Trainer::WarnOfChanges(const nlohmann::json& run) {
     if (!run.contains(key)) return;
     const auto then = run.at(key).get<Value>();
     if (then == now) return;
-    monitor_->Warn(fmt::format("{} is {} now and was {} when the checkpoint was written", key, now,
-                               then));
+    monitor_->Warn(
+        fmt::format("{} is {} now and was {} when the checkpoint was written", key, now, then));
   };
   compare("seed", static_cast<std::int64_t>(job_.seed));
   compare("source_sha256", tokens_.SourceSha256());
@@ -101,8 +102,8 @@ void Trainer::WarnOfChanges(const nlohmann::json& run) {
   compare("batch", shape_.batch);
   compare("precision", std::string(NameOf(job_.dtype)));
   if (Finished()) {
-    monitor_->Warn(fmt::format("step {} is the schedule's end already: nothing is left to do",
-                               step_));
+    monitor_->Warn(
+        fmt::format("step {} is the schedule's end already: nothing is left to do", step_));
   }
 }
 
@@ -120,14 +121,13 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.grid = fmt::format("pipeline {} x data {} x context {} x tensor {}", shape.pipeline,
                            shape.data, shape.context, shape.tensor);
   facts.model = Describe(model_.Setup().options);
-  facts.data = fmt::format(
-      "{}: {} / {} / {} tokens; {} windows of {}, {} steps an epoch",
-      fs::path(tokens_.Path()).filename().string(),
-      monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
-      monitor::WithThousands(tokens_.Size(data::Split::kValid)),
-      monitor::WithThousands(tokens_.Size(data::Split::kTest)),
-      monitor::WithThousands(sampler_.Windows()), shape_.length,
-      monitor::WithThousands(sampler_.StepsPerEpoch()));
+  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} steps an epoch",
+                           fs::path(tokens_.Path()).filename().string(),
+                           monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
+                           monitor::WithThousands(tokens_.Size(data::Split::kValid)),
+                           monitor::WithThousands(tokens_.Size(data::Split::kTest)),
+                           monitor::WithThousands(sampler_.Windows()), shape_.length,
+                           monitor::WithThousands(sampler_.StepsPerEpoch()));
   facts.memory = model_.MemoryPlan();
   facts.memory.insert(facts.memory.begin() + 2, {"moments", optimizer_.Bytes()});
   facts.memory.push_back({"tokens", tokens_.MemoryBytes()});
@@ -154,8 +154,7 @@ void Trainer::WriteCheckpoint(bool best) {
   const int replica = grid_.Data().Rank(), replicas = grid_.Data().Size();
   tensor::Registry& parameters = model_.Parameters();
   checkpoint::Contents contents;
-  contents.model =
-      parameters.Blocks(parameters.Values(), parameters.Type(), "", replica, replicas);
+  contents.model = parameters.Blocks(parameters.Values(), parameters.Type(), "", replica, replicas);
   contents.optimizer = optimizer_.Blocks(replica, replicas);
   contents.run = {{"format", 1},
                   {"step", step_},
@@ -198,13 +197,13 @@ void Trainer::Finalize() {
   record.step = step_;
   record.epoch = Epoch();
   record.tokens = sampler_.TargetsBefore(step_);
-  record.loss = record_.loss;
+  record.loss = last_loss_;
   record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
   record.seconds_checkpoint = checkpoint_seconds_;
   if (finished) PrintSample();
   if (!finished) {
-    monitor_->Line(fmt::format("stopped by {} after step {}: run it again with -r {}",
-                               stop_reason_, monitor::WithThousands(step_), folder_));
+    monitor_->Line(fmt::format("stopped by {} after step {}: run it again with -r {}", stop_reason_,
+                               monitor::WithThousands(step_), folder_));
   }
   std::vector<std::pair<std::string, std::string>> files = {
       {"run folder", folder_},

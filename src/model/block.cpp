@@ -66,9 +66,8 @@ void Block::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved
 void Block::ForwardPre(const Pass& pass, const Matrix& rope, Saved& saved, const Matrix& y) const {
   attention_norm_.Forward(pass, saved.x, saved.attention_norm, saved.normed);
   attention_.Forward(pass, saved.normed, rope, saved.attention, saved.middle);
-  kernels::ResidualForward(pass.stream, saved.x, saved.middle,
-                           pass.Value(attention_.OutputBias()), Residual(pass, kAttentionSite),
-                           saved.middle);
+  kernels::ResidualForward(pass.stream, saved.x, saved.middle, pass.Value(attention_.OutputBias()),
+                           Residual(pass, kAttentionSite), saved.middle);
   ffn_norm_.Forward(pass, saved.middle, saved.ffn_norm, saved.ffn_normed);
   ffn_.Forward(pass, saved.ffn_normed, saved.ffn, y);
   kernels::ResidualForward(pass.stream, saved.middle, y, pass.Value(ffn_.OutputBias()),
@@ -81,9 +80,8 @@ void Block::ForwardPost(const Pass& pass, const Matrix& rope, Saved& saved, cons
                            Residual(pass, kAttentionSite), saved.sum);
   attention_norm_.Forward(pass, saved.sum, saved.attention_norm, saved.middle);
   ffn_.Forward(pass, saved.middle, saved.ffn, saved.ffn_sum);
-  kernels::ResidualForward(pass.stream, saved.middle, saved.ffn_sum,
-                           pass.Value(ffn_.OutputBias()), Residual(pass, kFfnSite),
-                           saved.ffn_sum);
+  kernels::ResidualForward(pass.stream, saved.middle, saved.ffn_sum, pass.Value(ffn_.OutputBias()),
+                           Residual(pass, kFfnSite), saved.ffn_sum);
   ffn_norm_.Forward(pass, saved.ffn_sum, saved.ffn_norm, y);
 }
 
@@ -109,8 +107,7 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, const Matrix& r
 void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
                               const Matrix& dx) const {
   ffn_norm_.BackwardInput(pass, dy, saved.ffn_norm, saved.dffn_sum, false);
-  kernels::DropoutForward(pass.stream, saved.dffn_sum, Residual(pass, kFfnSite),
-                          saved.dffn_branch);
+  kernels::DropoutForward(pass.stream, saved.dffn_sum, Residual(pass, kFfnSite), saved.dffn_branch);
   ffn_.BackwardInput(pass, saved.dffn_branch, saved.ffn, saved.dmiddle);
   kernels::Add(pass.stream, saved.dffn_sum, saved.dmiddle);
   attention_norm_.BackwardInput(pass, saved.dmiddle, saved.attention_norm, saved.dsum, false);

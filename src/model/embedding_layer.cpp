@@ -11,8 +11,8 @@ EmbeddingLayer::EmbeddingLayer(const Options& options, tensor::Registry& registr
       dropout_(options.dropout) {
   weight_ = registry.Add(WeightOf(options, "embedding.token", options.vocabulary, options.dim));
   if (options.position == Position::kLearned) {
-    positions_ = registry.Add(
-        WeightOf(options, "embedding.position", options.max_positions, options.dim));
+    positions_ =
+        registry.Add(WeightOf(options, "embedding.position", options.max_positions, options.dim));
   }
 }
 
@@ -21,10 +21,9 @@ kernels::Dropout EmbeddingLayer::MakeDropout(const Pass& pass) const {
 }
 
 void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Matrix& y) const {
-  kernels::EmbeddingForward(
-      pass.stream, pass.batch->inputs.data(), pass.Value(weight_),
-      positions_ == tensor::kNoParameter ? positions : pass.Value(positions_), scale_,
-      MakeDropout(pass), y);
+  kernels::EmbeddingForward(pass.stream, pass.batch->inputs.data(), pass.Value(weight_),
+                            positions_ == tensor::kNoParameter ? positions : pass.Value(positions_),
+                            scale_, MakeDropout(pass), y);
 }
 
 void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy) const {

@@ -66,10 +66,10 @@ void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
   saved.dy = dy;
   kernels::MatrixMultiply(pass.stream, Form::kPlain, dy, Form::kTransposed,
                           pass.Value(down_weight_), saved.dhidden, false);
-  kernels::ActivationBackward(
-      pass.stream, Kind(), Kind() == ActivationKind::kRelu ? saved.hidden : saved.pre,
-      pass.MakeDropout(options_.ffn_dropout, Purpose::kFfnDropout, layer_), saved.dhidden,
-      saved.dpre);
+  kernels::ActivationBackward(pass.stream, Kind(),
+                              Kind() == ActivationKind::kRelu ? saved.hidden : saved.pre,
+                              pass.MakeDropout(options_.ffn_dropout, Purpose::kFfnDropout, layer_),
+                              saved.dhidden, saved.dpre);
   kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.dpre, Form::kPlain,
                           pass.Value(up_weight_, UpParts()), dx, false);
 }

@@ -92,7 +92,8 @@ void Model::AllocateBackward(const Pass& pass, Activations& a) const {
   }
 }
 
-// Makes all allocations of the largest micro-batch once on a measuring arena, then takes that memory.
+// Makes all allocations of the largest micro-batch once on a measuring arena, then takes that
+// memory.
 void Model::PlanMemory() {
   device::Arena measuring = device::Arena::Measuring();
   Pass pass = MakePass(nullptr, true);

@@ -27,8 +27,8 @@ void NormLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const M
 void NormLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx,
                               bool accumulate) const {
   saved.dy = dy;
-  kernels::NormBackwardInput(pass.stream, kind_, dy, saved.x, pass.Value(weight_),
-                             saved.statistics, dx, accumulate);
+  kernels::NormBackwardInput(pass.stream, kind_, dy, saved.x, pass.Value(weight_), saved.statistics,
+                             dx, accumulate);
 }
 
 void NormLayer::BackwardWeight(const Pass& pass, const Saved& saved) const {

@@ -13,14 +13,24 @@ namespace {
 
 using Settings = std::vector<std::pair<const char*, std::string>>;
 
-// The JSC course's Transformer (Vaswani et al. 2017 layers) for WikiText-2, here with a causal mask.
+// The JSC course's Transformer (Vaswani et al. 2017 layers) for WikiText-2, here with a causal
+// mask.
 Settings Jsc() {
-  return {{"dim", "128"},           {"heads", "4"},          {"layers", "2"},
-          {"ffn", "2048"},          {"norm", "layernorm"},   {"norm_position", "post"},
-          {"activation", "relu"},   {"position", "sinusoidal"},
-          {"bias", "yes"},          {"tie_embeddings", "no"}, {"scale_embedding", "yes"},
-          {"dropout", "0.1"},       {"attention_dropout", "0.1"},
-          {"ffn_dropout", "0.1"},   {"init", "xavier"}};
+  return {{"dim", "128"},
+          {"heads", "4"},
+          {"layers", "2"},
+          {"ffn", "2048"},
+          {"norm", "layernorm"},
+          {"norm_position", "post"},
+          {"activation", "relu"},
+          {"position", "sinusoidal"},
+          {"bias", "yes"},
+          {"tie_embeddings", "no"},
+          {"scale_embedding", "yes"},
+          {"dropout", "0.1"},
+          {"attention_dropout", "0.1"},
+          {"ffn_dropout", "0.1"},
+          {"init", "xavier"}};
 }
 
 // GPT-2 (Radford et al. 2019): widths of table 2; dropout as in the published code.
@@ -100,8 +110,7 @@ void Check(const input::Deck& deck, const Options& o) {
                         "Choose a divisor of model.dim, or set model.head_dim.");
   }
   if (o.heads % o.kv_heads != 0) {
-    throw deck.Complain("model.kv_heads",
-                        fmt::format("must divide model.heads = {}", o.heads));
+    throw deck.Complain("model.kv_heads", fmt::format("must divide model.heads = {}", o.heads));
   }
   if (o.position == Position::kRope && o.head_dim % 2 != 0) {
     throw deck.Complain("model.position",
@@ -115,7 +124,8 @@ void DeclareModel(input::Schema& schema) {
   std::vector<std::string> presets = {"none"};
   for (const auto& [name, settings] : Presets()) presets.push_back(name);
   using input::AtLeast, input::Between, input::HalfOpen, input::Above;
-  schema.Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
+  schema
+      .Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
       .Choice("model.preset", "none", presets,
               "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
               "shrunk to a few million parameters. Explicit keys beat it.")
@@ -123,7 +133,8 @@ void DeclareModel(input::Schema& schema) {
       .Integer("model.heads", 4, Between(1, 4095), "", "Query heads.")
       .Integer("model.kv_heads", 0, Between(0, 4095), "",
                "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
-      .Integer("model.head_dim", 0, Between(0, 65536), "features", "Width of a head. 0: dim / heads.")
+      .Integer("model.head_dim", 0, Between(0, 65536), "features",
+               "Width of a head. 0: dim / heads.")
       .Integer("model.layers", 2, Between(1, 4095), "blocks", "Transformer blocks.")
       .Integer("model.ffn", 512, Between(1, 1 << 22), "features",
                "Hidden width of the feed-forward layer.")

@@ -47,8 +47,8 @@ Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
 }
 
 double Optimizer::GradientNorm(std::int64_t count) const {
-  const double sum = kernels::SquareSum(stream_, registry_->Type(), registry_->Size(),
-                                        registry_->Gradients());
+  const double sum =
+      kernels::SquareSum(stream_, registry_->Type(), registry_->Size(), registry_->Gradients());
   return std::sqrt(sum) / static_cast<double>(count);
 }
 
@@ -65,8 +65,8 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
       .gradient_scale =
           (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
   const auto at = [this](void* storage, std::int64_t offset) {
-    return static_cast<char*>(storage) + offset * static_cast<std::int64_t>(
-                                                      SizeOf(registry_->Type()));
+    return static_cast<char*>(storage) +
+           offset * static_cast<std::int64_t>(SizeOf(registry_->Type()));
   };
   for (const tensor::Parameter& parameter : registry_->Parameters()) {
     const std::int64_t size = parameter.end - parameter.begin;

@@ -16,9 +16,10 @@ void DeclareSchedule(input::Schema& schema) {
       .Integer("schedule.steps", 0, AtLeast(0), "steps",
                "Length of the run in steps; excludes schedule.epochs. 0: by epochs.")
       .Exclusive({"schedule.epochs", "schedule.steps"})
-      .Integer("schedule.stop_at", 0, AtLeast(0), "steps",
-               "End after this step with a checkpoint and exit code 0; rates follow the schedule of "
-               "the whole. 0: run to the end.")
+      .Integer(
+          "schedule.stop_at", 0, AtLeast(0), "steps",
+          "End after this step with a checkpoint and exit code 0; rates follow the schedule of "
+          "the whole. 0: run to the end.")
       .Integer("schedule.warmup_steps", 0, AtLeast(0), "steps",
                "The rate grows linearly to its peak over these.")
       .Choice("schedule.decay", "cosine", {"constant", "cosine", "linear", "wsd"},
@@ -28,9 +29,10 @@ void DeclareSchedule(input::Schema& schema) {
             "Share of all steps in wsd's final decay.")
       .Real("schedule.final_fraction", 0.1, Between(0, 1), "",
             "Rate of the last step, as a fraction of the peak.")
-      .Real("schedule.walltime_minutes", 0, AtLeast(0), "minutes",
-            "Stop in time: after the step that passes this, write a checkpoint and exit with code 3. "
-            "0: no limit.");
+      .Real(
+          "schedule.walltime_minutes", 0, AtLeast(0), "minutes",
+          "Stop in time: after the step that passes this, write a checkpoint and exit with code 3. "
+          "0: no limit.");
 }
 
 Schedule ReadSchedule(const input::Deck& deck, double peak, std::int64_t steps_per_epoch) {
@@ -38,8 +40,8 @@ Schedule ReadSchedule(const input::Deck& deck, double peak, std::int64_t steps_p
   s.steps = deck.Integer("schedule.steps");
   if (s.steps == 0) {
     const double epochs = deck.Real("schedule.epochs");
-    s.steps = std::max<std::int64_t>(
-        1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
+    s.steps =
+        std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
   }
   s.stop_at = deck.Integer("schedule.stop_at");
   s.warmup_steps = deck.Integer("schedule.warmup_steps");
@@ -69,8 +71,8 @@ double Schedule::Rate(std::int64_t step) const {
     case Decay::kConstant:
       return peak;
     case Decay::kCosine:
-      return peak * (final_fraction + (1 - final_fraction) * 0.5 *
-                                          (1 + std::cos(std::numbers::pi * progress)));
+      return peak * (final_fraction +
+                     (1 - final_fraction) * 0.5 * (1 + std::cos(std::numbers::pi * progress)));
     default:
       return peak * (1 - (1 - final_fraction) * progress);
   }

@@ -13,9 +13,10 @@ constexpr double kDefaultBucketMib = 4;
 }
 
 void DeclareBuckets(input::Schema& schema) {
-  schema.Real("grid.bucket_mib", kDefaultBucketMib, {1.0 / 1024, 1024}, "MiB",
-              "Gradients are summed over the data group in pieces of this size, each as soon as the "
-              "backward pass has finished it.");
+  schema.Real(
+      "grid.bucket_mib", kDefaultBucketMib, {1.0 / 1024, 1024}, "MiB",
+      "Gradients are summed over the data group in pieces of this size, each as soon as the "
+      "backward pass has finished it.");
 }
 
 GradientBuckets::GradientBuckets(const comm::Communicator& data, const tensor::Registry& registry,
@@ -49,8 +50,8 @@ void GradientBuckets::CheckFinite(const Bucket& bucket) {
   const auto size = static_cast<std::int64_t>(SizeOf(registry_->Type()));
   const char* gradients = static_cast<const char*>(registry_->Gradients());
   const auto finite = [&](std::int64_t begin, std::int64_t end) {
-    return std::isfinite(kernels::SquareSum(stream_, registry_->Type(), end - begin,
-                                            gradients + begin * size));
+    return std::isfinite(
+        kernels::SquareSum(stream_, registry_->Type(), end - begin, gradients + begin * size));
   };
   if (!not_finite_.empty() || finite(bucket.begin, bucket.end)) return;
   for (const tensor::Parameter& parameter : registry_->Parameters()) {

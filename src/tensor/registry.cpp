@@ -13,17 +13,18 @@ namespace trireme::tensor {
 
 namespace {
 
-constexpr std::int64_t kAlignment = 32;  // elements: 128 bytes in fp32, so that products start aligned
+constexpr std::int64_t kAlignment =
+    32;  // elements: 128 bytes in fp32, so that products start aligned
 
 // Value of global element `index` of the tensor whose name hashes to `hash` (doc/numerics.md).
 double InitialValue(const Initialiser& initialiser, std::uint32_t seed, std::uint64_t hash,
                     std::int64_t index) {
   if (initialiser.kind == InitialiserKind::kConstant) return initialiser.scale;
   const auto block = static_cast<std::uint64_t>(index / 4);
-  const PhiloxCounter words = Philox(
-      {static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
-       static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
-      MakeKey(seed, Purpose::kInitialise));
+  const PhiloxCounter words =
+      Philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+              static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
+             MakeKey(seed, Purpose::kInitialise));
   const int lane = static_cast<int>(index % 4);
   if (initialiser.kind == InitialiserKind::kUniform) {
     return initialiser.scale * (2 * UniformFrom(words[lane]) - 1);
@@ -78,8 +79,8 @@ Matrix Registry::View(void* storage, ParameterId id, int count) const {
     elements += part.end - part.begin;
     if (i > 0 && !part.adjacent) throw RunError("registry: " + part.name + " is not adjacent");
   }
-  const Matrix whole{storage, dtype_, vector ? 1 : elements / columns,
-                     vector ? elements : columns, vector ? elements : columns};
+  const Matrix whole{storage, dtype_, vector ? 1 : elements / columns, vector ? elements : columns,
+                     vector ? elements : columns};
   return {whole.Offset(first.offset), dtype_, whole.rows, whole.columns, whole.stride};
 }
 
@@ -92,8 +93,8 @@ std::vector<StateBlock> Registry::Blocks(void* storage, Dtype dtype, const std::
   std::vector<StateBlock> blocks;
   blocks.reserve(parameters_.size());
   for (const Parameter& parameter : parameters_) {
-    char* data = static_cast<char*>(storage) +
-                 parameter.offset * static_cast<std::int64_t>(SizeOf(dtype));
+    char* data =
+        static_cast<char*>(storage) + parameter.offset * static_cast<std::int64_t>(SizeOf(dtype));
     blocks.push_back({prefix + parameter.name, parameter.shape, dtype, parameter.begin,
                       parameter.end, data, replica, replicas});
   }

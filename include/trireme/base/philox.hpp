@@ -1,5 +1,6 @@
-// Philox4x32-10 (Salmon et al., SC11, doi:10.1145/2063384.2063405): random bits as a pure function of
-// coordinates. doc/numerics.md fixes the layout of key and counter; the helpers below are that layout.
+// Philox4x32-10 (Salmon et al., SC11, doi:10.1145/2063384.2063405): random bits as a pure function
+// of coordinates. doc/numerics.md fixes the layout of key and counter; the helpers below are that
+// layout.
 #ifndef TRIREME_BASE_PHILOX_HPP_
 #define TRIREME_BASE_PHILOX_HPP_
 
@@ -30,10 +31,9 @@ inline PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = static_cast<std::uint64_t>(kMultiplier0) * counter[0];
     const std::uint64_t p1 = static_cast<std::uint64_t>(kMultiplier1) * counter[2];
-    counter = {static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0],
-               static_cast<std::uint32_t>(p1),
-               static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1],
-               static_cast<std::uint32_t>(p0)};
+    counter = {
+        static_cast<std::uint32_t>(p1 >> 32) ^ counter[1] ^ key[0], static_cast<std::uint32_t>(p1),
+        static_cast<std::uint32_t>(p0 >> 32) ^ counter[3] ^ key[1], static_cast<std::uint32_t>(p0)};
     key[0] += kWeyl0;
     key[1] += kWeyl1;
   }
@@ -43,7 +43,8 @@ inline PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
 // key = (seed, purpose in bits 0-7 | layer in bits 8-19 | head or site in bits 20-31).
 inline PhiloxKey MakeKey(std::uint32_t seed, Purpose purpose, std::uint32_t layer = 0,
                          std::uint32_t head = 0) {
-  return {seed, static_cast<std::uint32_t>(purpose) | (layer & 0xFFFu) << 8 | (head & 0xFFFu) << 20};
+  return {seed,
+          static_cast<std::uint32_t>(purpose) | (layer & 0xFFFu) << 8 | (head & 0xFFFu) << 20};
 }
 
 // Uniform in (0, 1], 24 bits: never zero, so that its logarithm is finite.

@@ -6,8 +6,9 @@
 
 namespace trireme {
 
-std::string Version();   // "0.1.0"
-std::string Commit();    // "3f2a9c1", with "+" behind it when the tree had changes; "unknown" outside git
+std::string Version();  // "0.1.0"
+std::string
+Commit();  // "3f2a9c1", with "+" behind it when the tree had changes; "unknown" outside git
 std::string Compiler();  // "GCC 12.2.0"
 
 }  // namespace trireme

@@ -1,10 +1,9 @@
-// Where a kernel runs: the handle that every kernel launcher takes. On the CPU a stream is a number of
-// threads; every call is complete when it returns.
+// Where a kernel runs: the handle that every kernel launcher takes. On the CPU a stream is a number
+// of threads; every call is complete when it returns.
 #ifndef TRIREME_DEVICE_STREAM_HPP_
 #define TRIREME_DEVICE_STREAM_HPP_
 
 #include <string>
-
 
 namespace trireme::device {
 
@@ -15,8 +14,8 @@ struct Stream {
   int threads = 1;  // OpenMP threads of a CPU kernel
 };
 
-// Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else cores / ranks on the
-// node (at least 1). Sets OpenMP's and the matrix library's thread number.
+// Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else cores / ranks on
+// the node (at least 1). Sets OpenMP's and the matrix library's thread number.
 int ConfigureThreads(int requested, int ranks_on_node);
 
 std::string CpuName();         // "AMD EPYC 9004" as /proc/cpuinfo has it, "unknown CPU" elsewhere

@@ -12,14 +12,14 @@
 namespace trireme::driver {
 
 struct CommandLine {
-  std::string deck;                    // -i
-  std::string resume;                  // -r: a run folder or a checkpoint
-  bool resolve_only = false;           // -n
-  bool validate_only = false;          // -v
-  bool help = false;                   // --help
-  bool version = false;                // --version
+  std::string deck;                      // -i
+  std::string resume;                    // -r: a run folder or a checkpoint
+  bool resolve_only = false;             // -n
+  bool validate_only = false;            // -v
+  bool help = false;                     // --help
+  bool version = false;                  // --version
   std::optional<std::string> help_deck;  // --help-deck [section]
-  std::vector<std::string> overrides;  // section.key=value
+  std::vector<std::string> overrides;    // section.key=value
 };
 
 // Throws InputError for an option that does not exist or lacks its value, naming the nearest.
@@ -27,8 +27,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
 input::Schema DeclareAll();  // every module's keys
 
-// --help, --help-deck, --version and -n: prints the answer and returns its exit code; nothing where the
-// command line asks for a task. Starts no MPI. A bad deck under -n goes to standard error.
+// --help, --help-deck, --version and -n: prints the answer and returns its exit code; nothing where
+// the command line asks for a task. Starts no MPI. A bad deck under -n goes to standard error.
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema);
 
 }  // namespace trireme::driver

@@ -21,7 +21,7 @@ void DeclareJob(input::Schema& schema);  // [job], [run], [generate]
 struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
-  input::Deck deck;             // resolved as far as the task needs
+  input::Deck deck;  // resolved as far as the task needs
   device::Stream stream;
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t seed = 1;
@@ -29,13 +29,15 @@ struct Job {
   const comm::Communicator& World() const { return runtime->World(); }
 };
 
-// Collective. World rank 0 reads the deck's file, all parse the same text. AgreedError (exit code 2).
+// Collective. World rank 0 reads the deck's file, all parse the same text. AgreedError (exit code
+// 2).
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema);
 
 // Collective. The deck's token file, staged as it says.
 data::TokenFile OpenTokens(const Job& job);
 
-// Sequences of the split that [data] asks for: sequence_length, stride (0 became the length), batch.
+// Sequences of the split that [data] asks for: sequence_length, stride (0 became the length),
+// batch.
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };

@@ -1,4 +1,5 @@
-// SIGUSR1, SIGTERM and SIGINT ask a run to stop: finish the step, write a checkpoint, exit with code 3.
+// SIGUSR1, SIGTERM and SIGINT ask a run to stop: finish the step, write a checkpoint, exit with
+// code 3.
 #ifndef TRIREME_DRIVER_SIGNALS_HPP_
 #define TRIREME_DRIVER_SIGNALS_HPP_
 
@@ -11,8 +12,8 @@ class StopSignals {
   ~StopSignals();
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
-  bool Received() const;       // on this rank
-  static const char* Name();   // of the last one received: "SIGUSR1"
+  bool Received() const;      // on this rank
+  static const char* Name();  // of the last one received: "SIGUSR1"
 };
 
 }  // namespace trireme::driver

@@ -19,26 +19,27 @@ ExitCode RunGenerate(Job& job);
 ExitCode RunTraining(Job& job);
 
 struct Evaluation {
-  double loss = 0;           // nats a token, mean over every target of the split
+  double loss = 0;  // nats a token, mean over every target of the split
   std::int64_t targets = 0;
   double seconds = 0;
 };
-// Collective over the data group. Windows of the split follow each other without overlap and are spread
-// over the ranks; every target counts once, whatever the number of ranks.
+// Collective over the data group. Windows of the split follow each other without overlap and are
+// spread over the ranks; every target counts once, whatever the number of ranks.
 Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
                     const data::TokenFile& tokens, data::Split split);
 
 struct GenerateOptions {
   std::int64_t tokens = 0;
-  double temperature = 1;    // 0: greedy
-  std::int64_t top_k = 0;    // 0: all
-  double top_p = 1;          // nucleus (Holtzman et al. 2020)
+  double temperature = 1;  // 0: greedy
+  std::int64_t top_k = 0;  // 0: all
+  double top_p = 1;        // nucleus (Holtzman et al. 2020)
   std::uint32_t seed = 1;
 };
 // Continues `prompt` (never empty) token by token; serial. Returns the new tokens only.
 std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options);
-// The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in (0, 1].
+// The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in
+// (0, 1].
 std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& options,
                     double uniform);
 

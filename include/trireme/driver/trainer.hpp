@@ -1,4 +1,4 @@
-// Training: the driver owns the loop. A step is a list of named tasks.
+// Training: the driver owns the loop: steps, validations, checkpoints, reports.
 #ifndef TRIREME_DRIVER_TRAINER_HPP_
 #define TRIREME_DRIVER_TRAINER_HPP_
 
@@ -12,6 +12,7 @@
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/job.hpp"
 #include "trireme/driver/signals.hpp"
+#include "trireme/driver/training_step.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/optimizer/optimizer.hpp"
 #include "trireme/optimizer/schedule.hpp"
@@ -24,7 +25,7 @@ class Trainer {
   // All arguments must outlive the trainer.
   Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile& tokens,
           const DataShape& shape, model::Model& model, optimizer::Optimizer& optimizer,
-          const optimizer::Schedule& schedule, const optimizer::Options& optimizer_options);
+          const optimizer::Schedule& schedule);
 
   void Initialize();   // collective: run folder, checkpoint to start from, monitor, banner
   ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
@@ -33,13 +34,8 @@ class Trainer {
   void Validate();
 
  private:
-  // The tasks of a step, in order.
-  void LoadBatch();           // data
-  void ComputeGradients();    // forward and backward; all-reduces start with the last micro-batch
-  void SumGradients();        // exposed communication
-  void AgreeOnStep();         // loss, stop requests, values that are not finite
-  void UpdateWeights();       // clip and AdamW
-  void Report();
+  Requests MyRequests() const;  // signals and clocks of this rank
+  void Report(const StepResult& result);
 
   void Resume(const std::string& checkpoint, const nlohmann::json& run);
   void LoadWeights(const std::string& checkpoint);
@@ -60,31 +56,24 @@ class Trainer {
   model::Model& model_;
   optimizer::Optimizer& optimizer_;
   optimizer::Schedule schedule_;
-  optimizer::Options optimizer_options_;
   data::Sampler sampler_;
   parallel::GradientBuckets buckets_;
+  TrainingStep training_step_;
   std::unique_ptr<monitor::Monitor> monitor_;
   StopSignals signals_;
 
-  std::string folder_;                 // of the run
-  std::int64_t step_ = 0;              // steps completed
-  std::int64_t saved_step_ = -1;       // of the last checkpoint
+  std::string folder_;                                          // of the run
+  std::int64_t step_ = 0;                                       // steps completed
+  std::int64_t saved_step_ = -1;                                // of the last checkpoint
   double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats a token
   bool best_is_new_ = false;
-  bool stop_ = false;                  // agreed: a signal or the walltime
+  bool stop_ = false;  // agreed: a signal or the walltime
   std::string stop_reason_;
-  bool checkpoint_now_ = false;        // agreed: checkpoint.every_minutes has passed
+  bool checkpoint_now_ = false;                       // agreed: checkpoint.every_minutes has passed
+  double last_loss_ = 0;                              // of the last step, nats a token
   double start_time_ = 0, last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
-  double checkpoint_seconds_ = 0;      // in all
-  double roof_flops_ = 0;              // a rank, measured at start
-
-  // The step in progress.
-  std::vector<data::MicroBatch> batches_;  // reused
-  std::size_t batch_count_ = 0;
-  std::int64_t step_targets_ = 0;      // global valid targets
-  double local_loss_ = 0;              // sum, nats
-  monitor::Record record_;
-  double step_start_ = 0;
+  double checkpoint_seconds_ = 0;                     // in all
+  double roof_flops_ = 0;                             // a rank, measured at start
 };
 
 }  // namespace trireme::driver

@@ -20,10 +20,10 @@ struct AttentionShape {
 // panels of 64 queries.
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
 
-// out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries, keys,
-// values; out: [rows, heads * head_dim], overwritten; lse: [rows, heads], log-sum-exp of the scaled
-// scores, saved for the backward pass; scratch: [1, AttentionScratch()]. Dropout's features are key
-// positions, its rows query positions, its site the head (dropout.site is not read).
+// out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries,
+// keys, values; out: [rows, heads * head_dim], overwritten; lse: [rows, heads], log-sum-exp of the
+// scaled scores, saved for the backward pass; scratch: [1, AttentionScratch()]. Dropout's features
+// are key positions, its rows query positions, its site the head (dropout.site is not read).
 void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
                       const tensor::Matrix& lse, const tensor::Matrix& scratch);
@@ -34,9 +34,9 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const tensor::Matrix& dout, const tensor::Matrix& lse,
                        const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
 
-// Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2) of
-// each head by angle t theta^(-2 i / head_dim), t the position in the sequence. table: [>= length,
-// head_dim] = cosines then sines. `inverse` rotates back: the gradient.
+// Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
+// of each head by angle t theta^(-2 i / head_dim), t the position in the sequence. table: [>=
+// length, head_dim] = cosines then sines. `inverse` rotates back: the gradient.
 void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
           bool inverse, const tensor::Matrix& qkv);
 void RopeTable(double theta, const tensor::Matrix& table);

@@ -19,9 +19,9 @@ struct Dropout {
   std::uint32_t seed = 0;
   Purpose purpose = Purpose::kResidualDropout;
   std::uint32_t layer = 0;
-  std::uint32_t site = 0;                     // which of a layer's places, or the head
-  const std::uint64_t* ordinals = nullptr;    // [sequences], global sample numbers
-  std::int64_t length = 1;                    // positions a sequence
+  std::uint32_t site = 0;                   // which of a layer's places, or the head
+  const std::uint64_t* ordinals = nullptr;  // [sequences], global sample numbers
+  std::int64_t length = 1;                  // positions a sequence
 
   bool Active() const { return Threshold() > 0; }
   std::uint32_t Threshold() const { return static_cast<std::uint32_t>(probability * 65536 + 0.5); }

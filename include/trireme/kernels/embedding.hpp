@@ -20,7 +20,8 @@ void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
                        const Dropout& dropout, const tensor::Matrix& dout,
                        const tensor::Matrix& dweight, const tensor::Matrix& dpositions);
 
-// The fixed table of Vaswani et al. 2017, section 3.5: [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos.
+// The fixed table of Vaswani et al. 2017, section 3.5: [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1]
+// = cos.
 void SinusoidalPositions(const tensor::Matrix& table);
 
 }  // namespace trireme::kernels

@@ -9,8 +9,8 @@ namespace trireme::kernels {
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0). y overwritten; bias may be
-// Empty(). x, y: [rows, dim]; weight, bias: [1, dim]; statistics: [rows, 2] = mean, rstd.
+// y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0). y overwritten; bias
+// may be Empty(). x, y: [rows, dim]; weight, bias: [1, dim]; statistics: [rows, 2] = mean, rstd.
 void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
                  const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
                  const tensor::Matrix& y, const tensor::Matrix& statistics);
@@ -18,8 +18,7 @@ void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matr
 // dx = gradient through the norm, or dx += where `accumulate` (dx may be dy where it does not).
 void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
                        const tensor::Matrix& x, const tensor::Matrix& weight,
-                       const tensor::Matrix& statistics, const tensor::Matrix& dx,
-                       bool accumulate);
+                       const tensor::Matrix& statistics, const tensor::Matrix& dx, bool accumulate);
 
 // dweight += , dbias += (Empty(): none); the same bits for any number of threads.
 // scratch: [kReductionBlocks, 2 * dim].
@@ -28,7 +27,8 @@ void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
                         const tensor::Matrix& dweight, const tensor::Matrix& dbias,
                         const tensor::Matrix& scratch);
 
-// Sums over rows are cut into this many blocks of rows, added up in order: fixed, not a thread count.
+// Sums over rows are cut into this many blocks of rows, added up in order: fixed, not a thread
+// count.
 inline constexpr int kReductionBlocks = 16;
 
 // sums += sum over rows of x. x: [rows, columns], sums: [1, columns], scratch: [kReductionBlocks,

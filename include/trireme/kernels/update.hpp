@@ -28,10 +28,9 @@ void GradientDescent(const device::Stream& stream, Dtype dtype, std::int64_t cou
                      const UpdateScalars* scalars, double decay, const void* gradients,
                      void* values);
 
-// Sum of squares in fp64, in fixed blocks added up in order: the same bits for any number of threads.
-// A value that is not finite makes the sum not finite.
-double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                 const void* values);
+// Sum of squares in fp64, in fixed blocks added up in order: the same bits for any number of
+// threads. A value that is not finite makes the sum not finite.
+double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* values);
 
 }  // namespace trireme::kernels
 

@@ -1,6 +1,6 @@
-// The layers of a Transformer. Each has Forward, and its backward pass in two calls: BackwardInput, on
-// which the layer before waits, and BackwardWeight, which may run later. What they share stands in an
-// explicit struct: Saved, filled by Forward, and Saved's d-members, filled by BackwardInput.
+// The layers of a Transformer. Each has Forward, and its backward pass in two calls: BackwardInput,
+// on which the layer before waits, and BackwardWeight, which may run later. What they share stands
+// in an explicit struct: Saved, filled by Forward, and Saved's d-members, filled by BackwardInput.
 // Rows are tokens, sequence-major: x: [tokens, dim].
 #ifndef TRIREME_MODEL_LAYERS_HPP_
 #define TRIREME_MODEL_LAYERS_HPP_
@@ -39,12 +39,12 @@ class NormLayer {
  private:
   kernels::NormKind kind_;
   double epsilon_;
-  ParameterId weight_;                              // [dim]
-  ParameterId bias_ = tensor::kNoParameter;         // [dim]
+  ParameterId weight_;                       // [dim]
+  ParameterId bias_ = tensor::kNoParameter;  // [dim]
 };
 
-// Causal self-attention with grouped queries: y = softmax(q k^T / sqrt(d)) v W_o, without the output's
-// bias, which the residual addition takes along.
+// Causal self-attention with grouped queries: y = softmax(q k^T / sqrt(d)) v W_o, without the
+// output's bias, which the residual addition takes along.
 class AttentionLayer {
  public:
   struct Saved {
@@ -75,10 +75,10 @@ class AttentionLayer {
 
   Options options_;
   std::uint32_t layer_;
-  ParameterId qkv_weight_;                              // query, key, value: adjacent
+  ParameterId qkv_weight_;  // query, key, value: adjacent
   ParameterId qkv_bias_ = tensor::kNoParameter;
-  ParameterId output_weight_;                           // [heads head_dim, dim], input-major
-  ParameterId output_bias_ = tensor::kNoParameter;      // [dim]
+  ParameterId output_weight_;                       // [heads head_dim, dim], input-major
+  ParameterId output_bias_ = tensor::kNoParameter;  // [dim]
 };
 
 // Feed-forward layer: y = dropout(act(x W_up^T + b)) W_down, without the output's bias.
@@ -109,10 +109,10 @@ class FfnLayer {
 
   Options options_;
   std::uint32_t layer_;
-  ParameterId up_weight_;                            // gate (SwiGLU) and up: adjacent
+  ParameterId up_weight_;  // gate (SwiGLU) and up: adjacent
   ParameterId up_bias_ = tensor::kNoParameter;
-  ParameterId down_weight_;                          // [ffn, dim], input-major
-  ParameterId down_bias_ = tensor::kNoParameter;     // [dim]
+  ParameterId down_weight_;                       // [ffn, dim], input-major
+  ParameterId down_bias_ = tensor::kNoParameter;  // [dim]
 };
 
 // Attention and feed-forward with residuals and norms, before (pre) or behind (post) each.
@@ -122,16 +122,16 @@ class Block {
     NormLayer::Saved attention_norm, ffn_norm;
     AttentionLayer::Saved attention;
     FfnLayer::Saved ffn;
-    Matrix x;           // [tokens, dim], the caller's: the block's input
-    Matrix normed;      // pre: norm(x), the attention's input
-    Matrix middle;      // residual stream between the two (post: after its norm)
-    Matrix ffn_normed;  // pre: norm(middle), the ffn's input
-    Matrix sum;         // post: x + attention, before its norm
-    Matrix ffn_sum;     // post: middle + ffn, before its norm
-    Matrix dbranch, dffn_branch;    // gradients of the two branches, after dropout
-    Matrix dmiddle;                 // gradient of middle
-    Matrix dnormed, dffn_normed;    // pre: gradients of the norms' outputs
-    Matrix dsum, dffn_sum;          // post: gradients of the norms' inputs
+    Matrix x;                     // [tokens, dim], the caller's: the block's input
+    Matrix normed;                // pre: norm(x), the attention's input
+    Matrix middle;                // residual stream between the two (post: after its norm)
+    Matrix ffn_normed;            // pre: norm(middle), the ffn's input
+    Matrix sum;                   // post: x + attention, before its norm
+    Matrix ffn_sum;               // post: middle + ffn, before its norm
+    Matrix dbranch, dffn_branch;  // gradients of the two branches, after dropout
+    Matrix dmiddle;               // gradient of middle
+    Matrix dnormed, dffn_normed;  // pre: gradients of the norms' outputs
+    Matrix dsum, dffn_sum;        // post: gradients of the norms' inputs
   };
   Block(const Options& options, tensor::Registry& registry, std::uint32_t layer);
 
@@ -176,13 +176,13 @@ class EmbeddingLayer {
   kernels::Dropout MakeDropout(const Pass& pass) const;
   double scale_;
   double dropout_;
-  ParameterId weight_;                              // [vocabulary, dim]
-  ParameterId positions_ = tensor::kNoParameter;    // [max_positions, dim]
+  ParameterId weight_;                            // [vocabulary, dim]
+  ParameterId positions_ = tensor::kNoParameter;  // [max_positions, dim]
 };
 
-// The vocabulary head with its loss, fused: logits exist for kTileTokens tokens at a time, and while a
-// tile is there its gradient goes into dx and, where wanted, into the weight's gradient: three
-// products a tile instead of four or five.
+// The vocabulary head with its loss, fused: logits exist for kTileTokens tokens at a time, and
+// while a tile is there its gradient goes into dx and, where wanted, into the weight's gradient:
+// three products a tile instead of four or five.
 class HeadLayer {
  public:
   struct Saved {

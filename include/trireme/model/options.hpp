@@ -16,41 +16,41 @@ enum class Position { kSinusoidal, kLearned, kRope };
 enum class Init { kNormal, kGpt2, kXavier };
 
 struct Options {
-  std::string preset;                // "none" or the preset's name
-  std::int64_t vocabulary = 0;       // from the token file
-  std::int64_t dim = 128;            // width of the residual stream
-  std::int64_t heads = 4;            // query heads
-  std::int64_t kv_heads = 4;         // key and value heads; divides heads
+  std::string preset;           // "none" or the preset's name
+  std::int64_t vocabulary = 0;  // from the token file
+  std::int64_t dim = 128;       // width of the residual stream
+  std::int64_t heads = 4;       // query heads
+  std::int64_t kv_heads = 4;    // key and value heads; divides heads
   std::int64_t head_dim = 32;
   std::int64_t layers = 2;
-  std::int64_t ffn = 512;            // hidden width of the feed-forward layer
-  std::int64_t max_positions = 1024; // longest sequence (learned and sinusoidal tables)
+  std::int64_t ffn = 512;             // hidden width of the feed-forward layer
+  std::int64_t max_positions = 1024;  // longest sequence (learned and sinusoidal tables)
   double rope_theta = 10000;
   double norm_epsilon = 1e-5;
   Norm norm = Norm::kLayerNorm;
   NormPosition norm_position = NormPosition::kPre;
   Activation activation = Activation::kGelu;
   Position position = Position::kLearned;
-  bool bias = true;                  // of linear layers and LayerNorm; the head never has one
-  bool tie_embeddings = true;        // head.weight is embedding.token.weight
-  bool scale_embedding = false;      // embedding times sqrt(dim)
-  double dropout = 0;                // embedding and residual branches
-  double attention_dropout = 0;      // attention weights
-  double ffn_dropout = 0;            // hidden activations of the feed-forward layer
+  bool bias = true;              // of linear layers and LayerNorm; the head never has one
+  bool tie_embeddings = true;    // head.weight is embedding.token.weight
+  bool scale_embedding = false;  // embedding times sqrt(dim)
+  double dropout = 0;            // embedding and residual branches
+  double attention_dropout = 0;  // attention weights
+  double ffn_dropout = 0;        // hidden activations of the feed-forward layer
   Init init = Init::kNormal;
-  double init_deviation = 0.02;      // standard deviation of kNormal and kGpt2
+  double init_deviation = 0.02;  // standard deviation of kNormal and kGpt2
 };
 
 void DeclareModel(input::Schema& schema);  // [model]
 
-// Applies the preset (explicit keys beat it), checks divisibility, reads all keys. `vocabulary` comes
-// from the token file. Throws InputError with the deck's line.
+// Applies the preset (explicit keys beat it), checks divisibility, reads all keys. `vocabulary`
+// comes from the token file. Throws InputError with the deck's line.
 Options ReadModel(input::Deck& deck, std::int64_t vocabulary);
 
 // Number of parameters, tied ones counted once.
 std::int64_t ParameterCount(const Options& options);
-// Floating-point operations of a forward and backward pass, a token (products only, causal attention
-// counted at its mean length): 6 x matrix parameters + attention.
+// Floating-point operations of a forward and backward pass, a token (products only, causal
+// attention counted at its mean length): 6 x matrix parameters + attention.
 double FlopsPerToken(const Options& options, std::int64_t sequence_length);
 
 }  // namespace trireme::model

@@ -1,5 +1,5 @@
-// What every layer needs to know about the pass it takes part in: where to run, which parameters, whose
-// memory, which samples. And the scratch that all layers share.
+// What every layer needs to know about the pass it takes part in: where to run, which parameters,
+// whose memory, which samples. And the scratch that all layers share.
 #ifndef TRIREME_MODEL_PASS_HPP_
 #define TRIREME_MODEL_PASS_HPP_
 
@@ -17,9 +17,9 @@ namespace trireme::model {
 
 // Scratch shared by all layers; nothing in it outlives one call of a kernel.
 struct Workspace {
-  tensor::Matrix attention;    // panels of scores, one pair a thread
-  tensor::Matrix reduction;    // partial sums over blocks of rows
-  tensor::Matrix tile;         // [kTileTokens, vocabulary] logits, then their gradient
+  tensor::Matrix attention;  // panels of scores, one pair a thread
+  tensor::Matrix reduction;  // partial sums over blocks of rows
+  tensor::Matrix tile;       // [kTileTokens, vocabulary] logits, then their gradient
 };
 
 struct Pass {
@@ -31,8 +31,8 @@ struct Pass {
   std::int64_t sequences = 0;               // B of this micro-batch
   std::int64_t length = 0;                  // T
   std::uint32_t seed = 0;
-  bool training = false;                    // dropout acts
-  bool causal = true;                       // false in tests only: a model that sees its targets
+  bool training = false;  // dropout acts
+  bool causal = true;     // false in tests only: a model that sees its targets
 
   std::int64_t Tokens() const { return sequences * length; }
   Dtype Type() const { return registry->Type(); }
@@ -47,8 +47,13 @@ struct Pass {
   }
   kernels::Dropout MakeDropout(double probability, Purpose purpose, std::uint32_t layer,
                                std::uint32_t site = 0) const {
-    return {training ? probability : 0.0, seed, purpose, layer, site,
-            batch == nullptr ? nullptr : batch->ordinals.data(), length};
+    return {training ? probability : 0.0,
+            seed,
+            purpose,
+            layer,
+            site,
+            batch == nullptr ? nullptr : batch->ordinals.data(),
+            length};
   }
 };
 

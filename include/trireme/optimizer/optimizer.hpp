@@ -1,4 +1,5 @@
-// AdamW and SGD over the registry's flat storage, global-norm clipping, and the learning-rate schedule.
+// AdamW and SGD over the registry's flat storage, global-norm clipping, and the learning-rate
+// schedule.
 #ifndef TRIREME_OPTIMIZER_OPTIMIZER_HPP_
 #define TRIREME_OPTIMIZER_OPTIMIZER_HPP_
 
@@ -19,8 +20,8 @@ struct Options {
   Kind kind = Kind::kAdamW;
   double learning_rate = 1e-3;  // peak of the schedule
   double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0.1;    // on matrices; none on norms and biases
-  double clip_norm = 1;         // 0: never
+  double weight_decay = 0.1;  // on matrices; none on norms and biases
+  double clip_norm = 1;       // 0: never
   double label_smoothing = 0;
 };
 Options ReadOptimizer(const input::Deck& deck);
@@ -35,7 +36,8 @@ class Optimizer {
   // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1.
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count);
 
-  // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has none.
+  // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has
+  // none.
   std::vector<tensor::StateBlock> Blocks(int replica, int replicas) const;
   std::int64_t Bytes() const;  // of the moments
 

@@ -13,19 +13,19 @@ void DeclareSchedule(input::Schema& schema);  // [schedule]
 enum class Decay { kConstant, kCosine, kLinear, kWsd };
 
 struct Schedule {
-  std::int64_t steps = 0;         // of the whole run
-  std::int64_t stop_at = 0;       // 0: at `steps`
+  std::int64_t steps = 0;    // of the whole run
+  std::int64_t stop_at = 0;  // 0: at `steps`
   std::int64_t warmup_steps = 0;
   Decay decay = Decay::kCosine;
   double peak = 1e-3;
-  double decay_fraction = 0.2;    // wsd: share of the steps in the final, linear decay
-  double final_fraction = 0.1;    // of the peak, at the last step
-  double walltime_minutes = 0;    // 0: none
+  double decay_fraction = 0.2;  // wsd: share of the steps in the final, linear decay
+  double final_fraction = 0.1;  // of the peak, at the last step
+  double walltime_minutes = 0;  // 0: none
 
   // Step where this invocation ends.
   std::int64_t Last() const { return stop_at > 0 && stop_at < steps ? stop_at : steps; }
-  // Rate of step s = 1 .. steps: peak s / warmup_steps up to the warm-up's end, then the decay, which
-  // reaches final_fraction * peak at s = steps.
+  // Rate of step s = 1 .. steps: peak s / warmup_steps up to the warm-up's end, then the decay,
+  // which reaches final_fraction * peak at s = steps.
   double Rate(std::int64_t step) const;
 };
 

@@ -1,5 +1,6 @@
-// Data parallelism: gradients are summed over the data group in buckets, whose non-blocking all-reduces
-// start while the backward pass still works on earlier layers (Li et al. 2020, "PyTorch Distributed").
+// Data parallelism: gradients are summed over the data group in buckets, whose non-blocking
+// all-reduces start while the backward pass still works on earlier layers (Li et al. 2020, "PyTorch
+// Distributed").
 #ifndef TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
 #define TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
 
@@ -19,18 +20,20 @@ void DeclareBuckets(input::Schema& schema);  // grid.bucket_mib
 class GradientBuckets {
  public:
   // Cuts the flat gradient storage, from its end, at parameter boundaries into buckets of at least
-  // `bucket_bytes` (the first parameters' bucket may be smaller). `data` and `registry` must outlive it.
+  // `bucket_bytes` (the first parameters' bucket may be smaller). `data` and `registry` must
+  // outlive it.
   GradientBuckets(const comm::Communicator& data, const tensor::Registry& registry,
                   const device::Stream& stream, std::int64_t bucket_bytes);
 
   void Begin();  // a new step: nothing is ready
-  // The gradients at flat offsets >= begin are final on this rank: starts the all-reduces of the buckets
-  // that are now whole, and gives running ones a chance to progress.
+  // The gradients at flat offsets >= begin are final on this rank: starts the all-reduces of the
+  // buckets that are now whole, and gives running ones a chance to progress.
   void Ready(std::int64_t begin);
   // Returns when every bucket is summed. All must have been ready.
   void Wait();
 
-  // Name of the first parameter whose local gradient was not finite in this step; empty when all were.
+  // Name of the first parameter whose local gradient was not finite in this step; empty when all
+  // were.
   const std::string& NotFinite() const { return not_finite_; }
   double SecondsWaited() const { return seconds_waited_; }  // in Wait(), this step: exposed
   std::int64_t BytesSummed() const;                         // a step, a rank

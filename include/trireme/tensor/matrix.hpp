@@ -29,15 +29,14 @@ struct Matrix {
     return {Offset(begin), dtype, rows, count, stride};
   }
   void* Offset(std::int64_t elements) const {
-    return data == nullptr ? nullptr
-                           : static_cast<char*>(data) +
-                                 elements * static_cast<std::int64_t>(SizeOf(dtype));
+    return data == nullptr
+               ? nullptr
+               : static_cast<char*>(data) + elements * static_cast<std::int64_t>(SizeOf(dtype));
   }
 };
 
 // An uninitialised [rows, columns] matrix of the arena, stride = columns.
-inline Matrix Allocate(device::Arena& arena, Dtype dtype, std::int64_t rows,
-                       std::int64_t columns) {
+inline Matrix Allocate(device::Arena& arena, Dtype dtype, std::int64_t rows, std::int64_t columns) {
   void* data = arena.Allocate(rows * columns * static_cast<std::int64_t>(SizeOf(dtype)));
   return {data, dtype, rows, columns, columns};
 }

@@ -22,14 +22,14 @@ struct Initialiser {
 };
 
 struct Parameter {
-  std::string name;             // global name, e.g. "blocks.3.attention.query.weight"
-  Shape shape;                  // global shape, row-major, axis 0 is the one that layouts slice
+  std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
+  Shape shape;       // global shape, row-major, axis 0 is the one that layouts slice
   Initialiser initialiser;
-  bool decay = false;           // takes weight decay (matrices do; norms and biases do not)
-  bool adjacent = false;        // stored right behind its predecessor, so that both are one matrix
-  std::int64_t begin = 0;       // this rank's elements [begin, end) of the flattened global tensor
+  bool decay = false;      // takes weight decay (matrices do; norms and biases do not)
+  bool adjacent = false;   // stored right behind its predecessor, so that both are one matrix
+  std::int64_t begin = 0;  // this rank's elements [begin, end) of the flattened global tensor
   std::int64_t end = 0;
-  std::int64_t offset = 0;      // of element `begin` in the flat storage (set by Add)
+  std::int64_t offset = 0;  // of element `begin` in the flat storage (set by Add)
 };
 
 using ParameterId = int;
@@ -44,8 +44,8 @@ class Registry {
   // Every element from its global coordinates (rule 2): the same weights in every layout.
   void Initialise(std::uint32_t seed);
 
-  // A parameter as a matrix: axis 0 (the local part) are rows, the other axes columns; a vector is one
-  // row. With `count` > 1, the matrix of that many adjacent parameters, rows added up.
+  // A parameter as a matrix: axis 0 (the local part) are rows, the other axes columns; a vector is
+  // one row. With `count` > 1, the matrix of that many adjacent parameters, rows added up.
   Matrix Value(ParameterId id, int count = 1) const { return View(values_.get(), id, count); }
   Matrix Gradient(ParameterId id, int count = 1) const { return View(gradients_.get(), id, count); }
 

@@ -1,5 +1,5 @@
-// attention: tiles of kTile queries against all keys up to the last of them; scores live in a thread's
-// panel only. Forward overwrites out and lse; backward overwrites dqkv.
+// attention: tiles of kTile queries against all keys up to the last of them; scores live in a
+// thread's panel only. Forward overwrites out and lse; backward overwrites dqkv.
 #include "trireme/kernels/attention.hpp"
 
 #include <omp.h>
@@ -18,7 +18,8 @@ namespace {
 
 using tensor::Matrix;
 
-constexpr std::int64_t kTile = 64;  // queries a panel: 64 x 1024 fp32 scores are 256 KiB, half an L2
+constexpr std::int64_t kTile =
+    64;  // queries a panel: 64 x 1024 fp32 scores are 256 KiB, half an L2
 
 const device::Stream kSerial{device::Kind::kCpu, 1};
 
@@ -59,8 +60,8 @@ Dropout HeadDropout(const Dropout& dropout, const AttentionShape& shape, std::in
 
 template <typename T>
 void ForwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout,
-                 const Matrix& out, const Matrix& lse, const Matrix& scratch,
-                 std::int64_t sequence, std::int64_t head) {
+                 const Matrix& out, const Matrix& lse, const Matrix& scratch, std::int64_t sequence,
+                 std::int64_t head) {
   const HeadView view = ViewOf(shape, qkv, sequence, head);
   const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   RowMask mask(HeadDropout(dropout, shape, head), shape.length);
@@ -122,9 +123,9 @@ void BackwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout&
       const std::int64_t position = begin + i, visible = Visible(shape, position);
       const std::int64_t at = sequence * shape.length + position;
       rows::ExpSum(p_row, visible, scale, lse.As<T>()[at * lse.stride + head]);
-      const T inner = static_cast<T>(rows::Dot(tile_dout.As<T>() + i * tile_dout.stride,
-                                               head_out.As<T>() + position * head_out.stride,
-                                               shape.head_dim));
+      const T inner =
+          static_cast<T>(rows::Dot(tile_dout.As<T>() + i * tile_dout.stride,
+                                   head_out.As<T>() + position * head_out.stride, shape.head_dim));
       if (mask.Active()) mask.Apply(dropout.ordinals[sequence], position, d_row, d_row, visible);
 #pragma omp simd
       for (std::int64_t j = 0; j < visible; ++j) {
@@ -138,8 +139,8 @@ void BackwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout&
                    gradient.value.Rows(0, keys), true);
     MatrixMultiply(kSerial, Form::kPlain, ds, Form::kPlain, view.key.Rows(0, keys),
                    gradient.query.Rows(begin, count), false);
-    MatrixMultiply(kSerial, Form::kTransposed, ds, Form::kPlain, query,
-                   gradient.key.Rows(0, keys), true);
+    MatrixMultiply(kSerial, Form::kTransposed, ds, Form::kPlain, query, gradient.key.Rows(0, keys),
+                   true);
   }
 }
 

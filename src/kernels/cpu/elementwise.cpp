@@ -1,5 +1,5 @@
-// elementwise: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite out (and keep
-// the bias in pre); ActivationBackward overwrites dpre.
+// elementwise: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite out (and
+// keep the bias in pre); ActivationBackward overwrites dpre.
 #include "trireme/kernels/elementwise.hpp"
 
 #include <cstring>

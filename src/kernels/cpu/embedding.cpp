@@ -22,8 +22,7 @@ void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens,
 #pragma omp for schedule(static)
       for (std::int64_t row = 0; row < out.rows; ++row) {
         T* to = out.As<T>() + row * out.stride;
-        rows::Affine(weight.As<T>() + tokens[row] * weight.stride, T(scale), T(0), to,
-                     out.columns);
+        rows::Affine(weight.As<T>() + tokens[row] * weight.stride, T(scale), T(0), to, out.columns);
         if (!positions.Empty()) {
           rows::Axpy(T(1), positions.As<T>() + row % dropout.length * positions.stride, to,
                      out.columns);
@@ -69,8 +68,7 @@ void SinusoidalPositions(const tensor::Matrix& table) {
     using T = decltype(zero);
     for (std::int64_t t = 0; t < table.rows; ++t) {
       for (std::int64_t i = 0; i < table.columns; ++i) {
-        const double exponent =
-            static_cast<double>(i - i % 2) / static_cast<double>(table.columns);
+        const double exponent = static_cast<double>(i - i % 2) / static_cast<double>(table.columns);
         const double angle = static_cast<double>(t) / std::pow(10000.0, exponent);
         table.As<T>()[t * table.stride + i] =
             static_cast<T>(i % 2 == 0 ? std::sin(angle) : std::cos(angle));

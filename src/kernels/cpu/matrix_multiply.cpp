@@ -1,5 +1,5 @@
-// matrix_multiply: oneDNN in fp32; it has no fp64 product, where Eigen's takes its place. Both run on the
-// calling thread alone inside a parallel region.
+// matrix_multiply: oneDNN in fp32; it has no fp64 product, where Eigen's takes its place. Both run
+// on the calling thread alone inside a parallel region.
 #include "trireme/kernels/matrix_multiply.hpp"
 
 #include <dnnl.h>

@@ -1,5 +1,5 @@
-// matrix_multiply on OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. The OpenMP build of the library runs
-// on the calling thread alone inside a parallel region.
+// matrix_multiply on OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. The OpenMP build of the library
+// runs on the calling thread alone inside a parallel region.
 #include <cblas.h>
 
 #include <string>

@@ -1,5 +1,5 @@
-// norm: forward overwrites y and statistics; backward-input overwrites or accumulates dx; backward-weight
-// accumulates, in kReductionBlocks blocks of rows whatever the number of threads.
+// norm: forward overwrites y and statistics; backward-input overwrites or accumulates dx;
+// backward-weight accumulates, in kReductionBlocks blocks of rows whatever the number of threads.
 #include "trireme/kernels/norm.hpp"
 
 #include <algorithm>
@@ -33,8 +33,8 @@ void Normalize(const double* x, double mean, double rstd, const double* weight, 
   NormalizeOf(x, mean, rstd, weight, bias, y, n);
 }
 
-// With g = dy * weight and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm has
-// no mean(g).
+// With g = dy * weight and h = (x - mean) * rstd: dx = rstd (g - mean(g) - h mean(g h)); RMSNorm
+// has no mean(g).
 template <typename T>
 [[gnu::always_inline]] inline void NormGradientOf(const T* dy, const T* x, const T* weight, T mean,
                                                   T rstd, bool centred, bool accumulate, T* dx,
@@ -67,15 +67,15 @@ TRIREME_CLONES void NormGradient(const float* dy, const float* x, const float* w
                                  std::int64_t n) {
   NormGradientOf(dy, x, weight, mean, rstd, centred, accumulate, dx, n);
 }
-void NormGradient(const double* dy, const double* x, const double* weight, double mean,
-                  double rstd, bool centred, bool accumulate, double* dx, std::int64_t n) {
+void NormGradient(const double* dy, const double* x, const double* weight, double mean, double rstd,
+                  bool centred, bool accumulate, double* dx, std::int64_t n) {
   NormGradientOf(dy, x, weight, mean, rstd, centred, accumulate, dx, n);
 }
 
 // dweight += dy * h, dbias += dy.
 template <typename T>
-[[gnu::always_inline]] inline void WeightTermOf(const T* dy, const T* x, T mean, T rstd,
-                                                T* dweight, T* dbias, std::int64_t n) {
+[[gnu::always_inline]] inline void WeightTermOf(const T* dy, const T* x, T mean, T rstd, T* dweight,
+                                                T* dbias, std::int64_t n) {
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     dweight[i] += dy[i] * (x[i] - mean) * rstd;
@@ -153,8 +153,8 @@ void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
-    const int blocks = ReduceRows<T>(
-        stream, x.rows, 2 * n, scratch, [&](std::int64_t row, T* partial) {
+    const int blocks =
+        ReduceRows<T>(stream, x.rows, 2 * n, scratch, [&](std::int64_t row, T* partial) {
           WeightTerm(dy.As<T>() + row * dy.stride, x.As<T>() + row * x.stride,
                      statistics.As<T>()[2 * row], statistics.As<T>()[2 * row + 1], partial,
                      partial + n, n);
@@ -172,10 +172,9 @@ void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tens
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
-    const int blocks =
-        ReduceRows<T>(stream, x.rows, n, scratch, [&](std::int64_t row, T* partial) {
-          rows::Axpy(T(1), x.As<T>() + row * x.stride, partial, n);
-        });
+    const int blocks = ReduceRows<T>(stream, x.rows, n, scratch, [&](std::int64_t row, T* partial) {
+      rows::Axpy(T(1), x.As<T>() + row * x.stride, partial, n);
+    });
     for (int block = 0; block < blocks; ++block) {
       rows::Axpy(T(1), scratch.As<T>() + block * n, sums.As<T>(), n);
     }

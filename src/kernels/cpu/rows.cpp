@@ -1,5 +1,5 @@
-// Sums are taken in blocks of kBlock elements in the row's own type and added up in fp64, so that long
-// rows (the vocabulary) lose nothing.
+// Sums are taken in blocks of kBlock elements in the row's own type and added up in fp64, so that
+// long rows (the vocabulary) lose nothing.
 #include "rows.hpp"
 
 #include <algorithm>
@@ -58,9 +58,8 @@ template <typename T>
 
 template <typename T>
 [[gnu::always_inline]] inline double SquaredDeviationOf(const T* x, std::int64_t n, T mean) {
-  return BlockedSum<T>(n, [x, mean](std::int64_t i) [[gnu::always_inline]] {
-    return (x[i] - mean) * (x[i] - mean);
-  });
+  return BlockedSum<T>(n, [x, mean](std::int64_t i)
+                              [[gnu::always_inline]] { return (x[i] - mean) * (x[i] - mean); });
 }
 
 template <typename T>
@@ -102,9 +101,7 @@ double SquaredDeviation(const double* x, std::int64_t n, double mean) {
   return SquaredDeviationOf(x, n, mean);
 }
 
-TRIREME_CLONES double Dot(const float* x, const float* y, std::int64_t n) {
-  return DotOf(x, y, n);
-}
+TRIREME_CLONES double Dot(const float* x, const float* y, std::int64_t n) { return DotOf(x, y, n); }
 double Dot(const double* x, const double* y, std::int64_t n) { return DotOf(x, y, n); }
 
 TRIREME_CLONES void Affine(const float* x, float a, float b, float* y, std::int64_t n) {
@@ -114,9 +111,7 @@ void Affine(const double* x, double a, double b, double* y, std::int64_t n) {
   AffineOf(x, a, b, y, n);
 }
 
-TRIREME_CLONES void Axpy(float a, const float* x, float* y, std::int64_t n) {
-  AxpyOf(a, x, y, n);
-}
+TRIREME_CLONES void Axpy(float a, const float* x, float* y, std::int64_t n) { AxpyOf(a, x, y, n); }
 void Axpy(double a, const double* x, double* y, std::int64_t n) { AxpyOf(a, x, y, n); }
 
 }  // namespace trireme::kernels::rows

@@ -1,5 +1,6 @@
-// Primitives on one contiguous row: the vectorised inner loops of every CPU kernel but the products.
-// float versions are compiled for several instruction sets; double ones serve verification.
+// Primitives on one contiguous row: the vectorised inner loops of every CPU kernel but the
+// products. float versions are compiled for several instruction sets; double ones serve
+// verification.
 #ifndef TRIREME_KERNELS_CPU_ROWS_HPP_
 #define TRIREME_KERNELS_CPU_ROWS_HPP_
 
@@ -44,8 +45,8 @@ void GeluGradient(const double* pre, const double* dout, double* d, std::int64_t
 // out = silu(gate) * up, and its two gradients.
 void Swiglu(const float* gate, const float* up, float* out, std::int64_t n);
 void Swiglu(const double* gate, const double* up, double* out, std::int64_t n);
-void SwigluGradient(const float* gate, const float* up, const float* dout, float* dgate,
-                    float* dup, std::int64_t n);
+void SwigluGradient(const float* gate, const float* up, const float* dout, float* dgate, float* dup,
+                    std::int64_t n);
 void SwigluGradient(const double* gate, const double* up, const double* dout, double* dgate,
                     double* dup, std::int64_t n);
 

@@ -19,8 +19,8 @@ template <typename T>
 
 }  // namespace
 
-TRIREME_CLONES void PhiloxLanes(PhiloxKey key, std::uint32_t c1, std::uint32_t c2,
-                                std::uint32_t c3, std::int64_t n, std::uint16_t* lanes) {
+TRIREME_CLONES void PhiloxLanes(PhiloxKey key, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3,
+                                std::int64_t n, std::uint16_t* lanes) {
   const std::int64_t counters = (n + 7) / 8;
   for (std::int64_t first = 0; first < counters; first += kWide) {
     std::uint32_t words[4][kWide];

@@ -79,9 +79,8 @@ double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t block = 0; block < blocks; ++block) {
       const std::int64_t begin = block * kChunk;
-      partial[static_cast<std::size_t>(block)] =
-          rows::SquaredDeviation(static_cast<const T*>(values) + begin,
-                                 std::min(kChunk, count - begin), T(0));
+      partial[static_cast<std::size_t>(block)] = rows::SquaredDeviation(
+          static_cast<const T*>(values) + begin, std::min(kChunk, count - begin), T(0));
     }
     double sum = 0;
     for (double part : partial) sum += part;
