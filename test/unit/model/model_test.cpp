@@ -1,0 +1,293 @@
+// The model against the plain reference: losses, logits and every parameter's gradient, for every
+// choice of the architecture; and its own derivative, its causality and its independence of the
+// batch.
+#include "trireme/model/model.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <span>
+
+#include "configurations.hpp"
+#include "reference_model.hpp"
+
+namespace trireme::test {
+namespace {
+
+// Rule 4, fp64: a gradient t is equal within this part of max(|t|, rms(all) sqrt(n)).
+constexpr double kFp64 = 1e-11;
+constexpr double kFp32Loss = 1e-5;      // relative, of the loss
+constexpr double kFp32Gradient = 2e-4;  // the same measure as kFp64; ReLU's kink excluded
+constexpr std::uint32_t kSeed = 77;
+constexpr std::int64_t kSequences = 3, kLength = 7, kMasked = 2;
+
+struct Trial {
+  std::unique_ptr<model::Model> model;
+  Parameters parameters;
+  data::MicroBatch batch;
+};
+
+model::ModelSetup SetupOf(const Configuration& configuration, Dtype dtype, int threads) {
+  model::ModelSetup setup;
+  setup.options = configuration.options;
+  setup.dtype = dtype;
+  setup.stream.threads = threads;
+  setup.seed = kSeed;
+  setup.length = kLength;
+  setup.micro_batch = kSequences;
+  setup.label_smoothing = configuration.label_smoothing;
+  return setup;
+}
+
+void SetParameters(model::Model& model, const Parameters& parameters) {
+  const tensor::Registry& registry = model.Parameters();
+  DispatchDtype(registry.Type(), [&](auto zero) {
+    for (const tensor::Parameter& parameter : registry.Parameters()) {
+      const std::vector<double>& values = parameters.at(parameter.name);
+      ASSERT_EQ(static_cast<std::int64_t>(values.size()), parameter.end);
+      auto* to = static_cast<decltype(zero)*>(registry.Values()) + parameter.offset;
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        to[i] = static_cast<decltype(zero)>(values[i]);
+      }
+    }
+  });
+}
+
+std::vector<double> GradientOf(const model::Model& model, const tensor::Parameter& parameter) {
+  const tensor::Registry& registry = model.Parameters();
+  std::vector<double> values;
+  DispatchDtype(registry.Type(), [&](auto zero) {
+    const auto* from = static_cast<const decltype(zero)*>(registry.Gradients()) + parameter.offset;
+    values.assign(from, from + parameter.end);
+  });
+  return values;
+}
+
+Trial MakeTrial(const Configuration& configuration, Dtype dtype, int threads) {
+  Trial trial;
+  trial.model = std::make_unique<model::Model>(SetupOf(configuration, dtype, threads));
+  trial.parameters = RandomParameters(configuration.options, 5);
+  SetParameters(*trial.model, trial.parameters);
+  trial.batch = RandomBatch(configuration.options.vocabulary, kSequences, kLength, kMasked, 9);
+  return trial;
+}
+
+double Norm(std::span<const double> values) {
+  double sum = 0;
+  for (double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// Largest |got - wanted| over the parameters, in rule 4's measure; names the worst.
+std::pair<double, std::string> LargestDifference(const model::Model& model,
+                                                 const Parameters& wanted) {
+  double squares = 0;
+  std::size_t count = 0;
+  for (const auto& [name, values] : wanted) {
+    squares += Norm(values) * Norm(values);
+    count += values.size();
+  }
+  const double rms = std::sqrt(squares / static_cast<double>(count));
+  std::pair<double, std::string> worst{0, ""};
+  for (const tensor::Parameter& parameter : model.Parameters().Parameters()) {
+    std::vector<double> difference = GradientOf(model, parameter);
+    const std::vector<double>& right = wanted.at(parameter.name);
+    for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= right[i];
+    const double scale = std::max(Norm(right), rms * std::sqrt(static_cast<double>(right.size())));
+    const double relative = Norm(difference) / scale;
+    if (!(relative <= worst.first)) worst = {relative, parameter.name};
+  }
+  return worst;
+}
+
+class ModelAgainstReference : public testing::TestWithParam<Configuration> {};
+
+TEST_P(ModelAgainstReference, RegistersTheReferencesParameters) {
+  const Trial trial = MakeTrial(GetParam(), Dtype::kFloat64, 1);
+  const auto shapes = ParameterShapes(GetParam().options);
+  const auto& parameters = trial.model->Parameters().Parameters();
+  ASSERT_EQ(parameters.size(), shapes.size());
+  std::int64_t count = 0;
+  for (const auto& parameter : parameters) {
+    const auto found = std::find_if(shapes.begin(), shapes.end(), [&](const auto& entry) {
+      return entry.first == parameter.name;
+    });
+    ASSERT_NE(found, shapes.end()) << parameter.name;
+    EXPECT_EQ(parameter.shape, found->second) << parameter.name;
+    EXPECT_EQ(parameter.decay, parameter.shape.size() == 2) << parameter.name;
+    count += parameter.end;
+  }
+  EXPECT_EQ(count, model::ParameterCount(GetParam().options));
+}
+
+TEST_P(ModelAgainstReference, EqualsItInFp64) {
+  for (int threads : {1, 2}) {
+    Trial trial = MakeTrial(GetParam(), Dtype::kFloat64, threads);
+    const ReferenceResult right = RunReference(GetParam().options, trial.parameters, trial.batch,
+                                               kSeed, GetParam().label_smoothing, true);
+    const double loss = trial.model->ForwardBackward(trial.batch, {});
+    EXPECT_NEAR(loss, right.loss_sum, kFp64 * std::abs(right.loss_sum));
+    const auto [difference, name] = LargestDifference(*trial.model, right.gradients);
+    EXPECT_LT(difference, kFp64) << name;
+  }
+}
+
+TEST_P(ModelAgainstReference, EqualsItInFp32) {
+  Trial trial = MakeTrial(GetParam(), Dtype::kFloat32, 2);
+  const ReferenceResult right = RunReference(GetParam().options, trial.parameters, trial.batch,
+                                             kSeed, GetParam().label_smoothing, true);
+  const double loss = trial.model->ForwardBackward(trial.batch, {});
+  EXPECT_NEAR(loss, right.loss_sum, kFp32Loss * std::abs(right.loss_sum));
+  const auto [difference, name] = LargestDifference(*trial.model, right.gradients);
+  EXPECT_LT(difference, kFp32Gradient) << name;
+}
+
+TEST_P(ModelAgainstReference, EvaluatesWithoutDropout) {
+  Trial trial = MakeTrial(GetParam(), Dtype::kFloat64, 1);
+  const ReferenceResult right =
+      RunReference(GetParam().options, trial.parameters, trial.batch, kSeed, 0, false);
+  std::vector<double> losses(static_cast<std::size_t>(kSequences * kLength));
+  const double loss = trial.model->Loss(trial.batch, losses.data());
+  EXPECT_NEAR(loss, right.loss_sum, kFp64 * std::abs(right.loss_sum));
+  double sum = 0;
+  for (double one : losses) sum += one;
+  EXPECT_NEAR(sum, loss, kFp64 * std::abs(loss));
+  const std::int64_t position = kLength - 3;
+  const std::vector<double> logits = trial.model->Logits(trial.batch, position);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    const std::size_t at = static_cast<std::size_t>(position) * logits.size() + i;
+    EXPECT_NEAR(logits[i], right.logits[at], 1e-11 * std::max(1.0, std::abs(right.logits[at])));
+  }
+}
+
+// The gradient adds up over micro-batches: one sequence at a time gives what all at once give.
+TEST_P(ModelAgainstReference, AccumulatesOverMicroBatches) {
+  Trial whole = MakeTrial(GetParam(), Dtype::kFloat64, 1);
+  Trial parts = MakeTrial(GetParam(), Dtype::kFloat64, 1);
+  const double loss = whole.model->ForwardBackward(whole.batch, {});
+  double sum = 0;
+  for (std::size_t b = 0; b < kSequences; ++b) {
+    data::MicroBatch one;
+    one.sequences = 1;
+    one.length = kLength;
+    const auto begin = static_cast<std::ptrdiff_t>(b) * kLength;
+    one.inputs.assign(parts.batch.inputs.begin() + begin,
+                      parts.batch.inputs.begin() + begin + kLength);
+    one.targets.assign(parts.batch.targets.begin() + begin,
+                       parts.batch.targets.begin() + begin + kLength);
+    one.ordinals = {parts.batch.ordinals[b]};
+    sum += parts.model->ForwardBackward(one, {});
+  }
+  EXPECT_NEAR(sum, loss, kFp64 * std::abs(loss));
+  Parameters right;
+  for (const auto& parameter : whole.model->Parameters().Parameters()) {
+    right[parameter.name] = GradientOf(*whole.model, parameter);
+  }
+  const auto [difference, name] = LargestDifference(*parts.model, right);
+  EXPECT_LT(difference, kFp64) << name;
+}
+
+// A future token changes no bit of an earlier prediction; without the mask, which only tests can
+// take away, it does.
+TEST_P(ModelAgainstReference, PredictionsNeverSeeTheirTargets) {
+  for (const bool causal : {true, false}) {
+    Configuration configuration = GetParam();
+    model::ModelSetup setup = SetupOf(configuration, Dtype::kFloat32, 1);
+    setup.causal = causal;
+    model::Model model(setup);
+    SetParameters(model, RandomParameters(configuration.options, 5));
+    data::MicroBatch batch = RandomBatch(configuration.options.vocabulary, 1, kLength, 0, 3);
+    constexpr std::int64_t kPosition = 3;
+    const std::vector<double> before = model.Logits(batch, kPosition);
+    for (std::size_t t = kPosition + 1; t < kLength; ++t) {
+      batch.inputs[t] =
+          (batch.inputs[t] + 5) % static_cast<std::int32_t>(configuration.options.vocabulary);
+    }
+    EXPECT_EQ(model.Logits(batch, kPosition) == before, causal);
+  }
+}
+
+// The order in which gradients are reported final: from the end of the storage to its start.
+TEST_P(ModelAgainstReference, ReportsGradientsWhenTheyAreFinal) {
+  Trial trial = MakeTrial(GetParam(), Dtype::kFloat64, 1);
+  Trial twin = MakeTrial(GetParam(), Dtype::kFloat64, 1);
+  twin.model->ForwardBackward(twin.batch, {});
+  const tensor::Registry& registry = trial.model->Parameters();
+  const auto* final_values = static_cast<const double*>(twin.model->Parameters().Gradients());
+  const auto* now = static_cast<const double*>(registry.Gradients());
+  std::int64_t last = registry.Size() + 1;
+  trial.model->ForwardBackward(trial.batch, [&](std::int64_t begin) {
+    EXPECT_LT(begin, last);
+    last = begin;
+    EXPECT_TRUE(std::equal(now + begin, now + registry.Size(), final_values + begin))
+        << "at offset " << begin;
+  });
+  EXPECT_EQ(last, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Table, ModelAgainstReference, testing::ValuesIn(AllConfigurations()),
+                         [](const auto& info) { return info.param.name; });
+
+// Directional derivatives by a five-point stencil, one tensor at a time (jsc's own shape of
+// layers).
+TEST(ModelGradient, IsTheDerivativeOfTheLoss) {
+  constexpr double kStep = 1e-3, kTolerance = 1e-7;
+  Configuration configuration = AllConfigurations().front();
+  configuration.options.activation = model::Activation::kGelu;
+  configuration.options.dropout = configuration.options.ffn_dropout =
+      configuration.options.attention_dropout = 0.1;
+  Trial trial = MakeTrial(configuration, Dtype::kFloat64, 1);
+  trial.model->ForwardBackward(trial.batch, {});
+  for (const tensor::Parameter& parameter : trial.model->Parameters().Parameters()) {
+    const std::vector<double> gradient = GradientOf(*trial.model, parameter);
+    // Along the gradient itself the derivative is its norm, far from cancellation.
+    const double norm = Norm(gradient);
+    if (norm < 1e-9) continue;  // a key's bias: softmax ignores it
+    const auto loss_at = [&](double step) {
+      Parameters moved = trial.parameters;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        moved[parameter.name][i] += step * gradient[i] / norm;
+      }
+      model::Model shifted(SetupOf(configuration, Dtype::kFloat64, 1));
+      SetParameters(shifted, moved);
+      return shifted.ForwardBackward(trial.batch, {});
+    };
+    const double derivative =
+        (8 * (loss_at(kStep) - loss_at(-kStep)) - (loss_at(2 * kStep) - loss_at(-2 * kStep))) /
+        (12 * kStep);
+    EXPECT_NEAR(derivative / norm, 1, kTolerance) << parameter.name;
+  }
+}
+
+TEST(ModelInitialisation, DoesNotDependOnPrecision) {
+  Configuration configuration = AllConfigurations().front();
+  model::Model narrow(SetupOf(configuration, Dtype::kFloat32, 1));
+  model::Model wide(SetupOf(configuration, Dtype::kFloat64, 2));
+  const auto* a = static_cast<const float*>(narrow.Parameters().Values());
+  const auto* b = static_cast<const double*>(wide.Parameters().Values());
+  ASSERT_EQ(narrow.Parameters().Size(), wide.Parameters().Size());
+  for (std::int64_t i = 0; i < narrow.Parameters().Size(); ++i) {
+    ASSERT_EQ(static_cast<double>(a[i]), b[i]) << i;
+  }
+}
+
+// N(0, 0.02): mean and deviation of the embedding within four standard errors.
+TEST(ModelInitialisation, FollowsItsDistribution) {
+  Configuration configuration = AllConfigurations().front();
+  configuration.options.init = model::Init::kNormal;
+  configuration.options.init_deviation = 0.02;
+  configuration.options.vocabulary = 5000;
+  model::Model model(SetupOf(configuration, Dtype::kFloat64, 1));
+  const tensor::Matrix weight = model.Parameters().Value(0);
+  double sum = 0, squares = 0;
+  for (std::int64_t i = 0; i < weight.Size(); ++i) {
+    sum += weight.As<double>()[i];
+    squares += weight.As<double>()[i] * weight.As<double>()[i];
+  }
+  const auto n = static_cast<double>(weight.Size());
+  EXPECT_NEAR(sum / n, 0, 4 * 0.02 / std::sqrt(n));
+  EXPECT_NEAR(std::sqrt(squares / n) / 0.02, 1, 4 / std::sqrt(2 * n));
+}
+
+}  // namespace
+}  // namespace trireme::test
