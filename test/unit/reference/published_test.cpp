@@ -11,8 +11,8 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kTolerance =
-    1e-10;  // relative; arguments of the sines reach 1e5 and round differently
+// Relative: arguments of the sines reach 1e5 and round differently.
+constexpr double kTolerance = 1e-10;
 
 struct Published {
   Configuration configuration;
