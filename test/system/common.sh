@@ -1,0 +1,92 @@
+# shellcheck shell=bash
+# Sourced by every system test: a scratch folder, launches with their exit code and output kept, and
+# expectations that say what was expected and what came.
+set -euo pipefail
+: "${TRIREME:?the program under test}" "${TRIREME_SOURCE:?the repository}"
+python=${TRIREME_PYTHON:-python3}
+export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
+if [[ $(id -u) == 0 ]]; then
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+fi
+
+scratch=$(mktemp -d)
+leave() { rm -rf "$scratch"; }
+trap leave EXIT
+cd "$scratch"
+
+fail() {
+  echo "FAILED: $*" >&2
+  [[ ! -s $scratch/output ]] || sed 's/^/  | /' "$scratch/output" >&2
+  exit 1
+}
+skip() {
+  echo "skipped: $*"
+  exit 77
+}
+
+# run CODE COMMAND...: must leave with CODE; both streams are kept in ./output.
+run() {
+  local expected=$1 code=0
+  shift
+  "$@" >"$scratch/output" 2>&1 </dev/null || code=$?
+  [[ $code == "$expected" ]] || fail "exit code $code instead of $expected from: $*"
+}
+# "${mpi[@]}" N COMMAND...: N ranks.
+# shellcheck disable=SC2034  # used by those who source this
+mpi=("${TRIREME_MPIRUN:-mpirun}" --oversubscribe --bind-to none -n)
+
+says() { grep -qF -- "$1" "$scratch/output" || fail "the output lacks: $1"; }
+says_once() {
+  [[ $(grep -cF -- "$1" "$scratch/output") == 1 ]] || fail "not said exactly once: $1"
+}
+exists() { [[ -e $1 ]] || fail "$1 does not exist"; }
+is_missing() { [[ ! -e $1 ]] || fail "$1 exists"; }
+
+# losses FILE KIND: "step loss" a line, all digits.
+losses() {
+  "$python" - "$1" "$2" <<'PYTHON'
+import json, sys
+for line in open(sys.argv[1], encoding="utf-8"):
+    record = json.loads(line)
+    if record["kind"] == sys.argv[2]:
+        print(record["step"], repr(record["loss"]))
+PYTHON
+}
+
+# A model and data that train in a second. deck.in is written, harbour.h5 is made.
+tiny_deck() {
+  cat >deck.in <<'DECK'
+# A harbour run of seconds.
+[job]
+output = run
+[data]
+file = harbour.h5
+sequence_length = 16
+stride = 16
+batch = 8
+[model]
+dim = 32
+heads = 2
+layers = 2
+ffn = 64
+max_positions = 16
+dropout = 0.1
+[optimizer]
+learning_rate = 3e-3
+[schedule]
+steps = 20
+warmup_steps = 4
+[checkpoint]
+every_steps = 10
+keep = 0
+[monitor]
+every_steps = 1
+validate_every_steps = 10
+sample_tokens = 8
+DECK
+}
+
+# harbour.h5 beside deck.in: 125 windows, 16 steps an epoch, the last one short.
+tokens() {
+  run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=2000 "$@"
+}

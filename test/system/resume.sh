@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Stopped by SIGUSR1, the program leaves with code 3 and a checkpoint; continued, it ends with the bytes
+# and the losses of a run that was never stopped.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+tiny_deck
+tokens
+steps=(schedule.steps=400 checkpoint.every_steps=0 monitor.validate_every_steps=0)
+
+run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=whole
+
+# The signal goes to the launcher once some steps are done.
+stopped() {
+  local job code=0
+  "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=parts "$@" >"$scratch/output" 2>&1 &
+  job=$!
+  for _ in $(seq 200); do
+    [[ ! -e parts/metrics.jsonl || $(wc -l <parts/metrics.jsonl) -lt $wanted ]] || break
+    sleep 0.05
+  done
+  kill -USR1 $job
+  wait $job || code=$?
+  [[ $code == 3 ]] || fail "exit code $code instead of 3 after SIGUSR1"
+}
+wanted=20
+stopped
+says "SIGUSR1"
+first=$(readlink parts/checkpoints/latest)
+! grep -q '"kind":"done"' parts/metrics.jsonl || fail "a stopped run says that it is done"
+wanted=$(($(wc -l <parts/metrics.jsonl) + 20))
+stopped -r parts
+second=$(readlink parts/checkpoints/latest)
+[[ $first < $second ]] || fail "no new checkpoint after the second stop: $first, $second"
+[[ $second < step_00000400 ]] || fail "the run was over before the signal: give it more steps"
+run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=parts -r parts
+
+for file in model optimizer; do
+  cmp {whole,parts}/checkpoints/step_00000400/$file.safetensors || fail "$file.safetensors differs"
+done
+diff <(losses whole/metrics.jsonl step) <(losses parts/metrics.jsonl step) >difference ||
+  fail "losses differ: $(head -n 5 difference)"
