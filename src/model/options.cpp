@@ -123,7 +123,8 @@ void Check(const input::Deck& deck, const Options& o) {
 void DeclareModel(input::Schema& schema) {
   std::vector<std::string> presets = {"none"};
   for (const auto& [name, settings] : Presets()) presets.push_back(name);
-  using input::AtLeast, input::Between, input::HalfOpen, input::Above;
+  using input::AtLeast, input::Between, input::Above;
+  constexpr double kMostDropout = 0.99;  // 16-bit lanes: something must be kept
   schema
       .Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
       .Choice("model.preset", "none", presets,
@@ -151,10 +152,11 @@ void DeclareModel(input::Schema& schema) {
       .Switch("model.bias", true, "Biases in linear layers and LayerNorm; the head never has one.")
       .Switch("model.tie_embeddings", true, "The head uses the token embedding's weights.")
       .Switch("model.scale_embedding", false, "Token embedding times sqrt(dim).")
-      .Real("model.dropout", 0, HalfOpen(0, 1), "",
+      .Real("model.dropout", 0, Between(0, kMostDropout), "",
             "Probability of dropping an element of the embedding and of the residual branches.")
-      .Real("model.attention_dropout", 0, HalfOpen(0, 1), "", "The same for attention weights.")
-      .Real("model.ffn_dropout", 0, HalfOpen(0, 1), "",
+      .Real("model.attention_dropout", 0, Between(0, kMostDropout), "",
+            "The same for attention weights.")
+      .Real("model.ffn_dropout", 0, Between(0, kMostDropout), "",
             "The same for the feed-forward layer's hidden activations.")
       .Choice("model.init", "normal", Texts(kInits),
               "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "

@@ -10,7 +10,8 @@ namespace trireme::kernels {
 enum class NormKind { kLayerNorm, kRmsNorm };
 
 // y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0). y overwritten; bias
-// may be Empty(). x, y: [rows, dim]; weight, bias: [1, dim]; statistics: [rows, 2] = mean, rstd.
+// may be Empty(). x, y: [rows, dim]; weight, bias: [1, dim]; statistics: [rows, 2] = mean, rstd,
+// dense (as all scratch: strides are not read).
 void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
                  const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
                  const tensor::Matrix& y, const tensor::Matrix& statistics);

@@ -1,4 +1,5 @@
-// exp and tanh that a compiler can vectorise; in fp64 the standard library's.
+// exp and the logistic function in a form that a compiler can vectorise; in fp64 the standard
+// library's.
 #ifndef TRIREME_KERNELS_CPU_FAST_MATH_HPP_
 #define TRIREME_KERNELS_CPU_FAST_MATH_HPP_
 
@@ -29,9 +30,11 @@ namespace trireme::kernels {
 }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
-// 1 - 2 / (exp(2x) + 1): exact limits at both ends.
-[[gnu::always_inline]] inline float Tanh(float x) { return 1.0f - 2.0f / (Exp(2.0f * x) + 1.0f); }
-[[gnu::always_inline]] inline double Tanh(double x) { return std::tanh(x); }
+// 1 / (1 + exp(-x)): exact limits at both ends.
+template <typename T>
+[[gnu::always_inline]] inline T Sigmoid(T x) {
+  return T(1) / (T(1) + Exp(-x));
+}
 
 }  // namespace trireme::kernels
 

@@ -7,7 +7,8 @@ namespace trireme::kernels::rows {
 
 namespace {
 
-// GELU, tanh form: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+// GELU, tanh form: 0.5 x (1 + tanh(u)), u = sqrt(2 / pi) (x + 0.044715 x^3). Written as
+// x sigmoid(2u), which is the same and does not cancel in the negative tail.
 constexpr double kGeluScale = 0.79788456080286535588;
 constexpr double kGeluCubic = 0.044715;
 
@@ -18,7 +19,7 @@ template <typename T>
     for (std::int64_t i = 0; i < n; ++i) pre[i] += bias[i];
   }
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) out[i] = pre[i] > T(0) ? pre[i] : T(0);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = pre[i] < T(0) ? T(0) : pre[i];
 }
 
 template <typename T>
@@ -30,8 +31,7 @@ template <typename T>
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const T x = pre[i];
-    const T inner = T(kGeluScale) * (x + T(kGeluCubic) * x * x * x);
-    out[i] = T(0.5) * x * (T(1) + Tanh(inner));
+    out[i] = x * Sigmoid(T(2 * kGeluScale) * (x + T(kGeluCubic) * x * x * x));
   }
 }
 
@@ -41,16 +41,16 @@ template <typename T>
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const T x = pre[i];
-    const T t = Tanh(T(kGeluScale) * (x + T(kGeluCubic) * x * x * x));
-    const T slope = T(kGeluScale) * (T(1) + T(3 * kGeluCubic) * x * x);
-    d[i] = dout[i] * (T(0.5) * (T(1) + t) + T(0.5) * x * (T(1) - t * t) * slope);
+    const T s = Sigmoid(T(2 * kGeluScale) * (x + T(kGeluCubic) * x * x * x));
+    const T slope = T(2 * kGeluScale) * (T(1) + T(3 * kGeluCubic) * x * x);
+    d[i] = dout[i] * (s + x * s * (T(1) - s) * slope);
   }
 }
 
 template <typename T>
 [[gnu::always_inline]] inline void SwigluOf(const T* gate, const T* up, T* out, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) out[i] = gate[i] / (T(1) + Exp(-gate[i])) * up[i];
+  for (std::int64_t i = 0; i < n; ++i) out[i] = gate[i] * Sigmoid(gate[i]) * up[i];
 }
 
 template <typename T>
@@ -59,7 +59,7 @@ template <typename T>
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) {
     const T g = gate[i], u = up[i], d = dout[i];
-    const T sigmoid = T(1) / (T(1) + Exp(-g));
+    const T sigmoid = Sigmoid(g);
     dgate[i] = d * u * sigmoid * (T(1) + g * (T(1) - sigmoid));
     dup[i] = d * g * sigmoid;
   }

@@ -1,0 +1,231 @@
+// Rule 4: every number of ranks and micro-batches computes the serial run's numbers; the same
+// layout the same bits; a stop and a resume, in the same or another layout, change nothing.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "small_run.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp64 = 1e-11;  // relative, losses; weights in rule 4's norm
+constexpr double kFp32 = 1e-5;   // relative, losses over 20 steps
+constexpr int kRankCounts[] = {1, 2, 3, 4, 8};
+
+class Layouts : public testing::Test {
+ protected:
+  Layouts()
+      : world_(World()),
+        node_(world_.SplitNode()),
+        self_(comm::Communicator::Adopt(MPI_COMM_SELF)),
+        folder_(world_) {
+    const std::string path = folder_ / "tokens.h5";
+    world_.Together([&] {
+      if (world_.IsRoot()) data::WriteTokenFile(path, SyntheticTokens(), false);
+    });
+    tokens_ = std::make_unique<data::TokenFile>(world_, node_, path, data::Staging::kSharedMemory);
+  }
+
+  // Runs `body(group)` on the first `ranks` ranks.
+  template <typename Body>
+  void OnRanks(int ranks, Body body) {
+    const bool member = world_.Rank() < ranks;
+    const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+    if (member) body(group);
+  }
+
+  comm::Communicator world_, node_, self_;
+  SharedFolder folder_;
+  std::unique_ptr<data::TokenFile> tokens_;
+};
+
+double WorstLoss(const std::vector<double>& got, const std::vector<double>& wanted) {
+  double worst = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const double difference = std::abs(got[i] - wanted[i]) / std::abs(wanted[i]);
+    if (!(difference <= worst)) worst = difference;
+  }
+  return worst;
+}
+
+// Rule 4's measure over all weights: |t - t'| against max(|t|, rms(all) sqrt(n)).
+double WorstWeight(const std::vector<std::vector<double>>& got,
+                   const std::vector<std::vector<double>>& wanted) {
+  const auto norm = [](const std::vector<double>& v) {
+    double sum = 0;
+    for (double x : v) sum += x * x;
+    return std::sqrt(sum);
+  };
+  double squares = 0, count = 0;
+  for (const auto& tensor : wanted) {
+    squares += norm(tensor) * norm(tensor);
+    count += static_cast<double>(tensor.size());
+  }
+  double worst = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    std::vector<double> difference = got[i];
+    for (std::size_t j = 0; j < difference.size(); ++j) difference[j] -= wanted[i][j];
+    const double scale = std::max(
+        norm(wanted[i]), std::sqrt(squares / count * static_cast<double>(wanted[i].size())));
+    worst = std::max(worst, norm(difference) / scale);
+  }
+  return worst;
+}
+
+TEST_F(Layouts, LossesAndWeightsEqualTheSerialRuns) {
+  for (const Dtype dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
+    SmallRun serial(self_, *tokens_, dtype, kBatch);
+    const std::vector<double> losses = serial.Train(kSteps);
+    ASSERT_LT(losses.back(), losses.front());  // it learns: the comparison is about something
+    EXPECT_GE(serial.Buckets(), 3U);
+    for (const int ranks : kRankCounts) {
+      for (const std::int64_t parts : {1, 2, 4}) {
+        OnRanks(ranks, [&](const comm::Communicator& group) {
+          const std::int64_t share = (kBatch + ranks - 1) / ranks;
+          SmallRun run(group, *tokens_, dtype, std::max<std::int64_t>(1, share / parts));
+          const std::vector<double> got = run.Train(kSteps);
+          const bool fp64 = dtype == Dtype::kFloat64;
+          EXPECT_LT(WorstLoss(got, losses), fp64 ? kFp64 : kFp32)
+              << ranks << " ranks, " << parts << " parts, " << trireme::NameOf(dtype);
+          if (fp64) {
+            EXPECT_LT(WorstWeight(run.Weights(), serial.Weights()), kFp64)
+                << ranks << " ranks, " << parts << " parts";
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST_F(Layouts, RanksWithoutSamplesTakePart) {
+  constexpr std::int64_t kSmallBatch = 3;
+  SmallRun serial(self_, *tokens_, Dtype::kFloat64, kSmallBatch, kSmallBatch);
+  SmallRun run(world_, *tokens_, Dtype::kFloat64, 1, kSmallBatch);
+  EXPECT_LT(WorstLoss(run.Train(kSteps), serial.Train(kSteps)), kFp64);
+  EXPECT_LT(WorstWeight(run.Weights(), serial.Weights()), kFp64);
+}
+
+TEST_F(Layouts, TheSameLayoutGivesTheSameBits) {
+  SmallRun first(world_, *tokens_, Dtype::kFloat32, 1);
+  SmallRun second(world_, *tokens_, Dtype::kFloat32, 1);
+  EXPECT_EQ(first.Train(kSteps), second.Train(kSteps));
+  EXPECT_EQ(first.Weights(), second.Weights());
+}
+
+TEST_F(Layouts, EveryRankHoldsTheSameWeights) {
+  SmallRun run(world_, *tokens_, Dtype::kFloat32, 1);
+  run.Train(kSteps);
+  for (const std::vector<double>& tensor : run.Weights()) {
+    std::vector<double> roots = tensor;
+    world_.Broadcast(roots.data(), static_cast<std::int64_t>(roots.size() * sizeof(double)));
+    EXPECT_EQ(tensor, roots);
+  }
+}
+
+TEST_F(Layouts, ResumeAfterAnyStepEqualsNoStop) {
+  constexpr std::int64_t kEnd = 6;
+  SmallRun whole(world_, *tokens_, Dtype::kFloat32, 2);
+  const std::vector<double> losses = whole.Train(kEnd);
+  for (std::int64_t stop = 0; stop < kEnd; ++stop) {
+    const std::string folder = folder_ / ("stop" + std::to_string(stop));
+    world_.Together([&] {
+      if (world_.IsRoot()) std::filesystem::create_directories(folder);
+    });
+    SmallRun before(world_, *tokens_, Dtype::kFloat32, 2);
+    before.Train(stop);
+    before.Save(folder);
+    SmallRun after(world_, *tokens_, Dtype::kFloat32, 2);
+    after.Load(folder);
+    const std::vector<double> rest = after.Train(kEnd);
+    EXPECT_TRUE(std::equal(rest.begin(), rest.end(), losses.begin() + stop)) << "stop " << stop;
+    EXPECT_EQ(after.Weights(), whole.Weights()) << "stop " << stop;
+  }
+}
+
+TEST_F(Layouts, ResumeOnAnotherNumberOfRanks) {
+  constexpr std::int64_t kStop = 5;
+  SmallRun serial(self_, *tokens_, Dtype::kFloat64, kBatch);
+  const std::vector<double> losses = serial.Train(kSteps);
+  const std::string folder = folder_ / "moved";
+  world_.Together([&] {
+    if (world_.IsRoot()) std::filesystem::create_directories(folder);
+  });
+  SmallRun before(world_, *tokens_, Dtype::kFloat64, 1);
+  before.Train(kStop);
+  before.Save(folder);
+  for (const int ranks : {1, 3}) {
+    OnRanks(ranks, [&](const comm::Communicator& group) {
+      SmallRun after(group, *tokens_, Dtype::kFloat64, 2);
+      after.Load(folder);
+      const std::vector<double> rest = after.Train(kSteps);
+      EXPECT_LT(WorstLoss(rest, {losses.begin() + kStop, losses.end()}), kFp64) << ranks;
+      EXPECT_LT(WorstWeight(after.Weights(), serial.Weights()), kFp64) << ranks;
+    });
+  }
+}
+
+TEST_F(Layouts, EvaluationIsTheSameOnAnyNumberOfRanks) {
+  SmallRun serial(self_, *tokens_, Dtype::kFloat64, 2);
+  const auto wanted = driver::Evaluate(self_, serial.Net(), *tokens_, data::Split::kValid);
+  EXPECT_EQ(wanted.targets, tokens_->Size(data::Split::kValid) - 1);
+  for (const int ranks : kRankCounts) {
+    OnRanks(ranks, [&](const comm::Communicator& group) {
+      SmallRun run(group, *tokens_, Dtype::kFloat64, 2);
+      const auto got = driver::Evaluate(group, run.Net(), *tokens_, data::Split::kValid);
+      EXPECT_EQ(got.targets, wanted.targets);
+      EXPECT_NEAR(got.loss, wanted.loss, kFp64 * wanted.loss) << ranks << " ranks";
+    });
+  }
+}
+
+// One rank's weights are poisoned: all ranks stop with its name, before the weights change.
+TEST_F(Layouts, AValueThatIsNotFiniteStopsAllRanksByName) {
+  SmallRun run(world_, *tokens_, Dtype::kFloat32, 1);
+  run.Train(2);
+  const int guilty = world_.Size() - 1;
+  if (world_.Rank() == guilty) {
+    run.Net().Parameters().Value(0).As<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    for (std::int64_t i = 0; i < run.Net().Parameters().Value(0).Size(); ++i) {
+      run.Net().Parameters().Value(0).As<float>()[i] = std::numeric_limits<float>::quiet_NaN();
+    }
+  }
+  const auto before = run.Weights();
+  try {
+    run.Train(3);
+    FAIL() << "no error";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kFailed);
+    const std::string text = error.what();
+    EXPECT_NE(text.find("step 3: the loss is not finite on rank " + std::to_string(guilty)),
+              std::string::npos)
+        << text;
+  }
+  if (world_.Rank() != guilty) {
+    EXPECT_EQ(run.Weights(), before);
+  }
+}
+
+// A gradient alone: a norm's weight so large that its gradient overflows while the loss stays
+// finite.
+TEST_F(Layouts, AGradientThatIsNotFiniteIsNamed) {
+  SmallRun run(world_, *tokens_, Dtype::kFloat32, 2);
+  const tensor::Registry& registry = run.Net().Parameters();
+  const auto& parameters = registry.Parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].name != "blocks.1.ffn.down.weight") continue;
+    const tensor::Matrix weight = registry.Value(static_cast<int>(i));
+    for (std::int64_t j = 0; j < weight.Size(); ++j) {
+      weight.As<float>()[j] = j % 2 == 0 ? 3e38F : -3e38F;
+    }
+  }
+  try {
+    run.Train(1);
+    FAIL() << "no error";
+  } catch (const AgreedError& error) {
+    EXPECT_NE(std::string(error.what()).find("is not finite"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
