@@ -1,0 +1,36 @@
+// What HDF5 says about a failure, and small openings.
+#include "hdf5.hpp"
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+herr_t TakeFirst(unsigned number, const H5E_error2_t* error, void* text) {
+  if (number == 0 && error->desc != nullptr) *static_cast<std::string*>(text) = error->desc;
+  return 0;
+}
+
+}  // namespace
+
+std::string Hdf5Reason() {
+  std::string reason;
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_UPWARD, &TakeFirst, &reason);
+  return "HDF5: " + (reason.empty() ? "no reason given" : reason);
+}
+
+Hdf5Handle MakeProperties(hid_t kind) {
+  Hdf5Handle list(H5Pcreate(kind), H5Pclose);
+  if (!list.Valid()) throw RunError("HDF5 cannot make a property list", Hdf5Reason());
+  return list;
+}
+
+Hdf5Handle OpenSerially(const std::string& path) {
+  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
+  // Many parallel file systems have no locks: HDF5 then goes on without.
+  H5Pset_file_locking(access.Get(), true, true);
+  return {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.Get()), H5Fclose};
+}
+
+}  // namespace trireme::data

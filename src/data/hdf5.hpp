@@ -1,0 +1,69 @@
+// HDF5 handles that close themselves, and HDF5's own words about a failure: it prints nothing by
+// itself while a QuietHdf5 lives.
+#ifndef TRIREME_SRC_DATA_HDF5_HPP_
+#define TRIREME_SRC_DATA_HDF5_HPP_
+
+#include <hdf5.h>
+
+#include <string>
+#include <utility>
+
+namespace trireme::data {
+
+class Hdf5Handle {
+ public:
+  using Closer = herr_t (*)(hid_t);
+
+  Hdf5Handle() = default;
+  Hdf5Handle(hid_t id, Closer closer) : id_(id), closer_(closer) {}
+  Hdf5Handle(Hdf5Handle&& other) noexcept { *this = std::move(other); }
+  Hdf5Handle& operator=(Hdf5Handle&& other) noexcept {
+    std::swap(id_, other.id_);
+    std::swap(closer_, other.closer_);
+    return *this;
+  }
+  Hdf5Handle(const Hdf5Handle&) = delete;
+  Hdf5Handle& operator=(const Hdf5Handle&) = delete;
+  ~Hdf5Handle() { Close(); }
+
+  bool Valid() const { return id_ >= 0; }
+  hid_t Get() const { return id_; }
+  // False when HDF5 reports a failure: a full disk may show only now.
+  bool Close() {
+    if (id_ < 0) return true;
+    return closer_(std::exchange(id_, H5I_INVALID_HID)) >= 0;
+  }
+
+ private:
+  hid_t id_ = H5I_INVALID_HID;
+  Closer closer_ = nullptr;
+};
+
+// Switches HDF5's printing of its error stack off, and back on at the end of the scope.
+class QuietHdf5 {
+ public:
+  QuietHdf5() {
+    H5Eget_auto2(H5E_DEFAULT, &function_, &data_);
+    H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  }
+  ~QuietHdf5() { H5Eset_auto2(H5E_DEFAULT, function_, data_); }
+  QuietHdf5(const QuietHdf5&) = delete;
+  QuietHdf5& operator=(const QuietHdf5&) = delete;
+
+ private:
+  H5E_auto2_t function_ = nullptr;
+  void* data_ = nullptr;
+};
+
+// "HDF5: " and the innermost description of the last failure: a hint under our own message.
+std::string Hdf5Reason();
+
+// A property list of the given class (H5P_FILE_ACCESS, ...).
+Hdf5Handle MakeProperties(hid_t kind);
+
+// Opens for reading by this process alone; invalid on failure.
+Hdf5Handle OpenSerially(const std::string& path);
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_HDF5_HPP_

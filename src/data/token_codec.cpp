@@ -1,0 +1,98 @@
+// TokenCodec: word level and byte level.
+#include "token_codec.hpp"
+
+#include <fmt/format.h>
+
+#include "trireme/base/error.hpp"
+#include "words.hpp"
+
+namespace trireme::data {
+
+TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer,
+                       const std::string& path)
+    : words_(vocabulary.words),
+      eos_(static_cast<std::int32_t>(vocabulary.eos)),
+      unk_(static_cast<std::int32_t>(vocabulary.unk)) {
+  if (tokenizer == kByteTokenizer) {
+    bytes_ = true;
+    CheckBytes(path);
+    return;
+  }
+  if (tokenizer == kLowercaseTokenizer) {
+    lower_case_ = std::make_unique<LowerCase>();
+  } else if (tokenizer != kWordTokenizer && tokenizer != kHarbourTokenizer) {
+    throw InputError(fmt::format("{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}'",
+                                 path, tokenizer, kWordTokenizer, kLowercaseTokenizer,
+                                 kByteTokenizer, kHarbourTokenizer));
+  }
+  Index(path);
+}
+
+void TokenCodec::CheckBytes(const std::string& path) const {
+  bool right = words_.size() == 256;
+  for (std::size_t id = 0; right && id < words_.size(); ++id) {
+    right = words_[id] == std::string(1, static_cast<char>(id));
+  }
+  if (!right) {
+    throw InputError(path + ": /vocabulary/bytes: tokenizer 'byte' needs the 256 bytes in order");
+  }
+}
+
+void TokenCodec::Index(const std::string& path) {
+  ids_.reserve(words_.size());
+  for (std::size_t id = 0; id < words_.size(); ++id) {
+    const auto [known, added] = ids_.emplace(words_[id], static_cast<std::int32_t>(id));
+    if (added) continue;
+    throw InputError(fmt::format("{}: /vocabulary/bytes: words {} and {} are both '{}'", path,
+                                 known->second, id, words_[id]));
+  }
+}
+
+std::int32_t TokenCodec::IdOf(std::string_view word) const {
+  const auto found = ids_.find(word);
+  if (found != ids_.end()) return found->second;
+  if (unk_ >= 0) return unk_;
+  throw InputError(fmt::format("'{}' is not in the vocabulary, which has no {}", word, kUnknown),
+                   "Use words that occur in the corpus.");
+}
+
+std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  if (bytes_) {
+    for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+    return ids;
+  }
+  if (const std::size_t bad = FirstInvalidUtf8(text); bad != std::string_view::npos) {
+    throw InputError(fmt::format("the text is not valid UTF-8 at byte offset {}", bad));
+  }
+  const std::string folded = lower_case_ ? (*lower_case_)(text) : std::string(text);
+  // A line end inside the text is an <eos>; the last line stays open.
+  bool first = true;
+  ForEachLine(folded, [&](std::string_view line) {
+    if (!first) ids.push_back(eos_);
+    first = false;
+    ForEachWord(line, [&](std::string_view word) { ids.push_back(IdOf(word)); });
+  });
+  return ids;
+}
+
+std::string TokenCodec::Decode(const std::vector<std::int32_t>& ids) const {
+  std::string text;
+  bool line_start = true;
+  for (const std::int32_t id : ids) {
+    if (id < 0 || static_cast<std::size_t>(id) >= words_.size()) {
+      throw RunError(fmt::format("token id {} is not one of the {} words", id, words_.size()));
+    }
+    if (!bytes_ && id == eos_) {
+      text += '\n';
+      line_start = true;
+      continue;
+    }
+    if (!bytes_ && !line_start) text += ' ';
+    text += words_[static_cast<std::size_t>(id)];
+    line_start = false;
+  }
+  return text;
+}
+
+}  // namespace trireme::data

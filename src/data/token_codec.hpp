@@ -1,0 +1,46 @@
+// Text <-> ids by the tokenizer that a token file names.
+#ifndef TRIREME_SRC_DATA_TOKEN_CODEC_HPP_
+#define TRIREME_SRC_DATA_TOKEN_CODEC_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "trireme/data/token_file.hpp"
+#include "utf8.hpp"
+
+namespace trireme::data {
+
+// What a token file's attribute `tokenizer` may say.
+inline constexpr const char* kWordTokenizer = "word";
+inline constexpr const char* kLowercaseTokenizer = "word lowercase";
+inline constexpr const char* kByteTokenizer = "byte";
+inline constexpr const char* kHarbourTokenizer = "harbour";
+
+class TokenCodec {
+ public:
+  // Throws InputError, naming `path`, for an unknown tokenizer, a word that occurs twice, or a byte
+  // vocabulary other than the 256 bytes in order.
+  TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer, const std::string& path);
+
+  std::vector<std::int32_t> Encode(std::string_view text) const;
+  std::string Decode(const std::vector<std::int32_t>& ids) const;
+
+ private:
+  void CheckBytes(const std::string& path) const;
+  void Index(const std::string& path);
+  std::int32_t IdOf(std::string_view word) const;
+
+  std::vector<std::string> words_;
+  std::int32_t eos_, unk_;
+  bool bytes_ = false;
+  std::unique_ptr<const LowerCase> lower_case_;             // where the tokenizer folds case
+  std::unordered_map<std::string_view, std::int32_t> ids_;  // of words_
+};
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_TOKEN_CODEC_HPP_

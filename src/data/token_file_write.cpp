@@ -1,0 +1,281 @@
+// WriteTokenFile: into a temporary file beside the target, reserved, synced, read back and renamed.
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+
+#include "hdf5.hpp"
+#include "token_layout.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
+
+std::string SystemText(int error) { return std::generic_category().message(error); }
+
+// The temporary file; removed unless it was renamed into place.
+class Draft {
+ public:
+  explicit Draft(const std::string& path) : path_(path + ".tmp") {}
+  ~Draft() {
+    std::error_code ignored;
+    if (!placed_) std::filesystem::remove(path_, ignored);
+  }
+  Draft(const Draft&) = delete;
+  Draft& operator=(const Draft&) = delete;
+
+  const std::string& Path() const { return path_; }
+
+  // Gives the file `bytes` bytes of real disk space, so that a full disk shows before any write.
+  void Reserve(std::int64_t bytes) const {
+    const int file = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+    const int error = file < 0 ? errno : ::posix_fallocate(file, 0, bytes);
+    if (file >= 0) ::close(file);
+    // EINVAL, EOPNOTSUPP: this file system cannot reserve; the read-back judges then.
+    if (error != 0 && error != EINVAL && error != EOPNOTSUPP) {
+      throw RunError(
+          fmt::format("{}: cannot reserve {} bytes: {}", path_, bytes, SystemText(error)),
+          "Free some space, or let data.file name another disk.");
+    }
+  }
+
+  void Sync() const { Sync(path_, O_RDWR); }
+
+  void Place(const std::string& target) {
+    if (::rename(path_.c_str(), target.c_str()) != 0) {
+      throw RunError(
+          fmt::format("{}: cannot be renamed to {}: {}", path_, target, SystemText(errno)));
+    }
+    placed_ = true;
+    const std::string folder = std::filesystem::path(target).parent_path();
+    Sync(folder.empty() ? "." : folder, O_RDONLY);
+  }
+
+ private:
+  static void Sync(const std::string& path, int flags) {
+    const int file = ::open(path.c_str(), flags | O_CLOEXEC);
+    const int error = file < 0 || ::fsync(file) != 0 ? errno : 0;
+    if (file >= 0) ::close(file);
+    // EINVAL: a folder on a file system that syncs none.
+    if (error != 0 && error != EINVAL) {
+      throw RunError(fmt::format("{}: cannot be synced: {}", path, SystemText(error)));
+    }
+  }
+
+  std::string path_;
+  bool placed_ = false;
+};
+
+// An HDF5 file under construction: every failure names the file and the thing.
+class Hdf5Writer {
+ public:
+  explicit Hdf5Writer(const std::string& path) : path_(path) {
+    const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
+    H5Pset_file_locking(access.Get(), true, true);
+    file_ = {H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.Get()), H5Fclose};
+    if (!file_.Valid()) Fail("cannot be created");
+  }
+
+  void Attribute(const char* name, hid_t type, const void* value) {
+    const Hdf5Handle space(H5Screate(H5S_SCALAR), H5Sclose);
+    const Hdf5Handle attribute(
+        H5Acreate2(file_.Get(), name, type, space.Get(), H5P_DEFAULT, H5P_DEFAULT), H5Aclose);
+    if (H5Awrite(attribute.Get(), type, value) < 0) {
+      Fail(fmt::format("attribute {}: cannot be written", name));
+    }
+  }
+  void Attribute(const char* name, std::int64_t value) {
+    Attribute(name, H5T_NATIVE_INT64, &value);
+  }
+  void Attribute(const char* name, double value) { Attribute(name, H5T_NATIVE_DOUBLE, &value); }
+  void Attribute(const char* name, const std::string& value) {
+    const Hdf5Handle type(H5Tcopy(H5T_C_S1), H5Tclose);
+    H5Tset_size(type.Get(), H5T_VARIABLE);
+    H5Tset_cset(type.Get(), H5T_CSET_UTF8);
+    const char* text = value.c_str();
+    Attribute(name, type.Get(), &text);
+  }
+
+  // A dataset whose space is in the file at once and whose values follow in WriteAndClose.
+  // Contiguous and without a date: same data, same bytes.
+  void Plan(const std::string& name, hid_t file_type, hid_t memory_type, std::size_t count,
+            const void* values) {
+    const Hdf5Handle links = MakeProperties(H5P_LINK_CREATE);
+    H5Pset_create_intermediate_group(links.Get(), 1);
+    const Hdf5Handle creation = MakeProperties(H5P_DATASET_CREATE);
+    H5Pset_layout(creation.Get(), H5D_CONTIGUOUS);
+    H5Pset_alloc_time(creation.Get(), H5D_ALLOC_TIME_EARLY);
+    H5Pset_fill_time(creation.Get(), H5D_FILL_TIME_NEVER);
+    H5Pset_obj_track_times(creation.Get(), false);
+    const hsize_t extent = count;
+    const Hdf5Handle space(H5Screate_simple(1, &extent, nullptr), H5Sclose);
+    Hdf5Handle set(H5Dcreate2(file_.Get(), name.c_str(), file_type, space.Get(), links.Get(),
+                              creation.Get(), H5P_DEFAULT),
+                   H5Dclose);
+    if (!set.Valid()) Fail(name + ": cannot be created");
+    planned_.push_back({name, std::move(set), memory_type, values});
+  }
+
+  std::int64_t FlushedBytes() {
+    hsize_t bytes = 0;
+    if (H5Fflush(file_.Get(), H5F_SCOPE_GLOBAL) < 0 || H5Fget_filesize(file_.Get(), &bytes) < 0) {
+      Fail("cannot be flushed");
+    }
+    return static_cast<std::int64_t>(bytes);
+  }
+
+  void WriteAndClose() {
+    for (Planned& block : planned_) {
+      if (H5Dwrite(block.set.Get(), block.memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT,
+                   block.values) < 0 ||
+          !block.set.Close()) {
+        Fail(block.name + ": cannot be written");
+      }
+    }
+    if (!file_.Close()) Fail("cannot be closed");
+  }
+
+ private:
+  [[noreturn]] void Fail(const std::string& what) const {
+    throw RunError(fmt::format("{}: {}", path_, what), Hdf5Reason());
+  }
+
+  struct Planned {
+    std::string name;
+    Hdf5Handle set;
+    hid_t memory_type;
+    const void* values;
+  };
+
+  std::string path_;
+  Hdf5Handle file_;
+  std::vector<Planned> planned_;  // closed before the file
+};
+
+void CheckData(const TokenData& data) {
+  const auto words = static_cast<std::int64_t>(data.vocabulary.words.size());
+  for (const Split split : kSplits) {
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    const std::size_t least = split == Split::kTrain ? 2 : 1;
+    if (tokens.size() < least) {
+      throw InputError(fmt::format("the {} split holds {} tokens; at least {} are needed",
+                                   NameOf(split), tokens.size(), least));
+    }
+    const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                  [&](std::int32_t id) { return id < 0 || id >= words; });
+    if (bad != tokens.end()) {
+      throw InputError(fmt::format("the {} split: token {} has id {}, but there are {} words",
+                                   NameOf(split), bad - tokens.begin(), *bad, words));
+    }
+  }
+}
+
+void CheckTarget(const std::string& path, bool overwrite) {
+  const auto status = std::filesystem::status(path);
+  if (std::filesystem::is_directory(status)) {
+    throw InputError(path + ": this is a folder; data.file names a file");
+  }
+  if (std::filesystem::exists(status) && !overwrite) {
+    throw InputError(path + ": this file exists already",
+                     "tokenize.overwrite = yes replaces it; data.file names another.");
+  }
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
+    throw InputError(fmt::format("{}: the folder {} does not exist", path, folder.string()),
+                     "Make it, or let data.file name another place.");
+  }
+}
+
+void WriteAttributes(Hdf5Writer& file, const TokenData& data) {
+  file.Attribute("format", kTokenFormat);
+  file.Attribute("tokenizer", data.tokenizer);
+  file.Attribute("eos", data.vocabulary.eos);
+  file.Attribute("unk", data.vocabulary.unk);
+  file.Attribute("source_sha256", data.source_sha256);
+  if (data.entropy_rate) file.Attribute("entropy_rate", *data.entropy_rate);
+  if (data.harbour_seed) file.Attribute("harbour_seed", *data.harbour_seed);
+}
+
+void WriteDraft(const Draft& draft, const TokenData& data) {
+  std::string bytes;
+  std::vector<std::uint64_t> offsets = {0};
+  for (const std::string& word : data.vocabulary.words) {
+    bytes += word;
+    offsets.push_back(bytes.size());
+  }
+  constexpr std::size_t kNarrowIds = std::numeric_limits<std::uint16_t>::max() + std::size_t{1};
+  const bool narrow = data.vocabulary.words.size() <= kNarrowIds;
+  const hid_t id_type = narrow ? H5T_STD_U16LE : H5T_STD_U32LE;
+
+  Hdf5Writer file(draft.Path());
+  WriteAttributes(file, data);
+  file.Plan("/vocabulary/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes.size(), bytes.data());
+  file.Plan("/vocabulary/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets.size(),
+            offsets.data());
+  for (const Split split : kSplits) {
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    file.Plan(TokensOf(split), id_type, H5T_NATIVE_INT32, tokens.size(), tokens.data());
+  }
+  draft.Reserve(file.FlushedBytes());
+  file.WriteAndClose();
+}
+
+void CompareTokens(const std::string& path, const Hdf5Handle& file, Split split,
+                   const std::vector<std::int32_t>& tokens) {
+  const std::string name = TokensOf(split);
+  const Hdf5Handle dataset(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
+  const Hdf5Handle space(H5Dget_space(dataset.Get()), H5Sclose);
+  std::vector<std::int32_t> piece;
+  for (std::size_t begin = 0; begin < tokens.size(); begin += piece.size()) {
+    piece.resize(std::min<std::size_t>(kReadBackTokens, tokens.size() - begin));
+    const hsize_t start = begin, count = piece.size();
+    H5Sselect_hyperslab(space.Get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr);
+    const Hdf5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    if (H5Dread(dataset.Get(), H5T_NATIVE_INT32, memory.Get(), space.Get(), H5P_DEFAULT,
+                piece.data()) < 0) {
+      throw RunError(fmt::format("{}: {}: cannot be read back at offset {}", path, name, begin),
+                     Hdf5Reason());
+    }
+    const auto expected = tokens.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto differing = std::mismatch(piece.begin(), piece.end(), expected).first;
+    if (differing != piece.end()) {
+      const auto offset = begin + static_cast<std::size_t>(differing - piece.begin());
+      throw RunError(fmt::format("{}: {}: token {} differs when read back", path, name, offset),
+                     "The disk did not keep what was written: is it full or broken?");
+    }
+  }
+}
+
+void ReadBack(const Draft& draft, const TokenData& data) {
+  const TokenLayout layout = InspectTokenFile(draft.Path());
+  if (layout.vocabulary.words != data.vocabulary.words) {
+    throw RunError(draft.Path() + ": /vocabulary differs when read back");
+  }
+  const Hdf5Handle file = OpenSerially(draft.Path());
+  for (const Split split : kSplits) {
+    CompareTokens(draft.Path(), file, split, data.tokens.at(static_cast<std::size_t>(split)));
+  }
+}
+
+}  // namespace
+
+void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
+  CheckTarget(path, overwrite);
+  CheckData(data);
+  const QuietHdf5 quiet;
+  Draft draft(path);
+  WriteDraft(draft, data);
+  draft.Sync();
+  ReadBack(draft, data);
+  draft.Place(path);
+}
+
+}  // namespace trireme::data

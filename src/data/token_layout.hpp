@@ -1,0 +1,41 @@
+// The names inside a token file, and what one rank finds out about a file before all ranks read it.
+#ifndef TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
+#define TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/comm/communicator.hpp"
+#include "trireme/data/token_file.hpp"
+
+namespace trireme::data {
+
+inline constexpr std::int64_t kTokenFormat = 1;  // root attribute `format`
+
+// "/train/tokens"
+std::string TokensOf(Split split);
+
+// Everything but the tokens.
+struct TokenLayout {
+  std::array<std::int64_t, 3> counts{};  // tokens, by Split
+  std::array<std::int64_t, 3> widths{};  // bytes a token: 2 or 4, by Split
+  Vocabulary vocabulary;
+  std::string tokenizer;
+  std::string source_sha256;
+  std::optional<double> entropy_rate;
+};
+
+// Throws InputError unless the HDF5 file is as long as its superblock says.
+void CheckWhole(const std::string& path);
+
+// Reads and checks everything but the tokens. Serial. Throws InputError.
+TokenLayout InspectTokenFile(const std::string& path);
+
+// Collective: hands root's layout to every rank.
+void Broadcast(const comm::Communicator& world, TokenLayout& layout);
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_

@@ -1,0 +1,79 @@
+// TokenMemory: allocation, privately or in a node's shared window.
+#include "token_memory.hpp"
+
+#include <fmt/format.h>
+
+#include <exception>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr std::int64_t kAlignment = 64;  // bytes, of each split's first token
+
+}  // namespace
+
+TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
+                         const TokenLayout& layout, Staging staging)
+    : unwinding_(std::uncaught_exceptions()) {
+  std::array<std::int64_t, 3> begins{};
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    begins[i] = bytes_;
+    narrow_[i] = layout.widths[i] == 2;
+    const std::int64_t bytes = layout.counts[i] * layout.widths[i];
+    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+  void* base = nullptr;
+  if (staging == Staging::kSharedMemory) {
+    base = AllocateShared(world, node);
+  } else {
+    world.Together([&] { base = Allocate(); });
+  }
+  for (std::size_t i = 0; i < begins.size(); ++i) {
+    bases_[i] = static_cast<std::byte*>(base) + begins[i];
+  }
+}
+
+void* TokenMemory::Allocate() {
+  own_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes_));
+  return own_.get();
+}
+
+void* TokenMemory::AllocateShared(const comm::Communicator& world, const comm::Communicator& node) {
+  node_ = node.Duplicate();
+  fills_ = node_.IsRoot();
+  MPI_Comm_set_errhandler(node_.Handle(), MPI_ERRORS_RETURN);
+  void* base = nullptr;
+  // A failure (a full /dev/shm, say) is seen by every rank of the node.
+  const MPI_Aint own_bytes = fills_ ? bytes_ : 0;
+  const int result = MPI_Win_allocate_shared(own_bytes, 1, MPI_INFO_NULL, node_.Handle(),
+                                             static_cast<void*>(&base), &window_);
+  world.Together([&] {
+    if (result == MPI_SUCCESS) return;
+    window_ = MPI_WIN_NULL;
+    throw RunError(fmt::format("cannot share {} bytes of tokens among the {} ranks of a node",
+                               bytes_, node_.Size()),
+                   "Is /dev/shm too small? data.staging = none keeps a copy a rank instead.");
+  });
+  if (!fills_) {
+    MPI_Aint bytes = 0;
+    int unit = 0;
+    MPI_Win_shared_query(window_, 0, &bytes, &unit, static_cast<void*>(&base));
+  }
+  MPI_Win_fence(0, window_);
+  return base;
+}
+
+void TokenMemory::Publish() {
+  if (window_ != MPI_WIN_NULL) MPI_Win_fence(0, window_);
+}
+
+TokenMemory::~TokenMemory() {
+  // A rank that unwinds may be alone, and would wait here for ever; MPI's end frees the window.
+  const bool alone = std::uncaught_exceptions() > unwinding_;
+  if (window_ != MPI_WIN_NULL && !alone) MPI_Win_free(&window_);
+}
+
+}  // namespace trireme::data

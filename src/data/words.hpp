@@ -1,0 +1,39 @@
+// Word-level text: lines of tokens separated by blanks, as WikiText has them.
+#ifndef TRIREME_SRC_DATA_WORDS_HPP_
+#define TRIREME_SRC_DATA_WORDS_HPP_
+
+#include <string_view>
+
+namespace trireme::data {
+
+inline constexpr std::string_view kEndOfSentence = "<eos>";  // stands at the end of every line
+inline constexpr std::string_view kUnknown = "<unk>";
+
+// Calls line(std::string_view) for each line, without its end ("\n" or "\r\n"). Text behind the
+// last line end is a line, too.
+template <typename Body>
+void ForEachLine(std::string_view text, Body&& body) {
+  while (!text.empty()) {
+    const std::size_t end = text.find('\n');
+    std::string_view line = text.substr(0, end);
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    body(line);
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+}
+
+// Calls body(std::string_view) for each token of a line; blanks are spaces and tabs.
+template <typename Body>
+void ForEachWord(std::string_view line, Body&& body) {
+  constexpr std::string_view kBlanks = " \t";
+  std::size_t begin = line.find_first_not_of(kBlanks);
+  while (begin != std::string_view::npos) {
+    const std::size_t end = line.find_first_of(kBlanks, begin);
+    body(line.substr(begin, end == std::string_view::npos ? end : end - begin));
+    begin = line.find_first_not_of(kBlanks, end);
+  }
+}
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_WORDS_HPP_

@@ -1,0 +1,189 @@
+// Token files opened by several ranks: equal contents however they are staged, and agreed errors.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <hdf5.h>
+#include <mpi.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <stdexcept>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/data/batch.hpp"
+
+namespace trireme::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::int64_t kTrainTokens = 100'003;
+constexpr std::int64_t kWideWords = 80'000;  // ids do not fit uint16
+
+// Token i of a split, as every rank can work it out.
+std::int32_t Expected(Split split, std::int64_t i, std::int64_t words) {
+  const PhiloxCounter counter = {static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(split)};
+  return static_cast<std::int32_t>(Philox(counter, MakeKey(1, Purpose::kVerify))[0] %
+                                   static_cast<std::uint32_t>(words));
+}
+
+TokenData MakeData(std::int64_t words) {
+  TokenData data;
+  // The test split is smaller than the world: some ranks read nothing.
+  const std::array<std::int64_t, 3> counts = {kTrainTokens, 17, 1};
+  for (const Split split : kSplits) {
+    const auto s = static_cast<std::size_t>(split);
+    for (std::int64_t i = 0; i < counts[s]; ++i) {
+      data.tokens[s].push_back(Expected(split, i, words));
+    }
+  }
+  for (std::int64_t i = 0; i < words; ++i) data.vocabulary.words.push_back("w" + std::to_string(i));
+  data.vocabulary.eos = 3;
+  data.vocabulary.unk = 7;
+  data.tokenizer = "word";
+  data.source_sha256 = std::string(64, 'b');
+  data.entropy_rate = 2.5;
+  return data;
+}
+
+class SharedTokenFile : public testing::Test {
+ protected:
+  SharedTokenFile() : world_(comm::Communicator::Adopt(MPI_COMM_WORLD)) {
+    std::string name = (std::filesystem::temp_directory_path() / "trireme_data_XXXXXX").string();
+    if (world_.IsRoot()) name = mkdtemp(name.data());
+    folder_ = world_.Broadcast(name);
+    path_ = folder_ + "/tokens.h5";
+  }
+  ~SharedTokenFile() override {
+    world_.Barrier();
+    if (world_.IsRoot()) std::filesystem::remove_all(folder_);
+  }
+
+  // Rank 0 alone does something to the file.
+  template <typename Body>
+  void OnRoot(Body&& body) const {
+    if (world_.IsRoot()) body();
+    world_.Barrier();
+  }
+
+  // Every rank opens and must get the same agreed error of the input; returns its message.
+  std::string Refusal(Staging staging) const {
+    try {
+      const TokenFile file(world_, world_, path_, staging);
+    } catch (const AgreedError& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+      const std::vector<std::string> messages = world_.Gather(error.what());
+      for (const std::string& message : messages) EXPECT_EQ(message, messages.front());
+      return error.what();
+    }
+    ADD_FAILURE() << "the file was not refused";
+    return "";
+  }
+
+  comm::Communicator world_;
+  std::string folder_, path_;
+};
+
+void ExpectContents(const TokenFile& file, std::int64_t words) {
+  EXPECT_EQ(file.Size(Split::kTrain), kTrainTokens);
+  EXPECT_EQ(file.Size(Split::kTest), 1);
+  std::int64_t wrong = 0;
+  for (const Split split : kSplits) {
+    for (std::int64_t i = 0; i < file.Size(split); ++i) {
+      if (file.Token(split, i) != Expected(split, i, words)) ++wrong;
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(file.VocabularySize(), words);
+  EXPECT_EQ(file.Words().words.back(), "w" + std::to_string(words - 1));
+  EXPECT_EQ(file.Words().eos, 3);
+  EXPECT_EQ(file.Words().unk, 7);
+  EXPECT_EQ(file.EntropyRate(), 2.5);
+  EXPECT_EQ(file.Tokenizer(), "word");
+}
+
+TEST_F(SharedTokenFile, AllRanksSeeTheSameWithBothStagings) {
+  for (const std::int64_t words : {std::int64_t{100}, kWideWords}) {
+    OnRoot([&] { WriteTokenFile(path_, MakeData(words), true); });
+    const TokenFile own(world_, world_, path_, Staging::kNone);
+    ExpectContents(own, words);
+    const TokenFile shared(world_, world_, path_, Staging::kSharedMemory);
+    ExpectContents(shared, words);
+    EXPECT_EQ(shared.MemoryBytes(), own.MemoryBytes() / world_.Size());
+  }
+}
+
+// Two groups stand in for two nodes: each has a window of its own, filled by its first rank.
+TEST_F(SharedTokenFile, EachNodeHasItsCopy) {
+  OnRoot([&] { WriteTokenFile(path_, MakeData(100), true); });
+  const comm::Communicator node = world_.Split(world_.Rank() % 2, world_.Rank());
+  ExpectContents(TokenFile(world_, node, path_, Staging::kSharedMemory), 100);
+}
+
+TEST_F(SharedTokenFile, SurvivesAMoveAndAnUnwinding) {
+  OnRoot([&] { WriteTokenFile(path_, MakeData(100), true); });
+  TokenFile first(world_, world_, path_, Staging::kSharedMemory);
+  const TokenFile second = std::move(first);
+  ExpectContents(second, 100);
+  // One rank leaves alone by an exception: it must not wait for the others in its destructor.
+  const auto leave = [&] {
+    const TokenFile third(world_, world_, path_, Staging::kSharedMemory);
+    throw std::runtime_error("leaving");
+  };
+  EXPECT_THROW(leave(), std::runtime_error);
+}
+
+TEST_F(SharedTokenFile, MissingAndCutFilesAreAgreedOn) {
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory}) {
+    EXPECT_THAT(Refusal(staging), HasSubstr(path_ + ": this token file does not exist"));
+  }
+  OnRoot([&] {
+    WriteTokenFile(path_, MakeData(100), true);
+    std::filesystem::resize_file(path_, std::filesystem::file_size(path_) - 1000);
+  });
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory}) {
+    EXPECT_THAT(Refusal(staging), HasSubstr("1000 of"));
+  }
+}
+
+TEST_F(SharedTokenFile, TheFirstBadIdIsAgreedOn) {
+  OnRoot([&] {
+    WriteTokenFile(path_, MakeData(100), true);
+    const hid_t file = H5Fopen(path_.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+    const hid_t set = H5Dopen2(file, "/train/tokens", H5P_DEFAULT);
+    std::vector<std::int32_t> tokens(kTrainTokens, 1);
+    tokens[70'001] = tokens[99'999] = 100;
+    H5Dwrite(set, H5T_NATIVE_INT32, H5S_ALL, H5S_ALL, H5P_DEFAULT, tokens.data());
+    H5Dclose(set);
+    H5Fclose(file);
+  });
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory}) {
+    EXPECT_THAT(Refusal(staging),
+                AllOf(HasSubstr("/train/tokens: token at offset 70001 has id 100"),
+                      testing::Not(HasSubstr("(on rank"))));
+  }
+}
+
+TEST_F(SharedTokenFile, RanksTogetherTakeEachTargetOnce) {
+  OnRoot([&] { WriteTokenFile(path_, MakeData(100), true); });
+  const TokenFile file(world_, world_, path_, Staging::kSharedMemory);
+  const Sampler sampler({kTrainTokens, 64, 64, 100, 5, true});
+  std::vector<double> uses(kTrainTokens, 0.0);
+  for (std::int64_t step = 0; step < sampler.StepsPerEpoch(); ++step) {
+    const std::vector<Sample> share = sampler.Share(step, world_.Rank(), world_.Size());
+    MicroBatch batch;
+    FillMicroBatch(file, Split::kTrain, share, 64, batch);
+    ASSERT_EQ(world_.Sum(batch.valid), sampler.BatchTargets(step));
+    for (const Sample& sample : share) {
+      for (std::int64_t t = 1; t <= sample.targets; ++t) {
+        uses[static_cast<std::size_t>(sample.start + t)] += 1;
+      }
+    }
+  }
+  world_.Sum(uses);
+  EXPECT_EQ(std::count(uses.begin() + 1, uses.end(), 1.0), kTrainTokens - 1);
+}
+
+}  // namespace
+}  // namespace trireme::data
