@@ -11,7 +11,7 @@ namespace trireme::driver {
 double MeasureRoof(const device::Stream& stream, Dtype dtype) {
   constexpr std::int64_t kSize = 1024;
   constexpr double kSeconds = 0.1;
-  constexpr int kMost = 50;
+  constexpr int kLeast = 5, kMost = 50;
   constexpr double kFlops = 2.0 * kSize * kSize * kSize;
   const std::int64_t bytes = kSize * kSize * static_cast<std::int64_t>(SizeOf(dtype));
   device::Arena arena(3 * bytes);
@@ -20,7 +20,7 @@ double MeasureRoof(const device::Stream& stream, Dtype dtype) {
   const tensor::Matrix c = tensor::Allocate(arena, dtype, kSize, kSize);
   using Clock = std::chrono::steady_clock;
   double best = 0, total = 0;
-  for (int i = 0; i < kMost && (i < 2 || total < kSeconds); ++i) {
+  for (int i = 0; i < kMost && (i < kLeast || total < kSeconds); ++i) {
     const auto start = Clock::now();
     kernels::MatrixMultiply(stream, kernels::Form::kPlain, a, kernels::Form::kPlain, b, c, false);
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();

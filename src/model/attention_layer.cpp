@@ -80,8 +80,19 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved) const 
                           pass.Gradient(qkv_weight_, 3), true);
   if (!options_.bias) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);
-  kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
+  if (options_.position == Position::kRope) {
+    kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
+                       pass.workspace.reduction);
+    return;
+  }
+  // Without rotation a key's bias adds the same to all scores of a query, which softmax ignores:
+  // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
+  const std::int64_t queries = options_.heads * options_.head_dim;
+  const std::int64_t keys = options_.kv_heads * options_.head_dim;
+  kernels::ColumnSum(pass.stream, saved.dqkv.Columns(0, queries), pass.Gradient(qkv_bias_),
                      pass.workspace.reduction);
+  kernels::ColumnSum(pass.stream, saved.dqkv.Columns(queries + keys, keys),
+                     pass.Gradient(qkv_bias_ + 2), pass.workspace.reduction);
 }
 
 }  // namespace trireme::model
