@@ -1,0 +1,79 @@
+// The optimizer on a registry of two parameters: decay where it belongs, clipping, the mean's
+// divisor.
+#include "trireme/optimizer/optimizer.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace trireme::test {
+namespace {
+
+constexpr std::int64_t kCount = 8;  // valid targets: gradients are sums over these
+
+class OptimizerTest : public testing::Test {
+ protected:
+  OptimizerTest() {
+    matrix_ = registry_.Add({.name = "matrix", .shape = {2, 3}, .initialiser = {}, .decay = true});
+    norm_ = registry_.Add({.name = "norm", .shape = {3}, .initialiser = {}});
+    registry_.Allocate(Dtype::kFloat64);
+    for (int id : {matrix_, norm_}) {
+      for (std::int64_t i = 0; i < registry_.Value(id).Size(); ++i) {
+        registry_.Value(id).As<double>()[i] = 1;
+        registry_.Gradient(id).As<double>()[i] = static_cast<double>(i + 1) * kCount;
+      }
+    }
+  }
+  double Value(int id, std::int64_t i) { return registry_.Value(id).As<double>()[i]; }
+
+  tensor::Registry registry_;
+  int matrix_ = 0, norm_ = 0;
+};
+
+TEST_F(OptimizerTest, NormIsOfTheMeansGradient) {
+  const optimizer::Optimizer optimizer({}, registry_, {});
+  // 1, 2, ..., 6 and 1, 2, 3.
+  EXPECT_NEAR(optimizer.GradientNorm(kCount), std::sqrt(91.0 + 14.0), 1e-12);
+}
+
+TEST_F(OptimizerTest, SgdDecaysMatricesOnly) {
+  optimizer::Options options{.kind = optimizer::Kind::kSgd, .weight_decay = 0.5, .clip_norm = 0};
+  optimizer::Optimizer optimizer(options, registry_, {});
+  optimizer.Step(1, 0.1, optimizer.GradientNorm(kCount), kCount);
+  EXPECT_NEAR(Value(matrix_, 1), 1 - 0.1 * 0.5 - 0.1 * 2, 1e-14);
+  EXPECT_NEAR(Value(norm_, 1), 1 - 0.1 * 2, 1e-14);
+  EXPECT_TRUE(optimizer.Blocks(0, 1).empty());
+}
+
+TEST_F(OptimizerTest, ClipsToTheGlobalNorm) {
+  optimizer::Options options{.kind = optimizer::Kind::kSgd, .weight_decay = 0, .clip_norm = 2};
+  optimizer::Optimizer optimizer(options, registry_, {});
+  const double norm = optimizer.GradientNorm(kCount);
+  optimizer.Step(1, 1.0, norm, kCount);
+  EXPECT_NEAR(Value(matrix_, 2), 1 - 3 * 2 / norm, 1e-14);
+}
+
+TEST_F(OptimizerTest, ASmallGradientIsNotClipped) {
+  optimizer::Options options{.kind = optimizer::Kind::kSgd, .weight_decay = 0, .clip_norm = 1000};
+  optimizer::Optimizer optimizer(options, registry_, {});
+  optimizer.Step(1, 1.0, optimizer.GradientNorm(kCount), kCount);
+  EXPECT_NEAR(Value(matrix_, 2), 1 - 3.0, 1e-14);
+}
+
+// The first AdamW step has size learning_rate whatever the gradient: m-hat / sqrt(v-hat) = sign(g).
+TEST_F(OptimizerTest, AdamWsFirstStepIsTheRate) {
+  optimizer::Options options{.weight_decay = 0.5, .clip_norm = 0};
+  optimizer::Optimizer optimizer(options, registry_, {});
+  optimizer.Step(1, 0.01, optimizer.GradientNorm(kCount), kCount);
+  EXPECT_NEAR(Value(matrix_, 4), 1 - 0.01 * 0.5 - 0.01, 1e-9);
+  EXPECT_NEAR(Value(norm_, 2), 1 - 0.01, 1e-9);
+  const auto blocks = optimizer.Blocks(0, 1);
+  ASSERT_EQ(blocks.size(), 4U);
+  EXPECT_EQ(blocks[0].name, "first_moment.matrix");
+  EXPECT_EQ(blocks[3].name, "second_moment.norm");
+  EXPECT_NEAR(static_cast<double*>(blocks[0].data)[1], (1 - options.beta1) * 2, 1e-14);
+  EXPECT_NEAR(static_cast<double*>(blocks[3].data)[1], (1 - options.beta2) * 4, 1e-14);
+}
+
+}  // namespace
+}  // namespace trireme::test
