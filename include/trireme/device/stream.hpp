@@ -15,7 +15,8 @@ struct Stream {
 };
 
 // Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else cores / ranks on
-// the node (at least 1). Sets OpenMP's and the matrix library's thread number.
+// the node (at least 1). Sets the number of threads of OpenMP and of
+// the matrix library, and keeps memory that libraries free in the process.
 int ConfigureThreads(int requested, int ranks_on_node);
 
 std::string CpuName();         // "AMD EPYC 9004" as /proc/cpuinfo has it, "unknown CPU" elsewhere
