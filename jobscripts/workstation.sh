@@ -94,7 +94,13 @@ say "tokens"
 resolved job.task >/dev/null # a bad deck ends here with the program's message
 make_tokens
 
-# Which folder: the run's own; a stopped run is continued, beside a finished one a new one is begun.
+# Which folder: the run's own; a stopped run of the same deck is continued, beside any other a new one is
+# begun.
+is_same_deck() {  # run folder
+  local strip='s/[ \t]*#.*//; /^$/d'
+  cmp -s <("$trireme" -i "$deck" -n "${overrides[@]}" "job.output=$1" | sed "$strip") \
+    <(sed "$strip" "$1/deck.in" 2>/dev/null)
+}
 base=$(resolved job.output)
 [[ -n $base ]] || base=runs/$(resolved job.name)
 run=$base
@@ -103,7 +109,7 @@ resume=()
 while [[ -e $run/deck.in || -e $run/checkpoints ]]; do
   finished=no
   ! tail -n 1 "$run/metrics.jsonl" 2>/dev/null | grep -q '"kind":"done"' || finished=yes
-  if [[ $finished == no && -e $run/checkpoints/latest ]]; then
+  if [[ $finished == no && -e $run/checkpoints/latest ]] && is_same_deck "$run"; then
     echo "$run was stopped before its end: continuing it (-r $run)"
     resume=(-r "$run")
     break

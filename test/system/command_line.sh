@@ -16,7 +16,7 @@ says "sequence_length"
 says "[monitor]"
 run 0 "${without_mpi[@]}" --help-deck checkpoint
 says "every_minutes"
-run 2 "${without_mpi[@]}" --help-deck chekpoint
+run 2 "$TRIREME" --help-deck chekpoint
 says "checkpoint"
 run 0 "${without_mpi[@]}" -i deck.in -n data.batch=4
 grep -q '^batch *= *4' output || fail "the command line's value is not in the resolved deck"

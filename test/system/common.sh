@@ -16,7 +16,7 @@ cd "$scratch"
 
 fail() {
   echo "FAILED: $*" >&2
-  [[ ! -s $scratch/output ]] || sed 's/^/  | /' "$scratch/output" >&2
+  [[ ! -s $scratch/output ]] || tail -n 40 "$scratch/output" | sed 's/^/  | /' >&2
   exit 1
 }
 skip() {

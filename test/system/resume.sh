@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck
 tokens
-steps=(schedule.steps=400 checkpoint.every_steps=0 monitor.validate_every_steps=0)
+steps=(schedule.steps=1500 checkpoint.every_steps=0 monitor.validate_every_steps=0)
 
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=whole
 
@@ -24,18 +24,18 @@ stopped() {
 }
 wanted=20
 stopped
-says "SIGUSR1"
+says "stopped by a signal after step"
 first=$(readlink parts/checkpoints/latest)
 ! grep -q '"kind":"done"' parts/metrics.jsonl || fail "a stopped run says that it is done"
 wanted=$(($(wc -l <parts/metrics.jsonl) + 20))
 stopped -r parts
 second=$(readlink parts/checkpoints/latest)
 [[ $first < $second ]] || fail "no new checkpoint after the second stop: $first, $second"
-[[ $second < step_00000400 ]] || fail "the run was over before the signal: give it more steps"
+[[ $second < step_00001500 ]] || fail "the run was over before the signal: give it more steps"
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=parts -r parts
 
 for file in model optimizer; do
-  cmp {whole,parts}/checkpoints/step_00000400/$file.safetensors || fail "$file.safetensors differs"
+  cmp {whole,parts}/checkpoints/step_00001500/$file.safetensors || fail "$file.safetensors differs"
 done
 diff <(losses whole/metrics.jsonl step) <(losses parts/metrics.jsonl step) >difference ||
   fail "losses differ: $(head -n 5 difference)"
