@@ -1,6 +1,8 @@
 // The training loop and its reports.
 #include "trireme/driver/trainer.hpp"
 
+#include <utility>
+
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
 
@@ -85,6 +87,7 @@ void Trainer::Report(const StepResult& result) {
   record.seconds_compute = result.seconds_compute;
   record.seconds_exposed_communication = result.seconds_exposed_communication;
   record.seconds_data = result.seconds_data;
+  record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
   const std::int64_t every = job_.deck.Integer("monitor.every_steps");
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {

@@ -188,10 +188,14 @@ void Trainer::WriteCheckpoint(bool best) {
 }
 
 void Trainer::Finalize() {
-  const bool finished = Finished();
-  if (finished && job_.deck.Integer("monitor.validate_every_steps") > 0) {
-    RecordEvaluation(data::Split::kTest);
+  if (!Finished()) {
+    monitor_->Line(
+        fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",
+                    stop_reason_, monitor::WithThousands(step_), folder_));
+    return;
   }
+  if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
+  PrintSample();
   monitor::Record record;
   record.kind = monitor::Record::Kind::kDone;
   record.step = step_;
@@ -200,11 +204,6 @@ void Trainer::Finalize() {
   record.loss = last_loss_;
   record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
   record.seconds_checkpoint = checkpoint_seconds_;
-  if (finished) PrintSample();
-  if (!finished) {
-    monitor_->Line(fmt::format("stopped by {} after step {}: run it again with -r {}", stop_reason_,
-                               monitor::WithThousands(step_), folder_));
-  }
   std::vector<std::pair<std::string, std::string>> files = {
       {"run folder", folder_},
       {"checkpoint", folder_ + "/checkpoints/latest"},

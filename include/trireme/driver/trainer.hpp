@@ -72,7 +72,7 @@ class Trainer {
   bool checkpoint_now_ = false;                       // agreed: checkpoint.every_minutes has passed
   double last_loss_ = 0;                              // of the last step, nats a token
   double start_time_ = 0, last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
-  double checkpoint_seconds_ = 0;                     // in all
+  double checkpoint_seconds_ = 0;                     // since the last report
   double roof_flops_ = 0;                             // a rank, measured at start
 };
 
