@@ -24,7 +24,15 @@ bool LooksLikeCheckpoint(const std::string& path) {
   return false;
 }
 
+// The last one written, which `latest` names; it need not have the highest step, for a run may have
+// been continued from an earlier checkpoint. Without the link, the highest step.
 std::string NewestIn(const std::string& folder) {
+  std::error_code no_link;
+  const fs::path latest = fs::read_symlink(folder + "/latest", no_link);
+  if (!no_link) {
+    const std::string path = folder + "/" + latest.filename().string();
+    if (ParseStepName(latest.filename().string()) && WhyIncomplete(path).empty()) return path;
+  }
   std::string found;
   for (const std::string& name : ListSteps(folder)) {
     const std::string path = folder + "/" + name;

@@ -35,11 +35,11 @@ struct Contents {
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep);
 
-// Collective. `path` is a run folder (its complete checkpoint with the highest step is taken), its
-// checkpoints/ folder, or one checkpoint (or a link to one). Returns the checkpoint's folder;
-// AgreedError (exit code 2) when there is none, saying what was looked for and what was found.
-// Complete means: run.json, checksums.json and both tensor files are there with the sizes in
-// checksums.json.
+// Collective. `path` is a run folder (the checkpoint that was written last is taken, as `latest`
+// has it, else the complete one with the highest step), its checkpoints/ folder, or one checkpoint
+// (or a link to one). Returns the checkpoint's folder; AgreedError (exit code 2) when there is
+// none, saying what was looked for and what was found. Complete means: run.json, checksums.json and
+// both tensor files are there with the sizes in checksums.json.
 std::string Find(const comm::Communicator& world, const std::string& path);
 
 // Collective. The parsed run.json of a checkpoint folder, checked against checksums.json;

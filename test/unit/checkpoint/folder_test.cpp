@@ -56,6 +56,16 @@ TEST_F(Folder, FindsTheNewestCompleteOne) {
   EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000009");
 }
 
+// A run continued from step 3 abandons step 5: what it writes next is what -r must find.
+TEST_F(Folder, FindsTheLastWrittenNotTheHighest) {
+  Save(5);
+  Save(3);
+  Save(4);
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
+  fs::remove(checkpoints_ + "/latest");
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000005");
+}
+
 TEST_F(Folder, FindSaysWhatItFound) {
   EXPECT_THAT(Complaint(run_ / "nowhere"), HasSubstr("nowhere: no such folder"));
   WriteBytes(run_ / "file", "x");
