@@ -4,7 +4,12 @@
 
 #include <algorithm>
 
+#include <cmath>
+#include <limits>
+#include <memory>
+
 #include "small_run.hpp"
+#include "trireme/driver/tasks.hpp"
 
 namespace trireme::test {
 namespace {
