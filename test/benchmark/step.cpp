@@ -1,6 +1,6 @@
-// Times a training step (forward, backward, clip, AdamW) of a preset on random tokens, one process: our
-// side of a comparison with another program on the same machine.
-// usage: trireme_step_benchmark PRESET SEQUENCE BATCH [STEPS]     threads: OMP_NUM_THREADS
+// Times a training step (forward, backward, clip, AdamW) of a preset on random tokens, one process:
+// our side of a comparison with another program on the same machine. usage: trireme_step_benchmark
+// PRESET SEQUENCE BATCH [STEPS]     threads: OMP_NUM_THREADS
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -79,8 +79,7 @@ int main(int argc, char** argv) {
     model.Parameters().ZeroGradients();
     loss = 0;
     for (std::int64_t done = 0; done < batch; done += setup.micro_batch) {
-      const auto part =
-          RandomBatch(vocabulary, std::min(setup.micro_batch, batch - done), length);
+      const auto part = RandomBatch(vocabulary, std::min(setup.micro_batch, batch - done), length);
       loss += model.ForwardBackward(part, {});
     }
     optimizer.Step(step, 1e-3, optimizer.GradientNorm(tokens), tokens);
@@ -89,10 +88,11 @@ int main(int argc, char** argv) {
   std::sort(times.begin(), times.end());
   const double median = times[times.size() / 2];
   const double rate = static_cast<double>(tokens) / median;
-  fmt::print("trireme {} fp32 tokens/step {} step_s {:.3f} tokens/s {:.0f} roof {:.1f} GFLOP/s "
-             "fraction {:.2f} peak_MiB {} loss {:.3f}\n",
-             preset, tokens, median, rate, roof * 1e-9,
-             rate * model::FlopsPerToken(setup.options, length) / roof,
-             monitor::PeakResidentBytes() >> 20, loss / static_cast<double>(tokens));
+  fmt::print(
+      "trireme {} fp32 tokens/step {} step_s {:.3f} tokens/s {:.0f} roof {:.1f} GFLOP/s "
+      "fraction {:.2f} peak_MiB {} loss {:.3f}\n",
+      preset, tokens, median, rate, roof * 1e-9,
+      rate * model::FlopsPerToken(setup.options, length) / roof, monitor::PeakResidentBytes() >> 20,
+      loss / static_cast<double>(tokens));
   return 0;
 }

@@ -1,5 +1,5 @@
-// main() of every test program: starts MPI (also for one process), lets only rank 0 print, and fails on
-// every rank when a test failed on any.
+// main() of every test program: starts MPI (also for one process), lets only rank 0 print, and
+// fails on every rank when a test failed on any.
 #include <gtest/gtest.h>
 
 #include "trireme/comm/runtime.hpp"
@@ -12,8 +12,9 @@ class QuietListener : public testing::EmptyTestEventListener {
   explicit QuietListener(int rank) : rank_(rank) {}
   void OnTestPartResult(const testing::TestPartResult& result) override {
     if (!result.failed()) return;
-    std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_, result.file_name() ? result.file_name() : "?",
-                 result.line_number(), result.summary());
+    std::fprintf(stderr, "rank %d: %s:%d: %s\n", rank_,
+                 result.file_name() ? result.file_name() : "?", result.line_number(),
+                 result.summary());
   }
 
  private:
