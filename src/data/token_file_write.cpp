@@ -17,6 +17,8 @@ namespace trireme::data {
 
 namespace {
 
+constexpr std::size_t kMetadataBytes = std::size_t{1}
+                                       << 16;  // more than HDF5's own structures need
 constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
 
 std::string SystemText(int error) { return std::generic_category().message(error); }
@@ -35,12 +37,16 @@ class Draft {
   const std::string& Path() const { return path_; }
 
   // Gives the file `bytes` bytes of real disk space, so that a full disk shows before any write.
-  void Reserve(std::int64_t bytes) const {
-    const int file = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
-    const int error = file < 0 ? errno : ::posix_fallocate(file, 0, bytes);
+  // The second time, HDF5 has the file open and minds its length.
+  void Reserve(std::size_t bytes, bool keep_length) const {
+    const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
+    const bool good = file >= 0 && ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0;
+    const int error = good ? 0 : errno;
     if (file >= 0) ::close(file);
-    // EINVAL, EOPNOTSUPP: this file system cannot reserve; the read-back judges then.
-    if (error != 0 && error != EINVAL && error != EOPNOTSUPP) {
+    // This file system cannot reserve; the read-back judges then.
+    if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
+    if (error != 0) {
       throw RunError(
           fmt::format("{}: cannot reserve {} bytes: {}", path_, bytes, SystemText(error)),
           "Free some space, or let data.file name another disk.");
@@ -124,12 +130,11 @@ class Hdf5Writer {
     planned_.push_back({name, std::move(set), memory_type, values});
   }
 
-  std::int64_t FlushedBytes() {
+  // With all that is planned.
+  std::size_t Bytes() const {
     hsize_t bytes = 0;
-    if (H5Fflush(file_.Get(), H5F_SCOPE_GLOBAL) < 0 || H5Fget_filesize(file_.Get(), &bytes) < 0) {
-      Fail("cannot be flushed");
-    }
-    return static_cast<std::int64_t>(bytes);
+    if (H5Fget_filesize(file_.Get(), &bytes) < 0) Fail("has no size");
+    return bytes;
   }
 
   void WriteAndClose() {
@@ -215,6 +220,15 @@ void WriteDraft(const Draft& draft, const TokenData& data) {
   const bool narrow = data.vocabulary.words.size() <= kNarrowIds;
   const hid_t id_type = narrow ? H5T_STD_U16LE : H5T_STD_U32LE;
 
+  // HDF5 1.10 cannot close a file that found no space, and would crash at the program's end: the
+  // space is tried before HDF5 begins, and kept from there on.
+  std::size_t tokens_in_all = 0;
+  for (const auto& tokens : data.tokens) tokens_in_all += tokens.size();
+  const std::size_t id_bytes = narrow ? sizeof(std::uint16_t) : sizeof(std::uint32_t);
+  const std::size_t data_bytes =
+      tokens_in_all * id_bytes + offsets.size() * sizeof(std::uint64_t) + bytes.size();
+  draft.Reserve(data_bytes + kMetadataBytes, false);
+
   Hdf5Writer file(draft.Path());
   WriteAttributes(file, data);
   file.Plan("/vocabulary/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes.size(), bytes.data());
@@ -224,7 +238,7 @@ void WriteDraft(const Draft& draft, const TokenData& data) {
     const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
     file.Plan(TokensOf(split), id_type, H5T_NATIVE_INT32, tokens.size(), tokens.data());
   }
-  draft.Reserve(file.FlushedBytes());
+  draft.Reserve(file.Bytes(), true);
   file.WriteAndClose();
 }
 

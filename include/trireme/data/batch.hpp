@@ -14,12 +14,12 @@ namespace trireme::data {
 inline constexpr std::int32_t kMasked = -1;  // a target that does not exist: no loss, no gradient
 
 struct MicroBatch {
-  std::int64_t sequences = 0;            // B
-  std::int64_t length = 0;               // T
-  std::vector<std::int32_t> inputs;      // [B, T]; 0 behind a short window's end
-  std::vector<std::int32_t> targets;     // [B, T]; kMasked behind a short window's end
-  std::vector<std::uint64_t> ordinals;   // [B]: each window's Sample::ordinal, for dropout
-  std::int64_t valid = 0;                // targets that count
+  std::int64_t sequences = 0;           // B
+  std::int64_t length = 0;              // T
+  std::vector<std::int32_t> inputs;     // [B, T]; 0 behind a short window's end
+  std::vector<std::int32_t> targets;    // [B, T]; kMasked behind a short window's end
+  std::vector<std::uint64_t> ordinals;  // [B]: each window's Sample::ordinal, for dropout
+  std::int64_t valid = 0;               // targets that count
 };
 
 // Fills `batch` with the windows of `samples`, each `length` long.

@@ -1,5 +1,5 @@
-// The harbour corpus: plain English sentences in WikiText's form from a unifilar finite-state grammar,
-// so that its entropy rate is known in closed form and no honest model can do better.
+// The harbour corpus: plain English sentences in WikiText's form from a unifilar finite-state
+// grammar, so that its entropy rate is known in closed form and no honest model can do better.
 #ifndef TRIREME_DATA_HARBOUR_HPP_
 #define TRIREME_DATA_HARBOUR_HPP_
 
@@ -25,8 +25,9 @@ class HarbourGrammar {
   // `count` tokens of the stream (seed, split), by Philox coordinates: reproducible, any length.
   std::vector<std::int32_t> Generate(std::uint32_t seed, Split split, std::int64_t count) const;
 
-  // The exact predictor for a window: starts from the stationary distribution over states and filters
-  // forward. Returns -ln p(target_t | inputs_0..t) in nats for each t. inputs, targets: [length].
+  // The exact predictor for a window: starts from the stationary distribution over states and
+  // filters forward. Returns -ln p(target_t | inputs_0..t) in nats for each t. inputs, targets:
+  // [length].
   std::vector<double> PredictiveLoss(std::span<const std::int32_t> inputs,
                                      std::span<const std::int32_t> targets) const;
 

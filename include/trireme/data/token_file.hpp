@@ -1,5 +1,5 @@
-// The token file: an HDF5 file of three token arrays and a vocabulary, read collectively through the
-// MPI-IO driver and checked on opening.
+// The token file: an HDF5 file of three token arrays and a vocabulary, read collectively through
+// the MPI-IO driver and checked on opening.
 #ifndef TRIREME_DATA_TOKEN_FILE_HPP_
 #define TRIREME_DATA_TOKEN_FILE_HPP_
 
@@ -30,15 +30,16 @@ struct Vocabulary {
 struct TokenData {
   std::array<std::vector<std::int32_t>, 3> tokens;  // by Split
   Vocabulary vocabulary;
-  std::string tokenizer;       // "word", "word lowercase", "byte", "harbour"
-  std::string source_sha256;   // 64 hex digits: of the three texts in order, or of the generator's deck
-  std::optional<double> entropy_rate;  // nats a token, where known
+  std::string tokenizer;  // "word", "word lowercase", "byte", "harbour"
+  std::string
+      source_sha256;  // 64 hex digits: of the three texts in order, or of the generator's deck
+  std::optional<double> entropy_rate;        // nats a token, where known
   std::optional<std::int64_t> harbour_seed;  // "harbour" only: the corpus' seed
 };
 
-// One rank writes `path` by way of a temporary name beside it (synced, read back, renamed). Existing
-// files are refused unless `overwrite`. Ids are stored as uint16 where they fit, else uint32. Throws
-// InputError (exists, bad folder) or RunError (disk full, with path).
+// One rank writes `path` by way of a temporary name beside it (synced, read back, renamed).
+// Existing files are refused unless `overwrite`. Ids are stored as uint16 where they fit, else
+// uint32. Throws InputError (exists, bad folder) or RunError (disk full, with path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
 // How many copies of the tokens a node keeps.

@@ -183,7 +183,8 @@ TEST_F(TokenFileErrors, NoSpaceKeepsTheOldFileAndLeavesNoDraft) {
       MessageOf([&] { WriteTokenFile(path, data, true); }, ExitCode::kFailed);
   setrlimit(RLIMIT_FSIZE, &old);
   std::signal(SIGXFSZ, handler);
-  EXPECT_THAT(message, AllOf(HasSubstr(path + ".tmp: "), HasSubstr("File too large")));
+  EXPECT_THAT(message,
+              AllOf(HasSubstr(path + ".tmp: cannot reserve"), HasSubstr("File too large")));
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));
   EXPECT_EQ(AllTokens(Open(path), Split::kTrain), SmallData().tokens[0]);
 }

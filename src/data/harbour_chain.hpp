@@ -1,0 +1,47 @@
+// The harbour grammar unfolded: a Markov chain of states whose arcs carry words.
+#ifndef TRIREME_SRC_DATA_HARBOUR_CHAIN_HPP_
+#define TRIREME_SRC_DATA_HARBOUR_CHAIN_HPP_
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace trireme::data {
+
+struct Arc {
+  std::int32_t word = 0;
+  std::int32_t next = 0;   // state
+  double probability = 0;  // of this word in this state
+  double cumulative = 0;   // with all arcs before it; exactly 1 at a state's last arc
+};
+
+class HarbourChain {
+ public:
+  // Follows the rules from the renewal state. Throws std::logic_error where a word leads from one
+  // state to two (the grammar would not be unifilar).
+  HarbourChain();
+
+  std::int32_t States() const { return static_cast<std::int32_t>(first_arc_.size()) - 1; }
+  std::span<const Arc> Arcs(std::int32_t state) const;           // by ascending word
+  const Arc* Find(std::int32_t state, std::int32_t word) const;  // nullptr: impossible
+  const std::vector<std::string>& Words() const { return words_; }
+
+  // Long-run share of tokens that are written from each state; sums to one.
+  const std::vector<double>& Stationary() const { return stationary_; }
+  // h = sum over states s of Stationary(s) H(words | s), in nats a token (Shannon 1948, section 7).
+  double EntropyRate() const;
+
+ private:
+  void Unfold();
+  void Solve();
+
+  std::vector<std::string> words_;
+  std::vector<Arc> arcs_;
+  std::vector<std::size_t> first_arc_;  // [states + 1]
+  std::vector<double> stationary_;      // [states]
+};
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_HARBOUR_CHAIN_HPP_
