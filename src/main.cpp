@@ -22,13 +22,15 @@ int main(int argc, char** argv) {
     bad_line = error;  // told below, by one rank
   }
 
-  // 2. MPI starts; from here on, every exception becomes one message and one agreed exit code.
+  // 2. Signals wait until somebody asks for them. MPI starts; from here on, every exception becomes
+  // one message and one agreed exit code.
+  driver::StopSignals signals;
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     if (bad_line) throw AgreedError(bad_line->Code(), bad_line->what());
 
     // 3. The deck: read by one rank, parsed by all.
-    driver::Job job = driver::MakeJob(runtime, *line, schema);
+    driver::Job job = driver::MakeJob(runtime, *line, schema, signals);
 
     // 4. The task: grid, data, model, optimizer, checkpoint, monitor and trainer, as it needs them.
     return driver::RunTask(job);

@@ -31,9 +31,8 @@ struct Lexicon {
   WordList ship_names, towns, men_names, women_names, surnames, years, topics, times;
   WordList adjectives_any, adjectives_people, adjectives_things;
   WordList adverbs_before, adverbs_behind, adverbs_front;
-  Verb acts_on, acts;  // people: with and without an object
-  Verb vessel_acts_on, vessel_acts;
-  Verb thing_acts_on, thing_acts;
+  Verb acts_on, acts;              // people and vessels: with and without an object
+  Verb thing_acts_on, thing_acts;  // other things
   WordList prepositions, prepositions_front, subordinators, conjunctions, modals;
   WordList determiners_one, determiners_many;
 };

@@ -103,7 +103,7 @@ void HarbourRules::AddNouns(const State& state, double weight, bool one, bool ma
   };
   add(mixture.men, lexicon_.men, &ByInitial::men, Kind::kMan, Kind::kPeople);
   add(mixture.women, lexicon_.women, &ByInitial::women, Kind::kWoman, Kind::kPeople);
-  add(mixture.vessels, lexicon_.vessels, &ByInitial::vessels, Kind::kVessel, Kind::kThings);
+  add(mixture.vessels, lexicon_.vessels, &ByInitial::vessels, Kind::kVessel, Kind::kVessels);
   add(mixture.goods, lexicon_.goods, &ByInitial::goods, Kind::kThing, Kind::kThings);
   add(mixture.places, lexicon_.places, &ByInitial::places, Kind::kThing, Kind::kThings);
 }
@@ -127,10 +127,10 @@ void HarbourRules::AddDeterminers(const State& state, double weight, bool capita
 
 // The first word of a noun phrase behind a verb or a preposition.
 void HarbourRules::AddOpening(const State& state, Choices& choices) const {
-  AddDeterminers(state, 0.74, false, choices);
+  AddDeterminers(state, 0.78, false, choices);
   State own = state;
   own.place = Place::kAfterOwn;
-  Add(choices, 0.14, PossessiveOf(state.kind), own);
+  Add(choices, 0.10, PossessiveOf(state.kind), own);
   if (state.role == Role::kPhrase || state.role == Role::kOfSubject) {
     Add(choices, 0.12, lexicon_.towns, Close(state, Kind::kThing));
   } else {

@@ -160,10 +160,16 @@ const char* PossessiveOf(Kind kind) {
   }
 }
 
-bool IsMany(Kind kind) { return kind == Kind::kPeople || kind == Kind::kThings; }
+bool IsMany(Kind kind) {
+  return kind == Kind::kPeople || kind == Kind::kVessels || kind == Kind::kThings;
+}
 
 bool IsPerson(Kind kind) {
   return kind == Kind::kMan || kind == Kind::kWoman || kind == Kind::kPeople;
+}
+
+bool IsActor(Kind kind) {
+  return IsPerson(kind) || kind == Kind::kVessel || kind == Kind::kVessels;
 }
 
 }  // namespace trireme::data

@@ -11,11 +11,12 @@
 namespace trireme::data {
 
 // What a subject is: it decides number, pronoun, relative pronoun and verbs, however far behind.
-enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kThings };
+enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kVessels, kThings };
 const char* PronounOf(Kind kind);     // "she"
 const char* PossessiveOf(Kind kind);  // "her"
 bool IsMany(Kind kind);
 bool IsPerson(Kind kind);
+bool IsActor(Kind kind);  // people and vessels
 
 // Where in the text a state stands: what was read last.
 enum class Place {

@@ -10,23 +10,20 @@ struct VerbWeights {
   double be_past, be_present, had, have, past_on, past, present_on, present, modal, adverb;
 };
 
-// Things do little of their own; ships more; people most.
+// Things do little of their own.
 VerbWeights WeightsOf(Kind kind) {
-  if (IsPerson(kind)) return {0.16, 0.03, 0.08, 0.05, 0.30, 0.14, 0.08, 0.04, 0.07, 0.05};
-  if (kind == Kind::kVessel) return {0.20, 0.04, 0.07, 0.04, 0.22, 0.20, 0.05, 0.05, 0.07, 0.06};
-  return {0.38, 0.10, 0.02, 0.02, 0.14, 0.16, 0.05, 0.04, 0.06, 0.03};
+  if (IsActor(kind)) return {0.17, 0.03, 0.08, 0.05, 0.28, 0.15, 0.08, 0.04, 0.07, 0.05};
+  return {0.38, 0.08, 0.02, 0.02, 0.14, 0.17, 0.05, 0.04, 0.07, 0.03};
 }
 
 }  // namespace
 
 const Verb& HarbourRules::ActsOn(Kind kind) const {
-  if (IsPerson(kind)) return lexicon_.acts_on;
-  return kind == Kind::kVessel ? lexicon_.vessel_acts_on : lexicon_.thing_acts_on;
+  return IsActor(kind) ? lexicon_.acts_on : lexicon_.thing_acts_on;
 }
 
 const Verb& HarbourRules::Acts(Kind kind) const {
-  if (IsPerson(kind)) return lexicon_.acts;
-  return kind == Kind::kVessel ? lexicon_.vessel_acts : lexicon_.thing_acts;
+  return IsActor(kind) ? lexicon_.acts : lexicon_.thing_acts;
 }
 
 // The verb agrees with the subject, whatever noun stands directly before it.

@@ -10,11 +10,17 @@
 
 namespace trireme::device {
 
-int Cores() {
+std::vector<int> UsableCores() {
+  std::vector<int> cores;
   cpu_set_t set;
   CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, omp_get_num_procs());
+  if (sched_getaffinity(0, sizeof set, &set) == 0) {
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (CPU_ISSET(core, &set)) cores.push_back(core);
+    }
+  }
+  if (cores.empty()) cores.push_back(0);
+  return cores;
 }
 
 namespace {
@@ -29,13 +35,12 @@ void KeepFreedMemory() {
 
 }  // namespace
 
-int ConfigureThreads(int requested, int ranks_on_node) {
+int ConfigureThreads(int requested, int share) {
   int threads = requested;
   if (threads == 0) {
     // OpenMP has read OMP_NUM_THREADS (which may be a list for nested regions) by itself.
     const char* variable = std::getenv("OMP_NUM_THREADS");
-    threads = variable != nullptr && *variable != '\0' ? omp_get_max_threads()
-                                                       : omp_get_num_procs() / ranks_on_node;
+    threads = variable != nullptr && *variable != '\0' ? omp_get_max_threads() : share;
   }
   threads = std::max(1, threads);
   omp_set_dynamic(0);

@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -45,22 +44,14 @@ Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
 ExitCode RunEvaluate(Job& job) {
   const comm::ProcessGrid grid(job.World(), job.deck);
   const data::TokenFile tokens = OpenTokens(job);
-  job.World().Together([&] {
-    if (job.line->resume.empty()) {
-      throw job.deck.Complain("job.task", "a trained model is needed",
-                              "Name a run folder or a checkpoint with -r.");
-    }
-  });
   const DataShape shape = ReadDataShape(job.deck, grid.Data().Size());
-  const auto model = BuildModel(job, tokens, shape, 0);
-  const std::string path = checkpoint::Find(job.World(), job.line->resume);
-  checkpoint::ReadTensors(job.World(), path, "model",
-                          model->Parameters().Blocks(model->Parameters().Values(), job.dtype, "",
-                                                     grid.Data().Rank(), grid.Data().Size()));
+  std::string path;
+  const auto model = LoadModel(job, tokens, shape, path);
   if (job.World().IsRoot()) {
     fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
     std::fflush(stdout);
   }
+  if (job.line->validate_only) return ExitCode::kDone;
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
     const Evaluation result = Evaluate(grid.Data(), *model, tokens, split);
     if (!job.World().IsRoot()) continue;

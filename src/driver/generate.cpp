@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "trireme/base/philox.hpp"
-#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
 
 namespace trireme::driver {
@@ -70,19 +69,11 @@ std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t
 
 ExitCode RunGenerate(Job& job) {
   const data::TokenFile tokens = OpenTokens(job);
-  job.World().Together([&] {
-    if (job.line->resume.empty()) {
-      throw job.deck.Complain("job.task", "a trained model is needed",
-                              "Name a run folder or a checkpoint with -r.");
-    }
-  });
   DataShape shape = ReadDataShape(job.deck, 1);
   shape.micro_batch = 1;
-  const auto model = BuildModel(job, tokens, shape, 0);
-  const std::string path = checkpoint::Find(job.World(), job.line->resume);
-  checkpoint::ReadTensors(job.World(), path, "model",
-                          model->Parameters().Blocks(model->Parameters().Values(), job.dtype, "",
-                                                     job.World().Rank(), job.World().Size()));
+  std::string path;
+  const auto model = LoadModel(job, tokens, shape, path);
+  if (job.line->validate_only) return ExitCode::kDone;
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
     GenerateOptions options;

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <set>
 #include <sstream>
 
+#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::driver {
@@ -14,6 +16,19 @@ namespace {
 // An automatic micro-batch: enough rows for the products to run at full speed, few enough for the
 // activations of a layer to stay small.
 constexpr std::int64_t kMicroBatchTokens = 4096;
+// Cores a rank, by how the launcher bound the ranks of the node: its own where bindings are
+// disjoint, else those that it shares, divided fairly.
+int ShareOfCores(const comm::Communicator& node) {
+  const std::vector<int> mine = device::UsableCores();
+  std::set<std::string> together;
+  std::size_t sum = 0;
+  for (const std::string& bound : node.Gather(fmt::format("{}", fmt::join(mine, " ")))) {
+    std::istringstream cores(bound);
+    for (std::string core; cores >> core; ++sum) together.insert(core);
+  }
+  return std::max(1, static_cast<int>(mine.size() * together.size() / sum));
+}
+
 }  // namespace
 
 void DeclareJob(input::Schema& schema) {
@@ -31,8 +46,9 @@ void DeclareJob(input::Schema& schema) {
               "Of parameters, activations and products; fp64 is for verification.")
       .Integer("run.seed", 1, Between(0, 4294967295.0), "",
                "Of initial weights, sample order, dropout.")
-      .Integer("run.threads", 0, Between(0, 4096), "threads",
-               "OpenMP threads a rank. 0: OMP_NUM_THREADS, else cores / ranks on the node.");
+      .Integer(
+          "run.threads", 0, Between(0, 4096), "threads",
+          "OpenMP threads a rank. 0: OMP_NUM_THREADS, else its share of the cores it is bound to.");
   schema.Section("generate", "Continuing a prompt (job.task = generate).")
       .Text("generate.prompt", "", "Text to continue. Empty: start behind an <eos>.")
       .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
@@ -43,7 +59,8 @@ void DeclareJob(input::Schema& schema) {
       .Integer("generate.seed", 1, Between(0, 4294967295.0), "", "Of the draws.");
 }
 
-Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema) {
+Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
+            StopSignals& signals) {
   const comm::Communicator& world = runtime.World();
   std::string text;
   world.Together([&] {
@@ -60,12 +77,13 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   Job job;
   job.runtime = &runtime;
   job.line = &line;
+  job.signals = &signals;
   world.Together([&] { job.deck = input::Deck::Parse(schema, text, line.deck, line.overrides); });
   if (job.deck.Text("job.output").empty()) {
     job.deck.Supply("job.output", "runs/" + job.deck.Text("job.name"), "job.name");
   }
   job.stream.threads = device::ConfigureThreads(static_cast<int>(job.deck.Integer("run.threads")),
-                                                runtime.Node().Size());
+                                                ShareOfCores(runtime.Node()));
   job.dtype = job.deck.Text("run.precision") == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
   return job;
@@ -113,6 +131,22 @@ std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens
     setup.label_smoothing = label_smoothing;
     model = std::make_unique<model::Model>(setup);
   });
+  return model;
+}
+
+std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
+                                        const DataShape& shape, std::string& checkpoint) {
+  job.World().Together([&] {
+    if (!job.line->resume.empty()) return;
+    throw job.deck.Complain("job.task", "a trained model is needed",
+                            "Name a run folder or a checkpoint with -r.");
+  });
+  checkpoint = checkpoint::Find(job.World(), job.line->resume);
+  auto model = BuildModel(job, tokens, shape, 0);
+  const tensor::Registry& parameters = model->Parameters();
+  checkpoint::ReadTensors(job.World(), checkpoint, "model",
+                          parameters.Blocks(parameters.Values(), job.dtype, "", job.World().Rank(),
+                                            job.World().Size()));
   return model;
 }
 

@@ -1,48 +1,49 @@
 #include "trireme/driver/signals.hpp"
 
 #include <csignal>
+#include <ctime>
 #include <initializer_list>
 
 namespace trireme::driver {
 
 namespace {
 
-// A signal handler can reach nothing but static storage.
-volatile std::sig_atomic_t received = 0;
-
-extern "C" void Receive(int signal) {
-  if (received != 0 && signal != SIGUSR1) std::signal(signal, SIG_DFL);
-  received = signal;
+sigset_t StopSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&set, signal);
+  return set;
 }
 
 }  // namespace
 
 StopSignals::StopSignals() {
-  received = 0;
-  struct sigaction action = {};
-  action.sa_handler = Receive;
-  action.sa_flags = SA_RESTART;
-  sigemptyset(&action.sa_mask);
-  for (int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaction(signal, &action, nullptr);
+  const sigset_t set = StopSet();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
 
-StopSignals::~StopSignals() {
-  for (int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_DFL);
-  std::signal(SIGUSR1, SIG_IGN);  // a late request must not kill a run that is ending
+StopSignals::~StopSignals() = default;  // the thread is asked to stop, and joined
+
+void StopSignals::Watch() {
+  watcher_ = std::jthread([this](const std::stop_token& stop) { Wait(stop); });
 }
 
-bool StopSignals::Received() const { return received != 0; }
+void StopSignals::Release() {
+  const sigset_t set = StopSet();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
 
-const char* StopSignals::Name() {
-  switch (received) {
-    case SIGUSR1:
-      return "SIGUSR1";
-    case SIGTERM:
-      return "SIGTERM";
-    case SIGINT:
-      return "SIGINT";
-    default:
-      return "no signal";
+void StopSignals::Wait(const std::stop_token& stop) {
+  constexpr timespec kPause = {0, 200'000'000};  // how soon the thread sees that it is to end
+  const sigset_t set = StopSet();
+  while (!stop.stop_requested()) {
+    const int signal = sigtimedwait(&set, nullptr, &kPause);
+    if (signal < 0) continue;  // nothing came
+    if (received_.exchange(true) && signal != SIGUSR1) {
+      std::signal(signal, SIG_DFL);
+      Release();
+      std::raise(signal);
+    }
   }
 }
 

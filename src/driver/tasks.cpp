@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/trainer.hpp"
@@ -14,6 +15,7 @@ namespace trireme::driver {
 
 ExitCode RunTask(Job& job) {
   const std::string& task = job.deck.Text("job.task");
+  if (task != "train" || job.line->validate_only) job.signals->Release();
   if (task == "tokenize") return RunTokenize(job);
   if (task == "evaluate") return RunEvaluate(job);
   if (task == "generate") return RunGenerate(job);
@@ -59,18 +61,21 @@ ExitCode RunTraining(Job& job) {
   const auto model = BuildModel(job, tokens, shape, optimizer_options.label_smoothing);
 
   // 4. The optimizer and its schedule.
-  optimizer::Optimizer optimizer(optimizer_options, model->Parameters(), job.stream);
+  std::optional<optimizer::Optimizer> optimizer;
+  job.World().Together(
+      [&] { optimizer.emplace(optimizer_options, model->Parameters(), job.stream); });
   const data::Sampler sampler(
       {tokens.Size(data::Split::kTrain), shape.length, shape.stride, shape.batch, job.seed, true});
   const optimizer::Schedule schedule =
       optimizer::ReadSchedule(job.deck, optimizer_options.learning_rate, sampler.StepsPerEpoch());
 
   // 5. The loop.
-  Trainer trainer(job, grid, tokens, shape, *model, optimizer, schedule);
+  Trainer trainer(job, grid, tokens, shape, sampler, *model, *optimizer, schedule);
   if (job.line->validate_only) {
     trainer.Validate();
     return ExitCode::kDone;
   }
+  job.signals->Watch();
   trainer.Initialize();
   const ExitCode code = trainer.Execute();
   trainer.Finalize();

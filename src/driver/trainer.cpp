@@ -10,11 +10,6 @@ namespace trireme::driver {
 
 namespace {
 
-data::Sampler MakeSampler(const Job& job, const data::TokenFile& tokens, const DataShape& shape) {
-  return data::Sampler(
-      {tokens.Size(data::Split::kTrain), shape.length, shape.stride, shape.batch, job.seed, true});
-}
-
 std::int64_t BucketBytes(const Job& job) {
   constexpr double kMib = 1024 * 1024;
   return static_cast<std::int64_t>(job.deck.Real("grid.bucket_mib") * kMib);
@@ -23,8 +18,8 @@ std::int64_t BucketBytes(const Job& job) {
 }  // namespace
 
 Trainer::Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile& tokens,
-                 const DataShape& shape, model::Model& model, optimizer::Optimizer& optimizer,
-                 const optimizer::Schedule& schedule)
+                 const DataShape& shape, const data::Sampler& sampler, model::Model& model,
+                 optimizer::Optimizer& optimizer, const optimizer::Schedule& schedule)
     : job_(job),
       grid_(grid),
       tokens_(tokens),
@@ -32,7 +27,7 @@ Trainer::Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile&
       model_(model),
       optimizer_(optimizer),
       schedule_(schedule),
-      sampler_(MakeSampler(job, tokens, shape)),
+      sampler_(sampler),
       buckets_(grid.Data(), model.Parameters(), job.stream, BucketBytes(job)),
       training_step_(grid.Data(), tokens, sampler_, shape.length, shape.micro_batch, model,
                      optimizer, schedule_, buckets_) {}
@@ -54,7 +49,7 @@ ExitCode Trainer::Execute() {
 
 Requests Trainer::MyRequests() const {
   Requests mine;
-  mine.signal = signals_.Received();
+  mine.signal = job_.signals->Received();
   if (!job_.World().IsRoot()) return mine;  // one clock decides
   const double now = MPI_Wtime();
   const double every = job_.deck.Real("checkpoint.every_minutes");

@@ -31,7 +31,7 @@ std::string RunFolderOf(const std::string& checkpoint) {
 void Trainer::Initialize() {
   const comm::Communicator& world = job_.World();
   folder_ = job_.deck.Text("job.output");
-  roof_flops_ = MeasureRoof(job_.stream, job_.dtype);
+  world.Together([&] { roof_flops_ = MeasureRoof(job_.stream, job_.dtype); });
   const bool resume = !job_.line->resume.empty();
   std::string checkpoint;
   nlohmann::json run;
@@ -137,7 +137,7 @@ monitor::BannerFacts Trainer::Banner() const {
 
 void Trainer::Validate() {
   const comm::Communicator& world = job_.World();
-  roof_flops_ = MeasureRoof(job_.stream, job_.dtype);
+  world.Together([&] { roof_flops_ = MeasureRoof(job_.stream, job_.dtype); });
   if (!job_.line->resume.empty()) {
     const std::string checkpoint = checkpoint::Find(world, job_.line->resume);
     Resume(checkpoint, checkpoint::ReadRun(world, checkpoint));

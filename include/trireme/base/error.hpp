@@ -12,7 +12,7 @@ enum class ExitCode : int {
   kDone = 0,      // the task ended, also at schedule.stop_at
   kFailed = 1,    // the run failed
   kBadInput = 2,  // bad deck, input file or command line; nothing was written
-  kStopped = 3,   // stopped early by a signal, checkpoint written: run it again
+  kStopped = 3,   // stopped early by a signal or the walltime, checkpoint written: run it again
 };
 
 // Any failure that a user sees. `what()` is the whole message: one or more lines without a trailing

@@ -17,8 +17,8 @@ enum class Purpose : std::uint32_t {
   kAttentionDropout = 4,  // attention weights: head, query position, key position
   kResidualDropout = 5,   // output of the attention and of the feed-forward layer
   kFfnDropout = 6,        // hidden activations of the feed-forward layer
-  kGenerate = 7,          // sampled tokens: position
-  kHarbour = 8,           // the built-in corpus: split, sentence
+  kGenerate = 7,          // sampled tokens: number of the added token
+  kHarbour = 8,           // the built-in corpus: token, split, what for
   kVerify = 9,            // finite-difference directions of the tests
 };
 

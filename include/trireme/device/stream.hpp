@@ -4,6 +4,7 @@
 #define TRIREME_DEVICE_STREAM_HPP_
 
 #include <string>
+#include <vector>
 
 namespace trireme::device {
 
@@ -14,14 +15,14 @@ struct Stream {
   int threads = 1;  // OpenMP threads of a CPU kernel
 };
 
-// Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else cores / ranks on
-// the node (at least 1). Sets the number of threads of OpenMP and of
-// the matrix library, and keeps memory that libraries free in the process.
-int ConfigureThreads(int requested, int ranks_on_node);
+// Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else `share`, this
+// rank's share of the cores (at least 1). Sets the number of threads of OpenMP and of the matrix
+// library, and keeps memory that libraries free in the process.
+int ConfigureThreads(int requested, int share);
 
-std::string CpuName();         // "AMD EPYC 9004" as /proc/cpuinfo has it, "unknown CPU" elsewhere
-std::string InstructionSet();  // widest in use here: "AVX-512", "AVX2", "NEON", "baseline"
-int Cores();                   // usable by this process
+std::string CpuName();           // "AMD EPYC 9004" as /proc/cpuinfo has it, "unknown CPU" elsewhere
+std::string InstructionSet();    // widest that this CPU has: "AVX-512", "AVX2", "NEON", "baseline"
+std::vector<int> UsableCores();  // their numbers, as the process is bound; never empty
 
 }  // namespace trireme::device
 

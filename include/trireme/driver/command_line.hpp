@@ -22,7 +22,7 @@ struct CommandLine {
   std::vector<std::string> overrides;    // section.key=value
 };
 
-// Throws InputError for an option that does not exist or lacks its value, naming the nearest.
+// Throws InputError for an option that does not exist or lacks its value, naming those that do.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
 input::Schema DeclareAll();  // every module's keys

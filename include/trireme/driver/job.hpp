@@ -11,6 +11,7 @@
 #include "trireme/data/token_file.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/driver/command_line.hpp"
+#include "trireme/driver/signals.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/model/model.hpp"
 
@@ -21,6 +22,7 @@ void DeclareJob(input::Schema& schema);  // [job], [run], [generate]
 struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
+  StopSignals* signals = nullptr;
   input::Deck deck;  // resolved as far as the task needs
   device::Stream stream;
   Dtype dtype = Dtype::kFloat32;
@@ -31,7 +33,8 @@ struct Job {
 
 // Collective. World rank 0 reads the deck's file, all parse the same text. AgreedError (exit code
 // 2).
-Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema);
+Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
+            StopSignals& signals);
 
 // Collective. The deck's token file, staged as it says.
 data::TokenFile OpenTokens(const Job& job);
@@ -47,6 +50,11 @@ DataShape ReadDataShape(const input::Deck& deck, int ranks);
 // Collective. The model with its initial weights, memory planned and allocated.
 std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
                                          const DataShape& shape, double label_smoothing);
+
+// Collective. The model with the weights of -r, whose checkpoint it names; AgreedError (exit code
+// 2) without one. For tasks that do not train.
+std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
+                                        const DataShape& shape, std::string& checkpoint);
 
 // "2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters".
 std::string Describe(const model::Options& options);

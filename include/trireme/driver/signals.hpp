@@ -3,17 +3,29 @@
 #ifndef TRIREME_DRIVER_SIGNALS_HPP_
 #define TRIREME_DRIVER_SIGNALS_HPP_
 
+#include <atomic>
+#include <thread>
+
 namespace trireme::driver {
 
-// Installs the handlers for its lifetime. A second SIGINT or SIGTERM ends the process at once.
+// There is no handler: one could interrupt a matrix product, and oneDNN's keep data below the stack
+// pointer, where a handler's frame would land. Instead the signals are blocked, in every thread
+// that is started later too, and one thread waits for them.
 class StopSignals {
  public:
-  StopSignals();
-  ~StopSignals();
+  StopSignals();   // blocks them: construct before anything starts a thread
+  ~StopSignals();  // they stay blocked: a late request must not kill a run that is ending
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
-  bool Received() const;      // on this rank
-  static const char* Name();  // of the last one received: "SIGUSR1"
+
+  void Watch();    // training: from now on a signal is a request; a second SIGINT or SIGTERM kills
+  void Release();  // other tasks have nothing to save: the signals end the process again
+  bool Received() const { return received_; }  // on this rank, since Watch
+
+ private:
+  void Wait(const std::stop_token& stop);
+  std::atomic<bool> received_ = false;
+  std::jthread watcher_;
 };
 
 }  // namespace trireme::driver

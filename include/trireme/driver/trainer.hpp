@@ -11,7 +11,6 @@
 
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/job.hpp"
-#include "trireme/driver/signals.hpp"
 #include "trireme/driver/training_step.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/optimizer/optimizer.hpp"
@@ -24,8 +23,8 @@ class Trainer {
  public:
   // All arguments must outlive the trainer.
   Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile& tokens,
-          const DataShape& shape, model::Model& model, optimizer::Optimizer& optimizer,
-          const optimizer::Schedule& schedule);
+          const DataShape& shape, const data::Sampler& sampler, model::Model& model,
+          optimizer::Optimizer& optimizer, const optimizer::Schedule& schedule);
 
   void Initialize();   // collective: run folder, checkpoint to start from, monitor, banner
   ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
@@ -56,11 +55,10 @@ class Trainer {
   model::Model& model_;
   optimizer::Optimizer& optimizer_;
   optimizer::Schedule schedule_;
-  data::Sampler sampler_;
+  const data::Sampler& sampler_;
   parallel::GradientBuckets buckets_;
   TrainingStep training_step_;
   std::unique_ptr<monitor::Monitor> monitor_;
-  StopSignals signals_;
 
   std::string folder_;                                          // of the run
   std::int64_t step_ = 0;                                       // steps completed

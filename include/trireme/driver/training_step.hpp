@@ -41,8 +41,9 @@ class TrainingStep {
                model::Model& model, optimizer::Optimizer& optimizer,
                const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets);
 
-  // Collective. Runs step number `step` (from 0): the weights move once. Throws AgreedError, before
-  // the weights change, when a loss or a gradient is not finite, naming step, tensor and rank.
+  // Collective. Runs step number `step` (from 0): the weights move once. Throws what
+  // data.Together throws, before the weights change, when a loss or a gradient is not finite,
+  // naming the step, the rank and, where it was a gradient, the tensor.
   StepResult Run(std::int64_t step, const Requests& mine);
 
  private:

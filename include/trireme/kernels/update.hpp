@@ -28,9 +28,9 @@ void GradientDescent(const device::Stream& stream, Dtype dtype, std::int64_t cou
                      const UpdateScalars* scalars, double decay, const void* gradients,
                      void* values);
 
-// Sum of squares: of blocks of 1,024 elements in their own type, the blocks' sums in fp64 and in
-// order: the same bits for any number of threads. A value that is not finite makes the sum not
-// finite (so do fp32 values beyond 1e19, which no gradient survives).
+// Sum of squares: of blocks of 1,024 elements in their own type, of 8 such blocks and then of all
+// in fp64, in order: the same bits for any number of threads. A value that is not finite makes the
+// sum not finite (so do fp32 values beyond 1e19, which no gradient survives).
 double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* values);
 
 }  // namespace trireme::kernels

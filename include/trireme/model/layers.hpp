@@ -1,5 +1,6 @@
 // The layers of a Transformer. Each has Forward, and its backward pass in two calls: BackwardInput,
-// on which the layer before waits, and BackwardWeight, which may run later. What they share stands
+// on which the layer before waits, and BackwardWeight, which may run later, as long as dy and Saved
+// are kept. What they share stands
 // in an explicit struct: Saved, filled by Forward, and Saved's d-members, filled by BackwardInput.
 // Rows are tokens, sequence-major: x: [tokens, dim].
 #ifndef TRIREME_MODEL_LAYERS_HPP_

@@ -31,8 +31,8 @@ using GradientsReady = std::function<void(std::int64_t begin)>;
 
 class Model {
  public:
-  // Registers, allocates and initialises the parameters, plans and allocates the activations.
-  // Throws InputError when the sequence does not fit the positions.
+  // Registers, allocates and initialises the parameters, plans and allocates the activations. The
+  // sequence must fit the table of learned positions.
   explicit Model(const ModelSetup& setup);
 
   // Training: adds the gradients of the summed loss of `batch` to the registry's; returns the
@@ -47,7 +47,8 @@ class Model {
   tensor::Registry& Parameters() { return registry_; }
   const tensor::Registry& Parameters() const { return registry_; }
   const ModelSetup& Setup() const { return setup_; }
-  // Terms of the memory plan in bytes: activations, vocabulary tile, workspace.
+  // Terms of the memory plan in bytes: parameters, gradients, activations (workspace included),
+  // vocabulary tile.
   std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
 
  private:

@@ -24,7 +24,7 @@ struct Options {
   std::int64_t head_dim = 32;
   std::int64_t layers = 2;
   std::int64_t ffn = 512;             // hidden width of the feed-forward layer
-  std::int64_t max_positions = 1024;  // longest sequence (learned and sinusoidal tables)
+  std::int64_t max_positions = 1024;  // rows of the learned position table
   double rope_theta = 10000;
   double norm_epsilon = 1e-5;
   Norm norm = Norm::kLayerNorm;

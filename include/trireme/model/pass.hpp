@@ -15,7 +15,7 @@
 
 namespace trireme::model {
 
-// Scratch shared by all layers; nothing in it outlives one call of a kernel.
+// Scratch shared by all layers; nothing in it outlives one call of a layer.
 struct Workspace {
   tensor::Matrix attention;  // panels of scores, one pair a thread
   tensor::Matrix reduction;  // partial sums over blocks of rows

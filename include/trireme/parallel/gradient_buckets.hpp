@@ -20,7 +20,8 @@ void DeclareBuckets(input::Schema& schema);  // grid.bucket_mib
 class GradientBuckets {
  public:
   // Cuts the flat gradient storage, from its end, at parameter boundaries into buckets of at least
-  // `bucket_bytes` (the first parameters' bucket may be smaller). `data` and `registry` must
+  // `bucket_bytes` (the first parameters' bucket may be smaller; a parameter beyond MPI's count is
+  // cut inside). `data` and `registry` must
   // outlive it.
   GradientBuckets(const comm::Communicator& data, const tensor::Registry& registry,
                   const device::Stream& stream, std::int64_t bucket_bytes);
