@@ -11,7 +11,7 @@ namespace trireme::data {
 namespace {
 
 // Probability of rank r (from 0) is proportional to (r + kZipfShift)^-kZipfExponent.
-constexpr double kZipfExponent = 1.2, kZipfShift = 2.0;
+constexpr double kZipfExponent = 1.3, kZipfShift = 2.0;
 
 constexpr std::string_view kMen =
     "captain pilot fisherman merchant carpenter boatman smuggler boy ferryman sailor watchman cook "
