@@ -106,7 +106,7 @@ class HarbourFloor : public testing::Test {
 };
 
 TEST_F(HarbourFloor, IsApproachedFromAboveAndNeverCrossed) {
-  constexpr std::int64_t kSteps = 2000, kParts = 4;
+  constexpr std::int64_t kSteps = 1400, kParts = 4;
   TrainingRun run(world_, *tokens_, Settings(kSteps, true));
   Comparison now;
   for (std::int64_t part = 1; part <= kParts; ++part) {
@@ -123,7 +123,7 @@ TEST_F(HarbourFloor, IsApproachedFromAboveAndNeverCrossed) {
 }
 
 TEST_F(HarbourFloor, AModelThatSeesItsTargetsIsCaught) {
-  constexpr std::int64_t kSteps = 400;
+  constexpr std::int64_t kSteps = 200;
   TrainingRun run(world_, *tokens_, Settings(kSteps, false));
   run.Train(kSteps);
   const Comparison now = Compare(run);
