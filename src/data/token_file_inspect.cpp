@@ -181,10 +181,10 @@ TokenLayout InspectTokenFile(const std::string& path) {
   for (const Split split : kSplits) {
     const auto i = static_cast<std::size_t>(split);
     std::tie(layout.counts[i], layout.widths[i]) = file.Extent(TokensOf(split), {2, 4});
-    const std::int64_t least = split == Split::kTrain ? 2 : 1;
-    if (layout.counts[i] < least) {
+    constexpr std::int64_t kLeast = 2;  // a first token, and one target
+    if (layout.counts[i] < kLeast) {
       throw file.Complain(TokensOf(split), fmt::format("holds {} tokens; at least {} are needed",
-                                                       layout.counts[i], least));
+                                                       layout.counts[i], kLeast));
     }
   }
   return layout;

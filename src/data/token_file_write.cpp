@@ -169,10 +169,10 @@ void CheckData(const TokenData& data) {
   const auto words = static_cast<std::int64_t>(data.vocabulary.words.size());
   for (const Split split : kSplits) {
     const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    const std::size_t least = split == Split::kTrain ? 2 : 1;
-    if (tokens.size() < least) {
+    constexpr std::size_t kLeast = 2;  // a first token, and one target
+    if (tokens.size() < kLeast) {
       throw InputError(fmt::format("the {} split holds {} tokens; at least {} are needed",
-                                   NameOf(split), tokens.size(), least));
+                                   NameOf(split), tokens.size(), kLeast));
     }
     const auto bad = std::find_if(tokens.begin(), tokens.end(),
                                   [&](std::int32_t id) { return id < 0 || id >= words; });

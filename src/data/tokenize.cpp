@@ -96,10 +96,11 @@ TokenData TokenizeTexts(const input::Deck& deck) {
                          : TokenizeWords(std::move(sources), {deck.Switch("tokenize.lowercase"),
                                                               deck.Integer("tokenize.min_count")});
   data.source_sha256 = sha256;
-  if (data.tokens[0].size() < 2) {
-    throw deck.Complain(
-        KeyOf(Split::kTrain),
-        fmt::format("the text holds {} token; at least 2 are needed", data.tokens[0].size()));
+  for (const Split split : kSplits) {
+    const std::size_t count = data.tokens[static_cast<std::size_t>(split)].size();
+    if (count >= 2) continue;
+    throw deck.Complain(KeyOf(split),
+                        fmt::format("the text holds {} token; at least 2 are needed", count));
   }
   return data;
 }

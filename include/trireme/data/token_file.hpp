@@ -49,7 +49,7 @@ enum class Staging { kNone, kSharedMemory };
 class TokenFile {
  public:
   // Collective over `world`; `node` = ranks that share memory. Checks format, dimensions, ids below
-  // the vocabulary, lengths (>= 2 tokens in train; a split may not be empty) and that the file is
+  // the vocabulary, lengths (a split holds at least 2 tokens) and that the file is
   // whole. AgreedError (exit code 2) names file, dataset and offset (of the first bad token).
   TokenFile(const comm::Communicator& world, const comm::Communicator& node,
             const std::string& path, Staging staging);

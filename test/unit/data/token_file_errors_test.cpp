@@ -102,7 +102,7 @@ TEST_F(TokenFileErrors, WrongDatasets) {
   EXPECT_THAT(OpeningFails(Replace<std::uint16_t>("/test/tokens", u16, {}, {})),
               HasSubstr("/test/tokens: this dataset is missing"));
   EXPECT_THAT(OpeningFails(Replace<std::uint16_t>("/test/tokens", u16, {}, {0})),
-              HasSubstr("/test/tokens: holds 0 tokens; at least 1"));
+              HasSubstr("/test/tokens: holds 0 tokens; at least 2"));
   EXPECT_THAT(OpeningFails(Replace<std::uint16_t>("/train/tokens", u16, {1})),
               HasSubstr("/train/tokens: holds 1 tokens; at least 2"));
 }

@@ -77,9 +77,9 @@ TEST_F(Tokenizing, WindowsTextsGiveTheSameTokens) {
 }
 
 TEST_F(Tokenizing, Bytes) {
-  const TokenData data = Texts("a\xFF\n", "b", "\n", {"tokenize.kind=byte"});
+  const TokenData data = Texts("a\xFF\n", "bc", "\n\n", {"tokenize.kind=byte"});
   EXPECT_EQ(data.tokens[0], (Ids{97, 255, 10}));
-  EXPECT_EQ(data.tokens[1], (Ids{98}));
+  EXPECT_EQ(data.tokens[1], (Ids{98, 99}));
   EXPECT_EQ(data.vocabulary.words.size(), 256u);
   EXPECT_EQ(data.vocabulary.words[200], "\xC8");
   EXPECT_EQ(data.vocabulary.eos, 10);
@@ -91,9 +91,9 @@ TEST_F(Tokenizing, Bytes) {
 }
 
 TEST_F(Tokenizing, SourceSha256IsOfTheTextsInOrder) {
-  // printf abc | sha256sum
-  EXPECT_EQ(Texts("ab", "c", "\n").source_sha256,
-            "edeaaff3f1774ad2888673770c6d64097e391bc362d7d6fb34982ddf0efd18cb");
+  // printf "abc d\n" | sha256sum
+  EXPECT_EQ(Texts("ab", "c ", "d\n").source_sha256,
+            "0d503f118067abbfdc80d6e72113acb66fce5b9e645a7f5a0f4aa4d74f3a5844");
 }
 
 TEST_F(Tokenizing, BadUtf8IsLocated) {
