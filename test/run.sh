@@ -15,7 +15,7 @@ venv=build/venv
 mkdir -p build
 if ! "$venv/bin/python3" -c 'import safetensors' 2>/dev/null; then
   if "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 &&
-      "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 1 safetensors >>build/venv.log 2>&1; then
+      "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 0 --timeout 10 safetensors >>build/venv.log 2>&1; then
     echo "safetensors: installed from PyPI into $venv"
   else
     echo "safetensors: not to be had from PyPI (see build/venv.log); the tests that use it are skipped"
