@@ -106,7 +106,7 @@ base=$(resolved job.output)
 run=$base
 number=1
 resume=()
-while [[ -e $run/deck.in || -e $run/checkpoints ]]; do
+while compgen -G "$run/checkpoints/step_*" >/dev/null; do
   finished=no
   ! tail -n 1 "$run/metrics.jsonl" 2>/dev/null | grep -q '"kind":"done"' || finished=yes
   if [[ $finished == no && -e $run/checkpoints/latest ]] && is_same_deck "$run"; then

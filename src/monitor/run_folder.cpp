@@ -24,21 +24,36 @@ void MakeFolder(const fs::path& folder) {
   }
 }
 
+// A run that died before its first checkpoint left nothing to continue: its folder is free.
+bool HoldsCheckpoint(const fs::path& checkpoints) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
+    if (entry.path().filename().string().starts_with("step_")) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
-void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {
+void CheckRunFolder(const std::string& folder, bool resume) {
   if (folder.empty()) throw InputError("job.output is empty", "name a folder for the run");
+  const fs::path run(folder);
+  std::error_code ignored;
+  if (fs::exists(run, ignored) && !fs::is_directory(run, ignored)) {
+    throw InputError(folder + ": is a file, not a folder", "choose another job.output");
+  }
+  if (!resume && HoldsCheckpoint(run / "checkpoints")) {
+    throw InputError(folder + ": holds a run already",
+                     fmt::format("continue it with -r {}, or choose another job.output", folder));
+  }
+}
+
+void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {
+  CheckRunFolder(folder, resume);
   const fs::path run(folder), deck_path = run / "deck.in", checkpoints = run / "checkpoints";
   std::error_code ignored;
   const bool had_folder = fs::exists(run, ignored);
   const bool had_checkpoints = fs::exists(checkpoints, ignored);
-  if (had_folder && !fs::is_directory(run, ignored)) {
-    throw InputError(folder + ": is a file, not a folder", "choose another job.output");
-  }
-  if (!resume && (had_checkpoints || fs::exists(deck_path, ignored))) {
-    throw InputError(folder + ": holds a run already",
-                     fmt::format("continue it with -r {}, or choose another job.output", folder));
-  }
   MakeFolder(checkpoints);
   try {
     WriteWhole(deck_path.string(), deck);

@@ -101,9 +101,12 @@ std::string AsBytes(std::int64_t bytes);
 
 std::int64_t PeakResidentBytes();  // of this process
 
-// A folder for a new run: created (with checkpoints/ inside), refused with InputError when it holds
-// a run already (deck.in or checkpoints/ present) and `resume` is false. Writes `deck` to deck.in.
-// Serial: call on world rank 0, inside Communicator::Together.
+// Whether a run may write to the folder: InputError for a file, and, unless `resume`, for a folder
+// that holds a run already (a checkpoint; one that died before its first is no run). Changes
+// nothing.
+void CheckRunFolder(const std::string& folder, bool resume);
+// The same, and makes the folder (with checkpoints/ inside) and writes `deck` to deck.in. Serial:
+// call on world rank 0, inside Communicator::Together.
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck);
 
 }  // namespace trireme::monitor

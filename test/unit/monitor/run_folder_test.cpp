@@ -38,12 +38,20 @@ TEST_F(RunFolder, MayExistWithoutARun) {
 
 TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
   PrepareRunFolder(In("a"), false, "first");
+  std::filesystem::create_directory(In("a/checkpoints/step_00000010"));
   ExpectRefused(In("a"), In("a") + ": holds a run already\n  continue it with -r " + In("a") +
                              ", or choose another job.output");
   EXPECT_EQ(ReadAll(In("a/deck.in")), "first");
-  std::filesystem::remove(In("a/deck.in"));
-  ExpectRefused(In("a"), "holds a run already");
-  EXPECT_FALSE(std::filesystem::exists(In("a/deck.in")));
+  EXPECT_THROW(CheckRunFolder(In("a"), false), Error);
+  EXPECT_NO_THROW(CheckRunFolder(In("a"), true));
+}
+
+TEST_F(RunFolder, IsFreeWhenItsRunDiedBeforeACheckpoint) {
+  PrepareRunFolder(In("a"), false, "first");
+  CheckRunFolder(In("a"), false);
+  EXPECT_EQ(ReadAll(In("a/deck.in")), "first") << "checking changes nothing";
+  PrepareRunFolder(In("a"), false, "second");
+  EXPECT_EQ(ReadAll(In("a/deck.in")), "second");
 }
 
 TEST_F(RunFolder, IsTakenOverOnResume) {
