@@ -10,6 +10,7 @@
 namespace trireme::device {
 
 namespace {
+constexpr std::int64_t kMostBytes = std::int64_t{1} << 47;  // user space of x86-64
 constexpr std::int64_t kAlignment = 128;  // two cache lines: the adjacent-line prefetcher's unit
 
 std::int64_t RoundUp(std::int64_t bytes) {
@@ -18,6 +19,10 @@ std::int64_t RoundUp(std::int64_t bytes) {
 }  // namespace
 
 Buffer AllocateZeroed(std::int64_t bytes) {
+  if (bytes < 0 || bytes > kMostBytes) {
+    throw RunError("out of memory: more bytes than can be addressed",
+                   "Lower the model's size, data.sequence_length or data.micro_batch.");
+  }
   const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
   Buffer buffer(std::aligned_alloc(kAlignment, static_cast<std::size_t>(size)));
   if (!buffer) {

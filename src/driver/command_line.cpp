@@ -2,9 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
-#include <fstream>
-#include <sstream>
 
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -44,29 +44,24 @@ exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing wa
 )";
 
 std::string VersionText() {
-  return fmt::format("Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       MPI {}.{}\n",
-                     Version(), Commit(), Compiler(), kernels::MatrixLibrary(), MPI_VERSION,
-                     MPI_SUBVERSION);
+  // Allowed before MPI starts. The first line names the implementation.
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> library = {};
+  int length = 0;
+  MPI_Get_library_version(library.data(), &length);
+  std::string mpi(library.data(), static_cast<std::size_t>(length));
+  mpi.resize(std::min(mpi.find_first_of("\n,"), mpi.size()));
+  return fmt::format(
+      "Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       {} (MPI {}.{})\nhdf5      {}\n",
+      Version(), Commit(), Compiler(), kernels::MatrixLibrary(), mpi, MPI_VERSION, MPI_SUBVERSION,
+      data::Hdf5Version());
 }
 
 // The deck as it will be used: presets applied.
-ExitCode PrintResolved(const CommandLine& line, const input::Schema& schema) {
-  try {
-    std::ifstream file(line.deck);
-    if (!file) {
-      throw InputError(fmt::format("{}: cannot be read", line.deck), "Check the path behind -i.");
-    }
-    std::stringstream text;
-    text << file.rdbuf();
-    input::Deck deck = input::Deck::Parse(schema, text.str(), line.deck, line.overrides);
-    constexpr std::int64_t kAnyVocabulary = 2;  // the token file is not opened here
-    model::ReadModel(deck, kAnyVocabulary);
-    std::fputs(deck.Resolved().c_str(), stdout);
-    return ExitCode::kDone;
-  } catch (const Error& error) {
-    std::fprintf(stderr, "trireme: error: %s\n", error.what());
-    return error.Code();
-  }
+void PrintResolved(const CommandLine& line, const input::Schema& schema) {
+  input::Deck deck = ParseDeck(schema, line, ReadDeckFile(line.deck));
+  constexpr std::int64_t kAnyVocabulary = 2;  // the token file is not opened here
+  model::ReadModel(deck, kAnyVocabulary);
+  std::fputs(deck.Resolved().c_str(), stdout);
 }
 
 }  // namespace
@@ -95,7 +90,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
     } else if (word == "--version") {
       line.version = true;
     } else if (word == "--help-deck") {
-      line.help_deck = i + 1 < arguments.size() ? arguments[++i] : std::string();
+      const bool has_section = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
+      line.help_deck = has_section ? arguments[++i] : std::string();
     } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
       throw InputError(fmt::format("command line: '{}' is not an option", word),
                        "Options are -i -r -n -v --help --help-deck --version; a deck's keys are "
@@ -128,18 +124,23 @@ input::Schema DeclareAll() {
 }
 
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema) {
-  if (line.help) {
-    std::fputs(kHelp, stdout);
-  } else if (line.version) {
-    std::fputs(VersionText().c_str(), stdout);
-  } else if (line.help_deck) {
-    std::fputs(schema.Help(*line.help_deck).c_str(), stdout);
-  } else if (line.resolve_only) {
-    return PrintResolved(line, schema);
-  } else {
-    return std::nullopt;
+  try {
+    if (line.help) {
+      std::fputs(kHelp, stdout);
+    } else if (line.version) {
+      std::fputs(VersionText().c_str(), stdout);
+    } else if (line.help_deck) {
+      std::fputs(schema.Help(*line.help_deck).c_str(), stdout);
+    } else if (line.resolve_only) {
+      PrintResolved(line, schema);
+    } else {
+      return std::nullopt;
+    }
+    return ExitCode::kDone;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "trireme: error: %s\n", error.what());
+    return error.Code();
   }
-  return ExitCode::kDone;
 }
 
 }  // namespace trireme::driver

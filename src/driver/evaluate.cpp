@@ -44,14 +44,18 @@ Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
 ExitCode RunEvaluate(Job& job) {
   const comm::ProcessGrid grid(job.World(), job.deck);
   const data::TokenFile tokens = OpenTokens(job);
-  const DataShape shape = ReadDataShape(job.deck, grid.Data().Size());
+  const DataShape shape = ReadDataShape(job.deck);
   std::string path;
   const auto model = LoadModel(job, tokens, shape, path);
   if (job.World().IsRoot()) {
     fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
     std::fflush(stdout);
   }
-  if (job.line->validate_only) return ExitCode::kDone;
+  if (job.line->validate_only) {
+    if (job.World().IsRoot())
+      fmt::print("valid: everything was constructed; nothing was computed\n");
+    return ExitCode::kDone;
+  }
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
     const Evaluation result = Evaluate(grid.Data(), *model, tokens, split);
     if (!job.World().IsRoot()) continue;

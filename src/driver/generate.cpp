@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <numeric>
 
+#include "printable.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/driver/tasks.hpp"
 
@@ -58,6 +59,9 @@ std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t
     batch.targets.assign(static_cast<std::size_t>(seen), data::kMasked);
     batch.ordinals = {0};
     const std::vector<double> logits = model.Logits(batch, seen - 1);
+    if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); })) {
+      throw RunError("the model's prediction is not finite", "Its weights are damaged.");
+    }
     const PhiloxCounter words =
         Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, MakeKey(options.seed, Purpose::kGenerate));
     const std::int32_t next = Choose(logits, options, UniformFrom(words[0]));
@@ -69,11 +73,15 @@ std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t
 
 ExitCode RunGenerate(Job& job) {
   const data::TokenFile tokens = OpenTokens(job);
-  DataShape shape = ReadDataShape(job.deck, 1);
+  DataShape shape = ReadDataShape(job.deck);
   shape.micro_batch = 1;
   std::string path;
   const auto model = LoadModel(job, tokens, shape, path);
-  if (job.line->validate_only) return ExitCode::kDone;
+  if (job.line->validate_only) {
+    if (job.World().IsRoot())
+      fmt::print("valid: everything was constructed; nothing was computed\n");
+    return ExitCode::kDone;
+  }
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
     GenerateOptions options;
@@ -89,7 +97,7 @@ ExitCode RunGenerate(Job& job) {
     std::vector<std::int32_t> shown = given;
     const std::vector<std::int32_t> added = Continue(*model, prompt, options);
     shown.insert(shown.end(), added.begin(), added.end());
-    fmt::print("{}\n", tokens.Decode(shown));
+    fmt::print("{}\n", Printable(tokens.Decode(shown)));
     std::fflush(stdout);
   });
   return ExitCode::kDone;

@@ -1,9 +1,12 @@
 #include "trireme/driver/job.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 
@@ -59,29 +62,48 @@ void DeclareJob(input::Schema& schema) {
       .Integer("generate.seed", 1, Between(0, 4294967295.0), "", "Of the draws.");
 }
 
+std::string ReadDeckFile(const std::string& path) {
+  std::error_code error;
+  const bool regular = std::filesystem::is_regular_file(path, error);
+  std::ifstream file(path);
+  std::stringstream text;
+  if (regular && file) text << file.rdbuf();
+  if (!regular || !file || file.bad()) {
+    const char* reason = error ? "" : regular ? ": no permission" : ": is not a file";
+    throw InputError(fmt::format("{}: the deck cannot be read{}{}", path,
+                                 error ? ": " + error.message() : "", reason),
+                     "Check the path behind -i.");
+  }
+  return text.str();
+}
+
+input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
+                      const std::string& text) {
+  input::Deck deck = input::Deck::Parse(schema, text, line.deck, line.overrides);
+  if (deck.Text("job.output").empty()) {
+    deck.Supply("job.output", "runs/" + deck.Text("job.name"), "job.name");
+  }
+  if (deck.Integer("data.stride") == 0) {
+    deck.Supply("data.stride", std::to_string(deck.Integer("data.sequence_length")),
+                "data.sequence_length");
+  }
+  return deck;
+}
+
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             StopSignals& signals) {
   const comm::Communicator& world = runtime.World();
-  std::string text;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    std::ifstream file(line.deck);
-    std::stringstream stream;
-    if (file) stream << file.rdbuf();
-    if (!file || (!stream && file.peek() != std::ifstream::traits_type::eof())) {
-      throw InputError(fmt::format("{}: cannot be read", line.deck), "Check the path behind -i.");
-    }
-    text = stream.str();
-  });
-  text = world.Broadcast(text);
   Job job;
+  job.start_seconds = MPI_Wtime();
   job.runtime = &runtime;
   job.line = &line;
   job.signals = &signals;
-  world.Together([&] { job.deck = input::Deck::Parse(schema, text, line.deck, line.overrides); });
-  if (job.deck.Text("job.output").empty()) {
-    job.deck.Supply("job.output", "runs/" + job.deck.Text("job.name"), "job.name");
-  }
+  std::string text;
+  world.Together([&] {
+    if (world.IsRoot()) text = ReadDeckFile(line.deck);
+  });
+  text = world.Broadcast(text);
+  world.Together([&] { job.deck = ParseDeck(schema, line, text); });
   job.stream.threads = device::ConfigureThreads(static_cast<int>(job.deck.Integer("run.threads")),
                                                 ShareOfCores(runtime.Node()));
   job.dtype = job.deck.Text("run.precision") == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
@@ -95,23 +117,22 @@ data::TokenFile OpenTokens(const Job& job) {
                          shared ? data::Staging::kSharedMemory : data::Staging::kNone);
 }
 
-DataShape ReadDataShape(const input::Deck& deck, int ranks) {
+DataShape ReadDataShape(const input::Deck& deck) {
   DataShape shape;
   shape.length = deck.Integer("data.sequence_length");
   shape.stride = deck.Integer("data.stride");
   if (shape.stride == 0) shape.stride = shape.length;
   shape.batch = deck.Integer("data.batch");
-  const std::int64_t share = (shape.batch + ranks - 1) / ranks;
   shape.micro_batch = deck.Integer("data.micro_batch");
   if (shape.micro_batch == 0) {
     shape.micro_batch = std::max<std::int64_t>(1, kMicroBatchTokens / shape.length);
   }
-  shape.micro_batch = std::min(shape.micro_batch, share);
   return shape;
 }
 
 std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
-                                         const DataShape& shape, double label_smoothing) {
+                                         const DataShape& shape, bool training,
+                                         double label_smoothing) {
   std::unique_ptr<model::Model> model;
   job.World().Together([&] {
     model::ModelSetup setup;
@@ -129,6 +150,7 @@ std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens
     setup.length = shape.length;
     setup.micro_batch = shape.micro_batch;
     setup.label_smoothing = label_smoothing;
+    setup.training = training;
     model = std::make_unique<model::Model>(setup);
   });
   return model;
@@ -142,7 +164,7 @@ std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
                             "Name a run folder or a checkpoint with -r.");
   });
   checkpoint = checkpoint::Find(job.World(), job.line->resume);
-  auto model = BuildModel(job, tokens, shape, 0);
+  auto model = BuildModel(job, tokens, shape, false, 0);
   const tensor::Registry& parameters = model->Parameters();
   checkpoint::ReadTensors(job.World(), checkpoint, "model",
                           parameters.Blocks(parameters.Values(), job.dtype, "", job.World().Rank(),
@@ -151,11 +173,15 @@ std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
 }
 
 std::string Describe(const model::Options& options) {
-  std::string heads = fmt::format("{} heads", options.heads);
+  const auto plural = [](std::int64_t count, const char* what) {
+    return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+  };
+  std::string heads = plural(options.heads, "head");
   if (options.kv_heads != options.heads) heads += fmt::format(" ({} kv)", options.kv_heads);
-  return fmt::format("{}{} layers, dim {}, {}, vocabulary {}; {} parameters",
-                     options.preset == "none" ? "" : options.preset + ": ", options.layers,
-                     options.dim, heads, monitor::WithThousands(options.vocabulary),
+  return fmt::format("{}{}, dim {}, {}, vocabulary {}; {} parameters",
+                     options.preset == "none" ? "" : options.preset + ": ",
+                     plural(options.layers, "layer"), options.dim, heads,
+                     monitor::WithThousands(options.vocabulary),
                      monitor::WithSuffix(static_cast<double>(model::ParameterCount(options))));
 }
 

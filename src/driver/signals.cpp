@@ -3,6 +3,7 @@
 #include <csignal>
 #include <ctime>
 #include <initializer_list>
+#include <utility>
 
 namespace trireme::driver {
 
@@ -36,10 +37,13 @@ void StopSignals::Release() {
 void StopSignals::Wait(const std::stop_token& stop) {
   constexpr timespec kPause = {0, 200'000'000};  // how soon the thread sees that it is to end
   const sigset_t set = StopSet();
+  bool asked_to_end = false;  // SIGINT or SIGTERM before: the next one means now
   while (!stop.stop_requested()) {
     const int signal = sigtimedwait(&set, nullptr, &kPause);
     if (signal < 0) continue;  // nothing came
-    if (received_.exchange(true) && signal != SIGUSR1) {
+    received_ = true;
+    if (signal == SIGUSR1) continue;
+    if (std::exchange(asked_to_end, true)) {
       std::signal(signal, SIG_DFL);
       Release();
       std::raise(signal);

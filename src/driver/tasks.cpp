@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <optional>
@@ -27,12 +28,17 @@ ExitCode RunTokenize(const Job& job) {
     if (!job.World().IsRoot()) return;
     const std::string& path = job.deck.Text("data.file");
     const bool overwrite = job.deck.Switch("tokenize.overwrite");
-    if (!overwrite && std::filesystem::exists(path)) {
-      throw InputError(fmt::format("{}: exists already", path),
-                       "Set tokenize.overwrite=yes to replace it, or choose another data.file.");
+    if (!job.line->resume.empty()) {
+      throw InputError("command line: -r has no meaning for job.task = tokenize",
+                       "Leave it out, or choose another task.");
     }
+    data::CheckTokenFileTarget(path, overwrite);
     const data::TokenData data = data::Tokenize(job.deck);
-    if (job.line->validate_only) return;
+    if (job.line->validate_only) {
+      fmt::print("valid: {} could be written; nothing was written\n", path);
+      std::fflush(stdout);
+      return;
+    }
     data::WriteTokenFile(path, data, overwrite);
     fmt::print("{}: {}, {} types; {} / {} / {} tokens (train / valid / test)\n", path,
                data.tokenizer, monitor::WithThousands(std::ssize(data.vocabulary.words)),
@@ -54,11 +60,13 @@ ExitCode RunTraining(Job& job) {
 
   // 2. The data, in memory.
   const data::TokenFile tokens = OpenTokens(job);
-  const DataShape shape = ReadDataShape(job.deck, grid.Data().Size());
+  DataShape shape = ReadDataShape(job.deck);
+  const std::int64_t ranks = grid.Data().Size();
+  shape.micro_batch = std::min(shape.micro_batch, (shape.batch + ranks - 1) / ranks);
 
   // 3. The model, with its initial weights.
   const optimizer::Options optimizer_options = optimizer::ReadOptimizer(job.deck);
-  const auto model = BuildModel(job, tokens, shape, optimizer_options.label_smoothing);
+  const auto model = BuildModel(job, tokens, shape, true, optimizer_options.label_smoothing);
 
   // 4. The optimizer and its schedule.
   std::optional<optimizer::Optimizer> optimizer;
@@ -76,7 +84,7 @@ ExitCode RunTraining(Job& job) {
     return ExitCode::kDone;
   }
   job.signals->Watch();
-  trainer.Initialize();
+  if (!trainer.Initialize()) return ExitCode::kDone;
   const ExitCode code = trainer.Execute();
   trainer.Finalize();
   return code;

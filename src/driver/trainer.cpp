@@ -33,7 +33,7 @@ Trainer::Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile&
                      optimizer, schedule_, buckets_) {}
 
 ExitCode Trainer::Execute() {
-  start_time_ = last_checkpoint_time_ = MPI_Wtime();
+  last_checkpoint_time_ = MPI_Wtime();
   while (!Finished() && !stop_) {
     const StepResult result = training_step_.Run(step_, MyRequests());
     ++step_;
@@ -53,8 +53,8 @@ Requests Trainer::MyRequests() const {
   if (!job_.World().IsRoot()) return mine;  // one clock decides
   const double now = MPI_Wtime();
   const double every = job_.deck.Real("checkpoint.every_minutes");
-  mine.walltime =
-      schedule_.walltime_minutes > 0 && (now - start_time_) / 60 >= schedule_.walltime_minutes;
+  mine.walltime = schedule_.walltime_minutes > 0 &&
+                  (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes;
   mine.checkpoint = every > 0 && (now - last_checkpoint_time_) / 60 >= every;
   return mine;
 }
@@ -112,7 +112,8 @@ void Trainer::RecordEvaluation(data::Split split) {
 
 void Trainer::ValidateIfDue() {
   const std::int64_t every = job_.deck.Integer("monitor.validate_every_steps");
-  if (every == 0 || (step_ % every != 0 && !Finished())) return;
+  // A stop does not wait for a validation: the time left may be short.
+  if (every == 0 || (stop_ && !Finished()) || (step_ % every != 0 && !Finished())) return;
   RecordEvaluation(data::Split::kValid);
 }
 

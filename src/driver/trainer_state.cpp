@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "printable.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/roof.hpp"
@@ -22,29 +23,60 @@ namespace fs = std::filesystem;
 
 // runs/a/checkpoints/step_00000100 -> runs/a; empty for a checkpoint that lies elsewhere.
 std::string RunFolderOf(const std::string& checkpoint) {
-  const fs::path parent = fs::path(checkpoint).lexically_normal().parent_path();
-  return parent.filename() == "checkpoints" ? parent.parent_path().string() : std::string();
+  const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  if (parent.filename() != "checkpoints") return {};
+  const std::string folder = parent.parent_path().string();
+  const std::string near = fs::path(folder).lexically_proximate(fs::current_path()).string();
+  return near.starts_with("..") ? folder : near;  // short in messages where it can be
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) && !error;
 }
 
 }  // namespace
 
-void Trainer::Initialize() {
+// Where the run starts and where its results go. -r continues in the checkpoint's own run folder;
+// another job.output given by the user begins a branch there. Changes nothing on disk.
+void Trainer::FindStart() {
   const comm::Communicator& world = job_.World();
+  const std::string& start_from = job_.deck.Text("checkpoint.start_from");
   folder_ = job_.deck.Text("job.output");
-  world.Together([&] { roof_flops_ = MeasureRoof(job_.stream, job_.dtype); });
-  const bool resume = !job_.line->resume.empty();
-  std::string checkpoint;
-  nlohmann::json run;
-  if (resume) {
-    checkpoint = checkpoint::Find(world, job_.line->resume);
-    if (const std::string owner = RunFolderOf(checkpoint); !owner.empty()) folder_ = owner;
-    run = checkpoint::ReadRun(world, checkpoint);
-    Resume(checkpoint, run);
-  } else if (!job_.deck.Text("checkpoint.start_from").empty()) {
-    LoadWeights(checkpoint::Find(world, job_.deck.Text("checkpoint.start_from")));
+  world.Together([&] {
+    if (job_.line->resume.empty() || start_from.empty()) return;
+    throw job_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
+                             "Give one of them.");
+  });
+  if (!job_.line->resume.empty()) {
+    checkpoint_ = checkpoint::Find(world, job_.line->resume);
+    run_ = checkpoint::ReadRun(world, checkpoint_);
+    Resume();
+    const std::string owner = RunFolderOf(checkpoint_);
+    const bool branch = job_.deck.Given("job.output") && !SameFolder(folder_, owner);
+    continues_ = !owner.empty() && !branch;
+    if (continues_) folder_ = owner;
+  } else if (!start_from.empty()) {
+    LoadWeights(checkpoint::Find(world, start_from));
   }
   world.Together([&] {
-    if (world.IsRoot()) monitor::PrepareRunFolder(folder_, resume, job_.deck.Resolved());
+    if (world.IsRoot()) monitor::CheckRunFolder(folder_, continues_);
+  });
+  world.Together([&] { roof_flops_ = MeasureRoof(job_.stream, job_.dtype); });
+}
+
+bool Trainer::Initialize() {
+  const comm::Communicator& world = job_.World();
+  FindStart();
+  if (Finished()) {
+    if (world.IsRoot()) {
+      fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
+                 monitor::WithThousands(step_));
+    }
+    return false;
+  }
+  world.Together([&] {
+    if (world.IsRoot()) monitor::PrepareRunFolder(folder_, continues_, job_.deck.Resolved());
   });
   world.Together([&] {
     monitor_ = std::make_unique<monitor::Monitor>(
@@ -52,29 +84,29 @@ void Trainer::Initialize() {
                          .folder = folder_,
                          .every_steps = job_.deck.Integer("monitor.every_steps"),
                          .total_steps = schedule_.Last(),
-                         .resumed = resume,
+                         .resumed = continues_,
                          .resume_step = step_});
   });
   monitor_->Banner(Banner());
-  if (!resume) return;
-  monitor_->Line(
-      fmt::format("resumed from {} at step {}", checkpoint, monitor::WithThousands(step_)));
-  WarnOfChanges(run);
+  if (checkpoint_.empty()) return true;
+  monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : "branched off",
+                             checkpoint_, monitor::WithThousands(step_)));
+  WarnOfChanges();
+  return true;
 }
 
-void Trainer::Resume(const std::string& checkpoint, const nlohmann::json& run) {
-  LoadWeights(checkpoint);
-  checkpoint::ReadTensors(job_.World(), checkpoint, "optimizer",
+void Trainer::Resume() {
+  LoadWeights(checkpoint_);
+  checkpoint::ReadTensors(job_.World(), checkpoint_, "optimizer",
                           optimizer_.Blocks(grid_.Data().Rank(), grid_.Data().Size()));
   // Every rank parsed the same file: what is wrong with it, all throw together.
   try {
-    step_ = run.at("step").get<std::int64_t>();
-    if (run.contains("best_loss")) best_loss_ = run.at("best_loss").get<double>();
+    step_ = run_.at("step").get<std::int64_t>();
+    if (run_.contains("best_loss")) best_loss_ = run_.at("best_loss").get<double>();
   } catch (const nlohmann::json::exception& error) {
     throw AgreedError(ExitCode::kBadInput,
-                      fmt::format("{}/run.json: {}", checkpoint, error.what()));
+                      fmt::format("{}/run.json: {}", checkpoint_, error.what()));
   }
-  saved_step_ = step_;
 }
 
 void Trainer::LoadWeights(const std::string& checkpoint) {
@@ -86,25 +118,18 @@ void Trainer::LoadWeights(const std::string& checkpoint) {
 
 // What the deck may change on resume, but a user should know of: the numbers differ from an
 // uninterrupted run's.
-void Trainer::WarnOfChanges(const nlohmann::json& run) {
-  const auto compare = [&](const char* key, const auto& now) {
-    using Value = std::decay_t<decltype(now)>;
-    if (!run.contains(key)) return;
-    const auto then = run.at(key).get<Value>();
-    if (then == now) return;
-    monitor_->Warn(
-        fmt::format("{} is {} now and was {} when the checkpoint was written", key, now, then));
+void Trainer::WarnOfChanges() {
+  const auto compare = [&](const char* key, const nlohmann::json& now) {
+    if (!run_.contains(key) || run_.at(key) == now) return;
+    monitor_->Warn(fmt::format("{} is {} now and was {} when the checkpoint was written", key,
+                               now.dump(), run_.at(key).dump()));
   };
-  compare("seed", static_cast<std::int64_t>(job_.seed));
+  compare("seed", job_.seed);
   compare("source_sha256", tokens_.SourceSha256());
   compare("sequence_length", shape_.length);
   compare("stride", shape_.stride);
   compare("batch", shape_.batch);
-  compare("precision", std::string(NameOf(job_.dtype)));
-  if (Finished()) {
-    monitor_->Warn(
-        fmt::format("step {} is the schedule's end already: nothing is left to do", step_));
-  }
+  compare("precision", NameOf(job_.dtype));
 }
 
 monitor::BannerFacts Trainer::Banner() const {
@@ -136,14 +161,9 @@ monitor::BannerFacts Trainer::Banner() const {
 }
 
 void Trainer::Validate() {
-  const comm::Communicator& world = job_.World();
-  world.Together([&] { roof_flops_ = MeasureRoof(job_.stream, job_.dtype); });
-  if (!job_.line->resume.empty()) {
-    const std::string checkpoint = checkpoint::Find(world, job_.line->resume);
-    Resume(checkpoint, checkpoint::ReadRun(world, checkpoint));
-  }
+  FindStart();
   monitor::Options options;  // no folder: the screen only
-  options.root = world.IsRoot();
+  options.root = job_.World().IsRoot();
   monitor::Monitor screen(options);
   screen.Banner(Banner());
   screen.Line("valid: everything was constructed; nothing was written");
@@ -181,7 +201,6 @@ void Trainer::WriteCheckpoint(bool best) {
   if (std::isfinite(best_loss_)) contents.run["best_loss"] = best_loss_;
   checkpoint::Write(job_.World(), folder_ + "/checkpoints", step_, contents, best,
                     job_.deck.Integer("checkpoint.keep"));
-  saved_step_ = step_;
   best_is_new_ = false;
   last_checkpoint_time_ = MPI_Wtime();
   checkpoint_seconds_ += last_checkpoint_time_ - start;
@@ -224,7 +243,7 @@ void Trainer::PrintSample() {
     const GenerateOptions options{
         .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
     const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
-    monitor_->Line("sample  " + tokens_.Decode(Continue(model_, {eos}, options)));
+    monitor_->Line("sample  " + Printable(tokens_.Decode(Continue(model_, {eos}, options))));
   });
 }
 

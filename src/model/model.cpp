@@ -19,7 +19,7 @@ Model::Model(const ModelSetup& setup) : setup_(setup) {
   tail_begin_ = registry_.Size();
   if (options.norm_position == NormPosition::kPre) norm_.emplace(options, registry_, "norm");
   head_.emplace(options, registry_, embedding_->Weight());
-  registry_.Allocate(setup_.dtype);
+  registry_.Allocate(setup_.dtype, setup_.training);
   registry_.Initialise(setup_.seed);
   MakePositions();
   PlanMemory();
@@ -92,6 +92,31 @@ void Model::AllocateBackward(const Pass& pass, Activations& a) const {
   }
 }
 
+// The allocations of ForwardBackward, in its order.
+void Model::MeasureTraining(const Pass& pass) const {
+  Activations a;
+  AllocateForward(pass, a);
+  AllocateBackward(pass, a);
+  for (std::size_t i = 0; i < blocks_.size(); ++i) {
+    const std::int64_t mark = pass.arena->Mark();
+    blocks_[i].AllocateBackward(pass, a.blocks[i]);
+    pass.arena->Release(mark);
+  }
+}
+
+// The allocations of ForwardOnly, in its order.
+void Model::MeasureEvaluation(const Pass& pass) const {
+  for (int stream = 0; stream < 2; ++stream) pass.Allocate(pass.Tokens(), setup_.options.dim);
+  for (const Block& block : blocks_) {
+    const std::int64_t mark = pass.arena->Mark();
+    Block::Saved saved;
+    block.Allocate(pass, saved);
+    pass.arena->Release(mark);
+  }
+  NormLayer::Saved saved;
+  if (norm_) norm_->Allocate(pass, saved);
+}
+
 // Makes all allocations of the largest micro-batch once on a measuring arena, then takes that
 // memory.
 void Model::PlanMemory() {
@@ -101,13 +126,10 @@ void Model::PlanMemory() {
   AllocateWorkspace(pass, pass.workspace);
   tile_bytes_ = pass.workspace.tile.rows * pass.workspace.tile.stride *
                 static_cast<std::int64_t>(SizeOf(setup_.dtype));
-  Activations a;
-  AllocateForward(pass, a);
-  AllocateBackward(pass, a);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const std::int64_t mark = measuring.Mark();
-    blocks_[i].AllocateBackward(pass, a.blocks[i]);
-    measuring.Release(mark);
+  if (setup_.training) {
+    MeasureTraining(pass);
+  } else {
+    MeasureEvaluation(pass);
   }
   arena_bytes_ = measuring.Peak();
   arena_ = std::make_unique<device::Arena>(arena_bytes_);
@@ -119,7 +141,7 @@ std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
   const std::int64_t weights =
       registry_.Size() * static_cast<std::int64_t>(SizeOf(registry_.Type()));
   return {{"parameters", weights},
-          {"gradients", weights},
+          {"gradients", setup_.training ? weights : 0},
           {"activations", arena_bytes_ - tile_bytes_},
           {"vocabulary tile", tile_bytes_}};
 }
@@ -179,6 +201,7 @@ void Model::Backward(const Pass& pass, Activations& a, const GradientsReady& rea
 }
 
 double Model::ForwardBackward(const data::MicroBatch& batch, const GradientsReady& ready) {
+  if (!setup_.training) throw RunError("a model for evaluation was asked for gradients");
   const Pass pass = MakePass(&batch, true);
   const std::int64_t mark = arena_->Mark();
   Activations a;

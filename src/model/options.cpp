@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 #include <vector>
@@ -102,12 +103,21 @@ std::vector<std::string> Texts(const std::array<const char*, N>& names) {
   return {names.begin(), names.end()};
 }
 
+constexpr double kMostParameters = 1e14;  // in a matrix kind; byte counts stay within 64 bits
+
 // Divisibilities; each complaint names the key and what would do.
 void Check(const input::Deck& deck, const Options& o) {
-  if (o.head_dim * o.heads != o.dim && !deck.Given("model.head_dim")) {
+  if (o.head_dim * o.heads != o.dim && deck.Integer("model.head_dim") == 0) {
     throw deck.Complain("model.heads",
                         fmt::format("{} heads do not divide model.dim = {}", o.heads, o.dim),
                         "Choose a divisor of model.dim, or set model.head_dim.");
+  }
+  if (static_cast<double>(o.layers) * static_cast<double>(o.dim) *
+              static_cast<double>(std::max(o.heads * o.head_dim, o.ffn)) +
+          static_cast<double>(o.vocabulary) * static_cast<double>(o.dim) >
+      kMostParameters) {
+    throw deck.Complain("model.dim", "the model has more parameters than can be addressed",
+                        "Lower model.layers, model.dim, model.ffn or model.head_dim.");
   }
   if (o.heads % o.kv_heads != 0) {
     throw deck.Complain("model.kv_heads", fmt::format("must divide model.heads = {}", o.heads));
@@ -197,6 +207,8 @@ Options ReadModel(input::Deck& deck, std::int64_t vocabulary) {
   o.init = Pick<Init>(deck.Text("model.init"), kInits);
   o.init_deviation = deck.Real("model.init_deviation");
   Check(deck, o);
+  deck.Supply("model.kv_heads", std::to_string(o.kv_heads), "model.heads");
+  deck.Supply("model.head_dim", std::to_string(o.head_dim), "model.dim / model.heads");
   return o;
 }
 

@@ -9,11 +9,12 @@
 namespace trireme::optimizer {
 
 void DeclareSchedule(input::Schema& schema) {
-  using input::AtLeast, input::Above, input::Between;
+  using input::AtLeast, input::Between;
+  constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // so that samples stay within 64 bits
   schema.Section("schedule", "How long to train, and at which rate.")
-      .Real("schedule.epochs", 1, Above(0), "epochs",
+      .Real("schedule.epochs", 1, {0, kMostEpochs, true, false}, "epochs",
             "Length of the run in passes over the training windows.")
-      .Integer("schedule.steps", 0, AtLeast(0), "steps",
+      .Integer("schedule.steps", 0, Between(0, kMostSteps), "steps",
                "Length of the run in steps; excludes schedule.epochs. 0: by epochs.")
       .Exclusive({"schedule.epochs", "schedule.steps"})
       .Integer(

@@ -89,10 +89,4 @@ void GradientBuckets::Wait() {
   seconds_waited_ = MPI_Wtime() - start;
 }
 
-std::int64_t GradientBuckets::BytesSummed() const {
-  return data_->Size() == 1
-             ? 0
-             : registry_->Size() * static_cast<std::int64_t>(SizeOf(registry_->Type()));
-}
-
 }  // namespace trireme::parallel

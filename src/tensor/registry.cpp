@@ -46,11 +46,11 @@ ParameterId Registry::Add(Parameter parameter) {
   return static_cast<ParameterId>(parameters_.size()) - 1;
 }
 
-void Registry::Allocate(Dtype dtype) {
+void Registry::Allocate(Dtype dtype, bool gradients) {
   dtype_ = dtype;
   const auto bytes = size_ * static_cast<std::int64_t>(SizeOf(dtype));
   values_ = device::AllocateZeroed(bytes);
-  gradients_ = device::AllocateZeroed(bytes);
+  if (gradients) gradients_ = device::AllocateZeroed(bytes);
 }
 
 void Registry::Initialise(std::uint32_t seed) {

@@ -27,9 +27,16 @@ struct Job {
   device::Stream stream;
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t seed = 1;
+  double start_seconds = 0;  // MPI_Wtime when the job began
 
   const comm::Communicator& World() const { return runtime->World(); }
 };
+
+// The text of a deck's file; InputError when it cannot be read.
+std::string ReadDeckFile(const std::string& path);
+// Parses it and resolves what follows from other keys alone.
+input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
+                      const std::string& text);
 
 // Collective. World rank 0 reads the deck's file, all parse the same text. AgreedError (exit code
 // 2).
@@ -39,20 +46,21 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 // Collective. The deck's token file, staged as it says.
 data::TokenFile OpenTokens(const Job& job);
 
-// Sequences of the split that [data] asks for: sequence_length, stride (0 became the length),
-// batch.
+// What [data] asks for: sequence_length, stride (0 became the length), batch, and micro_batch (0
+// became about 4,096 tokens).
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };
-// `ranks` share the global batch; an automatic micro-batch becomes about 4,096 tokens.
-DataShape ReadDataShape(const input::Deck& deck, int ranks);
+DataShape ReadDataShape(const input::Deck& deck);
 
-// Collective. The model with its initial weights, memory planned and allocated.
+// Collective. The model with its initial weights, memory planned and allocated; without `training`
+// for evaluation only.
 std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
-                                         const DataShape& shape, double label_smoothing);
+                                         const DataShape& shape, bool training,
+                                         double label_smoothing);
 
 // Collective. The model with the weights of -r, whose checkpoint it names; AgreedError (exit code
-// 2) without one. For tasks that do not train.
+// 2) without one. Warns where it learned another corpus. For tasks that do not train.
 std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
                                         const DataShape& shape, std::string& checkpoint);
 

@@ -26,7 +26,9 @@ class Trainer {
           const DataShape& shape, const data::Sampler& sampler, model::Model& model,
           optimizer::Optimizer& optimizer, const optimizer::Schedule& schedule);
 
-  void Initialize();   // collective: run folder, checkpoint to start from, monitor, banner
+  // Collective: checkpoint to start from, run folder, monitor, banner. False when nothing is left
+  // to do.
+  bool Initialize();
   ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
   void Finalize();     // collective: test perplexity, summary, sample text
   // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
@@ -36,9 +38,10 @@ class Trainer {
   Requests MyRequests() const;  // signals and clocks of this rank
   void Report(const StepResult& result);
 
-  void Resume(const std::string& checkpoint, const nlohmann::json& run);
+  void FindStart();
+  void Resume();
   void LoadWeights(const std::string& checkpoint);
-  void WarnOfChanges(const nlohmann::json& run);
+  void WarnOfChanges();
   void PrintSample();
   monitor::BannerFacts Banner() const;
   void ValidateIfDue();
@@ -60,18 +63,20 @@ class Trainer {
   TrainingStep training_step_;
   std::unique_ptr<monitor::Monitor> monitor_;
 
-  std::string folder_;                                          // of the run
-  std::int64_t step_ = 0;                                       // steps completed
-  std::int64_t saved_step_ = -1;                                // of the last checkpoint
+  std::string folder_;      // of the run
+  std::string checkpoint_;  // that -r named, or empty
+  nlohmann::json run_;      // its run.json
+  bool continues_ = false;  // in the checkpoint's own run folder
+  std::int64_t step_ = 0;   // steps completed
   double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats a token
   bool best_is_new_ = false;
   bool stop_ = false;  // agreed: a signal or the walltime
   std::string stop_reason_;
-  bool checkpoint_now_ = false;                       // agreed: checkpoint.every_minutes has passed
-  double last_loss_ = 0;                              // of the last step, nats a token
-  double start_time_ = 0, last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
-  double checkpoint_seconds_ = 0;                     // since the last report
-  double roof_flops_ = 0;                             // a rank, measured at start
+  bool checkpoint_now_ = false;      // agreed: checkpoint.every_minutes has passed
+  double last_loss_ = 0;             // of the last step, nats a token
+  double last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
+  double checkpoint_seconds_ = 0;    // since the last report
+  double roof_flops_ = 0;            // a rank, measured at start
 };
 
 }  // namespace trireme::driver

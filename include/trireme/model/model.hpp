@@ -23,7 +23,8 @@ struct ModelSetup {
   std::int64_t length = 0;       // T: longest sequence
   std::int64_t micro_batch = 0;  // B: most sequences at once
   double label_smoothing = 0;
-  bool causal = true;  // false in tests only
+  bool causal = true;    // false in tests only
+  bool training = true;  // false: no gradients, and the memory of evaluation
 };
 
 // Called during the backward pass: the gradients at flat offsets [begin, end of storage) are final.
@@ -64,6 +65,8 @@ class Model {
   void AllocateForward(const Pass& pass, Activations& a) const;
   void AllocateBackward(const Pass& pass, Activations& a) const;
   void AllocateWorkspace(const Pass& pass, Workspace& workspace) const;
+  void MeasureTraining(const Pass& pass) const;
+  void MeasureEvaluation(const Pass& pass) const;
   void PlanMemory();
   void MakePositions();
   // Runs up to the head's input, which it returns. Saves everything when training; else reuses

@@ -37,7 +37,6 @@ class GradientBuckets {
   // were.
   const std::string& NotFinite() const { return not_finite_; }
   double SecondsWaited() const { return seconds_waited_; }  // in Wait(), this step: exposed
-  std::int64_t BytesSummed() const;                         // a step, a rank
   std::size_t Count() const { return buckets_.size(); }
 
  private:

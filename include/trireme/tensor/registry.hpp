@@ -39,8 +39,8 @@ class Registry {
  public:
   // `parameter.begin/end` default to the whole tensor. Registered in the order of the forward pass.
   ParameterId Add(Parameter parameter);
-  // Allocates values and gradients, zeroed. Once, after the last Add.
-  void Allocate(Dtype dtype);
+  // Allocates values and, where wanted, gradients, zeroed. Once, after the last Add.
+  void Allocate(Dtype dtype, bool gradients = true);
   // Every element from its global coordinates (rule 2): the same weights in every layout.
   void Initialise(std::uint32_t seed);
 

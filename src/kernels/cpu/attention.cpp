@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "rescue.hpp"
 #include "row_mask.hpp"
 #include "rows.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
@@ -163,11 +164,15 @@ void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
   DispatchDtype(qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t tasks = shape.sequences * shape.heads;
+    Rescue rescue;
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t task = 0; task < tasks; ++task) {
-      ForwardHead<T>(shape, qkv, dropout, out, lse, scratch, task / shape.heads,
-                     task % shape.heads);
+      rescue.Run([&] {
+        ForwardHead<T>(shape, qkv, dropout, out, lse, scratch, task / shape.heads,
+                       task % shape.heads);
+      });
     }
+    rescue.Rethrow();
   });
 }
 
@@ -179,6 +184,7 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
     // A task is a key/value head: all query heads that read it, in order, so sums never race.
     const std::int64_t tasks = shape.sequences * shape.kv_heads;
     const std::int64_t group = shape.heads / shape.kv_heads;
+    Rescue rescue;
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t task = 0; task < tasks; ++task) {
       const std::int64_t sequence = task / shape.kv_heads;
@@ -186,10 +192,13 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
       const HeadView gradient = ViewOf(shape, dqkv, sequence, first);
       ZeroRows<T>(gradient.key);
       ZeroRows<T>(gradient.value);
-      for (std::int64_t head = first; head < first + group; ++head) {
-        BackwardHead<T>(shape, qkv, dropout, out, dout, lse, dqkv, scratch, sequence, head);
-      }
+      rescue.Run([&] {
+        for (std::int64_t head = first; head < first + group; ++head) {
+          BackwardHead<T>(shape, qkv, dropout, out, dout, lse, dqkv, scratch, sequence, head);
+        }
+      });
     }
+    rescue.Rethrow();
   });
 }
 

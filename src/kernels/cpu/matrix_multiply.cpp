@@ -3,6 +3,7 @@
 #include "trireme/kernels/matrix_multiply.hpp"
 
 #include <dnnl.h>
+#include <fmt/format.h>
 
 #include <Eigen/Core>
 #include <string>
@@ -56,7 +57,11 @@ void MatrixMultiply(const device::Stream& /*stream*/, Form form_a, const tensor:
       dnnl_sgemm(form_a == Form::kPlain ? 'N' : 'T', form_b == Form::kPlain ? 'N' : 'T', c.rows,
                  c.columns, inner, 1.0f, a.As<float>(), a.stride, b.As<float>(), b.stride,
                  accumulate ? 1.0f : 0.0f, c.As<float>(), c.stride);
-  if (status != dnnl_success) throw RunError("oneDNN refused a matrix product: a bug in Trireme");
+  if (status == dnnl_success) return;
+  throw RunError(
+      fmt::format("oneDNN refused the product of {} x {} x {}: {}", c.rows, inner, c.columns,
+                  status == dnnl_out_of_memory ? "out of memory" : "invalid arguments"),
+      "Lower data.micro_batch, or use fewer ranks on a node.");
 }
 
 const char* MatrixLibrary() {

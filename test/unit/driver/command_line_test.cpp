@@ -22,6 +22,9 @@ TEST(CommandLine, TakesItsOptionsInAnyOrder) {
 TEST(CommandLine, HelpDeckTakesASectionOrNone) {
   EXPECT_EQ(*ParseCommandLine({"--help-deck"}).help_deck, "");
   EXPECT_EQ(*ParseCommandLine({"--help-deck", "model"}).help_deck, "model");
+  const auto line = ParseCommandLine({"--help-deck", "-v"});
+  EXPECT_EQ(*line.help_deck, "");
+  EXPECT_TRUE(line.validate_only);
 }
 
 std::string Complaint(const std::vector<std::string>& arguments) {

@@ -228,6 +228,24 @@ TEST_P(ModelAgainstReference, ReportsGradientsWhenTheyAreFinal) {
 INSTANTIATE_TEST_SUITE_P(Table, ModelAgainstReference, testing::ValuesIn(AllConfigurations()),
                          [](const auto& info) { return info.param.name; });
 
+// Without training: no gradients, less memory, the same loss.
+TEST(ModelForEvaluation, GivesTheSameLossInLessMemory) {
+  const Configuration configuration = AllConfigurations().front();
+  Trial whole = MakeTrial(configuration, Dtype::kFloat32, 2);
+  model::ModelSetup setup = SetupOf(configuration, Dtype::kFloat32, 2);
+  setup.training = false;
+  model::Model light(setup);
+  SetParameters(light, whole.parameters);
+  EXPECT_EQ(light.Loss(whole.batch), whole.model->Loss(whole.batch));
+  const auto bytes = [](const model::Model& model) {
+    std::int64_t sum = 0;
+    for (const auto& [term, size] : model.MemoryPlan()) sum += size;
+    return sum;
+  };
+  EXPECT_LT(bytes(light), bytes(*whole.model));
+  EXPECT_THROW(light.ForwardBackward(whole.batch, {}), Error);
+}
+
 // Directional derivatives by a five-point stencil, one tensor at a time (jsc's own shape of
 // layers).
 TEST(ModelGradient, IsTheDerivativeOfTheLoss) {

@@ -1,0 +1,32 @@
+// Carries an exception out of an OpenMP region, where it could not leave by itself.
+#ifndef TRIREME_KERNELS_CPU_RESCUE_HPP_
+#define TRIREME_KERNELS_CPU_RESCUE_HPP_
+
+#include <exception>
+
+namespace trireme::kernels {
+
+class Rescue {
+ public:
+  // Runs `body` on the calling thread; keeps the first exception of all threads.
+  template <typename Body>
+  void Run(Body&& body) noexcept {
+    try {
+      body();
+    } catch (...) {
+#pragma omp critical(trireme_rescue)
+      if (!first_) first_ = std::current_exception();
+    }
+  }
+  // Behind the region: throws what was kept.
+  void Rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_RESCUE_HPP_
