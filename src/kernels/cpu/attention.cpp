@@ -152,6 +152,46 @@ void ZeroRows(const Matrix& m) {
   }
 }
 
+template <typename T>
+void ForwardAll(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                const Matrix& scratch) {
+  const std::int64_t tasks = shape.sequences * shape.heads;
+  Rescue rescue;
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    rescue.Run([&] {
+      ForwardHead<T>(shape, qkv, dropout, out, lse, scratch, task / shape.heads,
+                     task % shape.heads);
+    });
+  }
+  rescue.Rethrow();
+}
+
+// A task is a key/value head: all query heads that read it, in order, so sums never race.
+template <typename T>
+void BackwardAll(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                 const Dropout& dropout, const Matrix& out, const Matrix& dout, const Matrix& lse,
+                 const Matrix& dqkv, const Matrix& scratch) {
+  const std::int64_t tasks = shape.sequences * shape.kv_heads;
+  const std::int64_t group = shape.heads / shape.kv_heads;
+  Rescue rescue;
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+  for (std::int64_t task = 0; task < tasks; ++task) {
+    rescue.Run([&] {
+      const std::int64_t sequence = task / shape.kv_heads;
+      const std::int64_t first = task % shape.kv_heads * group;
+      const HeadView gradient = ViewOf(shape, dqkv, sequence, first);
+      ZeroRows<T>(gradient.key);
+      ZeroRows<T>(gradient.value);
+      for (std::int64_t head = first; head < first + group; ++head) {
+        BackwardHead<T>(shape, qkv, dropout, out, dout, lse, dqkv, scratch, sequence, head);
+      }
+    });
+  }
+  rescue.Rethrow();
+}
+
 }  // namespace
 
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads) {
@@ -162,17 +202,7 @@ void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const Dropout& dropout, const Matrix& out, const Matrix& lse,
                       const Matrix& scratch) {
   DispatchDtype(qkv.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const std::int64_t tasks = shape.sequences * shape.heads;
-    Rescue rescue;
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t task = 0; task < tasks; ++task) {
-      rescue.Run([&] {
-        ForwardHead<T>(shape, qkv, dropout, out, lse, scratch, task / shape.heads,
-                       task % shape.heads);
-      });
-    }
-    rescue.Rethrow();
+    ForwardAll<decltype(zero)>(stream, shape, qkv, dropout, out, lse, scratch);
   });
 }
 
@@ -180,25 +210,7 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const Dropout& dropout, const Matrix& out, const Matrix& dout,
                        const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   DispatchDtype(qkv.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    // A task is a key/value head: all query heads that read it, in order, so sums never race.
-    const std::int64_t tasks = shape.sequences * shape.kv_heads;
-    const std::int64_t group = shape.heads / shape.kv_heads;
-    Rescue rescue;
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t task = 0; task < tasks; ++task) {
-      const std::int64_t sequence = task / shape.kv_heads;
-      const std::int64_t first = task % shape.kv_heads * group;
-      const HeadView gradient = ViewOf(shape, dqkv, sequence, first);
-      ZeroRows<T>(gradient.key);
-      ZeroRows<T>(gradient.value);
-      rescue.Run([&] {
-        for (std::int64_t head = first; head < first + group; ++head) {
-          BackwardHead<T>(shape, qkv, dropout, out, dout, lse, dqkv, scratch, sequence, head);
-        }
-      });
-    }
-    rescue.Rethrow();
+    BackwardAll<decltype(zero)>(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
   });
 }
 
