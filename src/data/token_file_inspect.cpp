@@ -1,5 +1,6 @@
 // One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <limits>

@@ -1,6 +1,7 @@
 // Deck::Parse: the deck's lines and the command line's overrides become values, or one message with
 // every problem in the order of the lines.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>

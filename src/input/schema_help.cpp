@@ -2,6 +2,7 @@
 //   name = default      kind (unit), range
 //                       what it means, wrapped
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstddef>
