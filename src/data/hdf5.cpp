@@ -1,7 +1,10 @@
 // What HDF5 says about a failure, and small openings.
 #include "hdf5.hpp"
 
+#include <fmt/format.h>
+
 #include "trireme/base/error.hpp"
+#include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
 
@@ -24,6 +27,12 @@ Hdf5Handle MakeProperties(hid_t kind) {
   Hdf5Handle list(H5Pcreate(kind), H5Pclose);
   if (!list.Valid()) throw RunError("HDF5 cannot make a property list", Hdf5Reason());
   return list;
+}
+
+std::string Hdf5Version() {
+  unsigned major = 0, minor = 0, release = 0;
+  H5get_libversion(&major, &minor, &release);
+  return fmt::format("{}.{}.{}", major, minor, release);
 }
 
 Hdf5Handle OpenSerially(const std::string& path) {

@@ -35,11 +35,18 @@ std::size_t EndAddressAt(int version) {
 }  // namespace
 
 void CheckWhole(const std::string& path) {
+  if (path.empty()) {
+    throw InputError("data.file is empty: it must name a token file",
+                     "job.task = tokenize writes one.");
+  }
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
-  if (!std::filesystem::exists(status)) {
+  if (status.type() == std::filesystem::file_type::not_found) {
     throw InputError(path + ": this token file does not exist",
                      "job.task = tokenize writes it; data.file names it.");
+  }
+  if (!std::filesystem::status_known(status)) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", path, error.message()));
   }
   if (!std::filesystem::is_regular_file(status)) throw InputError(path + ": this is not a file");
   std::ifstream file(path, std::ios::binary);
@@ -50,6 +57,7 @@ void CheckWhole(const std::string& path) {
   std::array<char, kLongestSuperblock> bytes{};
   file.read(bytes.data(), bytes.size());
   const auto size = static_cast<std::uint64_t>(std::filesystem::file_size(path, error));
+  if (error) throw InputError(fmt::format("{}: its size is unknown: {}", path, error.message()));
   if (size == 0) throw InputError(path + ": this token file is empty (0 bytes)");
   if (std::string_view(bytes.data(), kSignature.size()) != kSignature) {
     throw InputError(path + ": this is not an HDF5 file",

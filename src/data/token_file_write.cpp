@@ -1,15 +1,11 @@
 // WriteTokenFile: into a temporary file beside the target, reserved, synced, read back and renamed.
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <filesystem>
 #include <limits>
-#include <system_error>
 
 #include "hdf5.hpp"
+#include "token_file_draft.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 
@@ -20,65 +16,6 @@ namespace {
 constexpr std::size_t kMetadataBytes = std::size_t{1}
                                        << 16;  // more than HDF5's own structures need
 constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
-
-std::string SystemText(int error) { return std::generic_category().message(error); }
-
-// The temporary file; removed unless it was renamed into place.
-class Draft {
- public:
-  explicit Draft(const std::string& path) : path_(path + ".tmp") {}
-  ~Draft() {
-    std::error_code ignored;
-    if (!placed_) std::filesystem::remove(path_, ignored);
-  }
-  Draft(const Draft&) = delete;
-  Draft& operator=(const Draft&) = delete;
-
-  const std::string& Path() const { return path_; }
-
-  // Gives the file `bytes` bytes of real disk space, so that a full disk shows before any write.
-  // The second time, HDF5 has the file open and minds its length.
-  void Reserve(std::size_t bytes, bool keep_length) const {
-    const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
-    const bool good = file >= 0 && ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0;
-    const int error = good ? 0 : errno;
-    if (file >= 0) ::close(file);
-    // This file system cannot reserve; the read-back judges then.
-    if (error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
-    if (error != 0) {
-      throw RunError(
-          fmt::format("{}: cannot reserve {} bytes: {}", path_, bytes, SystemText(error)),
-          "Free some space, or let data.file name another disk.");
-    }
-  }
-
-  void Sync() const { Sync(path_, O_RDWR); }
-
-  void Place(const std::string& target) {
-    if (::rename(path_.c_str(), target.c_str()) != 0) {
-      throw RunError(
-          fmt::format("{}: cannot be renamed to {}: {}", path_, target, SystemText(errno)));
-    }
-    placed_ = true;
-    const std::string folder = std::filesystem::path(target).parent_path();
-    Sync(folder.empty() ? "." : folder, O_RDONLY);
-  }
-
- private:
-  static void Sync(const std::string& path, int flags) {
-    const int file = ::open(path.c_str(), flags | O_CLOEXEC);
-    const int error = file < 0 || ::fsync(file) != 0 ? errno : 0;
-    if (file >= 0) ::close(file);
-    // EINVAL: a folder on a file system that syncs none.
-    if (error != 0 && error != EINVAL) {
-      throw RunError(fmt::format("{}: cannot be synced: {}", path, SystemText(error)));
-    }
-  }
-
-  std::string path_;
-  bool placed_ = false;
-};
 
 // An HDF5 file under construction: every failure names the file and the thing.
 class Hdf5Writer {
@@ -183,22 +120,6 @@ void CheckData(const TokenData& data) {
   }
 }
 
-void CheckTarget(const std::string& path, bool overwrite) {
-  const auto status = std::filesystem::status(path);
-  if (std::filesystem::is_directory(status)) {
-    throw InputError(path + ": this is a folder; data.file names a file");
-  }
-  if (std::filesystem::exists(status) && !overwrite) {
-    throw InputError(path + ": this file exists already",
-                     "tokenize.overwrite = yes replaces it; data.file names another.");
-  }
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty() && !std::filesystem::is_directory(folder)) {
-    throw InputError(fmt::format("{}: the folder {} does not exist", path, folder.string()),
-                     "Make it, or let data.file name another place.");
-  }
-}
-
 void WriteAttributes(Hdf5Writer& file, const TokenData& data) {
   file.Attribute("format", kTokenFormat);
   file.Attribute("tokenizer", data.tokenizer);
@@ -209,7 +130,7 @@ void WriteAttributes(Hdf5Writer& file, const TokenData& data) {
   if (data.harbour_seed) file.Attribute("harbour_seed", *data.harbour_seed);
 }
 
-void WriteDraft(const Draft& draft, const TokenData& data) {
+void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
   std::string bytes;
   std::vector<std::uint64_t> offsets = {0};
   for (const std::string& word : data.vocabulary.words) {
@@ -268,7 +189,7 @@ void CompareTokens(const std::string& path, const Hdf5Handle& file, Split split,
   }
 }
 
-void ReadBack(const Draft& draft, const TokenData& data) {
+void ReadBack(const TokenFileDraft& draft, const TokenData& data) {
   const TokenLayout layout = InspectTokenFile(draft.Path());
   if (layout.vocabulary.words != data.vocabulary.words) {
     throw RunError(draft.Path() + ": /vocabulary differs when read back");
@@ -282,14 +203,14 @@ void ReadBack(const Draft& draft, const TokenData& data) {
 }  // namespace
 
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite) {
-  CheckTarget(path, overwrite);
+  CheckTokenFileTarget(path, overwrite);
   CheckData(data);
   const QuietHdf5 quiet;
-  Draft draft(path);
+  TokenFileDraft draft(path);
   WriteDraft(draft, data);
   draft.Sync();
   ReadBack(draft, data);
-  draft.Place(path);
+  draft.Place();
 }
 
 }  // namespace trireme::data

@@ -26,6 +26,10 @@ namespace {
 constexpr std::int64_t kByteEndOfLine = '\n';
 constexpr std::int64_t kHeldOutShare = 10;  // valid and test each: train / this
 
+// Lengths and counts of windows: the product of two stays below 2^63.
+constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
+constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
+
 std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
 
 // Keys that the chosen kind would silently ignore are refused.
@@ -39,10 +43,18 @@ void RefuseKeys(const input::Deck& deck, std::initializer_list<const char*> name
 std::string ReadText(const input::Deck& deck, const std::string& key) {
   const std::string& path = deck.Text(key);
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) throw deck.Complain(key, "there is no such file");
-  if (!std::filesystem::is_regular_file(path, error)) throw deck.Complain(key, "is not a file");
+  const auto status = std::filesystem::status(path, error);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    throw deck.Complain(key, "there is no such file");
+  }
+  if (!std::filesystem::status_known(status)) {
+    throw deck.Complain(key, "cannot be read: " + error.message());
+  }
+  if (!std::filesystem::is_regular_file(status)) throw deck.Complain(key, "is not a file");
+  const auto size = std::filesystem::file_size(path, error);
+  if (error) throw deck.Complain(key, "its size is unknown: " + error.message());
   std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(std::filesystem::file_size(path, error)), '\0');
+  std::string text(file ? static_cast<std::size_t>(size) : 0, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!file) {
     throw deck.Complain(key, "cannot be read: " + std::generic_category().message(errno));
@@ -136,15 +148,15 @@ void DeclareData(input::Schema& schema) {
   schema.Section("data", "the token file and how training takes windows from it")
       .Text("data.file", "data/tokens.h5",
             "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
-      .Integer("data.sequence_length", 128, input::AtLeast(1), "tokens",
+      .Integer("data.sequence_length", 128, input::Between(1, kLargestCount), "tokens",
                "Targets of one window: how far a prediction can look back.")
       .Integer(
-          "data.stride", 0, input::AtLeast(0), "tokens",
+          "data.stride", 0, input::Between(0, kLargestCount), "tokens",
           "Distance between the beginnings of neighbouring windows; 0: the sequence length, so "
           "that each target is used once an epoch.")
-      .Integer("data.batch", 64, input::AtLeast(1), "windows",
+      .Integer("data.batch", 64, input::Between(1, kLargestCount), "windows",
                "Windows a step, over all ranks; need not divide by anything.")
-      .Integer("data.micro_batch", 0, input::AtLeast(0), "windows",
+      .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
                "Windows that a rank takes at once; 0: chosen by the program.")
       .Choice("data.staging", "shared_memory", {"none", "shared_memory"},
               "Where the tokens are kept: a copy a rank, or one a node in shared memory.");
@@ -164,7 +176,7 @@ void DeclareTokenize(input::Schema& schema) {
                "Rarer words of the train split become <unk> (word).")
       .Switch("tokenize.overwrite", false,
               "Replace data.file where it exists; else that is refused.")
-      .Integer("tokenize.harbour_tokens", 1000000, input::AtLeast(2), "tokens",
+      .Integer("tokenize.harbour_tokens", 1000000, input::Between(2, kLargestCorpus), "tokens",
                "Size of the train split (harbour); valid and test get a tenth each.")
       .Integer("tokenize.harbour_seed", 1, input::Between(0, kLargestSeed), "",
                "Another seed is another corpus of the same language (harbour).");

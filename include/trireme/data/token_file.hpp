@@ -37,9 +37,14 @@ struct TokenData {
   std::optional<std::int64_t> harbour_seed;  // "harbour" only: the corpus' seed
 };
 
+// Throws InputError when a token file cannot be written to `path`: empty, a folder, there already
+// (unless `overwrite`), or in a folder that does not exist or may not be written to. For asking
+// before the work of tokenisation begins; WriteTokenFile asks again.
+void CheckTokenFileTarget(const std::string& path, bool overwrite);
+
 // One rank writes `path` by way of a temporary name beside it (synced, read back, renamed).
 // Existing files are refused unless `overwrite`. Ids are stored as uint16 where they fit, else
-// uint32. Throws InputError (exists, bad folder) or RunError (disk full, with path).
+// uint32. Throws InputError (exists, bad or forbidden folder) or RunError (disk full, with path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
 // How many copies of the tokens a node keeps.
@@ -76,6 +81,9 @@ class TokenFile {
   struct Contents;
   std::unique_ptr<Contents> contents_;
 };
+
+// Of the HDF5 library in use: "1.10.8".
+std::string Hdf5Version();
 
 }  // namespace trireme::data
 

@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "hdf5.hpp"
+#include "locked.hpp"
 #include "scratch.hpp"
 
 namespace trireme::data {
@@ -66,6 +67,14 @@ TEST_F(TokenFileErrors, MissingFolderEmptyAndForeignFiles) {
   EXPECT_THAT(OpeningFails(folder_), HasSubstr("not a file"));
   EXPECT_THAT(OpeningFails(Write("empty.h5", "")), HasSubstr("empty (0 bytes)"));
   EXPECT_THAT(OpeningFails(Write("text.h5", "three words of text")), HasSubstr("not an HDF5 file"));
+}
+
+TEST_F(TokenFileErrors, EmptyNamesAndForbiddenFoldersOnReading) {
+  EXPECT_THAT(OpeningFails(""), HasSubstr("data.file is empty"));
+  const std::string path = Good();
+  const Locked locked(folder_, 0);
+  ASSERT_TRUE(locked.Good());
+  EXPECT_THAT(OpeningFails(path), HasSubstr(path + ": cannot be opened: Permission denied"));
 }
 
 TEST_F(TokenFileErrors, TruncationNamesTheMissingBytes) {
@@ -158,6 +167,40 @@ TEST_F(TokenFileErrors, WriterRefusesBadTargetsAndData) {
   data.tokens[2] = {0, 1, 4};
   EXPECT_THAT(write(In("b.h5"), data), HasSubstr("the test split: token 2 has id 4"));
   EXPECT_FALSE(std::filesystem::exists(In("b.h5")));
+}
+
+TEST_F(TokenFileErrors, TargetsAreCheckedBeforeAnyWork) {
+  const std::string path = Good();
+  const auto check = [](const std::string& target, bool overwrite) {
+    return MessageOf([&] { CheckTokenFileTarget(target, overwrite); });
+  };
+  EXPECT_EQ(check(In("new.h5"), false), "");
+  EXPECT_EQ(check("new.h5", false), "") << "a bare name lies in the working folder";
+  EXPECT_EQ(check(path, true), "");
+  EXPECT_THAT(check(path, false), HasSubstr(path + ": this file exists already"));
+  EXPECT_THAT(check("", true), HasSubstr("data.file is empty"));
+  EXPECT_THAT(check(folder_, true), HasSubstr("this is a folder"));
+  EXPECT_THAT(check(In("no/a.h5"), false), HasSubstr("the folder " + In("no") + " does not exist"));
+  EXPECT_THAT(check(path + "/a.h5", false), HasSubstr("the folder " + path + " is a file"));
+}
+
+TEST_F(TokenFileErrors, UnwritableFolderIsTheUsersError) {
+  const std::string path = In("b.h5");
+  const std::string expected = path + ": cannot be created: Permission denied";
+  {
+    const Locked locked(folder_, 0555);
+    ASSERT_TRUE(locked.Good());
+    EXPECT_THAT(MessageOf([&] { CheckTokenFileTarget(path, false); }), HasSubstr(expected));
+    EXPECT_THAT(MessageOf([&] { WriteTokenFile(path, SmallData(), false); }), HasSubstr(expected));
+  }
+  const Locked locked(folder_, 0);
+  EXPECT_THAT(MessageOf([&] { CheckTokenFileTarget(path, false); }), HasSubstr(expected));
+}
+
+TEST_F(TokenFileErrors, UncreatableDraftIsTheUsersError) {
+  std::filesystem::create_directory(In("b.h5.tmp"));
+  EXPECT_THAT(MessageOf([&] { WriteTokenFile(In("b.h5"), SmallData(), false); }),
+              HasSubstr(In("b.h5") + ": cannot be created: Is a directory"));
 }
 
 TEST_F(TokenFileErrors, OverwriteReplaces) {

@@ -133,5 +133,9 @@ TEST_F(TokenFiles, H5pyReadsThem) {
   EXPECT_EQ(system(("/usr/bin/python3 " + script + " " + In("a.h5")).c_str()), 0);
 }
 
+TEST(Hdf5, NamesItsVersion) {
+  EXPECT_THAT(Hdf5Version(), testing::MatchesRegex("[0-9]+[.][0-9]+[.][0-9]+"));
+}
+
 }  // namespace
 }  // namespace trireme::data

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "locked.hpp"
 #include "scratch.hpp"
 
 namespace trireme::data {
@@ -115,6 +116,10 @@ TEST_F(Tokenizing, MissingEmptyAndShortTexts) {
   EXPECT_THAT(Fails({text, "tokenize.valid=" + Write("empty.txt", "")}),
               AllOf(HasSubstr("tokenize.valid"), HasSubstr("the file is empty")));
   EXPECT_THAT(MessageOf([&] { Texts("\n", "a\n", "b\n"); }), HasSubstr("at least 2"));
+  const Locked locked(folder_, 0);
+  ASSERT_TRUE(locked.Good());
+  EXPECT_THAT(Fails({text}),
+              AllOf(HasSubstr("tokenize.train"), HasSubstr("cannot be read: Permission denied")));
 }
 
 TEST_F(Tokenizing, KeysThatDoNotFitAreRefused) {
@@ -126,7 +131,13 @@ TEST_F(Tokenizing, KeysThatDoNotFitAreRefused) {
               HasSubstr("bytes are taken as they are"));
   EXPECT_THAT(Fails({train, "tokenize.harbour_seed=2"}), HasSubstr("kind = harbour"));
   EXPECT_THAT(Fails({"tokenize.min_count=0"}), HasSubstr("tokenize.min_count"));
+  EXPECT_THAT(Fails({"tokenize.harbour_tokens=1099511627777"}),
+              HasSubstr("between 2 and 1099511627776"));
   EXPECT_THAT(Fails({"data.batch=0"}), HasSubstr("data.batch"));
+  for (const std::string key : {"sequence_length", "stride", "batch", "micro_batch"}) {
+    EXPECT_THAT(Fails({"data." + key + "=2147483648"}), HasSubstr("and 2147483647")) << key;
+    EXPECT_THAT(Fails({"data." + key + "=2147483647"}), testing::Not(HasSubstr("data."))) << key;
+  }
   EXPECT_THAT(Fails({"tokenize.kind=sentencepiece"}), HasSubstr("not one of"));
 }
 

@@ -1,0 +1,116 @@
+// Where a token file may be written, and the temporary file beside that place.
+#include "token_file_draft.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <system_error>
+
+#include "trireme/base/error.hpp"
+#include "trireme/data/token_file.hpp"
+
+namespace trireme::data {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string SystemText(int error) { return std::generic_category().message(error); }
+
+Error CannotCreate(const std::string& path, const std::string& reason) {
+  return InputError(fmt::format("{}: cannot be created: {}", path, reason),
+                    "Let data.file name a place where you may write.");
+}
+
+Error NoSpace(const std::string& what, int error) {
+  return RunError(fmt::format("{}: {}", what, SystemText(error)),
+                  "Free some space, or let data.file name another disk.");
+}
+
+std::string FolderOf(const std::string& path) {
+  const std::string folder = fs::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+void SyncPath(const std::string& path, int flags) {
+  const int file = ::open(path.c_str(), flags | O_CLOEXEC);
+  const int error = file < 0 || ::fsync(file) != 0 ? errno : 0;
+  if (file >= 0) ::close(file);
+  // EINVAL: a folder on a file system that syncs none.
+  if (error != 0 && error != EINVAL) {
+    throw RunError(fmt::format("{}: cannot be synced: {}", path, SystemText(error)));
+  }
+}
+
+}  // namespace
+
+void CheckTokenFileTarget(const std::string& path, bool overwrite) {
+  if (path.empty()) throw InputError("data.file is empty: it must name the token file to write");
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) throw CannotCreate(path, error.message());
+  if (fs::is_directory(status)) {
+    throw InputError(path + ": this is a folder; data.file names a file");
+  }
+  if (fs::exists(status) && !overwrite) {
+    throw InputError(path + ": this file exists already",
+                     "tokenize.overwrite = yes replaces it; data.file names another.");
+  }
+  const std::string folder = FolderOf(path);
+  const fs::file_status place = fs::status(folder, error);
+  if (!fs::is_directory(place)) {
+    throw InputError(fmt::format("{}: the folder {} {}", path, folder,
+                                 fs::exists(place) ? "is a file" : "does not exist"),
+                     "Make it, or let data.file name another place.");
+  }
+  // By the effective user, as open(2) judges.
+  if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
+    throw CannotCreate(path, SystemText(errno));
+  }
+}
+
+TokenFileDraft::TokenFileDraft(const std::string& target)
+    : target_(target), path_(target + ".tmp") {
+  const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  if (file >= 0) {
+    ::close(file);
+    return;
+  }
+  const int error = errno;
+  if (error == ENOSPC || error == EDQUOT) throw NoSpace(target + ": cannot be created", error);
+  throw CannotCreate(target, SystemText(error));
+}
+
+TokenFileDraft::~TokenFileDraft() {
+  std::error_code ignored;
+  if (!placed_) fs::remove(path_, ignored);
+}
+
+void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
+  const int file = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) {
+    throw RunError(fmt::format("{}: cannot be opened: {}", path_, SystemText(errno)));
+  }
+  const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
+  const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
+  ::close(file);
+  // This file system cannot reserve; the read-back judges then.
+  if (error == 0 || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
+  throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error);
+}
+
+void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR); }
+
+void TokenFileDraft::Place() {
+  if (::rename(path_.c_str(), target_.c_str()) != 0) {
+    throw RunError(
+        fmt::format("{}: cannot be renamed to {}: {}", path_, target_, SystemText(errno)));
+  }
+  placed_ = true;
+  SyncPath(FolderOf(target_), O_RDONLY);
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,36 @@
+// The temporary file beside a token file's place: made, given its space, synced and renamed.
+#ifndef TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
+#define TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
+
+#include <cstddef>
+#include <string>
+
+namespace trireme::data {
+
+class TokenFileDraft {
+ public:
+  // Makes an empty file. Throws InputError when none can be made there.
+  explicit TokenFileDraft(const std::string& target);
+  // Removes it unless it was placed.
+  ~TokenFileDraft();
+  TokenFileDraft(const TokenFileDraft&) = delete;
+  TokenFileDraft& operator=(const TokenFileDraft&) = delete;
+
+  const std::string& Path() const { return path_; }
+
+  // All throw RunError.
+
+  // Gives the file `bytes` bytes of real disk space, so that a full disk shows before any write.
+  // The second time, HDF5 has the file open and minds its length.
+  void Reserve(std::size_t bytes, bool keep_length) const;
+  void Sync() const;
+  void Place();  // under the target's name
+
+ private:
+  std::string target_, path_;
+  bool placed_ = false;
+};
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
