@@ -11,9 +11,10 @@ void DeclareCheckpoint(input::Schema& schema) {
   schema.Real("checkpoint.every_minutes", 0, input::AtLeast(0), "minutes",
               "Write a checkpoint after every so many minutes of wall time, in addition to "
               "every_steps. 0: never.");
-  schema.Integer("checkpoint.keep", 2, input::AtLeast(0), "checkpoints",
-                 "Keep the newest so many checkpoints and remove older ones; the targets of the "
-                 "links best and latest always stay. 0: keep all.");
+  schema.Integer(
+      "checkpoint.keep", 2, input::AtLeast(0), "checkpoints",
+      "Keep so many checkpoints, those written last, and remove the others; the targets of "
+      "the links best and latest always stay. 0: keep all.");
   schema.Switch("checkpoint.best", true,
                 "Let the link checkpoints/best point to the checkpoint with the lowest validation "
                 "loss.");

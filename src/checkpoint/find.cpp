@@ -14,12 +14,23 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// What lies at `path`; not_found where nothing does. Throws InputError with the reason where that
+// cannot be told.
+fs::file_type TypeOf(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) {
+    throw InputError(fmt::format("{}: cannot be looked at: {}", path, error.message()));
+  }
+  return status.type();
+}
+
 // A folder that is, or was meant to be, one checkpoint.
 bool LooksLikeCheckpoint(const std::string& path) {
   const std::string name = fs::path(path).filename().string();
   if (ParseStepName(name) || ParseStepName(fs::path(path).stem().string())) return true;
   for (const char* file : {kModelFile, kOptimizerFile, kChecksumsFile}) {
-    if (fs::exists(path + "/" + file)) return true;
+    if (TypeOf(path + "/" + file) != fs::file_type::not_found) return true;
   }
   return false;
 }
@@ -54,19 +65,22 @@ std::string NewestIn(const std::string& folder) {
 
 std::string FindHere(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) {
+  const fs::file_type type = TypeOf(path);
+  if (type == fs::file_type::not_found) {
     throw InputError(fmt::format("{}: no such folder", path),
                      "give a run folder, its checkpoints folder, or one checkpoint");
   }
-  if (!fs::is_directory(status)) {
+  if (type != fs::file_type::directory) {
     throw InputError(fmt::format("{}: is not a folder", path),
                      "give a run folder, its checkpoints folder, or one checkpoint");
   }
   if (LooksLikeCheckpoint(path)) {
     // A link such as `latest` may move while the checkpoint is being read; its target stays.
-    if (fs::is_symlink(fs::symlink_status(path))) path = fs::canonical(path).string();
+    std::error_code error;
+    if (fs::is_symlink(fs::symlink_status(path, error))) path = fs::canonical(path, error).string();
+    if (error) {
+      throw InputError(fmt::format("{}: cannot be followed: {}", path, error.message()));
+    }
     if (const std::string reason = WhyIncomplete(path); !reason.empty()) {
       throw InputError(fmt::format("{}: is no complete checkpoint: {}", path, reason),
                        "take another checkpoint of the run");
@@ -74,7 +88,7 @@ std::string FindHere(std::string path) {
     return path;
   }
   const std::string inner = path + "/checkpoints";
-  return NewestIn(fs::is_directory(inner) ? inner : path);
+  return NewestIn(TypeOf(inner) == fs::file_type::directory ? inner : path);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "posix_file.hpp"
 #include "trireme/base/error.hpp"
@@ -24,6 +25,23 @@ void RemoveAll(const std::string& path) {
   std::error_code error;
   fs::remove_all(path, error);
   if (error) throw RunError(fmt::format("{}: cannot be removed: {}", path, error.message()));
+}
+
+bool Exists(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::status_known(status)) {
+    throw RunError(fmt::format("{}: cannot be looked at: {}", path, error.message()));
+  }
+  return fs::exists(status);
+}
+
+// When a complete checkpoint was written. Moving its folder keeps this; so does a change of the
+// folder's entries.
+fs::file_time_type TimeOf(const std::string& checkpoint) {
+  std::error_code error;
+  const auto time = fs::last_write_time(checkpoint + "/" + kRunFile, error);
+  return error ? fs::file_time_type::min() : time;
 }
 
 std::string WithoutEnding(const std::string& name) { return name.substr(0, name.rfind('.')); }
@@ -55,9 +73,13 @@ std::string WhyIncomplete(const std::string& checkpoint) {
   if (fs::path(checkpoint).filename().string().ends_with(kTemporaryEnding))
     return "it is unfinished";
   std::string missing;
+  std::error_code error;
   for (const char* file : {kModelFile, kOptimizerFile, kRunFile, kChecksumsFile}) {
-    std::error_code error;
-    if (!fs::is_regular_file(checkpoint + "/" + file, error)) {
+    const fs::file_status status = fs::status(checkpoint + "/" + file, error);
+    if (!fs::status_known(status)) {
+      return fmt::format("{} cannot be looked at: {}", file, error.message());
+    }
+    if (!fs::is_regular_file(status)) {
       missing += (missing.empty() ? "" : ", ") + std::string(file);
     }
   }
@@ -67,7 +89,8 @@ std::string WhyIncomplete(const std::string& checkpoint) {
     for (const char* file : {kModelFile, kOptimizerFile, kRunFile}) {
       const auto found = sums.find(file);
       if (found == sums.end()) return fmt::format("{} does not list {}", kChecksumsFile, file);
-      const auto size = static_cast<std::int64_t>(fs::file_size(checkpoint + "/" + file));
+      const auto size = static_cast<std::int64_t>(fs::file_size(checkpoint + "/" + file, error));
+      if (error) return fmt::format("{} has no known size: {}", file, error.message());
       if (size != found->second.bytes) {
         return fmt::format("{} has {} bytes instead of {}", file, size, found->second.bytes);
       }
@@ -103,7 +126,7 @@ void RemoveLeftovers(const std::string& folder) {
     if (name.ends_with(kTemporaryEnding)) {
       RemoveAll(path);
     } else if (name.ends_with(kReplacedEnding)) {
-      if (fs::exists(successor)) {
+      if (Exists(successor)) {
         RemoveAll(path);
       } else {
         Rename(path, successor);
@@ -115,7 +138,7 @@ void RemoveLeftovers(const std::string& folder) {
 void Publish(const std::string& folder, const std::string& name) {
   const std::string path = folder + "/" + name;
   const std::string replaced = path + kReplacedEnding;
-  const bool exists = fs::exists(path);
+  const bool exists = Exists(path);
   if (exists) Rename(path, replaced);
   try {
     Rename(path + kTemporaryEnding, path);
@@ -131,11 +154,20 @@ void Prune(const std::string& folder, std::int64_t keep) {
   if (keep == 0) return;
   const std::set<std::string> linked = {LinkTarget(folder + "/best"),
                                         LinkTarget(folder + "/latest")};
-  std::int64_t kept = 0;
+  std::vector<std::pair<fs::file_time_type, std::string>> complete;
   for (const std::string& name : ListSteps(folder)) {
     const std::string path = folder + "/" + name;
-    if (!ParseStepName(name) || !WhyIncomplete(path).empty()) continue;
+    if (ParseStepName(name) && WhyIncomplete(path).empty()) {
+      complete.emplace_back(TimeOf(path), name);
+    }
+  }
+  // Stable: among those of one time the higher step counts as newer.
+  std::stable_sort(complete.begin(), complete.end(),
+                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::int64_t kept = 0;
+  for (const auto& [time, name] : complete) {
     if (++kept <= keep || linked.count(name) != 0) continue;
+    const std::string path = folder + "/" + name;
     // Renamed first: a run killed half way leaves no half checkpoint under a good name.
     Rename(path, path + kTemporaryEnding);
     RemoveAll(path + kTemporaryEnding);

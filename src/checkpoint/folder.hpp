@@ -40,8 +40,9 @@ void RemoveLeftovers(const std::string& folder);
 // Renames the finished temporary folder; an older checkpoint of that name makes way first.
 void Publish(const std::string& folder, const std::string& name);
 
-// Removes all but the `keep` newest complete checkpoints (0 keeps all), sparing the targets of the
-// links best and latest.
+// Removes all but the `keep` complete checkpoints that were written last (0 keeps all), whatever
+// their steps: a run may have been continued from an earlier one. Spares the targets of the links
+// best and latest.
 void Prune(const std::string& folder, std::int64_t keep);
 
 }  // namespace trireme::checkpoint

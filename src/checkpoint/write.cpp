@@ -65,7 +65,10 @@ void WriteFile(const comm::Communicator& world, const std::string& temporary,
 
 // Rank 0: the small files, and everything flushed.
 void FinishTemporary(const std::string& temporary, const Plans& plans, const nlohmann::json& run) {
-  const std::string run_text = run.dump(2) + "\n";
+  // Texts may hold bytes that are no UTF-8, such as those of a path: JSON has no place for them,
+  // and no run should end for one.
+  const std::string run_text =
+      run.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const auto run_bytes = static_cast<std::int64_t>(run_text.size());
   Checksums sums;
   sums[kRunFile] = {run_bytes, {{0, run_bytes, Hash(run_text.data(), run_bytes)}}};

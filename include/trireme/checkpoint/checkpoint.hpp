@@ -28,10 +28,10 @@ struct Contents {
 // Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: space reserved
 // and agreed first, tensors written (each byte by one rank, writes split below 2 GiB), read back
 // against checksums, synced, renamed, then the relative link `folder`/latest (and `folder`/best
-// when `best`) moved. A step that exists complete already is replaced. Then all but the newest
-// `keep` are removed (0 keeps all), never the target of `best` or `latest`. On failure (a full
-// disk, say) every rank throws AgreedError, the temporary folder is removed and earlier checkpoints
-// are untouched.
+// when `best`) moved. A step that exists complete already is replaced. Then all but the `keep`
+// written last are removed (0 keeps all), never the target of `best` or `latest`. On failure (a
+// full disk, say) every rank throws AgreedError, the temporary folder is removed and earlier
+// checkpoints are untouched.
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep);
 

@@ -4,9 +4,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <set>
 
 #include "checkpoint_fixture.hpp"
+#include "locked.hpp"
 #include "parallel_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
@@ -22,6 +24,11 @@ class Folder : public testing::Test {
     TestState model(SmallModel()), none({});
     model.Fill();
     Write(self_, checkpoints_, step, {model.Blocks(), none.Blocks(), {{"step", step}}}, best, keep);
+  }
+  // Lets a checkpoint have been written so many seconds ago.
+  void SetAge(const std::string& name, int seconds) {
+    fs::last_write_time(checkpoints_ + "/" + name + "/run.json",
+                        fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
   }
   std::set<std::string> Names() {
     std::set<std::string> names;
@@ -99,13 +106,55 @@ TEST_F(Folder, PrunesAllButTheNewestAndTheBest) {
   for (std::int64_t step = 2; step <= 5; ++step) Save(step, false, 2);
   EXPECT_THAT(Names(),
               ElementsAre("best", "latest", "step_00000001", "step_00000004", "step_00000005"));
-  Save(3, false, 1);  // older than others, but the latest written
-  EXPECT_THAT(Names(),
-              ElementsAre("best", "latest", "step_00000001", "step_00000003", "step_00000005"));
+  SetAge("step_00000004", 20);
+  SetAge("step_00000005", 10);
+  Save(3, false, 1);  // a lower step, but the last one written
+  EXPECT_THAT(Names(), ElementsAre("best", "latest", "step_00000001", "step_00000003"));
   Save(6, true, 1);
   EXPECT_THAT(Names(), ElementsAre("best", "latest", "step_00000006"));
   for (std::int64_t step = 7; step <= 9; ++step) Save(step, false, 0);
   EXPECT_EQ(Names().size(), 6u) << "0 keeps all";
+}
+
+// A run that went back to step 2 while 10 and 12 exist: what it writes from then on is the newest.
+TEST_F(Folder, PruningFollowsTheTimeOfWriting) {
+  for (const std::int64_t step : {2, 10, 12}) Save(step, false, 3);
+  SetAge("step_00000002", 30);
+  SetAge("step_00000010", 20);
+  SetAge("step_00000012", 10);
+  Save(4, false, 2);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000012"));
+  SetAge("step_00000004", 5);
+  Save(6, false, 2);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000006"));
+  SetAge("step_00000006", 4);
+  Save(4, false, 2);  // written anew
+  SetAge("step_00000004", 3);
+  Save(5, false, 2);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000005"));
+}
+
+// A path in the deck may hold any bytes; they must not end a run at its first checkpoint.
+TEST_F(Folder, RunJsonTakesAnyBytes) {
+  Write(self_, checkpoints_, 1, {{}, {}, {{"output", "runs/caf\xe9"}}}, false, 0);
+  EXPECT_EQ(ReadRun(self_, Find(self_, run_.Path()))["output"], "runs/caf\xEF\xBF\xBD");
+}
+
+TEST_F(Folder, ForbiddenFoldersAreTheUsersError) {
+  Save(9);
+  const std::string checkpoint = checkpoints_ + "/step_00000009";
+  const auto complaint = [&](const std::string& closed, const std::string& path) {
+    const Locked locked(closed, 0);
+    EXPECT_TRUE(locked.Good());
+    return Complaint(path);
+  };
+  fs::permissions(run_.Path(), fs::perms::all);
+  EXPECT_THAT(complaint(checkpoint, checkpoint), HasSubstr(": Permission denied"));
+  EXPECT_THAT(complaint(checkpoints_, checkpoints_), HasSubstr(": Permission denied"));
+  EXPECT_THAT(complaint(checkpoints_, run_.Path()), HasSubstr(": Permission denied"));
+  EXPECT_THAT(complaint(run_.Path(), run_.Path()), HasSubstr(": Permission denied"));
+  EXPECT_THAT(complaint(run_.Path(), checkpoints_), HasSubstr(": Permission denied"));
+  EXPECT_THAT(complaint(run_.Path(), checkpoints_ + "/latest"), HasSubstr(": Permission denied"));
 }
 
 TEST_F(Folder, PruningTouchesCheckpointsOnly) {
