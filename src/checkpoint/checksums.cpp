@@ -119,16 +119,19 @@ void VerifyTogether(const comm::Communicator& group, ParallelFile& file, const F
                   fmt::format("{}: {} bytes expected, {} found: {}", file.Path(), sums.bytes, size,
                               size < sums.bytes ? "it is truncated" : "it has grown"));
     }
-    const auto count = static_cast<std::int64_t>(sums.segments.size());
-    const std::int64_t first = count * group.Rank() / group.Size();
-    const std::int64_t last = count * (group.Rank() + 1) / group.Size();
-    std::vector<char> buffer;
-    for (std::int64_t i = first; i < last; ++i) {
-      const Segment& segment = sums.segments[static_cast<std::size_t>(i)];
-      buffer.resize(static_cast<std::size_t>(segment.length));
-      file.ReadAt(segment.offset, buffer.data(), segment.length);
-      CheckSegment(segment, buffer.data(), file.Path(), tensors, file.Blame());
-    }
+  });
+  const auto count = static_cast<std::int64_t>(sums.segments.size());
+  const auto first = static_cast<std::size_t>(count * group.Rank() / group.Size());
+  const auto last = static_cast<std::size_t>(count * (group.Rank() + 1) / group.Size());
+  std::int64_t largest = 0;
+  for (std::size_t i = first; i < last; ++i) largest = std::max(largest, sums.segments[i].length);
+  std::vector<char> buffer(static_cast<std::size_t>(largest));  // of one segment at a time
+  std::vector<Target> targets;
+  for (std::size_t i = first; i < last; ++i) {
+    targets.push_back({sums.segments[i].offset, sums.segments[i].length, buffer.data()});
+  }
+  file.ReadAll(targets, [&](std::size_t i) {
+    CheckSegment(sums.segments[first + i], buffer.data(), file.Path(), tensors, file.Blame());
   });
 }
 

@@ -1,4 +1,4 @@
-// One file that all ranks of a communicator read or write at explicit offsets.
+// One file that all ranks of a communicator read or write together at explicit offsets.
 #include "parallel_file.hpp"
 
 #include <fmt/format.h>
@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <exception>
+#include <type_traits>
+#include <utility>
 
 #include "posix_file.hpp"
 
@@ -23,6 +26,108 @@ std::string MpiErrorText(int code) {
   int length = 0;
   MPI_Error_string(code, text.data(), &length);
   return {text.data(), static_cast<std::size_t>(length)};
+}
+
+// What a failed transfer is called.
+struct Words {
+  std::string path, verb, nothing_moved;
+};
+
+// This rank's way through its pieces, round by round, in step with the other ranks. T: Piece or
+// Target.
+template <typename T>
+class Transfer {
+ public:
+  Transfer(const std::vector<T>& pieces, std::int64_t round_bytes, Words words, ExitCode blame)
+      : pieces_(pieces), round_bytes_(round_bytes), words_(std::move(words)), blame_(blame) {}
+
+  // Collective. `move` moves one part (of zero bytes, too) and returns MPI's code.
+  template <typename Move>
+  void Run(const comm::Communicator& group, const Move& move,
+           const std::function<void(std::size_t)>& use) {
+    // Parts that moved only partly, or that are tried again, make another pass necessary.
+    for (auto rounds = group.Max(RoundsLeft()); rounds > 0; rounds = group.Max(RoundsLeft())) {
+      for (; rounds > 0; --rounds) {
+        const T part = Next();
+        MPI_Status status = {};
+        const int code = move(part, status);
+        if (part.bytes > 0) Account(code, status, use);
+      }
+    }
+    group.Together([&] {
+      if (failure_) std::rethrow_exception(failure_);
+    });
+  }
+
+ private:
+  std::int64_t RoundsLeft() const {
+    if (failure_) return 0;
+    std::int64_t rounds = 0, done = done_;
+    for (std::size_t i = at_; i < pieces_.size(); ++i, done = 0) {
+      rounds += (pieces_[i].bytes - done + round_bytes_ - 1) / round_bytes_;
+    }
+    return rounds;
+  }
+
+  // What comes next; nothing at the end, or after a failure.
+  T Next() {
+    while (at_ < pieces_.size() && pieces_[at_].bytes == 0) ++at_;
+    if (failure_ || at_ == pieces_.size()) return {};
+    T part = pieces_[at_];
+    using Byte = std::conditional_t<std::is_same_v<T, Piece>, const char, char>;
+    part.data = static_cast<Byte*>(part.data) + done_;
+    part.offset += done_;
+    part.bytes = std::min(part.bytes - done_, round_bytes_);
+    return part;
+  }
+
+  void Account(int code, const MPI_Status& status, const std::function<void(std::size_t)>& use) {
+    int moved = 0;
+    if (code == MPI_SUCCESS) MPI_Get_count(&status, MPI_BYTE, &moved);
+    try {
+      if (moved <= 0) {
+        if (++attempts_ < kAttempts) return;
+        throw Error(blame_,
+                    fmt::format("{}: cannot be {} at offset {}: {}", words_.path, words_.verb,
+                                pieces_[at_].offset + done_,
+                                code == MPI_SUCCESS ? words_.nothing_moved : MpiErrorText(code)));
+      }
+      attempts_ = 0;
+      done_ += moved;
+      if (done_ < pieces_[at_].bytes) return;
+      use(at_);
+      done_ = 0;
+      ++at_;
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  const std::vector<T>& pieces_;
+  std::int64_t round_bytes_;
+  Words words_;
+  ExitCode blame_;
+  std::size_t at_ = 0;     // the current piece
+  std::int64_t done_ = 0;  // bytes of it that have moved
+  int attempts_ = 0;       // that moved nothing, in a row
+  std::exception_ptr failure_;
+};
+
+// Neighbours in file and memory become one piece, for long transfers.
+std::vector<Piece> Merge(const std::vector<Piece>& pieces) {
+  std::vector<Piece> merged;
+  for (const Piece& piece : pieces) {
+    if (!merged.empty()) {
+      Piece& last = merged.back();
+      if (last.offset + last.bytes == piece.offset &&
+          static_cast<const char*>(last.data) + last.bytes == piece.data) {
+        last.bytes += piece.bytes;
+        continue;
+      }
+    }
+    merged.push_back(piece);
+  }
+  return merged;
 }
 
 }  // namespace
@@ -60,41 +165,39 @@ std::int64_t ParallelFile::Size() const {
   return size;
 }
 
-void ParallelFile::Transfer(bool write, std::int64_t offset, std::int64_t bytes, const Move& move) {
-  std::int64_t done = 0;
-  int failures = 0;
-  while (done < bytes) {
-    const int count = static_cast<int>(std::min(bytes - done, transfer_bytes_));
-    MPI_Status status = {};
-    int moved = 0;
-    const int code = move(offset + done, done, count, &status);
-    if (code == MPI_SUCCESS) MPI_Get_count(&status, MPI_BYTE, &moved);
-    if (moved > 0) {
-      done += moved;
-      failures = 0;
-    } else if (++failures == kAttempts) {
-      const char* nothing = write ? "the disk takes no more" : "the file ends there";
-      throw Error(blame_, fmt::format("{}: cannot be {} at offset {}: {}", path_,
-                                      write ? "written" : "read", offset + done,
-                                      code == MPI_SUCCESS ? nothing : MpiErrorText(code)));
+void ParallelFile::WriteAll(const std::vector<Piece>& pieces) {
+  const std::vector<Piece> merged = Merge(pieces);
+  Transfer<Piece> transfer(merged, transfer_bytes_, {path_, "written", "the disk takes no more"},
+                           blame_);
+  transfer.Run(
+      *group_,
+      [&](const Piece& part, MPI_Status& status) {
+        return MPI_File_write_at_all(file_, part.offset, part.data, static_cast<int>(part.bytes),
+                                     MPI_BYTE, &status);
+      },
+      [](std::size_t) {});
+}
+
+void ParallelFile::ReadAll(const std::vector<Target>& targets,
+                           const std::function<void(std::size_t)>& use) {
+  // MPI may call a collective read past the end a success.
+  group_->Together([&] {
+    const std::int64_t size = Size();
+    for (const Target& target : targets) {
+      if (target.bytes <= 0 || target.offset + target.bytes <= size) continue;
+      throw Error(blame_, fmt::format("{}: cannot be read at offset {}: the file ends there", path_,
+                                      std::max(size, target.offset)));
     }
-  }
-}
-
-void ParallelFile::WriteAt(std::int64_t offset, const void* data, std::int64_t bytes) {
-  Transfer(true, offset, bytes,
-           [&](MPI_Offset at, std::int64_t done, int count, MPI_Status* status) {
-             return MPI_File_write_at(file_, at, static_cast<const char*>(data) + done, count,
-                                      MPI_BYTE, status);
-           });
-}
-
-void ParallelFile::ReadAt(std::int64_t offset, void* data, std::int64_t bytes) {
-  Transfer(false, offset, bytes,
-           [&](MPI_Offset at, std::int64_t done, int count, MPI_Status* status) {
-             return MPI_File_read_at(file_, at, static_cast<char*>(data) + done, count, MPI_BYTE,
-                                     status);
-           });
+  });
+  Transfer<Target> transfer(targets, transfer_bytes_, {path_, "read", "the file ends there"},
+                            blame_);
+  transfer.Run(
+      *group_,
+      [&](const Target& part, MPI_Status& status) {
+        return MPI_File_read_at_all(file_, part.offset, part.data, static_cast<int>(part.bytes),
+                                    MPI_BYTE, &status);
+      },
+      use);
 }
 
 void ParallelFile::SyncAndClose() {

@@ -1,29 +1,45 @@
-// One file that all ranks of a communicator read or write at explicit offsets: a thin face of
-// MPI-IO.
+// One file that all ranks of a communicator read or write together at explicit offsets: a thin face
+// of collective MPI-IO.
 #ifndef TRIREME_SRC_CHECKPOINT_PARALLEL_FILE_HPP_
 #define TRIREME_SRC_CHECKPOINT_PARALLEL_FILE_HPP_
 
 #include <mpi.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
 
 namespace trireme::checkpoint {
 
-// Opening and closing are collective and agreed; transfers are independent, so a rank that fails in
-// one leaves no other waiting (the caller agrees afterwards, through Communicator::Together). A
-// return code is not the evidence that bytes are on disk: whoever writes reads back.
+// Bytes in memory and their place in the file.
+struct Piece {
+  std::int64_t offset = 0;  // in the file
+  std::int64_t bytes = 0;
+  const void* data = nullptr;
+};
+
+// Memory, and the place in the file that it is filled from.
+struct Target {
+  std::int64_t offset = 0;  // in the file
+  std::int64_t bytes = 0;
+  void* data = nullptr;
+};
+
+// Everything but Size is collective, and every failure is agreed on. Transfers run in rounds of
+// MPI_File_write_at_all or MPI_File_read_at_all, as many as the rank with the most pieces needs; a
+// rank with nothing to move, or one that failed, takes part with zero bytes, so that none waits for
+// it. A return code is not the evidence that bytes are on disk: whoever writes reads back.
 class ParallelFile {
  public:
   enum class Access { kRead, kWrite };
 
-  // Collective. Opens the existing file `path`; AgreedError when a rank cannot. Errors carry
-  // `blame`. `group` must outlive the file. Transfers are split into calls of at most
-  // `transfer_bytes`.
+  // Opens the existing file `path`. Errors carry `blame`. `group` must outlive the file. A rank
+  // moves at most `transfer_bytes` in one round.
   ParallelFile(const comm::Communicator& group, const std::string& path, Access access,
                ExitCode blame, std::int64_t transfer_bytes = kTransferBytes);
   // Collective when still open: on unwinding from an AgreedError all ranks come here.
@@ -34,20 +50,23 @@ class ParallelFile {
   const std::string& Path() const { return path_; }
   ExitCode Blame() const { return blame_; }
 
-  // Local. All throw Error(blame) with path, offset and reason.
+  // Local. Throws Error(blame).
   std::int64_t Size() const;  // bytes
-  void WriteAt(std::int64_t offset, const void* data, std::int64_t bytes);
-  void ReadAt(std::int64_t offset, void* data, std::int64_t bytes);  // all of it, or an error
 
-  // Collective. Flushes what was written and closes; AgreedError when that failed on a rank.
+  // Each rank moves pieces of its own, in their order; the numbers of pieces may differ.
+  // AgreedError with path, offset and reason.
+  void WriteAll(const std::vector<Piece>& pieces);
+  // `use(i)` is called as soon as targets[i] is filled, so that targets may share one buffer; what
+  // it throws is agreed on as well.
+  void ReadAll(
+      const std::vector<Target>& targets,
+      const std::function<void(std::size_t)>& use = [](std::size_t) {});
+
+  // Flushes what was written and closes; AgreedError when that failed on a rank.
   void SyncAndClose();
 
  private:
   static constexpr std::int64_t kTransferBytes = std::int64_t{1} << 30;  // MPI counts are int
-
-  // Moves `count` bytes from or to offset + done.
-  using Move = std::function<int(MPI_Offset at, std::int64_t done, int count, MPI_Status* status)>;
-  void Transfer(bool write, std::int64_t offset, std::int64_t bytes, const Move& move);
 
   const comm::Communicator* group_;
   std::string path_;

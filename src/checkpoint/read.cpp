@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <map>
 #include <vector>
 
@@ -20,23 +21,36 @@ namespace {
 
 constexpr std::size_t kShownProblems = 8;
 
-// The header's bytes, checked against its checksum. Local: rank 0 does it for all.
-std::string ReadHeader(ParallelFile& file, const FileSums& sums) {
-  const std::int64_t size = file.Size();
-  if (size != sums.bytes) {
+// Collective. The header's bytes, read by rank 0, checked against their checksum and sent to all.
+std::string ReadHeader(const comm::Communicator& world, ParallelFile& file, const FileSums& sums) {
+  const auto read = [&](std::string& bytes) {
+    std::vector<Target> targets;
+    if (world.IsRoot()) {
+      targets.push_back({0, static_cast<std::int64_t>(bytes.size()), bytes.data()});
+    }
+    file.ReadAll(targets);
+  };
+  world.Together([&] {
+    const std::int64_t size = file.Size();
+    if (size == sums.bytes) return;
     throw InputError(fmt::format("{}: {} bytes expected, {} found: {}", file.Path(), sums.bytes,
                                  size, size < sums.bytes ? "it is truncated" : "it has grown"));
-  }
+  });
   std::string header(kLengthBytes, '\0');
-  file.ReadAt(0, header.data(), kLengthBytes);
-  header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), size, file.Path())));
-  file.ReadAt(0, header.data(), static_cast<std::int64_t>(header.size()));
-  // Checked before it is parsed: damage is then called damage, not bad JSON.
-  const Segment& first = sums.segments.front();
-  if (first.length == static_cast<std::int64_t>(header.size())) {
-    CheckSegment(first, header.data(), file.Path(), {}, ExitCode::kBadInput);
-  }
-  return header;
+  read(header);
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), sums.bytes, file.Path())));
+  });
+  read(header);
+  world.Together([&] {
+    // Checked before it is parsed: damage is then called damage, not bad JSON.
+    const Segment& first = sums.segments.front();
+    if (world.IsRoot() && first.length == static_cast<std::int64_t>(header.size())) {
+      CheckSegment(first, header.data(), file.Path(), {}, ExitCode::kBadInput);
+    }
+  });
+  return world.Broadcast(header);
 }
 
 // The file's entry for each block, in the blocks' order. Throws InputError listing every
@@ -77,40 +91,68 @@ std::vector<Entry> Match(const Layout& layout, const std::vector<tensor::StateBl
                    "the deck's [model] and [optimizer] must be those that wrote the checkpoint");
 }
 
-// Reads elements of type From into the block's memory of type To, in bounded pieces.
+// Elements [first, first + count) of a block, stored in the file as another type.
+struct Conversion {
+  const tensor::StateBlock* block = nullptr;
+  std::int64_t first = 0, count = 0;
+  std::int64_t offset = 0;  // in the file
+};
+
+// From `buffer`, of type From, into the block's memory, of type To.
 template <typename From, typename To>
-void ReadConverted(ParallelFile& file, const tensor::StateBlock& block, std::int64_t offset) {
-  constexpr std::int64_t kPiece = kSegmentBytes / static_cast<std::int64_t>(sizeof(From));
-  std::vector<From> buffer(static_cast<std::size_t>(std::min(kPiece, block.end - block.begin)));
-  To* out = static_cast<To*>(block.data);
-  for (std::int64_t first = block.begin; first < block.end; first += kPiece) {
-    const std::int64_t count = std::min(kPiece, block.end - first);
-    const std::int64_t at = offset + first * static_cast<std::int64_t>(sizeof(From));
-    file.ReadAt(at, buffer.data(), count * static_cast<std::int64_t>(sizeof(From)));
-    for (std::int64_t i = 0; i < count; ++i) {
-      const From value = buffer[static_cast<std::size_t>(i)];
-      out[first - block.begin + i] = static_cast<To>(value);
-      if (std::isfinite(value) && !std::isfinite(out[first - block.begin + i])) {
-        throw InputError(
-            fmt::format("{}: tensor {}: element {} at offset {} is {}, beyond fp32's range",
-                        file.Path(), block.name, first + i,
-                        at + i * static_cast<std::int64_t>(sizeof(From)), value),
-            "continue this run with run.precision = fp64");
-      }
+void Convert(const Conversion& piece, const void* buffer, const std::string& path) {
+  const tensor::StateBlock& block = *piece.block;
+  const From* in = static_cast<const From*>(buffer);
+  To* out = static_cast<To*>(block.data) + (piece.first - block.begin);
+  for (std::int64_t i = 0; i < piece.count; ++i) {
+    out[i] = static_cast<To>(in[i]);
+    if (std::isfinite(in[i]) && !std::isfinite(out[i])) {
+      throw InputError(
+          fmt::format("{}: tensor {}: element {} at offset {} is {}, beyond fp32's range", path,
+                      block.name, piece.first + i,
+                      piece.offset + i * static_cast<std::int64_t>(sizeof(From)), in[i]),
+          "continue this run with run.precision = fp64");
     }
   }
 }
 
-void ReadBlock(ParallelFile& file, const tensor::StateBlock& block, const Entry& entry) {
-  if (block.begin == block.end) return;
-  const auto size = static_cast<std::int64_t>(SizeOf(entry.dtype));
-  if (block.dtype == entry.dtype) {
-    file.ReadAt(entry.offset + block.begin * size, block.data, (block.end - block.begin) * size);
-  } else if (entry.dtype == Dtype::kFloat64) {
-    ReadConverted<double, float>(file, block, entry.offset);
-  } else {
-    ReadConverted<float, double>(file, block, entry.offset);
+// Collective. Fills this rank's blocks, those of the file's type in place and others by way of a
+// buffer, in bounded pieces.
+void ReadBlocks(ParallelFile& file, const std::vector<tensor::StateBlock>& blocks,
+                const std::vector<Entry>& entries) {
+  std::vector<Target> targets;
+  std::vector<Conversion> conversions;  // those of the last targets
+  std::vector<std::byte> buffer;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
+    const auto place = [&](std::int64_t element) { return entries[i].offset + element * size; };
+    const tensor::StateBlock& block = blocks[i];
+    if (block.dtype == entries[i].dtype) {
+      targets.push_back({place(block.begin), (block.end - block.begin) * size, block.data});
+      continue;
+    }
+    const std::int64_t step = kSegmentBytes / size;
+    for (std::int64_t first = block.begin; first < block.end; first += step) {
+      const std::int64_t count = std::min(step, block.end - first);
+      conversions.push_back({&block, first, count, place(first)});
+    }
   }
+  const std::size_t in_place = targets.size();
+  if (!conversions.empty()) buffer.resize(static_cast<std::size_t>(kSegmentBytes));
+  for (const Conversion& piece : conversions) {
+    const Dtype stored = piece.block->dtype == Dtype::kFloat32 ? Dtype::kFloat64 : Dtype::kFloat32;
+    const auto size = static_cast<std::int64_t>(SizeOf(stored));
+    targets.push_back({piece.offset, piece.count * size, buffer.data()});
+  }
+  file.ReadAll(targets, [&](std::size_t i) {
+    if (i < in_place) return;
+    const Conversion& piece = conversions[i - in_place];
+    if (piece.block->dtype == Dtype::kFloat32) {
+      Convert<double, float>(piece, buffer.data(), file.Path());
+    } else {
+      Convert<float, double>(piece, buffer.data(), file.Path());
+    }
+  });
 }
 
 // checksums.json's record of one file, read by rank 0 and sent to all.
@@ -167,11 +209,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
   const std::string path = checkpoint + "/" + name;
   const FileSums sums = SharedSums(world, checkpoint, name);
   ParallelFile input(world, path, ParallelFile::Access::kRead, ExitCode::kBadInput);
-  std::string header;
-  world.Together([&] {
-    if (world.IsRoot()) header = ReadHeader(input, sums);
-  });
-  header = world.Broadcast(header);
+  const std::string header = ReadHeader(world, input, sums);
   Layout layout;
   std::vector<Entry> entries;
   world.Together([&] {
@@ -179,9 +217,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
     entries = Match(layout, blocks, path);
   });
   VerifyTogether(world, input, sums, layout.entries);
-  world.Together([&] {
-    for (std::size_t i = 0; i < blocks.size(); ++i) ReadBlock(input, blocks[i], entries[i]);
-  });
+  ReadBlocks(input, blocks, entries);
 }
 
 }  // namespace trireme::checkpoint

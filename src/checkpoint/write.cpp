@@ -54,9 +54,7 @@ void WriteFile(const comm::Communicator& world, const std::string& temporary,
   const std::string path = temporary + "/" + plan.file;
   {
     ParallelFile file(world, path, ParallelFile::Access::kWrite, ExitCode::kFailed);
-    world.Together([&] {
-      for (const Piece& piece : plan.pieces) file.WriteAt(piece.offset, piece.data, piece.bytes);
-    });
+    file.WriteAll(plan.pieces);
     file.SyncAndClose();
   }
   ParallelFile file(world, path, ParallelFile::Access::kRead, ExitCode::kFailed);

@@ -8,18 +8,12 @@
 #include <vector>
 
 #include "checksums.hpp"
+#include "parallel_file.hpp"
 #include "safetensors.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/tensor/state_block.hpp"
 
 namespace trireme::checkpoint {
-
-// Bytes in memory and their place in the file.
-struct Piece {
-  std::int64_t offset = 0;  // in the file
-  std::int64_t bytes = 0;
-  const void* data = nullptr;
-};
 
 struct WritePlan {
   std::string file;           // "model.safetensors"

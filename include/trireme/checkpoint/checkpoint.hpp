@@ -26,12 +26,12 @@ struct Contents {
 };
 
 // Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: space reserved
-// and agreed first, tensors written (each byte by one rank, writes split below 2 GiB), read back
-// against checksums, synced, renamed, then the relative link `folder`/latest (and `folder`/best
-// when `best`) moved. A step that exists complete already is replaced. Then all but the `keep`
-// written last are removed (0 keeps all), never the target of `best` or `latest`. On failure (a
-// full disk, say) every rank throws AgreedError, the temporary folder is removed and earlier
-// checkpoints are untouched.
+// and agreed first, tensors written (each byte by one rank, in collective rounds below 2 GiB), read
+// back against checksums, synced, renamed, then the relative link `folder`/latest (and
+// `folder`/best when `best`) moved. A step that exists complete already is replaced. Then all but
+// the `keep` written last are removed (0 keeps all), never the target of `best` or `latest`. On
+// failure (a full disk, say) every rank throws AgreedError, the temporary folder is removed and
+// earlier checkpoints are untouched.
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep);
 
@@ -48,7 +48,8 @@ nlohmann::json ReadRun(const comm::Communicator& world, const std::string& check
 
 // Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
 // "optimizer"). Names, shapes and dtypes must match the file's, except that fp32 and fp64 convert
-// into each other; bytes are checked against checksums.json, each by one rank. Throws AgreedError
+// into each other; bytes are checked against checksums.json, each by one rank, before every rank
+// fetches what it holds, in collective rounds. Throws AgreedError
 // (exit code 2) that names file, tensor, what was expected and what was found.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<tensor::StateBlock>& blocks);

@@ -253,7 +253,7 @@ TEST_F(Folder, FullDiskBehindAReservationThatHoldsNothing) {
   const Error error = Caught([&] {
     {
       ParallelFile file(self_, path, ParallelFile::Access::kWrite, ExitCode::kFailed);
-      self_.Together([&] { file.WriteAt(0, data.data(), bytes); });
+      file.WriteAll({{0, bytes, data.data()}});
       file.SyncAndClose();
     }
     ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kFailed);
@@ -285,21 +285,20 @@ TEST_F(Folder, LongTransfersAreSplit) {
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i % 251);
   {
     ParallelFile file(self_, path, ParallelFile::Access::kWrite, ExitCode::kFailed, 1000);
-    file.WriteAt(3, data.data(), 10'001);
+    file.WriteAll({{3, 6'001, data.data()}, {6'004, 0, nullptr}, {6'004, 4'000, &data[6'001]}});
     file.SyncAndClose();
   }
   ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kBadInput, 777);
   EXPECT_EQ(file.Size(), 10'004);
   std::string back(10'001, '\0');
-  file.ReadAt(3, back.data(), 10'001);
+  std::vector<std::size_t> used;
+  file.ReadAll({{3, 10'000, back.data()}, {5, 0, nullptr}, {10'003, 1, &back[10'000]}},
+               [&](std::size_t i) { used.push_back(i); });
   EXPECT_EQ(back, data);
-  try {
-    file.ReadAt(10'000, back.data(), 5);
-    FAIL() << "reading past the end must not succeed";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
-    EXPECT_THAT(error.what(), HasSubstr("cannot be read at offset 10004: the file ends there"));
-  }
+  EXPECT_THAT(used, ElementsAre(0, 2));
+  const Error error = Caught([&] { file.ReadAll({{10'000, 5, back.data()}}); });
+  EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+  EXPECT_THAT(error.what(), HasSubstr("cannot be read at offset 10004: the file ends there"));
 }
 
 TEST(StepNames, OnlyExactOnesCount) {
