@@ -108,13 +108,15 @@ void SyncPath(const std::string& path) {
   }
 }
 
-int Reserve(const std::string& path, std::int64_t bytes) {
+int Reserve(const std::string& path, std::int64_t bytes, bool& held) {
+  held = true;
   Descriptor file(path, O_RDWR | O_CREAT | O_EXCL);
   if (!file.Valid()) return errno;
   // fallocate(2), not posix_fallocate(3): where the file system cannot reserve, the latter writes a
   // byte to every block one by one, which takes hours for a large model.
   int result = Retry([&] { return ::fallocate(file.Get(), 0, 0, bytes); });
   if (result != 0 && (errno == EOPNOTSUPP || errno == EINVAL || errno == ENOSYS)) {
+    held = false;
     result = Retry([&] { return ::ftruncate(file.Get(), bytes); });
   }
   if (result != 0) return errno;
@@ -124,6 +126,7 @@ int Reserve(const std::string& path, std::int64_t bytes) {
 std::int64_t FreeBytes(const std::string& folder) {
   struct statvfs status = {};
   if (Retry([&] { return ::statvfs(folder.c_str(), &status); }) != 0) return -1;
+  if (status.f_blocks == 0) return -1;  // a file system that counts no blocks, such as ramfs
   return static_cast<std::int64_t>(status.f_bavail) * static_cast<std::int64_t>(status.f_frsize);
 }
 

@@ -21,11 +21,12 @@ void WriteTextDurably(const std::string& path, const std::string& text);
 void SyncPath(const std::string& path);
 
 // Creates `path` (which must not exist) with `bytes` bytes of real disk space. Where the file
-// system cannot reserve, the file only gets its length, and a full disk shows when it is read back.
-// Returns 0 or the errno of the failure.
-int Reserve(const std::string& path, std::int64_t bytes);
+// system cannot reserve, the file only gets its length, and `held` becomes false. Returns 0 or the
+// errno of the failure.
+int Reserve(const std::string& path, std::int64_t bytes, bool& held);
 
-// Bytes that this user may still write to the file system of `folder`; -1 when unknown.
+// Bytes that this user may still write to the file system of `folder`, quotas aside; -1 when
+// unknown.
 std::int64_t FreeBytes(const std::string& folder);
 
 // rename(2). Throws RunError with both names.

@@ -155,6 +155,25 @@ void ReadBlocks(ParallelFile& file, const std::vector<tensor::StateBlock>& block
   });
 }
 
+// Checks the segments that lie wholly in this rank's memory: when the rank that reads for others
+// fails, not every MPI tells the others.
+void CheckMemory(const std::string& path, const std::vector<tensor::StateBlock>& blocks,
+                 const std::vector<Entry>& entries, const FileSums& sums) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (blocks[i].dtype != entries[i].dtype) continue;
+    const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
+    const std::int64_t begin = entries[i].offset + blocks[i].begin * size;
+    const std::int64_t end = entries[i].offset + blocks[i].end * size;
+    auto segment = std::lower_bound(
+        sums.segments.begin(), sums.segments.end(), begin,
+        [](const Segment& each, std::int64_t offset) { return each.offset < offset; });
+    for (; segment != sums.segments.end() && segment->offset + segment->length <= end; ++segment) {
+      CheckSegment(*segment, static_cast<const char*>(blocks[i].data) + (segment->offset - begin),
+                   path, entries, ExitCode::kBadInput);
+    }
+  }
+}
+
 // checksums.json's record of one file, read by rank 0 and sent to all.
 FileSums SharedSums(const comm::Communicator& world, const std::string& checkpoint,
                     const std::string& name) {
@@ -218,6 +237,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
   });
   VerifyTogether(world, input, sums, layout.entries);
   ReadBlocks(input, blocks, entries);
+  world.Together([&] { CheckMemory(path, blocks, entries, sums); });
 }
 
 }  // namespace trireme::checkpoint

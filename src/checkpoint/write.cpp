@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 
@@ -38,7 +39,10 @@ void ReserveAll(const std::string& temporary, const Plans& plans) {
   const std::int64_t available = FreeBytes(temporary);
   for (const WritePlan& plan : plans) {
     const std::string path = temporary + "/" + plan.file;
-    const int error = Reserve(path, plan.layout.bytes);
+    bool held = true;
+    int error = Reserve(path, plan.layout.bytes, held);
+    // The disk must not fill up during a collective write: some MPI libraries would not come back.
+    if (error == 0 && !held && available >= 0 && needed > available) error = ENOSPC;
     if (error == 0) continue;
     const std::string space = available < 0 ? "an unknown amount" : Mebibytes(available);
     throw RunError(fmt::format("{}: cannot be reserved: {}: the checkpoint needs {}, {} free on {}",

@@ -9,8 +9,10 @@
 #include <array>
 #include <memory>
 #include <numeric>
+#include <optional>
 
 #include "checkpoint_fixture.hpp"
+#include "checksums.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
 namespace {
@@ -133,6 +135,41 @@ TEST_F(Collective, ReadingPastTheEndIsAgreed) {
   const Error error = Caught([&] { file.ReadAll({{IsLast() ? 1 : 0, kBytes, bytes.data()}}); });
   EXPECT_THAT(error.what(), HasSubstr("cannot be read at offset 1000: the file ends there"));
   ExpectOneMessage(error);
+}
+
+// A file system that cannot reserve, and is full: the collective writes may say what they like, but
+// must come back, and reading back must tell.
+TEST_F(Collective, AFullDiskStrandsNoRank) {
+  std::optional<SmallDisk> disk;
+  const std::string folder = path_ + "_disk";
+  if (world_.IsRoot()) disk.emplace(folder, "1m");
+  const std::string reason = world_.Broadcast(world_.IsRoot() ? disk->Reason() : "");
+  if (!reason.empty()) GTEST_SKIP() << reason;
+  constexpr std::int64_t kShare = 3'000'000;
+  path_ = folder + "/file";
+  if (world_.IsRoot()) {
+    WriteBytes(path_, "");
+    fs::resize_file(path_, static_cast<std::uintmax_t>(kShare * world_.Size()));
+  }
+  world_.Barrier();
+  const std::string data(kShare, 'x');
+  FileSums sums = {kShare * world_.Size(), {}};
+  for (int rank = 0; rank < world_.Size(); ++rank) {
+    sums.segments.push_back({rank * kShare, kShare, Hash(data.data(), kShare)});
+  }
+  const Error error = Caught([&] {
+    {
+      ParallelFile file(world_, path_, ParallelFile::Access::kWrite, ExitCode::kFailed);
+      file.WriteAll({{world_.Rank() * kShare, kShare, data.data()}});
+      file.SyncAndClose();
+    }
+    ParallelFile file(world_, path_, ParallelFile::Access::kRead, ExitCode::kFailed);
+    VerifyTogether(world_, file, sums, {});
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kFailed);
+  EXPECT_THAT(error.what(), HasSubstr(path_));
+  ExpectOneMessage(error);
+  world_.Barrier();  // before rank 0 unmounts
 }
 
 // A whole checkpoint, written, read back and loaded, makes no independent transfer, and all ranks

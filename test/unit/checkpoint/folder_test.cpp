@@ -10,6 +10,7 @@
 #include "checkpoint_fixture.hpp"
 #include "locked.hpp"
 #include "parallel_file.hpp"
+#include "posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
 namespace trireme::checkpoint::test {
@@ -261,6 +262,21 @@ TEST_F(Folder, FullDiskBehindAReservationThatHoldsNothing) {
   });
   EXPECT_EQ(error.Code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(), HasSubstr(path));
+}
+
+TEST_F(Folder, FileSystemsThatReserveNothingAndCountNoBlocks) {
+  fs::create_directories(checkpoints_);
+  if (mount("ramfs", checkpoints_.c_str(), "ramfs", 0, "") != 0) {
+    GTEST_SKIP() << "SKIPPED: no ramfs can be mounted here: " << std::strerror(errno);
+  }
+  EXPECT_EQ(FreeBytes(checkpoints_), -1);
+  bool held = true;
+  EXPECT_EQ(Reserve(checkpoints_ + "/file", 5000, held), 0);
+  EXPECT_FALSE(held);
+  EXPECT_EQ(fs::file_size(checkpoints_ + "/file"), 5000u);
+  Save(1);
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000001");
+  umount2(checkpoints_.c_str(), MNT_DETACH);
 }
 
 TEST_F(Folder, WhatDoesNotReadBackIsNoCheckpoint) {
