@@ -10,6 +10,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "cut_file.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 
@@ -69,9 +70,14 @@ void CheckWhole(const std::string& path) {
   const bool readable = at != 0 && offset_bytes == 8;
   const std::uint64_t end = readable ? LittleEndian(bytes, at) : 0;
   if (size < end || size < kSignature.size() + 1 + at) {
-    throw InputError(fmt::format("{}: the file is cut off at offset {}: {} of {} bytes are missing",
-                                 path, size, end > size ? end - size : 0, end),
-                     "Copy it again, or write it again with job.task = tokenize.");
+    const std::string dataset = end > size ? FirstCutDataset(path, size, end) : "";
+    throw InputError(
+        fmt::format("{}: the file is cut off at offset {}: {} of {} bytes are missing, "
+                    "{}",
+                    path, size, end > size ? end - size : 0, end,
+                    dataset.empty() ? "what describes its datasets among them"
+                                    : "the first of them in " + dataset),
+        "Copy it again, or write it again with job.task = tokenize.");
   }
 }
 

@@ -14,7 +14,8 @@ namespace trireme::data {
 namespace {
 
 constexpr std::size_t kMetadataBytes = std::size_t{1}
-                                       << 16;  // more than HDF5's own structures need
+                                       << 16;         // more than HDF5's own structures need
+constexpr hsize_t kMetadataBlock = hsize_t{1} << 14;  // bytes; more than a token file's structures
 constexpr std::int64_t kReadBackTokens = std::int64_t{1} << 20;  // compared at once
 
 // An HDF5 file under construction: every failure names the file and the thing.
@@ -23,6 +24,9 @@ class Hdf5Writer {
   explicit Hdf5Writer(const std::string& path) : path_(path) {
     const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
     H5Pset_file_locking(access.Get(), true, true);
+    // All of HDF5's own structures at the front: a file that is cut off can then still say what it
+    // lacks.
+    H5Pset_meta_block_size(access.Get(), kMetadataBlock);
     file_ = {H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.Get()), H5Fclose};
     if (!file_.Valid()) Fail("cannot be created");
   }
