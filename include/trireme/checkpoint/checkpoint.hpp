@@ -49,8 +49,8 @@ nlohmann::json ReadRun(const comm::Communicator& world, const std::string& check
 // Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
 // "optimizer"). Names, shapes and dtypes must match the file's, except that fp32 and fp64 convert
 // into each other; bytes are checked against checksums.json, each by one rank, before every rank
-// fetches what it holds, in collective rounds. Throws AgreedError
-// (exit code 2) that names file, tensor, what was expected and what was found.
+// fetches what it holds, in collective rounds. Throws AgreedError (exit code 2) that names file,
+// tensor, what was expected and what was found.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<tensor::StateBlock>& blocks);
 
