@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck
 tokens
-steps=(schedule.steps=1500 checkpoint.every_steps=0 monitor.validate_every_steps=0)
+steps=(schedule.steps=4000 checkpoint.every_steps=0 monitor.validate_every_steps=0)
 
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=whole
 
@@ -31,11 +31,28 @@ wanted=$(($(wc -l <parts/metrics.jsonl) + 20))
 stopped -r parts
 second=$(readlink parts/checkpoints/latest)
 [[ $first < $second ]] || fail "no new checkpoint after the second stop: $first, $second"
-[[ $second < step_00001500 ]] || fail "the run was over before the signal: give it more steps"
+[[ $second < step_00004000 ]] || fail "the run was over before the signal: give it more steps"
 run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${steps[@]}" job.output=parts -r parts
 
 for file in model optimizer; do
-  cmp {whole,parts}/checkpoints/step_00001500/$file.safetensors || fail "$file.safetensors differs"
+  cmp {whole,parts}/checkpoints/step_00004000/$file.safetensors || fail "$file.safetensors differs"
 done
 diff <(losses whole/metrics.jsonl step) <(losses parts/metrics.jsonl step) >difference ||
   fail "losses differ: $(head -n 5 difference)"
+
+# Killed without a warning, a run goes on from its last checkpoint and ends in the same bytes.
+steps=(schedule.steps=4000 checkpoint.every_steps=500 monitor.validate_every_steps=0)
+run 0 "$TRIREME" -i deck.in "${steps[@]}" job.output=calm
+"$TRIREME" -i deck.in "${steps[@]}" job.output=killed >output 2>&1 &
+job=$!
+for _ in $(seq 400); do
+  [[ ! -e killed/checkpoints/latest ]] || break
+  sleep 0.02
+done
+kill -KILL $job
+wait $job 2>/dev/null && fail "the run was over before it was killed: give it more steps"
+is_missing killed/checkpoints/step_00004000
+run 0 "$TRIREME" -i deck.in "${steps[@]}" -r killed job.output=killed
+for file in model optimizer; do
+  cmp {calm,killed}/checkpoints/step_00004000/$file.safetensors || fail "$file.safetensors differs"
+done
