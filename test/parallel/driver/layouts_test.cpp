@@ -8,6 +8,7 @@
 #include <limits>
 #include <memory>
 
+#include "rule_four.hpp"
 #include "small_run.hpp"
 #include "trireme/driver/tasks.hpp"
 
@@ -54,28 +55,8 @@ double WorstLoss(const std::vector<double>& got, const std::vector<double>& want
   return worst;
 }
 
-// Rule 4's measure over all weights: |t - t'| against max(|t|, rms(all) sqrt(n)).
-double WorstWeight(const std::vector<std::vector<double>>& got,
-                   const std::vector<std::vector<double>>& wanted) {
-  const auto norm = [](const std::vector<double>& v) {
-    double sum = 0;
-    for (double x : v) sum += x * x;
-    return std::sqrt(sum);
-  };
-  double squares = 0, count = 0;
-  for (const auto& tensor : wanted) {
-    squares += norm(tensor) * norm(tensor);
-    count += static_cast<double>(tensor.size());
-  }
-  double worst = 0;
-  for (std::size_t i = 0; i < wanted.size(); ++i) {
-    std::vector<double> difference = got[i];
-    for (std::size_t j = 0; j < difference.size(); ++j) difference[j] -= wanted[i][j];
-    const double scale = std::max(
-        norm(wanted[i]), std::sqrt(squares / count * static_cast<double>(wanted[i].size())));
-    worst = std::max(worst, norm(difference) / scale);
-  }
-  return worst;
+double WorstWeight(const TrainingRun& got, const TrainingRun& wanted) {
+  return RuleFourDifference(got.Weights(), wanted.Weights()).relative;
 }
 
 TEST_F(Layouts, LossesAndWeightsEqualTheSerialRuns) {
@@ -94,8 +75,7 @@ TEST_F(Layouts, LossesAndWeightsEqualTheSerialRuns) {
           EXPECT_LT(WorstLoss(got, losses), fp64 ? kFp64 : kFp32)
               << ranks << " ranks, " << parts << " parts, " << trireme::NameOf(dtype);
           if (fp64) {
-            EXPECT_LT(WorstWeight(run.Weights(), serial.Weights()), kFp64)
-                << ranks << " ranks, " << parts << " parts";
+            EXPECT_LT(WorstWeight(run, serial), kFp64) << ranks << " ranks, " << parts << " parts";
           }
         });
       }
@@ -108,7 +88,7 @@ TEST_F(Layouts, RanksWithoutSamplesTakePart) {
   SmallRun serial(self_, *tokens_, Dtype::kFloat64, kSmallBatch, kSmallBatch);
   SmallRun run(world_, *tokens_, Dtype::kFloat64, 1, kSmallBatch);
   EXPECT_LT(WorstLoss(run.Train(kSteps), serial.Train(kSteps)), kFp64);
-  EXPECT_LT(WorstWeight(run.Weights(), serial.Weights()), kFp64);
+  EXPECT_LT(WorstWeight(run, serial), kFp64);
 }
 
 TEST_F(Layouts, TheSameLayoutGivesTheSameBits) {
@@ -165,7 +145,7 @@ TEST_F(Layouts, ResumeOnAnotherNumberOfRanks) {
       after.Load(folder);
       const std::vector<double> rest = after.Train(kSteps);
       EXPECT_LT(WorstLoss(rest, {losses.begin() + kStop, losses.end()}), kFp64) << ranks;
-      EXPECT_LT(WorstWeight(after.Weights(), serial.Weights()), kFp64) << ranks;
+      EXPECT_LT(WorstWeight(after, serial), kFp64) << ranks;
     });
   }
 }

@@ -6,10 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <span>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "configurations.hpp"
 #include "reference_model.hpp"
+#include "rule_four.hpp"
 
 namespace trireme::test {
 namespace {
@@ -72,32 +76,16 @@ Trial MakeTrial(const Configuration& configuration, Dtype dtype, int threads) {
   return trial;
 }
 
-double Norm(std::span<const double> values) {
-  double sum = 0;
-  for (double value : values) sum += value * value;
-  return std::sqrt(sum);
-}
-
-// Largest |got - wanted| over the parameters, in rule 4's measure; names the worst.
-std::pair<double, std::string> LargestDifference(const model::Model& model,
-                                                 const Parameters& wanted) {
-  double squares = 0;
-  std::size_t count = 0;
-  for (const auto& [name, values] : wanted) {
-    squares += Norm(values) * Norm(values);
-    count += values.size();
+// Rule 4's measure of the gradients against `wanted`, and the worst parameter's name.
+std::pair<double, std::string> WorstGradient(const model::Model& model, const Parameters& wanted) {
+  std::vector<std::vector<double>> got, right;
+  const auto& parameters = model.Parameters().Parameters();
+  for (const tensor::Parameter& parameter : parameters) {
+    got.push_back(GradientOf(model, parameter));
+    right.push_back(wanted.at(parameter.name));
   }
-  const double rms = std::sqrt(squares / static_cast<double>(count));
-  std::pair<double, std::string> worst{0, ""};
-  for (const tensor::Parameter& parameter : model.Parameters().Parameters()) {
-    std::vector<double> difference = GradientOf(model, parameter);
-    const std::vector<double>& right = wanted.at(parameter.name);
-    for (std::size_t i = 0; i < difference.size(); ++i) difference[i] -= right[i];
-    const double scale = std::max(Norm(right), rms * std::sqrt(static_cast<double>(right.size())));
-    const double relative = Norm(difference) / scale;
-    if (!(relative <= worst.first)) worst = {relative, parameter.name};
-  }
-  return worst;
+  const LargestDifference worst = RuleFourDifference(got, right);
+  return {worst.relative, parameters[worst.tensor].name};
 }
 
 class ModelAgainstReference : public testing::TestWithParam<Configuration> {};
@@ -127,7 +115,7 @@ TEST_P(ModelAgainstReference, EqualsItInFp64) {
                                                kSeed, GetParam().label_smoothing, true);
     const double loss = trial.model->ForwardBackward(trial.batch, {});
     EXPECT_NEAR(loss, right.loss_sum, kFp64 * std::abs(right.loss_sum));
-    const auto [difference, name] = LargestDifference(*trial.model, right.gradients);
+    const auto [difference, name] = WorstGradient(*trial.model, right.gradients);
     EXPECT_LT(difference, kFp64) << name;
   }
 }
@@ -138,7 +126,7 @@ TEST_P(ModelAgainstReference, EqualsItInFp32) {
                                              kSeed, GetParam().label_smoothing, true);
   const double loss = trial.model->ForwardBackward(trial.batch, {});
   EXPECT_NEAR(loss, right.loss_sum, kFp32Loss * std::abs(right.loss_sum));
-  const auto [difference, name] = LargestDifference(*trial.model, right.gradients);
+  const auto [difference, name] = WorstGradient(*trial.model, right.gradients);
   EXPECT_LT(difference, kFp32Gradient) << name;
 }
 
@@ -183,7 +171,7 @@ TEST_P(ModelAgainstReference, AccumulatesOverMicroBatches) {
   for (const auto& parameter : whole.model->Parameters().Parameters()) {
     right[parameter.name] = GradientOf(*whole.model, parameter);
   }
-  const auto [difference, name] = LargestDifference(*parts.model, right);
+  const auto [difference, name] = WorstGradient(*parts.model, right);
   EXPECT_LT(difference, kFp64) << name;
 }
 
