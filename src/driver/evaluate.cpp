@@ -51,11 +51,7 @@ ExitCode RunEvaluate(Job& job) {
     fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
     std::fflush(stdout);
   }
-  if (job.line->validate_only) {
-    if (job.World().IsRoot())
-      fmt::print("valid: everything was constructed; nothing was computed\n");
-    return ExitCode::kDone;
-  }
+  if (job.line->validate_only) return SayValid(job);
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
     const Evaluation result = Evaluate(grid.Data(), *model, tokens, split);
     if (!job.World().IsRoot()) continue;

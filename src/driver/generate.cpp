@@ -77,11 +77,7 @@ ExitCode RunGenerate(Job& job) {
   shape.micro_batch = 1;
   std::string path;
   const auto model = LoadModel(job, tokens, shape, path);
-  if (job.line->validate_only) {
-    if (job.World().IsRoot())
-      fmt::print("valid: everything was constructed; nothing was computed\n");
-    return ExitCode::kDone;
-  }
+  if (job.line->validate_only) return SayValid(job);
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
     GenerateOptions options;

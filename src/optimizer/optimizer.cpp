@@ -65,8 +65,7 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
       .gradient_scale =
           (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
   const auto at = [this](void* storage, std::int64_t offset) {
-    return static_cast<char*>(storage) +
-           offset * static_cast<std::int64_t>(SizeOf(registry_->Type()));
+    return ElementAt(storage, registry_->Type(), offset);
   };
   for (const tensor::Parameter& parameter : registry_->Parameters()) {
     const std::int64_t size = parameter.end - parameter.begin;

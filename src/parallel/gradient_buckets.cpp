@@ -47,11 +47,10 @@ void GradientBuckets::Begin() {
 }
 
 void GradientBuckets::CheckFinite(const Bucket& bucket) {
-  const auto size = static_cast<std::int64_t>(SizeOf(registry_->Type()));
-  const char* gradients = static_cast<const char*>(registry_->Gradients());
   const auto finite = [&](std::int64_t begin, std::int64_t end) {
     return std::isfinite(
-        kernels::SquareSum(stream_, registry_->Type(), end - begin, gradients + begin * size));
+        kernels::SquareSum(stream_, registry_->Type(), end - begin,
+                           ElementAt(registry_->Gradients(), registry_->Type(), begin)));
   };
   if (!not_finite_.empty() || finite(bucket.begin, bucket.end)) return;
   for (const tensor::Parameter& parameter : registry_->Parameters()) {
@@ -68,8 +67,7 @@ void GradientBuckets::CheckFinite(const Bucket& bucket) {
 void GradientBuckets::Start(Bucket& bucket) {
   CheckFinite(bucket);
   if (data_->Size() == 1) return;
-  void* data = static_cast<char*>(registry_->Gradients()) +
-               bucket.begin * static_cast<std::int64_t>(SizeOf(registry_->Type()));
+  void* data = ElementAt(registry_->Gradients(), registry_->Type(), bucket.begin);
   MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(bucket.end - bucket.begin),
                  comm::MpiType(registry_->Type()), MPI_SUM, data_->Handle(), &bucket.request);
 }

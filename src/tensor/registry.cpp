@@ -93,8 +93,7 @@ std::vector<StateBlock> Registry::Blocks(void* storage, Dtype dtype, const std::
   std::vector<StateBlock> blocks;
   blocks.reserve(parameters_.size());
   for (const Parameter& parameter : parameters_) {
-    char* data =
-        static_cast<char*>(storage) + parameter.offset * static_cast<std::int64_t>(SizeOf(dtype));
+    void* data = ElementAt(storage, dtype, parameter.offset);
     blocks.push_back({prefix + parameter.name, parameter.shape, dtype, parameter.begin,
                       parameter.end, data, replica, replicas});
   }

@@ -4,10 +4,10 @@
 #define TRIREME_TEST_SUPPORT_TRAINING_RUN_HPP_
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
+#include "temporary_folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/driver/training_step.hpp"
@@ -16,28 +16,6 @@ namespace trireme::test {
 
 // All ranks of the test program; mpi_main started MPI.
 inline comm::Communicator World() { return comm::Communicator::Adopt(MPI_COMM_WORLD); }
-
-// A folder that all ranks share, removed by rank 0 at the end.
-class SharedFolder {
- public:
-  explicit SharedFolder(const comm::Communicator& world) : root_(world.IsRoot()) {
-    std::string name;
-    if (root_) {
-      std::string pattern = (std::filesystem::temp_directory_path() / "trireme-XXXXXX").string();
-      name = mkdtemp(pattern.data());
-    }
-    path_ = world.Broadcast(name);
-  }
-  ~SharedFolder() {
-    std::error_code ignored;
-    if (root_) std::filesystem::remove_all(path_, ignored);
-  }
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-
- private:
-  bool root_;
-  std::string path_;
-};
 
 struct RunSettings {
   model::ModelSetup setup;

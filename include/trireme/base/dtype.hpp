@@ -3,6 +3,7 @@
 #define TRIREME_BASE_DTYPE_HPP_
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 
 namespace trireme {
@@ -11,6 +12,11 @@ enum class Dtype { kFloat32, kFloat64 };
 
 constexpr std::size_t SizeOf(Dtype type) { return type == Dtype::kFloat32 ? 4 : 8; }
 constexpr const char* NameOf(Dtype type) { return type == Dtype::kFloat32 ? "fp32" : "fp64"; }
+
+// Address of element `index` of an array of that type.
+inline void* ElementAt(void* array, Dtype type, std::int64_t index) {
+  return static_cast<char*>(array) + index * static_cast<std::int64_t>(SizeOf(type));
+}
 
 template <typename T>
 constexpr Dtype DtypeOf() {

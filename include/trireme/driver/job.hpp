@@ -64,6 +64,9 @@ std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens
 std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
                                         const DataShape& shape, std::string& checkpoint);
 
+// The end of -v in a task that only computes.
+ExitCode SayValid(const Job& job);
+
 // "2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters".
 std::string Describe(const model::Options& options);
 

@@ -29,9 +29,7 @@ struct Matrix {
     return {Offset(begin), dtype, rows, count, stride};
   }
   void* Offset(std::int64_t elements) const {
-    return data == nullptr
-               ? nullptr
-               : static_cast<char*>(data) + elements * static_cast<std::int64_t>(SizeOf(dtype));
+    return data == nullptr ? nullptr : ElementAt(data, dtype, elements);
   }
 };
 

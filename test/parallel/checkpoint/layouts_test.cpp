@@ -25,15 +25,6 @@ std::vector<TestTensor> Model() {
 
 class Layouts : public testing::Test {
  protected:
-  void SetUp() override {
-    if (world_.IsRoot()) {
-      folder_ = std::make_unique<TemporaryFolder>();
-      path_ = folder_->Path();
-    }
-    path_ = world_.Broadcast(path_);
-  }
-  void TearDown() override { world_.Barrier(); }  // before rank 0 removes the folder
-
   // Ways to hold the tensors, by name.
   std::vector<std::pair<std::string, TestState::Split>> Splits() const {
     using Part = TestState::Part;
@@ -67,8 +58,8 @@ class Layouts : public testing::Test {
   }
 
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
-  std::unique_ptr<TemporaryFolder> folder_;  // rank 0
-  std::string path_;
+  const SharedFolder folder_{world_};
+  const std::string path_ = folder_.Path();
 };
 
 TEST_F(Layouts, AnyLayoutReadsWhatAnyLayoutWrote) {

@@ -63,18 +63,14 @@ constexpr std::int64_t kRoundBytes = 100;  // pieces are longer: several rounds 
 class Collective : public testing::Test {
  protected:
   void SetUp() override {
-    std::string path;
     if (world_.IsRoot()) {
-      folder_ = std::make_unique<TemporaryFolder>();
-      path = *folder_ / "file";
       std::string bytes(kBytes, '\0');
       std::iota(bytes.begin(), bytes.end(), '\0');
-      WriteBytes(path, bytes);
+      WriteBytes(path_, bytes);
     }
-    path_ = world_.Broadcast(path);
+    world_.Barrier();  // the file is there
     std::iota(expected_.begin(), expected_.end(), '\0');
   }
-  void TearDown() override { world_.Barrier(); }  // before rank 0 removes the folder
 
   ParallelFile Open(ParallelFile::Access access) const {
     return ParallelFile(world_, path_, access, ExitCode::kBadInput, kRoundBytes);
@@ -85,8 +81,8 @@ class Collective : public testing::Test {
   }
 
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
-  std::unique_ptr<TemporaryFolder> folder_;  // rank 0
-  std::string path_;
+  const SharedFolder folder_{world_};
+  std::string path_ = folder_ / "file";
   std::array<char, kBytes> expected_{};
 };
 

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <stdexcept>
 
+#include "temporary_folder.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
 
@@ -49,17 +50,6 @@ TokenData MakeData(std::int64_t words) {
 
 class SharedTokenFile : public testing::Test {
  protected:
-  SharedTokenFile() : world_(comm::Communicator::Adopt(MPI_COMM_WORLD)) {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme_data_XXXXXX").string();
-    if (world_.IsRoot()) name = mkdtemp(name.data());
-    folder_ = world_.Broadcast(name);
-    path_ = folder_ + "/tokens.h5";
-  }
-  ~SharedTokenFile() override {
-    world_.Barrier();
-    if (world_.IsRoot()) std::filesystem::remove_all(folder_);
-  }
-
   // Rank 0 alone does something to the file; what it throws, all throw.
   template <typename Body>
   void OnRoot(Body&& body) const {
@@ -82,8 +72,9 @@ class SharedTokenFile : public testing::Test {
     return "";
   }
 
-  comm::Communicator world_;
-  std::string folder_, path_;
+  comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  const test::SharedFolder folder_{world_};
+  const std::string path_ = folder_ / "tokens.h5";
 };
 
 void ExpectContents(const TokenFile& file, std::int64_t words) {

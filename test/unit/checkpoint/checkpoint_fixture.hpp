@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "temporary_folder.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/tensor/state_block.hpp"
@@ -24,25 +25,8 @@ namespace trireme::checkpoint::test {
 
 namespace fs = std::filesystem;
 
-class TemporaryFolder {
- public:
-  TemporaryFolder() : path_(fs::temp_directory_path() / "trireme_checkpoint_XXXXXX") {
-    std::string name = path_.string();
-    if (mkdtemp(name.data()) == nullptr) throw RunError("mkdtemp failed: " + name);
-    path_ = name;
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-  std::string Path() const { return path_.string(); }
-
- private:
-  fs::path path_;
-};
+using trireme::test::SharedFolder;
+using trireme::test::TemporaryFolder;
 
 // A real file system of a few pages; mounting needs root.
 class SmallDisk {

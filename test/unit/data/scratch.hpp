@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <mpi.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "temporary_folder.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/tokenize.hpp"
@@ -21,12 +21,6 @@ namespace trireme::data {
 
 class Scratch : public testing::Test {
  protected:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme_data_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~Scratch() override { std::filesystem::remove_all(folder_); }
-
   std::string In(const std::string& name) const { return folder_ + "/" + name; }
 
   // Writes the text to a file of that name and returns its path.
@@ -35,7 +29,8 @@ class Scratch : public testing::Test {
     return In(name);
   }
 
-  std::string folder_;
+  const test::TemporaryFolder home_;
+  const std::string& folder_ = home_.Path();
 };
 
 // Four words, ten + three + two tokens.

@@ -3,26 +3,22 @@
 #define TRIREME_TEST_UNIT_MONITOR_SCRATCH_HPP_
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "temporary_folder.hpp"
+
 namespace trireme::monitor {
 
 class Scratch : public testing::Test {
  protected:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "trireme_monitor_XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-  }
-  ~Scratch() override { std::filesystem::remove_all(folder_); }
-
   std::string In(const std::string& name) const { return folder_ + "/" + name; }
 
-  std::string folder_;
+  const test::TemporaryFolder home_;
+  const std::string& folder_ = home_.Path();
 };
 
 inline std::string ReadAll(const std::string& path) {
