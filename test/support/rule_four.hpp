@@ -37,7 +37,8 @@ inline LargestDifference RuleFourDifference(const std::vector<std::vector<double
     const double scale =
         std::max(Norm(wanted[i]), rms * std::sqrt(static_cast<double>(wanted[i].size())));
     const double relative = Norm(difference) / scale;
-    if (!(relative <= worst.relative)) worst = {relative, i};
+    if (std::isnan(relative)) return {relative, i};  // below no tolerance
+    if (relative > worst.relative) worst = {relative, i};
   }
   return worst;
 }

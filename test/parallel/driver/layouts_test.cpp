@@ -50,7 +50,8 @@ double WorstLoss(const std::vector<double>& got, const std::vector<double>& want
   double worst = 0;
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const double difference = std::abs(got[i] - wanted[i]) / std::abs(wanted[i]);
-    if (!(difference <= worst)) worst = difference;
+    if (std::isnan(difference)) return difference;  // below no tolerance
+    worst = std::max(worst, difference);
   }
   return worst;
 }
