@@ -1,13 +1,12 @@
-// ProcessGrid: cuts the world into the axes of the parallel layout.
+// ProcessGrid: cuts the world into the groups of the parallel layout, once.
 #include "trireme/comm/process_grid.hpp"
 
 #include <fmt/format.h>
 
+#include "trireme/base/error.hpp"
+
 namespace trireme::comm {
 
-namespace {
-
-// Coordinates of `rank` on a grid whose tensor axis runs fastest, pipeline slowest.
 GridShape Locate(int rank, const GridShape& shape) {
   GridShape at;
   at.tensor = rank % shape.tensor;
@@ -19,35 +18,73 @@ GridShape Locate(int rank, const GridShape& shape) {
   return at;
 }
 
-}  // namespace
+int RankAt(const GridShape& coordinates, const GridShape& shape) {
+  return ((coordinates.pipeline * shape.data + coordinates.data) * shape.context +
+          coordinates.context) *
+             shape.tensor +
+         coordinates.tensor;
+}
 
-void DeclareGrid(input::Schema& schema) {
-  schema.Section("grid", "How the MPI ranks share the work.");
-  schema.Integer(
-      "grid.data", 0, input::AtLeast(0), "ranks",
-      "Ranks along the data axis: each holds the whole model and takes its part of every "
-      "batch. 0 takes what is left, here all ranks of the job.");
+std::string Describe(const GridShape& shape) {
+  return fmt::format("pipeline {} x data {} x context {} x tensor {}", shape.pipeline, shape.data,
+                     shape.context, shape.tensor);
 }
 
 ProcessGrid::ProcessGrid(const Communicator& world, const input::Deck& deck) : world_(&world) {
   world.Together([&] {
-    const std::int64_t asked = deck.Integer("grid.data");
-    if (asked != 0 && asked != world.Size()) {
-      throw deck.Complain(
-          "grid.data",
-          fmt::format("the grid has {} rank{}, the job has {}", asked, asked == 1 ? "" : "s",
-                      world.Size()),
-          fmt::format(
-              "What fits: grid.data = {}, or 0 (what is left); or start the job with {} rank{}.",
-              world.Size(), asked, asked == 1 ? "" : "s"));
-    }
+    shape_ = ReadGrid(deck, world.Size());
+    sequence_parallel_ = deck.Switch("grid.sequence_parallel");
   });
-  shape_.data = world.Size();
-  coordinates_ = Locate(world.Rank(), shape_);
-  const int replica =
-      (coordinates_.pipeline * shape_.context + coordinates_.context) * shape_.tensor +
-      coordinates_.tensor;
-  data_ = world.Split(replica, coordinates_.data);
+  Split();
+}
+
+ProcessGrid::ProcessGrid(const Communicator& world, const GridShape& shape, bool sequence_parallel)
+    : world_(&world), shape_(shape), sequence_parallel_(sequence_parallel) {
+  if (shape.Ranks() != world.Size()) {
+    throw RunError(fmt::format("a grid of {} on {} ranks", Describe(shape), world.Size()));
+  }
+  Split();
+}
+
+void ProcessGrid::Split() {
+  at_ = Locate(world_->Rank(), shape_);
+  // The ranks that share a colour differ in the coordinate that the colour leaves out.
+  const int replica = at_.data * shape_.context + at_.context;
+  const int lane = replica * shape_.tensor + at_.tensor;  // stages of one lane exchange activations
+  const int row = at_.pipeline * shape_.data * shape_.context + replica;
+  const int part = (at_.pipeline * shape_.context + at_.context) * shape_.tensor + at_.tensor;
+  data_ = world_->Split(part, at_.data);
+  tensor_ = world_->Split(row, at_.tensor);
+  pipeline_ = world_->Split(lane, at_.pipeline);
+  replica_ = world_->Split(replica, at_.pipeline * shape_.tensor + at_.tensor);
+  const bool paired = shape_.pipeline > 1 && (FirstStage() || LastStage());
+  const int alone = shape_.Ranks() + world_->Rank();  // a colour that nobody shares
+  embedding_ = world_->Split(paired ? lane : alone, at_.pipeline);
+}
+
+Collectives ProcessGrid::Over(Group group) const {
+  switch (group) {
+    case Group::kWorld:
+      return {*world_, group, ledger_};
+    case Group::kData:
+      return {data_, group, ledger_};
+    case Group::kTensor:
+      return {tensor_, group, ledger_};
+    case Group::kPipeline:
+      return {pipeline_, group, ledger_};
+    case Group::kEmbedding:
+      return {embedding_, group, ledger_};
+    case Group::kKeyValue:
+      break;
+  }
+  throw RunError("the grid has no key/value group: KeyValueGroup splits it for a model");
+}
+
+Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
+  const int rank = tensor_.Rank(), size = tensor_.Size();
+  const bool shared = size > kv_heads;
+  const auto head = static_cast<int>(rank * kv_heads / size);
+  return tensor_.Split(shared ? head : rank, rank);
 }
 
 }  // namespace trireme::comm

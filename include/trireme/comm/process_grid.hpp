@@ -2,35 +2,82 @@
 #ifndef TRIREME_COMM_PROCESS_GRID_HPP_
 #define TRIREME_COMM_PROCESS_GRID_HPP_
 
+#include <string>
+#include <vector>
+
+#include "trireme/comm/collectives.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/ledger.hpp"
 #include "trireme/input/deck.hpp"
 
 namespace trireme::comm {
 
-void DeclareGrid(input::Schema& schema);  // [grid]
+// [grid]: data, tensor, pipeline, sequence_parallel.
+void DeclareGrid(input::Schema& schema);
 
 // Sizes of the grid's axes, and coordinates along them.
 struct GridShape {
   int pipeline = 1, data = 1, context = 1, tensor = 1;
   int Ranks() const { return pipeline * data * context * tensor; }
+  bool operator==(const GridShape&) const = default;
 };
+
+// "pipeline 2 x data 4 x context 1 x tensor 2".
+std::string Describe(const GridShape& shape);
+
+// The deck's grid on `ranks` ranks; data = 0 takes what is left. Throws InputError with the deck's
+// line when the layout does not fill them exactly, naming the nearest that do.
+GridShape ReadGrid(const input::Deck& deck, int ranks);
+
+// Coordinates of `rank` on a grid, and the rank at coordinates.
+GridShape Locate(int rank, const GridShape& shape);
+int RankAt(const GridShape& coordinates, const GridShape& shape);
+
+// The lines of the banner's map: which host and which coordinates each rank has. A long list is
+// shortened in the middle. hosts: of world rank 0, 1, ...
+std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::string>& hosts);
 
 class ProcessGrid {
  public:
-  // Collective over `world`. data = 0 takes what is left. Throws AgreedError (exit code 2) when the
-  // layout does not fill the world exactly, naming what would.
+  // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) where the
+  // deck's layout does not fit.
   ProcessGrid(const Communicator& world, const input::Deck& deck);
+  // Collective. shape.Ranks() must be world.Size().
+  ProcessGrid(const Communicator& world, const GridShape& shape, bool sequence_parallel = false);
+  ProcessGrid(const ProcessGrid&) = delete;
+  ProcessGrid& operator=(const ProcessGrid&) = delete;
 
   const GridShape& Shape() const { return shape_; }
-  const GridShape& Coordinates() const { return coordinates_; }
+  const GridShape& Coordinates() const { return at_; }  // this rank's
+  bool SequenceParallel() const { return sequence_parallel_; }
+  bool FirstStage() const { return at_.pipeline == 0; }
+  bool LastStage() const { return at_.pipeline == shape_.pipeline - 1; }
+
   const Communicator& World() const { return *world_; }
-  const Communicator& Data() const { return data_; }  // ranks that hold the same parameters
+  // Groups of ranks that differ from this one in a single coordinate, ordered by it.
+  const Communicator& Data() const { return data_; }  // hold the same part of the model
+  const Communicator& Tensor() const { return tensor_; }
+  const Communicator& Pipeline() const { return pipeline_; }
+  // Ranks of all stages and slices of one data replica, ordered by (pipeline, tensor).
+  const Communicator& Replica() const { return replica_; }
+  // First and last stage, with more than one stage; alone on others.
+  const Communicator& Embedding() const { return embedding_; }
+
+  // Transfers in this rank's group of that name. kKeyValue is not known here (KeyValueGroup).
+  Collectives Over(Group group) const;
+  // Collective over Tensor(). The ranks whose slice of `heads` key/value heads is the same: size
+  // tensor / heads where that is more than one, else alone.
+  Communicator KeyValueGroup(std::int64_t kv_heads) const;
+  Ledger& Traffic() const { return ledger_; }
 
  private:
+  void Split();
   const Communicator* world_;
   GridShape shape_;
-  GridShape coordinates_;
-  Communicator data_;
+  GridShape at_;
+  bool sequence_parallel_ = false;
+  Communicator data_, tensor_, pipeline_, replica_, embedding_;
+  mutable Ledger ledger_;
 };
 
 }  // namespace trireme::comm

@@ -1,0 +1,101 @@
+// The one seam of every transfer of tensors between ranks: MPI behind it today. Each transfer is
+// recorded in a ledger.
+#ifndef TRIREME_COMM_COLLECTIVES_HPP_
+#define TRIREME_COMM_COLLECTIVES_HPP_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/comm/ledger.hpp"
+
+namespace trireme::comm {
+
+class Collectives;
+
+// A transfer under way. Its memory must stay untouched (a send's: unchanged) until it is complete.
+class Request {
+ public:
+  Request() = default;  // nothing under way: complete
+  Request(Request&& other) noexcept;
+  Request& operator=(Request&& other) noexcept;  // what was here must be complete
+  Request(const Request&) = delete;
+  Request& operator=(const Request&) = delete;
+  ~Request() = default;  // an incomplete request is a bug; MPI_Finalize would find it
+
+  bool Complete() const { return handle_ == MPI_REQUEST_NULL; }
+  // Gives it a chance to progress; records it when it is complete: hidden since its start.
+  bool Test();
+  void Wait();  // returns when complete; the time in here is recorded as waited
+  // The same for one of several transfers that are awaited in turn: since `since` (MPI_Wtime) the
+  // caller computes nothing, so that this one has been hidden until then only.
+  void Wait(double since);
+  double Started() const { return started_; }  // MPI_Wtime
+
+ private:
+  friend class Collectives;
+  struct Move {  // what an in-place reduce-scatter still has to do when it is complete
+    const void* from = nullptr;
+    void* to = nullptr;
+    std::int64_t bytes = 0;
+  };
+  void Finish(double waited, double hidden);
+  MPI_Request handle_ = MPI_REQUEST_NULL;
+  Ledger* ledger_ = nullptr;
+  Group group_ = Group::kWorld;
+  Transfer transfer_ = Transfer::kSend;
+  int group_size_ = 1;
+  std::int64_t payload_ = 0;
+  double started_ = 0;
+  std::vector<int> counts_;  // of all ranks, then their starts: MPI reads them until the end
+  Move move_;
+};
+
+enum class Reduction { kSum, kMax };
+
+// The transfers of one group. Copies are cheap and refer to the same group. In a group of one every
+// call returns at once, copies where `from` and `to` differ, and records nothing.
+class Collectives {
+ public:
+  Collectives() = default;  // a group of one
+  // Both must outlive this and its copies.
+  Collectives(const Communicator& group, Group name, Ledger& ledger);
+
+  int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
+  int Size() const { return group_ == nullptr ? 1 : group_->Size(); }
+
+  // Collective. In place; every rank of the group ends with the same bits.
+  void AllReduce(Dtype dtype, void* data, std::int64_t count,
+                 Reduction reduction = Reduction::kSum) const;
+  Request StartAllReduce(Dtype dtype, void* data, std::int64_t count) const;  // sum; count < 2^31
+
+  // Collective. counts[r] elements belong to rank r; together they are `from` (reduce-scatter) or
+  // `to` (all-gather). `to` (or `from`) may be this rank's part of the other buffer, on all ranks
+  // or on none. A reduce-scatter may overwrite `from`. All counts together < 2^31.
+  void ReduceScatter(Dtype dtype, void* from, void* to, std::span<const std::int64_t> counts) const;
+  void AllGather(Dtype dtype, const void* from, void* to,
+                 std::span<const std::int64_t> counts) const;
+  Request StartReduceScatter(Dtype dtype, void* from, void* to,
+                             std::span<const std::int64_t> counts) const;
+  Request StartAllGather(Dtype dtype, const void* from, void* to,
+                         std::span<const std::int64_t> counts) const;
+  void Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const;
+
+  // Point to point; messages between the same two ranks with one tag arrive in order. count < 2^31,
+  // may be 0. RunError in a group of one, where nobody could answer.
+  Request StartSend(Dtype dtype, const void* data, std::int64_t count, int to, int tag) const;
+  Request StartReceive(Dtype dtype, void* data, std::int64_t count, int from, int tag) const;
+
+ private:
+  Request Start(Transfer transfer, std::int64_t payload) const;
+  void Record(Transfer transfer, std::int64_t payload, double waited) const;
+  const Communicator* group_ = nullptr;
+  Group name_ = Group::kWorld;
+  Ledger* ledger_ = nullptr;
+};
+
+}  // namespace trireme::comm
+
+#endif  // TRIREME_COMM_COLLECTIVES_HPP_

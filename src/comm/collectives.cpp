@@ -1,0 +1,209 @@
+// Collectives on MPI: counts and places as MPI wants them, and a record of every transfer.
+#include "trireme/comm/collectives.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+// MPI counts are ints: longer operands of a blocking call travel in pieces of this many elements.
+constexpr std::int64_t kPiece = std::int64_t{1} << 30;
+
+std::int64_t Bytes(Dtype dtype, std::int64_t count) {
+  return count * static_cast<std::int64_t>(SizeOf(dtype));
+}
+
+int CheckedCount(Transfer transfer, std::int64_t count) {
+  if (count < 0 || count > std::numeric_limits<int>::max()) {
+    throw RunError(fmt::format("{} of {} elements in one call: an MPI count ends at {}",
+                               NameOf(transfer), count, std::numeric_limits<int>::max()),
+                   "Make the operand smaller: a smaller data.micro_batch, more ranks along "
+                   "grid.tensor, or a smaller grid.bucket_mib.");
+  }
+  return static_cast<int>(count);
+}
+
+// The counts of all ranks, then where each one's part starts, as MPI takes them.
+std::vector<int> CountsAndStarts(Transfer transfer, std::span<const std::int64_t> counts,
+                                 int group_size) {
+  if (counts.size() != static_cast<std::size_t>(group_size)) {
+    throw RunError(fmt::format("{} with {} counts in a group of {}", NameOf(transfer),
+                               counts.size(), group_size));
+  }
+  std::vector<int> result;
+  result.reserve(2 * counts.size());
+  for (const std::int64_t count : counts) result.push_back(CheckedCount(transfer, count));
+  std::int64_t start = 0;
+  for (const std::int64_t count : counts) {
+    result.push_back(CheckedCount(transfer, start));
+    start += count;
+  }
+  CheckedCount(transfer, start);
+  return result;
+}
+
+std::int64_t Total(std::span<const std::int64_t> counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
+
+std::int64_t StartOf(std::span<const std::int64_t> counts, int rank) {
+  return Total(counts.first(static_cast<std::size_t>(rank)));
+}
+
+void CopyAlone(const void* from, void* to, std::int64_t bytes) {
+  if (from != to && bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
+}
+
+void RequireOther(Transfer transfer, int size) {
+  if (size == 1) throw RunError(fmt::format("{} in a group of one rank", NameOf(transfer)));
+}
+
+}  // namespace
+
+Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger)
+    : group_(&group), name_(name), ledger_(&ledger) {}
+
+void Collectives::Record(Transfer transfer, std::int64_t payload, double waited) const {
+  ledger_->Record(name_, transfer, Size(), payload, waited, 0);
+}
+
+Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
+  Request request;
+  request.ledger_ = ledger_;
+  request.group_ = name_;
+  request.transfer_ = transfer;
+  request.group_size_ = Size();
+  request.payload_ = payload;
+  request.started_ = MPI_Wtime();
+  return request;
+}
+
+void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
+                            Reduction reduction) const {
+  if (Size() == 1) return;
+  const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
+  const double start = MPI_Wtime();
+  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
+    const int piece = static_cast<int>(std::min(kPiece, count - begin));
+    MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
+                  group_->Handle());
+  }
+  Record(Transfer::kAllReduce, Bytes(dtype, count), MPI_Wtime() - start);
+}
+
+Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count) const {
+  if (Size() == 1) return {};
+  const int elements = CheckedCount(Transfer::kAllReduce, count);
+  Request request = Start(Transfer::kAllReduce, Bytes(dtype, count));
+  MPI_Iallreduce(MPI_IN_PLACE, data, elements, MpiType(dtype), MPI_SUM, group_->Handle(),
+                 &request.handle_);
+  return request;
+}
+
+void Collectives::ReduceScatter(Dtype dtype, void* from, void* to,
+                                std::span<const std::int64_t> counts) const {
+  const std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
+  const auto rank = static_cast<std::size_t>(Rank());
+  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
+  const double start = MPI_Wtime();
+  if (to == ElementAt(from, dtype, StartOf(counts, Rank()))) {
+    // In place, MPI leaves the result at the start of the buffer, whatever the rank.
+    MPI_Reduce_scatter(MPI_IN_PLACE, from, places.data(), MpiType(dtype), MPI_SUM,
+                       group_->Handle());
+    if (to != from && counts[rank] > 0) {
+      std::memmove(to, from, static_cast<std::size_t>(Bytes(dtype, counts[rank])));
+    }
+  } else {
+    MPI_Reduce_scatter(from, to, places.data(), MpiType(dtype), MPI_SUM, group_->Handle());
+  }
+  Record(Transfer::kReduceScatter, Bytes(dtype, Total(counts)), MPI_Wtime() - start);
+}
+
+Request Collectives::StartReduceScatter(Dtype dtype, void* from, void* to,
+                                        std::span<const std::int64_t> counts) const {
+  std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
+  if (Size() == 1) {
+    CopyAlone(from, to, Bytes(dtype, counts[0]));
+    return {};
+  }
+  Request request = Start(Transfer::kReduceScatter, Bytes(dtype, Total(counts)));
+  request.counts_ = std::move(places);
+  if (to == ElementAt(from, dtype, StartOf(counts, Rank()))) {
+    MPI_Ireduce_scatter(MPI_IN_PLACE, from, request.counts_.data(), MpiType(dtype), MPI_SUM,
+                        group_->Handle(), &request.handle_);
+    const std::int64_t own = counts[static_cast<std::size_t>(Rank())];
+    if (to != from) request.move_ = {from, to, Bytes(dtype, own)};
+  } else {
+    MPI_Ireduce_scatter(from, to, request.counts_.data(), MpiType(dtype), MPI_SUM, group_->Handle(),
+                        &request.handle_);
+  }
+  return request;
+}
+
+void Collectives::AllGather(Dtype dtype, const void* from, void* to,
+                            std::span<const std::int64_t> counts) const {
+  const std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
+  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
+  const auto rank = static_cast<std::size_t>(Rank());
+  const bool in_place = from == ElementAt(to, dtype, StartOf(counts, Rank()));
+  const double start = MPI_Wtime();
+  MPI_Allgatherv(in_place ? MPI_IN_PLACE : from, places[rank], MpiType(dtype), to, places.data(),
+                 places.data() + Size(), MpiType(dtype), group_->Handle());
+  Record(Transfer::kAllGather, Bytes(dtype, Total(counts)), MPI_Wtime() - start);
+}
+
+Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to,
+                                    std::span<const std::int64_t> counts) const {
+  std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
+  if (Size() == 1) {
+    CopyAlone(from, to, Bytes(dtype, counts[0]));
+    return {};
+  }
+  const bool in_place = from == ElementAt(to, dtype, StartOf(counts, Rank()));
+  Request request = Start(Transfer::kAllGather, Bytes(dtype, Total(counts)));
+  request.counts_ = std::move(places);
+  const int* const all = request.counts_.data();
+  MPI_Iallgatherv(in_place ? MPI_IN_PLACE : from, all[Rank()], MpiType(dtype), to, all,
+                  all + Size(), MpiType(dtype), group_->Handle(), &request.handle_);
+  return request;
+}
+
+void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {
+  if (Size() == 1) return;
+  const double start = MPI_Wtime();
+  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
+    const int piece = static_cast<int>(std::min(kPiece, count - begin));
+    MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
+  }
+  Record(Transfer::kBroadcast, Bytes(dtype, count), MPI_Wtime() - start);
+}
+
+Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count, int to,
+                               int tag) const {
+  RequireOther(Transfer::kSend, Size());
+  const int elements = CheckedCount(Transfer::kSend, count);
+  Request request = Start(Transfer::kSend, Bytes(dtype, count));
+  MPI_Isend(data, elements, MpiType(dtype), to, tag, group_->Handle(), &request.handle_);
+  return request;
+}
+
+Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, int from,
+                                  int tag) const {
+  RequireOther(Transfer::kReceive, Size());
+  const int elements = CheckedCount(Transfer::kReceive, count);
+  Request request = Start(Transfer::kReceive, Bytes(dtype, count));
+  MPI_Irecv(data, elements, MpiType(dtype), from, tag, group_->Handle(), &request.handle_);
+  return request;
+}
+
+}  // namespace trireme::comm

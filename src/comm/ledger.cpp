@@ -1,0 +1,84 @@
+// Ledger: sums up what was transferred, and how long it took.
+#include "trireme/comm/ledger.hpp"
+
+#include <cstddef>
+
+namespace trireme::comm {
+
+const char* NameOf(Group group) {
+  switch (group) {
+    case Group::kWorld:
+      return "world";
+    case Group::kData:
+      return "data";
+    case Group::kTensor:
+      return "tensor";
+    case Group::kPipeline:
+      return "pipeline";
+    case Group::kEmbedding:
+      return "embedding";
+    case Group::kKeyValue:
+      return "key/value";
+  }
+  return "?";
+}
+
+const char* NameOf(Transfer transfer) {
+  switch (transfer) {
+    case Transfer::kAllReduce:
+      return "all-reduce";
+    case Transfer::kReduceScatter:
+      return "reduce-scatter";
+    case Transfer::kAllGather:
+      return "all-gather";
+    case Transfer::kBroadcast:
+      return "broadcast";
+    case Transfer::kSend:
+      return "send";
+    case Transfer::kReceive:
+      return "receive";
+  }
+  return "?";
+}
+
+double Moved(Transfer transfer, int group_size, std::int64_t payload) {
+  const auto bytes = static_cast<double>(payload);
+  const double others = static_cast<double>(group_size - 1) / group_size * bytes;
+  switch (transfer) {
+    case Transfer::kAllReduce:
+      return 2 * others;
+    case Transfer::kReduceScatter:
+    case Transfer::kAllGather:
+    case Transfer::kBroadcast:
+      return others;
+    case Transfer::kSend:
+      return bytes;
+    case Transfer::kReceive:
+      return 0;
+  }
+  return 0;
+}
+
+void Ledger::Record(Group group, Transfer transfer, int group_size, std::int64_t payload,
+                    double waited, double hidden) {
+  Traffic& traffic = traffic_[static_cast<std::size_t>(group)][static_cast<std::size_t>(transfer)];
+  ++traffic.calls;
+  traffic.payload += payload;
+  traffic.moved += Moved(transfer, group_size, payload);
+  traffic.seconds_waited += waited;
+  traffic.seconds_hidden += hidden;
+}
+
+const Traffic& Ledger::At(Group group, Transfer transfer) const {
+  return traffic_[static_cast<std::size_t>(group)][static_cast<std::size_t>(transfer)];
+}
+
+double Ledger::SecondsWaited(Group group) const {
+  double seconds = 0;
+  for (const Traffic& traffic : traffic_[static_cast<std::size_t>(group)]) {
+    seconds += traffic.seconds_waited;
+  }
+  return seconds;
+}
+
+}  // namespace trireme::comm

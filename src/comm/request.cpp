@@ -1,0 +1,50 @@
+// Request: a transfer under way, and the moment at which it enters the ledger.
+#include <cstring>
+#include <utility>
+
+#include "trireme/comm/collectives.hpp"
+
+namespace trireme::comm {
+
+Request::Request(Request&& other) noexcept { *this = std::move(other); }
+
+Request& Request::operator=(Request&& other) noexcept {
+  if (this == &other) return *this;
+  handle_ = std::exchange(other.handle_, MPI_REQUEST_NULL);
+  ledger_ = other.ledger_;
+  group_ = other.group_;
+  transfer_ = other.transfer_;
+  group_size_ = other.group_size_;
+  payload_ = other.payload_;
+  started_ = other.started_;
+  // Moving a vector keeps its memory where it is, and MPI reads these until the transfer ends.
+  counts_ = std::move(other.counts_);
+  move_ = other.move_;
+  return *this;
+}
+
+bool Request::Test() {
+  if (Complete()) return true;
+  int done = 0;
+  MPI_Test(&handle_, &done, MPI_STATUS_IGNORE);
+  if (done == 0) return false;
+  Finish(0, MPI_Wtime() - started_);
+  return true;
+}
+
+void Request::Wait() { Wait(MPI_Wtime()); }
+
+void Request::Wait(double since) {
+  if (Complete()) return;
+  const double begin = MPI_Wtime();
+  MPI_Wait(&handle_, MPI_STATUS_IGNORE);
+  Finish(MPI_Wtime() - begin, since - started_);
+}
+
+void Request::Finish(double waited, double hidden) {
+  if (move_.bytes > 0) std::memmove(move_.to, move_.from, static_cast<std::size_t>(move_.bytes));
+  move_ = {};
+  ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
+}
+
+}  // namespace trireme::comm
