@@ -1,3 +1,4 @@
+// GradientBuckets: where the gradients are cut, and when each piece starts on its way.
 #include "trireme/parallel/gradient_buckets.hpp"
 
 #include <algorithm>
@@ -19,9 +20,9 @@ void DeclareBuckets(input::Schema& schema) {
       "backward pass has finished it.");
 }
 
-GradientBuckets::GradientBuckets(const comm::Communicator& data, const tensor::Registry& registry,
+GradientBuckets::GradientBuckets(const comm::Collectives& data, const tensor::Registry& registry,
                                  const device::Stream& stream, std::int64_t bucket_bytes)
-    : data_(&data), registry_(&registry), stream_(stream) {
+    : data_(data), registry_(&registry), stream_(stream) {
   const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
   // An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
   constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
@@ -30,11 +31,11 @@ GradientBuckets::GradientBuckets(const comm::Communicator& data, const tensor::R
   for (std::size_t i = parameters.size(); i-- > 0;) {
     const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
     while (end - begin > kMostElements) {
-      buckets_.push_back({end - kMostElements, end});
+      buckets_.push_back({end - kMostElements, end, {}, 0});
       end -= kMostElements;
     }
     if ((end - begin) * size >= bucket_bytes || i == 0) {
-      if (end > begin) buckets_.push_back({begin, end});
+      if (end > begin) buckets_.push_back({begin, end, {}, 0});
       end = begin;
     }
   }
@@ -44,6 +45,8 @@ void GradientBuckets::Begin() {
   next_ = 0;
   not_finite_.clear();
   seconds_waited_ = 0;
+  last_ready_ = 0;
+  for (Bucket& bucket : buckets_) bucket.started = 0;
 }
 
 void GradientBuckets::CheckFinite(const Bucket& bucket) {
@@ -66,25 +69,37 @@ void GradientBuckets::CheckFinite(const Bucket& bucket) {
 
 void GradientBuckets::Start(Bucket& bucket) {
   CheckFinite(bucket);
-  if (data_->Size() == 1) return;
+  if (data_.Size() == 1) return;
   void* data = ElementAt(registry_->Gradients(), registry_->Type(), bucket.begin);
-  MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(bucket.end - bucket.begin),
-                 comm::MpiType(registry_->Type()), MPI_SUM, data_->Handle(), &bucket.request);
+  bucket.request = data_.StartAllReduce(registry_->Type(), data, bucket.end - bucket.begin);
+  bucket.started = bucket.request.Started();
 }
 
 void GradientBuckets::Ready(std::int64_t begin) {
+  last_ready_ = MPI_Wtime();
   while (next_ < buckets_.size() && buckets_[next_].begin >= begin) Start(buckets_[next_++]);
-  for (std::size_t i = 0; i < next_; ++i) {
-    int done = 0;
-    MPI_Test(&buckets_[i].request, &done, MPI_STATUS_IGNORE);
-  }
+  Progress();
+}
+
+void GradientBuckets::Progress() {
+  for (std::size_t i = 0; i < next_; ++i) buckets_[i].request.Test();
 }
 
 void GradientBuckets::Wait() {
   if (next_ != buckets_.size()) throw RunError("gradient buckets: a bucket was never ready");
   const double start = MPI_Wtime();
-  for (Bucket& bucket : buckets_) MPI_Wait(&bucket.request, MPI_STATUS_IGNORE);
+  for (Bucket& bucket : buckets_) bucket.request.Wait(start);
   seconds_waited_ = MPI_Wtime() - start;
+}
+
+double GradientBuckets::FirstStart() const {
+  return buckets_.empty() ? 0 : buckets_.front().started;
+}
+
+std::int64_t GradientBuckets::StartedBeforeEnd() const {
+  return std::count_if(buckets_.begin(), buckets_.end(), [&](const Bucket& bucket) {
+    return bucket.started > 0 && bucket.started < last_ready_;
+  });
 }
 
 }  // namespace trireme::parallel

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/comm/communicator.hpp"
+#include "trireme/comm/collectives.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/input/schema.hpp"
 #include "trireme/tensor/registry.hpp"
@@ -21,15 +21,16 @@ class GradientBuckets {
  public:
   // Cuts the flat gradient storage, from its end, at parameter boundaries into buckets of at least
   // `bucket_bytes` (the first parameters' bucket may be smaller; a parameter beyond MPI's count is
-  // cut inside). `data` and `registry` must
-  // outlive it.
-  GradientBuckets(const comm::Communicator& data, const tensor::Registry& registry,
+  // cut inside). `registry` and the group of
+  // `data` must outlive it.
+  GradientBuckets(const comm::Collectives& data, const tensor::Registry& registry,
                   const device::Stream& stream, std::int64_t bucket_bytes);
 
   void Begin();  // a new step: nothing is ready
   // The gradients at flat offsets >= begin are final on this rank: starts the all-reduces of the
   // buckets that are now whole, and gives running ones a chance to progress.
   void Ready(std::int64_t begin);
+  void Progress();  // gives running all-reduces a chance to progress
   // Returns when every bucket is summed. All must have been ready.
   void Wait();
 
@@ -38,22 +39,30 @@ class GradientBuckets {
   const std::string& NotFinite() const { return not_finite_; }
   double SecondsWaited() const { return seconds_waited_; }  // in Wait(), this step: exposed
   std::size_t Count() const { return buckets_.size(); }
+  // MPI_Wtime when this step's first all-reduce started; 0 when none did.
+  double FirstStart() const;
+  // MPI_Wtime when the last call of Ready began: the end of the backward pass; 0 before the first.
+  double LastReady() const { return last_ready_; }
+  // All-reduces of this step that had started by then: in flight while the backward pass went on.
+  std::int64_t StartedBeforeEnd() const;
 
  private:
   struct Bucket {
     std::int64_t begin = 0, end = 0;  // flat offsets
-    MPI_Request request = MPI_REQUEST_NULL;
+    comm::Request request;
+    double started = 0;  // MPI_Wtime of this step's all-reduce; 0: none yet
   };
   void Start(Bucket& bucket);
   void CheckFinite(const Bucket& bucket);
 
-  const comm::Communicator* data_;
+  comm::Collectives data_;
   const tensor::Registry* registry_;
   device::Stream stream_;
   std::vector<Bucket> buckets_;  // in the order in which they become ready
   std::size_t next_ = 0;         // first bucket not started
   std::string not_finite_;
   double seconds_waited_ = 0;
+  double last_ready_ = 0;
 };
 
 }  // namespace trireme::parallel

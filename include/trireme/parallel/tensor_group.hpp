@@ -1,0 +1,46 @@
+// Tensor parallelism's two exchanges (Shoeybi et al. 2019; Korthikanti et al. 2022): how partial
+// sums of a product become the residual stream, and how the stream reaches the next product.
+#ifndef TRIREME_PARALLEL_TENSOR_GROUP_HPP_
+#define TRIREME_PARALLEL_TENSOR_GROUP_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/partition.hpp"
+#include "trireme/comm/collectives.hpp"
+#include "trireme/tensor/matrix.hpp"
+
+namespace trireme::parallel {
+
+class TensorGroup {
+ public:
+  TensorGroup() = default;  // one rank: nothing to exchange
+  TensorGroup(const comm::Collectives& collectives, bool sequence_parallel);
+
+  int Rank() const { return collectives_.Rank(); }
+  int Size() const { return collectives_.Size(); }
+  // Sequence parallelism acts: the residual stream is cut by rows.
+  bool Sharded() const { return sequence_parallel_ && Size() > 1; }
+  const comm::Collectives& Transfers() const { return collectives_; }
+
+  Part Slice(std::int64_t total) const { return PartOf(total, Rank(), Size()); }
+  // This rank's rows of a residual stream with `rows` rows.
+  Part Rows(std::int64_t rows) const { return Sharded() ? Slice(rows) : Part{0, rows}; }
+
+  // full: [rows, columns], dense, this rank's partial sums. Sharded: `shard` becomes this rank's
+  // rows of the sum over the group (full is lost). Else full becomes the sum, and shard must be
+  // full.
+  void Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const;
+  comm::Request StartReduce(const tensor::Matrix& full, const tensor::Matrix& shard) const;
+  // Sharded: `full` becomes all ranks' rows. Else nothing: shard must be full.
+  void Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const;
+
+ private:
+  std::vector<std::int64_t> Counts(const tensor::Matrix& full) const;
+  comm::Collectives collectives_;
+  bool sequence_parallel_ = false;
+};
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_TENSOR_GROUP_HPP_

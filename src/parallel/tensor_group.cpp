@@ -1,0 +1,64 @@
+// TensorGroup: the residual stream between tensor ranks, whole on each or cut by rows.
+#include "trireme/parallel/tensor_group.hpp"
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+// `part` rows of a stream whose whole is `full`; both without gaps, since they travel as one piece.
+void Check(const tensor::Matrix& full, const tensor::Matrix& shard, const Part& part,
+           bool sharded) {
+  const auto dense = [](const tensor::Matrix& matrix) {
+    return matrix.stride == matrix.columns || matrix.rows <= 1;
+  };
+  if (!dense(full) || !dense(shard)) {
+    throw RunError("tensor group: a matrix has gaps between its rows");
+  }
+  if (shard.rows != part.Size() || shard.columns != full.columns || shard.dtype != full.dtype) {
+    throw RunError("tensor group: a shard does not have this rank's rows of the whole");
+  }
+  if (!sharded && shard.data != full.data) {
+    throw RunError("tensor group: without sharding, the shard is the whole");
+  }
+}
+
+}  // namespace
+
+TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel)
+    : collectives_(collectives), sequence_parallel_(sequence_parallel) {}
+
+std::vector<std::int64_t> TensorGroup::Counts(const tensor::Matrix& full) const {
+  std::vector<std::int64_t> counts;
+  counts.reserve(static_cast<std::size_t>(Size()));
+  for (int rank = 0; rank < Size(); ++rank) {
+    counts.push_back(PartOf(full.rows, rank, Size()).Size() * full.columns);
+  }
+  return counts;
+}
+
+void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const {
+  Check(full, shard, Rows(full.rows), Sharded());
+  if (Sharded()) {
+    collectives_.ReduceScatter(full.dtype, full.data, shard.data, Counts(full));
+  } else {
+    collectives_.AllReduce(full.dtype, full.data, full.Size());
+  }
+}
+
+comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
+                                       const tensor::Matrix& shard) const {
+  Check(full, shard, Rows(full.rows), Sharded());
+  if (Sharded()) {
+    return collectives_.StartReduceScatter(full.dtype, full.data, shard.data, Counts(full));
+  }
+  return collectives_.StartAllReduce(full.dtype, full.data, full.Size());
+}
+
+void TensorGroup::Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const {
+  Check(full, shard, Rows(full.rows), Sharded());
+  if (Sharded()) collectives_.AllGather(full.dtype, shard.data, full.data, Counts(full));
+}
+
+}  // namespace trireme::parallel
