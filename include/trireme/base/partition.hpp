@@ -1,0 +1,26 @@
+// How a count is cut into parts of nearly equal size: the one rule for samples, vocabulary, hidden
+// features and rows.
+#ifndef TRIREME_BASE_PARTITION_HPP_
+#define TRIREME_BASE_PARTITION_HPP_
+
+#include <cstdint>
+
+namespace trireme {
+
+struct Part {
+  std::int64_t begin = 0, end = 0;
+  std::int64_t Size() const { return end - begin; }
+};
+
+// Part `which` of `parts`: [floor(which total / parts), floor((which + 1) total / parts)). Nothing
+// need divide; sizes differ by one at most.
+inline Part PartOf(std::int64_t total, int which, int parts) {
+  // In two terms: total times parts may pass 64 bits.
+  const std::int64_t whole = total / parts, rest = total % parts;
+  const auto at = [&](std::int64_t i) { return i * whole + i * rest / parts; };
+  return {at(which), at(which + 1)};
+}
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_PARTITION_HPP_
