@@ -1,0 +1,16 @@
+// Deliberate mistakes that verification must find. For tests alone: no deck can ask for one.
+#ifndef TRIREME_BASE_DEFECT_HPP_
+#define TRIREME_BASE_DEFECT_HPP_
+
+namespace trireme {
+
+enum class Defect {
+  kNone,
+  kNormGradientNotSummed,  // sequence parallelism without the sum of the norms' gradients
+  kAverageOfAverages,      // gradients divided on each rank before they are summed
+  kTiedGradientNotSummed,  // first and last stage keep their own gradient of the embedding
+};
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_DEFECT_HPP_
