@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 
 #include "trireme/base/error.hpp"
@@ -16,7 +19,27 @@ constexpr std::int64_t kAlignment = 128;  // two cache lines: the adjacent-line 
 std::int64_t RoundUp(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
+
+// The process's memory is one, so are its counters.
+std::atomic<std::int64_t> allocated_bytes{0};
+std::atomic<std::int64_t> peak_bytes{0};
+
+void CountAllocation(std::int64_t bytes) {
+  const std::int64_t now = allocated_bytes += bytes;
+  std::int64_t peak = peak_bytes;
+  while (peak < now && !peak_bytes.compare_exchange_weak(peak, now)) {
+  }
+}
 }  // namespace
+
+void Free::operator()(void* data) const {
+  std::free(data);
+  allocated_bytes -= bytes;
+}
+
+std::int64_t AllocatedBytes() { return allocated_bytes; }
+std::int64_t PeakAllocatedBytes() { return peak_bytes; }
+void ResetPeakAllocatedBytes() { peak_bytes = allocated_bytes.load(); }
 
 Buffer AllocateZeroed(std::int64_t bytes) {
   if (bytes < 0 || bytes > kMostBytes) {
@@ -24,16 +47,24 @@ Buffer AllocateZeroed(std::int64_t bytes) {
                    "Lower the model's size, data.sequence_length or data.micro_batch.");
   }
   const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
-  Buffer buffer(std::aligned_alloc(kAlignment, static_cast<std::size_t>(size)));
+  Buffer buffer(std::aligned_alloc(kAlignment, static_cast<std::size_t>(size)), Free{size});
   if (!buffer) {
     throw RunError(fmt::format("out of memory: {} MiB could not be allocated", size >> 20),
                    "Lower data.micro_batch or the model's size, or use fewer ranks on a node.");
   }
+  CountAllocation(size);
   std::memset(buffer.get(), 0, static_cast<std::size_t>(size));
   return buffer;
 }
 
-Arena::Arena(std::int64_t bytes) : memory_(AllocateZeroed(bytes)), capacity_(RoundUp(bytes)) {}
+Arena::Arena(std::int64_t bytes)
+    : memory_(AllocateZeroed(bytes)), base_(memory_.get()), capacity_(RoundUp(bytes)) {}
+
+Arena::Arena(void* memory, std::int64_t bytes) : base_(memory), capacity_(bytes) {
+  if (memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kAlignment == 0) return;
+  throw RunError(fmt::format("activation arena: no memory on a {}-byte boundary", kAlignment),
+                 "This is a bug in Trireme.");
+}
 
 void* Arena::Allocate(std::int64_t bytes) {
   const std::int64_t begin = used_;
@@ -44,7 +75,7 @@ void* Arena::Allocate(std::int64_t bytes) {
     throw RunError(fmt::format("activation arena: {} bytes wanted of {}", used_, capacity_),
                    "The memory plan missed an allocation: this is a bug in Trireme.");
   }
-  return static_cast<char*>(memory_.get()) + begin;
+  return static_cast<char*>(base_) + begin;
 }
 
 }  // namespace trireme::device

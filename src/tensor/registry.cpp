@@ -37,11 +37,27 @@ double InitialValue(const Initialiser& initialiser, std::uint32_t seed, std::uin
 
 }  // namespace
 
+// A parameter that this rank holds of the group of adjacent ones lies before this one.
+bool Registry::BehindItsGroup(const Parameter& parameter) const {
+  bool adjacent = parameter.adjacent;
+  for (auto before = parameters_.rbegin(); adjacent && before != parameters_.rend(); ++before) {
+    if (before->Held()) return true;
+    adjacent = before->adjacent;
+  }
+  return false;
+}
+
 ParameterId Registry::Add(Parameter parameter) {
-  if (parameter.end == 0) parameter.end = ElementCount(parameter.shape);
-  if (!parameter.adjacent) size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;
+  if (parameter.end == kWhole) parameter.end = ElementCount(parameter.shape);
+  if (parameter.begin < 0 || parameter.end < parameter.begin ||
+      parameter.end > ElementCount(parameter.shape)) {
+    throw RunError("registry: " + parameter.name + " has no such elements: this is a bug");
+  }
+  if (parameter.Held() && !BehindItsGroup(parameter)) {
+    size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;
+  }
   parameter.offset = size_;
-  size_ += parameter.end - parameter.begin;
+  size_ += parameter.LocalSize();
   parameters_.push_back(std::move(parameter));
   return static_cast<ParameterId>(parameters_.size()) - 1;
 }
@@ -58,11 +74,12 @@ void Registry::Initialise(std::uint32_t seed) {
     using T = decltype(zero);
     for (const Parameter& parameter : parameters_) {
       const std::uint64_t hash = XXH64(parameter.name.data(), parameter.name.size(), 0);
-      T* values = static_cast<T*>(values_.get()) + parameter.offset - parameter.begin;
+      T* values = static_cast<T*>(values_.get()) + parameter.offset;
 #pragma omp parallel for schedule(static)
       for (std::int64_t i = parameter.begin; i < parameter.end; ++i) {
         // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
-        values[i] = static_cast<float>(InitialValue(parameter.initialiser, seed, hash, i));
+        values[i - parameter.begin] =
+            static_cast<float>(InitialValue(parameter.initialiser, seed, hash, i));
       }
     }
   });
@@ -72,16 +89,21 @@ Matrix Registry::View(void* storage, ParameterId id, int count) const {
   const Parameter& first = parameters_.at(static_cast<std::size_t>(id));
   const bool vector = first.shape.size() < 2;
   const std::int64_t columns =
-      vector ? first.end - first.begin : ElementCount(first.shape) / first.shape[0];
-  std::int64_t elements = 0;
+      vector ? 1 : ElementCount({first.shape.begin() + 1, first.shape.end()});
+  std::int64_t elements = 0, offset = first.offset;
   for (int i = 0; i < count; ++i) {
     const Parameter& part = parameters_.at(static_cast<std::size_t>(id + i));
-    elements += part.end - part.begin;
     if (i > 0 && !part.adjacent) throw RunError("registry: " + part.name + " is not adjacent");
+    if (part.begin % columns != 0 || part.end % columns != 0) {
+      throw RunError("registry: " + part.name + " is not held in whole rows");
+    }
+    if (elements == 0) offset = part.offset;
+    elements += part.LocalSize();
   }
-  const Matrix whole{storage, dtype_, vector ? 1 : elements / columns, vector ? elements : columns,
-                     vector ? elements : columns};
-  return {whole.Offset(first.offset), dtype_, whole.rows, whole.columns, whole.stride};
+  Matrix view{nullptr, dtype_, elements / columns, columns, columns};
+  if (vector) view = {nullptr, dtype_, elements > 0 ? 1 : 0, elements, elements};
+  if (storage != nullptr && elements > 0) view.data = ElementAt(storage, dtype_, offset);
+  return view;
 }
 
 void Registry::ZeroGradients() {
@@ -93,9 +115,10 @@ std::vector<StateBlock> Registry::Blocks(void* storage, Dtype dtype, const std::
   std::vector<StateBlock> blocks;
   blocks.reserve(parameters_.size());
   for (const Parameter& parameter : parameters_) {
-    void* data = ElementAt(storage, dtype, parameter.offset);
+    void* data = parameter.Held() ? ElementAt(storage, dtype, parameter.offset) : nullptr;
     blocks.push_back({prefix + parameter.name, parameter.shape, dtype, parameter.begin,
-                      parameter.end, data, replica, replicas});
+                      parameter.end, data, replica * parameter.copies + parameter.copy,
+                      replicas * parameter.copies});
   }
   return blocks;
 }

@@ -4,24 +4,32 @@
 #define TRIREME_DEVICE_ARENA_HPP_
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 namespace trireme::device {
 
 // Zeroed memory on 128-byte boundaries, freed with its owner. Throws RunError when there is none.
 struct Free {
-  void operator()(void* data) const { std::free(data); }
+  std::int64_t bytes = 0;  // what the counters below lose
+  void operator()(void* data) const;
 };
 using Buffer = std::unique_ptr<void, Free>;
 Buffer AllocateZeroed(std::int64_t bytes);
 
+// The allocator's own counters: bytes of all Buffers that live in this process, and their highest
+// sum since ResetPeakAllocatedBytes. Rounded up to 128 a buffer, as allocated.
+std::int64_t AllocatedBytes();
+std::int64_t PeakAllocatedBytes();
+void ResetPeakAllocatedBytes();
+
 class Arena {
  public:
   explicit Arena(std::int64_t bytes);  // one allocation, now
+  // In somebody else's memory, 128-byte aligned, which must outlive the arena.
+  Arena(void* memory, std::int64_t bytes);
   static Arena Measuring() { return Arena(); }
 
-  bool IsMeasuring() const { return !memory_; }
+  bool IsMeasuring() const { return base_ == nullptr; }
   // `bytes` rounded up to 128, uninitialised; nullptr from a measuring arena. A full arena is a
   // programming error: RunError.
   void* Allocate(std::int64_t bytes);
@@ -33,7 +41,8 @@ class Arena {
 
  private:
   Arena() = default;
-  Buffer memory_;
+  Buffer memory_;  // none where the memory is somebody else's
+  void* base_ = nullptr;
   std::int64_t capacity_ = 0;
   std::int64_t used_ = 0;
   std::int64_t peak_ = 0;

@@ -31,7 +31,8 @@ void ActivationForward(const device::Stream& stream, ActivationKind kind, const 
                        const tensor::Matrix& out);
 
 // dpre (overwritten, same shape as pre) from dout: [rows, ffn]. `pre` as the forward pass left it,
-// for kRelu the forward's `out`. kRelu and kGelu allow dpre = dout.
+// for kRelu the forward's `out`. All kinds allow dpre = pre (the same memory and stride), kRelu and
+// kGelu dpre = dout.
 void ActivationBackward(const device::Stream& stream, ActivationKind kind,
                         const tensor::Matrix& pre, const Dropout& dropout,
                         const tensor::Matrix& dout, const tensor::Matrix& dpre);

@@ -1,4 +1,4 @@
-// Token embedding with positions and dropout.
+// Token embedding on a slice of the vocabulary, then positions and dropout on a shard of the rows.
 #ifndef TRIREME_KERNELS_EMBEDDING_HPP_
 #define TRIREME_KERNELS_EMBEDDING_HPP_
 
@@ -8,17 +8,26 @@
 
 namespace trireme::kernels {
 
-// out[r] = dropout(scale * weight[tokens[r]] + positions[r % length]); overwrites out: [rows, dim].
-// weight: [vocabulary, dim]; positions: [>= length, dim] or Empty(); length is dropout.length.
-void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens,
-                      const tensor::Matrix& weight, const tensor::Matrix& positions, double scale,
-                      const Dropout& dropout, const tensor::Matrix& out);
+// out[r] = scale * weight[tokens[r] - first], or 0 for a token outside [first, first +
+// weight.rows): a slice of the vocabulary. Overwrites out: [rows, dim]; weight: [slice of the
+// vocabulary, dim].
+void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                      const tensor::Matrix& weight, double scale, const tensor::Matrix& out);
 
-// Gradient of the above. dout: [rows, dim] is masked in place; dweight[token] += scale * dout,
-// in the order of the rows whatever the number of threads; dpositions (or Empty()) likewise.
-void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, double scale,
-                       const Dropout& dropout, const tensor::Matrix& dout,
-                       const tensor::Matrix& dweight, const tensor::Matrix& dpositions);
+// dweight[token - first] += scale * dout for the tokens of the slice, in the order of the rows
+// whatever the number of threads. dout: [rows, dim].
+void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight);
+
+// x[r] = dropout(x[r] + positions[R % length]), R and length dropout's. positions: [>= length, dim]
+// or Empty(). x: [rows, dim], in place.
+void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
+                     const Dropout& dropout, const tensor::Matrix& x);
+
+// dpositions[R % length] += dout[r], in the order of the rows (Empty(): nothing). dout: already
+// masked.
+void PositionBackward(const device::Stream& stream, const Dropout& dropout,
+                      const tensor::Matrix& dout, const tensor::Matrix& dpositions);
 
 // The fixed table of Vaswani et al. 2017, section 3.5: [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1]
 // = cos.

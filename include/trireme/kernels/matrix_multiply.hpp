@@ -9,9 +9,9 @@ namespace trireme::kernels {
 
 enum class Form { kPlain, kTransposed };
 
-// c = form_a(a) form_b(b), or c += where `accumulate`. c: [M, N]; strides are free. All of one
-// dtype. The library runs with the threads that device::ConfigureThreads set, inside an OpenMP
-// parallel region on the calling thread alone.
+// c = form_a(a) form_b(b), or c += where `accumulate`. c: [M, N]; strides are free; any dimension
+// may be 0 (an empty sum is 0). All of one dtype. The library runs with the threads that
+// device::ConfigureThreads set, inside an OpenMP parallel region on the calling thread alone.
 void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate);
 

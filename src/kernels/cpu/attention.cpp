@@ -56,6 +56,7 @@ Matrix Panel(const AttentionShape& shape, const Matrix& scratch, int which, std:
 Dropout HeadDropout(const Dropout& dropout, const AttentionShape& shape, std::int64_t head) {
   Dropout site = dropout;
   site.site = static_cast<std::uint32_t>(shape.first_head + head);
+  site.first_feature = 0;  // features are key positions
   return site;
 }
 

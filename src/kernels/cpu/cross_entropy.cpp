@@ -1,4 +1,5 @@
-// cross_entropy: overwrites losses, and with `gradient` the logits.
+// cross_entropy: overwrites losses, and with `gradient` the logits. On slices: SoftmaxStatistics
+// overwrites statistics and logits, CrossEntropySlice losses, and with `gradient` the logits.
 #include "trireme/kernels/cross_entropy.hpp"
 
 #include <algorithm>
@@ -9,6 +10,15 @@
 namespace trireme::kernels {
 
 namespace {
+
+// From exp(logit - largest) of [first, first + n) to p - (1 - e) onehot - e / V; `factor` makes p.
+template <typename T>
+void RowGradient(T* logits, std::int64_t n, std::int64_t at, double factor, double smoothing,
+                 std::int64_t vocabulary) {
+  const double uniform = smoothing / static_cast<double>(vocabulary);
+  rows::Affine(logits, static_cast<T>(factor), static_cast<T>(-uniform), logits, n);
+  if (at >= 0 && at < n) logits[at] -= static_cast<T>(1 - smoothing);
+}
 
 // Loss of one row; with `gradient`, logits become p - (1 - e) onehot - e / V.
 template <typename T>
@@ -22,12 +32,39 @@ double RowLoss(T* logits, std::int64_t n, std::int32_t target, double smoothing,
   const T top = rows::Max(logits, n);
   const double sum = rows::ExpSum(logits, n, T(1), top);
   const double log_sum = static_cast<double>(top) + std::log(sum);
-  if (gradient) {
-    const double uniform = smoothing / static_cast<double>(n);
-    rows::Affine(logits, static_cast<T>(1 / sum), static_cast<T>(-uniform), logits, n);
-    logits[target] -= static_cast<T>(1 - smoothing);
-  }
+  if (gradient) RowGradient(logits, n, target, 1 / sum, smoothing, n);
   return log_sum - (1 - smoothing) * static_cast<double>(picked) - smoothing * mean;
+}
+
+// What the parts of a row know about it.
+struct Statistics {
+  double top = 0, sum = 0, picked = 0, total = 0;
+};
+constexpr std::int64_t kStatistics = 4;
+
+template <typename T>
+Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
+  Statistics s;
+  if (at >= 0 && at < n) s.picked = static_cast<double>(logits[at]);
+  s.total = rows::Sum(logits, n);
+  const T top = rows::Max(logits, n);
+  s.top = static_cast<double>(top);
+  s.sum = rows::ExpSum(logits, n, T(1), top);
+  return s;
+}
+
+// Of the whole row, from those of its parts. What is not a number passes the maximum, but not the
+// sums.
+Statistics Combine(const double* statistics, std::int64_t rows, std::int64_t row, int parts) {
+  const auto part = [&](int p) { return statistics + (p * rows + row) * kStatistics; };
+  Statistics whole{part(0)[0], 0, 0, 0};
+  for (int p = 1; p < parts; ++p) whole.top = std::max(whole.top, part(p)[0]);
+  for (int p = 0; p < parts; ++p) {
+    whole.sum += part(p)[1] * std::exp(part(p)[0] - whole.top);
+    whole.picked += part(p)[2];
+    whole.total += part(p)[3];
+  }
+  return whole;
 }
 
 }  // namespace
@@ -40,6 +77,51 @@ void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
     for (std::int64_t row = 0; row < logits.rows; ++row) {
       losses[row] = RowLoss(logits.As<T>() + row * logits.stride, logits.columns, targets[row],
                             smoothing, gradient);
+    }
+  });
+}
+
+void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+                       const std::int32_t* targets, std::int32_t first, double* statistics) {
+  DispatchDtype(logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      Statistics s;  // of a masked row: finite, not used
+      if (targets[row] >= 0) {
+        s = RowStatistics(logits.As<T>() + row * logits.stride, logits.columns,
+                          targets[row] - first);
+      }
+      double* out = statistics + row * kStatistics;
+      out[0] = s.top;
+      out[1] = s.sum;
+      out[2] = s.picked;
+      out[3] = s.total;
+    }
+  });
+}
+
+void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
+                       const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
+                       double smoothing, bool gradient, const double* statistics, int parts,
+                       int part, double* losses) {
+  DispatchDtype(logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < logits.rows; ++row) {
+      T* slice = logits.As<T>() + row * logits.stride;
+      if (targets[row] < 0) {
+        losses[row] = 0;
+        if (gradient) std::fill_n(slice, logits.columns, T(0));
+        continue;
+      }
+      const Statistics s = Combine(statistics, logits.rows, row, parts);
+      const double mean = s.total / static_cast<double>(vocabulary);
+      losses[row] = s.top + std::log(s.sum) - (1 - smoothing) * s.picked - smoothing * mean;
+      if (!gradient) continue;
+      const double top = statistics[(part * logits.rows + row) * kStatistics];
+      RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,
+                  smoothing, vocabulary);
     }
   });
 }

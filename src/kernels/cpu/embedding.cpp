@@ -1,5 +1,5 @@
-// embedding: forward overwrites out; backward masks dout in place and accumulates into dweight and
-// dpositions. Rows are added in order, each table row by one thread: no float atomics.
+// embedding: EmbeddingForward overwrites out, PositionForward changes x; backward accumulates into
+// dweight and dpositions. Rows are added in order, each table row by one thread: no float atomics.
 #include "trireme/kernels/embedding.hpp"
 
 #include <omp.h>
@@ -11,53 +11,77 @@
 
 namespace trireme::kernels {
 
-void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens,
-                      const tensor::Matrix& weight, const tensor::Matrix& positions, double scale,
-                      const Dropout& dropout, const tensor::Matrix& out) {
+void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                      const tensor::Matrix& weight, double scale, const tensor::Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
-#pragma omp parallel num_threads(stream.threads)
-    {
-      RowMask mask(dropout, out.columns);
-#pragma omp for schedule(static)
-      for (std::int64_t row = 0; row < out.rows; ++row) {
-        T* to = out.As<T>() + row * out.stride;
-        rows::Affine(weight.As<T>() + tokens[row] * weight.stride, T(scale), T(0), to, out.columns);
-        if (!positions.Empty()) {
-          rows::Axpy(T(1), positions.As<T>() + row % dropout.length * positions.stride, to,
-                     out.columns);
-        }
-        if (mask.Active()) mask.Apply(row, to, to, out.columns);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t row = 0; row < out.rows; ++row) {
+      T* to = out.As<T>() + row * out.stride;
+      const std::int64_t at = std::int64_t{tokens[row]} - first;
+      if (at >= 0 && at < weight.rows) {
+        rows::Affine(weight.As<T>() + at * weight.stride, T(scale), T(0), to, out.columns);
+      } else {
+        std::fill_n(to, out.columns, T(0));
       }
     }
   });
 }
 
-void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, double scale,
-                       const Dropout& dropout, const tensor::Matrix& dout,
-                       const tensor::Matrix& dweight, const tensor::Matrix& dpositions) {
-  if (dropout.Active()) DropoutForward(stream, dout, dropout, dout);
+void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel num_threads(stream.threads)
     {
-      // Token t belongs to thread t % threads: each thread walks all rows and adds its own.
+      // Table row t belongs to thread t % threads: each thread walks all rows and adds its own.
       const int thread = omp_get_thread_num();
       const int threads = omp_get_num_threads();
       for (std::int64_t row = 0; row < dout.rows; ++row) {
-        if (tokens[row] % threads != thread) continue;
+        const std::int64_t at = std::int64_t{tokens[row]} - first;
+        if (at < 0 || at >= dweight.rows || at % threads != thread) continue;
         rows::Axpy(T(scale), dout.As<T>() + row * dout.stride,
-                   dweight.As<T>() + tokens[row] * dweight.stride, dout.columns);
+                   dweight.As<T>() + at * dweight.stride, dout.columns);
       }
-      if (!dpositions.Empty()) {
-        const std::int64_t length = std::min(dropout.length, dout.rows);
+    }
+  });
+}
+
+void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
+                     const Dropout& dropout, const tensor::Matrix& x) {
+  if (positions.Empty() && !dropout.Active()) return;
+  DispatchDtype(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel num_threads(stream.threads)
+    {
+      RowMask mask(dropout, x.columns);
 #pragma omp for schedule(static)
-        for (std::int64_t position = 0; position < length; ++position) {
-          for (std::int64_t row = position; row < dout.rows; row += dropout.length) {
-            rows::Axpy(T(1), dout.As<T>() + row * dout.stride,
-                       dpositions.As<T>() + position * dpositions.stride, dout.columns);
-          }
+      for (std::int64_t row = 0; row < x.rows; ++row) {
+        T* to = x.As<T>() + row * x.stride;
+        if (!positions.Empty()) {
+          const std::int64_t position = (dropout.first_row + row) % dropout.length;
+          rows::Axpy(T(1), positions.As<T>() + position * positions.stride, to, x.columns);
         }
+        if (mask.Active()) mask.Apply(row, to, to, x.columns);
+      }
+    }
+  });
+}
+
+void PositionBackward(const device::Stream& stream, const Dropout& dropout,
+                      const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
+  if (dpositions.Empty()) return;
+  DispatchDtype(dout.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    // The first rows of the shard have all its positions; one thread adds up all rows of a
+    // position.
+    const std::int64_t distinct = std::min(dropout.length, dout.rows);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t begin = 0; begin < distinct; ++begin) {
+      const std::int64_t position = (dropout.first_row + begin) % dropout.length;
+      for (std::int64_t row = begin; row < dout.rows; row += dropout.length) {
+        rows::Axpy(T(1), dout.As<T>() + row * dout.stride,
+                   dpositions.As<T>() + position * dpositions.stride, dout.columns);
       }
     }
   });

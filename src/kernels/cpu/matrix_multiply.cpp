@@ -8,6 +8,7 @@
 #include <Eigen/Core>
 #include <string>
 
+#include "no_product.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::kernels {
@@ -50,9 +51,9 @@ void MultiplyDouble(Form form_a, const tensor::Matrix& a, Form form_b, const ten
 void MatrixMultiply(const device::Stream& /*stream*/, Form form_a, const tensor::Matrix& a,
                     Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
                     bool accumulate) {
-  if (c.rows == 0 || c.columns == 0) return;
-  if (c.dtype == Dtype::kFloat64) return MultiplyDouble(form_a, a, form_b, b, c, accumulate);
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
+  if (NoProduct(inner, c, accumulate)) return;
+  if (c.dtype == Dtype::kFloat64) return MultiplyDouble(form_a, a, form_b, b, c, accumulate);
   const dnnl_status_t status =
       dnnl_sgemm(form_a == Form::kPlain ? 'N' : 'T', form_b == Form::kPlain ? 'N' : 'T', c.rows,
                  c.columns, inner, 1.0f, a.As<float>(), a.stride, b.As<float>(), b.stride,

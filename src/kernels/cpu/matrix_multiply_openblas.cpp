@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "no_product.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 
 namespace trireme::kernels {
@@ -11,8 +12,8 @@ namespace trireme::kernels {
 void MatrixMultiply(const device::Stream& /*stream*/, Form form_a, const tensor::Matrix& a,
                     Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
                     bool accumulate) {
-  if (c.rows == 0 || c.columns == 0) return;
   const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
+  if (NoProduct(inner, c, accumulate)) return;
   const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto rows = static_cast<blasint>(c.rows), columns = static_cast<blasint>(c.columns);

@@ -16,23 +16,28 @@ class RowMask {
   RowMask(const Dropout& dropout, std::int64_t features)
       : dropout_(dropout),
         key_(MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site)),
-        lanes_(dropout.Active() ? static_cast<std::size_t>(features + 8) : 0) {}
+        lanes_(dropout.Active() ? static_cast<std::size_t>(features + 2 * kLanes) : 0) {}
 
-  // y = mask of row `row` (sequence row / length, position row % length) applied to x; y may be x.
+  // y = mask of the matrix's row `row` applied to x; y may be x.
   template <typename T>
   void Apply(std::int64_t row, const T* x, T* y, std::int64_t n) {
-    Apply(dropout_.ordinals[row / dropout_.length], row % dropout_.length, x, y, n);
+    const std::int64_t global = dropout_.first_row + row;
+    Apply(dropout_.ordinals[global / dropout_.length], global % dropout_.length, x, y, n);
   }
   template <typename T>
   void Apply(std::uint64_t ordinal, std::int64_t position, const T* x, T* y, std::int64_t n) {
-    rows::PhiloxLanes(key_, static_cast<std::uint32_t>(position),
-                      static_cast<std::uint32_t>(ordinal),
-                      static_cast<std::uint32_t>(ordinal >> 32), n, lanes_.data());
-    rows::Mask(x, lanes_.data(), dropout_.Threshold(), static_cast<T>(dropout_.Scale()), y, n);
+    // A slice may begin within a counter's lanes: from the counter's first one on.
+    const std::int64_t skipped = dropout_.first_feature % kLanes;
+    rows::PhiloxLanes(key_, static_cast<std::uint32_t>(dropout_.first_feature / kLanes),
+                      static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(ordinal),
+                      static_cast<std::uint32_t>(ordinal >> 32), skipped + n, lanes_.data());
+    rows::Mask(x, lanes_.data() + skipped, dropout_.Threshold(), static_cast<T>(dropout_.Scale()),
+               y, n);
   }
   bool Active() const { return dropout_.Active(); }
 
  private:
+  static constexpr std::int64_t kLanes = 8;  // features a Philox counter
   Dropout dropout_;
   PhiloxKey key_;
   std::vector<std::uint16_t> lanes_;

@@ -50,10 +50,10 @@ void SwigluGradient(const float* gate, const float* up, const float* dout, float
 void SwigluGradient(const double* gate, const double* up, const double* dout, double* dgate,
                     double* dup, std::int64_t n);
 
-// Fills lanes[0, 8 ceil(n / 8)) for features 0 .. n-1 with the 16-bit lanes of Philox counters
-// {f / 8, c1, c2, c3}. `lanes` needs room for n rounded up to 8.
-void PhiloxLanes(PhiloxKey key, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3,
-                 std::int64_t n, std::uint16_t* lanes);
+// Fills lanes[0, 8 ceil(n / 8)) with the 16-bit lanes of Philox counters {c0 + i / 8, c1, c2, c3}:
+// those of features 8 c0 .. 8 c0 + n - 1. `lanes` needs room for n rounded up to 8.
+void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                 std::uint32_t c3, std::int64_t n, std::uint16_t* lanes);
 // y = lanes >= threshold ? scale * x : 0; y may be x.
 void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold, float scale,
           float* y, std::int64_t n);

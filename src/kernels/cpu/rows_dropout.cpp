@@ -19,15 +19,15 @@ template <typename T>
 
 }  // namespace
 
-TRIREME_CLONES void PhiloxLanes(PhiloxKey key, std::uint32_t c1, std::uint32_t c2, std::uint32_t c3,
-                                std::int64_t n, std::uint16_t* lanes) {
+TRIREME_CLONES void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
+                                std::uint32_t c3, std::int64_t n, std::uint16_t* lanes) {
   const std::int64_t counters = (n + 7) / 8;
   for (std::int64_t first = 0; first < counters; first += kWide) {
     std::uint32_t words[4][kWide];
 #pragma omp simd
     for (int j = 0; j < kWide; ++j) {
       // Rounds as in base/philox.hpp, here so that the loop over counters vectorises.
-      std::uint32_t a = static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(j);
+      std::uint32_t a = c0 + static_cast<std::uint32_t>(first) + static_cast<std::uint32_t>(j);
       std::uint32_t b = c1, c = c2, d = c3, k0 = key[0], k1 = key[1];
 #pragma GCC unroll 10
       for (int round = 0; round < 10; ++round) {

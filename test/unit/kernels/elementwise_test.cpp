@@ -166,10 +166,15 @@ TEST_P(ElementwiseTest, ActivationBackward) {
                                  std::to_string(size.columns);
         ExpectClose(dpre.Values(), ActivationGradient(kind, x, Masked(dropout, dout)),
                     Tolerance(kFp32, kFp64), what, 1);
-        if (kind == ActivationKind::kSwiglu) continue;
-        kernels::ActivationBackward(Stream(), kind, saved.View(), dropout, gradient.View(),
-                                    gradient.View());
-        EXPECT_TRUE(gradient.SameBits(dpre)) << what << ": in place";
+        if (kind != ActivationKind::kSwiglu) {
+          kernels::ActivationBackward(Stream(), kind, saved.View(), dropout, gradient.View(),
+                                      gradient.View());
+          EXPECT_TRUE(gradient.SameBits(dpre)) << what << ": dpre = dout";
+        }
+        const Operand again(GetParam(), dout);
+        kernels::ActivationBackward(Stream(), kind, saved.View(), dropout, again.View(),
+                                    saved.View());
+        EXPECT_TRUE(saved.SameBits(dpre)) << what << ": dpre = pre";
       }
     }
   }

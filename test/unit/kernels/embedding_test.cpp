@@ -43,6 +43,7 @@ class EmbeddingTest : public KernelTest {
   }
 };
 
+// The whole table and all rows: both kernels together are the layer of the paper.
 TEST_P(EmbeddingTest, Forward) {
   ForEachCase([&](const Case& c, bool positions, const kernels::Dropout& dropout) {
     const std::vector<std::int32_t> tokens = Tokens(c);
@@ -56,8 +57,8 @@ TEST_P(EmbeddingTest, Forward) {
     }
     const Operand w(GetParam(), weight), p(GetParam(), table);
     const Operand out(GetParam(), Poison(c.rows, c.dim));
-    kernels::EmbeddingForward(Stream(), tokens.data(), w.View(), positions ? p.View() : None(),
-                              1.75, dropout, out.View());
+    kernels::EmbeddingForward(Stream(), tokens.data(), 0, w.View(), 1.75, out.View());
+    kernels::PositionForward(Stream(), positions ? p.View() : None(), dropout, out.View());
     ExpectClose(out.Values(), Dropout(SiteOf(dropout), kOrdinals, c.length, sum),
                 Tolerance(kFp32, kFp64), "embedding");
   });
@@ -68,18 +69,17 @@ TEST_P(EmbeddingTest, Backward) {
     const std::vector<std::int32_t> tokens = Tokens(c);
     const Array dout = Random(c.rows, c.dim, 1);
     const Array start = Random(c.vocabulary, c.dim, 2), table = Random(c.length + 2, c.dim, 3);
-    const Array masked = Dropout(SiteOf(dropout), kOrdinals, c.length, dout);
     Array dweight = start, dpositions = table;
     for (std::int64_t r = 0; r < c.rows; ++r) {
       for (std::int64_t j = 0; j < c.dim; ++j) {
-        dweight(tokens[static_cast<std::size_t>(r)], j) += 1.75 * masked(r, j);
-        if (positions) dpositions(r % c.length, j) += masked(r, j);
+        dweight(tokens[static_cast<std::size_t>(r)], j) += 1.75 * dout(r, j);
+        if (positions) dpositions(r % c.length, j) += dout(r, j);
       }
     }
     const Operand gradient(GetParam(), dout), w(GetParam(), start), p(GetParam(), table);
-    kernels::EmbeddingBackward(Stream(), tokens.data(), 1.75, dropout, gradient.View(), w.View(),
-                               positions ? p.View() : None());
-    ExpectClose(gradient.Values(), masked, Tolerance(kFp32, kFp64), "dout, masked in place");
+    kernels::EmbeddingBackward(Stream(), tokens.data(), 0, 1.75, gradient.View(), w.View());
+    kernels::PositionBackward(Stream(), dropout, gradient.View(), positions ? p.View() : None());
+    EXPECT_EQ(gradient.Values().values, dout.values) << "dout is only read";
     ExpectClose(w.Values(), dweight, Tolerance(kFp32, kFp64), "dweight");
     ExpectClose(p.Values(), dpositions, Tolerance(kFp32, kFp64), "dpositions");
   });
@@ -112,8 +112,8 @@ TEST(EmbeddingThreads, GradientHasTheSameBitsForAnyNumberOfThreads) {
     const Setting setting{Dtype::kFloat32, threads, 0};
     const Operand dout(setting, Random(c.rows, c.dim, 1)), dweight(setting, Array(5, c.dim));
     const Operand dpositions(setting, Array(c.length, c.dim));
-    kernels::EmbeddingBackward(setting.Stream(), tokens.data(), 1, none, dout.View(),
-                               dweight.View(), dpositions.View());
+    kernels::EmbeddingBackward(setting.Stream(), tokens.data(), 0, 1, dout.View(), dweight.View());
+    kernels::PositionBackward(setting.Stream(), none, dout.View(), dpositions.View());
     return std::pair(dweight.Values().values, dpositions.Values().values);
   };
   for (const int threads : {2, 3, 5}) EXPECT_EQ(run(1), run(threads)) << threads << " threads";

@@ -46,6 +46,22 @@ Array Poison(std::int64_t rows, std::int64_t columns) {
   return array;
 }
 
+Array SliceOf(const Array& whole, const Part& rows, const Part& columns) {
+  Array slice(rows.Size(), columns.Size());
+  for (std::int64_t i = 0; i < slice.rows; ++i) {
+    for (std::int64_t j = 0; j < slice.columns; ++j) {
+      slice(i, j) = whole(rows.begin + i, columns.begin + j);
+    }
+  }
+  return slice;
+}
+
+void PlaceSlice(const Array& slice, std::int64_t row, std::int64_t column, Array& whole) {
+  for (std::int64_t i = 0; i < slice.rows; ++i) {
+    for (std::int64_t j = 0; j < slice.columns; ++j) whole(row + i, column + j) = slice(i, j);
+  }
+}
+
 Operand::Operand(const Setting& setting, const Array& values) {
   const std::int64_t stride = values.columns + setting.padding;
   const std::int64_t elements = values.rows * stride + 2 * kMargin;

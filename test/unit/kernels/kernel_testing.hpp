@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "reference_layers.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
 #include "trireme/tensor/matrix.hpp"
@@ -42,6 +43,11 @@ class KernelTest : public testing::TestWithParam<Setting> {
 Array Random(std::int64_t rows, std::int64_t columns, std::uint32_t seed, double scale = 1);
 // To be overwritten: a kernel that reads it gives NaN.
 Array Poison(std::int64_t rows, std::int64_t columns);
+
+// Rows [rows.begin, rows.end) and columns [columns.begin, columns.end) of `whole`.
+Array SliceOf(const Array& whole, const Part& rows, const Part& columns);
+// Puts a slice back where it was cut out.
+void PlaceSlice(const Array& slice, std::int64_t row, std::int64_t column, Array& whole);
 
 // A matrix in the memory layout of a setting. The padding and the memory around hold a mark that no
 // kernel may touch.

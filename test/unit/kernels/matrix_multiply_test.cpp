@@ -49,6 +49,17 @@ TEST_P(MatrixMultiplyTest, OddSizes) {
   }
 }
 
+// A rank's slice may be empty: an empty sum is zero, and nothing else is touched.
+TEST_P(MatrixMultiplyTest, NothingToMultiply) {
+  for (const std::int64_t m : {0, 5}) {
+    for (const std::int64_t n : {0, 7}) {
+      for (const std::int64_t k : {0, 3}) {
+        if (m * n * k == 0) Check(m, n, k);
+      }
+    }
+  }
+}
+
 TEST_P(MatrixMultiplyTest, TheVocabularyOnEachSide) {
   constexpr std::int64_t kVocabulary = 33278;
   Check(5, kVocabulary, 9);
