@@ -1,0 +1,89 @@
+// Pipeline schedules as pure functions: which stage computes what, in which order. No MPI.
+#ifndef TRIREME_PARALLEL_PIPELINE_SCHEDULE_HPP_
+#define TRIREME_PARALLEL_PIPELINE_SCHEDULE_HPP_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/partition.hpp"
+#include "trireme/input/deck.hpp"
+
+namespace trireme::parallel {
+
+// kGpipe: Huang et al. 2019. kOneForwardOneBackward: PipeDream-flush (Narayanan et al. 2021, figure
+// 4 top). kInterleaved: the same paper, figure 4 bottom. kZeroBubble: ZB-H1 (Qi et al. 2023).
+enum class ScheduleKind { kGpipe, kOneForwardOneBackward, kInterleaved, kZeroBubble };
+const char* NameOf(ScheduleKind kind);  // as in the deck
+
+// kForward, then kBackward (input and weight gradients in one), or kBackwardInput and some time
+// later kBackwardWeight. kEvaluate: a forward pass that saves nothing.
+enum class TaskKind { kForward, kBackward, kBackwardInput, kBackwardWeight, kEvaluate };
+
+struct Task {
+  TaskKind kind = TaskKind::kForward;
+  int micro_batch = 0;
+  int chunk = 0;  // which of the stage's parts of the model: virtual stage chunk * stages + stage
+  bool operator==(const Task&) const = default;
+};
+
+struct PipelineShape {
+  ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
+  int stages = 1;         // P
+  int chunks = 1;         // v, parts of the model a stage holds; 1 unless interleaved
+  int micro_batches = 1;  // M; interleaved: a multiple of P
+  int VirtualStages() const { return stages * chunks; }
+};
+
+// [pipeline]: schedule, chunks.
+void DeclarePipeline(input::Schema& schema);
+// schedule and chunks of the deck. InputError where they do not go together (chunks without
+// interleaved, interleaved without chunks, chunks without stages).
+PipelineShape ReadPipeline(const input::Deck& deck, int stages);
+
+// The tasks of one stage, in order. Each micro-batch's forward and backward pass once a chunk; of
+// any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...
+std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
+// Forward passes alone; any number of micro-batches, also with several chunks.
+std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage);
+
+// Most micro-batches (times chunks) whose forward pass has begun on `stage` and whose last backward
+// task has not ended, as published: gpipe M v; 1f1b min(P - stage, M); interleaved min((P - stage -
+// 1) 2 + (v - 1) P + 1, M v); zero_bubble min(P, M).
+int MostInFlight(const PipelineShape& shape, int stage);
+
+// Seconds of the tasks of one virtual stage.
+struct StageCost {
+  double forward = 1, backward_input = 1, backward_weight = 1;
+};
+
+struct TimedTask {
+  Task task;
+  double begin = 0, end = 0;  // s
+};
+
+struct Simulation {
+  double makespan = 0;                        // from the first task's start to the last one's end
+  std::vector<double> busy;                   // [stages]
+  std::vector<double> idle;                   // [stages]: makespan - busy, the bubble
+  std::vector<std::vector<TimedTask>> tasks;  // [stages], in order
+};
+// Runs all stages' schedules with free, instant transfers. costs: [virtual stages].
+Simulation Simulate(const PipelineShape& shape, const std::vector<StageCost>& costs);
+// The same for any lists of tasks, one a stage. RunError naming the task that would wait for ever.
+Simulation Simulate(const PipelineShape& shape, const std::vector<std::vector<Task>>& schedules,
+                    const std::vector<StageCost>& costs);
+
+// The schedule's time for one step as published, from per-stage costs (doc/parallelism.md has the
+// formulas and where they are exact).
+double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
+
+// Blocks [begin, end) of each virtual stage so that the dearest stage is as cheap as can be.
+// block, embedding and head cost: any unit. Every virtual stage but the last has at least one
+// block; the last has the head. layers + 1 >= virtual stages.
+std::vector<Part> BalanceStages(std::int64_t layers, int virtual_stages, double block_cost,
+                                double embedding_cost, double head_cost);
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_PIPELINE_SCHEDULE_HPP_

@@ -1,0 +1,88 @@
+// The published times of the schedules, from the costs of unequal stages.
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+#include "trireme/parallel/pipeline_schedule.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+// Of all chunks of a stage.
+std::vector<StageCost> SumChunks(const PipelineShape& shape, const std::vector<StageCost>& costs) {
+  std::vector<StageCost> sums(static_cast<std::size_t>(shape.stages), {0, 0, 0});
+  for (std::size_t i = 0; i < costs.size(); ++i) {
+    StageCost& sum = sums[i % sums.size()];
+    sum.forward += costs[i].forward;
+    sum.backward_input += costs[i].backward_input;
+    sum.backward_weight += costs[i].backward_weight;
+  }
+  return sums;
+}
+
+struct SumAndLargest {
+  double sum = 0, largest = 0;
+  void Add(double value) {
+    sum += value;
+    largest = std::max(largest, value);
+  }
+  // A row of stages that hand on `count` items one by one.
+  double Time(int count) const { return sum + (count - 1) * largest; }
+};
+
+// Bounds the time of stage `at` from below: its work, what it must wait before its first task, for
+// the first and the last micro-batch to come back, and what the stages before it must still do.
+double ZeroBubbleBound(const PipelineShape& shape, const std::vector<StageCost>& costs,
+                       std::size_t at) {
+  const int count = shape.micro_batches, stage = static_cast<int>(at);
+  const StageCost& own = costs[at];
+  double before = 0, below = 0, above = costs[0].backward_weight;
+  for (std::size_t s = 0; s < at; ++s) {
+    before += costs[s].forward;
+    above += costs[s].backward_input;
+  }
+  for (std::size_t s = at + 1; s < costs.size(); ++s) {
+    below += costs[s].forward + costs[s].backward_input;
+  }
+  const int warm_up = std::min(shape.stages - stage, count);
+  int weights = 0;  // weight gradients between the last forward pass and the last input gradient
+  for (int m = count - warm_up; m < count - 1; ++m) weights += m >= stage ? 1 : 0;
+  const double first = std::max(0.0, below - (warm_up - 1) * own.forward);
+  const double last =
+      std::max(0.0, below - (warm_up - 1) * own.backward_input - weights * own.backward_weight);
+  const double wait = warm_up < count ? first + last : std::max(first, last);
+  const double work = own.forward + own.backward_input + own.backward_weight;
+  const double after = std::max(0.0, above - std::min(stage + 1, count) * own.backward_weight);
+  return before + count * work + wait + after;
+}
+
+}  // namespace
+
+double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs) {
+  const std::vector<StageCost> stages = SumChunks(shape, costs);
+  SumAndLargest forward, backward, both;
+  for (const StageCost& cost : stages) {
+    forward.Add(cost.forward);
+    backward.Add(cost.backward_input + cost.backward_weight);
+    both.Add(cost.forward + cost.backward_input + cost.backward_weight);
+  }
+  const int count = shape.micro_batches;
+  switch (shape.kind) {
+    case ScheduleKind::kGpipe:
+      return forward.Time(count) + backward.Time(count);
+    case ScheduleKind::kOneForwardOneBackward:
+      return both.Time(count);
+    case ScheduleKind::kInterleaved:
+      return count * both.largest + (both.sum - both.largest) / shape.chunks;
+    case ScheduleKind::kZeroBubble: {
+      double longest = 0;
+      for (std::size_t s = 0; s < stages.size(); ++s) {
+        longest = std::max(longest, ZeroBubbleBound(shape, stages, s));
+      }
+      return longest;
+    }
+  }
+  throw RunError("unknown pipeline schedule");
+}
+
+}  // namespace trireme::parallel
