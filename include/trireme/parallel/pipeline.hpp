@@ -1,0 +1,79 @@
+// Runs a stage's program: transfers through MPI, computation through an interface.
+#ifndef TRIREME_PARALLEL_PIPELINE_HPP_
+#define TRIREME_PARALLEL_PIPELINE_HPP_
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "trireme/comm/collectives.hpp"
+#include "trireme/device/arena.hpp"
+#include "trireme/parallel/pipeline_program.hpp"
+#include "trireme/tensor/matrix.hpp"
+
+namespace trireme::parallel {
+
+// What a stage computes.
+class StageWork {
+ public:
+  virtual ~StageWork() = default;
+  // Rows of the residual stream that this rank holds of a micro-batch; may be 0.
+  virtual std::int64_t Rows(int micro_batch) const = 0;
+  // kForward, kEvaluate: `in` is the stream that enters (Empty() on the first virtual stage), `out`
+  // to be filled with the one that leaves (Empty() on the last). Backward tasks: `in` is the
+  // gradient of what left, `out` takes the gradient of what entered. kBackwardWeight: both Empty().
+  // [rows, columns]. `in` of kForward keeps its contents until the micro-batch's weight gradient is
+  // done.
+  virtual void Run(const ProgramTask& task, const tensor::Matrix& in,
+                   const tensor::Matrix& out) = 0;
+};
+
+class Pipeline {
+ public:
+  // Allocates the buffers of the largest program (most_micro_batches a step; at least 1). rows,
+  // columns: of the largest micro-batch's stream on this rank. With one stage there are no buffers.
+  Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
+           std::int64_t rows, std::int64_t columns);
+
+  // shape.micro_batches with the micro-batches that a step of `count` really runs: a multiple of
+  // the stages where interleaved (the caller adds empty micro-batches).
+  int Padded(int count) const;
+
+  // Collective over the pipeline group: a step of Padded(...) micro-batches.
+  void Train(int micro_batches, StageWork& work);
+  void Evaluate(int micro_batches, StageWork& work);
+  // Gives outstanding transfers a chance to progress; cheap. For the work, between its kernels.
+  void Progress();
+
+  const Program& TrainingProgram(int micro_batches);  // made once, kept
+  const PipelineShape& Shape() const { return shape_; }
+  int Stage() const { return transfers_.Rank(); }
+  // Seconds of the last Train or Evaluate: waiting for what another stage had not finished, and for
+  // buffers still being sent.
+  double SecondsWaitedForInput() const { return waited_input_; }
+  double SecondsWaitedForOutput() const { return waited_output_; }
+  std::int64_t Bytes() const { return bytes_; }  // of the buffers
+
+ private:
+  struct Lane {  // the buffers of one flow in one direction
+    device::Buffer memory;
+    std::vector<comm::Request> requests;
+  };
+  void Run(const Program& program, StageWork& work);
+  void Execute(const Program& program, const Operation& operation, StageWork& work);
+  std::int64_t BufferBytes() const;  // of one buffer
+  tensor::Matrix BufferOf(const Lane& lane, int buffer, std::int64_t rows) const;
+
+  comm::Collectives transfers_;
+  PipelineShape shape_;  // micro_batches: the most
+  Dtype dtype_;
+  std::int64_t rows_, columns_;
+  Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
+  std::map<int, Program> training_, evaluation_;  // by micro-batches
+  double waited_input_ = 0, waited_output_ = 0;
+  std::int64_t bytes_ = 0;
+};
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_PIPELINE_HPP_

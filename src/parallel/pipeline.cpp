@@ -1,0 +1,153 @@
+// Executes a stage's program: starts and awaits its transfers, hands its tasks to the work.
+#include "trireme/parallel/pipeline.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+// The arena's boundary: buffers of one lane share no cache line.
+constexpr std::int64_t kAlignment = 128;
+
+const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int micro_batches,
+                    int stage, Program (*make)(const PipelineShape&, int)) {
+  const auto found = programs.find(micro_batches);
+  if (found != programs.end()) return found->second;
+  shape.micro_batches = micro_batches;
+  return programs.emplace(micro_batches, make(shape, stage)).first->second;
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
+                   std::int64_t rows, std::int64_t columns)
+    : transfers_(transfers), shape_(shape), dtype_(dtype), rows_(rows), columns_(columns) {
+  if (transfers.Size() != shape.stages || (shape.stages == 1 && shape.chunks > 1)) {
+    throw RunError(fmt::format("pipeline of {} stages with {} chunks on {} ranks: a bug in Trireme",
+                               shape.stages, shape.chunks, transfers.Size()));
+  }
+  shape_.micro_batches = Padded(std::max(shape.micro_batches, 1));
+  // An evaluation holds at most two messages a flow, as soon as every stage is busy.
+  const int busy = std::max(shape_.micro_batches, 2 * shape_.stages);
+  const Buffers& training = TrainingProgram(shape_.micro_batches).buffers;
+  const Buffers& evaluation =
+      Kept(evaluation_, shape_, busy, Stage(), MakeEvaluationProgram).buffers;
+  const auto allocate = [&](Lane& lane, int one, int other) {
+    const int count = std::max(one, other);
+    if (count == 0) return;
+    lane.memory = device::AllocateZeroed(count * BufferBytes());
+    lane.requests.resize(static_cast<std::size_t>(count));
+    bytes_ += count * BufferBytes();
+  };
+  allocate(activations_in_, training.activations_in, evaluation.activations_in);
+  allocate(activations_out_, training.activations_out, evaluation.activations_out);
+  allocate(gradients_in_, training.gradients_in, evaluation.gradients_in);
+  allocate(gradients_out_, training.gradients_out, evaluation.gradients_out);
+}
+
+int Pipeline::Padded(int count) const {
+  if (shape_.kind != ScheduleKind::kInterleaved) return count;
+  return (count + shape_.stages - 1) / shape_.stages * shape_.stages;
+}
+
+const Program& Pipeline::TrainingProgram(int micro_batches) {
+  return Kept(training_, shape_, micro_batches, Stage(), MakeProgram);
+}
+
+void Pipeline::Train(int micro_batches, StageWork& work) {
+  Run(TrainingProgram(micro_batches), work);
+}
+
+void Pipeline::Evaluate(int micro_batches, StageWork& work) {
+  Run(Kept(evaluation_, shape_, micro_batches, Stage(), MakeEvaluationProgram), work);
+}
+
+void Pipeline::Progress() {
+  for (Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
+    for (comm::Request& request : lane->requests) {
+      if (!request.Complete()) request.Test();
+    }
+  }
+}
+
+void Pipeline::Run(const Program& program, StageWork& work) {
+  const auto holds = [](const Lane& lane, int count) {
+    return static_cast<int>(lane.requests.size()) >= count;
+  };
+  const Buffers& need = program.buffers;
+  if (!holds(activations_in_, need.activations_in) ||
+      !holds(activations_out_, need.activations_out) || !holds(gradients_in_, need.gradients_in) ||
+      !holds(gradients_out_, need.gradients_out)) {
+    throw RunError("a pipeline step of more micro-batches than planned: a bug in Trireme");
+  }
+  waited_input_ = waited_output_ = 0;
+  for (const Operation& operation : program.operations) Execute(program, operation, work);
+}
+
+void Pipeline::Execute(const Program& program, const Operation& operation, StageWork& work) {
+  const ProgramTask& task = program.tasks[static_cast<std::size_t>(operation.task)];
+  const bool activation = operation.flow == Flow::kActivation;
+  Lane& in = activation ? activations_in_ : gradients_in_;
+  Lane& out = activation ? activations_out_ : gradients_out_;
+  const auto request = [&](Lane& lane) -> comm::Request& {
+    return lane.requests[static_cast<std::size_t>(operation.buffer)];
+  };
+  const auto matrix = [&](const Lane& lane, int buffer) {
+    return buffer == kNoBuffer ? tensor::Matrix{}
+                               : BufferOf(lane, buffer, work.Rows(task.task.micro_batch));
+  };
+  const auto wait = [](comm::Request& pending) {
+    const double start = MPI_Wtime();
+    pending.Wait();
+    return MPI_Wtime() - start;
+  };
+  switch (operation.action) {
+    case Action::kPostReceive: {
+      const Peer from = SenderTo(shape_, Stage(), task.task);
+      const tensor::Matrix to = matrix(in, operation.buffer);
+      request(in) = transfers_.StartReceive(dtype_, to.data, to.Size(), from.stage, from.tag);
+      break;
+    }
+    case Action::kAwaitReceive:
+      waited_input_ += wait(request(in));
+      break;
+    case Action::kAwaitSend:
+      waited_output_ += wait(request(out));
+      break;
+    case Action::kCompute:
+      work.Run(task, matrix(in, task.receives_in), matrix(out, task.sends_from));
+      break;
+    case Action::kSend: {
+      const Peer to = ReceiverFrom(shape_, Stage(), task.task);
+      const tensor::Matrix from = matrix(out, operation.buffer);
+      request(out) = transfers_.StartSend(dtype_, from.data, from.Size(), to.stage, to.tag);
+      break;
+    }
+  }
+}
+
+std::int64_t Pipeline::BufferBytes() const {
+  const std::int64_t bytes = rows_ * columns_ * static_cast<std::int64_t>(SizeOf(dtype_));
+  // At least one line: a matrix without rows still has an address, since only a message that does
+  // not exist is Empty().
+  return std::max((bytes + kAlignment - 1) / kAlignment, std::int64_t{1}) * kAlignment;
+}
+
+tensor::Matrix Pipeline::BufferOf(const Lane& lane, int buffer, std::int64_t rows) const {
+  if (rows > rows_) {
+    throw RunError(
+        fmt::format("a micro-batch of {} rows in a pipeline planned for {}: a bug in "
+                    "Trireme",
+                    rows, rows_));
+  }
+  void* data = static_cast<char*>(lane.memory.get()) + buffer * BufferBytes();
+  return {data, dtype_, rows, columns_, columns_};
+}
+
+}  // namespace trireme::parallel
