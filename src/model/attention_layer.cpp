@@ -6,46 +6,82 @@ namespace trireme::model {
 
 using kernels::Form;
 
-AttentionLayer::AttentionLayer(const Options& options, tensor::Registry& registry,
-                               const std::string& name, std::uint32_t layer)
-    : options_(options), layer_(layer) {
-  const std::int64_t queries = options.heads * options.head_dim;
-  const std::int64_t keys = options.kv_heads * options.head_dim;
-  qkv_weight_ = registry.Add(WeightOf(options, name + ".query", queries, options.dim));
-  registry.Add(WeightOf(options, name + ".key", keys, options.dim, false, true));
-  registry.Add(WeightOf(options, name + ".value", keys, options.dim, false, true));
-  if (options.bias) {
-    qkv_bias_ = registry.Add(BiasOf(name + ".query", queries));
-    registry.Add(BiasOf(name + ".key", keys, true));
-    registry.Add(BiasOf(name + ".value", keys, true));
+namespace {
+
+// Key/value heads of this rank: its slice, or the one head that its query heads read, which other
+// ranks then hold too.
+struct KeyValueSlice {
+  Part heads;
+  int copies = 1;
+};
+KeyValueSlice SliceOfKeyValue(std::int64_t kv_heads, const parallel::TensorGroup& tensor) {
+  if (kv_heads >= tensor.Size()) return {tensor.Slice(kv_heads), 1};
+  const int copies = tensor.Size() / static_cast<int>(kv_heads);
+  const std::int64_t head = tensor.Rank() / copies;
+  return {{head, head + 1}, copies};
+}
+
+Part Times(const Part& part, std::int64_t factor) {
+  return {part.begin * factor, part.end * factor};
+}
+
+}  // namespace
+
+AttentionLayer::AttentionLayer(const Placement& placement, const std::string& name,
+                               std::uint32_t layer)
+    : head_dim_(placement.options.head_dim),
+      bias_(placement.options.bias),
+      rotary_(placement.options.position == Position::kRope),
+      dropout_(placement.options.attention_dropout),
+      layer_(layer) {
+  const Options& o = placement.options;
+  const Part heads = placement.tensor.Slice(o.heads);
+  const KeyValueSlice kv = SliceOfKeyValue(o.kv_heads, placement.tensor);
+  heads_ = heads.Size();
+  first_head_ = heads.begin;
+  kv_heads_ = kv.heads.Size();
+  const Part query_rows = Times(heads, head_dim_), key_rows = Times(kv.heads, head_dim_);
+  const std::int64_t queries = o.heads * head_dim_, keys = o.kv_heads * head_dim_;
+  const auto sum = kv.copies > 1 ? tensor::GradientSum::kKeyValue : tensor::GradientSum::kNone;
+  qkv_weight_ = AddSlice(placement, WeightOf(o, name + ".query", queries, o.dim), query_rows);
+  for (const char* part : {".key", ".value"}) {
+    AddSlice(placement, WeightOf(o, name + part, keys, o.dim, false, true), key_rows, kv.copies,
+             sum);
   }
-  output_weight_ = registry.Add(WeightOf(options, name + ".output", queries, options.dim, true));
-  if (options.bias) output_bias_ = registry.Add(BiasOf(name + ".output", options.dim));
+  if (bias_) {
+    qkv_bias_ = AddSlice(placement, BiasOf(name + ".query", queries), query_rows);
+    for (const char* part : {".key", ".value"}) {
+      AddSlice(placement, BiasOf(name + part, keys, true), key_rows, kv.copies, sum);
+    }
+  }
+  output_weight_ =
+      AddSlice(placement, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
+  if (bias_) output_bias_ = AddWhole(placement, BiasOf(name + ".output", o.dim));
 }
 
 kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
   return {.sequences = pass.sequences,
           .length = pass.length,
-          .heads = options_.heads,
-          .kv_heads = options_.kv_heads,
-          .head_dim = options_.head_dim,
-          .first_head = 0,
+          .heads = heads_,
+          .kv_heads = kv_heads_,
+          .head_dim = head_dim_,
+          .first_head = first_head_,
           .causal = pass.causal};
 }
 
 kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
-  return pass.MakeDropout(options_.attention_dropout, Purpose::kAttentionDropout, layer_);
+  return pass.MakeDropout(dropout_, Purpose::kAttentionDropout, layer_);
 }
 
 void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
-  saved.qkv = pass.Allocate(pass.Tokens(), Shape(pass).Width());
-  saved.out = pass.Allocate(pass.Tokens(), options_.heads * options_.head_dim);
-  saved.lse = pass.Allocate(pass.Tokens(), options_.heads);
+  saved.qkv = pass.Allocate(pass.lives.input, pass.Tokens(), Shape(pass).Width());
+  saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), heads_ * head_dim_);
+  saved.lse = pass.Allocate(pass.lives.input, pass.Tokens(), heads_);
 }
 
 void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
-  saved.dout = pass.Allocate(pass.Tokens(), options_.heads * options_.head_dim);
-  saved.dqkv = pass.Allocate(pass.Tokens(), Shape(pass).Width());
+  saved.dqkv = pass.Allocate(pass.lives.backward, pass.Tokens(), Shape(pass).Width());
+  saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), heads_ * head_dim_);
 }
 
 void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
@@ -53,7 +89,7 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& ro
   saved.x = x;
   kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed,
                           pass.Value(qkv_weight_, 3), saved.qkv, false);
-  if (options_.bias) kernels::AddBias(pass.stream, saved.qkv, pass.Value(qkv_bias_, 3));
+  if (bias_) kernels::AddBias(pass.stream, saved.qkv, pass.Value(qkv_bias_, 3));
   if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, false, saved.qkv);
   kernels::AttentionForward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
                             saved.lse, pass.workspace.attention);
@@ -78,17 +114,16 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved) const 
                           pass.Gradient(output_weight_), true);
   kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.dqkv, Form::kPlain, saved.x,
                           pass.Gradient(qkv_weight_, 3), true);
-  if (!options_.bias) return;
+  if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);
-  if (options_.position == Position::kRope) {
+  if (rotary_) {
     kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
                        pass.workspace.reduction);
     return;
   }
   // Without rotation a key's bias adds the same to all scores of a query, which softmax ignores:
   // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
-  const std::int64_t queries = options_.heads * options_.head_dim;
-  const std::int64_t keys = options_.kv_heads * options_.head_dim;
+  const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
   kernels::ColumnSum(pass.stream, saved.dqkv.Columns(0, queries), pass.Gradient(qkv_bias_),
                      pass.workspace.reduction);
   kernels::ColumnSum(pass.stream, saved.dqkv.Columns(queries + keys, keys),

@@ -6,29 +6,55 @@
 
 namespace trireme::model {
 
-EmbeddingLayer::EmbeddingLayer(const Options& options, tensor::Registry& registry)
-    : scale_(options.scale_embedding ? std::sqrt(static_cast<double>(options.dim)) : 1.0),
-      dropout_(options.dropout) {
-  weight_ = registry.Add(WeightOf(options, "embedding.token", options.vocabulary, options.dim));
-  if (options.position == Position::kLearned) {
-    positions_ =
-        registry.Add(WeightOf(options, "embedding.position", options.max_positions, options.dim));
+EmbeddingLayer::EmbeddingLayer(const Placement& tables, bool first_stage, bool last_stage,
+                               bool one_stage)
+    : scale_(tables.options.scale_embedding ? std::sqrt(static_cast<double>(tables.options.dim))
+                                            : 1.0),
+      dropout_(tables.options.dropout) {
+  const Options& o = tables.options;
+  const Part slice = tables.tensor.Slice(o.vocabulary);
+  first_ = static_cast<std::int32_t>(slice.begin);
+  const bool shared = o.tie_embeddings && !one_stage && (first_stage || last_stage);
+  tensor::Parameter table = WeightOf(o, "embedding.token", o.vocabulary, o.dim);
+  const bool held = first_stage || shared;
+  table.begin = held ? slice.begin * o.dim : 0;
+  table.end = held ? slice.end * o.dim : 0;
+  if (shared) {
+    // The first and the last stage hold a copy each, and each finds a part of the gradient.
+    table.copies = 2;
+    table.copy = first_stage ? 0 : 1;
+    table.sum = tensor::GradientSum::kTied;
+  }
+  weight_ = tables.registry.Add(table);
+  if (o.position == Position::kLearned) {
+    Placement positions = tables;
+    positions.held = first_stage;
+    positions_ = AddWhole(positions, WeightOf(o, "embedding.position", o.max_positions, o.dim));
   }
 }
 
-kernels::Dropout EmbeddingLayer::MakeDropout(const Pass& pass) const {
-  return pass.MakeDropout(dropout_, Purpose::kEmbeddingDropout, 0);
+kernels::Dropout EmbeddingLayer::MakeDropout(const Pass& pass, std::int64_t first_row) const {
+  return pass.MakeDropout(dropout_, Purpose::kEmbeddingDropout, 0, 0, first_row);
 }
 
-void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Matrix& y) const {
-  kernels::EmbeddingForward(pass.stream, pass.batch->inputs.data(), pass.Value(weight_),
-                            positions_ == tensor::kNoParameter ? positions : pass.Value(positions_),
-                            scale_, MakeDropout(pass), y);
+void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Matrix& full,
+                             const Matrix& y) const {
+  kernels::EmbeddingForward(pass.stream, pass.batch->inputs.data(), first_, pass.Value(weight_),
+                            scale_, full);
+  pass.tensor->Reduce(full, y);
+  kernels::PositionForward(pass.stream,
+                           positions_ == tensor::kNoParameter ? positions : pass.Value(positions_),
+                           MakeDropout(pass, pass.Rows().begin), y);
 }
 
-void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy) const {
-  kernels::EmbeddingBackward(pass.stream, pass.batch->inputs.data(), scale_, MakeDropout(pass), dy,
-                             pass.Gradient(weight_), pass.Gradient(positions_));
+void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const {
+  kernels::DropoutForward(pass.stream, dy, MakeDropout(pass, pass.Rows().begin), dy);
+  pass.tensor->Gather(dy, full);
+  if (positions_ != tensor::kNoParameter) {
+    kernels::PositionBackward(pass.stream, MakeDropout(pass, 0), full, pass.Gradient(positions_));
+  }
+  kernels::EmbeddingBackward(pass.stream, pass.batch->inputs.data(), first_, scale_, full,
+                             pass.Gradient(weight_));
 }
 
 }  // namespace trireme::model

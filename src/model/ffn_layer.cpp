@@ -7,28 +7,10 @@ namespace trireme::model {
 using kernels::ActivationKind;
 using kernels::Form;
 
-FfnLayer::FfnLayer(const Options& options, tensor::Registry& registry, const std::string& name,
-                   std::uint32_t layer)
-    : options_(options), layer_(layer) {
-  const bool gated = options.activation == Activation::kSwiglu;
-  if (gated) {
-    up_weight_ = registry.Add(WeightOf(options, name + ".gate", options.ffn, options.dim));
-    registry.Add(WeightOf(options, name + ".up", options.ffn, options.dim, false, true));
-  } else {
-    up_weight_ = registry.Add(WeightOf(options, name + ".up", options.ffn, options.dim));
-  }
-  if (options.bias && gated) {
-    up_bias_ = registry.Add(BiasOf(name + ".gate", options.ffn));
-    registry.Add(BiasOf(name + ".up", options.ffn, true));
-  } else if (options.bias) {
-    up_bias_ = registry.Add(BiasOf(name + ".up", options.ffn));
-  }
-  down_weight_ = registry.Add(WeightOf(options, name + ".down", options.ffn, options.dim, true));
-  if (options.bias) down_bias_ = registry.Add(BiasOf(name + ".down", options.dim));
-}
+namespace {
 
-ActivationKind FfnLayer::Kind() const {
-  switch (options_.activation) {
+ActivationKind KindOf(Activation activation) {
+  switch (activation) {
     case Activation::kRelu:
       return ActivationKind::kRelu;
     case Activation::kGelu:
@@ -38,27 +20,72 @@ ActivationKind FfnLayer::Kind() const {
   }
 }
 
+}  // namespace
+
+FfnLayer::FfnLayer(const Placement& placement, const std::string& name, std::uint32_t layer)
+    : kind_(KindOf(placement.options.activation)),
+      hidden_(placement.tensor.Slice(placement.options.ffn)),
+      bias_(placement.options.bias),
+      dropout_(placement.options.ffn_dropout),
+      layer_(layer) {
+  const Options& o = placement.options;
+  if (Gated()) {
+    up_weight_ = AddSlice(placement, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
+    AddSlice(placement, WeightOf(o, name + ".up", o.ffn, o.dim, false, true), hidden_);
+  } else {
+    up_weight_ = AddSlice(placement, WeightOf(o, name + ".up", o.ffn, o.dim), hidden_);
+  }
+  if (bias_ && Gated()) {
+    up_bias_ = AddSlice(placement, BiasOf(name + ".gate", o.ffn), hidden_);
+    AddSlice(placement, BiasOf(name + ".up", o.ffn, true), hidden_);
+  } else if (bias_) {
+    up_bias_ = AddSlice(placement, BiasOf(name + ".up", o.ffn), hidden_);
+  }
+  down_weight_ = AddSlice(placement, WeightOf(o, name + ".down", o.ffn, o.dim, true), hidden_);
+  if (bias_) down_bias_ = AddWhole(placement, BiasOf(name + ".down", o.dim));
+}
+
+kernels::Dropout FfnLayer::HiddenDropout(const Pass& pass) const {
+  return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
+}
+
 void FfnLayer::Allocate(const Pass& pass, Saved& saved) const {
-  saved.pre = pass.Allocate(pass.Tokens(), UpParts() * options_.ffn);
+  // ReLU's output is all that is kept: it says where the input was positive.
+  device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
+  saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
+  AllocateCheap(pass, saved);
+}
+
+void FfnLayer::AllocateCheap(const Pass& pass, Saved& saved) const {
   saved.hidden =
-      Kind() == ActivationKind::kRelu ? saved.pre : pass.Allocate(pass.Tokens(), options_.ffn);
+      Relu() ? saved.pre : pass.Allocate(pass.lives.cheap, pass.Tokens(), hidden_.Size());
 }
 
 void FfnLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
-  saved.dhidden = pass.Allocate(pass.Tokens(), options_.ffn);
-  saved.dpre = Kind() == ActivationKind::kSwiglu ? pass.Allocate(pass.Tokens(), 2 * options_.ffn)
-                                                 : saved.dhidden;
+  saved.dhidden = pass.Allocate(Gated() ? pass.lives.scratch : pass.lives.backward, pass.Tokens(),
+                                hidden_.Size());
+  saved.dpre = Gated() ? pass.Allocate(pass.lives.backward, pass.Tokens(), 2 * hidden_.Size())
+                       : saved.dhidden;
 }
 
-void FfnLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const {
+void FfnLayer::ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const {
   saved.x = x;
   kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed,
                           pass.Value(up_weight_, UpParts()), saved.pre, false);
-  kernels::ActivationForward(
-      pass.stream, Kind(), saved.pre, options_.bias ? pass.Value(up_bias_, UpParts()) : Matrix{},
-      pass.MakeDropout(options_.ffn_dropout, Purpose::kFfnDropout, layer_), saved.hidden);
+  kernels::ActivationForward(pass.stream, kind_, saved.pre,
+                             bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{},
+                             HiddenDropout(pass), saved.hidden);
+}
+
+void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y) const {
   kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden, Form::kPlain,
                           pass.Value(down_weight_), y, false);
+}
+
+void FfnLayer::RecomputeHidden(const Pass& pass, Saved& saved) const {
+  if (Relu()) return;
+  // The bias is in `pre` already.
+  kernels::ActivationForward(pass.stream, kind_, saved.pre, {}, HiddenDropout(pass), saved.hidden);
 }
 
 void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
@@ -66,10 +93,8 @@ void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
   saved.dy = dy;
   kernels::MatrixMultiply(pass.stream, Form::kPlain, dy, Form::kTransposed,
                           pass.Value(down_weight_), saved.dhidden, false);
-  kernels::ActivationBackward(pass.stream, Kind(),
-                              Kind() == ActivationKind::kRelu ? saved.hidden : saved.pre,
-                              pass.MakeDropout(options_.ffn_dropout, Purpose::kFfnDropout, layer_),
-                              saved.dhidden, saved.dpre);
+  kernels::ActivationBackward(pass.stream, kind_, Relu() ? saved.hidden : saved.pre,
+                              HiddenDropout(pass), saved.dhidden, saved.dpre);
   kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.dpre, Form::kPlain,
                           pass.Value(up_weight_, UpParts()), dx, false);
 }
@@ -79,7 +104,7 @@ void FfnLayer::BackwardWeight(const Pass& pass, const Saved& saved) const {
                           pass.Gradient(down_weight_), true);
   kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.dpre, Form::kPlain, saved.x,
                           pass.Gradient(up_weight_, UpParts()), true);
-  if (!options_.bias) return;
+  if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(down_bias_), pass.workspace.reduction);
   kernels::ColumnSum(pass.stream, saved.dpre, pass.Gradient(up_bias_, UpParts()),
                      pass.workspace.reduction);

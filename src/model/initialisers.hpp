@@ -1,9 +1,12 @@
-// How the weights of a model start.
+// How the parameters of a model start, and which part of each this rank holds.
 #ifndef TRIREME_MODEL_INITIALISERS_HPP_
 #define TRIREME_MODEL_INITIALISERS_HPP_
 
 #include <cmath>
+#include <string>
+#include <utility>
 
+#include "trireme/model/layers.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/tensor/registry.hpp"
 
@@ -26,18 +29,49 @@ inline tensor::Initialiser MatrixInitialiser(const Options& options, std::int64_
 inline tensor::Parameter WeightOf(const Options& options, const std::string& name,
                                   std::int64_t rows, std::int64_t columns, bool residual = false,
                                   bool adjacent = false) {
-  return {.name = name + ".weight",
-          .shape = {rows, columns},
-          .initialiser = MatrixInitialiser(options, rows, columns, residual),
-          .decay = true,
-          .adjacent = adjacent};
+  tensor::Parameter parameter;
+  parameter.name = name + ".weight";
+  parameter.shape = {rows, columns};
+  parameter.initialiser = MatrixInitialiser(options, rows, columns, residual);
+  parameter.decay = true;
+  parameter.adjacent = adjacent;
+  return parameter;
+}
+
+inline tensor::Parameter VectorOf(const std::string& name, std::int64_t size, double value,
+                                  bool adjacent = false) {
+  tensor::Parameter parameter;
+  parameter.name = name;
+  parameter.shape = {size};
+  parameter.initialiser = {tensor::InitialiserKind::kConstant, value};
+  parameter.adjacent = adjacent;
+  return parameter;
 }
 
 inline tensor::Parameter BiasOf(const std::string& name, std::int64_t size, bool adjacent = false) {
-  return {.name = name + ".bias",
-          .shape = {size},
-          .initialiser = {tensor::InitialiserKind::kConstant, 0.0},
-          .adjacent = adjacent};
+  return VectorOf(name + ".bias", size, 0, adjacent);
+}
+
+// Registers rows `part` of the parameter (elements of a vector); `copies` tensor ranks hold them.
+inline tensor::ParameterId AddSlice(const Placement& place, tensor::Parameter parameter, Part part,
+                                    int copies = 1,
+                                    tensor::GradientSum sum = tensor::GradientSum::kNone) {
+  const std::int64_t row = tensor::ElementCount(parameter.shape) / parameter.shape[0];
+  parameter.begin = place.held ? part.begin * row : 0;
+  parameter.end = place.held ? part.end * row : 0;
+  if (place.held) {
+    parameter.copies = copies;
+    parameter.copy = place.tensor.Rank() % copies;
+    parameter.sum = sum;
+  }
+  return place.registry.Add(std::move(parameter));
+}
+
+// Registers a parameter that every tensor rank holds whole.
+inline tensor::ParameterId AddWhole(const Placement& place, tensor::Parameter parameter,
+                                    tensor::GradientSum sum = tensor::GradientSum::kNone) {
+  const Part whole{0, parameter.shape[0]};
+  return AddSlice(place, std::move(parameter), whole, place.tensor.Size(), sum);
 }
 
 }  // namespace trireme::model

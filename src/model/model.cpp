@@ -1,6 +1,5 @@
+// Model: its parameters and its memory. What runs on them stands in model_tasks.cpp.
 #include "trireme/model/model.hpp"
-
-#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -10,19 +9,41 @@
 namespace trireme::model {
 
 Model::Model(const ModelSetup& setup) : setup_(setup) {
-  const Options& options = setup_.options;
-  embedding_.emplace(options, registry_);
-  for (std::int64_t layer = 0; layer < options.layers; ++layer) {
-    block_begin_.push_back(registry_.Size());
-    blocks_.emplace_back(options, registry_, static_cast<std::uint32_t>(layer));
-  }
-  tail_begin_ = registry_.Size();
-  if (options.norm_position == NormPosition::kPre) norm_.emplace(options, registry_, "norm");
-  head_.emplace(options, registry_, embedding_->Weight());
+  if (setup_.tensor == nullptr) setup_.tensor = &one_rank_;
+  if (setup_.chunks.empty()) setup_.chunks = {{0, setup_.options.layers}};
+  if (setup_.slots.empty()) setup_.slots.assign(setup_.chunks.size(), {1, 1, 0});
+  RegisterParameters();
   registry_.Allocate(setup_.dtype, setup_.training);
   registry_.Initialise(setup_.seed);
   MakePositions();
   PlanMemory();
+}
+
+// All parameters of the model in its order, on every rank; those of other stages are only listed.
+void Model::RegisterParameters() {
+  const Options& options = setup_.options;
+  const bool first = setup_.stage == 0, last = setup_.stage == setup_.stages - 1;
+  Placement place{options, registry_, *setup_.tensor, true};
+  embedding_.emplace(place, first, last, setup_.stages == 1);
+  chunks_.resize(setup_.chunks.size());
+  for (std::int64_t layer = 0; layer < options.layers; ++layer) {
+    const auto here =
+        std::find_if(setup_.chunks.begin(), setup_.chunks.end(),
+                     [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
+    place.held = here != setup_.chunks.end();
+    const std::int64_t begin = registry_.Size();
+    const Block block(place, static_cast<std::uint32_t>(layer));
+    if (!place.held) continue;
+    Chunk& chunk = chunks_[static_cast<std::size_t>(here - setup_.chunks.begin())];
+    chunk.begin.push_back(begin);
+    chunk.blocks.push_back(block);
+  }
+  chunks_.front().first = first;
+  chunks_.back().last = last;
+  tail_begin_ = registry_.Size();
+  place.held = last;
+  if (options.norm_position == NormPosition::kPre) norm_.emplace(place, "norm");
+  head_.emplace(place, embedding_->Weight());
 }
 
 // The fixed tables: sinusoidal positions, or the angles of rotary ones.
@@ -47,7 +68,7 @@ Pass Model::MakePass(const data::MicroBatch* batch, bool training) const {
   Pass pass;
   pass.stream = setup_.stream;
   pass.registry = &registry_;
-  pass.arena = arena_.get();
+  pass.tensor = setup_.tensor;
   pass.workspace = workspace_;
   pass.batch = batch;
   pass.sequences = batch == nullptr ? setup_.micro_batch : batch->sequences;
@@ -55,86 +76,92 @@ Pass Model::MakePass(const data::MicroBatch* batch, bool training) const {
   pass.seed = setup_.seed;
   pass.training = training;
   pass.causal = setup_.causal;
+  device::Arena* scratch = arena_.get();
+  pass.lives = {scratch, scratch, scratch, scratch, scratch};
   return pass;
 }
 
-void Model::AllocateWorkspace(const Pass& pass, Workspace& workspace) const {
+void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
   constexpr std::int64_t kVector = 32;  // a row of the tile starts on a boundary of 128 bytes
   const Options& o = setup_.options;
+  const auto tensor_ranks = static_cast<std::int64_t>(setup_.tensor->Size());
+  Workspace& workspace = pass.workspace;
+  // As on one rank: a slice of the heads needs no more.
   const kernels::AttentionShape shape{pass.sequences, pass.length, o.heads, o.kv_heads,
                                       o.head_dim,     0,           true};
-  workspace.attention = pass.Allocate(1, kernels::AttentionScratch(shape, pass.stream.threads));
+  workspace.attention =
+      pass.Allocate(&arena, 1, kernels::AttentionScratch(shape, pass.stream.threads));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
-  workspace.reduction = pass.Allocate(kernels::kReductionBlocks, widest);
-  const std::int64_t stride = (o.vocabulary + kVector - 1) / kVector * kVector;
+  workspace.reduction = pass.Allocate(&arena, kernels::kReductionBlocks, widest);
+  if (!chunks_.back().last) return;
+  const std::int64_t columns = head_->Slice().Size();
   const std::int64_t rows = std::min(HeadLayer::kTileTokens, pass.Tokens());
-  workspace.tile = pass.Allocate(rows, stride);
-  workspace.tile.columns = o.vocabulary;
+  workspace.tile = pass.Allocate(&arena, rows, (columns + kVector - 1) / kVector * kVector);
+  workspace.tile.columns = columns;
+  if (tensor_ranks == 1) return;
+  workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor_ranks,
+                                          HeadLayer::kStatistics * HeadLayer::kTileTokens);
 }
 
-void Model::AllocateForward(const Pass& pass, Activations& a) const {
-  a.streams.resize(blocks_.size() + 1);
-  a.blocks.resize(blocks_.size());
-  for (Matrix& stream : a.streams) stream = pass.Allocate(pass.Tokens(), setup_.options.dim);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) blocks_[i].Allocate(pass, a.blocks[i]);
-  if (norm_) {
-    norm_->Allocate(pass, a.norm);
-    a.normed = pass.Allocate(pass.Tokens(), setup_.options.dim);
-  } else {
-    a.normed = a.streams.back();
+// All allocations of the largest micro-batch's passes through a chunk, on measuring arenas.
+void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
+  const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
+  device::Arena input = device::Arena::Measuring(), weight = device::Arena::Measuring(),
+                backward = device::Arena::Measuring();
+  const std::int64_t mark = scratch.Mark();
+  Pass pass = MakePass(nullptr, true);
+  pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
+  Evaluate(pass, chunk, {}, {}, nullptr);
+  if (!setup_.training) return;
+  Live live;
+  const bool split = setup_.slots[index].backward > 0;
+  Forward(pass, chunk, live, {&input, &weight, nullptr}, {}, {});
+  Backward(pass, chunk, live, {&input, &weight, split ? &backward : nullptr}, {}, {}, false);
+  // A schedule may mix tasks for both gradients with split ones.
+  if (split) Backward(pass, chunk, live, {&input, &weight, nullptr}, {}, {}, false);
+  scratch.Release(mark);
+  chunk.input_bytes = input.Peak();
+  chunk.weight_bytes = weight.Peak();
+  chunk.backward_bytes = backward.Peak();
+}
+
+// Cuts one piece of memory into the slots of all chunks.
+void Model::AllocateSlots() {
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    const parallel::Slots& count = setup_.slots[i];
+    bytes += count.input * chunks_[i].input_bytes + count.weight * chunks_[i].weight_bytes +
+             count.backward * chunks_[i].backward_bytes;
+  }
+  slot_storage_ = device::AllocateZeroed(bytes);
+  activation_bytes_ += bytes;
+  char* next = static_cast<char*>(slot_storage_.get());
+  const auto cut = [&next](std::vector<device::Arena>& arenas, int count, std::int64_t size) {
+    for (int slot = 0; slot < count; ++slot, next += size) arenas.emplace_back(next, size);
+  };
+  for (std::size_t i = 0; i < chunks_.size(); ++i) {
+    const parallel::Slots& count = setup_.slots[i];
+    cut(chunks_[i].input, count.input, chunks_[i].input_bytes);
+    cut(chunks_[i].weight, count.weight, chunks_[i].weight_bytes);
+    cut(chunks_[i].backward, count.backward, chunks_[i].backward_bytes);
+    chunks_[i].live.resize(static_cast<std::size_t>(count.weight));
   }
 }
 
-void Model::AllocateBackward(const Pass& pass, Activations& a) const {
-  head_->AllocateBackward(pass, a.head);
-  for (Matrix& gradient : a.dstream) {
-    gradient = pass.Allocate(pass.Tokens(), setup_.options.dim);
-  }
-}
-
-// The allocations of ForwardBackward, in its order.
-void Model::MeasureTraining(const Pass& pass) const {
-  Activations a;
-  AllocateForward(pass, a);
-  AllocateBackward(pass, a);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    const std::int64_t mark = pass.arena->Mark();
-    blocks_[i].AllocateBackward(pass, a.blocks[i]);
-    pass.arena->Release(mark);
-  }
-}
-
-// The allocations of ForwardOnly, in its order.
-void Model::MeasureEvaluation(const Pass& pass) const {
-  for (int stream = 0; stream < 2; ++stream) pass.Allocate(pass.Tokens(), setup_.options.dim);
-  for (const Block& block : blocks_) {
-    const std::int64_t mark = pass.arena->Mark();
-    Block::Saved saved;
-    block.Allocate(pass, saved);
-    pass.arena->Release(mark);
-  }
-  NormLayer::Saved saved;
-  if (norm_) norm_->Allocate(pass, saved);
-}
-
-// Makes all allocations of the largest micro-batch once on a measuring arena, then takes that
-// memory.
+// Makes all allocations of the largest micro-batch once on measuring arenas, then takes that
+// memory: no step allocates any.
 void Model::PlanMemory() {
   device::Arena measuring = device::Arena::Measuring();
   Pass pass = MakePass(nullptr, true);
-  pass.arena = &measuring;
-  AllocateWorkspace(pass, pass.workspace);
+  AllocateWorkspace(pass, measuring);
   tile_bytes_ = pass.workspace.tile.rows * pass.workspace.tile.stride *
                 static_cast<std::int64_t>(SizeOf(setup_.dtype));
-  if (setup_.training) {
-    MeasureTraining(pass);
-  } else {
-    MeasureEvaluation(pass);
-  }
-  arena_bytes_ = measuring.Peak();
-  arena_ = std::make_unique<device::Arena>(arena_bytes_);
-  pass.arena = arena_.get();
-  AllocateWorkspace(pass, workspace_);
+  for (Chunk& chunk : chunks_) MeasureChunk(chunk, measuring);
+  arena_ = std::make_unique<device::Arena>(measuring.Peak());
+  activation_bytes_ = measuring.Peak() - tile_bytes_;
+  if (setup_.training) AllocateSlots();
+  AllocateWorkspace(pass, *arena_);
+  workspace_ = pass.workspace;
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
@@ -142,97 +169,8 @@ std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
       registry_.Size() * static_cast<std::int64_t>(SizeOf(registry_.Type()));
   return {{"parameters", weights},
           {"gradients", setup_.training ? weights : 0},
-          {"activations", arena_bytes_ - tile_bytes_},
+          {"activations", activation_bytes_},
           {"vocabulary tile", tile_bytes_}};
-}
-
-Matrix Model::ForwardSaving(const Pass& pass, Activations& a) {
-  embedding_->Forward(pass, positions_, a.streams[0]);
-  for (std::size_t i = 0; i < blocks_.size(); ++i) {
-    blocks_[i].Forward(pass, a.streams[i], rope_, a.blocks[i], a.streams[i + 1]);
-  }
-  if (norm_) norm_->Forward(pass, a.streams.back(), a.norm, a.normed);
-  return a.normed;
-}
-
-// Evaluation keeps two streams and the memory of one block.
-Matrix Model::ForwardOnly(const Pass& pass) {
-  Matrix stream = pass.Allocate(pass.Tokens(), setup_.options.dim);
-  Matrix next = pass.Allocate(pass.Tokens(), setup_.options.dim);
-  embedding_->Forward(pass, positions_, stream);
-  for (const Block& block : blocks_) {
-    const std::int64_t mark = pass.arena->Mark();
-    Block::Saved saved;
-    block.Allocate(pass, saved);
-    block.Forward(pass, stream, rope_, saved, next);
-    pass.arena->Release(mark);
-    std::swap(stream, next);
-  }
-  if (!norm_) return stream;
-  NormLayer::Saved saved;
-  norm_->Allocate(pass, saved);
-  norm_->Forward(pass, stream, saved, next);
-  return next;
-}
-
-void Model::Backward(const Pass& pass, Activations& a, const GradientsReady& ready) {
-  const auto report = [&](std::int64_t begin) {
-    if (ready) ready(begin);
-  };
-  Matrix gradient = a.head.dx, next = a.dstream[0];
-  if (norm_) {
-    norm_->BackwardInput(pass, gradient, a.norm, next, false);
-    norm_->BackwardWeight(pass, a.norm);
-    gradient = next;
-    next = a.dstream[1];
-  }
-  report(tail_begin_);
-  for (std::size_t i = blocks_.size(); i-- > 0;) {
-    const std::int64_t mark = pass.arena->Mark();
-    blocks_[i].AllocateBackward(pass, a.blocks[i]);
-    blocks_[i].BackwardInput(pass, gradient, rope_, a.blocks[i], next);
-    blocks_[i].BackwardWeight(pass, a.blocks[i]);
-    pass.arena->Release(mark);
-    std::swap(gradient, next);
-    report(block_begin_[i]);
-  }
-  embedding_->BackwardWeight(pass, gradient);
-  report(0);
-}
-
-double Model::ForwardBackward(const data::MicroBatch& batch, const GradientsReady& ready) {
-  if (!setup_.training) throw RunError("a model for evaluation was asked for gradients");
-  const Pass pass = MakePass(&batch, true);
-  const std::int64_t mark = arena_->Mark();
-  Activations a;
-  AllocateForward(pass, a);
-  AllocateBackward(pass, a);
-  const Matrix x = ForwardSaving(pass, a);
-  const double loss = head_->LossAndBackward(pass, x, setup_.label_smoothing, a.head);
-  Backward(pass, a, ready);
-  arena_->Release(mark);
-  return loss;
-}
-
-double Model::Loss(const data::MicroBatch& batch, double* losses) {
-  const Pass pass = MakePass(&batch, false);
-  const std::int64_t mark = arena_->Mark();
-  const double loss = head_->Loss(pass, ForwardOnly(pass), 0, losses);
-  arena_->Release(mark);
-  return loss;
-}
-
-std::vector<double> Model::Logits(const data::MicroBatch& batch, std::int64_t position) {
-  const Pass pass = MakePass(&batch, false);
-  const std::int64_t mark = arena_->Mark();
-  const Matrix tile = workspace_.tile.Rows(0, 1);
-  head_->Logits(pass, ForwardOnly(pass).Rows(position, 1), tile);
-  arena_->Release(mark);
-  std::vector<double> logits(static_cast<std::size_t>(tile.columns));
-  DispatchDtype(tile.dtype, [&](auto zero) {
-    std::copy_n(tile.As<decltype(zero)>(), tile.columns, logits.begin());
-  });
-  return logits;
 }
 
 }  // namespace trireme::model

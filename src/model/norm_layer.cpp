@@ -1,21 +1,23 @@
+#include "initialisers.hpp"
 #include "trireme/model/layers.hpp"
 
 namespace trireme::model {
 
-NormLayer::NormLayer(const Options& options, tensor::Registry& registry, const std::string& name)
-    : kind_(options.norm == Norm::kLayerNorm ? kernels::NormKind::kLayerNorm
-                                             : kernels::NormKind::kRmsNorm),
-      epsilon_(options.norm_epsilon) {
-  const tensor::Initialiser one{tensor::InitialiserKind::kConstant, 1.0};
-  const tensor::Initialiser zero{tensor::InitialiserKind::kConstant, 0.0};
-  weight_ = registry.Add({.name = name + ".weight", .shape = {options.dim}, .initialiser = one});
-  if (options.bias && options.norm == Norm::kLayerNorm) {
-    bias_ = registry.Add({.name = name + ".bias", .shape = {options.dim}, .initialiser = zero});
+NormLayer::NormLayer(const Placement& placement, const std::string& name)
+    : kind_(placement.options.norm == Norm::kLayerNorm ? kernels::NormKind::kLayerNorm
+                                                       : kernels::NormKind::kRmsNorm),
+      epsilon_(placement.options.norm_epsilon) {
+  // With a shard of the rows, a rank's gradient is a part of the sum over all of them.
+  const tensor::GradientSum sum =
+      placement.tensor.Sharded() ? tensor::GradientSum::kTensor : tensor::GradientSum::kNone;
+  weight_ = AddWhole(placement, VectorOf(name + ".weight", placement.options.dim, 1), sum);
+  if (placement.options.bias && placement.options.norm == Norm::kLayerNorm) {
+    bias_ = AddWhole(placement, BiasOf(name, placement.options.dim), sum);
   }
 }
 
 void NormLayer::Allocate(const Pass& pass, Saved& saved) const {
-  saved.statistics = pass.Allocate(pass.Tokens(), 2);
+  saved.statistics = pass.Allocate(pass.lives.input, pass.Rows().Size(), 2);
 }
 
 void NormLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const {

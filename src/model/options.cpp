@@ -97,6 +97,7 @@ constexpr std::array kNormPositions = {"pre", "post"};
 constexpr std::array kActivations = {"relu", "gelu", "swiglu"};
 constexpr std::array kPositions = {"sinusoidal", "learned", "rope"};
 constexpr std::array kInits = {"normal", "gpt2", "xavier"};
+constexpr std::array kRecomputes = {"none", "selective", "full"};
 
 template <std::size_t N>
 std::vector<std::string> Texts(const std::array<const char*, N>& names) {
@@ -171,7 +172,10 @@ void DeclareModel(input::Schema& schema) {
       .Choice("model.init", "normal", Texts(kInits),
               "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "
               "sqrt(2 layers); xavier: uniform by fan-in and fan-out.")
-      .Real("model.init_deviation", 0.02, AtLeast(0), "", "Standard deviation of normal and gpt2.");
+      .Real("model.init_deviation", 0.02, AtLeast(0), "", "Standard deviation of normal and gpt2.")
+      .Choice("model.recompute", "none", Texts(kRecomputes),
+              "What the backward pass computes again to save memory. selective: norms and "
+              "activations, no products; full: everything but each block's input.");
 }
 
 Options ReadModel(input::Deck& deck, std::int64_t vocabulary) {
@@ -206,6 +210,7 @@ Options ReadModel(input::Deck& deck, std::int64_t vocabulary) {
   o.ffn_dropout = deck.Real("model.ffn_dropout");
   o.init = Pick<Init>(deck.Text("model.init"), kInits);
   o.init_deviation = deck.Real("model.init_deviation");
+  o.recompute = Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
   Check(deck, o);
   deck.Supply("model.kv_heads", std::to_string(o.kv_heads), "model.heads");
   deck.Supply("model.head_dim", std::to_string(o.head_dim), "model.dim / model.heads");
@@ -233,6 +238,17 @@ std::int64_t ParameterCount(const Options& o) {
   if (o.position == Position::kLearned) count += o.max_positions * o.dim;
   if (o.norm_position == NormPosition::kPre) count += norm;
   return count;
+}
+
+PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
+  // Reading and writing a few rows costs about as much as this many operations an element.
+  constexpr double kEmbeddingWork = 100;
+  const double layers = static_cast<double>(o.layers), dim = static_cast<double>(o.dim);
+  PartCosts costs;
+  costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
+  costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / layers;
+  costs.embedding = kEmbeddingWork * dim;
+  return costs;
 }
 
 double FlopsPerToken(const Options& o, std::int64_t sequence_length) {

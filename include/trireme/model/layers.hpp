@@ -9,26 +9,37 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/base/partition.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/norm.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/model/pass.hpp"
+#include "trireme/parallel/tensor_group.hpp"
 
 namespace trireme::model {
 
 using tensor::Matrix;
 using tensor::ParameterId;
 
-// LayerNorm or RMSNorm.
+// Where the parameters of a layer go: into which registry, cut how, and whether this rank's stage
+// holds the layer at all (if not, its parameters are only listed).
+struct Placement {
+  const Options& options;
+  tensor::Registry& registry;
+  const parallel::TensorGroup& tensor;
+  bool held = true;
+};
+
+// LayerNorm or RMSNorm, on this rank's rows of the residual stream.
 class NormLayer {
  public:
   struct Saved {
-    Matrix x;           // [tokens, dim], the caller's: input
-    Matrix statistics;  // [tokens, 2]
+    Matrix x;           // [rows, dim], the caller's: input
+    Matrix statistics;  // [rows, 2]
     Matrix dy;          // the caller's: gradient of the output
   };
-  NormLayer(const Options& options, tensor::Registry& registry, const std::string& name);
+  NormLayer(const Placement& placement, const std::string& name);
 
   void Allocate(const Pass& pass, Saved& saved) const;  // forward
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
@@ -45,7 +56,8 @@ class NormLayer {
 };
 
 // Causal self-attention with grouped queries: y = softmax(q k^T / sqrt(d)) v W_o, without the
-// output's bias, which the residual addition takes along.
+// output's bias, which the residual addition takes along. A tensor rank holds a slice of the heads:
+// y and dx are then partial sums.
 class AttentionLayer {
  public:
   struct Saved {
@@ -57,8 +69,7 @@ class AttentionLayer {
     Matrix dout;  // [tokens, heads head_dim]
     Matrix dqkv;  // like qkv
   };
-  AttentionLayer(const Options& options, tensor::Registry& registry, const std::string& name,
-                 std::uint32_t layer);
+  AttentionLayer(const Placement& placement, const std::string& name, std::uint32_t layer);
 
   void Allocate(const Pass& pass, Saved& saved) const;
   void AllocateBackward(const Pass& pass, Saved& saved) const;
@@ -74,7 +85,9 @@ class AttentionLayer {
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
-  Options options_;
+  std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // this rank's
+  bool bias_, rotary_;
+  double dropout_;
   std::uint32_t layer_;
   ParameterId qkv_weight_;  // query, key, value: adjacent
   ParameterId qkv_bias_ = tensor::kNoParameter;
@@ -82,7 +95,8 @@ class AttentionLayer {
   ParameterId output_bias_ = tensor::kNoParameter;  // [dim]
 };
 
-// Feed-forward layer: y = dropout(act(x W_up^T + b)) W_down, without the output's bias.
+// Feed-forward layer: y = dropout(act(x W_up^T + b)) W_down, without the output's bias. A tensor
+// rank holds a slice of the hidden features: y and dx are then partial sums.
 class FfnLayer {
  public:
   struct Saved {
@@ -94,21 +108,28 @@ class FfnLayer {
     Matrix dhidden;  // [tokens, ffn]
     Matrix dpre;     // like pre (the memory of dhidden where the activation allows)
   };
-  FfnLayer(const Options& options, tensor::Registry& registry, const std::string& name,
-           std::uint32_t layer);
+  FfnLayer(const Placement& placement, const std::string& name, std::uint32_t layer);
 
   void Allocate(const Pass& pass, Saved& saved) const;
+  void AllocateCheap(const Pass& pass, Saved& saved) const;  // hidden, to be computed again
   void AllocateBackward(const Pass& pass, Saved& saved) const;
-  void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
+  void ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const;
+  void ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y) const;
+  void RecomputeHidden(const Pass& pass, Saved& saved) const;  // from pre
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardWeight(const Pass& pass, const Saved& saved) const;
   ParameterId OutputBias() const { return down_bias_; }
 
  private:
-  kernels::ActivationKind Kind() const;
-  int UpParts() const { return options_.activation == Activation::kSwiglu ? 2 : 1; }
+  bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
+  bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
+  int UpParts() const { return Gated() ? 2 : 1; }
+  kernels::Dropout HiddenDropout(const Pass& pass) const;
 
-  Options options_;
+  kernels::ActivationKind kind_;
+  Part hidden_;  // this rank's hidden features
+  bool bias_;
+  double dropout_;
   std::uint32_t layer_;
   ParameterId up_weight_;  // gate (SwiGLU) and up: adjacent
   ParameterId up_bias_ = tensor::kNoParameter;
@@ -116,38 +137,62 @@ class FfnLayer {
   ParameterId down_bias_ = tensor::kNoParameter;  // [dim]
 };
 
-// Attention and feed-forward with residuals and norms, before (pre) or behind (post) each.
+// Attention and feed-forward with residuals and norms, before (pre) or behind (post) each. The
+// residual stream has `rows` rows: all tokens, or this rank's shard, in which case the sub-layers'
+// inputs are gathered and their outputs reduce-scattered.
 class Block {
  public:
   struct Saved {
     NormLayer::Saved attention_norm, ffn_norm;
     AttentionLayer::Saved attention;
     FfnLayer::Saved ffn;
-    Matrix x;                     // [tokens, dim], the caller's: the block's input
-    Matrix normed;                // pre: norm(x), the attention's input
-    Matrix middle;                // residual stream between the two (post: after its norm)
-    Matrix ffn_normed;            // pre: norm(middle), the ffn's input
-    Matrix sum;                   // post: x + attention, before its norm
-    Matrix ffn_sum;               // post: middle + ffn, before its norm
+    // [rows, dim]
+    Matrix x;             // the caller's: the block's input
+    Matrix normed;        // pre: norm(x), the attention's input
+    Matrix middle;        // residual stream between the two (post: after its norm)
+    Matrix ffn_normed;    // pre: norm(middle), the ffn's input
+    Matrix sum;           // post: x + attention, before its norm
+    Matrix ffn_sum;       // post: middle + ffn, before its norm
+    Matrix dmiddle;       // gradient of middle
+    Matrix dinner, dsum;  // gradients of a norm's output or input, see block.cpp
+    Matrix dshard;        // sharded: gradient of a branch before it is gathered
+    // [tokens, dim]
+    Matrix full_x, full_y;        // sharded: a sub-layer's input and output, forward
+    Matrix attention_x, ffn_x;    // inputs of the sub-layers, for their weight gradients
     Matrix dbranch, dffn_branch;  // gradients of the two branches, after dropout
-    Matrix dmiddle;               // gradient of middle
-    Matrix dnormed, dffn_normed;  // pre: gradients of the norms' outputs
-    Matrix dsum, dffn_sum;        // post: gradients of the norms' inputs
+    Matrix dfull;                 // sharded: gradient of a sub-layer's input, partial sums
   };
-  Block(const Options& options, tensor::Registry& registry, std::uint32_t layer);
+  Block(const Placement& placement, std::uint32_t layer);
 
   void Allocate(const Pass& pass, Saved& saved) const;
-  void AllocateBackward(const Pass& pass, Saved& saved) const;
   void Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
                const Matrix& y) const;
+  // What `cheap` matrices held, once more, in pass.lives.cheap.
+  void AllocateCheap(const Pass& pass, Saved& saved) const;
+  void RecomputeCheap(const Pass& pass, Saved& saved) const;
+  // Forward without its output, which no gradient needs.
+  void Recompute(const Pass& pass, const Matrix& rope, Saved& saved) const;
+  void AllocateBackward(const Pass& pass, Saved& saved) const;
+  // dx; the norms' weight gradients; with pass.weights_too all others as well, while sums over the
+  // tensor group are under way.
   void BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
                      const Matrix& dx) const;
-  void BackwardWeight(const Pass& pass, Saved& saved) const;
+  void BackwardWeight(const Pass& pass, const Saved& saved) const;  // of the products
 
  private:
-  kernels::Dropout Residual(const Pass& pass, std::uint32_t site) const;
-  void ForwardPre(const Pass& pass, const Matrix& rope, Saved& saved, const Matrix& y) const;
-  void ForwardPost(const Pass& pass, const Matrix& rope, Saved& saved, const Matrix& y) const;
+  enum class Site : std::uint32_t { kAttention = 0, kFfn = 1 };  // of Purpose::kResidualDropout
+  kernels::Dropout Residual(const Pass& pass, Site site) const;
+  void Attend(const Pass& pass, const Matrix& in, const Matrix& residual, const Matrix& rope,
+              Saved& saved, const Matrix& out) const;
+  void FeedForward(const Pass& pass, const Matrix& in, const Matrix& residual, Saved& saved,
+                   const Matrix& out) const;
+  void ForwardAttention(const Pass& pass, const Matrix& rope, Saved& saved) const;
+  void BranchGradient(const Pass& pass, const Matrix& dy, Site site, Saved& saved,
+                      const Matrix& dbranch) const;
+  void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, const Matrix& rope,
+                      Saved& saved, const Matrix& dx) const;
+  void FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
+                    const Matrix& dx) const;
   void BackwardInputPre(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
                         const Matrix& dx) const;
   void BackwardInputPost(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
@@ -163,45 +208,56 @@ class Block {
   FfnLayer ffn_;
 };
 
-// Token embedding, times sqrt(dim) where the model says so, plus positions, with dropout.
+// Token embedding, times sqrt(dim) where the model says so, plus positions, with dropout. A tensor
+// rank holds a slice of the vocabulary.
 class EmbeddingLayer {
  public:
-  EmbeddingLayer(const Options& options, tensor::Registry& registry);
-  // positions: the fixed table, or Empty() where positions are learned or rotary.
-  void Forward(const Pass& pass, const Matrix& positions, const Matrix& y) const;
-  // There is no input gradient. dy is masked in place.
-  void BackwardWeight(const Pass& pass, const Matrix& dy) const;
+  // tables: held for the positions; the token table is held by the first stage and, where it is
+  // tied, by the last.
+  EmbeddingLayer(const Placement& tables, bool first_stage, bool last_stage, bool one_stage);
+  // positions: the fixed table, or Empty() where positions are learned or rotary. y: [rows, dim].
+  // `full`: [tokens, dim] scratch where the stream is sharded, else y.
+  void Forward(const Pass& pass, const Matrix& positions, const Matrix& full,
+               const Matrix& y) const;
+  // There is no input gradient. dy: [rows, dim] is masked in place; `full` as above, with dy.
+  void BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const;
   ParameterId Weight() const { return weight_; }
 
  private:
-  kernels::Dropout MakeDropout(const Pass& pass) const;
+  kernels::Dropout MakeDropout(const Pass& pass, std::int64_t first_row) const;
   double scale_;
   double dropout_;
+  std::int32_t first_;                            // first token of this rank's slice
   ParameterId weight_;                            // [vocabulary, dim]
   ParameterId positions_ = tensor::kNoParameter;  // [max_positions, dim]
 };
 
 // The vocabulary head with its loss, fused: logits exist for kTileTokens tokens at a time, and
 // while a tile is there its gradient goes into dx and, where wanted, into the weight's gradient:
-// three products a tile instead of four or five.
+// three products a tile instead of four or five. A tensor rank holds a slice of the vocabulary;
+// only softmax statistics travel, never logits.
 class HeadLayer {
  public:
-  struct Saved {
-    Matrix x;   // [tokens, dim], the caller's
-    Matrix dx;  // [tokens, dim], gradient of the summed loss
-  };
-  HeadLayer(const Options& options, tensor::Registry& registry, ParameterId embedding);
+  HeadLayer(const Placement& placement, ParameterId embedding);
 
   static constexpr std::int64_t kTileTokens = 512;
-  void AllocateBackward(const Pass& pass, Saved& saved) const;
-  // Sum of the valid targets' losses, nats; `losses` (or null): [tokens], one a token.
+  static constexpr std::int64_t kStatistics = 4;  // a row, see kernels::SoftmaxStatistics
+  // x: [tokens, dim]. Sum of the valid targets' losses, nats, the same on every tensor rank;
+  // `losses` (or null): [tokens], one a token.
   double Loss(const Pass& pass, const Matrix& x, double smoothing, double* losses) const;
-  // The same, filling saved.dx and adding to the weight's gradient.
-  double LossAndBackward(const Pass& pass, const Matrix& x, double smoothing, Saved& saved) const;
-  // logits = x W^T for the rows of x: [rows, vocabulary], overwritten.
+  // The same, filling dx: [tokens, dim] (partial sums) and adding to the weight's gradient.
+  double LossAndBackward(const Pass& pass, const Matrix& x, double smoothing,
+                         const Matrix& dx) const;
+  // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
+  const Part& Slice() const { return slice_; }
 
  private:
+  // Losses of a tile; with `gradient` the tile becomes the logits' gradient.
+  void TileLoss(const Pass& pass, const Matrix& tile, std::int64_t first_row, double smoothing,
+                bool gradient, double* losses) const;
+  std::int64_t vocabulary_;
+  Part slice_;          // this rank's
   ParameterId weight_;  // [vocabulary, dim]; the embedding's where tied
 };
 

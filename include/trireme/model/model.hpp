@@ -1,5 +1,5 @@
-// A Transformer language model: embedding, blocks, final norm, head. Owns the activations' arena;
-// its parameters live in the registry.
+// This rank's part of a model: parameters in a registry, memory planned once, and the tasks of a
+// training or evaluation step on it. One rank may hold it all.
 #ifndef TRIREME_MODEL_MODEL_HPP_
 #define TRIREME_MODEL_MODEL_HPP_
 
@@ -7,11 +7,13 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "trireme/model/layers.hpp"
+#include "trireme/parallel/pipeline.hpp"
 
 namespace trireme::model {
 
@@ -25,22 +27,42 @@ struct ModelSetup {
   double label_smoothing = 0;
   bool causal = true;    // false in tests only
   bool training = true;  // false: no gradients, and the memory of evaluation
+
+  // Which part; the default is the whole. ParallelModel fills these in.
+  const parallel::TensorGroup* tensor = nullptr;  // null: one rank
+  int stage = 0, stages = 1;
+  std::vector<Part> chunks;            // blocks of each of this stage's chunks; empty: one with all
+  std::vector<parallel::Slots> slots;  // [chunks]: micro-batches whose activations are kept
+  std::function<void()> progress = {};  // called between blocks; may be empty
 };
 
 // Called during the backward pass: the gradients at flat offsets [begin, end of storage) are final.
 using GradientsReady = std::function<void(std::int64_t begin)>;
 
-class Model {
+class Model : public parallel::StageWork {
  public:
   // Registers, allocates and initialises the parameters, plans and allocates the activations. The
   // sequence must fit the table of learned positions.
   explicit Model(const ModelSetup& setup);
 
-  // Training: adds the gradients of the summed loss of `batch` to the registry's; returns the
-  // summed loss in nats. `ready` may be empty.
+  // The micro-batches of the tasks to come, which must outlive them. `losses` (or null): [rows of
+  // all batches] for kEvaluate. Sets Loss() to zero.
+  void Begin(std::span<const data::MicroBatch> batches, GradientsReady ready, double* losses);
+  // kEvaluate computes logits instead of losses: of this position of sequence 0.
+  void BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t position);
+  std::int64_t Rows(int micro_batch) const override;
+  void Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) override;
+  // Summed loss in nats of the tasks since Begin; on the last stage, else 0. With label smoothing
+  // after backward tasks, without after kEvaluate.
+  double SummedLoss() const { return loss_; }
+  // This rank's slice of the vocabulary, after kEvaluate of BeginLogits; on the last stage.
+  const Matrix& LogitsSlice() const { return logits_; }  // [1, slice]
+  const Part& VocabularySlice() const { return head_->Slice(); }
+
+  // For a whole model on one rank. Training: adds the gradients of the summed loss of `batch` to
+  // the registry's; returns the summed loss in nats. `ready` may be empty.
   double ForwardBackward(const data::MicroBatch& batch, const GradientsReady& ready);
-  // Evaluation, without dropout or smoothing: the summed loss; `losses` (or null): [B * T], one a
-  // target.
+  // Evaluation, without dropout or smoothing: the summed loss; `losses` (or null): [B * T].
   double Loss(const data::MicroBatch& batch, double* losses = nullptr);
   // Logits behind position `position` of sequence 0: [vocabulary].
   std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position);
@@ -53,42 +75,77 @@ class Model {
   std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
 
  private:
-  struct Activations {
-    std::vector<Matrix> streams;  // [layers + 1] of [tokens, dim]: the residual stream
+  // What a micro-batch leaves for its backward pass.
+  struct Live {
+    std::vector<Matrix> streams;  // [blocks + 1] of [rows, dim]: the residual stream
     std::vector<Block::Saved> blocks;
-    NormLayer::Saved norm;
-    Matrix normed;  // [tokens, dim]: the head's input
-    HeadLayer::Saved head;
-    Matrix dstream[2];  // gradients of the stream, in turn
   };
-  Pass MakePass(const data::MicroBatch* batch, bool training) const;
-  void AllocateForward(const Pass& pass, Activations& a) const;
-  void AllocateBackward(const Pass& pass, Activations& a) const;
-  void AllocateWorkspace(const Pass& pass, Workspace& workspace) const;
-  void MeasureTraining(const Pass& pass) const;
-  void MeasureEvaluation(const Pass& pass) const;
-  void PlanMemory();
+  struct Chunk {
+    std::vector<Block> blocks;
+    std::vector<std::int64_t> begin;   // flat offset of each block's first parameter
+    bool first = false, last = false;  // has the embedding, the head
+    std::int64_t input_bytes = 0, weight_bytes = 0, backward_bytes = 0;  // of a slot
+    std::vector<device::Arena> input, weight, backward;                  // slots
+    std::vector<Live> live;                                              // [weight slots]
+  };
+
+  void RegisterParameters();
   void MakePositions();
-  // Runs up to the head's input, which it returns. Saves everything when training; else reuses
-  // memory.
-  Matrix ForwardSaving(const Pass& pass, Activations& a);
-  Matrix ForwardOnly(const Pass& pass);
-  void Backward(const Pass& pass, Activations& a, const GradientsReady& ready);
+  void PlanMemory();
+  void MeasureChunk(Chunk& chunk, device::Arena& scratch);
+  void AllocateSlots();
+  void AllocateWorkspace(Pass& pass, device::Arena& arena) const;
+  Pass MakePass(const data::MicroBatch* batch, bool training) const;
+
+  // Where a task keeps what later tasks need; backward is null where the weight gradients are not
+  // a task of their own.
+  struct SlotArenas {
+    device::Arena *input = nullptr, *weight = nullptr, *backward = nullptr;
+  };
+  Lifetimes ForwardLives(const SlotArenas& slots, device::Arena* scratch) const;
+  void Forward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
+               const Matrix& out) const;
+  void Evaluate(const Pass& pass, const Chunk& chunk, const Matrix& in, const Matrix& out,
+                double* losses);
+  void Backward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas& slots,
+                const Matrix& in, const Matrix& out, bool report);
+  void BackwardWeight(const Pass& pass, const Chunk& chunk, const Live& live, bool report);
+  void BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
+                     const Matrix& dx) const;
+  void Embed(const Pass& pass, const Matrix& stream) const;
+  void EmbedBackward(const Pass& pass, const Matrix& gradient) const;
+  // The final norm and the head: the loss, and its gradient by x in dx. [rows, dim].
+  void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx);
+  void HeadForward(const Pass& pass, const Matrix& x, double* losses);
+  void Progress() const {
+    if (setup_.progress) setup_.progress();
+  }
+  void Report(std::int64_t begin) const {
+    if (ready_) ready_(begin);
+  }
 
   ModelSetup setup_;
+  parallel::TensorGroup one_rank_;
   tensor::Registry registry_;
   std::optional<EmbeddingLayer> embedding_;
-  std::vector<Block> blocks_;
-  std::vector<std::int64_t> block_begin_;  // flat offset of each block's first parameter
-  std::optional<NormLayer> norm_;          // pre-norm models only
-  std::int64_t tail_begin_ = 0;            // flat offset of the final norm's first parameter
+  std::vector<Chunk> chunks_;
+  std::optional<NormLayer> norm_;  // pre-norm models only
+  std::int64_t tail_begin_ = 0;    // flat offset of the final norm's first parameter
   std::optional<HeadLayer> head_;
   device::Buffer positions_storage_;
   Matrix positions_;  // sinusoidal: [length, dim]
   Matrix rope_;       // rotary: [length, head_dim]
-  std::unique_ptr<device::Arena> arena_;
+  device::Buffer slot_storage_;
+  std::unique_ptr<device::Arena> arena_;  // workspace, then scratch
   Workspace workspace_;
-  std::int64_t arena_bytes_ = 0, tile_bytes_ = 0;
+  std::int64_t activation_bytes_ = 0, tile_bytes_ = 0;
+
+  std::span<const data::MicroBatch> batches_;
+  GradientsReady ready_;
+  double* losses_ = nullptr;
+  std::int64_t logits_position_ = -1;
+  Matrix logits_;
+  double loss_ = 0;
 };
 
 }  // namespace trireme::model

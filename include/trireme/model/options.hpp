@@ -14,6 +14,9 @@ enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
 enum class Init { kNormal, kGpt2, kXavier };
+// What the backward pass computes again instead of keeping. kSelective: norms and activations, no
+// products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen et al. 2016).
+enum class Recompute { kNone, kSelective, kFull };
 
 struct Options {
   std::string preset;           // "none" or the preset's name
@@ -39,6 +42,7 @@ struct Options {
   double ffn_dropout = 0;        // hidden activations of the feed-forward layer
   Init init = Init::kNormal;
   double init_deviation = 0.02;  // standard deviation of kNormal and kGpt2
+  Recompute recompute = Recompute::kNone;
 };
 
 void DeclareModel(input::Schema& schema);  // [model]
@@ -52,6 +56,13 @@ std::int64_t ParameterCount(const Options& options);
 // Floating-point operations of a forward and backward pass, a token (products only, causal
 // attention counted at its mean length): 6 x matrix parameters + attention.
 double FlopsPerToken(const Options& options, std::int64_t sequence_length);
+
+// The same for the parts that pipeline stages are made of, in one unit; the embedding's, which is
+// bound by memory, is an estimate.
+struct PartCosts {
+  double block = 0, embedding = 0, head = 0;
+};
+PartCosts CostsPerToken(const Options& options, std::int64_t sequence_length);
 
 }  // namespace trireme::model
 

@@ -4,12 +4,12 @@
 #define TRIREME_MODEL_PASS_HPP_
 
 #include <cstdint>
-#include <vector>
 
 #include "trireme/data/batch.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
+#include "trireme/parallel/tensor_group.hpp"
 #include "trireme/tensor/matrix.hpp"
 #include "trireme/tensor/registry.hpp"
 
@@ -19,13 +19,26 @@ namespace trireme::model {
 struct Workspace {
   tensor::Matrix attention;  // panels of scores, one pair a thread
   tensor::Matrix reduction;  // partial sums over blocks of rows
-  tensor::Matrix tile;       // [kTileTokens, vocabulary] logits, then their gradient
+  tensor::Matrix tile;       // [kTileTokens, vocabulary slice] logits, then their gradient
+  tensor::Matrix
+      statistics;  // fp64 [tensor ranks, 4 kTileTokens]: softmax statistics of all slices
+};
+
+// How long a matrix is needed. Each lifetime has its own arena in each phase of a pass, so that
+// recomputation and the delayed weight gradients of zero-bubble schedules need no other code.
+struct Lifetimes {
+  device::Arena* weight = nullptr;    // up to the weight gradient
+  device::Arena* input = nullptr;     // up to the input gradient
+  device::Arena* cheap = nullptr;     // up to the weight gradient, but cheap to compute again
+  device::Arena* backward = nullptr;  // from the input gradient to the weight gradient
+  device::Arena* scratch = nullptr;   // up to the end of the block
 };
 
 struct Pass {
   device::Stream stream;
   const tensor::Registry* registry = nullptr;
-  device::Arena* arena = nullptr;
+  const parallel::TensorGroup* tensor = nullptr;
+  Lifetimes lives;
   Workspace workspace;
   const data::MicroBatch* batch = nullptr;  // null while the memory plan is measured
   std::int64_t sequences = 0;               // B of this micro-batch
@@ -33,10 +46,15 @@ struct Pass {
   std::uint32_t seed = 0;
   bool training = false;  // dropout acts
   bool causal = true;     // false in tests only: a model that sees its targets
+  bool weights_too =
+      false;  // backward: weight gradients follow each layer's input gradient at once
 
+  bool Dry() const { return batch == nullptr; }  // allocations only
   std::int64_t Tokens() const { return sequences * length; }
+  // This rank's rows of the residual stream: all tokens, or a shard of them.
+  Part Rows() const { return tensor->Rows(Tokens()); }
   Dtype Type() const { return registry->Type(); }
-  tensor::Matrix Allocate(std::int64_t rows, std::int64_t columns) const {
+  tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return tensor::Allocate(*arena, Type(), rows, columns);
   }
   tensor::Matrix Value(tensor::ParameterId id, int count = 1) const {
@@ -45,15 +63,19 @@ struct Pass {
   tensor::Matrix Gradient(tensor::ParameterId id, int count = 1) const {
     return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Gradient(id, count);
   }
+  // Of a matrix whose row 0 is row `first_row` of the micro-batch.
   kernels::Dropout MakeDropout(double probability, Purpose purpose, std::uint32_t layer,
-                               std::uint32_t site = 0) const {
+                               std::uint32_t site = 0, std::int64_t first_row = 0,
+                               std::int64_t first_feature = 0) const {
     return {training ? probability : 0.0,
             seed,
             purpose,
             layer,
             site,
             batch == nullptr ? nullptr : batch->ordinals.data(),
-            length};
+            length,
+            first_row,
+            first_feature};
   }
 };
 

@@ -1,0 +1,69 @@
+// A training set-up on a grid of ranks: model, optimizer, gradient sums and the step, built
+// together. The trainer, the verification and the tests all train through it.
+#ifndef TRIREME_DRIVER_TRAINING_HPP_
+#define TRIREME_DRIVER_TRAINING_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/base/defect.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/driver/training_step.hpp"
+#include "trireme/model/parallel_model.hpp"
+#include "trireme/optimizer/optimizer.hpp"
+#include "trireme/optimizer/schedule.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
+
+namespace trireme::driver {
+
+struct TrainingSetup {
+  model::ModelSetup model;  // micro_batch: as wanted; the largest share bounds it
+  std::int64_t stride = 0;  // of windows; 0: their length
+  std::int64_t batch = 1;   // windows a step, over all ranks
+  optimizer::Options optimizer;
+  optimizer::Schedule schedule;
+  std::int64_t bucket_bytes = 4 << 20;
+  parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
+  Defect defect = Defect::kNone;     // tests only
+};
+
+class Training {
+ public:
+  // Collective over the grid's world. `grid` and `tokens` must outlive it.
+  Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
+           const TrainingSetup& setup);
+  Training(const Training&) = delete;
+  Training& operator=(const Training&) = delete;
+
+  // Collective. Step number `step` (from 0); see TrainingStep.
+  StepResult Run(std::int64_t step, const Requests& mine = {});
+
+  const comm::ProcessGrid& Grid() const { return grid_; }
+  const data::Sampler& Samples() const { return sampler_; }
+  model::ParallelModel& Net() { return *model_; }
+  const model::ParallelModel& Net() const { return *model_; }
+  optimizer::Optimizer& Moments() { return *optimizer_; }
+  parallel::GradientBuckets& Buckets() { return *buckets_; }
+
+  // Blocks for a checkpoint: parameters, moments.
+  std::vector<tensor::StateBlock> ModelBlocks();
+  std::vector<tensor::StateBlock> OptimizerBlocks() const;
+  // Collective over the grid's world: parameters and moments of a checkpoint folder.
+  void Load(const std::string& checkpoint);
+  void LoadWeights(const std::string& checkpoint);  // parameters alone
+
+ private:
+  const comm::ProcessGrid& grid_;
+  data::Sampler sampler_;
+  std::unique_ptr<model::ParallelModel> model_;
+  std::unique_ptr<optimizer::Optimizer> optimizer_;
+  optimizer::Schedule schedule_;
+  std::unique_ptr<parallel::GradientBuckets> buckets_;
+  std::unique_ptr<TrainingStep> step_;
+};
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_TRAINING_HPP_
