@@ -50,8 +50,10 @@ bool Registry::BehindItsGroup(const Parameter& parameter) const {
 ParameterId Registry::Add(Parameter parameter) {
   if (parameter.end == kWhole) parameter.end = ElementCount(parameter.shape);
   if (parameter.begin < 0 || parameter.end < parameter.begin ||
-      parameter.end > ElementCount(parameter.shape)) {
-    throw RunError("registry: " + parameter.name + " has no such elements: this is a bug");
+      parameter.end > ElementCount(parameter.shape) || parameter.copy < 0 ||
+      parameter.copy >= parameter.copies) {
+    throw RunError("registry: " + parameter.name + " has no such elements or no such copy",
+                   "This is a bug in Trireme.");
   }
   if (parameter.Held() && !BehindItsGroup(parameter)) {
     size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;

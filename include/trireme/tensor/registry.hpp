@@ -55,7 +55,8 @@ class Registry {
  public:
   // Registered in the order of the forward pass, every parameter of the model on every rank, those
   // that other ranks hold with begin == end: these take no storage, and leave offsets and adjacency
-  // of the others as if they were not there. Throws RunError for a range outside of the tensor.
+  // of the others as if they were not there. Throws RunError for a range outside of the tensor or a
+  // copy that is none.
   ParameterId Add(Parameter parameter);
   // Allocates values and, where wanted, gradients, zeroed. Once, after the last Add.
   void Allocate(Dtype dtype, bool gradients = true);

@@ -1,0 +1,162 @@
+// Memory: what is handed out, given back and counted.
+#include "trireme/device/arena.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::device {
+namespace {
+
+// The message of what `body` throws.
+template <typename Body>
+std::string MessageOf(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kFailed);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+bool Aligned(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % 128 == 0; }
+
+TEST(Buffer, IsZeroedAndAlignedAndNeverEmpty) {
+  for (const std::int64_t bytes : {0, 1, 127, 128, 129, 100000}) {
+    const Buffer buffer = AllocateZeroed(bytes);
+    ASSERT_NE(buffer, nullptr) << bytes;
+    EXPECT_TRUE(Aligned(buffer.get())) << bytes;
+    const auto* data = static_cast<const unsigned char*>(buffer.get());
+    for (std::int64_t i = 0; i < bytes; ++i) ASSERT_EQ(data[i], 0) << i << " of " << bytes;
+  }
+}
+
+TEST(Buffer, MoreThanThereIsSaysWhatToLower) {
+  const std::int64_t before = AllocatedBytes();
+  const std::int64_t most = std::int64_t{1} << 47;
+  for (const std::int64_t bytes : {std::int64_t{-1}, most + 1}) {
+    EXPECT_THAT(MessageOf([&] { AllocateZeroed(bytes); }), testing::HasSubstr("data.micro_batch"));
+  }
+  EXPECT_EQ(AllocatedBytes(), before);
+}
+
+TEST(Counters, FollowEachBufferToItsEnd) {
+  const std::int64_t before = AllocatedBytes();
+  {
+    Buffer one = AllocateZeroed(1);
+    EXPECT_EQ(AllocatedBytes(), before + 128);
+    Buffer two = AllocateZeroed(1000);
+    EXPECT_EQ(AllocatedBytes(), before + 128 + 1024);
+    one = std::move(two);  // frees the first
+    EXPECT_EQ(AllocatedBytes(), before + 1024);
+    const Buffer three = std::move(one);
+    EXPECT_EQ(AllocatedBytes(), before + 1024);
+    const Buffer none;
+    const Arena arena(256);
+    EXPECT_EQ(AllocatedBytes(), before + 1024 + 256);
+  }
+  EXPECT_EQ(AllocatedBytes(), before);
+}
+
+TEST(Counters, ThePeakIsTheHighestSumSinceItsReset) {
+  const Buffer kept = AllocateZeroed(512);
+  ResetPeakAllocatedBytes();
+  const std::int64_t before = AllocatedBytes();
+  EXPECT_EQ(PeakAllocatedBytes(), before);
+  AllocateZeroed(4096);
+  AllocateZeroed(8192);  // after the one before was freed
+  EXPECT_EQ(PeakAllocatedBytes(), before + 8192);
+  EXPECT_EQ(AllocatedBytes(), before);
+  ResetPeakAllocatedBytes();
+  EXPECT_EQ(PeakAllocatedBytes(), before);
+}
+
+TEST(Counters, CountAllThreads) {
+  const std::int64_t before = AllocatedBytes();
+  ResetPeakAllocatedBytes();
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([] {
+      for (int k = 0; k < 2000; ++k) AllocateZeroed(128);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(AllocatedBytes(), before);
+  EXPECT_GE(PeakAllocatedBytes(), before + 128);
+  EXPECT_LE(PeakAllocatedBytes(), before + 4 * 128);
+}
+
+TEST(Arena, HandsOutInOrderAndTakesBack) {
+  Arena arena(1024);
+  EXPECT_FALSE(arena.IsMeasuring());
+  char* const first = static_cast<char*>(arena.Allocate(1));
+  EXPECT_TRUE(Aligned(first));
+  const std::int64_t mark = arena.Mark();
+  EXPECT_EQ(arena.Allocate(200), first + 128);
+  EXPECT_EQ(arena.Peak(), 128 + 256);
+  arena.Release(mark);
+  EXPECT_EQ(arena.Allocate(128), first + 128);
+  EXPECT_EQ(arena.Peak(), 128 + 256);
+}
+
+TEST(Arena, AFullOneIsAMistakeOfThePlan) {
+  Arena arena(256);
+  arena.Allocate(129);
+  EXPECT_THAT(MessageOf([&] { arena.Allocate(1); }),
+              testing::AllOf(testing::HasSubstr("384 bytes wanted of 256"),
+                             testing::HasSubstr("memory plan")));
+}
+
+TEST(Arena, AMeasuringOneFindsWhatARealOneNeeds) {
+  Arena measuring = Arena::Measuring();
+  EXPECT_TRUE(measuring.IsMeasuring());
+  for (const std::int64_t bytes : {1, 300, 128}) EXPECT_EQ(measuring.Allocate(bytes), nullptr);
+  EXPECT_EQ(measuring.Peak(), 128 + 384 + 128);
+  Arena real(measuring.Peak());
+  for (const std::int64_t bytes : {1, 300, 128}) EXPECT_NE(real.Allocate(bytes), nullptr);
+}
+
+TEST(Arena, OfNoBytesIsARealOne) {
+  Arena arena(0);
+  EXPECT_FALSE(arena.IsMeasuring());
+  EXPECT_NE(arena.Allocate(0), nullptr);
+  EXPECT_EQ(arena.Peak(), 0);
+  EXPECT_THAT(MessageOf([&] { arena.Allocate(1); }), testing::HasSubstr("128 bytes wanted of 0"));
+}
+
+TEST(Arena, InSomebodyElsesMemory) {
+  const Buffer memory = AllocateZeroed(512);
+  const std::int64_t before = AllocatedBytes();
+  char* const base = static_cast<char*>(memory.get());
+  {
+    Arena arena(base + 128, 256);
+    EXPECT_FALSE(arena.IsMeasuring());
+    EXPECT_EQ(arena.Allocate(100), base + 128);
+    EXPECT_EQ(arena.Allocate(128), base + 256);
+    EXPECT_THAT(MessageOf([&] { arena.Allocate(1); }),
+                testing::HasSubstr("384 bytes wanted of 256"));
+    Arena moved = std::move(arena);
+    moved.Release(0);
+    EXPECT_EQ(moved.Allocate(1), base + 128);
+  }
+  EXPECT_EQ(AllocatedBytes(), before) << "the memory is neither counted twice nor freed";
+}
+
+TEST(Arena, RefusesMemoryThatKernelsCannotUse) {
+  const Buffer memory = AllocateZeroed(512);
+  void* const between = static_cast<char*>(memory.get()) + 64;
+  for (void* const bad : {static_cast<void*>(nullptr), between}) {
+    EXPECT_THAT(MessageOf([&] { Arena(bad, 128); }), testing::HasSubstr("128-byte boundary"));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::device

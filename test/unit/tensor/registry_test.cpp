@@ -1,0 +1,262 @@
+// The parameter registry where a rank holds slices of parameters, or none of them.
+#include "trireme/tensor/registry.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+
+namespace trireme::tensor {
+namespace {
+
+constexpr std::uint32_t kSeed = 7;
+constexpr Initialiser kNormal{InitialiserKind::kNormal, 0.5};
+constexpr Initialiser kUniform{InitialiserKind::kUniform, 0.25};
+constexpr std::int64_t kAligned = 32;  // elements
+
+std::vector<double> Elements(const Registry& registry, std::int64_t offset, std::int64_t count) {
+  std::vector<double> values;
+  DispatchDtype(registry.Type(), [&](auto zero) {
+    const auto* data = static_cast<const decltype(zero)*>(registry.Values()) + offset;
+    for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<double>(data[i]));
+  });
+  return values;
+}
+std::vector<double> Elements(const Registry& registry, ParameterId id) {
+  const Parameter& parameter = registry.Parameters()[static_cast<std::size_t>(id)];
+  return Elements(registry, parameter.offset, parameter.LocalSize());
+}
+
+// Rows of axis 0 that part `part` of `parts` holds.
+Parameter Cut(Parameter parameter, int part, int parts) {
+  const Part rows = PartOf(parameter.shape[0], part, parts);
+  const std::int64_t columns = ElementCount(parameter.shape) / parameter.shape[0];
+  parameter.begin = rows.begin * columns;
+  parameter.end = rows.end * columns;
+  return parameter;
+}
+// Held by other ranks.
+Parameter Elsewhere(Parameter parameter) {
+  parameter.begin = parameter.end = 0;
+  return parameter;
+}
+
+const Parameter kEmbedding{.name = "embedding", .shape = {101, 5}, .initialiser = kNormal};
+const Parameter kQuery{.name = "query", .shape = {17, 5}, .initialiser = kUniform};
+const Parameter kKey{
+    .name = "key", .shape = {17, 5}, .initialiser = kUniform, .decay = false, .adjacent = true};
+const Parameter kBias{.name = "bias", .shape = {17}, .initialiser = kNormal};
+const Parameter kNorm{.name = "norm", .shape = {5}, .initialiser = {InitialiserKind::kConstant, 1}};
+
+template <typename Body>
+std::string MessageOf(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(Registry, AWholeParameterByDefault) {
+  Registry registry;
+  const ParameterId id = registry.Add(kEmbedding);
+  EXPECT_EQ(registry.Parameters()[0].begin, 0);
+  EXPECT_EQ(registry.Parameters()[0].end, 505);
+  EXPECT_TRUE(registry.Parameters()[0].Held());
+  registry.Allocate(Dtype::kFloat32);
+  EXPECT_EQ(registry.Value(id).rows, 101);
+  EXPECT_EQ(registry.Value(id).columns, 5);
+}
+
+TEST(Registry, SlicesOfEveryCutHoldTheWholesElements) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    const std::vector<Parameter> parameters = {kEmbedding, kQuery, kKey, kBias, kNorm};
+    Registry whole;
+    for (const Parameter& each : parameters) whole.Add(each);
+    whole.Allocate(dtype);
+    whole.Initialise(kSeed);
+    for (int parts = 1; parts <= 8; ++parts) {
+      std::vector<std::vector<double>> joined(parameters.size());
+      for (int part = 0; part < parts; ++part) {
+        Registry registry;
+        for (const Parameter& each : parameters) registry.Add(Cut(each, part, parts));
+        registry.Allocate(dtype);
+        registry.Initialise(kSeed);
+        for (std::size_t i = 0; i < parameters.size(); ++i) {
+          const std::vector<double> slice = Elements(registry, static_cast<ParameterId>(i));
+          joined[i].insert(joined[i].end(), slice.begin(), slice.end());
+        }
+      }
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        EXPECT_EQ(joined[i], Elements(whole, static_cast<ParameterId>(i)))
+            << parameters[i].name << " in " << parts << " parts";
+      }
+    }
+  }
+}
+
+TEST(Registry, TheViewOfASliceIsItsRows) {
+  Registry registry;
+  const ParameterId query = registry.Add(Cut(kQuery, 1, 4));  // rows 4 to 8
+  const ParameterId key = registry.Add(Cut(kKey, 3, 4));      // rows 12 to 17
+  const ParameterId bias = registry.Add(Cut(kBias, 3, 4));    // elements 12 to 17
+  registry.Allocate(Dtype::kFloat64);
+  registry.Initialise(kSeed);
+  const Matrix value = registry.Value(query);
+  EXPECT_EQ(value.rows, 4);
+  EXPECT_EQ(value.columns, 5);
+  EXPECT_EQ(value.stride, 5);
+  const Matrix both = registry.Value(query, 2);
+  EXPECT_EQ(both.data, value.data);
+  EXPECT_EQ(both.rows, 4 + 5);
+  EXPECT_EQ(both.Rows(4, 5).data, registry.Value(key).data) << "nothing lies between";
+  EXPECT_EQ(registry.Gradient(query, 2).rows, 9);
+  const Matrix vector = registry.Value(bias);
+  EXPECT_EQ(vector.rows, 1);
+  EXPECT_EQ(vector.columns, 5);
+}
+
+// The storage of a rank that holds some parameters is that of a registry of these alone.
+TEST(Registry, ParametersOfOtherRanksTakeNoPart) {
+  const Parameter value{
+      .name = "value", .shape = {17, 5}, .initialiser = kNormal, .decay = false, .adjacent = true};
+  Registry alone;
+  for (const Parameter& each : {kBias, kQuery, kKey, value, kNorm}) alone.Add(each);
+  Registry registry;
+  registry.Add(Elsewhere(kEmbedding));
+  const ParameterId bias = registry.Add(kBias);
+  registry.Add(Elsewhere(kEmbedding));
+  const ParameterId query = registry.Add(kQuery);
+  const ParameterId between = registry.Add(Elsewhere(kKey));
+  const ParameterId key = registry.Add(kKey);
+  registry.Add(value);
+  registry.Add(Elsewhere(kBias));
+  const ParameterId norm = registry.Add(kNorm);
+  registry.Add(Elsewhere(kEmbedding));
+  EXPECT_EQ(registry.Size(), alone.Size());
+  const auto offset = [](const Registry& of, ParameterId id) {
+    return of.Parameters()[static_cast<std::size_t>(id)].offset;
+  };
+  EXPECT_EQ(offset(registry, bias), offset(alone, 0));
+  EXPECT_EQ(offset(registry, query), offset(alone, 1));
+  EXPECT_EQ(offset(registry, key), offset(alone, 2));
+  EXPECT_EQ(offset(registry, norm), offset(alone, 4));
+  EXPECT_EQ(offset(registry, query) % kAligned, 0);
+  EXPECT_EQ(offset(registry, norm) % kAligned, 0);
+  for (std::size_t i = 1; i < registry.Parameters().size(); ++i) {
+    EXPECT_GE(registry.Parameters()[i].offset, registry.Parameters()[i - 1].offset) << i;
+  }
+  registry.Allocate(Dtype::kFloat32);
+  registry.Initialise(kSeed);
+  alone.Allocate(Dtype::kFloat32);
+  alone.Initialise(kSeed);
+  EXPECT_EQ(Elements(registry, 0, registry.Size()), Elements(alone, 0, alone.Size()));
+  EXPECT_EQ(registry.Value(query, 4).rows, 3 * 17) << "the empty one between adds nothing";
+  for (const ParameterId none : {ParameterId{0}, between, ParameterId{7}}) {
+    EXPECT_FALSE(registry.Parameters()[static_cast<std::size_t>(none)].Held());
+    EXPECT_TRUE(registry.Value(none).Empty());
+    EXPECT_EQ(registry.Value(none).rows, 0);
+    EXPECT_EQ(registry.Gradient(none).rows, 0);
+  }
+}
+
+// Where another rank holds the first of an adjacent group, the next one begins the group here.
+TEST(Registry, AGroupWhoseFirstIsElsewhere) {
+  Registry registry;
+  registry.Add(kNorm);  // 5 elements: what follows has to be aligned
+  const ParameterId query = registry.Add(Elsewhere(kQuery));
+  const ParameterId key = registry.Add(kKey);
+  EXPECT_EQ(registry.Parameters()[2].offset, kAligned);
+  registry.Allocate(Dtype::kFloat32);
+  const Matrix group = registry.Value(query, 2);
+  EXPECT_EQ(group.rows, 17);
+  EXPECT_EQ(group.data, registry.Value(key).data);
+}
+
+TEST(Registry, ARankThatHoldsNothing) {
+  Registry registry;
+  const ParameterId id = registry.Add(Elsewhere(kEmbedding));
+  EXPECT_EQ(registry.Size(), 0);
+  registry.Allocate(Dtype::kFloat32);
+  registry.Initialise(kSeed);
+  registry.ZeroGradients();
+  EXPECT_EQ(registry.Value(id).rows, 0);
+  EXPECT_EQ(registry.Value(id).columns, 5);
+}
+
+TEST(Registry, BlocksNameEverythingAndCountAllCopies) {
+  Registry registry;
+  Parameter shared = Cut(kKey, 1, 2);
+  shared.adjacent = false;
+  shared.copies = 3;
+  shared.copy = 2;
+  registry.Add(Cut(kEmbedding, 2, 3));
+  registry.Add(shared);
+  registry.Add(Elsewhere(kNorm));
+  registry.Allocate(Dtype::kFloat32);
+  const std::vector<StateBlock> blocks =
+      registry.Blocks(registry.Values(), Dtype::kFloat32, "moment.", 4, 5);
+  ASSERT_EQ(blocks.size(), 3u);
+  EXPECT_EQ(blocks[0].name, "moment.embedding");
+  EXPECT_EQ(blocks[0].shape, kEmbedding.shape);
+  EXPECT_EQ(blocks[0].begin, 67 * 5);
+  EXPECT_EQ(blocks[0].end, 505);
+  EXPECT_EQ(blocks[0].data, registry.Value(0).data);
+  EXPECT_EQ(blocks[0].replica, 4);
+  EXPECT_EQ(blocks[0].replicas, 5);
+  EXPECT_EQ(blocks[1].begin, 8 * 5);
+  EXPECT_EQ(blocks[1].data, registry.Value(1).data);
+  EXPECT_EQ(blocks[1].replicas, 15);
+  EXPECT_EQ(blocks[2].name, "moment.norm");
+  EXPECT_EQ(blocks[2].begin, blocks[2].end);
+  EXPECT_EQ(blocks[2].data, nullptr);
+  // Ranks that hold the same elements have different numbers, from 0 without gaps.
+  std::vector<bool> seen(15, false);
+  for (int copy = 0; copy < 3; ++copy) {
+    for (int replica = 0; replica < 5; ++replica) {
+      Registry other;
+      shared.copy = copy;
+      other.Add(shared);
+      other.Allocate(Dtype::kFloat32);
+      const int number = other.Blocks(other.Values(), Dtype::kFloat32, "", replica, 5)[0].replica;
+      ASSERT_LT(static_cast<std::size_t>(number), seen.size());
+      EXPECT_FALSE(seen[static_cast<std::size_t>(number)]) << number << " twice";
+      seen[static_cast<std::size_t>(number)] = true;
+    }
+  }
+}
+
+TEST(Registry, RefusesWhatCannotBe) {
+  for (const Part range : {Part{-5, 5}, Part{5, 510}, Part{10, 5}}) {
+    Registry registry;
+    Parameter bad = kEmbedding;
+    bad.begin = range.begin;
+    bad.end = range.end;
+    EXPECT_THAT(MessageOf([&] { registry.Add(bad); }), testing::HasSubstr("embedding"));
+  }
+  for (const int copy : {-1, 2}) {
+    Registry registry;
+    Parameter bad = kEmbedding;
+    bad.copies = 2;
+    bad.copy = copy;
+    EXPECT_THAT(MessageOf([&] { registry.Add(bad); }), testing::HasSubstr("embedding"));
+  }
+  Registry registry;
+  Parameter torn = kEmbedding;
+  torn.begin = 3;
+  registry.Add(torn);
+  registry.Add(kBias);
+  registry.Add(kNorm);
+  registry.Allocate(Dtype::kFloat32);
+  EXPECT_THAT(MessageOf([&] { registry.Value(0); }), testing::HasSubstr("whole rows"));
+  EXPECT_THAT(MessageOf([&] { registry.Value(0, 2); }), testing::HasSubstr("whole rows"));
+  EXPECT_THAT(MessageOf([&] { registry.Value(1, 2); }), testing::HasSubstr("norm is not adjacent"));
+}
+
+}  // namespace
+}  // namespace trireme::tensor
