@@ -19,6 +19,8 @@ const char* NameOf(Group group) {
       return "embedding";
     case Group::kKeyValue:
       return "key/value";
+    case Group::kReplica:
+      return "replica";
   }
   return "?";
 }

@@ -74,6 +74,8 @@ Collectives ProcessGrid::Over(Group group) const {
       return {pipeline_, group, ledger_};
     case Group::kEmbedding:
       return {embedding_, group, ledger_};
+    case Group::kReplica:
+      return {replica_, group, ledger_};
     case Group::kKeyValue:
       break;
   }

@@ -7,10 +7,11 @@
 
 namespace trireme::comm {
 
-// Whose transfer. kWorld: agreements on a step; kEmbedding: the first and the last stage, which
-// share tied embeddings; kKeyValue: tensor ranks that hold the same key/value head.
-enum class Group { kWorld, kData, kTensor, kPipeline, kEmbedding, kKeyValue };
-inline constexpr int kGroups = 6;
+// Whose transfer. kWorld: agreements on a step; kReplica: all stages and slices of one data
+// replica; kEmbedding: the first and the last stage, which share tied embeddings; kKeyValue: tensor
+// ranks that hold the same key/value head.
+enum class Group { kWorld, kData, kTensor, kPipeline, kEmbedding, kKeyValue, kReplica };
+inline constexpr int kGroups = 7;
 const char* NameOf(Group group);  // "data", "key/value" ...
 
 enum class Transfer { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kReceive };
