@@ -1,7 +1,9 @@
-// ProcessGrid: what fits, what does not, and what the user is told.
+// ProcessGrid: groups and coordinates of every layout of the job's ranks, what fits, what does not,
+// and what the user is told.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -17,10 +19,45 @@ class GridTest : public testing::Test {
   input::Deck Deck(const std::string& text, const std::vector<std::string>& overrides = {}) const {
     return input::Deck::Parse(schema_, text, "a.in", overrides);
   }
+  // What ReadGrid says to a deck on that many ranks; empty where it fits.
+  std::string Complaint(const std::string& text, int ranks) const {
+    try {
+      ReadGrid(Deck(text), ranks);
+      return {};
+    } catch (const Error& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+      return error.what();
+    }
+  }
 
   input::Schema schema_;
   Communicator world_ = Communicator::Adopt(MPI_COMM_WORLD);
 };
+
+// Every shape with that many ranks.
+std::vector<GridShape> AllShapes(int ranks) {
+  std::vector<GridShape> shapes;
+  for (int pipeline = 1; pipeline <= ranks; ++pipeline) {
+    for (int data = 1; data <= ranks; ++data) {
+      for (int context = 1; context <= ranks; ++context) {
+        for (int tensor = 1; tensor <= ranks; ++tensor) {
+          const GridShape shape{pipeline, data, context, tensor};
+          if (shape.Ranks() == ranks) shapes.push_back(shape);
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+// World ranks of a group, in its order.
+std::vector<int> Members(const Communicator& group, int world_rank) {
+  std::vector<int> ranks;
+  for (const std::string& rank : group.Gather(fmt::to_string(world_rank))) {
+    ranks.push_back(std::stoi(rank));
+  }
+  return ranks;
+}
 
 TEST_F(GridTest, ZeroTakesWhatIsLeft) {
   const ProcessGrid grid(world_, Deck(""));
@@ -29,6 +66,7 @@ TEST_F(GridTest, ZeroTakesWhatIsLeft) {
   EXPECT_EQ(grid.Shape().tensor, 1);
   EXPECT_EQ(grid.Shape().pipeline, 1);
   EXPECT_EQ(grid.Shape().context, 1);
+  EXPECT_FALSE(grid.SequenceParallel());
   EXPECT_EQ(grid.Coordinates().data, world_.Rank());
   EXPECT_EQ(grid.Coordinates().tensor, 0);
   EXPECT_EQ(grid.Data().Size(), world_.Size());
@@ -36,9 +74,112 @@ TEST_F(GridTest, ZeroTakesWhatIsLeft) {
   EXPECT_EQ(&grid.World(), &world_);
 }
 
-TEST_F(GridTest, TheWorldsSizeFits) {
-  const ProcessGrid grid(world_, Deck(fmt::format("[grid]\ndata = {}\n", world_.Size())));
-  EXPECT_EQ(grid.Shape().data, world_.Size());
+TEST_F(GridTest, RankIsAFixedFunctionOfCoordinates) {
+  const GridShape shape{2, 3, 4, 5};
+  for (int rank = 0; rank < shape.Ranks(); ++rank) {
+    const GridShape at = Locate(rank, shape);
+    EXPECT_EQ(((at.pipeline * 3 + at.data) * 4 + at.context) * 5 + at.tensor, rank);
+    EXPECT_EQ(RankAt(at, shape), rank);
+    EXPECT_LT(at.pipeline, 2);
+    EXPECT_LT(at.data, 3);
+    EXPECT_LT(at.context, 4);
+    EXPECT_LT(at.tensor, 5);
+  }
+  EXPECT_EQ(Describe(shape), "pipeline 2 x data 3 x context 4 x tensor 5");
+}
+
+TEST_F(GridTest, GroupsOfEveryShape) {
+  const auto shapes = AllShapes(world_.Size());
+  EXPECT_EQ(shapes.size(), world_.Size() == 8 ? 20u : 1u);  // 3 factors of 2 on 4 axes
+  for (const GridShape& shape : shapes) {
+    SCOPED_TRACE(Describe(shape));
+    const ProcessGrid grid(world_, shape, true);
+    const GridShape at = grid.Coordinates();
+    EXPECT_EQ(at, Locate(world_.Rank(), shape));
+    EXPECT_TRUE(grid.SequenceParallel());
+    EXPECT_EQ(grid.FirstStage(), at.pipeline == 0);
+    EXPECT_EQ(grid.LastStage(), at.pipeline == shape.pipeline - 1);
+
+    // Members as the definition says, not as the code splits.
+    std::vector<int> data, tensor, pipeline, replica, embedding;
+    for (int rank = 0; rank < shape.Ranks(); ++rank) {
+      const GridShape other = Locate(rank, shape);
+      const bool p = other.pipeline == at.pipeline, d = other.data == at.data;
+      const bool c = other.context == at.context, t = other.tensor == at.tensor;
+      if (p && c && t) data.push_back(rank);
+      if (p && d && c) tensor.push_back(rank);
+      if (d && c && t) pipeline.push_back(rank);
+      if (d && c) replica.push_back(rank);
+    }
+    embedding = {world_.Rank()};
+    if (shape.pipeline > 1 && (grid.FirstStage() || grid.LastStage())) {
+      embedding = {pipeline.front(), pipeline.back()};
+    }
+    EXPECT_EQ(Members(grid.Data(), world_.Rank()), data);
+    EXPECT_EQ(Members(grid.Tensor(), world_.Rank()), tensor);
+    EXPECT_EQ(Members(grid.Pipeline(), world_.Rank()), pipeline);
+    EXPECT_EQ(Members(grid.Replica(), world_.Rank()), replica);
+    EXPECT_EQ(Members(grid.Embedding(), world_.Rank()), embedding);
+    EXPECT_EQ(grid.Pipeline().Rank(), at.pipeline);
+    EXPECT_EQ(grid.Tensor().Rank(), at.tensor);
+  }
+}
+
+TEST_F(GridTest, TransfersKnowTheirGroup) {
+  const ProcessGrid grid(world_, AllShapes(world_.Size()).back());
+  for (const Group group : {Group::kWorld, Group::kData, Group::kTensor, Group::kPipeline}) {
+    const Collectives transfers = grid.Over(group);
+    float value = 1;
+    transfers.AllReduce(Dtype::kFloat32, &value, 1);
+    EXPECT_EQ(value, static_cast<float>(transfers.Size()));
+    EXPECT_EQ(grid.Traffic().At(group, Transfer::kAllReduce).calls, transfers.Size() > 1 ? 1 : 0);
+  }
+  EXPECT_EQ(grid.Over(Group::kWorld).Size(), world_.Size());
+  EXPECT_EQ(grid.Over(Group::kEmbedding).Size(), grid.Embedding().Size());
+  EXPECT_THROW(grid.Over(Group::kKeyValue), Error);
+}
+
+TEST_F(GridTest, KeyValueGroupsShareAHead) {
+  GridShape shape;
+  shape.tensor = world_.Size();
+  const ProcessGrid grid(world_, shape);
+  const int size = world_.Size(), rank = world_.Rank();
+  for (const int heads : {1, 2, 4, 8, 16}) {
+    const Communicator group = grid.KeyValueGroup(heads);
+    const int share = std::max(size / heads, 1);
+    std::vector<int> members;
+    for (int other = rank / share * share; members.size() < static_cast<std::size_t>(share);) {
+      members.push_back(other++);
+    }
+    EXPECT_EQ(Members(group, rank), members) << heads << " heads";
+  }
+}
+
+TEST_F(GridTest, PartOfTheWorldIsEnough) {
+  const Communicator half = world_.Split(world_.Rank() % 2, world_.Rank());
+  GridShape shape;
+  shape.tensor = half.Size();
+  const ProcessGrid grid(half, shape);
+  EXPECT_EQ(grid.Tensor().Rank(), half.Rank());
+  shape.data = 2;
+  try {
+    const ProcessGrid refused(half, shape);
+    FAIL() << "a grid of another size was accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              fmt::format("a grid of {} on {} ranks", Describe(shape), half.Size()));
+  }
+}
+
+TEST_F(GridTest, DecksThatFit) {
+  const auto read = [&](const std::string& text) { return ReadGrid(Deck(text), 8); };
+  EXPECT_EQ(read("[grid]\ntensor = 2\npipeline = 2\n"), (GridShape{2, 2, 1, 2}));
+  EXPECT_EQ(read("[grid]\ndata = 4\ntensor = 2\n"), (GridShape{1, 4, 1, 2}));
+  EXPECT_EQ(read("[grid]\npipeline = 8\n"), (GridShape{8, 1, 1, 1}));
+  EXPECT_EQ(read("[grid]\ntensor = 2\nsequence_parallel = yes\n"), (GridShape{1, 4, 1, 2}));
+  EXPECT_EQ(read("[grid]\nsequence_parallel = no\n"), (GridShape{1, 8, 1, 1}));
+  const ProcessGrid grid(world_, Deck(fmt::format("[grid]\ntensor = {}\n", world_.Size())));
+  EXPECT_EQ(grid.Tensor().Size(), world_.Size());
 }
 
 TEST_F(GridTest, AnotherSizeIsRefusedByAllRanks) {
@@ -55,8 +196,79 @@ TEST_F(GridTest, AnotherSizeIsRefusedByAllRanks) {
   }
 }
 
+TEST_F(GridTest, MessagesNameTheNearestLayouts) {
+  EXPECT_EQ(Complaint("[grid]\ntensor = 3\npipeline = 2\n", 8),
+            "a.in:2: grid.tensor = 3 x grid.pipeline = 2 does not divide 8 ranks\n"
+            "  What fits: grid.tensor = 2 or 4 with grid.pipeline = 2; or start the job with 6 or "
+            "12 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 2\npipeline = 3\n", 8),
+            "a.in:3: grid.tensor = 2 x grid.pipeline = 3 does not divide 8 ranks\n"
+            "  What fits: grid.pipeline = 2 or 4 with grid.tensor = 2; or start the job with 6 or "
+            "12 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 4\npipeline = 4\n", 8),
+            "a.in:2: grid.tensor = 4 x grid.pipeline = 4 does not divide 8 ranks\n"
+            "  What fits: grid.tensor = 2 with grid.pipeline = 4, or grid.pipeline = 2 with "
+            "grid.tensor = 4; or start the job with 16 ranks.");
+  EXPECT_EQ(Complaint("[grid]\npipeline = 5\ntensor = 3\n", 8),
+            "a.in:3: grid.tensor = 3 x grid.pipeline = 5 does not divide 8 ranks\n"
+            "  What fits: grid.tensor = 2 with grid.pipeline = 4, grid.tensor = 4 with "
+            "grid.pipeline = 2; or start the job with 15 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 3\n", 8),
+            "a.in:2: grid.tensor = 3 does not divide 8 ranks\n"
+            "  What fits: grid.tensor = 2 or 4; or start the job with 6 or 9 ranks.");
+  EXPECT_EQ(Complaint("[grid]\npipeline = 16\n", 1),
+            "a.in:2: grid.pipeline = 16 does not divide 1 rank\n"
+            "  What fits: grid.pipeline = 1; or start the job with 16 ranks.");
+}
+
+TEST_F(GridTest, MessagesWithADataAxisGiven) {
+  EXPECT_EQ(Complaint("[grid]\ntensor = 2\ndata = 3\n", 8),
+            "a.in:3: grid.data = 3: the grid has 6 ranks, the job has 8\n"
+            "  What fits: grid.data = 4, or 0 (what is left); or start the job with 6 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 3\ndata = 2\n", 8),
+            "a.in:2: grid.tensor = 3 does not divide 8 ranks\n"
+            "  What fits: grid.data = 0 and grid.tensor = 2 or 4; or start the job with 6 ranks.");
+}
+
+TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {
+  EXPECT_EQ(Complaint("[grid]\nsequence_parallel = yes\n", 8),
+            "a.in:2: grid.sequence_parallel = yes: it cuts the rows over the tensor group, which "
+            "has one rank\n  What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
+  // Not asked for by the user: without effect, and no reason to stop.
+  input::Deck deck = Deck("");
+  deck.Supply("grid.sequence_parallel", "yes", "preset x");
+  EXPECT_EQ(ReadGrid(deck, 8).data, 8);
+}
+
 TEST_F(GridTest, SizesBeyondAnIntAreRefused) {
   EXPECT_THROW(ProcessGrid(world_, Deck("", {"grid.data=4294967297"})), AgreedError);
+  EXPECT_THROW(ProcessGrid(world_, Deck("", {"grid.tensor=4294967297"})), AgreedError);
+  EXPECT_THROW(ProcessGrid(world_, Deck("", {"grid.tensor=4294967296", "grid.pipeline=4294967296",
+                                             "grid.data=4294967296"})),
+               AgreedError);
+}
+
+TEST(RankMap, OneLineARank) {
+  EXPECT_EQ(RankMap({}, {"node"}), std::vector<std::string>{});
+  const std::vector<std::string> lines =
+      RankMap({2, 1, 1, 2}, {"node1", "node1", "node10", "node10"});
+  EXPECT_EQ(lines, (std::vector<std::string>{"rank 0   node1    pipeline 0  data 0  tensor 0",
+                                             "rank 1   node1    pipeline 0  data 0  tensor 1",
+                                             "rank 2   node10   pipeline 1  data 0  tensor 0",
+                                             "rank 3   node10   pipeline 1  data 0  tensor 1"}));
+  EXPECT_EQ(RankMap({1, 1, 2, 1}, {"a", "a"})[1],
+            "rank 1   a   pipeline 0  data 0  context 1  tensor 0");
+}
+
+TEST(RankMap, LongListsAreShortenedInTheMiddle) {
+  const std::vector<std::string> all = RankMap({1, 16, 1, 1}, std::vector<std::string>(16, "a"));
+  EXPECT_EQ(all.size(), 16u);
+  const std::vector<std::string> lines = RankMap({2, 64, 1, 2}, std::vector<std::string>(256, "a"));
+  ASSERT_EQ(lines.size(), 13u);
+  EXPECT_EQ(lines[7], "rank   7   a   pipeline 0  data  3  tensor 1");
+  EXPECT_EQ(lines[8], "...  244 more");
+  EXPECT_EQ(lines[9], "rank 252   a   pipeline 1  data 62  tensor 0");
+  EXPECT_EQ(lines[12], "rank 255   a   pipeline 1  data 63  tensor 1");
 }
 
 }  // namespace

@@ -1,0 +1,318 @@
+// Collectives on groups of 1 to 8 ranks: sums known from the ranks alone; in place, uneven and
+// empty parts, blocking and not; what the ledger takes down of them.
+#include "trireme/comm/collectives.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "counted_mpi.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+namespace {
+
+using test::counted_mpi::Function;
+
+class CollectivesTest : public testing::Test {
+ protected:
+  // Runs `body` on the groups of the first 1, 2, ... ranks.
+  void OnEveryGroup(const std::function<void(const Collectives&)>& body) {
+    for (int size = 1; size <= world_.Size(); ++size) {
+      SCOPED_TRACE("a group of " + std::to_string(size));
+      const Communicator group = world_.Split(world_.Rank() < size ? 0 : 1, world_.Rank());
+      if (world_.Rank() < size) body(Collectives(group, Group::kTensor, ledger_));
+    }
+  }
+  const Traffic& Of(Transfer transfer) const { return ledger_.At(Group::kTensor, transfer); }
+
+  Ledger ledger_;
+  Communicator world_ = Communicator::Adopt(MPI_COMM_WORLD);
+};
+
+// Parts of the ranks: uneven, some empty; all empty with a scale of 0, and with a large one long
+// enough for other algorithms.
+std::vector<std::int64_t> UnevenCounts(int size, std::int64_t scale) {
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < size; ++rank) counts.push_back(scale * ((3 * rank + 2) % 4));
+  return counts;
+}
+constexpr std::int64_t kScales[] = {0, 1, 4001};
+
+template <typename T>
+T Value(int rank, std::size_t element) {
+  return static_cast<T>((rank + 1) * static_cast<int>(element + 1));
+}
+
+// Sum of Value over the ranks of a group.
+template <typename T>
+T SumOf(int size, std::size_t element) {
+  return static_cast<T>(size * (size + 1) / 2 * static_cast<int>(element + 1));
+}
+
+TEST_F(CollectivesTest, AllReduces) {
+  OnEveryGroup([](const Collectives& group) {
+    for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{1000}}) {
+      std::vector<float> sum(count), most(count);
+      std::vector<double> started(count);
+      for (std::size_t i = 0; i < count; ++i) {
+        sum[i] = most[i] = Value<float>(group.Rank(), i);
+        started[i] = Value<double>(group.Rank(), i);
+      }
+      const auto elements = static_cast<std::int64_t>(count);
+      Request request = group.StartAllReduce(Dtype::kFloat64, started.data(), elements);
+      request.Wait();
+      EXPECT_TRUE(request.Complete());
+      group.AllReduce(Dtype::kFloat32, sum.data(), elements);
+      group.AllReduce(Dtype::kFloat32, most.data(), elements, Reduction::kMax);
+      for (std::size_t i = 0; i < count; ++i) {
+        EXPECT_EQ(sum[i], SumOf<float>(group.Size(), i));
+        EXPECT_EQ(started[i], SumOf<double>(group.Size(), i));
+        EXPECT_EQ(most[i], Value<float>(group.Size() - 1, i));
+      }
+    }
+  });
+}
+
+TEST_F(CollectivesTest, AllReduceEndsWithTheSameBitsOnAllRanks) {
+  OnEveryGroup([](const Collectives& group) {
+    // Long enough for the algorithms that cut a message.
+    std::vector<float> values(50'000);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      values[i] = std::sin(static_cast<float>(i) * static_cast<float>(group.Rank() + 1));
+    }
+    group.AllReduce(Dtype::kFloat32, values.data(), std::ssize(values));
+    std::vector<float> first = values;
+    group.Broadcast(Dtype::kFloat32, first.data(), std::ssize(first), 0);
+    EXPECT_EQ(values, first);
+  });
+}
+
+TEST_F(CollectivesTest, ReduceScatters) {
+  OnEveryGroup([](const Collectives& group) {
+    for (int variant = 0; variant < 12; ++variant) {
+      const bool in_place = variant % 2 == 1, start = variant / 2 % 2 == 1;
+      SCOPED_TRACE(variant);
+      const auto counts = UnevenCounts(group.Size(), kScales[variant / 4]);
+      std::size_t total = 0, begin = 0;
+      for (int rank = 0; rank < group.Size(); ++rank) {
+        if (rank == group.Rank()) begin = total;
+        total += static_cast<std::size_t>(counts[static_cast<std::size_t>(rank)]);
+      }
+      const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(group.Rank())]);
+      std::vector<float> from(total), other(own, -1);
+      for (std::size_t i = 0; i < total; ++i) from[i] = Value<float>(group.Rank(), i);
+      float* to = in_place ? from.data() + begin : other.data();
+      if (start) {
+        group.StartReduceScatter(Dtype::kFloat32, from.data(), to, counts).Wait();
+      } else {
+        group.ReduceScatter(Dtype::kFloat32, from.data(), to, counts);
+      }
+      for (std::size_t i = 0; i < own; ++i) {
+        EXPECT_EQ(to[i], SumOf<float>(group.Size(), begin + i));
+      }
+    }
+  });
+}
+
+TEST_F(CollectivesTest, AllGathers) {
+  OnEveryGroup([](const Collectives& group) {
+    for (int variant = 0; variant < 12; ++variant) {
+      const bool in_place = variant % 2 == 1, start = variant / 2 % 2 == 1;
+      SCOPED_TRACE(variant);
+      const auto counts = UnevenCounts(group.Size(), kScales[variant / 4]);
+      std::vector<double> wanted;
+      std::size_t begin = 0;
+      for (int rank = 0; rank < group.Size(); ++rank) {
+        if (rank == group.Rank()) begin = wanted.size();
+        for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(rank)]; ++i) {
+          wanted.push_back(Value<double>(rank, static_cast<std::size_t>(i)));
+        }
+      }
+      const auto own = counts[static_cast<std::size_t>(group.Rank())];
+      std::vector<double> to(wanted.size(), -1), other(static_cast<std::size_t>(own));
+      double* from = in_place ? to.data() + begin : other.data();
+      for (std::int64_t i = 0; i < own; ++i) {
+        from[i] = Value<double>(group.Rank(), static_cast<std::size_t>(i));
+      }
+      if (start) {
+        group.StartAllGather(Dtype::kFloat64, from, to.data(), counts).Wait();
+      } else {
+        group.AllGather(Dtype::kFloat64, from, to.data(), counts);
+      }
+      EXPECT_EQ(to, wanted);
+    }
+  });
+}
+
+TEST_F(CollectivesTest, Broadcasts) {
+  OnEveryGroup([](const Collectives& group) {
+    const int root = group.Size() - 1;
+    std::vector<double> values(100, group.Rank());
+    group.Broadcast(Dtype::kFloat64, values.data(), 100, root);
+    EXPECT_EQ(values, std::vector<double>(100, root));
+  });
+}
+
+TEST_F(CollectivesTest, MessagesArriveInOrder) {
+  OnEveryGroup([](const Collectives& group) {
+    if (group.Size() == 1) return;
+    // Around the ring: two of one tag, one of another posted first, and an empty one.
+    const int next = (group.Rank() + 1) % group.Size();
+    const int last = (group.Rank() + group.Size() - 1) % group.Size();
+    std::vector<float> got(3, -1), sent = {1.0F + static_cast<float>(group.Rank()), 20, 300};
+    std::vector<Request> requests;
+    requests.push_back(group.StartReceive(Dtype::kFloat32, &got[2], 1, last, 9));
+    requests.push_back(group.StartReceive(Dtype::kFloat32, &got[0], 1, last, 4));
+    requests.push_back(group.StartReceive(Dtype::kFloat32, &got[1], 1, last, 4));
+    requests.push_back(group.StartReceive(Dtype::kFloat32, nullptr, 0, last, 5));
+    requests.push_back(group.StartSend(Dtype::kFloat32, &sent[0], 1, next, 4));
+    requests.push_back(group.StartSend(Dtype::kFloat32, &sent[1], 1, next, 4));
+    requests.push_back(group.StartSend(Dtype::kFloat32, &sent[2], 1, next, 9));
+    requests.push_back(group.StartSend(Dtype::kFloat32, nullptr, 0, next, 5));
+    for (Request& request : requests) {
+      while (!request.Test()) std::this_thread::yield();
+      EXPECT_TRUE(request.Complete());
+      request.Wait();  // returns at once, and records nothing more
+    }
+    EXPECT_EQ(got, (std::vector<float>{1.0F + static_cast<float>(last), 20, 300}));
+  });
+  const std::int64_t groups = world_.Size() - std::max(world_.Rank(), 1);  // of two and more
+  EXPECT_EQ(Of(Transfer::kSend).calls, 4 * groups);
+  EXPECT_EQ(Of(Transfer::kReceive).calls, 4 * groups);
+  EXPECT_EQ(Of(Transfer::kSend).payload, 12 * groups);
+  EXPECT_DOUBLE_EQ(Of(Transfer::kSend).moved, 12.0 * static_cast<double>(groups));
+  EXPECT_DOUBLE_EQ(Of(Transfer::kReceive).moved, 0);
+}
+
+TEST_F(CollectivesTest, AGroupOfOneCopiesAndRecordsNothing) {
+  const Collectives alone;
+  const Communicator self = Communicator::Adopt(MPI_COMM_SELF);
+  const Collectives one(self, Group::kTensor, ledger_);
+  for (const Collectives& group : {alone, one}) {
+    const std::vector<std::int64_t> counts = {2};
+    std::vector<float> from = {1, 2}, to = {0, 0};
+    group.ReduceScatter(Dtype::kFloat32, from.data(), to.data(), counts);
+    EXPECT_EQ(to, from);
+    from = {3, 4};
+    EXPECT_TRUE(group.StartAllGather(Dtype::kFloat32, from.data(), to.data(), counts).Complete());
+    EXPECT_EQ(to, from);
+    group.AllGather(Dtype::kFloat32, to.data(), to.data(), counts);
+    group.AllReduce(Dtype::kFloat32, to.data(), 2);
+    EXPECT_TRUE(group.StartAllReduce(Dtype::kFloat32, to.data(), 2).Test());
+    group.Broadcast(Dtype::kFloat32, to.data(), 2, 0);
+    EXPECT_EQ(to, from);
+    EXPECT_THROW(group.StartSend(Dtype::kFloat32, to.data(), 2, 0, 0), Error);
+    EXPECT_THROW(group.StartReceive(Dtype::kFloat32, to.data(), 2, 0, 0), Error);
+  }
+  for (int kind = 0; kind < kTransfers; ++kind) {
+    EXPECT_EQ(Of(static_cast<Transfer>(kind)).calls, 0);
+  }
+}
+
+TEST_F(CollectivesTest, HiddenIsUntilTheWaitBegins) {
+  if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";
+  using std::chrono::milliseconds;
+  const Collectives group(world_, Group::kTensor, ledger_);
+  std::vector<float> values(1000, 1);
+  const double before = MPI_Wtime();
+  Request request = group.StartAllReduce(Dtype::kFloat32, values.data(), 1000);
+  EXPECT_GE(request.Started(), before);
+  std::this_thread::sleep_for(milliseconds(30));
+  const double begin = MPI_Wtime();
+  request.Wait();
+  const double seconds = MPI_Wtime() - begin;
+  const Traffic& traffic = Of(Transfer::kAllReduce);
+  EXPECT_EQ(traffic.calls, 1);
+  EXPECT_GE(traffic.seconds_hidden, 0.03);
+  EXPECT_LE(traffic.seconds_hidden, begin + seconds - before);
+  EXPECT_GT(traffic.seconds_waited, 0);
+  EXPECT_LE(traffic.seconds_waited, seconds);
+  EXPECT_DOUBLE_EQ(ledger_.SecondsWaited(Group::kTensor), traffic.seconds_waited);
+
+  // Awaited in turn: hidden only until the caller stopped computing.
+  ledger_.Clear();
+  request = group.StartAllReduce(Dtype::kFloat32, values.data(), 1000);
+  const double since = MPI_Wtime();
+  const double hidden = since - request.Started();
+  std::this_thread::sleep_for(milliseconds(30));
+  request.Wait(since);
+  EXPECT_DOUBLE_EQ(Of(Transfer::kAllReduce).seconds_hidden, hidden);
+
+  // Blocking: nothing is hidden.
+  ledger_.Clear();
+  group.AllReduce(Dtype::kFloat32, values.data(), 1000);
+  EXPECT_DOUBLE_EQ(Of(Transfer::kAllReduce).seconds_hidden, 0);
+  EXPECT_GT(Of(Transfer::kAllReduce).seconds_waited, 0);
+}
+
+TEST_F(CollectivesTest, LongOperandsTravelInPieces) {
+  if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";
+  const Collectives group(world_, Group::kTensor, ledger_);
+  const std::int64_t count = (std::int64_t{1} << 31) + 5;
+  // Addresses alone: MPI is not really called, and nothing touches the memory.
+  const auto bytes = static_cast<std::size_t>(4 * count);
+  void* data = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(data, MAP_FAILED);
+  test::counted_mpi::Reset();
+  test::counted_mpi::Forward(false);
+  group.AllReduce(Dtype::kFloat32, data, count);
+  group.Broadcast(Dtype::kFloat32, data, count, 0);
+  test::counted_mpi::Forward(true);
+  for (const Function function : {Function::kAllreduce, Function::kBcast}) {
+    const auto counted = test::counted_mpi::Of(function, world_.Handle());
+    EXPECT_EQ(counted.calls, 3);
+    EXPECT_EQ(counted.bytes, 4 * count);
+    EXPECT_EQ(counted.last_data, ElementAt(data, Dtype::kFloat32, std::int64_t{1} << 31));
+  }
+  EXPECT_EQ(Of(Transfer::kAllReduce).calls, 1);
+  EXPECT_EQ(Of(Transfer::kAllReduce).payload, 4 * count);
+  munmap(data, bytes);
+}
+
+TEST_F(CollectivesTest, CountsBeyondMpiAreRefused) {
+  if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";
+  const Collectives group(world_, Group::kTensor, ledger_);
+  const std::int64_t many = std::int64_t{1} << 31;
+  float none = 0;
+  const auto message = [](const std::function<void()>& body) -> std::string {
+    try {
+      body();
+    } catch (const Error& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kFailed);
+      return error.what();
+    }
+    return "no error";
+  };
+  const std::string hint =
+      "\n  Make the operand smaller: a smaller data.micro_batch, more ranks along grid.tensor, or "
+      "a smaller grid.bucket_mib.";
+  const std::string tail = " of 2147483648 elements in one call: an MPI count ends at 2147483647";
+  EXPECT_EQ(message([&] { group.StartAllReduce(Dtype::kFloat32, &none, many); }),
+            "all-reduce" + tail + hint);
+  EXPECT_EQ(message([&] { group.StartSend(Dtype::kFloat32, &none, many, 0, 0); }),
+            "send" + tail + hint);
+  // Each part fits, all together do not: starts are counts too.
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(world_.Size()), 0);
+  counts[0] = counts[1] = many / 2;
+  EXPECT_EQ(message([&] { group.ReduceScatter(Dtype::kFloat32, &none, &none, counts); }),
+            "reduce-scatter" + tail + hint);
+  EXPECT_EQ(message([&] { group.StartAllGather(Dtype::kFloat32, &none, &none, counts); }),
+            "all-gather" + tail + hint);
+  counts.pop_back();
+  EXPECT_NE(message([&] {
+              group.AllGather(Dtype::kFloat32, &none, &none, counts);
+            }).find("all-gather with 7 counts in a group of 8"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace trireme::comm
