@@ -74,9 +74,22 @@ Simulation Simulate(const PipelineShape& shape, const std::vector<StageCost>& co
 Simulation Simulate(const PipelineShape& shape, const std::vector<std::vector<Task>>& schedules,
                     const std::vector<StageCost>& costs);
 
-// The schedule's time for one step as published, from per-stage costs (doc/parallelism.md has the
-// formulas and where they are exact).
+// The schedule's time for one step as published, in its form for unequal stages; f, b, w: sums over
+// a stage's chunks, M micro-batches, v chunks. With equal stages all are exact.
+//   gpipe        sum f + (M - 1) max f + sum (b + w) + (M - 1) max (b + w); always exact.
+//   1f1b         sum (f + b + w) + (M - 1) max (f + b + w). Also exact where the last stage is the
+//                dearest and its f / (b + w) is the others'; with one such ratio for all stages it
+//                is an upper bound.
+//   interleaved  M max (f + b + w) + (sum (f + b + w) - max (f + b + w)) / v: an estimate.
+//   zero_bubble  no closed form is published for unequal stages: LeastTime.
+// doc/parallelism.md says why, and how far they are from Simulate.
 double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
+
+// No step of this schedule can be faster: the largest over the stages of its work, the time until
+// its first task can start, until its first and its last forward pass come back, and of what the
+// stages before it do after it. Exact for equal stages; 1f1b: also where their costs differ by no
+// more than a fifth, and where only the last stage is dearer; zero_bubble: the latter too.
+double LeastTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
 // Blocks [begin, end) of each virtual stage so that the dearest stage is as cheap as can be.
 // block, embedding and head cost: any unit. Every virtual stage but the last has at least one
