@@ -29,6 +29,9 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const tensor::Re
   std::int64_t end = registry.Size();
   const auto& parameters = registry.Parameters();
   for (std::size_t i = parameters.size(); i-- > 0;) {
+    // Nothing becomes ready at a parameter that other ranks hold: a bucket cut there would wait for
+    // the next one before it.
+    if (i > 0 && !parameters[i].Held()) continue;
     const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
     while (end - begin > kMostElements) {
       buckets_.push_back({end - kMostElements, end, {}, 0});

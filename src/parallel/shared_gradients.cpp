@@ -34,9 +34,9 @@ SharedGradients::SharedGradients(tensor::Registry& registry,
     Message message{group->second, {}, 0};
     const auto& parameters = registry.Parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
-      if (parameters[i].sum != sum || parameters[i].begin == parameters[i].end) continue;
+      if (parameters[i].sum != sum || !parameters[i].Held()) continue;
       message.parameters.push_back(static_cast<tensor::ParameterId>(i));
-      message.elements += parameters[i].end - parameters[i].begin;
+      message.elements += parameters[i].LocalSize();
     }
     if (message.parameters.empty()) continue;
     if (message.parameters.size() > 1) most = std::max(most, message.elements);

@@ -1,0 +1,155 @@
+// GradientBuckets: sums, what is in flight when, parameters held elsewhere, values that are not
+// finite.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Group;
+using comm::Transfer;
+
+constexpr std::int64_t kBucketBytes = 4000;  // a layer's
+
+class BucketsTest : public testing::Test {
+ protected:
+  // Adds a parameter of `count` elements, 0: held by other ranks.
+  void Add(const std::string& name, std::int64_t count) {
+    tensor::Parameter parameter;
+    parameter.name = name;
+    parameter.shape = {std::max(count, std::int64_t{1})};
+    parameter.end = count;
+    registry_.Add(parameter);
+  }
+  // Four layers, with parameters of other stages before, among and behind them.
+  void AddLayers() {
+    Add("before", 0);
+    for (int layer = 0; layer < 4; ++layer) {
+      Add("layers." + std::to_string(layer), 1000 + 7 * layer);
+      Add("elsewhere." + std::to_string(layer), 0);
+    }
+    Fill();
+  }
+  void Fill() {
+    registry_.Allocate(Dtype::kFloat32);
+    for (std::int64_t i = 0; i < registry_.Size(); ++i) {
+      Gradients()[i] = static_cast<float>((i % 1000) * (world_.Rank() + 1));
+    }
+  }
+  float* Gradients() { return static_cast<float*>(registry_.Gradients()); }
+  // Every flat offset at which a parameter starts, from the last: as a backward pass announces
+  // them.
+  std::vector<std::int64_t> BackwardOrder() const {
+    std::vector<std::int64_t> offsets;
+    for (const tensor::Parameter& parameter : registry_.Parameters()) {
+      if (parameter.begin < parameter.end) offsets.push_back(parameter.offset);
+    }
+    std::reverse(offsets.begin(), offsets.end());
+    return offsets;
+  }
+  void ExpectSummed() {
+    const auto ranks = static_cast<float>(world_.Size() * (world_.Size() + 1) / 2);
+    for (std::int64_t i = 0; i < registry_.Size(); ++i) {
+      ASSERT_EQ(Gradients()[i], static_cast<float>(i % 1000) * ranks) << i;
+    }
+  }
+  const comm::Traffic& Traffic() const { return ledger_.At(Group::kData, Transfer::kAllReduce); }
+
+  comm::Ledger ledger_;
+  comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  comm::Collectives data_{world_, Group::kData, ledger_};
+  tensor::Registry registry_;
+};
+
+TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
+  AddLayers();
+  GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
+  EXPECT_EQ(buckets.Count(), 4u);
+  buckets.Begin();
+  EXPECT_EQ(buckets.FirstStart(), 0);
+  EXPECT_EQ(buckets.LastReady(), 0);
+  const double begin = MPI_Wtime();
+  for (const std::int64_t offset : BackwardOrder()) buckets.Ready(offset);
+  EXPECT_GE(buckets.FirstStart(), begin);
+  EXPECT_LT(buckets.FirstStart(), buckets.LastReady());
+  EXPECT_EQ(buckets.StartedBeforeEnd(), 3);  // all but that of the first layer
+  buckets.Wait();
+  ExpectSummed();
+  EXPECT_EQ(Traffic().calls, static_cast<std::int64_t>(buckets.Count()));
+  EXPECT_EQ(Traffic().payload, registry_.Size() * 4);
+  EXPECT_GE(Traffic().seconds_hidden, buckets.LastReady() - buckets.FirstStart());
+  EXPECT_LE(Traffic().seconds_waited, buckets.SecondsWaited());
+  EXPECT_EQ(buckets.NotFinite(), "");
+
+  // The next step starts afresh; with all ready at once nothing was in flight before.
+  Fill();
+  GradientBuckets again(data_, registry_, {}, kBucketBytes);
+  again.Begin();
+  again.Ready(0);
+  EXPECT_EQ(again.StartedBeforeEnd(), 0);
+  EXPECT_GE(again.FirstStart(), again.LastReady());
+  again.Wait();
+  ExpectSummed();
+  again.Begin();
+  EXPECT_EQ(again.FirstStart(), 0);
+}
+
+TEST_F(BucketsTest, ProgressCompletesThem) {
+  AddLayers();
+  GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
+  buckets.Begin();
+  buckets.Ready(BackwardOrder().front());
+  const double begin = MPI_Wtime();
+  constexpr double kPatience = 20;  // seconds
+  while (Traffic().calls == 0 && MPI_Wtime() - begin < kPatience) buckets.Progress();
+  EXPECT_EQ(Traffic().calls, 1);  // complete and recorded, without a wait
+  EXPECT_EQ(Traffic().seconds_waited, 0);
+  buckets.Ready(0);
+  buckets.Wait();
+  ExpectSummed();
+}
+
+TEST_F(BucketsTest, AnEmptyStorageHasNone) {
+  Add("elsewhere", 0);
+  Fill();
+  GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
+  EXPECT_EQ(buckets.Count(), 0u);
+  buckets.Begin();
+  buckets.Ready(0);
+  buckets.Progress();
+  buckets.Wait();
+  EXPECT_EQ(buckets.FirstStart(), 0);
+  EXPECT_EQ(buckets.StartedBeforeEnd(), 0);
+  EXPECT_EQ(Traffic().calls, 0);
+}
+
+TEST_F(BucketsTest, AGroupOfOneTransfersNothingAndStillLooks) {
+  AddLayers();
+  Gradients()[registry_.Parameters()[3].offset + 5] = std::numeric_limits<float>::quiet_NaN();
+  GradientBuckets buckets({}, registry_, {}, kBucketBytes);
+  buckets.Begin();
+  for (const std::int64_t offset : BackwardOrder()) buckets.Ready(offset);
+  buckets.Wait();
+  EXPECT_EQ(buckets.NotFinite(), "layers.1");
+  EXPECT_EQ(buckets.FirstStart(), 0);
+  EXPECT_EQ(buckets.StartedBeforeEnd(), 0);
+}
+
+TEST_F(BucketsTest, ABucketThatWasNeverReadyIsAnError) {
+  AddLayers();
+  GradientBuckets buckets({}, registry_, {}, kBucketBytes);
+  buckets.Begin();
+  buckets.Ready(BackwardOrder().front());
+  EXPECT_THROW(buckets.Wait(), Error);
+}
+
+}  // namespace
+}  // namespace trireme::parallel

@@ -1,0 +1,145 @@
+// The ledger against MPI: what tensor exchanges, buckets, shared gradients and messages between
+// stages are said to transfer is what MPI was given, group by group and kind by kind.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "counted_mpi.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
+#include "trireme/parallel/shared_gradients.hpp"
+#include "trireme/parallel/tensor_group.hpp"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Group;
+using comm::Transfer;
+using tensor::GradientSum;
+using test::counted_mpi::Function;
+
+constexpr std::int64_t kRows = 13, kColumns = 6;
+
+void Exchange(const TensorGroup& group) {
+  std::vector<float> values(kRows * kColumns, 1);
+  const tensor::Matrix full{values.data(), Dtype::kFloat32, kRows, kColumns, kColumns};
+  const Part part = group.Rows(kRows);
+  const tensor::Matrix shard = full.Rows(part.begin, part.Size());
+  group.Reduce(full, shard);
+  group.Gather(shard, full);
+  group.StartReduce(full, shard).Wait();
+}
+
+void SumGradients(const comm::ProcessGrid& grid) {
+  const auto add = [](tensor::Registry& registry, const char* name, GradientSum sum) {
+    tensor::Parameter parameter;
+    parameter.name = name;
+    parameter.shape = {40, 5};
+    parameter.sum = sum;
+    registry.Add(parameter);
+  };
+  tensor::Registry registry;
+  if (grid.FirstStage() || grid.LastStage()) add(registry, "embedding", GradientSum::kTied);
+  add(registry, "norm", GradientSum::kTensor);
+  add(registry, "ffn.norm", GradientSum::kTensor);
+  registry.Allocate(Dtype::kFloat64);
+  GradientBuckets buckets(grid.Over(Group::kData), registry, {}, 1024);
+  buckets.Begin();
+  buckets.Ready(0);
+  buckets.Wait();
+  SharedGradients(registry, {{GradientSum::kTensor, grid.Over(Group::kTensor)},
+                             {GradientSum::kTied, grid.Over(Group::kEmbedding)}})
+      .Sum();
+}
+
+void PassOn(const comm::Collectives& stages) {
+  std::vector<float> values(77, 1);
+  if (stages.Rank() + 1 < stages.Size()) {
+    stages.StartSend(Dtype::kFloat32, values.data(), 77, stages.Rank() + 1, 3).Wait();
+  }
+  if (stages.Rank() > 0) {
+    stages.StartReceive(Dtype::kFloat32, values.data(), 77, stages.Rank() - 1, 3).Wait();
+  }
+  stages.Broadcast(Dtype::kFloat32, values.data(), 11, 0);
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < stages.Size(); ++rank) counts.push_back(rank);
+  stages.StartAllGather(Dtype::kFloat32, values.data() + 40, values.data(), counts).Wait();
+}
+
+// MPI's functions behind each kind of transfer.
+std::vector<Function> FunctionsOf(Transfer transfer) {
+  switch (transfer) {
+    case Transfer::kAllReduce:
+      return {Function::kAllreduce, Function::kIallreduce};
+    case Transfer::kReduceScatter:
+      return {Function::kReduceScatter, Function::kIreduceScatter};
+    case Transfer::kAllGather:
+      return {Function::kAllgatherv, Function::kIallgatherv};
+    case Transfer::kBroadcast:
+      return {Function::kBcast};
+    case Transfer::kSend:
+      return {Function::kIsend};
+    case Transfer::kReceive:
+      return {Function::kIrecv};
+  }
+  return {};
+}
+
+// Compares every group and kind; returns the bytes of all.
+std::int64_t ExpectLedgerIsRight(const comm::ProcessGrid& grid) {
+  const std::pair<Group, MPI_Comm> groups[] = {{Group::kWorld, grid.World().Handle()},
+                                               {Group::kData, grid.Data().Handle()},
+                                               {Group::kTensor, grid.Tensor().Handle()},
+                                               {Group::kPipeline, grid.Pipeline().Handle()},
+                                               {Group::kEmbedding, grid.Embedding().Handle()}};
+  std::int64_t all = 0;
+  for (const auto& [group, handle] : groups) {
+    for (int kind = 0; kind < comm::kTransfers; ++kind) {
+      const auto transfer = static_cast<Transfer>(kind);
+      std::int64_t calls = 0, bytes = 0;
+      for (const Function function : FunctionsOf(transfer)) {
+        calls += test::counted_mpi::Of(function, handle).calls;
+        bytes += test::counted_mpi::Of(function, handle).bytes;
+      }
+      const comm::Traffic& traffic = grid.Traffic().At(group, transfer);
+      EXPECT_EQ(traffic.payload, bytes) << comm::NameOf(group) << " " << comm::NameOf(transfer);
+      EXPECT_EQ(traffic.calls, calls) << comm::NameOf(group) << " " << comm::NameOf(transfer);
+      all += bytes;
+    }
+  }
+  return all;
+}
+
+TEST(CollectivesBytes, LedgerIsWhatMpiWasGiven) {
+  const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  const comm::GridShape shapes[] = {{2, 1, 1, 2}, {1, 2, 1, 2}, {2, 2, 1, 1},
+                                    {1, 1, 1, 4}, {4, 1, 1, 1}, {1, 4, 1, 1}};
+  for (const comm::GridShape& shape : shapes) {
+    for (const bool sequence_parallel : {false, true}) {
+      SCOPED_TRACE(comm::Describe(shape));
+      const comm::ProcessGrid grid(world, shape, sequence_parallel);
+      test::counted_mpi::Reset();
+      Exchange(TensorGroup(grid.Over(Group::kTensor), sequence_parallel));
+      SumGradients(grid);
+      PassOn(grid.Over(Group::kPipeline));
+      float most = 0;
+      grid.Over(Group::kWorld).AllReduce(Dtype::kFloat32, &most, 1, comm::Reduction::kMax);
+      EXPECT_GT(ExpectLedgerIsRight(grid), 500);
+    }
+  }
+}
+
+TEST(CollectivesBytes, WhatGoesAroundTheLedgerIsNoticed) {
+  const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  test::counted_mpi::Reset();
+  world.Sum(1.0);
+  EXPECT_EQ(test::counted_mpi::Of(Function::kAllreduce, world.Handle()).bytes, 8);
+  EXPECT_EQ(test::counted_mpi::Of(Function::kAllreduce).calls, 1);
+  EXPECT_EQ(test::counted_mpi::Of(Function::kBcast).calls, 0);
+}
+
+}  // namespace
+}  // namespace trireme::parallel
