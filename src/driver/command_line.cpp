@@ -17,6 +17,7 @@
 #include "trireme/optimizer/optimizer.hpp"
 #include "trireme/optimizer/schedule.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
+#include "trireme/parallel/pipeline_schedule.hpp"
 
 namespace trireme::driver {
 
@@ -113,6 +114,7 @@ input::Schema DeclareAll() {
   DeclareJob(schema);
   comm::DeclareGrid(schema);
   parallel::DeclareBuckets(schema);
+  parallel::DeclarePipeline(schema);
   data::DeclareData(schema);
   data::DeclareTokenize(schema);
   model::DeclareModel(schema);

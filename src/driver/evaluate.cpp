@@ -12,11 +12,17 @@
 
 namespace trireme::driver {
 
-Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
-                    const data::TokenFile& tokens, data::Split split) {
+namespace {
+// Micro-batches that a stage takes in one go: enough to keep a pipeline full, few enough for their
+// tokens to stay small.
+constexpr std::size_t kRoundsAStage = 8;
+}  // namespace
+
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split) {
   const double start = MPI_Wtime();
+  const comm::Communicator& data = model.Grid().Data();
   const std::int64_t length = model.Setup().length;
-  const std::int64_t most = std::max<std::int64_t>(1, model.Setup().micro_batch);
+  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, model.Setup().micro_batch));
   data::Sampler::Options options;
   options.tokens = tokens.Size(split);
   options.length = options.stride = length;
@@ -24,19 +30,25 @@ Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
   options.shuffle = false;
   const data::Sampler sampler(options);
   const std::vector<data::Sample> share = sampler.Share(0, data.Rank(), data.Size());
-  data::MicroBatch batch;
+  const std::span<const data::Sample> all(share);
+  std::vector<data::MicroBatch> round(kRoundsAStage *
+                                      static_cast<std::size_t>(model.Grid().Shape().pipeline));
   double sum = 0;
   std::int64_t targets = 0;
-  const std::span<const data::Sample> all(share);
-  for (std::size_t begin = 0; begin < share.size(); begin += static_cast<std::size_t>(most)) {
-    const std::size_t count = std::min(share.size() - begin, static_cast<std::size_t>(most));
-    data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, batch);
-    sum += model.Loss(batch);
-    targets += batch.valid;
+  std::size_t begin = 0;
+  while (begin < share.size()) {
+    std::size_t filled = 0;
+    for (; filled < round.size() && begin < share.size(); ++filled) {
+      const std::size_t count = std::min(share.size() - begin, most);
+      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, round[filled]);
+      targets += round[filled].valid;
+      begin += count;
+    }
+    sum += model.Loss({round.data(), filled});
   }
   Evaluation result;
   result.targets = data.Sum(targets);
-  result.loss = data.Sum(sum) / static_cast<double>(result.targets);
+  result.loss = model.Grid().World().Sum(sum) / static_cast<double>(result.targets);
   result.seconds = MPI_Wtime() - start;
   return result;
 }
@@ -44,16 +56,15 @@ Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
 ExitCode RunEvaluate(Job& job) {
   const comm::ProcessGrid grid(job.World(), job.deck);
   const data::TokenFile tokens = OpenTokens(job);
-  const DataShape shape = ReadDataShape(job.deck);
   std::string path;
-  const auto model = LoadModel(job, tokens, shape, path);
+  const auto model = LoadModel(job, grid, tokens, path);
   if (job.World().IsRoot()) {
     fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
     std::fflush(stdout);
   }
   if (job.line->validate_only) return SayValid(job);
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
-    const Evaluation result = Evaluate(grid.Data(), *model, tokens, split);
+    const Evaluation result = Evaluate(*model, tokens, split);
     if (!job.World().IsRoot()) continue;
     fmt::print("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s\n",
                data::NameOf(split), result.loss, std::exp(result.loss),

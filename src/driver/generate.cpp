@@ -44,7 +44,7 @@ std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& op
   return order[count - 1];
 }
 
-std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t> prompt,
+std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options) {
   const std::int64_t longest = model.Setup().length;
   std::vector<std::int32_t> added;
@@ -72,14 +72,13 @@ std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t
 }
 
 ExitCode RunGenerate(Job& job) {
+  const comm::ProcessGrid grid(job.World(), job.deck);
   const data::TokenFile tokens = OpenTokens(job);
-  DataShape shape = ReadDataShape(job.deck);
-  shape.micro_batch = 1;
   std::string path;
-  const auto model = LoadModel(job, tokens, shape, path);
+  const auto model = LoadModel(job, grid, tokens, path);
   if (job.line->validate_only) return SayValid(job);
   job.World().Together([&] {
-    if (!job.World().IsRoot()) return;
+    if (grid.Coordinates().data != 0) return;  // one replica writes
     GenerateOptions options;
     options.tokens = job.deck.Integer("generate.tokens");
     options.temperature = job.deck.Real("generate.temperature");
@@ -92,6 +91,7 @@ ExitCode RunGenerate(Job& job) {
     prompt.insert(prompt.end(), given.begin(), given.end());
     std::vector<std::int32_t> shown = given;
     const std::vector<std::int32_t> added = Continue(*model, prompt, options);
+    if (!job.World().IsRoot()) return;
     shown.insert(shown.end(), added.begin(), added.end());
     fmt::print("{}\n", Printable(tokens.Decode(shown)));
     std::fflush(stdout);

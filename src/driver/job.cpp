@@ -117,58 +117,80 @@ data::TokenFile OpenTokens(const Job& job) {
                          shared ? data::Staging::kSharedMemory : data::Staging::kNone);
 }
 
-DataShape ReadDataShape(const input::Deck& deck) {
+namespace {
+
+// Micro-batches enough for a pipeline's bubble to stay small: (P - 1) / (M + P - 1) under a fifth.
+constexpr std::int64_t kMicroBatchesAStage = 4;
+
+// An automatic micro-batch, for a data rank's share of the batch.
+std::int64_t ChooseMicroBatch(std::int64_t share, std::int64_t length,
+                              const parallel::PipelineShape& pipeline) {
+  std::int64_t size = std::clamp<std::int64_t>(kMicroBatchTokens / length, 1, share);
+  if (pipeline.stages == 1) return size;
+  size = std::clamp<std::int64_t>(share / (kMicroBatchesAStage * pipeline.stages), 1, size);
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return size;
+  for (std::int64_t fits = size; fits >= 1; --fits) {
+    if ((share + fits - 1) / fits % pipeline.stages == 0) return fits;
+  }
+  return size;  // none fits: CheckLayout says so
+}
+
+}  // namespace
+
+DataShape ReadDataShape(const input::Deck& deck, const comm::GridShape& grid,
+                        const parallel::PipelineShape& pipeline) {
   DataShape shape;
   shape.length = deck.Integer("data.sequence_length");
   shape.stride = deck.Integer("data.stride");
   if (shape.stride == 0) shape.stride = shape.length;
   shape.batch = deck.Integer("data.batch");
+  const std::int64_t share = (shape.batch + grid.data - 1) / grid.data;
   shape.micro_batch = deck.Integer("data.micro_batch");
-  if (shape.micro_batch == 0) {
-    shape.micro_batch = std::max<std::int64_t>(1, kMicroBatchTokens / shape.length);
-  }
+  if (shape.micro_batch == 0) shape.micro_batch = ChooseMicroBatch(share, shape.length, pipeline);
+  shape.micro_batch = std::min(shape.micro_batch, share);
   return shape;
 }
 
-std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
-                                         const DataShape& shape, bool training,
-                                         double label_smoothing) {
-  std::unique_ptr<model::Model> model;
-  job.World().Together([&] {
-    model::ModelSetup setup;
-    setup.options = model::ReadModel(job.deck, tokens.VocabularySize());
-    if (setup.options.position == model::Position::kLearned &&
-        shape.length > setup.options.max_positions) {
-      throw job.deck.Complain(
-          "data.sequence_length",
-          fmt::format("longer than model.max_positions = {}", setup.options.max_positions),
-          "Learned positions end there: raise model.max_positions or shorten the sequence.");
-    }
-    setup.dtype = job.dtype;
-    setup.stream = job.stream;
-    setup.seed = job.seed;
-    setup.length = shape.length;
-    setup.micro_batch = shape.micro_batch;
-    setup.label_smoothing = label_smoothing;
-    setup.training = training;
-    model = std::make_unique<model::Model>(setup);
-  });
-  return model;
+model::ModelSetup ReadModelSetup(Job& job, const data::TokenFile& tokens, const DataShape& shape) {
+  model::ModelSetup setup;
+  setup.options = model::ReadModel(job.deck, tokens.VocabularySize());
+  if (setup.options.position == model::Position::kLearned &&
+      shape.length > setup.options.max_positions) {
+    throw job.deck.Complain(
+        "data.sequence_length",
+        fmt::format("longer than model.max_positions = {}", setup.options.max_positions),
+        "Learned positions end there: raise model.max_positions or shorten the sequence.");
+  }
+  setup.dtype = job.dtype;
+  setup.stream = job.stream;
+  setup.seed = job.seed;
+  setup.length = shape.length;
+  setup.micro_batch = shape.micro_batch;
+  return setup;
 }
 
-std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
-                                        const DataShape& shape, std::string& checkpoint) {
-  job.World().Together([&] {
+std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGrid& grid,
+                                                const data::TokenFile& tokens,
+                                                std::string& checkpoint) {
+  const comm::Communicator& world = job.World();
+  world.Together([&] {
     if (!job.line->resume.empty()) return;
     throw job.deck.Complain("job.task", "a trained model is needed",
                             "Name a run folder or a checkpoint with -r.");
   });
-  checkpoint = checkpoint::Find(job.World(), job.line->resume);
-  auto model = BuildModel(job, tokens, shape, false, 0);
-  const tensor::Registry& parameters = model->Parameters();
-  checkpoint::ReadTensors(job.World(), checkpoint, "model",
-                          parameters.Blocks(parameters.Values(), job.dtype, "", job.World().Rank(),
-                                            job.World().Size()));
+  checkpoint = checkpoint::Find(world, job.line->resume);
+  model::ModelSetup setup;
+  parallel::PipelineShape pipeline;
+  world.Together([&] {
+    pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
+    const DataShape shape = ReadDataShape(job.deck, grid.Shape(), pipeline);
+    setup = ReadModelSetup(job, tokens, shape);
+    setup.training = false;
+    model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline, shape.batch,
+                       shape.micro_batch);
+  });
+  auto model = std::make_unique<model::ParallelModel>(grid, setup, pipeline);
+  checkpoint::ReadTensors(world, checkpoint, "model", model->Blocks());
   return model;
 }
 

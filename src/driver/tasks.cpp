@@ -10,6 +10,7 @@
 
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/trainer.hpp"
+#include "trireme/driver/training.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::driver {
@@ -60,25 +61,14 @@ ExitCode RunTraining(Job& job) {
 
   // 2. The data, in memory.
   const data::TokenFile tokens = OpenTokens(job);
-  DataShape shape = ReadDataShape(job.deck);
-  const std::int64_t ranks = grid.Data().Size();
-  shape.micro_batch = std::min(shape.micro_batch, (shape.batch + ranks - 1) / ranks);
 
-  // 3. The model, with its initial weights.
-  const optimizer::Options optimizer_options = optimizer::ReadOptimizer(job.deck);
-  const auto model = BuildModel(job, tokens, shape, true, optimizer_options.label_smoothing);
+  // 3. The model with its initial weights, spread over the grid; the optimizer and its schedule.
+  TrainingSetup setup;
+  job.World().Together([&] { setup = ReadTraining(job, grid.Shape(), tokens); });
+  Training training(grid, tokens, setup);
 
-  // 4. The optimizer and its schedule.
-  std::optional<optimizer::Optimizer> optimizer;
-  job.World().Together(
-      [&] { optimizer.emplace(optimizer_options, model->Parameters(), job.stream); });
-  const data::Sampler sampler(
-      {tokens.Size(data::Split::kTrain), shape.length, shape.stride, shape.batch, job.seed, true});
-  const optimizer::Schedule schedule =
-      optimizer::ReadSchedule(job.deck, optimizer_options.learning_rate, sampler.StepsPerEpoch());
-
-  // 5. The loop.
-  Trainer trainer(job, grid, tokens, shape, sampler, *model, *optimizer, schedule);
+  // 4. The loop.
+  Trainer trainer(job, tokens, setup, training);
   if (job.line->validate_only) {
     trainer.Validate();
     return ExitCode::kDone;

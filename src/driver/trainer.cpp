@@ -8,34 +8,20 @@
 
 namespace trireme::driver {
 
-namespace {
-
-std::int64_t BucketBytes(const Job& job) {
-  constexpr double kMib = 1024 * 1024;
-  return static_cast<std::int64_t>(job.deck.Real("grid.bucket_mib") * kMib);
-}
-
-}  // namespace
-
-Trainer::Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile& tokens,
-                 const DataShape& shape, const data::Sampler& sampler, model::Model& model,
-                 optimizer::Optimizer& optimizer, const optimizer::Schedule& schedule)
+Trainer::Trainer(Job& job, const data::TokenFile& tokens, const TrainingSetup& setup,
+                 Training& training)
     : job_(job),
-      grid_(grid),
       tokens_(tokens),
-      shape_(shape),
-      model_(model),
-      optimizer_(optimizer),
-      schedule_(schedule),
-      sampler_(sampler),
-      buckets_(grid.Data(), model.Parameters(), job.stream, BucketBytes(job)),
-      training_step_(grid.Data(), tokens, sampler_, shape.length, shape.micro_batch, model,
-                     optimizer, schedule_, buckets_) {}
+      setup_(setup),
+      training_(training),
+      grid_(training.Grid()),
+      sampler_(training.Samples()),
+      schedule_(setup.schedule) {}
 
 ExitCode Trainer::Execute() {
   last_checkpoint_time_ = MPI_Wtime();
   while (!Finished() && !stop_) {
-    const StepResult result = training_step_.Run(step_, MyRequests());
+    const StepResult result = training_.Run(step_, MyRequests());
     ++step_;
     stop_ = result.requests.signal || result.requests.walltime;
     stop_reason_ = result.requests.signal ? "a signal" : "schedule.walltime_minutes";
@@ -64,7 +50,7 @@ double Trainer::Epoch() const {
 }
 
 void Trainer::Report(const StepResult& result) {
-  const double flops = model::FlopsPerToken(model_.Setup().options, shape_.length) *
+  const double flops = model::FlopsPerToken(setup_.model.options, setup_.model.length) *
                        static_cast<double>(result.targets);
   monitor::Record record;
   record.kind = monitor::Record::Kind::kStep;
@@ -79,9 +65,10 @@ void Trainer::Report(const StepResult& result) {
   record.flops_per_second = flops / result.seconds;
   record.roof_fraction =
       record.flops_per_second / (roof_flops_ * static_cast<double>(job_.World().Size()));
-  record.seconds_compute = result.seconds_compute;
-  record.seconds_exposed_communication = result.seconds_exposed_communication;
-  record.seconds_data = result.seconds_data;
+  record.seconds_compute = result.times.compute;
+  record.seconds_exposed_communication = result.times.exposed_communication;
+  record.seconds_bubble = result.times.bubble;
+  record.seconds_data = result.times.data;
   record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
   const std::int64_t every = job_.deck.Integer("monitor.every_steps");
   // The peak of the largest rank takes a collective: only for records that are kept.
@@ -92,7 +79,7 @@ void Trainer::Report(const StepResult& result) {
 }
 
 void Trainer::RecordEvaluation(data::Split split) {
-  const Evaluation result = Evaluate(grid_.Data(), model_, tokens_, split);
+  const Evaluation result = Evaluate(training_.Net(), tokens_, split);
   monitor::Record record;
   record.kind =
       split == data::Split::kValid ? monitor::Record::Kind::kValid : monitor::Record::Kind::kTest;

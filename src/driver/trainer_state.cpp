@@ -57,7 +57,7 @@ void Trainer::FindStart() {
     continues_ = !owner.empty() && !branch;
     if (continues_) folder_ = owner;
   } else if (!start_from.empty()) {
-    LoadWeights(checkpoint::Find(world, start_from));
+    training_.LoadWeights(checkpoint::Find(world, start_from));
   }
   world.Together([&] {
     if (world.IsRoot()) monitor::CheckRunFolder(folder_, continues_);
@@ -96,9 +96,7 @@ bool Trainer::Initialize() {
 }
 
 void Trainer::Resume() {
-  LoadWeights(checkpoint_);
-  checkpoint::ReadTensors(job_.World(), checkpoint_, "optimizer",
-                          optimizer_.Blocks(grid_.Data().Rank(), grid_.Data().Size()));
+  training_.Load(checkpoint_);
   // Every rank parsed the same file: what is wrong with it, all throw together.
   try {
     step_ = run_.at("step").get<std::int64_t>();
@@ -107,13 +105,6 @@ void Trainer::Resume() {
     throw AgreedError(ExitCode::kBadInput,
                       fmt::format("{}/run.json: {}", checkpoint_, error.what()));
   }
-}
-
-void Trainer::LoadWeights(const std::string& checkpoint) {
-  tensor::Registry& parameters = model_.Parameters();
-  checkpoint::ReadTensors(job_.World(), checkpoint, "model",
-                          parameters.Blocks(parameters.Values(), parameters.Type(), "",
-                                            grid_.Data().Rank(), grid_.Data().Size()));
 }
 
 // What the deck may change on resume, but a user should know of: the numbers differ from an
@@ -126,15 +117,29 @@ void Trainer::WarnOfChanges() {
   };
   compare("seed", job_.seed);
   compare("source_sha256", tokens_.SourceSha256());
-  compare("sequence_length", shape_.length);
-  compare("stride", shape_.stride);
-  compare("batch", shape_.batch);
+  compare("sequence_length", setup_.model.length);
+  compare("stride", setup_.stride);
+  compare("batch", setup_.batch);
   compare("precision", NameOf(job_.dtype));
+}
+
+// "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches; recompute full".
+std::string Trainer::DescribeLayout() const {
+  std::string text = comm::Describe(grid_.Shape());
+  if (grid_.SequenceParallel()) text += ", sequence parallel";
+  const parallel::PipelineShape& pipeline = training_.Net().Stages().Shape();
+  if (pipeline.stages > 1) {
+    text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
+    if (pipeline.chunks > 1) text += fmt::format(" of {} chunks", pipeline.chunks);
+    text += fmt::format(", {} micro-batches", pipeline.micro_batches);
+  }
+  const std::string& recompute = job_.deck.Text("model.recompute");
+  if (recompute != "none") text += "; recompute " + recompute;
+  return text;
 }
 
 monitor::BannerFacts Trainer::Banner() const {
   const auto& hosts = job_.runtime->Hosts();
-  const comm::GridShape& shape = grid_.Shape();
   monitor::BannerFacts facts;
   facts.version = Version();
   facts.commit = Commit();
@@ -143,18 +148,18 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.threads = job_.stream.threads;
   facts.device = fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = NameOf(job_.dtype);
-  facts.grid = fmt::format("pipeline {} x data {} x context {} x tensor {}", shape.pipeline,
-                           shape.data, shape.context, shape.tensor);
-  facts.model = Describe(model_.Setup().options);
+  facts.grid = DescribeLayout();
+  facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
+  facts.model = Describe(setup_.model.options);
   facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} steps an epoch",
                            fs::path(tokens_.Path()).filename().string(),
                            monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
                            monitor::WithThousands(tokens_.Size(data::Split::kValid)),
                            monitor::WithThousands(tokens_.Size(data::Split::kTest)),
-                           monitor::WithThousands(sampler_.Windows()), shape_.length,
+                           monitor::WithThousands(sampler_.Windows()), setup_.model.length,
                            monitor::WithThousands(sampler_.StepsPerEpoch()));
-  facts.memory = model_.MemoryPlan();
-  facts.memory.insert(facts.memory.begin() + 2, {"moments", optimizer_.Bytes()});
+  facts.memory = training_.Net().MemoryPlan();
+  facts.memory.insert(facts.memory.begin() + 2, {"moments", training_.Moments().Bytes()});
   facts.memory.push_back({"tokens", tokens_.MemoryBytes()});
   facts.roof_flops = roof_flops_;
   return facts;
@@ -171,22 +176,20 @@ void Trainer::Validate() {
 
 void Trainer::WriteCheckpoint(bool best) {
   const double start = MPI_Wtime();
-  const int replica = grid_.Data().Rank(), replicas = grid_.Data().Size();
-  tensor::Registry& parameters = model_.Parameters();
   checkpoint::Contents contents;
-  contents.model = parameters.Blocks(parameters.Values(), parameters.Type(), "", replica, replicas);
-  contents.optimizer = optimizer_.Blocks(replica, replicas);
+  contents.model = training_.ModelBlocks();
+  contents.optimizer = training_.OptimizerBlocks();
   contents.run = {{"format", 1},
                   {"step", step_},
                   {"epoch", Epoch()},
                   {"next_sample", step_ / sampler_.StepsPerEpoch() * sampler_.Windows() +
-                                      step_ % sampler_.StepsPerEpoch() * shape_.batch},
+                                      step_ % sampler_.StepsPerEpoch() * setup_.batch},
                   {"tokens", sampler_.TargetsBefore(step_)},
                   {"seed", job_.seed},
                   {"source_sha256", tokens_.SourceSha256()},
-                  {"sequence_length", shape_.length},
-                  {"stride", shape_.stride},
-                  {"batch", shape_.batch},
+                  {"sequence_length", setup_.model.length},
+                  {"stride", setup_.stride},
+                  {"batch", setup_.batch},
                   {"precision", NameOf(job_.dtype)},
                   {"deck", job_.deck.Resolved()},
                   {"trireme", Version()},
@@ -239,11 +242,12 @@ void Trainer::PrintSample() {
   const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
   if (count == 0) return;
   job_.World().Together([&] {
-    if (!job_.World().IsRoot()) return;
+    if (grid_.Coordinates().data != 0) return;  // one replica writes
     const GenerateOptions options{
         .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
     const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
-    monitor_->Line("sample  " + Printable(tokens_.Decode(Continue(model_, {eos}, options))));
+    const std::vector<std::int32_t> added = Continue(training_.Net(), {eos}, options);
+    monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
   });
 }
 

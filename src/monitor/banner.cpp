@@ -54,6 +54,7 @@ std::string BannerText(const BannerFacts& facts) {
     if (!line.empty()) text += fmt::format("\n{:<8}{}", word, line);
   };
   add("grid", facts.grid);
+  for (const std::string& line : facts.ranks_map) text += fmt::format("\n{:<8}{}", "", line);
   add("model", facts.model);
   add("data", facts.data);
   if (!facts.memory.empty()) add("memory", "a rank: " + MemoryText(facts));

@@ -46,10 +46,21 @@ Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
   second_ = device::AllocateZeroed(bytes);
 }
 
-double Optimizer::GradientNorm(std::int64_t count) const {
-  const double sum =
-      kernels::SquareSum(stream_, registry_->Type(), registry_->Size(), registry_->Gradients());
-  return std::sqrt(sum) / static_cast<double>(count);
+double Optimizer::GradientSquares() const {
+  const auto& parameters = registry_->Parameters();
+  const auto whole = [](const tensor::Parameter& p) { return !p.Held() || p.copies == 1; };
+  if (std::all_of(parameters.begin(), parameters.end(), whole)) {
+    return kernels::SquareSum(stream_, registry_->Type(), registry_->Size(),
+                              registry_->Gradients());
+  }
+  double sum = 0;
+  for (const tensor::Parameter& parameter : parameters) {
+    if (!parameter.Held() || parameter.copy != 0) continue;
+    sum += kernels::SquareSum(
+        stream_, registry_->Type(), parameter.LocalSize(),
+        ElementAt(registry_->Gradients(), registry_->Type(), parameter.offset));
+  }
+  return sum;
 }
 
 void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
@@ -68,7 +79,7 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
     return ElementAt(storage, registry_->Type(), offset);
   };
   for (const tensor::Parameter& parameter : registry_->Parameters()) {
-    const std::int64_t size = parameter.end - parameter.begin;
+    const std::int64_t size = parameter.LocalSize();
     const double decay = parameter.decay ? options_.weight_decay : 0;
     void* values = at(registry_->Values(), parameter.offset);
     const void* gradients = at(registry_->Gradients(), parameter.offset);

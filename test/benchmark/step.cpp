@@ -82,7 +82,8 @@ int main(int argc, char** argv) {
       const auto part = RandomBatch(vocabulary, std::min(setup.micro_batch, batch - done), length);
       loss += model.ForwardBackward(part, {});
     }
-    optimizer.Step(step, 1e-3, optimizer.GradientNorm(tokens), tokens);
+    optimizer.Step(step, 1e-3, std::sqrt(optimizer.GradientSquares()) / static_cast<double>(tokens),
+                   tokens);
     if (step > 2) times.push_back(Seconds() - start);
   }
   std::sort(times.begin(), times.end());

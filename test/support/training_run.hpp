@@ -1,95 +1,101 @@
-// A training run on any group of ranks, with everything of the real one but the deck and the
-// screen.
+// A training run on any grid of ranks, with everything of the real one but the deck and the screen.
 #ifndef TRIREME_TEST_SUPPORT_TRAINING_RUN_HPP_
 #define TRIREME_TEST_SUPPORT_TRAINING_RUN_HPP_
 
+#include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "temporary_folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/comm/communicator.hpp"
-#include "trireme/driver/training_step.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/driver/training.hpp"
 
 namespace trireme::test {
 
 // All ranks of the test program; mpi_main started MPI.
 inline comm::Communicator World() { return comm::Communicator::Adopt(MPI_COMM_WORLD); }
 
-struct RunSettings {
-  model::ModelSetup setup;
-  std::int64_t batch = 1;  // windows a step, over all ranks; stride = length
-  optimizer::Options optimizer;
-  optimizer::Schedule schedule;
-  std::int64_t bucket_bytes = 4 << 20;
+struct RunSettings : driver::TrainingSetup {
+  std::optional<comm::GridShape> grid;  // none: data parallel over all ranks of the group
+  bool sequence_parallel = false;
 };
 
-// Model, optimizer and step on the group `data`, all of which must outlive it.
+// The tensors of a model, whole, in the order of registration, widened.
+using Tensors = std::vector<std::vector<double>>;
+
 class TrainingRun {
  public:
-  TrainingRun(const comm::Communicator& data, const data::TokenFile& tokens,
+  // `group` and `tokens` must outlive it; the grid fills the group.
+  TrainingRun(const comm::Communicator& group, const data::TokenFile& tokens,
               const RunSettings& settings)
-      : data_(data),
-        sampler_({tokens.Size(data::Split::kTrain), settings.setup.length, settings.setup.length,
-                  settings.batch, settings.setup.seed, true}),
-        model_(settings.setup),
-        optimizer_(settings.optimizer, model_.Parameters(), settings.setup.stream),
-        schedule_(settings.schedule),
-        buckets_(data, model_.Parameters(), settings.setup.stream, settings.bucket_bytes),
-        step_(data, tokens, sampler_, settings.setup.length, settings.setup.micro_batch, model_,
-              optimizer_, schedule_, buckets_) {}
+      : group_(group),
+        grid_(group,
+              settings.grid.value_or(
+                  comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
+              settings.sequence_parallel),
+        training_(grid_, tokens, settings) {}
 
   // Runs up to step `end`; returns the losses of the steps.
   std::vector<double> Train(std::int64_t end) {
     std::vector<double> losses;
-    for (; done_ < end; ++done_) losses.push_back(step_.Run(done_, {}).loss);
+    for (; done_ < end; ++done_) {
+      last_ = training_.Run(done_);
+      losses.push_back(last_.loss);
+    }
     return losses;
   }
 
   void Save(const std::string& folder) {
     checkpoint::Contents contents;
-    contents.model = Blocks();
-    contents.optimizer = optimizer_.Blocks(data_.Rank(), data_.Size());
+    contents.model = training_.ModelBlocks();
+    contents.optimizer = training_.OptimizerBlocks();
     contents.run = {{"step", done_}};
-    checkpoint::Write(data_, folder, done_, contents, false, 0);
+    checkpoint::Write(group_, folder, done_, contents, false, 0);
   }
   void Load(const std::string& path) {
-    const std::string found = checkpoint::Find(data_, path);
-    checkpoint::ReadTensors(data_, found, "model", Blocks());
-    checkpoint::ReadTensors(data_, found, "optimizer",
-                            optimizer_.Blocks(data_.Rank(), data_.Size()));
-    done_ = checkpoint::ReadRun(data_, found).at("step").get<std::int64_t>();
+    const std::string found = checkpoint::Find(group_, path);
+    training_.Load(found);
+    done_ = checkpoint::ReadRun(group_, found).at("step").get<std::int64_t>();
   }
 
-  // All parameters, in the order of registration, widened.
-  std::vector<std::vector<double>> Weights() const {
-    std::vector<std::vector<double>> weights;
-    const tensor::Registry& registry = model_.Parameters();
-    DispatchDtype(registry.Type(), [&](auto zero) {
-      for (const tensor::Parameter& parameter : registry.Parameters()) {
-        const auto* from = static_cast<const decltype(zero)*>(registry.Values()) + parameter.offset;
-        weights.emplace_back(from, from + parameter.end);
-      }
-    });
-    return weights;
-  }
-  model::Model& Net() { return model_; }
-  std::size_t Buckets() const { return buckets_.Count(); }
+  // Collective over the group: put together from the parts that the ranks hold.
+  Tensors Weights() const { return Whole(Net().Parameters().Values()); }
+  Tensors Gradients() const { return Whole(Net().Parameters().Gradients()); }
+
+  model::ParallelModel& Net() { return training_.Net(); }
+  const model::ParallelModel& Net() const { return training_.Net(); }
+  driver::Training& All() { return training_; }
+  const comm::ProcessGrid& Grid() const { return grid_; }
+  const driver::StepResult& Last() const { return last_; }
+  std::size_t Buckets() { return training_.Buckets().Count(); }
 
  private:
-  std::vector<tensor::StateBlock> Blocks() {
-    tensor::Registry& registry = model_.Parameters();
-    return registry.Blocks(registry.Values(), registry.Type(), "", data_.Rank(), data_.Size());
+  Tensors Whole(const void* storage) const {
+    Tensors tensors;
+    const tensor::Registry& registry = Net().Parameters();
+    for (const tensor::Parameter& parameter : registry.Parameters()) {
+      std::vector<double> whole(
+          static_cast<std::size_t>(tensor::ElementCount(parameter.shape)));
+      // One copy of each element in the replica.
+      if (parameter.Held() && parameter.copy == 0) {
+        DispatchDtype(registry.Type(), [&](auto zero) {
+          const auto* from = static_cast<const decltype(zero)*>(storage) + parameter.offset;
+          std::copy(from, from + parameter.LocalSize(), whole.begin() + parameter.begin);
+        });
+      }
+      grid_.Replica().Sum(whole);
+      tensors.push_back(std::move(whole));
+    }
+    return tensors;
   }
 
-  const comm::Communicator& data_;
-  data::Sampler sampler_;
-  model::Model model_;
-  optimizer::Optimizer optimizer_;
-  optimizer::Schedule schedule_;
-  parallel::GradientBuckets buckets_;
-  driver::TrainingStep step_;
+  const comm::Communicator& group_;
+  comm::ProcessGrid grid_;
+  driver::Training training_;
+  driver::StepResult last_;
   std::int64_t done_ = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "trireme/base/defect.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/data/token_file.hpp"
@@ -13,7 +14,7 @@
 #include "trireme/driver/command_line.hpp"
 #include "trireme/driver/signals.hpp"
 #include "trireme/input/deck.hpp"
-#include "trireme/model/model.hpp"
+#include "trireme/model/parallel_model.hpp"
 
 namespace trireme::driver {
 
@@ -27,7 +28,8 @@ struct Job {
   device::Stream stream;
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t seed = 1;
-  double start_seconds = 0;  // MPI_Wtime when the job began
+  double start_seconds = 0;       // MPI_Wtime when the job began
+  Defect defect = Defect::kNone;  // tests only: what verification must find
 
   const comm::Communicator& World() const { return runtime->World(); }
 };
@@ -47,22 +49,24 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 data::TokenFile OpenTokens(const Job& job);
 
 // What [data] asks for: sequence_length, stride (0 became the length), batch, and micro_batch (0
-// became about 4,096 tokens).
+// became what suits the layout: about 4,096 tokens, and with pipeline stages enough micro-batches
+// to keep them busy).
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };
-DataShape ReadDataShape(const input::Deck& deck);
+DataShape ReadDataShape(const input::Deck& deck, const comm::GridShape& grid,
+                        const parallel::PipelineShape& pipeline);
 
-// Collective. The model with its initial weights, memory planned and allocated; without `training`
-// for evaluation only.
-std::unique_ptr<model::Model> BuildModel(Job& job, const data::TokenFile& tokens,
-                                         const DataShape& shape, bool training,
-                                         double label_smoothing);
+// The model of the deck for these tokens, as a whole. InputError with the deck's line; layouts are
+// checked elsewhere (model::CheckLayout).
+model::ModelSetup ReadModelSetup(Job& job, const data::TokenFile& tokens, const DataShape& shape);
 
-// Collective. The model with the weights of -r, whose checkpoint it names; AgreedError (exit code
-// 2) without one. Warns where it learned another corpus. For tasks that do not train.
-std::unique_ptr<model::Model> LoadModel(Job& job, const data::TokenFile& tokens,
-                                        const DataShape& shape, std::string& checkpoint);
+// Collective. The model with the weights of -r, whose checkpoint it names, in the deck's layout;
+// AgreedError (exit code 2) without one. Warns where it learned another corpus. For tasks that do
+// not train.
+std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGrid& grid,
+                                                const data::TokenFile& tokens,
+                                                std::string& checkpoint);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

@@ -23,10 +23,9 @@ struct Evaluation {
   std::int64_t targets = 0;
   double seconds = 0;
 };
-// Collective over the data group. Windows of the split follow each other without overlap and are
-// spread over the ranks; every target counts once, whatever the number of ranks.
-Evaluation Evaluate(const comm::Communicator& data, model::Model& model,
-                    const data::TokenFile& tokens, data::Split split);
+// Collective over the model's grid. Windows of the split follow each other without overlap and are
+// spread over the data ranks; every target counts once, whatever the layout.
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split);
 
 struct GenerateOptions {
   std::int64_t tokens = 0;
@@ -35,8 +34,9 @@ struct GenerateOptions {
   double top_p = 1;        // nucleus (Holtzman et al. 2020)
   std::uint32_t seed = 1;
 };
-// Continues `prompt` (never empty) token by token; serial. Returns the new tokens only.
-std::vector<std::int32_t> Continue(model::Model& model, std::vector<std::int32_t> prompt,
+// Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
+// (never empty) token by token; returns the new tokens only, the same on every rank.
+std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options);
 // The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in
 // (0, 1].

@@ -9,22 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "trireme/data/sampler.hpp"
 #include "trireme/driver/job.hpp"
-#include "trireme/driver/training_step.hpp"
+#include "trireme/driver/training.hpp"
 #include "trireme/monitor/monitor.hpp"
-#include "trireme/optimizer/optimizer.hpp"
-#include "trireme/optimizer/schedule.hpp"
-#include "trireme/parallel/gradient_buckets.hpp"
 
 namespace trireme::driver {
 
 class Trainer {
  public:
   // All arguments must outlive the trainer.
-  Trainer(Job& job, const comm::ProcessGrid& grid, const data::TokenFile& tokens,
-          const DataShape& shape, const data::Sampler& sampler, model::Model& model,
-          optimizer::Optimizer& optimizer, const optimizer::Schedule& schedule);
+  Trainer(Job& job, const data::TokenFile& tokens, const TrainingSetup& setup, Training& training);
 
   // Collective: checkpoint to start from, run folder, monitor, banner. False when nothing is left
   // to do.
@@ -40,10 +34,10 @@ class Trainer {
 
   void FindStart();
   void Resume();
-  void LoadWeights(const std::string& checkpoint);
   void WarnOfChanges();
   void PrintSample();
   monitor::BannerFacts Banner() const;
+  std::string DescribeLayout() const;
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best);
@@ -52,15 +46,12 @@ class Trainer {
   bool Finished() const { return step_ >= schedule_.Last(); }
 
   Job& job_;
-  const comm::ProcessGrid& grid_;
   const data::TokenFile& tokens_;
-  DataShape shape_;
-  model::Model& model_;
-  optimizer::Optimizer& optimizer_;
-  optimizer::Schedule schedule_;
+  const TrainingSetup& setup_;
+  Training& training_;
+  const comm::ProcessGrid& grid_;
   const data::Sampler& sampler_;
-  parallel::GradientBuckets buckets_;
-  TrainingStep training_step_;
+  const optimizer::Schedule& schedule_;
   std::unique_ptr<monitor::Monitor> monitor_;
 
   std::string folder_;      // of the run

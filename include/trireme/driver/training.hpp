@@ -10,6 +10,7 @@
 
 #include "trireme/base/defect.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/driver/job.hpp"
 #include "trireme/driver/training_step.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
@@ -28,6 +29,13 @@ struct TrainingSetup {
   parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
   Defect defect = Defect::kNone;     // tests only
 };
+
+// Micro-batches of the data rank with the largest share of a batch.
+std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch);
+
+// What the deck asks for on this grid. InputError with the deck's line, also where the layout does
+// not suit the model.
+TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, const data::TokenFile& tokens);
 
 class Training {
  public:

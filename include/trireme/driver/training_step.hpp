@@ -1,15 +1,15 @@
-// One training step as a list of named tasks, on whatever group of ranks it is given.
+// One training step as a list of named tasks, on whatever grid of ranks it is given.
 #ifndef TRIREME_DRIVER_TRAINING_STEP_HPP_
 #define TRIREME_DRIVER_TRAINING_STEP_HPP_
 
 #include <cstdint>
 #include <vector>
 
-#include "trireme/comm/communicator.hpp"
+#include "trireme/base/defect.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/model/model.hpp"
+#include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
 #include "trireme/optimizer/schedule.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
@@ -23,50 +23,62 @@ struct Requests {
   bool checkpoint = false;  // write one after this step
 };
 
+// Where the time of a step went, seconds.
+struct StepTimes {
+  double data = 0;
+  double compute = 0;
+  double exposed_communication = 0;  // waiting for transfers, but not for other stages
+  double bubble = 0;                 // waiting for what another pipeline stage had not finished
+};
+
 struct StepResult {
   double loss = 0;  // nats a token, over the global batch's valid targets
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping
   std::int64_t targets = 0;  // valid ones of the global batch
-  double seconds_data = 0, seconds_compute = 0, seconds_exposed_communication = 0;
-  double seconds = 0;  // of the whole step
-  Requests requests;   // agreed: true where any rank asked
+  StepTimes times;           // means over the ranks
+  double seconds = 0;        // of the whole step, this rank's
+  Requests requests;         // agreed: true where any rank asked
 };
 
 class TrainingStep {
  public:
-  // All arguments must outlive the step. `data` is the group that shares the global batch.
-  TrainingStep(const comm::Communicator& data, const data::TokenFile& tokens,
-               const data::Sampler& sampler, std::int64_t length, std::int64_t micro_batch,
-               model::Model& model, optimizer::Optimizer& optimizer,
-               const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets);
+  // All arguments must outlive the step.
+  TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
+               model::ParallelModel& model, optimizer::Optimizer& optimizer,
+               const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
+               Defect defect = Defect::kNone);
 
-  // Collective. Runs step number `step` (from 0): the weights move once. Throws what
-  // data.Together throws, before the weights change, when a loss or a gradient is not finite,
-  // naming the step, the rank and, where it was a gradient, the tensor.
+  // Collective over the model's grid. Runs step number `step` (from 0): the weights move once.
+  // Throws what World().Together throws, before the weights change, when a loss or a gradient is
+  // not finite, naming the step, the rank and, where it was a gradient, the tensor.
   StepResult Run(std::int64_t step, const Requests& mine);
 
  private:
   // The tasks, in order.
-  void LoadBatch();         // tokens of this rank's share
-  void ComputeGradients();  // forward and backward; all-reduces start with the last micro-batch
-  void SumGradients();      // waits for the sums over the data group
-  void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite
+  void LoadBatch();         // tokens of this data rank's share
+  void ComputeGradients();  // the pipeline's program; all-reduces start with the last micro-batch
+  void SumGradients();      // over the data group, then within the replica
+  void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
 
-  const comm::Communicator& data_;
+  double Waited() const;  // for all transfers so far but those of the pipeline
+  void SpoilAverages();   // Defect::kAverageOfAverages
+  const comm::ProcessGrid& Grid() const { return model_.Grid(); }
+
   const data::TokenFile& tokens_;
   const data::Sampler& sampler_;
-  std::int64_t length_, micro_batch_;
-  model::Model& model_;
+  model::ParallelModel& model_;
   optimizer::Optimizer& optimizer_;
   const optimizer::Schedule& schedule_;
   parallel::GradientBuckets& buckets_;
+  Defect defect_;
 
   std::int64_t step_ = 0;
   std::vector<data::MicroBatch> batches_;  // reused from step to step
   std::size_t batch_count_ = 0;            // of this step; 0 on a rank without samples
-  double local_loss_ = 0;                  // sum over this rank's targets, nats
+  double local_loss_ = 0;                  // sum over this replica's targets, nats, counted once
+  StepTimes mine_;                         // this rank's, since the last agreement
   StepResult result_;
 };
 

@@ -58,6 +58,7 @@ class ParallelModel {
   tensor::Registry& Parameters() { return part_->Parameters(); }
   const tensor::Registry& Parameters() const { return part_->Parameters(); }
   parallel::Pipeline& Stages() { return *pipeline_; }
+  const parallel::Pipeline& Stages() const { return *pipeline_; }
   // This rank's blocks of every tensor of the model, for a checkpoint.
   std::vector<tensor::StateBlock> Blocks();
   // Terms in bytes: the part's, pipeline buffers, exchange buffers.

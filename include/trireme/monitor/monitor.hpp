@@ -22,12 +22,13 @@ struct BannerFacts {
   std::string commit;   // "3f2a9c1"
   int ranks = 1;
   int hosts = 1;
-  int threads = 1;        // a rank
-  std::string device;     // "cpu (AVX-512)"
-  std::string precision;  // "fp32"
-  std::string grid;       // "pipeline 1 x data 2 x context 1 x tensor 1"
-  std::string model;      // "jsc: 2 layers, dim 128, ...; 9.71 M parameters"
-  std::string data;       // "wikitext2.h5: 2,088,628 / ... tokens; ..."
+  int threads = 1;                     // a rank
+  std::string device;                  // "cpu (AVX-512)"
+  std::string precision;               // "fp32"
+  std::string grid;                    // "pipeline 1 x data 2 x context 1 x tensor 1"
+  std::vector<std::string> ranks_map;  // host and coordinates, a line each; may be empty
+  std::string model;                   // "jsc: 2 layers, dim 128, ...; 9.71 M parameters"
+  std::string data;                    // "wikitext2.h5: 2,088,628 / ... tokens; ..."
   std::vector<std::pair<std::string, std::int64_t>>
       memory;             // term, bytes a rank; the sum is printed
   double roof_flops = 0;  // matrix-multiply speed a rank, FLOP/s, measured at start

@@ -31,8 +31,9 @@ class Optimizer {
   // Moments start at zero. `registry` must outlive the optimizer.
   Optimizer(const Options& options, tensor::Registry& registry, const device::Stream& stream);
 
-  // Norm of the gradient of the mean loss: the registry's summed gradients over `count` targets.
-  double GradientNorm(std::int64_t count) const;
+  // Sum of squares of the registry's gradients; of elements that several ranks of a replica hold
+  // only on the one whose copy is the first.
+  double GradientSquares() const;
   // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1.
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count);
 

@@ -48,7 +48,7 @@ class HarbourFloor : public testing::Test {
 
   RunSettings Settings(std::int64_t steps, bool causal) const {
     RunSettings settings;
-    model::Options& options = settings.setup.options;
+    model::Options& options = settings.model.options;
     options.vocabulary = tokens_->VocabularySize();
     options.dim = 96;
     options.heads = options.kv_heads = 4;
@@ -59,10 +59,10 @@ class HarbourFloor : public testing::Test {
     options.norm = model::Norm::kRmsNorm;
     options.position = model::Position::kRope;
     options.bias = false;
-    settings.setup.causal = causal;
-    settings.setup.seed = kSeed;
-    settings.setup.length = kLength;
-    settings.setup.micro_batch = kMicroBatch;
+    settings.model.causal = causal;
+    settings.model.seed = kSeed;
+    settings.model.length = kLength;
+    settings.model.micro_batch = kMicroBatch;
     settings.batch = kBatch;
     settings.optimizer.weight_decay = 0.05;
     settings.schedule.steps = steps;
@@ -83,7 +83,7 @@ class HarbourFloor : public testing::Test {
     for (const data::Sample& sample : sampler.Share(0, world_.Rank(), world_.Size())) {
       data::FillMicroBatch(*tokens_, data::Split::kValid, std::span(&sample, 1), kLength, batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
-      const double model = run.Net().Loss(batch, losses.data());
+      const double model = run.Net().Loss({&batch, 1}, losses.data());
       const std::vector<double> exact = grammar_.PredictiveLoss(
           std::span(batch.inputs).first(valid), std::span(batch.targets).first(valid));
       double right = 0;

@@ -53,12 +53,12 @@ inline model::Options SmallModel() {
 inline RunSettings SmallSettings(Dtype dtype, std::int64_t micro_batch,
                                  std::int64_t batch = kBatch) {
   RunSettings settings;
-  settings.setup.options = SmallModel();
-  settings.setup.dtype = dtype;
-  settings.setup.seed = kSeed;
-  settings.setup.length = kLength;
-  settings.setup.micro_batch = micro_batch;
-  settings.setup.label_smoothing = 0.05;
+  settings.model.options = SmallModel();
+  settings.model.dtype = dtype;
+  settings.model.seed = kSeed;
+  settings.model.length = kLength;
+  settings.model.micro_batch = micro_batch;
+  settings.model.label_smoothing = 0.05;
   settings.batch = batch;
   settings.optimizer.clip_norm = 0.5;
   settings.schedule.steps = kSteps;
