@@ -61,6 +61,12 @@ const Program& Pipeline::TrainingProgram(int micro_batches) {
 }
 
 void Pipeline::Train(int micro_batches, StageWork& work) {
+  if (micro_batches > shape_.micro_batches) {  // on every stage alike: nobody waits for another
+    throw RunError(
+        fmt::format("a pipeline step of {} micro-batches, planned for {}: a bug in "
+                    "Trireme",
+                    micro_batches, shape_.micro_batches));
+  }
   Run(TrainingProgram(micro_batches), work);
 }
 
@@ -84,7 +90,7 @@ void Pipeline::Run(const Program& program, StageWork& work) {
   if (!holds(activations_in_, need.activations_in) ||
       !holds(activations_out_, need.activations_out) || !holds(gradients_in_, need.gradients_in) ||
       !holds(gradients_out_, need.gradients_out)) {
-    throw RunError("a pipeline step of more micro-batches than planned: a bug in Trireme");
+    throw RunError("a pipeline step with too few buffers: a bug in Trireme");
   }
   waited_input_ = waited_output_ = 0;
   for (const Operation& operation : program.operations) Execute(program, operation, work);
