@@ -102,6 +102,24 @@ TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
   EXPECT_EQ(again.FirstStart(), 0);
 }
 
+TEST_F(BucketsTest, AreCutWhereSomethingBecomesReady) {
+  AddLayers();
+  // The last layer has 4,084 bytes; with the gap down to the parameter before it, which other ranks
+  // hold, it would pass 4,100, and wait there for the layer before.
+  GradientBuckets buckets(data_, registry_, {}, 4085);
+  EXPECT_EQ(buckets.Count(), 3u);
+  buckets.Begin();
+  const std::vector<std::int64_t> offsets = BackwardOrder();
+  buckets.Ready(offsets[0]);
+  EXPECT_EQ(buckets.FirstStart(), 0);
+  buckets.Ready(offsets[1]);
+  EXPECT_GT(buckets.FirstStart(), 0);
+  buckets.Ready(0);
+  EXPECT_EQ(buckets.StartedBeforeEnd(), 1);
+  buckets.Wait();
+  ExpectSummed();
+}
+
 TEST_F(BucketsTest, ProgressCompletesThem) {
   AddLayers();
   GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
