@@ -36,10 +36,7 @@ std::string Draw(const PipelineShape& shape) {
     for (std::size_t i = 0; i < width; ++i) {
       if (idle[i] == '.') lines[0][i] = '.';
     }
-    for (std::string& line : lines) {
-      line.erase(line.find_last_not_of(' ') + 1);
-      picture += line + "|\n";
-    }
+    for (const std::string& line : lines) picture += line + "|\n";
   }
   return picture;
 }
@@ -63,13 +60,13 @@ TEST(Picture, OneForwardOneBackward) {
 TEST(Picture, Interleaved) {
   EXPECT_EQ(Draw({ScheduleKind::kInterleaved, 4, 2, 8}), R"(
 0123    456...  7  .       aA bBcC.dD.  .  .  .  eEfFgGhH|
-    0123      aA bB 4cC5dD6  7        eE fF gG hH|
+    0123      aA bB 4cC5dD6  7        eE fF gG hH        |
 .0123    4..  5  6  7   aA bB cC dD.  .  .  .  eEfFgGhH..|
-     0123   aA bB cC dD4  5  6  7   eE fF gG hH|
+     0123   aA bB cC dD4  5  6  7   eE fF gG hH          |
 ..0123   .     4  5  6aA7bB cC dD      .  .  eEfFgGhH....|
-      012 aA3bB cC dD      4  5  6eE7fF gG hH|
+      012 aA3bB cC dD      4  5  6eE7fF gG hH            |
 ...0123            4aA5bB6cC7dD            eEfFgGhH......|
-       0aA1bB2cC3dD            4eE5fF6gG7hH|
+       0aA1bB2cC3dD            4eE5fF6gG7hH              |
 )");
 }
 TEST(Picture, ZeroBubble) {
