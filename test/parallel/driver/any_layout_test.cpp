@@ -1,0 +1,148 @@
+// Any layout, the same numbers (rule 4): every grid that fits 1 to 8 ranks, with every schedule,
+// recomputation and sequence parallelism, against the serial run. Nothing divides, everything is
+// on.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <map>
+#include <memory>
+
+#include "deck_run.hpp"
+#include "small_run.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp64 = 1e-11;  // relative: losses, norm; gradients and weights in rule 4's norm
+constexpr double kFp32 = 1e-5;   // relative, losses
+constexpr std::int64_t kDeckSteps = 5;
+
+// Architectures with odd sizes: vocabulary 101 (of the tokens), 5 layers, ffn 17.
+struct Architecture {
+  const char* name;
+  const char* keys;
+};
+constexpr std::array kArchitectures = {
+    Architecture{"gpt", "heads=4\nkv_heads=2\nhead_dim=3\ndim=12\nlayers=5\nffn=17\n"},
+    Architecture{"jsc",
+                 "heads=6\nkv_heads=3\nhead_dim=2\ndim=12\nlayers=5\nffn=17\nnorm_position=post\n"
+                 "activation=relu\nposition=sinusoidal\ntie_embeddings=no\nscale_embedding=yes\n"},
+    Architecture{"llama",
+                 "heads=8\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=7\nffn=19\nnorm=rmsnorm\n"
+                 "activation=swiglu\nposition=rope\nbias=no\n"},
+    Architecture{"untied",
+                 "heads=5\nkv_heads=5\nhead_dim=3\ndim=15\nlayers=3\nffn=11\n"
+                 "tie_embeddings=no\nnorm_position=post\nactivation=gelu\n"}};
+
+std::string DeckOf(const Architecture& architecture, const std::string& layout) {
+  return fmt::format(
+      "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\n[model]\n{}max_positions=7\n"
+      "dropout=0.1\nattention_dropout=0.1\nffn_dropout=0.1\ninit_deviation=0.2\n"
+      "[optimizer]\nlearning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing=0.05\n"
+      "[schedule]\nsteps=20\nwarmup_steps=3\n[grid]\nbucket_mib=0.001\n{}",
+      architecture.keys, layout);
+}
+
+class AnyLayout : public testing::Test {
+ protected:
+  AnyLayout()
+      : world_(World()),
+        node_(world_.SplitNode()),
+        self_(comm::Communicator::Adopt(MPI_COMM_SELF)),
+        folder_(world_) {
+    const std::string path = folder_ / "tokens.h5";
+    world_.Together([&] {
+      if (world_.IsRoot()) data::WriteTokenFile(path, SyntheticTokens(), false);
+    });
+    tokens_ = std::make_unique<data::TokenFile>(world_, node_, path, data::Staging::kSharedMemory);
+  }
+
+  const Outcome& Serial(const Architecture& architecture, Dtype dtype) {
+    const auto key = std::make_pair(std::string(architecture.name), dtype);
+    const auto found = serial_.find(key);
+    if (found != serial_.end()) return found->second;
+    const RunSettings settings = SettingsOf(DeckOf(architecture, ""), *tokens_, 1, dtype);
+    return serial_[key] = RunDeck(self_, *tokens_, settings, kDeckSteps);
+  }
+
+  // Whether the layout fits; if so, it was compared.
+  bool Compare(const comm::Communicator& group, const Architecture& architecture,
+               const std::string& layout, Dtype dtype) {
+    RunSettings settings;
+    try {
+      settings = SettingsOf(DeckOf(architecture, layout), *tokens_, group.Size(), dtype);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput) << error.what();
+      return false;
+    }
+    if (std::getenv("SHOW") && group.IsRoot())
+      fmt::print(stderr, "{} {} {}\n", group.Size(), architecture.name, layout);
+    const Outcome& wanted = Serial(architecture, dtype);
+    const Outcome got = RunDeck(group, *tokens_, settings, kDeckSteps);
+    const std::string what =
+        fmt::format("{} on {} ranks\n{}", architecture.name, group.Size(), layout);
+    EXPECT_LT(WorstRelative(got.losses, wanted.losses), dtype == Dtype::kFloat64 ? kFp64 : kFp32)
+        << what;
+    if (dtype == Dtype::kFloat32) return true;
+    EXPECT_LT(WorstRelative({got.norm}, {wanted.norm}), kFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.gradients, wanted.gradients).relative, kFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.weights, wanted.weights).relative, kFp64) << what;
+    return true;
+  }
+
+  comm::Communicator world_, node_, self_;
+  SharedFolder folder_;
+  std::unique_ptr<data::TokenFile> tokens_;
+  std::map<std::pair<std::string, Dtype>, Outcome> serial_;
+};
+
+// The layouts of `ranks` ranks as deck text.
+std::vector<std::string> LayoutsOf(int ranks) {
+  std::vector<std::string> layouts;
+  for (int tensor = 1; tensor <= ranks; ++tensor) {
+    for (int pipeline = 1; pipeline <= ranks / tensor; ++pipeline) {
+      if (ranks % (tensor * pipeline) != 0) continue;
+      for (const char* sequence : {"no", "yes"}) {
+        if (tensor == 1 && *sequence == 'y') continue;
+        for (const char* schedule : {"1f1b", "gpipe", "zero_bubble", "interleaved"}) {
+          if (pipeline == 1 && std::string(schedule) != "1f1b") continue;
+          for (const char* recompute : {"none", "selective", "full"}) {
+            layouts.push_back(fmt::format(
+                "tensor={}\npipeline={}\n{}[pipeline]\nschedule={}\n{}[model]\nrecompute={}\n"
+                "[data]\nmicro_batch=1\n",
+                tensor, pipeline, *sequence == 'y' ? "sequence_parallel=yes\n" : "", schedule,
+                std::string(schedule) == "interleaved" ? "chunks=2\n" : "", recompute));
+          }
+        }
+      }
+    }
+  }
+  return layouts;
+}
+
+TEST_F(AnyLayout, EveryGridScheduleAndRecomputationEqualsTheSerialRun) {
+  int compared = 0;
+  for (int ranks = 1; ranks <= world_.Size(); ++ranks) {
+    const bool member = world_.Rank() < ranks;
+    const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+    if (!member) continue;
+    auto next = static_cast<std::size_t>(ranks);  // the same on all members
+    for (const std::string& layout : LayoutsOf(ranks)) {
+      // Architectures in turn; where one does not fit the layout, the next.
+      for (std::size_t tried = 0; tried < kArchitectures.size(); ++tried) {
+        const Architecture& architecture = kArchitectures[next++ % kArchitectures.size()];
+        if (!Compare(group, architecture, layout, Dtype::kFloat64)) continue;
+        ++compared;
+        break;
+      }
+    }
+  }
+  if (world_.IsRoot()) {
+    EXPECT_GT(compared, 250);
+    RecordProperty("compared", compared);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
