@@ -76,8 +76,6 @@ class AnyLayout : public testing::Test {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput) << error.what();
       return false;
     }
-    if (std::getenv("SHOW") && group.IsRoot())
-      fmt::print(stderr, "{} {} {}\n", group.Size(), architecture.name, layout);
     const Outcome& wanted = Serial(architecture, dtype);
     const Outcome got = RunDeck(group, *tokens_, settings, kDeckSteps);
     const std::string what =
@@ -141,6 +139,41 @@ TEST_F(AnyLayout, EveryGridScheduleAndRecomputationEqualsTheSerialRun) {
   if (world_.IsRoot()) {
     EXPECT_GT(compared, 250);
     RecordProperty("compared", compared);
+  }
+}
+
+// fp32, as users run it, on the grids with the most to go wrong.
+TEST_F(AnyLayout, LossesInSinglePrecision) {
+  int compared = 0;
+  for (const char* layout :
+       {"tensor=2\npipeline=2\nsequence_parallel=yes\n[pipeline]\nschedule=zero_bubble\n",
+        "tensor=4\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n[data]\nmicro_batch=3\n",
+        "tensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n", "pipeline=4\n",
+        "tensor=2\n"}) {
+    for (const Architecture& architecture : kArchitectures) {
+      compared += Compare(world_, architecture, layout, Dtype::kFloat32) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(compared, 9);
+}
+
+// The comparison itself must be able to fail: known mistakes, each where it matters.
+TEST_F(AnyLayout, KnownMistakesAreSeen) {
+  struct Case {
+    Defect defect;
+    const char* layout;
+  };
+  constexpr double kVisible = 1e-7;
+  for (const Case& mistake :
+       {Case{Defect::kNormGradientNotSummed, "tensor=2\nsequence_parallel=yes\n"},
+        Case{Defect::kAverageOfAverages, "tensor=2\npipeline=1\n"},
+        Case{Defect::kTiedGradientNotSummed, "pipeline=2\n"}}) {
+    RunSettings settings = SettingsOf(DeckOf(kArchitectures[0], mistake.layout), *tokens_,
+                                      world_.Size(), Dtype::kFloat64);
+    settings.defect = mistake.defect;
+    const Outcome& wanted = Serial(kArchitectures[0], Dtype::kFloat64);
+    const Outcome got = RunDeck(world_, *tokens_, settings, kDeckSteps);
+    EXPECT_GT(RuleFourDifference(got.weights, wanted.weights).relative, kVisible) << mistake.layout;
   }
 }
 
