@@ -51,9 +51,7 @@ class Builder {
     for (int i = 0; i < Count(); ++i) Add(i);
     for (const Flow flow : {Flow::kActivation, Flow::kGradient}) {
       const int used = std::min(sent_[At(flow)], out_buffers_);
-      for (int b = 0; b < used; ++b) {
-        // The oldest first.
-        const int buffer = (sent_[At(flow)] - used + b) % out_buffers_;
+      for (int buffer = 0; buffer < used; ++buffer) {
         Append(Action::kAwaitSend, last_sender_[{flow, buffer}], flow, buffer);
       }
       (flow == Flow::kActivation ? program_.buffers.activations_out

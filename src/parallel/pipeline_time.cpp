@@ -54,11 +54,9 @@ double BoundOf(const PipelineShape& shape, const std::vector<StageCost>& costs, 
     below += costs[s].forward + costs[s].backward_input;
   }
   const int warm_up = std::min(shape.stages - stage, count);
-  int weights = 0;  // weight gradients between the last forward pass and the last input gradient
-  for (int m = count - warm_up; m < count - 1; ++m) weights += m >= stage ? 1 : 0;
   const double first = std::max(0.0, below - (warm_up - 1) * own.forward);
   const double last =
-      std::max(0.0, below - (warm_up - 1) * own.backward_input - weights * own.backward_weight);
+      std::max(0.0, below - (warm_up - 1) * (own.backward_input + own.backward_weight));
   // With few micro-batches the two overlap.
   const double wait = warm_up < count ? first + last : std::max(first, last);
   const double work = own.forward + own.backward_input + own.backward_weight;

@@ -80,8 +80,8 @@ class Clock {
       return source == kNoStage ? 0 : At(forward_, source, task.micro_batch);
     }
     if (!GivesInputGradient(task.kind)) return At(input_gradient_, here, task.micro_batch);
-    const double own = At(forward_, here, task.micro_batch);
-    if (source == kNoStage || own == kNotYet) return own;
+    // A gradient that has come back implies that this stage's forward pass is done.
+    if (source == kNoStage) return At(forward_, here, task.micro_batch);
     return At(input_gradient_, source, task.micro_batch);
   }
 
