@@ -1,12 +1,16 @@
 // TokenFile: the opened file as the rest of the program sees it.
 #include "trireme/data/token_file.hpp"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "token_codec.hpp"
 #include "token_file_read.hpp"
 #include "token_layout.hpp"
 #include "token_memory.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::data {
 
@@ -51,6 +55,51 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), staging);
   contents_->codec = std::move(codec);
   ReadTokens(world, path, contents_->layout, contents_->memory);
+}
+
+namespace {
+
+void CheckTokens(const TokenData& data) {
+  const auto words = std::ssize(data.vocabulary.words);
+  for (const Split split : kSplits) {
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    if (tokens.size() < 2) {
+      throw InputError(
+          fmt::format("tokens in memory: {} holds {}, fewer than 2", NameOf(split), tokens.size()));
+    }
+    const auto bad = std::find_if(tokens.begin(), tokens.end(),
+                                  [words](std::int32_t id) { return id < 0 || id >= words; });
+    if (bad == tokens.end()) continue;
+    throw InputError(fmt::format("tokens in memory: {}: id {} at offset {} is not below {}",
+                                 NameOf(split), *bad, bad - tokens.begin(), words));
+  }
+}
+
+}  // namespace
+
+TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data) {
+  TokenLayout layout;
+  layout.vocabulary = data.vocabulary;
+  layout.tokenizer = data.tokenizer;
+  layout.source_sha256 = data.source_sha256;
+  layout.entropy_rate = data.entropy_rate;
+  std::unique_ptr<const TokenCodec> codec;
+  world.Together([&] {
+    CheckTokens(data);
+    codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, "tokens in memory");
+  });
+  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
+    layout.counts[i] = std::ssize(data.tokens[i]);
+    layout.widths[i] = sizeof(std::uint32_t);
+  }
+  contents_ =
+      std::make_unique<Contents>(world, world, std::string(), std::move(layout), Staging::kNone);
+  contents_->codec = std::move(codec);
+  for (const Split split : kSplits) {
+    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
+    std::copy(tokens.begin(), tokens.end(),
+              static_cast<std::uint32_t*>(contents_->memory.Tokens(split)));
+  }
 }
 
 TokenFile::~TokenFile() = default;

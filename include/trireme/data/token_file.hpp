@@ -58,6 +58,9 @@ class TokenFile {
   // whole. AgreedError (exit code 2) names file, dataset and offset (of the first bad token).
   TokenFile(const comm::Communicator& world, const comm::Communicator& node,
             const std::string& path, Staging staging);
+  // Collective over `world`, whose ranks pass the same data: a copy a rank, without a file; Path()
+  // is empty. AgreedError (exit code 2) for a split of fewer than 2 tokens or an id that is none.
+  TokenFile(const comm::Communicator& world, const TokenData& data);
   ~TokenFile();
   TokenFile(TokenFile&&) noexcept;
 

@@ -54,6 +54,27 @@ TEST_F(TokenFiles, WideIdsAreKept) {
   EXPECT_EQ(file.EntropyRate(), std::nullopt);
 }
 
+TEST_F(TokenFiles, InMemoryWithoutAFile) {
+  TokenData data = SmallData();
+  data.entropy_rate = 2.75;
+  const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+  const TokenFile file(self, data);
+  for (const Split split : kSplits) {
+    EXPECT_EQ(AllTokens(file, split), data.tokens[static_cast<std::size_t>(split)]);
+  }
+  EXPECT_EQ(file.Words().words, data.vocabulary.words);
+  EXPECT_EQ(file.EntropyRate(), 2.75);
+  EXPECT_EQ(file.Encode("ship <unk>"), (std::vector<std::int32_t>{2, 1}));
+  EXPECT_EQ(file.Path(), "");
+
+  data.tokens[1] = {1};
+  EXPECT_EQ(MessageOf([&] { TokenFile(self, data); }),
+            "tokens in memory: valid holds 1, fewer than 2");
+  data.tokens[1] = {1, 0, 4};
+  EXPECT_EQ(MessageOf([&] { TokenFile(self, data); }),
+            "tokens in memory: valid: id 4 at offset 2 is not below 4");
+}
+
 TEST_F(TokenFiles, SameDataAreTheSameBytes) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   WriteTokenFile(In("b.h5"), SmallData(), false);
