@@ -30,6 +30,8 @@ void Add(Function function, MPI_Comm comm, std::int64_t elements, MPI_Datatype t
   count.last_data = data;
 }
 
+void AddOther(MPI_Comm comm) { ++TheState().counts[{Function::kOther, comm}].calls; }
+
 std::int64_t Total(const int* counts, MPI_Comm comm) {
   int size = 0;
   MPI_Comm_size(comm, &size);
@@ -57,6 +59,7 @@ void Forward(bool forward) { TheState().forward = forward; }
 }  // namespace trireme::test::counted_mpi
 
 using trireme::test::counted_mpi::Add;
+using trireme::test::counted_mpi::AddOther;
 using trireme::test::counted_mpi::Function;
 using trireme::test::counted_mpi::Operand;
 using trireme::test::counted_mpi::TheState;
@@ -118,6 +121,118 @@ int MPI_Irecv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_C
               MPI_Request* request) {
   Add(Function::kIrecv, comm, count, type, data);
   return PMPI_Irecv(data, count, type, from, tag, comm, request);
+}
+
+// Calls that Trireme makes elsewhere, or might one day: none of them belongs into a training step.
+int MPI_Barrier(MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Barrier(comm);
+}
+
+int MPI_Allgather(const void* from, int count, MPI_Datatype from_type, void* to, int to_count,
+                  MPI_Datatype to_type, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Allgather(from, count, from_type, to, to_count, to_type, comm);
+}
+
+int MPI_Gather(const void* from, int count, MPI_Datatype from_type, void* to, int to_count,
+               MPI_Datatype to_type, int root, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Gather(from, count, from_type, to, to_count, to_type, root, comm);
+}
+
+int MPI_Scatter(const void* from, int count, MPI_Datatype from_type, void* to, int to_count,
+                MPI_Datatype to_type, int root, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Scatter(from, count, from_type, to, to_count, to_type, root, comm);
+}
+
+int MPI_Alltoall(const void* from, int count, MPI_Datatype from_type, void* to, int to_count,
+                 MPI_Datatype to_type, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Alltoall(from, count, from_type, to, to_count, to_type, comm);
+}
+
+int MPI_Alltoallv(const void* from, const int counts[], const int starts[], MPI_Datatype from_type,
+                  void* to, const int to_counts[], const int to_starts[], MPI_Datatype to_type,
+                  MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Alltoallv(from, counts, starts, from_type, to, to_counts, to_starts, to_type, comm);
+}
+
+int MPI_Reduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op operation, int root,
+               MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Reduce(from, to, count, type, operation, root, comm);
+}
+
+int MPI_Reduce_scatter_block(const void* from, void* to, int count, MPI_Datatype type,
+                             MPI_Op operation, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Reduce_scatter_block(from, to, count, type, operation, comm);
+}
+
+int MPI_Scan(const void* from, void* to, int count, MPI_Datatype type, MPI_Op operation,
+             MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Scan(from, to, count, type, operation, comm);
+}
+
+int MPI_Exscan(const void* from, void* to, int count, MPI_Datatype type, MPI_Op operation,
+               MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Exscan(from, to, count, type, operation, comm);
+}
+
+int MPI_Ibcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm,
+               MPI_Request* request) {
+  AddOther(comm);
+  return PMPI_Ibcast(data, count, type, root, comm, request);
+}
+
+int MPI_Ibarrier(MPI_Comm comm, MPI_Request* request) {
+  AddOther(comm);
+  return PMPI_Ibarrier(comm, request);
+}
+
+int MPI_Send(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Send(data, count, type, to, tag, comm);
+}
+
+int MPI_Ssend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) {
+  AddOther(comm);
+  return PMPI_Ssend(data, count, type, to, tag, comm);
+}
+
+int MPI_Issend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm,
+               MPI_Request* request) {
+  AddOther(comm);
+  return PMPI_Issend(data, count, type, to, tag, comm, request);
+}
+
+int MPI_Recv(void* data, int count, MPI_Datatype type, int from, int tag, MPI_Comm comm,
+             MPI_Status* status) {
+  AddOther(comm);
+  return PMPI_Recv(data, count, type, from, tag, comm, status);
+}
+
+int MPI_Sendrecv(const void* data, int count, MPI_Datatype type, int to, int tag, void* into,
+                 int into_count, MPI_Datatype into_type, int from, int from_tag, MPI_Comm comm,
+                 MPI_Status* status) {
+  AddOther(comm);
+  return PMPI_Sendrecv(data, count, type, to, tag, into, into_count, into_type, from, from_tag,
+                       comm, status);
+}
+
+int MPI_Comm_split(MPI_Comm comm, int color, int key, MPI_Comm* part) {
+  AddOther(comm);
+  return PMPI_Comm_split(comm, color, key, part);
+}
+
+int MPI_Comm_dup(MPI_Comm comm, MPI_Comm* copy) {
+  AddOther(comm);
+  return PMPI_Comm_dup(comm, copy);
 }
 
 }  // extern "C"

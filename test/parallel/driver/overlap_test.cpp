@@ -1,0 +1,203 @@
+// Transfers beside computation, from recorded times and counts: gradient buckets that leave before
+// the backward pass ends, receives that are posted before they are needed, and how many
+// micro-batches a stage really holds meanwhile.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "counted_mpi.hpp"
+#include "expected_traffic.hpp"
+#include "layout_fixture.hpp"
+
+namespace trireme::test {
+namespace {
+
+using comm::Group;
+using comm::Transfer;
+using counted_mpi::Function;
+using parallel::TaskKind;
+
+std::string DeckOf(int batch, int layers, const std::string& layout) {
+  return fmt::format(
+      "[run]\nseed=11\n[data]\nsequence_length=7\nmicro_batch=1\nbatch={}\n[model]\nlayers={}\n"
+      "heads=8\nkv_heads=4\nhead_dim=3\ndim=12\nffn=17\nmax_positions=7\n[schedule]\nsteps=20\n"
+      "[grid]\nbucket_mib=0.001\n{}",
+      batch, layers, layout);
+}
+
+std::int64_t BlocksOf(const TrainingRun& run) {
+  std::int64_t blocks = 0;
+  for (const Part& chunk : run.Net().Setup().chunks) blocks += chunk.Size();
+  return blocks;
+}
+
+using OverlapTest = LayoutTest;
+
+// Every bucket but those of the embedding's tables, which the backward pass reaches last.
+TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
+  for (const char* layout :
+       {"data=2\ntensor=4\n", "data=8\n", "data=2\npipeline=4\n[pipeline]\nschedule=1f1b\n",
+        "data=2\npipeline=4\n[pipeline]\nschedule=gpipe\n",
+        "data=4\npipeline=2\n[pipeline]\nschedule=zero_bubble\n",
+        "data=2\npipeline=4\n[pipeline]\nschedule=interleaved\nchunks=2\n",
+        "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[model]\nrecompute=full\n"}) {
+    const std::string deck = DeckOf(16, 8, layout);
+    const RunSettings settings = SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
+    TrainingRun run(world_, tokens_, settings);
+    run.Train(1);  // the next step's times stand for any step's
+    run.Grid().Traffic().Clear();
+    counted_mpi::Reset();
+    const double begin = MPI_Wtime();
+    run.Train(2);
+    const double end = MPI_Wtime();
+    const parallel::GradientBuckets& buckets = run.All().Buckets();
+    const ExpectedTraffic expected(settings, run.Grid(), BlocksOf(run), settings.batch);
+    const std::string what = fmt::format("rank {}\n{}", world_.Rank(), deck);
+    const auto count = static_cast<std::int64_t>(buckets.Count());
+    EXPECT_EQ(count, expected.Buckets()) << what;
+    EXPECT_GT(count, 1) << what;
+    EXPECT_EQ(buckets.StartedBeforeEnd(), count - expected.LateBuckets()) << what;
+    if (!run.Grid().FirstStage() || count > expected.LateBuckets()) {
+      EXPECT_GT(buckets.FirstStart(), begin) << what;
+      EXPECT_LT(buckets.FirstStart(), buckets.LastReady()) << what;
+    }
+    EXPECT_LT(buckets.LastReady(), end) << what;
+    EXPECT_GT(run.Grid().Traffic().At(Group::kData, Transfer::kAllReduce).seconds_hidden, 0)
+        << what;
+    // None of them was a call that returns when the sum is there.
+    const MPI_Comm data = run.Grid().Data().Handle();
+    EXPECT_EQ(counted_mpi::Of(Function::kIallreduce, data).calls, count) << what;
+    EXPECT_EQ(counted_mpi::Of(Function::kAllreduce, data).calls, 0) << what;
+  }
+}
+
+// Stands between the executor and the model: looks at what is under way as each task begins.
+class Watched : public parallel::StageWork {
+ public:
+  static constexpr double kNap = 1e-3;  // s, before each task: time for transfers to hide in
+
+  Watched(TrainingRun& run, const parallel::Program& program) : run_(run), program_(program) {}
+
+  std::int64_t Rows(int micro_batch) const override { return run_.Net().Part().Rows(micro_batch); }
+
+  void Run(const parallel::ProgramTask& task, const tensor::Matrix& in,
+           const tensor::Matrix& out) override {
+    ExpectPosted();
+    ++done_;
+    const std::pair<int, int> pass{task.task.chunk, task.task.micro_batch};
+    if (task.task.kind == TaskKind::kForward) {
+      EXPECT_TRUE(flying_.insert(pass).second);
+      // Nobody else's activations lie where this one's go.
+      EXPECT_TRUE(inputs_.emplace(task.task.chunk, task.slots.input).second);
+      EXPECT_TRUE(weights_.emplace(task.task.chunk, task.slots.weight).second);
+      most_ = std::max(most_, flying_.size());
+    }
+    EXPECT_EQ(flying_.count(pass), 1U);
+    usleep(static_cast<unsigned>(kNap * 1e6));
+    run_.Net().Part().Run(task, in, out);
+    const bool both = task.task.kind == TaskKind::kBackward;
+    if (both || task.task.kind == TaskKind::kBackwardInput) {
+      inputs_.erase({task.task.chunk, task.slots.input});
+    }
+    if (both || task.task.kind == TaskKind::kBackwardWeight) {
+      weights_.erase({task.task.chunk, task.slots.weight});
+      flying_.erase(pass);
+    }
+  }
+
+  std::size_t Most() const { return most_; }
+  bool AllLanded() const { return flying_.empty() && done_ == program_.tasks.size(); }
+
+ private:
+  // Receives of this task and those before it, and the next one of each flow, whoever takes it in.
+  void ExpectPosted() const {
+    std::int64_t wanted = 0;
+    for (const parallel::Flow flow : {parallel::Flow::kActivation, parallel::Flow::kGradient}) {
+      bool next = false;
+      for (std::size_t i = 0; i < program_.tasks.size() && !next; ++i) {
+        const parallel::ProgramTask& task = program_.tasks[i];
+        if (task.receives_in == parallel::kNoBuffer) continue;
+        if (parallel::FlowOf(task.task.kind) != flow) continue;
+        ++wanted;
+        next = i > done_;
+      }
+    }
+    EXPECT_EQ(counted_mpi::Of(Function::kIrecv, run_.Grid().Pipeline().Handle()).calls, wanted)
+        << "task " << done_;
+  }
+
+  TrainingRun& run_;
+  const parallel::Program& program_;
+  std::size_t done_ = 0, most_ = 0;
+  std::set<std::pair<int, int>> flying_;            // chunk, micro-batch
+  std::set<std::pair<int, int>> inputs_, weights_;  // chunk, slot
+};
+
+// The micro-batches of step 0, as the training step cuts them.
+std::vector<data::MicroBatch> BatchesOf(TrainingRun& run, const data::TokenFile& tokens) {
+  const comm::Communicator& data = run.Grid().Data();
+  const auto share = run.All().Samples().Share(0, data.Rank(), data.Size());
+  std::vector<data::MicroBatch> batches(share.size());
+  for (std::size_t i = 0; i < share.size(); ++i) {
+    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Setup().length,
+                         batches[i]);
+  }
+  return batches;
+}
+
+// Runs the step's program on the real model and compares with what is published and planned.
+void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std::string& what) {
+  SCOPED_TRACE(what);
+  const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens);
+  model::ParallelModel& net = run.Net();
+  const int count = static_cast<int>(batches.size());
+  ASSERT_EQ(net.Stages().Padded(count), count);
+  const parallel::Program& program = net.Stages().TrainingProgram(count);
+  net.Part().Begin(batches, {}, nullptr);
+  run.Grid().Traffic().Clear();
+  counted_mpi::Reset();
+  Watched watched(run, program);
+  net.Stages().Train(count, watched);
+  EXPECT_TRUE(watched.AllLanded());
+  parallel::PipelineShape shape = net.Stages().Shape();
+  EXPECT_EQ(shape.micro_batches, count);
+  EXPECT_EQ(watched.Most(),
+            static_cast<std::size_t>(parallel::MostInFlight(shape, net.Stages().Stage())));
+  // The model has the program's slots, no more and no fewer.
+  ASSERT_EQ(net.Setup().slots.size(), program.slots.size());
+  for (std::size_t chunk = 0; chunk < program.slots.size(); ++chunk) {
+    EXPECT_EQ(net.Setup().slots[chunk].input, program.slots[chunk].input);
+    EXPECT_EQ(net.Setup().slots[chunk].weight, program.slots[chunk].weight);
+    EXPECT_EQ(net.Setup().slots[chunk].backward, program.slots[chunk].backward);
+  }
+  // All but the first receive, and all but the last send of each flow, had a nap to hide in.
+  for (const auto& [transfer, function] :
+       {std::pair{Transfer::kReceive, Function::kIrecv}, {Transfer::kSend, Function::kIsend}}) {
+    const comm::Traffic& traffic = run.Grid().Traffic().At(Group::kPipeline, transfer);
+    EXPECT_EQ(traffic.calls, counted_mpi::Of(function, run.Grid().Pipeline().Handle()).calls);
+    EXPECT_GT(traffic.calls, 2);
+    EXPECT_GT(traffic.seconds_hidden, static_cast<double>(traffic.calls - 2) * Watched::kNap);
+  }
+}
+
+TEST_F(OverlapTest, StagesReceiveAheadAndHoldWhatIsPublished) {
+  for (const int stages : {2, 4, 8}) {
+    for (const char* schedule : {"gpipe", "1f1b", "zero_bubble", "interleaved"}) {
+      const bool interleaved = std::string(schedule) == "interleaved";
+      const int data = world_.Size() / stages;
+      // Twice as many micro-batches as stages, one window each; 16 blocks for 16 virtual stages.
+      const std::string deck =
+          DeckOf(2 * stages * data, 16,
+                 fmt::format("data={}\npipeline={}\n[pipeline]\nschedule={}\n{}", data, stages,
+                             schedule, interleaved ? "chunks=2\n" : ""));
+      TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
+      ExpectAsPlanned(run, tokens_, fmt::format("{} on {} stages", schedule, stages));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
