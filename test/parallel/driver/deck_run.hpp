@@ -19,8 +19,13 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
   driver::Job job;
   std::vector<std::string> keys;
   if (ranks == 1) {
-    keys = {"grid.data=1",       "grid.tensor=1",       "grid.pipeline=1", "pipeline.schedule=1f1b",
-            "pipeline.chunks=1", "model.recompute=none"};
+    keys = {"grid.data=1",
+            "grid.tensor=1",
+            "grid.pipeline=1",
+            "grid.sequence_parallel=no",
+            "pipeline.schedule=1f1b",
+            "pipeline.chunks=1",
+            "model.recompute=none"};
   }
   job.deck = input::Deck::Parse(schema, text, "deck", keys);
   job.dtype = dtype;
