@@ -1,12 +1,30 @@
 // The training loop and its reports.
 #include "trireme/driver/trainer.hpp"
 
+#include <fmt/format.h>
+
+#include <filesystem>
 #include <utility>
 
-#include "trireme/checkpoint/checkpoint.hpp"
+#include "printable.hpp"
 #include "trireme/driver/tasks.hpp"
 
 namespace trireme::driver {
+
+namespace {
+
+constexpr int kSumsATransfer = 5;
+
+template <typename Visit>
+void EachTransfer(Visit visit) {
+  for (int group = 0; group < comm::kGroups; ++group) {
+    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
+      visit(static_cast<comm::Group>(group), static_cast<comm::Transfer>(transfer));
+    }
+  }
+}
+
+}  // namespace
 
 Trainer::Trainer(Job& job, const data::TokenFile& tokens, const TrainingSetup& setup,
                  Training& training)
@@ -20,6 +38,7 @@ Trainer::Trainer(Job& job, const data::TokenFile& tokens, const TrainingSetup& s
 
 ExitCode Trainer::Execute() {
   last_checkpoint_time_ = MPI_Wtime();
+  grid_.Traffic().Clear();
   while (!Finished() && !stop_) {
     const StepResult result = training_.Run(step_, MyRequests());
     ++step_;
@@ -79,7 +98,9 @@ void Trainer::Report(const StepResult& result) {
 }
 
 void Trainer::RecordEvaluation(data::Split split) {
+  const comm::Ledger steps_alone = grid_.Traffic();
   const Evaluation result = Evaluate(training_.Net(), tokens_, split);
+  grid_.Traffic() = steps_alone;  // the summary's table is about the steps
   monitor::Record record;
   record.kind =
       split == data::Split::kValid ? monitor::Record::Kind::kValid : monitor::Record::Kind::kTest;
@@ -109,6 +130,85 @@ void Trainer::CheckpointIfDue() {
   const bool best = best_is_new_ && job_.deck.Switch("checkpoint.best");
   const bool regular = every > 0 && step_ % every == 0;
   if (regular || checkpoint_now_ || best || Finished() || stop_) WriteCheckpoint(best);
+}
+
+// What the steps of this session transferred, of all ranks: a row for each kind that occurred.
+std::vector<monitor::TrafficRow> Trainer::GatherTraffic() const {
+  const comm::Communicator& world = job_.World();
+  if (world.Size() == 1) return {};
+  const comm::Ledger ledger = grid_.Traffic();  // as it is before the transfers in here
+  std::vector<double> sums, longest;
+  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
+    const comm::Traffic& mine = ledger.At(group, transfer);
+    sums.insert(sums.end(), {mine.calls > 0 ? 1.0 : 0.0, static_cast<double>(mine.calls),
+                             mine.moved, mine.seconds_waited, mine.seconds_hidden});
+    longest.push_back(mine.seconds_waited);
+  });
+  world.Sum(sums);
+  grid_.Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat64, longest.data(), std::ssize(longest), comm::Reduction::kMax);
+
+  std::vector<monitor::TrafficRow> rows;
+  const double* sum = sums.data();
+  const double* most = longest.data();
+  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
+    if (sum[0] > 0) {
+      rows.push_back({.group = NameOf(group),
+                      .transfer = NameOf(transfer),
+                      .ranks = sum[0],
+                      .calls = sum[1],
+                      .bytes = sum[2],
+                      .seconds_waited = sum[3] / world.Size(),
+                      .longest_waited = *most,
+                      .seconds_hidden = sum[4] / world.Size()});
+    }
+    sum += kSumsATransfer;
+    ++most;
+  });
+  return rows;
+}
+
+void Trainer::Finalize() {
+  const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
+  if (Finished()) {
+    if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
+    PrintSample();
+  }
+  monitor::Record record;
+  record.kind = monitor::Record::Kind::kDone;
+  record.step = step_;
+  record.epoch = Epoch();
+  record.tokens = sampler_.TargetsBefore(step_);
+  record.loss = last_loss_;
+  record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
+  record.seconds_checkpoint = checkpoint_seconds_;
+  std::vector<std::pair<std::string, std::string>> files = {
+      {"run folder", folder_},
+      {"checkpoint", folder_ + "/checkpoints/latest"},
+      {"metrics", folder_ + "/metrics.jsonl"},
+      {"log", folder_ + "/log.txt"}};
+  std::error_code ignored;
+  if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
+    files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
+  }
+  monitor_->Done(record, files, traffic);
+  if (Finished()) return;
+  monitor_->Line(
+      fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",
+                  stop_reason_, monitor::WithThousands(step_), folder_));
+}
+
+void Trainer::PrintSample() {
+  const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
+  if (count == 0) return;
+  job_.World().Together([&] {
+    if (grid_.Coordinates().data != 0) return;  // one replica writes
+    const GenerateOptions options{
+        .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
+    const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
+    const std::vector<std::int32_t> added = Continue(training_.Net(), {eos}, options);
+    monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
+  });
 }
 
 }  // namespace trireme::driver

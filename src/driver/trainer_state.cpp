@@ -7,7 +7,6 @@
 #include <filesystem>
 #include <set>
 
-#include "printable.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/roof.hpp"
@@ -84,6 +83,7 @@ bool Trainer::Initialize() {
                          .folder = folder_,
                          .every_steps = job_.deck.Integer("monitor.every_steps"),
                          .total_steps = schedule_.Last(),
+                         .has_stages = grid_.Shape().pipeline > 1,
                          .resumed = continues_,
                          .resume_step = step_});
   });
@@ -138,6 +138,24 @@ std::string Trainer::DescribeLayout() const {
   return text;
 }
 
+// Stages and slices differ in size: the plan of the rank that needs most decides what fits.
+void Trainer::PlanMemory(monitor::BannerFacts& facts) const {
+  const comm::Communicator& world = job_.World();
+  auto& plan = facts.memory;
+  plan = training_.Net().MemoryPlan();
+  plan.insert(plan.begin() + 2, {"moments", training_.Moments().Bytes()});
+  plan.emplace_back("tokens", tokens_.MemoryBytes());
+  std::int64_t sum = 0;
+  for (const auto& [term, bytes] : plan) sum += bytes;
+  const std::int64_t most = world.Max(sum);
+  facts.memory_differs = world.Min(sum) < most;
+  if (!facts.memory_differs) return;
+  const std::int64_t mine = sum == most ? world.Rank() : world.Size();
+  const auto largest = static_cast<int>(world.Min(mine));
+  const std::string text = world.Broadcast(nlohmann::json(plan).dump(), largest);
+  plan = nlohmann::json::parse(text).get<std::vector<std::pair<std::string, std::int64_t>>>();
+}
+
 monitor::BannerFacts Trainer::Banner() const {
   const auto& hosts = job_.runtime->Hosts();
   monitor::BannerFacts facts;
@@ -158,9 +176,7 @@ monitor::BannerFacts Trainer::Banner() const {
                            monitor::WithThousands(tokens_.Size(data::Split::kTest)),
                            monitor::WithThousands(sampler_.Windows()), setup_.model.length,
                            monitor::WithThousands(sampler_.StepsPerEpoch()));
-  facts.memory = training_.Net().MemoryPlan();
-  facts.memory.insert(facts.memory.begin() + 2, {"moments", training_.Moments().Bytes()});
-  facts.memory.push_back({"tokens", tokens_.MemoryBytes()});
+  PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;
 }
@@ -198,6 +214,7 @@ void Trainer::WriteCheckpoint(bool best) {
                   {"matrix_library", kernels::MatrixLibrary()},
                   {"instruction_set", device::InstructionSet()},
                   {"ranks", job_.World().Size()},
+                  {"grid", comm::Describe(grid_.Shape())},
                   {"host", job_.runtime->Hosts().front()}};
   const std::time_t now = std::time(nullptr);
   contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
@@ -207,48 +224,6 @@ void Trainer::WriteCheckpoint(bool best) {
   best_is_new_ = false;
   last_checkpoint_time_ = MPI_Wtime();
   checkpoint_seconds_ += last_checkpoint_time_ - start;
-}
-
-void Trainer::Finalize() {
-  if (!Finished()) {
-    monitor_->Line(
-        fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",
-                    stop_reason_, monitor::WithThousands(step_), folder_));
-    return;
-  }
-  if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
-  PrintSample();
-  monitor::Record record;
-  record.kind = monitor::Record::Kind::kDone;
-  record.step = step_;
-  record.epoch = Epoch();
-  record.tokens = sampler_.TargetsBefore(step_);
-  record.loss = last_loss_;
-  record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
-  record.seconds_checkpoint = checkpoint_seconds_;
-  std::vector<std::pair<std::string, std::string>> files = {
-      {"run folder", folder_},
-      {"checkpoint", folder_ + "/checkpoints/latest"},
-      {"metrics", folder_ + "/metrics.jsonl"},
-      {"log", folder_ + "/log.txt"}};
-  std::error_code ignored;
-  if (fs::exists(folder_ + "/checkpoints/best", ignored)) {
-    files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
-  }
-  monitor_->Done(record, files);
-}
-
-void Trainer::PrintSample() {
-  const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
-  if (count == 0) return;
-  job_.World().Together([&] {
-    if (grid_.Coordinates().data != 0) return;  // one replica writes
-    const GenerateOptions options{
-        .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
-    const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
-    const std::vector<std::int32_t> added = Continue(training_.Net(), {eos}, options);
-    monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
-  });
 }
 
 }  // namespace trireme::driver

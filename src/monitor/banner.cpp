@@ -1,6 +1,7 @@
-// The banner: what runs where, in seven lines that each begin with one word.
+// The banner: what runs where, in facts that each begin with one word.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -9,6 +10,8 @@
 namespace trireme::monitor {
 
 namespace {
+
+constexpr std::size_t kIndent = 8;  // of what stands behind the first word
 
 std::string Count(int number, const char* noun) {
   return fmt::format("{} {}{}", WithThousands(number), noun, number == 1 ? "" : "s");
@@ -36,6 +39,26 @@ std::string MemoryText(const BannerFacts& facts) {
   return fmt::format("{} = {:.{}f} {}", text, printed / scale, decimals, in_gibi ? "GiB" : "MiB");
 }
 
+// Entries side by side, downwards first, as far as a line of 100 columns holds them: neighbouring
+// ranks stand below each other, and halves of the grid next to each other.
+std::string MapText(const std::vector<std::string>& entries) {
+  constexpr std::size_t kWidth = 100 - kIndent, kGap = 4;
+  if (entries.empty()) return {};
+  std::size_t widest = 1;
+  for (const std::string& entry : entries) widest = std::max(widest, entry.size());
+  const std::size_t most = std::max<std::size_t>(1, (kWidth + kGap) / (widest + kGap));
+  const std::size_t lines = (entries.size() + most - 1) / most;
+  std::string text;
+  for (std::size_t line = 0; line < lines; ++line) {
+    if (line > 0) text += fmt::format("\n{:<{}}", "", kIndent);
+    for (std::size_t at = line; at < entries.size(); at += lines) {
+      const bool last = at + lines >= entries.size();
+      text += last ? entries[at] : fmt::format("{:<{}}", entries[at], widest + kGap);
+    }
+  }
+  return text;
+}
+
 std::string RoofText(double flops) {
   constexpr double kGiga = 1e9, kTera = 1e12;
   const bool in_tera = flops >= 10 * kTera;
@@ -51,13 +74,15 @@ std::string BannerText(const BannerFacts& facts) {
                                  Count(facts.hosts, "host"), Count(facts.threads, "thread"),
                                  facts.ranks > 1 ? " each" : "", facts.device, facts.precision);
   const auto add = [&text](const char* word, const std::string& line) {
-    if (!line.empty()) text += fmt::format("\n{:<8}{}", word, line);
+    if (!line.empty()) text += fmt::format("\n{:<{}}{}", word, kIndent, line);
   };
   add("grid", facts.grid);
-  for (const std::string& line : facts.ranks_map) text += fmt::format("\n{:<8}{}", "", line);
+  add("map", MapText(facts.ranks_map));
   add("model", facts.model);
   add("data", facts.data);
-  if (!facts.memory.empty()) add("memory", "a rank: " + MemoryText(facts));
+  if (!facts.memory.empty()) {
+    add("memory", (facts.memory_differs ? "largest rank: " : "a rank: ") + MemoryText(facts));
+  }
   if (facts.roof_flops > 0) add("roof", RoofText(facts.roof_flops) + " a rank (measured)");
   return text;
 }

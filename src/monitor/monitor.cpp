@@ -67,7 +67,8 @@ struct Monitor::State {
   void PutHeader() {
     const bool again = screen.Terminal() && lines_since_header >= kLinesPerHeader;
     if (header_shown && !again) return;
-    const std::string header = options.total_steps > 0 ? TableHeader() : ShortTableHeader();
+    const std::string header =
+        options.total_steps > 0 ? TableHeader(options.has_stages) : ShortTableHeader();
     if (header_shown) {
       screen.Line(header);  // a log names its columns once
     } else {
@@ -138,7 +139,7 @@ void Monitor::Step(const Record& record) {
   const Record mean = state.interval.Mean(record);
   state.interval = {};
   state.PutHeader();
-  state.Put(StepLine(mean, SecondsSince(state.started), left));
+  state.Put(StepLine(mean, SecondsSince(state.started), left, state.options.has_stages));
   ++state.lines_since_header;
   state.Write(mean);
 }
@@ -153,14 +154,15 @@ void Monitor::Evaluation(const Record& record) {
 }
 
 void Monitor::Done(const Record& record,
-                   const std::vector<std::pair<std::string, std::string>>& files) {
+                   const std::vector<std::pair<std::string, std::string>>& files,
+                   const std::vector<TrafficRow>& traffic) {
   if (!state_) return;
   State& state = *state_;
   state.session.checkpoint += record.seconds_checkpoint;
   const bool finished = record.step >= state.options.total_steps;
   if (finished) state.Write(state.session.Mean(record));
   state.Put(SummaryText(finished ? "done" : "stopped", record, state.session, state.losses,
-                        SecondsSince(state.started), files));
+                        SecondsSince(state.started), files, traffic));
 }
 
 }  // namespace trireme::monitor

@@ -46,20 +46,24 @@ std::string LossFields(const Record& record) {
 
 }  // namespace
 
-std::string TableHeader() {
-  return ShortTableHeader() + "    rate   |grad|  tokens/s  roof   comm  elapsed     left";
+std::string TableHeader(bool has_stages) {
+  return fmt::format("{}    rate   |grad|  tokens/s  roof   comm{}  elapsed     left",
+                     ShortTableHeader(), has_stages ? " bubble" : "");
 }
 
 std::string ShortTableHeader() { return "    step   epoch     loss  perplexity"; }
 
-std::string StepLine(const Record& record, double elapsed, double left) {
-  const double communication =
-      record.step_seconds > 0 ? record.seconds_exposed_communication / record.step_seconds : 0;
+std::string StepLine(const Record& record, double elapsed, double left, bool has_stages) {
+  const auto share = [&record](double seconds) {
+    return PercentField(record.step_seconds > 0 ? seconds / record.step_seconds : 0, 1);
+  };
   const std::string roof = record.roof_fraction > 0 ? PercentField(record.roof_fraction, 0) : "-";
-  return fmt::format("{:>8}{}{:>9}{:>8}{:>10}{:>6}{:>7}{:>9}{:>9}", record.step, LossFields(record),
-                     fmt::format("{:.1e}", record.learning_rate),
+  return fmt::format("{:>8}{}{:>9}{:>8}{:>10}{:>6}{:>7}{}{:>9}{:>9}", record.step,
+                     LossFields(record), fmt::format("{:.1e}", record.learning_rate),
                      Fixed(record.grad_norm, 2, 9999.9), SpeedField(record.tokens_per_second), roof,
-                     PercentField(communication, 1), AsClock(elapsed), AsClock(left));
+                     share(record.seconds_exposed_communication),
+                     has_stages ? fmt::format("{:>7}", share(record.seconds_bubble)) : "",
+                     AsClock(elapsed), AsClock(left));
 }
 
 std::string EvaluationLine(const Record& record) {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "table.hpp"
+
 namespace trireme::monitor {
 
 void Tally::Add(const Record& record) {
@@ -119,13 +121,16 @@ std::string LossText(const Losses& losses) {
 
 std::string SummaryText(const char* how, const Record& record, const Tally& session,
                         const Losses& losses, double elapsed,
-                        const std::vector<std::pair<std::string, std::string>>& files) {
+                        const std::vector<std::pair<std::string, std::string>>& files,
+                        const std::vector<TrafficRow>& traffic) {
   std::string text = fmt::format("{:<8}{}", how, TotalsText(record, session, elapsed));
   if (elapsed > 0 && session.steps > 0) {
     text += fmt::format("\n{:<8}{}", "time", TimeText(session, elapsed));
   }
   const std::string loss = LossText(losses);
   if (!loss.empty()) text += fmt::format("\n{:<8}{}", "loss", loss);
+  const std::string table = TrafficTable(traffic, session.steps, session.seconds);
+  if (!table.empty()) text += "\n" + table;
   std::size_t width = 0;
   for (const auto& [what, path] : files) width = std::max(width, what.size());
   const char* word = "files";

@@ -41,7 +41,8 @@ struct Losses {
 // this session.
 std::string SummaryText(const char* how, const Record& record, const Tally& session,
                         const Losses& losses, double elapsed,
-                        const std::vector<std::pair<std::string, std::string>>& files);
+                        const std::vector<std::pair<std::string, std::string>>& files,
+                        const std::vector<TrafficRow>& traffic = {});
 
 }  // namespace trireme::monitor
 

@@ -32,6 +32,8 @@ grep -q '^      20 ' output || fail "the last step is not on the screen"
 grep -q '^   valid ' output || fail "no validation on the screen"
 grep -q '^    test ' output || fail "no test loss on the screen"
 grep -q '^done ' output || fail "no summary"
+says_once "map     rank 0 "
+grep -Eq '^ +data +all-reduce ' output || fail "no line of the gradients' sums in the table of traffic"
 ! grep -q $'\r' output || fail "a live line in a batch log"
 for name in deck.in log.txt metrics.jsonl checkpoints/step_00000010 checkpoints/step_00000020 \
     checkpoints/latest/model.safetensors checkpoints/latest/optimizer.safetensors \

@@ -24,7 +24,7 @@ class Trainer {
   // to do.
   bool Initialize();
   ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
-  void Finalize();     // collective: test perplexity, summary, sample text
+  void Finalize();     // collective: test perplexity and sample text of a whole run; summary
   // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
   void Validate();
 
@@ -36,7 +36,9 @@ class Trainer {
   void Resume();
   void WarnOfChanges();
   void PrintSample();
-  monitor::BannerFacts Banner() const;
+  monitor::BannerFacts Banner() const;                     // collective
+  void PlanMemory(monitor::BannerFacts& facts) const;      // collective
+  std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
   std::string DescribeLayout() const;
   void ValidateIfDue();
   void CheckpointIfDue();

@@ -26,12 +26,13 @@ struct BannerFacts {
   std::string device;                  // "cpu (AVX-512)"
   std::string precision;               // "fp32"
   std::string grid;                    // "pipeline 1 x data 2 x context 1 x tensor 1"
-  std::vector<std::string> ranks_map;  // host and coordinates, a line each; may be empty
+  std::vector<std::string> ranks_map;  // host and coordinates, an entry a rank; may be empty
   std::string model;                   // "jsc: 2 layers, dim 128, ...; 9.71 M parameters"
   std::string data;                    // "wikitext2.h5: 2,088,628 / ... tokens; ..."
   std::vector<std::pair<std::string, std::int64_t>>
-      memory;             // term, bytes a rank; the sum is printed
-  double roof_flops = 0;  // matrix-multiply speed a rank, FLOP/s, measured at start
+      memory;                   // term, bytes a rank; the sum is printed
+  bool memory_differs = false;  // between ranks: `memory` is the largest one's
+  double roof_flops = 0;        // matrix-multiply speed a rank, FLOP/s, measured at start
 };
 
 // One record of metrics.jsonl (keys as fixed in doc/design.md) and one line on the screen. The
@@ -58,12 +59,26 @@ struct Record {
   double seconds_checkpoint = 0;
 };
 
+// One kind of transfer in one kind of group, over the steps of this session: a line of the closing
+// summary's table.
+struct TrafficRow {
+  std::string group;          // "tensor"
+  std::string transfer;       // "all-reduce"
+  double ranks = 0;           // that took part
+  double calls = 0;           // of all ranks
+  double bytes = 0;           // that all ranks sent
+  double seconds_waited = 0;  // mean over all ranks of the job, as in a step's times
+  double longest_waited = 0;  // of the rank that waited longest
+  double seconds_hidden = 0;  // mean over all ranks of the job
+};
+
 struct Options {
   bool root = false;   // world rank 0
   std::string folder;  // the run folder; "" writes no files (evaluate, generate)
   std::int64_t every_steps =
       50;                        // a step line on the screen this often; metrics.jsonl has the same
   std::int64_t total_steps = 0;  // of the schedule, for "left"
+  bool has_stages = false;       // of a pipeline: step lines show the bubble
   bool resumed = false;
   std::int64_t resume_step = 0;  // records of metrics.jsonl beyond this step are cut
 };
@@ -83,10 +98,12 @@ class Monitor {
   // time too: seconds a step); loss, rate and gradient norm are this step's.
   void Step(const Record& record);
   void Evaluation(const Record& record);  // kind valid or test: printed and recorded always
-  // Prints the summary: totals, where the time went, best and last losses, then `files`, pairs of
-  // (what, path). At the schedule's last step it is also recorded, as kind done, speeds and times
-  // filled in here; a run that stops earlier says so and leaves no such record.
-  void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files);
+  // Prints the summary: totals, where the time went, best and last losses, a table of `traffic`,
+  // then `files`, pairs of (what, path). At the schedule's last step it is also recorded, as kind
+  // done, speeds and times filled in here; a run that stops earlier says so and leaves no such
+  // record.
+  void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files,
+            const std::vector<TrafficRow>& traffic = {});
   void Warn(const std::string& text);  // "warning: ..." on the screen and in the log
 
  private:

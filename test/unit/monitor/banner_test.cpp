@@ -69,6 +69,35 @@ TEST(Banner, MemoryTermsAddUpToTheirSum) {
   EXPECT_NE(BannerText(facts).find("a 512.0 + b 1.5 = 513.5 GiB"), std::string::npos);
 }
 
+TEST(Banner, TheLargestRanksMemoryIsCalledSo) {
+  BannerFacts facts = Example();
+  facts.memory = {{"parameters", 37 * kMebi}};
+  facts.memory_differs = true;
+  EXPECT_NE(BannerText(facts).find("\nmemory  largest rank: parameters 37 = 37 MiB\n"),
+            std::string::npos)
+      << BannerText(facts);
+}
+
+TEST(Banner, TheMapStandsInColumnsBehindTheGrid) {
+  BannerFacts facts = Example();
+  facts.ranks_map = {"rank 0   a", "rank 1   a", "rank 2   bcd", "rank 3   b"};
+  const auto map = [&facts] {
+    const std::string text = BannerText(facts);
+    const std::size_t begin = text.find("\nmap     ");
+    return text.substr(begin, text.find("\nmodel ") - begin);
+  };
+  EXPECT_EQ(map(), "\nmap     rank 0   a      rank 1   a      rank 2   bcd    rank 3   b");
+  // Two of 44 characters and the gap between them fill a line of 100; a third goes below the first.
+  const std::string wide(44, 'x');
+  facts.ranks_map = {wide, wide, wide};
+  EXPECT_EQ(map(), "\nmap     " + wide + "    " + wide + "\n        " + wide);
+  facts.ranks_map = {"0", "1", "2", wide};
+  EXPECT_EQ(map(),
+            "\nmap     0" + std::string(47, ' ') + "2\n        1" + std::string(47, ' ') + wide);
+  facts.ranks_map = {wide + "x", wide};
+  EXPECT_EQ(map(), "\nmap     " + wide + "x\n        " + wide);
+}
+
 TEST(Banner, RoofScales) {
   BannerFacts facts = Example();
   facts.roof_flops = 3.14e9;

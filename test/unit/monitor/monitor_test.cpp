@@ -82,6 +82,27 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
                           Pair("valid", 25), Pair("done", 25)));
 }
 
+TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
+  Options options = RootOptions();
+  options.has_stages = true;
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(options);
+    Record record = StepRecord(1);
+    record.seconds_bubble = 0.05;
+    monitor.Step(record);
+    TrafficRow row;
+    row.group = "pipeline";
+    row.transfer = "send";
+    row.ranks = row.calls = 1;
+    monitor.Done(StepRecord(1), {}, {row});
+  }
+  const std::string screen = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(screen, StartsWith(TableHeader(true) + "\n       1 "));
+  EXPECT_THAT(screen, HasSubstr("  10.0%     0:00"));
+  EXPECT_THAT(screen, HasSubstr("\n        pipeline   send "));
+}
+
 TEST_F(MonitorTest, ARunStoppedEarlyIsNotDone) {
   testing::internal::CaptureStdout();
   {

@@ -82,6 +82,16 @@ TEST(Table, UnknownFiguresAreDashes) {
   EXPECT_EQ(StepLine(record, 155, -1).substr(54), "     5,310     -   0.4%     2:35        -");
 }
 
+TEST(Table, StagesHaveTheirBubbleBesideTheCommunication) {
+  Record record = Example();
+  record.seconds_bubble = 0.1234;
+  const std::string header = TableHeader(true), line = StepLine(record, 155, 242, true);
+  EXPECT_EQ(header.substr(64), "  roof   comm bubble  elapsed     left");
+  EXPECT_EQ(line.substr(64), "   82%   0.4%  12.3%     2:35     4:02");
+  EXPECT_EQ(header.substr(0, 77), TableHeader().substr(0, 77));
+  EXPECT_EQ(line.substr(0, 77), StepLine(record, 155, 242).substr(0, 77));
+}
+
 TEST(Tally, MeansWeighTimesAndSpeeds) {
   Record record = Example();
   Tally tally;
@@ -145,6 +155,88 @@ TEST(Summary, ReadsAsLines) {
       "test 5.6100\n"
       "files   log      runs/a/log.txt\n"
       "        metrics  runs/a/metrics.jsonl");
+}
+
+constexpr double kKibi = 1024;
+
+TrafficRow TensorRow() {
+  TrafficRow row;
+  row.group = "tensor";
+  row.transfer = "all-reduce";
+  row.ranks = 8;
+  row.calls = 8 * 36 * 10;
+  row.bytes = 8 * 72 * kKibi * 10;
+  row.seconds_waited = 0.5;
+  row.longest_waited = 12.345;
+  row.seconds_hidden = 0.0625;
+  return row;
+}
+
+TEST(Traffic, IsATableWithALineARow) {
+  TrafficRow receive = TensorRow();
+  receive.group = "embedding";
+  receive.transfer = "receive";
+  receive.ranks = 4;
+  receive.bytes = 0;
+  EXPECT_EQ(
+      TrafficTable({TensorRow(), receive}, 10, 4),
+      "traffic group      transfer        calls/step sent/step      sent   waited  share  longest  "
+      " "
+      "hidden\n"
+      "        tensor     all-reduce            36.0    72 KiB   5.6 MiB    0.500  12.5%    12.35  "
+      "  "
+      "0.062\n"
+      "        embedding  receive               72.0         -         -    0.500  12.5%    12.35  "
+      "  "
+      "0.062\n"
+      "        training steps only; calls and bytes a step: of a rank that takes part; sent: by "
+      "all "
+      "ranks;\n"
+      "        seconds waited, share of the steps' time, hidden: means over the ranks; longest: of "
+      "one rank");
+  EXPECT_EQ(TrafficTable({}, 10, 4), "");
+  EXPECT_EQ(TrafficTable({TensorRow()}, 0, 0), "");
+}
+
+// Names as long as they come, a month on 10,000 ranks: every line within 100 columns, its numbers
+// apart.
+TEST(Traffic, LargeNumbersKeepTheirColumns) {
+  constexpr std::int64_t kSteps = 1000000;
+  constexpr double kRanks = 10000, kMonth = 30 * 86400.0;
+  TrafficRow row = TensorRow();
+  row.group = "key/value";
+  row.transfer = "reduce-scatter";
+  row.ranks = kRanks;
+  row.calls = 123456 * kRanks * kSteps;
+  row.bytes = 100 * kKibi * kKibi * kRanks * kSteps;
+  row.seconds_waited = row.longest_waited = row.seconds_hidden = kMonth;
+  const std::string text = TrafficTable({row}, kSteps, kMonth);
+  EXPECT_NE(text.find("        key/value  reduce-scatter     123,456   100 MiB   931 PiB  2592000 "
+                      "100.0%  2592000  2592000\n"),
+            std::string::npos)
+      << text;
+  std::size_t begin = 0;
+  while (begin < text.size()) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    EXPECT_LE(end - begin, 100u) << text.substr(begin, end - begin);
+    begin = end + 1;
+  }
+}
+
+TEST(Summary, HasTheTrafficBetweenLossesAndFiles) {
+  Record record = Example();
+  Tally session;
+  record.step_seconds = 4;
+  session.Add(record);
+  Losses losses;
+  losses.Add(record);
+  const std::string text =
+      SummaryText("done", record, session, losses, 10, {{"log", "a"}}, {TensorRow()});
+  EXPECT_NE(text.find("\nloss "), std::string::npos);
+  EXPECT_NE(text.find("\n" + TrafficTable({TensorRow()}, 1, 4) + "\nfiles   log  a"),
+            std::string::npos)
+      << text;
+  EXPECT_LT(text.find("\nloss "), text.find("\ntraffic "));
 }
 
 }  // namespace
