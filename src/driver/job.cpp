@@ -37,9 +37,10 @@ int ShareOfCores(const comm::Communicator& node) {
 void DeclareJob(input::Schema& schema) {
   using input::AtLeast, input::Between;
   schema.Section("job", "What to do, and where its results go.")
-      .Choice("job.task", "train", {"train", "evaluate", "generate", "tokenize"},
+      .Choice("job.task", "train", {"train", "evaluate", "generate", "tokenize", "verify"},
               "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
-              "with -r; tokenize: write data.file from text.")
+              "with -r; tokenize: write data.file from text; verify: compare a small run of this "
+              "deck on these ranks with one rank's.")
       .Text("job.name", "run", "Name of the run.")
       .Text("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");

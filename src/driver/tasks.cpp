@@ -11,6 +11,7 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/trainer.hpp"
 #include "trireme/driver/training.hpp"
+#include "trireme/driver/verify.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::driver {
@@ -21,6 +22,7 @@ ExitCode RunTask(Job& job) {
   if (task == "tokenize") return RunTokenize(job);
   if (task == "evaluate") return RunEvaluate(job);
   if (task == "generate") return RunGenerate(job);
+  if (task == "verify") return RunVerify(job);
   return RunTraining(job);
 }
 

@@ -1,0 +1,72 @@
+// Verification's runs, on the grid and alone, and what is compared of them.
+#ifndef TRIREME_SRC_DRIVER_VERIFIER_HPP_
+#define TRIREME_SRC_DRIVER_VERIFIER_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/driver/verify.hpp"
+#include "verify_compare.hpp"
+
+namespace trireme::driver {
+
+// Rule 4's tolerances (doc/numerics.md).
+inline constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
+
+inline constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
+inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch
+
+// Runs in lockstep: each step on the grid and, on every rank, alone.
+class Verifier {
+ public:
+  // `grid` must outlive it. `folder`: for a checkpoint.
+  Verifier(const comm::ProcessGrid& grid, const TrainingSetup& small, const std::string& folder);
+  Verification Run(Dtype precision);  // collective over the grid's world
+
+ private:
+  // The comparisons, in order.
+  void CompareSteps();   // fp64; leaves a checkpoint behind step kStop
+  void CompareResume();  // from it: on the grid, and on one rank
+  void CompareLosses();  // in the deck's precision
+
+  void CompareStep(std::int64_t step, Training& alone);
+  void CompareEvaluation(Training& alone);
+  void WriteCheckpoint();
+  void ResumeOnGrid(const std::string& checkpoint);
+  void ResumeAlone(const std::string& checkpoint);
+
+  // Runs what every rank does by itself: all go on, or none.
+  void ByItself(const std::function<void()>& task) const;
+  StepResult StepOnGrid(Training& training, std::int64_t step) const;
+  StepResult StepAlone(Training& training, std::int64_t step) const;
+  std::unique_ptr<Training> MakeAlone() const;
+
+  // Into the report; the first difference over its tolerance becomes the failure.
+  void Quantity(const std::string& name, double difference, double tolerance,
+                const std::string& what, const std::string& hint);
+  void CompareTensors(const std::string& when, const char* what, const Differences& differences,
+                      double VerifiedTensor::*column);
+  void Fail(const std::string& failure, const std::string& hint);
+  // Which sum over ranks would explain this set of wrong gradients.
+  std::string HintFor(const Differences& differences) const;
+
+  const comm::ProcessGrid& grid_;
+  const comm::Communicator& world_;
+  comm::Communicator self_;  // this rank
+  comm::ProcessGrid alone_;
+  data::TokenFile tokens_;
+  TrainingSetup setup_;
+  std::string folder_;
+  Verification report_;
+
+  std::unique_ptr<Training> training_;     // fp64, on the grid, uninterrupted
+  std::vector<double> losses_;             // its, [kSteps]
+  std::vector<tensor::GradientSum> sums_;  // of each parameter's gradient
+};
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_SRC_DRIVER_VERIFIER_HPP_

@@ -1,0 +1,67 @@
+// Verification of a stop and a resume, in the same layout and on one rank.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "verifier.hpp"
+
+namespace trireme::driver {
+
+void Verifier::WriteCheckpoint() {
+  checkpoint::Contents contents;
+  contents.model = training_->ModelBlocks();
+  contents.optimizer = training_->OptimizerBlocks();
+  contents.run = {{"step", kStop}};
+  checkpoint::Write(world_, folder_, kStop, contents, false, 0);
+}
+
+void Verifier::CompareResume() {
+  const std::string checkpoint = checkpoint::Find(world_, folder_);
+  ResumeOnGrid(checkpoint);
+  ResumeAlone(checkpoint);
+}
+
+void Verifier::ResumeOnGrid(const std::string& checkpoint) {
+  const std::string name = fmt::format("stop after step {}, resume", kStop);
+  const std::string hint = "What a checkpoint holds, or how it is read, is not all of the state.";
+  Training resumed(grid_, tokens_, setup_);
+  resumed.Load(checkpoint);
+  for (std::int64_t step = kStop; step < kSteps; ++step) {
+    const double loss = StepOnGrid(resumed, step).loss;
+    Quantity(name, RelativeDifference(loss, losses_[static_cast<std::size_t>(step)]), kSameBits,
+             fmt::format("after a stop and a resume the loss of step {}", step + 1), hint);
+  }
+  const auto compare = [&](const std::vector<tensor::StateBlock>& got,
+                           const std::vector<tensor::StateBlock>& wanted) {
+    const Differences differences = CompareBits(grid_, got, wanted);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::string failure =
+          fmt::format("after a stop and a resume {} of step {}", got[i].name, kSteps);
+      Quantity(name, differences.all[i], kSameBits, failure, hint);
+    }
+  };
+  compare(resumed.ModelBlocks(), training_->ModelBlocks());
+  compare(resumed.OptimizerBlocks(), training_->OptimizerBlocks());
+}
+
+// The layout's checkpoint, continued on one rank, against the layout that went on.
+void Verifier::ResumeAlone(const std::string& checkpoint) {
+  const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
+  const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
+  const std::unique_ptr<Training> resumed = MakeAlone();
+  ByItself([&] { resumed->Load(checkpoint); });
+  for (std::int64_t step = kStop; step < kSteps; ++step) {
+    const double loss = StepAlone(*resumed, step).loss;
+    Quantity(name, RelativeDifference(losses_[static_cast<std::size_t>(step)], loss), kFp64,
+             fmt::format("resumed on one rank, the loss of step {}", step + 1), hint);
+  }
+  const Differences differences = Compare(grid_, training_->ModelBlocks(), resumed->ModelBlocks());
+  for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+    const std::string failure =
+        fmt::format("resumed on one rank, {} of step {}", report_.tensors[i].name, kSteps);
+    Quantity(name, differences.all[i], kFp64, failure, hint);
+  }
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,224 @@
+// Verification, step by step: on the grid and alone; and which mistake a difference suggests.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/driver/tasks.hpp"
+#include "verifier.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
+
+// One rank, plain: nothing is sliced, staged or recomputed, and micro-batches are others.
+TrainingSetup Alone(TrainingSetup setup) {
+  setup.pipeline = {};
+  setup.defect = Defect::kNone;
+  setup.model.options.recompute = model::Recompute::kNone;
+  setup.model.micro_batch = std::min(setup.batch, kWindowsAlone);
+  return setup;
+}
+
+// Says which of the two runs could not go on. Advice for a long run does not fit here.
+void Guarded(const char* run, const std::function<void()>& task) {
+  try {
+    task();
+  } catch (const AgreedError& error) {
+    const std::string text = error.what();
+    throw AgreedError(ExitCode::kFailed, fmt::format("verify: {} cannot go on: {}", run,
+                                                     text.substr(0, text.find('\n'))));
+  }
+}
+
+std::vector<tensor::StateBlock> Gradients(Training& training) {
+  tensor::Registry& registry = training.Net().Parameters();
+  const comm::Communicator& data = training.Grid().Data();
+  return registry.Blocks(registry.Gradients(), registry.Type(), "", data.Rank(), data.Size());
+}
+
+}  // namespace
+
+Verifier::Verifier(const comm::ProcessGrid& grid, const TrainingSetup& small,
+                   const std::string& folder)
+    : grid_(grid),
+      world_(grid.World()),
+      self_(world_.Split(world_.Rank(), 0)),
+      alone_(self_, comm::GridShape{}),
+      tokens_(world_, VerificationTokens(small)),
+      setup_(small),
+      folder_(folder) {
+  report_.tolerance = kFp64;
+}
+
+Verification Verifier::Run(Dtype precision) {
+  setup_.model.dtype = Dtype::kFloat64;
+  CompareSteps();
+  CompareResume();
+  if (precision == Dtype::kFloat64) return std::move(report_);
+  setup_.model.dtype = precision;
+  CompareLosses();
+  return std::move(report_);
+}
+
+void Verifier::ByItself(const std::function<void()>& task) const {
+  Guarded("the run on one rank", [&] { world_.Together(task); });
+}
+
+StepResult Verifier::StepOnGrid(Training& training, std::int64_t step) const {
+  StepResult result;
+  Guarded("the run in the deck's layout", [&] { result = training.Run(step); });
+  return result;
+}
+
+StepResult Verifier::StepAlone(Training& training, std::int64_t step) const {
+  StepResult result;
+  ByItself([&] { result = training.Run(step); });
+  return result;
+}
+
+std::unique_ptr<Training> Verifier::MakeAlone() const {
+  std::unique_ptr<Training> training;
+  ByItself([&] { training = std::make_unique<Training>(alone_, tokens_, Alone(setup_)); });
+  return training;
+}
+
+void Verifier::Fail(const std::string& failure, const std::string& hint) {
+  if (!report_.failure.empty()) return;
+  report_.failure = failure;
+  report_.hint = hint;
+}
+
+void Verifier::Quantity(const std::string& name, double difference, double tolerance,
+                        const std::string& what, const std::string& hint) {
+  const auto found = std::find_if(report_.quantities.begin(), report_.quantities.end(),
+                                  [&](const VerifiedQuantity& q) { return q.name == name; });
+  if (found == report_.quantities.end()) {
+    report_.quantities.push_back({name, difference, tolerance});
+  } else {
+    found->difference = std::max(found->difference, difference);
+  }
+  if (difference <= tolerance) return;
+  Fail(fmt::format("{} differs by {:.1e} (tolerance {:.0e})", what, difference, tolerance), hint);
+}
+
+std::string Verifier::HintFor(const Differences& differences) const {
+  std::vector<std::size_t> wrong;
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < differences.all.size(); ++i) {
+    if (!(differences.all[i] <= kFp64)) {
+      wrong.push_back(i);
+    } else if (!differences.silent[i]) {
+      ++right;
+    }
+  }
+  const auto all_are = [&](tensor::GradientSum sum) {
+    return std::all_of(wrong.begin(), wrong.end(), [&](std::size_t i) { return sums_[i] == sum; });
+  };
+  if (all_are(tensor::GradientSum::kTensor)) {
+    return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each of "
+           "which sees other tokens: does it pass with grid.sequence_parallel = no?";
+  }
+  if (all_are(tensor::GradientSum::kTied)) {
+    return "Wrong is only the tied embedding, whose gradient the first and the last stage sum: "
+           "does it pass with model.tie_embeddings = no?";
+  }
+  if (all_are(tensor::GradientSum::kKeyValue)) {
+    return "Wrong are only keys and values of heads that several tensor ranks share: does it pass "
+           "with grid.tensor no larger than model.kv_heads?";
+  }
+  if (right == 0) {
+    return "Every gradient is wrong: suspect what all share, the sum over the data ranks: does it "
+           "pass with grid.data = 1?";
+  }
+  return fmt::format(
+      "{} of {} gradients are wrong, the last in the order of the forward pass is {}'s: backward, "
+      "the mistake starts near it.",
+      wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name);
+}
+
+void Verifier::CompareTensors(const std::string& when, const char* what,
+                              const Differences& differences, double VerifiedTensor::*column) {
+  std::size_t count = 0, first = 0;
+  for (std::size_t i = differences.all.size(); i-- > 0;) {
+    double& worst = report_.tensors[i].*column;
+    worst = std::max(worst, differences.all[i]);
+    if (differences.all[i] <= kFp64) continue;
+    first = i;
+    ++count;
+  }
+  if (count == 0 || !report_.Passed()) return;  // the same on all ranks
+  const std::string where = WhereLargest(grid_, differences.mine[first]);
+  const std::string others =
+      count > 1 ? fmt::format(", and so do {} of {} tensors", count - 1, differences.all.size() - 1)
+                : "";
+  const bool gradient = column == &VerifiedTensor::gradient;
+  Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,
+                   report_.tensors[first].name, differences.all[first], kFp64, where, others),
+       gradient ? HintFor(differences)
+                : "The gradients agreed: suspect the gradient norm, clipping or the optimizer.");
+}
+
+void Verifier::CompareStep(std::int64_t step, Training& alone) {
+  const std::string when = fmt::format("in step {}", step + 1);
+  const StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*training_, step);
+  losses_.push_back(got.loss);
+  Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
+           step == 0 ? "The weights are the initial ones: suspect the forward pass."
+                     : "Step 1 agreed: suspect how this step's windows are shared out.");
+  CompareTensors(when, "gradient", Compare(grid_, Gradients(*training_), Gradients(alone)),
+                 &VerifiedTensor::gradient);
+  Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),
+           kFp64, when + " the gradient norm",
+           "Each gradient agreed: suspect elements that are counted twice or never in the norm.");
+  CompareTensors(when, "update", Compare(grid_, training_->ModelBlocks(), alone.ModelBlocks()),
+                 &VerifiedTensor::weights);
+}
+
+void Verifier::CompareSteps() {
+  const std::unique_ptr<Training> alone = MakeAlone();
+  training_ = std::make_unique<Training>(grid_, tokens_, setup_);
+  const tensor::Registry& registry = training_->Net().Parameters();
+  for (const tensor::Parameter& parameter : registry.Parameters()) {
+    report_.tensors.push_back({parameter.name});
+  }
+  sums_ = GatherSums(grid_, registry);
+  CompareTensors("before step 1", "initial weight",
+                 Compare(grid_, training_->ModelBlocks(), alone->ModelBlocks()),
+                 &VerifiedTensor::weights);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    if (step == kStop) WriteCheckpoint();
+    CompareStep(step, *alone);
+  }
+  CompareEvaluation(*alone);
+}
+
+void Verifier::CompareEvaluation(Training& alone) {
+  double wanted = 0;
+  ByItself([&] { wanted = Evaluate(alone.Net(), tokens_, data::Split::kValid).loss; });
+  const double got = Evaluate(training_->Net(), tokens_, data::Split::kValid).loss;
+  Quantity("evaluation loss, fp64", RelativeDifference(got, wanted), kFp64, "the evaluation loss",
+           "Training agreed: suspect how evaluation shares out its windows.");
+}
+
+void Verifier::CompareLosses() {
+  const Dtype dtype = setup_.model.dtype;
+  const std::string hint =
+      "In fp64 all agreed: suspect something that happens in this precision only.";
+  const std::unique_ptr<Training> alone = MakeAlone();
+  Training training(grid_, tokens_, setup_);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const double wanted = StepAlone(*alone, step).loss, got = StepOnGrid(training, step).loss;
+    Quantity(fmt::format("loss, {}", NameOf(dtype)), RelativeDifference(got, wanted), kFp32,
+             fmt::format("in {} the loss of step {}", NameOf(dtype), step + 1), hint);
+  }
+}
+
+Verification Verify(const comm::ProcessGrid& grid, const TrainingSetup& small, Dtype precision,
+                    const std::string& folder) {
+  return Verifier(grid, small, folder).Run(precision);
+}
+
+}  // namespace trireme::driver
