@@ -1,0 +1,267 @@
+// A run moves between layouts: a checkpoint of any is continued by any, evaluation and prediction
+// are the same everywhere, and work that does not go round is shared out unevenly.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "layout_fixture.hpp"
+#include "trireme/driver/tasks.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp64 = 1e-11;               // relative: losses, logits; weights in rule 4's norm
+constexpr std::int64_t kMoved = 3, kEnd = 5;  // steps: when a run moves, when it ends
+
+struct Layout {
+  int ranks;
+  const char* keys;
+};
+constexpr std::array kLayouts = {
+    Layout{8,
+           "tensor=2\npipeline=2\nsequence_parallel=yes\n[pipeline]\nschedule=zero_bubble\n"
+           "[data]\nmicro_batch=1\n"},
+    Layout{1, "[data]\nmicro_batch=4\n"},
+    Layout{2, "[data]\nmicro_batch=3\n"},
+    Layout{3, "pipeline=3\n[pipeline]\nschedule=gpipe\n[data]\nmicro_batch=4\n"},
+    Layout{4, "tensor=4\nsequence_parallel=yes\n[model]\nrecompute=full\n[data]\nmicro_batch=10\n"},
+    Layout{6,
+           "pipeline=3\ntensor=2\n[pipeline]\nschedule=interleaved\nchunks=2\n[data]\n"
+           "micro_batch=4\n"},
+    Layout{8, "tensor=8\n[model]\nrecompute=selective\n[data]\nmicro_batch=2\n"},
+    Layout{8,
+           "tensor=2\npipeline=4\nsequence_parallel=yes\n[pipeline]\nschedule=1f1b\n[data]\n"
+           "micro_batch=3\n"}};
+// Eight query heads on one key/value head: copies of it wherever heads are sliced.
+constexpr const char* kLlama =
+    "heads=8\nkv_heads=1\nhead_dim=2\ndim=13\nlayers=6\nffn=19\nnorm=rmsnorm\nactivation=swiglu\n"
+    "position=rope\nbias=no\n";
+constexpr const char* kGpt = "heads=8\nkv_heads=4\nhead_dim=3\ndim=12\nlayers=6\nffn=17\n";
+
+std::string DeckOf(const char* model, int batch, const std::string& layout) {
+  return fmt::format(
+      "[run]\nseed=11\n[data]\nsequence_length=7\nbatch={}\n[model]\n{}max_positions=7\n"
+      "dropout=0.1\nattention_dropout=0.1\nffn_dropout=0.1\ninit_deviation=0.2\n[optimizer]\n"
+      "learning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing=0.05\n[schedule]\nsteps=20\n"
+      "warmup_steps=3\n[grid]\nbucket_mib=0.001\n{}",
+      batch, model, layout);
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+class MovesTest : public LayoutTest {
+ protected:
+  // 37 windows: within five steps an epoch ends with a short batch.
+  MovesTest() : LayoutTest(SyntheticTokens()), folder_(world_) {}
+
+  RunSettings SettingsIn(const Layout& layout, const char* model = kGpt, int batch = 10) {
+    return SettingsOf(DeckOf(model, batch, layout.keys), tokens_, layout.ranks, Dtype::kFloat64);
+  }
+
+  // The body on the layout's ranks alone; the others wait.
+  void In(const Layout& layout, const char* model, const std::function<void(TrainingRun&)>& body,
+          int batch = 10) {
+    SCOPED_TRACE(fmt::format("{} ranks\n{}", layout.ranks, layout.keys));
+    const bool member = world_.Rank() < layout.ranks;
+    const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+    if (member) {
+      TrainingRun run(group, tokens_, SettingsIn(layout, model, batch));
+      body(run);
+    }
+    world_.Barrier();
+  }
+
+  Outcome Serial(const char* model, std::int64_t steps, int batch = 10) {
+    return RunDeck(self_, tokens_,
+                   SettingsOf(DeckOf(model, batch, ""), tokens_, 1, Dtype::kFloat64), steps);
+  }
+
+  // From a checkpoint to the end, against the run that was never interrupted.
+  void ExpectContinued(TrainingRun& run, const std::string& checkpoint, const Outcome& wanted) {
+    run.Load(checkpoint);
+    const std::vector<double> losses = run.Train(kEnd);
+    const std::vector<double> rest(wanted.losses.begin() + kMoved, wanted.losses.end());
+    ASSERT_EQ(losses.size(), rest.size());
+    EXPECT_LT(WorstRelative(losses, rest), kFp64);
+    EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kFp64);
+  }
+
+  SharedFolder folder_;
+};
+
+// There and back: the first layout's checkpoint in each of the others, theirs in the first. With
+// the second model from each layout to the next.
+TEST_F(MovesTest, AnyLayoutContinuesWhatAnyOtherBegan) {
+  for (const char* model : {kGpt, kLlama}) {
+    const bool all = model == kGpt;
+    const Outcome wanted = Serial(model, kEnd);
+    const auto checkpoint = [&](std::size_t i) {
+      return folder_ / fmt::format("{}_{}", all ? "gpt" : "llama", i);
+    };
+    for (std::size_t i = 0; i < kLayouts.size(); ++i) {
+      In(kLayouts[i], model, [&](TrainingRun& run) {
+        run.Train(kMoved);
+        run.Save(checkpoint(i));
+      });
+    }
+    const auto move = [&](std::size_t from, std::size_t to) {
+      SCOPED_TRACE(fmt::format("from\n{}", kLayouts[from].keys));
+      In(kLayouts[to], model,
+         [&](TrainingRun& run) { ExpectContinued(run, checkpoint(from), wanted); });
+    };
+    for (std::size_t i = 0; i < kLayouts.size(); ++i) {
+      if (!all) move(i, (i + 1) % kLayouts.size());
+      if (all && i > 0) {
+        move(0, i);
+        move(i, 0);
+      }
+    }
+  }
+}
+
+// Loaded, not computed: the same bytes from hand to hand through every layout, and back.
+TEST_F(MovesTest, EveryLayoutWritesTheSameBytes) {
+  for (const char* model : {kGpt, kLlama}) {
+    std::string last = folder_ / (model == kGpt ? "gpt" : "llama");
+    In(kLayouts[0], model, [&](TrainingRun& run) {
+      run.Train(kMoved);
+      run.Save(last);
+    });
+    const std::string step = fmt::format("/step_{:08}/", kMoved);
+    std::map<std::string, std::string> wanted;
+    for (const char* file : {"model.safetensors", "optimizer.safetensors"}) {
+      wanted[file] = BytesOf(last + step + file);
+      EXPECT_GT(wanted[file].size(), 5000U);
+    }
+    for (std::size_t i = 1; i <= kLayouts.size(); ++i) {
+      const std::string next = fmt::format("{}_{}", last, i);
+      In(kLayouts[i % kLayouts.size()], model, [&](TrainingRun& run) {
+        run.Load(last);
+        run.Save(next);
+      });
+      for (const auto& [file, bytes] : wanted) {
+        EXPECT_TRUE(BytesOf(next + step + file) == bytes) << file << " of layout " << i;
+      }
+      last = next;
+    }
+  }
+}
+
+// What a trained model says, besides its training loss.
+struct Words {
+  double loss = 0;
+  std::int64_t targets = 0;
+  std::vector<double> logits;
+  std::vector<std::int32_t> continued;
+};
+
+Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
+  Words words;
+  const driver::Evaluation evaluation = driver::Evaluate(run.Net(), tokens, data::Split::kValid);
+  words.loss = evaluation.loss;
+  words.targets = evaluation.targets;
+  data::MicroBatch batch;
+  batch.sequences = 1;
+  batch.length = 5;  // shorter than the model's sequences
+  batch.inputs = {3, 99, 17, 0, 42};
+  batch.targets.assign(5, data::kMasked);
+  batch.ordinals = {0};
+  words.logits = run.Net().Logits(batch, 3);
+  driver::GenerateOptions options;
+  options.tokens = 12;
+  options.seed = 5;
+  words.continued = driver::Continue(run.Net(), {3, 99, 17}, options);
+  return words;
+}
+
+TEST_F(MovesTest, EvaluationAndPredictionAreTheSameEverywhere) {
+  for (const char* model : {kGpt, kLlama}) {
+    const std::string checkpoint = folder_ / (model == kGpt ? "gpt" : "llama");
+    In(kLayouts[0], model, [&](TrainingRun& run) {
+      run.Train(kMoved);
+      run.Save(checkpoint);
+    });
+    TrainingRun serial(self_, tokens_, SettingsIn(kLayouts[1], model));
+    serial.Load(checkpoint);
+    const Words wanted = WordsOf(serial, tokens_);
+    EXPECT_EQ(wanted.targets, tokens_.Size(data::Split::kValid) - 1);
+    EXPECT_EQ(wanted.logits.size(), static_cast<std::size_t>(kVocabulary));
+    std::vector<Layout> layouts(kLayouts.begin(), kLayouts.end());
+    // Seven windows: fewer than data ranks, and not a multiple of stages.
+    layouts.push_back({8, "data=8\n"});
+    layouts.push_back({8,
+                       "data=4\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=3\n[data]\n"
+                       "micro_batch=2\n"});
+    for (const Layout& layout : layouts) {
+      In(layout, model, [&](TrainingRun& run) {
+        run.Load(checkpoint);
+        const Words words = WordsOf(run, tokens_);
+        EXPECT_LT(WorstRelative({words.loss}, {wanted.loss}), kFp64);
+        EXPECT_EQ(words.targets, wanted.targets);
+        EXPECT_LT(RuleFourDifference({words.logits}, {wanted.logits}).relative, kFp64);
+        EXPECT_EQ(words.continued, wanted.continued);
+        // The same bits on every rank of the replica: they go on to draw the same token.
+        std::vector<double> first = words.logits;
+        run.Grid().Replica().Broadcast(first.data(),
+                                       static_cast<std::int64_t>(first.size() * sizeof(double)));
+        EXPECT_EQ(first, words.logits);
+      });
+    }
+  }
+}
+
+// Batches smaller than the number of data ranks, last micro-batches that are short, and schedules
+// that have to be filled up with empty ones.
+TEST_F(MovesTest, UnevenWorkIsTheSameWork) {
+  constexpr std::int64_t kUneven = 6;  // of 7 windows: the last one has 2
+  struct Case {
+    int batch;
+    Layout layout;
+  };
+  for (const Case& uneven :
+       {Case{3, {8, "data=4\ntensor=2\nsequence_parallel=yes\n"}},
+        Case{1, {8, "data=2\ntensor=4\n[data]\nmicro_batch=1\n"}}, Case{1, {8, "data=8\n"}},
+        Case{3, {8, "data=4\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}},
+        Case{1, {8, "data=2\ntensor=2\npipeline=2\n[pipeline]\nschedule=gpipe\n"}},
+        Case{5, {8, "data=2\npipeline=4\n[pipeline]\nschedule=1f1b\n[data]\nmicro_batch=2\n"}},
+        // Three data ranks, six ranks; one has 4 windows, in 3 micro-batches at most.
+        Case{10,
+             {6,
+              "data=3\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n[data]\n"
+              "micro_batch=1\n"}},
+        Case{7,
+             {8,
+              "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[pipeline]\n"
+              "schedule=interleaved\nchunks=3\n[data]\nmicro_batch=2\n"}},
+        Case{4,
+             {8,
+              "data=2\ntensor=2\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=3\n[data]"
+              "\nmicro_batch=1\n"}},
+        // More shards than rows in a sequence: some ranks hold none of a short micro-batch.
+        Case{1, {8, "tensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n"}}}) {
+    const char* model = uneven.batch % 2 == 0 ? kLlama : kGpt;
+    const Outcome wanted = Serial(model, kUneven, uneven.batch);
+    In(
+        uneven.layout, model,
+        [&](TrainingRun& run) {
+          EXPECT_LT(WorstRelative(run.Train(kUneven), wanted.losses), kFp64);
+          EXPECT_LT(WorstRelative({run.Last().gradient_norm}, {wanted.norm}), kFp64);
+          EXPECT_LT(RuleFourDifference(run.Gradients(), wanted.gradients).relative, kFp64);
+          EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kFp64);
+        },
+        uneven.batch);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
