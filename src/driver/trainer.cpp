@@ -79,9 +79,9 @@ void Trainer::Report(const StepResult& result) {
   record.loss = last_loss_ = result.loss;
   record.learning_rate = result.learning_rate;
   record.grad_norm = result.gradient_norm;
-  record.step_seconds = result.seconds;
-  record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
-  record.flops_per_second = flops / result.seconds;
+  record.step_seconds = result.times.total;
+  record.tokens_per_second = static_cast<double>(result.targets) / result.times.total;
+  record.flops_per_second = flops / result.times.total;
   record.roof_fraction =
       record.flops_per_second / (roof_flops_ * static_cast<double>(job_.World().Size()));
   record.seconds_compute = result.times.compute;

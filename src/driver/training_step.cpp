@@ -21,7 +21,7 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       defect_(defect) {}
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
-  const double start = MPI_Wtime();
+  window_start_ = MPI_Wtime();
   step_ = step;
   result_ = {};
   LoadBatch();
@@ -29,7 +29,7 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
   SumGradients();
   AgreeOnStep(mine);
   UpdateWeights();
-  result_.seconds = MPI_Wtime() - start;
+  mine_.total += MPI_Wtime() - window_start_;
   return result_;
 }
 
@@ -111,6 +111,8 @@ void TrainingStep::SumGradients() {
 // and the times of the last step's end and of this one so far.
 void TrainingStep::AgreeOnStep(const Requests& mine) {
   const double start = MPI_Wtime();
+  mine_.total += start - window_start_;
+  window_start_ = start;
   const bool finite_loss = std::isfinite(local_loss_);
   const bool bad = !finite_loss || !buckets_.NotFinite().empty();
   std::vector<double> sums = {finite_loss ? local_loss_ : 0.0,
@@ -118,6 +120,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
                               mine.walltime ? 1.0 : 0.0,
                               mine.checkpoint ? 1.0 : 0.0,
                               bad ? 1.0 : 0.0,
+                              mine_.total,
                               mine_.data,
                               mine_.compute,
                               mine_.exposed_communication,
@@ -128,7 +131,8 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   result_.loss = sums[0] / static_cast<double>(result_.targets);
   result_.requests = {sums[1] > 0, sums[2] > 0, sums[3] > 0};
   const double ranks = Grid().World().Size();
-  result_.times = {sums[5] / ranks, sums[6] / ranks, sums[7] / ranks, sums[8] / ranks};
+  result_.times = {sums[5] / ranks, sums[6] / ranks, sums[7] / ranks, sums[8] / ranks,
+                   sums[9] / ranks};
   mine_ = {};
   if (sums[4] > 0) {
     Grid().World().Together([&] {

@@ -64,7 +64,7 @@ void Model::MakePositions() {
   }
 }
 
-Pass Model::MakePass(const data::MicroBatch* batch, bool training) const {
+Pass Model::MakePass(const data::MicroBatch* batch, bool training) {
   Pass pass;
   pass.stream = setup_.stream;
   pass.registry = &registry_;
@@ -76,7 +76,8 @@ Pass Model::MakePass(const data::MicroBatch* batch, bool training) const {
   pass.seed = setup_.seed;
   pass.training = training;
   pass.causal = setup_.causal;
-  device::Arena* scratch = arena_.get();
+  std::optional<device::Arena>& arena = training ? training_ : evaluation_;
+  device::Arena* scratch = arena ? &*arena : nullptr;
   pass.lives = {scratch, scratch, scratch, scratch, scratch};
   return pass;
 }
@@ -103,39 +104,44 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
                                           HeadLayer::kStatistics * HeadLayer::kTileTokens);
 }
 
-// All allocations of the largest micro-batch's passes through a chunk, on measuring arenas.
+// All allocations of the largest micro-batch's training tasks on a chunk, on measuring arenas.
 void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
   const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
   device::Arena input = device::Arena::Measuring(), weight = device::Arena::Measuring(),
                 backward = device::Arena::Measuring();
-  const std::int64_t mark = scratch.Mark();
   Pass pass = MakePass(nullptr, true);
   pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
-  Evaluate(pass, chunk, {}, {}, nullptr);
-  if (!setup_.training) return;
   Live live;
   const bool split = setup_.slots[index].backward > 0;
   Forward(pass, chunk, live, {&input, &weight, nullptr}, {}, {});
   Backward(pass, chunk, live, {&input, &weight, split ? &backward : nullptr}, {}, {}, false);
   // A schedule may mix tasks for both gradients with split ones.
   if (split) Backward(pass, chunk, live, {&input, &weight, nullptr}, {}, {}, false);
-  scratch.Release(mark);
   chunk.input_bytes = input.Peak();
   chunk.weight_bytes = weight.Peak();
   chunk.backward_bytes = backward.Peak();
 }
 
-// Cuts one piece of memory into the slots of all chunks.
-void Model::AllocateSlots() {
+std::int64_t Model::EvaluationBytes() {
+  device::Arena scratch = device::Arena::Measuring();
+  Pass pass = MakePass(nullptr, false);
+  pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
+  for (const Chunk& chunk : chunks_) Evaluate(pass, chunk, {}, {}, nullptr);
+  return scratch.Peak();
+}
+
+std::int64_t Model::SlotBytes() const {
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     const parallel::Slots& count = setup_.slots[i];
     bytes += count.input * chunks_[i].input_bytes + count.weight * chunks_[i].weight_bytes +
              count.backward * chunks_[i].backward_bytes;
   }
-  slot_storage_ = device::AllocateZeroed(bytes);
-  activation_bytes_ += bytes;
-  char* next = static_cast<char*>(slot_storage_.get());
+  return bytes;
+}
+
+// Cuts the memory at `next` into the slots of all chunks.
+void Model::CutSlots(char* next) {
   const auto cut = [&next](std::vector<device::Arena>& arenas, int count, std::int64_t size) {
     for (int slot = 0; slot < count; ++slot, next += size) arenas.emplace_back(next, size);
   };
@@ -149,19 +155,31 @@ void Model::AllocateSlots() {
 }
 
 // Makes all allocations of the largest micro-batch once on measuring arenas, then takes that
-// memory: no step allocates any.
+// memory, in one piece: no step allocates any. First the workspace, behind it what training needs,
+// scratch and slots; evaluation, which never runs while slots are in use, has all of that again.
 void Model::PlanMemory() {
-  device::Arena measuring = device::Arena::Measuring();
+  device::Arena shared = device::Arena::Measuring(), scratch = device::Arena::Measuring();
   Pass pass = MakePass(nullptr, true);
-  AllocateWorkspace(pass, measuring);
+  AllocateWorkspace(pass, shared);
   tile_bytes_ = pass.workspace.tile.rows * pass.workspace.tile.stride *
                 static_cast<std::int64_t>(SizeOf(setup_.dtype));
-  for (Chunk& chunk : chunks_) MeasureChunk(chunk, measuring);
-  arena_ = std::make_unique<device::Arena>(measuring.Peak());
-  activation_bytes_ = measuring.Peak() - tile_bytes_;
-  if (setup_.training) AllocateSlots();
-  AllocateWorkspace(pass, *arena_);
+  std::int64_t slots = 0;
+  if (setup_.training) {
+    for (Chunk& chunk : chunks_) MeasureChunk(chunk, scratch);
+    slots = SlotBytes();
+  }
+  const std::int64_t passes = std::max(scratch.Peak() + slots, EvaluationBytes());
+  activation_bytes_ = shared.Peak() + passes - tile_bytes_;
+  storage_ = device::AllocateZeroed(shared.Peak() + passes);
+  char* begin = static_cast<char*>(storage_.get());
+  device::Arena workspace(begin, shared.Peak());
+  AllocateWorkspace(pass, workspace);
   workspace_ = pass.workspace;
+  begin += shared.Peak();
+  evaluation_.emplace(begin, passes);
+  if (!setup_.training) return;
+  training_.emplace(begin, scratch.Peak());
+  CutSlots(begin + scratch.Peak());
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {

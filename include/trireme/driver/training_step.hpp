@@ -23,8 +23,10 @@ struct Requests {
   bool checkpoint = false;  // write one after this step
 };
 
-// Where the time of a step went, seconds.
+// Where the time of a step went, seconds: from one agreement of the ranks to the next, so that the
+// parts add up to the total.
 struct StepTimes {
+  double total = 0;
   double data = 0;
   double compute = 0;
   double exposed_communication = 0;  // waiting for transfers, but not for other stages
@@ -37,7 +39,6 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   std::int64_t targets = 0;  // valid ones of the global batch
   StepTimes times;           // means over the ranks
-  double seconds = 0;        // of the whole step, this rank's
   Requests requests;         // agreed: true where any rank asked
 };
 
@@ -79,6 +80,7 @@ class TrainingStep {
   std::size_t batch_count_ = 0;            // of this step; 0 on a rank without samples
   double local_loss_ = 0;                  // sum over this replica's targets, nats, counted once
   StepTimes mine_;                         // this rank's, since the last agreement
+  double window_start_ = 0;                // of mine_.total, MPI_Wtime
   StepResult result_;
 };
 

@@ -93,9 +93,11 @@ class Model : public parallel::StageWork {
   void MakePositions();
   void PlanMemory();
   void MeasureChunk(Chunk& chunk, device::Arena& scratch);
-  void AllocateSlots();
+  std::int64_t EvaluationBytes();
+  std::int64_t SlotBytes() const;
+  void CutSlots(char* next);
   void AllocateWorkspace(Pass& pass, device::Arena& arena) const;
-  Pass MakePass(const data::MicroBatch* batch, bool training) const;
+  Pass MakePass(const data::MicroBatch* batch, bool training);
 
   // Where a task keeps what later tasks need; backward is null where the weight gradients are not
   // a task of their own.
@@ -133,10 +135,11 @@ class Model : public parallel::StageWork {
   std::int64_t tail_begin_ = 0;    // flat offset of the final norm's first parameter
   std::optional<HeadLayer> head_;
   device::Buffer positions_storage_;
-  Matrix positions_;  // sinusoidal: [length, dim]
-  Matrix rope_;       // rotary: [length, head_dim]
-  device::Buffer slot_storage_;
-  std::unique_ptr<device::Arena> arena_;  // workspace, then scratch
+  Matrix positions_;                       // sinusoidal: [length, dim]
+  Matrix rope_;                            // rotary: [length, head_dim]
+  device::Buffer storage_;                 // workspace, scratch, slots
+  std::optional<device::Arena> training_;  // scratch of training tasks
+  std::optional<device::Arena> evaluation_;
   Workspace workspace_;
   std::int64_t activation_bytes_ = 0, tile_bytes_ = 0;
 
