@@ -64,17 +64,19 @@ void CheckStages(const input::Deck& deck, const Options& o,
                  const parallel::PipelineShape& pipeline) {
   const std::int64_t most = o.layers + 1;  // the last may hold the head alone
   if (pipeline.VirtualStages() <= most) return;
-  const char* key = pipeline.chunks > 1 ? "pipeline.chunks" : "grid.pipeline";
-  const std::int64_t fewer = most / pipeline.stages;
+  const int stages = pipeline.stages, chunks = pipeline.chunks, wanted = pipeline.VirtualStages();
+  const std::string cut = chunks > 1 ? fmt::format("{} stages of {} chunks", stages, chunks)
+                                     : fmt::format("{} stages", stages);
+  const std::string fits =
+      chunks == 1          ? fmt::format("grid.pipeline = {} or less", most)
+      : most / stages >= 2 ? fmt::format("pipeline.chunks = {} or less", most / stages)
+      : most >= stages
+          ? "pipeline.schedule = 1f1b, with one chunk a stage"
+          : fmt::format("pipeline.schedule = 1f1b and grid.pipeline = {} or less", most);
   throw deck.Complain(
-      key,
-      fmt::format("{} stages of {} chunk{} are more than model.layers = {} and the head can fill",
-                  pipeline.stages, pipeline.chunks, pipeline.chunks == 1 ? "" : "s", o.layers),
-      pipeline.chunks > 1 && fewer > 1
-          ? fmt::format("What fits: pipeline.chunks = {} or less, or model.layers = {} or more.",
-                        fewer, pipeline.VirtualStages() - 1)
-          : fmt::format("What fits: grid.pipeline = {} or less, or model.layers = {} or more.",
-                        most / pipeline.chunks, pipeline.VirtualStages() - 1));
+      chunks > 1 ? "pipeline.chunks" : "grid.pipeline",
+      fmt::format("{} are more than model.layers = {} and the head can fill", cut, o.layers),
+      fmt::format("What fits: {}; or model.layers = {} or more.", fits, wanted - 1));
 }
 
 // The interleaved schedule runs micro-batches in groups of as many as there are stages.
