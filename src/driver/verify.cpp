@@ -181,6 +181,20 @@ std::string Describe(const Verification& verification) {
   return text;
 }
 
+void Judge(const Verification& verification, const comm::Communicator& world, double seconds) {
+  const std::string ranks =
+      world.Size() == 1 ? "one rank's micro-batches; only one rank was checked: start it with the "
+                          "ranks of the run to check their layout"
+                        : fmt::format("these {} ranks compute what one computes", world.Size());
+  if (world.IsRoot()) {
+    fmt::print("{}", Describe(verification));
+    if (verification.Passed()) fmt::print("\nverified: {}; {:.1f} s\n", ranks, seconds);
+    std::fflush(stdout);
+  }
+  if (verification.Passed()) return;
+  throw AgreedError(ExitCode::kFailed, "verify: " + verification.failure, verification.hint);
+}
+
 ExitCode RunVerify(Job& job) {
   const comm::Communicator& world = job.World();
   world.Together([&] {
@@ -197,28 +211,14 @@ ExitCode RunVerify(Job& job) {
     const Training training(grid, tokens, small);
     return SayValid(job);
   }
-  PrintHead(job, grid, data, deck, small);
-
   const double start = MPI_Wtime();
   Verification verification;
   {
     const VerifyFolder folder(world, job.deck);
+    PrintHead(job, grid, data, deck, small);
     verification = Verify(grid, small, job.dtype, folder.Path());
   }
-  const std::string ranks =
-      world.Size() == 1 ? "one rank with micro-batches against one without: start it with the "
-                          "ranks of the run to check their layout"
-                        : fmt::format("these {} ranks compute what one computes", world.Size());
-  if (world.IsRoot()) {
-    fmt::print("{}", Describe(verification));
-    if (verification.Passed()) {
-      fmt::print("\nverified: {}; {:.1f} s\n", ranks, MPI_Wtime() - start);
-    }
-    std::fflush(stdout);
-  }
-  if (!verification.Passed()) {
-    throw AgreedError(ExitCode::kFailed, "verify: " + verification.failure, verification.hint);
-  }
+  Judge(verification, world, MPI_Wtime() - start);
   return ExitCode::kDone;
 }
 

@@ -151,9 +151,9 @@ void Verifier::CompareTensors(const std::string& when, const char* what,
   }
   if (count == 0 || !report_.Passed()) return;  // the same on all ranks
   const std::string where = WhereLargest(grid_, differences.mine[first]);
-  const std::string others =
-      count > 1 ? fmt::format(", and so do {} of {} tensors", count - 1, differences.all.size() - 1)
-                : "";
+  const std::string others = count > 1 ? fmt::format(", and so do {} of the other {}", count - 1,
+                                                     differences.all.size() - 1)
+                                       : "";
   const bool gradient = column == &VerifiedTensor::gradient;
   Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,
                    report_.tensors[first].name, differences.all[first], kFp64, where, others),

@@ -59,7 +59,11 @@ std::string Describe(const Verification& verification);
 std::string DescribeShrinking(const TrainingSetup& deck, const TrainingSetup& small,
                               std::size_t indent);
 
-// job.task = verify. AgreedError (exit code 1) naming the first offender.
+// Collective. World rank 0 prints the table and the verdict. AgreedError (exit code 1) on all ranks
+// with what was over its tolerance first.
+void Judge(const Verification& verification, const comm::Communicator& world, double seconds);
+
+// job.task = verify.
 ExitCode RunVerify(Job& job);
 
 }  // namespace trireme::driver

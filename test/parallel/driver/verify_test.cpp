@@ -217,15 +217,16 @@ void ExpectShrunk(const driver::Job& job, const TrainingSetup& large, const Trai
   EXPECT_EQ(from.dim == from.heads * from.head_dim, to.dim == to.heads * to.head_dim);
   EXPECT_EQ(from.kv_heads % grid.tensor == 0, to.kv_heads % grid.tensor == 0);
   EXPECT_EQ(large.stride <=> large.model.length, small.stride <=> small.model.length);
-  if (grid.pipeline > 1) {
-    EXPECT_EQ(from.layers % grid.pipeline, to.layers % grid.pipeline);
-    EXPECT_EQ(HeadAlone(from, large.model.length, grid.pipeline),
-              HeadAlone(to, small.model.length, grid.pipeline));
+  const int stages = grid.pipeline * large.pipeline.chunks;
+  if (stages > 1) {
+    EXPECT_EQ(from.layers % stages, to.layers % stages);
+    EXPECT_EQ(HeadAlone(from, large.model.length, stages),
+              HeadAlone(to, small.model.length, stages));
   }
   EXPECT_EQ(driver::MicroBatches(large.batch, grid.data, large.model.micro_batch) > 1,
             driver::MicroBatches(small.batch, grid.data, small.model.micro_batch) > 1);
   model::CheckLayout(job.deck, to, grid, small.pipeline, small.batch, small.model.micro_batch);
-  EXPECT_LE(to.layers, 4 * grid.pipeline);
+  EXPECT_LE(to.layers, std::max(2, 4 * stages));
   EXPECT_LE(to.dim, 66);
   EXPECT_LE(small.model.length, 10 + 2 * grid.tensor);
   EXPECT_LE(small.batch, 6 * grid.data * grid.pipeline);
@@ -242,8 +243,12 @@ TEST_F(Verifying, ShrinkingKeepsDivisibilities) {
     for (const int pipeline : {1, 2, 3, 5}) {
       for (const int data : {1, 2, 3, 8}) {
         for (const std::string& more : decks) {
-          const std::string keys = fmt::format("grid.data={} grid.tensor={} grid.pipeline={} {}",
-                                               data, tensor, pipeline, more);
+          std::string keys = fmt::format("grid.data={} grid.tensor={} grid.pipeline={} {}", data,
+                                         tensor, pipeline, more);
+          if (more.empty() && pipeline > 1) {
+            keys +=
+                "pipeline.schedule=interleaved pipeline.chunks=3 data.micro_batch=0 data.batch=480";
+          }
           SCOPED_TRACE(keys);
           Large large = Read(keys, data * tensor * pipeline);
           for (const std::int64_t vocabulary : {101, 1000, 50257}) {
@@ -329,6 +334,21 @@ TEST(VerifyCompare, TheTableSaysWhatFails) {
   EXPECT_THAT(table, testing::ContainsRegex("stop, resume +0 +same bits  ok\n"));
   EXPECT_THAT(table, testing::ContainsRegex("t11 +1.0e-16 not finite +1e-11  FAIL\n"));
   EXPECT_THAT(table, HasSubstr("2 more, none above 1.0e-16\n"));
+}
+
+TEST(VerifyCompare, AFailureIsOneErrorWithExitCodeOne) {
+  const comm::Communicator world = World();
+  Verification verification;
+  EXPECT_NO_THROW(driver::Judge(verification, world, 1));
+  verification.failure = "in step 1 the loss differs";
+  verification.hint = "Suspect this.";
+  try {
+    driver::Judge(verification, world, 1);
+    FAIL() << "no error";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kFailed);
+    EXPECT_STREQ(error.what(), "verify: in step 1 the loss differs\n  Suspect this.");
+  }
 }
 
 }  // namespace
