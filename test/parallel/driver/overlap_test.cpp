@@ -7,6 +7,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "counted_mpi.hpp"
 #include "expected_traffic.hpp"
@@ -32,6 +33,18 @@ std::int64_t BlocksOf(const TrainingRun& run) {
   std::int64_t blocks = 0;
   for (const Part& chunk : run.Net().Setup().chunks) blocks += chunk.Size();
   return blocks;
+}
+
+// The micro-batches of step 0, as the training step cuts them.
+std::vector<data::MicroBatch> BatchesOf(TrainingRun& run, const data::TokenFile& tokens) {
+  const comm::Communicator& data = run.Grid().Data();
+  const auto share = run.All().Samples().Share(0, data.Rank(), data.Size());
+  std::vector<data::MicroBatch> batches(share.size());
+  for (std::size_t i = 0; i < share.size(); ++i) {
+    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Setup().length,
+                         batches[i]);
+  }
+  return batches;
 }
 
 using OverlapTest = LayoutTest;
@@ -71,6 +84,34 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
     const MPI_Comm data = run.Grid().Data().Handle();
     EXPECT_EQ(counted_mpi::Of(Function::kIallreduce, data).calls, count) << what;
     EXPECT_EQ(counted_mpi::Of(Function::kAllreduce, data).calls, 0) << what;
+  }
+}
+
+// The sums go on while the ranks compute: with a nap in place of each further block's backward
+// pass, the first rank to start a bucket finds it complete after the nap, not before.
+TEST_F(OverlapTest, BucketsAreSummedMeanwhile) {
+  constexpr double kNap = 2e-3, kMost = 0.5;  // s; ranks that come together may miss a nap
+  for (const char* layout : {"data=2\ntensor=4\n", "data=8\n", "data=2\npipeline=4\n",
+                             "data=4\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
+    const std::string deck = DeckOf(16, 8, layout);
+    TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
+    parallel::GradientBuckets& buckets = run.All().Buckets();
+    run.Grid().Traffic().Clear();
+    buckets.Begin();
+    const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens_);
+    std::int64_t naps = 0;
+    run.Net().Train(batches, [&](std::int64_t begin) {
+      buckets.Ready(begin);
+      usleep(static_cast<unsigned>(kNap * 1e6));
+      ++naps;
+    });
+    buckets.Ready(0);
+    buckets.Wait();
+    const std::int64_t early = std::min(naps, buckets.StartedBeforeEnd());
+    EXPECT_GT(early, 0) << deck;
+    const double hidden = run.Grid().Data().Sum(
+        run.Grid().Traffic().At(Group::kData, Transfer::kAllReduce).seconds_hidden);
+    EXPECT_GT(hidden, kMost * kNap * static_cast<double>(early)) << deck;
   }
 }
 
@@ -135,18 +176,6 @@ class Watched : public parallel::StageWork {
   std::set<std::pair<int, int>> flying_;            // chunk, micro-batch
   std::set<std::pair<int, int>> inputs_, weights_;  // chunk, slot
 };
-
-// The micro-batches of step 0, as the training step cuts them.
-std::vector<data::MicroBatch> BatchesOf(TrainingRun& run, const data::TokenFile& tokens) {
-  const comm::Communicator& data = run.Grid().Data();
-  const auto share = run.All().Samples().Share(0, data.Rank(), data.Size());
-  std::vector<data::MicroBatch> batches(share.size());
-  for (std::size_t i = 0; i < share.size(); ++i) {
-    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Setup().length,
-                         batches[i]);
-  }
-  return batches;
-}
 
 // Runs the step's program on the real model and compares with what is published and planned.
 void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std::string& what) {
