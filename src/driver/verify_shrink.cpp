@@ -26,6 +26,8 @@ constexpr double kDeviation = 0.2;
 constexpr double kLearningRate = 1e-2;
 constexpr double kClipNorm = 1e-2;  // below any norm that occurs here
 constexpr double kLeastEpsilon = 1e-6;
+constexpr double kLeastBeta2 =
+    0.9;  // else one small gradient makes an update of many times the rate
 
 // The smallest number from `least` up that leaves the same remainder; `value` itself if smaller.
 std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus) {
@@ -152,6 +154,7 @@ TrainingSetup Shrink(const TrainingSetup& deck, const comm::GridShape& grid) {
 
   small.optimizer.learning_rate = small.schedule.peak = kLearningRate;
   small.optimizer.epsilon = std::max(deck.optimizer.epsilon, kLeastEpsilon);
+  small.optimizer.beta2 = std::max(deck.optimizer.beta2, kLeastBeta2);
   if (deck.optimizer.clip_norm > 0) small.optimizer.clip_norm = kClipNorm;
   small.schedule.steps = kStepsOfSchedule;
   small.schedule.stop_at = 0;

@@ -13,12 +13,15 @@ namespace {
 
 constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
 
-// One rank, plain: nothing is sliced, staged or recomputed, and micro-batches are others.
+// One rank and one thread, plain: nothing is sliced, staged or recomputed, and micro-batches are
+// others.
 TrainingSetup Alone(TrainingSetup setup) {
   setup.pipeline = {};
   setup.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
-  setup.model.micro_batch = std::min(setup.batch, kWindowsAlone);
+  setup.model.stream.threads = 1;
+  const std::int64_t most = std::min(setup.batch, kWindowsAlone);
+  setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
   return setup;
 }
 

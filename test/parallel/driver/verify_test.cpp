@@ -183,6 +183,19 @@ TEST_F(Verifying, AMistakeWithoutEffectPasses) {
             "");
 }
 
+// A single rank compares micro-batches and recomputation with a run that has neither.
+TEST_F(Verifying, OneRankIsNotComparedWithItself) {
+  const comm::Communicator alone = world_.Split(world_.Rank(), 0);
+  const Large large = Read("model.recompute=full", 1);
+  const comm::ProcessGrid grid(alone, large.grid);
+  const std::string folder = folder_ / ("alone" + std::to_string(world_.Rank()));
+  std::filesystem::create_directories(folder);
+  const Verification verification =
+      driver::Verify(grid, driver::Shrink(large.setup, large.grid), Dtype::kFloat32, folder);
+  EXPECT_EQ(verification.failure, "");
+  EXPECT_GT(verification.tensors.front().gradient, 0);
+}
+
 // A run that blows up is an error of its own, on all ranks.
 TEST_F(Verifying, ARunThatCannotGoOnSaysWhich) {
   const Large large = Read("grid.data=8");
