@@ -21,7 +21,7 @@ struct Expected {
 
 class ExpectedTraffic {
  public:
-  // blocks: of the whole model that this rank's stage holds; first_windows: of the step's batch.
+  // blocks: how many this rank's stage holds; windows: of the step's batch.
   ExpectedTraffic(const driver::TrainingSetup& setup, const comm::ProcessGrid& grid,
                   std::int64_t blocks, std::int64_t windows)
       : setup_(setup), o_(setup.model.options), grid_(grid), blocks_(blocks) {
@@ -36,7 +36,7 @@ class ExpectedTraffic {
     AddGradients();
     AddShared();
     Add(comm::Group::kReplica, comm::Transfer::kAllReduce, stages_ * tensor_, 1, 8);
-    constexpr std::int64_t kAgreed = 9 * 8;  // loss, requests, defects, times
+    constexpr std::int64_t kAgreed = 10 * 8;  // loss, three requests, faults, five times
     Add(comm::Group::kWorld, comm::Transfer::kAllReduce, grid.World().Size(), 1, kAgreed);
   }
 
