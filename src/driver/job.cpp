@@ -130,8 +130,14 @@ std::int64_t ChooseMicroBatch(std::int64_t share, std::int64_t length,
   if (pipeline.stages == 1) return size;
   size = std::clamp<std::int64_t>(share / (kMicroBatchesAStage * pipeline.stages), 1, size);
   if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return size;
-  for (std::int64_t fits = size; fits >= 1; --fits) {
-    if ((share + fits - 1) / fits % pipeline.stages == 0) return fits;
+  const auto fits = [&](std::int64_t candidate) {
+    return (share + candidate - 1) / candidate % pipeline.stages == 0;
+  };
+  for (std::int64_t smaller = size; smaller >= 1; --smaller) {
+    if (fits(smaller)) return smaller;
+  }
+  for (std::int64_t larger = size + 1; larger <= share; ++larger) {
+    if (fits(larger)) return larger;
   }
   return size;  // none fits: CheckLayout says so
 }
