@@ -247,6 +247,8 @@ PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
   PartCosts costs;
   costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
   costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / layers;
+  // The forward pass, a third of it all, once more.
+  if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
   costs.embedding = kEmbeddingWork * dim;
   return costs;
 }
