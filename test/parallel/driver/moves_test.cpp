@@ -110,6 +110,8 @@ TEST_F(MovesTest, AnyLayoutContinuesWhatAnyOtherBegan) {
     };
     for (std::size_t i = 0; i < kLayouts.size(); ++i) {
       In(kLayouts[i], model, [&](TrainingRun& run) {
+        run.Train(1);
+        driver::Evaluate(run.Net(), tokens_, data::Split::kValid);  // leaves no trace
         run.Train(kMoved);
         run.Save(checkpoint(i));
       });
