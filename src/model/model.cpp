@@ -52,8 +52,10 @@ void Model::MakePositions() {
   if (options.position == Position::kLearned) return;
   const bool rope = options.position == Position::kRope;
   const std::int64_t columns = rope ? options.head_dim : options.dim;
-  positions_storage_ = device::AllocateZeroed(setup_.length * columns *
-                                              static_cast<std::int64_t>(SizeOf(setup_.dtype)));
+  const std::int64_t bytes =
+      setup_.length * columns * static_cast<std::int64_t>(SizeOf(setup_.dtype));
+  positions_storage_ = device::AllocateZeroed(bytes);
+  table_bytes_ = bytes;
   const Matrix table{positions_storage_.get(), setup_.dtype, setup_.length, columns, columns};
   if (rope) {
     kernels::RopeTable(options.rope_theta, table);
@@ -104,6 +106,18 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
                                           HeadLayer::kStatistics * HeadLayer::kTileTokens);
 }
 
+// Units 0, 1, ... belong to the first micro-batch's blocks, and so on; the last is the spare.
+void Model::NumberUnits(Chunk& chunk, int lives) {
+  const auto blocks = static_cast<int>(chunk.blocks.size());
+  chunk.live.resize(static_cast<std::size_t>(lives));
+  int next = 0;
+  for (Live& live : chunk.live) {
+    live.units.clear();
+    for (int block = 0; block < blocks; ++block) live.units.push_back(next++);
+  }
+  chunk.spare = next;
+}
+
 // All allocations of the largest micro-batch's training tasks on a chunk, on measuring arenas.
 void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
   const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
@@ -111,15 +125,22 @@ void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
                 backward = device::Arena::Measuring();
   Pass pass = MakePass(nullptr, true);
   pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
-  Live live;
   const bool split = setup_.slots[index].backward > 0;
+  chunk.rotates = split && setup_.options.recompute == Recompute::kNone;
+  NumberUnits(chunk, 1);
+  for (std::size_t unit = 0; unit <= chunk.blocks.size(); ++unit) {
+    chunk.units.push_back(device::Arena::Measuring());
+  }
+  Live& live = chunk.live.front();
   Forward(pass, chunk, live, {&input, &weight, nullptr}, {}, {});
   Backward(pass, chunk, live, {&input, &weight, split ? &backward : nullptr}, {}, {}, false);
-  // A schedule may mix tasks for both gradients with split ones.
-  if (split) Backward(pass, chunk, live, {&input, &weight, nullptr}, {}, {}, false);
   chunk.input_bytes = input.Peak();
   chunk.weight_bytes = weight.Peak();
   chunk.backward_bytes = backward.Peak();
+  for (const device::Arena& unit : chunk.units) {
+    chunk.unit_bytes = std::max(chunk.unit_bytes, unit.Peak());
+  }
+  chunk.units.clear();
 }
 
 std::int64_t Model::EvaluationBytes() {
@@ -134,23 +155,29 @@ std::int64_t Model::SlotBytes() const {
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     const parallel::Slots& count = setup_.slots[i];
-    bytes += count.input * chunks_[i].input_bytes + count.weight * chunks_[i].weight_bytes +
-             count.backward * chunks_[i].backward_bytes;
+    const Chunk& chunk = chunks_[i];
+    bytes += count.input * chunk.input_bytes + count.weight * chunk.weight_bytes +
+             count.backward * chunk.backward_bytes;
+    if (!chunk.rotates) continue;
+    bytes += (std::ssize(chunk.blocks) * count.weight + 1) * chunk.unit_bytes;
   }
   return bytes;
 }
 
 // Cuts the memory at `next` into the slots of all chunks.
 void Model::CutSlots(char* next) {
-  const auto cut = [&next](std::vector<device::Arena>& arenas, int count, std::int64_t size) {
-    for (int slot = 0; slot < count; ++slot, next += size) arenas.emplace_back(next, size);
+  const auto cut = [&next](std::vector<device::Arena>& arenas, std::int64_t count,
+                           std::int64_t size) {
+    for (std::int64_t slot = 0; slot < count; ++slot, next += size) arenas.emplace_back(next, size);
   };
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
     const parallel::Slots& count = setup_.slots[i];
-    cut(chunks_[i].input, count.input, chunks_[i].input_bytes);
-    cut(chunks_[i].weight, count.weight, chunks_[i].weight_bytes);
-    cut(chunks_[i].backward, count.backward, chunks_[i].backward_bytes);
-    chunks_[i].live.resize(static_cast<std::size_t>(count.weight));
+    Chunk& chunk = chunks_[i];
+    cut(chunk.input, count.input, chunk.input_bytes);
+    cut(chunk.weight, count.weight, chunk.weight_bytes);
+    cut(chunk.backward, count.backward, chunk.backward_bytes);
+    NumberUnits(chunk, count.weight);
+    if (chunk.rotates) cut(chunk.units, chunk.spare + 1, chunk.unit_bytes);
   }
 }
 
@@ -187,7 +214,7 @@ std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
       registry_.Size() * static_cast<std::int64_t>(SizeOf(registry_.Type()));
   return {{"parameters", weights},
           {"gradients", setup_.training ? weights : 0},
-          {"activations", activation_bytes_},
+          {"activations", activation_bytes_ + table_bytes_},
           {"vocabulary tile", tile_bytes_}};
 }
 

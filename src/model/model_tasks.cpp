@@ -52,7 +52,7 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
       return Backward(pass, chunk, live, slots, in, out, task.final);
     case TaskKind::kBackwardInput:
       slots.backward = &chunk.backward[static_cast<std::size_t>(task.slots.backward)];
-      slots.backward->Release(0);
+      slots.backward->Release(0);  // of no size where units rotate
       return Backward(pass, chunk, live, slots, in, out, false);
     default:
       return BackwardWeight(pass, chunk, live, task.final);
@@ -89,22 +89,31 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   pass.lives.scratch->Release(mark);
 }
 
-void Model::Forward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas& slots,
-                    const Matrix& in, const Matrix& out) const {
+void Model::Forward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
+                    const Matrix& out) const {
   device::Arena* scratch = pass.lives.scratch;
-  pass.lives = ForwardLives(slots, scratch);
-  // The stream between blocks: a norm's input, or (post-norm) a product's too.
-  device::Arena* keeper =
-      setup_.options.norm_position == NormPosition::kPre ? slots.input : slots.weight;
-  const auto stream = [&] { return pass.Allocate(keeper, pass.Rows().Size(), setup_.options.dim); };
   const std::size_t count = chunk.blocks.size();
+  const auto input = [&](std::size_t block) {
+    return chunk.rotates ? &chunk.units[static_cast<std::size_t>(live.units[block])] : slots.input;
+  };
+  // The stream between blocks: a norm's input, or (post-norm) a product's too.
+  const bool pre = setup_.options.norm_position == NormPosition::kPre;
+  const auto stream = [&](std::size_t block) {
+    // Behind the last block the head's input, which is done with when the backward pass begins.
+    device::Arena* keeper = !pre ? slots.weight : block < count ? input(block) : slots.input;
+    return pass.Allocate(keeper, pass.Rows().Size(), setup_.options.dim);
+  };
+  if (chunk.rotates) {
+    for (std::size_t i = 0; i < count; ++i) input(i)->Release(0);
+  }
   live.streams.resize(count + 1);
   live.blocks.resize(count);
-  live.streams[0] = chunk.first ? stream() : in;
+  live.streams[0] = chunk.first ? stream(0) : in;
   if (chunk.first) Embed(pass, live.streams[0]);
   for (std::size_t i = 0; i < count; ++i) {
-    live.streams[i + 1] = i + 1 == count && !chunk.last ? out : stream();
+    live.streams[i + 1] = i + 1 == count && !chunk.last ? out : stream(i + 1);
     const std::int64_t mark = scratch->Mark();
+    pass.lives = ForwardLives({input(i), slots.weight, nullptr}, scratch);
     chunk.blocks[i].Allocate(pass, live.blocks[i]);
     if (!pass.Dry()) {
       chunk.blocks[i].Forward(pass, live.streams[i], rope_, live.blocks[i], live.streams[i + 1]);
@@ -214,10 +223,11 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   scratch->Release(mark);
 }
 
-void Model::Backward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas& slots,
-                     const Matrix& in, const Matrix& out, bool report) {
+void Model::Backward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
+                     const Matrix& out, bool report) {
   device::Arena* scratch = pass.lives.scratch;
   pass.weights_too = slots.backward == nullptr;
+  const bool rotates = chunk.rotates && !pass.weights_too;
   pass.lives = {scratch, scratch, scratch, pass.weights_too ? scratch : slots.backward, scratch};
   const std::int64_t mark = scratch->Mark();
   Matrix gradients[2];
@@ -234,7 +244,12 @@ void Model::Backward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas
   }
   for (std::size_t i = chunk.blocks.size(); i-- > 0; turn = 1 - turn) {
     const Matrix next = i == 0 && !chunk.first ? out : gradients[turn];
+    if (rotates) {
+      pass.lives.backward = &chunk.units[static_cast<std::size_t>(chunk.spare)];
+      pass.lives.backward->Release(0);
+    }
     BackwardBlock(pass, chunk.blocks[i], live.blocks[i], gradient, next);
+    if (rotates) std::swap(live.units[i], chunk.spare);
     if (report && pass.weights_too) Report(chunk.begin[i]);
     gradient = next;
   }

@@ -93,6 +93,7 @@ void Pipeline::Run(const Program& program, StageWork& work) {
     throw RunError("a pipeline step with too few buffers: a bug in Trireme");
   }
   waited_input_ = waited_output_ = 0;
+  seconds_.assign(static_cast<std::size_t>(shape_.chunks), {});
   for (const Operation& operation : program.operations) Execute(program, operation, work);
 }
 
@@ -126,9 +127,13 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
     case Action::kAwaitSend:
       waited_output_ += wait(request(out));
       break;
-    case Action::kCompute:
+    case Action::kCompute: {
+      const double start = MPI_Wtime();
       work.Run(task, matrix(in, task.receives_in), matrix(out, task.sends_from));
+      seconds_[static_cast<std::size_t>(task.task.chunk)]
+              [static_cast<std::size_t>(task.task.kind)] += MPI_Wtime() - start;
       break;
+    }
     case Action::kSend: {
       const Peer to = ReceiverFrom(shape_, Stage(), task.task);
       const tensor::Matrix from = matrix(out, operation.buffer);

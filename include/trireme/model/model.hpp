@@ -79,6 +79,7 @@ class Model : public parallel::StageWork {
   struct Live {
     std::vector<Matrix> streams;  // [blocks + 1] of [rows, dim]: the residual stream
     std::vector<Block::Saved> blocks;
+    std::vector<int> units;  // [blocks], see Chunk
   };
   struct Chunk {
     std::vector<Block> blocks;
@@ -87,6 +88,14 @@ class Model : public parallel::StageWork {
     std::int64_t input_bytes = 0, weight_bytes = 0, backward_bytes = 0;  // of a slot
     std::vector<device::Arena> input, weight, backward;                  // slots
     std::vector<Live> live;                                              // [weight slots]
+    // Where weight gradients are tasks of their own and nothing is computed again: one unit of
+    // memory a block instead of input and backward slots. What a block's backward pass makes for
+    // its weight gradient goes to the spare unit, and the unit of its forward pass, now dead, is
+    // the next spare.
+    bool rotates = false;
+    std::int64_t unit_bytes = 0;
+    std::vector<device::Arena> units;  // blocks x weight slots, and the spare
+    int spare = 0;
   };
 
   void RegisterParameters();
@@ -96,6 +105,7 @@ class Model : public parallel::StageWork {
   std::int64_t EvaluationBytes();
   std::int64_t SlotBytes() const;
   void CutSlots(char* next);
+  static void NumberUnits(Chunk& chunk, int lives);
   void AllocateWorkspace(Pass& pass, device::Arena& arena) const;
   Pass MakePass(const data::MicroBatch* batch, bool training);
 
@@ -105,12 +115,12 @@ class Model : public parallel::StageWork {
     device::Arena *input = nullptr, *weight = nullptr, *backward = nullptr;
   };
   Lifetimes ForwardLives(const SlotArenas& slots, device::Arena* scratch) const;
-  void Forward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
+  void Forward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
                const Matrix& out) const;
   void Evaluate(const Pass& pass, const Chunk& chunk, const Matrix& in, const Matrix& out,
                 double* losses);
-  void Backward(Pass pass, const Chunk& chunk, Live& live, const SlotArenas& slots,
-                const Matrix& in, const Matrix& out, bool report);
+  void Backward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
+                const Matrix& out, bool report);
   void BackwardWeight(const Pass& pass, const Chunk& chunk, const Live& live, bool report);
   void BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                      const Matrix& dx) const;
@@ -141,7 +151,7 @@ class Model : public parallel::StageWork {
   std::optional<device::Arena> training_;  // scratch of training tasks
   std::optional<device::Arena> evaluation_;
   Workspace workspace_;
-  std::int64_t activation_bytes_ = 0, tile_bytes_ = 0;
+  std::int64_t activation_bytes_ = 0, tile_bytes_ = 0, table_bytes_ = 0;
 
   std::span<const data::MicroBatch> batches_;
   GradientsReady ready_;

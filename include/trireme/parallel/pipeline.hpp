@@ -2,6 +2,7 @@
 #ifndef TRIREME_PARALLEL_PIPELINE_HPP_
 #define TRIREME_PARALLEL_PIPELINE_HPP_
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <vector>
@@ -52,6 +53,10 @@ class Pipeline {
   // buffers still being sent.
   double SecondsWaitedForInput() const { return waited_input_; }
   double SecondsWaitedForOutput() const { return waited_output_; }
+  // Seconds of the tasks of this kind and chunk in the last Train or Evaluate, all micro-batches.
+  double SecondsOf(TaskKind kind, int chunk) const {
+    return seconds_.at(static_cast<std::size_t>(chunk)).at(static_cast<std::size_t>(kind));
+  }
   std::int64_t Bytes() const { return bytes_; }  // of the buffers
 
  private:
@@ -71,6 +76,7 @@ class Pipeline {
   Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
   std::map<int, Program> training_, evaluation_;  // by micro-batches
   double waited_input_ = 0, waited_output_ = 0;
+  std::vector<std::array<double, kTaskKinds>> seconds_;  // [chunks]
   std::int64_t bytes_ = 0;
 };
 

@@ -15,7 +15,7 @@ struct Slots {
   int input = 0;     // from the forward pass to the end of the input gradient
   int weight = 0;    // from the forward pass to the end of the weight gradient
   int backward = 0;  // from the start of the input gradient to the end of the weight gradient; only
-                     // where these are two tasks
+                     // where these are two tasks, which they are for all of a stage or for none
 };
 
 inline constexpr int kNoBuffer = -1;

@@ -19,6 +19,7 @@ const char* NameOf(ScheduleKind kind);  // as in the deck
 // kForward, then kBackward (input and weight gradients in one), or kBackwardInput and some time
 // later kBackwardWeight. kEvaluate: a forward pass that saves nothing.
 enum class TaskKind { kForward, kBackward, kBackwardInput, kBackwardWeight, kEvaluate };
+inline constexpr int kTaskKinds = 5;
 
 struct Task {
   TaskKind kind = TaskKind::kForward;

@@ -1,0 +1,174 @@
+// Times training steps of a model in the layouts of a job's ranks, on random tokens: tokens a
+// second, where the time went, and for pipelines the schedule's own prediction from the stages'
+// measured costs. usage: mpirun -n RANKS trireme_layouts_benchmark jsc|gpt12 [STEPS] threads:
+// OMP_NUM_THREADS; test/benchmark/layouts.sh alternates it with one process.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/comm/runtime.hpp"
+#include "trireme/driver/training.hpp"
+
+namespace {
+
+using namespace trireme;
+
+struct Layout {
+  const char* name;
+  comm::GridShape grid;
+  parallel::ScheduleKind schedule = parallel::ScheduleKind::kOneForwardOneBackward;
+  int chunks = 1;
+  bool sequence_parallel = false;
+};
+
+std::vector<Layout> LayoutsOf(int ranks) {
+  using parallel::ScheduleKind;
+  if (ranks == 1) return {{"one process", {}}};
+  return {{"data", {.data = ranks}},
+          {"tensor", {.tensor = ranks}},
+          {"tensor, sequence parallel",
+           {.tensor = ranks},
+           ScheduleKind::kOneForwardOneBackward,
+           1,
+           true},
+          {"pipeline, gpipe", {.pipeline = ranks}, ScheduleKind::kGpipe},
+          {"pipeline, 1f1b", {.pipeline = ranks}},
+          {"pipeline, interleaved", {.pipeline = ranks}, ScheduleKind::kInterleaved, 2},
+          {"pipeline, zero_bubble", {.pipeline = ranks}, ScheduleKind::kZeroBubble}};
+}
+
+// jsc: the deck input/wikitext2_jsc.in. gpt12: 12 blocks of dim 384 on bytes, where nearly all work
+// is in the blocks. Both with 8 micro-batches in a pipeline.
+driver::TrainingSetup SetupOf(const std::string& model) {
+  input::Schema schema;
+  model::DeclareModel(schema);
+  const bool jsc = model == "jsc";
+  std::vector<std::string> keys = {"model.preset=jsc"};
+  if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
+  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  driver::TrainingSetup setup;
+  setup.model.options = model::ReadModel(deck, jsc ? 33278 : 256);
+  setup.model.length = jsc ? 32 : 256;
+  setup.batch = jsc ? 512 : 16;
+  setup.model.micro_batch = jsc ? 64 : 2;
+  setup.model.stream.threads = device::ConfigureThreads(0, 1);
+  setup.schedule.steps = 1000;
+  return setup;
+}
+
+data::TokenData RandomTokens(std::int64_t vocabulary, std::int64_t count) {
+  data::TokenData data;
+  for (auto& split : data.tokens) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, {1, 0});
+      split.push_back(static_cast<std::int32_t>(words[0] % vocabulary));
+    }
+  }
+  for (std::int64_t id = 0; id < vocabulary; ++id) {
+    data.vocabulary.words.push_back(std::to_string(id));
+  }
+  data.tokenizer = "word";
+  data.source_sha256 = std::string(64, '0');
+  return data;
+}
+
+// Seconds of a task of each virtual stage, means over the step's micro-batches, on every rank.
+std::vector<parallel::StageCost> MeasuredCosts(const comm::ProcessGrid& grid,
+                                               const parallel::Pipeline& pipeline) {
+  using parallel::TaskKind;
+  const parallel::PipelineShape& shape = pipeline.Shape();
+  std::vector<double> sums(static_cast<std::size_t>(3 * shape.VirtualStages()));
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    const auto at = static_cast<std::size_t>(3 * (chunk * shape.stages + pipeline.Stage()));
+    const double count = shape.micro_batches;
+    sums[at] = pipeline.SecondsOf(TaskKind::kForward, chunk) / count;
+    sums[at + 1] = (pipeline.SecondsOf(TaskKind::kBackward, chunk) +
+                    pipeline.SecondsOf(TaskKind::kBackwardInput, chunk)) /
+                   count;
+    sums[at + 2] = pipeline.SecondsOf(TaskKind::kBackwardWeight, chunk) / count;
+  }
+  grid.Pipeline().Sum(sums);
+  std::vector<parallel::StageCost> costs;
+  for (std::size_t i = 0; i < sums.size(); i += 3) {
+    costs.push_back({sums[i], sums[i + 1], sums[i + 2]});
+  }
+  return costs;
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
+             driver::TrainingSetup setup, const Layout& layout, const std::string& model,
+             int steps) {
+  const comm::ProcessGrid grid(world, layout.grid, layout.sequence_parallel);
+  setup.pipeline.kind = layout.schedule;
+  setup.pipeline.chunks = layout.chunks;
+  if (layout.grid.data > 1 || world.Size() == 1) setup.model.micro_batch *= 2;
+  driver::Training training(grid, tokens, setup);
+  std::vector<double> seconds, predicted, simulated;
+  driver::StepTimes times;
+  for (int step = 0; step <= steps; ++step) {
+    world.Barrier();
+    const double start = MPI_Wtime();
+    times = training.Run(step).times;
+    const double own = MPI_Wtime() - start;
+    const double longest = world.Max(own);
+    if (step == 0) continue;  // memory is touched for the first time
+    seconds.push_back(longest);
+    if (layout.grid.pipeline == 1) continue;
+    // The pipeline's part of the step against what its schedule predicts.
+    const parallel::Pipeline& pipeline = training.Net().Stages();
+    const auto costs = MeasuredCosts(grid, pipeline);
+    double inside = pipeline.SecondsWaitedForInput() + pipeline.SecondsWaitedForOutput();
+    for (int chunk = 0; chunk < layout.chunks; ++chunk) {
+      for (int kind = 0; kind < parallel::kTaskKinds; ++kind) {
+        inside += pipeline.SecondsOf(static_cast<parallel::TaskKind>(kind), chunk);
+      }
+    }
+    inside = world.Max(inside);
+    predicted.push_back(inside / parallel::PredictedTime(pipeline.Shape(), costs));
+    simulated.push_back(inside / parallel::Simulate(pipeline.Shape(), costs).makespan);
+  }
+  if (!world.IsRoot()) return;
+  const double tokens_a_step = static_cast<double>(setup.batch * setup.model.length);
+  std::string line = fmt::format("{:<6} {:<26} {:8.3f} s/step {:8.0f} tokens/s", model, layout.name,
+                                 Median(seconds), tokens_a_step / Median(seconds));
+  line += fmt::format("  comm {:4.1f}%  bubble {:4.1f}%",
+                      100 * times.exposed_communication / times.total,
+                      100 * times.bubble / times.total);
+  if (!predicted.empty()) {
+    line += fmt::format("  measured/formula {:.3f}  measured/simulated {:.3f}", Median(predicted),
+                        Median(simulated));
+  }
+  fmt::print("{}\n", line);
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  comm::Runtime runtime(&argc, &argv);
+  return runtime.Guard([&] {
+    const std::string model = argc > 1 ? argv[1] : "";
+    if (model != "jsc" && model != "gpt12") {
+      throw AgreedError(ExitCode::kBadInput, "usage: trireme_layouts_benchmark jsc|gpt12 [STEPS]");
+    }
+    const int steps = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
+    const driver::TrainingSetup setup = SetupOf(model);
+    const data::TokenFile tokens(
+        runtime.World(),
+        RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length));
+    for (const Layout& layout : LayoutsOf(runtime.World().Size())) {
+      if (layout.chunks > 1 && model == "jsc") continue;  // two blocks
+      Measure(runtime.World(), tokens, setup, layout, model, steps);
+    }
+    return ExitCode::kDone;
+  });
+}
