@@ -6,10 +6,8 @@
 
 #include <array>
 #include <map>
-#include <memory>
 
-#include "deck_run.hpp"
-#include "small_run.hpp"
+#include "layout_fixture.hpp"
 
 namespace trireme::test {
 namespace {
@@ -44,26 +42,16 @@ std::string DeckOf(const Architecture& architecture, const std::string& layout) 
       architecture.keys, layout);
 }
 
-class AnyLayout : public testing::Test {
+class AnyLayout : public LayoutTest {
  protected:
-  AnyLayout()
-      : world_(World()),
-        node_(world_.SplitNode()),
-        self_(comm::Communicator::Adopt(MPI_COMM_SELF)),
-        folder_(world_) {
-    const std::string path = folder_ / "tokens.h5";
-    world_.Together([&] {
-      if (world_.IsRoot()) data::WriteTokenFile(path, SyntheticTokens(), false);
-    });
-    tokens_ = std::make_unique<data::TokenFile>(world_, node_, path, data::Staging::kSharedMemory);
-  }
+  AnyLayout() : LayoutTest(SyntheticTokens()) {}
 
   const Outcome& Serial(const Architecture& architecture, Dtype dtype) {
     const auto key = std::make_pair(std::string(architecture.name), dtype);
     const auto found = serial_.find(key);
     if (found != serial_.end()) return found->second;
-    const RunSettings settings = SettingsOf(DeckOf(architecture, ""), *tokens_, 1, dtype);
-    return serial_[key] = RunDeck(self_, *tokens_, settings, kDeckSteps);
+    const RunSettings settings = SettingsOf(DeckOf(architecture, ""), tokens_, 1, dtype);
+    return serial_[key] = RunDeck(self_, tokens_, settings, kDeckSteps);
   }
 
   // Whether the layout fits; if so, it was compared.
@@ -71,13 +59,13 @@ class AnyLayout : public testing::Test {
                const std::string& layout, Dtype dtype) {
     RunSettings settings;
     try {
-      settings = SettingsOf(DeckOf(architecture, layout), *tokens_, group.Size(), dtype);
+      settings = SettingsOf(DeckOf(architecture, layout), tokens_, group.Size(), dtype);
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput) << error.what();
       return false;
     }
     const Outcome& wanted = Serial(architecture, dtype);
-    const Outcome got = RunDeck(group, *tokens_, settings, kDeckSteps);
+    const Outcome got = RunDeck(group, tokens_, settings, kDeckSteps);
     const std::string what =
         fmt::format("{} on {} ranks\n{}", architecture.name, group.Size(), layout);
     EXPECT_LT(WorstRelative(got.losses, wanted.losses), dtype == Dtype::kFloat64 ? kFp64 : kFp32)
@@ -89,9 +77,6 @@ class AnyLayout : public testing::Test {
     return true;
   }
 
-  comm::Communicator world_, node_, self_;
-  SharedFolder folder_;
-  std::unique_ptr<data::TokenFile> tokens_;
   std::map<std::pair<std::string, Dtype>, Outcome> serial_;
 };
 
@@ -168,11 +153,11 @@ TEST_F(AnyLayout, KnownMistakesAreSeen) {
        {Case{Defect::kNormGradientNotSummed, "tensor=2\nsequence_parallel=yes\n"},
         Case{Defect::kAverageOfAverages, "tensor=2\npipeline=1\n"},
         Case{Defect::kTiedGradientNotSummed, "pipeline=2\n"}}) {
-    RunSettings settings = SettingsOf(DeckOf(kArchitectures[0], mistake.layout), *tokens_,
+    RunSettings settings = SettingsOf(DeckOf(kArchitectures[0], mistake.layout), tokens_,
                                       world_.Size(), Dtype::kFloat64);
     settings.defect = mistake.defect;
     const Outcome& wanted = Serial(kArchitectures[0], Dtype::kFloat64);
-    const Outcome got = RunDeck(world_, *tokens_, settings, kDeckSteps);
+    const Outcome got = RunDeck(world_, tokens_, settings, kDeckSteps);
     EXPECT_GT(RuleFourDifference(got.weights, wanted.weights).relative, kVisible) << mistake.layout;
   }
 }

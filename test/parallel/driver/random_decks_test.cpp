@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
-#include <memory>
 #include <random>
 
 #include "deck_run.hpp"
@@ -91,14 +90,9 @@ std::string RandomDeck(Draw& draw) {
 }
 
 TEST(RandomDecks, EqualTheSerialRun) {
-  const comm::Communicator world = World(), node = world.SplitNode();
+  const comm::Communicator world = World();
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
-  const SharedFolder folder(world);
-  const std::string path = folder / "tokens.h5";
-  world.Together([&] {
-    if (world.IsRoot()) data::WriteTokenFile(path, SyntheticTokens(), false);
-  });
-  const data::TokenFile tokens(world, node, path, data::Staging::kSharedMemory);
+  const data::TokenFile tokens(world, SyntheticTokens());
 
   Draw draw(FromEnvironment("TRIREME_RANDOM_SEED", 2026));
   const int decks = FromEnvironment("TRIREME_RANDOM_DECKS", kDecks);
