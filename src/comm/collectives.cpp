@@ -56,10 +56,6 @@ std::int64_t Total(std::span<const std::int64_t> counts) {
   return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
 }
 
-std::int64_t StartOf(std::span<const std::int64_t> counts, int rank) {
-  return Total(counts.first(static_cast<std::size_t>(rank)));
-}
-
 void CopyAlone(const void* from, void* to, std::int64_t bytes) {
   if (from != to && bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
 }
@@ -110,26 +106,16 @@ Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count)
   return request;
 }
 
-void Collectives::ReduceScatter(Dtype dtype, void* from, void* to,
+void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to,
                                 std::span<const std::int64_t> counts) const {
   const std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
-  const auto rank = static_cast<std::size_t>(Rank());
   if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
   const double start = MPI_Wtime();
-  if (to == ElementAt(from, dtype, StartOf(counts, Rank()))) {
-    // In place, MPI leaves the result at the start of the buffer, whatever the rank.
-    MPI_Reduce_scatter(MPI_IN_PLACE, from, places.data(), MpiType(dtype), MPI_SUM,
-                       group_->Handle());
-    if (to != from && counts[rank] > 0) {
-      std::memmove(to, from, static_cast<std::size_t>(Bytes(dtype, counts[rank])));
-    }
-  } else {
-    MPI_Reduce_scatter(from, to, places.data(), MpiType(dtype), MPI_SUM, group_->Handle());
-  }
+  MPI_Reduce_scatter(from, to, places.data(), MpiType(dtype), MPI_SUM, group_->Handle());
   Record(Transfer::kReduceScatter, Bytes(dtype, Total(counts)), MPI_Wtime() - start);
 }
 
-Request Collectives::StartReduceScatter(Dtype dtype, void* from, void* to,
+Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
                                         std::span<const std::int64_t> counts) const {
   std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
   if (Size() == 1) {
@@ -138,15 +124,8 @@ Request Collectives::StartReduceScatter(Dtype dtype, void* from, void* to,
   }
   Request request = Start(Transfer::kReduceScatter, Bytes(dtype, Total(counts)));
   request.counts_ = std::move(places);
-  if (to == ElementAt(from, dtype, StartOf(counts, Rank()))) {
-    MPI_Ireduce_scatter(MPI_IN_PLACE, from, request.counts_.data(), MpiType(dtype), MPI_SUM,
-                        group_->Handle(), &request.handle_);
-    const std::int64_t own = counts[static_cast<std::size_t>(Rank())];
-    if (to != from) request.move_ = {from, to, Bytes(dtype, own)};
-  } else {
-    MPI_Ireduce_scatter(from, to, request.counts_.data(), MpiType(dtype), MPI_SUM, group_->Handle(),
-                        &request.handle_);
-  }
+  MPI_Ireduce_scatter(from, to, request.counts_.data(), MpiType(dtype), MPI_SUM, group_->Handle(),
+                      &request.handle_);
   return request;
 }
 
@@ -154,28 +133,24 @@ void Collectives::AllGather(Dtype dtype, const void* from, void* to,
                             std::span<const std::int64_t> counts) const {
   const std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
   if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
-  const auto rank = static_cast<std::size_t>(Rank());
-  const bool in_place = from == ElementAt(to, dtype, StartOf(counts, Rank()));
-  const double start = MPI_Wtime();
-  MPI_Allgatherv(in_place ? MPI_IN_PLACE : from, places[rank], MpiType(dtype), to, places.data(),
-                 places.data() + Size(), MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllGather, Bytes(dtype, Total(counts)), MPI_Wtime() - start);
+  GatherParts(dtype, from, to, places);
 }
 
-Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to,
-                                    std::span<const std::int64_t> counts) const {
-  std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
-  if (Size() == 1) {
-    CopyAlone(from, to, Bytes(dtype, counts[0]));
-    return {};
-  }
-  const bool in_place = from == ElementAt(to, dtype, StartOf(counts, Rank()));
-  Request request = Start(Transfer::kAllGather, Bytes(dtype, Total(counts)));
-  request.counts_ = std::move(places);
-  const int* const all = request.counts_.data();
-  MPI_Iallgatherv(in_place ? MPI_IN_PLACE : from, all[Rank()], MpiType(dtype), to, all,
-                  all + Size(), MpiType(dtype), group_->Handle(), &request.handle_);
-  return request;
+void Collectives::AllGatherInPlace(Dtype dtype, void* data,
+                                   std::span<const std::int64_t> counts) const {
+  const std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
+  if (Size() > 1) GatherParts(dtype, MPI_IN_PLACE, data, places);
+}
+
+void Collectives::GatherParts(Dtype dtype, const void* from, void* to,
+                              const std::vector<int>& places) const {
+  const double start = MPI_Wtime();
+  const auto rank = static_cast<std::size_t>(Rank());
+  MPI_Allgatherv(from, places[rank], MpiType(dtype), to, places.data(), places.data() + Size(),
+                 MpiType(dtype), group_->Handle());
+  std::int64_t count = 0;
+  for (int other = 0; other < Size(); ++other) count += places[static_cast<std::size_t>(other)];
+  Record(Transfer::kAllGather, Bytes(dtype, count), MPI_Wtime() - start);
 }
 
 void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {

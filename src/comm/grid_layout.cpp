@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -13,6 +14,8 @@
 namespace trireme::comm {
 
 namespace {
+
+constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;  // of an axis
 
 // The deck's numbers, which may be far too large; data = 0 is what is left.
 struct Asked {
@@ -31,11 +34,13 @@ std::string Count(std::int64_t ranks) {
   return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
-// The divisors of `whole` next to `near`, which is none: one below and one above, where there are.
-std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near) {
+// The divisors of `whole` next to `near`, itself not among them, that `fits` accepts: one below and
+// one above, where there are.
+template <typename Fits>
+std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near, Fits fits) {
   std::int64_t below = 0, above = 0;
   for (std::int64_t divisor = 1; divisor <= whole; ++divisor) {
-    if (!Divides(divisor, whole)) continue;
+    if (!Divides(divisor, whole) || !fits(divisor)) continue;
     if (divisor < near) below = divisor;
     if (divisor > near && above == 0) above = divisor;
   }
@@ -46,20 +51,25 @@ std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near)
 }
 
 // "grid.tensor = 2 or 4 with grid.pipeline = 2"; the other axis unnamed where it is 1.
+template <typename Fits>
 std::string OneAxis(const std::string& axis, std::int64_t value, const std::string& other,
-                    std::int64_t kept, std::int64_t ranks) {
-  std::string text =
-      fmt::format("grid.{} = {}", axis, fmt::join(NearestDivisors(ranks / kept, value), " or "));
+                    std::int64_t kept, std::int64_t ranks, Fits fits) {
+  const auto values = NearestDivisors(ranks / kept, value, fits);
+  if (values.empty()) return {};
+  std::string text = fmt::format("grid.{} = {}", axis, fmt::join(values, " or "));
   if (kept > 1) text += fmt::format(" with grid.{} = {}", other, kept);
   return text;
 }
 
 // Both axes changed: the tensor sizes next to the one asked for, each with the pipeline size below
 // the one asked for (1 always fits).
-std::string BothAxes(const Asked& asked, std::int64_t ranks) {
+std::string BothAxes(const Asked& asked, std::int64_t ranks, const Allowed& allowed) {
   std::vector<std::string> pairs;
-  for (const std::int64_t tensor : NearestDivisors(ranks, asked.tensor)) {
-    const std::int64_t pipeline = NearestDivisors(ranks / tensor, asked.pipeline).front();
+  for (const std::int64_t tensor :
+       NearestDivisors(ranks, asked.tensor, [&](std::int64_t t) { return allowed(t, 1); })) {
+    const auto stages = NearestDivisors(ranks / tensor, asked.pipeline,
+                                        [&](std::int64_t p) { return allowed(tensor, p); });
+    const std::int64_t pipeline = stages.empty() ? 1 : stages.front();
     pairs.push_back(fmt::format("grid.tensor = {} with grid.pipeline = {}", tensor, pipeline));
   }
   return fmt::format("{}", fmt::join(pairs, ", "));
@@ -73,7 +83,8 @@ std::string NearestRanks(std::int64_t unit, std::int64_t ranks) {
 }
 
 // grid.tensor x grid.pipeline does not divide the ranks, whatever the data axis is.
-[[noreturn]] void RefuseModelAxes(const input::Deck& deck, const Asked& asked, std::int64_t ranks) {
+[[noreturn]] void RefuseModelAxes(const input::Deck& deck, const Asked& asked, std::int64_t ranks,
+                                  const Allowed& allowed) {
   const bool tensor_fits = Divides(asked.tensor, ranks);
   const bool pipeline_fits = Divides(asked.pipeline, ranks);
   const std::string blamed = tensor_fits && !pipeline_fits ? "grid.pipeline" : "grid.tensor";
@@ -82,20 +93,27 @@ std::string NearestRanks(std::int64_t unit, std::int64_t ranks) {
   if (asked.pipeline > 1) named.push_back(fmt::format("grid.pipeline = {}", asked.pipeline));
   // An axis of one that was not asked for is no remedy to name.
   if (pipeline_fits && asked.tensor > 1) {
-    fits.push_back(OneAxis("tensor", asked.tensor, "pipeline", asked.pipeline, ranks));
+    fits.push_back(OneAxis("tensor", asked.tensor, "pipeline", asked.pipeline, ranks,
+                           [&](std::int64_t t) { return allowed(t, asked.pipeline); }));
   }
   if (tensor_fits && asked.pipeline > 1) {
-    fits.push_back(OneAxis("pipeline", asked.pipeline, "tensor", asked.tensor, ranks));
+    fits.push_back(OneAxis("pipeline", asked.pipeline, "tensor", asked.tensor, ranks,
+                           [&](std::int64_t p) { return allowed(asked.tensor, p); }));
   }
-  if (fits.empty()) fits.push_back(BothAxes(asked, ranks));
+  std::erase(fits, "");
+  if (fits.empty()) fits.push_back(BothAxes(asked, ranks, allowed));
   const std::int64_t unit = Times(asked.tensor, asked.pipeline);
   const std::string data = asked.data == 0 ? "" : "grid.data = 0 and ";
-  const std::string start =
-      asked.data == 0 ? NearestRanks(unit, ranks) : Count(Times(unit, asked.data));
+  std::string start;  // other sizes of the job; none that the model could not use
+  if (allowed(asked.tensor, asked.pipeline) &&
+      Times(unit, std::max<std::int64_t>(asked.data, 1)) <= kMostRanks) {
+    start =
+        fmt::format("; or start the job with {}",
+                    asked.data == 0 ? NearestRanks(unit, ranks) : Count(Times(unit, asked.data)));
+  }
   throw InputError(fmt::format("{}: {} does not divide {}", deck.Where(blamed),
                                fmt::join(named, " x "), Count(ranks)),
-                   fmt::format("What fits: {}{}; or start the job with {}.", data,
-                               fmt::join(fits, ", or "), start));
+                   fmt::format("What fits: {}{}{}.", data, fmt::join(fits, ", or "), start));
 }
 
 void CheckSequenceParallel(const input::Deck& deck, const Asked& asked) {
@@ -109,13 +127,13 @@ void CheckSequenceParallel(const input::Deck& deck, const Asked& asked) {
 
 void DeclareGrid(input::Schema& schema) {
   schema.Section("grid", "How the MPI ranks share the work.");
-  schema.Integer("grid.data", 0, input::AtLeast(0), "ranks",
+  schema.Integer("grid.data", 0, input::Between(0, kMostRanks), "ranks",
                  "Ranks along the data axis: replicas of the model, each of which takes its part "
                  "of every batch. 0 takes what tensor and pipeline leave of the job's ranks.");
-  schema.Integer("grid.tensor", 1, input::AtLeast(1), "ranks",
+  schema.Integer("grid.tensor", 1, input::Between(1, kMostRanks), "ranks",
                  "Ranks along the tensor axis: each holds its heads, hidden features and "
                  "vocabulary rows of every layer. Neighbours in the world, so best on one node.");
-  schema.Integer("grid.pipeline", 1, input::AtLeast(1), "ranks",
+  schema.Integer("grid.pipeline", 1, input::Between(1, kMostRanks), "ranks",
                  "Ranks along the pipeline axis (stages): each holds some of the layers.");
   schema.Switch("grid.sequence_parallel", false,
                 "Norms, dropout and residuals on a shard of the rows of each tensor rank: "
@@ -123,11 +141,12 @@ void DeclareGrid(input::Schema& schema) {
                 "grid.tensor >= 2.");
 }
 
-GridShape ReadGrid(const input::Deck& deck, int ranks) {
+GridShape ReadGrid(const input::Deck& deck, int ranks, const Allowed& given) {
+  const Allowed allowed = given ? given : [](std::int64_t, std::int64_t) { return true; };
   const Asked asked{deck.Integer("grid.data"), deck.Integer("grid.tensor"),
                     deck.Integer("grid.pipeline")};
   const std::int64_t unit = Times(asked.tensor, asked.pipeline);
-  if (!Divides(unit, ranks)) RefuseModelAxes(deck, asked, ranks);
+  if (!Divides(unit, ranks)) RefuseModelAxes(deck, asked, ranks, allowed);
   const std::int64_t left = ranks / unit;
   if (asked.data != 0 && asked.data != left) {
     const std::string all = Count(Times(unit, asked.data));

@@ -30,9 +30,10 @@ std::string Describe(const GridShape& shape) {
                      shape.context, shape.tensor);
 }
 
-ProcessGrid::ProcessGrid(const Communicator& world, const input::Deck& deck) : world_(&world) {
+ProcessGrid::ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed)
+    : world_(&world) {
   world.Together([&] {
-    shape_ = ReadGrid(deck, world.Size());
+    shape_ = ReadGrid(deck, world.Size(), allowed);
     sequence_parallel_ = deck.Switch("grid.sequence_parallel");
   });
   Split();

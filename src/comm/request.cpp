@@ -1,5 +1,4 @@
 // Request: a transfer under way, and the moment at which it enters the ledger.
-#include <cstring>
 #include <utility>
 
 #include "trireme/comm/collectives.hpp"
@@ -19,7 +18,6 @@ Request& Request::operator=(Request&& other) noexcept {
   started_ = other.started_;
   // Moving a vector keeps its memory where it is, and MPI reads these until the transfer ends.
   counts_ = std::move(other.counts_);
-  move_ = other.move_;
   return *this;
 }
 
@@ -42,8 +40,6 @@ void Request::Wait(double since) {
 }
 
 void Request::Finish(double waited, double hidden) {
-  if (move_.bytes > 0) std::memmove(move_.to, move_.from, static_cast<std::size_t>(move_.bytes));
-  move_ = {};
   ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
 }
 

@@ -54,7 +54,7 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
 }
 
 ExitCode RunEvaluate(Job& job) {
-  const comm::ProcessGrid grid(job.World(), job.deck);
+  const comm::ProcessGrid grid = MakeGrid(job);
   const data::TokenFile tokens = OpenTokens(job);
   std::string path;
   const auto model = LoadModel(job, grid, tokens, path);

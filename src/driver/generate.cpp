@@ -60,7 +60,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
     batch.ordinals = {0};
     const std::vector<double> logits = model.Logits(batch, seen - 1);
     if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); })) {
-      throw RunError("the model's prediction is not finite", "Its weights are damaged.");
+      return {};
     }
     const PhiloxCounter words =
         Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, MakeKey(options.seed, Purpose::kGenerate));
@@ -71,31 +71,41 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
   return added;
 }
 
+std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
+                                       const std::vector<std::int32_t>& prompt,
+                                       const GenerateOptions& options) {
+  const comm::ProcessGrid& grid = model.Grid();
+  const bool writes = grid.Coordinates().data == 0;
+  std::vector<std::int32_t> added;
+  if (writes) added = Continue(model, prompt, options);
+  grid.World().Together([&] {
+    if (!writes || !added.empty() || options.tokens == 0) return;
+    throw RunError("the model's prediction is not finite", "Its weights are damaged.");
+  });
+  return added;
+}
+
 ExitCode RunGenerate(Job& job) {
-  const comm::ProcessGrid grid(job.World(), job.deck);
+  const comm::ProcessGrid grid = MakeGrid(job);
   const data::TokenFile tokens = OpenTokens(job);
   std::string path;
   const auto model = LoadModel(job, grid, tokens, path);
   if (job.line->validate_only) return SayValid(job);
-  job.World().Together([&] {
-    if (grid.Coordinates().data != 0) return;  // one replica writes
-    GenerateOptions options;
-    options.tokens = job.deck.Integer("generate.tokens");
-    options.temperature = job.deck.Real("generate.temperature");
-    options.top_k = job.deck.Integer("generate.top_k");
-    options.top_p = job.deck.Real("generate.top_p");
-    options.seed = static_cast<std::uint32_t>(job.deck.Integer("generate.seed"));
-    const std::string& text = job.deck.Text("generate.prompt");
-    std::vector<std::int32_t> prompt = {static_cast<std::int32_t>(tokens.Words().eos)};
-    const std::vector<std::int32_t> given = tokens.Encode(text);
-    prompt.insert(prompt.end(), given.begin(), given.end());
-    std::vector<std::int32_t> shown = given;
-    const std::vector<std::int32_t> added = Continue(*model, prompt, options);
-    if (!job.World().IsRoot()) return;
-    shown.insert(shown.end(), added.begin(), added.end());
-    fmt::print("{}\n", Printable(tokens.Decode(shown)));
-    std::fflush(stdout);
-  });
+  GenerateOptions options;
+  options.tokens = job.deck.Integer("generate.tokens");
+  options.temperature = job.deck.Real("generate.temperature");
+  options.top_k = job.deck.Integer("generate.top_k");
+  options.top_p = job.deck.Real("generate.top_p");
+  options.seed = static_cast<std::uint32_t>(job.deck.Integer("generate.seed"));
+  std::vector<std::int32_t> shown;
+  job.World().Together([&] { shown = tokens.Encode(job.deck.Text("generate.prompt")); });
+  std::vector<std::int32_t> prompt = {static_cast<std::int32_t>(tokens.Words().eos)};
+  prompt.insert(prompt.end(), shown.begin(), shown.end());
+  const std::vector<std::int32_t> added = ContinueOnce(*model, prompt, options);
+  if (!job.World().IsRoot()) return ExitCode::kDone;
+  shown.insert(shown.end(), added.begin(), added.end());
+  fmt::print("{}\n", Printable(tokens.Decode(shown)));
+  std::fflush(stdout);
   return ExitCode::kDone;
 }
 

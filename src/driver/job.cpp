@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -131,7 +132,7 @@ std::int64_t ChooseMicroBatch(std::int64_t share, std::int64_t length,
   size = std::clamp<std::int64_t>(share / (kMicroBatchesAStage * pipeline.stages), 1, size);
   if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return size;
   const auto fits = [&](std::int64_t candidate) {
-    return (share + candidate - 1) / candidate % pipeline.stages == 0;
+    return CeilDivide(share, candidate) % pipeline.stages == 0;
   };
   for (std::int64_t smaller = size; smaller >= 1; --smaller) {
     if (fits(smaller)) return smaller;
@@ -144,14 +145,25 @@ std::int64_t ChooseMicroBatch(std::int64_t share, std::int64_t length,
 
 }  // namespace
 
+comm::ProcessGrid MakeGrid(Job& job) {
+  constexpr std::int64_t kUnknownVocabulary = 1 << 20;  // the token file was not opened yet
+  model::Options options;
+  job.World().Together([&] { options = model::ReadModel(job.deck, kUnknownVocabulary); });
+  const auto chunks = static_cast<int>(job.deck.Integer("pipeline.chunks"));
+  return comm::ProcessGrid(job.World(), job.deck,
+                           [options, chunks](std::int64_t tensor, std::int64_t pipeline) {
+                             return model::LayoutFits(options, chunks, tensor, pipeline);
+                           });
+}
+
 DataShape ReadDataShape(const input::Deck& deck, const comm::GridShape& grid,
-                        const parallel::PipelineShape& pipeline) {
+                        const parallel::PipelineShape& pipeline, std::int64_t windows) {
   DataShape shape;
   shape.length = deck.Integer("data.sequence_length");
   shape.stride = deck.Integer("data.stride");
   if (shape.stride == 0) shape.stride = shape.length;
   shape.batch = deck.Integer("data.batch");
-  const std::int64_t share = (shape.batch + grid.data - 1) / grid.data;
+  const std::int64_t share = CeilDivide(std::min(shape.batch, windows), grid.data);
   shape.micro_batch = deck.Integer("data.micro_batch");
   if (shape.micro_batch == 0) shape.micro_batch = ChooseMicroBatch(share, shape.length, pipeline);
   shape.micro_batch = std::min(shape.micro_batch, share);
@@ -189,12 +201,16 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
   model::ModelSetup setup;
   parallel::PipelineShape pipeline;
   world.Together([&] {
-    pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
-    const DataShape shape = ReadDataShape(job.deck, grid.Shape(), pipeline);
-    setup = ReadModelSetup(job, tokens, shape);
+    // With one stage there is no schedule, and training's batch does not matter here.
+    if (grid.Shape().pipeline > 1) {
+      pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
+    }
+    parallel::PipelineShape stages = pipeline;
+    stages.kind = parallel::ScheduleKind::kOneForwardOneBackward;
+    const std::int64_t windows = std::numeric_limits<std::int64_t>::max();
+    setup = ReadModelSetup(job, tokens, ReadDataShape(job.deck, grid.Shape(), stages, windows));
     setup.training = false;
-    model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline, shape.batch,
-                       shape.micro_batch);
+    model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
   });
   auto model = std::make_unique<model::ParallelModel>(grid, setup, pipeline);
   checkpoint::ReadTensors(world, checkpoint, "model", model->Blocks());

@@ -59,7 +59,7 @@ ExitCode RunTokenize(const Job& job) {
 
 ExitCode RunTraining(Job& job) {
   // 1. Who computes what.
-  const comm::ProcessGrid grid(job.World(), job.deck);
+  const comm::ProcessGrid grid = MakeGrid(job);
 
   // 2. The data, in memory.
   const data::TokenFile tokens = OpenTokens(job);

@@ -201,14 +201,11 @@ void Trainer::Finalize() {
 void Trainer::PrintSample() {
   const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
   if (count == 0) return;
-  job_.World().Together([&] {
-    if (grid_.Coordinates().data != 0) return;  // one replica writes
-    const GenerateOptions options{
-        .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
-    const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
-    const std::vector<std::int32_t> added = Continue(training_.Net(), {eos}, options);
-    monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
-  });
+  const GenerateOptions options{
+      .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
+  const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
+  const std::vector<std::int32_t> added = ContinueOnce(training_.Net(), {eos}, options);
+  if (job_.World().IsRoot()) monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
 }
 
 }  // namespace trireme::driver

@@ -123,21 +123,6 @@ void Trainer::WarnOfChanges() {
   compare("precision", NameOf(job_.dtype));
 }
 
-// "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches; recompute full".
-std::string Trainer::DescribeLayout() const {
-  std::string text = comm::Describe(grid_.Shape());
-  if (grid_.SequenceParallel()) text += ", sequence parallel";
-  const parallel::PipelineShape& pipeline = training_.Net().Stages().Shape();
-  if (pipeline.stages > 1) {
-    text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
-    if (pipeline.chunks > 1) text += fmt::format(" of {} chunks", pipeline.chunks);
-    text += fmt::format(", {} micro-batches", pipeline.micro_batches);
-  }
-  const std::string& recompute = job_.deck.Text("model.recompute");
-  if (recompute != "none") text += "; recompute " + recompute;
-  return text;
-}
-
 // Stages and slices differ in size: the plan of the rank that needs most decides what fits.
 void Trainer::PlanMemory(monitor::BannerFacts& facts) const {
   const comm::Communicator& world = job_.World();
@@ -166,7 +151,7 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.threads = job_.stream.threads;
   facts.device = fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = NameOf(job_.dtype);
-  facts.grid = DescribeLayout();
+  facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = Describe(setup_.model.options);
   facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} steps an epoch",

@@ -49,7 +49,12 @@ void TrainingStep::LoadBatch() {
   const std::span<const data::Sample> all(share);
   const auto most = static_cast<std::size_t>(model_.Setup().micro_batch);
   batch_count_ = (share.size() + most - 1) / most;
-  if (batches_.size() < batch_count_) batches_.resize(batch_count_);
+  // A schedule may want more micro-batches than there are: empty ones.
+  padded_count_ = static_cast<std::size_t>(model_.Stages().Padded(static_cast<int>(batch_count_)));
+  if (batches_.size() < padded_count_) batches_.resize(padded_count_);
+  for (std::size_t i = batch_count_; i < padded_count_; ++i) {
+    batches_[i].sequences = batches_[i].valid = 0;
+  }
   for (std::size_t i = 0; i < batch_count_; ++i) {
     const std::size_t count = std::min(share.size() - i * most, most);
     data::FillMicroBatch(tokens_, data::Split::kTrain, all.subspan(i * most, count),
@@ -63,7 +68,7 @@ void TrainingStep::ComputeGradients() {
   const double start = MPI_Wtime(), waited = Waited();
   model_.Parameters().ZeroGradients();
   buckets_.Begin();
-  const std::span<const data::MicroBatch> batches(batches_.data(), batch_count_);
+  const std::span<const data::MicroBatch> batches(batches_.data(), padded_count_);
   model::GradientsReady ready;
   if (defect_ != Defect::kAverageOfAverages) {
     ready = [this](std::int64_t begin) { buckets_.Ready(begin); };

@@ -69,14 +69,22 @@ TrainingSetup ReadSetup(Job& job, const comm::ProcessGrid& grid, std::string& da
   const comm::Communicator& world = job.World();
   const std::string& path = job.deck.Text("data.file");
   std::error_code ignored;
-  const bool there = world.Max(std::int64_t{world.IsRoot() && fs::exists(path, ignored)}) > 0;
+  // What exists but cannot be reached is for OpenTokens to complain of.
+  const bool missing = fs::status(path, ignored).type() == fs::file_type::not_found;
+  const bool there = world.Max(std::int64_t{world.IsRoot() && !missing}) > 0;
   std::optional<data::TokenFile> tokens;
   if (there) {
     tokens.emplace(OpenTokens(job));
     data = fmt::format("{}: vocabulary {}", path, monitor::WithThousands(tokens->VocabularySize()));
   } else {
     data::TokenData some;
-    for (std::vector<std::int32_t>& split : some.tokens) split.assign(2, 0);
+    // Enough for one batch, so that the deck's batch is the largest step.
+    constexpr std::int64_t kMost = 1 << 24;
+    const std::int64_t batch =
+        job.deck.Integer("data.batch") * job.deck.Integer("data.sequence_length") + 1;
+    for (std::vector<std::int32_t>& split : some.tokens) {
+      split.assign(static_cast<std::size_t>(std::min(batch, kMost)), 0);
+    }
     for (std::int64_t id = 0; id < kAssumedVocabulary; ++id) {
       some.vocabulary.words.push_back(std::to_string(id));
     }
@@ -95,23 +103,15 @@ std::string Number(double value) {
   return std::isfinite(value) ? fmt::format("{:.1e}", value) : "not finite";
 }
 
-std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& small) {
-  std::string text = comm::Describe(grid.Shape());
-  if (grid.SequenceParallel()) text += ", sequence parallel";
-  if (grid.Shape().pipeline > 1) {
-    text += fmt::format(", {}", parallel::NameOf(small.pipeline.kind));
-    if (small.pipeline.chunks > 1) text += fmt::format(" of {} chunks", small.pipeline.chunks);
-  }
-  return text;
-}
-
 void PrintHead(const Job& job, const comm::ProcessGrid& grid, const std::string& data,
                const TrainingSetup& deck, const TrainingSetup& small) {
   if (!job.World().IsRoot()) return;
   const int ranks = job.World().Size();
   fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
              ranks == 1 ? "" : "s");
-  fmt::print("grid    {}\n", DescribeLayout(grid, small));
+  fmt::print("grid    {}\n",
+             DescribeLayout(grid, small,
+                            MicroBatches(small.batch, grid.Shape().data, small.model.micro_batch)));
   fmt::print("data    {}; compared on made-up tokens\n", data);
   fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
   std::fflush(stdout);

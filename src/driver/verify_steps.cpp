@@ -30,9 +30,13 @@ void Guarded(const char* run, const std::function<void()>& task) {
   try {
     task();
   } catch (const AgreedError& error) {
+    // Without the advice, which is about training; with the list of ranks.
     const std::string text = error.what();
-    throw AgreedError(ExitCode::kFailed, fmt::format("verify: {} cannot go on: {}", run,
-                                                     text.substr(0, text.find('\n'))));
+    const std::size_t ranks = text.rfind("\n  (on ");
+    throw AgreedError(
+        ExitCode::kFailed,
+        fmt::format("verify: {} cannot go on: {}{}", run, text.substr(0, text.find('\n')),
+                    ranks == std::string::npos ? "" : text.substr(ranks)));
   }
 }
 
@@ -154,8 +158,8 @@ void Verifier::CompareTensors(const std::string& when, const char* what,
   }
   if (count == 0 || !report_.Passed()) return;  // the same on all ranks
   const std::string where = WhereLargest(grid_, differences.mine[first]);
-  const std::string others = count > 1 ? fmt::format(", and so do {} of the other {}", count - 1,
-                                                     differences.all.size() - 1)
+  const std::string others = count > 1 ? fmt::format(", and {} of the other {} differ too",
+                                                     count - 1, differences.all.size() - 1)
                                        : "";
   const bool gradient = column == &VerifiedTensor::gradient;
   Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,

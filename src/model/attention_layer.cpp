@@ -109,11 +109,14 @@ void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, const Mat
                           pass.Value(qkv_weight_, 3), dx, false);
 }
 
-void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved) const {
+void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
+                                    comm::Request& pending) const {
   kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.out, Form::kPlain, saved.dy,
                           pass.Gradient(output_weight_), true);
+  pending.Test();
   kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.dqkv, Form::kPlain, saved.x,
                           pass.Gradient(qkv_weight_, 3), true);
+  pending.Test();
   if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);
   if (rotary_) {

@@ -172,7 +172,8 @@ void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
   const Matrix product = sharded ? saved.dfull : dx;
   attention_.BackwardInput(pass, dy, rope, saved.attention, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
-  if (pass.weights_too) attention_.BackwardWeight(pass, saved.attention);
+  sum.Test();
+  if (pass.weights_too) attention_.BackwardWeight(pass, saved.attention, sum);
   sum.Wait();
 }
 
@@ -185,7 +186,8 @@ void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, S
   const Matrix product = sharded ? saved.dfull : dx;
   ffn_.BackwardInput(pass, dy, saved.ffn, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
-  if (pass.weights_too) ffn_.BackwardWeight(pass, saved.ffn);
+  sum.Test();
+  if (pass.weights_too) ffn_.BackwardWeight(pass, saved.ffn, sum);
   sum.Wait();
 }
 
@@ -218,8 +220,9 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, const Matrix& 
 }
 
 void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
-  ffn_.BackwardWeight(pass, saved.ffn);
-  attention_.BackwardWeight(pass, saved.attention);
+  comm::Request none;
+  ffn_.BackwardWeight(pass, saved.ffn, none);
+  attention_.BackwardWeight(pass, saved.attention, none);
 }
 
 }  // namespace trireme::model

@@ -30,17 +30,19 @@ template <typename Fits>
 std::vector<std::int64_t> Nearest(std::int64_t wanted, std::int64_t most, Fits fits) {
   constexpr std::size_t kShown = 3;
   std::vector<std::int64_t> found;
-  for (std::int64_t distance = 0; distance <= std::max(wanted, most); ++distance) {
-    for (const std::int64_t value : {wanted - distance, wanted + distance}) {
-      if (value < 1 || value > most || !fits(value) || found.size() == kShown) continue;
-      if (std::find(found.begin(), found.end(), value) == found.end()) found.push_back(value);
-    }
+  for (std::int64_t value = 1; value <= most; ++value) {
+    if (fits(value)) found.push_back(value);
   }
+  std::stable_sort(found.begin(), found.end(), [wanted](std::int64_t a, std::int64_t b) {
+    return std::abs(a - wanted) < std::abs(b - wanted);
+  });
+  if (found.size() > kShown) found.resize(kShown);
   std::sort(found.begin(), found.end());
   return found;
 }
 
-void CheckTensor(const input::Deck& deck, const Options& o, std::int64_t tensor) {
+void CheckTensor(const input::Deck& deck, const Options& o, const comm::GridShape& grid) {
+  const std::int64_t tensor = grid.tensor, ranks = grid.Ranks() / grid.pipeline;
   if (TensorFits(o, tensor)) return;
   std::string what;
   if (!HeadsFit(o, tensor)) {
@@ -55,59 +57,68 @@ void CheckTensor(const input::Deck& deck, const Options& o, std::int64_t tensor)
                ? fmt::format("more tensor ranks than model.ffn = {}", o.ffn)
                : fmt::format("more tensor ranks than the vocabulary's {} tokens", o.vocabulary);
   }
-  const auto fits = Nearest(tensor, o.heads, [&](std::int64_t t) { return TensorFits(o, t); });
+  const auto fits =
+      Nearest(tensor, o.heads, [&](std::int64_t t) { return TensorFits(o, t) && ranks % t == 0; });
   throw deck.Complain("grid.tensor", what,
-                      fmt::format("What fits this model: grid.tensor = {}.", Alternatives(fits)));
+                      fmt::format("What fits this model and {} ranks: grid.tensor = {}.",
+                                  grid.Ranks(), Alternatives(fits)));
 }
 
-void CheckStages(const input::Deck& deck, const Options& o,
+void CheckStages(const input::Deck& deck, const Options& o, const comm::GridShape& grid,
                  const parallel::PipelineShape& pipeline) {
   const std::int64_t most = o.layers + 1;  // the last may hold the head alone
   if (pipeline.VirtualStages() <= most) return;
-  const int stages = pipeline.stages, chunks = pipeline.chunks, wanted = pipeline.VirtualStages();
+  const int stages = pipeline.stages, chunks = pipeline.chunks;
   const std::string cut = chunks > 1 ? fmt::format("{} stages of {} chunks", stages, chunks)
                                      : fmt::format("{} stages", stages);
-  const std::string fits =
-      chunks == 1          ? fmt::format("grid.pipeline = {} or less", most)
-      : most / stages >= 2 ? fmt::format("pipeline.chunks = {} or less", most / stages)
-      : most >= stages
-          ? "pipeline.schedule = 1f1b, with one chunk a stage"
-          : fmt::format("pipeline.schedule = 1f1b and grid.pipeline = {} or less", most);
+  const std::int64_t ranks = grid.Ranks() / grid.tensor;
+  const auto fewer = Nearest(stages, most, [&](std::int64_t p) { return ranks % p == 0; });
+  std::string fits = fmt::format("grid.pipeline = {}", Alternatives(fewer));
+  if (chunks > 1 && most / stages >= 2) {
+    fits = fmt::format("pipeline.chunks = {} or less", most / stages);
+  } else if (chunks > 1) {
+    fits = "pipeline.schedule = 1f1b with one chunk a stage" +
+           (most >= stages ? std::string() : " and " + fits);
+  }
   throw deck.Complain(
       chunks > 1 ? "pipeline.chunks" : "grid.pipeline",
       fmt::format("{} are more than model.layers = {} and the head can fill", cut, o.layers),
-      fmt::format("What fits: {}; or model.layers = {} or more.", fits, wanted - 1));
-}
-
-// The interleaved schedule runs micro-batches in groups of as many as there are stages.
-void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline, int data,
-                       std::int64_t batch, std::int64_t micro_batch) {
-  if (pipeline.kind != parallel::ScheduleKind::kInterleaved || pipeline.stages == 1) return;
-  const std::int64_t share = (batch + data - 1) / data;
-  const auto count = [share](std::int64_t size) { return (share + size - 1) / size; };
-  const auto fits = [&](std::int64_t size) { return count(size) % pipeline.stages == 0; };
-  if (fits(micro_batch)) return;
-  const auto sizes = Nearest(micro_batch, share, fits);
-  throw deck.Complain(
-      sizes.empty() ? "data.batch" : "data.micro_batch",
-      fmt::format("{} micro-batches a step ({} windows a data rank, {} at once) are not a multiple "
-                  "of grid.pipeline = {}, which the interleaved schedule needs",
-                  count(micro_batch), share, micro_batch, pipeline.stages),
-      sizes.empty()
-          ? fmt::format("What fits: data.batch = {} or more, or pipeline.schedule = 1f1b.",
-                        static_cast<std::int64_t>(data) * pipeline.stages)
-          : fmt::format("What fits: data.micro_batch = {}, or pipeline.schedule = 1f1b.",
-                        Alternatives(sizes)));
+      fmt::format("What fits {} ranks: {}; or model.layers = {} or more.", grid.Ranks(), fits,
+                  pipeline.VirtualStages() - 1));
 }
 
 }  // namespace
 
+bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::int64_t pipeline) {
+  return TensorFits(options, tensor) && pipeline <= (options.layers + 1) / chunks;
+}
+
+// The interleaved schedule runs micro-batches in groups of as many as there are stages.
+void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
+                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch) {
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved || pipeline.stages == 1) return;
+  const auto count = [share](std::int64_t size) { return CeilDivide(share, size); };
+  const auto fits = [&](std::int64_t size) { return count(size) % pipeline.stages == 0; };
+  if (fits(micro_batch)) return;
+  const auto sizes = Nearest(micro_batch, share, fits);
+  const std::int64_t parts = count(micro_batch);
+  throw deck.Complain(
+      sizes.empty() ? "data.batch" : "data.micro_batch",
+      fmt::format("{} micro-batch{} a step ({} window{} a data rank, {} at once) {} no multiple of "
+                  "grid.pipeline = {}, which the interleaved schedule needs",
+                  parts, parts == 1 ? "" : "es", share, share == 1 ? "" : "s", micro_batch,
+                  parts == 1 ? "is" : "are", pipeline.stages),
+      sizes.empty()
+          ? fmt::format("What fits: data.batch = {} or more, or pipeline.schedule = 1f1b.",
+                        data_ranks * pipeline.stages)
+          : fmt::format("What fits: data.micro_batch = {}, or pipeline.schedule = 1f1b.",
+                        Alternatives(sizes)));
+}
+
 void CheckLayout(const input::Deck& deck, const Options& options, const comm::GridShape& grid,
-                 const parallel::PipelineShape& pipeline, std::int64_t batch,
-                 std::int64_t micro_batch) {
-  CheckTensor(deck, options, grid.tensor);
-  CheckStages(deck, options, pipeline);
-  CheckMicroBatches(deck, pipeline, grid.data, batch, micro_batch);
+                 const parallel::PipelineShape& pipeline) {
+  CheckTensor(deck, options, grid);
+  CheckStages(deck, options, grid, pipeline);
 }
 
 }  // namespace trireme::model

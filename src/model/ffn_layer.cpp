@@ -99,11 +99,13 @@ void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                           pass.Value(up_weight_, UpParts()), dx, false);
 }
 
-void FfnLayer::BackwardWeight(const Pass& pass, const Saved& saved) const {
+void FfnLayer::BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const {
   kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.hidden, Form::kPlain, saved.dy,
                           pass.Gradient(down_weight_), true);
+  pending.Test();
   kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.dpre, Form::kPlain, saved.x,
                           pass.Gradient(up_weight_, UpParts()), true);
+  pending.Test();
   if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(down_bias_), pass.workspace.reduction);
   kernels::ColumnSum(pass.stream, saved.dpre, pass.Gradient(up_bias_, UpParts()),

@@ -33,12 +33,12 @@ void HeadLayer::TileLoss(const Pass& pass, const Matrix& tile, std::int64_t firs
     return kernels::CrossEntropy(pass.stream, tile, targets, smoothing, gradient, losses);
   }
   const auto first = static_cast<std::int32_t>(slice_.begin);
-  const std::int64_t count = kStatistics * tile.rows;
+  const std::int64_t count = kernels::kSoftmaxStatistics * tile.rows;
   double* all = pass.workspace.statistics.As<double>();
   double* own = all + part * count;
   kernels::SoftmaxStatistics(pass.stream, tile, targets, first, own);
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(parts), count);
-  pass.tensor->Transfers().AllGather(Dtype::kFloat64, own, all, counts);
+  pass.tensor->Transfers().AllGatherInPlace(Dtype::kFloat64, all, counts);
   kernels::CrossEntropySlice(pass.stream, tile, targets, first, vocabulary_, smoothing, gradient,
                              all, parts, part, losses);
 }

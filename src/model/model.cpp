@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/embedding.hpp"
 
 namespace trireme::model {
@@ -51,6 +52,7 @@ void Model::MakePositions() {
   const Options& options = setup_.options;
   if (options.position == Position::kLearned) return;
   const bool rope = options.position == Position::kRope;
+  if (!rope && setup_.stage != 0) return;  // they go with the embedding
   const std::int64_t columns = rope ? options.head_dim : options.dim;
   const std::int64_t bytes =
       setup_.length * columns * static_cast<std::int64_t>(SizeOf(setup_.dtype));
@@ -103,7 +105,7 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
   workspace.tile.columns = columns;
   if (tensor_ranks == 1) return;
   workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor_ranks,
-                                          HeadLayer::kStatistics * HeadLayer::kTileTokens);
+                                          kernels::kSoftmaxStatistics * HeadLayer::kTileTokens);
 }
 
 // Units 0, 1, ... belong to the first micro-batch's blocks, and so on; the last is the spare.

@@ -29,9 +29,12 @@ std::int64_t Model::Rows(int micro_batch) const {
 void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) {
   const auto number = static_cast<std::size_t>(task.task.micro_batch);
   const data::MicroBatch& batch = batches_[number];
-  if (batch.sequences == 0) return;  // padding, or a rank without samples
   const TaskKind kind = task.task.kind;
   Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
+  if (batch.sequences == 0) {  // padding: its chunk may be done with it
+    if (task.final && !chunk.begin.empty()) Report(chunk.begin.front());
+    return;
+  }
   const Pass pass = MakePass(&batch, kind != TaskKind::kEvaluate);
   if (kind == TaskKind::kEvaluate) {
     std::int64_t rows = 0;

@@ -34,7 +34,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
     setup.stage = grid.Coordinates().pipeline;
     setup.stages = shape.stages;
     setup.chunks = ChunksOf(setup.options, setup.length, shape, setup.stage);
-    const std::int64_t rows = tensor_.Rows(setup.micro_batch * setup.length).Size();
+    const std::int64_t rows = tensor_.MostRows(setup.micro_batch * setup.length);
     pipeline_ = std::make_unique<parallel::Pipeline>(grid.Over(comm::Group::kPipeline), shape,
                                                      setup.dtype, rows, setup.options.dim);
     setup.slots = pipeline_->TrainingProgram(pipeline_->Shape().micro_batches).slots;
@@ -75,16 +75,14 @@ double ParallelModel::Train(std::span<const data::MicroBatch> batches,
 
 double ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
   if (batches.empty()) return 0;
-  const std::span<const data::MicroBatch> all = Pad(batches);
-  part_->Begin(all, {}, losses);
-  pipeline_->Evaluate(static_cast<int>(all.size()), *part_);
+  part_->Begin(batches, {}, losses);
+  pipeline_->Evaluate(static_cast<int>(batches.size()), *part_);
   return LossOnce();
 }
 
 std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::int64_t position) {
-  const std::span<const data::MicroBatch> all = Pad({&batch, 1});
-  part_->BeginLogits(all, position);
-  pipeline_->Evaluate(static_cast<int>(all.size()), *part_);
+  part_->BeginLogits({&batch, 1}, position);
+  pipeline_->Evaluate(1, *part_);
   const std::int64_t vocabulary = Setup().options.vocabulary;
   std::vector<double> logits(static_cast<std::size_t>(vocabulary));
   if (grid_.LastStage()) {
@@ -96,7 +94,7 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
     const Matrix& slice = part_->LogitsSlice();
     DispatchDtype(slice.dtype,
                   [&](auto zero) { std::copy_n(slice.As<decltype(zero)>(), slice.columns, own); });
-    tensor_.Transfers().AllGather(Dtype::kFloat64, own, logits.data(), counts);
+    tensor_.Transfers().AllGatherInPlace(Dtype::kFloat64, logits.data(), counts);
   }
   grid_.Over(comm::Group::kPipeline)
       .Broadcast(Dtype::kFloat64, logits.data(), vocabulary, grid_.Shape().pipeline - 1);

@@ -56,9 +56,9 @@ double Optimizer::GradientSquares() const {
   double sum = 0;
   for (const tensor::Parameter& parameter : parameters) {
     if (!parameter.Held() || parameter.copy != 0) continue;
-    sum += kernels::SquareSum(
-        stream_, registry_->Type(), parameter.LocalSize(),
-        ElementAt(registry_->Gradients(), registry_->Type(), parameter.offset));
+    sum +=
+        kernels::SquareSum(stream_, registry_->Type(), parameter.LocalSize(),
+                           ElementAt(registry_->Gradients(), registry_->Type(), parameter.offset));
   }
   return sum;
 }

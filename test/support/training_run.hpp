@@ -77,8 +77,7 @@ class TrainingRun {
     Tensors tensors;
     const tensor::Registry& registry = Net().Parameters();
     for (const tensor::Parameter& parameter : registry.Parameters()) {
-      std::vector<double> whole(
-          static_cast<std::size_t>(tensor::ElementCount(parameter.shape)));
+      std::vector<double> whole(static_cast<std::size_t>(tensor::ElementCount(parameter.shape)));
       // One copy of each element in the replica.
       if (parameter.Held() && parameter.copy == 0) {
         DispatchDtype(registry.Type(), [&](auto zero) {

@@ -83,9 +83,9 @@ refused() { # RANKS OVERRIDES...
 }
 refused 3 grid.tensor=3
 says "3 tensor ranks do not divide model.heads = 4"
-says "What fits this model: grid.tensor = 1, 2 or 4."
+says "What fits this model and 3 ranks: grid.tensor = 1."
 refused 4 grid.pipeline=4 model.layers=2
-says "What fits: grid.pipeline = 3 or less, or model.layers = 3 or more."
+says "What fits 4 ranks: grid.pipeline = 1 or 2; or model.layers = 3 or more."
 refused 2 grid.pipeline=2 pipeline.schedule=interleaved pipeline.chunks=2 data.micro_batch=3
 says "3 micro-batches a step"
 says "What fits: data.micro_batch = 1, 2 or 4, or pipeline.schedule = 1f1b."

@@ -34,7 +34,7 @@ for i in "${!decks[@]}"; do
 done
 verify 0 8 "$TRIREME_SOURCE/input/gpt2_124m.in" grid.tensor=2 grid.pipeline=2 \
   grid.sequence_parallel=yes pipeline.schedule=interleaved pipeline.chunks=2
-says "grid    pipeline 2 x data 2 x context 1 x tensor 2, sequence parallel, interleaved of 2 chunks"
+says "grid    pipeline 2 x data 2 x context 1 x tensor 2, sequence parallel; interleaved of 2 chunks, "
 says "shrunk  layers 12 -> "
 says "verified: these 8 ranks"
 

@@ -7,6 +7,11 @@
 
 namespace trireme {
 
+// The smallest integer not below count / size.
+inline std::int64_t CeilDivide(std::int64_t count, std::int64_t size) {
+  return count / size + (count % size != 0 ? 1 : 0);
+}
+
 struct Part {
   std::int64_t begin = 0, end = 0;
   std::int64_t Size() const { return end - begin; }

@@ -36,11 +36,6 @@ class Request {
 
  private:
   friend class Collectives;
-  struct Move {  // what an in-place reduce-scatter still has to do when it is complete
-    const void* from = nullptr;
-    void* to = nullptr;
-    std::int64_t bytes = 0;
-  };
   void Finish(double waited, double hidden);
   MPI_Request handle_ = MPI_REQUEST_NULL;
   Ledger* ledger_ = nullptr;
@@ -50,7 +45,6 @@ class Request {
   std::int64_t payload_ = 0;
   double started_ = 0;
   std::vector<int> counts_;  // of all ranks, then their starts: MPI reads them until the end
-  Move move_;
 };
 
 enum class Reduction { kSum, kMax };
@@ -72,15 +66,15 @@ class Collectives {
   Request StartAllReduce(Dtype dtype, void* data, std::int64_t count) const;  // sum; count < 2^31
 
   // Collective. counts[r] elements belong to rank r; together they are `from` (reduce-scatter) or
-  // `to` (all-gather). `to` (or `from`) may be this rank's part of the other buffer, on all ranks
-  // or on none. A reduce-scatter may overwrite `from`. All counts together < 2^31.
-  void ReduceScatter(Dtype dtype, void* from, void* to, std::span<const std::int64_t> counts) const;
+  // `to` (all-gather), which do not overlap. All counts together < 2^31.
+  void ReduceScatter(Dtype dtype, const void* from, void* to,
+                     std::span<const std::int64_t> counts) const;
+  Request StartReduceScatter(Dtype dtype, const void* from, void* to,
+                             std::span<const std::int64_t> counts) const;
   void AllGather(Dtype dtype, const void* from, void* to,
                  std::span<const std::int64_t> counts) const;
-  Request StartReduceScatter(Dtype dtype, void* from, void* to,
-                             std::span<const std::int64_t> counts) const;
-  Request StartAllGather(Dtype dtype, const void* from, void* to,
-                         std::span<const std::int64_t> counts) const;
+  // The same where each rank's part already lies at its place in `data`.
+  void AllGatherInPlace(Dtype dtype, void* data, std::span<const std::int64_t> counts) const;
   void Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const;
 
   // Point to point; messages between the same two ranks with one tag arrive in order. count < 2^31,
@@ -91,6 +85,7 @@ class Collectives {
  private:
   Request Start(Transfer transfer, std::int64_t payload) const;
   void Record(Transfer transfer, std::int64_t payload, double waited) const;
+  void GatherParts(Dtype dtype, const void* from, void* to, const std::vector<int>& places) const;
   const Communicator* group_ = nullptr;
   Group name_ = Group::kWorld;
   Ledger* ledger_ = nullptr;

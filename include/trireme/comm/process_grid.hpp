@@ -2,6 +2,8 @@
 #ifndef TRIREME_COMM_PROCESS_GRID_HPP_
 #define TRIREME_COMM_PROCESS_GRID_HPP_
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -25,9 +27,13 @@ struct GridShape {
 // "pipeline 2 x data 4 x context 1 x tensor 2".
 std::string Describe(const GridShape& shape);
 
+// Whether something else, the model, allows these sizes of the tensor and the pipeline axis; empty:
+// all. 1 and 1 always fit.
+using Allowed = std::function<bool(std::int64_t tensor, std::int64_t pipeline)>;
+
 // The deck's grid on `ranks` ranks; data = 0 takes what is left. Throws InputError with the deck's
-// line when the layout does not fill them exactly, naming the nearest that do.
-GridShape ReadGrid(const input::Deck& deck, int ranks);
+// line when the layout does not fill them exactly, naming the nearest that do and are allowed.
+GridShape ReadGrid(const input::Deck& deck, int ranks, const Allowed& allowed = {});
 
 // Coordinates of `rank` on a grid, and the rank at coordinates.
 GridShape Locate(int rank, const GridShape& shape);
@@ -41,7 +47,7 @@ class ProcessGrid {
  public:
   // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) where the
   // deck's layout does not fit.
-  ProcessGrid(const Communicator& world, const input::Deck& deck);
+  ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed = {});
   // Collective. shape.Ranks() must be world.Size().
   ProcessGrid(const Communicator& world, const GridShape& shape, bool sequence_parallel = false);
   ProcessGrid(const ProcessGrid&) = delete;

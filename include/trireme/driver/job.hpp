@@ -54,8 +54,13 @@ data::TokenFile OpenTokens(const Job& job);
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };
+// windows: of the training split, which bounds every step's batch.
 DataShape ReadDataShape(const input::Deck& deck, const comm::GridShape& grid,
-                        const parallel::PipelineShape& pipeline);
+                        const parallel::PipelineShape& pipeline, std::int64_t windows);
+
+// Collective. The deck's grid on the job's ranks. AgreedError (exit code 2) where it does not fit
+// them, naming layouts that suit the model too.
+comm::ProcessGrid MakeGrid(Job& job);
 
 // The model of the deck for these tokens, as a whole. InputError with the deck's line; layouts are
 // checked elsewhere (model::CheckLayout).

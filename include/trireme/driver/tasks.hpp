@@ -35,9 +35,15 @@ struct GenerateOptions {
   std::uint32_t seed = 1;
 };
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
-// (never empty) token by token; returns the new tokens only, the same on every rank.
+// (never empty) token by token; returns the new tokens only, the same on every rank; none at all
+// where a prediction is not finite.
 std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options);
+// Collective over the grid. Continue on the first replica, the others wait; RunError on all ranks
+// where a prediction is not finite.
+std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
+                                       const std::vector<std::int32_t>& prompt,
+                                       const GenerateOptions& options);
 // The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in
 // (0, 1].
 std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& options,

@@ -39,7 +39,6 @@ class Trainer {
   monitor::BannerFacts Banner() const;                     // collective
   void PlanMemory(monitor::BannerFacts& facts) const;      // collective
   std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
-  std::string DescribeLayout() const;
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best);

@@ -37,6 +37,10 @@ std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro
 // not suit the model.
 TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, const data::TokenFile& tokens);
 
+// "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches; recompute full".
+std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& setup,
+                           std::int64_t micro_batches);
+
 class Training {
  public:
   // Collective over the grid's world. `grid` and `tokens` must outlive it.

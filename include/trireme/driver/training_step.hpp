@@ -78,6 +78,7 @@ class TrainingStep {
   std::int64_t step_ = 0;
   std::vector<data::MicroBatch> batches_;  // reused from step to step
   std::size_t batch_count_ = 0;            // of this step; 0 on a rank without samples
+  std::size_t padded_count_ = 0;           // with the empty ones
   double local_loss_ = 0;                  // sum over this replica's targets, nats, counted once
   StepTimes mine_;                         // this rank's, since the last agreement
   double window_start_ = 0;                // of mine_.total, MPI_Wtime

@@ -19,6 +19,8 @@ void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
 // The same where each rank has a slice of the vocabulary, in two passes with an exchange of
 // statistics between them.
 //
+inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers a row
+
 // logits: [rows, slice], logits of [first, first + slice); logits become exp(logit - largest).
 // statistics: [rows, 4] fp64, dense: largest logit, sum of exp(logit - largest), the target's logit
 // (0 where another slice has it), sum of logits. A slice is not empty. Rows with targets[r] < 0 are

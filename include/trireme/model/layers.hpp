@@ -1,7 +1,7 @@
 // The layers of a Transformer. Each has Forward, and its backward pass in two calls: BackwardInput,
 // on which the layer before waits, and BackwardWeight, which may run later, as long as dy and Saved
-// are kept. What they share stands
-// in an explicit struct: Saved, filled by Forward, and Saved's d-members, filled by BackwardInput.
+// are kept. What they share stands in an explicit struct: Saved, filled by Forward, and Saved's
+// d-members, filled by BackwardInput.
 // Rows are tokens, sequence-major: x: [tokens, dim].
 #ifndef TRIREME_MODEL_LAYERS_HPP_
 #define TRIREME_MODEL_LAYERS_HPP_
@@ -78,7 +78,8 @@ class AttentionLayer {
                const Matrix& y) const;
   void BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
                      const Matrix& dx) const;
-  void BackwardWeight(const Pass& pass, const Saved& saved) const;
+  // pending: a transfer to give chances to progress between the products.
+  void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
 
  private:
@@ -117,7 +118,7 @@ class FfnLayer {
   void ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y) const;
   void RecomputeHidden(const Pass& pass, Saved& saved) const;  // from pre
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
-  void BackwardWeight(const Pass& pass, const Saved& saved) const;
+  void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return down_bias_; }
 
  private:
@@ -241,7 +242,6 @@ class HeadLayer {
   HeadLayer(const Placement& placement, ParameterId embedding);
 
   static constexpr std::int64_t kTileTokens = 512;
-  static constexpr std::int64_t kStatistics = 4;  // a row, see kernels::SoftmaxStatistics
   // x: [tokens, dim]. Sum of the valid targets' losses, nats, the same on every tensor rank;
   // `losses` (or null): [tokens], one a token.
   double Loss(const Pass& pass, const Matrix& x, double smoothing, double* losses) const;

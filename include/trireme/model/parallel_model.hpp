@@ -21,12 +21,18 @@
 
 namespace trireme::model {
 
+// Whether this many tensor ranks and stages (of `chunks` chunks) can share the model.
+bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::int64_t pipeline);
+
 // InputError with the deck's line where the grid or the pipeline does not suit the model: heads,
 // hidden features and vocabulary against grid.tensor, layers against stages and chunks. Names the
-// nearest layouts that do. batch: windows a step, micro_batch: sequences at once.
+// nearest layouts of these ranks that do.
 void CheckLayout(const input::Deck& deck, const Options& options, const comm::GridShape& grid,
-                 const parallel::PipelineShape& pipeline, std::int64_t batch,
-                 std::int64_t micro_batch);
+                 const parallel::PipelineShape& pipeline);
+// InputError where a step's micro-batches do not suit the schedule. share: windows of a data rank
+// in a step; micro_batch: sequences at once.
+void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
+                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch);
 
 class ParallelModel {
  public:

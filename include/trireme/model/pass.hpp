@@ -51,8 +51,9 @@ struct Pass {
 
   bool Dry() const { return batch == nullptr; }  // allocations only
   std::int64_t Tokens() const { return sequences * length; }
-  // This rank's rows of the residual stream: all tokens, or a shard of them.
-  Part Rows() const { return tensor->Rows(Tokens()); }
+  // This rank's rows of the residual stream: all tokens, or a shard of them. Dry: the most of any
+  // micro-batch.
+  Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
   Dtype Type() const { return registry->Type(); }
   tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return tensor::Allocate(*arena, Type(), rows, columns);

@@ -27,6 +27,12 @@ class TensorGroup {
   // This rank's rows of a residual stream with `rows` rows.
   Part Rows(std::int64_t rows) const { return Sharded() ? Slice(rows) : Part{0, rows}; }
 
+  // Most rows that a rank holds of a stream of up to `rows`. (A rank's own part may shrink as the
+  // stream grows by a row.)
+  std::int64_t MostRows(std::int64_t rows) const {
+    return Sharded() ? CeilDivide(rows, Size()) : rows;
+  }
+
   // full: [rows, columns], dense, this rank's partial sums. Sharded: `shard` becomes this rank's
   // rows of the sum over the group (full is lost). Else full becomes the sum, and shard must be
   // full.

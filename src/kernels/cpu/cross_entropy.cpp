@@ -40,7 +40,6 @@ double RowLoss(T* logits, std::int64_t n, std::int32_t target, double smoothing,
 struct Statistics {
   double top = 0, sum = 0, picked = 0, total = 0;
 };
-constexpr std::int64_t kStatistics = 4;
 
 template <typename T>
 Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
@@ -56,7 +55,7 @@ Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
 // Of the whole row, from those of its parts. What is not a number passes the maximum, but not the
 // sums.
 Statistics Combine(const double* statistics, std::int64_t rows, std::int64_t row, int parts) {
-  const auto part = [&](int p) { return statistics + (p * rows + row) * kStatistics; };
+  const auto part = [&](int p) { return statistics + (p * rows + row) * kSoftmaxStatistics; };
   Statistics whole{part(0)[0], 0, 0, 0};
   for (int p = 1; p < parts; ++p) whole.top = std::max(whole.top, part(p)[0]);
   for (int p = 0; p < parts; ++p) {
@@ -92,7 +91,7 @@ void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logit
         s = RowStatistics(logits.As<T>() + row * logits.stride, logits.columns,
                           targets[row] - first);
       }
-      double* out = statistics + row * kStatistics;
+      double* out = statistics + row * kSoftmaxStatistics;
       out[0] = s.top;
       out[1] = s.sum;
       out[2] = s.picked;
@@ -119,7 +118,7 @@ void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logit
       const double mean = s.total / static_cast<double>(vocabulary);
       losses[row] = s.top + std::log(s.sum) - (1 - smoothing) * s.picked - smoothing * mean;
       if (!gradient) continue;
-      const double top = statistics[(part * logits.rows + row) * kStatistics];
+      const double top = statistics[(part * logits.rows + row) * kSoftmaxStatistics];
       RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,
                   smoothing, vocabulary);
     }

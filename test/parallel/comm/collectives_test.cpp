@@ -98,10 +98,10 @@ TEST_F(CollectivesTest, AllReduceEndsWithTheSameBitsOnAllRanks) {
 
 TEST_F(CollectivesTest, ReduceScatters) {
   OnEveryGroup([](const Collectives& group) {
-    for (int variant = 0; variant < 12; ++variant) {
-      const bool in_place = variant % 2 == 1, start = variant / 2 % 2 == 1;
+    for (int variant = 0; variant < 6; ++variant) {
+      const bool start = variant % 2 == 1;
       SCOPED_TRACE(variant);
-      const auto counts = UnevenCounts(group.Size(), kScales[variant / 4]);
+      const auto counts = UnevenCounts(group.Size(), kScales[variant / 2]);
       std::size_t total = 0, begin = 0;
       for (int rank = 0; rank < group.Size(); ++rank) {
         if (rank == group.Rank()) begin = total;
@@ -110,7 +110,7 @@ TEST_F(CollectivesTest, ReduceScatters) {
       const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(group.Rank())]);
       std::vector<float> from(total), other(own, -1);
       for (std::size_t i = 0; i < total; ++i) from[i] = Value<float>(group.Rank(), i);
-      float* to = in_place ? from.data() + begin : other.data();
+      float* to = other.data();
       if (start) {
         group.StartReduceScatter(Dtype::kFloat32, from.data(), to, counts).Wait();
       } else {
@@ -125,10 +125,10 @@ TEST_F(CollectivesTest, ReduceScatters) {
 
 TEST_F(CollectivesTest, AllGathers) {
   OnEveryGroup([](const Collectives& group) {
-    for (int variant = 0; variant < 12; ++variant) {
-      const bool in_place = variant % 2 == 1, start = variant / 2 % 2 == 1;
+    for (int variant = 0; variant < 6; ++variant) {
+      const bool in_place = variant % 2 == 1;
       SCOPED_TRACE(variant);
-      const auto counts = UnevenCounts(group.Size(), kScales[variant / 4]);
+      const auto counts = UnevenCounts(group.Size(), kScales[variant / 2]);
       std::vector<double> wanted;
       std::size_t begin = 0;
       for (int rank = 0; rank < group.Size(); ++rank) {
@@ -143,8 +143,8 @@ TEST_F(CollectivesTest, AllGathers) {
       for (std::int64_t i = 0; i < own; ++i) {
         from[i] = Value<double>(group.Rank(), static_cast<std::size_t>(i));
       }
-      if (start) {
-        group.StartAllGather(Dtype::kFloat64, from, to.data(), counts).Wait();
+      if (in_place) {
+        group.AllGatherInPlace(Dtype::kFloat64, to.data(), counts);
       } else {
         group.AllGather(Dtype::kFloat64, from, to.data(), counts);
       }
@@ -203,9 +203,9 @@ TEST_F(CollectivesTest, AGroupOfOneCopiesAndRecordsNothing) {
     group.ReduceScatter(Dtype::kFloat32, from.data(), to.data(), counts);
     EXPECT_EQ(to, from);
     from = {3, 4};
-    EXPECT_TRUE(group.StartAllGather(Dtype::kFloat32, from.data(), to.data(), counts).Complete());
+    group.AllGather(Dtype::kFloat32, from.data(), to.data(), counts);
     EXPECT_EQ(to, from);
-    group.AllGather(Dtype::kFloat32, to.data(), to.data(), counts);
+    group.AllGatherInPlace(Dtype::kFloat32, to.data(), counts);
     group.AllReduce(Dtype::kFloat32, to.data(), 2);
     EXPECT_TRUE(group.StartAllReduce(Dtype::kFloat32, to.data(), 2).Test());
     group.Broadcast(Dtype::kFloat32, to.data(), 2, 0);
@@ -305,7 +305,7 @@ TEST_F(CollectivesTest, CountsBeyondMpiAreRefused) {
   counts[0] = counts[1] = many / 2;
   EXPECT_EQ(message([&] { group.ReduceScatter(Dtype::kFloat32, &none, &none, counts); }),
             "reduce-scatter" + tail + hint);
-  EXPECT_EQ(message([&] { group.StartAllGather(Dtype::kFloat32, &none, &none, counts); }),
+  EXPECT_EQ(message([&] { group.AllGatherInPlace(Dtype::kFloat32, &none, counts); }),
             "all-gather" + tail + hint);
   counts.pop_back();
   EXPECT_NE(message([&] {

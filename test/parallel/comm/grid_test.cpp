@@ -240,12 +240,37 @@ TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {
   EXPECT_EQ(ReadGrid(deck, 8).data, 8);
 }
 
-TEST_F(GridTest, SizesBeyondAnIntAreRefused) {
-  EXPECT_THROW(ProcessGrid(world_, Deck("", {"grid.data=4294967297"})), AgreedError);
-  EXPECT_THROW(ProcessGrid(world_, Deck("", {"grid.tensor=4294967297"})), AgreedError);
-  EXPECT_THROW(ProcessGrid(world_, Deck("", {"grid.tensor=4294967296", "grid.pipeline=4294967296",
-                                             "grid.data=4294967296"})),
-               AgreedError);
+TEST_F(GridTest, HugeSizesAreRefused) {
+  EXPECT_THROW(Deck("", {"grid.data=4294967297"}), Error);
+  EXPECT_THROW(Deck("", {"grid.tensor=4294967297"}), Error);
+  // Their product passes an int, and no size of a job is named that could not be.
+  EXPECT_EQ(Complaint("[grid]\ndata = 1048576\ntensor = 1048576\npipeline = 1048576\n", 8),
+            "a.in:3: grid.tensor = 1048576 x grid.pipeline = 1048576 does not divide 8 ranks\n"
+            "  What fits: grid.data = 0 and grid.tensor = 8 with grid.pipeline = 1.");
+}
+
+// A model of 4 heads and 2 stages at most.
+TEST_F(GridTest, NamesWhatTheModelAllows) {
+  const auto allowed = [](std::int64_t tensor, std::int64_t pipeline) {
+    return 4 % tensor == 0 && pipeline <= 2;
+  };
+  const auto complaint = [&](const std::string& text, int ranks) {
+    try {
+      ReadGrid(Deck(text), ranks, allowed);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_EQ(complaint("[grid]\ntensor = 4\n", 6),
+            "a.in:2: grid.tensor = 4 does not divide 6 ranks\n"
+            "  What fits: grid.tensor = 2; or start the job with 4 or 8 ranks.");
+  EXPECT_EQ(complaint("[grid]\ntensor = 3\n", 8),
+            "a.in:2: grid.tensor = 3 does not divide 8 ranks\n"
+            "  What fits: grid.tensor = 2 or 4.");
+  EXPECT_EQ(complaint("[grid]\npipeline = 4\n", 6),
+            "a.in:2: grid.pipeline = 4 does not divide 6 ranks\n"
+            "  What fits: grid.pipeline = 2.");
 }
 
 TEST(RankMap, OneLineARank) {

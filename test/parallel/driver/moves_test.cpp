@@ -186,6 +186,33 @@ Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
   return words;
 }
 
+// A rank's part of fewer rows can be larger: of 7 rows on 5 ranks one holds 2, of 8 only 1. The
+// memory of a model that only predicts must hold every length up to the longest.
+TEST_F(MovesTest, WindowsOfEveryLengthFitWhereRowsAreSharded) {
+  for (const int tensor : {5, 8}) {
+    const std::string model =
+        fmt::format("heads={}\nhead_dim=2\ndim=10\nlayers=2\nffn=16\n", tensor);
+    const std::string text = fmt::format(
+        "[data]\nsequence_length=12\nbatch=8\nmicro_batch=1\n[model]\n{}"
+        "max_positions=12\ninit_deviation=0.2\n[schedule]\nsteps=20\n[grid]\n"
+        "tensor={}\nsequence_parallel=yes\n",
+        model, tensor);
+    const comm::Communicator group = world_.Split(world_.Rank() < tensor ? 0 : 1, world_.Rank());
+    if (world_.Rank() >= tensor) continue;
+    const auto predict = [&](const comm::Communicator& ranks) {
+      RunSettings settings = SettingsOf(text, tokens_, ranks.Size(), Dtype::kFloat64);
+      settings.model.training = false;
+      const comm::ProcessGrid grid(ranks, *settings.grid, settings.sequence_parallel);
+      model::ParallelModel net(grid, settings.model, settings.pipeline);
+      driver::GenerateOptions options;
+      options.tokens = 14;
+      options.seed = 3;
+      return driver::ContinueOnce(net, {7}, options);
+    };
+    EXPECT_EQ(predict(group), predict(self_)) << tensor;
+  }
+}
+
 TEST_F(MovesTest, EvaluationAndPredictionAreTheSameEverywhere) {
   for (const char* model : {kGpt, kLlama}) {
     const std::string checkpoint = folder_ / (model == kGpt ? "gpt" : "llama");

@@ -66,7 +66,7 @@ void PassOn(const comm::Collectives& stages) {
   stages.Broadcast(Dtype::kFloat32, values.data(), 11, 0);
   std::vector<std::int64_t> counts;
   for (int rank = 0; rank < stages.Size(); ++rank) counts.push_back(rank);
-  stages.StartAllGather(Dtype::kFloat32, values.data() + 40, values.data(), counts).Wait();
+  stages.AllGather(Dtype::kFloat32, values.data() + 40, values.data(), counts);
 }
 
 // MPI's functions behind each kind of transfer.
