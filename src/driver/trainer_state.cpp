@@ -154,13 +154,14 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = Describe(setup_.model.options);
-  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} steps an epoch",
+  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} step{} an epoch",
                            fs::path(tokens_.Path()).filename().string(),
                            monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
                            monitor::WithThousands(tokens_.Size(data::Split::kValid)),
                            monitor::WithThousands(tokens_.Size(data::Split::kTest)),
                            monitor::WithThousands(sampler_.Windows()), setup_.model.length,
-                           monitor::WithThousands(sampler_.StepsPerEpoch()));
+                           monitor::WithThousands(sampler_.StepsPerEpoch()),
+                           sampler_.StepsPerEpoch() == 1 ? "" : "s");
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;

@@ -22,7 +22,7 @@ void DeclarePipeline(input::Schema& schema) {
               "activations of no more micro-batches than stages. interleaved: every stage holds "
               "several parts of the model; shorter idle times, more messages and activations. "
               "zero_bubble: weight gradients fill the idle times, with 1f1b's activations of the "
-              "first stage on every stage.")
+              "first stage on every stage. With one stage there is nothing to schedule.")
       .Integer("pipeline.chunks", 1, {1, kMostChunks}, "",
                "Parts of the model that a stage holds; 2 or more with interleaved, else 1.");
 }
