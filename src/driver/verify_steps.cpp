@@ -1,7 +1,9 @@
 // Verification, step by step: on the grid and alone; and which mistake a difference suggests.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "trireme/driver/tasks.hpp"
@@ -38,6 +40,27 @@ void Guarded(const char* run, const std::function<void()>& task) {
         fmt::format("verify: {} cannot go on: {}{}", run, text.substr(0, text.find('\n')),
                     ranks == std::string::npos ? "" : text.substr(ranks)));
   }
+}
+
+// Collective. Whether ranks that hold the same part of a gradient differ by more than rounding.
+bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differences,
+                       const std::vector<std::size_t>& wrong) {
+  double widest = 0;
+  for (const std::size_t i : wrong) {
+    const double most = grid.Data().Max(differences.mine[i]);
+    const double least = -grid.Data().Max(-differences.mine[i]);
+    if (std::isfinite(most)) widest = std::max(widest, most - least);
+  }
+  return grid.World().Max(widest) > kFp64;
+}
+
+// ": does it pass with grid.tensor = 1, or with grid.pipeline = 1?", of the axes that act forward.
+std::string Without(const comm::ProcessGrid& grid) {
+  std::vector<const char*> axes;
+  if (grid.Shape().tensor > 1) axes.push_back("grid.tensor = 1");
+  if (grid.Shape().pipeline > 1) axes.push_back("grid.pipeline = 1");
+  if (axes.empty()) return ".";
+  return fmt::format(": does it pass with {}?", fmt::join(axes, ", or with "));
 }
 
 std::vector<tensor::StateBlock> Gradients(Training& training) {
@@ -124,6 +147,12 @@ std::string Verifier::HintFor(const Differences& differences) const {
   const auto all_are = [&](tensor::GradientSum sum) {
     return std::all_of(wrong.begin(), wrong.end(), [&](std::size_t i) { return sums_[i] == sum; });
   };
+  if (DataRanksDisagree(grid_, differences, wrong)) {
+    return "Data ranks hold different sums of one gradient, where an all-reduce gives all the "
+           "same: "
+           "suspect the transfers of the data group (MPI, network, memory) more than the layout: "
+           "does it pass with grid.data = 1?";
+  }
   if (all_are(tensor::GradientSum::kTensor)) {
     return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each of "
            "which sees other tokens: does it pass with grid.sequence_parallel = no?";
@@ -158,9 +187,9 @@ void Verifier::CompareTensors(const std::string& when, const char* what,
   }
   if (count == 0 || !report_.Passed()) return;  // the same on all ranks
   const std::string where = WhereLargest(grid_, differences.mine[first]);
-  const std::string others = count > 1 ? fmt::format(", and {} of the other {} differ too",
-                                                     count - 1, differences.all.size() - 1)
-                                       : "";
+  const std::string others =
+      count > 1 ? fmt::format(", and {} of the other {} too", count - 1, differences.all.size() - 1)
+                : "";
   const bool gradient = column == &VerifiedTensor::gradient;
   Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,
                    report_.tensors[first].name, differences.all[first], kFp64, where, others),
@@ -173,8 +202,9 @@ void Verifier::CompareStep(std::int64_t step, Training& alone) {
   const StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*training_, step);
   losses_.push_back(got.loss);
   Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
-           step == 0 ? "The weights are the initial ones: suspect the forward pass."
-                     : "Step 1 agreed: suspect how this step's windows are shared out.");
+           step == 0
+               ? "The weights are the initial ones: suspect the forward pass" + Without(grid_)
+               : std::string("Step 1 agreed: suspect how this step's windows are shared out."));
   CompareTensors(when, "gradient", Compare(grid_, Gradients(*training_), Gradients(alone)),
                  &VerifiedTensor::gradient);
   Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),

@@ -8,6 +8,7 @@ enum class Defect {
   kNone,
   kNormGradientNotSummed,  // sequence parallelism without the sum of the norms' gradients
   kAverageOfAverages,      // gradients divided on each rank before they are summed
+  kDataSumSpoiled,         // data rank 1 reads one sum wrongly, as from a broken network
   kTiedGradientNotSummed,  // first and last stage keep their own gradient of the embedding
 };
 

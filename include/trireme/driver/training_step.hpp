@@ -64,6 +64,7 @@ class TrainingStep {
   void UpdateWeights();                    // clipping and the optimizer
 
   double Waited() const;  // for all transfers so far but those of the pipeline
+  void SpoilOneSum();     // Defect::kDataSumSpoiled
   void SpoilAverages();   // Defect::kAverageOfAverages
   const comm::ProcessGrid& Grid() const { return model_.Grid(); }
 

@@ -172,6 +172,17 @@ TEST_F(Verifying, FindsAnAverageOfAverages) {
   }
 }
 
+// Not the layout's mistake but the machine's: replicas that no longer agree.
+TEST_F(Verifying, FindsASumThatOneDataRankReadsWrongly) {
+  for (const char* keys : {"grid.data=8", "grid.tensor=2 grid.pipeline=2"}) {
+    const Verification verification = Run(keys, Defect::kDataSumSpoiled);
+    EXPECT_THAT(verification.failure,
+                HasSubstr("in step 1 the gradient of embedding.token.weight"));
+    EXPECT_THAT(verification.failure, HasSubstr("data 1,")) << keys;
+    EXPECT_THAT(verification.hint, HasSubstr("Data ranks hold different sums")) << keys;
+  }
+}
+
 TEST_F(Verifying, FindsATiedEmbeddingWhoseGradientsAreNotSummed) {
   for (const char* keys : {"grid.pipeline=8", "grid.pipeline=2 grid.tensor=2"}) {
     const Verification verification = Run(keys, Defect::kTiedGradientNotSummed);
