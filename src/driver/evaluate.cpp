@@ -26,7 +26,7 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   data::Sampler::Options options;
   options.tokens = tokens.Size(split);
   options.length = options.stride = length;
-  options.batch = std::max<std::int64_t>(1, (options.tokens + length - 1) / length);  // all: a step
+  options.batch = std::max<std::int64_t>(1, CeilDivide(options.tokens, length));  // all: a step
   options.shuffle = false;
   const data::Sampler sampler(options);
   const std::vector<data::Sample> share = sampler.Share(0, data.Rank(), data.Size());
@@ -57,7 +57,7 @@ ExitCode RunEvaluate(Job& job) {
   const comm::ProcessGrid grid = MakeGrid(job);
   const data::TokenFile tokens = OpenTokens(job);
   std::string path;
-  const auto model = LoadModel(job, grid, tokens, path);
+  const auto model = LoadModel(job, grid, tokens, ReadDataShape(job.deck), path);
   if (job.World().IsRoot()) {
     fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
     std::fflush(stdout);

@@ -89,7 +89,9 @@ ExitCode RunGenerate(Job& job) {
   const comm::ProcessGrid grid = MakeGrid(job);
   const data::TokenFile tokens = OpenTokens(job);
   std::string path;
-  const auto model = LoadModel(job, grid, tokens, path);
+  DataShape shape = ReadDataShape(job.deck);
+  shape.micro_batch = 1;  // one prompt
+  const auto model = LoadModel(job, grid, tokens, shape, path);
   if (job.line->validate_only) return SayValid(job);
   GenerateOptions options;
   options.tokens = job.deck.Integer("generate.tokens");

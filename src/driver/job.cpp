@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -119,32 +118,6 @@ data::TokenFile OpenTokens(const Job& job) {
                          shared ? data::Staging::kSharedMemory : data::Staging::kNone);
 }
 
-namespace {
-
-// Micro-batches enough for a pipeline's bubble to stay small: (P - 1) / (M + P - 1) under a fifth.
-constexpr std::int64_t kMicroBatchesAStage = 4;
-
-// An automatic micro-batch, for a data rank's share of the batch.
-std::int64_t ChooseMicroBatch(std::int64_t share, std::int64_t length,
-                              const parallel::PipelineShape& pipeline) {
-  std::int64_t size = std::clamp<std::int64_t>(kMicroBatchTokens / length, 1, share);
-  if (pipeline.stages == 1) return size;
-  size = std::clamp<std::int64_t>(share / (kMicroBatchesAStage * pipeline.stages), 1, size);
-  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return size;
-  const auto fits = [&](std::int64_t candidate) {
-    return CeilDivide(share, candidate) % pipeline.stages == 0;
-  };
-  for (std::int64_t smaller = size; smaller >= 1; --smaller) {
-    if (fits(smaller)) return smaller;
-  }
-  for (std::int64_t larger = size + 1; larger <= share; ++larger) {
-    if (fits(larger)) return larger;
-  }
-  return size;  // none fits: CheckLayout says so
-}
-
-}  // namespace
-
 comm::ProcessGrid MakeGrid(Job& job) {
   constexpr std::int64_t kUnknownVocabulary = 1 << 20;  // the token file was not opened yet
   model::Options options;
@@ -156,23 +129,22 @@ comm::ProcessGrid MakeGrid(Job& job) {
                            });
 }
 
-DataShape ReadDataShape(const input::Deck& deck, const comm::GridShape& grid,
-                        const parallel::PipelineShape& pipeline, std::int64_t windows) {
+DataShape ReadDataShape(const input::Deck& deck) {
   DataShape shape;
   shape.length = deck.Integer("data.sequence_length");
   shape.stride = deck.Integer("data.stride");
   if (shape.stride == 0) shape.stride = shape.length;
   shape.batch = deck.Integer("data.batch");
-  const std::int64_t share = CeilDivide(std::min(shape.batch, windows), grid.data);
   shape.micro_batch = deck.Integer("data.micro_batch");
-  if (shape.micro_batch == 0) shape.micro_batch = ChooseMicroBatch(share, shape.length, pipeline);
-  shape.micro_batch = std::min(shape.micro_batch, share);
+  if (shape.micro_batch == 0) {
+    shape.micro_batch = std::max<std::int64_t>(1, kMicroBatchTokens / shape.length);
+  }
   return shape;
 }
 
-model::ModelSetup ReadModelSetup(Job& job, const data::TokenFile& tokens, const DataShape& shape) {
+model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataShape& shape) {
   model::ModelSetup setup;
-  setup.options = model::ReadModel(job.deck, tokens.VocabularySize());
+  setup.options = model::ReadModel(job.deck, vocabulary);
   if (setup.options.position == model::Position::kLearned &&
       shape.length > setup.options.max_positions) {
     throw job.deck.Complain(
@@ -190,7 +162,7 @@ model::ModelSetup ReadModelSetup(Job& job, const data::TokenFile& tokens, const 
 
 std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGrid& grid,
                                                 const data::TokenFile& tokens,
-                                                std::string& checkpoint) {
+                                                const DataShape& shape, std::string& checkpoint) {
   const comm::Communicator& world = job.World();
   world.Together([&] {
     if (!job.line->resume.empty()) return;
@@ -201,14 +173,11 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
   model::ModelSetup setup;
   parallel::PipelineShape pipeline;
   world.Together([&] {
-    // With one stage there is no schedule, and training's batch does not matter here.
+    // With one stage there is no schedule.
     if (grid.Shape().pipeline > 1) {
       pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
     }
-    parallel::PipelineShape stages = pipeline;
-    stages.kind = parallel::ScheduleKind::kOneForwardOneBackward;
-    const std::int64_t windows = std::numeric_limits<std::int64_t>::max();
-    setup = ReadModelSetup(job, tokens, ReadDataShape(job.deck, grid.Shape(), stages, windows));
+    setup = ReadModelSetup(job, tokens.VocabularySize(), shape);
     setup.training = false;
     model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
   });

@@ -66,7 +66,10 @@ ExitCode RunTraining(Job& job) {
 
   // 3. The model with its initial weights, spread over the grid; the optimizer and its schedule.
   TrainingSetup setup;
-  job.World().Together([&] { setup = ReadTraining(job, grid.Shape(), tokens); });
+  job.World().Together([&] {
+    setup =
+        ReadTraining(job, grid.Shape(), tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
+  });
   Training training(grid, tokens, setup);
 
   // 4. The loop.

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/monitor/monitor.hpp"
@@ -12,11 +11,33 @@ namespace trireme::driver {
 
 namespace {
 
-data::Sampler MakeSampler(const data::TokenFile& tokens, const TrainingSetup& setup) {
+data::Sampler MakeSampler(std::int64_t tokens, const TrainingSetup& setup) {
   const std::int64_t length = setup.model.length;
-  return data::Sampler({tokens.Size(data::Split::kTrain), length,
-                        setup.stride == 0 ? length : setup.stride, setup.batch, setup.model.seed,
-                        true});
+  return data::Sampler({tokens, length, setup.stride == 0 ? length : setup.stride, setup.batch,
+                        setup.model.seed, true});
+}
+
+// Micro-batches enough for a pipeline's bubble to stay small: (P - 1) / (M + P - 1) under a fifth.
+constexpr std::int64_t kMicroBatchesAStage = 4;
+
+// The micro-batch for a data rank's share of the batch: the deck's, no larger than the share; an
+// automatic one, besides, such that a pipeline has enough of them.
+std::int64_t ChooseMicroBatch(const input::Deck& deck, std::int64_t size, std::int64_t share,
+                              const parallel::PipelineShape& pipeline) {
+  size = std::min(size, share);
+  if (pipeline.stages == 1 || deck.Integer("data.micro_batch") != 0) return size;
+  size = std::clamp<std::int64_t>(share / (kMicroBatchesAStage * pipeline.stages), 1, size);
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return size;
+  const auto fits = [&](std::int64_t candidate) {
+    return CeilDivide(share, candidate) % pipeline.stages == 0;
+  };
+  for (std::int64_t smaller = size; smaller >= 1; --smaller) {
+    if (fits(smaller)) return smaller;
+  }
+  for (std::int64_t larger = size + 1; larger <= share; ++larger) {
+    if (fits(larger)) return larger;
+  }
+  return size;  // none fits: CheckMicroBatches says so
 }
 
 }  // namespace
@@ -25,27 +46,25 @@ std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro
   return CeilDivide(CeilDivide(batch, data_ranks), micro_batch);
 }
 
-TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, const data::TokenFile& tokens) {
+TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
+                           std::int64_t tokens) {
   constexpr double kMib = 1024 * 1024;
   TrainingSetup setup;
   setup.pipeline = parallel::ReadPipeline(job.deck, grid.pipeline);
-  const std::int64_t length = job.deck.Integer("data.sequence_length");
-  const std::int64_t stride = job.deck.Integer("data.stride");
-  const data::Sampler sampler(
-      {tokens.Size(data::Split::kTrain), length, stride == 0 ? length : stride, 1, job.seed, true});
-  const std::int64_t windows = sampler.Windows();
-  const DataShape shape = ReadDataShape(job.deck, grid, setup.pipeline, windows);
-  setup.model = ReadModelSetup(job, tokens, shape);
+  const DataShape shape = ReadDataShape(job.deck);
+  setup.model = ReadModelSetup(job, vocabulary, shape);
   setup.stride = shape.stride;
   setup.batch = shape.batch;
+  const data::Sampler sampler = MakeSampler(tokens, setup);
+  const std::int64_t share = CeilDivide(std::min(shape.batch, sampler.Windows()), grid.data);
+  std::int64_t& micro_batch = setup.model.micro_batch;
+  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, setup.pipeline);
   model::CheckLayout(job.deck, setup.model.options, grid, setup.pipeline);
-  model::CheckMicroBatches(job.deck, setup.pipeline, grid.data,
-                           CeilDivide(std::min(shape.batch, windows), grid.data),
-                           shape.micro_batch);
+  model::CheckMicroBatches(job.deck, setup.pipeline, grid.data, share, micro_batch);
   setup.optimizer = optimizer::ReadOptimizer(job.deck);
   setup.model.label_smoothing = setup.optimizer.label_smoothing;
-  setup.schedule = optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate,
-                                           MakeSampler(tokens, setup).StepsPerEpoch());
+  setup.schedule =
+      optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate, sampler.StepsPerEpoch());
   setup.bucket_bytes = static_cast<std::int64_t>(job.deck.Real("grid.bucket_mib") * kMib);
   setup.defect = job.defect;
   return setup;
@@ -53,7 +72,6 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, const data::To
 
 std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& setup,
                            std::int64_t micro_batches) {
-  constexpr std::array kRecomputes = {"none", "selective", "full"};
   std::string text = comm::Describe(grid.Shape());
   if (grid.SequenceParallel()) text += ", sequence parallel";
   const parallel::PipelineShape& pipeline = setup.pipeline;
@@ -64,15 +82,16 @@ std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& s
                         micro_batches == 1 ? "" : "es");
   }
   if (setup.model.options.recompute != model::Recompute::kNone) {
-    text += fmt::format("; recompute {}",
-                        kRecomputes.at(static_cast<std::size_t>(setup.model.options.recompute)));
+    text += fmt::format("; recompute {}", model::NameOf(setup.model.options.recompute));
   }
   return text;
 }
 
 Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
                    const TrainingSetup& setup)
-    : grid_(grid), sampler_(MakeSampler(tokens, setup)), schedule_(setup.schedule) {
+    : grid_(grid),
+      sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
+      schedule_(setup.schedule) {
   const int data_ranks = grid.Shape().data;
   model::ModelSetup model = setup.model;
   const std::int64_t batch = std::min(setup.batch, sampler_.Windows());  // the most of any step

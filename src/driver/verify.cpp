@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <optional>
 #include <system_error>
 #include <tuple>
 #include <vector>
@@ -72,29 +71,21 @@ TrainingSetup ReadSetup(Job& job, const comm::ProcessGrid& grid, std::string& da
   // What exists but cannot be reached is for OpenTokens to complain of.
   const bool missing = fs::status(path, ignored).type() == fs::file_type::not_found;
   const bool there = world.Max(std::int64_t{world.IsRoot() && !missing}) > 0;
-  std::optional<data::TokenFile> tokens;
+  std::int64_t vocabulary = kAssumedVocabulary;
+  // As many as one batch takes: the deck's batch is then the largest step.
+  std::int64_t tokens =
+      job.deck.Integer("data.batch") * job.deck.Integer("data.sequence_length") + 1;
   if (there) {
-    tokens.emplace(OpenTokens(job));
-    data = fmt::format("{}: vocabulary {}", path, monitor::WithThousands(tokens->VocabularySize()));
+    const data::TokenFile file = OpenTokens(job);
+    vocabulary = file.VocabularySize();
+    tokens = file.Size(data::Split::kTrain);
+    data = fmt::format("{}: vocabulary {}", path, monitor::WithThousands(vocabulary));
   } else {
-    data::TokenData some;
-    // Enough for one batch, so that the deck's batch is the largest step.
-    constexpr std::int64_t kMost = 1 << 24;
-    const std::int64_t batch =
-        job.deck.Integer("data.batch") * job.deck.Integer("data.sequence_length") + 1;
-    for (std::vector<std::int32_t>& split : some.tokens) {
-      split.assign(static_cast<std::size_t>(std::min(batch, kMost)), 0);
-    }
-    for (std::int64_t id = 0; id < kAssumedVocabulary; ++id) {
-      some.vocabulary.words.push_back(std::to_string(id));
-    }
-    some.tokenizer = "word";
-    tokens.emplace(world, some);
     data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", path,
-                       monitor::WithThousands(kAssumedVocabulary));
+                       monitor::WithThousands(vocabulary));
   }
   TrainingSetup setup;
-  world.Together([&] { setup = ReadTraining(job, grid.Shape(), *tokens); });
+  world.Together([&] { setup = ReadTraining(job, grid.Shape(), vocabulary, tokens); });
   return setup;
 }
 

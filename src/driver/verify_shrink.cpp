@@ -114,11 +114,11 @@ std::int64_t ShrunkCount(std::int64_t count, std::int64_t stages) {
 }
 
 void ShrinkBatch(const TrainingSetup& deck, const comm::GridShape& grid, TrainingSetup& small) {
-  const std::int64_t share = (deck.batch + grid.data - 1) / grid.data;
+  const std::int64_t share = CeilDivide(deck.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
   const std::int64_t size =
       ShrunkMicroBatch(micro, deck.model.length, small.model.length, grid.tensor);
-  const std::int64_t count = ShrunkCount((share + micro - 1) / micro, grid.pipeline);
+  const std::int64_t count = ShrunkCount(CeilDivide(share, micro), grid.pipeline);
   const std::int64_t missing = size > 1 && share % micro != 0 ? 1 : 0;  // a short micro-batch
   const std::int64_t small_share = count * size - missing;
   const std::int64_t rest = deck.batch % grid.data;

@@ -37,9 +37,11 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
   }
   const Pass pass = MakePass(&batch, kind != TaskKind::kEvaluate);
   if (kind == TaskKind::kEvaluate) {
-    std::int64_t rows = 0;
-    for (std::size_t i = 0; i < number; ++i) rows += batches_[i].sequences * batches_[i].length;
-    return Evaluate(pass, chunk, in, out, losses_ == nullptr ? nullptr : losses_ + rows);
+    double* losses = losses_;
+    for (std::size_t i = 0; losses != nullptr && i < number; ++i) {
+      losses += batches_[i].sequences * batches_[i].length;
+    }
+    return Evaluate(pass, chunk, in, out, losses);
   }
   if (!setup_.training) throw RunError("a model for evaluation was asked for gradients");
   const auto weight = static_cast<std::size_t>(task.slots.weight);

@@ -131,6 +131,10 @@ void Check(const input::Deck& deck, const Options& o) {
 
 }  // namespace
 
+const char* NameOf(Recompute recompute) {
+  return kRecomputes.at(static_cast<std::size_t>(recompute));
+}
+
 void DeclareModel(input::Schema& schema) {
   std::vector<std::string> presets = {"none"};
   for (const auto& [name, settings] : Presets()) presets.push_back(name);

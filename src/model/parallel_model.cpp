@@ -51,15 +51,6 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
   });
 }
 
-// The schedule may want more micro-batches than there are: empty ones.
-std::span<const data::MicroBatch> ParallelModel::Pad(std::span<const data::MicroBatch> batches) {
-  const auto count = static_cast<std::size_t>(pipeline_->Padded(static_cast<int>(batches.size())));
-  if (count == batches.size()) return batches;
-  padded_.assign(batches.begin(), batches.end());
-  padded_.resize(count);
-  return padded_;
-}
-
 double ParallelModel::LossOnce() const {
   return grid_.LastStage() && tensor_.Rank() == 0 ? part_->SummedLoss() : 0;
 }
@@ -67,9 +58,8 @@ double ParallelModel::LossOnce() const {
 double ParallelModel::Train(std::span<const data::MicroBatch> batches,
                             const GradientsReady& ready) {
   if (batches.empty()) return 0;  // all ranks of the replica see this
-  const std::span<const data::MicroBatch> all = Pad(batches);
-  part_->Begin(all, ready, nullptr);
-  pipeline_->Train(static_cast<int>(all.size()), *part_);
+  part_->Begin(batches, ready, nullptr);
+  pipeline_->Train(static_cast<int>(batches.size()), *part_);
   return LossOnce();
 }
 

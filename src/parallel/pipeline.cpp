@@ -53,7 +53,7 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
 
 int Pipeline::Padded(int count) const {
   if (shape_.kind != ScheduleKind::kInterleaved) return count;
-  return (count + shape_.stages - 1) / shape_.stages * shape_.stages;
+  return static_cast<int>(CeilDivide(count, shape_.stages)) * shape_.stages;
 }
 
 const Program& Pipeline::TrainingProgram(int micro_batches) {

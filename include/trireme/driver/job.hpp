@@ -49,29 +49,26 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 data::TokenFile OpenTokens(const Job& job);
 
 // What [data] asks for: sequence_length, stride (0 became the length), batch, and micro_batch (0
-// became what suits the layout: about 4,096 tokens, and with pipeline stages enough micro-batches
-// to keep them busy).
+// became about 4,096 tokens).
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };
-// windows: of the training split, which bounds every step's batch.
-DataShape ReadDataShape(const input::Deck& deck, const comm::GridShape& grid,
-                        const parallel::PipelineShape& pipeline, std::int64_t windows);
+DataShape ReadDataShape(const input::Deck& deck);
 
 // Collective. The deck's grid on the job's ranks. AgreedError (exit code 2) where it does not fit
 // them, naming layouts that suit the model too.
 comm::ProcessGrid MakeGrid(Job& job);
 
-// The model of the deck for these tokens, as a whole. InputError with the deck's line; layouts are
-// checked elsewhere (model::CheckLayout).
-model::ModelSetup ReadModelSetup(Job& job, const data::TokenFile& tokens, const DataShape& shape);
+// The model of the deck for this vocabulary, as a whole. InputError with the deck's line; layouts
+// are checked elsewhere (model::CheckLayout).
+model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataShape& shape);
 
 // Collective. The model with the weights of -r, whose checkpoint it names, in the deck's layout;
 // AgreedError (exit code 2) without one. Warns where it learned another corpus. For tasks that do
 // not train.
 std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGrid& grid,
                                                 const data::TokenFile& tokens,
-                                                std::string& checkpoint);
+                                                const DataShape& shape, std::string& checkpoint);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

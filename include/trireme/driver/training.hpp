@@ -33,9 +33,10 @@ struct TrainingSetup {
 // Micro-batches of the data rank with the largest share of a batch.
 std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch);
 
-// What the deck asks for on this grid. InputError with the deck's line, also where the layout does
-// not suit the model.
-TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, const data::TokenFile& tokens);
+// What the deck asks for on this grid, with a token file of this vocabulary and so many training
+// tokens. InputError with the deck's line, also where the layout does not suit the model.
+TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
+                           std::int64_t tokens);
 
 // "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches; recompute full".
 std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& setup,

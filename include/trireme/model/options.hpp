@@ -17,6 +17,7 @@ enum class Init { kNormal, kGpt2, kXavier };
 // What the backward pass computes again instead of keeping. kSelective: norms and activations, no
 // products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen et al. 2016).
 enum class Recompute { kNone, kSelective, kFull };
+const char* NameOf(Recompute recompute);  // as in the deck
 
 struct Options {
   std::string preset;           // "none" or the preset's name

@@ -44,6 +44,7 @@ class ParallelModel {
   ParallelModel& operator=(const ParallelModel&) = delete;
 
   // Collective over the replica; all its ranks pass the same micro-batches.
+  // As many micro-batches as Stages().Padded() says, empty ones among them.
   // Adds the gradients of the summed loss to the registry's. Returns the summed loss in nats on the
   // last stage's first tensor rank and 0 on others, so that a sum over the grid counts it once.
   double Train(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
@@ -71,7 +72,6 @@ class ParallelModel {
   std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
 
  private:
-  std::span<const data::MicroBatch> Pad(std::span<const data::MicroBatch> batches);
   double LossOnce() const;
 
   const comm::ProcessGrid& grid_;
@@ -80,7 +80,6 @@ class ParallelModel {
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<Model> part_;
   std::unique_ptr<parallel::SharedGradients> shared_;
-  std::vector<data::MicroBatch> padded_;  // with empty micro-batches, where a schedule needs them
 };
 
 }  // namespace trireme::model

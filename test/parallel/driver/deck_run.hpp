@@ -33,7 +33,8 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
   job.stream.threads = 1;
   const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
   RunSettings settings;
-  static_cast<driver::TrainingSetup&>(settings) = driver::ReadTraining(job, grid, tokens);
+  static_cast<driver::TrainingSetup&>(settings) =
+      driver::ReadTraining(job, grid, tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
   settings.grid = grid;
   settings.sequence_parallel = ranks > 1 && job.deck.Switch("grid.sequence_parallel");
   return settings;

@@ -52,17 +52,9 @@ steps = 1000
 warmup_steps = 100
 )";
 
-// Windows enough for the largest batch of these tests.
-data::TokenData LargeTokens() {
-  constexpr std::size_t kTrain = 1 << 20;
-  data::TokenData data = SyntheticTokens();
-  data.tokens[0].resize(kTrain, 5);
-  return data;
-}
-
 class Verifying : public testing::Test {
  protected:
-  Verifying() : world_(World()), folder_(world_), tokens_(world_, LargeTokens()) {}
+  Verifying() : world_(World()), folder_(world_) {}
 
   struct Large {
     driver::Job job;
@@ -78,7 +70,8 @@ class Verifying : public testing::Test {
         input::Deck::Parse(schema, kDeck, "deck", {std::istream_iterator<std::string>(words), {}});
     job.stream.threads = 1;
     const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
-    TrainingSetup setup = driver::ReadTraining(job, grid, tokens_);
+    constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
+    TrainingSetup setup = driver::ReadTraining(job, grid, kVocabulary, kTokens);
     return {std::move(job), grid, setup};
   }
 
@@ -98,7 +91,6 @@ class Verifying : public testing::Test {
 
   comm::Communicator world_;
   SharedFolder folder_;
-  data::TokenFile tokens_;
   int runs_ = 0;
 };
 
