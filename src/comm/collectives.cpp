@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -52,8 +53,10 @@ std::vector<int> CountsAndStarts(Transfer transfer, std::span<const std::int64_t
   return result;
 }
 
-std::int64_t Total(std::span<const std::int64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+// All ranks' elements together, of CountsAndStarts.
+std::int64_t TotalOf(const std::vector<int>& places) {
+  const auto starts = places.begin() + std::ssize(places) / 2;
+  return std::accumulate(places.begin(), starts, std::int64_t{0});
 }
 
 void CopyAlone(const void* from, void* to, std::int64_t bytes) {
@@ -81,6 +84,12 @@ Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
   request.group_size_ = Size();
   request.payload_ = payload;
   request.started_ = MPI_Wtime();
+  return request;
+}
+
+Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, std::vector<int> places) const {
+  Request request = Start(transfer, Bytes(dtype, TotalOf(places)));
+  request.counts_ = std::move(places);
   return request;
 }
 
@@ -112,7 +121,7 @@ void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to,
   if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
   const double start = MPI_Wtime();
   MPI_Reduce_scatter(from, to, places.data(), MpiType(dtype), MPI_SUM, group_->Handle());
-  Record(Transfer::kReduceScatter, Bytes(dtype, Total(counts)), MPI_Wtime() - start);
+  Record(Transfer::kReduceScatter, Bytes(dtype, TotalOf(places)), MPI_Wtime() - start);
 }
 
 Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
@@ -122,10 +131,19 @@ Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
     CopyAlone(from, to, Bytes(dtype, counts[0]));
     return {};
   }
-  Request request = Start(Transfer::kReduceScatter, Bytes(dtype, Total(counts)));
-  request.counts_ = std::move(places);
+  Request request = StartPlaced(Transfer::kReduceScatter, dtype, std::move(places));
   MPI_Ireduce_scatter(from, to, request.counts_.data(), MpiType(dtype), MPI_SUM, group_->Handle(),
                       &request.handle_);
+  return request;
+}
+
+Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data,
+                                               std::span<const std::int64_t> counts) const {
+  std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
+  if (Size() == 1) return {};
+  Request request = StartPlaced(Transfer::kReduceScatter, dtype, std::move(places));
+  MPI_Ireduce_scatter(MPI_IN_PLACE, data, request.counts_.data(), MpiType(dtype), MPI_SUM,
+                      group_->Handle(), &request.handle_);
   return request;
 }
 
@@ -142,15 +160,51 @@ void Collectives::AllGatherInPlace(Dtype dtype, void* data,
   if (Size() > 1) GatherParts(dtype, MPI_IN_PLACE, data, places);
 }
 
+Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to,
+                                    std::span<const std::int64_t> counts) const {
+  std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
+  if (Size() > 1) return StartGatherParts(dtype, from, to, std::move(places));
+  CopyAlone(from, to, Bytes(dtype, counts[0]));
+  return {};
+}
+
+Request Collectives::StartAllGatherInPlace(Dtype dtype, void* data,
+                                           std::span<const std::int64_t> counts) const {
+  std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
+  if (Size() == 1) return {};
+  return StartGatherParts(dtype, MPI_IN_PLACE, data, std::move(places));
+}
+
 void Collectives::GatherParts(Dtype dtype, const void* from, void* to,
                               const std::vector<int>& places) const {
   const double start = MPI_Wtime();
   const auto rank = static_cast<std::size_t>(Rank());
   MPI_Allgatherv(from, places[rank], MpiType(dtype), to, places.data(), places.data() + Size(),
                  MpiType(dtype), group_->Handle());
-  std::int64_t count = 0;
-  for (int other = 0; other < Size(); ++other) count += places[static_cast<std::size_t>(other)];
-  Record(Transfer::kAllGather, Bytes(dtype, count), MPI_Wtime() - start);
+  Record(Transfer::kAllGather, Bytes(dtype, TotalOf(places)), MPI_Wtime() - start);
+}
+
+Request Collectives::StartGatherParts(Dtype dtype, const void* from, void* to,
+                                      std::vector<int> places) const {
+  Request request = StartPlaced(Transfer::kAllGather, dtype, std::move(places));
+  const int* counts = request.counts_.data();
+  MPI_Iallgatherv(from, counts[Rank()], MpiType(dtype), to, counts, counts + Size(), MpiType(dtype),
+                  group_->Handle(), &request.handle_);
+  return request;
+}
+
+void Collectives::AllToAll(Dtype dtype, const void* from, void* to,
+                           std::span<const std::int64_t> counts) const {
+  const std::vector<int> sent = CountsAndStarts(Transfer::kAllToAll, counts, Size());
+  // The largest rank's, so that all ranks refuse where one must.
+  CheckedCount(Transfer::kAllToAll, *std::max_element(counts.begin(), counts.end()) * Size());
+  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
+  const std::vector<std::int64_t> own(counts.size(), counts[static_cast<std::size_t>(Rank())]);
+  const std::vector<int> taken = CountsAndStarts(Transfer::kAllToAll, own, Size());
+  const double start = MPI_Wtime();
+  MPI_Alltoallv(from, sent.data(), sent.data() + Size(), MpiType(dtype), to, taken.data(),
+                taken.data() + Size(), MpiType(dtype), group_->Handle());
+  Record(Transfer::kAllToAll, Bytes(dtype, TotalOf(sent)), MPI_Wtime() - start);
 }
 
 void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {

@@ -3,11 +3,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
+#include "nearest_divisors.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"
 
@@ -16,10 +21,17 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;  // of an axis
+constexpr double kStepsOfDistance = 1e6;                    // a factor of e
+
+// The axes that the data axis must leave ranks for: their sizes and names.
+enum { kTensor, kPipeline, kContext, kAxes };
+using Sizes = std::array<std::int64_t, kAxes>;
+constexpr const char* kNames[kAxes] = {"grid.tensor", "grid.pipeline", "grid.context"};
 
 // The deck's numbers, which may be far too large; data = 0 is what is left.
 struct Asked {
-  std::int64_t data = 0, tensor = 1, pipeline = 1;
+  std::int64_t data = 0;
+  Sizes sizes{};
 };
 
 // Saturates: products of a deck's numbers are only compared.
@@ -34,45 +46,86 @@ std::string Count(std::int64_t ranks) {
   return fmt::format("{} rank{}", ranks, ranks == 1 ? "" : "s");
 }
 
-// The divisors of `whole` next to `near`, itself not among them, that `fits` accepts: one below and
-// one above, where there are.
-template <typename Fits>
-std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near, Fits fits) {
-  std::int64_t below = 0, above = 0;
-  for (std::int64_t divisor = 1; divisor <= whole; ++divisor) {
-    if (!Divides(divisor, whole) || !fits(divisor)) continue;
-    if (divisor < near) below = divisor;
-    if (divisor > near && above == 0) above = divisor;
-  }
-  std::vector<std::int64_t> result;
-  if (below > 0) result.push_back(below);
-  if (above > 0) result.push_back(above);
-  return result;
+std::int64_t Product(const Sizes& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::int64_t{1}, Times);
 }
 
-// "grid.tensor = 2 or 4 with grid.pipeline = 2"; the other axis unnamed where it is 1.
-template <typename Fits>
-std::string OneAxis(const std::string& axis, std::int64_t value, const std::string& other,
-                    std::int64_t kept, std::int64_t ranks, Fits fits) {
-  const auto values = NearestDivisors(ranks / kept, value, fits);
+bool Fits(const Allowed& allowed, const Sizes& sizes) {
+  return allowed(sizes[kTensor], sizes[kPipeline]);
+}
+
+// The axes of `asked` above 1 but `left_out`, with their sizes in `sizes`: an axis that was not
+// asked for is no remedy to name.
+std::vector<std::string> Named(const Sizes& asked, const Sizes& sizes, std::size_t left_out) {
+  std::vector<std::string> named;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (asked[axis] == 1 || axis == left_out) continue;
+    named.push_back(fmt::format("{} = {}", kNames[axis], sizes[axis]));
+  }
+  return named;
+}
+
+// "a with b and c"; "a" alone.
+std::string With(const std::string& first, const std::vector<std::string>& others) {
+  return others.empty() ? first : fmt::format("{} with {}", first, fmt::join(others, " and "));
+}
+
+// "grid.tensor = 2 or 4 with grid.pipeline = 2": one axis changed. Empty where no size of it fits.
+std::string OneAxis(std::size_t axis, const Sizes& asked, std::int64_t ranks,
+                    const Allowed& allowed) {
+  Sizes sizes = asked;
+  sizes[axis] = 1;
+  const std::int64_t kept = Product(sizes);
+  if (asked[axis] == 1 || !Divides(kept, ranks)) return {};
+  const auto values = NearestDivisors(ranks / kept, asked[axis], [&](std::int64_t size) {
+    sizes[axis] = size;
+    return Fits(allowed, sizes);
+  });
   if (values.empty()) return {};
-  std::string text = fmt::format("grid.{} = {}", axis, fmt::join(values, " or "));
-  if (kept > 1) text += fmt::format(" with grid.{} = {}", other, kept);
-  return text;
+  return With(fmt::format("{} = {}", kNames[axis], fmt::join(values, " or ")),
+              Named(asked, asked, axis));
 }
 
-// Both axes changed: the tensor sizes next to the one asked for, each with the pipeline size below
-// the one asked for (1 always fits).
-std::string BothAxes(const Asked& asked, std::int64_t ranks, const Allowed& allowed) {
-  std::vector<std::string> pairs;
-  for (const std::int64_t tensor :
-       NearestDivisors(ranks, asked.tensor, [&](std::int64_t t) { return allowed(t, 1); })) {
-    const auto stages = NearestDivisors(ranks / tensor, asked.pipeline,
-                                        [&](std::int64_t p) { return allowed(tensor, p); });
-    const std::int64_t pipeline = stages.empty() ? 1 : stages.front();
-    pairs.push_back(fmt::format("grid.tensor = {} with grid.pipeline = {}", tensor, pipeline));
+// How far sizes are from what was asked for: the factors by which they differ, as a logarithm, in
+// steps that leave out the roundings of equal products.
+std::int64_t Distance(const Sizes& asked, const Sizes& sizes) {
+  double distance = 0;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    const auto factor = static_cast<double>(sizes[axis]) / static_cast<double>(asked[axis]);
+    distance += std::abs(std::log(factor));
   }
-  return fmt::format("{}", fmt::join(pairs, ", "));
+  return std::llround(distance * kStepsOfDistance);
+}
+
+// Several axes changed: the two nearest layouts. An axis of one stays one.
+std::vector<std::string> SeveralAxes(const Sizes& asked, std::int64_t ranks,
+                                     const Allowed& allowed) {
+  std::vector<Sizes> layouts;
+  const auto each = [&](std::int64_t whole, std::int64_t axis_asked, const auto& then) {
+    for (std::int64_t size = axis_asked == 1 ? 1 : whole; size >= 1; --size) {
+      if (Divides(size, whole)) then(size);
+    }
+  };
+  each(ranks, asked[kTensor], [&](std::int64_t tensor) {
+    each(ranks / tensor, asked[kPipeline], [&](std::int64_t pipeline) {
+      if (!allowed(tensor, pipeline)) return;
+      each(ranks / tensor / pipeline, asked[kContext], [&](std::int64_t context) {
+        layouts.push_back({tensor, pipeline, context});
+      });
+    });
+  });
+  std::stable_sort(layouts.begin(), layouts.end(), [&](const Sizes& a, const Sizes& b) {
+    return Distance(asked, a) < Distance(asked, b);
+  });
+  layouts.resize(std::min<std::size_t>(layouts.size(), 2));
+  std::vector<std::string> texts;
+  for (const Sizes& sizes : layouts) {
+    std::vector<std::string> named = Named(asked, sizes, kAxes);
+    const std::string first = named.front();
+    named.erase(named.begin());
+    texts.push_back(With(first, named));
+  }
+  return texts;
 }
 
 // Numbers of ranks that the layout fills with some data axis: the nearest below and above.
@@ -82,54 +135,55 @@ std::string NearestRanks(std::int64_t unit, std::int64_t ranks) {
   return fmt::format("{} or {}", below, Count(Times(ranks / unit + 1, unit)));
 }
 
-// grid.tensor x grid.pipeline does not divide the ranks, whatever the data axis is.
-[[noreturn]] void RefuseModelAxes(const input::Deck& deck, const Asked& asked, std::int64_t ranks,
-                                  const Allowed& allowed) {
-  const bool tensor_fits = Divides(asked.tensor, ranks);
-  const bool pipeline_fits = Divides(asked.pipeline, ranks);
-  const std::string blamed = tensor_fits && !pipeline_fits ? "grid.pipeline" : "grid.tensor";
-  std::vector<std::string> named, fits;
-  if (asked.tensor > 1) named.push_back(fmt::format("grid.tensor = {}", asked.tensor));
-  if (asked.pipeline > 1) named.push_back(fmt::format("grid.pipeline = {}", asked.pipeline));
-  // An axis of one that was not asked for is no remedy to name.
-  if (pipeline_fits && asked.tensor > 1) {
-    fits.push_back(OneAxis("tensor", asked.tensor, "pipeline", asked.pipeline, ranks,
-                           [&](std::int64_t t) { return allowed(t, asked.pipeline); }));
+// The axis whose line in the deck the message names: one that does not fit by itself before one
+// that was asked for.
+const char* Blamed(const Sizes& asked, std::int64_t ranks) {
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (!Divides(asked[axis], ranks)) return kNames[axis];
   }
-  if (tensor_fits && asked.pipeline > 1) {
-    fits.push_back(OneAxis("pipeline", asked.pipeline, "tensor", asked.tensor, ranks,
-                           [&](std::int64_t p) { return allowed(asked.tensor, p); }));
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    if (asked[axis] > 1) return kNames[axis];
   }
-  std::erase(fits, "");
-  if (fits.empty()) fits.push_back(BothAxes(asked, ranks, allowed));
-  const std::int64_t unit = Times(asked.tensor, asked.pipeline);
+  return kNames[kTensor];
+}
+
+// tensor x pipeline x context does not divide the ranks, whatever the data axis is.
+[[noreturn]] void RefuseAxes(const input::Deck& deck, const Asked& asked, std::int64_t ranks,
+                             const Allowed& allowed) {
+  std::vector<std::string> fits;
+  for (std::size_t axis = 0; axis < kAxes; ++axis) {
+    const std::string remedy = OneAxis(axis, asked.sizes, ranks, allowed);
+    if (!remedy.empty()) fits.push_back(remedy);
+  }
+  if (fits.empty()) fits = SeveralAxes(asked.sizes, ranks, allowed);
+  const std::int64_t unit = Product(asked.sizes);
   const std::string data = asked.data == 0 ? "" : "grid.data = 0 and ";
   std::string start;  // other sizes of the job; none that the model could not use
-  if (allowed(asked.tensor, asked.pipeline) &&
+  if (Fits(allowed, asked.sizes) &&
       Times(unit, std::max<std::int64_t>(asked.data, 1)) <= kMostRanks) {
     start =
         fmt::format("; or start the job with {}",
                     asked.data == 0 ? NearestRanks(unit, ranks) : Count(Times(unit, asked.data)));
   }
-  throw InputError(fmt::format("{}: {} does not divide {}", deck.Where(blamed),
-                               fmt::join(named, " x "), Count(ranks)),
-                   fmt::format("What fits: {}{}{}.", data, fmt::join(fits, ", or "), start));
-}
-
-void CheckSequenceParallel(const input::Deck& deck, const Asked& asked) {
-  const std::string key = "grid.sequence_parallel";
-  if (!deck.Switch(key) || !deck.Given(key) || asked.tensor > 1) return;
-  throw deck.Complain(key, "it cuts the rows over the tensor group, which has one rank",
-                      "What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
+  throw InputError(
+      fmt::format("{}: {} does not divide {}", deck.Where(Blamed(asked.sizes, ranks)),
+                  fmt::join(Named(asked.sizes, asked.sizes, kAxes), " x "), Count(ranks)),
+      fmt::format("What fits: {}{}{}.", data, fmt::join(fits, ", or "), start));
 }
 
 }  // namespace
 
 void DeclareGrid(input::Schema& schema) {
-  schema.Section("grid", "How the MPI ranks share the work.");
+  schema.Section("grid",
+                 "How the MPI ranks share the work: data x context x tensor x pipeline of them.");
   schema.Integer("grid.data", 0, input::Between(0, kMostRanks), "ranks",
                  "Ranks along the data axis: replicas of the model, each of which takes its part "
-                 "of every batch. 0 takes what tensor and pipeline leave of the job's ranks.");
+                 "of every batch. 0 takes what context, tensor and pipeline leave of the job's "
+                 "ranks.");
+  schema.Integer("grid.context", 1, input::Between(1, kMostRanks), "ranks",
+                 "Ranks along the context axis: each holds an early and a late block of every "
+                 "sequence, and the keys and values go around the ring of them. For sequences "
+                 "too long for the memory of one rank.");
   schema.Integer("grid.tensor", 1, input::Between(1, kMostRanks), "ranks",
                  "Ranks along the tensor axis: each holds its heads, hidden features and "
                  "vocabulary rows of every layer. Neighbours in the world, so best on one node.");
@@ -139,14 +193,24 @@ void DeclareGrid(input::Schema& schema) {
                 "Norms, dropout and residuals on a shard of the rows of each tensor rank: "
                 "reduce-scatter and all-gather instead of all-reduce, and less memory. Needs "
                 "grid.tensor >= 2.");
+  schema.Choice("grid.sharding", "none", {"none", "optimizer", "gradients", "parameters"},
+                "What the data x context ranks that hold the same part of the model share out "
+                "among them instead of keeping a copy each (ZeRO): none; optimizer: the moments "
+                "(stage 1); gradients: those too (stage 2); parameters: those too, gathered for "
+                "each layer when it is used (stage 3).");
+  schema.Integer("grid.shard_group", 0, input::Between(0, kMostRanks), "ranks",
+                 "Ranks that share one copy of what grid.sharding shares out; must divide "
+                 "data x context. Fewer keep those transfers among neighbours, such as those of a "
+                 "node, and need more memory. 0: all data x context ranks.");
 }
 
 GridShape ReadGrid(const input::Deck& deck, int ranks, const Allowed& given) {
   const Allowed allowed = given ? given : [](std::int64_t, std::int64_t) { return true; };
-  const Asked asked{deck.Integer("grid.data"), deck.Integer("grid.tensor"),
-                    deck.Integer("grid.pipeline")};
-  const std::int64_t unit = Times(asked.tensor, asked.pipeline);
-  if (!Divides(unit, ranks)) RefuseModelAxes(deck, asked, ranks, allowed);
+  Asked asked;
+  asked.data = deck.Integer("grid.data");
+  for (std::size_t axis = 0; axis < kAxes; ++axis) asked.sizes[axis] = deck.Integer(kNames[axis]);
+  const std::int64_t unit = Product(asked.sizes);
+  if (!Divides(unit, ranks)) RefuseAxes(deck, asked, ranks, allowed);
   const std::int64_t left = ranks / unit;
   if (asked.data != 0 && asked.data != left) {
     const std::string all = Count(Times(unit, asked.data));
@@ -155,11 +219,11 @@ GridShape ReadGrid(const input::Deck& deck, int ranks, const Allowed& given) {
         fmt::format("What fits: grid.data = {}, or 0 (what is left); or start the job with {}.",
                     left, all));
   }
-  CheckSequenceParallel(deck, asked);
   GridShape shape;
   shape.data = static_cast<int>(left);
-  shape.tensor = static_cast<int>(asked.tensor);
-  shape.pipeline = static_cast<int>(asked.pipeline);
+  shape.context = static_cast<int>(asked.sizes[kContext]);
+  shape.tensor = static_cast<int>(asked.sizes[kTensor]);
+  shape.pipeline = static_cast<int>(asked.sizes[kPipeline]);
   return shape;
 }
 

@@ -11,6 +11,10 @@ const char* NameOf(Group group) {
       return "world";
     case Group::kData:
       return "data";
+    case Group::kShard:
+      return "shard";
+    case Group::kContext:
+      return "context";
     case Group::kTensor:
       return "tensor";
     case Group::kPipeline:
@@ -33,6 +37,8 @@ const char* NameOf(Transfer transfer) {
       return "reduce-scatter";
     case Transfer::kAllGather:
       return "all-gather";
+    case Transfer::kAllToAll:
+      return "all-to-all";
     case Transfer::kBroadcast:
       return "broadcast";
     case Transfer::kSend:
@@ -51,6 +57,7 @@ double Moved(Transfer transfer, int group_size, std::int64_t payload) {
       return 2 * others;
     case Transfer::kReduceScatter:
     case Transfer::kAllGather:
+    case Transfer::kAllToAll:
     case Transfer::kBroadcast:
       return others;
     case Transfer::kSend:

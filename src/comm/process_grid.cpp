@@ -34,33 +34,50 @@ ProcessGrid::ProcessGrid(const Communicator& world, const input::Deck& deck, con
     : world_(&world) {
   world.Together([&] {
     shape_ = ReadGrid(deck, world.Size(), allowed);
-    sequence_parallel_ = deck.Switch("grid.sequence_parallel");
+    options_ = ReadGridOptions(deck, shape_);
   });
   Split();
 }
 
-ProcessGrid::ProcessGrid(const Communicator& world, const GridShape& shape, bool sequence_parallel)
-    : world_(&world), shape_(shape), sequence_parallel_(sequence_parallel) {
+ProcessGrid::ProcessGrid(const Communicator& world, const GridShape& shape,
+                         const GridOptions& options)
+    : world_(&world), shape_(shape), options_(options) {
   if (shape.Ranks() != world.Size()) {
     throw RunError(fmt::format("a grid of {} on {} ranks", Describe(shape), world.Size()));
+  }
+  if (options.shard_group != 0 && shape.data * shape.context % options.shard_group != 0) {
+    throw RunError(
+        fmt::format("shards over {} ranks in a grid of {}", options.shard_group, Describe(shape)));
   }
   Split();
 }
 
 void ProcessGrid::Split() {
   at_ = Locate(world_->Rank(), shape_);
-  // The ranks that share a colour differ in the coordinate that the colour leaves out.
+  // The ranks that share a colour differ in the coordinates that the colour leaves out.
   const int replica = at_.data * shape_.context + at_.context;
   const int lane = replica * shape_.tensor + at_.tensor;  // stages of one lane exchange activations
   const int row = at_.pipeline * shape_.data * shape_.context + replica;
-  const int part = (at_.pipeline * shape_.context + at_.context) * shape_.tensor + at_.tensor;
-  data_ = world_->Split(part, at_.data);
+  const int part = at_.pipeline * shape_.tensor + at_.tensor;
+  const int ring = part * shape_.data + at_.data;
+  data_ = world_->Split(part, replica);
+  context_ = world_->Split(ring, at_.context);
   tensor_ = world_->Split(row, at_.tensor);
   pipeline_ = world_->Split(lane, at_.pipeline);
   replica_ = world_->Split(replica, at_.pipeline * shape_.tensor + at_.tensor);
   const bool paired = shape_.pipeline > 1 && (FirstStage() || LastStage());
   const int alone = shape_.Ranks() + world_->Rank();  // a colour that nobody shares
   embedding_ = world_->Split(paired ? lane : alone, at_.pipeline);
+  SplitShards();
+}
+
+void ProcessGrid::SplitShards() {
+  int group = 1;
+  if (options_.sharding != Sharding::kNone) {
+    group = options_.shard_group == 0 ? data_.Size() : options_.shard_group;
+  }
+  shard_ = data_.Split(data_.Rank() / group, data_.Rank());
+  same_shard_ = data_.Split(data_.Rank() % group, data_.Rank());
 }
 
 Collectives ProcessGrid::Over(Group group) const {
@@ -68,7 +85,11 @@ Collectives ProcessGrid::Over(Group group) const {
     case Group::kWorld:
       return {*world_, group, ledger_};
     case Group::kData:
-      return {data_, group, ledger_};
+      return {same_shard_, group, ledger_};
+    case Group::kShard:
+      return {shard_, group, ledger_};
+    case Group::kContext:
+      return {context_, group, ledger_};
     case Group::kTensor:
       return {tensor_, group, ledger_};
     case Group::kPipeline:

@@ -73,8 +73,20 @@ class Collectives {
                              std::span<const std::int64_t> counts) const;
   void AllGather(Dtype dtype, const void* from, void* to,
                  std::span<const std::int64_t> counts) const;
+  Request StartAllGather(Dtype dtype, const void* from, void* to,
+                         std::span<const std::int64_t> counts) const;
   // The same where each rank's part already lies at its place in `data`.
   void AllGatherInPlace(Dtype dtype, void* data, std::span<const std::int64_t> counts) const;
+  Request StartAllGatherInPlace(Dtype dtype, void* data,
+                                std::span<const std::int64_t> counts) const;
+  // The reduce-scatter of `data`, whose first counts[Rank()] elements become this rank's part of
+  // the sum, wherever that part lies in the whole; the rest of `data` is lost.
+  Request StartReduceScatterInPlace(Dtype dtype, void* data,
+                                    std::span<const std::int64_t> counts) const;
+  // Collective. Without arithmetic: `from` holds counts[r] elements for each rank r, in order; `to`
+  // takes counts[Rank()] elements of each rank, in order. The two do not overlap.
+  void AllToAll(Dtype dtype, const void* from, void* to,
+                std::span<const std::int64_t> counts) const;
   void Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const;
 
   // Point to point; messages between the same two ranks with one tag arrive in order. count < 2^31,
@@ -84,8 +96,12 @@ class Collectives {
 
  private:
   Request Start(Transfer transfer, std::int64_t payload) const;
+  // places: the counts of all ranks, then where each one's part starts. MPI reads them until the
+  // end of the transfer, so that the request takes them.
+  Request StartPlaced(Transfer transfer, Dtype dtype, std::vector<int> places) const;
   void Record(Transfer transfer, std::int64_t payload, double waited) const;
   void GatherParts(Dtype dtype, const void* from, void* to, const std::vector<int>& places) const;
+  Request StartGatherParts(Dtype dtype, const void* from, void* to, std::vector<int> places) const;
   const Communicator* group_ = nullptr;
   Group name_ = Group::kWorld;
   Ledger* ledger_ = nullptr;

@@ -7,29 +7,50 @@
 
 namespace trireme::comm {
 
-// Whose transfer. kWorld: agreements on a step; kReplica: all stages and slices of one data
-// replica; kEmbedding: the first and the last stage, which share tied embeddings; kKeyValue: tensor
-// ranks that hold the same key/value head.
-enum class Group { kWorld, kData, kTensor, kPipeline, kEmbedding, kKeyValue, kReplica };
-inline constexpr int kGroups = 7;
+// Whose transfer. kWorld: agreements on a step; kData: ranks of the data and context axes that hold
+// the same elements of the same part of the model; kShard: those that hold its shards; kContext:
+// blocks of the same sequences; kReplica: all stages and slices of one data replica; kEmbedding:
+// the first and the last stage, which share tied embeddings; kKeyValue: tensor ranks that hold the
+// same key/value head.
+enum class Group {
+  kWorld,
+  kData,
+  kShard,
+  kContext,
+  kTensor,
+  kPipeline,
+  kEmbedding,
+  kKeyValue,
+  kReplica
+};
+inline constexpr int kGroups = 9;
 const char* NameOf(Group group);  // "data", "key/value" ...
 
-enum class Transfer { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kSend, kReceive };
-inline constexpr int kTransfers = 6;
+enum class Transfer {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kReceive
+};
+inline constexpr int kTransfers = 7;
 const char* NameOf(Transfer transfer);  // "all-reduce" ...
 
 struct Traffic {
   std::int64_t calls = 0;
   std::int64_t payload = 0;  // bytes of the whole operand: of all ranks' parts together in a
-                             // reduce-scatter or all-gather
+                             // reduce-scatter or all-gather; of what a rank has for all ranks,
+                             // itself included, in an all-to-all
   double moved = 0;          // bytes that a rank sends in a bandwidth-optimal algorithm, on average
                              // over the group (Thakur et al. 2005); see Moved()
   double seconds_waited = 0;  // the caller could do nothing else
   double seconds_hidden = 0;  // in flight while the caller computed
 };
 
-// All-reduce 2 (n - 1) / n, reduce-scatter, all-gather and broadcast (n - 1) / n of the payload in
-// a group of n; a send all of it, a receive nothing (its sender counts it).
+// All-reduce 2 (n - 1) / n, reduce-scatter, all-gather, all-to-all and broadcast (n - 1) / n of the
+// payload in a group of n; a send all of it, a receive nothing (its sender counts it).
 double Moved(Transfer transfer, int group_size, std::int64_t payload);
 
 class Ledger {

@@ -14,8 +14,14 @@
 
 namespace trireme::comm {
 
-// [grid]: data, tensor, pipeline, sequence_parallel.
+// [grid]: data, context, tensor, pipeline, sequence_parallel, sharding, shard_group.
 void DeclareGrid(input::Schema& schema);
+
+// What the ranks that hold the same part of the model share out among them instead of holding
+// copies (ZeRO, Rajbhandari et al. 2020): nothing; moments (stage 1); gradients too (2); parameters
+// too (3).
+enum class Sharding { kNone, kOptimizer, kGradients, kParameters };
+const char* NameOf(Sharding sharding);  // as in the deck: "none", "optimizer" ...
 
 // Sizes of the grid's axes, and coordinates along them.
 struct GridShape {
@@ -43,28 +49,51 @@ int RankAt(const GridShape& coordinates, const GridShape& shape);
 // shortened in the middle. hosts: of world rank 0, 1, ...
 std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::string>& hosts);
 
+// How ranks use their group, besides the sizes.
+struct GridOptions {
+  bool sequence_parallel = false;
+  Sharding sharding = Sharding::kNone;
+  int shard_group = 0;  // ranks that share one copy; divides data x context; 0: all of them
+};
+
+// The deck's grid.sequence_parallel, grid.sharding, grid.shard_group on this grid. Throws
+// InputError with the deck's line: shard_group that does not divide data x context (names the
+// nearest that do), or given without sharding.
+GridOptions ReadGridOptions(const input::Deck& deck, const GridShape& shape);
+
 class ProcessGrid {
  public:
   // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) where the
   // deck's layout does not fit.
   ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed = {});
   // Collective. shape.Ranks() must be world.Size().
-  ProcessGrid(const Communicator& world, const GridShape& shape, bool sequence_parallel = false);
+  ProcessGrid(const Communicator& world, const GridShape& shape, const GridOptions& options = {});
   ProcessGrid(const ProcessGrid&) = delete;
   ProcessGrid& operator=(const ProcessGrid&) = delete;
 
   const GridShape& Shape() const { return shape_; }
   const GridShape& Coordinates() const { return at_; }  // this rank's
-  bool SequenceParallel() const { return sequence_parallel_; }
+  const GridOptions& Options() const { return options_; }
+  bool SequenceParallel() const { return options_.sequence_parallel; }
+  Sharding Shards() const { return options_.sharding; }
   bool FirstStage() const { return at_.pipeline == 0; }
   bool LastStage() const { return at_.pipeline == shape_.pipeline - 1; }
 
   const Communicator& World() const { return *world_; }
-  // Groups of ranks that differ from this one in a single coordinate, ordered by it.
-  const Communicator& Data() const { return data_; }  // hold the same part of the model
+  // Groups of ranks that differ from this one in a single coordinate, ordered by it, unless they
+  // say otherwise. This one's differ in two: they hold the same part of the model, or shards of it,
+  // ordered by (data, context): rank data * C + context.
+  const Communicator& Data() const { return data_; }
+  // This rank's shard_group consecutive ones of Data(), which together hold one copy of what is
+  // sharded; alone without sharding.
+  const Communicator& Shard() const { return shard_; }
+  // Ranks of Data() with this rank's place in their shard groups: they hold the same elements. All
+  // of Data() without sharding. Over(Group::kData) is about these.
+  const Communicator& SameShard() const { return same_shard_; }
+  const Communicator& Context() const { return context_; }  // blocks of the same sequences
   const Communicator& Tensor() const { return tensor_; }
   const Communicator& Pipeline() const { return pipeline_; }
-  // Ranks of all stages and slices of one data replica, ordered by (pipeline, tensor).
+  // Ranks of all stages and slices with the same place in Data(), ordered by (pipeline, tensor).
   const Communicator& Replica() const { return replica_; }
   // First and last stage, with more than one stage; alone on others.
   const Communicator& Embedding() const { return embedding_; }
@@ -78,11 +107,12 @@ class ProcessGrid {
 
  private:
   void Split();
+  void SplitShards();
   const Communicator* world_;
   GridShape shape_;
   GridShape at_;
-  bool sequence_parallel_ = false;
-  Communicator data_, tensor_, pipeline_, replica_, embedding_;
+  GridOptions options_;
+  Communicator data_, shard_, same_shard_, context_, tensor_, pipeline_, replica_, embedding_;
   mutable Ledger ledger_;
 };
 

@@ -19,10 +19,11 @@ class GridTest : public testing::Test {
   input::Deck Deck(const std::string& text, const std::vector<std::string>& overrides = {}) const {
     return input::Deck::Parse(schema_, text, "a.in", overrides);
   }
-  // What ReadGrid says to a deck on that many ranks; empty where it fits.
+  // What the readers say to a deck on that many ranks; empty where it fits.
   std::string Complaint(const std::string& text, int ranks) const {
     try {
-      ReadGrid(Deck(text), ranks);
+      const input::Deck deck = Deck(text);
+      ReadGridOptions(deck, ReadGrid(deck, ranks));
       return {};
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput);
@@ -93,7 +94,7 @@ TEST_F(GridTest, GroupsOfEveryShape) {
   EXPECT_EQ(shapes.size(), world_.Size() == 8 ? 20u : 1u);  // 3 factors of 2 on 4 axes
   for (const GridShape& shape : shapes) {
     SCOPED_TRACE(Describe(shape));
-    const ProcessGrid grid(world_, shape, true);
+    const ProcessGrid grid(world_, shape, {.sequence_parallel = true});
     const GridShape at = grid.Coordinates();
     EXPECT_EQ(at, Locate(world_.Rank(), shape));
     EXPECT_TRUE(grid.SequenceParallel());
@@ -101,12 +102,13 @@ TEST_F(GridTest, GroupsOfEveryShape) {
     EXPECT_EQ(grid.LastStage(), at.pipeline == shape.pipeline - 1);
 
     // Members as the definition says, not as the code splits.
-    std::vector<int> data, tensor, pipeline, replica, embedding;
+    std::vector<int> data, context, tensor, pipeline, replica, embedding;
     for (int rank = 0; rank < shape.Ranks(); ++rank) {
       const GridShape other = Locate(rank, shape);
       const bool p = other.pipeline == at.pipeline, d = other.data == at.data;
       const bool c = other.context == at.context, t = other.tensor == at.tensor;
-      if (p && c && t) data.push_back(rank);
+      if (p && t) data.push_back(rank);
+      if (p && d && t) context.push_back(rank);
       if (p && d && c) tensor.push_back(rank);
       if (d && c && t) pipeline.push_back(rank);
       if (d && c) replica.push_back(rank);
@@ -116,10 +118,15 @@ TEST_F(GridTest, GroupsOfEveryShape) {
       embedding = {pipeline.front(), pipeline.back()};
     }
     EXPECT_EQ(Members(grid.Data(), world_.Rank()), data);
+    EXPECT_EQ(Members(grid.SameShard(), world_.Rank()), data);  // nothing is sharded
+    EXPECT_EQ(Members(grid.Shard(), world_.Rank()), std::vector<int>{world_.Rank()});
+    EXPECT_EQ(Members(grid.Context(), world_.Rank()), context);
     EXPECT_EQ(Members(grid.Tensor(), world_.Rank()), tensor);
     EXPECT_EQ(Members(grid.Pipeline(), world_.Rank()), pipeline);
     EXPECT_EQ(Members(grid.Replica(), world_.Rank()), replica);
     EXPECT_EQ(Members(grid.Embedding(), world_.Rank()), embedding);
+    EXPECT_EQ(grid.Data().Rank(), at.data * shape.context + at.context);
+    EXPECT_EQ(grid.Context().Rank(), at.context);
     EXPECT_EQ(grid.Pipeline().Rank(), at.pipeline);
     EXPECT_EQ(grid.Tensor().Rank(), at.tensor);
   }
@@ -211,7 +218,7 @@ TEST_F(GridTest, MessagesNameTheNearestLayouts) {
             "grid.tensor = 4; or start the job with 16 ranks.");
   EXPECT_EQ(Complaint("[grid]\npipeline = 5\ntensor = 3\n", 8),
             "a.in:3: grid.tensor = 3 x grid.pipeline = 5 does not divide 8 ranks\n"
-            "  What fits: grid.tensor = 2 with grid.pipeline = 4, grid.tensor = 4 with "
+            "  What fits: grid.tensor = 2 with grid.pipeline = 4, or grid.tensor = 4 with "
             "grid.pipeline = 2; or start the job with 15 ranks.");
   EXPECT_EQ(Complaint("[grid]\ntensor = 3\n", 8),
             "a.in:2: grid.tensor = 3 does not divide 8 ranks\n"
@@ -237,7 +244,9 @@ TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {
   // Not asked for by the user: without effect, and no reason to stop.
   input::Deck deck = Deck("");
   deck.Supply("grid.sequence_parallel", "yes", "preset x");
-  EXPECT_EQ(ReadGrid(deck, 8).data, 8);
+  const GridShape shape = ReadGrid(deck, 8);
+  EXPECT_EQ(shape.data, 8);
+  EXPECT_TRUE(ReadGridOptions(deck, shape).sequence_parallel);
 }
 
 TEST_F(GridTest, HugeSizesAreRefused) {
@@ -246,7 +255,8 @@ TEST_F(GridTest, HugeSizesAreRefused) {
   // Their product passes an int, and no size of a job is named that could not be.
   EXPECT_EQ(Complaint("[grid]\ndata = 1048576\ntensor = 1048576\npipeline = 1048576\n", 8),
             "a.in:3: grid.tensor = 1048576 x grid.pipeline = 1048576 does not divide 8 ranks\n"
-            "  What fits: grid.data = 0 and grid.tensor = 8 with grid.pipeline = 1.");
+            "  What fits: grid.data = 0 and grid.tensor = 8 with grid.pipeline = 1, or "
+            "grid.tensor = 4 with grid.pipeline = 2.");
 }
 
 // A model of 4 heads and 2 stages at most.

@@ -1,0 +1,28 @@
+// Which sizes a message names to a user whose size of an axis or group does not divide the whole.
+#ifndef TRIREME_COMM_NEAREST_DIVISORS_HPP_
+#define TRIREME_COMM_NEAREST_DIVISORS_HPP_
+
+#include <cstdint>
+#include <vector>
+
+namespace trireme::comm {
+
+// The divisors of `whole` next to `near`, itself not among them, that `fits` accepts: one below and
+// one above, where there are.
+template <typename Fits>
+std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near, Fits fits) {
+  std::int64_t below = 0, above = 0;
+  for (std::int64_t divisor = 1; divisor <= whole; ++divisor) {
+    if (whole % divisor != 0 || !fits(divisor)) continue;
+    if (divisor < near) below = divisor;
+    if (divisor > near && above == 0) above = divisor;
+  }
+  std::vector<std::int64_t> result;
+  if (below > 0) result.push_back(below);
+  if (above > 0) result.push_back(above);
+  return result;
+}
+
+}  // namespace trireme::comm
+
+#endif  // TRIREME_COMM_NEAREST_DIVISORS_HPP_
