@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -35,6 +36,12 @@ double InitialValue(const Initialiser& initialiser, std::uint32_t seed, std::uin
   return initialiser.scale * radius * (lane % 2 == 0 ? std::cos(angle) : std::sin(angle));
 }
 
+std::int64_t Aligned(std::int64_t size) { return CeilDivide(size, kAlignment) * kAlignment; }
+
+std::int64_t Bytes(Dtype dtype, std::int64_t elements) {
+  return elements * static_cast<std::int64_t>(SizeOf(dtype));
+}
+
 }  // namespace
 
 // A parameter that this rank holds of the group of adjacent ones lies before this one.
@@ -47,7 +54,15 @@ bool Registry::BehindItsGroup(const Parameter& parameter) const {
   return false;
 }
 
+int Registry::BeginUnit(const std::string& name) {
+  size_ = Aligned(size_);
+  if (!units_.empty()) units_.back().range.end = size_;
+  units_.push_back({name, {size_, size_}});
+  return static_cast<int>(units_.size()) - 1;
+}
+
 ParameterId Registry::Add(Parameter parameter) {
+  if (units_.empty()) BeginUnit("");
   if (parameter.end == kWhole) parameter.end = ElementCount(parameter.shape);
   if (parameter.begin < 0 || parameter.end < parameter.begin ||
       parameter.end > ElementCount(parameter.shape) || parameter.copy < 0 ||
@@ -55,39 +70,103 @@ ParameterId Registry::Add(Parameter parameter) {
     throw RunError("registry: " + parameter.name + " has no such elements or no such copy",
                    "This is a bug in Trireme.");
   }
-  if (parameter.Held() && !BehindItsGroup(parameter)) {
-    size_ = (size_ + kAlignment - 1) / kAlignment * kAlignment;
-  }
+  if (parameter.Held() && !BehindItsGroup(parameter)) size_ = Aligned(size_);
   parameter.offset = size_;
   size_ += parameter.LocalSize();
+  units_.back().range.end = size_;
+  unit_of_.push_back(static_cast<int>(units_.size()) - 1);
+  early_at_.push_back(early_size_);
+  if (parameter.early) early_size_ += Aligned(parameter.LocalSize());
   parameters_.push_back(std::move(parameter));
   return static_cast<ParameterId>(parameters_.size()) - 1;
 }
 
-void Registry::Allocate(Dtype dtype, bool gradients) {
+void Registry::AddSecondGradient(ParameterId id) {
+  size_ = Aligned(size_);
+  units_.back().range.end = size_;
+  second_ = id;
+  second_size_ = parameters_.at(static_cast<std::size_t>(id)).LocalSize();
+}
+
+void Registry::Plan(Dtype dtype, Ownership ownership) {
   dtype_ = dtype;
-  const auto bytes = size_ * static_cast<std::int64_t>(SizeOf(dtype));
-  values_ = device::AllocateZeroed(bytes);
-  if (gradients) gradients_ = device::AllocateZeroed(bytes);
+  ownership_ = std::move(ownership);
+  value_base_.assign(units_.size(), nullptr);
+  gradient_base_.assign(units_.size(), nullptr);
+  gradient_level_.assign(units_.size(), 0);
+  early_.assign(units_.size(), false);
+}
+
+void Registry::Allocate(Dtype dtype, bool gradients) { Allocate(dtype, gradients, OwnAll(size_)); }
+
+void Registry::Allocate(Dtype dtype, bool gradients, Ownership ownership) {
+  Plan(dtype, std::move(ownership));
+  values_ = device::AllocateZeroed(ValueBytes());
+  if (!gradients) return;
+  const std::int64_t early = ownership_.gradients_sharded ? Bytes(dtype_, early_size_) : 0;
+  gradients_ = device::AllocateZeroed(GradientBytes() - early);
+  if (early > 0) early_gradients_ = device::AllocateZeroed(early);
+}
+
+std::int64_t Registry::ValueBytes() const { return Bytes(dtype_, ownership_.values); }
+
+std::int64_t Registry::GradientBytes() const {
+  const std::int64_t early = ownership_.gradients_sharded ? early_size_ : 0;
+  return Bytes(dtype_, ownership_.gradients * ownership_.gradient_levels + early);
+}
+
+void* Registry::GradientLevel(int level) const {
+  return ElementAt(gradients_.get(), dtype_, level * ownership_.gradients);
+}
+
+Owned Registry::OwnedOf(ParameterId id) const {
+  const Parameter& parameter = parameters_.at(static_cast<std::size_t>(id));
+  const Part flat{parameter.offset, parameter.offset + parameter.LocalSize()};
+  Owned owned{{flat.begin, flat.begin}};
+  for (const Piece& piece : ownership_.pieces) {
+    const std::int64_t begin = std::max(flat.begin, piece.own.begin);
+    const std::int64_t end = std::min(flat.end, piece.own.end);
+    if (begin >= end) continue;
+    if (owned.flat.Size() == 0) {
+      const std::int64_t skipped = begin - piece.own.begin;
+      owned = {
+          {begin, end}, piece.value + skipped, piece.gradient + skipped, piece.moment + skipped};
+    } else if (begin == owned.flat.end) {
+      owned.flat.end = end;  // unsharded: a very large parameter in several pieces, side by side
+    } else {
+      throw RunError("registry: " + parameter.name + " is owned in several places");
+    }
+  }
+  return owned;
 }
 
 void Registry::Initialise(std::uint32_t seed) {
   DispatchDtype(dtype_, [&](auto zero) {
     using T = decltype(zero);
-    for (const Parameter& parameter : parameters_) {
+    for (std::size_t id = 0; id < parameters_.size(); ++id) {
+      const Parameter& parameter = parameters_[id];
       const std::uint64_t hash = XXH64(parameter.name.data(), parameter.name.size(), 0);
-      T* values = static_cast<T*>(values_.get()) + parameter.offset;
+      // Global elements [begin, end) at `values`.
+      std::int64_t begin = parameter.begin, end = parameter.end;
+      T* values = static_cast<T*>(values_.get());
+      if (ownership_.values_sharded) {
+        const Owned owned = OwnedOf(static_cast<ParameterId>(id));
+        begin = parameter.begin + owned.flat.begin - parameter.offset;
+        end = begin + owned.flat.Size();
+        values += owned.value;
+      } else {
+        values += parameter.offset;
+      }
 #pragma omp parallel for schedule(static)
-      for (std::int64_t i = parameter.begin; i < parameter.end; ++i) {
+      for (std::int64_t i = begin; i < end; ++i) {
         // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
-        values[i - parameter.begin] =
-            static_cast<float>(InitialValue(parameter.initialiser, seed, hash, i));
+        values[i - begin] = static_cast<float>(InitialValue(parameter.initialiser, seed, hash, i));
       }
     }
   });
 }
 
-Matrix Registry::View(void* storage, ParameterId id, int count) const {
+std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count) const {
   const Parameter& first = parameters_.at(static_cast<std::size_t>(id));
   const bool vector = first.shape.size() < 2;
   const std::int64_t columns =
@@ -104,25 +183,143 @@ Matrix Registry::View(void* storage, ParameterId id, int count) const {
   }
   Matrix view{nullptr, dtype_, elements / columns, columns, columns};
   if (vector) view = {nullptr, dtype_, elements > 0 ? 1 : 0, elements, elements};
-  if (storage != nullptr && elements > 0) view.data = ElementAt(storage, dtype_, offset);
+  return {view, offset};
+}
+
+namespace {
+void RequireMemory(const void* base, const std::string& what, const std::string& name) {
+  if (base != nullptr) return;
+  throw RunError("registry: the " + what + " of " + name + " are not there", "This is a bug.");
+}
+}  // namespace
+
+Matrix Registry::Value(ParameterId id, int count) const {
+  auto [view, offset] = ViewOf(id, count);
+  if (view.rows == 0 || (values_ == nullptr && !ownership_.values_sharded)) return view;
+  if (!ownership_.values_sharded) {
+    view.data = ElementAt(values_.get(), dtype_, offset);
+    return view;
+  }
+  const auto unit = static_cast<std::size_t>(UnitOf(id));
+  RequireMemory(value_base_[unit], "values", units_[unit].name);
+  view.data = ElementAt(value_base_[unit], dtype_, offset - units_[unit].range.begin);
   return view;
 }
 
-void Registry::ZeroGradients() {
-  std::memset(gradients_.get(), 0, static_cast<std::size_t>(size_) * SizeOf(dtype_));
+Matrix Registry::Gradient(ParameterId id, int count) const {
+  auto [view, offset] = ViewOf(id, count);
+  if (view.rows == 0 || gradients_ == nullptr) return view;
+  const auto unit = static_cast<std::size_t>(UnitOf(id));
+  if (!ownership_.gradients_sharded) {
+    view.data = ElementAt(GradientLevel(gradient_level_[unit]), dtype_, offset);
+    return view;
+  }
+  const auto at = static_cast<std::size_t>(id);
+  if (early_[unit] && parameters_[at].early) {
+    view.data = ElementAt(early_gradients_.get(), dtype_, early_at_[at]);
+    return view;
+  }
+  RequireMemory(gradient_base_[unit], "gradients", units_[unit].name);
+  view.data = ElementAt(gradient_base_[unit], dtype_, offset - units_[unit].range.begin);
+  return view;
 }
 
-std::vector<StateBlock> Registry::Blocks(void* storage, Dtype dtype, const std::string& prefix,
-                                         int replica, int replicas) const {
+Matrix Registry::SecondGradient(ParameterId id) const {
+  if (id != second_) return Gradient(id);
+  auto [view, offset] = ViewOf(id, 1);
+  if (view.rows == 0 || gradients_ == nullptr) return view;
+  const auto unit = static_cast<std::size_t>(UnitOf(id));
+  view.data = ElementAt(GradientLevel(gradient_level_[unit]), dtype_, size_);
+  return view;
+}
+
+void Registry::BindValues(int unit, void* base) {
+  value_base_.at(static_cast<std::size_t>(unit)) = base;
+}
+
+void Registry::BindGradients(int unit, void* base) {
+  gradient_base_.at(static_cast<std::size_t>(unit)) = base;
+}
+
+void Registry::BindGradientLevel(int unit, int level) {
+  gradient_level_.at(static_cast<std::size_t>(unit)) = level;
+}
+
+void Registry::BindEarly(int unit, bool early) {
+  early_.at(static_cast<std::size_t>(unit)) = early;
+}
+
+void Registry::TakeEarly(int unit) {
+  if (early_gradients_ == nullptr) return;
+  for (std::size_t id = 0; id < parameters_.size(); ++id) {
+    const Parameter& parameter = parameters_[id];
+    if (unit_of_[id] != unit || !parameter.early || !parameter.Held()) continue;
+    const Matrix to = Gradient(static_cast<ParameterId>(id));
+    DispatchDtype(dtype_, [&](auto zero) {
+      using T = decltype(zero);
+      T* from = static_cast<T*>(early_gradients_.get()) + early_at_[id];
+      for (std::int64_t i = 0; i < parameter.LocalSize(); ++i) to.As<T>()[i] += from[i];
+      std::fill_n(from, parameter.LocalSize(), T(0));
+    });
+  }
+}
+
+void Registry::ZeroGradients() {
+  const auto clear = [this](const device::Buffer& storage, std::int64_t elements) {
+    if (storage == nullptr) return;
+    std::memset(storage.get(), 0, static_cast<std::size_t>(Bytes(dtype_, elements)));
+  };
+  clear(gradients_, ownership_.gradients * ownership_.gradient_levels);
+  clear(early_gradients_, early_size_);
+}
+
+std::vector<StateBlock> Registry::ValueBlocks(int rank, int ranks, int sharers) const {
+  if (ownership_.values_sharded) {
+    return OwnedBlocks(values_.get(), &Owned::value, "", rank, ranks, sharers);
+  }
   std::vector<StateBlock> blocks;
   blocks.reserve(parameters_.size());
   for (const Parameter& parameter : parameters_) {
-    void* data = parameter.Held() ? ElementAt(storage, dtype, parameter.offset) : nullptr;
-    blocks.push_back({prefix + parameter.name, parameter.shape, dtype, parameter.begin,
-                      parameter.end, data, replica * parameter.copies + parameter.copy,
-                      replicas * parameter.copies});
+    void* data = parameter.Held() ? ElementAt(values_.get(), dtype_, parameter.offset) : nullptr;
+    blocks.push_back({parameter.name, parameter.shape, dtype_, parameter.begin, parameter.end, data,
+                      rank * parameter.copies + parameter.copy, ranks * parameter.copies});
   }
   return blocks;
+}
+
+std::vector<StateBlock> Registry::MomentBlocks(void* storage, const std::string& prefix, int rank,
+                                               int ranks, int sharers) const {
+  return OwnedBlocks(storage, &Owned::moment, prefix, rank, ranks, sharers);
+}
+
+std::vector<StateBlock> Registry::GradientBlocks(int rank, int ranks, int sharers) const {
+  return OwnedBlocks(gradients_.get(), &Owned::gradient, "", rank, ranks, sharers);
+}
+
+// Owned elements: as many ranks hold them as there are groups of sharers, times the copies.
+std::vector<StateBlock> Registry::OwnedBlocks(void* storage, std::int64_t Owned::*place,
+                                              const std::string& prefix, int rank, int ranks,
+                                              int sharers) const {
+  std::vector<StateBlock> blocks;
+  blocks.reserve(parameters_.size());
+  for (std::size_t id = 0; id < parameters_.size(); ++id) {
+    const Parameter& parameter = parameters_[id];
+    const Owned owned = OwnedOf(static_cast<ParameterId>(id));
+    const std::int64_t begin = parameter.begin + owned.flat.begin - parameter.offset;
+    const std::int64_t size = owned.flat.Size();
+    void* data = size > 0 ? ElementAt(storage, dtype_, owned.*place) : nullptr;
+    blocks.push_back({prefix + parameter.name, parameter.shape, dtype_, begin, begin + size, data,
+                      rank / sharers * parameter.copies + parameter.copy,
+                      ranks / sharers * parameter.copies});
+  }
+  return blocks;
+}
+
+Ownership OwnAll(std::int64_t size) {
+  Ownership all;
+  all.pieces = {{{0, size}, {0, size}}};
+  all.values = all.gradients = all.moments = size;
+  return all;
 }
 
 }  // namespace trireme::tensor

@@ -13,6 +13,9 @@ enum class Kind { kCpu };
 struct Stream {
   Kind kind = Kind::kCpu;
   int threads = 1;  // OpenMP threads of a CPU kernel
+  // Products whose every element is the same chain of operations whatever the number of threads and
+  // the rest of the matrix: run.canonical (doc/numerics.md).
+  bool canonical = false;
 };
 
 // Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else `share`, this

@@ -11,28 +11,36 @@
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/input/schema.hpp"
+#include "trireme/parallel/canonical.hpp"
+#include "trireme/parallel/sharding.hpp"
+#include "trireme/parallel/shared_gradients.hpp"
 #include "trireme/tensor/registry.hpp"
 
 namespace trireme::parallel {
 
-void DeclareBuckets(input::Schema& schema);  // grid.bucket_mib
+void DeclareBuckets(input::Schema& schema);  // grid.bucket_mib, prefetch, overlap
 
 class GradientBuckets {
  public:
-  // Cuts the flat gradient storage, from its end, at parameter boundaries into buckets of at least
-  // `bucket_bytes` (the first parameters' bucket may be smaller; a parameter beyond MPI's count is
-  // cut inside). `registry` and the group of
-  // `data` must outlive it.
-  GradientBuckets(const comm::Collectives& data, const tensor::Registry& registry,
-                  const device::Stream& stream, std::int64_t bucket_bytes);
+  // The pieces of the registry's ownership are its buckets, from the end. `data`: ranks that own the
+  // same elements; `shard`: those that share out the pieces. Gradients are, by what is sharded:
+  //   none        all-reduced over `data`
+  //   optimizer   reduce-scattered over `shard`, then the owned ones all-reduced over `data`
+  //   gradients   owned ones are summed over `shard` when Wait is called; all-reduced over `data`
+  // With `canonical` all of it in the fixed tree, in Wait, from whole gradients. All referred to must
+  // outlive it. `shared` (or null): sums within the replica that come before a reduce-scatter.
+  GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
+                  tensor::Registry& registry, const device::Stream& stream,
+                  const ShardSetup& setup, SharedGradients* shared);
 
   void Begin();  // a new step: nothing is ready
-  // The gradients at flat offsets >= begin are final on this rank: starts the all-reduces of the
-  // buckets that are now whole, and gives running ones a chance to progress.
+  // The gradients at flat offsets >= begin are final on this rank: starts the sums of the buckets
+  // that are now whole, and gives running ones a chance to progress.
   void Ready(std::int64_t begin);
-  void Progress();  // gives running all-reduces a chance to progress
+  void Progress();  // gives running sums a chance to progress
   // Returns when every bucket is summed. All must have been ready.
   void Wait();
+  std::int64_t Bytes() const;  // of exchange buffers (canonical)
 
   // Name of the first parameter whose local gradient was not finite in this step; empty when all
   // were.

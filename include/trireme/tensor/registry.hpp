@@ -1,13 +1,16 @@
 // The parameter registry: every parameter once, as a named, globally shaped block. Initialisation,
-// gradient buckets, the optimizer, checkpoints and the memory plan walk it and know nothing else of
-// the model. Values and gradients lie in one flat storage each, in the order of registration.
+// gradient sums, the optimizer, checkpoints and the memory plan walk it and know nothing else of
+// the model. A rank's parameters have flat offsets in the order of registration; which of these
+// elements it owns, and where values, gradients and moments lie in its storages, says an Ownership.
 #ifndef TRIREME_TENSOR_REGISTRY_HPP_
 #define TRIREME_TENSOR_REGISTRY_HPP_
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "trireme/base/partition.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/tensor/matrix.hpp"
 #include "trireme/tensor/state_block.hpp"
@@ -35,7 +38,10 @@ struct Parameter {
   std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
   Shape shape;       // global shape, row-major, axis 0 is the one that layouts slice
   Initialiser initialiser;
-  bool decay = false;         // takes weight decay (matrices do; norms and biases do not)
+  bool decay = false;  // takes weight decay (matrices do; norms and biases do not)
+  // Where weight gradients are a task of their own: found in the input-gradient task already
+  // (norms).
+  bool early = false;
   bool adjacent = false;      // stored right behind its predecessor, so that both are one matrix
   std::int64_t begin = 0;     // this rank's elements [begin, end) of the flattened global tensor;
   std::int64_t end = kWhole;  // begin == end: held by other ranks only
@@ -51,44 +57,134 @@ struct Parameter {
 using ParameterId = int;
 inline constexpr ParameterId kNoParameter = -1;
 
+// A unit: parameters that are used together, a layer's. Flat offsets, local.
+struct Unit {
+  std::string name;  // "embedding.token", "blocks.3", "head" ...
+  Part range;        // empty where other ranks hold it
+};
+
+// Part of the flat range that is summed, scattered or gathered in one transfer. Pieces do not
+// overlap, follow each other in order, cover all parameters, and begin and end between parameters
+// (or, unsharded, within a very large one).
+struct Piece {
+  Part range;  // flat offsets
+  Part own;    // of these, the elements whose moments and update are this rank's
+  // Where element own.begin lies in the storages of values, gradients (after their sum) and
+  // moments; elements.
+  std::int64_t value = 0, gradient = 0, moment = 0;
+};
+
+// What of a rank's parameters it owns, and how much it stores.
+struct Ownership {
+  std::vector<Piece> pieces;
+  bool values_sharded = false;     // storage of values holds owned elements only
+  bool gradients_sharded = false;  // storage of gradients holds owned elements only
+  int gradient_levels = 1;         // copies of the gradients' storage: canonical sums
+  std::int64_t values = 0, gradients = 0, moments = 0;  // elements of the storages, a level
+};
+// Everything is this rank's, in one piece.
+Ownership OwnAll(std::int64_t size);
+
+// The owned elements of one parameter.
+struct Owned {
+  Part flat;                                         // flat offsets; empty: none
+  std::int64_t value = 0, gradient = 0, moment = 0;  // of element flat.begin, as in Piece
+};
+
 class Registry {
  public:
+  // Parameters added from here on belong to a new unit, whose number it returns. The first Add
+  // without one begins one of no name.
+  int BeginUnit(const std::string& name);
   // Registered in the order of the forward pass, every parameter of the model on every rank, those
   // that other ranks hold with begin == end: these take no storage, and leave offsets and adjacency
   // of the others as if they were not there. Throws RunError for a range outside of the tensor or a
   // copy that is none.
   ParameterId Add(Parameter parameter);
-  // Allocates values and, where wanted, gradients, zeroed. Once, after the last Add.
+  // A second gradient of a parameter, with a flat range of its own behind all parameters: after the
+  // last Add. Nothing but gradients is stored there.
+  void AddSecondGradient(ParameterId id);
+
+  // Allocates values and, where wanted, gradients, zeroed. Once, after the last Add. Without an
+  // ownership everything is this rank's.
   void Allocate(Dtype dtype, bool gradients = true);
-  // Every element from its global coordinates (rule 2): the same weights in every layout.
+  void Allocate(Dtype dtype, bool gradients, Ownership ownership);
+  // The same without memory: for plans. Allocate may follow.
+  void Plan(Dtype dtype, Ownership ownership);
+  // Every owned (or, unsharded, held) element from its global coordinates (rule 2): the same
+  // weights in every layout.
   void Initialise(std::uint32_t seed);
 
   // A parameter as a matrix: axis 0 (the local part) are rows, the other axes columns; a vector is
   // one row; one held by other ranks is Empty(), with no rows. With `count` > 1, the matrix of that
-  // many adjacent parameters, rows added up. Throws RunError where a range is not of whole rows.
-  Matrix Value(ParameterId id, int count = 1) const { return View(values_.get(), id, count); }
-  Matrix Gradient(ParameterId id, int count = 1) const { return View(gradients_.get(), id, count); }
+  // many adjacent parameters, rows added up. Throws RunError where a range is not of whole rows,
+  // and where the memory of a sharded unit is not there (it was not gathered, or is not to be
+  // written).
+  Matrix Value(ParameterId id, int count = 1) const;
+  Matrix Gradient(ParameterId id, int count = 1) const;
+  Matrix SecondGradient(ParameterId id) const;  // of the parameter itself where it has no second
+
+  // Where the whole of a unit lies now: range.begin's element. Set by whoever gathers values or
+  // collects gradients; null: nowhere. Unsharded storages need none.
+  void BindValues(int unit, void* base);
+  void BindGradients(int unit, void* base);
+  // The unit's gradients go to this copy of an unsharded storage.
+  void BindGradientLevel(int unit, int level);
+  // Gradients of `early` parameters of the unit go to a small storage of their own (sharded
+  // gradients only), because the unit's memory is not there yet.
+  void BindEarly(int unit, bool early);
+  // Adds what that storage has of the unit to the unit's bound gradients, and clears it.
+  void TakeEarly(int unit);
 
   const std::vector<Parameter>& Parameters() const { return parameters_; }
-  std::int64_t Size() const { return size_; }  // elements of the flat storage, padding included
+  const std::vector<Unit>& Units() const { return units_; }
+  int UnitOf(ParameterId id) const { return unit_of_.at(static_cast<std::size_t>(id)); }
+  const Ownership& Owns() const { return ownership_; }
+  Owned OwnedOf(ParameterId id) const;
+  std::int64_t Size() const { return size_; }  // flat elements of all parameters, padding included
+  // With second gradients.
+  std::int64_t GradientSize() const { return size_ + second_size_; }
+  Part SecondRange() const { return {size_, size_ + second_size_}; }  // flat; empty: there is none
+  ParameterId SecondOf() const { return second_; }                    // whose; or kNoParameter
   Dtype Type() const { return dtype_; }
   void* Values() const { return values_.get(); }
-  void* Gradients() const { return gradients_.get(); }
+  void* Gradients() const { return gradients_.get(); }  // level 0
+  void* GradientLevel(int level) const;                 // storage of that copy
+  std::int64_t ValueBytes() const;                      // of the storages, all levels
+  std::int64_t GradientBytes() const;                   // with the early gradients'
   void ZeroGradients();
 
-  // Blocks for a checkpoint over a flat storage laid out like the values: names get `prefix`.
-  // `replica` of `replicas`: this rank's place in the data group.
-  std::vector<StateBlock> Blocks(void* storage, Dtype dtype, const std::string& prefix, int replica,
-                                 int replicas) const;
+  // Blocks for a checkpoint: names get `prefix`. `rank` of `ranks`: this rank's place in the data
+  // group, of whose ranks `sharers` consecutive ones share one copy of what is sharded.
+  std::vector<StateBlock> ValueBlocks(int rank, int ranks, int sharers) const;
+  // Of a storage laid out like the moments.
+  std::vector<StateBlock> MomentBlocks(void* storage, const std::string& prefix, int rank,
+                                       int ranks, int sharers) const;
+  // The summed gradients, where they are owned.
+  std::vector<StateBlock> GradientBlocks(int rank, int ranks, int sharers) const;
 
  private:
   bool BehindItsGroup(const Parameter& parameter) const;
-  Matrix View(void* storage, ParameterId id, int count) const;
+  // Shape of the view of `count` parameters and the flat offset of its first element.
+  std::pair<Matrix, std::int64_t> ViewOf(ParameterId id, int count) const;
+  std::vector<StateBlock> OwnedBlocks(void* storage, std::int64_t Owned::*place,
+                                      const std::string& prefix, int rank, int ranks,
+                                      int sharers) const;
   std::vector<Parameter> parameters_;
-  std::int64_t size_ = 0;
+  std::vector<Unit> units_;
+  std::vector<int> unit_of_;            // [parameters]
+  std::vector<std::int64_t> early_at_;  // [parameters]: in the early storage
+  ParameterId second_ = kNoParameter;
+  std::int64_t size_ = 0, second_size_ = 0, early_size_ = 0;
   Dtype dtype_ = Dtype::kFloat32;
-  device::Buffer values_;     // local, [size_]
-  device::Buffer gradients_;  // local, [size_], sums over valid tokens (rule 3)
+  Ownership ownership_;
+  std::vector<void*> value_base_, gradient_base_;  // [units]
+  std::vector<int> gradient_level_;                // [units]
+  std::vector<bool> early_;                        // [units]
+  device::Buffer values_;                          // local, [ownership.values]
+  device::Buffer
+      gradients_;  // local, [levels, ownership.gradients], sums over valid tokens (rule 3)
+  device::Buffer early_gradients_;  // [early_size_], sharded gradients only
 };
 
 }  // namespace trireme::tensor

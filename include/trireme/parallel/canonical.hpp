@@ -1,0 +1,67 @@
+// The fixed tree in which run.canonical adds up leaves, so that no layout changes a bit
+// (doc/numerics.md): over the ranks of a group, and over the leaves that one rank meets one by one.
+#ifndef TRIREME_PARALLEL_CANONICAL_HPP_
+#define TRIREME_PARALLEL_CANONICAL_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "trireme/base/partition.hpp"
+#include "trireme/comm/collectives.hpp"
+#include "trireme/device/arena.hpp"
+#include "trireme/device/stream.hpp"
+
+namespace trireme::parallel {
+
+// arrays[0] += all others, in the perfect binary tree over their number, a power of two:
+// ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count].
+void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
+             std::int64_t count);
+
+// Sums over the ranks of a group, a power of two, in that tree: parts are exchanged, added by one
+// rank each and gathered. Moves what a ring moves.
+class TreeCollectives {
+ public:
+  TreeCollectives() = default;  // one rank
+  TreeCollectives(const comm::Collectives& group, const device::Stream& stream);
+  // Largest operand to come, elements: allocates the exchange buffer. Once.
+  void Allocate(Dtype dtype, std::int64_t most);
+  static std::int64_t Bytes(int ranks, Dtype dtype, std::int64_t most);  // of that buffer
+
+  // As comm::Collectives::StartReduceScatterInPlace, complete on return.
+  void ReduceScatterInPlace(Dtype dtype, void* data, std::span<const std::int64_t> counts) const;
+  // As comm::Collectives::ReduceScatter.
+  void ReduceScatter(Dtype dtype, const void* from, void* to,
+                     std::span<const std::int64_t> counts) const;
+  void AllReduce(Dtype dtype, void* data, std::int64_t count) const;
+
+ private:
+  comm::Collectives group_;
+  device::Stream stream_;
+  device::Buffer buffer_;
+  std::int64_t most_ = 0;
+};
+
+// Gradients of leaves that come one after the other. Leaves belong to groups, 0, 1, ... (a power of
+// two of them), which come in order; within a group each leaf is added to what its storage holds,
+// and groups meet in the perfect binary tree. Like a binary counter: group g is collected in level
+// popcount(g), so log2(groups) + 1 levels do. Trailing groups may be missing: they are zeros.
+class LeafSums {
+ public:
+  // add(from, to): level `to` += level `from`, and `from` becomes zero, of one range of gradients.
+  using Merge = std::function<void(int from, int to)>;
+  // The level for the gradients of a leaf of `group`, not below the last one's; merges what is
+  // complete before it.
+  int Enter(std::int64_t group, const Merge& add);
+  void Finish(const Merge& add);  // all in level 0; ready for group 0 again
+  static int Levels(std::int64_t groups);  // log2(groups) + 1
+
+ private:
+  std::int64_t group_ = 0;
+};
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_CANONICAL_HPP_
