@@ -22,7 +22,7 @@ struct Layout {
   comm::GridShape grid;
   parallel::ScheduleKind schedule = parallel::ScheduleKind::kOneForwardOneBackward;
   int chunks = 1;
-  bool sequence_parallel = false;
+  comm::GridOptions options = {};
 };
 
 std::vector<Layout> LayoutsOf(int ranks) {
@@ -34,7 +34,7 @@ std::vector<Layout> LayoutsOf(int ranks) {
            {.tensor = ranks},
            ScheduleKind::kOneForwardOneBackward,
            1,
-           true},
+           {.sequence_parallel = true}},
           {"pipeline, gpipe", {.pipeline = ranks}, ScheduleKind::kGpipe},
           {"pipeline, 1f1b", {.pipeline = ranks}},
           {"pipeline, interleaved", {.pipeline = ranks}, ScheduleKind::kInterleaved, 2},
@@ -107,7 +107,7 @@ double Median(std::vector<double> values) {
 void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
              driver::TrainingSetup setup, const Layout& layout, const std::string& model,
              int steps) {
-  const comm::ProcessGrid grid(world, layout.grid, layout.sequence_parallel);
+  const comm::ProcessGrid grid(world, layout.grid, layout.options);
   setup.pipeline.kind = layout.schedule;
   setup.pipeline.chunks = layout.chunks;
   if (layout.grid.data > 1 || world.Size() == 1) setup.model.micro_batch *= 2;

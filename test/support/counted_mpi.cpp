@@ -105,6 +105,13 @@ int MPI_Iallgatherv(const void* from, int count, MPI_Datatype from_type, void* t
   return PMPI_Iallgatherv(from, count, from_type, to, counts, starts, type, comm, request);
 }
 
+int MPI_Alltoallv(const void* from, const int counts[], const int starts[], MPI_Datatype from_type,
+                  void* to, const int to_counts[], const int to_starts[], MPI_Datatype to_type,
+                  MPI_Comm comm) {
+  Add(Function::kAlltoallv, comm, Total(counts, comm), from_type, from);
+  return PMPI_Alltoallv(from, counts, starts, from_type, to, to_counts, to_starts, to_type, comm);
+}
+
 int MPI_Bcast(void* data, int count, MPI_Datatype type, int root, MPI_Comm comm) {
   Add(Function::kBcast, comm, count, type, data);
   if (!TheState().forward) return MPI_SUCCESS;
@@ -151,13 +158,6 @@ int MPI_Alltoall(const void* from, int count, MPI_Datatype from_type, void* to, 
                  MPI_Datatype to_type, MPI_Comm comm) {
   AddOther(comm);
   return PMPI_Alltoall(from, count, from_type, to, to_count, to_type, comm);
-}
-
-int MPI_Alltoallv(const void* from, const int counts[], const int starts[], MPI_Datatype from_type,
-                  void* to, const int to_counts[], const int to_starts[], MPI_Datatype to_type,
-                  MPI_Comm comm) {
-  AddOther(comm);
-  return PMPI_Alltoallv(from, counts, starts, from_type, to, to_counts, to_starts, to_type, comm);
 }
 
 int MPI_Reduce(const void* from, void* to, int count, MPI_Datatype type, MPI_Op operation, int root,

@@ -17,12 +17,13 @@ enum class Function {
   kIreduceScatter,
   kAllgatherv,
   kIallgatherv,
+  kAlltoallv,
   kBcast,
   kIsend,
   kIrecv,
   kOther,  // every other call that talks to other ranks: calls alone, no bytes
 };
-inline constexpr int kFunctions = 10;
+inline constexpr int kFunctions = 11;
 
 struct Count {
   std::int64_t calls = 0;

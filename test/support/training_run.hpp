@@ -20,7 +20,7 @@ inline comm::Communicator World() { return comm::Communicator::Adopt(MPI_COMM_WO
 
 struct RunSettings : driver::TrainingSetup {
   std::optional<comm::GridShape> grid;  // none: data parallel over all ranks of the group
-  bool sequence_parallel = false;
+  comm::GridOptions options;
 };
 
 // The tensors of a model, whole, in the order of registration, widened.
@@ -35,7 +35,7 @@ class TrainingRun {
         grid_(group,
               settings.grid.value_or(
                   comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
-              settings.sequence_parallel),
+              settings.options),
         training_(grid_, tokens, settings) {}
 
   // Runs up to step `end`; returns the losses of the steps.

@@ -98,10 +98,10 @@ TEST_F(CollectivesTest, AllReduceEndsWithTheSameBitsOnAllRanks) {
 
 TEST_F(CollectivesTest, ReduceScatters) {
   OnEveryGroup([](const Collectives& group) {
-    for (int variant = 0; variant < 6; ++variant) {
-      const bool start = variant % 2 == 1;
+    for (int variant = 0; variant < 9; ++variant) {
+      const int way = variant % 3;
       SCOPED_TRACE(variant);
-      const auto counts = UnevenCounts(group.Size(), kScales[variant / 2]);
+      const auto counts = UnevenCounts(group.Size(), kScales[variant / 3]);
       std::size_t total = 0, begin = 0;
       for (int rank = 0; rank < group.Size(); ++rank) {
         if (rank == group.Rank()) begin = total;
@@ -111,7 +111,10 @@ TEST_F(CollectivesTest, ReduceScatters) {
       std::vector<float> from(total), other(own, -1);
       for (std::size_t i = 0; i < total; ++i) from[i] = Value<float>(group.Rank(), i);
       float* to = other.data();
-      if (start) {
+      if (way == 2) {
+        group.StartReduceScatterInPlace(Dtype::kFloat32, from.data(), counts).Wait();
+        to = from.data();
+      } else if (way == 1) {
         group.StartReduceScatter(Dtype::kFloat32, from.data(), to, counts).Wait();
       } else {
         group.ReduceScatter(Dtype::kFloat32, from.data(), to, counts);
@@ -125,10 +128,10 @@ TEST_F(CollectivesTest, ReduceScatters) {
 
 TEST_F(CollectivesTest, AllGathers) {
   OnEveryGroup([](const Collectives& group) {
-    for (int variant = 0; variant < 6; ++variant) {
-      const bool in_place = variant % 2 == 1;
+    for (int variant = 0; variant < 12; ++variant) {
+      const bool in_place = variant % 2 == 1, start = variant % 4 >= 2;
       SCOPED_TRACE(variant);
-      const auto counts = UnevenCounts(group.Size(), kScales[variant / 2]);
+      const auto counts = UnevenCounts(group.Size(), kScales[variant / 4]);
       std::vector<double> wanted;
       std::size_t begin = 0;
       for (int rank = 0; rank < group.Size(); ++rank) {
@@ -143,7 +146,11 @@ TEST_F(CollectivesTest, AllGathers) {
       for (std::int64_t i = 0; i < own; ++i) {
         from[i] = Value<double>(group.Rank(), static_cast<std::size_t>(i));
       }
-      if (in_place) {
+      if (in_place && start) {
+        group.StartAllGatherInPlace(Dtype::kFloat64, to.data(), counts).Wait();
+      } else if (start) {
+        group.StartAllGather(Dtype::kFloat64, from, to.data(), counts).Wait();
+      } else if (in_place) {
         group.AllGatherInPlace(Dtype::kFloat64, to.data(), counts);
       } else {
         group.AllGather(Dtype::kFloat64, from, to.data(), counts);
@@ -151,6 +158,93 @@ TEST_F(CollectivesTest, AllGathers) {
       EXPECT_EQ(to, wanted);
     }
   });
+}
+
+TEST_F(CollectivesTest, AllToAlls) {
+  OnEveryGroup([](const Collectives& group) {
+    for (const std::int64_t scale : kScales) {
+      SCOPED_TRACE(scale);
+      const auto counts = UnevenCounts(group.Size(), scale);
+      const auto own = counts[static_cast<std::size_t>(group.Rank())];
+      // Names the sender, the receiver and the place.
+      const auto value = [](int from, int to, std::int64_t i) {
+        return static_cast<double>(from * 100 + to) + static_cast<double>(i) * 1e4;
+      };
+      std::vector<double> from, wanted;
+      for (int rank = 0; rank < group.Size(); ++rank) {
+        for (std::int64_t i = 0; i < counts[static_cast<std::size_t>(rank)]; ++i) {
+          from.push_back(value(group.Rank(), rank, i));
+        }
+        for (std::int64_t i = 0; i < own; ++i) wanted.push_back(value(rank, group.Rank(), i));
+      }
+      std::vector<double> to(wanted.size(), -1);
+      group.AllToAll(Dtype::kFloat64, from.data(), to.data(), counts);
+      EXPECT_EQ(to, wanted);
+    }
+  });
+}
+
+// Several at once, as the layers of a model start them: each keeps its counts, the caller's are
+// gone.
+TEST_F(CollectivesTest, StartedTransfersOwnTheirCounts) {
+  OnEveryGroup([](const Collectives& group) {
+    constexpr int kTransfersAtOnce = 6;
+    constexpr std::size_t kEach = 4001;
+    const auto size = static_cast<std::size_t>(group.Size());
+    const auto begin = static_cast<std::size_t>(group.Rank()) * kEach;
+    std::vector<std::vector<float>> sums, parts;
+    std::vector<Request> requests;
+    for (int k = 0; k < kTransfersAtOnce; ++k) {
+      auto& sum = sums.emplace_back(size * kEach);
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = Value<float>(group.Rank(), i % 100);
+      auto& part = parts.emplace_back(size * kEach, -1.0F);
+      for (std::size_t i = 0; i < kEach; ++i) part[begin + i] = Value<float>(group.Rank(), i % 100);
+      std::vector<std::int64_t> counts(size, kEach);
+      requests.push_back(group.StartReduceScatterInPlace(Dtype::kFloat32, sum.data(), counts));
+      requests.push_back(group.StartAllGatherInPlace(Dtype::kFloat32, part.data(), counts));
+      std::fill(counts.begin(), counts.end(), -1);
+    }
+    for (auto request = requests.rbegin(); request != requests.rend(); ++request) request->Wait();
+    for (int k = 0; k < kTransfersAtOnce; ++k) {
+      const auto& sum = sums[static_cast<std::size_t>(k)];
+      const auto& part = parts[static_cast<std::size_t>(k)];
+      for (std::size_t i = 0; i < kEach; ++i) {
+        ASSERT_EQ(sum[i], SumOf<float>(group.Size(), (begin + i) % 100)) << k << " " << i;
+      }
+      for (std::size_t i = 0; i < part.size(); ++i) {
+        ASSERT_EQ(part[i], Value<float>(static_cast<int>(i / kEach), i % kEach % 100)) << k;
+      }
+    }
+  });
+}
+
+// What the ledger takes down of the started and the exchanged, on one group of all ranks.
+TEST_F(CollectivesTest, RecordsTheWholeOperand) {
+  if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";
+  const Collectives group(world_, Group::kShard, ledger_);
+  const auto counts = UnevenCounts(group.Size(), 10);
+  std::int64_t total = 0;
+  for (const std::int64_t count : counts) total += count;
+  const auto own = counts[static_cast<std::size_t>(group.Rank())];
+  std::vector<float> from(static_cast<std::size_t>(total)), to(from);
+  std::vector<float> taken(static_cast<std::size_t>(own * group.Size()));
+  test::counted_mpi::Reset();
+  group.StartAllGather(Dtype::kFloat32, from.data(), to.data(), counts).Wait();
+  group.StartAllGatherInPlace(Dtype::kFloat32, to.data(), counts).Wait();
+  group.StartReduceScatterInPlace(Dtype::kFloat32, to.data(), counts).Wait();
+  group.AllToAll(Dtype::kFloat32, from.data(), taken.data(), counts);
+  const auto expect = [&](Function function, Transfer transfer, int calls) {
+    const Traffic& traffic = ledger_.At(Group::kShard, transfer);
+    const auto counted = test::counted_mpi::Of(function, world_.Handle());
+    EXPECT_EQ(counted.calls, calls) << NameOf(transfer);
+    EXPECT_EQ(counted.bytes, calls * 4 * total) << NameOf(transfer);
+    EXPECT_EQ(traffic.calls, calls) << NameOf(transfer);
+    EXPECT_EQ(traffic.payload, calls * 4 * total) << NameOf(transfer);
+    EXPECT_DOUBLE_EQ(traffic.moved, Moved(transfer, group.Size(), traffic.payload));
+  };
+  expect(Function::kIallgatherv, Transfer::kAllGather, 2);
+  expect(Function::kIreduceScatter, Transfer::kReduceScatter, 1);
+  expect(Function::kAlltoallv, Transfer::kAllToAll, 1);
 }
 
 TEST_F(CollectivesTest, Broadcasts) {
@@ -206,6 +300,15 @@ TEST_F(CollectivesTest, AGroupOfOneCopiesAndRecordsNothing) {
     group.AllGather(Dtype::kFloat32, from.data(), to.data(), counts);
     EXPECT_EQ(to, from);
     group.AllGatherInPlace(Dtype::kFloat32, to.data(), counts);
+    EXPECT_TRUE(group.StartAllGatherInPlace(Dtype::kFloat32, to.data(), counts).Complete());
+    EXPECT_TRUE(group.StartReduceScatterInPlace(Dtype::kFloat32, to.data(), counts).Complete());
+    EXPECT_EQ(to, from);
+    from = {5, 6};
+    group.AllToAll(Dtype::kFloat32, from.data(), to.data(), counts);
+    EXPECT_EQ(to, from);
+    from = {7, 8};
+    EXPECT_TRUE(group.StartAllGather(Dtype::kFloat32, from.data(), to.data(), counts).Complete());
+    EXPECT_EQ(to, from);
     group.AllReduce(Dtype::kFloat32, to.data(), 2);
     EXPECT_TRUE(group.StartAllReduce(Dtype::kFloat32, to.data(), 2).Test());
     group.Broadcast(Dtype::kFloat32, to.data(), 2, 0);
@@ -307,6 +410,17 @@ TEST_F(CollectivesTest, CountsBeyondMpiAreRefused) {
             "reduce-scatter" + tail + hint);
   EXPECT_EQ(message([&] { group.AllGatherInPlace(Dtype::kFloat32, &none, counts); }),
             "all-gather" + tail + hint);
+  EXPECT_EQ(message([&] { group.StartAllGatherInPlace(Dtype::kFloat32, &none, counts); }),
+            "all-gather" + tail + hint);
+  EXPECT_EQ(message([&] { group.StartReduceScatterInPlace(Dtype::kFloat32, &none, counts); }),
+            "reduce-scatter" + tail + hint);
+  EXPECT_EQ(message([&] { group.AllToAll(Dtype::kFloat32, &none, &none, counts); }),
+            "all-to-all" + tail + hint);
+  // What each sends fits, what rank 0 would take does not: all ranks say so.
+  std::fill(counts.begin(), counts.end(), 0);
+  counts[0] = many / world_.Size();
+  EXPECT_EQ(message([&] { group.AllToAll(Dtype::kFloat32, &none, &none, counts); }),
+            "all-to-all" + tail + hint);
   counts.pop_back();
   EXPECT_NE(message([&] {
               group.AllGather(Dtype::kFloat32, &none, &none, counts);

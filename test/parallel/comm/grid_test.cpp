@@ -132,9 +132,41 @@ TEST_F(GridTest, GroupsOfEveryShape) {
   }
 }
 
+// Every size of shard groups on every shape: copies of consecutive ranks of Data(), and across them
+// the ranks with the same place.
+TEST_F(GridTest, ShardGroupsOfEverySize) {
+  for (const GridShape& shape : AllShapes(world_.Size())) {
+    const int whole = shape.data * shape.context;
+    for (int size = 0; size <= whole; ++size) {
+      if (size > 0 && whole % size != 0) continue;
+      SCOPED_TRACE(fmt::format("{}, shard groups of {}", Describe(shape), size));
+      const GridOptions options{.sharding = Sharding::kGradients, .shard_group = size};
+      const ProcessGrid grid(world_, shape, options);
+      EXPECT_EQ(grid.Shards(), Sharding::kGradients);
+      EXPECT_EQ(grid.Options().shard_group, size);
+      const auto data = Members(grid.Data(), world_.Rank());
+      const int group = size == 0 ? whole : size;
+      const int own = grid.Coordinates().data * shape.context + grid.Coordinates().context;
+      std::vector<int> shard, same;
+      for (int place = 0; place < whole; ++place) {
+        if (place / group == own / group) shard.push_back(data[static_cast<std::size_t>(place)]);
+        if (place % group == own % group) same.push_back(data[static_cast<std::size_t>(place)]);
+      }
+      EXPECT_EQ(Members(grid.Shard(), world_.Rank()), shard);
+      EXPECT_EQ(Members(grid.SameShard(), world_.Rank()), same);
+      EXPECT_EQ(grid.Over(Group::kData).Size(), whole / group);
+      EXPECT_EQ(grid.Over(Group::kShard).Size(), group);
+    }
+  }
+}
+
 TEST_F(GridTest, TransfersKnowTheirGroup) {
-  const ProcessGrid grid(world_, AllShapes(world_.Size()).back());
-  for (const Group group : {Group::kWorld, Group::kData, Group::kTensor, Group::kPipeline}) {
+  const bool alone = world_.Size() == 1;
+  const ProcessGrid grid(world_, alone ? GridShape{} : GridShape{1, 4, 2, 1},
+                         {.sharding = Sharding::kParameters, .shard_group = alone ? 1 : 4});
+  const Group groups[] = {Group::kWorld,  Group::kData,     Group::kShard,  Group::kContext,
+                          Group::kTensor, Group::kPipeline, Group::kReplica};
+  for (const Group group : groups) {
     const Collectives transfers = grid.Over(group);
     float value = 1;
     transfers.AllReduce(Dtype::kFloat32, &value, 1);
@@ -142,6 +174,9 @@ TEST_F(GridTest, TransfersKnowTheirGroup) {
     EXPECT_EQ(grid.Traffic().At(group, Transfer::kAllReduce).calls, transfers.Size() > 1 ? 1 : 0);
   }
   EXPECT_EQ(grid.Over(Group::kWorld).Size(), world_.Size());
+  EXPECT_EQ(grid.Over(Group::kData).Size(), grid.SameShard().Size());
+  EXPECT_EQ(grid.Over(Group::kShard).Size(), grid.Shard().Size());
+  EXPECT_EQ(grid.Over(Group::kContext).Size(), grid.Context().Size());
   EXPECT_EQ(grid.Over(Group::kEmbedding).Size(), grid.Embedding().Size());
   EXPECT_THROW(grid.Over(Group::kKeyValue), Error);
 }
@@ -176,6 +211,14 @@ TEST_F(GridTest, PartOfTheWorldIsEnough) {
     EXPECT_EQ(std::string(error.what()),
               fmt::format("a grid of {} on {} ranks", Describe(shape), half.Size()));
   }
+  shape.data = 1;
+  try {
+    const ProcessGrid refused(half, shape, {.sharding = Sharding::kOptimizer, .shard_group = 3});
+    FAIL() << "shards over 3 of 1 ranks were accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()),
+              fmt::format("shards over 3 ranks in a grid of {}", Describe(shape)));
+  }
 }
 
 TEST_F(GridTest, DecksThatFit) {
@@ -185,6 +228,9 @@ TEST_F(GridTest, DecksThatFit) {
   EXPECT_EQ(read("[grid]\npipeline = 8\n"), (GridShape{8, 1, 1, 1}));
   EXPECT_EQ(read("[grid]\ntensor = 2\nsequence_parallel = yes\n"), (GridShape{1, 4, 1, 2}));
   EXPECT_EQ(read("[grid]\nsequence_parallel = no\n"), (GridShape{1, 8, 1, 1}));
+  EXPECT_EQ(read("[grid]\ncontext = 4\n"), (GridShape{1, 2, 4, 1}));
+  EXPECT_EQ(read("[grid]\ncontext = 2\ntensor = 2\npipeline = 2\ndata = 1\n"),
+            (GridShape{2, 1, 2, 2}));
   const ProcessGrid grid(world_, Deck(fmt::format("[grid]\ntensor = {}\n", world_.Size())));
   EXPECT_EQ(grid.Tensor().Size(), world_.Size());
 }
@@ -235,6 +281,89 @@ TEST_F(GridTest, MessagesWithADataAxisGiven) {
   EXPECT_EQ(Complaint("[grid]\ntensor = 3\ndata = 2\n", 8),
             "a.in:2: grid.tensor = 3 does not divide 8 ranks\n"
             "  What fits: grid.data = 0 and grid.tensor = 2 or 4; or start the job with 6 ranks.");
+}
+
+TEST_F(GridTest, MessagesWithAContextAxis) {
+  EXPECT_EQ(Complaint("[grid]\ncontext = 3\n", 8),
+            "a.in:2: grid.context = 3 does not divide 8 ranks\n"
+            "  What fits: grid.context = 2 or 4; or start the job with 6 or 9 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 2\ncontext = 3\n", 8),
+            "a.in:3: grid.tensor = 2 x grid.context = 3 does not divide 8 ranks\n"
+            "  What fits: grid.context = 2 or 4 with grid.tensor = 2; or start the job with 6 or "
+            "12 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 2\npipeline = 4\ncontext = 2\n", 8),
+            "a.in:2: grid.tensor = 2 x grid.pipeline = 4 x grid.context = 2 does not divide 8 "
+            "ranks\n"
+            "  What fits: grid.tensor = 1 with grid.pipeline = 4 and grid.context = 2, or "
+            "grid.pipeline = 2 with grid.tensor = 2 and grid.context = 2, or grid.context = 1 with "
+            "grid.tensor = 2 and grid.pipeline = 4; or start the job with 16 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ntensor = 3\npipeline = 3\ncontext = 2\n", 8),
+            "a.in:2: grid.tensor = 3 x grid.pipeline = 3 x grid.context = 2 does not divide 8 "
+            "ranks\n"
+            "  What fits: grid.tensor = 2 with grid.pipeline = 2 and grid.context = 2, or "
+            "grid.tensor = 4 with grid.pipeline = 2 and grid.context = 1; or start the job with "
+            "18 ranks.");
+  EXPECT_EQ(Complaint("[grid]\ncontext = 2\ndata = 3\n", 8),
+            "a.in:3: grid.data = 3: the grid has 6 ranks, the job has 8\n"
+            "  What fits: grid.data = 4, or 0 (what is left); or start the job with 6 ranks.");
+}
+
+TEST_F(GridTest, ReadsSharding) {
+  const auto read = [&](const std::string& text) {
+    const input::Deck deck = Deck(text);
+    return ReadGridOptions(deck, ReadGrid(deck, 8));
+  };
+  EXPECT_EQ(read("").sharding, Sharding::kNone);
+  EXPECT_EQ(read("").shard_group, 0);
+  for (const Sharding sharding :
+       {Sharding::kNone, Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
+    const std::string text = fmt::format("[grid]\nsharding = {}\n", NameOf(sharding));
+    EXPECT_EQ(read(text).sharding, sharding);
+    EXPECT_EQ(read(text).shard_group, 0);
+    EXPECT_EQ(read(text + "shard_group = 0\n").shard_group, 0);
+  }
+  // 2 x 2 ranks hold the same part of the model; the group may cut either axis.
+  const std::string hybrid = "[grid]\ntensor = 2\ncontext = 2\nsharding = parameters\n";
+  for (const int group : {1, 2, 4}) {
+    EXPECT_EQ(read(hybrid + fmt::format("shard_group = {}\n", group)).shard_group, group);
+  }
+  const std::string deck =
+      fmt::format("[grid]\nsharding = gradients\nshard_group = {}\n", world_.Size());
+  const ProcessGrid grid(world_, Deck(deck));
+  EXPECT_EQ(grid.Shards(), Sharding::kGradients);
+  EXPECT_EQ(grid.Shard().Size(), world_.Size());
+  EXPECT_EQ(grid.SameShard().Size(), 1);
+}
+
+TEST_F(GridTest, ShardGroupsThatDoNotFit) {
+  EXPECT_EQ(Complaint("[grid]\nsharding = optimizer\nshard_group = 3\n", 8),
+            "a.in:3: grid.shard_group = 3: it does not divide data 8 x context 1 = 8 ranks\n"
+            "  What fits: grid.shard_group = 2 or 4, or 0 (all of them).");
+  EXPECT_EQ(Complaint("[grid]\ncontext = 2\ntensor = 2\nsharding = parameters\n"
+                      "shard_group = 8\n",
+                      8),
+            "a.in:5: grid.shard_group = 8: it does not divide data 2 x context 2 = 4 ranks\n"
+            "  What fits: grid.shard_group = 4, or 0 (all of them).");
+  EXPECT_EQ(Complaint("[grid]\nsharding = parameters\nshard_group = 2\n", 1),
+            "a.in:3: grid.shard_group = 2: it does not divide data 1 x context 1 = 1 rank\n"
+            "  What fits: grid.shard_group = 1, or 0 (all of them).");
+  EXPECT_EQ(Complaint("[grid]\nshard_group = 2\n", 8),
+            "a.in:2: grid.shard_group = 2: nothing is sharded with grid.sharding = none\n"
+            "  What fits: grid.sharding = optimizer, gradients or parameters; or leave "
+            "grid.shard_group out.");
+  EXPECT_THROW(Deck("[grid]\nsharding = zero2\n"), Error);
+  EXPECT_THROW(Deck("[grid]\nshard_group = -1\n"), Error);
+  // Not asked for by the user: without effect, and no reason to stop.
+  input::Deck deck = Deck("");
+  deck.Supply("grid.shard_group", "3", "preset x");
+  EXPECT_EQ(ReadGridOptions(deck, ReadGrid(deck, 8)).shard_group, 0);
+  // All ranks leave together.
+  try {
+    const ProcessGrid grid(world_, Deck("[grid]\nsharding = optimizer\nshard_group = 3\n"));
+    FAIL() << "3 ranks were accepted";
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+  }
 }
 
 TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <set>
 #include <string>
 
 namespace trireme::comm {
@@ -32,6 +34,7 @@ TEST(Ledger, BytesMovedFollowTheKind) {
   EXPECT_DOUBLE_EQ(Moved(Transfer::kAllReduce, 4, 1000), 1500);
   EXPECT_DOUBLE_EQ(Moved(Transfer::kReduceScatter, 4, 1000), 750);
   EXPECT_DOUBLE_EQ(Moved(Transfer::kAllGather, 4, 1000), 750);
+  EXPECT_DOUBLE_EQ(Moved(Transfer::kAllToAll, 4, 1000), 750);
   EXPECT_DOUBLE_EQ(Moved(Transfer::kBroadcast, 4, 1000), 750);
   EXPECT_DOUBLE_EQ(Moved(Transfer::kSend, 4, 1000), 1000);
   EXPECT_DOUBLE_EQ(Moved(Transfer::kReceive, 4, 1000), 0);
@@ -43,6 +46,14 @@ TEST(Ledger, HasNames) {
   EXPECT_EQ(std::string(NameOf(Group::kData)), "data");
   EXPECT_EQ(std::string(NameOf(Transfer::kReduceScatter)), "reduce-scatter");
   EXPECT_EQ(std::string(NameOf(Transfer::kReceive)), "receive");
+  EXPECT_EQ(std::string(NameOf(Transfer::kAllToAll)), "all-to-all");
+  std::set<std::string> groups, transfers;
+  for (int i = 0; i < kGroups; ++i) groups.insert(NameOf(static_cast<Group>(i)));
+  for (int i = 0; i < kTransfers; ++i) transfers.insert(NameOf(static_cast<Transfer>(i)));
+  EXPECT_EQ(groups, (std::set<std::string>{"world", "data", "shard", "context", "tensor",
+                                           "pipeline", "embedding", "key/value", "replica"}));
+  EXPECT_EQ(transfers.size(), static_cast<std::size_t>(kTransfers));
+  EXPECT_EQ(transfers.count("?"), 0u);
 }
 
 }  // namespace

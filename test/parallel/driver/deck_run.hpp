@@ -20,9 +20,12 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
   std::vector<std::string> keys;
   if (ranks == 1) {
     keys = {"grid.data=1",
+            "grid.context=1",
             "grid.tensor=1",
             "grid.pipeline=1",
             "grid.sequence_parallel=no",
+            "grid.sharding=none",
+            "grid.shard_group=0",
             "pipeline.schedule=1f1b",
             "pipeline.chunks=1",
             "model.recompute=none"};
@@ -36,7 +39,7 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
   static_cast<driver::TrainingSetup&>(settings) =
       driver::ReadTraining(job, grid, tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
   settings.grid = grid;
-  settings.sequence_parallel = ranks > 1 && job.deck.Switch("grid.sequence_parallel");
+  if (ranks > 1) settings.options = comm::ReadGridOptions(job.deck, grid);
   return settings;
 }
 

@@ -86,7 +86,7 @@ TEST_F(MemoryTest, PlanIsWhatTheAllocatorCounts) {
     const std::string model =
         fmt::format("{}recompute={}\n", kModels[i % 3], kRecomputes[(i + i / 3) % 3]);
     const RunSettings settings = Settings(model, kMemoryLayouts[i]);
-    const comm::ProcessGrid grid(world_, *settings.grid, settings.sequence_parallel);
+    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
     driver::Training training(grid, tokens_, settings);

@@ -202,7 +202,7 @@ TEST_F(MovesTest, WindowsOfEveryLengthFitWhereRowsAreSharded) {
     const auto predict = [&](const comm::Communicator& ranks) {
       RunSettings settings = SettingsOf(text, tokens_, ranks.Size(), Dtype::kFloat64);
       settings.model.training = false;
-      const comm::ProcessGrid grid(ranks, *settings.grid, settings.sequence_parallel);
+      const comm::ProcessGrid grid(ranks, *settings.grid, settings.options);
       model::ParallelModel net(grid, settings.model, settings.pipeline);
       driver::GenerateOptions options;
       options.tokens = 14;

@@ -79,7 +79,7 @@ class Verifying : public testing::Test {
                    Dtype precision = Dtype::kFloat32) {
     const Large large = Read(keys);
     const comm::ProcessGrid grid(world_, large.grid,
-                                 large.job.deck.Switch("grid.sequence_parallel"));
+                                 comm::ReadGridOptions(large.job.deck, large.grid));
     TrainingSetup small = driver::Shrink(large.setup, large.grid);
     small.defect = defect;
     const std::string folder = folder_ / std::to_string(runs_++);

@@ -69,6 +69,20 @@ void PassOn(const comm::Collectives& stages) {
   stages.AllGather(Dtype::kFloat32, values.data() + 40, values.data(), counts);
 }
 
+// The exchanges of shards: parts gathered, sums scattered, each started before the other ends.
+void ExchangeShards(const comm::Collectives& group) {
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < group.Size(); ++rank) counts.push_back(50 + rank);
+  const auto whole = static_cast<std::size_t>(60 * group.Size());
+  std::vector<double> from(whole, 1), to(whole, 1), in_place(whole, 1), sums(whole, 1);
+  comm::Request requests[] = {
+      group.StartAllGather(Dtype::kFloat64, from.data(), to.data(), counts),
+      group.StartAllGatherInPlace(Dtype::kFloat64, in_place.data(), counts),
+      group.StartReduceScatterInPlace(Dtype::kFloat64, sums.data(), counts)};
+  for (comm::Request& request : requests) request.Wait();
+  group.AllToAll(Dtype::kFloat64, from.data(), to.data(), counts);
+}
+
 // MPI's functions behind each kind of transfer.
 std::vector<Function> FunctionsOf(Transfer transfer) {
   switch (transfer) {
@@ -78,6 +92,8 @@ std::vector<Function> FunctionsOf(Transfer transfer) {
       return {Function::kReduceScatter, Function::kIreduceScatter};
     case Transfer::kAllGather:
       return {Function::kAllgatherv, Function::kIallgatherv};
+    case Transfer::kAllToAll:
+      return {Function::kAlltoallv};
     case Transfer::kBroadcast:
       return {Function::kBcast};
     case Transfer::kSend:
@@ -90,11 +106,11 @@ std::vector<Function> FunctionsOf(Transfer transfer) {
 
 // Compares every group and kind; returns the bytes of all.
 std::int64_t ExpectLedgerIsRight(const comm::ProcessGrid& grid) {
-  const std::pair<Group, MPI_Comm> groups[] = {{Group::kWorld, grid.World().Handle()},
-                                               {Group::kData, grid.Data().Handle()},
-                                               {Group::kTensor, grid.Tensor().Handle()},
-                                               {Group::kPipeline, grid.Pipeline().Handle()},
-                                               {Group::kEmbedding, grid.Embedding().Handle()}};
+  const std::pair<Group, MPI_Comm> groups[] = {
+      {Group::kWorld, grid.World().Handle()},        {Group::kData, grid.SameShard().Handle()},
+      {Group::kShard, grid.Shard().Handle()},        {Group::kContext, grid.Context().Handle()},
+      {Group::kTensor, grid.Tensor().Handle()},      {Group::kPipeline, grid.Pipeline().Handle()},
+      {Group::kEmbedding, grid.Embedding().Handle()}};
   std::int64_t all = 0;
   for (const auto& [group, handle] : groups) {
     for (int kind = 0; kind < comm::kTransfers; ++kind) {
@@ -116,15 +132,23 @@ std::int64_t ExpectLedgerIsRight(const comm::ProcessGrid& grid) {
 TEST(CollectivesBytes, LedgerIsWhatMpiWasGiven) {
   const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
   const comm::GridShape shapes[] = {{2, 1, 1, 2}, {1, 2, 1, 2}, {2, 2, 1, 1},
-                                    {1, 1, 1, 4}, {4, 1, 1, 1}, {1, 4, 1, 1}};
+                                    {1, 1, 1, 4}, {4, 1, 1, 1}, {1, 4, 1, 1},
+                                    {1, 2, 2, 1}, {2, 1, 2, 1}, {1, 1, 4, 1}};
   for (const comm::GridShape& shape : shapes) {
     for (const bool sequence_parallel : {false, true}) {
       SCOPED_TRACE(comm::Describe(shape));
-      const comm::ProcessGrid grid(world, shape, sequence_parallel);
+      comm::GridOptions options;
+      options.sequence_parallel = sequence_parallel;
+      options.sharding = sequence_parallel ? comm::Sharding::kGradients : comm::Sharding::kNone;
+      // All ranks, or pairs of them.
+      options.shard_group = shape.data * shape.context == 4 ? 2 : 0;
+      const comm::ProcessGrid grid(world, shape, options);
       test::counted_mpi::Reset();
       Exchange(TensorGroup(grid.Over(Group::kTensor), sequence_parallel));
       SumGradients(grid);
       PassOn(grid.Over(Group::kPipeline));
+      ExchangeShards(grid.Over(Group::kShard));
+      ExchangeShards(grid.Over(Group::kContext));
       float most = 0;
       grid.Over(Group::kWorld).AllReduce(Dtype::kFloat32, &most, 1, comm::Reduction::kMax);
       EXPECT_GT(ExpectLedgerIsRight(grid), 500);

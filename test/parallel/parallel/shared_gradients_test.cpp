@@ -89,7 +89,7 @@ class SharedGradientsTest : public testing::Test {
   }
 
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
-  comm::ProcessGrid grid_{world_, {2, 1, 1, 2}, true};
+  comm::ProcessGrid grid_{world_, {2, 1, 1, 2}, {.sequence_parallel = true}};
   comm::Communicator key_value_;
   tensor::Registry registry_;
 };
