@@ -12,6 +12,12 @@ enum class Form { kPlain, kTransposed };
 // c = form_a(a) form_b(b), or c += where `accumulate`. c: [M, N]; strides are free; any dimension
 // may be 0 (an empty sum is 0). All of one dtype. The library runs with the threads that
 // device::ConfigureThreads set, inside an OpenMP parallel region on the calling thread alone.
+//
+// On a canonical stream the product is Trireme's own, with the stream's threads, and every element
+// of c is one chain of operations: for each block of 256 inner indices, from the first, c = c + s
+// where s starts from 0 and takes s = fma(a, b, s) in the order of the indices; c starts from +0
+// without `accumulate`. Its bits depend on its row of form_a(a), its column of form_b(b) and their
+// length alone.
 void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate);
 

@@ -8,6 +8,7 @@
 #include <Eigen/Core>
 #include <string>
 
+#include "canonical_multiply.hpp"
 #include "no_product.hpp"
 #include "trireme/base/error.hpp"
 
@@ -48,11 +49,15 @@ void MultiplyDouble(Form form_a, const tensor::Matrix& a, Form form_b, const ten
 
 }  // namespace
 
-void MatrixMultiply(const device::Stream& /*stream*/, Form form_a, const tensor::Matrix& a,
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
                     Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
                     bool accumulate) {
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (NoProduct(inner, c, accumulate)) return;
+  if (stream.canonical) {
+    return CanonicalMultiply(UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
+                             accumulate);
+  }
   if (c.dtype == Dtype::kFloat64) return MultiplyDouble(form_a, a, form_b, b, c, accumulate);
   const dnnl_status_t status =
       dnnl_sgemm(form_a == Form::kPlain ? 'N' : 'T', form_b == Form::kPlain ? 'N' : 'T', c.rows,

@@ -4,16 +4,21 @@
 
 #include <string>
 
+#include "canonical_multiply.hpp"
 #include "no_product.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 
 namespace trireme::kernels {
 
-void MatrixMultiply(const device::Stream& /*stream*/, Form form_a, const tensor::Matrix& a,
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
                     Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
                     bool accumulate) {
   const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
   if (NoProduct(inner, c, accumulate)) return;
+  if (stream.canonical) {
+    return CanonicalMultiply(UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
+                             accumulate);
+  }
   const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto rows = static_cast<blasint>(c.rows), columns = static_cast<blasint>(c.columns);

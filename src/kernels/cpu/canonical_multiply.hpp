@@ -1,0 +1,24 @@
+// The canonical product: every element of c by the same chain of operations, whatever the rest of
+// the matrix, the number of threads and the instruction set (doc/numerics.md).
+#ifndef TRIREME_KERNELS_CPU_CANONICAL_MULTIPLY_HPP_
+#define TRIREME_KERNELS_CPU_CANONICAL_MULTIPLY_HPP_
+
+#include <span>
+
+#include "canonical_kernels.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+
+namespace trireme::kernels {
+
+// Those that this CPU can run, the fastest first; all give the same bits.
+std::span<const CanonicalKernels> UsableCanonicalKernels();
+
+// MatrixMultiply of a canonical stream, every dimension > 0, with these kernels. Threads of the
+// stream, inside a parallel region the calling one alone.
+void CanonicalMultiply(const CanonicalKernels& kernels, const device::Stream& stream, Form form_a,
+                       const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                       const tensor::Matrix& c, bool accumulate);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_CANONICAL_MULTIPLY_HPP_

@@ -1,0 +1,19 @@
+// Which of the canonical product's kernels an x86-64 CPU can run.
+#include <array>
+#include <string>
+
+#include "canonical_multiply.hpp"
+
+namespace trireme::kernels {
+
+std::span<const CanonicalKernels> UsableCanonicalKernels() {
+  static const std::array<CanonicalKernels, 3> all = {kCanonicalAvx512, kCanonicalAvx2,
+                                                      kCanonicalPortable};
+  static const std::size_t first = [] {
+    const std::string set = device::InstructionSet();
+    return set == "AVX-512" ? 0 : set == "AVX2" ? 1 : 2;
+  }();
+  return std::span(all).subspan(first);
+}
+
+}  // namespace trireme::kernels
