@@ -60,32 +60,7 @@ struct Product {
   T* c;
   std::int64_t stride;
   bool accumulate;
-
-  // Sizes of blocks.
-  std::int64_t wide, deep;  // a superblock: columns, inner
-  std::int64_t chunk;       // rows
-  T* packed_right;
-  std::byte* packed_left;  // LeftBytes() a thread
-
-  std::int64_t LeftBytes() const {
-    const std::int64_t lanes = RoundUp(std::min(chunk, rows), kernels.rows);
-    return RoundUp((lanes * std::min(inner, kInnerBlock) + 64) * std::int64_t{sizeof(T)}, kPage);
-  }
-  std::int64_t RightBytes() const {
-    return RoundUp((wide * deep + 64) * std::int64_t{sizeof(T)}, kPage);
-  }
 };
-
-template <typename T>
-void ChooseBlocks(Product<T>& p) {
-  const std::int64_t elements = kRightBytes / std::int64_t{sizeof(T)};
-  const std::int64_t shallow = std::min(p.inner, kInnerBlock), unit = p.kernels.columns;
-  p.wide = std::min(RoundUp(p.columns, unit), std::max(unit, elements / shallow / unit * unit));
-  p.deep =
-      std::min(p.inner, std::max<std::int64_t>(1, elements / p.wide / kInnerBlock) * kInnerBlock);
-  const std::int64_t most = kLeftBytes / (kInnerBlock * std::int64_t{sizeof(T)});
-  p.chunk = std::max<std::int64_t>(1, most / p.kernels.rows) * p.kernels.rows;
-}
 
 template <typename T>
 CanonicalSource<T> From(const CanonicalSource<T>& source, std::int64_t lane, std::int64_t k) {
@@ -93,10 +68,92 @@ CanonicalSource<T> From(const CanonicalSource<T>& source, std::int64_t lane, std
           source.inner_stride};
 }
 
-// This thread's share of the superblock at (k0, j0): whole panels of whole inner blocks.
+template <typename T>
+Product<T> PieceOf(const Product<T>& p, Range rows, Range columns) {
+  Product<T> piece = p;
+  piece.left = From(p.left, rows.begin, 0);
+  piece.right = From(p.right, columns.begin, 0);
+  piece.rows = rows.end - rows.begin;
+  piece.columns = columns.end - columns.begin;
+  piece.c = p.c + rows.begin * p.stride + columns.begin;
+  return piece;
+}
+
+// How a product is shared out: a grid of parts of c, one a thread. Alone, each thread packs all
+// that its part needs; together, the team packs the right operand once, with barriers.
+struct Grid {
+  std::int64_t down = 1, across = 1;
+  bool together = false;
+};
+
+template <typename T>
+Range ColumnsOf(const Product<T>& p, const Grid& grid, std::int64_t part) {
+  const std::int64_t unit = p.kernels.columns;
+  const Range panels = ShareOf(CeilDivide(p.columns, unit), grid.across, part % grid.across);
+  return {std::min(p.columns, panels.begin * unit), std::min(p.columns, panels.end * unit)};
+}
+template <typename T>
+Range RowsOf(const Product<T>& p, const Grid& grid, std::int64_t part) {
+  return ShareOf(p.rows, grid.down, part / grid.across);
+}
+
+// Grid of the least cost of its largest part, in multiply-adds: packing an element costs as much as
+// about kPacking of them. Together where that saves much.
+template <typename T>
+Grid ChooseGrid(const Product<T>& p, std::int64_t threads) {
+  constexpr double kPacking = 10, kMuch = 0.8;
+  Grid alone, together;
+  together.together = true;
+  double least_alone = 0, least_together = 0;
+  for (std::int64_t across = 1; across <= threads; ++across) {
+    if (threads % across != 0) continue;
+    const std::int64_t unit = p.kernels.columns, down = threads / across;
+    const double panels = static_cast<double>(CeilDivide(CeilDivide(p.columns, unit), across));
+    const double wide = panels * static_cast<double>(unit);
+    const double rows = static_cast<double>(CeilDivide(p.rows, down));
+    const double own = rows * wide + kPacking * rows;
+    const double cost_alone = own + kPacking * wide;
+    const double cost_together =
+        own + kPacking * static_cast<double>(p.columns) / static_cast<double>(threads);
+    if (across == 1 || cost_alone < least_alone) {
+      least_alone = cost_alone;
+      alone.down = down;
+      alone.across = across;
+    }
+    if (across == 1 || cost_together < least_together) {
+      least_together = cost_together;
+      together.down = down;
+      together.across = across;
+    }
+  }
+  return least_together < kMuch * least_alone ? together : alone;
+}
+
+// Sizes of the packed pieces, and where they lie.
+template <typename T>
+struct Blocks {
+  std::int64_t wide, deep;  // a superblock of the right operand: columns, inner
+  std::int64_t chunk;       // rows of the left one
+  std::int64_t right_bytes, left_bytes;
+
+  Blocks(const CanonicalKernelsOf<T>& kernels, std::int64_t rows, std::int64_t columns,
+         std::int64_t inner) {
+    constexpr std::int64_t kSize = sizeof(T), kSlack = 64;  // a vector beyond the last panel
+    const std::int64_t elements = kRightBytes / kSize, unit = kernels.columns;
+    const std::int64_t shallow = std::min(inner, kInnerBlock);
+    wide = std::min(RoundUp(columns, unit), std::max(unit, elements / shallow / unit * unit));
+    deep = std::min(inner, std::max<std::int64_t>(1, elements / wide / kInnerBlock) * kInnerBlock);
+    const std::int64_t most = kLeftBytes / (kInnerBlock * kSize) / kernels.rows;
+    chunk = std::min(RoundUp(rows, kernels.rows), std::max<std::int64_t>(1, most) * kernels.rows);
+    right_bytes = RoundUp((wide * deep + kSlack) * kSize, kPage);
+    left_bytes = RoundUp((chunk * shallow + kSlack) * kSize, kPage);
+  }
+};
+
+// This thread's share of a superblock of the right operand: whole panels of whole inner blocks.
 template <typename T>
 void PackRight(const Product<T>& p, Range inner, Range columns, std::int64_t thread,
-               std::int64_t threads) {
+               std::int64_t threads, T* packed) {
   const std::int64_t unit = p.kernels.columns, width = columns.end - columns.begin;
   const std::int64_t panels = CeilDivide(width, unit);
   const std::int64_t blocks = CeilDivide(inner.end - inner.begin, kInnerBlock);
@@ -106,72 +163,48 @@ void PackRight(const Product<T>& p, Range inner, Range columns, std::int64_t thr
     const std::int64_t count = std::min(share.end - at, panels - panel);
     const std::int64_t k = inner.begin + block * kInnerBlock;
     const std::int64_t depth = std::min(kInnerBlock, inner.end - k);
-    p.kernels.pack_right(
-        From(p.right, columns.begin + panel * unit, k),
-        std::min(count * unit, width - panel * unit), depth,
-        p.packed_right + block * kInnerBlock * panels * unit + panel * unit * depth);
+    p.kernels.pack_right(From(p.right, columns.begin + panel * unit, k),
+                         std::min(count * unit, width - panel * unit), depth,
+                         packed + block * kInnerBlock * panels * unit + panel * unit * depth);
     at += count;
   }
 }
 
-// Rows and columns of the superblock as a grid of threads: the one whose largest part costs least,
-// in tiles; a panel of the left operand that a thread packs costs about a third of one.
-struct Split {
-  std::int64_t down, across;
-};
+// One part of c += (the superblock's share of the product). `of`: the superblock's columns of c.
 template <typename T>
-Split ChooseSplit(const Product<T>& p, std::int64_t columns, std::int64_t threads) {
-  const std::int64_t panels = CeilDivide(columns, p.kernels.columns);
-  Split best{threads, 1};
-  double least = 0;
-  for (std::int64_t across = 1; across <= std::min(threads, panels); ++across) {
-    if (threads % across != 0) continue;
-    const double down = static_cast<double>(CeilDivide(p.rows, threads / across)) /
-                        static_cast<double>(p.kernels.rows);
-    const double cost = down * (static_cast<double>(CeilDivide(panels, across)) + 0.33);
-    if (across > 1 && cost >= least) continue;
-    best = {threads / across, across};
-    least = cost;
-  }
-  return best;
-}
-
-// This thread's part of c += (the superblock's share of the product).
-template <typename T>
-void MultiplyPart(const Product<T>& p, Range inner, Range columns, std::int64_t thread,
-                  std::int64_t threads) {
-  const std::int64_t unit = p.kernels.columns, width = columns.end - columns.begin;
-  const std::int64_t panels = CeilDivide(width, unit);
-  const Split split = ChooseSplit(p, width, threads);
-  const Range rows = ShareOf(p.rows, split.down, thread / split.across);
-  const Range mine = ShareOf(panels, split.across, thread % split.across);
-  const std::int64_t first = mine.begin * unit, last = std::min(width, mine.end * unit);
-  if (first >= last) return;
-  T* packed = reinterpret_cast<T*>(p.packed_left + thread * p.LeftBytes());
-  for (std::int64_t i = rows.begin; i < rows.end; i += p.chunk) {
-    const std::int64_t height = std::min(p.chunk, rows.end - i);
+void MultiplyPart(const Product<T>& p, const Product<T>& of, const Blocks<T>& blocks,
+                  const Grid& grid, std::int64_t part, Range inner, const T* right, T* left) {
+  const Range rows = RowsOf(of, grid, part), columns = ColumnsOf(of, grid, part);
+  if (columns.begin >= columns.end) return;
+  const std::int64_t padded = RoundUp(of.columns, p.kernels.columns);
+  for (std::int64_t i = rows.begin; i < rows.end; i += blocks.chunk) {
+    const std::int64_t height = std::min(blocks.chunk, rows.end - i);
     for (std::int64_t k = inner.begin; k < inner.end; k += kInnerBlock) {
       const std::int64_t depth = std::min(kInnerBlock, inner.end - k);
-      p.kernels.pack_left(From(p.left, i, k), height, depth, packed);
-      p.kernels.multiply(packed, p.packed_right + (k - inner.begin) * panels * unit + first * depth,
-                         depth, height, last - first, p.c + i * p.stride + columns.begin + first,
+      p.kernels.pack_left(From(p.left, i, k), height, depth, left);
+      p.kernels.multiply(left, right + (k - inner.begin) * padded + columns.begin * depth, depth,
+                         height, columns.end - columns.begin, of.c + i * p.stride + columns.begin,
                          p.stride, p.accumulate || k > 0);
     }
   }
 }
 
-// What one of the team's threads does. Barriers only where there is a team.
+// What one thread of a team does of the grid's parts. Barriers only where there is a team.
 template <typename T>
-void RunThread(const Product<T>& p, std::int64_t thread, std::int64_t threads) {
-  for (std::int64_t j = 0; j < p.columns; j += p.wide) {
-    const Range columns{j, std::min(p.columns, j + p.wide)};
-    for (std::int64_t k = 0; k < p.inner; k += p.deep) {
-      const Range inner{k, std::min(p.inner, k + p.deep)};
-      PackRight(p, inner, columns, thread, threads);
+void RunThread(const Product<T>& p, const Blocks<T>& blocks, const Grid& grid, std::int64_t thread,
+               std::int64_t threads, T* right, T* left) {
+  for (std::int64_t j = 0; j < p.columns; j += blocks.wide) {
+    const Range columns{j, std::min(p.columns, j + blocks.wide)};
+    const Product<T> of = PieceOf(p, {0, p.rows}, columns);
+    for (std::int64_t k = 0; k < p.inner; k += blocks.deep) {
+      const Range inner{k, std::min(p.inner, k + blocks.deep)};
+      PackRight(p, inner, columns, thread, threads, right);
       if (threads > 1) {
 #pragma omp barrier
       }
-      MultiplyPart(p, inner, columns, thread, threads);
+      for (std::int64_t part = thread; part < grid.down * grid.across; part += threads) {
+        MultiplyPart(p, of, blocks, grid, part, inner, right, left);
+      }
       if (threads > 1) {
 #pragma omp barrier
       }
@@ -184,36 +217,57 @@ CanonicalSource<T> SourceOf(const tensor::Matrix& m, bool lanes_are_rows) {
   return {m.As<T>(), lanes_are_rows ? m.stride : 1, lanes_are_rows ? 1 : m.stride};
 }
 
+std::byte* PackingMemory(std::int64_t bytes) {
+  thread_local Workspace workspace;
+  return workspace.Get(bytes);
+}
+
 template <typename T>
-void Run(const CanonicalKernelsOf<T>& kernels, const device::Stream& stream, Form form_a,
-         const tensor::Matrix& a, Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
-         bool accumulate) {
-  Product<T> p{kernels,
-               SourceOf<T>(a, form_a == Form::kPlain),
-               SourceOf<T>(b, form_b == Form::kTransposed),
-               c.rows,
-               c.columns,
-               form_a == Form::kPlain ? a.columns : a.rows,
-               c.As<T>(),
-               c.stride,
-               accumulate,
-               0,
-               0,
-               0,
-               nullptr,
-               nullptr};
-  ChooseBlocks(p);
+void Run(const Product<T>& p, std::int64_t threads) {
+  const Grid grid = ChooseGrid(p, threads);
+  const Range rows = RowsOf(p, grid, threads - 1);  // the last part is one of the largest
+  const std::int64_t widest = RoundUp(CeilDivide(p.columns, grid.across), p.kernels.columns);
+  const Blocks<T> blocks(p.kernels, rows.end - rows.begin, grid.together ? p.columns : widest,
+                         p.inner);
+  const std::int64_t rights = grid.together ? 1 : threads;
+  std::byte* memory = PackingMemory(rights * blocks.right_bytes + threads * blocks.left_bytes);
+  const auto right = [&](std::int64_t i) {
+    return reinterpret_cast<T*>(memory + i * blocks.right_bytes);
+  };
+  const auto left = [&](std::int64_t i) {
+    return reinterpret_cast<T*>(memory + rights * blocks.right_bytes + i * blocks.left_bytes);
+  };
+  if (threads == 1) return RunThread(p, blocks, grid, 0, 1, right(0), left(0));
+#pragma omp parallel num_threads(static_cast <int>(threads))
+  {
+    const std::int64_t thread = omp_get_thread_num(), team = omp_get_num_threads();
+    if (grid.together) {
+      RunThread(p, blocks, grid, thread, team, right(0), left(thread));
+    } else {
+      for (std::int64_t part = thread; part < threads; part += team) {
+        RunThread(PieceOf(p, RowsOf(p, grid, part), ColumnsOf(p, grid, part)), blocks, Grid{}, 0, 1,
+                  right(thread), left(thread));
+      }
+    }
+  }
+}
+
+template <typename T>
+void Multiply(const CanonicalKernelsOf<T>& kernels, const device::Stream& stream, Form form_a,
+              const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+              const tensor::Matrix& c, bool accumulate) {
+  const Product<T> p{kernels,
+                     SourceOf<T>(a, form_a == Form::kPlain),
+                     SourceOf<T>(b, form_b == Form::kTransposed),
+                     c.rows,
+                     c.columns,
+                     form_a == Form::kPlain ? a.columns : a.rows,
+                     c.As<T>(),
+                     c.stride,
+                     accumulate};
   const std::int64_t useful =
       std::max<std::int64_t>(1, p.rows * p.columns * p.inner / kLeastPerThread);
-  const std::int64_t threads =
-      omp_in_parallel() != 0 ? 1 : std::clamp<std::int64_t>(stream.threads, 1, useful);
-  thread_local Workspace workspace;
-  std::byte* memory = workspace.Get(p.RightBytes() + threads * p.LeftBytes());
-  p.packed_right = reinterpret_cast<T*>(memory);
-  p.packed_left = memory + p.RightBytes();
-  if (threads == 1) return RunThread(p, 0, 1);
-#pragma omp parallel num_threads(static_cast <int>(threads))
-  RunThread(p, omp_get_thread_num(), omp_get_num_threads());
+  Run(p, omp_in_parallel() != 0 ? 1 : std::clamp<std::int64_t>(stream.threads, 1, useful));
 }
 
 }  // namespace
@@ -222,9 +276,9 @@ void CanonicalMultiply(const CanonicalKernels& kernels, const device::Stream& st
                        const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
                        const tensor::Matrix& c, bool accumulate) {
   if (c.dtype == Dtype::kFloat64) {
-    Run(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate);
+    Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate);
   } else {
-    Run(kernels.fp32, stream, form_a, a, form_b, b, c, accumulate);
+    Multiply(kernels.fp32, stream, form_a, a, form_b, b, c, accumulate);
   }
 }
 

@@ -15,22 +15,31 @@ namespace trireme::kernels {
 
 namespace {
 
-// Panels of kWidth lanes from rows of neighbouring lanes.
+// Panels of kWidth lanes from rows of neighbouring lanes, a few rows at a time so that both sides
+// stay in the cache.
 template <typename V, int kWidth>
 void PackRows(const CanonicalSource<typename V::Scalar>& from, std::int64_t lanes,
               std::int64_t inner, typename V::Scalar* to) {
   using T = typename V::Scalar;
-  const std::int64_t whole = lanes / kWidth, rest = lanes % kWidth;
-  for (std::int64_t k = 0; k < inner; ++k) {
-    const T* row = from.data + k * from.inner_stride;
-    T* out = to + k * kWidth;
-    for (std::int64_t panel = 0; panel < whole; ++panel) {
-      __builtin_memcpy(out, row, sizeof(T) * kWidth);
-      row += kWidth;
-      out += kWidth * inner;
+  constexpr std::int64_t kRows = 16;
+  for (std::int64_t begin = 0; begin < inner; begin += kRows) {
+    const std::int64_t end = begin + kRows < inner ? begin + kRows : inner;
+    for (std::int64_t lane = 0; lane < lanes; lane += kWidth) {
+      T* panel = to + lane * inner;
+      const T* source = from.data + lane;
+      const std::int64_t present = lanes - lane;
+      if (present >= kWidth) {
+        for (std::int64_t k = begin; k < end; ++k) {
+          __builtin_memcpy(panel + k * kWidth, source + k * from.inner_stride, sizeof(T) * kWidth);
+        }
+        continue;
+      }
+      for (std::int64_t k = begin; k < end; ++k) {
+        for (int i = 0; i < kWidth; ++i) {
+          panel[k * kWidth + i] = i < present ? source[k * from.inner_stride + i] : T(0);
+        }
+      }
     }
-    for (int lane = 0; rest > 0 && lane < kWidth; ++lane)
-      out[lane] = lane < rest ? row[lane] : T(0);
   }
 }
 

@@ -141,6 +141,20 @@ TYPED_TEST(CanonicalMultiplyTest, SeveralSuperblocks) {
   Check<TypeParam>(700, 33, 65);
 }
 
+// So few rows a thread that the team packs together, more threads than cores.
+TYPED_TEST(CanonicalMultiplyTest, ManyThreads) {
+  using T = TypeParam;
+  const Held<T> a(45, 9000, 1, 1, 1), b(9000, 37, 1, 1, 2), start(45, 37, 1, 1, 3);
+  Held<T> want = start;
+  Reference(Form::kPlain, a, Form::kPlain, b, want, true);
+  for (const int threads : {5, 8, 12}) {
+    const Held<T> got = start;
+    kernels::MatrixMultiply({device::Kind::kCpu, threads, true}, Form::kPlain, a.View(),
+                            Form::kPlain, b.View(), got.View(), true);
+    EXPECT_TRUE(got.SameBits(want)) << threads;
+  }
+}
+
 // Any piece of the rows and columns is what the whole product has there.
 TYPED_TEST(CanonicalMultiplyTest, PiecesOfALargerProduct) {
   using T = TypeParam;
