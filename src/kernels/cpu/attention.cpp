@@ -22,7 +22,11 @@ using tensor::Matrix;
 constexpr std::int64_t kTile =
     64;  // queries a panel: 64 x 1024 fp32 scores are 256 KiB, half an L2
 
-const device::Stream kSerial{device::Kind::kCpu, 1};
+// The stream of one task: its products run on the calling thread.
+device::Stream Serial(device::Stream stream) {
+  stream.threads = 1;
+  return stream;
+}
 
 // Rows and columns of one head's queries, keys or values in a [rows, Width()] matrix.
 struct HeadView {
@@ -61,9 +65,9 @@ Dropout HeadDropout(const Dropout& dropout, const AttentionShape& shape, std::in
 }
 
 template <typename T>
-void ForwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout,
-                 const Matrix& out, const Matrix& lse, const Matrix& scratch, std::int64_t sequence,
-                 std::int64_t head) {
+void ForwardHead(const device::Stream& serial, const AttentionShape& shape, const Matrix& qkv,
+                 const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                 const Matrix& scratch, std::int64_t sequence, std::int64_t head) {
   const HeadView view = ViewOf(shape, qkv, sequence, head);
   const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
   RowMask mask(HeadDropout(dropout, shape, head), shape.length);
@@ -71,7 +75,7 @@ void ForwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout& 
     const std::int64_t count = std::min(kTile, shape.length - begin);
     const std::int64_t keys = KeysOf(shape, begin, count);
     const Matrix scores = Panel(shape, scratch, 0, count, keys);
-    MatrixMultiply(kSerial, Form::kPlain, view.query.Rows(begin, count), Form::kTransposed,
+    MatrixMultiply(serial, Form::kPlain, view.query.Rows(begin, count), Form::kTransposed,
                    view.key.Rows(0, keys), scores, false);
     for (std::int64_t i = 0; i < count; ++i) {
       T* row = scores.As<T>() + i * keys;
@@ -86,7 +90,7 @@ void ForwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout& 
         mask.Apply(dropout.ordinals[sequence], position, row, row, visible);
       }
     }
-    MatrixMultiply(kSerial, Form::kPlain, scores, Form::kPlain, view.value.Rows(0, keys),
+    MatrixMultiply(serial, Form::kPlain, scores, Form::kPlain, view.value.Rows(0, keys),
                    out.Rows(sequence * shape.length + begin, count)
                        .Columns(head * shape.head_dim, shape.head_dim),
                    false);
@@ -97,9 +101,10 @@ void ForwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout& 
 // With P = exp(s - lse), its dropped form D(P) and dO: dV += D(P)^T dO; dP = D(dO V^T);
 // dS = P (dP - rowsum(dO * O)); dQ = scale dS K; dK += scale dS^T Q  (Dao et al. 2022, appendix B).
 template <typename T>
-void BackwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout,
-                  const Matrix& out, const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
-                  const Matrix& scratch, std::int64_t sequence, std::int64_t head) {
+void BackwardHead(const device::Stream& serial, const AttentionShape& shape, const Matrix& qkv,
+                  const Dropout& dropout, const Matrix& out, const Matrix& dout, const Matrix& lse,
+                  const Matrix& dqkv, const Matrix& scratch, std::int64_t sequence,
+                  std::int64_t head) {
   const HeadView view = ViewOf(shape, qkv, sequence, head);
   const HeadView gradient = ViewOf(shape, dqkv, sequence, head);
   const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
@@ -115,10 +120,10 @@ void BackwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout&
     const Matrix ds = Panel(shape, scratch, 1, count, keys);
     const Matrix query = view.query.Rows(begin, count);
     const Matrix tile_dout = head_dout.Rows(begin, count);
-    MatrixMultiply(kSerial, Form::kPlain, query, Form::kTransposed, view.key.Rows(0, keys), p,
+    MatrixMultiply(serial, Form::kPlain, query, Form::kTransposed, view.key.Rows(0, keys), p,
                    false);
-    MatrixMultiply(kSerial, Form::kPlain, tile_dout, Form::kTransposed, view.value.Rows(0, keys),
-                   ds, false);
+    MatrixMultiply(serial, Form::kPlain, tile_dout, Form::kTransposed, view.value.Rows(0, keys), ds,
+                   false);
     for (std::int64_t i = 0; i < count; ++i) {
       T* p_row = p.As<T>() + i * keys;
       T* d_row = ds.As<T>() + i * keys;
@@ -137,11 +142,11 @@ void BackwardHead(const AttentionShape& shape, const Matrix& qkv, const Dropout&
       std::fill(p_row + visible, p_row + keys, T(0));
       std::fill(d_row + visible, d_row + keys, T(0));
     }
-    MatrixMultiply(kSerial, Form::kTransposed, p, Form::kPlain, tile_dout,
+    MatrixMultiply(serial, Form::kTransposed, p, Form::kPlain, tile_dout,
                    gradient.value.Rows(0, keys), true);
-    MatrixMultiply(kSerial, Form::kPlain, ds, Form::kPlain, view.key.Rows(0, keys),
+    MatrixMultiply(serial, Form::kPlain, ds, Form::kPlain, view.key.Rows(0, keys),
                    gradient.query.Rows(begin, count), false);
-    MatrixMultiply(kSerial, Form::kTransposed, ds, Form::kPlain, query, gradient.key.Rows(0, keys),
+    MatrixMultiply(serial, Form::kTransposed, ds, Form::kPlain, query, gradient.key.Rows(0, keys),
                    true);
   }
 }
@@ -162,7 +167,7 @@ void ForwardAll(const device::Stream& stream, const AttentionShape& shape, const
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
   for (std::int64_t task = 0; task < tasks; ++task) {
     rescue.Run([&] {
-      ForwardHead<T>(shape, qkv, dropout, out, lse, scratch, task / shape.heads,
+      ForwardHead<T>(Serial(stream), shape, qkv, dropout, out, lse, scratch, task / shape.heads,
                      task % shape.heads);
     });
   }
@@ -186,7 +191,8 @@ void BackwardAll(const device::Stream& stream, const AttentionShape& shape, cons
       ZeroRows<T>(gradient.key);
       ZeroRows<T>(gradient.value);
       for (std::int64_t head = first; head < first + group; ++head) {
-        BackwardHead<T>(shape, qkv, dropout, out, dout, lse, dqkv, scratch, sequence, head);
+        BackwardHead<T>(Serial(stream), shape, qkv, dropout, out, dout, lse, dqkv, scratch,
+                        sequence, head);
       }
     });
   }
