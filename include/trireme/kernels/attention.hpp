@@ -2,22 +2,25 @@
 #ifndef TRIREME_KERNELS_ATTENTION_HPP_
 #define TRIREME_KERNELS_ATTENTION_HPP_
 
+#include "trireme/base/positions.hpp"
 #include "trireme/kernels/dropout.hpp"
 
 namespace trireme::kernels {
 
 // Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
-  std::int64_t sequences = 0, length = 0;  // rows = sequences * length, sequence-major
+  std::int64_t sequences = 0, length = 0;  // rows = sequences * length, sequence-major; length is
+                                           // what this rank holds of each sequence
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
   bool causal = true;           // false only in tests that must catch a model which sees the future
+  Positions positions = {};     // of the rows in their sequence (Rope; attention_part.hpp)
 
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
 };
 
 // Elements of scratch for both passes with this many threads. No [length, length] matrix is held:
-// panels of 64 queries.
+// panels of 64 queries. These two are about whole sequences: shape.positions is the default.
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
 
 // out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries,
@@ -35,8 +38,8 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
-// of each head by angle t theta^(-2 i / head_dim), t the position in the sequence. table: [>=
-// length, head_dim] = cosines then sines. `inverse` rotates back: the gradient.
+// of each head by angle t theta^(-2 i / head_dim), t the row's position in the sequence. table: [>
+// last position, head_dim] = cosines then sines. `inverse` rotates back: the gradient.
 void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
           bool inverse, const tensor::Matrix& qkv);
 void RopeTable(double theta, const tensor::Matrix& table);

@@ -5,14 +5,15 @@
 #include <cstdint>
 
 #include "trireme/base/philox.hpp"
+#include "trireme/base/positions.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/tensor/matrix.hpp"
 
 namespace trireme::kernels {
 
 // One place where dropout acts. Row r of a matrix is row R = first_row + r of the micro-batch,
-// which belongs to sequence R / length at position R % length; column c is feature f =
-// first_feature + c. The 16-bit lane f % 8 of
+// which belongs to sequence R / length at position positions.At(R % length); column c is feature f
+// = first_feature + c. The 16-bit lane f % 8 of
 //   Philox({f / 8, position, ordinal low, ordinal high}, MakeKey(seed, purpose, layer, site))
 // decides: kept where lane >= threshold, and multiplied by 65536 / (65536 - threshold).
 struct Dropout {
@@ -22,12 +23,16 @@ struct Dropout {
   std::uint32_t layer = 0;
   std::uint32_t site = 0;                   // which of a layer's places, or the head
   const std::uint64_t* ordinals = nullptr;  // [sequences], global sample numbers
-  std::int64_t length = 1;                  // positions a sequence
+  std::int64_t length = 1;                  // positions of a sequence that this rank holds
   std::int64_t first_row = 0;               // of the micro-batch: a shard of the rows begins there
   std::int64_t first_feature = 0;           // a slice of the features begins there
+  Positions positions = {};                 // where those of `length` lie in the sequence
 
   bool Active() const { return Threshold() > 0; }
   std::uint32_t Threshold() const { return static_cast<std::uint32_t>(probability * 65536 + 0.5); }
+  std::int64_t PositionOf(std::int64_t row) const {
+    return positions.At((first_row + row) % length);
+  }
   double Scale() const { return 65536.0 / (65536.0 - Threshold()); }
 };
 

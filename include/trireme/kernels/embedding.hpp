@@ -19,12 +19,12 @@ void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, 
 void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
                        double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight);
 
-// x[r] = dropout(x[r] + positions[R % length]), R and length dropout's. positions: [>= length, dim]
-// or Empty(). x: [rows, dim], in place.
+// x[r] = dropout(x[r] + positions[t]), t the position of row r as dropout has it. positions: [>
+// last position, dim] or Empty(). x: [rows, dim], in place.
 void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
                      const Dropout& dropout, const tensor::Matrix& x);
 
-// dpositions[R % length] += dout[r], in the order of the rows (Empty(): nothing). dout: already
+// dpositions[t] += dout[r], in the order of the rows (Empty(): nothing). dout: already
 // masked.
 void PositionBackward(const device::Stream& stream, const Dropout& dropout,
                       const tensor::Matrix& dout, const tensor::Matrix& dpositions);

@@ -59,7 +59,7 @@ void PositionForward(const device::Stream& stream, const tensor::Matrix& positio
       for (std::int64_t row = 0; row < x.rows; ++row) {
         T* to = x.As<T>() + row * x.stride;
         if (!positions.Empty()) {
-          const std::int64_t position = (dropout.first_row + row) % dropout.length;
+          const std::int64_t position = dropout.PositionOf(row);
           rows::Axpy(T(1), positions.As<T>() + position * positions.stride, to, x.columns);
         }
         if (mask.Active()) mask.Apply(row, to, to, x.columns);
@@ -78,7 +78,7 @@ void PositionBackward(const device::Stream& stream, const Dropout& dropout,
     const std::int64_t distinct = std::min(dropout.length, dout.rows);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t begin = 0; begin < distinct; ++begin) {
-      const std::int64_t position = (dropout.first_row + begin) % dropout.length;
+      const std::int64_t position = dropout.PositionOf(begin);
       for (std::int64_t row = begin; row < dout.rows; row += dropout.length) {
         rows::Axpy(T(1), dout.As<T>() + row * dout.stride,
                    dpositions.As<T>() + position * dpositions.stride, dout.columns);

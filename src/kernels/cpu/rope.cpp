@@ -30,7 +30,7 @@ void Rope(const device::Stream& stream, const AttentionShape& shape, const tenso
     const T direction = inverse ? T(-1) : T(1);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t row = 0; row < qkv.rows; ++row) {
-      const T* cosine = table.As<T>() + row % shape.length * table.stride;
+      const T* cosine = table.As<T>() + shape.positions.At(row % shape.length) * table.stride;
       const T* sine = cosine + half;
       for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
         T* low = qkv.As<T>() + row * qkv.stride + head * shape.head_dim;

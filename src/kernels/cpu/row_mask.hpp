@@ -22,8 +22,9 @@ class RowMask {
   template <typename T>
   void Apply(std::int64_t row, const T* x, T* y, std::int64_t n) {
     const std::int64_t global = dropout_.first_row + row;
-    Apply(dropout_.ordinals[global / dropout_.length], global % dropout_.length, x, y, n);
+    Apply(dropout_.ordinals[global / dropout_.length], dropout_.PositionOf(row), x, y, n);
   }
+  // The same for a row of that sample and that position in its sequence.
   template <typename T>
   void Apply(std::uint64_t ordinal, std::int64_t position, const T* x, T* y, std::int64_t n) {
     // A slice may begin within a counter's lanes: from the counter's first one on.

@@ -1,0 +1,244 @@
+// Attention by blocks against attention to whole sequences, however these are cut; dropout, rotary
+// and position tables on parts of a sequence.
+#include "trireme/kernels/attention_part.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "kernel_testing.hpp"
+#include "trireme/kernels/embedding.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp32 = 1e-5, kFp64 = 1e-12;  // relative to the largest element
+
+using kernels::AttentionShape;
+using Cut = std::vector<Positions>;  // what each rank holds; together the sequence
+
+Cut RingCut(std::int64_t length, int ranks) {
+  Cut cut;
+  for (int rank = 0; rank < ranks; ++rank) cut.push_back(PositionsOf(length, rank, ranks));
+  return cut;
+}
+
+AttentionShape MakeShape(std::int64_t sequences, std::int64_t length, std::int64_t heads,
+                         std::int64_t kv_heads, std::int64_t head_dim, bool causal = true) {
+  return {sequences, length, heads, kv_heads, head_dim, 3, causal};
+}
+
+AttentionShape Local(AttentionShape shape, const Positions& at) {
+  shape.length = at.Count();
+  shape.positions = at;
+  return shape;
+}
+
+// The rows of `whole`, [sequences * length, n], that are at `at`.
+Array RowsAt(const Array& whole, const AttentionShape& shape, const Positions& at) {
+  Array part(shape.sequences * at.Count(), whole.columns);
+  for (std::int64_t row = 0; row < part.rows; ++row) {
+    const std::int64_t from = row / at.Count() * shape.length + at.At(row % at.Count());
+    for (std::int64_t j = 0; j < whole.columns; ++j) part(row, j) = whole(from, j);
+  }
+  return part;
+}
+// Adds the columns of `part` to `whole`, from column `first` on.
+void AddRowsAt(const Array& part, const AttentionShape& shape, const Positions& at,
+               std::int64_t first, Array& whole) {
+  for (std::int64_t row = 0; row < part.rows; ++row) {
+    const std::int64_t to = row / at.Count() * shape.length + at.At(row % at.Count());
+    for (std::int64_t j = 0; j < part.columns; ++j) whole(to, first + j) += part(row, j);
+  }
+}
+Array Columns(const Array& x, std::int64_t begin, std::int64_t end) {
+  return SliceOf(x, {0, x.rows}, {begin, end});
+}
+
+struct Results {
+  Array out, lse, dqkv;
+};
+
+class AttentionPartTest : public KernelTest {
+ protected:
+  static std::int64_t Queries(const AttentionShape& s) { return s.heads * s.head_dim; }
+  Operand Fresh(std::int64_t rows, std::int64_t columns) const {
+    return Operand(GetParam(), Poison(rows, columns));
+  }
+
+  Results Whole(const AttentionShape& shape, const Array& qkv, const Array& dout,
+                const kernels::Dropout& dropout) const {
+    const Operand x(GetParam(), qkv), dy(GetParam(), dout), dx = Fresh(qkv.rows, qkv.columns);
+    const Operand y = Fresh(qkv.rows, Queries(shape)), lse = Fresh(qkv.rows, shape.heads);
+    const Operand scratch(Dense(GetParam()),
+                          Poison(1, kernels::AttentionScratch(shape, GetParam().threads)));
+    kernels::AttentionForward(Stream(), shape, x.View(), dropout, y.View(), lse.View(),
+                              scratch.View());
+    kernels::AttentionBackward(Stream(), shape, x.View(), dropout, y.View(), dy.View(), lse.View(),
+                               dx.View(), scratch.View());
+    return {y.Values(), lse.Values(), dx.Values()};
+  }
+
+  // What each rank of `cut` makes of its queries and all blocks, its own first, put together.
+  Results InParts(const AttentionShape& shape, const Cut& cut, const Array& qkv, const Array& dout,
+                  const kernels::Dropout& dropout, bool task_by_task) const {
+    Results sum = {Array(qkv.rows, Queries(shape)), Array(qkv.rows, shape.heads),
+                   Array(qkv.rows, qkv.columns)};
+    for (std::size_t rank = 0; rank < cut.size(); ++rank) {
+      AddRank(shape, cut, rank, qkv, dout, dropout, task_by_task, sum);
+    }
+    return sum;
+  }
+
+  void AddRank(const AttentionShape& whole, const Cut& cut, std::size_t rank, const Array& qkv,
+               const Array& dout, const kernels::Dropout& dropout, bool task_by_task,
+               Results& sum) const {
+    const AttentionShape shape = Local(whole, cut[rank]);
+    const std::int64_t rows = shape.sequences * shape.length, queries = Queries(shape);
+    const Operand x(GetParam(), RowsAt(qkv, whole, cut[rank]));
+    const Operand dy(GetParam(), RowsAt(dout, whole, cut[rank]));
+    const Operand y = Fresh(rows, queries), lse = Fresh(rows, shape.heads);
+    const Operand dx = Fresh(rows, qkv.columns);
+    const Part all = {0, kernels::AttentionPartTasks(shape)};
+    const std::int64_t step = task_by_task ? 1 : all.end;
+    // Calls body(tasks, block, its positions, scratch) for all blocks.
+    const auto for_blocks = [&](const auto& body) {
+      for (std::size_t i = 0; i < cut.size(); ++i) {
+        const Positions& at = cut[(rank + cut.size() - i) % cut.size()];
+        const Operand data(GetParam(), Columns(RowsAt(qkv, whole, at), queries, qkv.columns));
+        const std::int64_t most = std::max(at.early.Size(), at.late.Size());
+        const Operand scratch(Dense(GetParam()), Poison(1, kernels::AttentionPartScratch(
+                                                               shape, most, GetParam().threads)));
+        body(kernels::KeyValueBlock{at, data.View()}, scratch.View());
+        scratch.Values();
+      }
+    };
+    kernels::AttentionPartStart(Stream(), y.View(), lse.View());
+    for_blocks([&](const kernels::KeyValueBlock& block, const tensor::Matrix& scratch) {
+      for (std::int64_t task = 0; task < all.end; task += step) {
+        kernels::AttentionPartForward(Stream(), shape, {task, task + step}, x.View(), block,
+                                      dropout, y.View(), lse.View(), scratch);
+      }
+    });
+    kernels::AttentionPartStartBackward(Stream(), shape, dx.View());
+    for_blocks([&](const kernels::KeyValueBlock& block, const tensor::Matrix& scratch) {
+      const Operand gradient = Fresh(block.data.rows, block.data.columns);
+      for (std::int64_t task = 0; task < all.end; task += step) {
+        kernels::AttentionPartBackward(Stream(), shape, {task, task + step}, x.View(), block,
+                                       dropout, y.View(), dy.View(), lse.View(), dx.View(),
+                                       gradient.View(), scratch);
+      }
+      AddRowsAt(gradient.Values(), whole, block.positions, queries, sum.dqkv);
+    });
+    AddRowsAt(y.Values(), whole, cut[rank], 0, sum.out);
+    AddRowsAt(lse.Values(), whole, cut[rank], 0, sum.lse);
+    AddRowsAt(Columns(dx.Values(), 0, queries), whole, cut[rank], 0, sum.dqkv);
+    for (const double value : Columns(dx.Values(), queries, qkv.columns).values) {
+      ASSERT_TRUE(std::isnan(value)) << "keys' and values' columns of dqkv are not written";
+    }
+  }
+
+  void Compare(const AttentionShape& shape, const Cut& cut, double probability,
+               const std::string& what) const {
+    const std::int64_t rows = shape.sequences * shape.length;
+    const Array qkv = Random(rows, shape.Width(), 1, 2), dout = Random(rows, Queries(shape), 2);
+    const kernels::Dropout dropout = {
+        probability, 77, Purpose::kAttentionDropout, 2, 0, kOrdinals.data(), shape.length};
+    const Results want = Whole(shape, qkv, dout, dropout);
+    for (const bool task_by_task : {false, true}) {
+      if (task_by_task && kernels::AttentionPartTasks(shape) < 2) break;
+      const Results got = InParts(shape, cut, qkv, dout, dropout, task_by_task);
+      const double tolerance = Tolerance(kFp32, kFp64);
+      ExpectClose(got.out, want.out, tolerance, what + ": out");
+      ExpectClose(got.lse, want.lse, tolerance, what + ": lse");
+      // Where there is one key, scores' gradients are rounding.
+      const std::int64_t q = Queries(shape), kv = shape.kv_heads * shape.head_dim;
+      const double floor = shape.length == 1 ? 1 : 0;
+      const Part parts[] = {{0, q}, {q, q + kv}, {q + kv, q + 2 * kv}};
+      for (const Part& part : parts) {
+        ExpectClose(Columns(got.dqkv, part.begin, part.end),
+                    Columns(want.dqkv, part.begin, part.end), tolerance,
+                    what + ": dqkv from column " + std::to_string(part.begin), floor);
+      }
+    }
+  }
+};
+
+TEST_P(AttentionPartTest, BlocksOfARingMakeTheWhole) {
+  const AttentionShape shapes[] = {MakeShape(1, 1, 1, 1, 1), MakeShape(2, 3, 2, 1, 3),
+                                   MakeShape(2, 13, 3, 3, 4), MakeShape(1, 37, 4, 2, 5)};
+  for (AttentionShape shape : shapes) {
+    for (const int ranks : {1, 2, 3, 8}) {  // more blocks than positions: some are empty
+      for (const double probability : {0.0, 0.4}) {
+        for (const bool causal : {true, false}) {
+          shape.causal = causal;
+          Compare(shape, RingCut(shape.length, ranks), probability,
+                  "length " + std::to_string(shape.length) + " on " + std::to_string(ranks));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(AttentionPartTest, AnyCutWillDo) {
+  const Cut cut = {
+      {{5, 6}, {80, 145}}, {{0, 5}, {150, 150}}, {{6, 80}, {145, 150}}, {{9, 9}, {9, 9}}};
+  for (const bool causal : {true, false}) {
+    Compare(MakeShape(2, 150, 2, 1, 3, causal), cut, 0.3, "an odd cut");
+  }
+}
+
+TEST_P(AttentionPartTest, KeysBeyondOnePanel) {
+  Compare(MakeShape(1, 1100, 1, 1, 2), RingCut(1100, 1), 0.2, "one block");
+}
+
+TEST_P(AttentionPartTest, NoSequences) {
+  const AttentionShape shape = MakeShape(0, 9, 2, 1, 3);
+  Compare(shape, RingCut(9, 2), 0.2, "none");
+}
+
+// Scores far below those of earlier blocks add nothing; far above, they replace what was there.
+TEST_P(AttentionPartTest, LargeScoresStayFinite) {
+  const AttentionShape shape = MakeShape(1, 40, 1, 1, 4);
+  const Array qkv = Random(40, 12, 1, 200), dout = Random(40, 4, 2);
+  const Results want = Whole(shape, qkv, dout, {});
+  const Results got = InParts(shape, RingCut(40, 3), qkv, dout, {}, false);
+  // Scores near 1e4: fp32 knows them to 1e-3, and so the weights.
+  ExpectClose(got.out, want.out, Tolerance(1e-2, 1e-10), "out");
+  ExpectClose(got.lse, want.lse, Tolerance(1e-6, 1e-14), "lse");
+}
+
+// What acts on single rows acts on a part of the sequence as on the whole.
+TEST_P(AttentionPartTest, RowsKnowTheirPositions) {
+  const AttentionShape shape = MakeShape(3, 11, 2, 1, 4);
+  const Array x = Random(33, shape.Width(), 1), table = Random(11, shape.Width(), 2);
+  const Operand rope(GetParam(), Poison(11, 4)), positions(GetParam(), table);
+  kernels::RopeTable(100, rope.View());
+  const auto run = [&](const AttentionShape& s, const Array& rows, Array* gradient) {
+    kernels::Dropout dropout = MakeDropout(0.4, s.length);
+    dropout.positions = s.positions;
+    const Operand turned(GetParam(), rows), dropped(GetParam(), rows), placed(GetParam(), rows);
+    const Operand dtable(GetParam(), Array(11, s.Width()));
+    kernels::Rope(Stream(), s, rope.View(), false, turned.View());
+    kernels::DropoutForward(Stream(), dropped.View(), dropout, dropped.View());
+    kernels::PositionForward(Stream(), positions.View(), dropout, placed.View());
+    kernels::PositionBackward(Stream(), dropout, turned.View(), dtable.View());
+    *gradient = gradient->Empty() ? dtable.Values() : Add(*gradient, dtable.Values());
+    return std::vector<Array>{turned.Values(), dropped.Values(), placed.Values()};
+  };
+  Array want_gradient, gradient;
+  const std::vector<Array> want = run(shape, x, &want_gradient);
+  for (const Positions& at : RingCut(11, 3)) {
+    const std::vector<Array> got = run(Local(shape, at), RowsAt(x, shape, at), &gradient);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i].values, RowsAt(want[i], shape, at).values) << "operation " << i;
+    }
+  }
+  EXPECT_EQ(gradient.values, want_gradient.values) << "of the table of positions";
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, AttentionPartTest, testing::ValuesIn(AllSettings()), NameOf);
+
+}  // namespace
+}  // namespace trireme::test
