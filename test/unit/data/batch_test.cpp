@@ -39,5 +39,67 @@ TEST_F(Batch, ForgetsTheLastFillAndTakesOtherSplits) {
   EXPECT_TRUE(batch.inputs.empty());
 }
 
+// What ranks of a context group hold makes up the whole window, in the order of their blocks.
+TEST_F(Batch, HoldsSomePositionsOfEachWindow) {
+  WriteTokenFile(In("a.h5"), SmallData(), false);
+  const TokenFile file = Open(In("a.h5"));  // train: 0 1 2 3 0 1 2 3 1 0
+  const std::vector<Sample> samples = {{5, 1, 5}, {6, 6, 3}};
+  MicroBatch batch;
+  FillMicroBatch(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 0, 2));
+  EXPECT_EQ(batch.length, 3);  // positions 0; 3, 4
+  EXPECT_THAT(batch.inputs, ElementsAre(1, 0, 1, 2, 0, 0));
+  EXPECT_THAT(batch.targets, ElementsAre(2, 1, 2, 3, kMasked, kMasked));
+  EXPECT_EQ(batch.valid, 4);
+  EXPECT_EQ(batch.positions.At(1), 3);
+  EXPECT_THAT(batch.ordinals, ElementsAre(5u, 6u));
+  FillMicroBatch(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 1, 2));
+  EXPECT_EQ(batch.length, 2);  // positions 1; 2
+  EXPECT_THAT(batch.inputs, ElementsAre(2, 3, 3, 1));
+  EXPECT_THAT(batch.targets, ElementsAre(3, 0, 1, 0));
+  EXPECT_EQ(batch.valid, 4);
+}
+
+TEST_F(Batch, CutWindowsLoseAndRepeatNothing) {
+  WriteTokenFile(In("a.h5"), SmallData(), false);
+  const TokenFile file = Open(In("a.h5"));
+  const std::vector<Sample> samples = {{0, 0, 7}, {1, 5, 4}, {2, 2, 1}};
+  MicroBatch whole, part;
+  FillMicroBatch(file, Split::kTrain, samples, 7, whole);
+  EXPECT_EQ(whole.positions.Count(), 7);
+  for (const int ranks : {1, 2, 3, 7, 8}) {
+    std::vector<int> seen(21, 0);
+    std::int64_t valid = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      FillMicroBatch(file, Split::kTrain, samples, 7, part, PositionsOf(7, rank, ranks));
+      valid += part.valid;
+      ASSERT_EQ(part.inputs.size(), static_cast<std::size_t>(3 * part.length));
+      for (std::int64_t row = 0; row < 3 * part.length; ++row) {
+        const auto at =
+            static_cast<std::size_t>(row / part.length * 7 + part.positions.At(row % part.length));
+        ++seen[at];
+        EXPECT_EQ(part.inputs[static_cast<std::size_t>(row)], whole.inputs[at]);
+        EXPECT_EQ(part.targets[static_cast<std::size_t>(row)], whole.targets[at]);
+      }
+    }
+    EXPECT_EQ(valid, whole.valid);
+    EXPECT_THAT(seen, testing::Each(1)) << ranks << " ranks";
+  }
+}
+
+TEST_F(Batch, MayHoldNoPositions) {
+  WriteTokenFile(In("a.h5"), SmallData(), false);
+  const TokenFile file = Open(In("a.h5"));
+  MicroBatch batch;
+  const Positions none = PositionsOf(1, 1, 4);
+  ASSERT_EQ(none.Count(), 0);
+  FillMicroBatch(file, Split::kTrain, std::vector<Sample>{{3, 0, 1}}, 1, batch, none);
+  EXPECT_EQ(batch.sequences, 1);
+  EXPECT_EQ(batch.length, 0);
+  EXPECT_EQ(batch.valid, 0);
+  EXPECT_TRUE(batch.inputs.empty());
+  EXPECT_TRUE(batch.targets.empty());
+  EXPECT_THAT(batch.ordinals, ElementsAre(3u));
+}
+
 }  // namespace
 }  // namespace trireme::data
