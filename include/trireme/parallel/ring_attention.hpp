@@ -1,0 +1,58 @@
+// Attention over sequences that the ranks of a context group hold in blocks: keys and values travel
+// round a ring while each rank's queries attend to the block it has (Liu et al. 2023).
+#ifndef TRIREME_PARALLEL_RING_ATTENTION_HPP_
+#define TRIREME_PARALLEL_RING_ATTENTION_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/defect.hpp"
+#include "trireme/base/positions.hpp"
+#include "trireme/comm/collectives.hpp"
+#include "trireme/kernels/attention_part.hpp"
+
+namespace trireme::parallel {
+
+// With n_r positions on rank r of C, B sequences, w = 2 kv_heads head_dim and e bytes an element,
+// rank r sends in C - 1 messages B (T - n_(r+1)) w e bytes in the forward pass: all blocks but that
+// of the next rank. The backward pass sends them again, and in C - 1 more messages the gradients of
+// all blocks but its own, B (T - n_r) w e bytes. Receives mirror the previous rank's sends.
+class RingAttention {
+ public:
+  RingAttention() = default;  // one rank, sequences of any length
+  // Of sequences of `length`, cut by PositionsOf over the ranks of `context`. Cheap.
+  RingAttention(const comm::Collectives& context, std::int64_t length,
+                Defect defect = Defect::kNone);
+
+  int Size() const { return context_.Size(); }
+  bool Active() const { return Size() > 1; }
+  const Positions& Own() const { return own_; }  // what this rank holds
+
+  // In what follows shape.length is Own().Count(), shape.positions is Own(), and rows are this
+  // rank's. One rank: kernels::AttentionForward and AttentionBackward with their scratch.
+
+  // Elements of scratch for either pass: panels, two blocks of keys and values, and for the
+  // backward pass three of their gradients. Falls as 1 / Size() once sequences are long.
+  std::int64_t BufferElements(const kernels::AttentionShape& shape, int threads) const;
+
+  // Collective over the group. Operands as of kernels::AttentionForward and AttentionBackward;
+  // buffers: [1, BufferElements()].
+  void Forward(const device::Stream& stream, const kernels::AttentionShape& shape,
+               const tensor::Matrix& qkv, const kernels::Dropout& dropout,
+               const tensor::Matrix& out, const tensor::Matrix& lse,
+               const tensor::Matrix& buffers) const;
+  void Backward(const device::Stream& stream, const kernels::AttentionShape& shape,
+                const tensor::Matrix& qkv, const kernels::Dropout& dropout,
+                const tensor::Matrix& out, const tensor::Matrix& dout, const tensor::Matrix& lse,
+                const tensor::Matrix& dqkv, const tensor::Matrix& buffers) const;
+
+ private:
+  comm::Collectives context_;
+  std::int64_t length_ = 0;
+  Positions own_;
+  Defect defect_ = Defect::kNone;
+};
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_RING_ATTENTION_HPP_

@@ -1,0 +1,230 @@
+// RingAttention: at step s a rank has the block of the rank s places before it. The next block is
+// in flight while the queries attend to this one, and in the backward pass so is the gradient of
+// the block before, which each rank adds its part to.
+#include "trireme/parallel/ring_attention.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/elementwise.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+using kernels::AttentionShape;
+using kernels::KeyValueBlock;
+using tensor::Matrix;
+
+constexpr int kBlockTag = 1, kGradientTag = 2;
+constexpr std::int64_t kChunks = 8;         // of a step's work; transfers progress between them
+constexpr std::int64_t kAlignment = 32;     // elements: at least 128 bytes
+constexpr int kBlocks = 2, kGradients = 3;  // buffers
+
+std::int64_t RoundUp(std::int64_t count, std::int64_t unit) {
+  return CeilDivide(count, unit) * unit;
+}
+
+// The largest of the blocks that `ranks` ranks cut sequences of `length` into.
+struct LargestBlock {
+  LargestBlock(std::int64_t length, int ranks) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Positions at = PositionsOf(length, rank, ranks);
+      positions = std::max(positions, at.Count());
+      consecutive = std::max({consecutive, at.early.Size(), at.late.Size()});
+    }
+  }
+  std::int64_t BufferElements(const AttentionShape& shape) const {
+    return RoundUp(shape.sequences * positions * 2 * shape.kv_heads * shape.head_dim, kAlignment);
+  }
+  std::int64_t positions = 0;    // of a sequence on one rank
+  std::int64_t consecutive = 0;  // of those
+};
+
+// One rank's way through one pass.
+class Trip {
+ public:
+  Trip(const comm::Collectives& context, std::int64_t length, Defect defect,
+       const device::Stream& stream, const AttentionShape& shape, const Matrix& buffers)
+      : context_(context), length_(length), defect_(defect), stream_(stream), shape_(shape) {
+    const LargestBlock largest(length, context.Size());
+    const std::int64_t elements = largest.BufferElements(shape);
+    for (int i = 0; i < kBlocks; ++i) blocks_[i] = buffers.Columns(i * elements, elements);
+    for (int i = 0; i < kGradients; ++i) {
+      gradients_[i] = buffers.Columns((kBlocks + i) * elements, elements);
+    }
+    const std::int64_t begin = (kBlocks + kGradients) * elements;
+    panels_ = buffers.Columns(begin, buffers.columns - begin);
+  }
+
+  int Steps() const { return context_.Size(); }
+  const Matrix& Panels() const { return panels_; }
+  Matrix KeysAndValues(const Matrix& qkv) const {
+    const std::int64_t queries = shape_.heads * shape_.head_dim;
+    return qkv.Columns(queries, qkv.columns - queries);
+  }
+
+  void Pack(const Matrix& qkv) const {
+    kernels::Copy(stream_, KeysAndValues(qkv), Shaped(blocks_[0], 0));
+  }
+  KeyValueBlock Block(int step) const { return {Held(step), Shaped(blocks_[step % 2], step)}; }
+  // Nothing where the last step has the last block.
+  comm::Request SendBlock(int step) const {
+    return step + 1 < Steps() ? Send(Block(step).data, kBlockTag) : comm::Request();
+  }
+  comm::Request ReceiveNextBlock(int step) const {
+    if (step + 1 == Steps()) return {};
+    return Receive(Shaped(blocks_[(step + 1) % 2], step + 1), kBlockTag);
+  }
+
+  // The gradient of this step's block: what this rank gives, and what those before it gave.
+  Matrix Gradient(int step) const { return Shaped(gradients_[step % 2], step); }
+  Matrix Arrived(int step) const { return Shaped(gradients_[2], step); }
+  comm::Request SendGradient(int step) const { return Send(Gradient(step), kGradientTag); }
+  comm::Request ReceiveNextGradient(int step) const {
+    return Receive(Arrived(step + 1), kGradientTag);
+  }
+
+  // Calls compute(tasks) for all of `tasks` in pieces that keep all threads busy.
+  template <typename Compute>
+  void InChunks(const Part& tasks, std::span<comm::Request* const> flights,
+                Compute&& compute) const {
+    const std::int64_t size =
+        std::max<std::int64_t>(1, RoundUp(CeilDivide(tasks.Size(), kChunks), stream_.threads));
+    for (std::int64_t begin = tasks.begin; begin < tasks.end; begin += size) {
+      compute(Part{begin, std::min(begin + size, tasks.end)});
+      for (comm::Request* flight : flights) flight->Test();
+    }
+  }
+
+ private:
+  int Owner(int step) const { return (context_.Rank() - step + Steps()) % Steps(); }
+  Positions Held(int step) const {
+    Positions held = PositionsOf(length_, Owner(step), Steps());
+    if (defect_ == Defect::kRingOffsetWrong && context_.Rank() == 1 && step > 0) {
+      for (Part* part : {&held.early, &held.late}) {
+        const std::int64_t shift = part->begin > 0 ? 1 : 0;
+        *part = {part->begin - shift, part->end - shift};
+      }
+    }
+    return held;
+  }
+  // A buffer as the block, or its gradient, of this step: dense.
+  Matrix Shaped(const Matrix& buffer, int step) const {
+    const std::int64_t width = 2 * shape_.kv_heads * shape_.head_dim;
+    const std::int64_t rows = shape_.sequences * PositionsOf(length_, Owner(step), Steps()).Count();
+    return {buffer.data, buffer.dtype, rows, width, width};
+  }
+  comm::Request Send(const Matrix& block, int tag) const {
+    return context_.StartSend(block.dtype, block.data, block.Size(),
+                              (context_.Rank() + 1) % Steps(), tag);
+  }
+  comm::Request Receive(const Matrix& block, int tag) const {
+    return context_.StartReceive(block.dtype, block.data, block.Size(),
+                                 (context_.Rank() + Steps() - 1) % Steps(), tag);
+  }
+
+  const comm::Collectives& context_;
+  std::int64_t length_;
+  Defect defect_;
+  const device::Stream& stream_;
+  const AttentionShape& shape_;
+  Matrix blocks_[kBlocks];        // by step: even, odd
+  Matrix gradients_[kGradients];  // by step: even, odd; arrived
+  Matrix panels_;
+};
+
+void WaitAll(std::span<comm::Request* const> flights) {
+  const double since = MPI_Wtime();
+  for (comm::Request* flight : flights) flight->Wait(since);
+}
+
+void Check(const AttentionShape& shape, const Positions& own) {
+  if (shape.length == own.Count()) return;
+  throw RunError(fmt::format("ring attention: {} positions of a sequence where this rank holds {}",
+                             shape.length, own.Count()));
+}
+
+}  // namespace
+
+RingAttention::RingAttention(const comm::Collectives& context, std::int64_t length, Defect defect)
+    : context_(context),
+      length_(length),
+      own_(PositionsOf(length, context.Rank(), context.Size())),
+      defect_(defect) {}
+
+std::int64_t RingAttention::BufferElements(const AttentionShape& shape, int threads) const {
+  if (!Active()) return kernels::AttentionScratch(shape, threads);
+  const LargestBlock largest(length_, Size());
+  return (kBlocks + kGradients) * largest.BufferElements(shape) +
+         kernels::AttentionPartScratch(shape, largest.consecutive, threads);
+}
+
+void RingAttention::Forward(const device::Stream& stream, const AttentionShape& shape,
+                            const Matrix& qkv, const kernels::Dropout& dropout, const Matrix& out,
+                            const Matrix& lse, const Matrix& buffers) const {
+  if (!Active()) {
+    return kernels::AttentionForward(stream, shape, qkv, dropout, out, lse, buffers);
+  }
+  Check(shape, own_);
+  const Trip trip(context_, length_, defect_, stream, shape, buffers);
+  kernels::AttentionPartStart(stream, out, lse);
+  trip.Pack(qkv);
+  for (int step = 0; step < trip.Steps(); ++step) {
+    comm::Request receive = trip.ReceiveNextBlock(step), send = trip.SendBlock(step);
+    comm::Request* const flights[] = {&receive, &send};
+    const KeyValueBlock block = trip.Block(step);
+    trip.InChunks({0, kernels::AttentionPartTasks(shape)}, flights, [&](const Part& tasks) {
+      kernels::AttentionPartForward(stream, shape, tasks, qkv, block, dropout, out, lse,
+                                    trip.Panels());
+    });
+    WaitAll(flights);
+  }
+}
+
+void RingAttention::Backward(const device::Stream& stream, const AttentionShape& shape,
+                             const Matrix& qkv, const kernels::Dropout& dropout, const Matrix& out,
+                             const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
+                             const Matrix& buffers) const {
+  if (!Active()) {
+    return kernels::AttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, buffers);
+  }
+  Check(shape, own_);
+  const Trip trip(context_, length_, defect_, stream, shape, buffers);
+  comm::Request receive, send, receive_gradient, send_gradient;
+  comm::Request* const flights[] = {&receive, &send, &receive_gradient, &send_gradient};
+  const auto compute = [&](const Part& part, const KeyValueBlock& block, const Matrix& dblock) {
+    trip.InChunks(part, flights, [&](const Part& tasks) {
+      kernels::AttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse,
+                                     dqkv, dblock, trip.Panels());
+    });
+    WaitAll(flights);
+  };
+  kernels::AttentionPartStartBackward(stream, shape, dqkv);
+  trip.Pack(qkv);
+  // This rank's own block hides the first block's arrival and its own gradient's way home.
+  const KeyValueBlock own = {own_, trip.KeysAndValues(qkv)};
+  const Matrix own_gradient = trip.KeysAndValues(dqkv);
+  const std::int64_t all = kernels::AttentionPartTasks(shape);
+  const std::int64_t first = std::min(all, RoundUp(CeilDivide(all, 2), stream.threads));
+  for (int step = 0; step < trip.Steps(); ++step) {
+    receive = trip.ReceiveNextBlock(step);
+    send = trip.SendBlock(step);
+    if (step == 0) {
+      compute({0, first}, own, own_gradient);
+      continue;
+    }
+    compute({0, all}, trip.Block(step), trip.Gradient(step));
+    if (step > 1) kernels::Add(stream, trip.Arrived(step), trip.Gradient(step));
+    receive_gradient = trip.ReceiveNextGradient(step);
+    send_gradient = trip.SendGradient(step);
+  }
+  compute({first, all}, own, own_gradient);
+  kernels::Add(stream, trip.Arrived(trip.Steps()), own_gradient);
+}
+
+}  // namespace trireme::parallel
