@@ -75,12 +75,14 @@ Sample Sampler::At(std::int64_t step, std::int64_t position) const {
 }
 
 std::vector<Sample> Sampler::Share(std::int64_t step, int rank, int ranks) const {
-  const std::int64_t size = BatchSize(step);
-  std::vector<Sample> share;
-  for (std::int64_t i = rank * size / ranks; i < (rank + 1) * size / ranks; ++i) {
-    share.push_back(At(step, i));
-  }
-  return share;
+  return Share(step, PartOf(BatchSize(step), rank, ranks));
+}
+
+std::vector<Sample> Sampler::Share(std::int64_t step, const Part& share) const {
+  std::vector<Sample> samples;
+  const std::int64_t end = std::min(share.end, BatchSize(step));
+  for (std::int64_t i = share.begin; i < end; ++i) samples.push_back(At(step, i));
+  return samples;
 }
 
 }  // namespace trireme::data

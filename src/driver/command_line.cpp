@@ -11,6 +11,7 @@
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/job.hpp"
+#include "trireme/driver/training.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/monitor/monitor.hpp"
@@ -114,6 +115,7 @@ input::Schema DeclareAll() {
   DeclareJob(schema);
   comm::DeclareGrid(schema);
   parallel::DeclareBuckets(schema);
+  DeclareCanonical(schema);
   parallel::DeclarePipeline(schema);
   data::DeclareData(schema);
   data::DeclareTokenize(schema);

@@ -16,39 +16,56 @@ namespace {
 // Micro-batches that a stage takes in one go: enough to keep a pipeline full, few enough for their
 // tokens to stay small.
 constexpr std::size_t kRoundsAStage = 8;
+
+// Collective. Exact: the same in every layout that computes the same terms.
+double SumOver(const comm::Communicator& world, const ExactSum& mine) {
+  const auto digits = mine.Digits();
+  std::vector<double> sums(digits.begin(), digits.end());
+  world.Sum(sums);
+  return ExactSum::FromDigits(sums).Value();
+}
 }  // namespace
 
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split) {
   const double start = MPI_Wtime();
-  const comm::Communicator& data = model.Grid().Data();
-  const std::int64_t length = model.Setup().length;
-  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, model.Setup().micro_batch));
+  const model::ModelSetup& setup = model.Setup();
+  const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
+  const std::int64_t length = setup.length;
+  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, setup.micro_batch));
   data::Sampler::Options options;
   options.tokens = tokens.Size(split);
   options.length = options.stride = length;
   options.batch = std::max<std::int64_t>(1, CeilDivide(options.tokens, length));  // all: a step
   options.shuffle = false;
   const data::Sampler sampler(options);
-  const std::vector<data::Sample> share = sampler.Share(0, data.Rank(), data.Size());
+  const std::vector<data::Sample> share = sampler.Share(0, rank, ranks);
   const std::span<const data::Sample> all(share);
-  std::vector<data::MicroBatch> round(kRoundsAStage *
-                                      static_cast<std::size_t>(model.Grid().Shape().pipeline));
-  double sum = 0;
+  const auto leaves = static_cast<std::size_t>(setup.leaves);
+  std::vector<data::MicroBatch> round(
+      kRoundsAStage * static_cast<std::size_t>(model.Grid().Shape().pipeline) * leaves);
+  // Where parameters are gathered, all ranks take as many rounds as the one with the most windows.
+  const std::int64_t windows =
+      model.Units().ValuesSharded() ? CeilDivide(sampler.BatchSize(0), ranks) : std::ssize(share);
+  const auto last = static_cast<std::size_t>(windows);
+  ExactSum sum;
   std::int64_t targets = 0;
-  std::size_t begin = 0;
-  while (begin < share.size()) {
+  for (std::size_t begin = 0; begin < last;) {
     std::size_t filled = 0;
-    for (; filled < round.size() && begin < share.size(); ++filled) {
+    for (; filled < round.size() && begin < last; ++filled, begin += most) {
+      data::MicroBatch& entry = round[filled];
+      entry.sequences = 0;
+      if (begin >= share.size()) continue;
       const std::size_t count = std::min(share.size() - begin, most);
-      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, round[filled]);
-      targets += round[filled].valid;
-      begin += count;
+      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, entry, model.Held());
+      if (entry.length == 0) entry.sequences = 0;
+      targets += entry.valid;
     }
-    sum += model.Loss({round.data(), filled});
+    for (; filled % leaves != 0; ++filled) round[filled].sequences = 0;
+    sum.Add(model.Loss({round.data(), filled}));
   }
   Evaluation result;
-  result.targets = data.Sum(targets);
-  result.loss = model.Grid().World().Sum(sum) / static_cast<double>(result.targets);
+  result.targets = model.Grid().Data().Sum(targets);
+  result.loss = SumOver(model.Grid().World(), sum) / static_cast<double>(result.targets);
   result.seconds = MPI_Wtime() - start;
   return result;
 }

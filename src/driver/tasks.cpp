@@ -70,6 +70,7 @@ ExitCode RunTraining(Job& job) {
     setup =
         ReadTraining(job, grid.Shape(), tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
   });
+  setup.node = &job.runtime->Node();
   Training training(grid, tokens, setup);
 
   // 4. The loop.

@@ -95,7 +95,30 @@ bool Trainer::Initialize() {
   return true;
 }
 
+// What has to stay as it is for the same bits: empty without run.canonical.
+std::string Trainer::DescribeCanonical() const {
+  const model::Canonical& canonical = setup_.canonical;
+  if (!canonical.On()) return "none";
+  return fmt::format("{}x{}, leaf {}, {}, {}", canonical.data_groups, canonical.slices,
+                     canonical.leaf, NameOf(job_.dtype), device::InstructionSet());
+}
+
+// A canonical run that was promised the same bits cannot get them with other arithmetic.
+void Trainer::CheckCanonical() const {
+  const std::string now = DescribeCanonical();
+  const auto found = run_.find("canonical");
+  const std::string was = found == run_.end() ? "none" : found->get<std::string>();
+  if (was == now || was == "none" || now == "none") return;
+  throw AgreedError(ExitCode::kBadInput,
+                    fmt::format("{}: it was written by canonical arithmetic {}, this run has {}: "
+                                "the bits would not be the same",
+                                checkpoint_, was, now),
+                    "Continue with the same run.canonical, run.canonical_leaf and instruction set, "
+                    "or with run.canonical = none.");
+}
+
 void Trainer::Resume() {
+  CheckCanonical();
   training_.Load(checkpoint_);
   // Every rank parsed the same file: what is wrong with it, all throw together.
   try {
@@ -121,14 +144,14 @@ void Trainer::WarnOfChanges() {
   compare("stride", setup_.stride);
   compare("batch", setup_.batch);
   compare("precision", NameOf(job_.dtype));
+  compare("canonical", DescribeCanonical());
 }
 
 // Stages and slices differ in size: the plan of the rank that needs most decides what fits.
 void Trainer::PlanMemory(monitor::BannerFacts& facts) const {
   const comm::Communicator& world = job_.World();
   auto& plan = facts.memory;
-  plan = training_.Net().MemoryPlan();
-  plan.insert(plan.begin() + 2, {"moments", training_.Moments().Bytes()});
+  plan = training_.MemoryPlan();
   plan.emplace_back("tokens", tokens_.MemoryBytes());
   std::int64_t sum = 0;
   for (const auto& [term, bytes] : plan) sum += bytes;
@@ -152,6 +175,7 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.device = fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = NameOf(job_.dtype);
   facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
+
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = Describe(setup_.model.options);
   facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} step{} an epoch",
@@ -199,10 +223,12 @@ void Trainer::WriteCheckpoint(bool best) {
                   {"compiler", Compiler()},
                   {"matrix_library", kernels::MatrixLibrary()},
                   {"instruction_set", device::InstructionSet()},
+                  {"canonical", DescribeCanonical()},
                   {"ranks", job_.World().Size()},
                   {"grid", comm::Describe(grid_.Shape())},
                   {"host", job_.runtime->Hosts().front()}};
   const std::time_t now = std::time(nullptr);
+  contents.run["sharding"] = comm::NameOf(grid_.Shards());
   contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
   if (std::isfinite(best_loss_)) contents.run["best_loss"] = best_loss_;
   checkpoint::Write(job_.World(), folder_ + "/checkpoints", step_, contents, best,

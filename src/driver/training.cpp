@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "node_memory.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -15,6 +16,18 @@ data::Sampler MakeSampler(std::int64_t tokens, const TrainingSetup& setup) {
   const std::int64_t length = setup.model.length;
   return data::Sampler({tokens, length, setup.stride == 0 ? length : setup.stride, setup.batch,
                         setup.model.seed, true});
+}
+
+// "moments and gradients", of what is stored once a shard group.
+const char* WhatIsSharded(comm::Sharding sharding) {
+  switch (sharding) {
+    case comm::Sharding::kOptimizer:
+      return "moments";
+    case comm::Sharding::kGradients:
+      return "moments and gradients";
+    default:
+      return "moments, gradients and parameters";
+  }
 }
 
 // Micro-batches enough for a pipeline's bubble to stay small: (P - 1) / (M + P - 1) under a fifth.
@@ -42,8 +55,25 @@ std::int64_t ChooseMicroBatch(const input::Deck& deck, std::int64_t size, std::i
 
 }  // namespace
 
-std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch) {
-  return CeilDivide(CeilDivide(batch, data_ranks), micro_batch);
+std::int64_t LargestShare(std::int64_t batch, int data_ranks, const model::Canonical& canonical) {
+  if (!canonical.On()) return CeilDivide(batch, data_ranks);
+  return std::min(batch, CanonicalShare(batch, 0, data_ranks, canonical).end);
+}
+
+Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
+                    const model::Canonical& canonical) {
+  const std::int64_t groups = canonical.data_groups / data_ranks;
+  const std::int64_t size = groups * LeavesOfGroup(batch, canonical) * canonical.leaf;
+  return {rank * size, (rank + 1) * size};
+}
+
+std::int64_t LeavesOfGroup(std::int64_t batch, const model::Canonical& canonical) {
+  return CeilDivide(CeilDivide(batch, canonical.leaf), canonical.data_groups);
+}
+
+std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
+                          const model::Canonical& canonical) {
+  return CeilDivide(LargestShare(batch, data_ranks, canonical), micro_batch);
 }
 
 TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
@@ -56,9 +86,14 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.stride = shape.stride;
   setup.batch = shape.batch;
   const data::Sampler sampler = MakeSampler(tokens, setup);
-  const std::int64_t share = CeilDivide(std::min(shape.batch, sampler.Windows()), grid.data);
+  const std::int64_t batch = std::min(shape.batch, sampler.Windows());
+  setup.canonical = ReadCanonical(job.deck, setup.model.options, grid, batch, shape.length);
+  const std::int64_t share = LargestShare(batch, grid.data, setup.canonical);
   std::int64_t& micro_batch = setup.model.micro_batch;
   micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, setup.pipeline);
+  if (setup.canonical.On()) {
+    micro_batch = CanonicalMicroBatch(job.deck, setup.canonical, micro_batch, share);
+  }
   model::CheckLayout(job.deck, setup.model.options, grid, setup.pipeline);
   model::CheckMicroBatches(job.deck, setup.pipeline, grid.data, share, micro_batch);
   setup.optimizer = optimizer::ReadOptimizer(job.deck);
@@ -66,6 +101,8 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.schedule =
       optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate, sampler.StepsPerEpoch());
   setup.bucket_bytes = static_cast<std::int64_t>(job.deck.Real("grid.bucket_mib") * kMib);
+  setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
+  setup.overlap = job.deck.Switch("grid.overlap");
   setup.defect = job.defect;
   return setup;
 }
@@ -74,6 +111,10 @@ std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& s
                            std::int64_t micro_batches) {
   std::string text = comm::Describe(grid.Shape());
   if (grid.SequenceParallel()) text += ", sequence parallel";
+  if (grid.Shards() != comm::Sharding::kNone) {
+    text += fmt::format("; {} sharded over {} ranks", WhatIsSharded(grid.Shards()),
+                        grid.Shard().Size());
+  }
   const parallel::PipelineShape& pipeline = setup.pipeline;
   if (grid.Shape().pipeline > 1) {
     text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
@@ -93,21 +134,47 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
       sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
       schedule_(setup.schedule) {
   const int data_ranks = grid.Shape().data;
+  const model::Canonical& canonical = setup.canonical;
   model::ModelSetup model = setup.model;
   const std::int64_t batch = std::min(setup.batch, sampler_.Windows());  // the most of any step
-  model.micro_batch = std::min(model.micro_batch, CeilDivide(batch, data_ranks));
+  model.micro_batch = std::min(model.micro_batch, LargestShare(batch, data_ranks, canonical));
   parallel::PipelineShape pipeline = setup.pipeline;
   pipeline.stages = grid.Shape().pipeline;
-  pipeline.micro_batches = static_cast<int>(MicroBatches(batch, data_ranks, model.micro_batch));
-  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect);
+  pipeline.micro_batches =
+      static_cast<int>(MicroBatches(batch, data_ranks, model.micro_batch, canonical));
+  if (canonical.On()) {
+    model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
+    model.micro_batch = std::min(model.micro_batch, canonical.leaf);
+  }
+  model.shard.bucket_bytes = setup.bucket_bytes;
+  model.shard.prefetch = setup.prefetch;
+  model.shard.overlap = setup.overlap;
+  model.allocate = false;
+  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect, canonical);
+  moments_bytes_ = optimizer::Optimizer::Bytes(setup.optimizer, model_->Parameters());
+  CheckMemory(setup);
   grid.World().Together([&] {
-    optimizer_ =
-        std::make_unique<optimizer::Optimizer>(setup.optimizer, model_->Parameters(), model.stream);
+    model_->Allocate();
+    optimizer_ = std::make_unique<optimizer::Optimizer>(setup.optimizer, model_->Parameters(),
+                                                        model_->Setup().stream);
     buckets_ = std::make_unique<parallel::GradientBuckets>(
-        grid.Over(comm::Group::kData), model_->Parameters(), model.stream, setup.bucket_bytes);
+        grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
+        model_->Setup().stream, model_->Setup().shard, &model_->Shared());
     step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
-                                           *buckets_, setup.defect);
+                                           *buckets_, batch, setup.defect);
   });
+}
+
+std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
+  auto plan = model_->MemoryPlan();
+  plan.insert(plan.begin() + 2, {"moments", moments_bytes_});
+  return plan;
+}
+
+void Training::CheckMemory(const TrainingSetup& setup) const {
+  if (setup.node == nullptr) return;
+  const NodeDemand demand = DemandOf(*setup.node, MemoryPlan());
+  grid_.World().Together([&] { CheckNodeMemory(demand, grid_); });
 }
 
 StepResult Training::Run(std::int64_t step, const Requests& mine) { return step_->Run(step, mine); }
@@ -115,7 +182,12 @@ StepResult Training::Run(std::int64_t step, const Requests& mine) { return step_
 std::vector<tensor::StateBlock> Training::ModelBlocks() { return model_->Blocks(); }
 
 std::vector<tensor::StateBlock> Training::OptimizerBlocks() const {
-  return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size());
+  return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size(), grid_.Shard().Size());
+}
+
+std::vector<tensor::StateBlock> Training::GradientBlocks() const {
+  return model_->Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                             grid_.Shard().Size());
 }
 
 void Training::LoadWeights(const std::string& checkpoint) {

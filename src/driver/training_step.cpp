@@ -5,19 +5,23 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <string>
+
+#include "trireme/driver/training.hpp"
 
 namespace trireme::driver {
 
 TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                            model::ParallelModel& model, optimizer::Optimizer& optimizer,
                            const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-                           Defect defect)
+                           std::int64_t batch, Defect defect)
     : tokens_(tokens),
       sampler_(sampler),
       model_(model),
       optimizer_(optimizer),
       schedule_(schedule),
       buckets_(buckets),
+      batch_(batch),
       defect_(defect) {}
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
@@ -42,23 +46,52 @@ double TrainingStep::Waited() const {
   return sum;
 }
 
+// The windows of this step that this data rank takes.
+std::vector<data::Sample> TrainingStep::Share() const {
+  const int rank = Grid().Coordinates().data, ranks = Grid().Shape().data;
+  const model::Canonical& canonical = model_.Canon();
+  if (!canonical.On()) return sampler_.Share(step_, rank, ranks);
+  return sampler_.Share(step_, CanonicalShare(batch_, rank, ranks, canonical));
+}
+
+// Micro-batches of this step. Where all ranks of a shard group have to take part in each, those of
+// the largest share; nobody has fewer in a canonical run either, whose first rank has the most.
+std::size_t TrainingStep::CountMicroBatches(std::size_t share) const {
+  const model::ModelSetup& setup = model_.Setup();
+  auto most = static_cast<std::int64_t>(share);
+  if (model_.Units().ValuesSharded() || model_.Units().GradientsSharded()) {
+    const std::int64_t batch = sampler_.BatchSize(step_);
+    const int ranks = Grid().Shape().data;
+    const model::Canonical& canonical = model_.Canon();
+    most = canonical.On() ? std::min(batch, CanonicalShare(batch_, 0, ranks, canonical).end)
+                          : CeilDivide(batch, ranks);
+  }
+  return static_cast<std::size_t>(CeilDivide(most, setup.micro_batch * setup.leaves));
+}
+
 void TrainingStep::LoadBatch() {
   const double start = MPI_Wtime();
-  const std::vector<data::Sample> share =
-      sampler_.Share(step_, Grid().Data().Rank(), Grid().Data().Size());
+  const model::ModelSetup& setup = model_.Setup();
+  const std::vector<data::Sample> share = Share();
   const std::span<const data::Sample> all(share);
-  const auto most = static_cast<std::size_t>(model_.Setup().micro_batch);
-  batch_count_ = (share.size() + most - 1) / most;
+  const auto most = static_cast<std::size_t>(setup.micro_batch);
   // A schedule may want more micro-batches than there are: empty ones.
-  padded_count_ = static_cast<std::size_t>(model_.Stages().Padded(static_cast<int>(batch_count_)));
-  if (batches_.size() < padded_count_) batches_.resize(padded_count_);
-  for (std::size_t i = batch_count_; i < padded_count_; ++i) {
-    batches_[i].sequences = batches_[i].valid = 0;
-  }
-  for (std::size_t i = 0; i < batch_count_; ++i) {
-    const std::size_t count = std::min(share.size() - i * most, most);
-    data::FillMicroBatch(tokens_, data::Split::kTrain, all.subspan(i * most, count),
-                         model_.Setup().length, batches_[i]);
+  const std::size_t count = CountMicroBatches(share.size());
+  const auto leaves = static_cast<std::size_t>(setup.leaves);
+  entry_count_ = leaves * static_cast<std::size_t>(model_.Stages().Padded(static_cast<int>(count)));
+  if (batches_.size() < entry_count_) batches_.resize(entry_count_);
+  const model::Canonical& canonical = model_.Canon();
+  const std::int64_t group =
+      canonical.On() ? LeavesOfGroup(batch_, canonical) : std::int64_t{1};  // in entries
+  for (std::size_t i = 0; i < entry_count_; ++i) {
+    data::MicroBatch& entry = batches_[i];
+    entry.sequences = entry.valid = 0;
+    if (i * most >= share.size()) continue;
+    data::FillMicroBatch(tokens_, data::Split::kTrain,
+                         all.subspan(i * most, std::min(share.size() - i * most, most)),
+                         setup.length, entry, model_.Held());
+    entry.group = static_cast<std::int64_t>(i) / group;
+    if (entry.length == 0) entry.sequences = 0;  // more context ranks than positions
   }
   result_.targets = sampler_.BatchTargets(step_);
   mine_.data += MPI_Wtime() - start;
@@ -66,11 +99,11 @@ void TrainingStep::LoadBatch() {
 
 void TrainingStep::ComputeGradients() {
   const double start = MPI_Wtime(), waited = Waited();
-  model_.Parameters().ZeroGradients();
+  model_.BeginStep();
   buckets_.Begin();
-  const std::span<const data::MicroBatch> batches(batches_.data(), padded_count_);
+  const std::span<const data::MicroBatch> batches(batches_.data(), entry_count_);
   model::GradientsReady ready;
-  if (defect_ != Defect::kAverageOfAverages) {
+  if (defect_ != Defect::kAverageOfAverages && !model_.Canon().On()) {
     ready = [this](std::int64_t begin) { buckets_.Ready(begin); };
   }
   local_loss_ = model_.Train(batches, ready);
@@ -93,15 +126,17 @@ void TrainingStep::ComputeGradients() {
 // What a mean of the ranks' means would be: wrong wherever ranks have different numbers of targets.
 void TrainingStep::SpoilAverages() {
   std::int64_t valid = 0;
-  for (std::size_t i = 0; i < batch_count_; ++i) valid += batches_[i].valid;
+  for (std::size_t i = 0; i < entry_count_; ++i) valid += batches_[i].valid;
   if (valid == 0) return;
   const double factor =
-      static_cast<double>(result_.targets) / static_cast<double>(valid * Grid().Data().Size());
+      static_cast<double>(result_.targets) / static_cast<double>(valid * Grid().Shape().data);
   const tensor::Registry& parameters = model_.Parameters();
   DispatchDtype(parameters.Type(), [&](auto zero) {
     using T = decltype(zero);
     auto* gradients = static_cast<T*>(parameters.Gradients());
-    for (std::int64_t i = 0; i < parameters.Size(); ++i) gradients[i] *= static_cast<T>(factor);
+    for (std::int64_t i = 0; i < parameters.Owns().gradients; ++i) {
+      gradients[i] *= static_cast<T>(factor);
+    }
   });
 }
 
@@ -113,6 +148,7 @@ void TrainingStep::SpoilOneSum() {
 
 void TrainingStep::SumGradients() {
   const double waited = Waited();
+  model_.Units().FinishGradients();
   buckets_.Wait();
   if (defect_ == Defect::kDataSumSpoiled && Grid().Data().Rank() == 1) SpoilOneSum();
   model_.SumSharedGradients();
@@ -125,48 +161,67 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   const double start = MPI_Wtime();
   mine_.total += start - window_start_;
   window_start_ = start;
-  const bool finite_loss = std::isfinite(local_loss_);
-  const bool bad = !finite_loss || !buckets_.NotFinite().empty();
-  std::vector<double> sums = {finite_loss ? local_loss_ : 0.0,
+  const bool finite_loss = std::isfinite(local_loss_.Value());
+  const std::string& tensor =
+      buckets_.NotFinite().empty() ? model_.Units().NotFinite() : buckets_.NotFinite();
+  const bool bad = !finite_loss || !tensor.empty();
+  std::vector<double> sums = {bad ? 1.0 : 0.0,
                               mine.signal ? 1.0 : 0.0,
                               mine.walltime ? 1.0 : 0.0,
                               mine.checkpoint ? 1.0 : 0.0,
-                              bad ? 1.0 : 0.0,
                               mine_.total,
                               mine_.data,
                               mine_.compute,
                               mine_.exposed_communication,
                               mine_.bubble};
+  // The loss is summed exactly, so that no layout changes it but by its terms.
+  const std::size_t numbers = sums.size();
+  const auto digits = (finite_loss ? local_loss_ : ExactSum()).Digits();
+  sums.insert(sums.end(), digits.begin(), digits.end());
   Grid()
       .Over(comm::Group::kWorld)
       .AllReduce(Dtype::kFloat64, sums.data(), static_cast<std::int64_t>(sums.size()));
-  result_.loss = sums[0] / static_cast<double>(result_.targets);
+  result_.loss = ExactSum::FromDigits(std::span(sums).subspan(numbers)).Value() /
+                 static_cast<double>(result_.targets);
   result_.requests = {sums[1] > 0, sums[2] > 0, sums[3] > 0};
   const double ranks = Grid().World().Size();
-  result_.times = {sums[5] / ranks, sums[6] / ranks, sums[7] / ranks, sums[8] / ranks,
-                   sums[9] / ranks};
+  result_.times = {sums[4] / ranks, sums[5] / ranks, sums[6] / ranks, sums[7] / ranks,
+                   sums[8] / ranks};
   mine_ = {};
-  if (sums[4] > 0) {
+  if (sums[0] > 0) {
     Grid().World().Together([&] {
       if (!bad) return;
-      throw RunError(fmt::format("step {}: {} is not finite on rank {}", step_ + 1,
-                                 finite_loss ? "the gradient of " + buckets_.NotFinite()
-                                             : std::string("the loss"),
-                                 Grid().World().Rank()),
-                     "The weights were not changed. Lower optimizer.learning_rate or lengthen "
-                     "schedule.warmup_steps, and continue from the last checkpoint with -r.");
+      throw RunError(
+          fmt::format("step {}: {} is not finite on rank {}", step_ + 1,
+                      finite_loss ? "the gradient of " + tensor : std::string("the loss"),
+                      Grid().World().Rank()),
+          "The weights were not changed. Lower optimizer.learning_rate or lengthen "
+          "schedule.warmup_steps, and continue from the last checkpoint with -r.");
     });
   }
   mine_.exposed_communication += MPI_Wtime() - start;
 }
 
+// Each element once: the shards', stages' and slices' sums of squares make up the replica's. A
+// canonical sum is exact, so that no layout changes it.
+double TrainingStep::SumSquares() {
+  std::vector<double> sums;
+  if (model_.Canon().On()) {
+    const auto digits = optimizer_.ExactGradientSquares().Digits();
+    sums.assign(digits.begin(), digits.end());
+  } else {
+    sums = {optimizer_.GradientSquares()};
+  }
+  for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
+    Grid().Over(group).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
+  }
+  return model_.Canon().On() ? ExactSum::FromDigits(sums).Value() : sums.front();
+}
+
 void TrainingStep::UpdateWeights() {
   const double start = MPI_Wtime(), waited = Waited();
   result_.learning_rate = schedule_.Rate(step_ + 1);
-  // Each element once: the stages' and slices' sums of squares make up the replica's.
-  double squares = optimizer_.GradientSquares();
-  Grid().Over(comm::Group::kReplica).AllReduce(Dtype::kFloat64, &squares, 1);
-  result_.gradient_norm = std::sqrt(squares) / static_cast<double>(result_.targets);
+  result_.gradient_norm = std::sqrt(SumSquares()) / static_cast<double>(result_.targets);
   if (!std::isfinite(result_.gradient_norm)) {
     // Every rank holds the same sum: all see this together.
     throw AgreedError(
@@ -175,6 +230,7 @@ void TrainingStep::UpdateWeights() {
         "The weights were not changed. Lower optimizer.learning_rate.");
   }
   optimizer_.Step(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);
+  model_.Units().GatherUpdated();
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;
   mine_.compute += MPI_Wtime() - start - exposed;

@@ -102,7 +102,8 @@ void PrintHead(const Job& job, const comm::ProcessGrid& grid, const std::string&
              ranks == 1 ? "" : "s");
   fmt::print("grid    {}\n",
              DescribeLayout(grid, small,
-                            MicroBatches(small.batch, grid.Shape().data, small.model.micro_batch)));
+                            MicroBatches(small.batch, grid.Shape().data, small.model.micro_batch,
+                                         small.canonical)));
   fmt::print("data    {}; compared on made-up tokens\n", data);
   fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
   std::fflush(stdout);

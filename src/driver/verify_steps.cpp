@@ -63,11 +63,7 @@ std::string Without(const comm::ProcessGrid& grid) {
   return fmt::format(": does it pass with {}?", fmt::join(axes, ", or with "));
 }
 
-std::vector<tensor::StateBlock> Gradients(Training& training) {
-  tensor::Registry& registry = training.Net().Parameters();
-  const comm::Communicator& data = training.Grid().Data();
-  return registry.Blocks(registry.Gradients(), registry.Type(), "", data.Rank(), data.Size());
-}
+std::vector<tensor::StateBlock> Gradients(Training& training) { return training.GradientBlocks(); }
 
 }  // namespace
 

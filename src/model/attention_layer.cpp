@@ -1,4 +1,5 @@
 #include "initialisers.hpp"
+#include "slice_sums.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "trireme/model/layers.hpp"
 
@@ -35,6 +36,8 @@ AttentionLayer::AttentionLayer(const Placement& placement, const std::string& na
       dropout_(placement.options.attention_dropout),
       layer_(layer) {
   const Options& o = placement.options;
+  all_heads_ = o.heads;
+  all_kv_heads_ = o.kv_heads;
   const Part heads = placement.tensor.Slice(o.heads);
   const KeyValueSlice kv = SliceOfKeyValue(o.kv_heads, placement.tensor);
   heads_ = heads.Size();
@@ -66,7 +69,8 @@ kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
           .kv_heads = kv_heads_,
           .head_dim = head_dim_,
           .first_head = first_head_,
-          .causal = pass.causal};
+          .causal = pass.causal,
+          .positions = pass.positions};
 }
 
 kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
@@ -91,10 +95,44 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& ro
                           pass.Value(qkv_weight_, 3), saved.qkv, false);
   if (bias_) kernels::AddBias(pass.stream, saved.qkv, pass.Value(qkv_bias_, 3));
   if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, false, saved.qkv);
-  kernels::AttentionForward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
-                            saved.lse, pass.workspace.attention);
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.out, Form::kPlain,
-                          pass.Value(output_weight_), y, false);
+  pass.ring->Forward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out, saved.lse,
+                     pass.workspace.attention);
+  OutputProduct(pass, saved.out, y);
+}
+
+void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y) const {
+  const Matrix weight = pass.Value(output_weight_);
+  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
+    const Part heads = pass.tensor->SliceOf(all_heads_, slice);
+    const Part part = Times({heads.begin - first_head_, heads.end - first_head_}, head_dim_);
+    kernels::MatrixMultiply(pass.stream, Form::kPlain, out.Columns(part.begin, part.Size()),
+                            Form::kPlain, weight.Rows(part.begin, part.Size()), sum, false);
+  });
+}
+
+void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const {
+  const Matrix weight = pass.Value(qkv_weight_, 3);
+  if (!pass.tensor->Canonical()) {
+    return kernels::MatrixMultiply(pass.stream, Form::kPlain, dqkv, Form::kPlain, weight, dx,
+                                   false);
+  }
+  const std::int64_t first_key = pass.tensor->Slice(all_kv_heads_).begin;
+  SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
+    const Part heads = pass.tensor->SliceOf(all_heads_, slice);
+    const Part keys = pass.tensor->SliceOf(all_kv_heads_, slice);
+    const std::int64_t key = heads_ + keys.begin - first_key;  // local, counted in heads
+    const Part parts[] = {{heads.begin - first_head_, heads.end - first_head_},
+                          {key, key + keys.Size()},
+                          {key + kv_heads_, key + kv_heads_ + keys.Size()}};
+    bool accumulate = false;
+    for (const Part& part : parts) {
+      const Part features = Times(part, head_dim_);
+      kernels::MatrixMultiply(pass.stream, Form::kPlain,
+                              dqkv.Columns(features.begin, features.Size()), Form::kPlain,
+                              weight.Rows(features.begin, features.Size()), sum, accumulate);
+      accumulate = true;
+    }
+  });
 }
 
 void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope,
@@ -102,11 +140,10 @@ void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, const Mat
   saved.dy = dy;
   kernels::MatrixMultiply(pass.stream, Form::kPlain, dy, Form::kTransposed,
                           pass.Value(output_weight_), saved.dout, false);
-  kernels::AttentionBackward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
-                             saved.dout, saved.lse, saved.dqkv, pass.workspace.attention);
+  pass.ring->Backward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
+                      saved.dout, saved.lse, saved.dqkv, pass.workspace.attention);
   if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, true, saved.dqkv);
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.dqkv, Form::kPlain,
-                          pass.Value(qkv_weight_, 3), dx, false);
+  InputGradient(pass, saved.dqkv, dx);
 }
 
 void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,

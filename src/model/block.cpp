@@ -18,9 +18,9 @@ Block::Block(const Placement& placement, std::uint32_t layer)
       dropout_(placement.options.dropout),
       layer_(layer),
       dim_(placement.options.dim),
-      attention_norm_(placement, Prefix(layer) + ".attention.norm"),
+      attention_norm_(placement, Prefix(layer) + ".attention.norm", true),
       attention_(placement, Prefix(layer) + ".attention", layer),
-      ffn_norm_(placement, Prefix(layer) + ".ffn.norm"),
+      ffn_norm_(placement, Prefix(layer) + ".ffn.norm", true),
       ffn_(placement, Prefix(layer) + ".ffn", layer) {}
 
 kernels::Dropout Block::Residual(const Pass& pass, Site site) const {
@@ -79,6 +79,7 @@ void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& residual, c
   const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : out;
   pass.tensor->Gather(in, full);
   attention_.Forward(pass, full, rope, saved.attention, product);
+  pass.Progress();
   pass.tensor->Reduce(product, out);
   kernels::ResidualForward(pass.stream, residual, out, pass.Value(attention_.OutputBias()),
                            Residual(pass, Site::kAttention), out);
@@ -91,6 +92,7 @@ void Block::FeedForward(const Pass& pass, const Matrix& in, const Matrix& residu
   const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : out;
   pass.tensor->Gather(in, full);
   ffn_.ForwardHidden(pass, full, saved.ffn);
+  pass.Progress();
   ffn_.ForwardOutput(pass, saved.ffn, product);
   pass.tensor->Reduce(product, out);
   kernels::ResidualForward(pass.stream, residual, out, pass.Value(ffn_.OutputBias()),
@@ -173,8 +175,10 @@ void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
   attention_.BackwardInput(pass, dy, rope, saved.attention, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
+  pass.Progress();
   if (pass.weights_too) attention_.BackwardWeight(pass, saved.attention, sum);
   sum.Wait();
+  pass.Progress();
 }
 
 // The same through the feed-forward layer.
@@ -187,8 +191,10 @@ void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, S
   ffn_.BackwardInput(pass, dy, saved.ffn, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
+  pass.Progress();
   if (pass.weights_too) ffn_.BackwardWeight(pass, saved.ffn, sum);
   sum.Wait();
+  pass.Progress();
 }
 
 void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,

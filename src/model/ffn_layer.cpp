@@ -1,4 +1,5 @@
 #include "initialisers.hpp"
+#include "slice_sums.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "trireme/model/layers.hpp"
 
@@ -24,6 +25,7 @@ ActivationKind KindOf(Activation activation) {
 
 FfnLayer::FfnLayer(const Placement& placement, const std::string& name, std::uint32_t layer)
     : kind_(KindOf(placement.options.activation)),
+      ffn_(placement.options.ffn),
       hidden_(placement.tensor.Slice(placement.options.ffn)),
       bias_(placement.options.bias),
       dropout_(placement.options.ffn_dropout),
@@ -78,8 +80,30 @@ void FfnLayer::ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) co
 }
 
 void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y) const {
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden, Form::kPlain,
-                          pass.Value(down_weight_), y, false);
+  const Matrix weight = pass.Value(down_weight_);
+  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
+    const Part part = pass.tensor->SliceOf(ffn_, slice);
+    const std::int64_t begin = part.begin - hidden_.begin;
+    kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden.Columns(begin, part.Size()),
+                            Form::kPlain, weight.Rows(begin, part.Size()), sum, false);
+  });
+}
+
+// dx = dpre W_up; canonical slices of gate and up apart.
+void FfnLayer::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const {
+  const Matrix weight = pass.Value(up_weight_, UpParts());
+  if (!pass.tensor->Canonical()) {
+    return kernels::MatrixMultiply(pass.stream, Form::kPlain, dpre, Form::kPlain, weight, dx,
+                                   false);
+  }
+  SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
+    const Part features = pass.tensor->SliceOf(ffn_, slice);
+    for (int part = 0; part < UpParts(); ++part) {
+      const std::int64_t begin = part * hidden_.Size() + features.begin - hidden_.begin;
+      kernels::MatrixMultiply(pass.stream, Form::kPlain, dpre.Columns(begin, features.Size()),
+                              Form::kPlain, weight.Rows(begin, features.Size()), sum, part > 0);
+    }
+  });
 }
 
 void FfnLayer::RecomputeHidden(const Pass& pass, Saved& saved) const {
@@ -95,8 +119,7 @@ void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                           pass.Value(down_weight_), saved.dhidden, false);
   kernels::ActivationBackward(pass.stream, kind_, Relu() ? saved.hidden : saved.pre,
                               HiddenDropout(pass), saved.dhidden, saved.dpre);
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.dpre, Form::kPlain,
-                          pass.Value(up_weight_, UpParts()), dx, false);
+  InputGradient(pass, saved.dpre, dx);
 }
 
 void FfnLayer::BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const {

@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "initialisers.hpp"
+#include "slice_sums.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "trireme/model/layers.hpp"
@@ -20,60 +21,108 @@ HeadLayer::HeadLayer(const Placement& placement, ParameterId embedding)
   }
 }
 
+namespace {
+constexpr std::int64_t kVector = 32;  // a row of the tile starts on a boundary of 128 bytes
+std::int64_t Padded(std::int64_t columns) { return CeilDivide(columns, kVector) * kVector; }
+}  // namespace
+
+Part HeadLayer::SliceOf(const Pass& pass, int slice) const {
+  return pass.tensor->SliceOf(vocabulary_, slice);
+}
+
+std::int64_t HeadLayer::TileColumns(const parallel::TensorGroup& tensor) const {
+  std::int64_t columns = 0;
+  for (int slice = 0; slice < tensor.Slices(); ++slice) {
+    columns += Padded(tensor.SliceOf(vocabulary_, slice).Size());
+  }
+  return columns;
+}
+
+Matrix HeadLayer::TileOf(const Pass& pass, std::int64_t rows, int slice) const {
+  std::int64_t begin = 0;
+  for (int before = 0; before < slice; ++before) begin += Padded(SliceOf(pass, before).Size());
+  return pass.workspace.tile.Rows(0, rows).Columns(begin, SliceOf(pass, slice).Size());
+}
+
+Matrix HeadLayer::WeightSlice(const Pass& pass, int slice) const {
+  const Part part = SliceOf(pass, slice);
+  return pass.Value(weight_).Rows(part.begin - slice_.begin, part.Size());
+}
+
 void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
   kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed, pass.Value(weight_),
                           logits, false);
 }
 
-void HeadLayer::TileLoss(const Pass& pass, const Matrix& tile, std::int64_t first_row,
+void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {
+  for (int slice = 0; slice < pass.tensor->Slices(); ++slice) {
+    kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed,
+                            WeightSlice(pass, slice), TileOf(pass, x.rows, slice), false);
+  }
+}
+
+void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row,
                          double smoothing, bool gradient, double* losses) const {
   const std::int32_t* targets = pass.batch->targets.data() + first_row;
-  const int parts = pass.tensor->Size(), part = pass.tensor->Rank();
+  const parallel::TensorGroup& tensor = *pass.tensor;
+  const int parts = tensor.AllSlices();
   if (parts == 1) {
-    return kernels::CrossEntropy(pass.stream, tile, targets, smoothing, gradient, losses);
+    return kernels::CrossEntropy(pass.stream, TileOf(pass, rows, 0), targets, smoothing, gradient,
+                                 losses);
   }
-  const auto first = static_cast<std::int32_t>(slice_.begin);
-  const std::int64_t count = kernels::kSoftmaxStatistics * tile.rows;
+  const std::int64_t count = kernels::kSoftmaxStatistics * rows;
   double* all = pass.workspace.statistics.As<double>();
-  double* own = all + part * count;
-  kernels::SoftmaxStatistics(pass.stream, tile, targets, first, own);
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(parts), count);
-  pass.tensor->Transfers().AllGatherInPlace(Dtype::kFloat64, all, counts);
-  kernels::CrossEntropySlice(pass.stream, tile, targets, first, vocabulary_, smoothing, gradient,
-                             all, parts, part, losses);
+  const auto first = [&](int slice) {
+    return static_cast<std::int32_t>(SliceOf(pass, slice).begin);
+  };
+  for (int slice = 0; slice < tensor.Slices(); ++slice) {
+    kernels::SoftmaxStatistics(pass.stream, TileOf(pass, rows, slice), targets, first(slice),
+                               all + (tensor.FirstSlice() + slice) * count);
+  }
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(tensor.Size()),
+                                         tensor.Slices() * count);
+  tensor.Transfers().AllGatherInPlace(Dtype::kFloat64, all, counts);
+  for (int slice = 0; slice < tensor.Slices(); ++slice) {
+    kernels::CrossEntropySlice(pass.stream, TileOf(pass, rows, slice), targets, first(slice),
+                               vocabulary_, smoothing, gradient, all, parts,
+                               tensor.FirstSlice() + slice, losses);
+  }
 }
 
-double HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, double* losses) const {
+void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
+                     double* losses) const {
   std::vector<double> tile_losses(kTileTokens);
-  double sum = 0;
   for (std::int64_t begin = 0; begin < x.rows; begin += kTileTokens) {
     const std::int64_t count = std::min(kTileTokens, x.rows - begin);
-    const Matrix tile = pass.workspace.tile.Rows(0, count);
-    Logits(pass, x.Rows(begin, count), tile);
-    TileLoss(pass, tile, begin, smoothing, false, tile_losses.data());
-    for (std::int64_t i = 0; i < count; ++i) sum += tile_losses[static_cast<std::size_t>(i)];
+    TileLogits(pass, x.Rows(begin, count));
+    TileLoss(pass, count, begin, smoothing, false, tile_losses.data());
+    for (std::int64_t i = 0; i < count; ++i) sum.Add(tile_losses[static_cast<std::size_t>(i)]);
     if (losses != nullptr) std::copy_n(tile_losses.begin(), count, losses + begin);
   }
-  return sum;
 }
 
-double HeadLayer::LossAndBackward(const Pass& pass, const Matrix& x, double smoothing,
-                                  const Matrix& dx) const {
+void HeadLayer::LossAndBackward(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
+                                const Matrix& dx) const {
   std::vector<double> tile_losses(kTileTokens);
-  double sum = 0;
+  const Matrix gradient = pass.registry->SecondGradient(weight_);
   for (std::int64_t begin = 0; begin < x.rows; begin += kTileTokens) {
     const std::int64_t count = std::min(kTileTokens, x.rows - begin);
-    const Matrix tile = pass.workspace.tile.Rows(0, count);
     const Matrix tile_x = x.Rows(begin, count);
-    Logits(pass, tile_x, tile);
-    TileLoss(pass, tile, begin, smoothing, true, tile_losses.data());
-    for (std::int64_t i = 0; i < count; ++i) sum += tile_losses[static_cast<std::size_t>(i)];
-    kernels::MatrixMultiply(pass.stream, Form::kPlain, tile, Form::kPlain, pass.Value(weight_),
-                            dx.Rows(begin, count), false);
-    kernels::MatrixMultiply(pass.stream, Form::kTransposed, tile, Form::kPlain, tile_x,
-                            pass.Gradient(weight_), true);
+    TileLogits(pass, tile_x);
+    TileLoss(pass, count, begin, smoothing, true, tile_losses.data());
+    for (std::int64_t i = 0; i < count; ++i) sum.Add(tile_losses[static_cast<std::size_t>(i)]);
+    SumSlices(pass, dx.Rows(begin, count), [&](int slice, const Matrix& out) {
+      kernels::MatrixMultiply(pass.stream, Form::kPlain, TileOf(pass, count, slice), Form::kPlain,
+                              WeightSlice(pass, slice), out, false);
+    });
+    for (int slice = 0; slice < pass.tensor->Slices(); ++slice) {
+      const Part part = SliceOf(pass, slice);
+      kernels::MatrixMultiply(pass.stream, Form::kTransposed, TileOf(pass, count, slice),
+                              Form::kPlain, tile_x,
+                              gradient.Rows(part.begin - slice_.begin, part.Size()), true);
+    }
+    pass.Progress();
   }
-  return sum;
 }
 
 }  // namespace trireme::model

@@ -1,8 +1,11 @@
 // Model: its parameters and its memory. What runs on them stands in model_tasks.cpp.
 #include "trireme/model/model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "slice_sums.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/embedding.hpp"
@@ -11,13 +14,20 @@ namespace trireme::model {
 
 Model::Model(const ModelSetup& setup) : setup_(setup) {
   if (setup_.tensor == nullptr) setup_.tensor = &one_rank_;
+  if (setup_.context == nullptr) setup_.context = &one_context_;
   if (setup_.chunks.empty()) setup_.chunks = {{0, setup_.options.layers}};
   if (setup_.slots.empty()) setup_.slots.assign(setup_.chunks.size(), {1, 1, 0});
   RegisterParameters();
-  registry_.Allocate(setup_.dtype, setup_.training);
+  registry_.Plan(setup_.dtype, parallel::PlanOwnership(registry_, setup_.dtype, setup_.shard));
+  PlanMemory();
+  if (setup_.allocate) Allocate();
+}
+
+void Model::Allocate() {
+  registry_.Allocate(setup_.dtype, setup_.training, tensor::Ownership(registry_.Owns()));
   registry_.Initialise(setup_.seed);
   MakePositions();
-  PlanMemory();
+  AllocateStorage();
 }
 
 // All parameters of the model in its order, on every rank; those of other stages are only listed.
@@ -26,41 +36,50 @@ void Model::RegisterParameters() {
   const bool first = setup_.stage == 0, last = setup_.stage == setup_.stages - 1;
   Placement place{options, registry_, *setup_.tensor, true};
   embedding_.emplace(place, first, last, setup_.stages == 1);
+  token_unit_ = registry_.UnitOf(embedding_->Weight());
+  if (embedding_->Positions() != tensor::kNoParameter) {
+    position_unit_ = registry_.UnitOf(embedding_->Positions());
+  }
   chunks_.resize(setup_.chunks.size());
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
     const auto here =
         std::find_if(setup_.chunks.begin(), setup_.chunks.end(),
                      [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
     place.held = here != setup_.chunks.end();
-    const std::int64_t begin = registry_.Size();
+    const int unit = registry_.BeginUnit(fmt::format("blocks.{}", layer));
     const Block block(place, static_cast<std::uint32_t>(layer));
     if (!place.held) continue;
     Chunk& chunk = chunks_[static_cast<std::size_t>(here - setup_.chunks.begin())];
-    chunk.begin.push_back(begin);
+    chunk.parameters.push_back(unit);
     chunk.blocks.push_back(block);
   }
   chunks_.front().first = first;
   chunks_.back().last = last;
-  tail_begin_ = registry_.Size();
+  tail_unit_ = registry_.BeginUnit("head");
   place.held = last;
   if (options.norm_position == NormPosition::kPre) norm_.emplace(place, "norm");
   head_.emplace(place, embedding_->Weight());
+  // Where a tied table is used twice on one rank, the two gradients meet where two stages' would.
+  if (setup_.shard.canonical && options.tie_embeddings && first && last && setup_.training) {
+    registry_.AddSecondGradient(embedding_->Weight());
+  }
 }
 
-// The fixed tables: sinusoidal positions, or the angles of rotary ones.
-void Model::MakePositions() {
+// Columns of the fixed table: sinusoidal positions, or the angles of rotary ones; 0: none here.
+std::int64_t Model::TableColumns() const {
   const Options& options = setup_.options;
-  if (options.position == Position::kLearned) return;
-  const bool rope = options.position == Position::kRope;
-  if (!rope && setup_.stage != 0) return;  // they go with the embedding
-  const std::int64_t columns = rope ? options.head_dim : options.dim;
-  const std::int64_t bytes =
-      setup_.length * columns * static_cast<std::int64_t>(SizeOf(setup_.dtype));
-  positions_storage_ = device::AllocateZeroed(bytes);
-  table_bytes_ = bytes;
+  if (options.position == Position::kRope) return options.head_dim;
+  // Sinusoidal positions go with the embedding.
+  return options.position == Position::kSinusoidal && setup_.stage == 0 ? options.dim : 0;
+}
+
+void Model::MakePositions() {
+  const std::int64_t columns = TableColumns();
+  if (columns == 0) return;
+  positions_storage_ = device::AllocateZeroed(table_bytes_);
   const Matrix table{positions_storage_.get(), setup_.dtype, setup_.length, columns, columns};
-  if (rope) {
-    kernels::RopeTable(options.rope_theta, table);
+  if (setup_.options.position == Position::kRope) {
+    kernels::RopeTable(setup_.options.rope_theta, table);
     rope_ = table;
   } else {
     kernels::SinusoidalPositions(table);
@@ -73,10 +92,13 @@ Pass Model::MakePass(const data::MicroBatch* batch, bool training) {
   pass.stream = setup_.stream;
   pass.registry = &registry_;
   pass.tensor = setup_.tensor;
+  pass.ring = setup_.context;
+  pass.progress = &setup_.progress;
   pass.workspace = workspace_;
   pass.batch = batch;
   pass.sequences = batch == nullptr ? setup_.micro_batch : batch->sequences;
-  pass.length = batch == nullptr ? setup_.length : batch->length;
+  pass.length = batch == nullptr ? LocalLength() : batch->length;
+  pass.positions = batch == nullptr ? setup_.context->Own() : batch->positions;
   pass.seed = setup_.seed;
   pass.training = training;
   pass.causal = setup_.causal;
@@ -86,32 +108,45 @@ Pass Model::MakePass(const data::MicroBatch* batch, bool training) {
   return pass;
 }
 
+std::int64_t Model::LocalLength() const {
+  return setup_.context->Active() ? setup_.context->Own().Count() : setup_.length;
+}
+
 void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
-  constexpr std::int64_t kVector = 32;  // a row of the tile starts on a boundary of 128 bytes
   const Options& o = setup_.options;
-  const auto tensor_ranks = static_cast<std::int64_t>(setup_.tensor->Size());
+  const parallel::TensorGroup& tensor = *setup_.tensor;
   Workspace& workspace = pass.workspace;
-  // As on one rank: a slice of the heads needs no more.
-  const kernels::AttentionShape shape{pass.sequences, pass.length, o.heads, o.kv_heads,
-                                      o.head_dim,     0,           true};
+  // As on one rank of the tensor group: a slice of the heads needs no more.
+  const kernels::AttentionShape shape{.sequences = pass.sequences,
+                                      .length = pass.length,
+                                      .heads = o.heads,
+                                      .kv_heads = o.kv_heads,
+                                      .head_dim = o.head_dim,
+                                      .first_head = 0,
+                                      .causal = true,
+                                      .positions = pass.positions};
   workspace.attention =
-      pass.Allocate(&arena, 1, kernels::AttentionScratch(shape, pass.stream.threads));
+      pass.Allocate(&arena, 1, pass.ring->BufferElements(shape, pass.stream.threads));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
   workspace.reduction = pass.Allocate(&arena, kernels::kReductionBlocks, widest);
+  if (const int levels = SliceLevels(tensor.Slices()); levels > 0) {
+    workspace.slices = pass.Allocate(&arena, levels * pass.Tokens(), o.dim);
+  }
+  if (tensor.Canonical()) {
+    workspace.norm_parts = pass.Allocate(&arena, tensor.AllSlices(), 2 * o.dim);
+  }
   if (!chunks_.back().last) return;
-  const std::int64_t columns = head_->Slice().Size();
   const std::int64_t rows = std::min(HeadLayer::kTileTokens, pass.Tokens());
-  workspace.tile = pass.Allocate(&arena, rows, (columns + kVector - 1) / kVector * kVector);
-  workspace.tile.columns = columns;
-  if (tensor_ranks == 1) return;
-  workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor_ranks,
+  workspace.tile = pass.Allocate(&arena, rows, head_->TileColumns(tensor));
+  if (tensor.AllSlices() == 1) return;
+  workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
                                           kernels::kSoftmaxStatistics * HeadLayer::kTileTokens);
 }
 
-// Units 0, 1, ... belong to the first micro-batch's blocks, and so on; the last is the spare.
-void Model::NumberUnits(Chunk& chunk, int lives) {
+// Units 0, 1, ... belong to the first live entry's blocks, and so on; the last is the spare.
+void Model::NumberUnits(Chunk& chunk, int slots) const {
   const auto blocks = static_cast<int>(chunk.blocks.size());
-  chunk.live.resize(static_cast<std::size_t>(lives));
+  chunk.live.resize(static_cast<std::size_t>(slots * setup_.leaves));
   int next = 0;
   for (Live& live : chunk.live) {
     live.units.clear();
@@ -125,17 +160,16 @@ void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
   const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
   device::Arena input = device::Arena::Measuring(), weight = device::Arena::Measuring(),
                 backward = device::Arena::Measuring();
-  Pass pass = MakePass(nullptr, true);
-  pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
   const bool split = setup_.slots[index].backward > 0;
   chunk.rotates = split && setup_.options.recompute == Recompute::kNone;
   NumberUnits(chunk, 1);
-  for (std::size_t unit = 0; unit <= chunk.blocks.size(); ++unit) {
+  const std::size_t units = static_cast<std::size_t>(chunk.spare) + 1;
+  for (std::size_t unit = 0; unit < units; ++unit) {
     chunk.units.push_back(device::Arena::Measuring());
   }
-  Live& live = chunk.live.front();
-  Forward(pass, chunk, live, {&input, &weight, nullptr}, {}, {});
-  Backward(pass, chunk, live, {&input, &weight, split ? &backward : nullptr}, {}, {}, false);
+  std::vector<Leaf> leaves = MeasuringLeaves(chunk, true, scratch);
+  Forward(leaves, chunk, {&input, &weight, nullptr});
+  Backward(leaves, chunk, {&input, &weight, split ? &backward : nullptr}, false);
   chunk.input_bytes = input.Peak();
   chunk.weight_bytes = weight.Peak();
   chunk.backward_bytes = backward.Peak();
@@ -147,9 +181,10 @@ void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
 
 std::int64_t Model::EvaluationBytes() {
   device::Arena scratch = device::Arena::Measuring();
-  Pass pass = MakePass(nullptr, false);
-  pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
-  for (const Chunk& chunk : chunks_) Evaluate(pass, chunk, {}, {}, nullptr);
+  for (Chunk& chunk : chunks_) {
+    std::vector<Leaf> leaves = MeasuringLeaves(chunk, false, scratch);
+    Evaluate(leaves, chunk);
+  }
   return scratch.Peak();
 }
 
@@ -161,7 +196,7 @@ std::int64_t Model::SlotBytes() const {
     bytes += count.input * chunk.input_bytes + count.weight * chunk.weight_bytes +
              count.backward * chunk.backward_bytes;
     if (!chunk.rotates) continue;
-    bytes += (std::ssize(chunk.blocks) * count.weight + 1) * chunk.unit_bytes;
+    bytes += (std::ssize(chunk.blocks) * count.weight * setup_.leaves + 1) * chunk.unit_bytes;
   }
   return bytes;
 }
@@ -183,9 +218,9 @@ void Model::CutSlots(char* next) {
   }
 }
 
-// Makes all allocations of the largest micro-batch once on measuring arenas, then takes that
-// memory, in one piece: no step allocates any. First the workspace, behind it what training needs,
-// scratch and slots; evaluation, which never runs while slots are in use, has all of that again.
+// Makes all allocations of the largest micro-batch once on measuring arenas: no step allocates any
+// memory. First the workspace, behind it what training needs, scratch and slots; evaluation, which
+// never runs while slots are in use, has all of that again.
 void Model::PlanMemory() {
   device::Arena shared = device::Arena::Measuring(), scratch = device::Arena::Measuring();
   Pass pass = MakePass(nullptr, true);
@@ -199,23 +234,31 @@ void Model::PlanMemory() {
   }
   const std::int64_t passes = std::max(scratch.Peak() + slots, EvaluationBytes());
   activation_bytes_ = shared.Peak() + passes - tile_bytes_;
-  storage_ = device::AllocateZeroed(shared.Peak() + passes);
+  workspace_bytes_ = shared.Peak();
+  scratch_bytes_ = scratch.Peak();
+  storage_bytes_ = shared.Peak() + passes;
+  const std::int64_t columns = TableColumns();
+  table_bytes_ = setup_.length * columns * static_cast<std::int64_t>(SizeOf(setup_.dtype));
+}
+
+// The planned memory, in one piece.
+void Model::AllocateStorage() {
+  storage_ = device::AllocateZeroed(storage_bytes_);
   char* begin = static_cast<char*>(storage_.get());
-  device::Arena workspace(begin, shared.Peak());
+  device::Arena workspace(begin, workspace_bytes_);
+  Pass pass = MakePass(nullptr, true);
   AllocateWorkspace(pass, workspace);
   workspace_ = pass.workspace;
-  begin += shared.Peak();
-  evaluation_.emplace(begin, passes);
+  begin += workspace_bytes_;
+  evaluation_.emplace(begin, storage_bytes_ - workspace_bytes_);
   if (!setup_.training) return;
-  training_.emplace(begin, scratch.Peak());
-  CutSlots(begin + scratch.Peak());
+  training_.emplace(begin, scratch_bytes_);
+  CutSlots(begin + scratch_bytes_);
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
-  const std::int64_t weights =
-      registry_.Size() * static_cast<std::int64_t>(SizeOf(registry_.Type()));
-  return {{"parameters", weights},
-          {"gradients", setup_.training ? weights : 0},
+  return {{"parameters", registry_.ValueBytes()},
+          {"gradients", setup_.training ? registry_.GradientBytes() : 0},
           {"activations", activation_bytes_ + table_bytes_},
           {"vocabulary tile", tile_bytes_}};
 }

@@ -1,5 +1,8 @@
-// Model: the tasks of a step on this rank's part: forward, backward, evaluation.
+// Model: the tasks of a step on this rank's part: forward, backward, evaluation. A micro-batch is a
+// list of entries, one in the fast mode, canonical leaves else; what its parameters cost, being
+// gathered or scattered, is paid once for all of them.
 #include <algorithm>
+#include <array>
 
 #include "trireme/base/error.hpp"
 #include "trireme/model/model.hpp"
@@ -13,7 +16,7 @@ void Model::Begin(std::span<const data::MicroBatch> batches, GradientsReady read
   ready_ = std::move(ready);
   losses_ = losses;
   logits_position_ = -1;
-  loss_ = 0;
+  loss_ = {};
 }
 
 void Model::BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t position) {
@@ -22,45 +25,78 @@ void Model::BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t 
 }
 
 std::int64_t Model::Rows(int micro_batch) const {
-  const data::MicroBatch& batch = batches_[static_cast<std::size_t>(micro_batch)];
-  return setup_.tensor->Rows(batch.sequences * batch.length).Size();
+  std::int64_t rows = 0;
+  for (const data::MicroBatch& batch : EntriesOf(micro_batch)) {
+    rows += setup_.tensor->Rows(batch.sequences * batch.length).Size();
+  }
+  return rows;
+}
+
+std::span<const data::MicroBatch> Model::EntriesOf(int micro_batch) const {
+  const auto leaves = static_cast<std::size_t>(setup_.leaves);
+  return batches_.subspan(static_cast<std::size_t>(micro_batch) * leaves, leaves);
+}
+
+std::vector<Model::Leaf> Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& in,
+                                         const Matrix& out) {
+  const bool training = task.task.kind != TaskKind::kEvaluate;
+  Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
+  double* losses = losses_;
+  for (int before = 0; losses != nullptr && before < task.task.micro_batch; ++before) {
+    for (const data::MicroBatch& batch : EntriesOf(before))
+      losses += batch.sequences * batch.length;
+  }
+  std::vector<Leaf> leaves;
+  std::int64_t row = 0;
+  auto live = static_cast<std::size_t>(task.slots.weight * setup_.leaves);
+  for (const data::MicroBatch& batch : EntriesOf(task.task.micro_batch)) {
+    const std::size_t mine = live++;
+    if (batch.sequences == 0) continue;  // padding
+    Leaf leaf{MakePass(&batch, training), nullptr, losses, {}, {}};
+    if (training) leaf.live = &chunk.live[mine];
+    const std::int64_t rows = leaf.pass.Rows().Size();
+    leaf.in = in.Rows(row, rows);
+    leaf.out = out.Rows(row, rows);
+    row += rows;
+    if (losses != nullptr) losses += batch.sequences * batch.length;
+    leaves.push_back(std::move(leaf));
+  }
+  return leaves;
+}
+
+std::vector<Model::Leaf> Model::MeasuringLeaves(Chunk& chunk, bool training,
+                                                device::Arena& scratch) {
+  std::vector<Leaf> leaves;
+  for (int i = 0; i < setup_.leaves; ++i) {
+    Leaf leaf{MakePass(nullptr, training), nullptr, nullptr, {}, {}};
+    leaf.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
+    if (training) leaf.live = &chunk.live[static_cast<std::size_t>(i)];
+    leaves.push_back(std::move(leaf));
+  }
+  return leaves;
 }
 
 void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) {
-  const auto number = static_cast<std::size_t>(task.task.micro_batch);
-  const data::MicroBatch& batch = batches_[number];
   const TaskKind kind = task.task.kind;
   Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
-  if (batch.sequences == 0) {  // padding: its chunk may be done with it
-    if (task.final && !chunk.begin.empty()) Report(chunk.begin.front());
-    return;
-  }
-  const Pass pass = MakePass(&batch, kind != TaskKind::kEvaluate);
-  if (kind == TaskKind::kEvaluate) {
-    double* losses = losses_;
-    for (std::size_t i = 0; losses != nullptr && i < number; ++i) {
-      losses += batches_[i].sequences * batches_[i].length;
-    }
-    return Evaluate(pass, chunk, in, out, losses);
-  }
+  std::vector<Leaf> leaves = LeavesOf(task, in, out);
+  if (kind == TaskKind::kEvaluate) return Evaluate(leaves, chunk);
   if (!setup_.training) throw RunError("a model for evaluation was asked for gradients");
-  const auto weight = static_cast<std::size_t>(task.slots.weight);
-  SlotArenas slots{&chunk.input[static_cast<std::size_t>(task.slots.input)], &chunk.weight[weight],
-                   nullptr};
-  Live& live = chunk.live[weight];
+  SlotArenas slots{&chunk.input[static_cast<std::size_t>(task.slots.input)],
+                   &chunk.weight[static_cast<std::size_t>(task.slots.weight)], nullptr};
   switch (kind) {
     case TaskKind::kForward:
       slots.input->Release(0);
       slots.weight->Release(0);
-      return Forward(pass, chunk, live, slots, in, out);
+      return Forward(leaves, chunk, slots);
     case TaskKind::kBackward:
-      return Backward(pass, chunk, live, slots, in, out, task.final);
+      return Backward(leaves, chunk, slots, task.final);
     case TaskKind::kBackwardInput:
       slots.backward = &chunk.backward[static_cast<std::size_t>(task.slots.backward)];
       slots.backward->Release(0);  // of no size where units rotate
-      return Backward(pass, chunk, live, slots, in, out, false);
+      return Backward(leaves, chunk, slots, false);
     default:
-      return BackwardWeight(pass, chunk, live, task.final);
+      return BackwardWeight(leaves, chunk, task.final);
   }
 }
 
@@ -74,6 +110,10 @@ Lifetimes Model::ForwardLives(const SlotArenas& slots, device::Arena* scratch) c
     default:
       return {scratch, scratch, scratch, nullptr, scratch};
   }
+}
+
+Matrix Model::StreamOf(const Pass& pass, device::Arena* arena) const {
+  return pass.Allocate(arena, pass.Rows().Size(), setup_.options.dim);
 }
 
 void Model::Embed(const Pass& pass, const Matrix& stream) const {
@@ -94,66 +134,89 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   pass.lives.scratch->Release(mark);
 }
 
-void Model::Forward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
-                    const Matrix& out) const {
-  device::Arena* scratch = pass.lives.scratch;
+void Model::Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots) const {
   const std::size_t count = chunk.blocks.size();
-  const auto input = [&](std::size_t block) {
-    return chunk.rotates ? &chunk.units[static_cast<std::size_t>(live.units[block])] : slots.input;
+  const auto input = [&](const Leaf& leaf, std::size_t block) {
+    return chunk.rotates ? &chunk.units[static_cast<std::size_t>(leaf.live->units[block])]
+                         : slots.input;
   };
   // The stream between blocks: a norm's input, or (post-norm) a product's too.
   const bool pre = setup_.options.norm_position == NormPosition::kPre;
-  const auto stream = [&](std::size_t block) {
+  const auto stream = [&](const Leaf& leaf, std::size_t block) {
     // Behind the last block the head's input, which is done with when the backward pass begins.
-    device::Arena* keeper = !pre ? slots.weight : block < count ? input(block) : slots.input;
-    return pass.Allocate(keeper, pass.Rows().Size(), setup_.options.dim);
+    return StreamOf(leaf.pass, !pre            ? slots.weight
+                               : block < count ? input(leaf, block)
+                                               : slots.input);
   };
-  if (chunk.rotates) {
-    for (std::size_t i = 0; i < count; ++i) input(i)->Release(0);
+  if (chunk.first) Use(FirstUnits());
+  for (Leaf& leaf : leaves) {
+    for (std::size_t i = 0; chunk.rotates && i < count; ++i) input(leaf, i)->Release(0);
+    leaf.live->streams.resize(count + 1);
+    leaf.live->blocks.resize(count);
+    leaf.live->streams[0] = chunk.first ? stream(leaf, 0) : leaf.in;
+    if (chunk.first) Embed(leaf.pass, leaf.live->streams[0]);
   }
-  live.streams.resize(count + 1);
-  live.blocks.resize(count);
-  live.streams[0] = chunk.first ? stream(0) : in;
-  if (chunk.first) Embed(pass, live.streams[0]);
+  if (chunk.first) Done(FirstUnits());
   for (std::size_t i = 0; i < count; ++i) {
-    live.streams[i + 1] = i + 1 == count && !chunk.last ? out : stream(i + 1);
-    const std::int64_t mark = scratch->Mark();
-    pass.lives = ForwardLives({input(i), slots.weight, nullptr}, scratch);
-    chunk.blocks[i].Allocate(pass, live.blocks[i]);
-    if (!pass.Dry()) {
-      chunk.blocks[i].Forward(pass, live.streams[i], rope_, live.blocks[i], live.streams[i + 1]);
-      Progress();
+    Use({chunk.parameters[i]});
+    for (const Leaf& leaf : leaves) {
+      Live& live = *leaf.live;
+      live.streams[i + 1] = i + 1 == count && !chunk.last ? leaf.out : stream(leaf, i + 1);
+      Pass pass = leaf.pass;
+      device::Arena* scratch = pass.lives.scratch;
+      const std::int64_t mark = scratch->Mark();
+      pass.lives = ForwardLives({input(leaf, i), slots.weight, nullptr}, scratch);
+      chunk.blocks[i].Allocate(pass, live.blocks[i]);
+      if (!pass.Dry()) {
+        chunk.blocks[i].Forward(pass, live.streams[i], rope_, live.blocks[i], live.streams[i + 1]);
+        Progress();
+      }
+      scratch->Release(mark);
     }
-    scratch->Release(mark);
+    Done({chunk.parameters[i]});
   }
 }
 
-// Evaluation keeps two streams and the memory of one block.
-void Model::Evaluate(const Pass& pass, const Chunk& chunk, const Matrix& in, const Matrix& out,
-                     double* losses) {
-  device::Arena* scratch = pass.lives.scratch;
-  const std::int64_t begin = scratch->Mark();
-  Matrix streams[2];
-  for (Matrix& stream : streams) {
-    stream = pass.Allocate(scratch, pass.Rows().Size(), setup_.options.dim);
+// Evaluation keeps two streams of each entry and the memory of one block.
+void Model::Evaluate(std::vector<Leaf>& leaves, const Chunk& chunk) {
+  if (chunk.first) Use(FirstUnits());
+  std::vector<std::array<Matrix, 2>> streams(leaves.size());
+  std::vector<Matrix> stream(leaves.size());
+  const std::int64_t begin = leaves.empty() ? 0 : leaves.front().pass.lives.scratch->Mark();
+  for (std::size_t l = 0; l < leaves.size(); ++l) {
+    const Pass& pass = leaves[l].pass;
+    for (Matrix& each : streams[l]) each = StreamOf(pass, pass.lives.scratch);
+    stream[l] = chunk.first ? streams[l][0] : leaves[l].in;
+    if (chunk.first) Embed(pass, stream[l]);
   }
-  Matrix stream = chunk.first ? streams[0] : in;
-  if (chunk.first) Embed(pass, stream);
+  if (chunk.first) Done(FirstUnits());
   std::size_t turn = chunk.first ? 1 : 0;
   for (std::size_t i = 0; i < chunk.blocks.size(); ++i, turn = 1 - turn) {
-    const Matrix next = i + 1 == chunk.blocks.size() && !chunk.last ? out : streams[turn];
-    const std::int64_t mark = scratch->Mark();
-    Block::Saved saved;
-    chunk.blocks[i].Allocate(pass, saved);
-    if (!pass.Dry()) {
-      chunk.blocks[i].Forward(pass, stream, rope_, saved, next);
-      Progress();
+    Use({chunk.parameters[i]});
+    for (std::size_t l = 0; l < leaves.size(); ++l) {
+      const Pass& pass = leaves[l].pass;
+      const bool leaves_here = i + 1 == chunk.blocks.size() && !chunk.last;
+      const Matrix next = leaves_here ? leaves[l].out : streams[l][turn];
+      const std::int64_t mark = pass.lives.scratch->Mark();
+      Block::Saved saved;
+      chunk.blocks[i].Allocate(pass, saved);
+      if (!pass.Dry()) {
+        chunk.blocks[i].Forward(pass, stream[l], rope_, saved, next);
+        Progress();
+      }
+      pass.lives.scratch->Release(mark);
+      stream[l] = next;
     }
-    scratch->Release(mark);
-    stream = next;
+    Done({chunk.parameters[i]});
   }
-  if (chunk.last) HeadForward(pass, stream, losses);
-  scratch->Release(begin);
+  if (chunk.last) {
+    Use(LastUnits());
+    for (std::size_t l = 0; l < leaves.size(); ++l) {
+      HeadForward(leaves[l].pass, stream[l], leaves[l].losses);
+    }
+    Done(LastUnits());
+  }
+  if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(begin);
 }
 
 void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
@@ -171,10 +234,10 @@ void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
     if (norm_) norm_->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
     if (logits_position_ >= 0) {
-      logits_ = workspace_.tile.Rows(0, 1);
+      logits_ = workspace_.tile.Rows(0, 1).Columns(0, head_->Slice().Size());
       head_->Logits(pass, full.Rows(logits_position_, 1), logits_);
     } else {
-      loss_ += head_->Loss(pass, full, 0, losses);
+      head_->Loss(pass, full, 0, loss_, losses);
     }
   }
   scratch->Release(mark);
@@ -199,7 +262,7 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
   if (!pass.Dry()) {
     if (norm_) norm_->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    loss_ += head_->LossAndBackward(pass, full, setup_.label_smoothing, dfull);
+    head_->LossAndBackward(pass, full, setup_.label_smoothing, loss_, dfull);
     pass.tensor->Reduce(dfull, dnormed);
     if (norm_) {
       norm_->BackwardInput(pass, dnormed, norm, dx, false);
@@ -228,45 +291,87 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   scratch->Release(mark);
 }
 
-void Model::Backward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
-                     const Matrix& out, bool report) {
-  device::Arena* scratch = pass.lives.scratch;
-  pass.weights_too = slots.backward == nullptr;
-  const bool rotates = chunk.rotates && !pass.weights_too;
-  pass.lives = {scratch, scratch, scratch, pass.weights_too ? scratch : slots.backward, scratch};
-  const std::int64_t mark = scratch->Mark();
-  Matrix gradients[2];
-  for (Matrix& gradient : gradients) {
-    gradient = pass.Allocate(scratch, pass.Rows().Size(), setup_.options.dim);
+// The loss and the gradients of the head and the final norm; into `gradients` those of its input.
+void Model::HeadGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients) {
+  const bool tied = setup_.options.tie_embeddings;
+  Use(LastUnits());
+  BeginGradient(LastUnits());
+  for (std::size_t l = 0; l < leaves.size(); ++l) {
+    EnterLeaf(tail_unit_, Phase::kWhole, leaves[l].pass);
+    if (tied) EnterLeaf(token_unit_, Phase::kHead, leaves[l].pass);
+    HeadBackward(leaves[l].pass, leaves[l].live->streams.back(), gradients[l]);
   }
-  Matrix gradient = in;
-  std::size_t turn = 0;
-  if (chunk.last) {
-    gradient = chunk.blocks.empty() ? out : gradients[turn];
-    turn = 1;
-    HeadBackward(pass, live.streams.back(), gradient);
-    if (report) Report(tail_begin_);
-  }
-  for (std::size_t i = chunk.blocks.size(); i-- > 0; turn = 1 - turn) {
-    const Matrix next = i == 0 && !chunk.first ? out : gradients[turn];
-    if (rotates) {
-      pass.lives.backward = &chunk.units[static_cast<std::size_t>(chunk.spare)];
-      pass.lives.backward->Release(0);
-    }
-    BackwardBlock(pass, chunk.blocks[i], live.blocks[i], gradient, next);
-    if (rotates) std::swap(live.units[i], chunk.spare);
-    if (report && pass.weights_too) Report(chunk.begin[i]);
-    gradient = next;
-  }
-  if (chunk.first) EmbedBackward(pass, gradient);
-  scratch->Release(mark);
+  Done(LastUnits());
+  EndGradient({tail_unit_});
+  // On one stage the embedding adds to the same gradient at the end of the backward pass.
+  if (tied && setup_.stages > 1) EndGradient({token_unit_});
 }
 
-void Model::BackwardWeight(const Pass& pass, const Chunk& chunk, const Live& live, bool report) {
+void Model::EmbeddingGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients) {
+  BeginGradient(FirstUnits());
+  for (std::size_t l = 0; l < leaves.size(); ++l) {
+    for (const int unit : FirstUnits()) EnterLeaf(unit, Phase::kWhole, leaves[l].pass);
+    EmbedBackward(leaves[l].pass, gradients[l]);
+  }
+  EndGradient(FirstUnits());
+}
+
+void Model::Backward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots,
+                     bool report) {
+  const bool weights_too = slots.backward == nullptr, rotates = chunk.rotates && !weights_too;
+  const std::int64_t mark = leaves.empty() ? 0 : leaves.front().pass.lives.scratch->Mark();
+  std::vector<std::array<Matrix, 2>> buffers(leaves.size());
+  std::vector<Matrix> gradient(leaves.size());
+  for (std::size_t l = 0; l < leaves.size(); ++l) {
+    Pass& pass = leaves[l].pass;
+    device::Arena* scratch = pass.lives.scratch;
+    pass.weights_too = weights_too;
+    pass.lives = {scratch, scratch, scratch, weights_too ? scratch : slots.backward, scratch};
+    for (Matrix& buffer : buffers[l]) buffer = StreamOf(pass, scratch);
+    gradient[l] = leaves[l].in;
+    if (chunk.last) gradient[l] = chunk.blocks.empty() ? leaves[l].out : buffers[l][0];
+  }
+  if (chunk.last) HeadGradients(leaves, gradient);
+  if (chunk.last && report) Report(tail_unit_);
+  std::size_t turn = chunk.last ? 1 : 0;
+  for (std::size_t i = chunk.blocks.size(); i-- > 0; turn = 1 - turn) {
+    const int unit = chunk.parameters[i];
+    Use({unit});
+    if (weights_too) BeginGradient({unit});
+    registry_.BindEarly(unit, !weights_too);
+    for (std::size_t l = 0; l < leaves.size(); ++l) {
+      Pass pass = leaves[l].pass;
+      Live& live = *leaves[l].live;
+      const Matrix next = i == 0 && !chunk.first ? leaves[l].out : buffers[l][turn];
+      if (rotates) {
+        pass.lives.backward = &chunk.units[static_cast<std::size_t>(chunk.spare)];
+        pass.lives.backward->Release(0);
+      }
+      EnterLeaf(unit, weights_too ? Phase::kWhole : Phase::kEarly, pass);
+      BackwardBlock(pass, chunk.blocks[i], live.blocks[i], gradient[l], next);
+      if (rotates) std::swap(live.units[i], chunk.spare);
+      gradient[l] = next;
+    }
+    registry_.BindEarly(unit, false);
+    Done({unit});
+    if (weights_too) EndGradient({unit});
+    if (report && weights_too) Report(unit);
+  }
+  if (chunk.first) EmbeddingGradients(leaves, gradient);
+  if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(mark);
+}
+
+void Model::BackwardWeight(std::vector<Leaf>& leaves, const Chunk& chunk, bool report) {
   for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
-    chunk.blocks[i].BackwardWeight(pass, live.blocks[i]);
-    Progress();
-    if (report) Report(chunk.begin[i]);
+    const int unit = chunk.parameters[i];
+    BeginGradient({unit});
+    for (const Leaf& leaf : leaves) {
+      EnterLeaf(unit, Phase::kLate, leaf.pass);
+      chunk.blocks[i].BackwardWeight(leaf.pass, leaf.live->blocks[i]);
+      Progress();
+    }
+    EndGradient({unit});
+    if (report) Report(unit);
   }
 }
 
@@ -274,14 +379,14 @@ double Model::ForwardBackward(const data::MicroBatch& batch, const GradientsRead
   Begin({&batch, 1}, ready, nullptr);
   Run({{TaskKind::kForward, 0, 0}, {}, false}, {}, {});
   Run({{TaskKind::kBackward, 0, 0}, {}, true}, {}, {});
-  Report(0);
-  return loss_;
+  if (ready_) ready_(0);
+  return loss_.Value();
 }
 
 double Model::Loss(const data::MicroBatch& batch, double* losses) {
   Begin({&batch, 1}, {}, losses);
   Run({{TaskKind::kEvaluate, 0, 0}, {}, false}, {}, {});
-  return loss_;
+  return loss_.Value();
 }
 
 std::vector<double> Model::Logits(const data::MicroBatch& batch, std::int64_t position) {

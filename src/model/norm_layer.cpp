@@ -1,18 +1,28 @@
+#include <utility>
+#include <vector>
+
 #include "initialisers.hpp"
 #include "trireme/model/layers.hpp"
 
 namespace trireme::model {
 
-NormLayer::NormLayer(const Placement& placement, const std::string& name)
+NormLayer::NormLayer(const Placement& placement, const std::string& name, bool early)
     : kind_(placement.options.norm == Norm::kLayerNorm ? kernels::NormKind::kLayerNorm
                                                        : kernels::NormKind::kRmsNorm),
       epsilon_(placement.options.norm_epsilon) {
-  // With a shard of the rows, a rank's gradient is a part of the sum over all of them.
-  const tensor::GradientSum sum =
-      placement.tensor.Sharded() ? tensor::GradientSum::kTensor : tensor::GradientSum::kNone;
-  weight_ = AddWhole(placement, VectorOf(name + ".weight", placement.options.dim, 1), sum);
+  // With a shard of the rows, a rank's gradient is a part of the sum over all of them; a canonical
+  // one is summed at once.
+  const parallel::TensorGroup& tensor = placement.tensor;
+  const tensor::GradientSum sum = tensor.Sharded() && !tensor.Canonical()
+                                      ? tensor::GradientSum::kTensor
+                                      : tensor::GradientSum::kNone;
+  const auto add = [&](tensor::Parameter parameter) {
+    parameter.early = early;
+    return AddWhole(placement, std::move(parameter), sum);
+  };
+  weight_ = add(VectorOf(name + ".weight", placement.options.dim, 1));
   if (placement.options.bias && placement.options.norm == Norm::kLayerNorm) {
-    bias_ = AddWhole(placement, BiasOf(name, placement.options.dim), sum);
+    bias_ = add(BiasOf(name, placement.options.dim));
   }
 }
 
@@ -33,7 +43,37 @@ void NormLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, 
                              dx, accumulate);
 }
 
+// The rows of all tensor ranks are cut into as many parts as there are slices, whoever has them:
+// each part's gradient is computed apart, and they meet in the fixed tree.
+void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved) const {
+  const parallel::TensorGroup& tensor = *pass.tensor;
+  const Matrix& parts = pass.workspace.norm_parts;
+  const std::int64_t dim = parts.columns / 2, begin = pass.Rows().begin;
+  const int all = tensor.AllSlices(), own = tensor.Sharded() ? tensor.Slices() : all;
+  const int first = tensor.Sharded() ? tensor.FirstSlice() : 0;
+  kernels::Clear(parts);
+  for (int slice = first; slice < first + own; ++slice) {
+    const Part rows = PartOf(pass.Tokens(), slice, all);
+    const Matrix part = parts.Rows(slice, 1);
+    const auto rows_of = [&](const Matrix& m) { return m.Rows(rows.begin - begin, rows.Size()); };
+    kernels::NormBackwardWeight(pass.stream, rows_of(saved.dy), rows_of(saved.x),
+                                rows_of(saved.statistics), part.Columns(0, dim),
+                                bias_ == tensor::kNoParameter ? Matrix{} : part.Columns(dim, dim),
+                                pass.workspace.reduction);
+  }
+  if (tensor.Sharded()) {
+    const std::vector<std::int64_t> counts(static_cast<std::size_t>(tensor.Size()),
+                                           own * parts.columns);
+    tensor.Transfers().AllGatherInPlace(parts.dtype, parts.data, counts);
+  }
+  parallel::TreeSum(pass.stream, parts.dtype, parts.data, all, parts.columns);
+  kernels::Add(pass.stream, parts.Rows(0, 1).Columns(0, dim), pass.Gradient(weight_));
+  if (bias_ == tensor::kNoParameter) return;
+  kernels::Add(pass.stream, parts.Rows(0, 1).Columns(dim, dim), pass.Gradient(bias_));
+}
+
 void NormLayer::BackwardWeight(const Pass& pass, const Saved& saved) const {
+  if (pass.tensor->Canonical()) return CanonicalBackwardWeight(pass, saved);
   kernels::NormBackwardWeight(pass.stream, saved.dy, saved.x, saved.statistics,
                               pass.Gradient(weight_), pass.Gradient(bias_),
                               pass.workspace.reduction);

@@ -1,7 +1,12 @@
 #include "trireme/model/parallel_model.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <tuple>
 #include <utility>
+
+#include "trireme/base/error.hpp"
 
 namespace trireme::model {
 
@@ -23,22 +28,43 @@ std::vector<Part> ChunksOf(const Options& options, std::int64_t length,
 }  // namespace
 
 ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
-                             const parallel::PipelineShape& pipeline, Defect defect)
+                             const parallel::PipelineShape& pipeline, Defect defect,
+                             const Canonical& canonical)
     : grid_(grid),
-      tensor_(grid.Over(comm::Group::kTensor), grid.SequenceParallel()),
+      canonical_(canonical),
+      tensor_(
+          canonical.On()
+              ? parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel(),
+                                      setup.stream, canonical.slices, defect)
+              : parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel())),
+      context_(grid.Over(comm::Group::kContext), setup.length, defect),
       key_value_(grid.KeyValueGroup(setup.options.kv_heads)) {
   grid.World().Together([&] {
     parallel::PipelineShape shape = pipeline;
     shape.stages = grid.Shape().pipeline;
     setup.tensor = &tensor_;
+    setup.context = &context_;
     setup.stage = grid.Coordinates().pipeline;
     setup.stages = shape.stages;
     setup.chunks = ChunksOf(setup.options, setup.length, shape, setup.stage);
-    const std::int64_t rows = tensor_.MostRows(setup.micro_batch * setup.length);
-    pipeline_ = std::make_unique<parallel::Pipeline>(grid.Over(comm::Group::kPipeline), shape,
-                                                     setup.dtype, rows, setup.options.dim);
+    setup.stream.canonical = canonical.On();
+    setup.groups = canonical.On() ? canonical.data_groups / grid.Shape().data : 1;
+    parallel::ShardSetup& shard = setup.shard;
+    shard.sharding = grid.Shards();
+    shard.rank = grid.Shard().Rank();
+    shard.ranks = grid.Shard().Size();
+    shard.tensor_ranks = grid.Shape().tensor;
+    shard.canonical = canonical.On();
+    shard.gradient_levels = parallel::LeafSums::Levels(setup.groups);
+    pipeline_ =
+        std::make_unique<parallel::Pipeline>(grid.Over(comm::Group::kPipeline), shape, setup.dtype,
+                                             StreamRows(setup) * setup.leaves, setup.options.dim);
     setup.slots = pipeline_->TrainingProgram(pipeline_->Shape().micro_batches).slots;
-    setup.progress = [this] { pipeline_->Progress(); };
+    setup.progress = [this] {
+      pipeline_->Progress();
+      units_->Progress();
+    };
+    const bool allocate = std::exchange(setup.allocate, false);
     part_ = std::make_unique<Model>(setup);
     shared_ = std::make_unique<parallel::SharedGradients>(
         part_->Parameters(),
@@ -47,32 +73,105 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
             {tensor::GradientSum::kKeyValue,
              comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic())},
             {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}},
-        defect);
+        shard.sharding != comm::Sharding::kNone, defect);
+    units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),
+                                                      part_->Parameters(), setup.stream, shard,
+                                                      shared_.get(), defect);
+    part_->SetAccess(units_.get());
+    if (allocate) Allocate();
   });
 }
 
-double ParallelModel::LossOnce() const {
-  return grid_.LastStage() && tensor_.Rank() == 0 ? part_->SummedLoss() : 0;
+void ParallelModel::Allocate() {
+  part_->Allocate();
+  units_->Allocate();
+  const ModelSetup& setup = Setup();
+  tensor_.AllocateExchange(setup.dtype, setup.micro_batch * LengthHere(setup) * setup.options.dim);
 }
 
-double ParallelModel::Train(std::span<const data::MicroBatch> batches,
-                            const GradientsReady& ready) {
-  if (batches.empty()) return 0;  // all ranks of the replica see this
+std::int64_t ParallelModel::LengthHere(const ModelSetup& setup) const {
+  return context_.Active() ? context_.Own().Count() : setup.length;
+}
+
+std::int64_t ParallelModel::StreamRows(const ModelSetup& setup) const {
+  return tensor_.MostRows(setup.micro_batch * LengthHere(setup));
+}
+
+void ParallelModel::BeginStep() {
+  part_->Parameters().ZeroGradients();
+  units_->BeginStep();
+}
+
+ExactSum ParallelModel::LossOnce() const {
+  return grid_.LastStage() && tensor_.Rank() == 0 ? part_->SummedLoss() : ExactSum();
+}
+
+int ParallelModel::MicroBatches(std::span<const data::MicroBatch> batches) const {
+  return static_cast<int>(std::ssize(batches)) / Setup().leaves;
+}
+
+ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
+                              const GradientsReady& ready) {
+  if (batches.empty()) return {};  // all ranks of the replica see this
+  const int count = MicroBatches(batches);
   part_->Begin(batches, ready, nullptr);
-  pipeline_->Train(static_cast<int>(batches.size()), *part_);
+  units_->BeginTasks(part_->UsesOf(pipeline_->TrainingProgram(count)));
+  pipeline_->Train(count, *part_);
+  part_->FinishLeaves();
   return LossOnce();
 }
 
-double ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
-  if (batches.empty()) return 0;
+void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
+  const int count = MicroBatches(batches);
+  units_->BeginTasks(part_->UsesOf(pipeline_->EvaluationProgram(count)));
+  pipeline_->Evaluate(count, *part_);
+}
+
+ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
+  if (batches.empty()) return {};
   part_->Begin(batches, {}, losses);
-  pipeline_->Evaluate(static_cast<int>(batches.size()), *part_);
+  Evaluate(batches);
   return LossOnce();
+}
+
+// What this context rank holds of a batch of one whole sequence, padded to the length of the
+// ring's.
+data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
+  data::MicroBatch local = batch;
+  local.positions = context_.Own();
+  local.length = local.positions.Count();
+  local.inputs.clear();
+  local.targets.assign(static_cast<std::size_t>(local.length), data::kMasked);
+  for (std::int64_t p = 0; p < local.length; ++p) {
+    const std::int64_t at = local.positions.At(p);
+    local.inputs.push_back(at < batch.length ? batch.inputs[static_cast<std::size_t>(at)] : 0);
+  }
+  return local;
+}
+
+// The context rank that holds a position, and where in its part.
+std::pair<int, std::int64_t> ParallelModel::Find(std::int64_t position) const {
+  for (int rank = 0; rank < context_.Size(); ++rank) {
+    const Positions held = PositionsOf(Setup().length, rank, context_.Size());
+    for (std::int64_t p = 0; p < held.Count(); ++p) {
+      if (held.At(p) == position) return {rank, p};
+    }
+  }
+  throw RunError(fmt::format("no rank holds position {}", position));
 }
 
 std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::int64_t position) {
-  part_->BeginLogits({&batch, 1}, position);
-  pipeline_->Evaluate(1, *part_);
+  int owner = 0;
+  std::vector<data::MicroBatch> entries(static_cast<std::size_t>(Setup().leaves));
+  entries.front() = batch;
+  if (context_.Active()) {
+    entries.front() = LocalPart(batch);
+    std::tie(owner, position) = Find(position);
+    if (grid_.Coordinates().context != owner) position = 0;  // something; not looked at
+    if (entries.front().length == 0) entries.front().sequences = 0;
+  }
+  part_->BeginLogits(entries, position);
+  Evaluate(entries);
   const std::int64_t vocabulary = Setup().options.vocabulary;
   std::vector<double> logits(static_cast<std::size_t>(vocabulary));
   if (grid_.LastStage()) {
@@ -82,27 +181,40 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
     }
     double* own = logits.data() + part_->VocabularySlice().begin;
     const Matrix& slice = part_->LogitsSlice();
-    DispatchDtype(slice.dtype,
-                  [&](auto zero) { std::copy_n(slice.As<decltype(zero)>(), slice.columns, own); });
+    if (!slice.Empty()) {
+      DispatchDtype(slice.dtype, [&](auto zero) {
+        std::copy_n(slice.As<decltype(zero)>(), slice.columns, own);
+      });
+    }
     tensor_.Transfers().AllGatherInPlace(Dtype::kFloat64, logits.data(), counts);
   }
   grid_.Over(comm::Group::kPipeline)
       .Broadcast(Dtype::kFloat64, logits.data(), vocabulary, grid_.Shape().pipeline - 1);
+  grid_.Over(comm::Group::kContext).Broadcast(Dtype::kFloat64, logits.data(), vocabulary, owner);
   return logits;
 }
 
-void ParallelModel::SumSharedGradients() { shared_->Sum(); }
+void ParallelModel::SumSharedGradients() {
+  part_->AddSecondGradient();
+  shared_->Sum();
+}
 
 std::vector<tensor::StateBlock> ParallelModel::Blocks() {
-  tensor::Registry& parameters = part_->Parameters();
-  return parameters.Blocks(parameters.Values(), parameters.Type(), "", grid_.Data().Rank(),
-                           grid_.Data().Size());
+  return part_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                         grid_.Shard().Size());
 }
 
 std::vector<std::pair<std::string, std::int64_t>> ParallelModel::MemoryPlan() const {
   auto plan = part_->MemoryPlan();
-  const std::int64_t buffers = pipeline_->Bytes() + shared_->Bytes();
-  if (buffers > 0) plan.emplace_back("exchange buffers", buffers);
+  const ModelSetup& setup = Setup();
+  const std::int64_t exchange =
+      tensor_.ExchangeBytes(setup.dtype, setup.micro_batch * LengthHere(setup) * setup.options.dim);
+  const auto add = [&plan](const char* term, std::int64_t bytes) {
+    if (bytes > 0) plan.emplace_back(term, bytes);
+  };
+  add("gathered parameters", units_->GatherBytes());
+  if (setup.training) add("gradients under way", units_->GradientBytes());
+  add("exchange buffers", pipeline_->Bytes() + shared_->Bytes() + exchange);
   return plan;
 }
 

@@ -1,6 +1,5 @@
 #include "trireme/optimizer/optimizer.hpp"
 
-#include <algorithm>
 #include <cmath>
 
 #include "trireme/kernels/update.hpp"
@@ -37,29 +36,42 @@ Options ReadOptimizer(const input::Deck& deck) {
   return o;
 }
 
+std::int64_t Optimizer::Bytes(const Options& options, const tensor::Registry& registry) {
+  if (options.kind == Kind::kSgd) return 0;
+  return 2 * registry.Owns().moments * static_cast<std::int64_t>(SizeOf(registry.Type()));
+}
+
 Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
                      const device::Stream& stream)
     : options_(options), registry_(&registry), stream_(stream) {
   if (options_.kind == Kind::kSgd) return;
-  const auto bytes = registry.Size() * static_cast<std::int64_t>(SizeOf(registry.Type()));
-  first_ = device::AllocateZeroed(bytes);
-  second_ = device::AllocateZeroed(bytes);
+  first_ = device::AllocateZeroed(Bytes() / 2);
+  second_ = device::AllocateZeroed(Bytes() / 2);
+}
+
+template <typename Visit>
+void Optimizer::EachCounted(Visit visit) const {
+  const auto& parameters = registry_->Parameters();
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    if (!parameters[id].Held() || parameters[id].copy != 0) continue;
+    const tensor::Owned owned = registry_->OwnedOf(static_cast<tensor::ParameterId>(id));
+    visit(owned.flat.Size(), ElementAt(registry_->Gradients(), registry_->Type(), owned.gradient));
+  }
 }
 
 double Optimizer::GradientSquares() const {
-  const auto& parameters = registry_->Parameters();
-  const auto whole = [](const tensor::Parameter& p) { return !p.Held() || p.copies == 1; };
-  if (std::all_of(parameters.begin(), parameters.end(), whole)) {
-    return kernels::SquareSum(stream_, registry_->Type(), registry_->Size(),
-                              registry_->Gradients());
-  }
   double sum = 0;
-  for (const tensor::Parameter& parameter : parameters) {
-    if (!parameter.Held() || parameter.copy != 0) continue;
-    sum +=
-        kernels::SquareSum(stream_, registry_->Type(), parameter.LocalSize(),
-                           ElementAt(registry_->Gradients(), registry_->Type(), parameter.offset));
-  }
+  EachCounted([&](std::int64_t size, const void* gradients) {
+    sum += kernels::SquareSum(stream_, registry_->Type(), size, gradients);
+  });
+  return sum;
+}
+
+ExactSum Optimizer::ExactGradientSquares() const {
+  ExactSum sum;
+  EachCounted([&](std::int64_t size, const void* gradients) {
+    kernels::ExactSquareSum(stream_, registry_->Type(), size, gradients, sum);
+  });
   return sum;
 }
 
@@ -78,14 +90,17 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   const auto at = [this](void* storage, std::int64_t offset) {
     return ElementAt(storage, registry_->Type(), offset);
   };
-  for (const tensor::Parameter& parameter : registry_->Parameters()) {
-    const std::int64_t size = parameter.LocalSize();
-    const double decay = parameter.decay ? options_.weight_decay : 0;
-    void* values = at(registry_->Values(), parameter.offset);
-    const void* gradients = at(registry_->Gradients(), parameter.offset);
+  const auto& parameters = registry_->Parameters();
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const tensor::Owned owned = registry_->OwnedOf(static_cast<tensor::ParameterId>(id));
+    const std::int64_t size = owned.flat.Size();
+    if (size == 0) continue;
+    const double decay = parameters[id].decay ? options_.weight_decay : 0;
+    void* values = at(registry_->Values(), owned.value);
+    const void* gradients = at(registry_->Gradients(), owned.gradient);
     if (options_.kind == Kind::kAdamW) {
       kernels::AdamW(stream_, registry_->Type(), size, &scalars, decay, gradients, values,
-                     at(first_.get(), parameter.offset), at(second_.get(), parameter.offset));
+                     at(first_.get(), owned.moment), at(second_.get(), owned.moment));
     } else {
       kernels::GradientDescent(stream_, registry_->Type(), size, &scalars, decay, gradients,
                                values);
@@ -93,19 +108,14 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   }
 }
 
-std::vector<tensor::StateBlock> Optimizer::Blocks(int replica, int replicas) const {
+std::vector<tensor::StateBlock> Optimizer::Blocks(int rank, int ranks, int sharers) const {
   if (options_.kind == Kind::kSgd) return {};
-  auto blocks =
-      registry_->Blocks(first_.get(), registry_->Type(), "first_moment.", replica, replicas);
-  auto second =
-      registry_->Blocks(second_.get(), registry_->Type(), "second_moment.", replica, replicas);
+  auto blocks = registry_->MomentBlocks(first_.get(), "first_moment.", rank, ranks, sharers);
+  auto second = registry_->MomentBlocks(second_.get(), "second_moment.", rank, ranks, sharers);
   blocks.insert(blocks.end(), second.begin(), second.end());
   return blocks;
 }
 
-std::int64_t Optimizer::Bytes() const {
-  if (options_.kind == Kind::kSgd) return 0;
-  return 2 * registry_->Size() * static_cast<std::int64_t>(SizeOf(registry_->Type()));
-}
+std::int64_t Optimizer::Bytes() const { return Bytes(options_, *registry_); }
 
 }  // namespace trireme::optimizer

@@ -56,6 +56,10 @@ int Pipeline::Padded(int count) const {
   return static_cast<int>(CeilDivide(count, shape_.stages)) * shape_.stages;
 }
 
+const Program& Pipeline::EvaluationProgram(int micro_batches) {
+  return Kept(evaluation_, shape_, micro_batches, Stage(), MakeEvaluationProgram);
+}
+
 const Program& Pipeline::TrainingProgram(int micro_batches) {
   return Kept(training_, shape_, micro_batches, Stage(), MakeProgram);
 }
@@ -71,7 +75,7 @@ void Pipeline::Train(int micro_batches, StageWork& work) {
 }
 
 void Pipeline::Evaluate(int micro_batches, StageWork& work) {
-  Run(Kept(evaluation_, shape_, micro_batches, Stage(), MakeEvaluationProgram), work);
+  Run(EvaluationProgram(micro_batches), work);
 }
 
 void Pipeline::Progress() {

@@ -29,6 +29,22 @@ void Check(const tensor::Matrix& full, const tensor::Matrix& shard, const Part& 
 TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel)
     : collectives_(collectives), sequence_parallel_(sequence_parallel) {}
 
+TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel,
+                         const device::Stream& stream, int slices, Defect defect)
+    : collectives_(collectives),
+      sequence_parallel_(sequence_parallel),
+      canonical_(true),
+      slices_(slices / collectives.Size()),
+      tree_(collectives, stream, defect) {}
+
+void TensorGroup::AllocateExchange(Dtype dtype, std::int64_t most) {
+  if (canonical_) tree_.Allocate(dtype, most);
+}
+
+std::int64_t TensorGroup::ExchangeBytes(Dtype dtype, std::int64_t most) const {
+  return canonical_ ? TreeCollectives::Bytes(Size(), dtype, most) : 0;
+}
+
 std::vector<std::int64_t> TensorGroup::Counts(const tensor::Matrix& full) const {
   std::vector<std::int64_t> counts;
   counts.reserve(static_cast<std::size_t>(Size()));
@@ -40,7 +56,11 @@ std::vector<std::int64_t> TensorGroup::Counts(const tensor::Matrix& full) const 
 
 void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const {
   Check(full, shard, Rows(full.rows), Sharded());
-  if (Sharded()) {
+  if (canonical_ && Sharded()) {
+    tree_.ReduceScatter(full.dtype, full.data, shard.data, Counts(full));
+  } else if (canonical_) {
+    tree_.AllReduce(full.dtype, full.data, full.Size());
+  } else if (Sharded()) {
     collectives_.ReduceScatter(full.dtype, full.data, shard.data, Counts(full));
   } else {
     collectives_.AllReduce(full.dtype, full.data, full.Size());
@@ -49,6 +69,10 @@ void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard
 
 comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
                                        const tensor::Matrix& shard) const {
+  if (canonical_) {
+    Reduce(full, shard);
+    return {};
+  }
   Check(full, shard, Rows(full.rows), Sharded());
   if (Sharded()) {
     return collectives_.StartReduceScatter(full.dtype, full.data, shard.data, Counts(full));

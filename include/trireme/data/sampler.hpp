@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/base/partition.hpp"
+
 namespace trireme::data {
 
 // Bijection of [0, count) keyed by (seed, epoch): a balanced Feistel network of Philox rounds on
@@ -46,6 +48,8 @@ class Sampler {
   Sample At(std::int64_t step, std::int64_t position) const;  // 0 <= position < BatchSize(step)
   // Positions floor(d B / D) to floor((d + 1) B / D) of the step's batch, B = BatchSize(step).
   std::vector<Sample> Share(std::int64_t step, int rank, int ranks) const;
+  // Those of positions [share.begin, share.end) that the step's batch has.
+  std::vector<Sample> Share(std::int64_t step, const Part& share) const;
 
  private:
   std::int64_t EpochTargets() const;  // valid targets of one epoch

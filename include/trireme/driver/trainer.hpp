@@ -33,6 +33,8 @@ class Trainer {
   void Report(const StepResult& result);
 
   void FindStart();
+  std::string DescribeCanonical() const;
+  void CheckCanonical() const;
   void Resume();
   void WarnOfChanges();
   void PrintSample();

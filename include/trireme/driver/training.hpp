@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/defect.hpp"
@@ -26,12 +27,35 @@ struct TrainingSetup {
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   std::int64_t bucket_bytes = 4 << 20;
+  int prefetch = 1;                  // units gathered ahead
+  bool overlap = true;               // transfers while the backward pass goes on
   parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
-  Defect defect = Defect::kNone;     // tests only
+  model::Canonical canonical;        // run.canonical
+  // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it
+  // is not.
+  const comm::Communicator* node = nullptr;
+  Defect defect = Defect::kNone;  // tests only
 };
 
-// Micro-batches of the data rank with the largest share of a batch.
-std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch);
+// Windows of the data rank with the largest share of a batch, and its micro-batches.
+std::int64_t LargestShare(std::int64_t batch, int data_ranks, const model::Canonical& canonical);
+std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
+                          const model::Canonical& canonical = {});
+
+// run.canonical and run.canonical_leaf; `batch`: the most windows of a step. InputError with the
+// deck's line where the layout or the model does not suit it.
+void DeclareCanonical(input::Schema& schema);
+model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
+                               const comm::GridShape& grid, std::int64_t batch,
+                               std::int64_t length);
+// A micro-batch of whole leaves: the deck's, or, where that is automatic, the nearest to `wanted`.
+std::int64_t CanonicalMicroBatch(const input::Deck& deck, const model::Canonical& canonical,
+                                 std::int64_t wanted, std::int64_t share);
+// Leaves of one of the data_groups, of a batch of this size; and the positions in the batch that
+// this data rank takes (some may lie behind its end).
+std::int64_t LeavesOfGroup(std::int64_t batch, const model::Canonical& canonical);
+Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
+                    const model::Canonical& canonical);
 
 // What the deck asks for on this grid, with a token file of this vocabulary and so many training
 // tokens. InputError with the deck's line, also where the layout does not suit the model.
@@ -60,16 +84,22 @@ class Training {
   optimizer::Optimizer& Moments() { return *optimizer_; }
   parallel::GradientBuckets& Buckets() { return *buckets_; }
 
+  // Bytes of this rank, by term.
+  std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
+
   // Blocks for a checkpoint: parameters, moments.
   std::vector<tensor::StateBlock> ModelBlocks();
   std::vector<tensor::StateBlock> OptimizerBlocks() const;
+  std::vector<tensor::StateBlock> GradientBlocks() const;  // the last step's sums, likewise
   // Collective over the grid's world: parameters and moments of a checkpoint folder.
   void Load(const std::string& checkpoint);
   void LoadWeights(const std::string& checkpoint);  // parameters alone
 
  private:
+  void CheckMemory(const TrainingSetup& setup) const;
   const comm::ProcessGrid& grid_;
   data::Sampler sampler_;
+  std::int64_t moments_bytes_ = 0;
   std::unique_ptr<model::ParallelModel> model_;
   std::unique_ptr<optimizer::Optimizer> optimizer_;
   optimizer::Schedule schedule_;

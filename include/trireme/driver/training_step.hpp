@@ -44,11 +44,11 @@ struct StepResult {
 
 class TrainingStep {
  public:
-  // All arguments must outlive the step.
+  // All arguments must outlive the step. batch: the most windows of a step.
   TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                model::ParallelModel& model, optimizer::Optimizer& optimizer,
                const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-               Defect defect = Defect::kNone);
+               std::int64_t batch, Defect defect = Defect::kNone);
 
   // Collective over the model's grid. Runs step number `step` (from 0): the weights move once.
   // Throws what World().Together throws, before the weights change, when a loss or a gradient is
@@ -63,6 +63,9 @@ class TrainingStep {
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
 
+  std::vector<data::Sample> Share() const;
+  std::size_t CountMicroBatches(std::size_t share) const;
+  double SumSquares();
   double Waited() const;  // for all transfers so far but those of the pipeline
   void SpoilOneSum();     // Defect::kDataSumSpoiled
   void SpoilAverages();   // Defect::kAverageOfAverages
@@ -74,13 +77,13 @@ class TrainingStep {
   optimizer::Optimizer& optimizer_;
   const optimizer::Schedule& schedule_;
   parallel::GradientBuckets& buckets_;
+  std::int64_t batch_;
   Defect defect_;
 
   std::int64_t step_ = 0;
   std::vector<data::MicroBatch> batches_;  // reused from step to step
-  std::size_t batch_count_ = 0;            // of this step; 0 on a rank without samples
-  std::size_t padded_count_ = 0;           // with the empty ones
-  double local_loss_ = 0;                  // sum over this replica's targets, nats, counted once
+  std::size_t entry_count_ = 0;            // of this step, with the empty ones
+  ExactSum local_loss_;                    // sum over this replica's targets, nats, counted once
   StepTimes mine_;                         // this rank's, since the last agreement
   double window_start_ = 0;                // of mine_.total, MPI_Wtime
   StepResult result_;

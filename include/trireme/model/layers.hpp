@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/base/exact_sum.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
@@ -39,7 +40,8 @@ class NormLayer {
     Matrix statistics;  // [rows, 2]
     Matrix dy;          // the caller's: gradient of the output
   };
-  NormLayer(const Placement& placement, const std::string& name);
+  // early: its gradient is found in the input-gradient task.
+  NormLayer(const Placement& placement, const std::string& name, bool early = false);
 
   void Allocate(const Pass& pass, Saved& saved) const;  // forward
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
@@ -49,6 +51,7 @@ class NormLayer {
   void BackwardWeight(const Pass& pass, const Saved& saved) const;
 
  private:
+  void CanonicalBackwardWeight(const Pass& pass, const Saved& saved) const;
   kernels::NormKind kind_;
   double epsilon_;
   ParameterId weight_;                       // [dim]
@@ -86,6 +89,11 @@ class AttentionLayer {
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
+  // out W_o, and dqkv W_qkv: partial sums, slice by slice where they are canonical.
+  void OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y) const;
+  void InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const;
+
+  std::int64_t all_heads_, all_kv_heads_;                  // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // this rank's
   bool bias_, rotary_;
   double dropout_;
@@ -125,10 +133,12 @@ class FfnLayer {
   bool Gated() const { return kind_ == kernels::ActivationKind::kSwiglu; }
   bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
   int UpParts() const { return Gated() ? 2 : 1; }
+  void InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const;
   kernels::Dropout HiddenDropout(const Pass& pass) const;
 
   kernels::ActivationKind kind_;
-  Part hidden_;  // this rank's hidden features
+  std::int64_t ffn_;  // hidden features, global
+  Part hidden_;       // this rank's
   bool bias_;
   double dropout_;
   std::uint32_t layer_;
@@ -223,6 +233,7 @@ class EmbeddingLayer {
   // There is no input gradient. dy: [rows, dim] is masked in place; `full` as above, with dy.
   void BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const;
   ParameterId Weight() const { return weight_; }
+  ParameterId Positions() const { return positions_; }  // kNoParameter where they are not learned
 
  private:
   kernels::Dropout MakeDropout(const Pass& pass, std::int64_t first_row) const;
@@ -242,19 +253,27 @@ class HeadLayer {
   HeadLayer(const Placement& placement, ParameterId embedding);
 
   static constexpr std::int64_t kTileTokens = 512;
-  // x: [tokens, dim]. Sum of the valid targets' losses, nats, the same on every tensor rank;
-  // `losses` (or null): [tokens], one a token.
-  double Loss(const Pass& pass, const Matrix& x, double smoothing, double* losses) const;
+  // x: [tokens, dim]. Adds the valid targets' losses, nats, to `sum`, the same on every tensor
+  // rank; `losses` (or null): [tokens], one a token.
+  void Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
+            double* losses) const;
   // The same, filling dx: [tokens, dim] (partial sums) and adding to the weight's gradient.
-  double LossAndBackward(const Pass& pass, const Matrix& x, double smoothing,
-                         const Matrix& dx) const;
+  void LossAndBackward(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
+                       const Matrix& dx) const;
   // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   const Part& Slice() const { return slice_; }
+  // Columns of a tile with each slice's logits on a boundary of 128 bytes.
+  std::int64_t TileColumns(const parallel::TensorGroup& tensor) const;
 
  private:
+  // This rank's slice number `slice` (one, or a canonical one), of the vocabulary; and its logits.
+  Part SliceOf(const Pass& pass, int slice) const;
+  Matrix TileOf(const Pass& pass, std::int64_t rows, int slice) const;
+  Matrix WeightSlice(const Pass& pass, int slice) const;
+  void TileLogits(const Pass& pass, const Matrix& x) const;
   // Losses of a tile; with `gradient` the tile becomes the logits' gradient.
-  void TileLoss(const Pass& pass, const Matrix& tile, std::int64_t first_row, double smoothing,
+  void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row, double smoothing,
                 bool gradient, double* losses) const;
   std::int64_t vocabulary_;
   Part slice_;          // this rank's

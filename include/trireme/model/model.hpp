@@ -3,8 +3,10 @@
 #ifndef TRIREME_MODEL_MODEL_HPP_
 #define TRIREME_MODEL_MODEL_HPP_
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -13,7 +15,10 @@
 #include <vector>
 
 #include "trireme/model/layers.hpp"
+#include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/pipeline.hpp"
+#include "trireme/parallel/ring_attention.hpp"
+#include "trireme/parallel/sharding.hpp"
 
 namespace trireme::model {
 
@@ -27,9 +32,16 @@ struct ModelSetup {
   double label_smoothing = 0;
   bool causal = true;    // false in tests only
   bool training = true;  // false: no gradients, and the memory of evaluation
+  bool allocate = true;  // false: plans only, until Allocate()
+  // Entries of the batches that make up one micro-batch of the schedule: more than one where each
+  // is a canonical leaf. micro_batch counts the sequences of an entry.
+  int leaves = 1;
+  std::int64_t groups = 1;  // canonical: groups of leaves that this rank adds up, a power of two
 
   // Which part; the default is the whole. ParallelModel fills these in.
-  const parallel::TensorGroup* tensor = nullptr;  // null: one rank
+  const parallel::TensorGroup* tensor = nullptr;     // null: one rank
+  const parallel::RingAttention* context = nullptr;  // null: one rank
+  parallel::ShardSetup shard;
   int stage = 0, stages = 1;
   std::vector<Part> chunks;            // blocks of each of this stage's chunks; empty: one with all
   std::vector<parallel::Slots> slots;  // [chunks]: micro-batches whose activations are kept
@@ -44,9 +56,14 @@ class Model : public parallel::StageWork {
   // Registers, allocates and initialises the parameters, plans and allocates the activations. The
   // sequence must fit the table of learned positions.
   explicit Model(const ModelSetup& setup);
+  void Allocate();  // what the plan says; once, where setup.allocate was false
+  // Who is told of the use of each unit's values and gradients; null: nobody need know.
+  void SetAccess(parallel::ShardedUnits* access) { access_ = access; }
+  // The units whose values these tasks use, in order.
+  std::vector<int> UsesOf(const parallel::Program& program) const;
 
-  // The micro-batches of the tasks to come, which must outlive them. `losses` (or null): [rows of
-  // all batches] for kEvaluate. Sets Loss() to zero.
+  // The micro-batches of the tasks to come, `leaves` entries each, which must outlive them.
+  // `losses` (or null): [rows of all batches] for kEvaluate. Sets Loss() to zero.
   void Begin(std::span<const data::MicroBatch> batches, GradientsReady ready, double* losses);
   // kEvaluate computes logits instead of losses: of this position of sequence 0.
   void BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t position);
@@ -54,7 +71,11 @@ class Model : public parallel::StageWork {
   void Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) override;
   // Summed loss in nats of the tasks since Begin; on the last stage, else 0. With label smoothing
   // after backward tasks, without after kEvaluate.
-  double SummedLoss() const { return loss_; }
+  const ExactSum& SummedLoss() const { return loss_; }
+  // Canonical: completes the sums over leaves. Second gradients stay apart until AddSecondGradient,
+  // after the sums over the data group.
+  void FinishLeaves();
+  void AddSecondGradient();
   // This rank's slice of the vocabulary, after kEvaluate of BeginLogits; on the last stage.
   const Matrix& LogitsSlice() const { return logits_; }  // [1, slice]
   const Part& VocabularySlice() const { return head_->Slice(); }
@@ -83,31 +104,47 @@ class Model : public parallel::StageWork {
   };
   struct Chunk {
     std::vector<Block> blocks;
-    std::vector<std::int64_t> begin;   // flat offset of each block's first parameter
+    std::vector<int> parameters;       // [blocks]: the registry's unit
     bool first = false, last = false;  // has the embedding, the head
     std::int64_t input_bytes = 0, weight_bytes = 0, backward_bytes = 0;  // of a slot
     std::vector<device::Arena> input, weight, backward;                  // slots
-    std::vector<Live> live;                                              // [weight slots]
+    std::vector<Live> live;                                              // [weight slots, leaves]
     // Where weight gradients are tasks of their own and nothing is computed again: one unit of
     // memory a block instead of input and backward slots. What a block's backward pass makes for
     // its weight gradient goes to the spare unit, and the unit of its forward pass, now dead, is
     // the next spare.
     bool rotates = false;
     std::int64_t unit_bytes = 0;
-    std::vector<device::Arena> units;  // blocks x weight slots, and the spare
+    std::vector<device::Arena> units;  // blocks x lives, and the spare
     int spare = 0;
   };
 
   void RegisterParameters();
+  std::int64_t TableColumns() const;
+  std::int64_t LocalLength() const;  // positions of a sequence here
   void MakePositions();
   void PlanMemory();
+  void AllocateStorage();
   void MeasureChunk(Chunk& chunk, device::Arena& scratch);
   std::int64_t EvaluationBytes();
   std::int64_t SlotBytes() const;
   void CutSlots(char* next);
-  static void NumberUnits(Chunk& chunk, int lives);
+  void NumberUnits(Chunk& chunk, int slots) const;
   void AllocateWorkspace(Pass& pass, device::Arena& arena) const;
   Pass MakePass(const data::MicroBatch* batch, bool training);
+
+  // One entry of a micro-batch in a task: its rows of what enters and leaves.
+  struct Leaf {
+    Pass pass;
+    Live* live = nullptr;      // of training tasks
+    double* losses = nullptr;  // of evaluation
+    Matrix in, out;
+  };
+  std::span<const data::MicroBatch> EntriesOf(int micro_batch) const;
+  // The entries of a task's micro-batch that have sequences.
+  std::vector<Leaf> LeavesOf(const parallel::ProgramTask& task, const Matrix& in,
+                             const Matrix& out);
+  std::vector<Leaf> MeasuringLeaves(Chunk& chunk, bool training, device::Arena& scratch);
 
   // Where a task keeps what later tasks need; backward is null where the weight gradients are not
   // a task of their own.
@@ -115,34 +152,57 @@ class Model : public parallel::StageWork {
     device::Arena *input = nullptr, *weight = nullptr, *backward = nullptr;
   };
   Lifetimes ForwardLives(const SlotArenas& slots, device::Arena* scratch) const;
-  void Forward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
-               const Matrix& out) const;
-  void Evaluate(const Pass& pass, const Chunk& chunk, const Matrix& in, const Matrix& out,
-                double* losses);
-  void Backward(Pass pass, Chunk& chunk, Live& live, const SlotArenas& slots, const Matrix& in,
-                const Matrix& out, bool report);
-  void BackwardWeight(const Pass& pass, const Chunk& chunk, const Live& live, bool report);
+  void Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots) const;
+  void Evaluate(std::vector<Leaf>& leaves, const Chunk& chunk);
+  void Backward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots, bool report);
+  void BackwardWeight(std::vector<Leaf>& leaves, const Chunk& chunk, bool report);
   void BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                      const Matrix& dx) const;
+  Matrix StreamOf(const Pass& pass, device::Arena* arena) const;
+
+  // Uses of values, gradients begun and ended, of those units that this rank holds.
+  bool Has(int unit) const;
+  std::vector<int> FirstUnits() const;  // of the embedding
+  std::vector<int> LastUnits() const;   // of the head
+  std::vector<int> UsesOf(const parallel::Task& task) const;
+  void Use(const std::vector<int>& units) const;
+  void Done(const std::vector<int>& units) const;
+  void BeginGradient(const std::vector<int>& units) const;
+  void EndGradient(const std::vector<int>& units) const;
+  void Report(int unit) const;
+
+  // Which of a unit's gradients a task adds to: all; where weight gradients are a task of their
+  // own, the `early` ones in one and the others in the other; the head's of a tied table.
+  enum class Phase { kWhole, kEarly, kLate, kHead };
+  struct Tracker {             // canonical sums over leaves
+    std::vector<Part> ranges;  // flat
+    parallel::LeafSums sums;
+  };
+  std::vector<Part> RangesOf(int unit, Phase phase) const;
+  void EnterLeaf(int unit, Phase phase, const Pass& pass);
+  void Merge(const std::vector<Part>& ranges, int from, int to) const;
+
   void Embed(const Pass& pass, const Matrix& stream) const;
   void EmbedBackward(const Pass& pass, const Matrix& gradient) const;
   // The final norm and the head: the loss, and its gradient by x in dx. [rows, dim].
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx);
   void HeadForward(const Pass& pass, const Matrix& x, double* losses);
+  void HeadGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients);
+  void EmbeddingGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients);
   void Progress() const {
     if (setup_.progress) setup_.progress();
-  }
-  void Report(std::int64_t begin) const {
-    if (ready_) ready_(begin);
   }
 
   ModelSetup setup_;
   parallel::TensorGroup one_rank_;
+  parallel::RingAttention one_context_;
+  parallel::ShardedUnits* access_ = nullptr;
   tensor::Registry registry_;
+  std::map<std::pair<int, Phase>, Tracker> trackers_;  // of (unit, phase), as they come
   std::optional<EmbeddingLayer> embedding_;
   std::vector<Chunk> chunks_;
-  std::optional<NormLayer> norm_;  // pre-norm models only
-  std::int64_t tail_begin_ = 0;    // flat offset of the final norm's first parameter
+  std::optional<NormLayer> norm_;                              // pre-norm models only
+  int token_unit_ = -1, position_unit_ = -1, tail_unit_ = -1;  // of the registry
   std::optional<HeadLayer> head_;
   device::Buffer positions_storage_;
   Matrix positions_;                       // sinusoidal: [length, dim]
@@ -152,13 +212,14 @@ class Model : public parallel::StageWork {
   std::optional<device::Arena> evaluation_;
   Workspace workspace_;
   std::int64_t activation_bytes_ = 0, tile_bytes_ = 0, table_bytes_ = 0;
+  std::int64_t workspace_bytes_ = 0, scratch_bytes_ = 0, storage_bytes_ = 0;  // as planned
 
   std::span<const data::MicroBatch> batches_;
   GradientsReady ready_;
   double* losses_ = nullptr;
   std::int64_t logits_position_ = -1;
   Matrix logits_;
-  double loss_ = 0;
+  ExactSum loss_;
 };
 
 }  // namespace trireme::model

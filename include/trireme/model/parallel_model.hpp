@@ -34,29 +34,52 @@ void CheckLayout(const input::Deck& deck, const Options& options, const comm::Gr
 void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
                        std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch);
 
+// run.canonical = DxT (doc/numerics.md): data_groups x slices; none: 0.
+struct Canonical {
+  int data_groups = 0;    // D, groups of leaves
+  int slices = 0;         // T, of heads, hidden features and vocabulary
+  std::int64_t leaf = 0;  // sequences that are always computed together
+  bool On() const { return data_groups > 0; }
+  bool operator==(const Canonical&) const = default;
+};
+
 class ParallelModel {
  public:
   // Collective over the grid's world. `setup` as for a whole model: its fields about parts are
-  // filled in here. `grid` must outlive it. pipeline.micro_batches: the most in a step.
+  // filled in here; of setup.shard, bucket_bytes, prefetch and overlap are read. `grid` must
+  // outlive it. pipeline.micro_batches: the most in a step. With setup.allocate == false it only
+  // plans.
   ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
-                const parallel::PipelineShape& pipeline, Defect defect = Defect::kNone);
+                const parallel::PipelineShape& pipeline, Defect defect = Defect::kNone,
+                const Canonical& canonical = {});
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
 
   // Collective over the replica; all its ranks pass the same micro-batches.
-  // As many micro-batches as Stages().Padded() says, empty ones among them.
-  // Adds the gradients of the summed loss to the registry's. Returns the summed loss in nats on the
-  // last stage's first tensor rank and 0 on others, so that a sum over the grid counts it once.
-  double Train(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
+  // As many micro-batches as Stages().Padded() says, Setup().leaves entries each, empty ones among
+  // them. Where values or gradients are sharded, as many on all ranks of the shard group.
+  // Adds the gradients of the summed loss to the registry's. Returns the summed loss in nats of
+  // this rank's tokens on the last stage's first tensor rank and 0 on others, so that a sum over
+  // the grid counts it once.
+  ExactSum Train(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
   // Evaluation: the summed loss, returned as above. losses (or null): [all rows of all batches],
   // one a target, filled on the last stage.
-  double Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);
+  ExactSum Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);
   // Logits behind position `position` of sequence 0, on every rank of the replica: [vocabulary].
   std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position);
 
   // Collective over the replica, after the sums over the data group: gradients that several ranks
   // of the replica hold parts of (see tensor::GradientSum).
   void SumSharedGradients();
+  void BeginStep();  // gradients become zero
+  void Allocate();   // what was only planned
+  // The sharding of values and gradients.
+  parallel::ShardedUnits& Units() { return *units_; }
+  const parallel::ShardedUnits& Units() const { return *units_; }
+  parallel::SharedGradients& Shared() { return *shared_; }
+  const Canonical& Canon() const { return canonical_; }
+  // Positions of each sequence that this rank holds.
+  Positions Held() const { return context_.Own(); }
 
   const comm::ProcessGrid& Grid() const { return grid_; }
   Model& Part() { return *part_; }
@@ -68,18 +91,27 @@ class ParallelModel {
   const parallel::Pipeline& Stages() const { return *pipeline_; }
   // This rank's blocks of every tensor of the model, for a checkpoint.
   std::vector<tensor::StateBlock> Blocks();
-  // Terms in bytes: the part's, pipeline buffers, exchange buffers.
+  // Terms in bytes: the part's, gather and gradient buffers of sharding, exchange buffers.
   std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
 
  private:
-  double LossOnce() const;
+  ExactSum LossOnce() const;
+  std::int64_t LengthHere(const ModelSetup& setup) const;  // positions of a sequence
+  std::int64_t StreamRows(const ModelSetup& setup) const;  // of an entry
+  int MicroBatches(std::span<const data::MicroBatch> batches) const;
+  void Evaluate(std::span<const data::MicroBatch> batches);
+  data::MicroBatch LocalPart(const data::MicroBatch& batch) const;
+  std::pair<int, std::int64_t> Find(std::int64_t position) const;
 
   const comm::ProcessGrid& grid_;
+  Canonical canonical_;
   parallel::TensorGroup tensor_;
+  parallel::RingAttention context_;
   comm::Communicator key_value_;  // tensor ranks that share a key/value head
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<Model> part_;
   std::unique_ptr<parallel::SharedGradients> shared_;
+  std::unique_ptr<parallel::ShardedUnits> units_;
 };
 
 }  // namespace trireme::model

@@ -4,11 +4,14 @@
 #define TRIREME_MODEL_PASS_HPP_
 
 #include <cstdint>
+#include <functional>
 
+#include "trireme/base/positions.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
+#include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 #include "trireme/tensor/matrix.hpp"
 #include "trireme/tensor/registry.hpp"
@@ -17,11 +20,12 @@ namespace trireme::model {
 
 // Scratch shared by all layers; nothing in it outlives one call of a layer.
 struct Workspace {
-  tensor::Matrix attention;  // panels of scores, one pair a thread
-  tensor::Matrix reduction;  // partial sums over blocks of rows
-  tensor::Matrix tile;       // [kTileTokens, vocabulary slice] logits, then their gradient
-  tensor::Matrix
-      statistics;  // fp64 [tensor ranks, 4 kTileTokens]: softmax statistics of all slices
+  tensor::Matrix attention;   // panels of scores, one pair a thread; blocks that go round a ring
+  tensor::Matrix reduction;   // partial sums over blocks of rows
+  tensor::Matrix tile;        // [kTileTokens, vocabulary slice] logits, then their gradient
+  tensor::Matrix statistics;  // fp64 [slices, 4 kTileTokens]: softmax statistics of all slices
+  tensor::Matrix slices;      // canonical, [levels rows, dim]: partial sums over slices
+  tensor::Matrix norm_parts;  // canonical, [slices, 2 dim]: norms' gradients by parts of the rows
 };
 
 // How long a matrix is needed. Each lifetime has its own arena in each phase of a pass, so that
@@ -38,11 +42,14 @@ struct Pass {
   device::Stream stream;
   const tensor::Registry* registry = nullptr;
   const parallel::TensorGroup* tensor = nullptr;
+  const parallel::RingAttention* ring = nullptr;
+  const std::function<void()>* progress = nullptr;  // chances for transfers; may be empty
   Lifetimes lives;
   Workspace workspace;
   const data::MicroBatch* batch = nullptr;  // null while the memory plan is measured
   std::int64_t sequences = 0;               // B of this micro-batch
-  std::int64_t length = 0;                  // T
+  std::int64_t length = 0;                  // T, or what this context rank has of it
+  Positions positions;                      // which those are
   std::uint32_t seed = 0;
   bool training = false;  // dropout acts
   bool causal = true;     // false in tests only: a model that sees its targets
@@ -51,6 +58,9 @@ struct Pass {
 
   bool Dry() const { return batch == nullptr; }  // allocations only
   std::int64_t Tokens() const { return sequences * length; }
+  void Progress() const {
+    if (progress != nullptr && *progress) (*progress)();
+  }
   // This rank's rows of the residual stream: all tokens, or a shard of them. Dry: the most of any
   // micro-batch.
   Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
@@ -76,7 +86,8 @@ struct Pass {
             batch == nullptr ? nullptr : batch->ordinals.data(),
             length,
             first_row,
-            first_feature};
+            first_feature,
+            positions};
   }
 };
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/base/exact_sum.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/tensor/registry.hpp"
@@ -28,25 +29,33 @@ Options ReadOptimizer(const input::Deck& deck);
 
 class Optimizer {
  public:
-  // Moments start at zero. `registry` must outlive the optimizer.
+  // Moments of the owned elements, zero. `registry` must outlive the optimizer.
   Optimizer(const Options& options, tensor::Registry& registry, const device::Stream& stream);
 
-  // Sum of squares of the registry's gradients; of elements that several ranks of a replica hold
-  // only on the one whose copy is the first.
+  // Sum of squares of the owned gradients; of elements that several ranks of a replica hold only on
+  // the one whose copy is the first.
   double GradientSquares() const;
+  // The same, exactly.
+  ExactSum ExactGradientSquares() const;
   // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1.
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count);
 
   // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has
   // none.
-  std::vector<tensor::StateBlock> Blocks(int replica, int replicas) const;
+  std::vector<tensor::StateBlock> Blocks(int rank, int ranks, int sharers) const;
   std::int64_t Bytes() const;  // of the moments
+  // What they will take.
+  static std::int64_t Bytes(const Options& options, const tensor::Registry& registry);
 
  private:
+  // visit(size, gradients) for the owned elements of each parameter of which this is the first
+  // copy.
+  template <typename Visit>
+  void EachCounted(Visit visit) const;
   Options options_;
   tensor::Registry* registry_;
   device::Stream stream_;
-  device::Buffer first_, second_;  // local, [registry.Size()], the registry's dtype
+  device::Buffer first_, second_;  // local, [owned elements], the registry's dtype
 };
 
 }  // namespace trireme::optimizer

@@ -46,7 +46,8 @@ class Pipeline {
   // Gives outstanding transfers a chance to progress; cheap. For the work, between its kernels.
   void Progress();
 
-  const Program& TrainingProgram(int micro_batches);  // made once, kept
+  const Program& TrainingProgram(int micro_batches);    // made once, kept
+  const Program& EvaluationProgram(int micro_batches);  // likewise
   const PipelineShape& Shape() const { return shape_; }
   int Stage() const { return transfers_.Rank(); }
   // Seconds of the last Train or Evaluate: waiting for what another stage had not finished, and for

@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "trireme/base/defect.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
+#include "trireme/parallel/canonical.hpp"
 #include "trireme/tensor/matrix.hpp"
 
 namespace trireme::parallel {
@@ -16,6 +18,13 @@ class TensorGroup {
  public:
   TensorGroup() = default;  // one rank: nothing to exchange
   TensorGroup(const comm::Collectives& collectives, bool sequence_parallel);
+  // Canonical: what is sliced is cut into `slices` for the whole group, a multiple of its size and
+  // a power of two, and sums over slices follow the fixed tree.
+  TensorGroup(const comm::Collectives& collectives, bool sequence_parallel,
+              const device::Stream& stream, int slices, Defect defect = Defect::kNone);
+  // Canonical: the exchange buffer for streams of up to `most` elements; bytes it takes.
+  void AllocateExchange(Dtype dtype, std::int64_t most);
+  std::int64_t ExchangeBytes(Dtype dtype, std::int64_t most) const;
 
   int Rank() const { return collectives_.Rank(); }
   int Size() const { return collectives_.Size(); }
@@ -24,6 +33,14 @@ class TensorGroup {
   const comm::Collectives& Transfers() const { return collectives_; }
 
   Part Slice(std::int64_t total) const { return PartOf(total, Rank(), Size()); }
+  // Slices whose sums are taken apart: one, or this rank's canonical ones.
+  int Slices() const { return slices_; }
+  int AllSlices() const { return slices_ * Size(); }   // of the group
+  int FirstSlice() const { return slices_ * Rank(); }  // of this rank
+  Part SliceOf(std::int64_t total, int slice) const {  // 0 <= slice < Slices(); global
+    return PartOf(total, FirstSlice() + slice, AllSlices());
+  }
+  bool Canonical() const { return canonical_; }
   // This rank's rows of a residual stream with `rows` rows.
   Part Rows(std::int64_t rows) const { return Sharded() ? Slice(rows) : Part{0, rows}; }
 
@@ -45,6 +62,9 @@ class TensorGroup {
   std::vector<std::int64_t> Counts(const tensor::Matrix& full) const;
   comm::Collectives collectives_;
   bool sequence_parallel_ = false;
+  bool canonical_ = false;
+  int slices_ = 1;
+  TreeCollectives tree_;
 };
 
 }  // namespace trireme::parallel

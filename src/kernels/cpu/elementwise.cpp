@@ -18,6 +18,11 @@ void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor
   });
 }
 
+void Clear(const tensor::Matrix& x) {
+  const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
+  for (std::int64_t row = 0; row < x.rows; ++row) std::memset(x.Offset(row * x.stride), 0, bytes);
+}
+
 void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
   const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)

@@ -1,0 +1,123 @@
+// run.canonical: what the deck asks for, and whether the layout and the model suit it.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+#include <vector>
+
+#include "trireme/driver/training.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr const char* kKey = "run.canonical";
+constexpr std::int64_t kLeafTokens = 4096;  // of an automatic leaf: as of an automatic micro-batch
+
+// "4x2" as two numbers; 0 where it is none.
+std::pair<int, int> Parse(const std::string& text) {
+  int groups = 0, slices = 0;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [middle, first] = std::from_chars(begin, end, groups);
+  if (first != std::errc() || middle == end || *middle != 'x') return {0, 0};
+  const auto [last, second] = std::from_chars(middle + 1, end, slices);
+  if (second != std::errc() || last != end) return {0, 0};
+  return {groups, slices};
+}
+
+bool PowerOfTwo(int value) {
+  return value > 0 && std::has_single_bit(static_cast<unsigned>(value));
+}
+
+std::vector<int> PowersUpTo(std::int64_t most) {
+  std::vector<int> powers;
+  for (int power = 1; power <= most; power *= 2) powers.push_back(power);
+  return powers;
+}
+
+void CheckGrid(const input::Deck& deck, const comm::GridShape& grid, int groups, int slices) {
+  const std::string value = deck.Text(kKey);
+  if (grid.context > 1) {
+    throw deck.Complain("grid.context",
+                        fmt::format("a ring adds up attention in an order of its own, but {} = {} "
+                                    "asks for the same bits in every layout",
+                                    kKey, value),
+                        fmt::format("What fits: grid.context = 1, or {} = none.", kKey));
+  }
+  if (groups % grid.data != 0) {
+    throw deck.Complain("grid.data",
+                        fmt::format("{} data ranks do not divide the {} of {} = {}", grid.data,
+                                    groups, kKey, value),
+                        fmt::format("What fits: grid.data = {}, or {} = {}x{}.",
+                                    fmt::join(PowersUpTo(groups), ", "), kKey,
+                                    std::bit_ceil(static_cast<unsigned>(grid.data)), slices));
+  }
+  if (slices % grid.tensor != 0) {
+    throw deck.Complain("grid.tensor",
+                        fmt::format("{} tensor ranks do not divide the {} of {} = {}", grid.tensor,
+                                    slices, kKey, value),
+                        fmt::format("What fits: grid.tensor = {}, or {} = {}x{}.",
+                                    fmt::join(PowersUpTo(slices), ", "), kKey, groups,
+                                    std::bit_ceil(static_cast<unsigned>(grid.tensor))));
+  }
+}
+
+}  // namespace
+
+void DeclareCanonical(input::Schema& schema) {
+  schema.Text(kKey, "none",
+              "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
+              "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
+              "threads. Costs some speed. none: the same up to rounding.");
+  schema.Integer(
+      "run.canonical_leaf", 0, input::AtLeast(0), "sequences",
+      "With run.canonical: sequences that are always computed together; data.micro_batch "
+      "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.");
+}
+
+model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
+                               const comm::GridShape& grid, std::int64_t batch,
+                               std::int64_t length) {
+  const std::string value = deck.Text(kKey);
+  if (value == "none") {
+    if (!deck.Given("run.canonical_leaf")) return {};
+    throw deck.Complain("run.canonical_leaf", "run.canonical is none",
+                        "What fits: run.canonical = 1x1 or more, or leave the leaf out.");
+  }
+  const auto [groups, slices] = Parse(value);
+  if (!PowerOfTwo(groups) || !PowerOfTwo(slices)) {
+    throw deck.Complain(kKey, fmt::format("\"{}\" is not DxT with powers of two D and T", value),
+                        "What fits: none, or for example 4x2: up to 4 data and 2 tensor ranks.");
+  }
+  CheckGrid(deck, grid, groups, slices);
+  const std::int64_t most =
+      std::min({options.heads, options.kv_heads, options.ffn, options.vocabulary});
+  if (slices > most) {
+    throw deck.Complain(kKey,
+                        fmt::format("{} slices, but model.kv_heads = {}, model.heads = {}, "
+                                    "model.ffn = {}: each slice needs one of each",
+                                    slices, options.kv_heads, options.heads, options.ffn),
+                        fmt::format("What fits: {} = {}x{}.", kKey, groups,
+                                    std::bit_floor(static_cast<unsigned>(most))));
+  }
+  std::int64_t leaf = deck.Integer("run.canonical_leaf");
+  if (leaf == 0) {
+    leaf = std::min(CeilDivide(batch, groups), std::max<std::int64_t>(1, kLeafTokens / length));
+  }
+  return {groups, slices, std::min(leaf, batch)};
+}
+
+std::int64_t CanonicalMicroBatch(const input::Deck& deck, const model::Canonical& canonical,
+                                 std::int64_t wanted, std::int64_t share) {
+  const std::int64_t leaf = canonical.leaf, lower = std::max(leaf, wanted / leaf * leaf);
+  if (deck.Integer("data.micro_batch") == 0 || wanted % leaf == 0 || wanted == share) return lower;
+  throw deck.Complain("data.micro_batch",
+                      fmt::format("{} sequences are no whole number of leaves of {}",
+                                  deck.Integer("data.micro_batch"), leaf),
+                      fmt::format("What fits: data.micro_batch = {} or {}.", lower,
+                                  lower == leaf && wanted < leaf ? 2 * leaf : lower + leaf));
+}
+
+}  // namespace trireme::driver

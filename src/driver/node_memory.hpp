@@ -1,0 +1,41 @@
+// Whether the memory that the ranks of a node plan is there, asked before it is taken.
+#ifndef TRIREME_DRIVER_NODE_MEMORY_HPP_
+#define TRIREME_DRIVER_NODE_MEMORY_HPP_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/process_grid.hpp"
+
+namespace trireme::driver {
+
+using MemoryTerms = std::vector<std::pair<std::string, std::int64_t>>;
+
+// What a process may still take, bytes, and what says so: the least of MemAvailable and of what the
+// control groups of `process` leave (memory.max of version 2, memory.limit_in_bytes of version 1,
+// of every group up to the root). Files that are not there set no limit.
+struct Available {
+  std::int64_t bytes = 0;
+  std::string source;
+};
+Available AvailableMemory(const std::string& proc = "/proc",
+                          const std::string& cgroups = "/sys/fs/cgroup");
+
+// Of all ranks of a node together.
+struct NodeDemand {
+  int ranks = 0;
+  std::int64_t bytes = 0;
+  MemoryTerms terms;    // summed over them
+  Available available;  // the least that any of them sees
+};
+// Collective over `node`.
+NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine);
+
+// InputError that names the terms and what would help, where the demand passes what is available.
+void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid);
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_NODE_MEMORY_HPP_

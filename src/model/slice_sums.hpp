@@ -1,0 +1,37 @@
+// Sums over slices of what is contracted: heads, hidden features, vocabulary. One product in the
+// fast mode; canonical slices apart, joined in the fixed tree (doc/numerics.md).
+#ifndef TRIREME_MODEL_SLICE_SUMS_HPP_
+#define TRIREME_MODEL_SLICE_SUMS_HPP_
+
+#include "trireme/kernels/elementwise.hpp"
+#include "trireme/model/pass.hpp"
+
+namespace trireme::model {
+
+// Levels of scratch that SumSlices needs: log2 of the slices.
+inline int SliceLevels(int slices) {
+  int levels = 0;
+  while ((1 << levels) < slices) ++levels;
+  return levels;
+}
+
+// y = the sum of this rank's slices [begin, begin + count), each of which product(slice, out)
+// overwrites `out` with. y: [rows, dim], rows within the workspace's.
+template <typename Product>
+void SumSlices(const Pass& pass, const tensor::Matrix& y, const Product& product, int begin,
+               int count, int level) {
+  if (count == 1) return product(begin, y);
+  const std::int64_t most = pass.workspace.slices.rows / SliceLevels(pass.tensor->Slices());
+  const tensor::Matrix right = pass.workspace.slices.Rows(level * most, y.rows);
+  SumSlices(pass, y, product, begin, count / 2, level + 1);
+  SumSlices(pass, right, product, begin + count / 2, count / 2, level + 1);
+  kernels::Add(pass.stream, right, y);
+}
+template <typename Product>
+void SumSlices(const Pass& pass, const tensor::Matrix& y, const Product& product) {
+  SumSlices(pass, y, product, 0, pass.tensor->Slices(), 0);
+}
+
+}  // namespace trireme::model
+
+#endif  // TRIREME_MODEL_SLICE_SUMS_HPP_
