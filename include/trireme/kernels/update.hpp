@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "trireme/base/dtype.hpp"
+#include "trireme/base/exact_sum.hpp"
 #include "trireme/device/stream.hpp"
 
 namespace trireme::kernels {
@@ -32,6 +33,15 @@ void GradientDescent(const device::Stream& stream, Dtype dtype, std::int64_t cou
 // in fp64, in order: the same bits for any number of threads. A value that is not finite makes the
 // sum not finite (so do fp32 values beyond 1e19, which no gradient survives).
 double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* values);
+
+// sum += the squares of all values, each as a double: exact of fp32, rounded of fp64. Nothing else
+// rounds, so neither order nor threads nor the cut of the storage matter.
+void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                    const void* values, ExactSum& sum);
+
+// to += from, element by element.
+void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
+                void* to);
 
 }  // namespace trireme::kernels
 

@@ -1,7 +1,9 @@
-// update: values and moments are updated in place, gradients only read.
+// update: values and moments are updated in place, gradients only read; sums are added to.
 #include "trireme/kernels/update.hpp"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -38,6 +40,54 @@ TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, double deca
 void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, const double* gradients,
               double* values, double* first, double* second) {
   AdamWOf(n, s, decay, gradients, values, first, second);
+}
+
+// Squares by their exponents: what ExactSum does, with one place a term instead of three.
+struct SquareBins {
+  static constexpr std::int64_t kMostTerms = 1 << 20;  // sums of halves stay exact in a double
+  static constexpr int kExponents = 2048;
+  struct Bin {
+    std::uint64_t low = 0, high = 0;  // sums of the lower 32 and the upper 21 bits of mantissas
+  };
+  std::array<Bin, kExponents> bins{};
+
+  template <typename T>
+  void Add(const T* values, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double square = static_cast<double>(values[i]) * static_cast<double>(values[i]);
+      const auto bits = std::bit_cast<std::uint64_t>(square);
+      const std::uint64_t exponent = bits >> 52 & 0x7FF;
+      Bin& bin = bins[exponent];
+      bin.low += bits & 0xFFFFFFFF;
+      bin.high += (bits >> 32 & 0xFFFFF) | std::uint64_t{exponent != 0} << 20;
+    }
+  }
+  // All but what is not finite; true where there was such a term.
+  bool MoveTo(ExactSum& sum) const {
+    for (int exponent = 0; exponent < kExponents - 1; ++exponent) {
+      const Bin& bin = bins[static_cast<std::size_t>(exponent)];
+      if ((bin.low | bin.high) == 0) continue;
+      const int unit = std::max(exponent, 1) - 1075;
+      sum.Add(std::ldexp(static_cast<double>(bin.low), unit));
+      sum.Add(std::ldexp(static_cast<double>(bin.high), unit + 32));
+    }
+    return (bins.back().low | bins.back().high) != 0;
+  }
+};
+
+template <typename T>
+void AddSquares(const T* values, std::int64_t n, ExactSum& sum) {
+  constexpr std::int64_t kFew = 2048;  // emptying the bins costs more
+  const auto add = [&](bool finite_too) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      const double square = static_cast<double>(values[i]) * static_cast<double>(values[i]);
+      if (finite_too || !std::isfinite(square)) sum.Add(square);
+    }
+  };
+  if (n < kFew) return add(true);
+  SquareBins bins;
+  bins.Add(values, n);
+  if (bins.MoveTo(sum)) add(false);
 }
 
 }  // namespace
@@ -85,6 +135,38 @@ double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
     double sum = 0;
     for (double part : partial) sum += part;
     return sum;
+  });
+}
+
+void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                    const void* values, ExactSum& sum) {
+  DispatchDtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    // As few blocks as the threads and the bins allow.
+    const std::int64_t share = (count + stream.threads - 1) / stream.threads;
+    const std::int64_t block = std::clamp<std::int64_t>(share, 1, SquareBins::kMostTerms);
+#pragma omp parallel num_threads(stream.threads)
+    {
+      ExactSum own;
+#pragma omp for schedule(static)
+      for (std::int64_t begin = 0; begin < count; begin += block) {
+        AddSquares(static_cast<const T*>(values) + begin, std::min(block, count - begin), own);
+      }
+#pragma omp critical(trireme_exact_square_sum)
+      sum.Add(own);
+    }
+  });
+}
+
+void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
+                void* to) {
+  DispatchDtype(dtype, [&](auto zero) {
+    using T = decltype(zero);
+#pragma omp parallel for num_threads(stream.threads) schedule(static)
+    for (std::int64_t begin = 0; begin < count; begin += kChunk) {
+      rows::Axpy(T(1), static_cast<const T*>(from) + begin, static_cast<T*>(to) + begin,
+                 std::min(kChunk, count - begin));
+    }
   });
 }
 
