@@ -73,7 +73,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
             {tensor::GradientSum::kKeyValue,
              comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic())},
             {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}},
-        shard.sharding != comm::Sharding::kNone, defect);
+        defect, shard.sharding != comm::Sharding::kNone);
     units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),
                                                       part_->Parameters(), setup.stream, shard,
                                                       shared_.get(), defect);

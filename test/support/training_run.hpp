@@ -61,9 +61,11 @@ class TrainingRun {
     done_ = checkpoint::ReadRun(group_, found).at("step").get<std::int64_t>();
   }
 
-  // Collective over the group: put together from the parts that the ranks hold.
-  Tensors Weights() const { return Whole(Net().Parameters().Values()); }
-  Tensors Gradients() const { return Whole(Net().Parameters().Gradients()); }
+  // Collective over the group: put together from the parts that the ranks own.
+  Tensors Weights() const { return Whole(Net().Parameters().Values(), &tensor::Owned::value); }
+  Tensors Gradients() const {
+    return Whole(Net().Parameters().Gradients(), &tensor::Owned::gradient);
+  }
 
   model::ParallelModel& Net() { return training_.Net(); }
   const model::ParallelModel& Net() const { return training_.Net(); }
@@ -73,19 +75,22 @@ class TrainingRun {
   std::size_t Buckets() { return training_.Buckets().Count(); }
 
  private:
-  Tensors Whole(const void* storage) const {
+  Tensors Whole(const void* storage, std::int64_t tensor::Owned::*place) const {
     Tensors tensors;
     const tensor::Registry& registry = Net().Parameters();
-    for (const tensor::Parameter& parameter : registry.Parameters()) {
+    for (std::size_t id = 0; id < registry.Parameters().size(); ++id) {
+      const tensor::Parameter& parameter = registry.Parameters()[id];
       std::vector<double> whole(static_cast<std::size_t>(tensor::ElementCount(parameter.shape)));
-      // One copy of each element in the replica.
-      if (parameter.Held() && parameter.copy == 0) {
+      const tensor::Owned owned = registry.OwnedOf(static_cast<tensor::ParameterId>(id));
+      // One copy of each element.
+      if (parameter.copy == 0 && grid_.SameShard().Rank() == 0) {
         DispatchDtype(registry.Type(), [&](auto zero) {
-          const auto* from = static_cast<const decltype(zero)*>(storage) + parameter.offset;
-          std::copy(from, from + parameter.LocalSize(), whole.begin() + parameter.begin);
+          const auto* from = static_cast<const decltype(zero)*>(storage) + owned.*place;
+          std::copy(from, from + owned.flat.Size(),
+                    whole.begin() + parameter.begin + owned.flat.begin - parameter.offset);
         });
       }
-      grid_.Replica().Sum(whole);
+      group_.Sum(whole);
       tensors.push_back(std::move(whole));
     }
     return tensors;

@@ -81,7 +81,7 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
     EXPECT_GT(run.Grid().Traffic().At(Group::kData, Transfer::kAllReduce).seconds_hidden, 0)
         << what;
     // None of them was a call that returns when the sum is there.
-    const MPI_Comm data = run.Grid().Data().Handle();
+    const MPI_Comm data = run.Grid().SameShard().Handle();
     EXPECT_EQ(counted_mpi::Of(Function::kIallreduce, data).calls, count) << what;
     EXPECT_EQ(counted_mpi::Of(Function::kAllreduce, data).calls, 0) << what;
   }

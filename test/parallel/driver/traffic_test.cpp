@@ -95,6 +95,9 @@ Expected GivenToMpi(Transfer transfer, MPI_Comm comm) {
       add(Function::kAllgatherv);
       add(Function::kIallgatherv);
       break;
+    case Transfer::kAllToAll:
+      add(Function::kAlltoallv);
+      break;
     case Transfer::kBroadcast:
       add(Function::kBcast);
       break;
@@ -111,7 +114,8 @@ Expected GivenToMpi(Transfer transfer, MPI_Comm comm) {
 // Everything that MPI was given, on any communicator, is in the ledger under its group's name.
 void ExpectLedgerIsAll(const comm::ProcessGrid& grid, const std::string& what) {
   const std::pair<Group, MPI_Comm> groups[] = {
-      {Group::kWorld, grid.World().Handle()},         {Group::kData, grid.Data().Handle()},
+      {Group::kWorld, grid.World().Handle()},         {Group::kData, grid.SameShard().Handle()},
+      {Group::kShard, grid.Shard().Handle()},         {Group::kContext, grid.Context().Handle()},
       {Group::kTensor, grid.Tensor().Handle()},       {Group::kPipeline, grid.Pipeline().Handle()},
       {Group::kEmbedding, grid.Embedding().Handle()}, {Group::kReplica, grid.Replica().Handle()}};
   for (int kind = 0; kind < comm::kTransfers; ++kind) {
@@ -140,7 +144,11 @@ int SizeOfGroup(const comm::ProcessGrid& grid, const model::Options& options, Gr
     case Group::kWorld:
       return grid.World().Size();
     case Group::kData:
-      return shape.data;
+      return grid.SameShard().Size();
+    case Group::kShard:
+      return grid.Shard().Size();
+    case Group::kContext:
+      return shape.context;
     case Group::kTensor:
       return shape.tensor;
     case Group::kPipeline:
