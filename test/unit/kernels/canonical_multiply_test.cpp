@@ -6,55 +6,14 @@
 
 #include <cmath>
 #include <cstring>
-#include <random>
-#include <string>
 #include <vector>
+
+#include "canonical_testing.hpp"
 
 namespace trireme::test {
 namespace {
 
 using kernels::Form;
-using tensor::Matrix;
-
-constexpr std::int64_t kGuard = 40;  // elements around a matrix that nothing may touch
-
-// A matrix at any alignment and stride inside guarded memory.
-template <typename T>
-class Held {
- public:
-  Held(std::int64_t rows, std::int64_t columns, std::int64_t padding, std::int64_t offset)
-      : memory_(static_cast<std::size_t>(2 * kGuard + offset + rows * (columns + padding)),
-                T(-7.5)),
-        matrix_{memory_.data() + kGuard + offset, DtypeOf<T>(), rows, columns, columns + padding} {}
-  Held(std::int64_t rows, std::int64_t columns, std::int64_t padding, std::int64_t offset,
-       std::uint32_t seed)
-      : Held(rows, columns, padding, offset) {
-    std::mt19937_64 engine(seed);
-    std::uniform_real_distribution<double> uniform(-1, 1);
-    for (std::int64_t i = 0; i < rows; ++i) {
-      for (std::int64_t j = 0; j < columns; ++j) (*this)(i, j) = static_cast<T>(uniform(engine));
-    }
-  }
-  Held(const Held& other) : memory_(other.memory_), matrix_(other.matrix_) {
-    matrix_.data = memory_.data() + (other.matrix_.template As<T>() - other.memory_.data());
-  }
-  T& operator()(std::int64_t i, std::int64_t j) {
-    return matrix_.template As<T>()[i * matrix_.stride + j];
-  }
-  T At(std::int64_t i, std::int64_t j) const {
-    return matrix_.template As<T>()[i * matrix_.stride + j];
-  }
-  const Matrix& View() const { return matrix_; }
-  // Guards and padding included.
-  bool SameBits(const Held& other) const {
-    return memory_.size() == other.memory_.size() &&
-           std::memcmp(memory_.data(), other.memory_.data(), memory_.size() * sizeof(T)) == 0;
-  }
-
- private:
-  std::vector<T> memory_;
-  Matrix matrix_;
-};
 
 // The definition, literally.
 template <typename T>
