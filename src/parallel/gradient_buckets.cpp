@@ -1,98 +1,169 @@
-// GradientBuckets: where the gradients are cut, and when each piece starts on its way.
+// GradientBuckets: when each piece starts on its way, and which sums it meets.
 #include "trireme/parallel/gradient_buckets.hpp"
 
 #include <algorithm>
-#include <cmath>
 
+#include "not_finite.hpp"
+#include "sharding_cut.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/update.hpp"
 
 namespace trireme::parallel {
 
 namespace {
+
 constexpr double kDefaultBucketMib = 4;
-}
+constexpr int kMostPrefetch = 64;
+// A bucket's second sum starts when that many buckets behind it are on their way: the first is
+// complete by then unless the network is slower than the backward pass. (Test could tell, but what
+// starts when must not depend on what has arrived.)
+constexpr std::size_t kAcrossBehind = 2;
+
+// Sums of sharded gradients are ShardedUnits' business.
+bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOptimizer; }
+
+}  // namespace
 
 void DeclareBuckets(input::Schema& schema) {
   schema.Real(
       "grid.bucket_mib", kDefaultBucketMib, {1.0 / 1024, 1024}, "MiB",
       "Gradients are summed over the data group in pieces of this size, each as soon as the "
-      "backward pass has finished it.");
+      "backward pass has finished it. With grid.sharding = gradients or parameters the pieces are "
+      "layers instead.");
+  schema.Integer(
+      "grid.prefetch", 1, input::Between(0, kMostPrefetch), "units",
+      "With grid.sharding = parameters: how many layers ahead of the one that computes are "
+      "gathered. "
+      "More hide a slower network and take the memory of a whole layer each; 0 gathers each layer "
+      "when it is needed and hides nothing.");
+  schema.Switch("grid.overlap", true,
+                "Transfers of gradients and gathered parameters run while the model computes. no: "
+                "each is awaited where it starts, to see what overlap gains; the results are the "
+                "same, bit for bit.");
 }
 
-GradientBuckets::GradientBuckets(const comm::Collectives& data, const tensor::Registry& registry,
-                                 const device::Stream& stream, std::int64_t bucket_bytes)
-    : data_(data), registry_(&registry), stream_(stream) {
-  const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
-  // An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
-  std::int64_t end = registry.Size();
-  const auto& parameters = registry.Parameters();
-  for (std::size_t i = parameters.size(); i-- > 0;) {
-    // Nothing becomes ready at a parameter that other ranks hold: a bucket cut there would wait for
-    // the next one before it.
-    if (i > 0 && !parameters[i].Held()) continue;
-    const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
-    while (end - begin > kMostElements) {
-      buckets_.push_back({end - kMostElements, end, {}, 0});
-      end -= kMostElements;
-    }
-    if ((end - begin) * size >= bucket_bytes || i == 0) {
-      if (end > begin) buckets_.push_back({begin, end, {}, 0});
-      end = begin;
-    }
+GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
+                                 tensor::Registry& registry, const device::Stream& stream,
+                                 const ShardSetup& setup, SharedGradients* shared, Defect defect)
+    : data_(data),
+      shard_(shard),
+      registry_(&registry),
+      stream_(stream),
+      shared_(shared),
+      sharding_(setup.sharding),
+      overlap_(setup.overlap),
+      canonical_(setup.canonical) {
+  const auto& pieces = registry.Owns().pieces;
+  std::int64_t whole = 0, owned = 0;
+  for (std::size_t i = pieces.size(); i-- > 0;) {
+    buckets_.push_back({static_cast<int>(i), pieces[i], {}, {}, 0});
+    whole = std::max(whole, pieces[i].range.Size());
+    owned = std::max(owned, pieces[i].own.Size());
   }
+  if (!canonical_) return;
+  // Of an all-reduce, a bucket at a time is enough.
+  const std::int64_t most = std::min(
+      owned, CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(registry.Type()))));
+  const std::int64_t scattered = sharding_ == comm::Sharding::kNone ? 0 : whole;
+  data_tree_ = TreeCollectives(data, stream, defect);
+  data_tree_.Allocate(registry.Type(), most);
+  shard_tree_ = TreeCollectives(shard, stream, defect);
+  shard_tree_.Allocate(registry.Type(), scattered);
+  bytes_ = TreeCollectives::Bytes(data.Size(), registry.Type(), most) +
+           TreeCollectives::Bytes(shard.Size(), registry.Type(), scattered);
 }
 
 void GradientBuckets::Begin() {
   next_ = 0;
+  across_ = 0;
   not_finite_.clear();
   seconds_waited_ = 0;
   last_ready_ = 0;
   for (Bucket& bucket : buckets_) bucket.started = 0;
 }
 
-void GradientBuckets::CheckFinite(const Bucket& bucket) {
-  const auto finite = [&](std::int64_t begin, std::int64_t end) {
-    return std::isfinite(
-        kernels::SquareSum(stream_, registry_->Type(), end - begin,
-                           ElementAt(registry_->Gradients(), registry_->Type(), begin)));
-  };
-  if (!not_finite_.empty() || finite(bucket.begin, bucket.end)) return;
-  for (const tensor::Parameter& parameter : registry_->Parameters()) {
-    const std::int64_t begin = std::max(parameter.offset, bucket.begin);
-    const std::int64_t end =
-        std::min(parameter.offset + parameter.end - parameter.begin, bucket.end);
-    if (begin < end && !finite(begin, end)) {
-      not_finite_ = parameter.name;
-      return;
-    }
-  }
+void* GradientBuckets::Gradient(std::int64_t place) const {
+  return ElementAt(registry_->Gradients(), registry_->Type(), place);
 }
 
+void GradientBuckets::CheckFinite(const Bucket& bucket) {
+  if (!not_finite_.empty()) return;
+  const Part range = bucket.cut.range;
+  not_finite_ = FirstNotFinite(stream_, *registry_, range, Gradient(range.begin));
+}
+
+// since: from when on nothing is computed.
+void GradientBuckets::Await(comm::Request& request, double since) {
+  const double start = MPI_Wtime();
+  request.Wait(since);
+  seconds_waited_ += MPI_Wtime() - start;
+}
+
+// Nothing where Wait does everything: sharded gradients, canonical sums.
 void GradientBuckets::Start(Bucket& bucket) {
+  if (canonical_ || registry_->Owns().gradients_sharded) return;
   CheckFinite(bucket);
-  if (data_.Size() == 1) return;
-  void* data = ElementAt(registry_->Gradients(), registry_->Type(), bucket.begin);
-  bucket.request = data_.StartAllReduce(registry_->Type(), data, bucket.end - bucket.begin);
+  const Part range = bucket.cut.range;
+  if (Scatters(sharding_)) {
+    if (shared_ != nullptr) shared_->SumPiece(bucket.piece);
+    bucket.request = shard_.StartReduceScatterInPlace(registry_->Type(), Gradient(range.begin),
+                                                      OwnCounts(range.Size(), shard_.Size()));
+  } else {
+    bucket.request = data_.StartAllReduce(registry_->Type(), Gradient(range.begin), range.Size());
+  }
   bucket.started = bucket.request.Started();
+  if (!overlap_) Await(bucket.request, MPI_Wtime());
+}
+
+void GradientBuckets::StartAcross(Bucket& bucket, double since) {
+  Await(bucket.request, since);
+  if (sharding_ == comm::Sharding::kNone || bucket.cut.own.Size() == 0) return;
+  bucket.across =
+      data_.StartAllReduce(registry_->Type(), Gradient(bucket.cut.gradient), bucket.cut.own.Size());
+  if (bucket.started == 0) bucket.started = bucket.across.Started();
+  if (!overlap_) Await(bucket.across, MPI_Wtime());
 }
 
 void GradientBuckets::Ready(std::int64_t begin) {
   last_ready_ = MPI_Wtime();
-  while (next_ < buckets_.size() && buckets_[next_].begin >= begin) Start(buckets_[next_++]);
+  const bool across = !canonical_ && Scatters(sharding_) && data_.Size() > 1;
+  const std::size_t behind = overlap_ && shard_.Size() > 1 ? kAcrossBehind : 0;
+  while (next_ < buckets_.size() && buckets_[next_].cut.range.begin >= begin) {
+    Start(buckets_[next_++]);
+    if (across && across_ + behind < next_) StartAcross(buckets_[across_++], MPI_Wtime());
+  }
   Progress();
 }
 
 void GradientBuckets::Progress() {
-  for (std::size_t i = 0; i < next_; ++i) buckets_[i].request.Test();
+  for (std::size_t i = 0; i < next_; ++i) {
+    buckets_[i].request.Test();
+    buckets_[i].across.Test();
+  }
+}
+
+void GradientBuckets::SumInTree(const Bucket& bucket) {
+  const Dtype dtype = registry_->Type();
+  const tensor::Piece& cut = bucket.cut;
+  if (sharding_ != comm::Sharding::kNone) {
+    shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin),
+                                     OwnCounts(cut.range.Size(), shard_.Size()));
+  }
+  data_tree_.AllReduce(dtype, Gradient(cut.gradient), cut.own.Size());
 }
 
 void GradientBuckets::Wait() {
   if (next_ != buckets_.size()) throw RunError("gradient buckets: a bucket was never ready");
-  const double start = MPI_Wtime();
-  for (Bucket& bucket : buckets_) bucket.request.Wait(start);
-  seconds_waited_ = MPI_Wtime() - start;
+  if (canonical_) {
+    for (const Bucket& bucket : buckets_) CheckFinite(bucket);
+  }
+  const double start = MPI_Wtime(), before = seconds_waited_;
+  if (canonical_) {
+    for (const Bucket& bucket : buckets_) SumInTree(bucket);
+  } else {
+    while (across_ < buckets_.size()) StartAcross(buckets_[across_++], start);
+    for (Bucket& bucket : buckets_) bucket.across.Wait(start);
+  }
+  seconds_waited_ = before + MPI_Wtime() - start;
 }
 
 double GradientBuckets::FirstStart() const {

@@ -25,50 +25,96 @@ bool LeftOut(GradientSum sum, Defect defect) {
 
 SharedGradients::SharedGradients(tensor::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,
-                                 Defect defect)
+                                 Defect defect, bool sharded)
     : registry_(&registry) {
-  std::int64_t most = 0;
+  const auto& parameters = registry.Parameters();
   for (const GradientSum sum : kOrder) {
     const auto group = groups.find(sum);
     if (group == groups.end() || group->second.Size() == 1 || LeftOut(sum, defect)) continue;
-    Message message{group->second, {}, 0};
-    const auto& parameters = registry.Parameters();
+    const bool owned = sharded && sum == GradientSum::kTied;
+    const bool by_piece = sharded && !owned;
+    Message message{group->second, kAll, {}, owned, 0};
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].sum != sum || !parameters[i].Held()) continue;
-      message.parameters.push_back(static_cast<tensor::ParameterId>(i));
-      message.elements += parameters[i].LocalSize();
+      const int piece = by_piece ? PieceOf(parameters[i]) : kAll;
+      if (piece != message.piece && !message.parameters.empty()) {
+        messages_.push_back(message);
+        message.parameters.clear();
+        message.elements = 0;
+      }
+      message.piece = piece;
+      Add(message, static_cast<tensor::ParameterId>(i));
     }
-    if (message.parameters.empty()) continue;
+    if (!message.parameters.empty()) messages_.push_back(std::move(message));
+  }
+  std::int64_t most = 0;
+  for (const Message& message : messages_) {
     if (message.parameters.size() > 1) most = std::max(most, message.elements);
-    messages_.push_back(std::move(message));
   }
   bytes_ = most * static_cast<std::int64_t>(SizeOf(registry.Type()));
   if (bytes_ > 0) buffer_ = device::AllocateZeroed(bytes_);
 }
 
+void SharedGradients::Add(Message& message, tensor::ParameterId id) {
+  const std::int64_t elements =
+      message.owned ? registry_->OwnedOf(id).flat.Size()
+                    : registry_->Parameters()[static_cast<std::size_t>(id)].LocalSize();
+  if (elements == 0) return;  // all of it is another rank's, in each rank of the group
+  message.parameters.push_back(id);
+  message.elements += elements;
+}
+
+int SharedGradients::PieceOf(const tensor::Parameter& parameter) const {
+  const auto& pieces = registry_->Owns().pieces;
+  const auto at = std::find_if(pieces.begin(), pieces.end(), [&](const tensor::Piece& piece) {
+    return parameter.offset < piece.range.end;
+  });
+  return static_cast<int>(at - pieces.begin());
+}
+
 void SharedGradients::Sum() {
   for (const Message& message : messages_) {
-    if (message.parameters.size() == 1) {
-      // Already in one piece, and an embedding is too big to copy for nothing.
-      const tensor::Matrix gradient = registry_->Gradient(message.parameters.front());
-      message.group.AllReduce(gradient.dtype, gradient.data, gradient.Size());
-      continue;
-    }
-    Copy(message, true);
-    message.group.AllReduce(registry_->Type(), buffer_.get(), message.elements);
-    Copy(message, false);
+    if (message.piece == kAll) Sum(message);
   }
+}
+
+void SharedGradients::SumPiece(int piece) {
+  for (const Message& message : messages_) {
+    if (message.piece == piece) Sum(message);
+  }
+}
+
+SharedGradients::Span SharedGradients::SpanOf(const Message& message,
+                                              tensor::ParameterId id) const {
+  if (message.owned) {
+    const tensor::Owned owned = registry_->OwnedOf(id);
+    return {ElementAt(registry_->Gradients(), registry_->Type(), owned.gradient),
+            owned.flat.Size()};
+  }
+  const tensor::Matrix gradient = registry_->Gradient(id);
+  return {gradient.data, gradient.Size()};
+}
+
+void SharedGradients::Sum(const Message& message) {
+  if (message.parameters.size() == 1) {
+    // Already in one piece, and an embedding is too big to copy for nothing.
+    const Span span = SpanOf(message, message.parameters.front());
+    return message.group.AllReduce(registry_->Type(), span.data, span.elements);
+  }
+  Copy(message, true);
+  message.group.AllReduce(registry_->Type(), buffer_.get(), message.elements);
+  Copy(message, false);
 }
 
 void SharedGradients::Copy(const Message& message, bool pack) {
   auto* packed = static_cast<char*>(buffer_.get());
   for (const tensor::ParameterId id : message.parameters) {
-    const tensor::Matrix gradient = registry_->Gradient(id);
-    const std::size_t bytes = static_cast<std::size_t>(gradient.Size()) * SizeOf(registry_->Type());
+    const Span span = SpanOf(message, id);
+    const std::size_t bytes = static_cast<std::size_t>(span.elements) * SizeOf(registry_->Type());
     if (pack) {
-      std::memcpy(packed, gradient.data, bytes);
+      std::memcpy(packed, span.data, bytes);
     } else {
-      std::memcpy(gradient.data, packed, bytes);
+      std::memcpy(span.data, packed, bytes);
     }
     packed += bytes;
   }

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "trireme/base/defect.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/arena.hpp"
@@ -16,50 +17,60 @@
 namespace trireme::parallel {
 
 // arrays[0] += all others, in the perfect binary tree over their number, a power of two:
-// ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count].
+// ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count]. With the defect
+// kTreeOfRanks in the order ((0 + 1) + 2) + ...
 void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
-             std::int64_t count);
+             std::int64_t count, Defect defect = Defect::kNone);
 
 // Sums over the ranks of a group, a power of two, in that tree: parts are exchanged, added by one
-// rank each and gathered. Moves what a ring moves.
+// rank each and gathered. Moves what a ring moves. Group and stream as given must outlive it.
 class TreeCollectives {
  public:
   TreeCollectives() = default;  // one rank
-  TreeCollectives(const comm::Collectives& group, const device::Stream& stream);
-  // Largest operand to come, elements: allocates the exchange buffer. Once.
+  // Throws RunError where the group's size is no power of two.
+  TreeCollectives(const comm::Collectives& group, const device::Stream& stream,
+                  Defect defect = Defect::kNone);
+  // The exchange buffer for operands of up to `most` elements in parts of nearly equal size
+  // (PartOf, on multiples of up to 32 elements); for others, ranks times the largest part to come.
+  // Once.
   void Allocate(Dtype dtype, std::int64_t most);
   static std::int64_t Bytes(int ranks, Dtype dtype, std::int64_t most);  // of that buffer
 
-  // As comm::Collectives::StartReduceScatterInPlace, complete on return.
+  // As comm::Collectives::StartReduceScatterInPlace, complete on return. Throws RunError where the
+  // buffer is too small for the largest of `counts`.
   void ReduceScatterInPlace(Dtype dtype, void* data, std::span<const std::int64_t> counts) const;
   // As comm::Collectives::ReduceScatter.
   void ReduceScatter(Dtype dtype, const void* from, void* to,
                      std::span<const std::int64_t> counts) const;
+  // Of any length: one that passes the buffer travels in pieces.
   void AllReduce(Dtype dtype, void* data, std::int64_t count) const;
 
  private:
+  void* Exchange(Dtype dtype, const void* from, std::span<const std::int64_t> counts) const;
   comm::Collectives group_;
   device::Stream stream_;
+  Defect defect_ = Defect::kNone;
   device::Buffer buffer_;
-  std::int64_t most_ = 0;
+  std::int64_t part_ = 0;  // elements that the buffer has for a rank's part: [ranks, part_]
 };
 
 // Gradients of leaves that come one after the other. Leaves belong to groups, 0, 1, ... (a power of
 // two of them), which come in order; within a group each leaf is added to what its storage holds,
 // and groups meet in the perfect binary tree. Like a binary counter: group g is collected in level
-// popcount(g), so log2(groups) + 1 levels do. Trailing groups may be missing: they are zeros.
+// popcount(g), so log2(groups) + 1 levels do. Groups may be missing: they are zeros,
+// which change no bit of a sum that began at zero.
 class LeafSums {
  public:
   // add(from, to): level `to` += level `from`, and `from` becomes zero, of one range of gradients.
   using Merge = std::function<void(int from, int to)>;
-  // The level for the gradients of a leaf of `group`, not below the last one's; merges what is
-  // complete before it.
+  // The level for the gradients of a leaf of `group`, not below the last one's (RunError); merges
+  // what is complete before it.
   int Enter(std::int64_t group, const Merge& add);
-  void Finish(const Merge& add);  // all in level 0; ready for group 0 again
+  void Finish(const Merge& add);           // all in level 0; ready for group 0 again
   static int Levels(std::int64_t groups);  // log2(groups) + 1
 
  private:
-  std::int64_t group_ = 0;
+  std::int64_t group_ = 0;  // the one being collected
 };
 
 }  // namespace trireme::parallel

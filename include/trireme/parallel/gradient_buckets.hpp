@@ -1,6 +1,6 @@
 // Data parallelism: gradients are summed over the data group in buckets, whose non-blocking
-// all-reduces start while the backward pass still works on earlier layers (Li et al. 2020, "PyTorch
-// Distributed").
+// all-reduces (or reduce-scatters, where moments are sharded) start while the backward pass still
+// works on earlier layers (Li et al. 2020, "PyTorch Distributed").
 #ifndef TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
 #define TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
 
@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/defect.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/input/schema.hpp"
@@ -22,52 +23,68 @@ void DeclareBuckets(input::Schema& schema);  // grid.bucket_mib, prefetch, overl
 
 class GradientBuckets {
  public:
-  // The pieces of the registry's ownership are its buckets, from the end. `data`: ranks that own the
-  // same elements; `shard`: those that share out the pieces. Gradients are, by what is sharded:
+  // The pieces of the registry's ownership are its buckets, from the end. `data`: ranks that own
+  // the same elements; `shard`: those that share out the pieces. Gradients are, by what is sharded:
   //   none        all-reduced over `data`
   //   optimizer   reduce-scattered over `shard`, then the owned ones all-reduced over `data`
   //   gradients   owned ones are summed over `shard` when Wait is called; all-reduced over `data`
-  // With `canonical` all of it in the fixed tree, in Wait, from whole gradients. All referred to must
-  // outlive it. `shared` (or null): sums within the replica that come before a reduce-scatter.
+  // With `canonical` all of it in the fixed tree, in Wait, from whole gradients. All referred to
+  // must outlive it. `shared` (or null): sums within the replica that come before a reduce-scatter.
+  // registry: planned or allocated; exchange buffers are allocated here.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
-                  tensor::Registry& registry, const device::Stream& stream,
-                  const ShardSetup& setup, SharedGradients* shared);
+                  tensor::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
+                  SharedGradients* shared, Defect defect = Defect::kNone);
 
   void Begin();  // a new step: nothing is ready
   // The gradients at flat offsets >= begin are final on this rank: starts the sums of the buckets
-  // that are now whole, and gives running ones a chance to progress.
+  // that are now whole, and gives running ones a chance to progress. Called at the same places on
+  // all ranks of both groups. Waits where owned gradients need a second sum, over `data`, until a
+  // bucket that was started two before has its first.
   void Ready(std::int64_t begin);
   void Progress();  // gives running sums a chance to progress
-  // Returns when every bucket is summed. All must have been ready.
+  // Returns when every bucket is summed. All must have been ready; ShardedUnits::FinishGradients
+  // comes first where gradients are sharded.
   void Wait();
-  std::int64_t Bytes() const;  // of exchange buffers (canonical)
+  std::int64_t Bytes() const { return bytes_; }  // of exchange buffers (canonical)
 
   // Name of the first parameter whose local gradient was not finite in this step; empty when all
-  // were.
+  // were (or they are sharded, and ShardedUnits looks).
   const std::string& NotFinite() const { return not_finite_; }
-  double SecondsWaited() const { return seconds_waited_; }  // in Wait(), this step: exposed
+  double SecondsWaited() const { return seconds_waited_; }  // this step: exposed
   std::size_t Count() const { return buckets_.size(); }
-  // MPI_Wtime when this step's first all-reduce started; 0 when none did.
+  // MPI_Wtime when this step's first sum started; 0 when none did.
   double FirstStart() const;
   // MPI_Wtime when the last call of Ready began: the end of the backward pass; 0 before the first.
   double LastReady() const { return last_ready_; }
-  // All-reduces of this step that had started by then: in flight while the backward pass went on.
+  // Sums of this step that had started by then: in flight while the backward pass went on.
   std::int64_t StartedBeforeEnd() const;
 
  private:
   struct Bucket {
-    std::int64_t begin = 0, end = 0;  // flat offsets
-    comm::Request request;
-    double started = 0;  // MPI_Wtime of this step's all-reduce; 0: none yet
+    int piece = 0;          // number in the registry's ownership
+    tensor::Piece cut;      // that piece
+    comm::Request request;  // its sum, or its scatter
+    comm::Request across;   // of the owned part, over `data`, after the scatter
+    double started = 0;     // MPI_Wtime of this step's first transfer; 0: none yet
   };
   void Start(Bucket& bucket);
+  void StartAcross(Bucket& bucket, double since);  // when its scatter is complete
+  void Await(comm::Request& request, double since);
   void CheckFinite(const Bucket& bucket);
+  void SumInTree(const Bucket& bucket);
+  void* Gradient(std::int64_t place) const;
 
-  comm::Collectives data_;
-  const tensor::Registry* registry_;
+  comm::Collectives data_, shard_;
+  tensor::Registry* registry_;
   device::Stream stream_;
+  SharedGradients* shared_;
+  comm::Sharding sharding_;
+  bool overlap_, canonical_;
+  TreeCollectives data_tree_, shard_tree_;
+  std::int64_t bytes_ = 0;
   std::vector<Bucket> buckets_;  // in the order in which they become ready
   std::size_t next_ = 0;         // first bucket not started
+  std::size_t across_ = 0;       // first bucket whose second sum has not started
   std::string not_finite_;
   double seconds_waited_ = 0;
   double last_ready_ = 0;

@@ -29,6 +29,9 @@ class BucketsTest : public testing::Test {
     parameter.end = count;
     registry_.Add(parameter);
   }
+  GradientBuckets Buckets(const comm::Collectives& data) {
+    return {data, {}, registry_, {}, {}, nullptr};
+  }
   // Four layers, with parameters of other stages before, among and behind them.
   void AddLayers() {
     Add("before", 0);
@@ -36,10 +39,12 @@ class BucketsTest : public testing::Test {
       Add("layers." + std::to_string(layer), 1000 + 7 * layer);
       Add("elsewhere." + std::to_string(layer), 0);
     }
-    Fill();
+    Fill(kBucketBytes);
   }
-  void Fill() {
-    registry_.Allocate(Dtype::kFloat32);
+  void Fill(std::int64_t bucket_bytes) {
+    ShardSetup setup;
+    setup.bucket_bytes = bucket_bytes;
+    registry_.Allocate(Dtype::kFloat32, true, PlanOwnership(registry_, Dtype::kFloat32, setup));
     for (std::int64_t i = 0; i < registry_.Size(); ++i) {
       Gradients()[i] = static_cast<float>((i % 1000) * (world_.Rank() + 1));
     }
@@ -71,7 +76,7 @@ class BucketsTest : public testing::Test {
 
 TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
   AddLayers();
-  GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
+  GradientBuckets buckets = Buckets(data_);
   EXPECT_EQ(buckets.Count(), 4u);
   buckets.Begin();
   EXPECT_EQ(buckets.FirstStart(), 0);
@@ -90,8 +95,8 @@ TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
   EXPECT_EQ(buckets.NotFinite(), "");
 
   // The next step starts afresh; with all ready at once nothing was in flight before.
-  Fill();
-  GradientBuckets again(data_, registry_, {}, kBucketBytes);
+  Fill(kBucketBytes);
+  GradientBuckets again = Buckets(data_);
   again.Begin();
   again.Ready(0);
   EXPECT_EQ(again.StartedBeforeEnd(), 0);
@@ -106,7 +111,8 @@ TEST_F(BucketsTest, AreCutWhereSomethingBecomesReady) {
   AddLayers();
   // The last layer has 4,084 bytes; with the gap down to the parameter before it, which other ranks
   // hold, it would pass 4,100, and wait there for the layer before.
-  GradientBuckets buckets(data_, registry_, {}, 4085);
+  Fill(4085);
+  GradientBuckets buckets = Buckets(data_);
   EXPECT_EQ(buckets.Count(), 3u);
   buckets.Begin();
   const std::vector<std::int64_t> offsets = BackwardOrder();
@@ -122,7 +128,7 @@ TEST_F(BucketsTest, AreCutWhereSomethingBecomesReady) {
 
 TEST_F(BucketsTest, ProgressCompletesThem) {
   AddLayers();
-  GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
+  GradientBuckets buckets = Buckets(data_);
   buckets.Begin();
   buckets.Ready(BackwardOrder().front());
   const double begin = MPI_Wtime();
@@ -137,8 +143,8 @@ TEST_F(BucketsTest, ProgressCompletesThem) {
 
 TEST_F(BucketsTest, AnEmptyStorageHasNone) {
   Add("elsewhere", 0);
-  Fill();
-  GradientBuckets buckets(data_, registry_, {}, kBucketBytes);
+  Fill(kBucketBytes);
+  GradientBuckets buckets = Buckets(data_);
   EXPECT_EQ(buckets.Count(), 0u);
   buckets.Begin();
   buckets.Ready(0);
@@ -152,7 +158,7 @@ TEST_F(BucketsTest, AnEmptyStorageHasNone) {
 TEST_F(BucketsTest, AGroupOfOneTransfersNothingAndStillLooks) {
   AddLayers();
   Gradients()[registry_.Parameters()[3].offset + 5] = std::numeric_limits<float>::quiet_NaN();
-  GradientBuckets buckets({}, registry_, {}, kBucketBytes);
+  GradientBuckets buckets = Buckets({});
   buckets.Begin();
   for (const std::int64_t offset : BackwardOrder()) buckets.Ready(offset);
   buckets.Wait();
@@ -163,7 +169,7 @@ TEST_F(BucketsTest, AGroupOfOneTransfersNothingAndStillLooks) {
 
 TEST_F(BucketsTest, ABucketThatWasNeverReadyIsAnError) {
   AddLayers();
-  GradientBuckets buckets({}, registry_, {}, kBucketBytes);
+  GradientBuckets buckets = Buckets({});
   buckets.Begin();
   buckets.Ready(BackwardOrder().front());
   EXPECT_THROW(buckets.Wait(), Error);

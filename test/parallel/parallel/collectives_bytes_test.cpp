@@ -45,8 +45,10 @@ void SumGradients(const comm::ProcessGrid& grid) {
   if (grid.FirstStage() || grid.LastStage()) add(registry, "embedding", GradientSum::kTied);
   add(registry, "norm", GradientSum::kTensor);
   add(registry, "ffn.norm", GradientSum::kTensor);
-  registry.Allocate(Dtype::kFloat64);
-  GradientBuckets buckets(grid.Over(Group::kData), registry, {}, 1024);
+  ShardSetup setup;
+  setup.bucket_bytes = 1024;
+  registry.Allocate(Dtype::kFloat64, true, PlanOwnership(registry, Dtype::kFloat64, setup));
+  GradientBuckets buckets(grid.Over(Group::kData), {}, registry, {}, setup, nullptr);
   buckets.Begin();
   buckets.Ready(0);
   buckets.Wait();

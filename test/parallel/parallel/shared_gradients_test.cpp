@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/process_grid.hpp"
+#include "trireme/parallel/sharding.hpp"
 
 namespace trireme::parallel {
 namespace {
@@ -26,15 +28,20 @@ class SharedGradientsTest : public testing::Test {
     // As a model registers them: two norms a stage, one key matrix a stage, the tied embedding on
     // the first and the last.
     const comm::GridShape at = grid_.Coordinates();
+    registry_.BeginUnit("embedding.token");
     Add("embedding", {kVocabulary, kDim}, GradientSum::kTied, true, at.tensor);
     for (int stage = 0; stage < 2; ++stage) {
+      registry_.BeginUnit("blocks." + std::to_string(stage));
       const bool here = stage == at.pipeline;
       Add("norm", {kDim}, GradientSum::kTensor, here);
       Add("key", {2, kDim}, GradientSum::kKeyValue, here);
       Add("query", {2, kDim}, GradientSum::kNone, here);
       Add("ffn.norm", {2 * kDim}, GradientSum::kTensor, here);
     }
-    registry_.Allocate(Dtype::kFloat64);
+    Fill({});
+  }
+  void Fill(const ShardSetup& setup) {
+    registry_.Allocate(Dtype::kFloat64, true, PlanOwnership(registry_, Dtype::kFloat64, setup));
     for (const tensor::Parameter& parameter : registry_.Parameters()) {
       for (std::int64_t i = 0; i < parameter.end - parameter.begin; ++i) {
         Gradients()[parameter.offset + i] = Own(world_.Rank(), parameter, i);
@@ -138,6 +145,32 @@ TEST_F(SharedGradientsTest, GroupsOfOneAndMissingGroupsHaveNothingToSum) {
     if (parameter.begin == parameter.end) continue;
     EXPECT_EQ(Gradients()[parameter.offset], Own(world_.Rank(), parameter, 0));
   }
+}
+
+// Before pieces are scattered those of tensor ranks are summed, piece by piece; tied ones when they
+// have met, where they are owned.
+TEST_F(SharedGradientsTest, ShardedPiecesAreSummedOneByOne) {
+  ShardSetup setup;
+  setup.sharding = comm::Sharding::kOptimizer;
+  setup.tensor_ranks = 2;
+  setup.bucket_bytes = 1;
+  Fill(setup);
+  SharedGradients shared(registry_, Groups(), Defect::kNone, true);
+  EXPECT_EQ(shared.Bytes(), 3 * kDim * 8);
+  const int pieces = static_cast<int>(registry_.Owns().pieces.size());
+  EXPECT_EQ(pieces, 2);  // the table, this stage's block
+  shared.SumPiece(0);
+  EXPECT_EQ(Traffic(Group::kTensor).calls, 0);
+  shared.SumPiece(1);
+  EXPECT_EQ(Traffic(Group::kTensor).payload, 3 * kDim * 8);
+  EXPECT_EQ(Traffic(Group::kKeyValue).payload, 2 * kDim * 8);
+  EXPECT_EQ(Traffic(Group::kEmbedding).calls, 0);
+  ExpectSummed(GradientSum::kTied);
+  shared.Sum();
+  ExpectSummed();
+  EXPECT_EQ(Traffic(Group::kTensor).calls, 1);
+  EXPECT_EQ(Traffic(Group::kKeyValue).calls, 1);
+  EXPECT_EQ(Traffic(Group::kEmbedding).calls, 1);
 }
 
 }  // namespace

@@ -1,0 +1,131 @@
+// Sums in the perfect binary tree: of arrays side by side, over ranks, and of leaves one by one.
+#include "trireme/parallel/canonical.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "sharding_cut.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/update.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+constexpr const char* kBug = "This is a bug in Trireme.";
+// An operand that is exchanged at once has to fit an MPI count.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+
+// Elements of the largest part.
+std::int64_t PartElements(int ranks, std::int64_t most) {
+  return CeilDivide(CeilDivide(most, ranks), kCut) * kCut;
+}
+
+}  // namespace
+
+void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
+             std::int64_t count, Defect defect) {
+  const auto add = [&](int from, int to) {
+    kernels::Accumulate(stream, dtype, count, ElementAt(buffer, dtype, from * count),
+                        ElementAt(buffer, dtype, to * count));
+  };
+  if (defect == Defect::kTreeOfRanks) {
+    for (int i = 1; i < arrays; ++i) add(i, 0);
+    return;
+  }
+  for (int stride = 1; stride < arrays; stride *= 2) {
+    for (int i = 0; i + stride < arrays; i += 2 * stride) add(i + stride, i);
+  }
+}
+
+TreeCollectives::TreeCollectives(const comm::Collectives& group, const device::Stream& stream,
+                                 Defect defect)
+    : group_(group), stream_(stream), defect_(defect) {
+  if (std::has_single_bit(static_cast<unsigned>(group.Size()))) return;
+  throw RunError(fmt::format("canonical sums over {} ranks, no power of two", group.Size()), kBug);
+}
+
+std::int64_t TreeCollectives::Bytes(int ranks, Dtype dtype, std::int64_t most) {
+  if (ranks == 1) return 0;
+  return PartElements(ranks, most) * ranks * static_cast<std::int64_t>(SizeOf(dtype));
+}
+
+void TreeCollectives::Allocate(Dtype dtype, std::int64_t most) {
+  const std::int64_t bytes = Bytes(group_.Size(), dtype, most);
+  if (bytes == 0) return;
+  buffer_ = device::AllocateZeroed(bytes);
+  part_ = PartElements(group_.Size(), most);
+}
+
+// The sum of this rank's part, at the buffer's start.
+void* TreeCollectives::Exchange(Dtype dtype, const void* from,
+                                std::span<const std::int64_t> counts) const {
+  const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
+  if (largest > part_) {
+    throw RunError(
+        fmt::format("canonical sum: a part of {} elements in a buffer for {}", largest, part_),
+        kBug);
+  }
+  group_.AllToAll(dtype, from, buffer_.get(), counts);
+  const std::int64_t own = counts[static_cast<std::size_t>(group_.Rank())];
+  TreeSum(stream_, dtype, buffer_.get(), group_.Size(), own, defect_);
+  return buffer_.get();
+}
+
+void TreeCollectives::ReduceScatterInPlace(Dtype dtype, void* data,
+                                           std::span<const std::int64_t> counts) const {
+  if (group_.Size() > 1) ReduceScatter(dtype, data, data, counts);
+}
+
+void TreeCollectives::ReduceScatter(Dtype dtype, const void* from, void* to,
+                                    std::span<const std::int64_t> counts) const {
+  if (group_.Size() == 1) return group_.ReduceScatter(dtype, from, to, counts);
+  const void* sum = Exchange(dtype, from, counts);
+  const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(group_.Rank())]);
+  if (own > 0) std::memcpy(to, sum, own * SizeOf(dtype));
+}
+
+void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) const {
+  const int ranks = group_.Size();
+  if (ranks == 1 || count == 0) return;
+  const std::int64_t most = std::min(part_ * ranks, kMostElements);
+  if (most == 0) throw RunError("canonical sum: no buffer was allocated", kBug);
+  for (std::int64_t begin = 0; begin < count; begin += most) {
+    const std::vector<std::int64_t> counts = OwnCounts(std::min(most, count - begin), ranks);
+    const std::int64_t own = OwnPart(std::min(most, count - begin), group_.Rank(), ranks).begin;
+    void* piece = ElementAt(data, dtype, begin);
+    ReduceScatter(dtype, piece, ElementAt(piece, dtype, own), counts);
+    group_.AllGatherInPlace(dtype, piece, counts);
+  }
+}
+
+// Group g is collected in level popcount(g). When it is complete, so are as many subtrees as g has
+// trailing ones: each merges into the level below, where the other half of its tree lies.
+int LeafSums::Enter(std::int64_t group, const Merge& add) {
+  if (group < group_) {
+    throw RunError(fmt::format("canonical sum: a leaf of group {} behind group {}", group, group_),
+                   kBug);
+  }
+  for (; group_ < group; ++group_) {
+    const auto bits = static_cast<std::uint64_t>(group_);
+    const int level = std::popcount(bits);
+    for (int i = 0; i < std::countr_one(bits); ++i) add(level - i, level - i - 1);
+  }
+  return std::popcount(static_cast<std::uint64_t>(group));
+}
+
+void LeafSums::Finish(const Merge& add) {
+  for (int level = std::popcount(static_cast<std::uint64_t>(group_)); level > 0; --level) {
+    add(level, level - 1);
+  }
+  group_ = 0;
+}
+
+int LeafSums::Levels(std::int64_t groups) {
+  return std::countr_zero(std::bit_ceil(static_cast<std::uint64_t>(groups))) + 1;
+}
+
+}  // namespace trireme::parallel

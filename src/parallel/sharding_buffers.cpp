@@ -1,0 +1,79 @@
+// UnitBuffers: sizes, and who has which.
+#include "sharding_buffers.hpp"
+
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+constexpr std::int64_t kAlignment = 128;  // bytes: device::AllocateZeroed rounds up to it
+
+bool IsBlock(const tensor::Unit& unit) { return unit.name.starts_with("blocks."); }
+
+}  // namespace
+
+UnitBuffers::UnitBuffers(const tensor::Registry& registry, int block_buffers) {
+  const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
+  const auto& units = registry.Units();
+  std::int64_t largest = 0;
+  int blocks = 0;
+  for (const tensor::Unit& unit : units) {
+    if (!IsBlock(unit) || unit.range.Size() == 0) continue;
+    largest = std::max(largest, unit.range.Size() * size);
+    ++blocks;
+  }
+  block_places_ = blocks > 0 ? std::min(block_buffers, blocks + 1) : 0;
+  for (int i = 0; i < block_places_; ++i) places_.push_back({largest, 0, nullptr});
+  own_.assign(units.size(), kNone);
+  for (std::size_t i = 0; i < units.size(); ++i) {
+    if (IsBlock(units[i]) || units[i].range.Size() == 0) continue;
+    own_[i] = static_cast<int>(places_.size());
+    places_.push_back({units[i].range.Size() * size, 0, nullptr});
+  }
+}
+
+std::int64_t UnitBuffers::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const Place& place : places_) bytes += CeilDivide(place.bytes, kAlignment) * kAlignment;
+  return bytes;
+}
+
+void UnitBuffers::Allocate() {
+  for (Place& place : places_) place.memory = device::AllocateZeroed(place.bytes);
+}
+
+int UnitBuffers::Take(int unit) {
+  const int own = own_[static_cast<std::size_t>(unit)];
+  const int begin = own == kNone ? 0 : own;
+  const int end = own == kNone ? block_places_ : own + 1;
+  for (int i = begin; i < end; ++i) {
+    if (places_[static_cast<std::size_t>(i)].users > 0) continue;
+    Share(i);
+    return i;
+  }
+  return kNone;
+}
+
+void UnitBuffers::Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)].users; }
+
+void UnitBuffers::Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }
+
+std::vector<int> PiecesOfUnits(const tensor::Registry& registry) {
+  std::vector<int> numbers;
+  const auto& pieces = registry.Owns().pieces;
+  std::size_t next = 0;
+  for (const tensor::Unit& unit : registry.Units()) {
+    const bool held = unit.range.Size() > 0;
+    if (held && (next == pieces.size() || pieces[next].range.begin != unit.range.begin)) {
+      throw RunError("sharding: " + unit.name + " is no piece of its own",
+                     "This is a bug in Trireme.");
+    }
+    numbers.push_back(held ? static_cast<int>(next++) : -1);
+  }
+  return numbers;
+}
+
+}  // namespace trireme::parallel

@@ -1,0 +1,139 @@
+// UnitGathers: the queue of announced uses, and which of them are under way.
+#include "sharding_gathers.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "sharding_cut.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+constexpr const char* kBug = "This is a bug in Trireme.";
+}
+
+UnitGathers::UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
+                         const ShardSetup& setup, Defect defect)
+    : shard_(shard),
+      registry_(&registry),
+      prefetch_(setup.overlap ? setup.prefetch : 0),
+      late_(defect == Defect::kUsedBeforeGather),
+      buffers_(registry, setup.prefetch + 1),
+      pieces_(PiecesOfUnits(registry)) {
+  if (late_) prefetch_ = 0;
+}
+
+void UnitGathers::Announce(const std::vector<int>& uses) {
+  if (!next_.empty() || !in_use_.empty()) {
+    const Gather& left = next_.empty() ? in_use_.back() : next_.front();
+    throw RunError(fmt::format("sharding: new tasks begin, and {} {}", NameOf(left.unit),
+                               next_.empty() ? "is still in use" : "was announced and never used"),
+                   kBug);
+  }
+  for (const int unit : uses) {
+    if (Held(unit)) next_.push_back({unit, UnitBuffers::kNone, {}});
+  }
+  StartAhead();
+}
+
+void UnitGathers::Start(Gather& gather) {
+  const tensor::Piece& piece = PieceOf(gather.unit);
+  const Dtype dtype = registry_->Type();
+  gather.request = shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
+                                         buffers_.At(gather.buffer),
+                                         OwnCounts(piece.range.Size(), shard_.Size()));
+}
+
+void UnitGathers::Wait(Gather& gather) {
+  const double start = MPI_Wtime();
+  gather.request.Wait();
+  seconds_waited_ += MPI_Wtime() - start;
+}
+
+// As many as may be ahead, in order: where one finds no buffer, those behind it wait too.
+void UnitGathers::StartAhead() {
+  const std::size_t most = std::min(static_cast<std::size_t>(prefetch_), next_.size());
+  while (started_ < most) {
+    Gather& gather = next_[started_];
+    gather.buffer = buffers_.Take(gather.unit);
+    if (gather.buffer == UnitBuffers::kNone) return;
+    Start(gather);
+    ++started_;
+  }
+}
+
+void UnitGathers::CheckNext(int unit) const {
+  if (!next_.empty() && next_.front().unit == unit) return;
+  throw RunError(fmt::format("sharding: {} is used where {} was announced", NameOf(unit),
+                             next_.empty() ? "nothing" : NameOf(next_.front().unit)),
+                 kBug);
+}
+
+int UnitGathers::BufferNow(int unit) {
+  const int buffer = buffers_.Take(unit);
+  if (buffer != UnitBuffers::kNone) return buffer;
+  // Used twice at once: nobody reads it before this call returns, with the same values again.
+  for (const Gather& other : in_use_) {
+    if (other.unit != unit) continue;
+    buffers_.Share(other.buffer);
+    return other.buffer;
+  }
+  throw RunError(fmt::format("sharding: no memory for {} while {} is in use", NameOf(unit),
+                             in_use_.empty() ? "nothing" : NameOf(in_use_.back().unit)),
+                 kBug);
+}
+
+void UnitGathers::Use(int unit) {
+  if (!Held(unit)) return;
+  CheckNext(unit);
+  const bool ahead = started_ > 0;
+  if (!ahead) next_.front().buffer = BufferNow(unit);
+  Gather gather = std::move(next_.front());
+  next_.pop_front();
+  ++count_;
+  if (ahead) {
+    --started_;
+    if (gather.request.Test()) ++ready_;
+  } else if (!late_) {
+    Start(gather);
+  } else {
+    const std::int64_t elements = PieceOf(unit).range.Size();
+    std::memset(buffers_.At(gather.buffer), 0,
+                static_cast<std::size_t>(elements) * SizeOf(registry_->Type()));
+  }
+  Wait(gather);
+  registry_->BindValues(unit, buffers_.At(gather.buffer));
+  in_use_.push_back(std::move(gather));
+  StartAhead();
+}
+
+void UnitGathers::Done(int unit) {
+  if (!Held(unit)) return;
+  const auto innermost = [&] {
+    return std::find_if(in_use_.rbegin(), in_use_.rend(),
+                        [&](const Gather& gather) { return gather.unit == unit; });
+  };
+  auto last = innermost();
+  if (last == in_use_.rend()) {
+    throw RunError(fmt::format("sharding: {} is done with and was not in use", NameOf(unit)), kBug);
+  }
+  if (late_) {
+    Start(*last);
+    Wait(*last);
+  }
+  buffers_.Give(last->buffer);
+  in_use_.erase(std::next(last).base());
+  last = innermost();
+  registry_->BindValues(unit, last == in_use_.rend() ? nullptr : buffers_.At(last->buffer));
+  StartAhead();
+}
+
+void UnitGathers::Progress() {
+  for (std::size_t i = 0; i < started_; ++i) next_[i].request.Test();
+}
+
+}  // namespace trireme::parallel

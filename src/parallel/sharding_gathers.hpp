@@ -1,0 +1,68 @@
+// Values of sharded units: gathered ahead of their use, in the order that was announced.
+#ifndef TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
+#define TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "sharding_buffers.hpp"
+#include "trireme/parallel/sharding.hpp"
+
+namespace trireme::parallel {
+
+// Every announced use is one gather. Gathers start in that order, in Announce, Use and Done, and
+// nowhere else: what has arrived by then decides nothing, so that all ranks start them alike.
+class UnitGathers {
+ public:
+  UnitGathers(const comm::Collectives& shard, tensor::Registry& registry, const ShardSetup& setup,
+              Defect defect);
+  std::int64_t Bytes() const { return buffers_.Bytes(); }
+  void Allocate() { buffers_.Allocate(); }
+
+  void Announce(const std::vector<int>& uses);
+  void Use(int unit);
+  void Done(int unit);
+  void Progress();
+
+  std::int64_t Count() const { return count_; }
+  std::int64_t Ready() const { return ready_; }
+  double SecondsWaited() const { return seconds_waited_; }  // since construction
+
+ private:
+  struct Gather {
+    int unit = 0;
+    int buffer = UnitBuffers::kNone;  // none: not started
+    comm::Request request;
+  };
+  bool Held(int unit) const { return pieces_[static_cast<std::size_t>(unit)] >= 0; }
+  const tensor::Piece& PieceOf(int unit) const {  // of one that is held
+    const int piece = pieces_[static_cast<std::size_t>(unit)];
+    return registry_->Owns().pieces[static_cast<std::size_t>(piece)];
+  }
+  const std::string& NameOf(int unit) const {
+    return registry_->Units()[static_cast<std::size_t>(unit)].name;
+  }
+  void Start(Gather& gather);
+  void Wait(Gather& gather);
+  void StartAhead();
+  // A buffer for the next use, which nobody started ahead.
+  int BufferNow(int unit);
+  void CheckNext(int unit) const;
+
+  comm::Collectives shard_;
+  tensor::Registry* registry_;
+  int prefetch_ = 0;
+  bool late_ = false;  // the defect: each gather comes after its use
+  UnitBuffers buffers_;
+  std::vector<int> pieces_;     // [units]; -1: other ranks hold it
+  std::deque<Gather> next_;     // announced, in order; started ones first
+  std::size_t started_ = 0;     // of these
+  std::vector<Gather> in_use_;  // the innermost last
+  std::int64_t count_ = 0, ready_ = 0;
+  double seconds_waited_ = 0;
+};
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_SHARDING_GATHERS_HPP_

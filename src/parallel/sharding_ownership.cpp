@@ -1,0 +1,152 @@
+// PlanOwnership: pieces of the flat range, the owned part of each, and where that lies in storage.
+#include <algorithm>
+
+#include "sharding_cut.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/parallel/sharding.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+using comm::Sharding;
+
+// An MPI count is an int: no bucket may pass it, and parameters larger than that are cut.
+constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
+
+// From the end, as the backward pass finishes them.
+std::vector<Part> Buckets(const tensor::Registry& registry, std::int64_t bucket_elements) {
+  std::vector<Part> buckets;
+  std::int64_t end = registry.Size();
+  const auto& parameters = registry.Parameters();
+  for (std::size_t i = parameters.size(); i-- > 0;) {
+    // Nothing becomes ready at a parameter that other ranks hold: a bucket cut there would wait for
+    // the next one before it.
+    if (i > 0 && !parameters[i].Held()) continue;
+    const std::int64_t begin = i == 0 ? 0 : parameters[i].offset;
+    while (end - begin > kMostElements) {
+      buckets.push_back({end - kMostElements, end});
+      end -= kMostElements;
+    }
+    if (end - begin >= bucket_elements || i == 0) {
+      if (end > begin) buckets.push_back({begin, end});
+      end = begin;
+    }
+  }
+  return buckets;
+}
+
+// What decides about the grouping of units.
+struct UnitTraits {
+  std::int64_t elements = 0;  // a tensor rank's share, the same on all of them
+  bool alone = false;         // holds the table that two stages or two gradients share
+};
+
+std::vector<UnitTraits> TraitsOf(const tensor::Registry& registry, int tensor_ranks) {
+  std::vector<UnitTraits> traits(registry.Units().size());
+  const auto& parameters = registry.Parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto id = static_cast<tensor::ParameterId>(i);
+    UnitTraits& unit = traits[static_cast<std::size_t>(registry.UnitOf(id))];
+    unit.elements += tensor::ElementCount(parameters[i].shape);
+    if (parameters[i].sum == tensor::GradientSum::kTied || registry.SecondOf() == id) {
+      unit.alone = true;
+    }
+  }
+  for (UnitTraits& unit : traits) unit.elements /= tensor_ranks;
+  return traits;
+}
+
+// Whole units, from the end, as many as make a bucket.
+std::vector<Part> UnitGroups(const tensor::Registry& registry, std::int64_t bucket_elements,
+                             int tensor_ranks) {
+  const std::vector<UnitTraits> traits = TraitsOf(registry, tensor_ranks);
+  const auto& units = registry.Units();
+  std::vector<Part> groups;
+  Part group{registry.Size(), registry.Size()};
+  std::int64_t elements = 0;
+  const auto close = [&] {
+    if (group.Size() > 0) groups.push_back(group);
+    group.end = group.begin;
+    elements = 0;
+  };
+  for (std::size_t i = units.size(); i-- > 0;) {
+    if (units[i].range.Size() == 0) continue;
+    if (traits[i].alone) close();
+    group.begin = units[i].range.begin;
+    elements += traits[i].elements;
+    if (traits[i].alone || elements >= bucket_elements) close();
+  }
+  close();
+  return groups;
+}
+
+std::vector<Part> WholeUnits(const tensor::Registry& registry) {
+  std::vector<Part> units;
+  for (const tensor::Unit& unit : registry.Units()) {
+    if (unit.range.Size() > 0) units.push_back(unit.range);
+  }
+  std::reverse(units.begin(), units.end());
+  return units;
+}
+
+std::vector<Part> CutPieces(const tensor::Registry& registry, Dtype dtype,
+                            const ShardSetup& setup) {
+  const std::int64_t elements =
+      CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(dtype)));
+  switch (setup.sharding) {
+    case Sharding::kNone:
+      return Buckets(registry, elements);
+    case Sharding::kOptimizer:
+      return UnitGroups(registry, elements, setup.tensor_ranks);
+    default:
+      return WholeUnits(registry);
+  }
+}
+
+}  // namespace
+
+tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
+                                const ShardSetup& setup) {
+  const bool none = setup.sharding == Sharding::kNone;
+  const Part second = registry.SecondRange();
+  tensor::Ownership owns;
+  owns.values_sharded = setup.sharding == Sharding::kParameters;
+  owns.gradients_sharded = setup.sharding >= Sharding::kGradients && !setup.canonical;
+  owns.gradient_levels = setup.gradient_levels;
+  if (owns.gradients_sharded && (second.Size() > 0 || setup.gradient_levels > 1)) {
+    throw RunError("sharding: a second gradient or copies of gradients, which are sharded",
+                   "This is a bug in Trireme.");
+  }
+  std::vector<Part> cut = CutPieces(registry, dtype, setup);
+  std::reverse(cut.begin(), cut.end());
+  for (const Part& range : cut) {
+    tensor::Piece piece{range, range, range.begin, range.begin, range.begin};
+    if (!none) {
+      const Part own = OwnPart(range.Size(), setup.rank, setup.ranks);
+      piece.own = {range.begin + own.begin, range.begin + own.end};
+      piece.value = owns.values_sharded ? owns.values : piece.own.begin;
+      piece.gradient = owns.gradients_sharded ? owns.gradients : range.begin;
+      piece.moment = owns.moments;
+    }
+    owns.values += piece.own.Size();
+    owns.gradients += piece.own.Size();
+    owns.moments += piece.own.Size();
+    owns.pieces.push_back(piece);
+  }
+  if (none) owns.moments = registry.Size();
+  if (!owns.values_sharded) owns.values = registry.Size();
+  if (!owns.gradients_sharded) owns.gradients = registry.GradientSize();
+  // Each copy begins where products want it.
+  if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
+  if (second.Size() > 0) {
+    // As its table is cut, whose unit may end in up to a line of nothing.
+    const Part own =
+        none ? Part{0, second.Size()} : OwnPart(second.Size(), setup.rank, setup.ranks);
+    owns.pieces.push_back(
+        {second, {second.begin + own.begin, second.begin + own.end}, 0, second.begin, 0});
+  }
+  return owns;
+}
+
+}  // namespace trireme::parallel

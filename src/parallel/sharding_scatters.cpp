@@ -1,0 +1,113 @@
+// UnitScatters: buffers that units take turns in, and sums in the order of the starts.
+#include "sharding_scatters.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "not_finite.hpp"
+#include "sharding_cut.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/kernels/update.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+constexpr const char* kBug = "This is a bug in Trireme.";
+// One is added up while the other one's scatter is on its way.
+constexpr int kBlockBuffers = 2;
+}  // namespace
+
+UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,
+                           const device::Stream& stream, const ShardSetup& setup,
+                           SharedGradients* shared)
+    : shard_(shard),
+      registry_(&registry),
+      stream_(stream),
+      shared_(shared),
+      overlap_(setup.overlap),
+      buffers_(registry, kBlockBuffers),
+      pieces_(PiecesOfUnits(registry)),
+      open_(registry.Units().size(), UnitBuffers::kNone) {}
+
+void UnitScatters::BeginStep() {
+  not_finite_.clear();
+  registry_->ZeroGradients();
+}
+
+void UnitScatters::Begin(int unit) {
+  int& buffer = open_[static_cast<std::size_t>(unit)];
+  if (!Held(unit) || buffer != UnitBuffers::kNone) return;
+  buffer = buffers_.Take(unit);
+  while (buffer == UnitBuffers::kNone) {
+    if (running_.empty()) {
+      throw RunError(fmt::format("sharding: no memory for the gradients of {}: those of other "
+                                 "blocks were begun and not ended",
+                                 NameOf(unit)),
+                     kBug);
+    }
+    AddFront();
+    buffer = buffers_.Take(unit);
+  }
+  const std::int64_t elements = PieceOf(unit).range.Size();
+  std::memset(buffers_.At(buffer), 0,
+              static_cast<std::size_t>(elements) * SizeOf(registry_->Type()));
+  registry_->BindGradients(unit, buffers_.At(buffer));
+}
+
+void UnitScatters::End(int unit) {
+  if (!Held(unit)) return;
+  Scatter scatter{
+      unit, std::exchange(open_[static_cast<std::size_t>(unit)], UnitBuffers::kNone), {}};
+  if (scatter.buffer == UnitBuffers::kNone) {
+    throw RunError(
+        fmt::format("sharding: gradients of {} are ended and were not begun", NameOf(unit)), kBug);
+  }
+  const Part range = PieceOf(unit).range;
+  void* gradients = buffers_.At(scatter.buffer);
+  registry_->TakeEarly(unit);
+  if (not_finite_.empty()) {
+    not_finite_ = FirstNotFinite(stream_, *registry_, range, gradients);
+  }
+  if (shared_ != nullptr) {
+    shared_->SumPiece(pieces_[static_cast<std::size_t>(unit)]);
+  }
+  scatter.request = shard_.StartReduceScatterInPlace(registry_->Type(), gradients,
+                                                     OwnCounts(range.Size(), shard_.Size()));
+  registry_->BindGradients(unit, nullptr);
+  running_.push_back(std::move(scatter));
+  if (!overlap_) AddFront();
+}
+
+void UnitScatters::AddFront() {
+  Scatter& scatter = running_.front();
+  const double start = MPI_Wtime();
+  scatter.request.Wait();
+  seconds_waited_ += MPI_Wtime() - start;
+  const tensor::Piece& piece = PieceOf(scatter.unit);
+  const Dtype dtype = registry_->Type();
+  kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
+                      ElementAt(registry_->Gradients(), dtype, piece.gradient));
+  buffers_.Give(scatter.buffer);
+  running_.pop_front();
+}
+
+void UnitScatters::Progress() {
+  while (!running_.empty() && running_.front().request.Test()) AddFront();
+  for (Scatter& scatter : running_) scatter.request.Test();
+}
+
+void UnitScatters::Finish() {
+  const auto open = std::find_if(open_.begin(), open_.end(),
+                                 [](int buffer) { return buffer != UnitBuffers::kNone; });
+  if (open != open_.end()) {
+    throw RunError(fmt::format("sharding: gradients of {} were begun and not ended",
+                               NameOf(static_cast<int>(open - open_.begin()))),
+                   kBug);
+  }
+  while (!running_.empty()) AddFront();
+}
+
+}  // namespace trireme::parallel

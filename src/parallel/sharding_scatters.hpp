@@ -1,0 +1,63 @@
+// Gradients of sharded units: whole where they are added up, then scattered to their owners.
+#ifndef TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
+#define TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "sharding_buffers.hpp"
+#include "trireme/parallel/sharding.hpp"
+
+namespace trireme::parallel {
+
+// One reduce-scatter for every End. What arrives is added to the owned gradients in the order in
+// which the scatters started, so that the sums do not depend on when that is.
+class UnitScatters {
+ public:
+  UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,
+               const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
+  std::int64_t Bytes() const { return buffers_.Bytes(); }
+  void Allocate() { buffers_.Allocate(); }
+
+  void BeginStep();
+  void Begin(int unit);
+  void End(int unit);
+  void Progress();
+  void Finish();
+
+  const std::string& NotFinite() const { return not_finite_; }
+  double SecondsWaited() const { return seconds_waited_; }  // since construction
+
+ private:
+  struct Scatter {
+    int unit = 0;
+    int buffer = UnitBuffers::kNone;
+    comm::Request request;
+  };
+  bool Held(int unit) const { return pieces_[static_cast<std::size_t>(unit)] >= 0; }
+  const tensor::Piece& PieceOf(int unit) const {  // of one that is held
+    const int piece = pieces_[static_cast<std::size_t>(unit)];
+    return registry_->Owns().pieces[static_cast<std::size_t>(piece)];
+  }
+  const std::string& NameOf(int unit) const {
+    return registry_->Units()[static_cast<std::size_t>(unit)].name;
+  }
+  void AddFront();  // the oldest one's part, when it has arrived
+
+  comm::Collectives shard_;
+  tensor::Registry* registry_;
+  device::Stream stream_;
+  SharedGradients* shared_;
+  bool overlap_ = true;
+  UnitBuffers buffers_;
+  std::vector<int> pieces_;      // [units]; -1: other ranks hold it
+  std::vector<int> open_;        // [units]: buffer of a unit begun
+  std::deque<Scatter> running_;  // the oldest first
+  std::string not_finite_;
+  double seconds_waited_ = 0;
+};
+
+}  // namespace trireme::parallel
+
+#endif  // TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_

@@ -1,0 +1,262 @@
+// Canonical sums: eight groups of leaves, shared out over 1, 2, 4 and 8 ranks in every way, meet in
+// one tree: the same bits as a plain recursion over them.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/parallel/gradient_buckets.hpp"
+
+namespace trireme::parallel {
+namespace {
+
+using comm::Group;
+using comm::Sharding;
+using comm::Transfer;
+
+constexpr int kGroups = 8;
+
+using Floats = std::vector<float>;
+
+// Values of very different sizes: the order of a sum shows.
+Floats Leaf(std::int64_t group, std::int64_t count) {
+  std::mt19937 random(static_cast<unsigned>(group) + 7);
+  std::uniform_real_distribution<float> mantissa(-1, 1), exponent(-6, 6);
+  Floats values;
+  for (std::int64_t i = 0; i < count; ++i) {
+    values.push_back(mantissa(random) * std::exp2(exponent(random)));
+  }
+  return values;
+}
+
+// The reference: groups [begin, end), those from `present` on are zeros.
+Floats Tree(std::int64_t begin, std::int64_t end, std::int64_t present, std::int64_t count) {
+  if (end - begin == 1) {
+    return begin < present ? Leaf(begin, count) : Floats(static_cast<std::size_t>(count));
+  }
+  const std::int64_t middle = (begin + end) / 2;
+  Floats sum = Tree(begin, middle, present, count);
+  const Floats other = Tree(middle, end, present, count);
+  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += other[i];
+  return sum;
+}
+
+// What rank `rank` of `ranks` has when it met its groups one by one.
+Floats Local(int rank, int ranks, std::int64_t present, std::int64_t count) {
+  const Part groups = PartOf(kGroups, rank, ranks);
+  std::vector<Floats> levels(static_cast<std::size_t>(LeafSums::Levels(groups.Size())),
+                             Floats(static_cast<std::size_t>(count)));
+  const auto merge = [&](int from, int to) {
+    Floats& source = levels.at(static_cast<std::size_t>(from));
+    for (std::size_t i = 0; i < source.size(); ++i) {
+      levels.at(static_cast<std::size_t>(to))[i] += source[i];
+      source[i] = 0;
+    }
+  };
+  LeafSums sums;
+  for (std::int64_t group = groups.begin; group < std::min(groups.end, present); ++group) {
+    Floats& level = levels.at(static_cast<std::size_t>(sums.Enter(group - groups.begin, merge)));
+    const Floats leaf = Leaf(group, count);
+    for (std::size_t i = 0; i < level.size(); ++i) level[i] += leaf[i];
+  }
+  sums.Finish(merge);
+  return levels[0];
+}
+
+int Different(const float* one, const float* other, std::int64_t count) {
+  int different = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    if (std::memcmp(one + i, other + i, sizeof(float)) != 0) ++different;
+  }
+  return different;
+}
+
+// The world in groups of `ranks` consecutive ones, and across them.
+struct Layout {
+  explicit Layout(int ranks) {
+    const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
+    world_rank = world.Rank();
+    shard = world.Split(world.Rank() / ranks, world.Rank());
+    data = world.Split(world.Rank() % ranks, world.Rank());
+  }
+  comm::Collectives Shard() { return {shard, Group::kShard, ledger}; }
+  comm::Collectives Data() { return {data, Group::kData, ledger}; }
+  comm::Communicator shard, data;
+  comm::Ledger ledger;
+  int world_rank = 0;
+};
+
+class CanonicalSumsTest : public testing::TestWithParam<int> {
+ protected:
+  Layout layout_{GetParam()};
+  int Rank() const { return layout_.shard.Rank(); }
+  int Ranks() const { return layout_.shard.Size(); }
+};
+
+INSTANTIATE_TEST_SUITE_P(GroupsOf, CanonicalSumsTest, testing::Values(1, 2, 4, 8));
+
+TEST_P(CanonicalSumsTest, EverySplitHasTheBitsOfTheTree) {
+  // 1000 passes the buffer and travels in pieces; 5 is less than a line for each rank.
+  for (const std::int64_t count : {5, 320, 1000}) {
+    TreeCollectives tree(layout_.Shard(), {});
+    tree.Allocate(Dtype::kFloat32, 333);
+    for (std::int64_t present = 0; present <= kGroups; ++present) {
+      Floats sum = Local(Rank(), Ranks(), present, count);
+      tree.AllReduce(Dtype::kFloat32, sum.data(), count);
+      const Floats wanted = Tree(0, kGroups, present, count);
+      EXPECT_EQ(Different(sum.data(), wanted.data(), count), 0) << count << " " << present;
+    }
+  }
+}
+
+TEST_P(CanonicalSumsTest, PartsMayBeOfAnySize) {
+  std::vector<std::int64_t> counts;
+  std::int64_t total = 0, begin = 0, most = 0;
+  for (int rank = 0; rank < Ranks(); ++rank) {
+    counts.push_back(rank % 3 == 1 ? 0 : 37 * rank + 11);
+    if (rank == Rank()) begin = total;
+    total += counts.back();
+    most = std::max(most, counts.back() * Ranks());
+  }
+  const std::int64_t own = counts[static_cast<std::size_t>(Rank())];
+  TreeCollectives tree(layout_.Shard(), {});
+  const std::int64_t bytes = device::AllocatedBytes();
+  tree.Allocate(Dtype::kFloat32, most);
+  EXPECT_EQ(device::AllocatedBytes() - bytes,
+            TreeCollectives::Bytes(Ranks(), Dtype::kFloat32, most));
+  const Floats local = Local(Rank(), Ranks(), kGroups, total);
+  const Floats wanted = Tree(0, kGroups, kGroups, total);
+  Floats in_place = local, part(static_cast<std::size_t>(own) + 1, 77);
+  tree.ReduceScatterInPlace(Dtype::kFloat32, in_place.data(), counts);
+  EXPECT_EQ(Different(in_place.data(), wanted.data() + begin, own), 0);
+  tree.ReduceScatter(Dtype::kFloat32, local.data(), part.data(), counts);
+  EXPECT_EQ(Different(part.data(), wanted.data() + begin, own), 0);
+  EXPECT_EQ(part.back(), 77);
+}
+
+TEST_P(CanonicalSumsTest, MovesWhatARingMoves) {
+  TreeCollectives tree(layout_.Shard(), {});
+  tree.Allocate(Dtype::kFloat32, 1000);
+  Floats sum(1000);
+  tree.AllReduce(Dtype::kFloat32, sum.data(), 1000);
+  const double moved = layout_.ledger.At(Group::kShard, Transfer::kAllToAll).moved +
+                       layout_.ledger.At(Group::kShard, Transfer::kAllGather).moved;
+  EXPECT_DOUBLE_EQ(moved, comm::Moved(Transfer::kAllReduce, Ranks(), 4000));
+}
+
+TEST_P(CanonicalSumsTest, ATreeOfRanksShows) {
+  TreeCollectives tree(layout_.Shard(), {}, Defect::kTreeOfRanks);
+  tree.Allocate(Dtype::kFloat32, 1000);
+  Floats sum = Local(Rank(), Ranks(), kGroups, 1000);
+  tree.AllReduce(Dtype::kFloat32, sum.data(), 1000);
+  const Floats wanted = Tree(0, kGroups, kGroups, 1000);
+  const int different = Different(sum.data(), wanted.data(), 1000);
+  if (Ranks() <= 2) {
+    EXPECT_EQ(different, 0);  // one sum has one order
+  } else {
+    EXPECT_GT(different, 100);
+  }
+}
+
+TEST_P(CanonicalSumsTest, ASmallBufferIsAnError) {
+  if (Ranks() == 1) return;
+  const std::vector<std::int64_t> counts(static_cast<std::size_t>(Ranks()), 33);
+  TreeCollectives tree(layout_.Shard(), {});
+  tree.Allocate(Dtype::kFloat32, 32 * Ranks());
+  Floats data(static_cast<std::size_t>(33 * Ranks()));
+  EXPECT_THROW(tree.ReduceScatterInPlace(Dtype::kFloat32, data.data(), counts), Error);
+}
+
+TEST(CanonicalSums, GroupsThatAreNoPowerOfTwoAreRefused) {
+  const comm::Communicator world = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  const comm::Communicator three = world.Split(world.Rank() < 3 ? 0 : 1, world.Rank());
+  if (three.Size() != 3) return;
+  comm::Ledger ledger;
+  EXPECT_THROW(TreeCollectives({three, Group::kShard, ledger}, {}), Error);
+}
+
+// A registry whose table has a second gradient; its gradients are whole until the step's end.
+class CanonicalBucketsTest : public CanonicalSumsTest {
+ protected:
+  void Build(Sharding sharding) {
+    registry_ = {};
+    for (const auto& [name, rows] : {std::pair<const char*, std::int64_t>{"embedding.token", 53},
+                                     {"blocks.0", 40},
+                                     {"blocks.1", 41},
+                                     {"head", 3}}) {
+      registry_.BeginUnit(name);
+      tensor::Parameter parameter;
+      parameter.name = std::string(name) + ".weight";
+      parameter.shape = {rows, 7};
+      registry_.Add(parameter);
+    }
+    registry_.AddSecondGradient(0);
+    setup_.sharding = sharding;
+    setup_.rank = sharding == Sharding::kNone ? 0 : Rank();
+    setup_.ranks = sharding == Sharding::kNone ? 1 : Ranks();
+    setup_.canonical = true;
+    setup_.gradient_levels = 2;
+    setup_.bucket_bytes = 500;
+    registry_.Allocate(Dtype::kFloat32, true, PlanOwnership(registry_, Dtype::kFloat32, setup_));
+    const Floats local = Local(layout_.world_rank, kGroups, kGroups, registry_.GradientSize());
+    std::memcpy(registry_.Gradients(), local.data(), local.size() * sizeof(float));
+  }
+  float* Gradients() { return static_cast<float*>(registry_.Gradients()); }
+  tensor::Registry registry_;
+  ShardSetup setup_;
+};
+
+INSTANTIATE_TEST_SUITE_P(ShardGroupsOf, CanonicalBucketsTest, testing::Values(1, 2, 4, 8));
+
+TEST_P(CanonicalBucketsTest, SumToTheBitsOfTheTreeHoweverSharded) {
+  for (const Sharding sharding :
+       {Sharding::kNone, Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
+    if (sharding == Sharding::kNone && Ranks() != 1) continue;  // then the data group is the world
+    Build(sharding);
+    const tensor::Ownership& owns = registry_.Owns();
+    EXPECT_FALSE(owns.gradients_sharded);
+    const std::int64_t before = device::AllocatedBytes();
+    GradientBuckets buckets(layout_.Data(), layout_.Shard(), registry_, {}, setup_, nullptr);
+    EXPECT_EQ(device::AllocatedBytes() - before, buckets.Bytes());
+    buckets.Begin();
+    buckets.Ready(0);
+    EXPECT_EQ(buckets.FirstStart(), 0);
+    buckets.Wait();
+    const Floats wanted = Tree(0, kGroups, kGroups, registry_.GradientSize());
+    std::int64_t owned = 0;
+    for (const tensor::Piece& piece : owns.pieces) {
+      EXPECT_EQ(Different(Gradients() + piece.gradient, wanted.data() + piece.own.begin,
+                          piece.own.Size()),
+                0);
+      owned += piece.own.Size();
+    }
+    EXPECT_EQ(layout_.shard.Sum(owned), registry_.GradientSize());
+    // Both gradients of the table are cut alike.
+    const tensor::Piece &table = owns.pieces.front(), &second = owns.pieces.back();
+    EXPECT_EQ(second.range.begin, registry_.SecondRange().begin);
+    if (sharding != Sharding::kNone) {
+      const tensor::Owned part = registry_.OwnedOf(0);
+      EXPECT_EQ(second.own.begin - second.range.begin, table.own.begin);
+      EXPECT_EQ(second.own.Size(), part.flat.Size());
+    }
+  }
+}
+
+TEST_P(CanonicalBucketsTest, SecondGradientsThatAreNotFiniteNameTheirTable) {
+  Build(Sharding::kOptimizer);
+  registry_.SecondGradient(0).As<float>()[9] = std::numeric_limits<float>::quiet_NaN();
+  GradientBuckets buckets(layout_.Data(), layout_.Shard(), registry_, {}, setup_, nullptr);
+  buckets.Begin();
+  buckets.Ready(0);
+  buckets.Wait();
+  EXPECT_EQ(buckets.NotFinite(), "embedding.token.weight");
+}
+
+}  // namespace
+}  // namespace trireme::parallel
