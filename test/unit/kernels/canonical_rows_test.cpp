@@ -263,6 +263,20 @@ TYPED_TEST(CanonicalRowsTest, CrossEntropies) {
   });
 }
 
+// The gradient of a slice of the vocabulary, given the statistics of the whole.
+TYPED_TEST(CanonicalRowsTest, CrossEntropyGradient) {
+  static const std::int32_t kTargets[kRows] = {0, 17, -1, 203, 330};
+  CheckMap<TypeParam>({{}}, [](const Stream& s, const Operands& o, const Part& part) {
+    std::vector<double> statistics, losses(kRows);
+    for (std::int64_t row = 0; row < kRows; ++row) {
+      for (const double number : {3.25, 41.7, -1.3, 12.9}) statistics.push_back(number);
+    }
+    kernels::CrossEntropySlice(s, o[0], kTargets, static_cast<std::int32_t>(part.begin), 331, 0.1,
+                               true, statistics.data(), 1, 0, losses.data());
+    return losses;
+  });
+}
+
 // Any heads of attention with rotated positions.
 TYPED_TEST(CanonicalRowsTest, Heads) {
   for (const std::int64_t head_dim : {6, 16, 32}) {
