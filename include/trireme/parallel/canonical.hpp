@@ -23,7 +23,7 @@ void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays
              std::int64_t count, Defect defect = Defect::kNone);
 
 // Sums over the ranks of a group, a power of two, in that tree: parts are exchanged, added by one
-// rank each and gathered. Moves what a ring moves. Group and stream as given must outlive it.
+// rank each and gathered. Moves what a ring moves. The group must outlive it.
 class TreeCollectives {
  public:
   TreeCollectives() = default;  // one rank

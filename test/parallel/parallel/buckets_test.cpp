@@ -175,5 +175,18 @@ TEST_F(BucketsTest, ABucketThatWasNeverReadyIsAnError) {
   EXPECT_THROW(buckets.Wait(), Error);
 }
 
+TEST(BucketKeys, HaveDefaultsAndRanges) {
+  input::Schema schema;
+  schema.Section("grid", "the grid");
+  DeclareBuckets(schema);
+  ASSERT_NE(schema.Find("grid.prefetch"), nullptr);
+  EXPECT_EQ(schema.Find("grid.prefetch")->fallback, "1");
+  EXPECT_EQ(schema.Find("grid.prefetch")->minimum, 0);
+  EXPECT_EQ(schema.Find("grid.prefetch")->maximum, 64);
+  ASSERT_NE(schema.Find("grid.overlap"), nullptr);
+  EXPECT_EQ(schema.Find("grid.overlap")->fallback, "yes");
+  EXPECT_NE(schema.Find("grid.bucket_mib"), nullptr);
+}
+
 }  // namespace
 }  // namespace trireme::parallel
