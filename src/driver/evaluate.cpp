@@ -57,7 +57,6 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
       if (begin >= share.size()) continue;
       const std::size_t count = std::min(share.size() - begin, most);
       data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, entry, model.Held());
-      if (entry.length == 0) entry.sequences = 0;
       targets += entry.valid;
     }
     for (; filled % leaves != 0; ++filled) round[filled].sequences = 0;

@@ -91,7 +91,6 @@ void TrainingStep::LoadBatch() {
                          all.subspan(i * most, std::min(share.size() - i * most, most)),
                          setup.length, entry, model_.Held());
     entry.group = static_cast<std::int64_t>(i) / group;
-    if (entry.length == 0) entry.sequences = 0;  // more context ranks than positions
   }
   result_.targets = sampler_.BatchTargets(step_);
   mine_.data += MPI_Wtime() - start;

@@ -233,7 +233,9 @@ void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
   if (!pass.Dry()) {
     if (norm_) norm_->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    if (logits_position_ >= 0) {
+    if (logits_position_ >= 0 && full.rows == 0) {
+      logits_ = {};  // a context rank without positions
+    } else if (logits_position_ >= 0) {
       logits_ = workspace_.tile.Rows(0, 1).Columns(0, head_->Slice().Size());
       head_->Logits(pass, full.Rows(logits_position_, 1), logits_);
     } else {

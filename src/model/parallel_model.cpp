@@ -168,7 +168,6 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
     entries.front() = LocalPart(batch);
     std::tie(owner, position) = Find(position);
     if (grid_.Coordinates().context != owner) position = 0;  // something; not looked at
-    if (entries.front().length == 0) entries.front().sequences = 0;
   }
   part_->BeginLogits(entries, position);
   Evaluate(entries);

@@ -1,8 +1,10 @@
 // Rule 4 on decks drawn at random: architecture, sizes, batch, optimizer and layout together. A
-// failure prints the deck. TRIREME_RANDOM_DECKS=n draws n of them, TRIREME_RANDOM_SEED=s others.
+// failure prints the deck. TRIREME_RANDOM_DECKS=n draws n of them, TRIREME_RANDOM_SEED=s others;
+// TRIREME_RANDOM_SHOW prints each before it runs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 
@@ -83,8 +85,15 @@ std::string RandomDeck(Draw& draw) {
       draw.Of({"adamw", "adamw", "sgd"}), draw.Of({"0", "0.5"}), draw.Of({"0", "0.05"}));
   deck += fmt::format("[schedule]\nsteps=20\nwarmup_steps={}\n", draw.Between(0, 3));
   deck += fmt::format("[grid]\nbucket_mib={}\ntensor={}\npipeline={}\nsequence_parallel={}\n",
-                      draw.Of({"0.001", "0.01", "4"}), draw.Of({1, 1, 2, 2, 3, 4, 5, 6, 8}),
-                      draw.Between(1, 8), draw.Of({"yes", "no"}));
+                      draw.Of({"0.001", "0.01", "4"}), draw.Of({1, 1, 1, 1, 2, 2, 3, 4, 5, 6, 8}),
+                      draw.Of({1, 1, 1, 2, 2, 3, 4, 5, 6, 7, 8}), draw.Of({"yes", "no"}));
+  const char* sharding = draw.Of({"none", "optimizer", "gradients", "parameters", "parameters"});
+  deck += fmt::format("context={}\nsharding={}\nprefetch={}\noverlap={}\n",
+                      draw.Of({1, 1, 1, 2, 2, 3, 4}), sharding, draw.Between(0, 3),
+                      draw.Of({"yes", "yes", "no"}));
+  if (std::string(sharding) != "none") {
+    deck += fmt::format("shard_group={}\n", draw.Of({0, 0, 1, 2, 2, 3, 4}));
+  }
   return deck + fmt::format("[pipeline]\nschedule={}\nchunks={}\n", schedule,
                             interleaved ? draw.Between(2, 3) : 1);
 }
@@ -110,6 +119,10 @@ TEST(RandomDecks, EqualTheSerialRun) {
     const comm::Communicator group = world.Split(world.Rank() < ranks ? 0 : 1, world.Rank());
     if (world.Rank() >= ranks) continue;
     const std::string what = fmt::format("deck {} on {} ranks:\n{}", done, ranks, deck);
+    if (world.IsRoot() && std::getenv("TRIREME_RANDOM_SHOW") != nullptr) {
+      fmt::print("{}\n", what);
+      std::fflush(stdout);
+    }
     const Outcome got = RunDeck(group, tokens, settings, kDeckSteps);
     const Outcome wanted =
         RunDeck(self, tokens, SettingsOf(deck, tokens, 1, Dtype::kFloat64), kDeckSteps);
