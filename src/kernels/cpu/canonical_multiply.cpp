@@ -15,7 +15,7 @@ namespace trireme::kernels {
 
 namespace {
 
-constexpr std::int64_t kRightBytes = 1 << 20;       // a superblock: stays in the shared caches
+constexpr std::int64_t kRightBytes = 512 << 10;     // a superblock: stays in the second-level cache
 constexpr std::int64_t kLeftBytes = 336 * 256 * 4;  // a chunk of rows: a third of a 1 MiB L2
 constexpr std::int64_t kPage = 4096;                // of memory, and what a thread's part begins on
 constexpr std::int64_t kLeastPerThread = 64 * 64 * 64;  // multiply-adds worth waking a thread for

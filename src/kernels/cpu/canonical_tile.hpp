@@ -30,6 +30,8 @@ void PackRows(const CanonicalSource<typename V::Scalar>& from, std::int64_t lane
       const std::int64_t present = lanes - lane;
       if (present >= kWidth) {
         for (std::int64_t k = begin; k < end; ++k) {
+          // An address behind the operand does no harm.
+          __builtin_prefetch(source + (k + kRows) * from.inner_stride);
           __builtin_memcpy(panel + k * kWidth, source + k * from.inner_stride, sizeof(T) * kWidth);
         }
         continue;
@@ -58,6 +60,8 @@ void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::
       const T* first = from + group * kLanes * stride + k;
       const std::int64_t present = lanes - group * kLanes;
       constexpr int kUsed = kWidth < kLanes ? kWidth : kLanes;
+      // The next panel, or an address behind the operand, which does no harm.
+      for (int i = 0; i < kUsed; ++i) __builtin_prefetch(first + (kWidth + i) * stride);
       if (present >= kLanes) {
         for (int i = 0; i < kLanes; ++i) block[i] = V::Load(first + i * stride);
       } else if (present == kUsed) {
