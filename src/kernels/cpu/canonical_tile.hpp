@@ -65,8 +65,8 @@ void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::
       if (present >= kLanes) {
         for (int i = 0; i < kLanes; ++i) block[i] = V::Load(first + i * stride);
       } else if (present == kUsed) {
-        for (int i = 0; i < kLanes; ++i)
-          block[i] = i < kUsed ? V::Load(first + i * stride) : V::Zero();
+        for (int i = 0; i < kUsed; ++i) block[i] = V::Load(first + i * stride);
+        for (int i = kUsed; i < kLanes; ++i) block[i] = V::Zero();
       } else {
         for (int i = 0; i < kLanes; ++i) {
           block[i] = i < present ? V::Load(first + i * stride) : V::Zero();

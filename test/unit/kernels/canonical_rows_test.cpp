@@ -100,8 +100,7 @@ void CheckParts(const std::vector<Spec>& specs, std::int64_t width, const std::v
         if (testing::Test::HasFatalFailure()) return;
       }
       if (part.Size() == width) {
-        ASSERT_EQ(got.size(), want.size());
-        EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(double)), 0) << what;
+        EXPECT_EQ(got, want) << what;
       }
     }
   }
