@@ -86,11 +86,17 @@ void ParallelModel::Allocate() {
   part_->Allocate();
   units_->Allocate();
   const ModelSetup& setup = Setup();
-  tensor_.AllocateExchange(setup.dtype, setup.micro_batch * LengthHere(setup) * setup.options.dim);
+  tensor_.AllocateExchange(setup.dtype, ExchangeElements(setup));
 }
 
 std::int64_t ParallelModel::LengthHere(const ModelSetup& setup) const {
   return context_.Active() ? context_.Own().Count() : setup.length;
+}
+
+// Of a stream between tensor ranks, with the largest part for each.
+std::int64_t ParallelModel::ExchangeElements(const ModelSetup& setup) const {
+  const std::int64_t rows = setup.micro_batch * LengthHere(setup);
+  return CeilDivide(rows, tensor_.Size()) * tensor_.Size() * setup.options.dim;
 }
 
 std::int64_t ParallelModel::StreamRows(const ModelSetup& setup) const {
@@ -206,8 +212,7 @@ std::vector<tensor::StateBlock> ParallelModel::Blocks() {
 std::vector<std::pair<std::string, std::int64_t>> ParallelModel::MemoryPlan() const {
   auto plan = part_->MemoryPlan();
   const ModelSetup& setup = Setup();
-  const std::int64_t exchange =
-      tensor_.ExchangeBytes(setup.dtype, setup.micro_batch * LengthHere(setup) * setup.options.dim);
+  const std::int64_t exchange = tensor_.ExchangeBytes(setup.dtype, ExchangeElements(setup));
   const auto add = [&plan](const char* term, std::int64_t bytes) {
     if (bytes > 0) plan.emplace_back(term, bytes);
   };

@@ -72,6 +72,7 @@ class TrainingRun {
   driver::Training& All() { return training_; }
   const comm::ProcessGrid& Grid() const { return grid_; }
   const driver::StepResult& Last() const { return last_; }
+  std::int64_t Steps() const { return done_; }  // so far
   std::size_t Buckets() { return training_.Buckets().Count(); }
 
  private:

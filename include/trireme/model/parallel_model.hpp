@@ -98,6 +98,7 @@ class ParallelModel {
   ExactSum LossOnce() const;
   std::int64_t LengthHere(const ModelSetup& setup) const;  // positions of a sequence
   std::int64_t StreamRows(const ModelSetup& setup) const;  // of an entry
+  std::int64_t ExchangeElements(const ModelSetup& setup) const;
   int MicroBatches(std::span<const data::MicroBatch> batches) const;
   void Evaluate(std::span<const data::MicroBatch> batches);
   data::MicroBatch LocalPart(const data::MicroBatch& batch) const;

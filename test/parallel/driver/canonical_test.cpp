@@ -1,0 +1,166 @@
+// run.canonical: the same bits in every layout. Decks drawn at random, each in several layouts,
+// against one rank with one thread whose micro-batches are single leaves.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "deck_run.hpp"
+#include "random_deck.hpp"
+#include "small_run.hpp"
+#include "temporary_folder.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr int kDecks = 12, kLayouts = 4;
+constexpr std::int64_t kDeckSteps = 4;  // of 4 an epoch: the last batch is short
+
+struct Drawn {
+  std::string deck;  // without a layout
+  int groups = 1, slices = 1, leaf = 1;
+};
+
+Drawn DrawDeck(Draw& draw) {
+  Drawn drawn;
+  drawn.groups = draw.Of({1, 2, 4, 8, 8});
+  drawn.slices = draw.Of({1, 2, 2, 4});
+  drawn.leaf = draw.Between(1, 3);
+  const int length = draw.Between(2, 9), batch = drawn.leaf + draw.Between(0, 20);
+  drawn.deck = fmt::format(
+      "[run]\nseed={}\ncanonical={}x{}\ncanonical_leaf={}\n[data]\nsequence_length={}\nbatch={}\n"
+      "[model]\n{}",
+      draw.Between(1, 1000), drawn.groups, drawn.slices, drawn.leaf, length, batch,
+      ModelKeys(draw, length, drawn.slices));
+  drawn.deck += fmt::format(
+      "[optimizer]\nkind={}\nlearning_rate=1e-2\nclip_norm={}\nlabel_smoothing={}\n"
+      "[schedule]\nsteps=20\nwarmup_steps=3\n",
+      draw.Of({"adamw", "adamw", "sgd"}), draw.Of({"0", "0.5"}), draw.Of({"0", "0.05"}));
+  return drawn;
+}
+
+// A layout that divides, of up to `most` ranks; how many there are.
+std::string DrawLayout(Draw& draw, const Drawn& drawn, int most, int& ranks) {
+  int data = 1, tensor = 1, pipeline = 1;
+  do {
+    data = 1 << draw.Between(0, 3);
+    tensor = 1 << draw.Between(0, 2);
+    pipeline = draw.Of({1, 1, 2, 2, 3, 4});
+    ranks = data * tensor * pipeline;
+  } while (ranks > most || drawn.groups % data != 0 || drawn.slices % tensor != 0);
+  const char* schedule = draw.Of({"gpipe", "1f1b", "interleaved", "zero_bubble", "zero_bubble"});
+  const char* sharding = draw.Of({"none", "optimizer", "gradients", "parameters", "parameters"});
+  std::string layout = fmt::format(
+      "[grid]\ndata={}\ntensor={}\npipeline={}\nsequence_parallel={}\nsharding={}\nprefetch={}\n"
+      "bucket_mib={}\n",
+      data, tensor, pipeline, tensor > 1 ? draw.Of({"yes", "no"}) : "no", sharding,
+      draw.Between(0, 2), draw.Of({"0.001", "0.01", "4"}));
+  if (std::string(sharding) != "none") {
+    layout += fmt::format("shard_group={}\n", data > 2 ? draw.Of({0, 0, 2}) : 0);
+  }
+  return layout + fmt::format("[pipeline]\nschedule={}\nchunks={}\n[data]\nmicro_batch={}\n",
+                              schedule, std::string(schedule) == "interleaved" ? 2 : 1,
+                              drawn.leaf * draw.Between(1, 4));
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  EXPECT_TRUE(file) << path;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Losses and norms as they are, and the bytes of the two files of a checkpoint.
+struct Bits {
+  std::vector<double> losses, norms;
+  std::string model, optimizer;
+  bool operator==(const Bits&) const = default;
+};
+
+// Trains; at step `stop` (if before the end) a checkpoint is written and `then` goes on with it.
+class CanonicalTest : public testing::Test {
+ protected:
+  CanonicalTest()
+      : world_(World()),
+        self_(comm::Communicator::Adopt(MPI_COMM_SELF)),
+        tokens_(world_, SyntheticTokens()),
+        folder_(world_) {}
+
+  RunSettings Settings(const std::string& deck, int ranks, Dtype dtype, int threads) {
+    RunSettings settings = SettingsOf(deck, tokens_, ranks, dtype);
+    settings.model.stream.threads = threads;
+    return settings;
+  }
+
+  Bits Train(const comm::Communicator& group, const RunSettings& settings, const std::string& name,
+             std::int64_t end, const std::string& from = "") {
+    TrainingRun run(group, tokens_, settings);
+    if (!from.empty()) run.Load(folder_.Path() + "/" + from);
+    Bits bits;
+    while (run.Steps() < end) {
+      bits.losses.push_back(run.Train(run.Steps() + 1).front());
+      bits.norms.push_back(run.Last().gradient_norm);
+    }
+    const std::string path = folder_.Path() + "/" + name;
+    run.Save(path);
+    const std::string step = fmt::format("{}/step_{:08}", path, end);
+    bits.model = BytesOf(step + "/model.safetensors");
+    bits.optimizer = BytesOf(step + "/optimizer.safetensors");
+    return bits;
+  }
+
+  comm::Communicator world_, self_;
+  data::TokenFile tokens_;
+  SharedFolder folder_;
+};
+
+TEST_F(CanonicalTest, RandomLayoutsEndInTheSameBits) {
+  Draw draw(FromEnvironment("TRIREME_RANDOM_SEED", 2026));
+  const int decks = FromEnvironment("TRIREME_RANDOM_DECKS", kDecks);
+  int compared = 0;
+  for (int deck = 0; deck < decks; ++deck) {
+    const Drawn drawn = DrawDeck(draw);
+    const Dtype dtype = draw.Of({Dtype::kFloat32, Dtype::kFloat32, Dtype::kFloat64});
+    const std::string mine = fmt::format("serial_{}_{}", deck, world_.Rank());
+    const Bits wanted = Train(
+        self_,
+        Settings(fmt::format("{}[data]\nmicro_batch={}\n", drawn.deck, drawn.leaf), 1, dtype, 1),
+        mine, kDeckSteps);
+    for (int layout = 0; layout < kLayouts;) {
+      int ranks = 0;
+      const std::string text = drawn.deck + DrawLayout(draw, drawn, world_.Size(), ranks);
+      const int threads = draw.Between(1, 3);
+      RunSettings settings;
+      try {
+        settings = Settings(text, ranks, dtype, threads);
+      } catch (const Error& error) {
+        ASSERT_EQ(error.Code(), ExitCode::kBadInput) << error.what() << "\n" << text;
+        ++layout;
+        continue;  // does not fit
+      }
+      ++layout;
+      ++compared;
+      const std::string what = fmt::format("deck {}, layout {}, on {} ranks of {} threads:\n{}",
+                                           deck, layout, ranks, threads, text);
+      if (world_.IsRoot() && std::getenv("TRIREME_RANDOM_SHOW") != nullptr) {
+        fmt::print("{}\n", what);
+        std::fflush(stdout);
+      }
+      const comm::Communicator group = world_.Split(world_.Rank() < ranks ? 0 : 1, world_.Rank());
+      if (world_.Rank() >= ranks) continue;
+      const std::string name = fmt::format("layout_{}_{}", deck, layout);
+      const Bits got = Train(group, settings, name, kDeckSteps);
+      EXPECT_EQ(got.losses, wanted.losses) << what;
+      EXPECT_EQ(got.norms, wanted.norms) << what;
+      EXPECT_TRUE(got.model == wanted.model) << what;
+      EXPECT_TRUE(got.optimizer == wanted.optimizer) << what;
+    }
+    world_.Barrier();
+  }
+  EXPECT_GT(compared, 2 * decks);
+}
+
+}  // namespace
+}  // namespace trireme::test
