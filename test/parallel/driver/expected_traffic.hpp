@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "expected_storage.hpp"
+#include "trireme/base/positions.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/driver/training.hpp"
@@ -19,39 +21,53 @@ struct Expected {
   std::int64_t calls = 0, payload = 0;  // bytes
 };
 
+// Without run.canonical.
 class ExpectedTraffic {
  public:
   // blocks: how many this rank's stage holds; windows: of the step's batch.
   ExpectedTraffic(const driver::TrainingSetup& setup, const comm::ProcessGrid& grid,
                   std::int64_t blocks, std::int64_t windows)
-      : setup_(setup), o_(setup.model.options), grid_(grid), blocks_(blocks) {
+      : setup_(setup),
+        o_(setup.model.options),
+        grid_(grid),
+        blocks_(blocks),
+        storage_(setup, grid, blocks) {
+    using comm::Group, comm::Transfer;
     bytes_ = setup.model.dtype == Dtype::kFloat64 ? 8 : 4;
     tensor_ = grid.Shape().tensor;
     stages_ = grid.Shape().pipeline;
-    sharded_ = grid.SequenceParallel() && tensor_ > 1;
-    CountTokens(windows);
+    sharded_rows_ = grid.SequenceParallel() && tensor_ > 1;
+    CountWindows(windows);
     AddTensor();
-    AddNorms();
+    AddRing();
     AddPipeline();
-    AddGradients();
-    AddShared();
-    Add(comm::Group::kReplica, comm::Transfer::kAllReduce, stages_ * tensor_, 1, 8);
-    constexpr std::int64_t kAgreed = 10 * 8;  // loss, three requests, faults, five times
-    Add(comm::Group::kWorld, comm::Transfer::kAllReduce, grid.World().Size(), 1, kAgreed);
+    AddDataSums();
+    AddShards();
+    AddNormsAndKeyValues();
+    AddTiedTable();
+    Add(Group::kShard, Transfer::kAllReduce, grid.Shard().Size(), 1, 8);
+    Add(Group::kReplica, Transfer::kAllReduce, stages_ * tensor_, 1, 8);
+    constexpr std::int64_t kAgreed = 9 * 8;  // faults, three requests, five times
+    constexpr std::int64_t kLoss = 71 * 8;   // an exact sum
+    Add(Group::kWorld, Transfer::kAllReduce, grid.World().Size(), 1, kAgreed + kLoss);
   }
 
   Expected At(comm::Group group, comm::Transfer transfer) const {
     const auto found = all_.find({group, transfer});
     return found == all_.end() ? Expected{} : found->second;
   }
-  // Elements of the flat storage of gradients, gaps included, and how many all-reduces sum it.
-  std::int64_t Elements() const { return elements_; }
-  std::int64_t Buckets() const { return buckets_; }
-  // Of these, those that hold some of the embedding's tables: final when all else is.
-  std::int64_t LateBuckets() const { return late_; }
-  std::int64_t MicroBatches() const { return static_cast<std::int64_t>(tokens_.size()); }
+  const ExpectedStorage& Storage() const { return storage_; }
+  // How many all-reduces sum the gradients where nothing is sharded, and how many of these come
+  // last.
+  std::int64_t Buckets() const { return Count(storage_.Pieces()); }
+  std::int64_t LateBuckets() const { return storage_.LatePieces(); }
+  std::int64_t MicroBatches() const { return Count(windows_); }  // empty ones among them
 
  private:
+  template <typename List>
+  static std::int64_t Count(const List& list) {
+    return static_cast<std::int64_t>(list.size());
+  }
   void Add(comm::Group group, comm::Transfer transfer, int size, std::int64_t calls,
            std::int64_t payload) {
     if (size == 1 || calls == 0) return;
@@ -65,16 +81,26 @@ class ExpectedTraffic {
   std::int64_t Slice(std::int64_t total) const {
     return Share(total, grid_.Coordinates().tensor, tensor_);
   }
+  // Of a sequence, on a context rank.
+  std::int64_t PositionsOn(int context) const {
+    const int ranks = grid_.Shape().context;
+    return PositionsOf(setup_.model.length, (context + ranks) % ranks, ranks).Count();
+  }
+  std::int64_t PositionsHere() const { return PositionsOn(grid_.Coordinates().context); }
+  bool GathersAndScatters() const { return grid_.Shards() >= comm::Sharding::kGradients; }
 
-  // Tokens of each of this data rank's micro-batches, empty ones of an interleaved schedule too.
-  void CountTokens(std::int64_t windows) {
+  // Windows of each of this data rank's micro-batches: empty ones too, of an interleaved schedule
+  // and where other ranks of the shard group have more.
+  void CountWindows(std::int64_t windows) {
     const int ranks = grid_.Shape().data;
     const std::int64_t most =
         std::min(setup_.model.micro_batch, (setup_.batch + ranks - 1) / ranks);
     std::int64_t left = Share(windows, grid_.Coordinates().data, ranks);
-    for (; left > 0; left -= most) tokens_.push_back(std::min(left, most) * setup_.model.length);
+    for (; left > 0; left -= most) windows_.push_back(std::min(left, most));
+    const std::int64_t largest = (windows + ranks - 1) / ranks;
+    while (GathersAndScatters() && Count(windows_) * most < largest) windows_.push_back(0);
     const bool rounds = setup_.pipeline.kind == parallel::ScheduleKind::kInterleaved;
-    while (rounds && tokens_.size() % static_cast<std::size_t>(stages_) != 0) tokens_.push_back(0);
+    while (rounds && Count(windows_) % stages_ != 0) windows_.push_back(0);
   }
 
   // The residual stream's exchanges, counted by what each sub-layer needs.
@@ -91,12 +117,14 @@ class ExpectedTraffic {
     // where recomputed; the embedding's gradient; the head's input.
     const std::int64_t gathers =
         blocks_ * (2 + 4 + (full ? 2 : 0)) + (first ? 1 : 0) + (last ? 1 : 0);
-    for (const std::int64_t tokens : tokens_) {
+    for (const std::int64_t windows : windows_) {
+      const std::int64_t tokens = windows * PositionsHere();
       if (tokens == 0) continue;
       const std::int64_t stream = tokens * o_.dim * bytes_;
-      Add(Group::kTensor, sharded_ ? Transfer::kReduceScatter : Transfer::kAllReduce, tensor_, sums,
-          sums * stream);
-      if (sharded_) Add(Group::kTensor, Transfer::kAllGather, tensor_, gathers, gathers * stream);
+      Add(Group::kTensor, sharded_rows_ ? Transfer::kReduceScatter : Transfer::kAllReduce, tensor_,
+          sums, sums * stream);
+      if (sharded_rows_)
+        Add(Group::kTensor, Transfer::kAllGather, tensor_, gathers, gathers * stream);
       if (!last) continue;
       constexpr std::int64_t kTile = 512, kStatistics = 4 * 8;  // rows; bytes a row and rank
       Add(Group::kTensor, Transfer::kAllGather, tensor_, (tokens + kTile - 1) / kTile,
@@ -104,17 +132,27 @@ class ExpectedTraffic {
     }
   }
 
-  std::int64_t NormElements() const {
-    return o_.dim * (o_.bias && o_.norm == model::Norm::kLayerNorm ? 2 : 1);
-  }
-
-  // Norms saw a shard of the rows each.
-  void AddNorms() {
-    const bool final_norm = grid_.LastStage() && o_.norm_position == model::NormPosition::kPre;
-    const std::int64_t norms = 2 * blocks_ + (final_norm ? 1 : 0);
-    if (!sharded_ || norms == 0) return;
-    Add(comm::Group::kTensor, comm::Transfer::kAllReduce, tensor_, 1,
-        norms * NormElements() * bytes_);
+  // Keys and values go round forward and backward (and forward once more where recomputed), their
+  // gradients backward. A rank sends all blocks but the next rank's own, and receives all but its
+  // own; of gradients it sends all but its own, and receives all but the previous rank's.
+  void AddRing() {
+    using comm::Group, comm::Transfer;
+    const int ranks = grid_.Shape().context, here = grid_.Coordinates().context;
+    const std::int64_t length = setup_.model.length;
+    const std::int64_t heads = std::max<std::int64_t>(o_.kv_heads / tensor_, 1);
+    const std::int64_t position = 2 * heads * o_.head_dim * bytes_;
+    const std::int64_t rounds = o_.recompute == model::Recompute::kFull ? 3 : 2;
+    for (const std::int64_t windows : windows_) {
+      if (windows == 0) continue;
+      const auto add = [&](Transfer transfer, int rank) {
+        const std::int64_t positions =
+            rounds * (length - PositionsOn(rank + 1)) + length - PositionsOn(rank);
+        Add(Group::kContext, transfer, ranks, blocks_ * (rounds + 1) * (ranks - 1),
+            blocks_ * windows * positions * position);
+      };
+      add(Transfer::kSend, here);
+      add(Transfer::kReceive, here + ranks - 1);
+    }
   }
 
   void AddPipeline() {
@@ -127,90 +165,85 @@ class ExpectedTraffic {
       const int here = chunk * stages_ + stage;
       links += (here > 0 ? 1 : 0) + (here < chunks * stages_ - 1 ? 1 : 0);
     }
-    for (const std::int64_t tokens : tokens_) {
-      const std::int64_t rows = sharded_ ? Slice(tokens) : tokens;
+    for (const std::int64_t windows : windows_) {
+      const std::int64_t tokens = windows * PositionsHere();
+      const std::int64_t rows = sharded_rows_ ? Slice(tokens) : tokens;
       for (const Transfer transfer : {Transfer::kSend, Transfer::kReceive}) {
         Add(Group::kPipeline, transfer, stages_, links, links * rows * o_.dim * bytes_);
       }
     }
   }
 
-  // Elements of this rank's parameters in their order; true: starts on a boundary of its own.
-  std::vector<std::pair<std::int64_t, bool>> Parameters(bool tables) const {
-    std::vector<std::pair<std::int64_t, bool>> list;
-    const bool first = grid_.FirstStage(), last = grid_.LastStage();
-    const auto add = [&](std::int64_t elements, bool own = true) {
-      if (elements > 0) list.emplace_back(elements, own);
-    };
-    const auto norm = [&] {
-      add(o_.dim);
-      if (NormElements() > o_.dim) add(o_.dim);
-    };
-    if (tables) {
-      if (first || (last && o_.tie_embeddings)) add(Slice(o_.vocabulary) * o_.dim);
-      if (first && o_.position == model::Position::kLearned) add(o_.max_positions * o_.dim);
-      return list;
+  // What this rank owns, over the ranks that own the same: once a step, whatever the number of
+  // micro-batches.
+  void AddDataSums() {
+    std::int64_t calls = 0, elements = 0;
+    for (const ExpectedPiece& piece : storage_.Pieces()) {
+      const std::int64_t owned = storage_.Owned(piece.range).Size();
+      calls += owned > 0 ? 1 : 0;
+      elements += owned;
     }
-    const std::int64_t queries = o_.heads / tensor_ * o_.head_dim;
-    const std::int64_t keys = std::max<std::int64_t>(o_.kv_heads / tensor_, 1) * o_.head_dim;
-    const std::int64_t ffn = Slice(o_.ffn);
-    const bool gated = o_.activation == model::Activation::kSwiglu;
-    for (std::int64_t block = 0; block < blocks_; ++block) {
-      norm();
-      for (const std::int64_t width : {o_.dim, o_.bias ? std::int64_t{1} : 0}) {
-        add(queries * width);
-        add(keys * width, false);
-        add(keys * width, false);
-      }
-      add(queries * o_.dim);
-      if (o_.bias) add(o_.dim);
-      norm();
-      for (const std::int64_t width : {o_.dim, o_.bias ? std::int64_t{1} : 0}) {
-        add(ffn * width);
-        if (gated) add(ffn * width, false);
-      }
-      add(ffn * o_.dim);
-      if (o_.bias) add(o_.dim);
-    }
-    if (last && o_.norm_position == model::NormPosition::kPre) norm();
-    if (last && !o_.tie_embeddings) add(Slice(o_.vocabulary) * o_.dim);
-    return list;
+    Add(comm::Group::kData, comm::Transfer::kAllReduce, grid_.SameShard().Size(), calls,
+        elements * bytes_);
   }
 
-  // Every gradient once, whatever the number of micro-batches, in buckets cut from the end.
-  void AddGradients() {
-    constexpr std::int64_t kBoundary = 32;
-    std::vector<std::int64_t> starts;
-    std::int64_t tables_end = 0;
-    for (const bool tables : {true, false}) {
-      for (const auto& [size, own] : Parameters(tables)) {
-        if (own) elements_ = (elements_ + kBoundary - 1) / kBoundary * kBoundary;
-        starts.push_back(elements_);
-        elements_ += size;
-      }
-      if (tables) tables_end = elements_;
+  // Gradients to their owners and parameters to those who use them, by ZeRO's three stages.
+  void AddShards() {
+    using comm::Group, comm::Sharding, comm::Transfer;
+    const int ranks = grid_.Shard().Size();
+    const auto add = [&](Transfer transfer, std::int64_t calls, std::int64_t elements) {
+      Add(Group::kShard, transfer, ranks, calls, elements * bytes_);
+    };
+    const std::int64_t all = storage_.Elements(), pieces = Count(storage_.Pieces());
+    const std::int64_t scattered = GathersAndScatters() ? MicroBatches() : 1;
+    add(Transfer::kReduceScatter, scattered * pieces, scattered * all);
+    if (grid_.Shards() != Sharding::kParameters) return add(Transfer::kAllGather, pieces, all);
+    std::int64_t uses = 0, elements = 0;
+    for (const ExpectedUnit& unit : storage_.Units()) {
+      uses += unit.uses;
+      elements += unit.uses * unit.range.Size();
     }
-    std::int64_t end = elements_;
-    for (std::size_t i = starts.size(); i-- > 0;) {
-      if ((end - starts[i]) * bytes_ < setup_.bucket_bytes && i > 0) continue;
-      ++buckets_;
-      late_ += starts[i] < tables_end ? 1 : 0;
-      end = starts[i];
-    }
-    Add(comm::Group::kData, comm::Transfer::kAllReduce, grid_.Shape().data, buckets_,
-        elements_ * bytes_);
+    add(Transfer::kAllGather, MicroBatches() * uses, MicroBatches() * elements);
   }
 
-  void AddShared() {
-    using comm::Group, comm::Transfer;
-    if (tensor_ > o_.kv_heads && blocks_ > 0) {
-      const std::int64_t block = 2 * o_.head_dim * (o_.dim + (o_.bias ? 1 : 0));
-      Add(Group::kKeyValue, Transfer::kAllReduce, tensor_ / static_cast<int>(o_.kv_heads), 1,
-          blocks_ * block * bytes_);
+  // Norms saw a shard of the rows each, shared key/value heads some of the queries each. One
+  // message a step; one a piece where pieces are scattered, before they are.
+  void AddNormsAndKeyValues() {
+    using comm::Group, comm::Sharding, comm::Transfer;
+    std::int64_t norms = 0, key_values = 0, of_norms = 0, of_key_values = 0;
+    for (const ExpectedUnit& unit : storage_.Units()) {
+      norms += unit.norms;
+      key_values += unit.key_values;
     }
-    if (o_.tie_embeddings && (grid_.FirstStage() || grid_.LastStage())) {
-      Add(Group::kEmbedding, Transfer::kAllReduce, stages_ > 1 ? 2 : 1, 1,
-          Slice(o_.vocabulary) * o_.dim * bytes_);
+    for (const ExpectedPiece& piece : storage_.Pieces()) {
+      of_norms += piece.norms ? 1 : 0;
+      of_key_values += piece.key_values ? 1 : 0;
+    }
+    if (grid_.Shards() == Sharding::kNone) {
+      of_norms = norms > 0 ? 1 : 0;
+      of_key_values = key_values > 0 ? 1 : 0;
+    }
+    const std::int64_t times = GathersAndScatters() ? MicroBatches() : 1;
+    if (sharded_rows_) {
+      Add(Group::kTensor, Transfer::kAllReduce, tensor_, times * of_norms, times * norms * bytes_);
+    }
+    if (tensor_ > o_.kv_heads) {
+      Add(Group::kKeyValue, Transfer::kAllReduce, tensor_ / static_cast<int>(o_.kv_heads),
+          times * of_key_values, times * key_values * bytes_);
+    }
+  }
+
+  // What this rank owns of it.
+  void AddTiedTable() {
+    if (!o_.tie_embeddings || stages_ == 1) return;
+    for (const ExpectedUnit& unit : storage_.Units()) {
+      if (unit.kind != UnitKind::kTable) continue;
+      const Part owned = storage_.Owned(unit.range);
+      // Without the gap behind the table.
+      const std::int64_t end = std::min(owned.end, unit.range.begin + unit.table);
+      const std::int64_t elements = std::max<std::int64_t>(0, end - owned.begin);
+      Add(comm::Group::kEmbedding, comm::Transfer::kAllReduce, 2, elements > 0 ? 1 : 0,
+          elements * bytes_);
     }
   }
 
@@ -218,11 +251,11 @@ class ExpectedTraffic {
   model::Options o_;
   const comm::ProcessGrid& grid_;
   std::int64_t blocks_;
+  ExpectedStorage storage_;
   std::int64_t bytes_ = 4;  // of an element
   int tensor_ = 1, stages_ = 1;
-  bool sharded_ = false;
-  std::vector<std::int64_t> tokens_;  // [micro-batches]
-  std::int64_t elements_ = 0, buckets_ = 0, late_ = 0;
+  bool sharded_rows_ = false;
+  std::vector<std::int64_t> windows_;  // [micro-batches]
   std::map<std::pair<comm::Group, comm::Transfer>, Expected> all_;
 };
 

@@ -55,7 +55,40 @@ constexpr std::array kLayouts = {
     Layout{kLlama, "pipeline=4\ntensor=2\n", "interleaved\nchunks=2", "full", "micro_batch=3\n"},
     Layout{kGpt, "tensor=8\n", "", "none", "micro_batch=8\nsequence_length=70\n"},
     Layout{kGpt, "tensor=4\npipeline=2\nsequence_parallel=yes\n", "1f1b", "full",
-           "micro_batch=8\nsequence_length=70\n"}};
+           "micro_batch=8\nsequence_length=70\n"},
+    // Sharding: each kind alone, in hybrid groups, with all other axes; of the last batch some data
+    // ranks have fewer micro-batches than others, or none.
+    Layout{kGpt, "sharding=optimizer\n", "", "none", "micro_batch=1\n"},
+    Layout{kPost, "sharding=gradients\n", "", "none", "micro_batch=1\n"},
+    Layout{kGpt, "sharding=parameters\n", "", "selective", "micro_batch=1\n"},
+    Layout{kLlama, "data=4\ntensor=2\nsharding=optimizer\nshard_group=2\n", "", "full",
+           "micro_batch=2\n"},
+    Layout{kGpt, "data=4\ntensor=2\nsequence_parallel=yes\nsharding=gradients\nshard_group=2\n", "",
+           "none", "micro_batch=1\n"},
+    Layout{kLlama, "data=4\ntensor=2\nsequence_parallel=yes\nsharding=parameters\n", "", "full",
+           "micro_batch=1\n"},
+    Layout{kGpt, "data=2\ntensor=2\npipeline=2\nsharding=optimizer\n", "1f1b", "none",
+           "micro_batch=2\n"},
+    Layout{kGpt, "data=4\npipeline=2\nsharding=gradients\n", "zero_bubble", "none",
+           "micro_batch=1\n"},
+    Layout{kPost, "data=2\npipeline=4\nsharding=parameters\n", "1f1b", "full", "micro_batch=2\n"},
+    Layout{kLlama, "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\nsharding=parameters\n",
+           "zero_bubble", "none", "micro_batch=2\n"},
+    Layout{kGpt, "data=4\npipeline=2\nsharding=parameters\nshard_group=2\n",
+           "interleaved\nchunks=2", "none", "micro_batch=2\n"},
+    Layout{kLlama, "data=2\ntensor=4\nsharding=gradients\n", "", "none", "micro_batch=2\n"},
+    Layout{kGpt, "data=2\ntensor=4\nsequence_parallel=yes\nsharding=optimizer\n", "", "none",
+           "micro_batch=2\n"},
+    // Context: alone, with all other axes.
+    Layout{kGpt, "context=2\n", "", "none", "micro_batch=2\n"},
+    Layout{kGpt, "context=8\n", "", "full", "micro_batch=3\nsequence_length=70\n"},
+    Layout{kLlama, "context=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n", "1f1b", "full",
+           "micro_batch=3\n"},
+    Layout{kPost, "context=4\npipeline=2\n", "zero_bubble", "none", "micro_batch=3\n"},
+    Layout{kGpt, "data=2\ncontext=2\ntensor=2\nsharding=parameters\n", "", "selective",
+           "micro_batch=2\n"},
+    Layout{kGpt, "data=2\ncontext=2\npipeline=2\nsharding=gradients\nshard_group=2\n",
+           "interleaved\nchunks=2", "full", "micro_batch=3\n"}};
 
 std::string DeckOf(const Layout& layout) {
   const std::string pipeline = layout.pipeline;
