@@ -168,6 +168,17 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
 std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
   auto plan = model_->MemoryPlan();
   plan.insert(plan.begin() + 2, {"moments", moments_bytes_});
+  const std::int64_t exchange = parallel::GradientBuckets::Bytes(
+      model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
+  if (exchange == 0) return plan;
+  const char* const name = "exchange buffers";
+  const auto model =
+      std::find_if(plan.begin(), plan.end(), [&](const auto& term) { return term.first == name; });
+  if (model == plan.end()) {
+    plan.emplace_back(name, exchange);
+  } else {
+    model->second += exchange;
+  }
   return plan;
 }
 

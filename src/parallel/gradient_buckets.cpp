@@ -18,6 +18,21 @@ constexpr int kMostPrefetch = 64;
 // starts when must not depend on what has arrived.)
 constexpr std::size_t kAcrossBehind = 2;
 
+// Elements of the largest operands of canonical sums over the data and the shard group: of an
+// all-reduce a bucket at a time is enough.
+struct Largest {
+  Largest(const tensor::Registry& registry, const ShardSetup& setup) {
+    for (const tensor::Piece& piece : registry.Owns().pieces) {
+      reduced = std::max(reduced, piece.own.Size());
+      scattered = std::max(scattered, piece.range.Size());
+    }
+    const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
+    reduced = std::min(reduced, CeilDivide(setup.bucket_bytes, size));
+    if (setup.sharding == comm::Sharding::kNone) scattered = 0;
+  }
+  std::int64_t reduced = 0, scattered = 0;
+};
+
 // Sums of sharded gradients are ShardedUnits' business.
 bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOptimizer; }
 
@@ -53,23 +68,24 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
       overlap_(setup.overlap),
       canonical_(setup.canonical) {
   const auto& pieces = registry.Owns().pieces;
-  std::int64_t whole = 0, owned = 0;
   for (std::size_t i = pieces.size(); i-- > 0;) {
     buckets_.push_back({static_cast<int>(i), pieces[i], {}, {}, 0});
-    whole = std::max(whole, pieces[i].range.Size());
-    owned = std::max(owned, pieces[i].own.Size());
   }
   if (!canonical_) return;
-  // Of an all-reduce, a bucket at a time is enough.
-  const std::int64_t most = std::min(
-      owned, CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(registry.Type()))));
-  const std::int64_t scattered = sharding_ == comm::Sharding::kNone ? 0 : whole;
+  const Largest largest(registry, setup);
   data_tree_ = TreeCollectives(data, stream, defect);
-  data_tree_.Allocate(registry.Type(), most);
+  data_tree_.Allocate(registry.Type(), largest.reduced);
   shard_tree_ = TreeCollectives(shard, stream, defect);
-  shard_tree_.Allocate(registry.Type(), scattered);
-  bytes_ = TreeCollectives::Bytes(data.Size(), registry.Type(), most) +
-           TreeCollectives::Bytes(shard.Size(), registry.Type(), scattered);
+  shard_tree_.Allocate(registry.Type(), largest.scattered);
+  bytes_ = Bytes(registry, setup, data.Size(), shard.Size());
+}
+
+std::int64_t GradientBuckets::Bytes(const tensor::Registry& registry, const ShardSetup& setup,
+                                    int data_ranks, int shard_ranks) {
+  if (!setup.canonical) return 0;
+  const Largest largest(registry, setup);
+  return TreeCollectives::Bytes(data_ranks, registry.Type(), largest.reduced) +
+         TreeCollectives::Bytes(shard_ranks, registry.Type(), largest.scattered);
 }
 
 void GradientBuckets::Begin() {

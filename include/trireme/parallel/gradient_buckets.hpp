@@ -45,7 +45,11 @@ class GradientBuckets {
   // Returns when every bucket is summed. All must have been ready; ShardedUnits::FinishGradients
   // comes first where gradients are sharded.
   void Wait();
-  std::int64_t Bytes() const { return bytes_; }  // of exchange buffers (canonical)
+  // Of exchange buffers, which canonical sums take; with groups of these sizes, before there are
+  // any.
+  std::int64_t Bytes() const { return bytes_; }
+  static std::int64_t Bytes(const tensor::Registry& registry, const ShardSetup& setup,
+                            int data_ranks, int shard_ranks);
 
   // Name of the first parameter whose local gradient was not finite in this step; empty when all
   // were (or they are sharded, and ShardedUnits looks).
