@@ -1,6 +1,7 @@
 #include "trireme/device/arena.hpp"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +16,9 @@ namespace trireme::device {
 namespace {
 constexpr std::int64_t kMostBytes = std::int64_t{1} << 47;  // user space of x86-64
 constexpr std::int64_t kAlignment = 128;  // two cache lines: the adjacent-line prefetcher's unit
+
+constexpr std::int64_t kHugePage = std::int64_t{1} << 21;
+constexpr std::int64_t kHugeFrom = 4 * kHugePage;  // buffers of which the rounding is no matter
 
 std::int64_t RoundUp(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -47,12 +51,16 @@ Buffer AllocateZeroed(std::int64_t bytes) {
                    "Lower the model's size, data.sequence_length or data.micro_batch.");
   }
   const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
-  Buffer buffer(std::aligned_alloc(kAlignment, static_cast<std::size_t>(size)), Free{size});
+  const bool large = size >= kHugeFrom;
+  const auto alignment = static_cast<std::size_t>(large ? kHugePage : kAlignment);
+  Buffer buffer(std::aligned_alloc(alignment, static_cast<std::size_t>(size)), Free{size});
   if (!buffer) {
     throw RunError(fmt::format("out of memory: {} MiB could not be allocated", size >> 20),
                    "Lower data.micro_batch or the model's size, or use fewer ranks on a node.");
   }
   CountAllocation(size);
+  // Advice, which a system may ignore: a page fault for 2 MiB instead of 512.
+  if (large) madvise(buffer.get(), static_cast<std::size_t>(size), MADV_HUGEPAGE);
   std::memset(buffer.get(), 0, static_cast<std::size_t>(size));
   return buffer;
 }

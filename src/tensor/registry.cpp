@@ -3,6 +3,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <numbers>
@@ -17,23 +18,32 @@ namespace {
 constexpr std::int64_t kAlignment =
     32;  // elements: 128 bytes in fp32, so that products start aligned
 
-// Value of global element `index` of the tensor whose name hashes to `hash` (doc/numerics.md).
-double InitialValue(const Initialiser& initialiser, std::uint32_t seed, std::uint64_t hash,
-                    std::int64_t index) {
-  if (initialiser.kind == InitialiserKind::kConstant) return initialiser.scale;
-  const auto block = static_cast<std::uint64_t>(index / 4);
+// Values of the global elements 4 block to 4 block + 3 of the tensor whose name hashes to `hash`
+// (doc/numerics.md).
+std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_t seed,
+                                    std::uint64_t hash, std::int64_t block) {
+  const double scale = initialiser.scale;
+  if (initialiser.kind == InitialiserKind::kConstant) return {scale, scale, scale, scale};
+  const auto number = static_cast<std::uint64_t>(block);
   const PhiloxCounter words =
-      Philox({static_cast<std::uint32_t>(block), static_cast<std::uint32_t>(block >> 32),
+      Philox({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
               static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
              MakeKey(seed, Purpose::kInitialise));
-  const int lane = static_cast<int>(index % 4);
+  std::array<double, 4> values;
   if (initialiser.kind == InitialiserKind::kUniform) {
-    return initialiser.scale * (2 * UniformFrom(words[lane]) - 1);
+    for (std::size_t lane = 0; lane < 4; ++lane) {
+      values[lane] = scale * (2 * UniformFrom(words[lane]) - 1);
+    }
+    return values;
   }
   // Box-Muller: lanes (0, 1) and (2, 3) are two pairs, cosine first.
-  const double radius = std::sqrt(-2 * std::log(UniformFrom(words[lane & ~1])));
-  const double angle = 2 * std::numbers::pi * UniformFrom(words[lane | 1]);
-  return initialiser.scale * radius * (lane % 2 == 0 ? std::cos(angle) : std::sin(angle));
+  for (std::size_t lane = 0; lane < 4; lane += 2) {
+    const double radius = std::sqrt(-2 * std::log(UniformFrom(words[lane])));
+    const double angle = 2 * std::numbers::pi * UniformFrom(words[lane + 1]);
+    values[lane] = scale * radius * std::cos(angle);
+    values[lane + 1] = scale * radius * std::sin(angle);
+  }
+  return values;
 }
 
 std::int64_t Aligned(std::int64_t size) { return CeilDivide(size, kAlignment) * kAlignment; }
@@ -158,9 +168,12 @@ void Registry::Initialise(std::uint32_t seed) {
         values += parameter.offset;
       }
 #pragma omp parallel for schedule(static)
-      for (std::int64_t i = begin; i < end; ++i) {
-        // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
-        values[i - begin] = static_cast<float>(InitialValue(parameter.initialiser, seed, hash, i));
+      for (std::int64_t block = begin / 4; block < CeilDivide(end, 4); ++block) {
+        const auto four = InitialValues(parameter.initialiser, seed, hash, block);
+        for (std::int64_t i = std::max(begin, 4 * block); i < std::min(end, 4 * block + 4); ++i) {
+          // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
+          values[i - begin] = static_cast<float>(four[static_cast<std::size_t>(i - 4 * block)]);
+        }
       }
     }
   });

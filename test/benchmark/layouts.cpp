@@ -9,13 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/philox.hpp"
+#include "models.hpp"
 #include "trireme/comm/runtime.hpp"
-#include "trireme/driver/training.hpp"
 
 namespace {
 
 using namespace trireme;
+using namespace trireme::benchmark;
 
 struct Layout {
   const char* name;
@@ -41,41 +41,6 @@ std::vector<Layout> LayoutsOf(int ranks) {
           {"pipeline, zero_bubble", {.pipeline = ranks}, ScheduleKind::kZeroBubble}};
 }
 
-// jsc: the deck input/wikitext2_jsc.in. gpt12: 12 blocks of dim 384 on bytes, where nearly all work
-// is in the blocks. Both with 8 micro-batches in a pipeline.
-driver::TrainingSetup SetupOf(const std::string& model) {
-  input::Schema schema;
-  model::DeclareModel(schema);
-  const bool jsc = model == "jsc";
-  std::vector<std::string> keys = {"model.preset=jsc"};
-  if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
-  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
-  driver::TrainingSetup setup;
-  setup.model.options = model::ReadModel(deck, jsc ? 33278 : 256);
-  setup.model.length = jsc ? 32 : 256;
-  setup.batch = jsc ? 512 : 16;
-  setup.model.micro_batch = jsc ? 64 : 2;
-  setup.model.stream.threads = device::ConfigureThreads(0, 1);
-  setup.schedule.steps = 1000;
-  return setup;
-}
-
-data::TokenData RandomTokens(std::int64_t vocabulary, std::int64_t count) {
-  data::TokenData data;
-  for (auto& split : data.tokens) {
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, {1, 0});
-      split.push_back(static_cast<std::int32_t>(words[0] % vocabulary));
-    }
-  }
-  for (std::int64_t id = 0; id < vocabulary; ++id) {
-    data.vocabulary.words.push_back(std::to_string(id));
-  }
-  data.tokenizer = "word";
-  data.source_sha256 = std::string(64, '0');
-  return data;
-}
-
 // Seconds of a task of each virtual stage, means over the step's micro-batches, on every rank.
 std::vector<parallel::StageCost> MeasuredCosts(const comm::ProcessGrid& grid,
                                                const parallel::Pipeline& pipeline) {
@@ -97,11 +62,6 @@ std::vector<parallel::StageCost> MeasuredCosts(const comm::ProcessGrid& grid,
     costs.push_back({sums[i], sums[i + 1], sums[i + 2]});
   }
   return costs;
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 void Measure(const comm::Communicator& world, const data::TokenFile& tokens,

@@ -200,7 +200,7 @@ TEST(Registry, BlocksNameEverythingAndCountAllCopies) {
   registry.Add(Elsewhere(kNorm));
   registry.Allocate(Dtype::kFloat32);
   const std::vector<StateBlock> blocks =
-      registry.Blocks(registry.Values(), Dtype::kFloat32, "moment.", 4, 5);
+      registry.MomentBlocks(registry.Values(), "moment.", 4, 5, 1);
   ASSERT_EQ(blocks.size(), 3u);
   EXPECT_EQ(blocks[0].name, "moment.embedding");
   EXPECT_EQ(blocks[0].shape, kEmbedding.shape);
@@ -223,12 +223,99 @@ TEST(Registry, BlocksNameEverythingAndCountAllCopies) {
       shared.copy = copy;
       other.Add(shared);
       other.Allocate(Dtype::kFloat32);
-      const int number = other.Blocks(other.Values(), Dtype::kFloat32, "", replica, 5)[0].replica;
+      const int number = other.ValueBlocks(replica, 5, 1)[0].replica;
       ASSERT_LT(static_cast<std::size_t>(number), seen.size());
       EXPECT_FALSE(seen[static_cast<std::size_t>(number)]) << number << " twice";
       seen[static_cast<std::size_t>(number)] = true;
     }
   }
+}
+
+// Two units, of which this rank, one of two sharers, owns the second half of each.
+Ownership Halves(const Registry& registry) {
+  Ownership halves;
+  for (const Unit& unit : registry.Units()) {
+    const Part own{unit.range.begin + unit.range.Size() / 2, unit.range.end};
+    halves.pieces.push_back({unit.range, own, halves.values, halves.values, halves.values});
+    halves.values += own.Size();
+  }
+  halves.gradients = halves.moments = halves.values;
+  halves.values_sharded = halves.gradients_sharded = true;
+  return halves;
+}
+
+TEST(Registry, AShardedRankHoldsWhatItOwns) {
+  Registry whole, registry;
+  for (Registry* each : {&whole, &registry}) {
+    EXPECT_EQ(each->BeginUnit("table"), 0);
+    each->Add(kEmbedding);
+    EXPECT_EQ(each->BeginUnit("block"), 1);
+    each->Add(kNorm);
+    each->Add(kBias);
+  }
+  whole.Allocate(Dtype::kFloat32);
+  whole.Initialise(7);
+  registry.Allocate(Dtype::kFloat32, true, Halves(registry));
+  registry.Initialise(7);
+  EXPECT_EQ(registry.ValueBytes(), 4 * registry.Owns().values);
+  const auto blocks = registry.ValueBlocks(3, 4, 2);  // the second pair's second
+  for (std::size_t id = 0; id < blocks.size(); ++id) {
+    const StateBlock& block = blocks[id];
+    EXPECT_EQ(block.replica, 1);
+    EXPECT_EQ(block.replicas, 2);
+    const auto* got = static_cast<const float*>(block.data);
+    const auto* wanted = whole.Value(static_cast<ParameterId>(id)).As<float>() + block.begin;
+    for (std::int64_t i = 0; i < block.end - block.begin; ++i) ASSERT_EQ(got[i], wanted[i]) << id;
+  }
+  // Of 505 elements in a range of 512, those from 256 on.
+  EXPECT_EQ(blocks[0].begin, 256);
+  EXPECT_EQ(blocks[0].end, 505);
+  // Whole values are there only while somebody has bound them.
+  EXPECT_THAT(MessageOf([&] { registry.Value(0); }), testing::HasSubstr("table are not there"));
+  EXPECT_THAT(MessageOf([&] { registry.Gradient(1); }), testing::HasSubstr("block are not there"));
+  std::vector<float> memory(1024);
+  registry.BindValues(0, memory.data());
+  registry.BindGradients(1, memory.data());
+  EXPECT_EQ(registry.Value(0).data, memory.data());
+  EXPECT_EQ(registry.Gradient(1).data, memory.data());
+  registry.BindValues(0, nullptr);
+  EXPECT_FALSE(MessageOf([&] { registry.Value(0); }).empty());
+}
+
+TEST(Registry, EarlyGradientsWaitForTheirUnit) {
+  Registry registry;
+  registry.BeginUnit("block");
+  Parameter norm = kNorm;
+  norm.early = true;
+  registry.Add(kEmbedding);
+  registry.Add(norm);
+  registry.Allocate(Dtype::kFloat32, true, Halves(registry));
+  registry.BindEarly(0, true);
+  registry.Gradient(1).As<float>()[0] = 3;
+  EXPECT_FALSE(MessageOf([&] { registry.Gradient(0); }).empty());
+  registry.BindEarly(0, false);
+  std::vector<float> memory(1024, 1.0f);
+  registry.BindGradients(0, memory.data());
+  registry.TakeEarly(0);
+  EXPECT_EQ(registry.Gradient(1).As<float>()[0], 4);
+  registry.TakeEarly(0);  // taken once
+  EXPECT_EQ(registry.Gradient(1).As<float>()[0], 4);
+}
+
+TEST(Registry, SecondGradientsAndLevels) {
+  Registry registry;
+  registry.Add(kEmbedding);
+  registry.AddSecondGradient(0);
+  Ownership ownership = OwnAll(registry.Size());
+  ownership.gradients = registry.GradientSize();
+  ownership.gradient_levels = 3;
+  registry.Allocate(Dtype::kFloat32, true, ownership);
+  EXPECT_EQ(registry.SecondRange().Size(), 505);
+  float* first = registry.Gradient(0).As<float>();
+  EXPECT_EQ(registry.SecondGradient(0).As<float>(), first + registry.Size());
+  registry.BindGradientLevel(0, 2);
+  EXPECT_EQ(registry.Gradient(0).data, registry.GradientLevel(2));
+  EXPECT_EQ(registry.Gradient(0).As<float>(), first + 2 * registry.GradientSize());
 }
 
 TEST(Registry, RefusesWhatCannotBe) {

@@ -1,0 +1,56 @@
+// What the benchmarks of layouts train: two models, made-up tokens.
+#ifndef TRIREME_TEST_BENCHMARK_MODELS_HPP_
+#define TRIREME_TEST_BENCHMARK_MODELS_HPP_
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "trireme/base/philox.hpp"
+#include "trireme/driver/training.hpp"
+
+namespace trireme::benchmark {
+
+// jsc: the deck input/wikitext2_jsc.in. gpt12: 12 blocks of dim 384 on bytes, where nearly all work
+// is in the blocks. Both with 8 micro-batches in a pipeline.
+inline driver::TrainingSetup SetupOf(const std::string& model) {
+  input::Schema schema;
+  model::DeclareModel(schema);
+  const bool jsc = model == "jsc";
+  std::vector<std::string> keys = {"model.preset=jsc"};
+  if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
+  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  driver::TrainingSetup setup;
+  setup.model.options = model::ReadModel(deck, jsc ? 33278 : 256);
+  setup.model.length = jsc ? 32 : 256;
+  setup.batch = jsc ? 512 : 16;
+  setup.model.micro_batch = jsc ? 64 : 2;
+  setup.model.stream.threads = device::ConfigureThreads(0, 1);
+  setup.schedule.steps = 1000;
+  return setup;
+}
+
+inline data::TokenData RandomTokens(std::int64_t vocabulary, std::int64_t count) {
+  data::TokenData data;
+  for (auto& split : data.tokens) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      const auto words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, {1, 0});
+      split.push_back(static_cast<std::int32_t>(words[0] % vocabulary));
+    }
+  }
+  for (std::int64_t id = 0; id < vocabulary; ++id) {
+    data.vocabulary.words.push_back(std::to_string(id));
+  }
+  data.tokenizer = "word";
+  data.source_sha256 = std::string(64, '0');
+  return data;
+}
+
+inline double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+}  // namespace trireme::benchmark
+
+#endif  // TRIREME_TEST_BENCHMARK_MODELS_HPP_
