@@ -116,24 +116,6 @@ Matrix Model::StreamOf(const Pass& pass, device::Arena* arena) const {
   return pass.Allocate(arena, pass.Rows().Size(), setup_.options.dim);
 }
 
-void Model::Embed(const Pass& pass, const Matrix& stream) const {
-  const std::int64_t mark = pass.lives.scratch->Mark();
-  const Matrix full = pass.tensor->Sharded()
-                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), setup_.options.dim)
-                          : stream;
-  if (!pass.Dry()) embedding_->Forward(pass, positions_, full, stream);
-  pass.lives.scratch->Release(mark);
-}
-
-void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
-  const std::int64_t mark = pass.lives.scratch->Mark();
-  const Matrix full = pass.tensor->Sharded()
-                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), setup_.options.dim)
-                          : gradient;
-  if (!pass.Dry()) embedding_->BackwardWeight(pass, gradient, full);
-  pass.lives.scratch->Release(mark);
-}
-
 void Model::Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots) const {
   const std::size_t count = chunk.blocks.size();
   const auto input = [&](const Leaf& leaf, std::size_t block) {
@@ -219,61 +201,6 @@ void Model::Evaluate(std::vector<Leaf>& leaves, const Chunk& chunk) {
   if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(begin);
 }
 
-void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
-  device::Arena* scratch = pass.lives.scratch;
-  const std::int64_t mark = scratch->Mark();
-  const std::int64_t dim = setup_.options.dim;
-  NormLayer::Saved norm;
-  Matrix normed = x;
-  if (norm_) {
-    norm_->Allocate(pass, norm);
-    normed = pass.Allocate(scratch, pass.Rows().Size(), dim);
-  }
-  const Matrix full = pass.tensor->Sharded() ? pass.Allocate(scratch, pass.Tokens(), dim) : normed;
-  if (!pass.Dry()) {
-    if (norm_) norm_->Forward(pass, x, norm, normed);
-    pass.tensor->Gather(normed, full);
-    if (logits_position_ >= 0 && full.rows == 0) {
-      logits_ = {};  // a context rank without positions
-    } else if (logits_position_ >= 0) {
-      logits_ = workspace_.tile.Rows(0, 1).Columns(0, head_->Slice().Size());
-      head_->Logits(pass, full.Rows(logits_position_, 1), logits_);
-    } else {
-      head_->Loss(pass, full, 0, loss_, losses);
-    }
-  }
-  scratch->Release(mark);
-}
-
-void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
-  device::Arena* scratch = pass.lives.scratch;
-  const std::int64_t mark = scratch->Mark();
-  const std::int64_t dim = setup_.options.dim, rows = pass.Rows().Size();
-  NormLayer::Saved norm;
-  Matrix normed = x, dnormed = dx;
-  if (norm_) {
-    norm_->Allocate(pass, norm);
-    normed = pass.Allocate(scratch, rows, dim);
-    dnormed = pass.Allocate(scratch, rows, dim);
-  }
-  Matrix full = normed, dfull = dnormed;
-  if (pass.tensor->Sharded()) {
-    full = pass.Allocate(scratch, pass.Tokens(), dim);
-    dfull = pass.Allocate(scratch, pass.Tokens(), dim);
-  }
-  if (!pass.Dry()) {
-    if (norm_) norm_->Forward(pass, x, norm, normed);
-    pass.tensor->Gather(normed, full);
-    head_->LossAndBackward(pass, full, setup_.label_smoothing, loss_, dfull);
-    pass.tensor->Reduce(dfull, dnormed);
-    if (norm_) {
-      norm_->BackwardInput(pass, dnormed, norm, dx, false);
-      norm_->BackwardWeight(pass, norm);
-    }
-  }
-  scratch->Release(mark);
-}
-
 // One block: what was not kept is computed again first.
 void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                           const Matrix& dx) const {
@@ -291,31 +218,6 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
     Progress();
   }
   scratch->Release(mark);
-}
-
-// The loss and the gradients of the head and the final norm; into `gradients` those of its input.
-void Model::HeadGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients) {
-  const bool tied = setup_.options.tie_embeddings;
-  Use(LastUnits());
-  BeginGradient(LastUnits());
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    EnterLeaf(tail_unit_, Phase::kWhole, leaves[l].pass);
-    if (tied) EnterLeaf(token_unit_, Phase::kHead, leaves[l].pass);
-    HeadBackward(leaves[l].pass, leaves[l].live->streams.back(), gradients[l]);
-  }
-  Done(LastUnits());
-  EndGradient({tail_unit_});
-  // On one stage the embedding adds to the same gradient at the end of the backward pass.
-  if (tied && setup_.stages > 1) EndGradient({token_unit_});
-}
-
-void Model::EmbeddingGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients) {
-  BeginGradient(FirstUnits());
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    for (const int unit : FirstUnits()) EnterLeaf(unit, Phase::kWhole, leaves[l].pass);
-    EmbedBackward(leaves[l].pass, gradients[l]);
-  }
-  EndGradient(FirstUnits());
 }
 
 void Model::Backward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots,

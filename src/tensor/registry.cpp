@@ -286,48 +286,6 @@ void Registry::ZeroGradients() {
   clear(early_gradients_, early_size_);
 }
 
-std::vector<StateBlock> Registry::ValueBlocks(int rank, int ranks, int sharers) const {
-  if (ownership_.values_sharded) {
-    return OwnedBlocks(values_.get(), &Owned::value, "", rank, ranks, sharers);
-  }
-  std::vector<StateBlock> blocks;
-  blocks.reserve(parameters_.size());
-  for (const Parameter& parameter : parameters_) {
-    void* data = parameter.Held() ? ElementAt(values_.get(), dtype_, parameter.offset) : nullptr;
-    blocks.push_back({parameter.name, parameter.shape, dtype_, parameter.begin, parameter.end, data,
-                      rank * parameter.copies + parameter.copy, ranks * parameter.copies});
-  }
-  return blocks;
-}
-
-std::vector<StateBlock> Registry::MomentBlocks(void* storage, const std::string& prefix, int rank,
-                                               int ranks, int sharers) const {
-  return OwnedBlocks(storage, &Owned::moment, prefix, rank, ranks, sharers);
-}
-
-std::vector<StateBlock> Registry::GradientBlocks(int rank, int ranks, int sharers) const {
-  return OwnedBlocks(gradients_.get(), &Owned::gradient, "", rank, ranks, sharers);
-}
-
-// Owned elements: as many ranks hold them as there are groups of sharers, times the copies.
-std::vector<StateBlock> Registry::OwnedBlocks(void* storage, std::int64_t Owned::*place,
-                                              const std::string& prefix, int rank, int ranks,
-                                              int sharers) const {
-  std::vector<StateBlock> blocks;
-  blocks.reserve(parameters_.size());
-  for (std::size_t id = 0; id < parameters_.size(); ++id) {
-    const Parameter& parameter = parameters_[id];
-    const Owned owned = OwnedOf(static_cast<ParameterId>(id));
-    const std::int64_t begin = parameter.begin + owned.flat.begin - parameter.offset;
-    const std::int64_t size = owned.flat.Size();
-    void* data = size > 0 ? ElementAt(storage, dtype_, owned.*place) : nullptr;
-    blocks.push_back({prefix + parameter.name, parameter.shape, dtype_, begin, begin + size, data,
-                      rank / sharers * parameter.copies + parameter.copy,
-                      ranks / sharers * parameter.copies});
-  }
-  return blocks;
-}
-
 Ownership OwnAll(std::int64_t size) {
   Ownership all;
   all.pieces = {{{0, size}, {0, size}}};
