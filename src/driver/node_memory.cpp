@@ -10,7 +10,6 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
-#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::driver {
 
@@ -95,13 +94,16 @@ std::string Gib(std::int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (std::int64_t{1} << 30));
 }
 
-// What would take less, of the kinds of sharding beyond the present one.
-std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid) {
+// What would take less. Sharding shares out what is not shared out yet.
+std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
   std::vector<std::string> ways;
   if (grid.Data().Size() > 1 && grid.Shards() != comm::Sharding::kParameters) {
     std::int64_t states = 0;
     for (const auto& [term, bytes] : demand.terms) {
-      if (term == "parameters" || term == "gradients" || term == "moments") states += bytes;
+      const bool whole =
+          term == "parameters" || (term == "moments" && grid.Shards() == comm::Sharding::kNone) ||
+          (term == "gradients" && grid.Shards() < comm::Sharding::kGradients && !canonical);
+      if (whole) states += bytes;
     }
     ways.push_back(fmt::format("grid.sharding = parameters (shares out {} of it)", Gib(states)));
   }
@@ -147,7 +149,7 @@ NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine) {
   return demand;
 }
 
-void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid) {
+void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
   if (demand.bytes <= demand.available.bytes) return;
   std::vector<std::string> terms;
   for (const auto& [term, bytes] : demand.terms) {
@@ -158,7 +160,7 @@ void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid) {
                   demand.ranks == 1 ? "one rank" : fmt::format("{} ranks", demand.ranks),
                   Gib(demand.bytes), fmt::join(terms, " + "), Gib(demand.available.bytes),
                   demand.available.source),
-      Hint(demand, grid));
+      Hint(demand, grid, canonical));
 }
 
 }  // namespace trireme::driver

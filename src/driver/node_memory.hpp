@@ -34,7 +34,8 @@ struct NodeDemand {
 NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine);
 
 // InputError that names the terms and what would help, where the demand passes what is available.
-void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid);
+// canonical: gradients stay whole with any sharding.
+void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical);
 
 }  // namespace trireme::driver
 

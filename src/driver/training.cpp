@@ -185,7 +185,7 @@ std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
 void Training::CheckMemory(const TrainingSetup& setup) const {
   if (setup.node == nullptr) return;
   const NodeDemand demand = DemandOf(*setup.node, MemoryPlan());
-  grid_.World().Together([&] { CheckNodeMemory(demand, grid_); });
+  grid_.World().Together([&] { CheckNodeMemory(demand, grid_, setup.canonical.On()); });
 }
 
 StepResult Training::Run(std::int64_t step, const Requests& mine) { return step_->Run(step, mine); }

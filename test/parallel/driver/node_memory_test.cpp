@@ -1,0 +1,118 @@
+// Ranks of a node add up what they plan, and refuse together what is too much.
+#include "node_memory.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include <optional>
+#include <string>
+
+#include "layout_fixture.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/device/arena.hpp"
+
+namespace trireme::test {
+namespace {
+
+using comm::Sharding;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr std::int64_t kGib = std::int64_t{1} << 30;
+
+using NodeMemoryTest = LayoutTest;
+
+// Ranks may have different terms: stages do.
+TEST_F(NodeMemoryTest, TermsAreAddedUpByName) {
+  const std::int64_t rank = world_.Rank(), ranks = world_.Size();
+  driver::MemoryTerms mine = {{"parameters", 10}, {"moments", rank}};
+  if (rank == ranks - 1) mine.insert(mine.begin(), {"vocabulary tile", 3});
+  const driver::NodeDemand demand = driver::DemandOf(world_, mine);
+  EXPECT_EQ(demand.ranks, ranks);
+  EXPECT_EQ(demand.bytes, 10 * ranks + ranks * (ranks - 1) / 2 + 3);
+  EXPECT_THAT(demand.terms, testing::ElementsAre(testing::Pair("parameters", 10 * ranks),
+                                                 testing::Pair("moments", ranks * (ranks - 1) / 2),
+                                                 testing::Pair("vocabulary tile", 3)));
+  EXPECT_EQ(demand.available.bytes, world_.Min(demand.available.bytes));
+}
+
+// The message of too large a demand on this grid.
+std::string Refusal(const comm::Communicator& world, Sharding sharding, bool canonical) {
+  const comm::ProcessGrid grid(world, {.data = world.Size()}, {.sharding = sharding});
+  const driver::NodeDemand demand{world.Size(),
+                                  15 * kGib,
+                                  {{"parameters", kGib},
+                                   {"gradients", 2 * kGib},
+                                   {"moments", 4 * kGib},
+                                   {"activations", 8 * kGib}},
+                                  {kGib, "available on the node"}};
+  try {
+    driver::CheckNodeMemory(demand, grid, canonical);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return {};
+}
+
+// Sharding helps with what is not shared out yet.
+TEST_F(NodeMemoryTest, TheHintSaysWhatShardingSharesOut) {
+  EXPECT_THAT(Refusal(world_, Sharding::kNone, false),
+              HasSubstr(fmt::format("the {} ranks of this node plan 15.0 GiB", world_.Size())));
+  EXPECT_THAT(Refusal(world_, Sharding::kNone, false), HasSubstr("shares out 7.0 GiB of it"));
+  EXPECT_THAT(Refusal(world_, Sharding::kNone, true), HasSubstr("shares out 5.0 GiB of it"));
+  EXPECT_THAT(Refusal(world_, Sharding::kOptimizer, false), HasSubstr("shares out 3.0 GiB of it"));
+  EXPECT_THAT(Refusal(world_, Sharding::kGradients, false), HasSubstr("shares out 1.0 GiB of it"));
+  EXPECT_THAT(Refusal(world_, Sharding::kParameters, false), Not(HasSubstr("grid.sharding")));
+}
+
+std::string DeckOf(std::int64_t dim, const std::string& grid) {
+  return fmt::format(
+      "[run]\nseed=11\n[data]\nbatch=16\nmicro_batch=2\nsequence_length=7\n[model]\nlayers=48\n"
+      "heads=8\nhead_dim=8\ndim={}\nffn={}\nmax_positions=7\n[schedule]\nsteps=20\n[grid]\n{}",
+      dim, 4 * dim, grid);
+}
+
+// A model that no machine holds is refused by all ranks together, before anything is allocated.
+TEST_F(NodeMemoryTest, TrainingRefusesWhatNoNodeHolds) {
+  for (const char* layout :
+       {"", "sharding=parameters\n", "tensor=4\n", "context=2\nsharding=gradients\n"}) {
+    RunSettings settings =
+        SettingsOf(DeckOf(1 << 17, layout), tokens_, world_.Size(), Dtype::kFloat32);
+    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
+    settings.node = &world_;
+    const std::int64_t before = device::AllocatedBytes();
+    device::ResetPeakAllocatedBytes();
+    std::optional<driver::Training> training;
+    try {
+      training.emplace(grid, tokens_, settings);
+      ADD_FAILURE() << "nothing was thrown: " << layout;
+    } catch (const AgreedError& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput) << layout;
+      const std::string text = error.what();
+      EXPECT_THAT(text, HasSubstr("memory: the 8 ranks of this node plan "));
+      EXPECT_THAT(text, HasSubstr("; nothing was allocated"));
+      EXPECT_THAT(text, HasSubstr("What helps: "));
+    }
+    EXPECT_EQ(device::PeakAllocatedBytes(), before) << layout;
+  }
+}
+
+// What the check adds up is what is then allocated.
+TEST_F(NodeMemoryTest, ASmallModelPasses) {
+  for (const char* layout :
+       {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {
+    RunSettings settings = SettingsOf(DeckOf(32, layout), tokens_, world_.Size(), Dtype::kFloat32);
+    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
+    settings.node = &world_;
+    const std::int64_t before = device::AllocatedBytes();
+    const driver::Training training(grid, tokens_, settings);
+    const driver::NodeDemand demand = driver::DemandOf(world_, training.MemoryPlan());
+    const std::int64_t counted = device::AllocatedBytes() - before;
+    EXPECT_EQ(static_cast<double>(demand.bytes), world_.Sum(static_cast<double>(counted)));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
