@@ -19,6 +19,9 @@ inline constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
 inline constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
 inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch
 
+// Of the run on one rank: run.canonical's, or the usual one.
+enum class Arithmetic { kFast, kCanonical };
+
 // Runs in lockstep: each step on the grid and, on every rank, alone.
 class Verifier {
  public:
@@ -28,9 +31,10 @@ class Verifier {
 
  private:
   // The comparisons, in order.
-  void CompareSteps();   // fp64; leaves a checkpoint behind step kStop
-  void CompareResume();  // from it: on the grid, and on one rank
-  void CompareLosses();  // in the deck's precision
+  void CompareSteps();      // fp64; leaves a checkpoint behind step kStop
+  void CompareResume();     // from it: on the grid, and on one rank
+  void CompareLosses();     // in the deck's precision
+  void CompareCanonical();  // likewise, bit by bit
 
   void CompareStep(std::int64_t step, Training& alone);
   void CompareEvaluation(Training& alone);
@@ -42,16 +46,27 @@ class Verifier {
   void ByItself(const std::function<void()>& task) const;
   StepResult StepOnGrid(Training& training, std::int64_t step) const;
   StepResult StepAlone(Training& training, std::int64_t step) const;
-  std::unique_ptr<Training> MakeAlone() const;
+  std::unique_ptr<Training> MakeAlone(Arithmetic arithmetic = Arithmetic::kFast) const;
 
   // Into the report; the first difference over its tolerance becomes the failure.
   void Quantity(const std::string& name, double difference, double tolerance,
                 const std::string& what, const std::string& hint);
+  // `hint`: of weights; gradients have one of their own.
   void CompareTensors(const std::string& when, const char* what, const Differences& differences,
-                      double VerifiedTensor::*column);
+                      double VerifiedTensor::*column, const std::string& hint);
+  void CompareBitsOf(const char* what, const std::string& when,
+                     const std::vector<tensor::StateBlock>& got,
+                     const std::vector<tensor::StateBlock>& wanted);
   void Fail(const std::string& failure, const std::string& hint);
-  // Which sum over ranks would explain this set of wrong gradients.
-  std::string HintFor(const Differences& differences) const;
+
+  // What a first difference there suggests.
+  std::string HintForLoss(std::int64_t step) const;
+  // Collective. Which sum over ranks would explain this set of wrong gradients.
+  std::string HintForGradients(const Differences& differences) const;
+  std::string HintForNorm() const;
+  std::string HintForUpdate() const;
+  std::string HintForEvaluation() const;
+  std::string HintForBits(bool forward) const;
 
   const comm::ProcessGrid& grid_;
   const comm::Communicator& world_;

@@ -100,10 +100,13 @@ void PrintHead(const Job& job, const comm::ProcessGrid& grid, const std::string&
   const int ranks = job.World().Size();
   fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
              ranks == 1 ? "" : "s");
-  fmt::print("grid    {}\n",
-             DescribeLayout(grid, small,
-                            MicroBatches(small.batch, grid.Shape().data, small.model.micro_batch,
-                                         small.canonical)));
+  const std::int64_t micro_batches =
+      MicroBatches(small.batch, grid.Shape().data, small.model.micro_batch, small.canonical);
+  fmt::print("grid    {}\n", DescribeLayout(grid, small, micro_batches));
+  if (small.canonical.On()) {
+    fmt::print("bits    canonical {}x{}, the same as one rank's\n", small.canonical.data_groups,
+               small.canonical.slices);
+  }
   fmt::print("data    {}; compared on made-up tokens\n", data);
   fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
   std::fflush(stdout);
@@ -125,7 +128,9 @@ std::string DescribeShrinking(const TrainingSetup& deck, const TrainingSetup& sm
       {"sequence_length", deck.model.length, small.model.length},
       {"stride", deck.stride, small.stride},
       {"batch", deck.batch, small.batch},
-      {"micro_batch", deck.model.micro_batch, small.model.micro_batch}};
+      {"micro_batch", deck.model.micro_batch, small.model.micro_batch},
+      {"canonical_leaf", deck.canonical.leaf, small.canonical.leaf},
+      {"prefetch", deck.prefetch, small.prefetch}};
   constexpr std::size_t kColumns = 100;
   std::string text;
   std::size_t column = indent;

@@ -29,6 +29,23 @@ double Squares(std::span<const double> values) {
   return sum;
 }
 
+// Of the elements of `held` from the same ones of `wanted`, which has these and perhaps others; 0
+// only where all bits are the same.
+template <typename T>
+double LargestDifference(const tensor::StateBlock& held, const tensor::StateBlock& wanted) {
+  if (held.end == held.begin) return 0;
+  if (held.begin < wanted.begin || held.end > wanted.end) return kInfinite;
+  const auto* mine = static_cast<const T*>(held.data);
+  const auto* other = static_cast<const T*>(wanted.data) + (held.begin - wanted.begin);
+  const std::int64_t count = held.end - held.begin;
+  if (std::memcmp(mine, other, static_cast<std::size_t>(count) * sizeof(T)) == 0) return 0;
+  double worst = std::numeric_limits<double>::min();  // zeros of two signs
+  for (std::int64_t j = 0; j < count; ++j) {
+    worst = std::max(worst, RelativeDifference(mine[j], other[j]));
+  }
+  return worst;
+}
+
 void MaxOverWorld(const comm::ProcessGrid& grid, std::vector<double>& values) {
   for (double& value : values) value = Finite(value);
   grid.Over(comm::Group::kWorld)
@@ -67,14 +84,17 @@ Differences Compare(const comm::ProcessGrid& grid, const std::vector<tensor::Sta
     result.mine.push_back(Finite(std::sqrt(difference / scale)));
     result.silent.push_back(Squares(all) < kSilent * kSilent * scale);
   }
-  // Copies within a replica all count, so that none can hide behind another.
+  // A copy of the model is on the replicas of a shard group. Copies within these all count, so that
+  // none can hide behind another.
   std::vector<double> elements(whole.size());
   for (std::size_t i = 0; i < held.size(); ++i) {
-    const int within = held[i].replicas / grid.Shape().data;  // copies within the replica
+    const int within = held[i].replicas / grid.SameShard().Size();
     elements[i] = static_cast<double>(held[i].end - held[i].begin) / std::max(within, 1);
   }
-  grid.Replica().Sum(sums);
-  grid.Replica().Sum(elements);
+  for (const comm::Communicator* group : {&grid.Shard(), &grid.Replica()}) {
+    group->Sum(sums);
+    group->Sum(elements);
+  }
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const bool complete =
         std::abs(elements[i] - static_cast<double>(Elements(whole[i]).size())) < 0.5;
@@ -88,15 +108,10 @@ Differences CompareBits(const comm::ProcessGrid& grid, const std::vector<tensor:
                         const std::vector<tensor::StateBlock>& wanted) {
   Differences result;
   for (std::size_t i = 0; i < held.size(); ++i) {
-    const std::span<const double> mine = Elements(held[i]), other = Elements(wanted[i]);
-    double worst = 0;
-    if (!mine.empty() && std::memcmp(mine.data(), other.data(), mine.size_bytes()) != 0) {
-      worst = std::numeric_limits<double>::min();  // zeros of two signs
-      for (std::size_t j = 0; j < mine.size(); ++j) {
-        worst = std::max(worst, RelativeDifference(mine[j], other[j]));
-      }
-    }
-    result.mine.push_back(worst);
+    const tensor::StateBlock& block = held[i];
+    result.mine.push_back(DispatchDtype(block.dtype, [&](auto zero) {
+      return LargestDifference<decltype(zero)>(block, wanted[i]);
+    }));
   }
   result.all = result.mine;
   MaxOverWorld(grid, result.all);

@@ -15,19 +15,20 @@ namespace trireme::driver {
 double RelativeDifference(double got, double wanted);
 
 struct Differences {
-  std::vector<double> all;   // [tensors]: the largest of all replicas, the same on every rank
+  std::vector<double> all;   // [tensors]: the largest of all copies, the same on every rank
   std::vector<double> mine;  // [tensors]: this rank's part of it
   std::vector<bool> silent;  // [tensors]: so small that no mistake of a factor would show
 };
 
 // Collective over the grid's world. Rule 4's |t - t'| / max(|t|, rms(all) sqrt(n)) of each tensor
-// t in fp64; infinite where a value is not finite or the ranks of a replica do not hold all of a
-// tensor. held: this rank's blocks; whole: the same tensors, all of each.
+// t in fp64; infinite where a value is not finite or the ranks that make up one copy of the model
+// (the replicas of a shard group) do not hold all of a tensor. held: this rank's blocks; whole: the
+// same tensors, all of each.
 Differences Compare(const comm::ProcessGrid& grid, const std::vector<tensor::StateBlock>& held,
                     const std::vector<tensor::StateBlock>& whole);
 
 // Collective. The largest relative difference of elements of this rank's blocks from those of
-// `wanted`, which hold the same; 0 only where all bits are the same.
+// `wanted`, which hold the same or more, in the same precision; 0 only where all bits are the same.
 Differences CompareBits(const comm::ProcessGrid& grid, const std::vector<tensor::StateBlock>& held,
                         const std::vector<tensor::StateBlock>& wanted);
 

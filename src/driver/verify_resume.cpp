@@ -1,9 +1,11 @@
-// Verification of a stop and a resume, in the same layout and on one rank.
+// Verification of what has to be the same bits: a stop and a resume, in the same layout (up to
+// rounding on one rank), and run.canonical on the grid and on one rank.
 #include <fmt/format.h>
 
 #include <memory>
 
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/driver/tasks.hpp"
 #include "verifier.hpp"
 
 namespace trireme::driver {
@@ -62,6 +64,40 @@ void Verifier::ResumeAlone(const std::string& checkpoint) {
         fmt::format("resumed on one rank, {} of step {}", report_.tensors[i].name, kSteps);
     Quantity(name, differences.all[i], kFp64, failure, hint);
   }
+}
+
+void Verifier::CompareBitsOf(const char* what, const std::string& when,
+                             const std::vector<tensor::StateBlock>& got,
+                             const std::vector<tensor::StateBlock>& wanted) {
+  const Differences differences = CompareBits(grid_, got, wanted);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    Quantity(fmt::format("canonical {}, {}", what, NameOf(setup_.model.dtype)), differences.all[i],
+             kSameBits, fmt::format("{} canonical {}: {}", when, what, got[i].name),
+             HintForBits(false));
+  }
+}
+
+void Verifier::CompareCanonical() {
+  const std::string dtype = NameOf(setup_.model.dtype);
+  const std::unique_ptr<Training> alone = MakeAlone(Arithmetic::kCanonical);
+  Training training(grid_, tokens_, setup_);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const std::string when = fmt::format("in step {}", step + 1);
+    const StepResult wanted = StepAlone(*alone, step), got = StepOnGrid(training, step);
+    Quantity("canonical loss, " + dtype, RelativeDifference(got.loss, wanted.loss), kSameBits,
+             when + " the canonical loss", HintForBits(true));
+    CompareBitsOf("gradients", when, training.GradientBlocks(), alone->GradientBlocks());
+    Quantity("canonical gradient norm, " + dtype,
+             RelativeDifference(got.gradient_norm, wanted.gradient_norm), kSameBits,
+             when + " the canonical gradient norm", HintForBits(false));
+    CompareBitsOf("weights", when, training.ModelBlocks(), alone->ModelBlocks());
+    CompareBitsOf("moments", when, training.OptimizerBlocks(), alone->OptimizerBlocks());
+  }
+  double wanted = 0;
+  ByItself([&] { wanted = Evaluate(alone->Net(), tokens_, data::Split::kValid).loss; });
+  const double got = Evaluate(training.Net(), tokens_, data::Split::kValid).loss;
+  Quantity("canonical evaluation loss, " + dtype, RelativeDifference(got, wanted), kSameBits,
+           "the canonical evaluation loss", HintForBits(true));
 }
 
 }  // namespace trireme::driver

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/base/positions.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/verify.hpp"
 
@@ -12,9 +13,11 @@ namespace {
 
 constexpr std::int64_t kMostHeads = 16;
 constexpr std::int64_t kHeadDim = 4;    // the next even number and the next odd one stay apart
-constexpr std::int64_t kFewLayers = 2;  // without pipeline stages
-constexpr std::int64_t kLength = 10;    // tokens
+constexpr std::int64_t kFewLayers = 3;  // without pipeline stages: blocks take turns in buffers
+constexpr int kPrefetch = 1;
+constexpr std::int64_t kLength = 10;  // tokens
 constexpr std::int64_t kRowsATensorRank = 2;
+constexpr std::int64_t kPositionsABlock = 2;  // of context ranks, which have two
 constexpr std::int64_t kFfn = 12;
 constexpr std::int64_t kVocabulary = 48, kMostVocabulary = 512;
 constexpr std::int64_t kStepsOfSchedule = 6;  // twice what runs: the rate stays above zero
@@ -34,41 +37,49 @@ std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus
   return value <= least ? value : least + (value - least) % modulus;
 }
 
-// As they are, or as few as tell the same about the tensor ranks: whether a rank has one
-// key/value head, several, or shares one; one query head for each, or several.
-void ShrinkHeads(model::Options& o, std::int64_t tensor) {
+// Into how many parts heads, features and vocabulary are cut: slices of canonical arithmetic, which
+// tensor ranks divide, or these.
+std::int64_t Slices(const TrainingSetup& setup, const comm::GridShape& grid) {
+  return std::max(setup.canonical.slices, grid.tensor);
+}
+
+// As they are, or as few as tell the same about the slices: whether one has one key/value head,
+// several, not as many as another, or shares one; one query head for each, or several.
+void ShrinkHeads(model::Options& o, std::int64_t slices) {
   if (o.heads > kMostHeads) {
     const std::int64_t grouped = o.heads / o.kv_heads;
-    if (o.kv_heads % tensor == 0) {
-      o.kv_heads = tensor * std::min<std::int64_t>(o.kv_heads / tensor, 2);
+    if (o.kv_heads >= slices) {
+      const bool even = o.kv_heads % slices == 0;
+      o.kv_heads = even ? slices * std::min<std::int64_t>(o.kv_heads / slices, 2)
+                        : Reduce(o.kv_heads, slices, slices);
       o.heads = o.kv_heads * std::min<std::int64_t>(grouped, 2);
     } else {
-      o.heads = tensor * std::min<std::int64_t>(o.heads / tensor, 2);
+      o.heads = slices * std::min<std::int64_t>(o.heads / slices, 2);
     }
   }
   o.head_dim = Reduce(o.head_dim, kHeadDim, 2);
 }
 
-void ShrinkWidths(model::Options& o, std::int64_t tensor) {
+void ShrinkWidths(model::Options& o, std::int64_t slices) {
   const std::int64_t beside = o.dim - o.heads * o.head_dim;
-  ShrinkHeads(o, tensor);
+  ShrinkHeads(o, slices);
   // Where the stream is not as wide as all heads together, it stays so.
   const std::int64_t heads = o.heads * o.head_dim;
   o.dim = beside == 0 ? heads : std::min(o.dim, heads + 1 + (o.dim - heads + 1) % 2);
-  o.ffn = Reduce(o.ffn, std::max(kFfn, 2 * tensor), tensor);
+  o.ffn = Reduce(o.ffn, std::max(kFfn, 2 * slices), slices);
 }
 
 // A vocabulary whose head costs as many blocks as the deck's, so that stages are cut alike.
 std::int64_t ShrunkVocabulary(const model::Options& deck, std::int64_t length,
                               const model::Options& small, std::int64_t small_length,
-                              std::int64_t tensor) {
+                              std::int64_t slices) {
   const model::PartCosts from = model::CostsPerToken(deck, length);
   const model::PartCosts to = model::CostsPerToken(small, small_length);
   const double a_token = to.head / static_cast<double>(small.vocabulary);
   const double alike =
       std::min(from.head / from.block * to.block / a_token, static_cast<double>(kMostVocabulary));
-  const std::int64_t least = std::max(kVocabulary, 4 * tensor);
-  return Reduce(deck.vocabulary, std::max(static_cast<std::int64_t>(alike), least), tensor);
+  const std::int64_t least = std::max(kVocabulary, 4 * slices);
+  return Reduce(deck.vocabulary, std::max(static_cast<std::int64_t>(alike), least), slices);
 }
 
 bool LastStageHasBlocks(const model::Options& o, std::int64_t length, int virtual_stages) {
@@ -113,11 +124,66 @@ std::int64_t ShrunkCount(std::int64_t count, std::int64_t stages) {
   return count % stages == 0 ? 2 * stages : stages + count % stages;
 }
 
+// As long as every context rank has two blocks, if the deck's is; with the remainders of rows on
+// slices, and of positions on blocks.
+std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t context) {
+  const std::int64_t blocks = context == 1 ? 1 : 2 * context;
+  const std::int64_t least =
+      std::max({kLength, kRowsATensorRank * slices, kPositionsABlock * blocks});
+  return Reduce(length, least, blocks * slices);
+}
+
+// The same places for leaves: as many groups, short or empty ones at the end as in the deck, a
+// short leaf where it has one; micro-batches of one leaf or of several, as many as ShrunkCount's
+// remainder.
+void ShrinkCanonicalBatch(const TrainingSetup& deck, const comm::GridShape& grid,
+                          TrainingSetup& small) {
+  const model::Canonical& canonical = deck.canonical;
+  const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
+  const std::int64_t leaves = CeilDivide(deck.batch, canonical.leaf);
+  const std::int64_t each = LeavesOfGroup(deck.batch, canonical);  // of a group
+  const std::int64_t missing = groups * each - leaves;             // fewer than groups
+  const std::int64_t together =
+      std::min(CeilDivide(deck.model.micro_batch, canonical.leaf), leaves);
+  const auto count = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
+    const std::int64_t share = std::min(groups / grid.data * of_group, groups * of_group - missing);
+    return CeilDivide(share, of_micro_batch);
+  };
+  const std::int64_t wanted = count(each, together);
+  const auto alike = [&](std::int64_t of_group, std::int64_t of_micro_batch) {
+    const std::int64_t got = count(of_group, of_micro_batch);
+    return got % stages == wanted % stages && (got > 1) == (wanted > 1) &&
+           got >= std::min(wanted, stages);
+  };
+  std::int64_t of_group = each, of_micro_batch = together;
+  const auto choose = [&] {
+    for (std::int64_t a = std::min<std::int64_t>(each, 2); a <= each; ++a) {
+      for (std::int64_t b = std::min<std::int64_t>(together, 2);
+           b <= std::min(together, a * groups); ++b) {
+        if (!alike(a, b)) continue;
+        of_group = a;
+        of_micro_batch = b;
+        return;
+      }
+    }
+  };
+  choose();
+  const std::int64_t leaf = std::min<std::int64_t>(canonical.leaf, 2);
+  const std::int64_t missing_windows = leaf > 1 && deck.batch % canonical.leaf != 0 ? 1 : 0;
+  small.canonical.leaf = leaf;
+  small.model.micro_batch = of_micro_batch * leaf;
+  small.batch = (groups * of_group - missing) * leaf - missing_windows;
+}
+
 void ShrinkBatch(const TrainingSetup& deck, const comm::GridShape& grid, TrainingSetup& small) {
+  if (deck.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
   const std::int64_t share = CeilDivide(deck.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
+  const auto here = [&](std::int64_t length) {  // positions of a context rank
+    return PositionsOf(length, 0, grid.context).Count();
+  };
   const std::int64_t size =
-      ShrunkMicroBatch(micro, deck.model.length, small.model.length, grid.tensor);
+      ShrunkMicroBatch(micro, here(deck.model.length), here(small.model.length), grid.tensor);
   const std::int64_t count = ShrunkCount(CeilDivide(share, micro), grid.pipeline);
   const std::int64_t missing = size > 1 && share % micro != 0 ? 1 : 0;  // a short micro-batch
   const std::int64_t small_share = count * size - missing;
@@ -140,14 +206,14 @@ TrainingSetup Shrink(const TrainingSetup& deck, const comm::GridShape& grid) {
   TrainingSetup small = deck;
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
-  const std::int64_t tensor = grid.tensor;
+  const std::int64_t slices = Slices(deck, grid);
   const int virtual_stages = grid.pipeline * deck.pipeline.chunks;
-  small.model.length = Reduce(length, std::max(kLength, kRowsATensorRank * tensor), tensor);
+  small.model.length = ShrunkLength(length, slices, grid.context);
   small.stride = ShrunkStride(deck.stride, length, small.model.length);
   // A table with rows that no window reaches, if the deck's has some.
   o.max_positions = std::min(o.max_positions, small.model.length + 1);
-  ShrinkWidths(o, tensor);
-  o.vocabulary = ShrunkVocabulary(deck.model.options, length, o, small.model.length, tensor);
+  ShrinkWidths(o, slices);
+  o.vocabulary = ShrunkVocabulary(deck.model.options, length, o, small.model.length, slices);
   o.layers = ShrunkLayers(deck.model.options, length, o, small.model.length, virtual_stages);
   o.init_deviation = kDeviation;
   ShrinkBatch(deck, grid, small);
@@ -163,7 +229,8 @@ TrainingSetup Shrink(const TrainingSetup& deck, const comm::GridShape& grid) {
   // Several buckets even here.
   constexpr std::int64_t kBuckets = 4, kLeastBytes = 512;
   const std::int64_t bytes = model::ParameterCount(o) * static_cast<std::int64_t>(sizeof(double));
-  small.bucket_bytes = std::max(bytes / (kBuckets * tensor * grid.pipeline), kLeastBytes);
+  small.bucket_bytes = std::max(bytes / (kBuckets * grid.tensor * grid.pipeline), kLeastBytes);
+  small.prefetch = std::min(deck.prefetch, kPrefetch);
   return small;
 }
 

@@ -15,13 +15,19 @@ namespace {
 
 constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
 
-// One rank and one thread, plain: nothing is sliced, staged or recomputed, and micro-batches are
-// others.
-TrainingSetup Alone(TrainingSetup setup) {
+// One rank and one thread, plain: nothing is sliced, staged, sharded or recomputed, and
+// micro-batches are others.
+TrainingSetup Alone(TrainingSetup setup, Arithmetic arithmetic) {
   setup.pipeline = {};
   setup.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
   setup.model.stream.threads = 1;
+  if (arithmetic == Arithmetic::kFast) setup.canonical = {};
+  if (setup.canonical.On()) {
+    const std::int64_t leaf = setup.canonical.leaf;
+    setup.model.micro_batch = setup.model.micro_batch == leaf ? 2 * leaf : leaf;
+    return setup;
+  }
   const std::int64_t most = std::min(setup.batch, kWindowsAlone);
   setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
   return setup;
@@ -42,28 +48,52 @@ void Guarded(const char* run, const std::function<void()>& task) {
   }
 }
 
-// Collective. Whether ranks that hold the same part of a gradient differ by more than rounding.
+using Keys = std::vector<const char*>;
+
+// ": does it pass with grid.tensor = 1, or with grid.pipeline = 1?"
+std::string DoesItPass(const Keys& keys) {
+  return keys.empty() ? "." : fmt::format(": does it pass with {}?", fmt::join(keys, ", or with "));
+}
+
+// Without the axes that act in a forward pass.
+Keys WithoutForward(const comm::ProcessGrid& grid) {
+  Keys keys;
+  if (grid.Shards() == comm::Sharding::kParameters) keys.push_back("grid.sharding = none");
+  if (grid.Shape().context > 1) keys.push_back("grid.context = 1");
+  if (grid.Shape().tensor > 1) keys.push_back("grid.tensor = 1");
+  if (grid.Shape().pipeline > 1) keys.push_back("grid.pipeline = 1");
+  return keys;
+}
+
+// Without those over which gradients are summed.
+Keys WithoutDataSum(const comm::ProcessGrid& grid) {
+  Keys keys;
+  if (grid.Shape().data > 1) keys.push_back("grid.data = 1");
+  if (grid.Shape().context > 1) keys.push_back("grid.context = 1");
+  if (grid.Shards() != comm::Sharding::kNone) keys.push_back("grid.sharding = none");
+  return keys;
+}
+
+Keys WithoutAny(const comm::ProcessGrid& grid) {
+  Keys keys = WithoutDataSum(grid);
+  if (grid.Shape().tensor > 1) keys.push_back("grid.tensor = 1");
+  if (grid.Shape().pipeline > 1) keys.push_back("grid.pipeline = 1");
+  return keys;
+}
+
+// Collective. Whether ranks that hold the same part of a gradient differ by more than rounding. The
+// ranks of a shard group hold other parts: these say nothing about each other.
 bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differences,
                        const std::vector<std::size_t>& wrong) {
+  const comm::Communicator& same = grid.SameShard();
   double widest = 0;
   for (const std::size_t i : wrong) {
-    const double most = grid.Data().Max(differences.mine[i]);
-    const double least = -grid.Data().Max(-differences.mine[i]);
+    const double most = same.Max(differences.mine[i]);
+    const double least = -same.Max(-differences.mine[i]);
     if (std::isfinite(most)) widest = std::max(widest, most - least);
   }
   return grid.World().Max(widest) > kFp64;
 }
-
-// ": does it pass with grid.tensor = 1, or with grid.pipeline = 1?", of the axes that act forward.
-std::string Without(const comm::ProcessGrid& grid) {
-  std::vector<const char*> axes;
-  if (grid.Shape().tensor > 1) axes.push_back("grid.tensor = 1");
-  if (grid.Shape().pipeline > 1) axes.push_back("grid.pipeline = 1");
-  if (axes.empty()) return ".";
-  return fmt::format(": does it pass with {}?", fmt::join(axes, ", or with "));
-}
-
-std::vector<tensor::StateBlock> Gradients(Training& training) { return training.GradientBlocks(); }
 
 }  // namespace
 
@@ -83,9 +113,9 @@ Verification Verifier::Run(Dtype precision) {
   setup_.model.dtype = Dtype::kFloat64;
   CompareSteps();
   CompareResume();
-  if (precision == Dtype::kFloat64) return std::move(report_);
   setup_.model.dtype = precision;
-  CompareLosses();
+  if (precision != Dtype::kFloat64) CompareLosses();
+  if (setup_.canonical.On()) CompareCanonical();
   return std::move(report_);
 }
 
@@ -105,9 +135,10 @@ StepResult Verifier::StepAlone(Training& training, std::int64_t step) const {
   return result;
 }
 
-std::unique_ptr<Training> Verifier::MakeAlone() const {
+std::unique_ptr<Training> Verifier::MakeAlone(Arithmetic arithmetic) const {
   std::unique_ptr<Training> training;
-  ByItself([&] { training = std::make_unique<Training>(alone_, tokens_, Alone(setup_)); });
+  ByItself(
+      [&] { training = std::make_unique<Training>(alone_, tokens_, Alone(setup_, arithmetic)); });
   return training;
 }
 
@@ -127,10 +158,18 @@ void Verifier::Quantity(const std::string& name, double difference, double toler
     found->difference = std::max(found->difference, difference);
   }
   if (difference <= tolerance) return;
-  Fail(fmt::format("{} differs by {:.1e} (tolerance {:.0e})", what, difference, tolerance), hint);
+  const std::string wanted = tolerance == kSameBits ? "the same bits are wanted"
+                                                    : fmt::format("tolerance {:.0e}", tolerance);
+  Fail(fmt::format("{} differs by {:.1e} ({})", what, difference, wanted), hint);
 }
 
-std::string Verifier::HintFor(const Differences& differences) const {
+std::string Verifier::HintForLoss(std::int64_t step) const {
+  if (step > 0) return "Step 1 agreed: suspect how this step's windows are shared out.";
+  return "The weights are the initial ones: suspect the forward pass" +
+         DoesItPass(WithoutForward(grid_));
+}
+
+std::string Verifier::HintForGradients(const Differences& differences) const {
   std::vector<std::size_t> wrong;
   std::size_t right = 0;
   for (std::size_t i = 0; i < differences.all.size(); ++i) {
@@ -145,9 +184,9 @@ std::string Verifier::HintFor(const Differences& differences) const {
   };
   if (DataRanksDisagree(grid_, differences, wrong)) {
     return "Data ranks hold different sums of one gradient, where an all-reduce gives all the "
-           "same: "
-           "suspect the transfers of the data group (MPI, network, memory) more than the layout: "
-           "does it pass with grid.data = 1?";
+           "same: suspect the transfers of the data group (MPI, network, memory) more than the "
+           "layout" +
+           DoesItPass(WithoutDataSum(grid_));
   }
   if (all_are(tensor::GradientSum::kTensor)) {
     return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each of "
@@ -162,17 +201,47 @@ std::string Verifier::HintFor(const Differences& differences) const {
            "with grid.tensor no larger than model.kv_heads?";
   }
   if (right == 0) {
-    return "Every gradient is wrong: suspect what all share, the sum over the data ranks: does it "
-           "pass with grid.data = 1?";
+    return "Every gradient is wrong: suspect what all share, the sum over the data ranks" +
+           DoesItPass(WithoutDataSum(grid_));
   }
   return fmt::format(
       "{} of {} gradients are wrong, the last in the order of the forward pass is {}'s: backward, "
-      "the mistake starts near it.",
-      wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name);
+      "the mistake starts near it{}",
+      wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name,
+      DoesItPass(WithoutAny(grid_)));
+}
+
+std::string Verifier::HintForNorm() const {
+  const bool sharded = grid_.Shards() != comm::Sharding::kNone;
+  return "Each gradient agreed: suspect elements that are counted twice or never in the norm" +
+         DoesItPass(sharded ? Keys{"grid.sharding = none"} : Keys{});
+}
+
+std::string Verifier::HintForUpdate() const {
+  if (grid_.Shards() == comm::Sharding::kNone) {
+    return "The gradients agreed: suspect clipping or the optimizer.";
+  }
+  return "The gradients agreed: suspect what each owner updates, or how others get it: does it "
+         "pass "
+         "with grid.sharding = none?";
+}
+
+std::string Verifier::HintForEvaluation() const {
+  return "Training agreed: suspect how evaluation shares out its windows" +
+         DoesItPass(WithoutForward(grid_));
+}
+
+std::string Verifier::HintForBits(bool forward) const {
+  Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
+  if (setup_.model.stream.threads > 1) keys.push_back("run.threads = 1");
+  return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
+         "computed together" +
+         DoesItPass(keys);
 }
 
 void Verifier::CompareTensors(const std::string& when, const char* what,
-                              const Differences& differences, double VerifiedTensor::*column) {
+                              const Differences& differences, double VerifiedTensor::*column,
+                              const std::string& hint) {
   std::size_t count = 0, first = 0;
   for (std::size_t i = differences.all.size(); i-- > 0;) {
     double& worst = report_.tensors[i].*column;
@@ -186,11 +255,9 @@ void Verifier::CompareTensors(const std::string& when, const char* what,
   const std::string others =
       count > 1 ? fmt::format(", and {} of the other {} too", count - 1, differences.all.size() - 1)
                 : "";
-  const bool gradient = column == &VerifiedTensor::gradient;
   Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,
                    report_.tensors[first].name, differences.all[first], kFp64, where, others),
-       gradient ? HintFor(differences)
-                : "The gradients agreed: suspect the gradient norm, clipping or the optimizer.");
+       column == &VerifiedTensor::gradient ? HintForGradients(differences) : hint);
 }
 
 void Verifier::CompareStep(std::int64_t step, Training& alone) {
@@ -198,16 +265,14 @@ void Verifier::CompareStep(std::int64_t step, Training& alone) {
   const StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*training_, step);
   losses_.push_back(got.loss);
   Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
-           step == 0
-               ? "The weights are the initial ones: suspect the forward pass" + Without(grid_)
-               : std::string("Step 1 agreed: suspect how this step's windows are shared out."));
-  CompareTensors(when, "gradient", Compare(grid_, Gradients(*training_), Gradients(alone)),
-                 &VerifiedTensor::gradient);
+           HintForLoss(step));
+  CompareTensors(when, "gradient",
+                 Compare(grid_, training_->GradientBlocks(), alone.GradientBlocks()),
+                 &VerifiedTensor::gradient, "");
   Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),
-           kFp64, when + " the gradient norm",
-           "Each gradient agreed: suspect elements that are counted twice or never in the norm.");
+           kFp64, when + " the gradient norm", HintForNorm());
   CompareTensors(when, "update", Compare(grid_, training_->ModelBlocks(), alone.ModelBlocks()),
-                 &VerifiedTensor::weights);
+                 &VerifiedTensor::weights, HintForUpdate());
 }
 
 void Verifier::CompareSteps() {
@@ -220,7 +285,7 @@ void Verifier::CompareSteps() {
   sums_ = GatherSums(grid_, registry);
   CompareTensors("before step 1", "initial weight",
                  Compare(grid_, training_->ModelBlocks(), alone->ModelBlocks()),
-                 &VerifiedTensor::weights);
+                 &VerifiedTensor::weights, "Suspect how weights are drawn from coordinates.");
   for (std::int64_t step = 0; step < kSteps; ++step) {
     if (step == kStop) WriteCheckpoint();
     CompareStep(step, *alone);
@@ -233,7 +298,7 @@ void Verifier::CompareEvaluation(Training& alone) {
   ByItself([&] { wanted = Evaluate(alone.Net(), tokens_, data::Split::kValid).loss; });
   const double got = Evaluate(training_->Net(), tokens_, data::Split::kValid).loss;
   Quantity("evaluation loss, fp64", RelativeDifference(got, wanted), kFp64, "the evaluation loss",
-           "Training agreed: suspect how evaluation shares out its windows.");
+           HintForEvaluation());
 }
 
 void Verifier::CompareLosses() {

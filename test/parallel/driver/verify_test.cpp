@@ -133,6 +133,59 @@ TEST_F(Verifying, SoundLayoutsPass) {
   }
 }
 
+TEST_F(Verifying, ShardedAndContextLayoutsPass) {
+  for (const char* keys : {
+           "grid.sharding=optimizer",
+           "grid.sharding=gradients grid.shard_group=2 grid.pipeline=2",
+           "grid.sharding=parameters grid.tensor=2 grid.sequence_parallel=yes grid.prefetch=3",
+           "grid.sharding=parameters grid.shard_group=4 model.recompute=full grid.overlap=no "
+           "model.tie_embeddings=no",
+           "grid.context=4 grid.data=2",
+           "grid.context=8 model.position=rope",
+           "grid.context=2 grid.tensor=2 grid.sequence_parallel=yes grid.sharding=optimizer",
+           "grid.context=2 grid.pipeline=2 pipeline.schedule=zero_bubble grid.sharding=parameters "
+           "grid.shard_group=2",
+       }) {
+    const Verification verification = Run(keys);
+    EXPECT_EQ(verification.failure, "") << keys << verification.hint;
+    EXPECT_EQ(verification.quantities.size(), 6U) << keys;
+    double largest = 0;
+    for (const auto& tensor : verification.tensors) largest = std::max(largest, tensor.gradient);
+    EXPECT_GT(largest, 0) << keys;
+  }
+}
+
+// Besides rule 4: the bits of one rank that computes canonically.
+TEST_F(Verifying, CanonicalLayoutsPassBitByBit) {
+  for (const char* keys : {
+           "run.canonical=8x4 grid.data=8",
+           "run.canonical=2x4 grid.data=2 grid.tensor=4 grid.sequence_parallel=yes "
+           "run.canonical_leaf=5 data.micro_batch=10",
+           "run.canonical=4x2 grid.tensor=2 grid.pipeline=2 grid.sharding=parameters "
+           "pipeline.schedule=zero_bubble model.recompute=full",
+       }) {
+    const Verification verification = Run(keys);
+    EXPECT_EQ(verification.failure, "") << keys << verification.hint;
+    EXPECT_EQ(verification.quantities.size(), 12U) << keys;
+    for (const char* name :
+         {"loss", "gradients", "gradient norm", "weights", "moments", "evaluation loss"}) {
+      const auto& quantity = Quantity(verification, fmt::format("canonical {}, fp32", name));
+      EXPECT_EQ(quantity.tolerance, 0) << keys;
+      EXPECT_EQ(quantity.difference, 0) << keys;
+    }
+    // The fast run on one rank was another one.
+    EXPECT_GT(Quantity(verification, "loss, fp32").difference, 0) << keys;
+  }
+}
+
+TEST_F(Verifying, CanonicalInFp64Too) {
+  const Verification verification =
+      Run("run.canonical=2x2 grid.data=2 grid.tensor=2 grid.pipeline=2", Defect::kNone,
+          Dtype::kFloat64);
+  EXPECT_EQ(verification.failure, "");
+  EXPECT_EQ(Quantity(verification, "canonical weights, fp64").tolerance, 0);
+}
+
 TEST_F(Verifying, Fp64NeedsNoSecondRun) {
   const Verification verification = Run("grid.data=8", Defect::kNone, Dtype::kFloat64);
   EXPECT_EQ(verification.failure, "");
@@ -185,12 +238,62 @@ TEST_F(Verifying, FindsATiedEmbeddingWhoseGradientsAreNotSummed) {
   }
 }
 
+TEST_F(Verifying, FindsAParameterThatIsUsedBeforeItsGather) {
+  for (const char* keys :
+       {"grid.sharding=parameters", "grid.sharding=parameters grid.pipeline=2"}) {
+    const Verification verification = Run(keys, Defect::kUsedBeforeGather);
+    EXPECT_THAT(verification.failure, HasSubstr("in step 1 the loss")) << keys;
+    EXPECT_THAT(verification.hint, HasSubstr("does it pass with grid.sharding = none")) << keys;
+  }
+}
+
+TEST_F(Verifying, FindsAWrongOffsetInTheRing) {
+  for (const char* keys : {"grid.context=2", "grid.context=4 grid.tensor=2"}) {
+    const Verification verification = Run(keys, Defect::kRingOffsetWrong);
+    EXPECT_THAT(verification.failure, HasSubstr("in step 1 the loss")) << keys;
+    EXPECT_THAT(verification.hint, HasSubstr("does it pass with grid.context = 1")) << keys;
+  }
+}
+
+// Right up to rounding, but not the same bits: only the canonical comparison sees it.
+TEST_F(Verifying, FindsATreeThatDependsOnTheRanks) {
+  const Verification verification =
+      Run("run.canonical=2x4 grid.data=2 grid.tensor=4", Defect::kTreeOfRanks);
+  EXPECT_THAT(verification.failure,
+              AllOf(HasSubstr("canonical"), HasSubstr("the same bits are wanted")));
+  EXPECT_THAT(verification.hint,
+              AllOf(HasSubstr("Rounding depends on the layout"), HasSubstr("grid.tensor = 1")));
+  EXPECT_TRUE(Quantity(verification, "loss, fp64").Within());
+  EXPECT_TRUE(Quantity(verification, "loss, fp32").Within());
+  EXPECT_FALSE(Quantity(verification, "canonical weights, fp32").Within());
+}
+
+// Ranks of a shard group hold different parts: a difference in one of them is no disagreement of
+// copies. Where there are copies, those with the same part still tell.
+TEST_F(Verifying, ShardsAreNoCopies) {
+  const Verification alone =
+      Run("grid.sharding=gradients", Defect::kDataSumSpoiled, Dtype::kFloat64);
+  EXPECT_THAT(alone.failure, AllOf(HasSubstr("in step 1 the gradient of"), HasSubstr("data 1,")));
+  EXPECT_THAT(alone.hint, testing::Not(HasSubstr("Data ranks hold different sums")));
+  EXPECT_THAT(alone.hint, HasSubstr("grid.sharding = none"));
+  const Verification copies =
+      Run("grid.sharding=gradients grid.shard_group=2", Defect::kDataSumSpoiled, Dtype::kFloat64);
+  EXPECT_THAT(copies.hint, AllOf(HasSubstr("Data ranks hold different sums"),
+                                 HasSubstr("grid.sharding = none")));
+}
+
 // Where a mistake can do nothing, nothing is reported.
 TEST_F(Verifying, AMistakeWithoutEffectPasses) {
   EXPECT_EQ(Run("grid.tensor=4", Defect::kNormGradientNotSummed).failure, "");
   EXPECT_EQ(Run("grid.tensor=2 grid.pipeline=4", Defect::kAverageOfAverages).failure, "");
   EXPECT_EQ(Run("grid.tensor=8", Defect::kTiedGradientNotSummed).failure, "");
   EXPECT_EQ(Run("grid.pipeline=2 model.tie_embeddings=no", Defect::kTiedGradientNotSummed).failure,
+            "");
+  EXPECT_EQ(Run("grid.sharding=optimizer", Defect::kUsedBeforeGather).failure, "");
+  EXPECT_EQ(Run("grid.data=8", Defect::kRingOffsetWrong).failure, "");
+  // Two operands have one tree.
+  EXPECT_EQ(Run("run.canonical=2x2 grid.data=2 grid.tensor=2 grid.pipeline=2", Defect::kTreeOfRanks)
+                .failure,
             "");
 }
 
@@ -252,9 +355,13 @@ void ExpectShrunk(const driver::Job& job, const TrainingSetup& large, const Trai
   model::CheckLayout(job.deck, to, grid, small.pipeline);
   model::CheckMicroBatches(job.deck, small.pipeline, grid.data, CeilDivide(small.batch, grid.data),
                            small.model.micro_batch);
-  EXPECT_LE(to.layers, std::max(2, 4 * stages));
+  EXPECT_LE(to.layers, std::max(3, 4 * stages));
   EXPECT_LE(to.dim, 66);
-  EXPECT_LE(small.model.length, 10 + 2 * grid.tensor);
+  const int blocks = grid.context == 1 ? 1 : 2 * grid.context;
+  EXPECT_EQ(large.model.length % (blocks * grid.tensor),
+            small.model.length % (blocks * grid.tensor));
+  EXPECT_GE(small.model.length, std::min<std::int64_t>(large.model.length, 2 * blocks));
+  EXPECT_LE(small.model.length, 10 + 3 * blocks * grid.tensor);
   EXPECT_LE(small.batch, 6 * grid.data * grid.pipeline);
   EXPECT_LE(to.vocabulary, 520);
 }
@@ -269,14 +376,16 @@ TEST_F(Verifying, ShrinkingKeepsDivisibilities) {
     for (const int pipeline : {1, 2, 3, 5}) {
       for (const int data : {1, 2, 3, 8}) {
         for (const std::string& more : decks) {
-          std::string keys = fmt::format("grid.data={} grid.tensor={} grid.pipeline={} {}", data,
-                                         tensor, pipeline, more);
+          const int context = 1 + (data + pipeline) % 4;
+          std::string keys =
+              fmt::format("grid.data={} grid.context={} grid.tensor={} grid.pipeline={} {}", data,
+                          context, tensor, pipeline, more);
           if (more.empty() && pipeline > 1) {
             keys +=
                 "pipeline.schedule=interleaved pipeline.chunks=3 data.micro_batch=0 data.batch=480";
           }
           SCOPED_TRACE(keys);
-          Large large = Read(keys, data * tensor * pipeline);
+          Large large = Read(keys, data * context * tensor * pipeline);
           for (const std::int64_t vocabulary : {101, 1000, 50257}) {
             large.setup.model.options.vocabulary = vocabulary;
             ExpectShrunk(large.job, large.setup, driver::Shrink(large.setup, large.grid),
@@ -288,11 +397,60 @@ TEST_F(Verifying, ShrinkingKeepsDivisibilities) {
   }
 }
 
+// Groups, slices, leaves: short and empty ones where the deck has some.
+TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
+  using driver::LeavesOfGroup, driver::LargestShare, driver::MicroBatches;
+  for (const int groups : {1, 4, 8}) {
+    for (const int slices : {1, 4, 8}) {
+      for (const int pipeline : {1, 2, 3}) {
+        for (const std::string more :
+             {"", "data.batch=97 run.canonical_leaf=3 data.micro_batch=9",
+              "data.batch=5 run.canonical_leaf=1 data.micro_batch=1", "run.canonical_leaf=4",
+              "model.dim=1152 model.heads=72 model.kv_heads=36 data.batch=33 "
+              "run.canonical_leaf=4"}) {
+          const int data = std::min(groups, 2), tensor = std::min(slices, 4);
+          const std::string keys = fmt::format(
+              "grid.data={} grid.tensor={} grid.pipeline={} "
+              "run.canonical={}x{} {}",
+              data, tensor, pipeline, groups, slices,
+              more.starts_with("model") ? more : "model.heads=32 model.kv_heads=8 " + more);
+          SCOPED_TRACE(keys);
+          const Large large = Read(keys, data * tensor * pipeline);
+          const TrainingSetup small = driver::Shrink(large.setup, large.grid);
+          const model::Canonical &from = large.setup.canonical, &to = small.canonical;
+          EXPECT_EQ(to.data_groups, from.data_groups);
+          EXPECT_EQ(to.slices, from.slices);
+          EXPECT_EQ(to.leaf, std::min<std::int64_t>(from.leaf, 2));
+          const model::Options& o = small.model.options;
+          EXPECT_GE(std::min({o.heads, o.kv_heads, o.ffn, o.vocabulary}), slices);
+          EXPECT_EQ(large.setup.model.options.kv_heads % slices, o.kv_heads % slices);
+          EXPECT_EQ(small.model.micro_batch % to.leaf, 0);
+          const auto missing = [&](const TrainingSetup& setup) {
+            return groups * LeavesOfGroup(setup.batch, setup.canonical) -
+                   CeilDivide(setup.batch, setup.canonical.leaf);
+          };
+          EXPECT_EQ(missing(large.setup), missing(small));
+          if (from.leaf > 1) {
+            EXPECT_EQ(large.setup.batch % from.leaf == 0, small.batch % to.leaf == 0);
+          }
+          const auto count = [&](const TrainingSetup& setup) {
+            return MicroBatches(setup.batch, data, setup.model.micro_batch, setup.canonical);
+          };
+          EXPECT_EQ(count(large.setup) % pipeline, count(small) % pipeline);
+          EXPECT_EQ(count(large.setup) > 1, count(small) > 1);
+          model::CheckLayout(large.job.deck, o, large.grid, small.pipeline);
+          EXPECT_LE(small.batch, 6 * groups * pipeline);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Verifying, WhatShrankIsSaid) {
   const Large large = Read("grid.tensor=8");
   const TrainingSetup small = driver::Shrink(large.setup, large.grid);
   const std::string text = driver::DescribeShrinking(large.setup, small, 8);
-  EXPECT_THAT(text, HasSubstr("layers 24 -> 2, dim 1024 -> 32, "));
+  EXPECT_THAT(text, HasSubstr("layers 24 -> 3, dim 1024 -> 32, "));
   EXPECT_THAT(text, HasSubstr(",\n        "));
   EXPECT_EQ(driver::DescribeShrinking(small, small, 8), "nothing");
 }
