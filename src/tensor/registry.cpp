@@ -282,7 +282,7 @@ void Registry::ZeroGradients() {
     if (storage == nullptr) return;
     std::memset(storage.get(), 0, static_cast<std::size_t>(Bytes(dtype_, elements)));
   };
-  clear(gradients_, ownership_.gradients * ownership_.gradient_levels);
+  clear(gradients_, ownership_.gradients);  // whoever empties another level leaves zeros there
   clear(early_gradients_, early_size_);
 }
 

@@ -31,10 +31,12 @@ class StageWork {
 
 class Pipeline {
  public:
-  // Allocates the buffers of the largest program (most_micro_batches a step; at least 1). rows,
+  // Plans the buffers of the largest program (most_micro_batches a step; at least 1). rows,
   // columns: of the largest micro-batch's stream on this rank. With one stage there are no buffers.
   Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
            std::int64_t rows, std::int64_t columns);
+
+  void Allocate();  // what is planned; before the first step
 
   // shape.micro_batches with the micro-batches that a step of `count` really runs: a multiple of
   // the stages where interleaved (the caller adds empty micro-batches).
