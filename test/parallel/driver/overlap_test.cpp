@@ -12,6 +12,7 @@
 #include "counted_mpi.hpp"
 #include "expected_traffic.hpp"
 #include "layout_fixture.hpp"
+#include "overlap_run.hpp"
 
 namespace trireme::test {
 namespace {
@@ -20,32 +21,6 @@ using comm::Group;
 using comm::Transfer;
 using counted_mpi::Function;
 using parallel::TaskKind;
-
-std::string DeckOf(int batch, int layers, const std::string& layout) {
-  return fmt::format(
-      "[run]\nseed=11\n[data]\nsequence_length=7\nmicro_batch=1\nbatch={}\n[model]\nlayers={}\n"
-      "heads=8\nkv_heads=4\nhead_dim=3\ndim=12\nffn=17\nmax_positions=7\n[schedule]\nsteps=20\n"
-      "[grid]\nbucket_mib=0.001\n{}",
-      batch, layers, layout);
-}
-
-std::int64_t BlocksOf(const TrainingRun& run) {
-  std::int64_t blocks = 0;
-  for (const Part& chunk : run.Net().Setup().chunks) blocks += chunk.Size();
-  return blocks;
-}
-
-// The micro-batches of step 0, as the training step cuts them.
-std::vector<data::MicroBatch> BatchesOf(TrainingRun& run, const data::TokenFile& tokens) {
-  const comm::Communicator& data = run.Grid().Data();
-  const auto share = run.All().Samples().Share(0, data.Rank(), data.Size());
-  std::vector<data::MicroBatch> batches(share.size());
-  for (std::size_t i = 0; i < share.size(); ++i) {
-    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Setup().length,
-                         batches[i]);
-  }
-  return batches;
-}
 
 using OverlapTest = LayoutTest;
 
@@ -57,7 +32,7 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
         "data=4\npipeline=2\n[pipeline]\nschedule=zero_bubble\n",
         "data=2\npipeline=4\n[pipeline]\nschedule=interleaved\nchunks=2\n",
         "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[model]\nrecompute=full\n"}) {
-    const std::string deck = DeckOf(16, 8, layout);
+    const std::string deck = OverlapDeck(16, 8, layout);
     const RunSettings settings = SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
     TrainingRun run(world_, tokens_, settings);
     run.Train(1);  // the next step's times stand for any step's
@@ -93,7 +68,7 @@ TEST_F(OverlapTest, BucketsAreSummedMeanwhile) {
   constexpr double kNap = 2e-3, kMost = 0.5;  // s; ranks that come together may miss a nap
   for (const char* layout : {"data=2\ntensor=4\n", "data=8\n", "data=2\npipeline=4\n",
                              "data=4\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
-    const std::string deck = DeckOf(16, 8, layout);
+    const std::string deck = OverlapDeck(16, 8, layout);
     TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
     parallel::GradientBuckets& buckets = run.All().Buckets();
     run.Grid().Traffic().Clear();
@@ -219,9 +194,9 @@ TEST_F(OverlapTest, StagesReceiveAheadAndHoldWhatIsPublished) {
       const int data = world_.Size() / stages;
       // Twice as many micro-batches as stages, one window each; 16 blocks for 16 virtual stages.
       const std::string deck =
-          DeckOf(2 * stages * data, 16,
-                 fmt::format("data={}\npipeline={}\n[pipeline]\nschedule={}\n{}", data, stages,
-                             schedule, interleaved ? "chunks=2\n" : ""));
+          OverlapDeck(2 * stages * data, 16,
+                      fmt::format("data={}\npipeline={}\n[pipeline]\nschedule={}\n{}", data, stages,
+                                  schedule, interleaved ? "chunks=2\n" : ""));
       TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
       ExpectAsPlanned(run, tokens_, fmt::format("{} on {} stages", schedule, stages));
     }
