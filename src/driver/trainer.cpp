@@ -40,7 +40,7 @@ ExitCode Trainer::Execute() {
   last_checkpoint_time_ = MPI_Wtime();
   grid_.Traffic().Clear();
   while (!Finished() && !stop_) {
-    const StepResult result = training_.Run(step_, MyRequests());
+    const StepResult result = RunStep();
     ++step_;
     stop_ = result.requests.signal || result.requests.walltime;
     stop_reason_ = result.requests.signal ? "a signal" : "schedule.walltime_minutes";
@@ -50,6 +50,16 @@ ExitCode Trainer::Execute() {
     CheckpointIfDue();
   }
   return Finished() ? ExitCode::kDone : ExitCode::kStopped;
+}
+
+// A step, with what it gathered counted: validations gather too.
+StepResult Trainer::RunStep() {
+  const parallel::ShardedUnits& units = training_.Net().Units();
+  const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
+  const StepResult result = training_.Run(step_, MyRequests());
+  gathers_ += units.Gathers() - gathers;
+  gathers_ready_ += units.GathersReady() - ready;
+  return result;
 }
 
 Requests Trainer::MyRequests() const {
@@ -168,8 +178,17 @@ std::vector<monitor::TrafficRow> Trainer::GatherTraffic() const {
   return rows;
 }
 
+monitor::Gathers Trainer::MeanGathers() const {
+  if (grid_.Shard().Size() == 1) return {};  // what one rank has whole is not gathered
+  const comm::Communicator& world = job_.World();
+  std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
+  world.Sum(sums);
+  return {.count = sums[0] / world.Size(), .ready = sums[1] / world.Size()};
+}
+
 void Trainer::Finalize() {
   const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
+  const monitor::Gathers gathers = MeanGathers();
   if (Finished()) {
     if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
     PrintSample();
@@ -191,7 +210,7 @@ void Trainer::Finalize() {
   if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
     files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
   }
-  monitor_->Done(record, files, traffic);
+  monitor_->Done(record, files, traffic, gathers);
   if (Finished()) return;
   monitor_->Line(
       fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",

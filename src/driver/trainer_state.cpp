@@ -113,8 +113,8 @@ void Trainer::CheckCanonical() const {
                     fmt::format("{}: it was written by canonical arithmetic {}, this run has {}: "
                                 "the bits would not be the same",
                                 checkpoint_, was, now),
-                    "Continue with the same run.canonical, run.canonical_leaf and instruction set, "
-                    "or with run.canonical = none.");
+                    "Continue with the same run.canonical, run.canonical_leaf, run.precision and "
+                    "instruction set, or with run.canonical = none.");
 }
 
 void Trainer::Resume() {
@@ -175,7 +175,11 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.device = fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = NameOf(job_.dtype);
   facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
-
+  if (const model::Canonical& canonical = setup_.canonical; canonical.On()) {
+    facts.grid += fmt::format("; canonical {}x{}, leaf of {} sequence{}", canonical.data_groups,
+                              canonical.slices, monitor::WithThousands(canonical.leaf),
+                              canonical.leaf == 1 ? "" : "s");
+  }
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = Describe(setup_.model.options);
   facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} step{} an epoch",

@@ -155,14 +155,14 @@ void Monitor::Evaluation(const Record& record) {
 
 void Monitor::Done(const Record& record,
                    const std::vector<std::pair<std::string, std::string>>& files,
-                   const std::vector<TrafficRow>& traffic) {
+                   const std::vector<TrafficRow>& traffic, const Gathers& gathers) {
   if (!state_) return;
   State& state = *state_;
   state.session.checkpoint += record.seconds_checkpoint;
   const bool finished = record.step >= state.options.total_steps;
   if (finished) state.Write(state.session.Mean(record));
   state.Put(SummaryText(finished ? "done" : "stopped", record, state.session, state.losses,
-                        SecondsSince(state.started), files, traffic));
+                        SecondsSince(state.started), files, traffic, gathers));
 }
 
 }  // namespace trireme::monitor

@@ -117,12 +117,20 @@ std::string LossText(const Losses& losses) {
   return text;
 }
 
+// Of parameters that are sharded; empty where none were gathered.
+std::string GathersText(const Gathers& gathers, std::int64_t steps) {
+  if (!(gathers.count > 0) || steps == 0) return {};
+  return fmt::format("{:.1f} a step and rank, of sharded parameters; {:.1f}% complete when needed",
+                     gathers.count / static_cast<double>(steps),
+                     100 * gathers.ready / gathers.count);
+}
+
 }  // namespace
 
 std::string SummaryText(const char* how, const Record& record, const Tally& session,
                         const Losses& losses, double elapsed,
                         const std::vector<std::pair<std::string, std::string>>& files,
-                        const std::vector<TrafficRow>& traffic) {
+                        const std::vector<TrafficRow>& traffic, const Gathers& gathers) {
   std::string text = fmt::format("{:<8}{}", how, TotalsText(record, session, elapsed));
   if (elapsed > 0 && session.steps > 0) {
     text += fmt::format("\n{:<8}{}", "time", TimeText(session, elapsed));
@@ -131,6 +139,8 @@ std::string SummaryText(const char* how, const Record& record, const Tally& sess
   if (!loss.empty()) text += fmt::format("\n{:<8}{}", "loss", loss);
   const std::string table = TrafficTable(traffic, session.steps, session.seconds);
   if (!table.empty()) text += "\n" + table;
+  const std::string gathered = GathersText(gathers, session.steps);
+  if (!gathered.empty()) text += fmt::format("\n{:<8}{}", "gathers", gathered);
   std::size_t width = 0;
   for (const auto& [what, path] : files) width = std::max(width, what.size());
   const char* word = "files";

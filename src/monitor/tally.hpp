@@ -42,7 +42,7 @@ struct Losses {
 std::string SummaryText(const char* how, const Record& record, const Tally& session,
                         const Losses& losses, double elapsed,
                         const std::vector<std::pair<std::string, std::string>>& files,
-                        const std::vector<TrafficRow>& traffic = {});
+                        const std::vector<TrafficRow>& traffic = {}, const Gathers& gathers = {});
 
 }  // namespace trireme::monitor
 

@@ -41,6 +41,8 @@ class Trainer {
   monitor::BannerFacts Banner() const;                     // collective
   void PlanMemory(monitor::BannerFacts& facts) const;      // collective
   std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
+  monitor::Gathers MeanGathers() const;                    // collective
+  StepResult RunStep();                                    // collective
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best);
@@ -71,6 +73,8 @@ class Trainer {
   double last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
   double checkpoint_seconds_ = 0;    // since the last report
   double roof_flops_ = 0;            // a rank, measured at start
+  // Of sharded parameters, in the steps of this session: of this rank, and complete when needed.
+  std::int64_t gathers_ = 0, gathers_ready_ = 0;
 };
 
 }  // namespace trireme::driver

@@ -72,6 +72,12 @@ struct TrafficRow {
   double seconds_hidden = 0;  // mean over all ranks of the job
 };
 
+// Gathers of sharded parameters, over the steps of this session.
+struct Gathers {
+  double count = 0;  // of a rank, mean
+  double ready = 0;  // those of them that were complete when the parameters were needed
+};
+
 struct Options {
   bool root = false;   // world rank 0
   std::string folder;  // the run folder; "" writes no files (evaluate, generate)
@@ -99,11 +105,11 @@ class Monitor {
   void Step(const Record& record);
   void Evaluation(const Record& record);  // kind valid or test: printed and recorded always
   // Prints the summary: totals, where the time went, best and last losses, a table of `traffic`,
-  // then `files`, pairs of (what, path). At the schedule's last step it is also recorded, as kind
-  // done, speeds and times filled in here; a run that stops earlier says so and leaves no such
-  // record.
+  // a line about `gathers` (if any), then `files`, pairs of (what, path). At the schedule's last
+  // step it is also recorded, as kind done, speeds and times filled in here; a run that stops
+  // earlier says so and leaves no such record.
   void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files,
-            const std::vector<TrafficRow>& traffic = {});
+            const std::vector<TrafficRow>& traffic = {}, const Gathers& gathers = {});
   void Warn(const std::string& text);  // "warning: ..." on the screen and in the log
 
  private:

@@ -239,5 +239,21 @@ TEST(Summary, HasTheTrafficBetweenLossesAndFiles) {
   EXPECT_LT(text.find("\nloss "), text.find("\ntraffic "));
 }
 
+TEST(Summary, SaysHowManyGathersWereCompleteWhenNeeded) {
+  Record record = Example();
+  Tally session;
+  session.Add(record);
+  session.Add(record);
+  const auto text = [&](const Gathers& gathers) {
+    return SummaryText("done", record, session, {}, 10, {{"log", "a"}}, {TensorRow()}, gathers);
+  };
+  EXPECT_NE(text({.count = 25, .ready = 22})
+                .find("\ngathers 12.5 a step and rank, of sharded "
+                      "parameters; 88.0% complete when needed\nfiles"),
+            std::string::npos)
+      << text({.count = 25, .ready = 22});
+  EXPECT_EQ(text({}).find("gathers"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace trireme::monitor
