@@ -1,11 +1,11 @@
 // run.canonical: what the deck asks for, and whether the layout and the model suit it.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <bit>
 #include <charconv>
-#include <vector>
+#include <string>
+#include <utility>
 
 #include "trireme/driver/training.hpp"
 
@@ -31,10 +31,19 @@ bool PowerOfTwo(int value) {
   return value > 0 && std::has_single_bit(static_cast<unsigned>(value));
 }
 
-std::vector<int> PowersUpTo(std::int64_t most) {
-  std::vector<int> powers;
-  for (int power = 1; power <= most; power *= 2) powers.push_back(power);
-  return powers;
+// "1, 2 or 4": the powers of two up to one of them.
+std::string PowersUpTo(std::int64_t most) {
+  std::string text;
+  for (std::int64_t power = 1; power <= most; power *= 2) {
+    text += fmt::format("{}{}", power == 1 ? "" : power == most ? " or " : ", ", power);
+  }
+  return text;
+}
+
+// ", or run.canonical = 8x2", which would admit these ranks; empty where nothing does.
+std::string OrMore(int ranks, int groups, int slices) {
+  if (!PowerOfTwo(ranks)) return {};
+  return fmt::format(", or {} = {}x{}", kKey, groups, slices);
 }
 
 void CheckGrid(const input::Deck& deck, const comm::GridShape& grid, int groups, int slices) {
@@ -50,17 +59,15 @@ void CheckGrid(const input::Deck& deck, const comm::GridShape& grid, int groups,
     throw deck.Complain("grid.data",
                         fmt::format("{} data ranks do not divide the {} of {} = {}", grid.data,
                                     groups, kKey, value),
-                        fmt::format("What fits: grid.data = {}, or {} = {}x{}.",
-                                    fmt::join(PowersUpTo(groups), ", "), kKey,
-                                    std::bit_ceil(static_cast<unsigned>(grid.data)), slices));
+                        fmt::format("What fits: {} data rank{}{}.", PowersUpTo(groups),
+                                    groups == 1 ? "" : "s", OrMore(grid.data, grid.data, slices)));
   }
   if (slices % grid.tensor != 0) {
     throw deck.Complain("grid.tensor",
                         fmt::format("{} tensor ranks do not divide the {} of {} = {}", grid.tensor,
                                     slices, kKey, value),
-                        fmt::format("What fits: grid.tensor = {}, or {} = {}x{}.",
-                                    fmt::join(PowersUpTo(slices), ", "), kKey, groups,
-                                    std::bit_ceil(static_cast<unsigned>(grid.tensor))));
+                        fmt::format("What fits: grid.tensor = {}{}.", PowersUpTo(slices),
+                                    OrMore(grid.tensor, groups, grid.tensor)));
   }
 }
 
@@ -114,8 +121,7 @@ std::int64_t CanonicalMicroBatch(const input::Deck& deck, const model::Canonical
   const std::int64_t leaf = canonical.leaf, lower = std::max(leaf, wanted / leaf * leaf);
   if (deck.Integer("data.micro_batch") == 0 || wanted % leaf == 0 || wanted == share) return lower;
   throw deck.Complain("data.micro_batch",
-                      fmt::format("{} sequences are no whole number of leaves of {}",
-                                  deck.Integer("data.micro_batch"), leaf),
+                      fmt::format("it is no multiple of the leaf, {} sequences", leaf),
                       fmt::format("What fits: data.micro_batch = {} or {}.", lower,
                                   lower == leaf && wanted < leaf ? 2 * leaf : lower + leaf));
 }
