@@ -75,7 +75,8 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const std::vector<std::int32_t>& prompt,
                                        const GenerateOptions& options) {
   const comm::ProcessGrid& grid = model.Grid();
-  const bool writes = grid.Coordinates().data == 0;
+  // Where parameters are gathered, all have to take part.
+  const bool writes = grid.Coordinates().data == 0 || model.Units().ValuesSharded();
   std::vector<std::int32_t> added;
   if (writes) added = Continue(model, prompt, options);
   grid.World().Together([&] {

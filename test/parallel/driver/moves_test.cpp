@@ -8,6 +8,7 @@
 #include <functional>
 #include <iterator>
 #include <map>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,7 @@ constexpr std::array kLayouts = {
     Layout{8,
            "tensor=2\npipeline=2\nsequence_parallel=yes\n[pipeline]\nschedule=zero_bubble\n"
            "[data]\nmicro_batch=1\n"},
-    Layout{1, "[data]\nmicro_batch=4\n"},
-    Layout{2, "[data]\nmicro_batch=3\n"},
+    Layout{1, "[data]\nmicro_batch=4\n"}, Layout{2, "[data]\nmicro_batch=3\n"},
     Layout{3, "pipeline=3\n[pipeline]\nschedule=gpipe\n[data]\nmicro_batch=4\n"},
     Layout{4, "tensor=4\nsequence_parallel=yes\n[model]\nrecompute=full\n[data]\nmicro_batch=10\n"},
     Layout{6,
@@ -38,7 +38,22 @@ constexpr std::array kLayouts = {
     Layout{8, "tensor=8\n[model]\nrecompute=selective\n[data]\nmicro_batch=2\n"},
     Layout{8,
            "tensor=2\npipeline=4\nsequence_parallel=yes\n[pipeline]\nschedule=1f1b\n[data]\n"
-           "micro_batch=3\n"}};
+           "micro_batch=3\n"},
+    Layout{8, "data=8\nsharding=parameters\n[data]\nmicro_batch=1\n"},
+    Layout{6, "data=3\ntensor=2\nsharding=optimizer\n[data]\nmicro_batch=2\n"},
+    // Copies of key/value heads, on tensor ranks whose units have different sizes.
+    Layout{8, "data=2\ntensor=4\nsequence_parallel=yes\nsharding=parameters\nprefetch=0\n"},
+    Layout{8,
+           "data=4\npipeline=2\nsharding=gradients\nshard_group=2\n[pipeline]\n"
+           "schedule=zero_bubble\n[data]\nmicro_batch=1\n"},
+    // Fewer positions than blocks of context ranks.
+    Layout{8, "context=8\n[data]\nmicro_batch=3\n"},
+    Layout{8,
+           "context=2\ntensor=2\nsequence_parallel=yes\nsharding=parameters\nprefetch=2\n[model]\n"
+           "recompute=full\n[data]\nmicro_batch=2\n"},
+    Layout{8,
+           "context=2\npipeline=2\nsharding=parameters\nshard_group=2\n[pipeline]\n"
+           "schedule=interleaved\nchunks=2\n[data]\nmicro_batch=3\n"}};
 // Eight query heads on one key/value head: copies of it wherever heads are sliced.
 constexpr const char* kLlama =
     "heads=8\nkv_heads=1\nhead_dim=2\ndim=13\nlayers=6\nffn=19\nnorm=rmsnorm\nactivation=swiglu\n"
@@ -159,12 +174,96 @@ TEST_F(MovesTest, EveryLayoutWritesTheSameBytes) {
   }
 }
 
+// This rank's range of a tensor, and which of how many copies it is.
+struct Held {
+  std::int64_t begin, end;
+  int replica, replicas;
+};
+
+// Collective. [tensors][ranks that hold some].
+std::vector<std::vector<Held>> HeldByAll(const comm::Communicator& group,
+                                         const std::vector<tensor::StateBlock>& blocks) {
+  std::string mine;
+  for (const tensor::StateBlock& block : blocks) {
+    mine += fmt::format("{} {} {} {}\n", block.begin, block.end, block.replica, block.replicas);
+  }
+  std::vector<std::vector<Held>> all(blocks.size());
+  for (const std::string& text : group.Gather(mine)) {
+    std::istringstream lines(text);
+    Held held{};
+    for (std::size_t i = 0; lines >> held.begin >> held.end >> held.replica >> held.replicas; ++i) {
+      if (held.end > held.begin) all.at(i).push_back(held);
+    }
+  }
+  return all;
+}
+
+// Whether the ranks with one number hold each tensor once, for every number. Copies of key/value
+// heads need not be cut alike.
+void ExpectCovered(const std::vector<std::vector<Held>>& all,
+                   const std::vector<tensor::StateBlock>& blocks) {
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    ASSERT_FALSE(all[i].empty()) << blocks[i].name;
+    const int replicas = all[i].front().replicas;
+    std::vector<std::map<std::int64_t, std::int64_t>> parts(static_cast<std::size_t>(replicas));
+    for (const Held& held : all[i]) {
+      ASSERT_EQ(held.replicas, replicas) << blocks[i].name;
+      const bool first =
+          parts.at(static_cast<std::size_t>(held.replica)).emplace(held.begin, held.end).second;
+      EXPECT_TRUE(first) << blocks[i].name << " is held twice as number " << held.replica;
+    }
+    for (const auto& part : parts) {
+      std::int64_t next = 0;
+      for (const auto& [begin, end] : part) {
+        EXPECT_EQ(begin, next) << blocks[i].name;
+        next = end;
+      }
+      EXPECT_EQ(next, tensor::ElementCount(blocks[i].shape)) << blocks[i].name;
+    }
+  }
+}
+
+std::int64_t ElementsOf(const std::vector<tensor::StateBlock>& blocks) {
+  std::int64_t sum = 0;
+  for (const tensor::StateBlock& block : blocks) sum += block.end - block.begin;
+  return sum;
+}
+
+// A rank reads and writes what it holds, and holds what it owns where that is sharded.
+TEST_F(MovesTest, BlocksCoverEachTensorAndNothingElse) {
+  for (const char* model : {kGpt, kLlama}) {
+    for (const Layout& layout : kLayouts) {
+      In(layout, model, [&](TrainingRun& run) {
+        const std::vector<tensor::StateBlock> values = run.All().ModelBlocks(),
+                                              moments = run.All().OptimizerBlocks(),
+                                              gradients = run.All().GradientBlocks();
+        for (const auto* blocks : {&values, &moments, &gradients}) {
+          ExpectCovered(HeldByAll(run.Grid().World(), *blocks), *blocks);
+        }
+        // Two moments of an element, and nothing of what others own.
+        EXPECT_EQ(ElementsOf(moments), 2 * ElementsOf(gradients));
+        const comm::Sharding sharding = run.Grid().Shards();
+        const std::int64_t ranks = run.Grid().Shard().Size();
+        const std::int64_t held = run.Net().Parameters().Size();  // with padding
+        const std::int64_t pieces = std::ssize(run.Net().Parameters().Owns().pieces);
+        constexpr std::int64_t kLine = 32;
+        EXPECT_LE(ElementsOf(gradients), held / ranks + pieces * kLine);
+        if (sharding == comm::Sharding::kParameters) {
+          EXPECT_EQ(ElementsOf(values), ElementsOf(gradients));
+        } else {
+          EXPECT_GE(ElementsOf(values), ElementsOf(gradients));
+        }
+      });
+    }
+  }
+}
+
 // What a trained model says, besides its training loss.
 struct Words {
   double loss = 0;
   std::int64_t targets = 0;
-  std::vector<double> logits;
-  std::vector<std::int32_t> continued;
+  std::vector<double> logits;  // behind an early, a middle and a last position
+  std::vector<std::int32_t> continued, once;
 };
 
 Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
@@ -178,11 +277,15 @@ Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
   batch.inputs = {3, 99, 17, 0, 42};
   batch.targets.assign(5, data::kMasked);
   batch.ordinals = {0};
-  words.logits = run.Net().Logits(batch, 3);
+  for (const std::int64_t position : {0, 3, 4}) {
+    const std::vector<double> logits = run.Net().Logits(batch, position);
+    words.logits.insert(words.logits.end(), logits.begin(), logits.end());
+  }
   driver::GenerateOptions options;
   options.tokens = 12;
   options.seed = 5;
   words.continued = driver::Continue(run.Net(), {3, 99, 17}, options);
+  words.once = driver::ContinueOnce(run.Net(), {3, 99, 17}, options);
   return words;
 }
 
@@ -224,7 +327,7 @@ TEST_F(MovesTest, EvaluationAndPredictionAreTheSameEverywhere) {
     serial.Load(checkpoint);
     const Words wanted = WordsOf(serial, tokens_);
     EXPECT_EQ(wanted.targets, tokens_.Size(data::Split::kValid) - 1);
-    EXPECT_EQ(wanted.logits.size(), static_cast<std::size_t>(kVocabulary));
+    EXPECT_EQ(wanted.logits.size(), static_cast<std::size_t>(3 * kVocabulary));
     std::vector<Layout> layouts(kLayouts.begin(), kLayouts.end());
     // Seven windows: fewer than data ranks, and not a multiple of stages.
     layouts.push_back({8, "data=8\n"});
@@ -239,10 +342,14 @@ TEST_F(MovesTest, EvaluationAndPredictionAreTheSameEverywhere) {
         EXPECT_EQ(words.targets, wanted.targets);
         EXPECT_LT(RuleFourDifference({words.logits}, {wanted.logits}).relative, kFp64);
         EXPECT_EQ(words.continued, wanted.continued);
-        // The same bits on every rank of the replica: they go on to draw the same token.
+        // On the first replica, at least.
+        if (run.Grid().Coordinates().data == 0 || !words.once.empty()) {
+          EXPECT_EQ(words.once, wanted.continued);
+        }
+        // The same bits on every rank: they go on to draw the same token.
         std::vector<double> first = words.logits;
-        run.Grid().Replica().Broadcast(first.data(),
-                                       static_cast<std::int64_t>(first.size() * sizeof(double)));
+        run.Grid().World().Broadcast(first.data(),
+                                     static_cast<std::int64_t>(first.size() * sizeof(double)));
         EXPECT_EQ(first, words.logits);
       });
     }
@@ -276,6 +383,15 @@ TEST_F(MovesTest, UnevenWorkIsTheSameWork) {
              {8,
               "data=2\ntensor=2\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=3\n[data]"
               "\nmicro_batch=1\n"}},
+        // Ranks without windows gather and scatter for the others.
+        Case{3, {8, "data=4\ncontext=2\nsharding=parameters\n[data]\nmicro_batch=1\n"}},
+        Case{1, {8, "data=8\nsharding=gradients\nshard_group=4\n"}},
+        Case{3,
+             {8, "data=4\ntensor=2\nsharding=parameters\nshard_group=2\nsequence_parallel=yes\n"}},
+        Case{5,
+             {8,
+              "data=2\ncontext=2\npipeline=2\nsharding=gradients\n[pipeline]\n"
+              "schedule=zero_bubble\n[data]\nmicro_batch=1\n"}},
         // More shards than rows in a sequence: some ranks hold none of a short micro-batch.
         Case{1, {8, "tensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n"}}}) {
     const char* model = uneven.batch % 2 == 0 ? kLlama : kGpt;
