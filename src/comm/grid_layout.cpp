@@ -193,11 +193,12 @@ void DeclareGrid(input::Schema& schema) {
                 "Norms, dropout and residuals on a shard of the rows of each tensor rank: "
                 "reduce-scatter and all-gather instead of all-reduce, and less memory. Needs "
                 "grid.tensor >= 2.");
-  schema.Choice("grid.sharding", "none", {"none", "optimizer", "gradients", "parameters"},
-                "What the data x context ranks that hold the same part of the model share out "
-                "among them instead of keeping a copy each (ZeRO): none; optimizer: the moments "
-                "(stage 1); gradients: those too (stage 2); parameters: those too, gathered for "
-                "each layer when it is used (stage 3).");
+  schema.Choice(
+      "grid.sharding", "none", {"none", "optimizer", "gradients", "parameters"},
+      "What the data x context ranks that hold the same part of the model share out "
+      "among them instead of keeping a copy each (ZeRO). none: nothing; optimizer: the moments "
+      "(stage 1); gradients: moments and gradients (stage 2); parameters: these and the "
+      "parameters, of which each layer's are gathered when it is used (stage 3).");
   schema.Integer("grid.shard_group", 0, input::Between(0, kMostRanks), "ranks",
                  "Ranks that share one copy of what grid.sharding shares out; must divide "
                  "data x context. Fewer keep those transfers among neighbours, such as those of a "

@@ -74,10 +74,11 @@ void CheckGrid(const input::Deck& deck, const comm::GridShape& grid, int groups,
 }  // namespace
 
 void DeclareCanonical(input::Schema& schema) {
-  schema.Text(kKey, "none",
-              "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
-              "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
-              "threads. Costs some speed. none: the same up to rounding.");
+  schema.Text(
+      kKey, "none",
+      "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
+      "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
+      "threads. Needs grid.context = 1 and costs some speed. none: the same up to rounding.");
   schema.Integer(
       "run.canonical_leaf", 0, input::AtLeast(0), "sequences",
       "With run.canonical: sequences that are always computed together; data.micro_batch "

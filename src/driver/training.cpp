@@ -112,8 +112,10 @@ std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& s
   std::string text = comm::Describe(grid.Shape());
   if (grid.SequenceParallel()) text += ", sequence parallel";
   if (grid.Shards() != comm::Sharding::kNone) {
-    text += fmt::format("; {} sharded over {} ranks", WhatIsSharded(grid.Shards()),
-                        grid.Shard().Size());
+    const int ranks = grid.Shard().Size(), copies = grid.SameShard().Size();
+    text += fmt::format("; {} sharded over {} rank{}", WhatIsSharded(grid.Shards()), ranks,
+                        ranks == 1 ? "" : "s");
+    if (copies > 1) text += fmt::format(", {} copies", copies);
   }
   const parallel::PipelineShape& pipeline = setup.pipeline;
   if (grid.Shape().pipeline > 1) {

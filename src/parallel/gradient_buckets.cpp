@@ -45,11 +45,10 @@ void DeclareBuckets(input::Schema& schema) {
       "backward pass has finished it. With grid.sharding = gradients or parameters the pieces are "
       "layers instead.");
   schema.Integer(
-      "grid.prefetch", 1, input::Between(0, kMostPrefetch), "units",
+      "grid.prefetch", 1, input::Between(0, kMostPrefetch), "layers",
       "With grid.sharding = parameters: how many layers ahead of the one that computes are "
-      "gathered. "
-      "More hide a slower network and take the memory of a whole layer each; 0 gathers each layer "
-      "when it is needed and hides nothing.");
+      "gathered. More hide a slower network and take the memory of a whole layer each; 0 gathers "
+      "each layer when it is needed and hides nothing.");
   schema.Switch("grid.overlap", true,
                 "Transfers of gradients and gathered parameters run while the model computes. no: "
                 "each is awaited where it starts, to see what overlap gains; the results are the "
