@@ -85,6 +85,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
 void ParallelModel::Allocate() {
   part_->Allocate();
   pipeline_->Allocate();
+  shared_->Allocate();
   units_->Allocate();
   const ModelSetup& setup = Setup();
   tensor_.AllocateExchange(setup.dtype, ExchangeElements(setup));

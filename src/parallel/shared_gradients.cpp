@@ -52,6 +52,9 @@ SharedGradients::SharedGradients(tensor::Registry& registry,
     if (message.parameters.size() > 1) most = std::max(most, message.elements);
   }
   bytes_ = most * static_cast<std::int64_t>(SizeOf(registry.Type()));
+}
+
+void SharedGradients::Allocate() {
   if (bytes_ > 0) buffer_ = device::AllocateZeroed(bytes_);
 }
 

@@ -24,6 +24,7 @@ class SharedGradients {
   SharedGradients(tensor::Registry& registry,
                   const std::map<tensor::GradientSum, comm::Collectives>& groups,
                   Defect defect = Defect::kNone, bool sharded = false);
+  void Allocate();  // the packing buffer; before the first sum
   // Collective over the replica. Sharded: of tied gradients only.
   void Sum();
   // Sharded: the sums that this piece (its number in the registry's ownership) needs before it is

@@ -52,9 +52,10 @@ void SumGradients(const comm::ProcessGrid& grid) {
   buckets.Begin();
   buckets.Ready(0);
   buckets.Wait();
-  SharedGradients(registry, {{GradientSum::kTensor, grid.Over(Group::kTensor)},
-                             {GradientSum::kTied, grid.Over(Group::kEmbedding)}})
-      .Sum();
+  SharedGradients shared(registry, {{GradientSum::kTensor, grid.Over(Group::kTensor)},
+                                    {GradientSum::kTied, grid.Over(Group::kEmbedding)}});
+  shared.Allocate();
+  shared.Sum();
 }
 
 void PassOn(const comm::Collectives& stages) {

@@ -98,6 +98,7 @@ class StagesTest : public testing::Test {
          {GradientSum::kTensor, grid_->Over(Group::kTensor)},
          {GradientSum::kKeyValue, {key_value_, Group::kKeyValue, grid_->Traffic()}}},
         Defect::kNone, setup_.sharding != Sharding::kNone);
+    shared.Allocate();
     ShardedUnits units(grid_->Over(Group::kShard), registry_, {}, setup_, &shared);
     units.Allocate();
     GradientBuckets buckets(grid_->Over(Group::kData), grid_->Over(Group::kShard), registry_, {},

@@ -103,6 +103,7 @@ class SharedGradientsTest : public testing::Test {
 
 TEST_F(SharedGradientsTest, EachKindIsSummedOverItsGroup) {
   SharedGradients shared(registry_, Groups());
+  shared.Allocate();
   // The norms travel packed; a single tensor in place.
   EXPECT_EQ(shared.Bytes(), 3 * kDim * 8);
   shared.Sum();
@@ -118,6 +119,7 @@ TEST_F(SharedGradientsTest, EachKindIsSummedOverItsGroup) {
 
 TEST_F(SharedGradientsTest, DefectsLeaveOutTheirSumAlone) {
   SharedGradients shared(registry_, Groups(), Defect::kNormGradientNotSummed);
+  shared.Allocate();
   EXPECT_EQ(shared.Bytes(), 0);
   shared.Sum();
   ExpectSummed(GradientSum::kTensor);
@@ -126,6 +128,7 @@ TEST_F(SharedGradientsTest, DefectsLeaveOutTheirSumAlone) {
 
 TEST_F(SharedGradientsTest, TheTiedDefectToo) {
   SharedGradients shared(registry_, Groups(), Defect::kTiedGradientNotSummed);
+  shared.Allocate();
   shared.Sum();
   ExpectSummed(GradientSum::kTied);
   EXPECT_EQ(Traffic(Group::kEmbedding).calls, 0);
@@ -133,12 +136,14 @@ TEST_F(SharedGradientsTest, TheTiedDefectToo) {
 
 TEST_F(SharedGradientsTest, OtherDefectsAreNoneOfItsBusiness) {
   SharedGradients shared(registry_, Groups(), Defect::kAverageOfAverages);
+  shared.Allocate();
   shared.Sum();
   ExpectSummed();
 }
 
 TEST_F(SharedGradientsTest, GroupsOfOneAndMissingGroupsHaveNothingToSum) {
   SharedGradients shared(registry_, {{GradientSum::kTied, comm::Collectives()}});
+  shared.Allocate();
   shared.Sum();
   EXPECT_EQ(shared.Bytes(), 0);
   for (const tensor::Parameter& parameter : registry_.Parameters()) {
@@ -156,6 +161,7 @@ TEST_F(SharedGradientsTest, ShardedPiecesAreSummedOneByOne) {
   setup.bucket_bytes = 1;
   Fill(setup);
   SharedGradients shared(registry_, Groups(), Defect::kNone, true);
+  shared.Allocate();
   EXPECT_EQ(shared.Bytes(), 3 * kDim * 8);
   const int pieces = static_cast<int>(registry_.Owns().pieces.size());
   EXPECT_EQ(pieces, 2);  // the table, this stage's block
