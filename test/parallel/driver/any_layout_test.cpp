@@ -1,6 +1,6 @@
 // Any layout, the same numbers (rule 4): every grid that fits 1 to 8 ranks, with every schedule,
-// recomputation and sequence parallelism, against the serial run. Nothing divides, everything is
-// on.
+// recomputation and sequence parallelism, every kind of sharding and size of its groups, context
+// ranks, against the serial run. Nothing divides, everything is on.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -77,6 +77,28 @@ class AnyLayout : public LayoutTest {
     return true;
   }
 
+  // Each layout of each number of ranks with one of the architectures that fit it; how many fit.
+  template <typename Layouts>
+  int CompareAll(const Layouts& layouts_of) {
+    int compared = 0;
+    for (int ranks = 1; ranks <= world_.Size(); ++ranks) {
+      const bool member = world_.Rank() < ranks;
+      const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+      if (!member) continue;
+      auto next = static_cast<std::size_t>(ranks);  // the same on all members
+      for (const std::string& layout : layouts_of(ranks)) {
+        // Architectures in turn; where one does not fit the layout, the next.
+        for (std::size_t tried = 0; tried < kArchitectures.size(); ++tried) {
+          const Architecture& architecture = kArchitectures[next++ % kArchitectures.size()];
+          if (!Compare(group, architecture, layout, Dtype::kFloat64)) continue;
+          ++compared;
+          break;
+        }
+      }
+    }
+    return compared;
+  }
+
   std::map<std::pair<std::string, Dtype>, Outcome> serial_;
 };
 
@@ -104,23 +126,57 @@ std::vector<std::string> LayoutsOf(int ranks) {
   return layouts;
 }
 
-TEST_F(AnyLayout, EveryGridScheduleAndRecomputationEqualsTheSerialRun) {
-  int compared = 0;
-  for (int ranks = 1; ranks <= world_.Size(); ++ranks) {
-    const bool member = world_.Rank() < ranks;
-    const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
-    if (!member) continue;
-    auto next = static_cast<std::size_t>(ranks);  // the same on all members
-    for (const std::string& layout : LayoutsOf(ranks)) {
-      // Architectures in turn; where one does not fit the layout, the next.
-      for (std::size_t tried = 0; tried < kArchitectures.size(); ++tried) {
-        const Architecture& architecture = kArchitectures[next++ % kArchitectures.size()];
-        if (!Compare(group, architecture, layout, Dtype::kFloat64)) continue;
-        ++compared;
-        break;
+// Every kind of sharding with every size of its groups, where there are data ranks; with context
+// ranks one of these, or none, in turn. Of 4 and 8 ranks, and 6 data ranks, whose groups have
+// divisors. What else a layout has takes turns.
+std::vector<std::string> ShardedLayoutsOf(int ranks) {
+  constexpr std::array kKinds = {"optimizer", "gradients", "parameters"};
+  constexpr std::array kSchedules = {"1f1b", "zero_bubble", "gpipe", "interleaved"};
+  constexpr std::array kRecompute = {"none", "full", "selective"};
+  std::vector<std::string> layouts;
+  if (ranks % 2 != 0 || ranks == 2) return layouts;
+  const auto add = [&](int tensor, int pipeline, int context, const char* kind, int shard_group) {
+    const std::size_t turn = layouts.size();
+    const char* schedule = kSchedules[turn % kSchedules.size()];
+    std::string layout =
+        fmt::format("tensor={}\npipeline={}\ncontext={}\n", tensor, pipeline, context);
+    if (shard_group > 1) {
+      layout += fmt::format("sharding={}\nshard_group={}\nprefetch={}\noverlap={}\n", kind,
+                            shard_group, turn % 3, turn % 5 == 0 ? "no" : "yes");
+    }
+    if (tensor > 1 && turn % 2 == 0) layout += "sequence_parallel=yes\n";
+    layouts.push_back(
+        layout + fmt::format("[pipeline]\nschedule={}\n{}[model]\nrecompute={}\n[data]\n"
+                             "micro_batch=1\n",
+                             schedule, std::string(schedule) == "interleaved" ? "chunks=2\n" : "",
+                             kRecompute[turn % kRecompute.size()]));
+  };
+  for (int tensor = 1; tensor <= ranks; ++tensor) {
+    for (int pipeline = 1; pipeline <= ranks / tensor; ++pipeline) {
+      if (ranks % (tensor * pipeline) != 0 || (ranks == 6 && tensor * pipeline > 1)) continue;
+      const int group = ranks / (tensor * pipeline);  // data x context ranks
+      for (int shards = 2; shards <= group; ++shards) {
+        if (group % shards != 0) continue;
+        for (const char* kind : kKinds) add(tensor, pipeline, 1, kind, shards);
+        // As many context ranks as there are in a shard group.
+        const std::size_t turn = layouts.size();
+        add(tensor, pipeline, shards, kKinds[turn % kKinds.size()], turn % 2 == 0 ? group : 1);
       }
     }
   }
+  return layouts;
+}
+
+TEST_F(AnyLayout, EveryShardingAndContextEqualsTheSerialRun) {
+  const int compared = CompareAll(ShardedLayoutsOf);
+  if (world_.IsRoot()) {
+    EXPECT_GT(compared, 50);
+    RecordProperty("compared", compared);
+  }
+}
+
+TEST_F(AnyLayout, EveryGridScheduleAndRecomputationEqualsTheSerialRun) {
+  const int compared = CompareAll(LayoutsOf);
   if (world_.IsRoot()) {
     EXPECT_GT(compared, 250);
     RecordProperty("compared", compared);
@@ -133,8 +189,9 @@ TEST_F(AnyLayout, LossesInSinglePrecision) {
   for (const char* layout :
        {"tensor=2\npipeline=2\nsequence_parallel=yes\n[pipeline]\nschedule=zero_bubble\n",
         "tensor=4\npipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n[data]\nmicro_batch=3\n",
-        "tensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n", "pipeline=4\n",
-        "tensor=2\n"}) {
+        "tensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n", "pipeline=4\n", "tensor=2\n",
+        "sharding=parameters\n[data]\nmicro_batch=1\n", "context=4\n",
+        "context=2\npipeline=2\nsharding=gradients\nshard_group=2\n"}) {
     for (const Architecture& architecture : kArchitectures) {
       compared += Compare(world_, architecture, layout, Dtype::kFloat32) ? 1 : 0;
     }
@@ -152,7 +209,9 @@ TEST_F(AnyLayout, KnownMistakesAreSeen) {
   for (const Case& mistake :
        {Case{Defect::kNormGradientNotSummed, "tensor=2\nsequence_parallel=yes\n"},
         Case{Defect::kAverageOfAverages, "tensor=2\npipeline=1\n"},
-        Case{Defect::kTiedGradientNotSummed, "pipeline=2\n"}}) {
+        Case{Defect::kTiedGradientNotSummed, "pipeline=2\n"},
+        Case{Defect::kUsedBeforeGather, "sharding=parameters\n"},
+        Case{Defect::kRingOffsetWrong, "context=2\n"}}) {
     RunSettings settings = SettingsOf(DeckOf(kArchitectures[0], mistake.layout), tokens_,
                                       world_.Size(), Dtype::kFloat64);
     settings.defect = mistake.defect;
