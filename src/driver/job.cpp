@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/driver/training.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::driver {
@@ -172,6 +173,7 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
   checkpoint = checkpoint::Find(world, job.line->resume);
   model::ModelSetup setup;
   parallel::PipelineShape pipeline;
+  model::Canonical canonical;
   world.Together([&] {
     // With one stage there is no schedule.
     if (grid.Shape().pipeline > 1) {
@@ -180,8 +182,10 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
     setup = ReadModelSetup(job, tokens.VocabularySize(), shape);
     setup.training = false;
     model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
+    canonical = ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
   });
-  auto model = std::make_unique<model::ParallelModel>(grid, setup, pipeline);
+  auto model =
+      std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);
   checkpoint::ReadTensors(world, checkpoint, "model", model->Blocks());
   return model;
 }
