@@ -90,7 +90,7 @@ model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& op
                                std::int64_t length) {
   const std::string value = deck.Text(kKey);
   if (value == "none") {
-    if (!deck.Given("run.canonical_leaf")) return {};
+    if (deck.Integer("run.canonical_leaf") == 0) return {};
     throw deck.Complain("run.canonical_leaf", "run.canonical is none",
                         "What fits: run.canonical = 1x1 or more, or leave the leaf out.");
   }

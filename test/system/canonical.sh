@@ -104,6 +104,9 @@ grep -Eq '^gathers [0-9.]+ a step and rank, of sharded parameters; [0-9.]+% comp
 each _rounded
 ! cmp -s {serial,hybrid}_rounded/checkpoints/latest/model.safetensors || fail "the same bits without asking"
 record serial_rounded '"canonical": "none"'
+# The decks that runs keep are decks.
+run 0 "$TRIREME" -i serial_rounded/deck.in -v job.output=again
+run 0 "${mpi[@]}" 8 "$TRIREME" -i hybrid/deck.in -v job.output=again
 "$python" - serial tensor cube hybrid <<'PYTHON' || fail "losses differ"
 import json, sys
 TOLERANCE = 1e-5  # relative, in fp32: numerical rule 4

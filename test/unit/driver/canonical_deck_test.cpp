@@ -52,6 +52,8 @@ std::string Complaint(const std::string& text, const comm::GridShape& grid) {
 TEST(CanonicalDeck, NoneIsTheDefault) {
   EXPECT_FALSE(Read("", Grid(3, 2, 2)).On());
   EXPECT_FALSE(Read("[run]\ncanonical = none\n", Grid(3)).On());
+  // As a resolved deck says it.
+  EXPECT_FALSE(Read("[run]\ncanonical = none\ncanonical_leaf = 0\n", Grid(3)).On());
 }
 
 TEST(CanonicalDeck, GroupsSlicesAndLeaf) {
