@@ -104,7 +104,7 @@ void PrintHead(const Job& job, const comm::ProcessGrid& grid, const std::string&
       MicroBatches(small.batch, grid.Shape().data, small.model.micro_batch, small.canonical);
   fmt::print("grid    {}\n", DescribeLayout(grid, small, micro_batches));
   if (small.canonical.On()) {
-    fmt::print("bits    canonical {}x{}, the same as one rank's\n", small.canonical.data_groups,
+    fmt::print("bits    canonical {}x{}: compared too\n", small.canonical.data_groups,
                small.canonical.slices);
   }
   fmt::print("data    {}; compared on made-up tokens\n", data);

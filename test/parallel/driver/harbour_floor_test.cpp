@@ -83,7 +83,7 @@ class HarbourFloor : public testing::Test {
     for (const data::Sample& sample : sampler.Share(0, world_.Rank(), world_.Size())) {
       data::FillMicroBatch(*tokens_, data::Split::kValid, std::span(&sample, 1), kLength, batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
-      const double model = run.Net().Loss({&batch, 1}, losses.data());
+      const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
       const std::vector<double> exact = grammar_.PredictiveLoss(
           std::span(batch.inputs).first(valid), std::span(batch.targets).first(valid));
       double right = 0;
