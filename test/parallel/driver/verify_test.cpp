@@ -9,15 +9,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
-#include <sstream>
 #include <string>
 #include <vector>
 
-#include "small_run.hpp"
-#include "trireme/driver/command_line.hpp"
 #include "verify_compare.hpp"
+#include "verify_fixture.hpp"
 
 namespace trireme::test {
 namespace {
@@ -26,82 +23,6 @@ using driver::TrainingSetup;
 using driver::Verification;
 using testing::AllOf;
 using testing::HasSubstr;
-
-constexpr int kRanks = 8;
-
-// Pre-norm, tied, dropout everywhere; far too large to be run here.
-constexpr const char* kDeck =
-    R"([data]
-sequence_length = 512
-batch = 96
-micro_batch = 8
-[model]
-dim = 1024
-heads = 8
-kv_heads = 4
-layers = 24
-ffn = 4096
-dropout = 0.1
-attention_dropout = 0.1
-ffn_dropout = 0.1
-max_positions = 1024
-[optimizer]
-label_smoothing = 0.1
-[schedule]
-steps = 1000
-warmup_steps = 100
-)";
-
-class Verifying : public testing::Test {
- protected:
-  Verifying() : world_(World()), folder_(world_) {}
-
-  struct Large {
-    driver::Job job;
-    comm::GridShape grid;
-    TrainingSetup setup;
-  };
-  // The deck with other keys, "section.key=value ...", as large as it is.
-  Large Read(const std::string& keys, int ranks = kRanks) const {
-    static const input::Schema schema = driver::DeclareAll();
-    std::istringstream words(keys);
-    driver::Job job;
-    job.deck =
-        input::Deck::Parse(schema, kDeck, "deck", {std::istream_iterator<std::string>(words), {}});
-    job.stream.threads = 1;
-    const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
-    constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    TrainingSetup setup = driver::ReadTraining(job, grid, kVocabulary, kTokens);
-    return {std::move(job), grid, setup};
-  }
-
-  Verification Run(const std::string& keys, Defect defect = Defect::kNone,
-                   Dtype precision = Dtype::kFloat32) {
-    const Large large = Read(keys);
-    const comm::ProcessGrid grid(world_, large.grid,
-                                 comm::ReadGridOptions(large.job.deck, large.grid));
-    TrainingSetup small = driver::Shrink(large.setup, large.grid);
-    small.defect = defect;
-    const std::string folder = folder_ / std::to_string(runs_++);
-    world_.Together([&] {
-      if (world_.IsRoot()) std::filesystem::create_directories(folder);
-    });
-    return driver::Verify(grid, small, precision, folder);
-  }
-
-  comm::Communicator world_;
-  SharedFolder folder_;
-  int runs_ = 0;
-};
-
-const driver::VerifiedQuantity& Quantity(const Verification& verification,
-                                         const std::string& name) {
-  for (const auto& quantity : verification.quantities) {
-    if (quantity.name == name) return quantity;
-  }
-  ADD_FAILURE() << "no quantity " << name;
-  return verification.quantities.front();
-}
 
 TEST_F(Verifying, SoundLayoutsPass) {
   for (const char* keys : {
