@@ -55,18 +55,21 @@ void CheckSameListing(const std::string& file, const std::string& own, const std
                              file, own_line, root_line));
 }
 
-// Segments of one block that this rank writes. Replicas take turns, starting with another one for
-// each tensor, so that many small tensors spread as well.
+// Segments of one block that this rank writes. Copies take turns, starting with another one for
+// each tensor, so that many small tensors spread as well. Segments lie at the same places of the
+// tensor whatever the block: copies that are cut into blocks at other places agree.
 void AddPieces(const tensor::StateBlock& block, std::int64_t tensor_index,
                std::int64_t tensor_offset, std::vector<Piece>& pieces) {
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
   const std::int64_t step = kSegmentBytes / size;  // elements
-  std::int64_t turn = tensor_index;
-  for (std::int64_t first = block.begin; first < block.end; first += step, ++turn) {
-    if (turn % block.replicas != block.replica) continue;
-    const std::int64_t last = std::min(first + step, block.end);
-    pieces.push_back({tensor_offset + first * size, (last - first) * size,
-                      static_cast<const char*>(block.data) + (first - block.begin) * size});
+  for (std::int64_t first = block.begin; first < block.end;) {
+    const std::int64_t segment = first / step;
+    const std::int64_t last = std::min((segment + 1) * step, block.end);
+    if ((tensor_index + segment) % block.replicas == block.replica) {
+      pieces.push_back({tensor_offset + first * size, (last - first) * size,
+                        static_cast<const char*>(block.data) + (first - block.begin) * size});
+    }
+    first = last;
   }
 }
 

@@ -161,7 +161,7 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
                                                         model_->Setup().stream);
     buckets_ = std::make_unique<parallel::GradientBuckets>(
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
-        model_->Setup().stream, model_->Setup().shard, &model_->Shared());
+        model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
     step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
                                            *buckets_, batch, setup.defect);
   });

@@ -39,8 +39,8 @@ struct GenerateOptions {
 // where a prediction is not finite.
 std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options);
-// Collective over the grid. Continue on the first replica, the others wait; RunError on all ranks
-// where a prediction is not finite.
+// Collective over the grid. Continue on the first replica, the others wait, unless parameters are
+// sharded, which all have to gather; RunError on all ranks where a prediction is not finite.
 std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const std::vector<std::int32_t>& prompt,
                                        const GenerateOptions& options);

@@ -19,8 +19,9 @@ inline std::int64_t ElementCount(const Shape& shape) {
 }
 
 // This rank holds the elements [begin, end) of the flattened global tensor, contiguously at `data`.
-// `replicas` ranks hold the same range; this rank is number `replica` of them (a writer may split
-// the range among them). A list of blocks names every tensor of the model once and in the same
+// Each element of it is held by `replicas` ranks, each with another number `replica` (a writer may
+// split the work among them by number and place in the tensor; the ranges of ranks that are sharded
+// differently may begin and end elsewhere). A list of blocks names every tensor of the model once and in the same
 // order on every rank: a rank that holds nothing of a tensor (another pipeline stage's, another
 // shard's) lists it with begin == end. So the order in a file is a property of the model, never of
 // the layout.

@@ -262,8 +262,10 @@ TEST_F(CanonicalTest, OtherArithmeticDiffersInSomeBits) {
        });
   }
   EXPECT_EQ(same, 0);
-  for (const Layout& layout : {Layout{4, 1, "[grid]\ntensor=4\n"},
-                               Layout{8, 1, "[grid]\ndata=2\ntensor=4\nsequence_parallel=yes\n"}}) {
+  for (const Layout& layout :
+       {Layout{8, 1, "[grid]\ndata=8\n"}, Layout{8, 1, "[grid]\ndata=8\nsharding=parameters\n"},
+        Layout{4, 1, "[grid]\ntensor=4\n"},
+        Layout{8, 1, "[grid]\ndata=2\ntensor=4\nsequence_parallel=yes\n"}}) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
       settings.defect = Defect::kTreeOfRanks;
       const Bits got = Train(group, settings, fmt::format("tree_{}", layout.ranks), kFew);

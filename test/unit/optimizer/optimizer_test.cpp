@@ -47,7 +47,7 @@ TEST_F(OptimizerTest, SgdDecaysMatricesOnly) {
   optimizer.Step(1, 0.1, Norm(optimizer), kCount);
   EXPECT_NEAR(Value(matrix_, 1), 1 - 0.1 * 0.5 - 0.1 * 2, 1e-14);
   EXPECT_NEAR(Value(norm_, 1), 1 - 0.1 * 2, 1e-14);
-  EXPECT_TRUE(optimizer.Blocks(0, 1).empty());
+  EXPECT_TRUE(optimizer.Blocks(0, 1, 1).empty());
 }
 
 TEST_F(OptimizerTest, ClipsToTheGlobalNorm) {
@@ -72,7 +72,7 @@ TEST_F(OptimizerTest, AdamWsFirstStepIsTheRate) {
   optimizer.Step(1, 0.01, Norm(optimizer), kCount);
   EXPECT_NEAR(Value(matrix_, 4), 1 - 0.01 * 0.5 - 0.01, 1e-9);
   EXPECT_NEAR(Value(norm_, 2), 1 - 0.01, 1e-9);
-  const auto blocks = optimizer.Blocks(0, 1);
+  const auto blocks = optimizer.Blocks(0, 1, 1);
   ASSERT_EQ(blocks.size(), 4U);
   EXPECT_EQ(blocks[0].name, "first_moment.matrix");
   EXPECT_EQ(blocks[3].name, "second_moment.norm");
