@@ -1,4 +1,5 @@
 // Request: a transfer under way, and the moment at which it enters the ledger.
+#include <algorithm>
 #include <utility>
 
 #include "trireme/comm/collectives.hpp"
@@ -36,7 +37,7 @@ void Request::Wait(double since) {
   if (Complete()) return;
   const double begin = MPI_Wtime();
   MPI_Wait(&handle_, MPI_STATUS_IGNORE);
-  Finish(MPI_Wtime() - begin, since - started_);
+  Finish(MPI_Wtime() - begin, std::max(0.0, since - started_));
 }
 
 void Request::Finish(double waited, double hidden) {

@@ -103,12 +103,13 @@ model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& op
   const std::int64_t most =
       std::min({options.heads, options.kv_heads, options.ffn, options.vocabulary});
   if (slices > most) {
-    throw deck.Complain(kKey,
-                        fmt::format("{} slices, but model.kv_heads = {}, model.heads = {}, "
-                                    "model.ffn = {}: each slice needs one of each",
-                                    slices, options.kv_heads, options.heads, options.ffn),
-                        fmt::format("What fits: {} = {}x{}.", kKey, groups,
-                                    std::bit_floor(static_cast<unsigned>(most))));
+    throw deck.Complain(
+        kKey,
+        fmt::format("{} slices, but model.kv_heads = {}, model.heads = {}, "
+                    "model.ffn = {}, vocabulary {}: each slice needs one of each",
+                    slices, options.kv_heads, options.heads, options.ffn, options.vocabulary),
+        fmt::format("What fits: {} = {}x{}.", kKey, groups,
+                    std::bit_floor(static_cast<unsigned>(most))));
   }
   std::int64_t leaf = deck.Integer("run.canonical_leaf");
   if (leaf == 0) {
@@ -117,14 +118,29 @@ model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& op
   return {groups, slices, std::min(leaf, batch)};
 }
 
-std::int64_t CanonicalMicroBatch(const input::Deck& deck, const model::Canonical& canonical,
-                                 std::int64_t wanted, std::int64_t share) {
-  const std::int64_t leaf = canonical.leaf, lower = std::max(leaf, wanted / leaf * leaf);
-  if (deck.Integer("data.micro_batch") == 0 || wanted % leaf == 0 || wanted == share) return lower;
+void CheckLeaves(const input::Deck& deck, const model::Canonical& canonical) {
+  const std::int64_t given = deck.Integer("data.micro_batch"), leaf = canonical.leaf;
+  if (!canonical.On() || given % leaf == 0) return;
+  const std::int64_t lower = std::max(leaf, given / leaf * leaf);
   throw deck.Complain("data.micro_batch",
                       fmt::format("it is no multiple of the leaf, {} sequences", leaf),
-                      fmt::format("What fits: data.micro_batch = {} or {}.", lower,
-                                  lower == leaf && wanted < leaf ? 2 * leaf : lower + leaf));
+                      fmt::format("What fits: data.micro_batch = {} or {}.", lower, lower + leaf));
+}
+
+void CheckInstructionSets(const comm::Communicator& world) {
+  const std::vector<std::string> sets = world.Gather(device::InstructionSet());
+  std::vector<int> others;
+  for (int rank = 0; rank < world.Size(); ++rank) {
+    if (sets[static_cast<std::size_t>(rank)] != sets.front()) others.push_back(rank);
+  }
+  if (others.empty()) return;
+  throw AgreedError(
+      ExitCode::kBadInput,
+      fmt::format("{}: rank 0 has {}, but rank {} has {}: the bits would depend on who "
+                  "computes what",
+                  kKey, sets.front(), others.front(),
+                  sets[static_cast<std::size_t>(others.front())]),
+      fmt::format("Use nodes of one kind, or {} = none.", kKey));
 }
 
 }  // namespace trireme::driver

@@ -10,6 +10,7 @@
 #include <set>
 #include <sstream>
 
+#include "node_memory.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/training.hpp"
 #include "trireme/monitor/monitor.hpp"
@@ -180,12 +181,17 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
       pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
     }
     setup = ReadModelSetup(job, tokens.VocabularySize(), shape);
-    setup.training = false;
+    setup.training = setup.allocate = false;
     model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
     canonical = ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
   });
   auto model =
       std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);
+  const NodeDemand demand = DemandOf(job.runtime->Node(), model->MemoryPlan());
+  world.Together([&] {
+    CheckNodeMemory(demand, grid, canonical.On());
+    model->Allocate();
+  });
   checkpoint::ReadTensors(world, checkpoint, "model", model->Blocks());
   return model;
 }

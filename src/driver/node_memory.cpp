@@ -17,6 +17,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr std::int64_t kWorthNaming = (std::int64_t{1} << 30) / 20;  // shown as 0.1 GiB or more
 constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
 
 // The number in a file; kNoLimit where it has none ("max", no such file).
@@ -109,7 +110,7 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   }
   ways.push_back("a smaller data.micro_batch");
   ways.push_back("model.recompute = full");
-  ways.push_back("fewer ranks on a node");
+  if (demand.ranks > 1) ways.push_back("fewer ranks on a node");
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }
 
@@ -153,13 +154,13 @@ void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bo
   if (demand.bytes <= demand.available.bytes) return;
   std::vector<std::string> terms;
   for (const auto& [term, bytes] : demand.terms) {
-    if (bytes > 0) terms.push_back(fmt::format("{} {}", term, Gib(bytes)));
+    if (bytes >= kWorthNaming) terms.push_back(fmt::format("{} {}", term, Gib(bytes)));
   }
   throw InputError(
-      fmt::format("memory: the {} of this node plan {} ({}), but {} are {}; nothing was allocated",
-                  demand.ranks == 1 ? "one rank" : fmt::format("{} ranks", demand.ranks),
-                  Gib(demand.bytes), fmt::join(terms, " + "), Gib(demand.available.bytes),
-                  demand.available.source),
+      fmt::format("memory: {} of this node plan{} {} ({}), but {} are {}; nothing was allocated",
+                  demand.ranks == 1 ? "the one rank" : fmt::format("the {} ranks", demand.ranks),
+                  demand.ranks == 1 ? "s" : "", Gib(demand.bytes), fmt::join(terms, " + "),
+                  Gib(demand.available.bytes), demand.available.source),
       Hint(demand, grid, canonical));
 }
 

@@ -34,23 +34,28 @@ const char* WhatIsSharded(comm::Sharding sharding) {
 constexpr std::int64_t kMicroBatchesAStage = 4;
 
 // The micro-batch for a data rank's share of the batch: the deck's, no larger than the share; an
-// automatic one, besides, such that a pipeline has enough of them.
+// automatic one is of whole units (canonical leaves), and such that a pipeline has enough of them.
 std::int64_t ChooseMicroBatch(const input::Deck& deck, std::int64_t size, std::int64_t share,
-                              const parallel::PipelineShape& pipeline) {
-  size = std::min(size, share);
-  if (pipeline.stages == 1 || deck.Integer("data.micro_batch") != 0) return size;
-  size = std::clamp<std::int64_t>(share / (kMicroBatchesAStage * pipeline.stages), 1, size);
-  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return size;
+                              std::int64_t unit, const parallel::PipelineShape& pipeline) {
+  if (deck.Integer("data.micro_batch") != 0) return std::min(size, share);
+  const std::int64_t all = CeilDivide(share, unit);  // in units from here on
+  std::int64_t units = std::clamp<std::int64_t>(size / unit, 1, all);
+  const auto sequences = [&] { return std::min(units * unit, share); };
+  if (pipeline.stages == 1) return sequences();
+  units = std::clamp<std::int64_t>(all / (kMicroBatchesAStage * pipeline.stages), 1, units);
+  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences();
   const auto fits = [&](std::int64_t candidate) {
-    return CeilDivide(share, candidate) % pipeline.stages == 0;
+    return CeilDivide(all, candidate) % pipeline.stages == 0;
   };
-  for (std::int64_t smaller = size; smaller >= 1; --smaller) {
-    if (fits(smaller)) return smaller;
+  const std::int64_t wanted = units;
+  for (; units >= 1; --units) {
+    if (fits(units)) return sequences();
   }
-  for (std::int64_t larger = size + 1; larger <= share; ++larger) {
-    if (fits(larger)) return larger;
+  for (units = wanted + 1; units <= all; ++units) {
+    if (fits(units)) return sequences();
   }
-  return size;  // none fits: CheckMicroBatches says so
+  units = wanted;
+  return sequences();  // none fits: CheckMicroBatches says so
 }
 
 }  // namespace
@@ -90,12 +95,11 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.canonical = ReadCanonical(job.deck, setup.model.options, grid, batch, shape.length);
   const std::int64_t share = LargestShare(batch, grid.data, setup.canonical);
   std::int64_t& micro_batch = setup.model.micro_batch;
-  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, setup.pipeline);
-  if (setup.canonical.On()) {
-    micro_batch = CanonicalMicroBatch(job.deck, setup.canonical, micro_batch, share);
-  }
+  const std::int64_t unit = setup.canonical.On() ? setup.canonical.leaf : 1;
+  CheckLeaves(job.deck, setup.canonical);
+  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, unit, setup.pipeline);
   model::CheckLayout(job.deck, setup.model.options, grid, setup.pipeline);
-  model::CheckMicroBatches(job.deck, setup.pipeline, grid.data, share, micro_batch);
+  model::CheckMicroBatches(job.deck, setup.pipeline, grid.data, share, micro_batch, unit);
   setup.optimizer = optimizer::ReadOptimizer(job.deck);
   setup.model.label_smoothing = setup.optimizer.label_smoothing;
   setup.schedule =
@@ -135,6 +139,7 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
     : grid_(grid),
       sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
       schedule_(setup.schedule) {
+  if (setup.canonical.On()) CheckInstructionSets(grid.World());
   const int data_ranks = grid.Shape().data;
   const model::Canonical& canonical = setup.canonical;
   model::ModelSetup model = setup.model;

@@ -95,12 +95,15 @@ bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::in
 
 // The interleaved schedule runs micro-batches in groups of as many as there are stages.
 void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
-                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch) {
+                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
+                       std::int64_t unit) {
   if (pipeline.kind != parallel::ScheduleKind::kInterleaved || pipeline.stages == 1) return;
   const auto count = [share](std::int64_t size) { return CeilDivide(share, size); };
   const auto fits = [&](std::int64_t size) { return count(size) % pipeline.stages == 0; };
   if (fits(micro_batch)) return;
-  const auto sizes = Nearest(micro_batch, share, fits);
+  auto sizes = Nearest(CeilDivide(micro_batch, unit), CeilDivide(share, unit),
+                       [&](std::int64_t units) { return fits(units * unit); });
+  for (std::int64_t& size : sizes) size *= unit;
   const std::int64_t parts = count(micro_batch);
   throw deck.Complain(
       sizes.empty() ? "data.batch" : "data.micro_batch",
@@ -110,7 +113,7 @@ void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& p
                   parts == 1 ? "is" : "are", pipeline.stages),
       sizes.empty()
           ? fmt::format("What fits: data.batch = {} or more, or pipeline.schedule = 1f1b.",
-                        data_ranks * pipeline.stages)
+                        data_ranks * pipeline.stages * unit)
           : fmt::format("What fits: data.micro_batch = {}, or pipeline.schedule = 1f1b.",
                         Alternatives(sizes)));
 }

@@ -46,7 +46,7 @@ void Model::RegisterParameters() {
         std::find_if(setup_.chunks.begin(), setup_.chunks.end(),
                      [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
     place.held = here != setup_.chunks.end();
-    const int unit = registry_.BeginUnit(fmt::format("blocks.{}", layer));
+    const int unit = registry_.BeginUnit(fmt::format("blocks.{}", layer), true);
     const Block block(place, static_cast<std::uint32_t>(layer));
     if (!place.held) continue;
     Chunk& chunk = chunks_[static_cast<std::size_t>(here - setup_.chunks.begin())];

@@ -132,7 +132,8 @@ void Model::AddSecondGradient() {
     if (piece.own.begin - registry_.Size() !=
             to.flat.begin - registry_.Parameters().at(static_cast<std::size_t>(id)).offset ||
         piece.own.Size() < to.flat.Size()) {
-      throw RunError("the two gradients of a tied table are owned differently", "This is a bug.");
+      throw RunError("the two gradients of a tied table are owned differently",
+                     "This is a bug in Trireme.");
     }
     kernels::Accumulate(setup_.stream, registry_.Type(), to.flat.Size(),
                         ElementAt(registry_.Gradients(), registry_.Type(), piece.gradient),

@@ -50,7 +50,11 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
     setup.stream.canonical = canonical.On();
     setup.groups = canonical.On() ? canonical.data_groups / grid.Shape().data : 1;
     parallel::ShardSetup& shard = setup.shard;
-    shard.sharding = grid.Shards();
+    // A model that does not learn has nothing to share out but its parameters.
+    shard.sharding = setup.training || grid.Shards() == comm::Sharding::kParameters
+                         ? grid.Shards()
+                         : comm::Sharding::kNone;
+    shard.training = setup.training;
     shard.rank = grid.Shard().Rank();
     shard.ranks = grid.Shard().Size();
     shard.tensor_ranks = grid.Shape().tensor;
@@ -83,9 +87,10 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
 }
 
 void ParallelModel::Allocate() {
+  parallel::CheckTransfers(part_->Parameters(), Setup().shard);
   part_->Allocate();
   pipeline_->Allocate();
-  shared_->Allocate();
+  if (Setup().training) shared_->Allocate();
   units_->Allocate();
   const ModelSetup& setup = Setup();
   tensor_.AllocateExchange(setup.dtype, ExchangeElements(setup));
@@ -220,7 +225,7 @@ std::vector<std::pair<std::string, std::int64_t>> ParallelModel::MemoryPlan() co
   };
   add("gathered parameters", units_->GatherBytes());
   if (setup.training) add("gradients under way", units_->GradientBytes());
-  add("exchange buffers", pipeline_->Bytes() + shared_->Bytes() + exchange);
+  add("exchange buffers", pipeline_->Bytes() + (setup.training ? shared_->Bytes() : 0) + exchange);
   return plan;
 }
 

@@ -22,7 +22,7 @@ ShardedUnits::ShardedUnits(const comm::Collectives& shard, tensor::Registry& reg
   } else {
     gathers_updated_ = setup.sharding != comm::Sharding::kNone;
   }
-  if (owns.gradients_sharded) {
+  if (owns.gradients_sharded && setup.training) {
     scatters_ = std::make_unique<UnitScatters>(shard, registry, stream, setup, shared);
   }
 }

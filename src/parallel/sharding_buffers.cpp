@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::int64_t kAlignment = 128;  // bytes: device::AllocateZeroed rounds up to it
 
-bool IsBlock(const tensor::Unit& unit) { return unit.name.starts_with("blocks."); }
-
 }  // namespace
 
 UnitBuffers::UnitBuffers(const tensor::Registry& registry, int block_buffers) {
@@ -21,7 +19,7 @@ UnitBuffers::UnitBuffers(const tensor::Registry& registry, int block_buffers) {
   std::int64_t largest = 0;
   int blocks = 0;
   for (const tensor::Unit& unit : units) {
-    if (!IsBlock(unit) || unit.range.Size() == 0) continue;
+    if (!unit.block || unit.range.Size() == 0) continue;
     largest = std::max(largest, unit.range.Size() * size);
     ++blocks;
   }
@@ -29,7 +27,7 @@ UnitBuffers::UnitBuffers(const tensor::Registry& registry, int block_buffers) {
   for (int i = 0; i < block_places_; ++i) places_.push_back({largest, 0, nullptr});
   own_.assign(units.size(), kNone);
   for (std::size_t i = 0; i < units.size(); ++i) {
-    if (IsBlock(units[i]) || units[i].range.Size() == 0) continue;
+    if (units[i].block || units[i].range.Size() == 0) continue;
     own_[i] = static_cast<int>(places_.size());
     places_.push_back({units[i].range.Size() * size, 0, nullptr});
   }

@@ -1,5 +1,8 @@
 // PlanOwnership: pieces of the flat range, the owned part of each, and where that lies in storage.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <limits>
 
 #include "sharding_cut.hpp"
 #include "trireme/base/error.hpp"
@@ -147,6 +150,21 @@ tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
         {second, {second.begin + own.begin, second.begin + own.end}, 0, second.begin, 0});
   }
   return owns;
+}
+
+void CheckTransfers(const tensor::Registry& registry, const ShardSetup& setup) {
+  if (setup.sharding == Sharding::kNone) return;
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  for (const tensor::Piece& piece : registry.Owns().pieces) {
+    if (piece.range.Size() <= kMost) continue;
+    for (const tensor::Unit& unit : registry.Units()) {
+      if (unit.range.begin < piece.range.begin || unit.range.Size() == 0) continue;
+      throw InputError(
+          fmt::format("grid.sharding: {} has {} elements on a rank, and one transfer ends at {}",
+                      unit.name, unit.range.Size(), kMost),
+          "What helps: more ranks along grid.tensor, or grid.sharding = none.");
+    }
+  }
 }
 
 }  // namespace trireme::parallel

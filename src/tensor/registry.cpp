@@ -64,10 +64,10 @@ bool Registry::BehindItsGroup(const Parameter& parameter) const {
   return false;
 }
 
-int Registry::BeginUnit(const std::string& name) {
+int Registry::BeginUnit(const std::string& name, bool block) {
   size_ = Aligned(size_);
   if (!units_.empty()) units_.back().range.end = size_;
-  units_.push_back({name, {size_, size_}});
+  units_.push_back({name, {size_, size_}, block});
   return static_cast<int>(units_.size()) - 1;
 }
 
@@ -202,7 +202,8 @@ std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count) cons
 namespace {
 void RequireMemory(const void* base, const std::string& what, const std::string& name) {
   if (base != nullptr) return;
-  throw RunError("registry: the " + what + " of " + name + " are not there", "This is a bug.");
+  throw RunError("registry: the " + what + " of " + name + " are not there",
+                 "This is a bug in Trireme.");
 }
 }  // namespace
 

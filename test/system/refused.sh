@@ -83,7 +83,7 @@ PYTHON
 }
 too_large() { # OVERRIDES...: on one rank
   run 2 small "$TRIREME" -i deck.in job.output=refused "${vast[@]}" "$@"
-  says_once "error: memory: the one rank of this node plan"
+  says_once "error: memory: the one rank of this node plans"
   says "(parameters 576."
   says " GiB + gradients 576."
   says " GiB + moments 1152."
@@ -97,4 +97,3 @@ refused 2 "${vast[@]}" grid.sharding=optimizer
 says_once "error: memory: the 2 ranks of this node plan"
 says "grid.sharding = parameters (shares out "
 refused 2 "${vast[@]}" grid.tensor=2 run.canonical=4x2
-says "exchange buffers"

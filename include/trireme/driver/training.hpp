@@ -48,9 +48,11 @@ void DeclareCanonical(input::Schema& schema);
 model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
                                const comm::GridShape& grid, std::int64_t batch,
                                std::int64_t length);
-// A micro-batch of whole leaves: the deck's, or, where that is automatic, the nearest to `wanted`.
-std::int64_t CanonicalMicroBatch(const input::Deck& deck, const model::Canonical& canonical,
-                                 std::int64_t wanted, std::int64_t share);
+// InputError where a micro-batch that the deck gives is not of whole leaves.
+void CheckLeaves(const input::Deck& deck, const model::Canonical& canonical);
+// Collective. AgreedError where the ranks' processors have not one instruction set: their row
+// kernels would round differently.
+void CheckInstructionSets(const comm::Communicator& world);
 // Leaves of one of the data_groups, of a batch of this size; and the positions in the batch that
 // this data rank takes (some may lie behind its end).
 std::int64_t LeavesOfGroup(std::int64_t batch, const model::Canonical& canonical);

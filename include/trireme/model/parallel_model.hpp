@@ -30,9 +30,10 @@ bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::in
 void CheckLayout(const input::Deck& deck, const Options& options, const comm::GridShape& grid,
                  const parallel::PipelineShape& pipeline);
 // InputError where a step's micro-batches do not suit the schedule. share: windows of a data rank
-// in a step; micro_batch: sequences at once.
+// in a step; micro_batch: sequences at once; unit: those of which it has to be a multiple.
 void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
-                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch);
+                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
+                       std::int64_t unit = 1);
 
 // run.canonical = DxT (doc/numerics.md): data_groups x slices; none: 0.
 struct Canonical {

@@ -27,6 +27,7 @@ struct ShardSetup {
   bool overlap = true;     // false: every transfer is awaited where it starts
   bool canonical = false;  // gradients stay whole until the step's end
   int gradient_levels = 1;
+  bool training = true;  // false: there are no gradients
 };
 
 // none: buckets of at least bucket_bytes, from the end, between parameters (or within one beyond
@@ -39,6 +40,9 @@ tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
 
 class UnitGathers;
 class UnitScatters;
+
+// InputError where a piece passes what one transfer can carry: its count is an int.
+void CheckTransfers(const tensor::Registry& registry, const ShardSetup& setup);
 
 // The units of a rank's model where values or gradients are sharded; elsewhere every call returns
 // at once.

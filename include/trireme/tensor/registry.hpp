@@ -59,8 +59,9 @@ inline constexpr ParameterId kNoParameter = -1;
 
 // A unit: parameters that are used together, a layer's. Flat offsets, local.
 struct Unit {
-  std::string name;  // "embedding.token", "blocks.3", "head" ...
-  Part range;        // empty where other ranks hold it
+  std::string name;    // "embedding.token", "blocks.3", "head" ...
+  Part range;          // empty where other ranks hold it
+  bool block = false;  // one of many alike, used one after the other
 };
 
 // Part of the flat range that is summed, scattered or gathered in one transfer. Pieces do not
@@ -95,7 +96,7 @@ class Registry {
  public:
   // Parameters added from here on belong to a new unit, whose number it returns. The first Add
   // without one begins one of no name.
-  int BeginUnit(const std::string& name);
+  int BeginUnit(const std::string& name, bool block = false);
   // Registered in the order of the forward pass, every parameter of the model on every rank, those
   // that other ranks hold with begin == end: these take no storage, and leave offsets and adjacency
   // of the others as if they were not there. Throws RunError for a range outside of the tensor or a

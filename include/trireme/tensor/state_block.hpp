@@ -21,10 +21,10 @@ inline std::int64_t ElementCount(const Shape& shape) {
 // This rank holds the elements [begin, end) of the flattened global tensor, contiguously at `data`.
 // Each element of it is held by `replicas` ranks, each with another number `replica` (a writer may
 // split the work among them by number and place in the tensor; the ranges of ranks that are sharded
-// differently may begin and end elsewhere). A list of blocks names every tensor of the model once and in the same
-// order on every rank: a rank that holds nothing of a tensor (another pipeline stage's, another
-// shard's) lists it with begin == end. So the order in a file is a property of the model, never of
-// the layout.
+// differently may begin and end elsewhere). A list of blocks names every tensor of the model once
+// and in the same order on every rank: a rank that holds nothing of a tensor (another pipeline
+// stage's, another shard's) lists it with begin == end. So the order in a file is a property of the
+// model, never of the layout.
 struct StateBlock {
   std::string name;  // global name, e.g. "blocks.3.attention.query.weight"
   Shape shape;       // global shape

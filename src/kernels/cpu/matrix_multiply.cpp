@@ -49,9 +49,8 @@ void MultiplyDouble(Form form_a, const tensor::Matrix& a, Form form_b, const ten
 
 }  // namespace
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                    Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
-                    bool accumulate) {
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
+                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (NoProduct(inner, c, accumulate)) return;
   if (stream.canonical) {

@@ -10,9 +10,8 @@
 
 namespace trireme::kernels {
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
-                    Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
-                    bool accumulate) {
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
+                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
   const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
   if (NoProduct(inner, c, accumulate)) return;
   if (stream.canonical) {

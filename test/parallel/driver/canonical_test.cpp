@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "deck_run.hpp"
+#include "layout_fixture.hpp"
 #include "random_deck.hpp"
 #include "small_run.hpp"
 #include "temporary_folder.hpp"
@@ -82,7 +83,6 @@ struct Bits {
   bool operator==(const Bits&) const = default;
 };
 
-// Trains; at step `stop` (if before the end) a checkpoint is written and `then` goes on with it.
 // 11 leaves in 8 groups of 2: a short one, and groups without any.
 constexpr const char* kModel =
     "[model]\nheads=8\nkv_heads=4\nhead_dim=4\ndim=13\nlayers=3\nffn=19\nmax_positions=7\n"
@@ -111,10 +111,10 @@ constexpr std::array kMoves = {
 
 class CanonicalTest : public testing::Test {
  protected:
-  CanonicalTest()
+  explicit CanonicalTest(const data::TokenData& tokens = SyntheticTokens())
       : world_(World()),
         self_(comm::Communicator::Adopt(MPI_COMM_SELF)),
-        tokens_(world_, SyntheticTokens()),
+        tokens_(world_, tokens),
         folder_(world_) {}
 
   RunSettings Settings(const std::string& deck, int ranks, Dtype dtype, int threads) {
@@ -244,6 +244,43 @@ TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
       checkpoint::ReadTensors(group, checkpoint::Find(group, path), "model", net.Blocks());
       EXPECT_EQ(driver::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
     });
+  }
+}
+
+// Sizes beyond a tile of the head, a block of the inner dimension and a tile of the attention, and
+// enough work for several threads: three leaves of 640 rows, the last one short, in four groups.
+class LargeLeaves : public CanonicalTest {
+ protected:
+  LargeLeaves() : CanonicalTest(ManyTokens()) {}
+};
+
+TEST_F(LargeLeaves, EndInTheSameBits) {
+  const std::string deck =
+      "[run]\nseed=5\ncanonical=4x4\ncanonical_leaf=4\n[model]\nheads=8\nkv_heads=4\nhead_dim=12\n"
+      "dim=96\nlayers=2\nffn=331\nmax_positions=160\nnorm=rmsnorm\nactivation=swiglu\n"
+      "position=rope\ndropout=0.1\nattention_dropout=0.1\n[optimizer]\nlearning_rate=1e-2\n"
+      "[schedule]\nsteps=20\n[data]\nsequence_length=160\nbatch=9\n";
+  constexpr std::int64_t kFew = 2;
+  Bits wanted;
+  for (const Layout& layout :
+       {Layout{1, 1, "micro_batch=4\n"}, Layout{1, 3, "micro_batch=12\n[model]\nrecompute=full\n"},
+        Layout{4, 2, "[grid]\ntensor=4\nsequence_parallel=yes\n"},
+        Layout{8, 1,
+               "[grid]\ndata=2\ntensor=2\npipeline=2\nsharding=parameters\n[pipeline]\n"
+               "schedule=zero_bubble\n"}}) {
+    const comm::Communicator group =
+        world_.Split(world_.Rank() < layout.ranks ? 0 : 1, world_.Rank());
+    const bool first = wanted.losses.empty();
+    // All ranks need what one rank gives, and compute it themselves.
+    const bool member = world_.Rank() < layout.ranks || first;
+    if (!member) continue;
+    const RunSettings settings =
+        Settings(deck + layout.keys, layout.ranks, Dtype::kFloat32, layout.threads);
+    const std::string name =
+        fmt::format("large_{}_{}_{}", layout.ranks, layout.threads, first ? world_.Rank() : 0);
+    const Bits got = Train(first ? self_ : group, settings, name, kFew);
+    if (first) wanted = got;
+    EXPECT_TRUE(got == wanted) << layout.keys;
   }
 }
 

@@ -77,7 +77,8 @@ std::string DeckOf(std::int64_t dim, const std::string& grid) {
 // A model that no machine holds is refused by all ranks together, before anything is allocated.
 TEST_F(NodeMemoryTest, TrainingRefusesWhatNoNodeHolds) {
   for (const char* layout :
-       {"", "sharding=parameters\n", "tensor=4\npipeline=2\nsequence_parallel=yes\n", "context=2\nsharding=gradients\n"}) {
+       {"", "sharding=parameters\n", "tensor=4\npipeline=2\nsequence_parallel=yes\n",
+        "context=2\nsharding=gradients\n"}) {
     RunSettings settings =
         SettingsOf(DeckOf(1 << 17, layout), tokens_, world_.Size(), Dtype::kFloat32);
     const comm::ProcessGrid grid(world_, *settings.grid, settings.options);

@@ -190,7 +190,7 @@ class CanonicalBucketsTest : public CanonicalSumsTest {
                                      {"blocks.0", 40},
                                      {"blocks.1", 41},
                                      {"head", 3}}) {
-      registry_.BeginUnit(name);
+      registry_.BeginUnit(name, std::string(name).starts_with("blocks"));
       tensor::Parameter parameter;
       parameter.name = std::string(name) + ".weight";
       parameter.shape = {rows, 7};

@@ -35,7 +35,7 @@ class StagesTest : public testing::Test {
     Add("embedding", {kVocabulary, kDim}, GradientSum::kTied, true, true);
     for (int i = 0; i < 2 * kBlocksAStage; ++i) {
       const bool here = i / kBlocksAStage == at.pipeline;
-      registry_.BeginUnit("blocks." + std::to_string(i));
+      registry_.BeginUnit("blocks." + std::to_string(i), true);
       Add("norm", {kDim}, GradientSum::kTensor, here, false);
       Add("key", {4, kDim}, GradientSum::kKeyValue, here, false);
       Add("up", {kFeatures, kDim}, GradientSum::kNone, here, true);

@@ -31,7 +31,7 @@ class SharedGradientsTest : public testing::Test {
     registry_.BeginUnit("embedding.token");
     Add("embedding", {kVocabulary, kDim}, GradientSum::kTied, true, at.tensor);
     for (int stage = 0; stage < 2; ++stage) {
-      registry_.BeginUnit("blocks." + std::to_string(stage));
+      registry_.BeginUnit("blocks." + std::to_string(stage), true);
       const bool here = stage == at.pipeline;
       Add("norm", {kDim}, GradientSum::kTensor, here);
       Add("key", {2, kDim}, GradientSum::kKeyValue, here);

@@ -30,12 +30,12 @@ inline void AddToyUnits(tensor::Registry& registry, int blocks = 3) {
   AddToy(registry, "embedding.token.weight", {53, 7});
   for (int i = 0; i < blocks; ++i) {
     const std::string name = "blocks." + std::to_string(i);
-    registry.BeginUnit(name);
+    registry.BeginUnit(name, true);
     AddToy(registry, name + ".norm", {7}, true);
     AddToy(registry, name + ".weight", {19 + 4 * i, 7});
     AddToy(registry, name + ".bias", {3});
   }
-  registry.BeginUnit("blocks.elsewhere");
+  registry.BeginUnit("blocks.elsewhere", true);
   AddToy(registry, "blocks.elsewhere.weight", {5, 7}, false, false);
   registry.BeginUnit("head");
   AddToy(registry, "head.norm", {7}, true);

@@ -138,29 +138,24 @@ TEST(CanonicalDeck, MoreSlicesThanKeyValueHeads) {
       Complaint("[model]\nheads = 12\nkv_heads = 6\ndim = 48\nffn = 64\n[run]\ncanonical = 2x8\n",
                 Grid(2)),
       "a.in:7: run.canonical = 2x8: 8 slices, but model.kv_heads = 6, model.heads = 12, "
-      "model.ffn = 64: each slice needs one of each\n"
+      "model.ffn = 64, vocabulary 100: each slice needs one of each\n"
       "  What fits: run.canonical = 2x4.");
 }
 
 TEST(CanonicalDeck, MicroBatchesAreWholeLeaves) {
   const model::Canonical leaf_of_four{4, 1, 4};
-  const auto read = [&](int asked, std::int64_t wanted, std::int64_t share) {
-    const auto deck = DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n");
-    return CanonicalMicroBatch(deck, leaf_of_four, wanted, share);
+  const auto check = [&](int asked, const model::Canonical& canonical) {
+    CheckLeaves(DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n"), canonical);
   };
-  EXPECT_EQ(read(8, 8, 16), 8);
-  EXPECT_EQ(read(100, 16, 16), 16);  // a share bounds it
-  EXPECT_EQ(read(0, 11, 16), 8);     // automatic: rounded down
-  EXPECT_EQ(read(0, 3, 16), 4);      // but to a leaf
-  EXPECT_EQ(Complaint([&] { read(6, 6, 16); }),
-            "a.in:2: data.micro_batch = 6: it is no multiple of the leaf, 4 sequences\n"
-            "  What fits: data.micro_batch = 4 or 8.");
-  EXPECT_EQ(Complaint([&] { read(1, 1, 16); }),
-            "a.in:2: data.micro_batch = 1: it is no multiple of the leaf, 4 sequences\n"
-            "  What fits: data.micro_batch = 4 or 8.");
-  EXPECT_EQ(Complaint([&] { read(11, 11, 16); }),
-            "a.in:2: data.micro_batch = 11: it is no multiple of the leaf, 4 sequences\n"
-            "  What fits: data.micro_batch = 8 or 12.");
+  for (const int fits : {0, 4, 8, 100}) check(fits, leaf_of_four);
+  check(7, {});
+  for (const auto& [asked, fits] :
+       {std::pair(6, "4 or 8"), std::pair(1, "4 or 8"), std::pair(11, "8 or 12")}) {
+    EXPECT_EQ(Complaint([&, asked = asked] { check(asked, leaf_of_four); }),
+              "a.in:2: data.micro_batch = " + std::to_string(asked) +
+                  ": it is no multiple of the leaf, 4 sequences\n  What fits: data.micro_batch = " +
+                  fits + ".");
+  }
 }
 
 std::string GridComplaint(const std::string& keys, const comm::GridShape& grid) {
