@@ -97,3 +97,5 @@ refused 2 "${vast[@]}" grid.sharding=optimizer
 says_once "error: memory: the 2 ranks of this node plan"
 says "grid.sharding = parameters (shares out "
 refused 2 "${vast[@]}" grid.tensor=2 run.canonical=4x2
+says_once "error: memory: the 2 ranks of this node plan"
+says "gradients 1728."  # three levels

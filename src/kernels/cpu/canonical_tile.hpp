@@ -171,20 +171,20 @@ constexpr TileTable<typename V::Scalar, kRows, kVectors> MakeTiles() {
   return table;
 }
 
-// A panel of the right operand stays in the first-level cache while the left one's pass by.
+// A panel of the left operand stays in the first-level cache while the right one's, which the second
+// level holds, pass by: rows of c are written from one end to the other.
 template <typename V, int kRows, int kVectors>
 void MultiplyBlock(const typename V::Scalar* left, const typename V::Scalar* right,
                    std::int64_t inner, std::int64_t rows, std::int64_t columns,
                    typename V::Scalar* c, std::int64_t stride, bool add) {
   static constexpr auto kTiles = MakeTiles<V, kRows, kVectors>();
   constexpr std::int64_t kColumns = kVectors * V::kLanes;
-  for (std::int64_t j = 0; j < columns; j += kColumns) {
-    const std::int64_t width = columns - j < kColumns ? columns - j : kColumns;
-    const auto& tiles = kTiles.tiles[(width - 1) / V::kLanes];
-    for (std::int64_t i = 0; i < rows; i += kRows) {
-      const std::int64_t height = rows - i < kRows ? rows - i : kRows;
-      tiles[height - 1](left + i * inner, right + j * inner, inner, width, c + i * stride + j,
-                        stride, add);
+  for (std::int64_t i = 0; i < rows; i += kRows) {
+    const std::int64_t height = rows - i < kRows ? rows - i : kRows;
+    for (std::int64_t j = 0; j < columns; j += kColumns) {
+      const std::int64_t width = columns - j < kColumns ? columns - j : kColumns;
+      kTiles.tiles[(width - 1) / V::kLanes][height - 1](left + i * inner, right + j * inner, inner,
+                                                        width, c + i * stride + j, stride, add);
     }
   }
 }
