@@ -59,7 +59,7 @@ std::vector<Model::Leaf> Model::LeavesOf(const parallel::ProgramTask& task, cons
     leaf.out = out.Rows(row, rows);
     row += rows;
     if (losses != nullptr) losses += batch.sequences * batch.length;
-    leaves.push_back(std::move(leaf));
+    leaves.push_back(leaf);
   }
   return leaves;
 }
@@ -71,7 +71,7 @@ std::vector<Model::Leaf> Model::MeasuringLeaves(Chunk& chunk, bool training,
     Leaf leaf{MakePass(nullptr, training), nullptr, nullptr, {}, {}};
     leaf.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
     if (training) leaf.live = &chunk.live[static_cast<std::size_t>(i)];
-    leaves.push_back(std::move(leaf));
+    leaves.push_back(leaf);
   }
   return leaves;
 }

@@ -117,9 +117,10 @@ void Model::EnterLeaf(int unit, Phase phase, const Pass& pass) {
 }
 
 void Model::FinishLeaves() {
-  for (auto& [key, tracker] : trackers_) {
+  for (auto& entry : trackers_) {
+    Tracker& tracker = entry.second;
     tracker.sums.Finish([&](int from, int to) { Merge(tracker.ranges, from, to); });
-    registry_.BindGradientLevel(key.first, 0);
+    registry_.BindGradientLevel(entry.first.first, 0);
   }
 }
 

@@ -171,8 +171,8 @@ constexpr TileTable<typename V::Scalar, kRows, kVectors> MakeTiles() {
   return table;
 }
 
-// A panel of the left operand stays in the first-level cache while the right one's, which the second
-// level holds, pass by: rows of c are written from one end to the other.
+// A panel of the left operand stays in the first-level cache while the right one's, which the
+// second level holds, pass by: rows of c are written from one end to the other.
 template <typename V, int kRows, int kVectors>
 void MultiplyBlock(const typename V::Scalar* left, const typename V::Scalar* right,
                    std::int64_t inner, std::int64_t rows, std::int64_t columns,
