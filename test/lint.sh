@@ -70,7 +70,7 @@ tidy() {
     export tool build cache
     # shellcheck disable=SC2016  # expanded by the inner shell
     printf '%s\n' "${todo[@]}" | xargs -P "$(build_jobs)" -L 1 bash -c '
-      if report=$("$tool" --quiet -p "$build" --extra-arg=-isystem"$cache/include" --extra-arg=-Wno-ignored-attributes "$1" 2>&1); then
+      if report=$("$tool" --quiet -p "$build" --extra-arg=-isystem"$cache/include" --extra-arg=-Wno-ignored-attributes --extra-arg=-Wno-unused-command-line-argument "$1" 2>&1); then
         touch "$cache/clean/$0"
       else
         grep -v "warnings generated\|warnings treated as errors" <<<"$report"
