@@ -129,17 +129,14 @@ void CheckLeaves(const input::Deck& deck, const model::Canonical& canonical) {
 
 void CheckInstructionSets(const comm::Communicator& world) {
   const std::vector<std::string> sets = world.Gather(device::InstructionSet());
-  std::vector<int> others;
-  for (int rank = 0; rank < world.Size(); ++rank) {
-    if (sets[static_cast<std::size_t>(rank)] != sets.front()) others.push_back(rank);
-  }
-  if (others.empty()) return;
+  const auto other = std::find_if(sets.begin(), sets.end(),
+                                  [&](const std::string& set) { return set != sets.front(); });
+  if (other == sets.end()) return;
   throw AgreedError(
       ExitCode::kBadInput,
       fmt::format("{}: rank 0 has {}, but rank {} has {}: the bits would depend on who "
                   "computes what",
-                  kKey, sets.front(), others.front(),
-                  sets[static_cast<std::size_t>(others.front())]),
+                  kKey, sets.front(), other - sets.begin(), *other),
       fmt::format("Use nodes of one kind, or {} = none.", kKey));
 }
 

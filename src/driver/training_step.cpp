@@ -54,17 +54,17 @@ std::vector<data::Sample> TrainingStep::Share() const {
   return sampler_.Share(step_, CanonicalShare(batch_, rank, ranks, canonical));
 }
 
-// Micro-batches of this step. Where all ranks of a shard group have to take part in each, those of
-// the largest share; nobody has fewer in a canonical run either, whose first rank has the most.
+// Micro-batches of this step: this rank's, or, where all ranks of a shard group have to take part
+// in each one's transfers, those of the rank with the most windows.
 std::size_t TrainingStep::CountMicroBatches(std::size_t share) const {
   const model::ModelSetup& setup = model_.Setup();
   auto most = static_cast<std::int64_t>(share);
   if (model_.Units().ValuesSharded() || model_.Units().GradientsSharded()) {
     const std::int64_t batch = sampler_.BatchSize(step_);
-    const int ranks = Grid().Shape().data;
     const model::Canonical& canonical = model_.Canon();
-    most = canonical.On() ? std::min(batch, CanonicalShare(batch_, 0, ranks, canonical).end)
-                          : CeilDivide(batch, ranks);
+    // Canonical shares are those of the largest batch, filled from the front.
+    most = std::min(batch,
+                    LargestShare(canonical.On() ? batch_ : batch, Grid().Shape().data, canonical));
   }
   return static_cast<std::size_t>(CeilDivide(most, setup.micro_batch * setup.leaves));
 }

@@ -111,7 +111,8 @@ std::int64_t ParallelModel::StreamRows(const ModelSetup& setup) const {
 }
 
 void ParallelModel::BeginStep() {
-  part_->Parameters().ZeroGradients();
+  // Sharded gradients are cleared by who collects them.
+  if (!units_->GradientsSharded()) part_->Parameters().ZeroGradients();
   units_->BeginStep();
 }
 
@@ -123,12 +124,17 @@ int ParallelModel::MicroBatches(std::span<const data::MicroBatch> batches) const
   return static_cast<int>(std::ssize(batches)) / Setup().leaves;
 }
 
+// What will be gathered, and when.
+void ParallelModel::Announce(const parallel::Program& program) {
+  if (units_->ValuesSharded()) units_->BeginTasks(part_->UsesOf(program));
+}
+
 ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
                               const GradientsReady& ready) {
   if (batches.empty()) return {};  // all ranks of the replica see this
   const int count = MicroBatches(batches);
   part_->Begin(batches, ready, nullptr);
-  units_->BeginTasks(part_->UsesOf(pipeline_->TrainingProgram(count)));
+  Announce(pipeline_->TrainingProgram(count));
   pipeline_->Train(count, *part_);
   part_->FinishLeaves();
   return LossOnce();
@@ -136,7 +142,7 @@ ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
 
 void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
   const int count = MicroBatches(batches);
-  units_->BeginTasks(part_->UsesOf(pipeline_->EvaluationProgram(count)));
+  Announce(pipeline_->EvaluationProgram(count));
   pipeline_->Evaluate(count, *part_);
 }
 

@@ -59,8 +59,7 @@ void UnitBuffers::Share(int buffer) { ++places_[static_cast<std::size_t>(buffer)
 
 void UnitBuffers::Give(int buffer) { --places_[static_cast<std::size_t>(buffer)].users; }
 
-std::vector<int> PiecesOfUnits(const tensor::Registry& registry) {
-  std::vector<int> numbers;
+UnitPieces::UnitPieces(const tensor::Registry& registry) : registry_(&registry) {
   const auto& pieces = registry.Owns().pieces;
   std::size_t next = 0;
   for (const tensor::Unit& unit : registry.Units()) {
@@ -69,9 +68,8 @@ std::vector<int> PiecesOfUnits(const tensor::Registry& registry) {
       throw RunError("sharding: " + unit.name + " is no piece of its own",
                      "This is a bug in Trireme.");
     }
-    numbers.push_back(held ? static_cast<int>(next++) : -1);
+    numbers_.push_back(held ? static_cast<int>(next++) : -1);
   }
-  return numbers;
 }
 
 }  // namespace trireme::parallel

@@ -4,6 +4,7 @@
 #define TRIREME_PARALLEL_SHARDING_BUFFERS_HPP_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "trireme/device/arena.hpp"
@@ -35,8 +36,23 @@ class UnitBuffers {
   std::vector<int> own_;  // [units]: its place; kNone: a block
 };
 
-// Which piece each unit is, where units are the pieces: [units], -1: other ranks hold it.
-std::vector<int> PiecesOfUnits(const tensor::Registry& registry);
+// The units of a registry whose pieces are its units.
+class UnitPieces {
+ public:
+  explicit UnitPieces(const tensor::Registry& registry);  // outlives it
+  bool Held(int unit) const { return Number(unit) >= 0; }
+  int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // of the piece
+  const tensor::Piece& PieceOf(int unit) const {  // of one that is held
+    return registry_->Owns().pieces[static_cast<std::size_t>(Number(unit))];
+  }
+  const std::string& NameOf(int unit) const {
+    return registry_->Units()[static_cast<std::size_t>(unit)].name;
+  }
+
+ private:
+  const tensor::Registry* registry_;
+  std::vector<int> numbers_;  // [units]; -1: other ranks hold it
+};
 
 }  // namespace trireme::parallel
 

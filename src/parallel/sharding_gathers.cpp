@@ -23,25 +23,25 @@ UnitGathers::UnitGathers(const comm::Collectives& shard, tensor::Registry& regis
       prefetch_(setup.overlap ? setup.prefetch : 0),
       late_(defect == Defect::kUsedBeforeGather),
       buffers_(registry, setup.prefetch + 1),
-      pieces_(PiecesOfUnits(registry)) {
+      units_(registry) {
   if (late_) prefetch_ = 0;
 }
 
 void UnitGathers::Announce(const std::vector<int>& uses) {
   if (!next_.empty() || !in_use_.empty()) {
     const Gather& left = next_.empty() ? in_use_.back() : next_.front();
-    throw RunError(fmt::format("sharding: new tasks begin, and {} {}", NameOf(left.unit),
+    throw RunError(fmt::format("sharding: new tasks begin, and {} {}", units_.NameOf(left.unit),
                                next_.empty() ? "is still in use" : "was announced and never used"),
                    kBug);
   }
   for (const int unit : uses) {
-    if (Held(unit)) next_.push_back({unit, UnitBuffers::kNone, {}});
+    if (units_.Held(unit)) next_.push_back({unit, UnitBuffers::kNone, {}});
   }
   StartAhead();
 }
 
 void UnitGathers::Start(Gather& gather) {
-  const tensor::Piece& piece = PieceOf(gather.unit);
+  const tensor::Piece& piece = units_.PieceOf(gather.unit);
   const Dtype dtype = registry_->Type();
   gather.request = shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
                                          buffers_.At(gather.buffer),
@@ -68,8 +68,8 @@ void UnitGathers::StartAhead() {
 
 void UnitGathers::CheckNext(int unit) const {
   if (!next_.empty() && next_.front().unit == unit) return;
-  throw RunError(fmt::format("sharding: {} is used where {} was announced", NameOf(unit),
-                             next_.empty() ? "nothing" : NameOf(next_.front().unit)),
+  throw RunError(fmt::format("sharding: {} is used where {} was announced", units_.NameOf(unit),
+                             next_.empty() ? "nothing" : units_.NameOf(next_.front().unit)),
                  kBug);
 }
 
@@ -82,13 +82,13 @@ int UnitGathers::BufferNow(int unit) {
     buffers_.Share(other.buffer);
     return other.buffer;
   }
-  throw RunError(fmt::format("sharding: no memory for {} while {} is in use", NameOf(unit),
-                             in_use_.empty() ? "nothing" : NameOf(in_use_.back().unit)),
+  throw RunError(fmt::format("sharding: no memory for {} while {} is in use", units_.NameOf(unit),
+                             in_use_.empty() ? "nothing" : units_.NameOf(in_use_.back().unit)),
                  kBug);
 }
 
 void UnitGathers::Use(int unit) {
-  if (!Held(unit)) return;
+  if (!units_.Held(unit)) return;
   CheckNext(unit);
   const bool ahead = started_ > 0;
   if (!ahead) next_.front().buffer = BufferNow(unit);
@@ -101,7 +101,7 @@ void UnitGathers::Use(int unit) {
   } else if (!late_) {
     Start(gather);
   } else {
-    const std::int64_t elements = PieceOf(unit).range.Size();
+    const std::int64_t elements = units_.PieceOf(unit).range.Size();
     std::memset(buffers_.At(gather.buffer), 0,
                 static_cast<std::size_t>(elements) * SizeOf(registry_->Type()));
   }
@@ -112,14 +112,15 @@ void UnitGathers::Use(int unit) {
 }
 
 void UnitGathers::Done(int unit) {
-  if (!Held(unit)) return;
+  if (!units_.Held(unit)) return;
   const auto innermost = [&] {
     return std::find_if(in_use_.rbegin(), in_use_.rend(),
                         [&](const Gather& gather) { return gather.unit == unit; });
   };
   auto last = innermost();
   if (last == in_use_.rend()) {
-    throw RunError(fmt::format("sharding: {} is done with and was not in use", NameOf(unit)), kBug);
+    throw RunError(fmt::format("sharding: {} is done with and was not in use", units_.NameOf(unit)),
+                   kBug);
   }
   if (late_) {
     Start(*last);

@@ -35,14 +35,6 @@ class UnitGathers {
     int buffer = UnitBuffers::kNone;  // none: not started
     comm::Request request;
   };
-  bool Held(int unit) const { return pieces_[static_cast<std::size_t>(unit)] >= 0; }
-  const tensor::Piece& PieceOf(int unit) const {  // of one that is held
-    const int piece = pieces_[static_cast<std::size_t>(unit)];
-    return registry_->Owns().pieces[static_cast<std::size_t>(piece)];
-  }
-  const std::string& NameOf(int unit) const {
-    return registry_->Units()[static_cast<std::size_t>(unit)].name;
-  }
   void Start(Gather& gather);
   void Wait(Gather& gather);
   void StartAhead();
@@ -55,7 +47,7 @@ class UnitGathers {
   int prefetch_ = 0;
   bool late_ = false;  // the defect: each gather comes after its use
   UnitBuffers buffers_;
-  std::vector<int> pieces_;     // [units]; -1: other ranks hold it
+  UnitPieces units_;
   std::deque<Gather> next_;     // announced, in order; started ones first
   std::size_t started_ = 0;     // of these
   std::vector<Gather> in_use_;  // the innermost last

@@ -29,7 +29,7 @@ UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& reg
       shared_(shared),
       overlap_(setup.overlap),
       buffers_(registry, kBlockBuffers),
-      pieces_(PiecesOfUnits(registry)),
+      units_(registry),
       open_(registry.Units().size(), UnitBuffers::kNone) {}
 
 void UnitScatters::BeginStep() {
@@ -39,40 +39,41 @@ void UnitScatters::BeginStep() {
 
 void UnitScatters::Begin(int unit) {
   int& buffer = open_[static_cast<std::size_t>(unit)];
-  if (!Held(unit) || buffer != UnitBuffers::kNone) return;
+  if (!units_.Held(unit) || buffer != UnitBuffers::kNone) return;
   buffer = buffers_.Take(unit);
   while (buffer == UnitBuffers::kNone) {
     if (running_.empty()) {
       throw RunError(fmt::format("sharding: no memory for the gradients of {}: those of other "
                                  "blocks were begun and not ended",
-                                 NameOf(unit)),
+                                 units_.NameOf(unit)),
                      kBug);
     }
     AddFront();
     buffer = buffers_.Take(unit);
   }
-  const std::int64_t elements = PieceOf(unit).range.Size();
+  const std::int64_t elements = units_.PieceOf(unit).range.Size();
   std::memset(buffers_.At(buffer), 0,
               static_cast<std::size_t>(elements) * SizeOf(registry_->Type()));
   registry_->BindGradients(unit, buffers_.At(buffer));
 }
 
 void UnitScatters::End(int unit) {
-  if (!Held(unit)) return;
+  if (!units_.Held(unit)) return;
   Scatter scatter{
       unit, std::exchange(open_[static_cast<std::size_t>(unit)], UnitBuffers::kNone), {}};
   if (scatter.buffer == UnitBuffers::kNone) {
     throw RunError(
-        fmt::format("sharding: gradients of {} are ended and were not begun", NameOf(unit)), kBug);
+        fmt::format("sharding: gradients of {} are ended and were not begun", units_.NameOf(unit)),
+        kBug);
   }
-  const Part range = PieceOf(unit).range;
+  const Part range = units_.PieceOf(unit).range;
   void* gradients = buffers_.At(scatter.buffer);
   registry_->TakeEarly(unit);
   if (not_finite_.empty()) {
     not_finite_ = FirstNotFinite(stream_, *registry_, range, gradients);
   }
   if (shared_ != nullptr) {
-    shared_->SumPiece(pieces_[static_cast<std::size_t>(unit)]);
+    shared_->SumPiece(units_.Number(unit));
   }
   scatter.request = shard_.StartReduceScatterInPlace(registry_->Type(), gradients,
                                                      OwnCounts(range.Size(), shard_.Size()));
@@ -86,7 +87,7 @@ void UnitScatters::AddFront() {
   const double start = MPI_Wtime();
   scatter.request.Wait();
   seconds_waited_ += MPI_Wtime() - start;
-  const tensor::Piece& piece = PieceOf(scatter.unit);
+  const tensor::Piece& piece = units_.PieceOf(scatter.unit);
   const Dtype dtype = registry_->Type();
   kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
                       ElementAt(registry_->Gradients(), dtype, piece.gradient));
@@ -104,7 +105,7 @@ void UnitScatters::Finish() {
                                  [](int buffer) { return buffer != UnitBuffers::kNone; });
   if (open != open_.end()) {
     throw RunError(fmt::format("sharding: gradients of {} were begun and not ended",
-                               NameOf(static_cast<int>(open - open_.begin()))),
+                               units_.NameOf(static_cast<int>(open - open_.begin()))),
                    kBug);
   }
   while (!running_.empty()) AddFront();

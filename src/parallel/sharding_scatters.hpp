@@ -35,14 +35,6 @@ class UnitScatters {
     int buffer = UnitBuffers::kNone;
     comm::Request request;
   };
-  bool Held(int unit) const { return pieces_[static_cast<std::size_t>(unit)] >= 0; }
-  const tensor::Piece& PieceOf(int unit) const {  // of one that is held
-    const int piece = pieces_[static_cast<std::size_t>(unit)];
-    return registry_->Owns().pieces[static_cast<std::size_t>(piece)];
-  }
-  const std::string& NameOf(int unit) const {
-    return registry_->Units()[static_cast<std::size_t>(unit)].name;
-  }
   void AddFront();  // the oldest one's part, when it has arrived
 
   comm::Collectives shard_;
@@ -51,7 +43,7 @@ class UnitScatters {
   SharedGradients* shared_;
   bool overlap_ = true;
   UnitBuffers buffers_;
-  std::vector<int> pieces_;      // [units]; -1: other ranks hold it
+  UnitPieces units_;
   std::vector<int> open_;        // [units]: buffer of a unit begun
   std::deque<Scatter> running_;  // the oldest first
   std::string not_finite_;

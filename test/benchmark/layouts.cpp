@@ -116,11 +116,7 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
 int main(int argc, char** argv) {
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
-    const std::string model = argc > 1 ? argv[1] : "";
-    if (model != "jsc" && model != "gpt12") {
-      throw AgreedError(ExitCode::kBadInput, "usage: trireme_layouts_benchmark jsc|gpt12 [STEPS]");
-    }
-    const int steps = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
+    const auto [model, steps] = ReadArguments(argc, argv, "trireme_layouts_benchmark");
     const driver::TrainingSetup setup = SetupOf(model);
     const data::TokenFile tokens(
         runtime.World(),

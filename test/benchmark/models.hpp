@@ -3,9 +3,11 @@
 #define TRIREME_TEST_BENCHMARK_MODELS_HPP_
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/driver/training.hpp"
 
@@ -49,6 +51,20 @@ inline data::TokenData RandomTokens(std::int64_t vocabulary, std::int64_t count)
 inline double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];
+}
+
+struct Arguments {
+  std::string model;
+  int steps = 0;
+};
+// PROGRAM jsc|gpt12 [STEPS]. AgreedError, exit code 2, for others.
+inline Arguments ReadArguments(int argc, char** argv, const std::string& program) {
+  constexpr int kSteps = 5;
+  const std::string model = argc > 1 ? argv[1] : "";
+  if (model != "jsc" && model != "gpt12") {
+    throw AgreedError(ExitCode::kBadInput, "usage: " + program + " jsc|gpt12 [STEPS]");
+  }
+  return {model, argc > 2 ? std::max(1, std::atoi(argv[2])) : kSteps};
 }
 
 }  // namespace trireme::benchmark

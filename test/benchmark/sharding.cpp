@@ -78,11 +78,7 @@ void Print(const Run& run, double plain) {
 int main(int argc, char** argv) {
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
-    const std::string model = argc > 1 ? argv[1] : "";
-    if (model != "jsc" && model != "gpt12") {
-      throw AgreedError(ExitCode::kBadInput, "usage: trireme_sharding_benchmark jsc|gpt12 [STEPS]");
-    }
-    const int steps = argc > 2 ? std::max(1, std::atoi(argv[2])) : 5;
+    const auto [model, steps] = ReadArguments(argc, argv, "trireme_sharding_benchmark");
     driver::TrainingSetup setup = SetupOf(model);
     setup.model.micro_batch = model == "jsc" ? 128 : 4;
     const comm::Communicator& world = runtime.World();

@@ -101,6 +101,7 @@ class ParallelModel {
   std::int64_t StreamRows(const ModelSetup& setup) const;  // of an entry
   std::int64_t ExchangeElements(const ModelSetup& setup) const;
   int MicroBatches(std::span<const data::MicroBatch> batches) const;
+  void Announce(const parallel::Program& program);
   void Evaluate(std::span<const data::MicroBatch> batches);
   data::MicroBatch LocalPart(const data::MicroBatch& batch) const;
   std::pair<int, std::int64_t> Find(std::int64_t position) const;
