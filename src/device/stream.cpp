@@ -1,5 +1,8 @@
 #include "trireme/device/stream.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
 #include <malloc.h>
 #include <omp.h>
 #include <sched.h>
@@ -71,6 +74,20 @@ std::string InstructionSet() {
   return "NEON";
 #else
   return "baseline";
+#endif
+}
+
+std::string Bf16Instructions() {
+#if defined(__x86_64__)
+  // Leaf 7: subleaf 0 EDX bit 22 is AMX-BF16, subleaf 1 EAX bit 5 AVX512-BF16. The operating
+  // system's part of AMX (tile state) is the matrix library's affair.
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (InstructionSet() != "AVX-512" || __get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return "";
+  const bool amx = (d >> 22 & 1) != 0;
+  if (__get_cpuid_count(7, 1, &a, &b, &c, &d) == 0 || (a >> 5 & 1) == 0) return "";
+  return amx ? "AMX" : "AVX512-BF16";
+#else
+  return "";
 #endif
 }
 

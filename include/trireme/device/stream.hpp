@@ -16,6 +16,16 @@ struct Stream {
   // Products whose every element is the same chain of operations whatever the number of threads and
   // the rest of the matrix: run.canonical (doc/numerics.md).
   bool canonical = false;
+  // fp32 products round their operands to bf16 and add up in fp32: run.precision = bf16. Needs a
+  // CPU with Bf16Instructions().
+  bool bf16 = false;
+
+  // The stream of one task among several: its kernels run on the calling thread.
+  Stream Serial() const {
+    Stream serial = *this;
+    serial.threads = 1;
+    return serial;
+  }
 };
 
 // Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else `share`, this
@@ -25,6 +35,7 @@ int ConfigureThreads(int requested, int share);
 
 std::string CpuName();           // "AMD EPYC 9004" as /proc/cpuinfo has it, "unknown CPU" elsewhere
 std::string InstructionSet();    // widest that this CPU has: "AVX-512", "AVX2", "NEON", "baseline"
+std::string Bf16Instructions();  // what this CPU multiplies bf16 with: "AMX", "AVX512-BF16", or ""
 std::vector<int> UsableCores();  // their numbers, as the process is bound; never empty
 
 }  // namespace trireme::device

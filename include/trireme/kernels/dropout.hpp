@@ -28,6 +28,12 @@ struct Dropout {
   std::int64_t first_feature = 0;           // a slice of the features begins there
   Positions positions = {};                 // where those of `length` lie in the sequence
 
+  // The same place, for a matrix that begins `rows` rows further on.
+  Dropout From(std::int64_t rows) const {
+    Dropout later = *this;
+    later.first_row += rows;
+    return later;
+  }
   bool Active() const { return Threshold() > 0; }
   std::uint32_t Threshold() const { return static_cast<std::uint32_t>(probability * 65536 + 0.5); }
   std::int64_t PositionOf(std::int64_t row) const {

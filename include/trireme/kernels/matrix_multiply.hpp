@@ -2,6 +2,8 @@
 #ifndef TRIREME_KERNELS_MATRIX_MULTIPLY_HPP_
 #define TRIREME_KERNELS_MATRIX_MULTIPLY_HPP_
 
+#include "trireme/base/function_ref.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/tensor/matrix.hpp"
 
@@ -18,8 +20,18 @@ enum class Form { kPlain, kTransposed };
 // where s starts from 0 and takes s = fma(a, b, s) in the order of the indices; c starts from +0
 // without `accumulate`. Its bits depend on its row of form_a(a), its column of form_b(b) and their
 // length alone.
+//
+// On a bf16 stream the operands of fp32 products are rounded to bf16 (to nearest, ties to even;
+// what is subnormal in bf16 may count as 0) and added up in fp32.
 void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate);
+
+// The same, and then(rows) for ranges of rows of c that together are all of them, each once and as
+// soon as it is complete, by the thread in whose cache it lies: what an epilogue is (a bias, an
+// activation). Ranges may be handled at the same time by different threads; then must not throw.
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
+                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+                    FunctionRef<void(const Part& rows)> then);
 
 // Name and version of the library behind it, for --version: "oneDNN 2.6.3".
 const char* MatrixLibrary();

@@ -69,6 +69,13 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
       "Lower data.micro_batch, or use fewer ranks on a node.");
 }
 
+void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
+                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+                    FunctionRef<void(const Part& rows)> then) {
+  MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
+  then({0, c.rows});
+}
+
 const char* MatrixLibrary() {
   static const std::string text = [] {
     const dnnl_version_t* version = dnnl_version();
