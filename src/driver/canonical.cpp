@@ -100,6 +100,11 @@ model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& op
                         "What fits: none, or for example 4x2: up to 4 data and 2 tensor ranks.");
   }
   CheckGrid(deck, grid, groups, slices);
+  if (deck.Text("run.precision") == "bf16") {
+    throw deck.Complain("run.precision",
+                        fmt::format("{} = {} is built for fp32 and fp64 products", kKey, value),
+                        fmt::format("What fits: run.precision = fp32, or {} = none.", kKey));
+  }
   const std::int64_t most =
       std::min({options.heads, options.kv_heads, options.ffn, options.vocabulary});
   if (slices > most) {

@@ -34,6 +34,17 @@ int ShareOfCores(const comm::Communicator& node) {
   return std::max(1, static_cast<int>(mine.size() * together.size() / sum));
 }
 
+// Emulated bf16 would be slower than fp32: nobody who asks for it wants that.
+void CheckPrecision(const Job& job) {
+  if (!job.stream.bf16 || !device::Bf16Instructions().empty()) return;
+  throw job.deck.Complain(
+      "run.precision",
+      fmt::format(
+          "this processor ({}, {}) does not multiply bfloat16: that takes AVX512-BF16 or AMX",
+          device::CpuName(), device::InstructionSet()),
+      "Use run.precision = fp32 here.");
+}
+
 }  // namespace
 
 void DeclareJob(input::Schema& schema) {
@@ -48,8 +59,11 @@ void DeclareJob(input::Schema& schema) {
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
   schema.Section("run", "How to compute.")
       .Choice("run.device", "auto", {"auto", "cpu"}, "auto takes the fastest that is built in.")
-      .Choice("run.precision", "fp32", {"fp32", "fp64"},
-              "Of parameters, activations and products; fp64 is for verification.")
+      .Choice(
+          "run.precision", "fp32", {"fp32", "bf16", "fp64"},
+          "bf16: matrix products round their operands to bfloat16 and add up in fp32; all else, "
+          "parameters, gradients, moments, activations and checkpoints, stays fp32. Needs a "
+          "processor that multiplies bfloat16 (AVX512-BF16 or AMX). fp64 is for verification.")
       .Integer("run.seed", 1, Between(0, 4294967295.0), "",
                "Of initial weights, sample order, dropout.")
       .Integer(
@@ -110,6 +124,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   job.stream.threads = device::ConfigureThreads(static_cast<int>(job.deck.Integer("run.threads")),
                                                 ShareOfCores(runtime.Node()));
   job.dtype = job.deck.Text("run.precision") == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  job.stream.bf16 = job.deck.Text("run.precision") == "bf16";
   job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
   return job;
 }
@@ -154,6 +169,7 @@ model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataSh
         fmt::format("longer than model.max_positions = {}", setup.options.max_positions),
         "Learned positions end there: raise model.max_positions or shorten the sequence.");
   }
+  CheckPrecision(job);
   setup.dtype = job.dtype;
   setup.stream = job.stream;
   setup.seed = job.seed;

@@ -100,7 +100,7 @@ std::string Trainer::DescribeCanonical() const {
   const model::Canonical& canonical = setup_.canonical;
   if (!canonical.On()) return "none";
   return fmt::format("{}x{}, leaf {}, {}, {}", canonical.data_groups, canonical.slices,
-                     canonical.leaf, NameOf(job_.dtype), device::InstructionSet());
+                     canonical.leaf, job_.Precision(), device::InstructionSet());
 }
 
 // A canonical run that was promised the same bits cannot get them with other arithmetic.
@@ -143,7 +143,7 @@ void Trainer::WarnOfChanges() {
   compare("sequence_length", setup_.model.length);
   compare("stride", setup_.stride);
   compare("batch", setup_.batch);
-  compare("precision", NameOf(job_.dtype));
+  compare("precision", job_.Precision());
   compare("canonical", DescribeCanonical());
 }
 
@@ -173,7 +173,7 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size());
   facts.threads = job_.stream.threads;
   facts.device = fmt::format("cpu ({})", device::InstructionSet());
-  facts.precision = NameOf(job_.dtype);
+  facts.precision = job_.Precision();
   facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
   if (const model::Canonical& canonical = setup_.canonical; canonical.On()) {
     facts.grid += fmt::format("; canonical {}x{}, leaf of {} sequence{}", canonical.data_groups,
@@ -220,7 +220,7 @@ void Trainer::WriteCheckpoint(bool best) {
                   {"sequence_length", setup_.model.length},
                   {"stride", setup_.stride},
                   {"batch", setup_.batch},
-                  {"precision", NameOf(job_.dtype)},
+                  {"precision", job_.Precision()},
                   {"deck", job_.deck.Resolved()},
                   {"trireme", Version()},
                   {"commit", Commit()},

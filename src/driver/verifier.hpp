@@ -15,6 +15,9 @@ namespace trireme::driver {
 
 // Rule 4's tolerances (doc/numerics.md).
 inline constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
+// Sums in another order differ in the last bits of fp32; where such a number is then rounded to
+// bf16, now and then a whole unit of 2^-8 is the difference.
+inline constexpr double kBf16 = 1e-3;
 
 inline constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
 inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch

@@ -302,15 +302,17 @@ void Verifier::CompareEvaluation(Training& alone) {
 }
 
 void Verifier::CompareLosses() {
-  const Dtype dtype = setup_.model.dtype;
+  const bool bf16 = setup_.model.stream.bf16;
+  const char* const precision = bf16 ? "bf16" : NameOf(setup_.model.dtype);
   const std::string hint =
       "In fp64 all agreed: suspect something that happens in this precision only.";
   const std::unique_ptr<Training> alone = MakeAlone();
   Training training(grid_, tokens_, setup_);
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const double wanted = StepAlone(*alone, step).loss, got = StepOnGrid(training, step).loss;
-    Quantity(fmt::format("loss, {}", NameOf(dtype)), RelativeDifference(got, wanted), kFp32,
-             fmt::format("in {} the loss of step {}", NameOf(dtype), step + 1), hint);
+    Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
+             bf16 ? kBf16 : kFp32, fmt::format("in {} the loss of step {}", precision, step + 1),
+             hint);
   }
 }
 

@@ -32,6 +32,7 @@ struct Job {
   Defect defect = Defect::kNone;  // tests only: what verification must find
 
   const comm::Communicator& World() const { return runtime->World(); }
+  const char* Precision() const { return stream.bf16 ? "bf16" : NameOf(dtype); }
 };
 
 // The text of a deck's file; InputError when it cannot be read.
