@@ -44,9 +44,9 @@ void ResidualNormForward(const device::Stream& stream, NormKind kind,
 // or more; dbranch is none of them. scratch: [kReductionBlocks, 2 * dim].
 struct NormBackwardPass {
   NormKind kind = NormKind::kLayerNorm;
-  tensor::Matrix dy, more, x, weight, statistics, residual;
-  Dropout dropout;
-  tensor::Matrix dx, dbranch, dweight, dbias, scratch;
+  tensor::Matrix dy = {}, more = {}, x = {}, weight = {}, statistics = {}, residual = {};
+  Dropout dropout = {};
+  tensor::Matrix dx = {}, dbranch = {}, dweight = {}, dbias = {}, scratch = {};
 };
 void NormBackward(const device::Stream& stream, const NormBackwardPass& pass);
 
