@@ -1,6 +1,6 @@
 // The vocabulary head fused with its loss, for a tile of tokens: blocks of the vocabulary small
-// enough for a core's cache are multiplied, exponentiated, and multiplied again, so that logits
-// cross the memory once each way (Milakov and Gimelshein 2018: softmax statistics on the fly).
+// enough for a core's cache are multiplied, exponentiated and multiplied again while they are
+// there, so that what is as large as the logits is written once and read once.
 #ifndef TRIREME_KERNELS_VOCABULARY_LOSS_HPP_
 #define TRIREME_KERNELS_VOCABULARY_LOSS_HPP_
 
@@ -20,27 +20,31 @@ struct VocabularyTile {
   std::int32_t first = 0;
   std::int64_t vocabulary = 0;  // of all slices
   double smoothing = 0;
+  bool gradient = false;  // VocabularyGradient follows
 };
 
-// Elements of scratch of x's type for tiles of so many rows.
-std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim,
-                               int threads);
+// Elements of x's type that a tile of so many rows takes, or fewer: rows * slice of them with the
+// gradient, otherwise a block of the vocabulary a thread.
+std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim, int threads,
+                               bool gradient);
 
-// statistics: [rows, kSoftmaxStatistics] fp64 of this slice, as SoftmaxStatistics has them. scratch
-// keeps exp(logit - a block's largest) for VocabularyGradient.
+// statistics: [rows, kSoftmaxStatistics] fp64 of this slice, as SoftmaxStatistics has them.
+// scratch: [1, VocabularyScratch], on a boundary of 8 bytes (of 64 for speed); with tile.gradient
+// it holds what VocabularyGradient needs.
 void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                           const tensor::Matrix& scratch, double* statistics);
 
-// losses[r] (nats, as CrossEntropySlice) of the whole vocabulary from all slices' statistics.
-void VocabularyLosses(const VocabularyTile& tile, std::int64_t rows, const double* statistics,
-                      int parts, double* losses);
+// losses[r] (nats, as CrossEntropySlice) of the whole vocabulary from all slices' statistics:
+// [parts, rows, kSoftmaxStatistics].
+void VocabularyLosses(const VocabularyTile& tile, const double* statistics, int parts,
+                      double* losses);
 
-// Behind VocabularyStatistics, with all slices' statistics [parts, rows, 4] (`part` is this one):
-// dx = sum over this slice, [rows, dim], overwritten; dweight += , [slice, dim]. The same bits from
-// run to run for one number of threads.
+// Behind VocabularyStatistics of the same tile, scratch and number of threads, with all slices'
+// statistics as for VocabularyLosses: dx = sum over this slice, [rows, dim], overwritten;
+// dweight += , [slice, dim]. The same bits from run to run for one number of threads.
 void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                         const tensor::Matrix& scratch, const double* statistics, int parts,
-                        int part, const tensor::Matrix& dx, const tensor::Matrix& dweight);
+                        const tensor::Matrix& dx, const tensor::Matrix& dweight);
 
 }  // namespace trireme::kernels
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "rows.hpp"
+#include "softmax_statistics.hpp"
 
 namespace trireme::kernels {
 
@@ -36,11 +37,6 @@ double RowLoss(T* logits, std::int64_t n, std::int32_t target, double smoothing,
   return log_sum - (1 - smoothing) * static_cast<double>(picked) - smoothing * mean;
 }
 
-// What the parts of a row know about it.
-struct Statistics {
-  double top = 0, sum = 0, picked = 0, total = 0;
-};
-
 template <typename T>
 Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
   Statistics s;
@@ -50,20 +46,6 @@ Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
   s.top = static_cast<double>(top);
   s.sum = rows::ExpSum(logits, n, T(1), top);
   return s;
-}
-
-// Of the whole row, from those of its parts. What is not a number passes the maximum, but not the
-// sums.
-Statistics Combine(const double* statistics, std::int64_t rows, std::int64_t row, int parts) {
-  const auto part = [&](int p) { return statistics + (p * rows + row) * kSoftmaxStatistics; };
-  Statistics whole{part(0)[0], 0, 0, 0};
-  for (int p = 1; p < parts; ++p) whole.top = std::max(whole.top, part(p)[0]);
-  for (int p = 0; p < parts; ++p) {
-    whole.sum += part(p)[1] * std::exp(part(p)[0] - whole.top);
-    whole.picked += part(p)[2];
-    whole.total += part(p)[3];
-  }
-  return whole;
 }
 
 }  // namespace
@@ -91,11 +73,7 @@ void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logit
         s = RowStatistics(logits.As<T>() + row * logits.stride, logits.columns,
                           targets[row] - first);
       }
-      double* out = statistics + row * kSoftmaxStatistics;
-      out[0] = s.top;
-      out[1] = s.sum;
-      out[2] = s.picked;
-      out[3] = s.total;
+      Store(s, statistics + row * kSoftmaxStatistics);
     }
   });
 }
@@ -115,8 +93,7 @@ void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logit
         continue;
       }
       const Statistics s = Combine(statistics, logits.rows, row, parts);
-      const double mean = s.total / static_cast<double>(vocabulary);
-      losses[row] = s.top + std::log(s.sum) - (1 - smoothing) * s.picked - smoothing * mean;
+      losses[row] = s.Loss(smoothing, vocabulary);
       if (!gradient) continue;
       const double top = statistics[(part * logits.rows + row) * kSoftmaxStatistics];
       RowGradient(slice, logits.columns, targets[row] - first, std::exp(top - s.top) / s.sum,

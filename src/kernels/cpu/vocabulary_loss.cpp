@@ -1,0 +1,363 @@
+// Every thread has a part of the slice and walks it in blocks, relative to the largest logit of a
+// row so far, as attention in blocks does (Dao et al. 2022). With e = exp(logit - reference), 0 for
+// the target, s = sum of e over the vocabulary and a row's pull p[target] - (1 - smoothing):
+//
+//   VocabularyStatistics  e = exp(x W_b^T - reference), kept;  sums = sums exp(old - new) + e W_b
+//   VocabularyGradient    dW_b += e^T (x exp(reference - ln s)), + pull x in the targets' rows
+//                         dx = sums exp(reference - ln s) + pull W[target]
+//
+// so that no pass over the tile follows the exponentials. Smoothing adds -smoothing / V times the
+// sum of W to dx and the sum of x to dW.
+#include "trireme/kernels/vocabulary_loss.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "clones.hpp"
+#include "fast_math.hpp"
+#include "rescue.hpp"
+#include "rows.hpp"
+#include "softmax_statistics.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+using tensor::Matrix;
+
+constexpr std::int64_t kBlock = 512;  // columns of a block, at most
+constexpr std::int64_t kUnit = 32;    // rows of blocks start on boundaries of so many elements
+
+std::int64_t RoundUp(std::int64_t n) { return CeilDivide(n, kUnit) * kUnit; }
+
+// How a slice is cut into parts, one a thread, and those into blocks.
+struct Cut {
+  std::int64_t slice = 0, units = 0;
+  int parts = 1;  // none is empty
+
+  Cut(std::int64_t slice_columns, int threads)
+      : slice(slice_columns),
+        units(CeilDivide(slice_columns, kUnit)),
+        parts(static_cast<int>(std::clamp<std::int64_t>(units, 1, threads))) {}
+  Part ColumnsOf(int part) const {
+    const Part range = PartOf(units, part, parts);
+    return {range.begin * kUnit, std::min(range.end * kUnit, slice)};
+  }
+  std::int64_t LargestPart() const { return CeilDivide(units, parts) * kUnit; }
+  std::int64_t MostBlocks() const { return CeilDivide(LargestPart(), kBlock); }  // of a part
+  // body(block, columns) for the blocks of a part: of nearly one width.
+  template <typename Body>
+  void ForBlocks(int part, Body body) const {
+    const Part columns = ColumnsOf(part);
+    const std::int64_t blocks = CeilDivide(columns.Size(), kBlock);
+    const std::int64_t width =
+        RoundUp(CeilDivide(columns.Size(), std::max<std::int64_t>(blocks, 1)));
+    std::int64_t block = part * MostBlocks();
+    for (std::int64_t begin = columns.begin; begin < columns.end; begin += width) {
+      body(block++, Part{begin, std::min(begin + width, columns.end)});
+    }
+  }
+};
+
+// Where things lie in the scratch, in elements.
+struct Layout {
+  std::int64_t statistics = 0;  // fp64 [parts, rows, 4]
+  std::int64_t log_sums = 0;    // fp64 [rows]
+  std::int64_t pulls = 0;       // fp64 [rows]
+  std::int64_t references = 0;  // [blocks, rows]
+  std::int64_t sums = 0;        // [parts, rows, dim]: of e W
+  std::int64_t scaled = 0;      // [parts, rows, dim]: x exp(reference - ln s)
+  std::int64_t totals = 0;      // [parts + 1, dim]: sums of W, and of x
+  std::int64_t exps = 0;        // blocks [rows, width], or one a part
+  std::int64_t size = 0;
+
+  Layout(const Cut& cut, std::int64_t rows, std::int64_t dim, bool gradient) {
+    const auto take = [this](std::int64_t elements) {
+      const std::int64_t at = size;
+      size += RoundUp(elements);
+      return at;
+    };
+    constexpr std::int64_t kDouble = 2;  // elements at most
+    statistics = take(kDouble * cut.parts * rows * kSoftmaxStatistics);
+    if (gradient) {
+      log_sums = take(kDouble * rows);
+      pulls = take(kDouble * rows);
+      references = take(cut.parts * cut.MostBlocks() * rows);
+      sums = take(cut.parts * rows * dim);
+      scaled = take(cut.parts * rows * dim);
+      totals = take((cut.parts + 1) * dim);
+    }
+    exps = take(rows *
+                (gradient ? cut.units * kUnit : cut.parts * std::min(kBlock, cut.LargestPart())));
+  }
+};
+
+template <typename T>
+struct Largest {
+  T top;
+  double sum;
+};
+
+template <typename T>
+[[gnu::always_inline]] inline Largest<T> LargestOf(const T* x, std::int64_t n) {
+  T top = x[0], sum = 0;
+#pragma omp simd reduction(max : top) reduction(+ : sum)
+  for (std::int64_t i = 0; i < n; ++i) {
+    top = x[i] > top ? x[i] : top;
+    sum += x[i];
+  }
+  return {top, static_cast<double>(sum)};
+}
+
+TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
+  return LargestOf(x, n);
+}
+Largest<double> LargestAndSum(const double* x, std::int64_t n) { return LargestOf(x, n); }
+
+// One call on one part of the slice.
+template <typename T>
+class Work {
+ public:
+  Work(const device::Stream& stream, const VocabularyTile& tile, const Matrix& scratch)
+      : stream_(stream.Serial()),
+        tile_(tile),
+        cut_(tile.weight.rows, stream.threads),
+        layout_(cut_, tile.x.rows, tile.x.columns, tile.gradient),
+        scratch_(scratch.As<T>()) {}
+
+  const Cut& Parts() const { return cut_; }
+  double* StatisticsOf(int part) const {
+    return Doubles(layout_.statistics) + part * tile_.x.rows * kSoftmaxStatistics;
+  }
+
+  void Forward(int part) const;
+  // Between the passes: what the whole rows' statistics say.
+  void Weigh(const double* statistics, int parts) const;
+  void WeightGradient(int part, const Matrix& dweight) const;
+  void InputGradient(std::int64_t row, T* dx) const;
+
+ private:
+  double* Doubles(std::int64_t at) const { return reinterpret_cast<double*>(scratch_ + at); }
+  T* References(std::int64_t block) const {
+    return scratch_ + layout_.references + block * tile_.x.rows;
+  }
+  Matrix PartMatrix(std::int64_t at, int part) const {
+    const std::int64_t rows = tile_.x.rows, dim = tile_.x.columns;
+    return {scratch_ + at + part * rows * dim, tile_.x.dtype, rows, dim, dim};
+  }
+  T* Totals(int part) const { return scratch_ + layout_.totals + part * tile_.x.columns; }
+  Matrix Exps(int part, const Part& columns) const {
+    const std::int64_t at =
+        tile_.gradient ? columns.begin : part * std::min(kBlock, cut_.LargestPart());
+    return {scratch_ + layout_.exps + tile_.x.rows * at, tile_.x.dtype, tile_.x.rows,
+            columns.Size(), RoundUp(columns.Size())};
+  }
+  T* Row(const Matrix& m, std::int64_t row) const { return m.template As<T>() + row * m.stride; }
+  // The target's place among columns of the slice, or -1.
+  std::int64_t TargetIn(const Part& columns, std::int64_t row) const {
+    const std::int64_t at = tile_.targets[row] - tile_.first;
+    return tile_.targets[row] >= 0 && at >= columns.begin && at < columns.end ? at : -1;
+  }
+  void ForwardRow(std::int64_t row, const Part& columns, bool first, T* logits, double* statistics,
+                  T* sums) const;
+
+  device::Stream stream_;
+  const VocabularyTile& tile_;
+  Cut cut_;
+  Layout layout_;
+  T* scratch_;
+};
+
+// logits become e; sums follow the reference.
+template <typename T>
+void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* logits,
+                         double* statistics, T* sums) const {
+  const std::int64_t n = columns.Size();
+  if (tile_.targets[row] < 0) {
+    std::fill_n(logits, n, T(0));
+    Store({}, statistics);
+    return;
+  }
+  const Largest<T> largest = LargestAndSum(logits, n);
+  Statistics s{static_cast<double>(largest.top), 0, 0, 0};
+  if (!first) {
+    s = {statistics[0], statistics[1], statistics[2], statistics[3]};
+    if (static_cast<double>(largest.top) > s.top) {
+      const double factor = std::exp(s.top - static_cast<double>(largest.top));
+      s.top = static_cast<double>(largest.top);
+      s.sum *= factor;
+      if (sums != nullptr) rows::Affine(sums, static_cast<T>(factor), T(0), sums, tile_.x.columns);
+    }
+  }
+  s.total += largest.sum;
+  const std::int64_t target = TargetIn(columns, row);
+  T* const picked = target < 0 ? nullptr : logits + (target - columns.begin);
+  if (picked != nullptr) {
+    s.picked = static_cast<double>(*picked);
+    // In fp64: beside a target that is nearly certain the others still count.
+    s.sum += std::exp(s.picked - s.top);
+    *picked = -std::numeric_limits<T>::infinity();
+  }
+  s.sum += rows::ExpSum(logits, n, T(1), static_cast<T>(s.top));
+  if (picked != nullptr) *picked = T(0);
+  Store(s, statistics);
+}
+
+template <typename T>
+void Work<T>::Forward(int part) const {
+  const std::int64_t count = tile_.x.rows;
+  const Matrix sums = PartMatrix(layout_.sums, part);
+  double* statistics = StatisticsOf(part);
+  bool first = true;
+  cut_.ForBlocks(part, [&](std::int64_t block, const Part& columns) {
+    const Matrix weight = tile_.weight.Rows(columns.begin, columns.Size());
+    const Matrix exps = Exps(part, columns);
+    MatrixMultiply(stream_, Form::kPlain, tile_.x, Form::kTransposed, weight, exps, false);
+    for (std::int64_t row = 0; row < count; ++row) {
+      double* s = statistics + row * kSoftmaxStatistics;
+      ForwardRow(row, columns, first, Row(exps, row), s, tile_.gradient ? Row(sums, row) : nullptr);
+      if (tile_.gradient) References(block)[row] = static_cast<T>(s[0]);
+    }
+    if (tile_.gradient) {
+      MatrixMultiply(stream_, Form::kPlain, exps, Form::kPlain, weight, sums, !first);
+      if (tile_.smoothing > 0) {
+        if (first) std::fill_n(Totals(part), weight.columns, T(0));
+        for (std::int64_t v = 0; v < weight.rows; ++v) {
+          rows::Axpy(T(1), Row(weight, v), Totals(part), weight.columns);
+        }
+      }
+    }
+    first = false;
+  });
+}
+
+template <typename T>
+void Work<T>::Weigh(const double* statistics, int parts) const {
+  const std::int64_t dim = tile_.x.columns;
+  T* total = Totals(cut_.parts);
+  std::fill_n(total, dim, T(0));
+  for (std::int64_t row = 0; row < tile_.x.rows; ++row) {
+    if (tile_.targets[row] < 0) continue;
+    const Statistics whole = Combine(statistics, tile_.x.rows, row, parts);
+    Doubles(layout_.log_sums)[row] = whole.LogSum();
+    // expm1: where the target is nearly certain, what is left of 1 still counts.
+    Doubles(layout_.pulls)[row] = std::expm1(whole.picked - whole.LogSum()) + tile_.smoothing;
+    if (tile_.smoothing > 0) rows::Axpy(T(1), Row(tile_.x, row), total, dim);
+  }
+}
+
+template <typename T>
+void Work<T>::WeightGradient(int part, const Matrix& dweight) const {
+  const std::int64_t dim = tile_.x.columns;
+  const Matrix scaled = PartMatrix(layout_.scaled, part);
+  const T* before = nullptr;
+  cut_.ForBlocks(part, [&](std::int64_t block, const Part& columns) {
+    const T* references = References(block);
+    for (std::int64_t row = 0; row < tile_.x.rows; ++row) {
+      if (before != nullptr && before[row] == references[row]) continue;
+      if (tile_.targets[row] < 0) {
+        std::fill_n(Row(scaled, row), dim, T(0));
+        continue;
+      }
+      const double log_sum = Doubles(layout_.log_sums)[row];
+      const double factor = std::exp(static_cast<double>(references[row]) - log_sum);
+      rows::Affine(Row(tile_.x, row), static_cast<T>(factor), T(0), Row(scaled, row), dim);
+    }
+    before = references;
+    MatrixMultiply(stream_, Form::kTransposed, Exps(part, columns), Form::kPlain, scaled,
+                   dweight.Rows(columns.begin, columns.Size()), true);
+  });
+  const Part columns = cut_.ColumnsOf(part);
+  for (std::int64_t row = 0; row < tile_.x.rows; ++row) {
+    const std::int64_t at = TargetIn(columns, row);
+    if (at < 0) continue;
+    const double pull = Doubles(layout_.pulls)[row];
+    rows::Axpy(static_cast<T>(pull), Row(tile_.x, row), Row(dweight, at), dim);
+  }
+  if (tile_.smoothing == 0) return;
+  const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
+  for (std::int64_t at = columns.begin; at < columns.end; ++at) {
+    rows::Axpy(static_cast<T>(-uniform), Totals(cut_.parts), Row(dweight, at), dim);
+  }
+}
+
+template <typename T>
+void Work<T>::InputGradient(std::int64_t row, T* dx) const {
+  const std::int64_t dim = tile_.x.columns;
+  std::fill_n(dx, dim, T(0));
+  if (tile_.targets[row] < 0) return;
+  const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
+  for (int part = 0; part < cut_.parts; ++part) {
+    const double top = StatisticsOf(part)[row * kSoftmaxStatistics];
+    const double factor = std::exp(top - Doubles(layout_.log_sums)[row]);
+    rows::Axpy(static_cast<T>(factor), Row(PartMatrix(layout_.sums, part), row), dx, dim);
+    if (tile_.smoothing > 0) rows::Axpy(static_cast<T>(-uniform), Totals(part), dx, dim);
+  }
+  const std::int64_t at = TargetIn({0, cut_.slice}, row);
+  if (at < 0) return;
+  const double pull = Doubles(layout_.pulls)[row];
+  rows::Axpy(static_cast<T>(pull), Row(tile_.weight, at), dx, dim);
+}
+
+}  // namespace
+
+std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim, int threads,
+                               bool gradient) {
+  return Layout(Cut(slice, threads), rows, dim, gradient).size;
+}
+
+void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
+                          const Matrix& scratch, double* statistics) {
+  DispatchDtype(tile.x.dtype, [&](auto zero) {
+    const Work<decltype(zero)> work(stream, tile, scratch);
+    const int parts = work.Parts().parts;
+    Rescue rescue;
+#pragma omp parallel for num_threads(parts) schedule(static, 1)
+    for (int part = 0; part < parts; ++part) rescue.Run([&] { work.Forward(part); });
+    rescue.Rethrow();
+    for (std::int64_t row = 0; row < tile.x.rows; ++row) {
+      Statistics slice;
+      if (tile.targets[row] >= 0) slice = Combine(work.StatisticsOf(0), tile.x.rows, row, parts);
+      Store(slice, statistics + row * kSoftmaxStatistics);
+    }
+  });
+}
+
+void VocabularyLosses(const VocabularyTile& tile, const double* statistics, int parts,
+                      double* losses) {
+  for (std::int64_t row = 0; row < tile.x.rows; ++row) {
+    losses[row] =
+        tile.targets[row] < 0
+            ? 0
+            : Combine(statistics, tile.x.rows, row, parts).Loss(tile.smoothing, tile.vocabulary);
+  }
+}
+
+void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
+                        const Matrix& scratch, const double* statistics, int parts,
+                        const Matrix& dx, const Matrix& dweight) {
+  DispatchDtype(tile.x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Work<T> work(stream, tile, scratch);
+    const int own = work.Parts().parts;
+    work.Weigh(statistics, parts);
+    Rescue rescue;
+#pragma omp parallel num_threads(own)
+    {
+#pragma omp for schedule(static, 1) nowait
+      for (int part = 0; part < own; ++part) {
+        rescue.Run([&] { work.WeightGradient(part, dweight); });
+      }
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < dx.rows; ++row) {
+        work.InputGradient(row, dx.As<T>() + row * dx.stride);
+      }
+    }
+    rescue.Rethrow();
+  });
+}
+
+}  // namespace trireme::kernels

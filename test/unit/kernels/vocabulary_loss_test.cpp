@@ -1,0 +1,289 @@
+// The vocabulary's loss and gradients in blocks, for every cut into slices, threads and blocks:
+// what whole logits give.
+#include "trireme/kernels/vocabulary_loss.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernel_testing.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp32 = 5e-6, kFp64 = 1e-13;
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+
+struct Problem {
+  Array x, weight, dweight;  // [rows, dim], [vocabulary, dim], what dweight is added to
+  std::vector<std::int32_t> targets;
+  double smoothing = 0;
+};
+
+// Targets all over the vocabulary, several rows with the same one; every fifth masked.
+Problem MakeProblem(std::int64_t rows, std::int64_t vocabulary, std::int64_t dim, double smoothing,
+                    double scale = 1) {
+  Problem p{Random(rows, dim, 1, scale),
+            Random(vocabulary, dim, 2),
+            Random(vocabulary, dim, 3),
+            {},
+            smoothing};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t target =
+        r % 4 == 1 ? vocabulary / 2 : (r * 37 + vocabulary - 1) % vocabulary;
+    p.targets.push_back(r % 5 == 3 ? -1 : static_cast<std::int32_t>(target));
+  }
+  return p;
+}
+
+struct Result {
+  std::vector<double> losses;
+  Array dx, dweight, statistics;
+};
+
+Result Reference(const Problem& p) {
+  const std::int64_t rows = p.x.rows, dim = p.x.columns, vocabulary = p.weight.rows;
+  Array logits(rows, vocabulary);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t v = 0; v < vocabulary; ++v) {
+      for (std::int64_t d = 0; d < dim; ++d) logits(r, v) += p.x(r, d) * p.weight(v, d);
+    }
+  }
+  Result want{{}, Array(rows, dim), p.dweight, {}};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const Array row = SliceOf(logits, {r, r + 1}, {0, vocabulary});
+    const LossResult loss =
+        test::CrossEntropy(row, {p.targets[static_cast<std::size_t>(r)]}, p.smoothing);
+    want.losses.push_back(loss.sum);
+    for (std::int64_t v = 0; v < vocabulary; ++v) {
+      for (std::int64_t d = 0; d < dim; ++d) {
+        want.dx(r, d) += loss.gradient(0, v) * p.weight(v, d);
+        want.dweight(v, d) += loss.gradient(0, v) * p.x(r, d);
+      }
+    }
+  }
+  return want;
+}
+
+// One slice with its operands.
+struct Slice {
+  Operand weight, dx, dweight, scratch;
+  kernels::VocabularyTile tile;
+};
+
+Result InSlices(const Setting& setting, const Problem& p, int parts, bool gradient) {
+  const std::int64_t rows = p.x.rows, dim = p.x.columns, vocabulary = p.weight.rows;
+  const Operand x(setting, p.x);
+  Result result{std::vector<double>(p.targets.size(), kNan), Array(rows, dim),
+                Poison(vocabulary, dim), Poison(parts * rows, kernels::kSoftmaxStatistics)};
+  double* statistics = result.statistics.values.data();
+  std::vector<Slice> slices;
+  for (int part = 0; part < parts; ++part) {
+    const Part range = PartOf(vocabulary, part, parts);
+    const std::int64_t scratch =
+        kernels::VocabularyScratch(rows, range.Size(), dim, setting.threads, gradient);
+    slices.push_back({Operand(setting, SliceOf(p.weight, range, {0, dim})),
+                      Operand(setting, Poison(rows, dim)),
+                      Operand(setting, SliceOf(p.dweight, range, {0, dim})),
+                      Operand(Dense(setting), Poison(1, scratch)),
+                      {}});
+    Slice& slice = slices.back();
+    slice.tile = {x.View(),   slice.weight.View(), p.targets.data(), static_cast<int>(range.begin),
+                  vocabulary, p.smoothing,         gradient};
+    kernels::VocabularyStatistics(setting.Stream(), slice.tile, slice.scratch.View(),
+                                  statistics + part * rows * kernels::kSoftmaxStatistics);
+    slice.scratch.Values();
+  }
+  kernels::VocabularyLosses(slices[0].tile, statistics, parts, result.losses.data());
+  for (int part = 0; part < parts && gradient; ++part) {
+    const Slice& slice = slices[static_cast<std::size_t>(part)];
+    kernels::VocabularyGradient(setting.Stream(), slice.tile, slice.scratch.View(), statistics,
+                                parts, slice.dx.View(), slice.dweight.View());
+    slice.scratch.Values();
+    const Array dx = slice.dx.Values();
+    for (std::size_t i = 0; i < dx.values.size(); ++i) result.dx.values[i] += dx.values[i];
+    PlaceSlice(slice.dweight.Values(), PartOf(vocabulary, part, parts).begin, 0, result.dweight);
+  }
+  return result;
+}
+
+void ExpectSame(const Problem& p, const Result& got, const Result& want, double tolerance,
+                const std::string& what) {
+  for (std::size_t r = 0; r < p.targets.size(); ++r) {
+    if (p.targets[r] < 0) {
+      ASSERT_EQ(got.losses[r], 0) << what << ", masked row " << r;
+      for (std::int64_t d = 0; d < p.x.columns; ++d) {
+        ASSERT_EQ(got.dx(static_cast<std::int64_t>(r), d), 0) << what << ", masked row " << r;
+      }
+    } else {
+      ASSERT_NEAR(got.losses[r], want.losses[r], tolerance * (1 + std::abs(want.losses[r])))
+          << what << ", row " << r;
+    }
+  }
+  ExpectClose(got.dx, want.dx, tolerance, what + ", dx", 1e-3);
+  ExpectClose(got.dweight, want.dweight, tolerance, what + ", dweight", 1);
+}
+
+class VocabularyLossTest : public KernelTest {
+ protected:
+  void Check(const Problem& p, const std::vector<int>& cuts, double tolerance) const {
+    const Result want = Reference(p);
+    for (const int parts : cuts) {
+      const std::string what = std::to_string(p.x.rows) + " rows of " +
+                               std::to_string(p.x.columns) + ", " + std::to_string(p.weight.rows) +
+                               " tokens in " + std::to_string(parts) + " slices";
+      const Result got = InSlices(GetParam(), p, parts, true);
+      ExpectSame(p, got, want, tolerance, what);
+      EXPECT_EQ(InSlices(GetParam(), p, parts, false).losses, got.losses)
+          << what << ": with and without the gradient";
+    }
+  }
+};
+
+TEST_P(VocabularyLossTest, OddSizes) {
+  for (const std::int64_t rows : {0, 1, 7, 37}) {
+    for (const std::int64_t vocabulary : {1, 3, 33, 101, 513, 1100}) {
+      for (const std::int64_t dim : {1, 5, 24}) {
+        for (const double smoothing : {0.0, 0.1}) {
+          Check(MakeProblem(rows, vocabulary, dim, smoothing, 3), {1}, Tolerance(kFp32, kFp64));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(VocabularyLossTest, EveryCut) {
+  for (const double smoothing : {0.0, 0.1}) {
+    Check(MakeProblem(33, 101, 8, smoothing, 4), {1, 2, 3, 4, 5, 6, 7, 8}, Tolerance(kFp32, kFp64));
+    Check(MakeProblem(9, 1500, 8, smoothing, 4), {1, 2, 3, 5}, Tolerance(kFp32, kFp64));
+  }
+}
+
+TEST_P(VocabularyLossTest, MoreThreadsThanBlocks) {
+  Setting many = GetParam();
+  for (const std::int64_t vocabulary : {5, 70, 600, 1100}) {
+    const Problem p = MakeProblem(13, vocabulary, 8, 0.1, 3);
+    const Result want = Reference(p);
+    for (const int threads : {3, 7}) {
+      many.threads = threads;
+      ExpectSame(p, InSlices(many, p, 1, true), want, Tolerance(kFp32, kFp64),
+                 std::to_string(vocabulary) + " tokens, " + std::to_string(threads) + " threads");
+    }
+  }
+}
+
+// The largest logit so far rises from block to block, for some rows, by so much that what was
+// before it counts nothing; for others it falls.
+TEST_P(VocabularyLossTest, BlocksOfDifferentHeight) {
+  Problem p = MakeProblem(9, 2100, 4, 0, 1);
+  for (std::int64_t v = 0; v < p.weight.rows; ++v) {
+    p.weight(v, 0) = static_cast<double>(v / 64);
+  }
+  for (std::int64_t r = 0; r < p.x.rows; ++r) p.x(r, 0) = static_cast<double>(r - 4) / 2;
+  for (const double smoothing : {0.0, 0.1}) {
+    p.smoothing = smoothing;
+    Check(p, {1, 2, 3}, Tolerance(5e-5, 1e-12));
+  }
+}
+
+// The statistics that SoftmaxStatistics has: ranks exchange them.
+TEST_P(VocabularyLossTest, StatisticsAreThoseOfWholeLogits) {
+  const Problem p = MakeProblem(33, 1300, 1, 0, 5);
+  for (const int parts : {1, 2, 5}) {
+    const Array got = InSlices(GetParam(), p, parts, true).statistics;
+    for (int part = 0; part < parts; ++part) {
+      const Part range = PartOf(p.weight.rows, part, parts);
+      Array logits(p.x.rows, range.Size());
+      for (std::int64_t r = 0; r < p.x.rows; ++r) {
+        for (std::int64_t v = 0; v < range.Size(); ++v) {
+          logits(r, v) = p.x(r, 0) * p.weight(range.begin + v, 0);
+        }
+      }
+      const Operand whole(GetParam(), logits);
+      Array want = Poison(p.x.rows, kernels::kSoftmaxStatistics);
+      kernels::SoftmaxStatistics(Stream(), whole.View(), p.targets.data(),
+                                 static_cast<std::int32_t>(range.begin), want.values.data());
+      const Part rows{part * p.x.rows, (part + 1) * p.x.rows};
+      for (std::int64_t column = 0; column < kernels::kSoftmaxStatistics; ++column) {
+        ExpectClose(SliceOf(got, rows, {column, column + 1}),
+                    SliceOf(want, {0, p.x.rows}, {column, column + 1}), Tolerance(kFp32, kFp64),
+                    "statistic " + std::to_string(column));
+      }
+    }
+  }
+}
+
+// Where the target is nearly certain, the loss and the gradient are tiny and their relative
+// accuracy still counts.
+TEST_P(VocabularyLossTest, ACertainPrediction) {
+  Problem p{Array(1, 1, {1}), Array(5, 1, {12, 0, 0, 0, 0}), Array(5, 1), {0}, 0};
+  const Result got = InSlices(GetParam(), p, 1, true);
+  const double relative = Tolerance(1e-5, 1e-10);
+  const double other = std::exp(-12.0) / (1 + 4 * std::exp(-12.0));
+  EXPECT_NEAR(got.losses[0], std::log1p(4 * std::exp(-12.0)), Tolerance(1e-6, 1e-14));
+  EXPECT_NEAR(got.dweight(0, 0), -4 * other, relative * 4 * other);
+  EXPECT_NEAR(got.dweight(1, 0), other, relative * other);
+  EXPECT_NEAR(got.dx(0, 0), -48 * other, relative * 48 * other);
+}
+
+// From a weight, in the losses of all rows; from a row of x, in its own loss alone.
+TEST_P(VocabularyLossTest, ANumberThatIsNoneShowsInTheLoss) {
+  for (const double bad : {kNan, kInfinity, -kInfinity}) {
+    for (const std::int64_t at : {0, 1, 511, 512, 700, 1099}) {
+      for (const int parts : {1, 2, 5}) {
+        for (const bool gradient : {false, true}) {
+          Problem p = MakeProblem(3, 1100, 2, 0);
+          p.weight(at, 0) = bad;
+          const std::vector<double> losses = InSlices(GetParam(), p, parts, gradient).losses;
+          for (const double loss : losses) {
+            EXPECT_FALSE(std::isfinite(loss)) << bad << " at " << at << " of " << parts;
+          }
+        }
+      }
+    }
+    Problem p = MakeProblem(3, 1100, 2, 0.1);
+    const std::vector<double> good = InSlices(GetParam(), p, 1, true).losses;
+    p.x(1, 0) = bad;
+    const std::vector<double> losses = InSlices(GetParam(), p, 1, true).losses;
+    EXPECT_FALSE(std::isfinite(losses[1])) << bad;
+    EXPECT_EQ(losses[0], good[0]);
+    EXPECT_EQ(losses[2], good[2]);
+  }
+}
+
+// A masked row has no part in anything, whatever stands in it.
+TEST_P(VocabularyLossTest, AMaskedRowOfNoNumbers) {
+  Problem p = MakeProblem(5, 600, 3, 0.1);
+  ASSERT_LT(p.targets[3], 0);
+  const Result want = Reference(p);
+  for (const double bad : {kNan, kInfinity}) {
+    for (std::int64_t d = 0; d < 3; ++d) p.x(3, d) = bad;
+    ExpectSame(p, InSlices(GetParam(), p, 2, true), want, Tolerance(kFp32, kFp64), "masked");
+  }
+}
+
+TEST_P(VocabularyLossTest, TheSameBitsEveryTime) {
+  const Problem p = MakeProblem(37, 1700, 16, 0.1, 2);
+  for (const int threads : {1, 2, 3}) {
+    Setting setting = GetParam();
+    setting.threads = threads;
+    const Result once = InSlices(setting, p, 2, true), again = InSlices(setting, p, 2, true);
+    EXPECT_EQ(once.losses, again.losses);
+    EXPECT_EQ(once.dx.values, again.dx.values);
+    EXPECT_EQ(once.dweight.values, again.dweight.values);
+  }
+}
+
+// Without the gradient, the tile itself is not kept.
+TEST(VocabularyScratchTest, GrowsWithTheVocabularyForTheGradientAlone) {
+  const std::int64_t kept = kernels::VocabularyScratch(512, 33278, 128, 2, true);
+  EXPECT_GE(kept, 512 * 33278);
+  EXPECT_LE(kept, 512 * 33278 * 11 / 10);
+  EXPECT_LE(kernels::VocabularyScratch(512, 33278, 128, 2, false), 2 * 512 * 1100);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, VocabularyLossTest, testing::ValuesIn(AllSettings()), NameOf);
+
+}  // namespace
+}  // namespace trireme::test
