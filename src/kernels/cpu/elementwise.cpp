@@ -100,7 +100,7 @@ void ActivationBackward(const device::Stream& stream, ActivationKind kind,
 #pragma omp parallel num_threads(stream.threads)
     {
       RowMask mask(dropout, n);
-      std::vector<T> masked(static_cast<std::size_t>(n));
+      T* masked = ThreadScratch<ActivationKind, T>(n);
 #pragma omp for schedule(static)
       for (std::int64_t row = 0; row < dout.rows; ++row) {
         const T* p = pre.As<T>() + row * pre.stride;
@@ -114,8 +114,8 @@ void ActivationBackward(const device::Stream& stream, ActivationKind kind,
           continue;
         }
         if (mask.Active()) {
-          mask.Apply(row, d, masked.data(), n);
-          d = masked.data();
+          mask.Apply(row, d, masked, n);
+          d = masked;
         }
         if (kind == ActivationKind::kGelu) {
           rows::GeluGradient(p, d, to, n);

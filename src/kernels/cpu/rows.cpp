@@ -1,5 +1,4 @@
-// Sums are taken in blocks of kBlock elements in the row's own type and added up in fp64, so that
-// long rows (the vocabulary) lose nothing.
+// Sums in blocks: long rows (the vocabulary) lose nothing.
 #include "rows.hpp"
 
 #include <algorithm>
@@ -10,8 +9,6 @@
 namespace trireme::kernels::rows {
 
 namespace {
-
-constexpr std::int64_t kBlock = 1024;
 
 template <typename T>
 [[gnu::always_inline]] inline T MaxOf(const T* x, std::int64_t n) {
@@ -24,8 +21,8 @@ template <typename T>
 template <typename T>
 [[gnu::always_inline]] inline double ExpSumOf(T* x, std::int64_t n, T scale, T shift) {
   double total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const std::int64_t end = std::min(n, begin + kBlock);
+  for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const std::int64_t end = std::min(n, begin + kSumBlock);
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t i = begin; i < end; ++i) {
@@ -41,8 +38,8 @@ template <typename T>
 template <typename T, typename Term>
 [[gnu::always_inline]] inline double BlockedSum(std::int64_t n, Term term) {
   double total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kBlock) {
-    const std::int64_t end = std::min(n, begin + kBlock);
+  for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const std::int64_t end = std::min(n, begin + kSumBlock);
     T sum = 0;
 #pragma omp simd reduction(+ : sum)
     for (std::int64_t i = begin; i < end; ++i) sum += term(i);

@@ -10,6 +10,9 @@
 
 namespace trireme::kernels::rows {
 
+// Sums are taken in blocks of this many elements in the row's own type and added up in fp64.
+inline constexpr std::int64_t kSumBlock = 1024;
+
 // max of x[0, n), n >= 1.
 float Max(const float* x, std::int64_t n);
 double Max(const double* x, std::int64_t n);
@@ -51,14 +54,23 @@ void SwigluGradient(const double* gate, const double* up, const double* dout, do
                     double* dup, std::int64_t n);
 
 // Fills lanes[0, 8 ceil(n / 8)) with the 16-bit lanes of Philox counters {c0 + i / 8, c1, c2, c3}:
-// those of features 8 c0 .. 8 c0 + n - 1. `lanes` needs room for n rounded up to 8.
+// those of features 8 c0 .. 8 c0 + n - 1. `lanes` needs room for RoomForLanes(n).
 void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                  std::uint32_t c3, std::int64_t n, std::uint16_t* lanes);
+constexpr std::int64_t RoomForLanes(std::int64_t n) {
+  constexpr std::int64_t kPass = 128;  // lanes that are made at once
+  return (n + kPass - 1) / kPass * kPass;
+}
+// What decides over each element of a row; inactive: all are kept as they are.
+struct RowLanes {
+  const std::uint16_t* lanes = nullptr;
+  std::uint32_t threshold = 0;
+  double scale = 1;
+  bool Active() const { return lanes != nullptr; }
+};
 // y = lanes >= threshold ? scale * x : 0; y may be x.
-void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold, float scale,
-          float* y, std::int64_t n);
-void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
-          double* y, std::int64_t n);
+void Mask(const float* x, const RowLanes& lanes, float* y, std::int64_t n);
+void Mask(const double* x, const RowLanes& lanes, double* y, std::int64_t n);
 
 }  // namespace trireme::kernels::rows
 

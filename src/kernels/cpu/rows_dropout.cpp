@@ -11,10 +11,11 @@ namespace {
 constexpr int kWide = 16;  // counters a pass: one AVX-512 register of 32-bit words
 
 template <typename T>
-[[gnu::always_inline]] inline void MaskOf(const T* x, const std::uint16_t* lanes,
-                                          std::uint32_t threshold, T scale, T* y, std::int64_t n) {
+[[gnu::always_inline]] inline void MaskOf(const T* x, const RowLanes& lanes, T* y, std::int64_t n) {
+  const T scale = static_cast<T>(lanes.scale);
+  const std::uint32_t threshold = lanes.threshold;
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = lanes[i] >= threshold ? scale * x[i] : T(0);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = lanes.lanes[i] >= threshold ? scale * x[i] : T(0);
 }
 
 }  // namespace
@@ -56,13 +57,11 @@ TRIREME_CLONES void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c
   }
 }
 
-TRIREME_CLONES void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold,
-                         float scale, float* y, std::int64_t n) {
-  MaskOf(x, lanes, threshold, scale, y, n);
+TRIREME_CLONES void Mask(const float* x, const RowLanes& lanes, float* y, std::int64_t n) {
+  MaskOf(x, lanes, y, n);
 }
-void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
-          double* y, std::int64_t n) {
-  MaskOf(x, lanes, threshold, scale, y, n);
+void Mask(const double* x, const RowLanes& lanes, double* y, std::int64_t n) {
+  MaskOf(x, lanes, y, n);
 }
 
 }  // namespace trireme::kernels::rows

@@ -245,6 +245,33 @@ TYPED_TEST(CanonicalRowsTest, Norms) {
   }
 }
 
+TYPED_TEST(CanonicalRowsTest, FusedNorms) {
+  for (const auto kind : {kernels::NormKind::kLayerNorm, kernels::NormKind::kRmsNorm}) {
+    CheckSums<TypeParam>(
+        {{}, {}, {1}, {1}, {}, {}, {}, {1}, {1}},
+        [kind](const Stream& s, const Operands& o, const Part& part) {
+          const Held<TypeParam> statistics(kRows, 2, 0, 0);
+          const Held<TypeParam> scratch(kernels::kReductionBlocks, 2 * part.Size(), 0, 0);
+          kernels::ResidualNormForward(s, kind, o[0], o[1], o[2], DropoutOf(part), o[0], o[3], o[2],
+                                       1e-5, o[4], statistics.View());
+          kernels::NormBackward(s, {.kind = kind,
+                                    .dy = o[1],
+                                    .more = o[4],
+                                    .x = o[0],
+                                    .weight = o[3],
+                                    .statistics = statistics.View(),
+                                    .residual = o[5],
+                                    .dropout = DropoutOf(part),
+                                    .dx = o[5],
+                                    .dbranch = o[6],
+                                    .dweight = o[7],
+                                    .dbias = o[8],
+                                    .scratch = scratch.View()});
+          return std::vector<double>();
+        });
+  }
+}
+
 TYPED_TEST(CanonicalRowsTest, CrossEntropies) {
   static const std::int32_t kTargets[kRows] = {0, 0, -1, 0, 0};
   CheckSums<TypeParam>({{kRows, 1, 8}}, [](const Stream& s, const Operands& o, const Part&) {

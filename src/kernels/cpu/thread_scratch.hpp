@@ -1,0 +1,32 @@
+// Memory of a thread that grows to the largest use and stays: the step loop allocates nothing.
+#ifndef TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
+#define TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <new>
+
+namespace trireme::kernels {
+
+// `count` elements of undefined contents on a cache line's boundary, until the calling thread asks
+// for the same Use again: a type of the caller's that names what for.
+template <typename Use, typename T>
+T* ThreadScratch(std::int64_t count) {
+  struct Free {
+    void operator()(T* data) const { ::operator delete[](data, std::align_val_t{64}); }
+  };
+  thread_local std::unique_ptr<T[], Free> memory;
+  thread_local std::int64_t room = 0;
+  if (count > room) {
+    room = 0;
+    memory.reset(static_cast<T*>(
+        ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{64})));
+    room = count;
+  }
+  return memory.get();
+}
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
