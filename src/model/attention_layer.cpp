@@ -89,25 +89,35 @@ void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
 }
 
 void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
-                             const Matrix& y) const {
+                             const Matrix& y, RowsDone then) const {
   saved.x = x;
+  const Matrix bias = pass.Value(qkv_bias_, 3);
   kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed,
-                          pass.Value(qkv_weight_, 3), saved.qkv, false);
-  if (bias_) kernels::AddBias(pass.stream, saved.qkv, pass.Value(qkv_bias_, 3));
+                          pass.Value(qkv_weight_, 3), saved.qkv, false, [&](const Part& rows) {
+                            if (bias.Empty()) return;
+                            kernels::AddBias(pass.stream.Serial(),
+                                             saved.qkv.Rows(rows.begin, rows.Size()), bias);
+                          });
   if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, false, saved.qkv);
   pass.ring->Forward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out, saved.lse,
                      pass.workspace.attention);
-  OutputProduct(pass, saved.out, y);
+  OutputProduct(pass, saved.out, y, then);
 }
 
-void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y) const {
+void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,
+                                   RowsDone then) const {
   const Matrix weight = pass.Value(output_weight_);
+  if (!pass.tensor->Canonical()) {
+    return kernels::MatrixMultiply(pass.stream, Form::kPlain, out, Form::kPlain, weight, y, false,
+                                   then);
+  }
   SumSlices(pass, y, [&](int slice, const Matrix& sum) {
     const Part heads = pass.tensor->SliceOf(all_heads_, slice);
     const Part part = Times({heads.begin - first_head_, heads.end - first_head_}, head_dim_);
     kernels::MatrixMultiply(pass.stream, Form::kPlain, out.Columns(part.begin, part.Size()),
                             Form::kPlain, weight.Rows(part.begin, part.Size()), sum, false);
   });
+  then({0, y.rows});
 }
 
 void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const {

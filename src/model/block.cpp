@@ -10,7 +10,12 @@
 namespace trireme::model {
 
 namespace {
+
 std::string Prefix(std::uint32_t layer) { return fmt::format("blocks.{}", layer); }
+
+// A product's rows are complete when this rank has computed them.
+bool Alone(const Pass& pass) { return pass.tensor->Size() == 1 && !pass.tensor->Canonical(); }
+
 }  // namespace
 
 Block::Block(const Placement& placement, std::uint32_t layer)
@@ -23,7 +28,7 @@ Block::Block(const Placement& placement, std::uint32_t layer)
       ffn_norm_(placement, Prefix(layer) + ".ffn.norm", true),
       ffn_(placement, Prefix(layer) + ".ffn", layer) {}
 
-kernels::Dropout Block::Residual(const Pass& pass, Site site) const {
+kernels::Dropout Block::BranchDropout(const Pass& pass, Site site) const {
   return pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_,
                           static_cast<std::uint32_t>(site), pass.Rows().begin);
 }
@@ -53,50 +58,72 @@ void Block::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved
   saved.x = x;
   ForwardAttention(pass, rope, saved);
   if (pre_) {
-    ffn_norm_.Forward(pass, saved.middle, saved.ffn_norm, saved.ffn_normed);
-    FeedForward(pass, saved.ffn_normed, saved.middle, saved, y);
+    FeedForward(pass, saved.ffn_normed, saved, {Site::kFfn, saved.middle, y, nullptr, nullptr, {}});
   } else {
-    FeedForward(pass, saved.middle, saved.middle, saved, saved.ffn_sum);
-    ffn_norm_.Forward(pass, saved.ffn_sum, saved.ffn_norm, y);
+    FeedForward(pass, saved.middle, saved,
+                {Site::kFfn, saved.middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, y});
   }
 }
 
-// Up to `middle`.
+// Up to the input of the feed-forward layer.
 void Block::ForwardAttention(const Pass& pass, const Matrix& rope, Saved& saved) const {
   if (pre_) {
     attention_norm_.Forward(pass, saved.x, saved.attention_norm, saved.normed);
-    Attend(pass, saved.normed, saved.x, rope, saved, saved.middle);
+    Attend(
+        pass, saved.normed, rope, saved,
+        {Site::kAttention, saved.x, saved.middle, &ffn_norm_, &saved.ffn_norm, saved.ffn_normed});
   } else {
-    Attend(pass, saved.x, saved.x, rope, saved, saved.sum);
-    attention_norm_.Forward(pass, saved.sum, saved.attention_norm, saved.middle);
+    Attend(pass, saved.x, rope, saved,
+           {Site::kAttention, saved.x, saved.sum, &attention_norm_, &saved.attention_norm,
+            saved.middle});
   }
 }
 
-// out = residual + drop(attention(in)). [rows, dim].
-void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& residual, const Matrix& rope,
-                   Saved& saved, const Matrix& out) const {
-  const bool sharded = pass.tensor->Sharded();
-  const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : out;
-  pass.tensor->Gather(in, full);
-  attention_.Forward(pass, full, rope, saved.attention, product);
-  pass.Progress();
-  pass.tensor->Reduce(product, out);
-  kernels::ResidualForward(pass.stream, residual, out, pass.Value(attention_.OutputBias()),
-                           Residual(pass, Site::kAttention), out);
+// For some of the rows; the branch lies where the sum will be.
+void Block::Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
+                 const Part& rows) const {
+  const bool attention = junction.site == Site::kAttention;
+  const Residual residual{junction.residual, junction.out,
+                          pass.Value(attention ? attention_.OutputBias() : ffn_.OutputBias()),
+                          BranchDropout(pass, junction.site)};
+  if (junction.norm != nullptr) {
+    return junction.norm->Forward(pass, stream, residual, *junction.saved, junction.normed, rows);
+  }
+  const auto of = [&rows](const Matrix& m) { return m.Rows(rows.begin, rows.Size()); };
+  kernels::ResidualForward(stream, of(residual.x), of(residual.branch), residual.bias,
+                           residual.dropout.From(rows.begin), of(junction.out));
 }
 
-// out = residual + drop(ffn(in)). [rows, dim].
-void Block::FeedForward(const Pass& pass, const Matrix& in, const Matrix& residual, Saved& saved,
-                        const Matrix& out) const {
-  const bool sharded = pass.tensor->Sharded();
-  const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : out;
+// The junction follows on each range of rows at once where no other rank adds to them.
+void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved& saved,
+                   const Junction& junction) const {
+  const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
+  const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : junction.out;
+  if (junction.norm != nullptr) junction.saved->x = junction.out;
+  pass.tensor->Gather(in, full);
+  attention_.Forward(pass, full, rope, saved.attention, product, [&](const Part& rows) {
+    if (alone) Join(pass, pass.stream.Serial(), junction, rows);
+  });
+  pass.Progress();
+  if (alone) return;
+  pass.tensor->Reduce(product, junction.out);
+  Join(pass, pass.stream, junction, {0, junction.out.rows});
+}
+
+void Block::FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
+                        const Junction& junction) const {
+  const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
+  const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : junction.out;
+  if (junction.norm != nullptr) junction.saved->x = junction.out;
   pass.tensor->Gather(in, full);
   ffn_.ForwardHidden(pass, full, saved.ffn);
   pass.Progress();
-  ffn_.ForwardOutput(pass, saved.ffn, product);
-  pass.tensor->Reduce(product, out);
-  kernels::ResidualForward(pass.stream, residual, out, pass.Value(ffn_.OutputBias()),
-                           Residual(pass, Site::kFfn), out);
+  ffn_.ForwardOutput(pass, saved.ffn, product, [&](const Part& rows) {
+    if (alone) Join(pass, pass.stream.Serial(), junction, rows);
+  });
+  if (alone) return;
+  pass.tensor->Reduce(product, junction.out);
+  Join(pass, pass.stream, junction, {0, junction.out.rows});
 }
 
 void Block::AllocateCheap(const Pass& pass, Saved& saved) const {
@@ -123,112 +150,14 @@ void Block::RecomputeCheap(const Pass& pass, Saved& saved) const {
 void Block::Recompute(const Pass& pass, const Matrix& rope, Saved& saved) const {
   ForwardAttention(pass, rope, saved);
   if (!pre_) {
-    FeedForward(pass, saved.middle, saved.middle, saved, saved.ffn_sum);
     // For its statistics: the output was sent on long ago, and goes to memory not yet in use.
-    ffn_norm_.Forward(pass, saved.ffn_sum, saved.ffn_norm, saved.dsum);
-    return;
+    return FeedForward(
+        pass, saved.middle, saved,
+        {Site::kFfn, saved.middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, saved.dsum});
   }
-  ffn_norm_.Forward(pass, saved.middle, saved.ffn_norm, saved.ffn_normed);
   const Matrix full = pass.tensor->Sharded() ? saved.full_x : saved.ffn_normed;
   pass.tensor->Gather(saved.ffn_normed, full);
   ffn_.ForwardHidden(pass, full, saved.ffn);
-}
-
-void Block::AllocateBackward(const Pass& pass, Saved& saved) const {
-  const std::int64_t rows = pass.Rows().Size();
-  attention_.AllocateBackward(pass, saved.attention);
-  ffn_.AllocateBackward(pass, saved.ffn);
-  saved.dbranch = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
-  saved.dffn_branch = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
-  saved.dmiddle = pass.Allocate(pass.lives.scratch, rows, dim_);
-  saved.dinner = pass.Allocate(pass.lives.scratch, rows, dim_);
-  if (!pre_) saved.dsum = pass.Allocate(pass.lives.scratch, rows, dim_);
-  if (!pass.tensor->Sharded()) return;
-  saved.attention_x = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
-  saved.ffn_x = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
-  saved.dfull = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
-  saved.dshard = pass.Allocate(pass.lives.scratch, rows, dim_);
-}
-
-void Block::BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
-                          const Matrix& dx) const {
-  return pre_ ? BackwardInputPre(pass, dy, rope, saved, dx)
-              : BackwardInputPost(pass, dy, rope, saved, dx);
-}
-
-// dbranch = drop'(dy), gathered where the stream is sharded.
-void Block::BranchGradient(const Pass& pass, const Matrix& dy, Site site, Saved& saved,
-                           const Matrix& dbranch) const {
-  const Matrix shard = pass.tensor->Sharded() ? saved.dshard : dbranch;
-  kernels::DropoutForward(pass.stream, dy, Residual(pass, site), shard);
-  pass.tensor->Gather(shard, dbranch);
-}
-
-// dx = gradient through the attention, whose input was `in`. dy: [tokens, dim]; in, dx: [rows,
-// dim].
-void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, const Matrix& rope,
-                           Saved& saved, const Matrix& dx) const {
-  const bool sharded = pass.tensor->Sharded();
-  saved.attention.x = sharded ? saved.attention_x : in;
-  pass.tensor->Gather(in, saved.attention.x);
-  const Matrix product = sharded ? saved.dfull : dx;
-  attention_.BackwardInput(pass, dy, rope, saved.attention, product);
-  comm::Request sum = pass.tensor->StartReduce(product, dx);
-  sum.Test();
-  pass.Progress();
-  if (pass.weights_too) attention_.BackwardWeight(pass, saved.attention, sum);
-  sum.Wait();
-  pass.Progress();
-}
-
-// The same through the feed-forward layer.
-void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
-                         const Matrix& dx) const {
-  const bool sharded = pass.tensor->Sharded();
-  saved.ffn.x = sharded ? saved.ffn_x : in;
-  pass.tensor->Gather(in, saved.ffn.x);
-  const Matrix product = sharded ? saved.dfull : dx;
-  ffn_.BackwardInput(pass, dy, saved.ffn, product);
-  comm::Request sum = pass.tensor->StartReduce(product, dx);
-  sum.Test();
-  pass.Progress();
-  if (pass.weights_too) ffn_.BackwardWeight(pass, saved.ffn, sum);
-  sum.Wait();
-  pass.Progress();
-}
-
-void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
-                             const Matrix& dx) const {
-  BranchGradient(pass, dy, Site::kFfn, saved, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, saved.ffn_normed, saved, saved.dinner);
-  kernels::Copy(pass.stream, dy, saved.dmiddle);
-  ffn_norm_.BackwardInput(pass, saved.dinner, saved.ffn_norm, saved.dmiddle, true);
-  ffn_norm_.BackwardWeight(pass, saved.ffn_norm);
-  BranchGradient(pass, saved.dmiddle, Site::kAttention, saved, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.normed, rope, saved, saved.dinner);
-  kernels::Copy(pass.stream, saved.dmiddle, dx);
-  attention_norm_.BackwardInput(pass, saved.dinner, saved.attention_norm, dx, true);
-  attention_norm_.BackwardWeight(pass, saved.attention_norm);
-}
-
-void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
-                              const Matrix& dx) const {
-  ffn_norm_.BackwardInput(pass, dy, saved.ffn_norm, saved.dsum, false);
-  ffn_norm_.BackwardWeight(pass, saved.ffn_norm);
-  BranchGradient(pass, saved.dsum, Site::kFfn, saved, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, saved.middle, saved, saved.dmiddle);
-  kernels::Add(pass.stream, saved.dsum, saved.dmiddle);
-  attention_norm_.BackwardInput(pass, saved.dmiddle, saved.attention_norm, saved.dinner, false);
-  attention_norm_.BackwardWeight(pass, saved.attention_norm);
-  BranchGradient(pass, saved.dinner, Site::kAttention, saved, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.x, rope, saved, dx);
-  kernels::Add(pass.stream, saved.dinner, dx);
-}
-
-void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
-  comm::Request none;
-  ffn_.BackwardWeight(pass, saved.ffn, none);
-  attention_.BackwardWeight(pass, saved.attention, none);
 }
 
 }  // namespace trireme::model

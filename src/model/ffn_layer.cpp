@@ -72,21 +72,31 @@ void FfnLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
 
 void FfnLayer::ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const {
   saved.x = x;
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed,
-                          pass.Value(up_weight_, UpParts()), saved.pre, false);
-  kernels::ActivationForward(pass.stream, kind_, saved.pre,
-                             bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{},
-                             HiddenDropout(pass), saved.hidden);
+  const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
+  const kernels::Dropout dropout = HiddenDropout(pass);
+  kernels::MatrixMultiply(
+      pass.stream, Form::kPlain, x, Form::kTransposed, pass.Value(up_weight_, UpParts()), saved.pre,
+      false, [&](const Part& rows) {
+        kernels::ActivationForward(
+            pass.stream.Serial(), kind_, saved.pre.Rows(rows.begin, rows.Size()), bias,
+            dropout.From(rows.begin), saved.hidden.Rows(rows.begin, rows.Size()));
+      });
 }
 
-void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y) const {
+void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y,
+                             RowsDone then) const {
   const Matrix weight = pass.Value(down_weight_);
+  if (!pass.tensor->Canonical()) {
+    return kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden, Form::kPlain, weight, y,
+                                   false, then);
+  }
   SumSlices(pass, y, [&](int slice, const Matrix& sum) {
     const Part part = pass.tensor->SliceOf(ffn_, slice);
     const std::int64_t begin = part.begin - hidden_.begin;
     kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden.Columns(begin, part.Size()),
                             Form::kPlain, weight.Rows(begin, part.Size()), sum, false);
   });
+  then({0, y.rows});
 }
 
 // dx = dpre W_up; canonical slices of gate and up apart.
@@ -115,10 +125,15 @@ void FfnLayer::RecomputeHidden(const Pass& pass, Saved& saved) const {
 void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                              const Matrix& dx) const {
   saved.dy = dy;
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, dy, Form::kTransposed,
-                          pass.Value(down_weight_), saved.dhidden, false);
-  kernels::ActivationBackward(pass.stream, kind_, Relu() ? saved.hidden : saved.pre,
-                              HiddenDropout(pass), saved.dhidden, saved.dpre);
+  const Matrix from = Relu() ? saved.hidden : saved.pre;
+  const kernels::Dropout dropout = HiddenDropout(pass);
+  kernels::MatrixMultiply(
+      pass.stream, Form::kPlain, dy, Form::kTransposed, pass.Value(down_weight_), saved.dhidden,
+      false, [&](const Part& rows) {
+        const auto of = [&rows](const Matrix& m) { return m.Rows(rows.begin, rows.Size()); };
+        kernels::ActivationBackward(pass.stream.Serial(), kind_, of(from), dropout.From(rows.begin),
+                                    of(saved.dhidden), of(saved.dpre));
+      });
   InputGradient(pass, saved.dpre, dx);
 }
 

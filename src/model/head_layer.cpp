@@ -13,6 +13,7 @@ using kernels::Form;
 
 HeadLayer::HeadLayer(const Placement& placement, ParameterId embedding)
     : vocabulary_(placement.options.vocabulary),
+      dim_(placement.options.dim),
       slice_(placement.tensor.Slice(vocabulary_)),
       weight_(embedding) {
   if (!placement.options.tie_embeddings) {
@@ -79,9 +80,7 @@ void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first
     kernels::SoftmaxStatistics(pass.stream, TileOf(pass, rows, slice), targets, first(slice),
                                all + (tensor.FirstSlice() + slice) * count);
   }
-  const std::vector<std::int64_t> counts(static_cast<std::size_t>(tensor.Size()),
-                                         tensor.Slices() * count);
-  tensor.Transfers().AllGatherInPlace(Dtype::kFloat64, all, counts);
+  GatherStatistics(pass, count);
   for (int slice = 0; slice < tensor.Slices(); ++slice) {
     kernels::CrossEntropySlice(pass.stream, TileOf(pass, rows, slice), targets, first(slice),
                                vocabulary_, smoothing, gradient, all, parts,
@@ -89,40 +88,80 @@ void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first
   }
 }
 
-void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
-                     double* losses) const {
-  std::vector<double> tile_losses(kTileTokens);
-  for (std::int64_t begin = 0; begin < x.rows; begin += kTileTokens) {
-    const std::int64_t count = std::min(kTileTokens, x.rows - begin);
-    TileLogits(pass, x.Rows(begin, count));
-    TileLoss(pass, count, begin, smoothing, false, tile_losses.data());
-    for (std::int64_t i = 0; i < count; ++i) sum.Add(tile_losses[static_cast<std::size_t>(i)]);
-    if (losses != nullptr) std::copy_n(tile_losses.begin(), count, losses + begin);
+// Statistics of all slices, of `count` rows each, from this rank's, which lie in their place.
+void HeadLayer::GatherStatistics(const Pass& pass, std::int64_t count) const {
+  const parallel::TensorGroup& tensor = *pass.tensor;
+  if (tensor.Size() == 1) return;
+  tensor.Transfers().AllGatherInPlace(
+      Dtype::kFloat64, pass.workspace.statistics.As<double>(),
+      std::vector<std::int64_t>(static_cast<std::size_t>(tensor.Size()), tensor.Slices() * count));
+}
+
+// The losses of the rows of x; with dx its gradient and the weight's.
+void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
+                          double smoothing, double* losses, const Matrix& dx) const {
+  const kernels::VocabularyTile tile{.x = x,
+                                     .weight = pass.Value(weight_),
+                                     .targets = pass.batch->targets.data() + first_row,
+                                     .first = static_cast<std::int32_t>(slice_.begin),
+                                     .vocabulary = vocabulary_,
+                                     .smoothing = smoothing,
+                                     .gradient = !dx.Empty()};
+  const Matrix& scratch = pass.workspace.tile;
+  const std::int64_t count = kernels::kSoftmaxStatistics * x.rows;
+  double* statistics = pass.workspace.statistics.As<double>();
+  kernels::VocabularyStatistics(pass.stream, tile, scratch,
+                                statistics + pass.tensor->Rank() * count);
+  GatherStatistics(pass, count);
+  kernels::VocabularyLosses(tile, statistics, pass.tensor->Size(), losses);
+  if (!tile.gradient) return;
+  kernels::VocabularyGradient(pass.stream, tile, scratch, statistics, pass.tensor->Size(), dx,
+                              pass.registry->SecondGradient(weight_));
+}
+
+void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row,
+                              double smoothing, double* losses, const Matrix& dx) const {
+  TileLogits(pass, x);
+  TileLoss(pass, x.rows, first_row, smoothing, !dx.Empty(), losses);
+  if (dx.Empty()) return;
+  const Matrix gradient = pass.registry->SecondGradient(weight_);
+  SumSlices(pass, dx, [&](int slice, const Matrix& out) {
+    kernels::MatrixMultiply(pass.stream, Form::kPlain, TileOf(pass, x.rows, slice), Form::kPlain,
+                            WeightSlice(pass, slice), out, false);
+  });
+  for (int slice = 0; slice < pass.tensor->Slices(); ++slice) {
+    const Part part = SliceOf(pass, slice);
+    kernels::MatrixMultiply(pass.stream, Form::kTransposed, TileOf(pass, x.rows, slice),
+                            Form::kPlain, x, gradient.Rows(part.begin - slice_.begin, part.Size()),
+                            true);
   }
 }
 
-void HeadLayer::LossAndBackward(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
-                                const Matrix& dx) const {
-  std::vector<double> tile_losses(kTileTokens);
-  const Matrix gradient = pass.registry->SecondGradient(weight_);
+void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
+                     double* losses, const Matrix& dx) const {
+  double* tile_losses = pass.workspace.losses.As<double>();
   for (std::int64_t begin = 0; begin < x.rows; begin += kTileTokens) {
     const std::int64_t count = std::min(kTileTokens, x.rows - begin);
     const Matrix tile_x = x.Rows(begin, count);
-    TileLogits(pass, tile_x);
-    TileLoss(pass, count, begin, smoothing, true, tile_losses.data());
-    for (std::int64_t i = 0; i < count; ++i) sum.Add(tile_losses[static_cast<std::size_t>(i)]);
-    SumSlices(pass, dx.Rows(begin, count), [&](int slice, const Matrix& out) {
-      kernels::MatrixMultiply(pass.stream, Form::kPlain, TileOf(pass, count, slice), Form::kPlain,
-                              WeightSlice(pass, slice), out, false);
-    });
-    for (int slice = 0; slice < pass.tensor->Slices(); ++slice) {
-      const Part part = SliceOf(pass, slice);
-      kernels::MatrixMultiply(pass.stream, Form::kTransposed, TileOf(pass, count, slice),
-                              Form::kPlain, tile_x,
-                              gradient.Rows(part.begin - slice_.begin, part.Size()), true);
+    const Matrix tile_dx = dx.Empty() ? dx : dx.Rows(begin, count);
+    if (pass.tensor->Canonical()) {
+      CanonicalTile(pass, tile_x, begin, smoothing, tile_losses, tile_dx);
+    } else {
+      FusedTile(pass, tile_x, begin, smoothing, tile_losses, tile_dx);
     }
-    pass.Progress();
+    for (std::int64_t i = 0; i < count; ++i) sum.Add(tile_losses[i]);
+    if (losses != nullptr) std::copy_n(tile_losses, count, losses + begin);
+    if (!dx.Empty()) pass.Progress();
   }
+}
+
+Matrix HeadLayer::AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const {
+  const std::int64_t rows = std::min(kTileTokens, pass.Tokens());
+  if (pass.tensor->Canonical()) return pass.Allocate(&arena, rows, TileColumns(*pass.tensor));
+  const std::int64_t elements =
+      kernels::VocabularyScratch(rows, slice_.Size(), dim_, pass.stream.threads, gradient);
+  // Of one token's logits at least (Logits).
+  return pass.Allocate(&arena, 1, std::max(elements, slice_.Size()));
 }
 
 }  // namespace trireme::model

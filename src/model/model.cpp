@@ -136,9 +136,8 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
     workspace.norm_parts = pass.Allocate(&arena, tensor.AllSlices(), 2 * o.dim);
   }
   if (!chunks_.back().last) return;
-  const std::int64_t rows = std::min(HeadLayer::kTileTokens, pass.Tokens());
-  workspace.tile = pass.Allocate(&arena, rows, head_->TileColumns(tensor));
-  if (tensor.AllSlices() == 1) return;
+  workspace.tile = head_->AllocateTile(pass, arena, setup_.training);
+  workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, HeadLayer::kTileTokens);
   workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
                                           kernels::kSoftmaxStatistics * HeadLayer::kTileTokens);
 }

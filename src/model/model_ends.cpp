@@ -41,7 +41,7 @@ void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
       logits_ = workspace_.tile.Rows(0, 1).Columns(0, head_->Slice().Size());
       head_->Logits(pass, full.Rows(logits_position_, 1), logits_);
     } else {
-      head_->Loss(pass, full, 0, loss_, losses);
+      head_->Loss(pass, full, 0, loss_, losses, {});
     }
   }
   scratch->Release(mark);
@@ -66,37 +66,36 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
   if (!pass.Dry()) {
     if (norm_) norm_->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    head_->LossAndBackward(pass, full, setup_.label_smoothing, loss_, dfull);
+    head_->Loss(pass, full, setup_.label_smoothing, loss_, nullptr, dfull);
     pass.tensor->Reduce(dfull, dnormed);
     if (norm_) {
-      norm_->BackwardInput(pass, dnormed, norm, dx, false);
-      norm_->BackwardWeight(pass, norm);
+      norm_->Backward(pass, norm, {.dy = dnormed, .dx = dx});
     }
   }
   scratch->Release(mark);
 }
 
-// The loss and the gradients of the head and the final norm; into `gradients` those of its input.
-void Model::HeadGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients) {
+// The loss and the gradients of the head and the final norm; into `stream` that of its input.
+void Model::HeadGradients(Leaves& leaves) {
   const bool tied = setup_.options.tie_embeddings;
   Use(LastUnits());
   BeginGradient(LastUnits());
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    EnterLeaf(tail_unit_, Phase::kWhole, leaves[l].pass);
-    if (tied) EnterLeaf(token_unit_, Phase::kHead, leaves[l].pass);
-    HeadBackward(leaves[l].pass, leaves[l].live->streams.back(), gradients[l]);
+  for (Leaf& leaf : leaves) {
+    EnterLeaf(tail_unit_, Phase::kWhole, leaf.pass);
+    if (tied) EnterLeaf(token_unit_, Phase::kHead, leaf.pass);
+    HeadBackward(leaf.pass, leaf.live->streams.back(), leaf.stream);
   }
   Done(LastUnits());
-  EndGradient({tail_unit_});
+  EndGradient({&tail_unit_, 1});
   // On one stage the embedding adds to the same gradient at the end of the backward pass.
-  if (tied && setup_.stages > 1) EndGradient({token_unit_});
+  if (tied && setup_.stages > 1) EndGradient({&token_unit_, 1});
 }
 
-void Model::EmbeddingGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients) {
+void Model::EmbeddingGradients(Leaves& leaves) {
   BeginGradient(FirstUnits());
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    for (const int unit : FirstUnits()) EnterLeaf(unit, Phase::kWhole, leaves[l].pass);
-    EmbedBackward(leaves[l].pass, gradients[l]);
+  for (Leaf& leaf : leaves) {
+    for (const int unit : FirstUnits()) EnterLeaf(unit, Phase::kWhole, leaf.pass);
+    EmbedBackward(leaf.pass, leaf.stream);
   }
   EndGradient(FirstUnits());
 }

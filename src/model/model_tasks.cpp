@@ -37,8 +37,8 @@ std::span<const data::MicroBatch> Model::EntriesOf(int micro_batch) const {
   return batches_.subspan(static_cast<std::size_t>(micro_batch) * leaves, leaves);
 }
 
-std::vector<Model::Leaf> Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& in,
-                                         const Matrix& out) {
+Model::Leaves& Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& in,
+                               const Matrix& out) {
   const bool training = task.task.kind != TaskKind::kEvaluate;
   Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
   double* losses = losses_;
@@ -46,32 +46,32 @@ std::vector<Model::Leaf> Model::LeavesOf(const parallel::ProgramTask& task, cons
     for (const data::MicroBatch& batch : EntriesOf(before))
       losses += batch.sequences * batch.length;
   }
-  std::vector<Leaf> leaves;
+  leaves_.clear();
   std::int64_t row = 0;
   auto live = static_cast<std::size_t>(task.slots.weight * setup_.leaves);
   for (const data::MicroBatch& batch : EntriesOf(task.task.micro_batch)) {
     const std::size_t mine = live++;
     if (batch.sequences == 0) continue;  // padding
-    Leaf leaf{MakePass(&batch, training), nullptr, losses, {}, {}};
+    Leaf& leaf = leaves_.emplace_back();
+    leaf.pass = MakePass(&batch, training);
+    leaf.losses = losses;
     if (training) leaf.live = &chunk.live[mine];
     const std::int64_t rows = leaf.pass.Rows().Size();
     leaf.in = in.Rows(row, rows);
     leaf.out = out.Rows(row, rows);
     row += rows;
     if (losses != nullptr) losses += batch.sequences * batch.length;
-    leaves.push_back(leaf);
   }
-  return leaves;
+  return leaves_;
 }
 
-std::vector<Model::Leaf> Model::MeasuringLeaves(Chunk& chunk, bool training,
-                                                device::Arena& scratch) {
-  std::vector<Leaf> leaves;
+Model::Leaves Model::MeasuringLeaves(Chunk& chunk, bool training, device::Arena& scratch) {
+  Leaves leaves;
   for (int i = 0; i < setup_.leaves; ++i) {
-    Leaf leaf{MakePass(nullptr, training), nullptr, nullptr, {}, {}};
+    Leaf& leaf = leaves.emplace_back();
+    leaf.pass = MakePass(nullptr, training);
     leaf.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
     if (training) leaf.live = &chunk.live[static_cast<std::size_t>(i)];
-    leaves.push_back(leaf);
   }
   return leaves;
 }
@@ -79,7 +79,7 @@ std::vector<Model::Leaf> Model::MeasuringLeaves(Chunk& chunk, bool training,
 void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) {
   const TaskKind kind = task.task.kind;
   Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
-  std::vector<Leaf> leaves = LeavesOf(task, in, out);
+  Leaves& leaves = LeavesOf(task, in, out);
   if (kind == TaskKind::kEvaluate) return Evaluate(leaves, chunk);
   if (!setup_.training) throw RunError("a model for evaluation was asked for gradients");
   SlotArenas slots{&chunk.input[static_cast<std::size_t>(task.slots.input)],
@@ -116,7 +116,7 @@ Matrix Model::StreamOf(const Pass& pass, device::Arena* arena) const {
   return pass.Allocate(arena, pass.Rows().Size(), setup_.options.dim);
 }
 
-void Model::Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots) const {
+void Model::Forward(Leaves& leaves, Chunk& chunk, const SlotArenas& slots) const {
   const std::size_t count = chunk.blocks.size();
   const auto input = [&](const Leaf& leaf, std::size_t block) {
     return chunk.rotates ? &chunk.units[static_cast<std::size_t>(leaf.live->units[block])]
@@ -140,7 +140,7 @@ void Model::Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& s
   }
   if (chunk.first) Done(FirstUnits());
   for (std::size_t i = 0; i < count; ++i) {
-    Use({chunk.parameters[i]});
+    Use({&chunk.parameters[i], 1});
     for (const Leaf& leaf : leaves) {
       Live& live = *leaf.live;
       live.streams[i + 1] = i + 1 == count && !chunk.last ? leaf.out : stream(leaf, i + 1);
@@ -155,47 +155,42 @@ void Model::Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& s
       }
       scratch->Release(mark);
     }
-    Done({chunk.parameters[i]});
+    Done({&chunk.parameters[i], 1});
   }
 }
 
 // Evaluation keeps two streams of each entry and the memory of one block.
-void Model::Evaluate(std::vector<Leaf>& leaves, const Chunk& chunk) {
+void Model::Evaluate(Leaves& leaves, const Chunk& chunk) {
   if (chunk.first) Use(FirstUnits());
-  std::vector<std::array<Matrix, 2>> streams(leaves.size());
-  std::vector<Matrix> stream(leaves.size());
   const std::int64_t begin = leaves.empty() ? 0 : leaves.front().pass.lives.scratch->Mark();
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    const Pass& pass = leaves[l].pass;
-    for (Matrix& each : streams[l]) each = StreamOf(pass, pass.lives.scratch);
-    stream[l] = chunk.first ? streams[l][0] : leaves[l].in;
-    if (chunk.first) Embed(pass, stream[l]);
+  for (Leaf& leaf : leaves) {
+    for (Matrix& each : leaf.buffers) each = StreamOf(leaf.pass, leaf.pass.lives.scratch);
+    leaf.stream = chunk.first ? leaf.buffers[0] : leaf.in;
+    if (chunk.first) Embed(leaf.pass, leaf.stream);
   }
   if (chunk.first) Done(FirstUnits());
   std::size_t turn = chunk.first ? 1 : 0;
   for (std::size_t i = 0; i < chunk.blocks.size(); ++i, turn = 1 - turn) {
-    Use({chunk.parameters[i]});
-    for (std::size_t l = 0; l < leaves.size(); ++l) {
-      const Pass& pass = leaves[l].pass;
+    Use({&chunk.parameters[i], 1});
+    for (Leaf& leaf : leaves) {
+      const Pass& pass = leaf.pass;
       const bool leaves_here = i + 1 == chunk.blocks.size() && !chunk.last;
-      const Matrix next = leaves_here ? leaves[l].out : streams[l][turn];
+      const Matrix next = leaves_here ? leaf.out : leaf.buffers[turn];
       const std::int64_t mark = pass.lives.scratch->Mark();
       Block::Saved saved;
       chunk.blocks[i].Allocate(pass, saved);
       if (!pass.Dry()) {
-        chunk.blocks[i].Forward(pass, stream[l], rope_, saved, next);
+        chunk.blocks[i].Forward(pass, leaf.stream, rope_, saved, next);
         Progress();
       }
       pass.lives.scratch->Release(mark);
-      stream[l] = next;
+      leaf.stream = next;
     }
-    Done({chunk.parameters[i]});
+    Done({&chunk.parameters[i], 1});
   }
   if (chunk.last) {
     Use(LastUnits());
-    for (std::size_t l = 0; l < leaves.size(); ++l) {
-      HeadForward(leaves[l].pass, stream[l], leaves[l].losses);
-    }
+    for (const Leaf& leaf : leaves) HeadForward(leaf.pass, leaf.stream, leaf.losses);
     Done(LastUnits());
   }
   if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(begin);
@@ -220,61 +215,58 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   scratch->Release(mark);
 }
 
-void Model::Backward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots,
-                     bool report) {
+void Model::Backward(Leaves& leaves, Chunk& chunk, const SlotArenas& slots, bool report) {
   const bool weights_too = slots.backward == nullptr, rotates = chunk.rotates && !weights_too;
   const std::int64_t mark = leaves.empty() ? 0 : leaves.front().pass.lives.scratch->Mark();
-  std::vector<std::array<Matrix, 2>> buffers(leaves.size());
-  std::vector<Matrix> gradient(leaves.size());
-  for (std::size_t l = 0; l < leaves.size(); ++l) {
-    Pass& pass = leaves[l].pass;
+  for (Leaf& leaf : leaves) {
+    Pass& pass = leaf.pass;
     device::Arena* scratch = pass.lives.scratch;
     pass.weights_too = weights_too;
     pass.lives = {scratch, scratch, scratch, weights_too ? scratch : slots.backward, scratch};
-    for (Matrix& buffer : buffers[l]) buffer = StreamOf(pass, scratch);
-    gradient[l] = leaves[l].in;
-    if (chunk.last) gradient[l] = chunk.blocks.empty() ? leaves[l].out : buffers[l][0];
+    for (Matrix& buffer : leaf.buffers) buffer = StreamOf(pass, scratch);
+    leaf.stream = leaf.in;
+    if (chunk.last) leaf.stream = chunk.blocks.empty() ? leaf.out : leaf.buffers[0];
   }
-  if (chunk.last) HeadGradients(leaves, gradient);
+  if (chunk.last) HeadGradients(leaves);
   if (chunk.last && report) Report(tail_unit_);
   std::size_t turn = chunk.last ? 1 : 0;
   for (std::size_t i = chunk.blocks.size(); i-- > 0; turn = 1 - turn) {
     const int unit = chunk.parameters[i];
-    Use({unit});
-    if (weights_too) BeginGradient({unit});
+    Use({&unit, 1});
+    if (weights_too) BeginGradient({&unit, 1});
     registry_.BindEarly(unit, !weights_too);
-    for (std::size_t l = 0; l < leaves.size(); ++l) {
-      Pass pass = leaves[l].pass;
-      Live& live = *leaves[l].live;
-      const Matrix next = i == 0 && !chunk.first ? leaves[l].out : buffers[l][turn];
+    for (Leaf& leaf : leaves) {
+      Pass pass = leaf.pass;
+      Live& live = *leaf.live;
+      const Matrix next = i == 0 && !chunk.first ? leaf.out : leaf.buffers[turn];
       if (rotates) {
         pass.lives.backward = &chunk.units[static_cast<std::size_t>(chunk.spare)];
         pass.lives.backward->Release(0);
       }
       EnterLeaf(unit, weights_too ? Phase::kWhole : Phase::kEarly, pass);
-      BackwardBlock(pass, chunk.blocks[i], live.blocks[i], gradient[l], next);
+      BackwardBlock(pass, chunk.blocks[i], live.blocks[i], leaf.stream, next);
       if (rotates) std::swap(live.units[i], chunk.spare);
-      gradient[l] = next;
+      leaf.stream = next;
     }
     registry_.BindEarly(unit, false);
-    Done({unit});
-    if (weights_too) EndGradient({unit});
+    Done({&unit, 1});
+    if (weights_too) EndGradient({&unit, 1});
     if (report && weights_too) Report(unit);
   }
-  if (chunk.first) EmbeddingGradients(leaves, gradient);
+  if (chunk.first) EmbeddingGradients(leaves);
   if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(mark);
 }
 
-void Model::BackwardWeight(std::vector<Leaf>& leaves, const Chunk& chunk, bool report) {
+void Model::BackwardWeight(Leaves& leaves, const Chunk& chunk, bool report) {
   for (std::size_t i = chunk.blocks.size(); i-- > 0;) {
     const int unit = chunk.parameters[i];
-    BeginGradient({unit});
+    BeginGradient({&unit, 1});
     for (const Leaf& leaf : leaves) {
       EnterLeaf(unit, Phase::kLate, leaf.pass);
       chunk.blocks[i].BackwardWeight(leaf.pass, leaf.live->blocks[i]);
       Progress();
     }
-    EndGradient({unit});
+    EndGradient({&unit, 1});
     if (report) Report(unit);
   }
 }

@@ -15,31 +15,31 @@ bool Model::Has(int unit) const {
   return unit >= 0 && registry_.Units()[static_cast<std::size_t>(unit)].range.Size() > 0;
 }
 
-std::vector<int> Model::FirstUnits() const { return {token_unit_, position_unit_}; }
+std::array<int, 2> Model::FirstUnits() const { return {token_unit_, position_unit_}; }
 
-std::vector<int> Model::LastUnits() const {
+std::array<int, 2> Model::LastUnits() const {
   return {tail_unit_, setup_.options.tie_embeddings ? token_unit_ : -1};
 }
 
-void Model::Use(const std::vector<int>& units) const {
+void Model::Use(std::span<const int> units) const {
   for (const int unit : units) {
     if (access_ != nullptr && Has(unit)) access_->Use(unit);
   }
 }
 
-void Model::Done(const std::vector<int>& units) const {
+void Model::Done(std::span<const int> units) const {
   for (const int unit : units) {
     if (access_ != nullptr && Has(unit)) access_->Done(unit);
   }
 }
 
-void Model::BeginGradient(const std::vector<int>& units) const {
+void Model::BeginGradient(std::span<const int> units) const {
   for (const int unit : units) {
     if (access_ != nullptr && Has(unit)) access_->BeginGradient(unit);
   }
 }
 
-void Model::EndGradient(const std::vector<int>& units) const {
+void Model::EndGradient(std::span<const int> units) const {
   for (const int unit : units) {
     if (access_ != nullptr && Has(unit)) access_->EndGradient(unit);
   }
@@ -53,7 +53,7 @@ void Model::Report(int unit) const {
 std::vector<int> Model::UsesOf(const parallel::Task& task) const {
   const Chunk& chunk = chunks_[static_cast<std::size_t>(task.chunk)];
   std::vector<int> uses, blocks = chunk.parameters;
-  const auto append = [&](const std::vector<int>& units) {
+  const auto append = [&](std::span<const int> units) {
     for (const int unit : units) {
       if (Has(unit)) uses.push_back(unit);
     }

@@ -36,16 +36,36 @@ void NormLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const M
                        saved.statistics);
 }
 
-void NormLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx,
-                              bool accumulate) const {
-  saved.dy = dy;
-  kernels::NormBackwardInput(pass.stream, kind_, dy, saved.x, pass.Value(weight_), saved.statistics,
-                             dx, accumulate);
+void NormLayer::Forward(const Pass& pass, const device::Stream& stream, const Residual& residual,
+                        const Saved& saved, const Matrix& y, const Part& rows) const {
+  const auto of = [&rows](const Matrix& m) { return m.Rows(rows.begin, rows.Size()); };
+  kernels::ResidualNormForward(stream, kind_, of(residual.x), of(residual.branch), residual.bias,
+                               residual.dropout.From(rows.begin), of(saved.x), pass.Value(weight_),
+                               pass.Value(bias_), epsilon_, of(y), of(saved.statistics));
+}
+
+void NormLayer::Backward(const Pass& pass, const Saved& saved,
+                         kernels::NormBackwardPass backward) const {
+  backward.kind = kind_;
+  backward.x = saved.x;
+  backward.weight = pass.Value(weight_);
+  backward.statistics = saved.statistics;
+  backward.scratch = pass.workspace.reduction;
+  if (pass.tensor->Canonical()) {
+    if (!backward.more.Empty()) kernels::Add(pass.stream, backward.more, backward.dy);
+    backward.more = {};
+    CanonicalBackwardWeight(pass, saved, backward.dy);
+  } else {
+    backward.dweight = pass.Gradient(weight_);
+    backward.dbias = pass.Gradient(bias_);
+  }
+  kernels::NormBackward(pass.stream, backward);
 }
 
 // The rows of all tensor ranks are cut into as many parts as there are slices, whoever has them:
 // each part's gradient is computed apart, and they meet in the fixed tree.
-void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved) const {
+void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
+                                        const Matrix& dy) const {
   const parallel::TensorGroup& tensor = *pass.tensor;
   const Matrix& parts = pass.workspace.norm_parts;
   const std::int64_t dim = parts.columns / 2, begin = pass.Rows().begin;
@@ -56,7 +76,7 @@ void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved) co
     const Part rows = PartOf(pass.Tokens(), slice, all);
     const Matrix part = parts.Rows(slice, 1);
     const auto rows_of = [&](const Matrix& m) { return m.Rows(rows.begin - begin, rows.Size()); };
-    kernels::NormBackwardWeight(pass.stream, rows_of(saved.dy), rows_of(saved.x),
+    kernels::NormBackwardWeight(pass.stream, rows_of(dy), rows_of(saved.x),
                                 rows_of(saved.statistics), part.Columns(0, dim),
                                 bias_ == tensor::kNoParameter ? Matrix{} : part.Columns(dim, dim),
                                 pass.workspace.reduction);
@@ -70,13 +90,6 @@ void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved) co
   kernels::Add(pass.stream, parts.Rows(0, 1).Columns(0, dim), pass.Gradient(weight_));
   if (bias_ == tensor::kNoParameter) return;
   kernels::Add(pass.stream, parts.Rows(0, 1).Columns(dim, dim), pass.Gradient(bias_));
-}
-
-void NormLayer::BackwardWeight(const Pass& pass, const Saved& saved) const {
-  if (pass.tensor->Canonical()) return CanonicalBackwardWeight(pass, saved);
-  kernels::NormBackwardWeight(pass.stream, saved.dy, saved.x, saved.statistics,
-                              pass.Gradient(weight_), pass.Gradient(bias_),
-                              pass.workspace.reduction);
 }
 
 }  // namespace trireme::model

@@ -10,10 +10,12 @@
 #include <string>
 
 #include "trireme/base/exact_sum.hpp"
+#include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/norm.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/model/pass.hpp"
 #include "trireme/parallel/tensor_group.hpp"
@@ -32,26 +34,39 @@ struct Placement {
   bool held = true;
 };
 
+// What a sub-layer adds to the residual stream: x + dropout(branch + bias).
+struct Residual {
+  Matrix x;                  // [rows, dim]
+  Matrix branch;             // [rows, dim]
+  Matrix bias;               // [1, dim] or Empty()
+  kernels::Dropout dropout;  // of row 0
+};
+
+// Called with ranges of rows of a product as they are complete (kernels/matrix_multiply.hpp).
+using RowsDone = FunctionRef<void(const Part& rows)>;
+
 // LayerNorm or RMSNorm, on this rank's rows of the residual stream.
 class NormLayer {
  public:
   struct Saved {
     Matrix x;           // [rows, dim], the caller's: input
     Matrix statistics;  // [rows, 2]
-    Matrix dy;          // the caller's: gradient of the output
   };
   // early: its gradient is found in the input-gradient task.
   NormLayer(const Placement& placement, const std::string& name, bool early = false);
 
   void Allocate(const Pass& pass, Saved& saved) const;  // forward
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
-  // dx overwritten, or added to where `accumulate`.
-  void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx,
-                     bool accumulate) const;
-  void BackwardWeight(const Pass& pass, const Saved& saved) const;
+  // x = residual + dropout(branch + bias), then y = norm(x), for some rows of all of these; x may
+  // be the branch. For use by several threads, each with rows of its own: saved.x is the caller's.
+  void Forward(const Pass& pass, const device::Stream& stream, const Residual& residual,
+               const Saved& saved, const Matrix& y, const Part& rows) const;
+  // The gradients of input and weights. The caller fills in dy, more, residual, dx, dropout,
+  // dbranch (kernels/norm.hpp); dy is lost in canonical arithmetic.
+  void Backward(const Pass& pass, const Saved& saved, kernels::NormBackwardPass backward) const;
 
  private:
-  void CanonicalBackwardWeight(const Pass& pass, const Saved& saved) const;
+  void CanonicalBackwardWeight(const Pass& pass, const Saved& saved, const Matrix& dy) const;
   kernels::NormKind kind_;
   double epsilon_;
   ParameterId weight_;                       // [dim]
@@ -76,9 +91,9 @@ class AttentionLayer {
 
   void Allocate(const Pass& pass, Saved& saved) const;
   void AllocateBackward(const Pass& pass, Saved& saved) const;
-  // rope: the table of cosines and sines, or Empty().
-  void Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
-               const Matrix& y) const;
+  // rope: the table of cosines and sines, or Empty(). then: what follows on rows of y.
+  void Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved, const Matrix& y,
+               RowsDone then) const;
   void BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
                      const Matrix& dx) const;
   // pending: a transfer to give chances to progress between the products.
@@ -90,7 +105,7 @@ class AttentionLayer {
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
   // out W_o, and dqkv W_qkv: partial sums, slice by slice where they are canonical.
-  void OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y) const;
+  void OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y, RowsDone then) const;
   void InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const;
 
   std::int64_t all_heads_, all_kv_heads_;                  // global
@@ -123,7 +138,7 @@ class FfnLayer {
   void AllocateCheap(const Pass& pass, Saved& saved) const;  // hidden, to be computed again
   void AllocateBackward(const Pass& pass, Saved& saved) const;
   void ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const;
-  void ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y) const;
+  void ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y, RowsDone then) const;
   void RecomputeHidden(const Pass& pass, Saved& saved) const;  // from pre
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
@@ -165,7 +180,7 @@ class Block {
     Matrix sum;           // post: x + attention, before its norm
     Matrix ffn_sum;       // post: middle + ffn, before its norm
     Matrix dmiddle;       // gradient of middle
-    Matrix dinner, dsum;  // gradients of a norm's output or input, see block.cpp
+    Matrix dinner, dsum;  // gradients of a norm's output or input, see block_backward.cpp
     Matrix dshard;        // sharded: gradient of a branch before it is gathered
     // [tokens, dim]
     Matrix full_x, full_y;        // sharded: a sub-layer's input and output, forward
@@ -192,14 +207,24 @@ class Block {
 
  private:
   enum class Site : std::uint32_t { kAttention = 0, kFfn = 1 };  // of Purpose::kResidualDropout
-  kernels::Dropout Residual(const Pass& pass, Site site) const;
-  void Attend(const Pass& pass, const Matrix& in, const Matrix& residual, const Matrix& rope,
-              Saved& saved, const Matrix& out) const;
-  void FeedForward(const Pass& pass, const Matrix& in, const Matrix& residual, Saved& saved,
-                   const Matrix& out) const;
+  // Where a sub-layer's output meets the residual stream: out = residual + drop(branch), and, where
+  // a norm follows, normed = norm(out).
+  struct Junction {
+    Site site = Site::kAttention;
+    Matrix residual, out;  // [rows, dim]
+    const NormLayer* norm = nullptr;
+    NormLayer::Saved* saved = nullptr;
+    Matrix normed;  // [rows, dim]
+  };
+  kernels::Dropout BranchDropout(const Pass& pass, Site site) const;
+  void Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
+            const Part& rows) const;
+  void Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved& saved,
+              const Junction& junction) const;
+  void FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
+                   const Junction& junction) const;
   void ForwardAttention(const Pass& pass, const Matrix& rope, Saved& saved) const;
-  void BranchGradient(const Pass& pass, const Matrix& dy, Site site, Saved& saved,
-                      const Matrix& dbranch) const;
+  Matrix BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const;
   void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, const Matrix& rope,
                       Saved& saved, const Matrix& dx) const;
   void FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
@@ -245,37 +270,43 @@ class EmbeddingLayer {
 };
 
 // The vocabulary head with its loss, fused: logits exist for kTileTokens tokens at a time, and
-// while a tile is there its gradient goes into dx and, where wanted, into the weight's gradient:
-// three products a tile instead of four or five. A tensor rank holds a slice of the vocabulary;
-// only softmax statistics travel, never logits.
+// while a tile is there its gradient goes into dx and into the weight's gradient: three products a
+// tile instead of four or five (kernels/vocabulary_loss.hpp; apart in canonical arithmetic). A
+// tensor rank holds a slice of the vocabulary; only softmax statistics travel, never logits.
 class HeadLayer {
  public:
   HeadLayer(const Placement& placement, ParameterId embedding);
 
   static constexpr std::int64_t kTileTokens = 512;
   // x: [tokens, dim]. Adds the valid targets' losses, nats, to `sum`, the same on every tensor
-  // rank; `losses` (or null): [tokens], one a token.
-  void Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
-            double* losses) const;
-  // The same, filling dx: [tokens, dim] (partial sums) and adding to the weight's gradient.
-  void LossAndBackward(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
-                       const Matrix& dx) const;
+  // rank; `losses` (or null): [tokens], one a token. Unless dx is Empty() it is filled, [tokens,
+  // dim] (partial sums), and the weight's gradient added to.
+  void Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum, double* losses,
+            const Matrix& dx) const;
   // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   const Part& Slice() const { return slice_; }
-  // Columns of a tile with each slice's logits on a boundary of 128 bytes.
-  std::int64_t TileColumns(const parallel::TensorGroup& tensor) const;
+  // The workspace's tile.
+  Matrix AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const;
 
  private:
+  // Canonical: columns of a tile with each slice's logits on a boundary of 128 bytes.
+  std::int64_t TileColumns(const parallel::TensorGroup& tensor) const;
   // This rank's slice number `slice` (one, or a canonical one), of the vocabulary; and its logits.
   Part SliceOf(const Pass& pass, int slice) const;
   Matrix TileOf(const Pass& pass, std::int64_t rows, int slice) const;
   Matrix WeightSlice(const Pass& pass, int slice) const;
   void TileLogits(const Pass& pass, const Matrix& x) const;
-  // Losses of a tile; with `gradient` the tile becomes the logits' gradient.
+  // Canonical, as all above: losses of a tile; with `gradient` the tile becomes the logits'
+  // gradient.
   void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row, double smoothing,
                 bool gradient, double* losses) const;
-  std::int64_t vocabulary_;
+  void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
+                     double* losses, const Matrix& dx) const;
+  void FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
+                 double* losses, const Matrix& dx) const;
+  void GatherStatistics(const Pass& pass, std::int64_t count) const;
+  std::int64_t vocabulary_, dim_;
   Part slice_;          // this rank's
   ParameterId weight_;  // [vocabulary, dim]; the embedding's where tied
 };

@@ -139,12 +139,15 @@ class Model : public parallel::StageWork {
     Live* live = nullptr;      // of training tasks
     double* losses = nullptr;  // of evaluation
     Matrix in, out;
+    // The stream, or its gradient, where it has got to, and two buffers through which it passes.
+    Matrix stream;
+    std::array<Matrix, 2> buffers;
   };
+  using Leaves = std::vector<Leaf>;
   std::span<const data::MicroBatch> EntriesOf(int micro_batch) const;
-  // The entries of a task's micro-batch that have sequences.
-  std::vector<Leaf> LeavesOf(const parallel::ProgramTask& task, const Matrix& in,
-                             const Matrix& out);
-  std::vector<Leaf> MeasuringLeaves(Chunk& chunk, bool training, device::Arena& scratch);
+  // The entries of a task's micro-batch that have sequences; the same memory for every task.
+  Leaves& LeavesOf(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out);
+  Leaves MeasuringLeaves(Chunk& chunk, bool training, device::Arena& scratch);
 
   // Where a task keeps what later tasks need; backward is null where the weight gradients are not
   // a task of their own.
@@ -152,23 +155,23 @@ class Model : public parallel::StageWork {
     device::Arena *input = nullptr, *weight = nullptr, *backward = nullptr;
   };
   Lifetimes ForwardLives(const SlotArenas& slots, device::Arena* scratch) const;
-  void Forward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots) const;
-  void Evaluate(std::vector<Leaf>& leaves, const Chunk& chunk);
-  void Backward(std::vector<Leaf>& leaves, Chunk& chunk, const SlotArenas& slots, bool report);
-  void BackwardWeight(std::vector<Leaf>& leaves, const Chunk& chunk, bool report);
+  void Forward(Leaves& leaves, Chunk& chunk, const SlotArenas& slots) const;
+  void Evaluate(Leaves& leaves, const Chunk& chunk);
+  void Backward(Leaves& leaves, Chunk& chunk, const SlotArenas& slots, bool report);
+  void BackwardWeight(Leaves& leaves, const Chunk& chunk, bool report);
   void BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                      const Matrix& dx) const;
   Matrix StreamOf(const Pass& pass, device::Arena* arena) const;
 
   // Uses of values, gradients begun and ended, of those units that this rank holds.
   bool Has(int unit) const;
-  std::vector<int> FirstUnits() const;  // of the embedding
-  std::vector<int> LastUnits() const;   // of the head
+  std::array<int, 2> FirstUnits() const;  // of the embedding; -1: none
+  std::array<int, 2> LastUnits() const;   // of the head
   std::vector<int> UsesOf(const parallel::Task& task) const;
-  void Use(const std::vector<int>& units) const;
-  void Done(const std::vector<int>& units) const;
-  void BeginGradient(const std::vector<int>& units) const;
-  void EndGradient(const std::vector<int>& units) const;
+  void Use(std::span<const int> units) const;
+  void Done(std::span<const int> units) const;
+  void BeginGradient(std::span<const int> units) const;
+  void EndGradient(std::span<const int> units) const;
   void Report(int unit) const;
 
   // Which of a unit's gradients a task adds to: all; where weight gradients are a task of their
@@ -187,8 +190,8 @@ class Model : public parallel::StageWork {
   // The final norm and the head: the loss, and its gradient by x in dx. [rows, dim].
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx);
   void HeadForward(const Pass& pass, const Matrix& x, double* losses);
-  void HeadGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients);
-  void EmbeddingGradients(std::vector<Leaf>& leaves, const std::vector<Matrix>& gradients);
+  void HeadGradients(Leaves& leaves);
+  void EmbeddingGradients(Leaves& leaves);
   void Progress() const {
     if (setup_.progress) setup_.progress();
   }
@@ -217,6 +220,7 @@ class Model : public parallel::StageWork {
   std::span<const data::MicroBatch> batches_;
   GradientsReady ready_;
   double* losses_ = nullptr;
+  Leaves leaves_;  // of the task that runs
   std::int64_t logits_position_ = -1;
   Matrix logits_;
   ExactSum loss_;

@@ -22,8 +22,9 @@ namespace trireme::model {
 struct Workspace {
   tensor::Matrix attention;   // panels of scores, one pair a thread; blocks that go round a ring
   tensor::Matrix reduction;   // partial sums over blocks of rows
-  tensor::Matrix tile;        // [kTileTokens, vocabulary slice] logits, then their gradient
+  tensor::Matrix tile;        // scratch of the vocabulary's loss (HeadLayer::AllocateTile)
   tensor::Matrix statistics;  // fp64 [slices, 4 kTileTokens]: softmax statistics of all slices
+  tensor::Matrix losses;      // fp64 [1, kTileTokens]
   tensor::Matrix slices;      // canonical, [levels rows, dim]: partial sums over slices
   tensor::Matrix norm_parts;  // canonical, [slices, 2 dim]: norms' gradients by parts of the rows
 };
