@@ -22,7 +22,8 @@ enum class Form { kPlain, kTransposed };
 // length alone.
 //
 // On a bf16 stream the operands of fp32 products are rounded to bf16 (to nearest, ties to even;
-// what is subnormal in bf16 may count as 0) and added up in fp32.
+// what is subnormal in bf16 may count as 0) and added up in fp32. There is no canonical form of
+// it: a stream that asks for both, like a CPU without bf16 instructions, is a run error.
 void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate);
 

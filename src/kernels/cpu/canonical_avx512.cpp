@@ -15,7 +15,13 @@ struct Float16 {
   static Register Zero() { return _mm512_setzero_ps(); }
   static Register Broadcast(float x) { return _mm512_set1_ps(x); }
   static Register Load(const float* x) { return _mm512_loadu_ps(x); }
+  static Register LoadPart(const float* x, int count) {
+    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), x);
+  }
   static void Store(float* x, Register y) { _mm512_storeu_ps(x, y); }
+  static void StorePart(float* x, int count, Register y) {
+    _mm512_mask_storeu_ps(x, static_cast<__mmask16>((1u << count) - 1), y);
+  }
   static Register Add(Register x, Register y) { return _mm512_add_ps(x, y); }
   static Register MultiplyAdd(Register x, Register y, Register z) {
     return _mm512_fmadd_ps(x, y, z);
@@ -46,7 +52,13 @@ struct Double8 {
   static Register Zero() { return _mm512_setzero_pd(); }
   static Register Broadcast(double x) { return _mm512_set1_pd(x); }
   static Register Load(const double* x) { return _mm512_loadu_pd(x); }
+  static Register LoadPart(const double* x, int count) {
+    return _mm512_maskz_loadu_pd(static_cast<__mmask8>((1u << count) - 1), x);
+  }
   static void Store(double* x, Register y) { _mm512_storeu_pd(x, y); }
+  static void StorePart(double* x, int count, Register y) {
+    _mm512_mask_storeu_pd(x, static_cast<__mmask8>((1u << count) - 1), y);
+  }
   static Register Add(Register x, Register y) { return _mm512_add_pd(x, y); }
   static Register MultiplyAdd(Register x, Register y, Register z) {
     return _mm512_fmadd_pd(x, y, z);
@@ -70,7 +82,8 @@ struct Double8 {
 
 }  // namespace
 
-constinit const CanonicalKernels kCanonicalAvx512{"AVX-512", MakeCanonicalKernels<Float16, 14, 2>(),
-                                                  MakeCanonicalKernels<Double8, 14, 2>()};
+constinit const CanonicalKernels kCanonicalAvx512{"AVX-512",
+                                                  MakeKernels<Plain<Float16>, 14, 2>(kInnerBlock),
+                                                  MakeKernels<Plain<Double8>, 14, 2>(kInnerBlock)};
 
 }  // namespace trireme::kernels

@@ -1,4 +1,4 @@
-// canonical_multiply: c is overwritten or accumulated into. The right operand is packed by all
+// The product of our own: c is overwritten or accumulated into. The right operand is packed by all
 // threads together, a superblock at a time; each thread packs the rows of the left one that it
 // multiplies, a chunk of one inner block at a time (the scheme of Goto and van de Geijn 2008).
 #include "canonical_multiply.hpp"
@@ -6,10 +6,8 @@
 #include <omp.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <memory>
-#include <new>
-#include <type_traits>
+
+#include "workspace.hpp"
 
 namespace trireme::kernels {
 
@@ -17,33 +15,10 @@ namespace {
 
 constexpr std::int64_t kRightBytes = 512 << 10;     // a superblock: stays in the second-level cache
 constexpr std::int64_t kLeftBytes = 336 * 256 * 4;  // a chunk of rows: a third of a 1 MiB L2
-constexpr std::int64_t kPage = 4096;                // of memory, and what a thread's part begins on
+constexpr std::int64_t kPage = Workspace::kPage;    // what a thread's part begins on
 constexpr std::int64_t kLeastPerThread = 64 * 64 * 64;  // multiply-adds worth waking a thread for
 
 std::int64_t RoundUp(std::int64_t x, std::int64_t unit) { return (x + unit - 1) / unit * unit; }
-std::int64_t CeilDivide(std::int64_t x, std::int64_t y) { return (x + y - 1) / y; }
-
-// Packed operands of a calling thread's products: grows to the largest and stays.
-class Workspace {
- public:
-  std::byte* Get(std::int64_t bytes) {
-    if (bytes > bytes_) {
-      data_.reset();
-      bytes_ = 0;
-      data_.reset(std::aligned_alloc(kPage, static_cast<std::size_t>(RoundUp(bytes, kPage))));
-      if (!data_) throw std::bad_alloc();
-      bytes_ = bytes;
-    }
-    return static_cast<std::byte*>(data_.get());
-  }
-
- private:
-  struct Free {
-    void operator()(void* data) const { std::free(data); }
-  };
-  std::unique_ptr<void, Free> data_;
-  std::int64_t bytes_ = 0;
-};
 
 struct Range {
   std::int64_t begin, end;
@@ -52,25 +27,32 @@ Range ShareOf(std::int64_t count, std::int64_t parts, std::int64_t part) {
   return {count * part / parts, count * (part + 1) / parts};
 }
 
-template <typename T>
+template <typename Kernels>
 struct Product {
-  const CanonicalKernelsOf<T>& kernels;
-  CanonicalSource<T> left, right;  // lanes: rows of a, columns of b
+  using T = typename Kernels::Scalar;
+  const Kernels& kernels;
+  ProductSource<T> left, right;  // lanes: rows of a, columns of b
   std::int64_t rows, columns, inner;
   T* c;
   std::int64_t stride;
   bool accumulate;
 };
 
+// Words that hold so many inner indices.
+template <typename Kernels>
+std::int64_t WordsOf(std::int64_t inner) {
+  return CeilDivide(inner, kInnerOfWord<typename Kernels::Word>);
+}
+
 template <typename T>
-CanonicalSource<T> From(const CanonicalSource<T>& source, std::int64_t lane, std::int64_t k) {
+ProductSource<T> From(const ProductSource<T>& source, std::int64_t lane, std::int64_t k) {
   return {source.data + lane * source.lane_stride + k * source.inner_stride, source.lane_stride,
           source.inner_stride};
 }
 
-template <typename T>
-Product<T> PieceOf(const Product<T>& p, Range rows, Range columns) {
-  Product<T> piece = p;
+template <typename K>
+Product<K> PieceOf(const Product<K>& p, Range rows, Range columns) {
+  Product<K> piece = p;
   piece.left = From(p.left, rows.begin, 0);
   piece.right = From(p.right, columns.begin, 0);
   piece.rows = rows.end - rows.begin;
@@ -86,21 +68,21 @@ struct Grid {
   bool together = false;
 };
 
-template <typename T>
-Range ColumnsOf(const Product<T>& p, const Grid& grid, std::int64_t part) {
+template <typename K>
+Range ColumnsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
   const std::int64_t unit = p.kernels.columns;
   const Range panels = ShareOf(CeilDivide(p.columns, unit), grid.across, part % grid.across);
   return {std::min(p.columns, panels.begin * unit), std::min(p.columns, panels.end * unit)};
 }
-template <typename T>
-Range RowsOf(const Product<T>& p, const Grid& grid, std::int64_t part) {
+template <typename K>
+Range RowsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
   return ShareOf(p.rows, grid.down, part / grid.across);
 }
 
 // Grid of the least cost of its largest part, in multiply-adds: packing an element costs as much as
 // about kPacking of them. Together where that saves much.
-template <typename T>
-Grid ChooseGrid(const Product<T>& p, std::int64_t threads) {
+template <typename K>
+Grid ChooseGrid(const Product<K>& p, std::int64_t threads) {
   constexpr double kPacking = 10, kMuch = 0.8;
   Grid alone, together;
   together.together = true;
@@ -130,72 +112,76 @@ Grid ChooseGrid(const Product<T>& p, std::int64_t threads) {
 }
 
 // Sizes of the packed pieces, and where they lie.
-template <typename T>
+template <typename K>
 struct Blocks {
   std::int64_t wide, deep;  // a superblock of the right operand: columns, inner
   std::int64_t chunk;       // rows of the left one
   std::int64_t right_bytes, left_bytes;
 
-  Blocks(const CanonicalKernelsOf<T>& kernels, std::int64_t rows, std::int64_t columns,
-         std::int64_t inner) {
-    constexpr std::int64_t kSize = sizeof(T), kSlack = 64;  // a vector beyond the last panel
-    const std::int64_t elements = kRightBytes / kSize, unit = kernels.columns;
-    const std::int64_t shallow = std::min(inner, kInnerBlock);
-    wide = std::min(RoundUp(columns, unit), std::max(unit, elements / shallow / unit * unit));
-    deep = std::min(inner, std::max<std::int64_t>(1, elements / wide / kInnerBlock) * kInnerBlock);
-    const std::int64_t most = kLeftBytes / (kInnerBlock * kSize) / kernels.rows;
+  Blocks(const K& kernels, std::int64_t rows, std::int64_t columns, std::int64_t inner) {
+    constexpr std::int64_t kSize = sizeof(typename K::Word);
+    constexpr std::int64_t kSlack = 64;  // a vector beyond the last panel
+    const std::int64_t words = kRightBytes / kSize, unit = kernels.columns;
+    const std::int64_t block = WordsOf<K>(kernels.block),
+                       shallow = std::min(WordsOf<K>(inner), block);
+    wide = std::min(RoundUp(columns, unit), std::max(unit, words / shallow / unit * unit));
+    deep = std::min(inner, std::max<std::int64_t>(1, words / wide / block) * kernels.block);
+    const std::int64_t most = kLeftBytes / (block * kSize) / kernels.rows;
     chunk = std::min(RoundUp(rows, kernels.rows), std::max<std::int64_t>(1, most) * kernels.rows);
-    right_bytes = RoundUp((wide * deep + kSlack) * kSize, kPage);
+    right_bytes = RoundUp((wide * WordsOf<K>(deep) + kSlack) * kSize, kPage);
     left_bytes = RoundUp((chunk * shallow + kSlack) * kSize, kPage);
   }
 };
 
 // This thread's share of a superblock of the right operand: whole panels of whole inner blocks.
-template <typename T>
-void PackRight(const Product<T>& p, Range inner, Range columns, std::int64_t thread,
-               std::int64_t threads, T* packed) {
+template <typename K>
+void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thread,
+               std::int64_t threads, typename K::Word* packed) {
   const std::int64_t unit = p.kernels.columns, width = columns.end - columns.begin;
-  const std::int64_t panels = CeilDivide(width, unit);
-  const std::int64_t blocks = CeilDivide(inner.end - inner.begin, kInnerBlock);
+  const std::int64_t panels = CeilDivide(width, unit), deep = p.kernels.block;
+  const std::int64_t blocks = CeilDivide(inner.end - inner.begin, deep);
   const Range share = ShareOf(blocks * panels, threads, thread);
   for (std::int64_t at = share.begin; at < share.end;) {
     const std::int64_t block = at / panels, panel = at % panels;
     const std::int64_t count = std::min(share.end - at, panels - panel);
-    const std::int64_t k = inner.begin + block * kInnerBlock;
-    const std::int64_t depth = std::min(kInnerBlock, inner.end - k);
-    p.kernels.pack_right(From(p.right, columns.begin + panel * unit, k),
-                         std::min(count * unit, width - panel * unit), depth,
-                         packed + block * kInnerBlock * panels * unit + panel * unit * depth);
+    const std::int64_t k = inner.begin + block * deep;
+    const std::int64_t depth = std::min(deep, inner.end - k);
+    p.kernels.pack_right(
+        From(p.right, columns.begin + panel * unit, k),
+        std::min(count * unit, width - panel * unit), depth,
+        packed + unit * (block * WordsOf<K>(deep) * panels + panel * WordsOf<K>(depth)));
     at += count;
   }
 }
 
 // One part of c += (the superblock's share of the product). `of`: the superblock's columns of c.
-template <typename T>
-void MultiplyPart(const Product<T>& p, const Product<T>& of, const Blocks<T>& blocks,
-                  const Grid& grid, std::int64_t part, Range inner, const T* right, T* left) {
+template <typename K>
+void MultiplyPart(const Product<K>& p, const Product<K>& of, const Blocks<K>& blocks,
+                  const Grid& grid, std::int64_t part, Range inner, const typename K::Word* right,
+                  typename K::Word* left) {
   const Range rows = RowsOf(of, grid, part), columns = ColumnsOf(of, grid, part);
   if (columns.begin >= columns.end) return;
   const std::int64_t padded = RoundUp(of.columns, p.kernels.columns);
   for (std::int64_t i = rows.begin; i < rows.end; i += blocks.chunk) {
     const std::int64_t height = std::min(blocks.chunk, rows.end - i);
-    for (std::int64_t k = inner.begin; k < inner.end; k += kInnerBlock) {
-      const std::int64_t depth = std::min(kInnerBlock, inner.end - k);
+    for (std::int64_t k = inner.begin; k < inner.end; k += p.kernels.block) {
+      const std::int64_t depth = std::min(p.kernels.block, inner.end - k);
+      const std::int64_t words = WordsOf<K>(depth);
       p.kernels.pack_left(From(p.left, i, k), height, depth, left);
-      p.kernels.multiply(left, right + (k - inner.begin) * padded + columns.begin * depth, depth,
-                         height, columns.end - columns.begin, of.c + i * p.stride + columns.begin,
-                         p.stride, p.accumulate || k > 0);
+      p.kernels.multiply(left, right + WordsOf<K>(k - inner.begin) * padded + columns.begin * words,
+                         words, height, columns.end - columns.begin,
+                         of.c + i * p.stride + columns.begin, p.stride, p.accumulate || k > 0);
     }
   }
 }
 
 // What one thread of a team does of the grid's parts. Barriers only where there is a team.
-template <typename T>
-void RunThread(const Product<T>& p, const Blocks<T>& blocks, const Grid& grid, std::int64_t thread,
-               std::int64_t threads, T* right, T* left) {
+template <typename K>
+void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, std::int64_t thread,
+               std::int64_t threads, typename K::Word* right, typename K::Word* left) {
   for (std::int64_t j = 0; j < p.columns; j += blocks.wide) {
     const Range columns{j, std::min(p.columns, j + blocks.wide)};
-    const Product<T> of = PieceOf(p, {0, p.rows}, columns);
+    const Product<K> of = PieceOf(p, {0, p.rows}, columns);
     for (std::int64_t k = 0; k < p.inner; k += blocks.deep) {
       const Range inner{k, std::min(p.inner, k + blocks.deep)};
       PackRight(p, inner, columns, thread, threads, right);
@@ -213,7 +199,7 @@ void RunThread(const Product<T>& p, const Blocks<T>& blocks, const Grid& grid, s
 }
 
 template <typename T>
-CanonicalSource<T> SourceOf(const tensor::Matrix& m, bool lanes_are_rows) {
+ProductSource<T> SourceOf(const tensor::Matrix& m, bool lanes_are_rows) {
   return {m.As<T>(), lanes_are_rows ? m.stride : 1, lanes_are_rows ? 1 : m.stride};
 }
 
@@ -222,20 +208,21 @@ std::byte* PackingMemory(std::int64_t bytes) {
   return workspace.Get(bytes);
 }
 
-template <typename T>
-void Run(const Product<T>& p, std::int64_t threads) {
+template <typename K>
+void Run(const Product<K>& p, std::int64_t threads) {
   const Grid grid = ChooseGrid(p, threads);
   const Range rows = RowsOf(p, grid, threads - 1);  // the last part is one of the largest
   const std::int64_t widest = RoundUp(CeilDivide(p.columns, grid.across), p.kernels.columns);
-  const Blocks<T> blocks(p.kernels, rows.end - rows.begin, grid.together ? p.columns : widest,
+  const Blocks<K> blocks(p.kernels, rows.end - rows.begin, grid.together ? p.columns : widest,
                          p.inner);
   const std::int64_t rights = grid.together ? 1 : threads;
   std::byte* memory = PackingMemory(rights * blocks.right_bytes + threads * blocks.left_bytes);
   const auto right = [&](std::int64_t i) {
-    return reinterpret_cast<T*>(memory + i * blocks.right_bytes);
+    return reinterpret_cast<typename K::Word*>(memory + i * blocks.right_bytes);
   };
   const auto left = [&](std::int64_t i) {
-    return reinterpret_cast<T*>(memory + rights * blocks.right_bytes + i * blocks.left_bytes);
+    return reinterpret_cast<typename K::Word*>(memory + rights * blocks.right_bytes +
+                                               i * blocks.left_bytes);
   };
   if (threads == 1) return RunThread(p, blocks, grid, 0, 1, right(0), left(0));
 #pragma omp parallel num_threads(static_cast <int>(threads))
@@ -252,11 +239,11 @@ void Run(const Product<T>& p, std::int64_t threads) {
   }
 }
 
-template <typename T>
-void Multiply(const CanonicalKernelsOf<T>& kernels, const device::Stream& stream, Form form_a,
-              const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-              const tensor::Matrix& c, bool accumulate) {
-  const Product<T> p{kernels,
+template <typename K>
+void Multiply(const K& kernels, const device::Stream& stream, Form form_a, const tensor::Matrix& a,
+              Form form_b, const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+  using T = typename K::Scalar;
+  const Product<K> p{kernels,
                      SourceOf<T>(a, form_a == Form::kPlain),
                      SourceOf<T>(b, form_b == Form::kTransposed),
                      c.rows,
@@ -280,6 +267,12 @@ void CanonicalMultiply(const CanonicalKernels& kernels, const device::Stream& st
   } else {
     Multiply(kernels.fp32, stream, form_a, a, form_b, b, c, accumulate);
   }
+}
+
+void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
+                  const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                  const tensor::Matrix& c, bool accumulate) {
+  Multiply(kernels.product, stream, form_a, a, form_b, b, c, accumulate);
 }
 
 }  // namespace trireme::kernels

@@ -1,5 +1,6 @@
-// The canonical product: every element of c by the same chain of operations, whatever the rest of
-// the matrix, the number of threads and the instruction set (doc/numerics.md).
+// The product of our own. Its canonical form: every element of c by the same chain of operations,
+// whatever the rest of the matrix, the number of threads and the instruction set
+// (doc/numerics.md). In bf16: operands are rounded while they are packed.
 #ifndef TRIREME_KERNELS_CPU_CANONICAL_MULTIPLY_HPP_
 #define TRIREME_KERNELS_CPU_CANONICAL_MULTIPLY_HPP_
 
@@ -13,11 +14,19 @@ namespace trireme::kernels {
 // Those that this CPU can run, the fastest first; all give the same bits.
 std::span<const CanonicalKernels> UsableCanonicalKernels();
 
+// That of this CPU, or null.
+const Bf16Kernels* UsableBf16Kernels();
+
 // MatrixMultiply of a canonical stream, every dimension > 0, with these kernels. Threads of the
 // stream, inside a parallel region the calling one alone.
 void CanonicalMultiply(const CanonicalKernels& kernels, const device::Stream& stream, Form form_a,
                        const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
                        const tensor::Matrix& c, bool accumulate);
+
+// The same of a bf16 stream, in fp32: blocks of 512 inner indices, added to c in order.
+void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
+                  const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                  const tensor::Matrix& c, bool accumulate);
 
 }  // namespace trireme::kernels
 

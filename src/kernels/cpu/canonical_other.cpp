@@ -1,8 +1,10 @@
-// The canonical product's kernels where the CPU is no x86-64: the portable ones.
+// The kernels of our own product where the CPU is no x86-64: the portable ones.
 #include "canonical_multiply.hpp"
 
 namespace trireme::kernels {
 
 std::span<const CanonicalKernels> UsableCanonicalKernels() { return {&kCanonicalPortable, 1}; }
+
+const Bf16Kernels* UsableBf16Kernels() { return nullptr; }
 
 }  // namespace trireme::kernels

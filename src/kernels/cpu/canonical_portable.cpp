@@ -1,4 +1,4 @@
-// The canonical product's kernels in plain C++, for any CPU. Where that has no fused multiply-add,
+// The kernels of our own product in plain C++, for any CPU. Where that has no fused multiply-add,
 // the library's function makes one: correct, and slow.
 #include "canonical_tile.hpp"
 
@@ -27,8 +27,14 @@ struct Lanes {
     for (int i = 0; i < kCount; ++i) y.lane[i] = x[i];
     return y;
   }
-  static void Store(T* x, const Register& y) {
-    for (int i = 0; i < kCount; ++i) x[i] = y.lane[i];
+  static Register LoadPart(const T* x, int count) {
+    Register y;
+    for (int i = 0; i < kCount; ++i) y.lane[i] = i < count ? x[i] : T(0);
+    return y;
+  }
+  static void Store(T* x, const Register& y) { StorePart(x, kCount, y); }
+  static void StorePart(T* x, int count, const Register& y) {
+    for (int i = 0; i < count; ++i) x[i] = y.lane[i];
   }
   static Register Add(const Register& x, const Register& y) {
     Register z;
@@ -53,8 +59,8 @@ struct Lanes {
 
 }  // namespace
 
-constinit const CanonicalKernels kCanonicalPortable{"portable",
-                                                    MakeCanonicalKernels<Lanes<float, 4>, 4, 2>(),
-                                                    MakeCanonicalKernels<Lanes<double, 2>, 4, 2>()};
+constinit const CanonicalKernels kCanonicalPortable{
+    "portable", MakeKernels<Plain<Lanes<float, 4>>, 4, 2>(kInnerBlock),
+    MakeKernels<Plain<Lanes<double, 2>>, 4, 2>(kInnerBlock)};
 
 }  // namespace trireme::kernels

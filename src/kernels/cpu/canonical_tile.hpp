@@ -1,7 +1,8 @@
-// Packing and tiles of the canonical product over a vector type V: Scalar, kLanes, Zero, Broadcast,
-// Load, Store, Add, MultiplyAdd (a b + c, rounded once), Transpose of kLanes vectors. Each file
-// that includes this has its own copy, for its instruction set: everything is in an unnamed
-// namespace.
+// Packing and tiles of our own product over a vector type V: Scalar, kLanes, Zero, Load, LoadPart,
+// Store, StorePart, Add for what is summed up; Word, Operand, LoadWords, StoreWords, Broadcast,
+// MultiplyAdd (a b + c), Transpose of kLanes operands for what is packed; LoadInner and CopyLanes,
+// which make words. Each file that includes this has its own copy, for its instruction set:
+// everything is in an unnamed namespace.
 #ifndef TRIREME_KERNELS_CPU_CANONICAL_TILE_HPP_
 #define TRIREME_KERNELS_CPU_CANONICAL_TILE_HPP_
 
@@ -15,89 +16,107 @@ namespace trireme::kernels {
 
 namespace {
 
+// A vector type whose words are its elements.
+template <typename V>
+struct Plain : V {
+  using Scalar = typename V::Scalar;
+  using Word = Scalar;
+  using Operand = typename V::Register;
+  static Operand LoadWords(const Word* x) { return V::Load(x); }
+  static void StoreWords(Word* x, const Operand& y) { V::Store(x, y); }
+  // Words of one lane from its first `present` inner indices, zeros behind them.
+  static Operand LoadInner(const Scalar* x, std::int64_t present) {
+    return present >= V::kLanes ? V::Load(x) : V::LoadPart(x, static_cast<int>(present));
+  }
+  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros behind `present`.
+  template <int kWidth>
+  static void CopyLanes(const Scalar* from, std::int64_t /*inner_stride*/, std::int64_t present,
+                        std::int64_t /*inner*/, Word* to) {
+    if (present >= kWidth) {
+      __builtin_memcpy(to, from, sizeof(Word) * kWidth);
+      return;
+    }
+    for (int i = 0; i < kWidth; i += V::kLanes) {
+      const int here = present - i < V::kLanes ? static_cast<int>(present - i) : V::kLanes;
+      V::StorePart(to + i, kWidth - i < V::kLanes ? kWidth - i : V::kLanes,
+                   V::LoadPart(from + i, here < 0 ? 0 : here));
+    }
+  }
+};
+
 // Panels of kWidth lanes from rows of neighbouring lanes, a few rows at a time so that both sides
 // stay in the cache.
 template <typename V, int kWidth>
-void PackRows(const CanonicalSource<typename V::Scalar>& from, std::int64_t lanes,
-              std::int64_t inner, typename V::Scalar* to) {
-  using T = typename V::Scalar;
-  constexpr std::int64_t kRows = 16;
+void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
+              typename V::Word* to) {
+  constexpr std::int64_t kRows = 16, kStep = kInnerOfWord<typename V::Word>;
+  const std::int64_t words = (inner + kStep - 1) / kStep;
   for (std::int64_t begin = 0; begin < inner; begin += kRows) {
     const std::int64_t end = begin + kRows < inner ? begin + kRows : inner;
     for (std::int64_t lane = 0; lane < lanes; lane += kWidth) {
-      T* panel = to + lane * inner;
-      const T* source = from.data + lane;
-      const std::int64_t present = lanes - lane;
-      if (present >= kWidth) {
-        for (std::int64_t k = begin; k < end; ++k) {
-          // An address behind the operand does no harm.
-          __builtin_prefetch(source + (k + kRows) * from.inner_stride);
-          __builtin_memcpy(panel + k * kWidth, source + k * from.inner_stride, sizeof(T) * kWidth);
+      typename V::Word* panel = to + lane * words;
+      const typename V::Scalar* source = from.data + lane;
+      for (std::int64_t k = begin; k < end; k += kStep) {
+        // An address behind the operand does no harm.
+        for (int i = 0; i < kStep; ++i) {
+          __builtin_prefetch(source + (k + kRows + i) * from.inner_stride);
         }
-        continue;
-      }
-      for (std::int64_t k = begin; k < end; ++k) {
-        for (int i = 0; i < kWidth; ++i) {
-          panel[k * kWidth + i] = i < present ? source[k * from.inner_stride + i] : T(0);
-        }
+        V::template CopyLanes<kWidth>(source + k * from.inner_stride, from.inner_stride,
+                                      lanes - lane, inner - k, panel + k / kStep * kWidth);
       }
     }
   }
 }
 
-// Lanes [0, lanes) of one panel, each contiguous in k, kLanes of k at a time. A vector may reach
-// beyond the panel's width: the groups of lanes are stored from the last to the first, so that what
-// lies behind is written after it.
+// Lanes [0, lanes) of one panel, each contiguous in k, kLanes words of k at a time. A vector may
+// reach beyond the panel's width: what lies behind is written after it.
 template <typename V, int kWidth>
 void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::int64_t lanes,
-                      std::int64_t inner, typename V::Scalar* to) {
-  using T = typename V::Scalar;
+                      std::int64_t inner, typename V::Word* to) {
   constexpr int kLanes = V::kLanes, kGroups = (kWidth + kLanes - 1) / kLanes;
-  std::int64_t k = 0;
-  for (; k + kLanes <= inner; k += kLanes) {
+  constexpr int kUsed = kWidth < kLanes ? kWidth : kLanes, kStep = kInnerOfWord<typename V::Word>;
+  const std::int64_t words = (inner + kStep - 1) / kStep;
+  for (std::int64_t word = 0; word < words; word += kLanes) {
+    const std::int64_t k = word * kStep;
+    // The groups of lanes are stored from the last to the first for the same reason.
     for (int group = kGroups - 1; group >= 0; --group) {
-      typename V::Register block[kLanes];
-      const T* first = from + group * kLanes * stride + k;
-      const std::int64_t present = lanes - group * kLanes;
-      constexpr int kUsed = kWidth < kLanes ? kWidth : kLanes;
+      typename V::Operand block[kLanes];
+      const typename V::Scalar* first = from + group * kLanes * stride + k;
+      const std::int64_t present = lanes - group * kLanes, left = inner - k;
       // The next panel, or an address behind the operand, which does no harm.
       for (int i = 0; i < kUsed; ++i) __builtin_prefetch(first + (kWidth + i) * stride);
-      if (present >= kLanes) {
-        for (int i = 0; i < kLanes; ++i) block[i] = V::Load(first + i * stride);
-      } else if (present == kUsed) {
-        for (int i = 0; i < kUsed; ++i) block[i] = V::Load(first + i * stride);
-        for (int i = kUsed; i < kLanes; ++i) block[i] = V::Zero();
+      if (present >= kUsed && left >= kLanes * kStep) {
+        for (int i = 0; i < kUsed; ++i) block[i] = V::LoadInner(first + i * stride, kLanes * kStep);
+        for (int i = kUsed; i < kLanes; ++i) block[i] = V::LoadInner(first, 0);
       } else {
         for (int i = 0; i < kLanes; ++i) {
-          block[i] = i < present ? V::Load(first + i * stride) : V::Zero();
+          block[i] = V::LoadInner(first + i * stride, i < present && i < kUsed ? left : 0);
         }
       }
       V::Transpose(block);
-      T* out = to + k * kWidth + group * kLanes;
-      for (int i = 0; i < kLanes; ++i) V::Store(out + i * kWidth, block[i]);
-    }
-  }
-  for (; k < inner; ++k) {
-    for (int lane = 0; lane < kWidth; ++lane) {
-      to[k * kWidth + lane] = lane < lanes ? from[lane * stride + k] : T(0);
+      typename V::Word* out = to + word * kWidth + group * kLanes;
+      const std::int64_t rows = words - word < kLanes ? words - word : kLanes;
+      for (std::int64_t i = 0; i < rows; ++i) V::StoreWords(out + i * kWidth, block[i]);
     }
   }
 }
 
 template <typename V, int kWidth>
-void Pack(const CanonicalSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
-          typename V::Scalar* to) {
+void Pack(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
+          typename V::Word* to) {
   if (from.lane_stride == 1) return PackRows<V, kWidth>(from, lanes, inner, to);
+  constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>;
+  const std::int64_t words = (inner + kStep - 1) / kStep;
   for (std::int64_t lane = 0; lane < lanes; lane += kWidth) {
     const std::int64_t present = lanes - lane < kWidth ? lanes - lane : kWidth;
     PackColumnsPanel<V, kWidth>(from.data + lane * from.lane_stride, from.lane_stride, present,
-                                inner, to + lane * inner);
+                                inner, to + lane * words);
   }
 }
 
 // Rows of vectors in registers: the chains of kRows x (kVectors * kLanes) elements.
 template <typename V, int kTileRows, int kTileVectors, int kRows, int kVectors>
-void Tile(const typename V::Scalar* left, const typename V::Scalar* right, std::int64_t inner,
+void Tile(const typename V::Word* left, const typename V::Word* right, std::int64_t words,
           std::int64_t columns, typename V::Scalar* c, std::int64_t stride, bool add) {
   using T = typename V::Scalar;
   using Register = typename V::Register;
@@ -113,13 +132,13 @@ void Tile(const typename V::Scalar* left, const typename V::Scalar* right, std::
     for (int j = 0; j < kVectors; ++j) sum[i][j] = V::Zero();
   }
 #pragma GCC unroll 2
-  for (std::int64_t k = 0; k < inner; ++k) {
-    Register row[kVectors];
+  for (std::int64_t k = 0; k < words; ++k) {
+    typename V::Operand row[kVectors];
 #pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = V::Load(right + j * kLanes);
+    for (int j = 0; j < kVectors; ++j) row[j] = V::LoadWords(right + j * kLanes);
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) {
-      const Register factor = V::Broadcast(left[i]);
+      const typename V::Operand factor = V::Broadcast(left[i]);
 #pragma GCC unroll 4
       for (int j = 0; j < kVectors; ++j) sum[i][j] = V::MultiplyAdd(factor, row[j], sum[i][j]);
     }
@@ -138,24 +157,26 @@ void Tile(const typename V::Scalar* left, const typename V::Scalar* right, std::
     return;
   }
   for (int i = 0; i < kRows; ++i) {
-    T line[kVectors * kLanes];
-    for (int j = 0; j < kVectors; ++j) V::Store(line + j * kLanes, sum[i][j]);
-    T* to = c + i * stride;
-    for (std::int64_t j = 0; j < columns; ++j) to[j] = (add ? to[j] : T(0)) + line[j];
+    for (int j = 0; j < kVectors; ++j) {
+      T* to = c + i * stride + j * kLanes;
+      const std::int64_t left_over = columns - j * kLanes;
+      const int count = left_over < kLanes ? static_cast<int>(left_over) : kLanes;
+      V::StorePart(to, count, V::Add(add ? V::LoadPart(to, count) : V::Zero(), sum[i][j]));
+    }
   }
 }
 
-template <typename T>
-using TileFunction = void (*)(const T*, const T*, std::int64_t, std::int64_t, T*, std::int64_t,
-                              bool);
+template <typename V>
+using TileFunction = void (*)(const typename V::Word*, const typename V::Word*, std::int64_t,
+                              std::int64_t, typename V::Scalar*, std::int64_t, bool);
 
 // tiles[v][r]: of r + 1 rows and v + 1 vectors, so that an edge costs what it holds.
-template <typename T, int kRows, int kVectors>
+template <typename V, int kRows, int kVectors>
 struct TileTable {
-  TileFunction<T> tiles[kVectors][kRows];
+  TileFunction<V> tiles[kVectors][kRows];
 };
 template <typename V, int kRows, int kVectors, int kUsedVectors, int... kIndex>
-constexpr void FillTiles(TileTable<typename V::Scalar, kRows, kVectors>& table,
+constexpr void FillTiles(TileTable<V, kRows, kVectors>& table,
                          std::integer_sequence<int, kIndex...>) {
   ((table.tiles[kUsedVectors - 1][kIndex] = &Tile<V, kRows, kVectors, kIndex + 1, kUsedVectors>),
    ...);
@@ -165,8 +186,8 @@ constexpr void FillTiles(TileTable<typename V::Scalar, kRows, kVectors>& table,
   }
 }
 template <typename V, int kRows, int kVectors>
-constexpr TileTable<typename V::Scalar, kRows, kVectors> MakeTiles() {
-  TileTable<typename V::Scalar, kRows, kVectors> table{};
+constexpr TileTable<V, kRows, kVectors> MakeTiles() {
+  TileTable<V, kRows, kVectors> table{};
   FillTiles<V, kRows, kVectors, kVectors>(table, std::make_integer_sequence<int, kRows>());
   return table;
 }
@@ -174,25 +195,25 @@ constexpr TileTable<typename V::Scalar, kRows, kVectors> MakeTiles() {
 // A panel of the left operand stays in the first-level cache while the right one's, which the
 // second level holds, pass by: rows of c are written from one end to the other.
 template <typename V, int kRows, int kVectors>
-void MultiplyBlock(const typename V::Scalar* left, const typename V::Scalar* right,
-                   std::int64_t inner, std::int64_t rows, std::int64_t columns,
-                   typename V::Scalar* c, std::int64_t stride, bool add) {
+void MultiplyBlock(const typename V::Word* left, const typename V::Word* right, std::int64_t words,
+                   std::int64_t rows, std::int64_t columns, typename V::Scalar* c,
+                   std::int64_t stride, bool add) {
   static constexpr auto kTiles = MakeTiles<V, kRows, kVectors>();
   constexpr std::int64_t kColumns = kVectors * V::kLanes;
   for (std::int64_t i = 0; i < rows; i += kRows) {
     const std::int64_t height = rows - i < kRows ? rows - i : kRows;
     for (std::int64_t j = 0; j < columns; j += kColumns) {
       const std::int64_t width = columns - j < kColumns ? columns - j : kColumns;
-      kTiles.tiles[(width - 1) / V::kLanes][height - 1](left + i * inner, right + j * inner, inner,
+      kTiles.tiles[(width - 1) / V::kLanes][height - 1](left + i * words, right + j * words, words,
                                                         width, c + i * stride + j, stride, add);
     }
   }
 }
 
 template <typename V, int kRows, int kVectors>
-constexpr CanonicalKernelsOf<typename V::Scalar> MakeCanonicalKernels() {
-  return {kRows, kVectors * V::kLanes, &Pack<V, kRows>, &Pack<V, kVectors * V::kLanes>,
-          &MultiplyBlock<V, kRows, kVectors>};
+constexpr ProductKernels<typename V::Scalar, typename V::Word> MakeKernels(std::int64_t block) {
+  return {kRows,           kVectors * V::kLanes,           block,
+          &Pack<V, kRows>, &Pack<V, kVectors * V::kLanes>, &MultiplyBlock<V, kRows, kVectors>};
 }
 
 }  // namespace

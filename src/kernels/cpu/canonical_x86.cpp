@@ -1,4 +1,4 @@
-// Which of the canonical product's kernels an x86-64 CPU can run.
+// Which of our own product's kernels an x86-64 CPU can run.
 #include <array>
 #include <string>
 
@@ -14,6 +14,11 @@ std::span<const CanonicalKernels> UsableCanonicalKernels() {
     return set == "AVX-512" ? 0 : set == "AVX2" ? 1 : 2;
   }();
   return std::span(all).subspan(first);
+}
+
+const Bf16Kernels* UsableBf16Kernels() {
+  static const bool usable = !device::Bf16Instructions().empty();
+  return usable ? &kBf16Avx512 : nullptr;
 }
 
 }  // namespace trireme::kernels

@@ -1,14 +1,9 @@
-// matrix_multiply: oneDNN in fp32; it has no fp64 product, where Eigen's takes its place. Both run
-// on the calling thread alone inside a parallel region.
+// matrix_multiply: which product computes it. Our own on canonical and bf16 streams, else the
+// library's; oneDNN's in bf16 too where the CPU has AMX, which our own does not know.
 #include "trireme/kernels/matrix_multiply.hpp"
 
-#include <dnnl.h>
-#include <fmt/format.h>
-
-#include <Eigen/Core>
-#include <string>
-
 #include "canonical_multiply.hpp"
+#include "matrix_library.hpp"
 #include "no_product.hpp"
 #include "trireme/base/error.hpp"
 
@@ -16,35 +11,27 @@ namespace trireme::kernels {
 
 namespace {
 
-using RowMajor = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-using View = Eigen::Map<RowMajor, Eigen::Unaligned, Eigen::OuterStride<>>;
+// Multiply-adds below which rounding both operands beforehand and calling the library would take
+// longer than our own product on AVX512-BF16 (some microseconds).
+constexpr std::int64_t kLeastForAmx = 64 * 64 * 128;
 
-View AsEigen(const tensor::Matrix& m) {
-  return {m.As<double>(), m.rows, m.columns, Eigen::OuterStride<>(m.stride)};
-}
-
-template <typename A, typename B>
-void Assign(const A& a, const B& b, View c, bool accumulate) {
-  if (accumulate) {
-    c.noalias() += a * b;
-  } else {
-    c.noalias() = a * b;
+void MultiplyBf16(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
+                  const tensor::Matrix& b, const tensor::Matrix& c, std::int64_t inner,
+                  bool accumulate) {
+  static const bool amx = device::Bf16Instructions() == "AMX";
+  const Bf16Kernels* kernels = UsableBf16Kernels();
+  if (kernels == nullptr) {
+    throw RunError("This CPU has no instructions that multiply bf16.",
+                   "Choose run.precision = fp32, or a machine whose CPUs have AVX512-BF16 or AMX.");
   }
-}
-
-void MultiplyDouble(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                    const tensor::Matrix& c, bool accumulate) {
-  const View left = AsEigen(a), right = AsEigen(b);
-  const View out = AsEigen(c);
-  if (form_a == Form::kPlain && form_b == Form::kPlain) {
-    Assign(left, right, out, accumulate);
-  } else if (form_a == Form::kPlain) {
-    Assign(left, right.transpose(), out, accumulate);
-  } else if (form_b == Form::kPlain) {
-    Assign(left.transpose(), right, out, accumulate);
-  } else {
-    Assign(left.transpose(), right.transpose(), out, accumulate);
+  if (stream.canonical) {
+    throw RunError("There is no canonical product in bf16.",
+                   "Choose run.precision = fp32 with run.canonical.");
   }
+  if (amx && c.rows * c.columns * inner >= kLeastForAmx) {
+    return LibraryBf16Multiply(stream, form_a, a, form_b, b, c, accumulate);
+  }
+  Bf16Multiply(*kernels, stream, form_a, a, form_b, b, c, accumulate);
 }
 
 }  // namespace
@@ -53,20 +40,14 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (NoProduct(inner, c, accumulate)) return;
+  if (stream.bf16 && c.dtype == Dtype::kFloat32) {
+    return MultiplyBf16(stream, form_a, a, form_b, b, c, inner, accumulate);
+  }
   if (stream.canonical) {
     return CanonicalMultiply(UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
                              accumulate);
   }
-  if (c.dtype == Dtype::kFloat64) return MultiplyDouble(form_a, a, form_b, b, c, accumulate);
-  const dnnl_status_t status =
-      dnnl_sgemm(form_a == Form::kPlain ? 'N' : 'T', form_b == Form::kPlain ? 'N' : 'T', c.rows,
-                 c.columns, inner, 1.0f, a.As<float>(), a.stride, b.As<float>(), b.stride,
-                 accumulate ? 1.0f : 0.0f, c.As<float>(), c.stride);
-  if (status == dnnl_success) return;
-  throw RunError(
-      fmt::format("oneDNN refused the product of {} x {} x {}: {}", c.rows, inner, c.columns,
-                  status == dnnl_out_of_memory ? "out of memory" : "invalid arguments"),
-      "Lower data.micro_batch, or use fewer ranks on a node.");
+  LibraryMultiply(form_a, a, form_b, b, c, accumulate);
 }
 
 void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
@@ -74,15 +55,6 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
                     FunctionRef<void(const Part& rows)> then) {
   MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
   then({0, c.rows});
-}
-
-const char* MatrixLibrary() {
-  static const std::string text = [] {
-    const dnnl_version_t* version = dnnl_version();
-    return "oneDNN " + std::to_string(version->major) + "." + std::to_string(version->minor) + "." +
-           std::to_string(version->patch);
-  }();
-  return text.c_str();
 }
 
 }  // namespace trireme::kernels

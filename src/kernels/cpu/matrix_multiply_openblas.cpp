@@ -1,23 +1,17 @@
-// matrix_multiply on OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. The OpenMP build of the library
-// runs on the calling thread alone inside a parallel region.
+// The products of OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. The OpenMP build of the library
+// runs on the calling thread alone inside a parallel region. It is asked for no bf16.
 #include <cblas.h>
 
 #include <string>
 
 #include "canonical_multiply.hpp"
-#include "no_product.hpp"
-#include "trireme/kernels/matrix_multiply.hpp"
+#include "matrix_library.hpp"
 
 namespace trireme::kernels {
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+void LibraryMultiply(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                     const tensor::Matrix& c, bool accumulate) {
   const auto inner = static_cast<blasint>(form_a == Form::kPlain ? a.columns : a.rows);
-  if (NoProduct(inner, c, accumulate)) return;
-  if (stream.canonical) {
-    return CanonicalMultiply(UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
-                             accumulate);
-  }
   const auto op_a = form_a == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto op_b = form_b == Form::kPlain ? CblasNoTrans : CblasTrans;
   const auto rows = static_cast<blasint>(c.rows), columns = static_cast<blasint>(c.columns);
@@ -32,11 +26,10 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
   }
 }
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
-                    FunctionRef<void(const Part& rows)> then) {
-  MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
-  then({0, c.rows});
+void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
+                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+                         bool accumulate) {
+  Bf16Multiply(*UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
 }
 
 const char* MatrixLibrary() {
