@@ -1,4 +1,5 @@
-// Causal multi-head attention with grouped queries, tiled over queries, and rotary positions.
+// Causal multi-head attention with grouped queries, in tiles of queries and keys, and rotary
+// positions.
 #ifndef TRIREME_KERNELS_ATTENTION_HPP_
 #define TRIREME_KERNELS_ATTENTION_HPP_
 
@@ -19,8 +20,10 @@ struct AttentionShape {
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
 };
 
-// Elements of scratch for both passes with this many threads. No [length, length] matrix is held:
-// panels of 64 queries. These two are about whole sequences: shape.positions is the default.
+// Elements of scratch for both passes with this many threads: tiles, whose size does not depend on
+// long sequences. These two are about whole sequences: shape.positions is not read. All products
+// are our own, in the type of the operands (fp32 on a bf16 stream), and on any stream each element
+// of a result is one order of operations of its sequence and head alone.
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
 
 // out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries,

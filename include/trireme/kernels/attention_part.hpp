@@ -25,8 +25,7 @@ inline std::int64_t AttentionPartTasks(const AttentionShape& shape) {
   return shape.sequences * shape.kv_heads;
 }
 
-// Elements of scratch for either pass, for blocks of at most `most_keys` consecutive keys. Panels
-// of 64 queries and 1024 keys.
+// Elements of scratch for either pass, for blocks of at most `most_keys` consecutive keys.
 std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys, int threads);
 
 // What attention to no keys gives: out = 0, lse = -infinity.

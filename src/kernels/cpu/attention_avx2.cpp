@@ -1,0 +1,9 @@
+// Attention's tiles for AVX2, compiled for x86-64-v3: 12 of 16 registers hold sums.
+#include "attention_tile.hpp"
+
+namespace trireme::kernels {
+
+constinit const AttentionKernels kAttentionAvx2{MakeAttentionKernels<Vector<float, 32>, 6, 2>(),
+                                                MakeAttentionKernels<Vector<double, 32>, 6, 2>()};
+
+}  // namespace trireme::kernels

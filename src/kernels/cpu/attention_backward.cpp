@@ -1,0 +1,210 @@
+// Attention's backward pass (Dao et al. 2022, appendix B). With weights P = 2^(s - lse), their
+// dropped form D(P), dO and inner = rowsum(dO * O): dV += D(P)^T dO; dP = D(dO V^T); dS = P (dP -
+// inner); dQ += scale dS K; dK += scale dS^T Q. P and dS exist for a tile at a time.
+#include "attention_call.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+using tensor::Matrix;
+
+// One thread's way through a query head: overwrites dquery (adds to it, for a block of a ring) and
+// adds to dkey and dvalue.
+template <typename T>
+class BackwardHead {
+ public:
+  BackwardHead(const AttentionCall& call, const AttentionHead& at)
+      : BackwardHead(call, at, call.Sizes(), {call.scratch, call.Sizes()}) {}
+
+  void Run() {
+    ForEachTile(call_.QueryPositions(), call_.shape.length, kAttentionSpan,
+                [&](const AttentionTile& span) { Span(span); });
+  }
+
+ private:
+  BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionSizes& sizes,
+               AttentionScratchOf<T> scratch)
+      : call_(call),
+        at_(at),
+        sizes_(sizes),
+        keys_transposed_(scratch.Take(sizes.dim * sizes.keys)),
+        values_transposed_(scratch.Take(sizes.dim * sizes.keys)),
+        keys_(scratch.Take(sizes.keys * sizes.width)),
+        queries_(scratch.Take(sizes.span * sizes.width)),
+        dout_(scratch.Take(sizes.span * sizes.width)),
+        lse_(scratch.Take(sizes.span)),
+        inner_(scratch.Take(sizes.span)),
+        weights_(scratch.Take(sizes.queries * sizes.keys)),
+        slopes_(scratch.Take(sizes.queries * sizes.keys)),
+        mask_(call, at, scratch.Take(sizes.Lanes())) {
+    std::fill(std::begin(ones_), std::end(ones_), T(1));
+  }
+
+  void Span(const AttentionTile& span) {
+    Begin(span);
+    bool first = call_.whole;  // all queries see the first tile of a whole sequence
+    ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
+                [&](const AttentionTile& keys) {
+                  const std::int64_t seen = call_.Visible(span.Last(), keys);
+                  if (seen == 0) return;
+                  PackTile(keys, seen);
+                  for (std::int64_t i = 0; i < span.count; i += kAttentionQueries) {
+                    Tile(span.Piece(i, kAttentionQueries), i, keys, first);
+                  }
+                  first = false;
+                });
+  }
+
+  void Begin(const AttentionTile& span) {
+    const T* const lse = at_.Lse<T>(call_, span);
+    for (std::int64_t i = 0; i < span.count; ++i) {
+      lse_[i] = lse[i * call_.lse.stride] * static_cast<T>(kLog2E);
+    }
+    const T* const dout = at_.Queries<T>(call_, call_.dout, span);
+    kernels_.dot(span.count, sizes_.dim, dout, call_.dout.stride,
+                 at_.Queries<T>(call_, call_.out, span), call_.out.stride, inner_);
+    kernels_.pack(dout, call_.dout.stride, span.count, sizes_.dim, dout_, sizes_.width);
+    kernels_.pack(at_.Queries<T>(call_, call_.qkv, span), call_.qkv.stride, span.count, sizes_.dim,
+                  queries_, sizes_.width);
+  }
+
+  void PackTile(const AttentionTile& keys, std::int64_t seen) {
+    const Matrix& data = call_.block.data;
+    const T* const key = at_.KeysOrValues<T>(call_, data, 0, keys);
+    kernels_.pack_transposed(key, data.stride, seen, sizes_.dim, KeyScale<T>(call_.shape),
+                             keys_transposed_, sizes_.keys);
+    kernels_.pack_transposed(at_.KeysOrValues<T>(call_, data, 1, keys), data.stride, seen,
+                             sizes_.dim, T(1), values_transposed_, sizes_.keys);
+    kernels_.pack(key, data.stride, seen, sizes_.dim, keys_, sizes_.width);
+  }
+
+  // Queries from row `begin` of the span on against the packed keys.
+  void Tile(const AttentionTile& queries, std::int64_t begin, const AttentionTile& keys,
+            bool first) {
+    const std::int64_t seen = call_.Visible(queries.Last(), keys);
+    if (seen == 0) return;
+    const std::int64_t row_blocks = CeilDivide(queries.count, kernels_.rows);
+    for (std::int64_t i = 0; i < row_blocks; ++i) {
+      Rows(queries, begin, PartOf(queries.count, static_cast<int>(i), static_cast<int>(row_blocks)),
+           keys, seen, first);
+    }
+    const std::int64_t key_blocks = CeilDivide(seen, kernels_.rows);
+    for (std::int64_t i = 0; i < key_blocks; ++i) {
+      Columns(queries, begin, PartOf(seen, static_cast<int>(i), static_cast<int>(key_blocks)),
+              keys);
+    }
+  }
+
+  // Weights and slopes of some rows of the tile, zeros where a key of the tile's `most` is not
+  // seen; what they give to the queries.
+  void Rows(const AttentionTile& tile, std::int64_t begin, const Part& rows,
+            const AttentionTile& keys, std::int64_t most, bool first) {
+    const AttentionTile queries = tile.Piece(rows.begin, rows.Size());
+    const std::int64_t seen = call_.Visible(queries.Last(), keys), in_span = begin + rows.begin;
+    T* const weights = weights_ + rows.begin * sizes_.keys;
+    T* const slopes = slopes_ + rows.begin * sizes_.keys;
+    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
+                      queries_ + in_span * sizes_.width, sizes_.width, 1, keys_transposed_,
+                      sizes_.keys, nullptr, weights, sizes_.keys);
+    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
+                      dout_ + in_span * sizes_.width, sizes_.width, 1, values_transposed_,
+                      sizes_.keys, nullptr, slopes, sizes_.keys);
+    // A masked row at a time, so that it is drawn once.
+    const std::int64_t step = mask_.Active() ? 1 : queries.count;
+    for (std::int64_t i = 0; i < queries.count; i += step) {
+      const std::int64_t position = queries.position + i, visible = call_.Visible(position, keys);
+      if (mask_.Active()) {
+        mask_.Draw(position, keys.position, visible);
+        mask_.Apply(slopes + i * sizes_.keys, visible);
+      }
+      kernels_.gradient(step, call_.VisibleFrom(position, keys, most),
+                        static_cast<T>(AttentionScale(call_.shape)), lse_ + in_span + i,
+                        inner_ + in_span + i, weights + i * sizes_.keys, slopes + i * sizes_.keys,
+                        sizes_.keys);
+      if (mask_.Active()) mask_.Apply(weights + i * sizes_.keys, visible);
+    }
+    kernels_.multiply(queries.count, sizes_.dim, seen, slopes, sizes_.keys, 1, keys_, sizes_.width,
+                      first ? nullptr : ones_, at_.Queries<T>(call_, call_.dqkv, queries),
+                      call_.dqkv.stride);
+  }
+
+  // What the tile's weights and slopes give to some of the keys and values, from the first query on
+  // that sees one of these.
+  void Columns(const AttentionTile& queries, std::int64_t begin, const Part& columns,
+               const AttentionTile& keys) {
+    const AttentionTile some = keys.Piece(columns.begin, columns.Size());
+    const std::int64_t skip =
+        call_.shape.causal ? std::max<std::int64_t>(0, some.position - queries.position) : 0;
+    const auto add = [&](const T* tile, const T* rows, int which) {
+      kernels_.multiply(some.count, sizes_.dim, queries.count - skip,
+                        tile + skip * sizes_.keys + columns.begin, 1, sizes_.keys,
+                        rows + (begin + skip) * sizes_.width, sizes_.width, ones_,
+                        at_.KeysOrValues<T>(call_, call_.dblock, which, some), call_.dblock.stride);
+    };
+    add(slopes_, queries_, 0);
+    add(weights_, dout_, 1);
+  }
+
+  const AttentionKernelsOf<T>& kernels_ = AttentionKernelsFor<T>();
+  const AttentionCall& call_;
+  const AttentionHead at_;
+  const AttentionSizes sizes_;
+  T* const keys_transposed_;    // [dim, keys], scaled
+  T* const values_transposed_;  // [dim, keys]
+  T* const keys_;               // [keys, width]
+  T* const queries_;            // [span, width]
+  T* const dout_;               // [span, width]
+  T* const lse_;                // [span], to base 2
+  T* const inner_;              // [span]
+  T* const weights_;            // [queries, keys]
+  T* const slopes_;             // [queries, keys]: scale dS
+  AttentionMask mask_;
+  T ones_[kAttentionMostRows];
+};
+
+// A task is a key/value head: all query heads that read it, in order, so sums never race.
+void Backward(const AttentionCall& call, const Part& tasks) {
+  const AttentionShape& s = call.shape;
+  const std::int64_t group = s.heads / s.kv_heads, count = call.block.positions.Count();
+  DispatchDtype(call.qkv.dtype, [&](auto zero) {
+#pragma omp parallel for num_threads(call.stream.threads) schedule(static)
+    for (std::int64_t task = tasks.begin; task < tasks.end; ++task) {
+      AttentionHead at{task / s.kv_heads, task % s.kv_heads * group};
+      for (const std::int64_t kv_head : {task % s.kv_heads, s.kv_heads + task % s.kv_heads}) {
+        Fill(call.dblock.Rows(at.sequence * count, count).Columns(kv_head * s.head_dim, s.head_dim),
+             zero);
+      }
+      for (const std::int64_t end = at.head + group; at.head < end; ++at.head) {
+        BackwardHead<decltype(zero)>(call, at).Run();
+      }
+    }
+  });
+}
+
+}  // namespace
+
+void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
+  Backward({stream, shape, qkv, WholeBlock(shape, qkv), dropout, out, lse, scratch, true, dout,
+            dqkv, WholeBlock(shape, dqkv).data},
+           {0, AttentionPartTasks(shape)});
+}
+
+void AttentionPartStartBackward(const device::Stream&, const AttentionShape& shape,
+                                const Matrix& dqkv) {
+  DispatchDtype(dqkv.dtype,
+                [&](auto zero) { Fill(dqkv.Columns(0, shape.heads * shape.head_dim), zero); });
+}
+
+void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch) {
+  Backward({stream, shape, qkv, block, dropout, out, lse, scratch, false, dout, dqkv, dblock},
+           tasks);
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,215 @@
+// What the two passes of attention share: which queries meet which keys, where they lie, and the
+// scratch of a thread. Whole sequences are a block of keys at the queries' own positions.
+#ifndef TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
+#define TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
+
+#include <omp.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "attention_kernels.hpp"
+#include "rows.hpp"
+#include "trireme/kernels/attention_part.hpp"
+
+namespace trireme::kernels {
+
+// Tiles, by measurement. Packed keys and values of a tile fit the first-level cache beside some
+// rows of scores; a span's queries share one packing and fit the second level.
+inline constexpr std::int64_t kAttentionKeys = 64;      // keys of a tile
+inline constexpr std::int64_t kAttentionQueries = 64;   // queries of a tile, backward
+inline constexpr std::int64_t kAttentionSpan = 256;     // queries of a span
+inline constexpr std::int64_t kAttentionMostRows = 16;  // at least AttentionKernelsOf::rows
+
+inline std::int64_t AttentionPadded(std::int64_t count) {
+  return CeilDivide(count, kAttentionPad) * kAttentionPad;
+}
+
+// Consecutive positions: rows from `row` on of each sequence that is held.
+struct AttentionTile {
+  std::int64_t row = 0, position = 0, count = 0;
+
+  AttentionTile Piece(std::int64_t begin, std::int64_t most) const {
+    return {row + begin, position + begin, std::min(most, count - begin)};
+  }
+  std::int64_t Last() const { return position + count - 1; }
+};
+
+// Calls body(tile) for the first `count` of `positions` in tiles of `size` at most; none spans both
+// blocks.
+template <typename Body>
+void ForEachTile(const Positions& positions, std::int64_t count, std::int64_t size, Body&& body) {
+  const std::int64_t early = std::min(positions.early.Size(), count);
+  for (const Part& rows : {Part{0, early}, Part{early, count}}) {
+    for (std::int64_t row = rows.begin; row < rows.end; row += size) {
+      body(AttentionTile{row, positions.At(row), std::min(size, rows.end - row)});
+    }
+  }
+}
+
+// Sizes of what a thread packs, in elements.
+struct AttentionSizes {
+  AttentionSizes(const AttentionShape& shape, std::int64_t most_keys)
+      : dim(shape.head_dim),
+        width(AttentionPadded(shape.head_dim)),
+        keys(AttentionPadded(std::min(kAttentionKeys, most_keys))),
+        queries(AttentionPadded(std::min(kAttentionQueries, shape.length))),
+        span(AttentionPadded(std::min(kAttentionSpan, shape.length))) {}
+  std::int64_t Forward() const {
+    return keys * (dim + width) + kAttentionMostRows * (keys + 1) + 2 * span + Lanes();
+  }
+  std::int64_t Backward() const {
+    return keys * (2 * dim + width) + 2 * span * (width + 1) + 2 * queries * keys + Lanes();
+  }
+  std::int64_t Lanes() const { return keys + kAttentionPad; }  // 16 bits each, an element reserved
+  std::int64_t AThread() const { return std::max(Forward(), Backward()); }
+
+  std::int64_t dim, width;  // of a head, and padded
+  std::int64_t keys, queries, span;
+};
+
+// Hands out a thread's scratch.
+template <typename T>
+class AttentionScratchOf {
+ public:
+  AttentionScratchOf(const tensor::Matrix& scratch, const AttentionSizes& sizes)
+      : next_(scratch.As<T>() + omp_get_thread_num() * sizes.AThread()) {}
+  T* Take(std::int64_t elements) {
+    T* const taken = next_;
+    next_ += elements;
+    return taken;
+  }
+
+ private:
+  T* next_;
+};
+
+// Operands of one call; those of the backward pass are Empty() in the forward pass.
+struct AttentionCall {
+  const device::Stream& stream;
+  const AttentionShape& shape;
+  const tensor::Matrix& qkv;
+  KeyValueBlock block;
+  const Dropout& dropout;
+  const tensor::Matrix& out;
+  const tensor::Matrix& lse;
+  const tensor::Matrix& scratch;
+  bool whole;  // the block is all there is: results are overwritten
+  tensor::Matrix dout, dqkv, dblock;
+
+  AttentionSizes Sizes() const {
+    return {shape, std::max(block.positions.early.Size(), block.positions.late.Size())};
+  }
+  Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
+
+  // How many of the tile's keys, from its first one on, a query at `position` can see.
+  std::int64_t Visible(std::int64_t position, const AttentionTile& keys) const {
+    if (!shape.causal) return keys.count;
+    return std::clamp<std::int64_t>(position + 1 - keys.position, 0, keys.count);
+  }
+  // The same for queries from `position` on, of which none sees more than `seen` keys.
+  AttentionVisible VisibleFrom(std::int64_t position, const AttentionTile& keys,
+                               std::int64_t seen) const {
+    if (!shape.causal) return {seen, 0, seen};
+    return {position + 1 - keys.position, 1, seen};
+  }
+};
+
+// Keys and values of whole sequences are columns of their qkv.
+inline KeyValueBlock WholeBlock(const AttentionShape& shape, const tensor::Matrix& qkv) {
+  const std::int64_t queries = shape.heads * shape.head_dim;
+  return {{{0, shape.length}, {shape.length, shape.length}},
+          qkv.Columns(queries, qkv.columns - queries)};
+}
+
+// One query head of one sequence.
+struct AttentionHead {
+  std::int64_t sequence = 0, head = 0;
+
+  // From the tile's first row on, the head's columns of a matrix of all queries: qkv, dqkv, out,
+  // dout; and its column of lse.
+  template <typename T>
+  T* Queries(const AttentionCall& call, const tensor::Matrix& m, const AttentionTile& tile) const {
+    return m.As<T>() + (sequence * call.shape.length + tile.row) * m.stride +
+           head * call.shape.head_dim;
+  }
+  template <typename T>
+  T* Lse(const AttentionCall& call, const AttentionTile& tile) const {
+    return call.lse.As<T>() + (sequence * call.shape.length + tile.row) * call.lse.stride + head;
+  }
+  // The key/value head that it reads, in block.data or dblock: keys (which 0) or values (1).
+  template <typename T>
+  T* KeysOrValues(const AttentionCall& call, const tensor::Matrix& m, int which,
+                  const AttentionTile& tile) const {
+    const AttentionShape& s = call.shape;
+    const std::int64_t kv_head = head / (s.heads / s.kv_heads) + which * s.kv_heads;
+    return m.As<T>() + (sequence * call.block.positions.Count() + tile.row) * m.stride +
+           kv_head * s.head_dim;
+  }
+};
+
+// Dropout of a head's weights, a row of a tile at a time.
+class AttentionMask {
+ public:
+  AttentionMask(const AttentionCall& call, const AttentionHead& at, void* lanes)
+      : key_(MakeKey(call.dropout.seed, call.dropout.purpose, call.dropout.layer,
+                     static_cast<std::uint32_t>(call.shape.first_head + at.head))),
+        ordinal_(call.dropout.Active() ? call.dropout.ordinals[at.sequence] : 0),
+        threshold_(call.dropout.Threshold()),
+        scale_(call.dropout.Scale()),
+        lanes_(static_cast<std::uint16_t*>(lanes)) {}
+  bool Active() const { return threshold_ > 0; }
+  // Draws for the query at `position` and the first `count` keys from `key` on; then masks them.
+  void Draw(std::int64_t position, std::int64_t key, std::int64_t count) {
+    skipped_ = key % kLanes;  // a counter's first key may lie before
+    rows::PhiloxLanes(key_, static_cast<std::uint32_t>(key / kLanes),
+                      static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(ordinal_),
+                      static_cast<std::uint32_t>(ordinal_ >> 32), skipped_ + count, lanes_);
+  }
+  template <typename T>
+  void Apply(T* weights, std::int64_t count) const {
+    rows::Mask(weights, lanes_ + skipped_, threshold_, static_cast<T>(scale_), weights, count);
+  }
+
+ private:
+  static constexpr std::int64_t kLanes = 8;  // keys of a Philox counter
+  PhiloxKey key_;
+  std::uint64_t ordinal_;
+  std::uint32_t threshold_;
+  double scale_;
+  std::uint16_t* lanes_;
+  std::int64_t skipped_ = 0;
+};
+
+template <typename T>
+const AttentionKernelsOf<T>& AttentionKernelsFor() {
+  if constexpr (sizeof(T) == 8) {
+    return UsableAttentionKernels().fp64;
+  } else {
+    return UsableAttentionKernels().fp32;
+  }
+}
+
+inline constexpr double kLog2E = 1.44269504088896340736;
+
+inline double AttentionScale(const AttentionShape& shape) {
+  return 1 / std::sqrt(static_cast<double>(shape.head_dim));
+}
+
+// What `scale` multiplies packed keys with: scores become exponents of 2.
+template <typename T>
+T KeyScale(const AttentionShape& shape) {
+  return static_cast<T>(kLog2E * AttentionScale(shape));
+}
+
+template <typename T>
+void Fill(const tensor::Matrix& m, T value) {
+  for (std::int64_t row = 0; row < m.rows; ++row) {
+    std::fill_n(m.As<T>() + row * m.stride, m.columns, value);
+  }
+}
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_

@@ -1,0 +1,154 @@
+// Attention's forward pass (Dao 2023, "FlashAttention-2"): a few queries at a time meet a tile of
+// packed keys and values; scores never leave the first-level cache. Rows of out hold sums over the
+// tiles so far, relative to a running maximum, until they are finished.
+#include "attention_call.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+using tensor::Matrix;
+
+// One thread's way through a query head.
+template <typename T>
+class ForwardHead {
+ public:
+  ForwardHead(const AttentionCall& call, const AttentionHead& at)
+      : ForwardHead(call, at, call.Sizes(), {call.scratch, call.Sizes()}) {}
+
+  void Run() {
+    ForEachTile(call_.QueryPositions(), call_.shape.length, kAttentionSpan,
+                [&](const AttentionTile& span) { Span(span); });
+  }
+
+ private:
+  ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionSizes& sizes,
+              AttentionScratchOf<T> scratch)
+      : call_(call),
+        at_(at),
+        sizes_(sizes),
+        keys_(scratch.Take(sizes.dim * sizes.keys)),
+        values_(scratch.Take(sizes.keys * sizes.width)),
+        scores_(scratch.Take(kAttentionMostRows * sizes.keys)),
+        keep_(scratch.Take(kAttentionMostRows)),
+        top_(scratch.Take(sizes.span)),
+        sum_(scratch.Take(sizes.span)),
+        mask_(call, at, scratch.Take(sizes.Lanes())) {}
+
+  void Span(const AttentionTile& span) {
+    Begin(span);
+    bool first = call_.whole;  // all queries see the first tile of a whole sequence
+    ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
+                [&](const AttentionTile& keys) {
+                  const std::int64_t seen = call_.Visible(span.Last(), keys);
+                  if (seen == 0) return;
+                  PackTile(keys, seen);
+                  const std::int64_t blocks = CeilDivide(span.count, kernels_.rows);
+                  for (std::int64_t i = 0; i < blocks; ++i) {
+                    const Part rows =
+                        PartOf(span.count, static_cast<int>(i), static_cast<int>(blocks));
+                    Rows(span, rows, keys, first);
+                  }
+                  first = false;
+                });
+    kernels_.finish(span.count, sizes_.dim, top_, sum_, at_.Queries<T>(call_, call_.out, span),
+                    call_.out.stride, at_.Lse<T>(call_, span), call_.lse.stride);
+  }
+
+  // Maximum and sum of the blocks before: out is normalised, and so the sum is 1.
+  void Begin(const AttentionTile& span) {
+    const T* const lse = at_.Lse<T>(call_, span);
+    for (std::int64_t i = 0; i < span.count; ++i) {
+      const T before =
+          call_.whole ? -std::numeric_limits<T>::infinity() : lse[i * call_.lse.stride];
+      const bool none = before == -std::numeric_limits<T>::infinity();
+      top_[i] = none ? std::numeric_limits<T>::lowest() : before * static_cast<T>(kLog2E);
+      sum_[i] = none ? T(0) : T(1);
+    }
+  }
+
+  void PackTile(const AttentionTile& keys, std::int64_t seen) {
+    const Matrix& data = call_.block.data;
+    kernels_.pack_transposed(at_.KeysOrValues<T>(call_, data, 0, keys), data.stride, seen,
+                             sizes_.dim, KeyScale<T>(call_.shape), keys_, sizes_.keys);
+    kernels_.pack(at_.KeysOrValues<T>(call_, data, 1, keys), data.stride, seen, sizes_.dim, values_,
+                  sizes_.width);
+  }
+
+  // Some rows of the span against the packed keys.
+  void Rows(const AttentionTile& span, const Part& rows, const AttentionTile& keys, bool first) {
+    const AttentionTile queries = span.Piece(rows.begin, rows.Size());
+    const std::int64_t seen = call_.Visible(queries.Last(), keys);
+    if (seen == 0) return;
+    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
+                      at_.Queries<T>(call_, call_.qkv, queries), call_.qkv.stride, 1, keys_,
+                      sizes_.keys, nullptr, scores_, sizes_.keys);
+    kernels_.softmax(queries.count, call_.VisibleFrom(queries.position, keys, seen), scores_,
+                     sizes_.keys, top_ + rows.begin, sum_ + rows.begin, keep_);
+    for (std::int64_t i = 0; mask_.Active() && i < queries.count; ++i) {
+      const std::int64_t visible = call_.Visible(queries.position + i, keys);
+      mask_.Draw(queries.position + i, keys.position, visible);
+      mask_.Apply(scores_ + i * sizes_.keys, visible);
+    }
+    kernels_.multiply(queries.count, sizes_.dim, seen, scores_, sizes_.keys, 1, values_,
+                      sizes_.width, first ? nullptr : keep_,
+                      at_.Queries<T>(call_, call_.out, queries), call_.out.stride);
+  }
+
+  const AttentionKernelsOf<T>& kernels_ = AttentionKernelsFor<T>();
+  const AttentionCall& call_;
+  const AttentionHead at_;
+  const AttentionSizes sizes_;
+  T* const keys_;    // [dim, keys]: transposed and scaled
+  T* const values_;  // [keys, width]
+  T* const scores_;  // [rows, keys]
+  T* const keep_;    // [rows]: what remains of the sums so far
+  T* const top_;     // [span]: maximum so far, of exponents of 2
+  T* const sum_;     // [span]: of 2^(score - top)
+  AttentionMask mask_;
+};
+
+// A task is a query head.
+void Forward(const AttentionCall& call, const Part& tasks) {
+  const std::int64_t heads = call.shape.heads, group = heads / call.shape.kv_heads;
+  DispatchDtype(call.qkv.dtype, [&](auto zero) {
+#pragma omp parallel for num_threads(call.stream.threads) schedule(static)
+    for (std::int64_t task = tasks.begin * group; task < tasks.end * group; ++task) {
+      ForwardHead<decltype(zero)>(call, {task / heads, task % heads}).Run();
+    }
+  });
+}
+
+}  // namespace
+
+std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys,
+                                  int threads) {
+  return threads * AttentionSizes(shape, most_keys).AThread();
+}
+std::int64_t AttentionScratch(const AttentionShape& shape, int threads) {
+  return AttentionPartScratch(shape, shape.length, threads);
+}
+
+void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch) {
+  Forward(
+      {stream, shape, qkv, WholeBlock(shape, qkv), dropout, out, lse, scratch, true, {}, {}, {}},
+      {0, AttentionPartTasks(shape)});
+}
+
+void AttentionPartStart(const device::Stream&, const Matrix& out, const Matrix& lse) {
+  DispatchDtype(out.dtype, [&](auto zero) {
+    Fill(out, zero);
+    Fill(lse, -std::numeric_limits<decltype(zero)>::infinity());
+  });
+}
+
+void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch) {
+  Forward({stream, shape, qkv, block, dropout, out, lse, scratch, false, {}, {}, {}}, tasks);
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,8 @@
+// The kernels of attention's tiles where the CPU is no x86-64: the portable ones.
+#include "attention_kernels.hpp"
+
+namespace trireme::kernels {
+
+const AttentionKernels& UsableAttentionKernels() { return kAttentionPortable; }
+
+}  // namespace trireme::kernels

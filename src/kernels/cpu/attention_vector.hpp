@@ -1,0 +1,162 @@
+// Vectors of one instruction set's width for attention's tiles, in the compilers' own notation:
+// arithmetic, comparison and selection are operators. Each file that includes this has its own
+// copy: everything is in an unnamed namespace. Sums of products are fused where the file is
+// compiled with -ffp-contract=fast.
+#ifndef TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
+#define TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
+
+#include <cstdint>
+#include <type_traits>
+#include <utility>
+
+namespace trireme::kernels {
+
+namespace {
+
+template <typename T, int kBytes>
+struct Vector {
+  using Scalar = T;
+  using Integer = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
+  typedef T Register __attribute__((vector_size(kBytes)));
+  typedef Integer Bits __attribute__((vector_size(kBytes)));
+  static constexpr int kLanes = kBytes / static_cast<int>(sizeof(T));
+  static constexpr T kLowest = std::is_same_v<T, float> ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
+
+  [[gnu::always_inline]] static Register Broadcast(T x) { return x - Register{}; }
+  [[gnu::always_inline]] static Register Load(const T* x) {
+    Register y;
+    __builtin_memcpy(&y, x, sizeof(y));
+    return y;
+  }
+  [[gnu::always_inline]] static void Store(T* x, Register y) { __builtin_memcpy(x, &y, sizeof(y)); }
+  // The first `count` elements, zeros behind.
+  [[gnu::always_inline]] static Register LoadPart(const T* x, std::int64_t count) {
+    Register y{};
+    for (int i = 0; i < kLanes; ++i) {
+      if (i < count) y[i] = x[i];
+    }
+    return y;
+  }
+  [[gnu::always_inline]] static void StorePart(T* x, Register y, std::int64_t count) {
+    for (int i = 0; i < kLanes; ++i) {
+      if (i < count) x[i] = y[i];
+    }
+  }
+  [[gnu::always_inline]] static Register Max(Register x, Register y) { return x > y ? x : y; }
+  // Lane i of the mask is set where i < count.
+  [[gnu::always_inline]] static Bits First(std::int64_t count) {
+    return Lanes(std::make_integer_sequence<int, kLanes>()) < static_cast<Integer>(count);
+  }
+
+  // Rows of a block become its columns: rounds that each interleave the first half of the rows with
+  // the second.
+  [[gnu::always_inline]] static void Transpose(Register (&block)[kLanes]) {
+#pragma GCC unroll 4
+    for (int round = 1; round < kLanes; round *= 2) {
+      Register next[kLanes];
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes / 2; ++i) {
+        next[2 * i] = Low(block[i], block[i + kLanes / 2]);
+        next[2 * i + 1] = High(block[i], block[i + kLanes / 2]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) block[i] = next[i];
+    }
+  }
+  // Lane i of the result is combine() of all lanes of x[i]. Overwrites x.
+  template <typename Combine>
+  [[gnu::always_inline]] static Register Reduce(Register (&x)[kLanes], Combine combine) {
+#pragma GCC unroll 4
+    for (int half = kLanes / 2; half > 0; half /= 2) {
+#pragma GCC unroll 16
+      for (int i = 0; i < half; ++i) {
+        x[i] = combine(Low(x[i], x[i + half]), High(x[i], x[i + half]));
+      }
+    }
+    return x[0];
+  }
+
+ private:
+  template <int... kIndex>
+  [[gnu::always_inline]] static Bits Lanes(std::integer_sequence<int, kIndex...>) {
+    return Bits{kIndex...};
+  }
+  template <int kFrom, int... kIndex>
+  [[gnu::always_inline]] static Register Interleave(Register x, Register y,
+                                                    std::integer_sequence<int, kIndex...>) {
+    return __builtin_shufflevector(x, y, (kFrom + kIndex / 2 + kIndex % 2 * kLanes)...);
+  }
+  // The lower (upper) halves of x and y, interleaved.
+  [[gnu::always_inline]] static Register Low(Register x, Register y) {
+    return Interleave<0>(x, y, std::make_integer_sequence<int, kLanes>());
+  }
+  [[gnu::always_inline]] static Register High(Register x, Register y) {
+    return Interleave<kLanes / 2>(x, y, std::make_integer_sequence<int, kLanes>());
+  }
+};
+
+// Of 2^f, |f| <= 1/2, interpolated at Chebyshev's nodes (relative error 2.5e-9), from f^6 on.
+constexpr float kExp2[] = {1.546144469646e-4f,
+                           1.340042817774e-3f,
+                           9.618056678526e-3f,
+                           5.550327226671e-2f,
+                           2.402265092229e-1f,
+                           6.931472067028e-1f,
+                           1.0f};
+// Of ln(1 + f), sqrt(1/2) <= 1 + f < sqrt(2), as Cephes has it (Moshier 1989), from f^9 to f^3.
+constexpr float kLog[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
+                          -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
+                          2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};
+
+// 2^x; 0 below 2^-126, in fp32 2^127 above it.
+template <typename V>
+[[gnu::always_inline]] inline typename V::Register Exp2(typename V::Register x) {
+  using Register = typename V::Register;
+  using Bits = typename V::Bits;
+  if constexpr (sizeof(typename V::Scalar) == 8) {
+    Register y;
+    for (int i = 0; i < V::kLanes; ++i) y[i] = __builtin_exp2(x[i]);
+    return y;
+  } else {
+    constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
+    const Bits small = x < -126.0f;
+    x = x > 127.0f ? Register{} + 127.0f : x;
+    const Register shifted = x + kRound;
+    const Register f = x - (shifted - kRound);
+    Register p = f * kExp2[0] + kExp2[1];
+#pragma GCC unroll 8
+    for (int i = 2; i < 7; ++i) p = p * f + kExp2[i];
+    // n is added to the exponent of p.
+    const Register y = reinterpret_cast<Register>(reinterpret_cast<Bits>(p) +
+                                                  (reinterpret_cast<Bits>(shifted) << 23));
+    return small ? Register{} : y;
+  }
+}
+
+// ln(x) for x > 0.
+template <typename V>
+[[gnu::always_inline]] inline typename V::Register Log(typename V::Register x) {
+  using Register = typename V::Register;
+  using Bits = typename V::Bits;
+  if constexpr (sizeof(typename V::Scalar) == 8) {
+    Register y;
+    for (int i = 0; i < V::kLanes; ++i) y[i] = __builtin_log(x[i]);
+    return y;
+  } else {
+    // x = 2^n (1 + f), 1 + f in [sqrt(1/2), sqrt(2)).
+    const Bits bits = reinterpret_cast<Bits>(x) - 0x3F3504F3;
+    const Register n = __builtin_convertvector(bits >> 23, Register);
+    const Register f = reinterpret_cast<Register>((bits & 0x007FFFFF) + 0x3F3504F3) - 1.0f;
+    Register p = f * kLog[0] + kLog[1];
+#pragma GCC unroll 8
+    for (int i = 2; i < 9; ++i) p = p * f + kLog[i];
+    const Register square = f * f;
+    return n * 0.693359375f + (f + (f * square * p - square * 0.5f) - n * 2.12194440e-4f);
+  }
+}
+
+}  // namespace
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
