@@ -17,6 +17,7 @@ class RowMask {
       : dropout_(dropout),
         key_(MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site)),
         threshold_(dropout.Threshold()),
+        scale_(dropout.Scale()),
         room_(rows::RoomForLanes(features + kLanes - 1)) {}
 
   // Of the matrix's row `row`: valid until the thread's next call, of this mask or another.
@@ -45,13 +46,14 @@ class RowMask {
     rows::PhiloxLanes(key_, static_cast<std::uint32_t>(dropout_.first_feature / kLanes),
                       static_cast<std::uint32_t>(position), static_cast<std::uint32_t>(ordinal),
                       static_cast<std::uint32_t>(ordinal >> 32), skipped + n, lanes);
-    return {lanes + skipped, threshold_, dropout_.Scale()};
+    return {lanes + skipped, threshold_, scale_};
   }
 
   static constexpr std::int64_t kLanes = 8;  // features a Philox counter
   Dropout dropout_;
   PhiloxKey key_;
   std::uint32_t threshold_;
+  double scale_;
   std::int64_t room_;  // elements that the lanes of a row may take
 };
 

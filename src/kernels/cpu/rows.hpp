@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "philox_lanes.hpp"
 #include "trireme/base/philox.hpp"
 
 namespace trireme::kernels::rows {
@@ -58,8 +59,7 @@ void SwigluGradient(const double* gate, const double* up, const double* dout, do
 void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                  std::uint32_t c3, std::int64_t n, std::uint16_t* lanes);
 constexpr std::int64_t RoomForLanes(std::int64_t n) {
-  constexpr std::int64_t kPass = 128;  // lanes that are made at once
-  return (n + kPass - 1) / kPass * kPass;
+  return (n + kPhiloxPass - 1) / kPhiloxPass * kPhiloxPass;
 }
 // What decides over each element of a row; inactive: all are kept as they are.
 struct RowLanes {

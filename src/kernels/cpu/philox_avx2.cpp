@@ -1,0 +1,38 @@
+// Philox lanes for AVX2, compiled for x86-64-v3: four counters a register.
+#include <immintrin.h>
+
+#include "philox_vector.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+struct Words4 {
+  using Register = __m256i;
+  static constexpr int kCounters = 4;
+  static Register Broadcast(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+  // So that Store's unpacking, which works on pairs of lanes, leaves the counters in order.
+  static Register Numbers(std::uint32_t first) {
+    return Add(Broadcast(first), _mm256_setr_epi64x(0, 2, 1, 3));
+  }
+  static Register Add(Register x, Register y) { return _mm256_add_epi32(x, y); }
+  static Register Multiply(Register x, Register y) { return _mm256_mul_epu32(x, y); }
+  static Register High(Register x) { return _mm256_srli_epi64(x, 32); }
+  static Register Xor(Register x, Register y, Register z) {
+    return _mm256_xor_si256(_mm256_xor_si256(x, y), z);
+  }
+  static Register Interleave(Register low, Register high) {
+    return _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xAA);
+  }
+  static void Store(Register a, Register b, Register c, Register d, std::uint16_t* to) {
+    const Register ab = Interleave(a, b), cd = Interleave(c, d);
+    _mm256_storeu_si256(reinterpret_cast<Register*>(to), _mm256_unpacklo_epi64(ab, cd));
+    _mm256_storeu_si256(reinterpret_cast<Register*>(to + 16), _mm256_unpackhi_epi64(ab, cd));
+  }
+};
+
+}  // namespace
+
+constinit const PhiloxLanesKernel kPhiloxAvx2{"AVX2", FillPhiloxLanes<Words4>};
+
+}  // namespace trireme::kernels

@@ -1,0 +1,40 @@
+// Philox lanes of one row, for each instruction set. Included by files compiled for other
+// instruction sets than the rest: nothing here may be an inline function that another file could
+// share.
+#ifndef TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
+#define TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
+
+#include <cstdint>
+
+namespace trireme::kernels {
+
+// The key, and the counter of the row's first eight lanes; the next eight have c0 + 1.
+struct PhiloxRow {
+  std::uint32_t k0, k1;
+  std::uint32_t c0, c1, c2, c3;
+};
+
+// `lanes` needs room for n rounded up to this many.
+inline constexpr std::int64_t kPhiloxPass = 256;
+
+// Fills lanes[0, n) with the row's 16-bit lanes: each counter's four words, lower half first.
+using PhiloxLanesFunction = void (*)(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes);
+
+struct PhiloxLanesKernel {
+  const char* name;
+  PhiloxLanesFunction fill;
+};
+extern const PhiloxLanesKernel kPhiloxPortable;
+extern const PhiloxLanesKernel kPhiloxAvx2;    // x86-64 with AVX2 only
+extern const PhiloxLanesKernel kPhiloxAvx512;  // x86-64-v4 only
+
+// Those that this CPU can run, the fastest first.
+struct PhiloxLanesKernels {
+  const PhiloxLanesKernel* all[3];
+  int count;
+};
+PhiloxLanesKernels UsablePhiloxLanes();
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
