@@ -33,10 +33,12 @@ void ResidualNormForward(const device::Stream& stream, NormKind kind,
 #pragma omp for schedule(static)
       for (std::int64_t row = 0; row < sum.rows; ++row) {
         T* s = RowOf<T>(sum, row);
-        const double total = rows::ResidualSum(RowOf<T>(residual, row), RowOf<T>(branch, row),
-                                               bias.As<T>(), mask.Lanes(row, n), s, n);
-        const T mean =
-            kind == NormKind::kLayerNorm ? static_cast<T>(total / static_cast<double>(n)) : T(0);
+        rows::ResidualSum(RowOf<T>(residual, row), RowOf<T>(branch, row), bias.As<T>(),
+                          mask.Lanes(row, n), s, n);
+        // From here on as NormForward, to the bit: recomputation may do that part alone.
+        const T mean = kind == NormKind::kLayerNorm
+                           ? static_cast<T>(rows::Sum(s, n) / static_cast<double>(n))
+                           : T(0);
         const T rstd = rows::ReciprocalDeviation(s, n, mean, epsilon);
         statistics.As<T>()[2 * row] = mean;
         statistics.As<T>()[2 * row + 1] = rstd;

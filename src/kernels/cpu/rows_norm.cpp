@@ -64,33 +64,23 @@ template <typename T>
 // The loops below exist once for every set of optional operands: a condition inside would be one
 // for each element.
 template <bool kBias, bool kMask, typename T>
-[[gnu::always_inline]] inline double ResidualSumLoop(const T* residual, const T* branch,
-                                                     const T* bias, const RowLanes& lanes, T* sum,
-                                                     std::int64_t n) {
+[[gnu::always_inline]] inline void ResidualSumLoop(const T* residual, const T* branch,
+                                                   const T* bias, const RowLanes& lanes, T* sum,
+                                                   std::int64_t n) {
   const T scale = static_cast<T>(lanes.scale);
   const std::uint32_t threshold = lanes.threshold;
-  double total = 0;
-  for (std::int64_t begin = 0; begin < n; begin += kSumBlock) {
-    const std::int64_t end = std::min(n, begin + kSumBlock);
-    T part = 0;
-#pragma omp simd reduction(+ : part)
-    for (std::int64_t i = begin; i < end; ++i) {
-      T b = branch[i];
-      if constexpr (kBias) b += bias[i];
-      if constexpr (kMask) b = lanes.lanes[i] >= threshold ? scale * b : T(0);
-      const T s = residual[i] + b;
-      sum[i] = s;
-      part += s;
-    }
-    total += part;
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) {
+    T b = branch[i];
+    if constexpr (kBias) b += bias[i];
+    if constexpr (kMask) b = lanes.lanes[i] >= threshold ? scale * b : T(0);
+    sum[i] = residual[i] + b;
   }
-  return total;
 }
 
 template <typename T>
-[[gnu::always_inline]] inline double ResidualSumOf(const T* residual, const T* branch,
-                                                   const T* bias, const RowLanes& lanes, T* sum,
-                                                   std::int64_t n) {
+[[gnu::always_inline]] inline void ResidualSumOf(const T* residual, const T* branch, const T* bias,
+                                                 const RowLanes& lanes, T* sum, std::int64_t n) {
   if (lanes.Active()) {
     if (bias != nullptr) {
       return ResidualSumLoop<true, true>(residual, branch, bias, lanes, sum, n);
@@ -202,13 +192,13 @@ void NormWeightTerm(const double* dy, const double* x, double mean, double rstd,
   NormWeightTermOf(dy, x, mean, rstd, dweight, dbias, n);
 }
 
-TRIREME_CLONES double ResidualSum(const float* residual, const float* branch, const float* bias,
-                                  const RowLanes& lanes, float* sum, std::int64_t n) {
-  return ResidualSumOf(residual, branch, bias, lanes, sum, n);
+TRIREME_CLONES void ResidualSum(const float* residual, const float* branch, const float* bias,
+                                const RowLanes& lanes, float* sum, std::int64_t n) {
+  ResidualSumOf(residual, branch, bias, lanes, sum, n);
 }
-double ResidualSum(const double* residual, const double* branch, const double* bias,
-                   const RowLanes& lanes, double* sum, std::int64_t n) {
-  return ResidualSumOf(residual, branch, bias, lanes, sum, n);
+void ResidualSum(const double* residual, const double* branch, const double* bias,
+                 const RowLanes& lanes, double* sum, std::int64_t n) {
+  ResidualSumOf(residual, branch, bias, lanes, sum, n);
 }
 
 TRIREME_CLONES void NormBackward(const NormBackwardRow<float>& row) { NormBackwardOf(row); }

@@ -35,12 +35,11 @@ void NormWeightTerm(const float* dy, const float* x, float mean, float rstd, flo
 void NormWeightTerm(const double* dy, const double* x, double mean, double rstd, double* dweight,
                     double* dbias, std::int64_t n);
 
-// sum = residual + mask(branch + bias); bias may be null; sum may be residual or branch. Returns
-// the sum's total as Sum does.
-double ResidualSum(const float* residual, const float* branch, const float* bias,
-                   const RowLanes& lanes, float* sum, std::int64_t n);
-double ResidualSum(const double* residual, const double* branch, const double* bias,
-                   const RowLanes& lanes, double* sum, std::int64_t n);
+// sum = residual + mask(branch + bias); bias may be null; sum may be residual or branch.
+void ResidualSum(const float* residual, const float* branch, const float* bias,
+                 const RowLanes& lanes, float* sum, std::int64_t n);
+void ResidualSum(const double* residual, const double* branch, const double* bias,
+                 const RowLanes& lanes, double* sum, std::int64_t n);
 
 // One row of kernels::NormBackwardPass: with g = dy + more, dx = residual + gradient of the input,
 // dbranch = mask(dx), dweight += and dbias += as NormWeightTerm. Null: more, residual, dbranch,
