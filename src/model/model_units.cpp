@@ -50,33 +50,31 @@ void Model::Report(int unit) const {
   if (ready_) ready_(registry_.Units()[static_cast<std::size_t>(unit)].range.begin);
 }
 
-std::vector<int> Model::UsesOf(const parallel::Task& task) const {
+void Model::UsesOf(const parallel::Task& task, std::vector<int>& uses) const {
   const Chunk& chunk = chunks_[static_cast<std::size_t>(task.chunk)];
-  std::vector<int> uses, blocks = chunk.parameters;
   const auto append = [&](std::span<const int> units) {
     for (const int unit : units) {
       if (Has(unit)) uses.push_back(unit);
     }
   };
   const bool forward = task.kind == TaskKind::kForward || task.kind == TaskKind::kEvaluate;
-  if (task.kind == TaskKind::kBackwardWeight) return uses;
+  if (task.kind == TaskKind::kBackwardWeight) return;
   if (forward && chunk.first) append(FirstUnits());
   if (!forward && chunk.last) append(LastUnits());
-  if (!forward) std::reverse(blocks.begin(), blocks.end());
-  append(blocks);
+  const auto before = static_cast<std::ptrdiff_t>(uses.size());
+  append(chunk.parameters);
+  if (!forward) std::reverse(uses.begin() + before, uses.end());
   if (task.kind == TaskKind::kEvaluate && chunk.last) append(LastUnits());
-  return uses;
 }
 
-std::vector<int> Model::UsesOf(const parallel::Program& program) const {
-  std::vector<int> uses;
+const std::vector<int>& Model::UsesOf(const parallel::Program& program) {
+  uses_.clear();
   for (const parallel::Operation& operation : program.operations) {
     if (operation.action != parallel::Action::kCompute) continue;
     const auto at = static_cast<std::size_t>(operation.task);
-    const std::vector<int> more = UsesOf(program.tasks[at].task);
-    uses.insert(uses.end(), more.begin(), more.end());
+    UsesOf(program.tasks[at].task, uses_);
   }
-  return uses;
+  return uses_;
 }
 
 // The ranges of the gradients that a phase of a unit's tasks adds to.

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 #include <numbers>
+#include <span>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
@@ -182,8 +183,7 @@ void Registry::Initialise(std::uint32_t seed) {
 std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count) const {
   const Parameter& first = parameters_.at(static_cast<std::size_t>(id));
   const bool vector = first.shape.size() < 2;
-  const std::int64_t columns =
-      vector ? 1 : ElementCount({first.shape.begin() + 1, first.shape.end()});
+  const std::int64_t columns = vector ? 1 : ElementCount(std::span(first.shape).subspan(1));
   std::int64_t elements = 0, offset = first.offset;
   for (int i = 0; i < count; ++i) {
     const Parameter& part = parameters_.at(static_cast<std::size_t>(id + i));

@@ -59,8 +59,8 @@ class Model : public parallel::StageWork {
   void Allocate();  // what the plan says; once, where setup.allocate was false
   // Who is told of the use of each unit's values and gradients; null: nobody need know.
   void SetAccess(parallel::ShardedUnits* access) { access_ = access; }
-  // The units whose values these tasks use, in order.
-  std::vector<int> UsesOf(const parallel::Program& program) const;
+  // The units whose values these tasks use, in order; until the next call.
+  const std::vector<int>& UsesOf(const parallel::Program& program);
 
   // The micro-batches of the tasks to come, `leaves` entries each, which must outlive them.
   // `losses` (or null): [rows of all batches] for kEvaluate. Sets Loss() to zero.
@@ -167,7 +167,7 @@ class Model : public parallel::StageWork {
   bool Has(int unit) const;
   std::array<int, 2> FirstUnits() const;  // of the embedding; -1: none
   std::array<int, 2> LastUnits() const;   // of the head
-  std::vector<int> UsesOf(const parallel::Task& task) const;
+  void UsesOf(const parallel::Task& task, std::vector<int>& uses) const;
   void Use(std::span<const int> units) const;
   void Done(std::span<const int> units) const;
   void BeginGradient(std::span<const int> units) const;
@@ -220,7 +220,8 @@ class Model : public parallel::StageWork {
   std::span<const data::MicroBatch> batches_;
   GradientsReady ready_;
   double* losses_ = nullptr;
-  Leaves leaves_;  // of the task that runs
+  Leaves leaves_;          // of the task that runs
+  std::vector<int> uses_;  // of the last program
   std::int64_t logits_position_ = -1;
   Matrix logits_;
   ExactSum loss_;

@@ -3,6 +3,7 @@
 #define TRIREME_TENSOR_STATE_BLOCK_HPP_
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -12,7 +13,7 @@ namespace trireme::tensor {
 
 using Shape = std::vector<std::int64_t>;  // global, row-major
 
-inline std::int64_t ElementCount(const Shape& shape) {
+inline std::int64_t ElementCount(std::span<const std::int64_t> shape) {
   std::int64_t count = 1;
   for (std::int64_t extent : shape) count *= extent;
   return count;
