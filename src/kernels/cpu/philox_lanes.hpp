@@ -14,10 +14,8 @@ struct PhiloxRow {
   std::uint32_t c0, c1, c2, c3;
 };
 
-// `lanes` needs room for n rounded up to this many.
-inline constexpr std::int64_t kPhiloxPass = 256;
-
-// Fills lanes[0, n) with the row's 16-bit lanes: each counter's four words, lower half first.
+// Fills lanes[0, n rounded up to 8) with the row's 16-bit lanes: each counter's four words, lower
+// half first.
 using PhiloxLanesFunction = void (*)(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes);
 
 struct PhiloxLanesKernel {

@@ -53,22 +53,30 @@ template <typename Vector, int kSets>
   }
 }
 
-// As many registers at a time as the rest of the row fills by more than half.
+// kSets registers at a time, then fewer; returns how many lanes are left to do.
 template <typename Vector, int kSets>
-void FillFrom(const PhiloxRow& row, std::uint32_t number, std::int64_t n, std::uint16_t* lanes) {
-  for (; n > kSets / 2 * kLanesOf<Vector>; n -= kSets * kLanesOf<Vector>) {
+std::int64_t FillWhole(const PhiloxRow& row, std::uint32_t number, std::int64_t n,
+                       std::uint16_t* lanes) {
+  constexpr int kPass = kSets * kLanesOf<Vector>;
+  for (; n >= kPass; n -= kPass) {
     PhiloxPass<Vector, kSets>(row, number, lanes);
-    number += kSets * Vector::kCounters;
-    lanes += kSets * kLanesOf<Vector>;
+    number += kPass / 8;
+    lanes += kPass;
   }
-  if constexpr (kSets > 1) FillFrom<Vector, kSets / 2>(row, number, n, lanes);
+  if constexpr (kSets > 1) return FillWhole<Vector, kSets / 2>(row, number, n, lanes);
+  return n;
 }
 
 template <typename Vector>
 void FillPhiloxLanes(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes) {
   constexpr int kMostSets = 4;
-  static_assert(kPhiloxPass % (kMostSets * kLanesOf<Vector>) == 0);
-  FillFrom<Vector, kMostSets>(row, row.c0, n, lanes);
+  const std::int64_t rest = FillWhole<Vector, kMostSets>(row, row.c0, n, lanes), done = n - rest;
+  if (rest == 0) return;
+  std::uint16_t last[kLanesOf<Vector>];
+  PhiloxPass<Vector, 1>(row, row.c0 + static_cast<std::uint32_t>(done / 8), last);
+  for (std::int64_t i = 0; i < rest; i += 8) {
+    __builtin_memcpy(lanes + done + i, last + i, 8 * sizeof(std::uint16_t));
+  }
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ class RowMask {
         key_(MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site)),
         threshold_(dropout.Threshold()),
         scale_(dropout.Scale()),
-        room_(rows::RoomForLanes(features + kLanes - 1)) {}
+        room_(features + 2 * kLanes) {}
 
   // Of the matrix's row `row`: valid until the thread's next call, of this mask or another.
   rows::RowLanes Lanes(std::int64_t row, std::int64_t n) const {

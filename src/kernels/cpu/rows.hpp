@@ -6,7 +6,6 @@
 
 #include <cstdint>
 
-#include "philox_lanes.hpp"
 #include "trireme/base/philox.hpp"
 
 namespace trireme::kernels::rows {
@@ -55,12 +54,14 @@ void SwigluGradient(const double* gate, const double* up, const double* dout, do
                     double* dup, std::int64_t n);
 
 // Fills lanes[0, 8 ceil(n / 8)) with the 16-bit lanes of Philox counters {c0 + i / 8, c1, c2, c3}:
-// those of features 8 c0 .. 8 c0 + n - 1. `lanes` needs room for RoomForLanes(n).
+// those of features 8 c0 .. 8 c0 + n - 1. `lanes` needs room for n rounded up to 8.
 void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                  std::uint32_t c3, std::int64_t n, std::uint16_t* lanes);
-constexpr std::int64_t RoomForLanes(std::int64_t n) {
-  return (n + kPhiloxPass - 1) / kPhiloxPass * kPhiloxPass;
-}
+// y = lanes >= threshold ? scale * x : 0; y may be x.
+void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold, float scale,
+          float* y, std::int64_t n);
+void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
+          double* y, std::int64_t n);
 // What decides over each element of a row; inactive: all are kept as they are.
 struct RowLanes {
   const std::uint16_t* lanes = nullptr;
@@ -68,9 +69,10 @@ struct RowLanes {
   double scale = 1;
   bool Active() const { return lanes != nullptr; }
 };
-// y = lanes >= threshold ? scale * x : 0; y may be x.
-void Mask(const float* x, const RowLanes& lanes, float* y, std::int64_t n);
-void Mask(const double* x, const RowLanes& lanes, double* y, std::int64_t n);
+template <typename T>
+void Mask(const T* x, const RowLanes& by, T* y, std::int64_t n) {
+  Mask(x, by.lanes, by.threshold, static_cast<T>(by.scale), y, n);
+}
 
 }  // namespace trireme::kernels::rows
 

@@ -8,12 +8,10 @@ namespace trireme::kernels::rows {
 namespace {
 
 template <typename T>
-[[gnu::always_inline]] inline void MaskOf(const T* x, const RowLanes& lanes, T* y, std::int64_t n) {
-  const std::uint16_t* lane = lanes.lanes;
-  const std::uint32_t threshold = lanes.threshold;
-  const T scale = static_cast<T>(lanes.scale);
+[[gnu::always_inline]] inline void MaskOf(const T* x, const std::uint16_t* lanes,
+                                          std::uint32_t threshold, T scale, T* y, std::int64_t n) {
 #pragma omp simd
-  for (std::int64_t i = 0; i < n; ++i) y[i] = lane[i] >= threshold ? scale * x[i] : T(0);
+  for (std::int64_t i = 0; i < n; ++i) y[i] = lanes[i] >= threshold ? scale * x[i] : T(0);
 }
 
 }  // namespace
@@ -24,11 +22,13 @@ void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_
   kFill({key[0], key[1], c0, c1, c2, c3}, n, lanes);
 }
 
-TRIREME_CLONES void Mask(const float* x, const RowLanes& lanes, float* y, std::int64_t n) {
-  MaskOf(x, lanes, y, n);
+TRIREME_CLONES void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold,
+                         float scale, float* y, std::int64_t n) {
+  MaskOf(x, lanes, threshold, scale, y, n);
 }
-void Mask(const double* x, const RowLanes& lanes, double* y, std::int64_t n) {
-  MaskOf(x, lanes, y, n);
+void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
+          double* y, std::int64_t n) {
+  MaskOf(x, lanes, threshold, scale, y, n);
 }
 
 }  // namespace trireme::kernels::rows
