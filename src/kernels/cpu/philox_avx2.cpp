@@ -24,10 +24,17 @@ struct Words4 {
   static Register Interleave(Register low, Register high) {
     return _mm256_blend_epi32(low, _mm256_slli_epi64(high, 32), 0xAA);
   }
-  static void Store(Register a, Register b, Register c, Register d, std::uint16_t* to) {
-    const Register ab = Interleave(a, b), cd = Interleave(c, d);
+  static void Store(Register ab, Register cd, std::uint16_t* to) {
     _mm256_storeu_si256(reinterpret_cast<Register*>(to), _mm256_unpacklo_epi64(ab, cd));
     _mm256_storeu_si256(reinterpret_cast<Register*>(to + 16), _mm256_unpackhi_epi64(ab, cd));
+  }
+  static void StoreFirst(int counters, Register ab, Register cd, std::uint16_t* to) {
+    const Register count = _mm256_set1_epi64x(counters);
+    auto* words = reinterpret_cast<long long*>(to);
+    _mm256_maskstore_epi64(words, _mm256_cmpgt_epi64(count, _mm256_setr_epi64x(0, 0, 1, 1)),
+                           _mm256_unpacklo_epi64(ab, cd));
+    _mm256_maskstore_epi64(words + 4, _mm256_cmpgt_epi64(count, _mm256_setr_epi64x(2, 2, 3, 3)),
+                           _mm256_unpackhi_epi64(ab, cd));
   }
 };
 

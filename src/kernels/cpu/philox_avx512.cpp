@@ -27,10 +27,15 @@ struct Words8 {
   static Register Interleave(Register low, Register high) {
     return _mm512_mask_shuffle_epi32(low, 0xAAAA, high, _MM_PERM_CCAA);
   }
-  static void Store(Register a, Register b, Register c, Register d, std::uint16_t* to) {
-    const Register ab = Interleave(a, b), cd = Interleave(c, d);
-    _mm512_storeu_si512(to, _mm512_maskz_unpacklo_epi64(kAll, ab, cd));
-    _mm512_storeu_si512(to + 32, _mm512_maskz_unpackhi_epi64(kAll, ab, cd));
+  static void Store(Register ab, Register cd, std::uint16_t* to) {
+    StoreFirst(kCounters, ab, cd, to);
+  }
+  static void StoreFirst(int counters, Register ab, Register cd, std::uint16_t* to) {
+    const auto mask = static_cast<unsigned>((1 << 2 * counters) - 1);
+    _mm512_mask_storeu_epi64(to, static_cast<__mmask8>(mask),
+                             _mm512_maskz_unpacklo_epi64(kAll, ab, cd));
+    _mm512_mask_storeu_epi64(to + 32, static_cast<__mmask8>(mask >> 8),
+                             _mm512_maskz_unpackhi_epi64(kAll, ab, cd));
   }
 };
 

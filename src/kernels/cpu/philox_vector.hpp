@@ -13,14 +13,15 @@ namespace {
 
 // Vector: Register; kCounters, lanes of a register; Broadcast; Numbers(first), consecutive counters
 // in the order that Store wants; Add of words; Multiply, 32 x 32 bits to 64; High, the upper
-// halves; Xor of three; Store of kCounters counters' four words.
+// halves; Xor of three; Interleave two words of the counters; Store two such pairs, counter by
+// counter, or StoreFirst those of the first counters only.
 template <typename Vector>
 inline constexpr int kLanesOf = 8 * Vector::kCounters;
 
 // kSets registers of counters: independent chains of rounds, since a product takes several cycles.
-template <typename Vector, int kSets>
+template <typename Vector, int kSets, typename Store>
 [[gnu::always_inline]] inline void PhiloxPass(const PhiloxRow& row, std::uint32_t number,
-                                              std::uint16_t* lanes) {
+                                              Store store) {
   using Register = typename Vector::Register;
   const Register multiplier0 = Vector::Broadcast(0xD2511F53);
   const Register multiplier1 = Vector::Broadcast(0xCD9E8D57);
@@ -49,34 +50,38 @@ template <typename Vector, int kSets>
     k1 = Vector::Add(k1, weyl1);
   }
   for (int set = 0; set < kSets; ++set) {
-    Vector::Store(a[set], b[set], c[set], d[set], lanes + set * kLanesOf<Vector>);
+    store(set * kLanesOf<Vector>, Vector::Interleave(a[set], b[set]),
+          Vector::Interleave(c[set], d[set]));
   }
 }
 
-// kSets registers at a time, then fewer; returns how many lanes are left to do.
+// kSets registers at a time, then fewer, then a part of one.
 template <typename Vector, int kSets>
-std::int64_t FillWhole(const PhiloxRow& row, std::uint32_t number, std::int64_t n,
-                       std::uint16_t* lanes) {
+void FillLanes(const PhiloxRow& row, std::uint32_t number, std::int64_t n, std::uint16_t* lanes) {
+  using Register = typename Vector::Register;
   constexpr int kPass = kSets * kLanesOf<Vector>;
   for (; n >= kPass; n -= kPass) {
-    PhiloxPass<Vector, kSets>(row, number, lanes);
+    PhiloxPass<Vector, kSets>(row, number,
+                              [lanes](int at, Register ab, Register cd)
+                                  [[gnu::always_inline]] { Vector::Store(ab, cd, lanes + at); });
     number += kPass / 8;
     lanes += kPass;
   }
-  if constexpr (kSets > 1) return FillWhole<Vector, kSets / 2>(row, number, n, lanes);
-  return n;
+  if constexpr (kSets > 1) {
+    FillLanes<Vector, kSets / 2>(row, number, n, lanes);
+  } else if (n > 0) {
+    const auto counters = static_cast<int>((n + 7) / 8);
+    PhiloxPass<Vector, 1>(row, number,
+                          [lanes, counters](int, Register ab, Register cd) [[gnu::always_inline]] {
+                            Vector::StoreFirst(counters, ab, cd, lanes);
+                          });
+  }
 }
 
 template <typename Vector>
 void FillPhiloxLanes(const PhiloxRow& row, std::int64_t n, std::uint16_t* lanes) {
-  constexpr int kMostSets = 4;
-  const std::int64_t rest = FillWhole<Vector, kMostSets>(row, row.c0, n, lanes), done = n - rest;
-  if (rest == 0) return;
-  std::uint16_t last[kLanesOf<Vector>];
-  PhiloxPass<Vector, 1>(row, row.c0 + static_cast<std::uint32_t>(done / 8), last);
-  for (std::int64_t i = 0; i < rest; i += 8) {
-    __builtin_memcpy(lanes + done + i, last + i, 8 * sizeof(std::uint16_t));
-  }
+  constexpr int kMostSets = 4;  // 16 of the registers
+  FillLanes<Vector, kMostSets>(row, row.c0, n, lanes);
 }
 
 }  // namespace
