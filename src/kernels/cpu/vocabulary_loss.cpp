@@ -6,8 +6,8 @@
 //   VocabularyGradient    dW_b += e^T (x exp(reference - ln s)), + pull x in the targets' rows
 //                         dx = sums exp(reference - ln s) + pull W[target]
 //
-// so that no pass over the tile follows the exponentials. Smoothing adds -smoothing / V times the
-// sum of W to dx and the sum of x to dW.
+// so that the exponentials are the last pass over the tile but for the products. Smoothing adds
+// -smoothing / V times the sum of W to dx and the sum of x to dW.
 #include "trireme/kernels/vocabulary_loss.hpp"
 
 #include <algorithm>
@@ -19,81 +19,14 @@
 #include "rescue.hpp"
 #include "rows.hpp"
 #include "softmax_statistics.hpp"
-#include "trireme/base/partition.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
+#include "vocabulary_blocks.hpp"
 
 namespace trireme::kernels {
 
 namespace {
 
 using tensor::Matrix;
-
-constexpr std::int64_t kBlock = 512;  // columns of a block, at most
-constexpr std::int64_t kUnit = 32;    // rows of blocks start on boundaries of so many elements
-
-std::int64_t RoundUp(std::int64_t n) { return CeilDivide(n, kUnit) * kUnit; }
-
-// How a slice is cut into parts, one a thread, and those into blocks.
-struct Cut {
-  std::int64_t slice = 0, units = 0;
-  int parts = 1;  // none is empty
-
-  Cut(std::int64_t slice_columns, int threads)
-      : slice(slice_columns),
-        units(CeilDivide(slice_columns, kUnit)),
-        parts(static_cast<int>(std::clamp<std::int64_t>(units, 1, threads))) {}
-  Part ColumnsOf(int part) const {
-    const Part range = PartOf(units, part, parts);
-    return {range.begin * kUnit, std::min(range.end * kUnit, slice)};
-  }
-  std::int64_t LargestPart() const { return CeilDivide(units, parts) * kUnit; }
-  std::int64_t MostBlocks() const { return CeilDivide(LargestPart(), kBlock); }  // of a part
-  // body(block, columns) for the blocks of a part: of nearly one width.
-  template <typename Body>
-  void ForBlocks(int part, Body body) const {
-    const Part columns = ColumnsOf(part);
-    const std::int64_t blocks = CeilDivide(columns.Size(), kBlock);
-    const std::int64_t width =
-        RoundUp(CeilDivide(columns.Size(), std::max<std::int64_t>(blocks, 1)));
-    std::int64_t block = part * MostBlocks();
-    for (std::int64_t begin = columns.begin; begin < columns.end; begin += width) {
-      body(block++, Part{begin, std::min(begin + width, columns.end)});
-    }
-  }
-};
-
-// Where things lie in the scratch, in elements.
-struct Layout {
-  std::int64_t statistics = 0;  // fp64 [parts, rows, 4]
-  std::int64_t log_sums = 0;    // fp64 [rows]
-  std::int64_t pulls = 0;       // fp64 [rows]
-  std::int64_t references = 0;  // [blocks, rows]
-  std::int64_t sums = 0;        // [parts, rows, dim]: of e W
-  std::int64_t scaled = 0;      // [parts, rows, dim]: x exp(reference - ln s)
-  std::int64_t totals = 0;      // [parts + 1, dim]: sums of W, and of x
-  std::int64_t exps = 0;        // blocks [rows, width], or one a part
-  std::int64_t size = 0;
-
-  Layout(const Cut& cut, std::int64_t rows, std::int64_t dim, bool gradient) {
-    const auto take = [this](std::int64_t elements) {
-      const std::int64_t at = size;
-      size += RoundUp(elements);
-      return at;
-    };
-    constexpr std::int64_t kDouble = 2;  // elements at most
-    statistics = take(kDouble * cut.parts * rows * kSoftmaxStatistics);
-    if (gradient) {
-      log_sums = take(kDouble * rows);
-      pulls = take(kDouble * rows);
-      references = take(cut.parts * cut.MostBlocks() * rows);
-      sums = take(cut.parts * rows * dim);
-      scaled = take(cut.parts * rows * dim);
-      totals = take((cut.parts + 1) * dim);
-    }
-    exps = take(rows *
-                (gradient ? cut.units * kUnit : cut.parts * std::min(kBlock, cut.LargestPart())));
-  }
-};
 
 template <typename T>
 struct Largest {
@@ -124,11 +57,11 @@ class Work {
   Work(const device::Stream& stream, const VocabularyTile& tile, const Matrix& scratch)
       : stream_(stream.Serial()),
         tile_(tile),
-        cut_(tile.weight.rows, stream.threads),
+        cut_(tile.weight.rows, tile.x.columns, stream.threads),
         layout_(cut_, tile.x.rows, tile.x.columns, tile.gradient),
         scratch_(scratch.As<T>()) {}
 
-  const Cut& Parts() const { return cut_; }
+  int Parts() const { return cut_.Parts(); }
   double* StatisticsOf(int part) const {
     return Doubles(layout_.statistics) + part * tile_.x.rows * kSoftmaxStatistics;
   }
@@ -150,10 +83,9 @@ class Work {
   }
   T* Totals(int part) const { return scratch_ + layout_.totals + part * tile_.x.columns; }
   Matrix Exps(int part, const Part& columns) const {
-    const std::int64_t at =
-        tile_.gradient ? columns.begin : part * std::min(kBlock, cut_.LargestPart());
+    const std::int64_t at = tile_.gradient ? columns.begin : part * cut_.Width();
     return {scratch_ + layout_.exps + tile_.x.rows * at, tile_.x.dtype, tile_.x.rows,
-            columns.Size(), RoundUp(columns.Size())};
+            columns.Size(), VocabularyCut::RoundUp(columns.Size())};
   }
   T* Row(const Matrix& m, std::int64_t row) const { return m.template As<T>() + row * m.stride; }
   // The target's place among columns of the slice, or -1.
@@ -166,8 +98,8 @@ class Work {
 
   device::Stream stream_;
   const VocabularyTile& tile_;
-  Cut cut_;
-  Layout layout_;
+  VocabularyCut cut_;
+  VocabularyLayout layout_;
   T* scratch_;
 };
 
@@ -223,11 +155,9 @@ void Work<T>::Forward(int part) const {
     }
     if (tile_.gradient) {
       MatrixMultiply(stream_, Form::kPlain, exps, Form::kPlain, weight, sums, !first);
-      if (tile_.smoothing > 0) {
-        if (first) std::fill_n(Totals(part), weight.columns, T(0));
-        for (std::int64_t v = 0; v < weight.rows; ++v) {
-          rows::Axpy(T(1), Row(weight, v), Totals(part), weight.columns);
-        }
+      if (first) std::fill_n(Totals(part), weight.columns, T(0));
+      for (std::int64_t v = 0; v < weight.rows && tile_.smoothing > 0; ++v) {
+        rows::Axpy(T(1), Row(weight, v), Totals(part), weight.columns);
       }
     }
     first = false;
@@ -237,7 +167,7 @@ void Work<T>::Forward(int part) const {
 template <typename T>
 void Work<T>::Weigh(const double* statistics, int parts) const {
   const std::int64_t dim = tile_.x.columns;
-  T* total = Totals(cut_.parts);
+  T* total = Totals(Parts());
   std::fill_n(total, dim, T(0));
   for (std::int64_t row = 0; row < tile_.x.rows; ++row) {
     if (tile_.targets[row] < 0) continue;
@@ -280,7 +210,7 @@ void Work<T>::WeightGradient(int part, const Matrix& dweight) const {
   if (tile_.smoothing == 0) return;
   const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
   for (std::int64_t at = columns.begin; at < columns.end; ++at) {
-    rows::Axpy(static_cast<T>(-uniform), Totals(cut_.parts), Row(dweight, at), dim);
+    rows::Axpy(static_cast<T>(-uniform), Totals(Parts()), Row(dweight, at), dim);
   }
 }
 
@@ -290,13 +220,13 @@ void Work<T>::InputGradient(std::int64_t row, T* dx) const {
   std::fill_n(dx, dim, T(0));
   if (tile_.targets[row] < 0) return;
   const double uniform = tile_.smoothing / static_cast<double>(tile_.vocabulary);
-  for (int part = 0; part < cut_.parts; ++part) {
+  for (int part = 0; part < Parts(); ++part) {
     const double top = StatisticsOf(part)[row * kSoftmaxStatistics];
     const double factor = std::exp(top - Doubles(layout_.log_sums)[row]);
     rows::Axpy(static_cast<T>(factor), Row(PartMatrix(layout_.sums, part), row), dx, dim);
     if (tile_.smoothing > 0) rows::Axpy(static_cast<T>(-uniform), Totals(part), dx, dim);
   }
-  const std::int64_t at = TargetIn({0, cut_.slice}, row);
+  const std::int64_t at = TargetIn({0, cut_.Slice()}, row);
   if (at < 0) return;
   const double pull = Doubles(layout_.pulls)[row];
   rows::Axpy(static_cast<T>(pull), Row(tile_.weight, at), dx, dim);
@@ -306,23 +236,27 @@ void Work<T>::InputGradient(std::int64_t row, T* dx) const {
 
 std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim, int threads,
                                bool gradient) {
-  return Layout(Cut(slice, threads), rows, dim, gradient).size;
+  return VocabularyLayout(VocabularyCut(slice, dim, threads), rows, dim, gradient).size;
 }
 
 void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                           const Matrix& scratch, double* statistics) {
   DispatchDtype(tile.x.dtype, [&](auto zero) {
     const Work<decltype(zero)> work(stream, tile, scratch);
-    const int parts = work.Parts().parts;
+    const int parts = work.Parts();
     Rescue rescue;
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
-    for (int part = 0; part < parts; ++part) rescue.Run([&] { work.Forward(part); });
-    rescue.Rethrow();
-    for (std::int64_t row = 0; row < tile.x.rows; ++row) {
-      Statistics slice;
-      if (tile.targets[row] >= 0) slice = Combine(work.StatisticsOf(0), tile.x.rows, row, parts);
-      Store(slice, statistics + row * kSoftmaxStatistics);
+#pragma omp parallel num_threads(parts)
+    {
+#pragma omp for schedule(static, 1)
+      for (int part = 0; part < parts; ++part) rescue.Run([&] { work.Forward(part); });
+#pragma omp for schedule(static)
+      for (std::int64_t row = 0; row < tile.x.rows; ++row) {
+        Statistics slice;
+        if (tile.targets[row] >= 0) slice = Combine(work.StatisticsOf(0), tile.x.rows, row, parts);
+        Store(slice, statistics + row * kSoftmaxStatistics);
+      }
     }
+    rescue.Rethrow();
   });
 }
 
@@ -342,7 +276,7 @@ void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile
   DispatchDtype(tile.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const Work<T> work(stream, tile, scratch);
-    const int own = work.Parts().parts;
+    const int own = work.Parts();
     work.Weigh(statistics, parts);
     Rescue rescue;
 #pragma omp parallel num_threads(own)

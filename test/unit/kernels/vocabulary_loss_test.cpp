@@ -72,7 +72,8 @@ struct Slice {
   kernels::VocabularyTile tile;
 };
 
-Result InSlices(const Setting& setting, const Problem& p, int parts, bool gradient) {
+Result InSlices(const Setting& setting, const device::Stream& stream, const Problem& p, int parts,
+                bool gradient) {
   const std::int64_t rows = p.x.rows, dim = p.x.columns, vocabulary = p.weight.rows;
   const Operand x(setting, p.x);
   Result result{std::vector<double>(p.targets.size(), kNan), Array(rows, dim),
@@ -91,21 +92,25 @@ Result InSlices(const Setting& setting, const Problem& p, int parts, bool gradie
     Slice& slice = slices.back();
     slice.tile = {x.View(),   slice.weight.View(), p.targets.data(), static_cast<int>(range.begin),
                   vocabulary, p.smoothing,         gradient};
-    kernels::VocabularyStatistics(setting.Stream(), slice.tile, slice.scratch.View(),
+    kernels::VocabularyStatistics(stream, slice.tile, slice.scratch.View(),
                                   statistics + part * rows * kernels::kSoftmaxStatistics);
     slice.scratch.Values();
   }
   kernels::VocabularyLosses(slices[0].tile, statistics, parts, result.losses.data());
   for (int part = 0; part < parts && gradient; ++part) {
     const Slice& slice = slices[static_cast<std::size_t>(part)];
-    kernels::VocabularyGradient(setting.Stream(), slice.tile, slice.scratch.View(), statistics,
-                                parts, slice.dx.View(), slice.dweight.View());
+    kernels::VocabularyGradient(stream, slice.tile, slice.scratch.View(), statistics, parts,
+                                slice.dx.View(), slice.dweight.View());
     slice.scratch.Values();
     const Array dx = slice.dx.Values();
     for (std::size_t i = 0; i < dx.values.size(); ++i) result.dx.values[i] += dx.values[i];
     PlaceSlice(slice.dweight.Values(), PartOf(vocabulary, part, parts).begin, 0, result.dweight);
   }
   return result;
+}
+
+Result InSlices(const Setting& setting, const Problem& p, int parts, bool gradient) {
+  return InSlices(setting, setting.Stream(), p, parts, gradient);
 }
 
 void ExpectSame(const Problem& p, const Result& got, const Result& want, double tolerance,
@@ -171,6 +176,26 @@ TEST_P(VocabularyLossTest, MoreThreadsThanBlocks) {
                  std::to_string(vocabulary) + " tokens, " + std::to_string(threads) + " threads");
     }
   }
+}
+
+// Wide rows have wide blocks.
+TEST_P(VocabularyLossTest, AWideModel) {
+  Check(MakeProblem(6, 1900, 200, 0, 0.3), {1, 2}, Tolerance(kFp32, kFp64));
+}
+
+TEST_P(VocabularyLossTest, CanonicalAndRoundedProducts) {
+  const Problem p = MakeProblem(37, 1100, 24, 0.1, 3);
+  const Result want = Reference(p);
+  device::Stream stream = Stream();
+  stream.canonical = true;
+  ExpectSame(p, InSlices(GetParam(), stream, p, 2, true), want, Tolerance(kFp32, kFp64),
+             "canonical");
+  if (device::Bf16Instructions().empty()) return;
+  stream = Stream();
+  stream.bf16 = true;
+  constexpr double kBf16 = 0x1p-8;  // relative, of an operand; fp32 sums of many
+  ExpectSame(p, InSlices(GetParam(), stream, p, 2, true), want, Tolerance(4 * kBf16, kFp64),
+             "bf16");
 }
 
 // The largest logit so far rises from block to block, for some rows, by so much that what was
