@@ -84,7 +84,7 @@ struct Double4 {
 }  // namespace
 
 constinit const CanonicalKernels kCanonicalAvx2{"AVX2",
-                                                MakeKernels<Plain<Float8>, 6, 2>(kInnerBlock),
-                                                MakeKernels<Plain<Double4>, 6, 2>(kInnerBlock)};
+                                                MakeKernels<Plain<Float8>, 6, 2, kInnerBlock>(),
+                                                MakeKernels<Plain<Double4>, 6, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

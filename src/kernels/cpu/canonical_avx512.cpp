@@ -82,8 +82,8 @@ struct Double8 {
 
 }  // namespace
 
-constinit const CanonicalKernels kCanonicalAvx512{"AVX-512",
-                                                  MakeKernels<Plain<Float16>, 14, 2>(kInnerBlock),
-                                                  MakeKernels<Plain<Double8>, 14, 2>(kInnerBlock)};
+constinit const CanonicalKernels kCanonicalAvx512{
+    "AVX-512", MakeKernels<Plain<Float16>, 14, 2, kInnerBlock>(),
+    MakeKernels<Plain<Double8>, 14, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

@@ -97,6 +97,6 @@ void RoundRow(const float* from, std::int64_t count, std::uint16_t* to) {
 
 }  // namespace
 
-constinit const Bf16Kernels kBf16Avx512{MakeKernels<Bf16x32, 14, 2>(kBf16Block), &RoundRow};
+constinit const Bf16Kernels kBf16Avx512{MakeKernels<Bf16x32, 14, 2, kBf16Block>(), &RoundRow};
 
 }  // namespace trireme::kernels

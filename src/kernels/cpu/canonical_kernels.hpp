@@ -31,6 +31,22 @@ struct ProductSource {
   std::int64_t lane_stride, inner_stride;
 };
 
+// A left operand in words: word k of row i lies at i / rows * panel_stride + i % rows * row_stride
+// + k * word_stride, `rows` being those of a tile.
+template <typename Word>
+struct LeftPanels {
+  const Word* data;
+  std::int64_t panel_stride, row_stride, word_stride;
+};
+
+// What is fetched into the cache while a block is multiplied: memory that is read next. Any address
+// will do.
+template <typename T>
+struct Ahead {
+  const T* data;
+  std::int64_t rows, columns, stride;
+};
+
 template <typename T, typename WordType = T>
 struct ProductKernels {
   using Scalar = T;
@@ -46,8 +62,14 @@ struct ProductKernels {
                      Word* to);
 
   // c = (add ? c : +0) + left right for one block of that many words. c: [rows, columns].
-  void (*multiply)(const Word* left, const Word* right, std::int64_t words, std::int64_t rows,
-                   std::int64_t columns, T* c, std::int64_t stride, bool add);
+  void (*multiply)(const LeftPanels<Word>& left, const Word* right, std::int64_t words,
+                   std::int64_t rows, std::int64_t columns, T* c, std::int64_t stride, bool add,
+                   const Ahead<T>& ahead);
+  // The same with a left operand whose rows are contiguous in k: [rows, inner]. What is read after
+  // a panel's rows lies `next` behind them.
+  void (*multiply_rows)(const T* left, std::int64_t left_stride, const Word* right,
+                        std::int64_t inner, std::int64_t rows, std::int64_t columns, T* c,
+                        std::int64_t stride, bool add, std::int64_t next);
 };
 
 struct CanonicalKernels {

@@ -6,6 +6,7 @@
 #include <omp.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "workspace.hpp"
 
@@ -126,8 +127,10 @@ struct Blocks {
                        shallow = std::min(WordsOf<K>(inner), block);
     wide = std::min(RoundUp(columns, unit), std::max(unit, words / shallow / unit * unit));
     deep = std::min(inner, std::max<std::int64_t>(1, words / wide / block) * kernels.block);
-    const std::int64_t most = kLeftBytes / (block * kSize) / kernels.rows;
-    chunk = std::min(RoundUp(rows, kernels.rows), std::max<std::int64_t>(1, most) * kernels.rows);
+    const std::int64_t panels = CeilDivide(rows, kernels.rows);
+    const std::int64_t most =
+        std::max<std::int64_t>(1, kLeftBytes / (block * kSize) / kernels.rows);
+    chunk = CeilDivide(panels, CeilDivide(panels, most)) * kernels.rows;
     right_bytes = RoundUp((wide * WordsOf<K>(deep) + kSlack) * kSize, kPage);
     left_bytes = RoundUp((chunk * shallow + kSlack) * kSize, kPage);
   }
@@ -154,6 +157,40 @@ void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thr
   }
 }
 
+// Whether the left operand is multiplied as it lies: where it meets few columns, and so is read few
+// times, and where its lines do not fall on each other in the cache.
+template <typename K>
+bool AsItLies(const Product<K>& p, std::int64_t columns) {
+  if constexpr (!std::is_same_v<typename K::Scalar, typename K::Word>) return false;
+  constexpr std::int64_t kApart = 4096 / sizeof(typename K::Scalar);
+  return columns <= 2 * p.kernels.columns &&
+         std::max(p.left.lane_stride, p.left.inner_stride) % kApart != 0;
+}
+
+// c = (add ? c : 0) + left right of one block of the inner dimension. What is read of the left
+// operand afterwards lies `next` behind.
+template <typename K>
+void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& left, bool as_it_lies,
+                   std::int64_t next, const typename K::Word* right, std::int64_t inner,
+                   std::int64_t rows, std::int64_t columns, typename K::Scalar* c,
+                   std::int64_t stride, bool add, typename K::Word* packed) {
+  const std::int64_t words = WordsOf<K>(inner);
+  if constexpr (std::is_same_v<typename K::Scalar, typename K::Word>) {
+    if (as_it_lies) {
+      return kernels.multiply(
+          {left.data, kernels.rows * left.lane_stride, left.lane_stride, left.inner_stride}, right,
+          words, rows, columns, c, stride, add, {left.data, 0, 0, 0});
+    }
+  }
+  if (left.inner_stride == 1) {
+    return kernels.multiply_rows(left.data, left.lane_stride, right, inner, rows, columns, c,
+                                 stride, add, next);
+  }
+  kernels.pack_left(left, rows, inner, packed);
+  kernels.multiply({packed, kernels.rows * words, 1, kernels.rows}, right, words, rows, columns, c,
+                   stride, add, {left.data + next, inner, rows, left.inner_stride});
+}
+
 // One part of c += (the superblock's share of the product). `of`: the superblock's columns of c.
 template <typename K>
 void MultiplyPart(const Product<K>& p, const Product<K>& of, const Blocks<K>& blocks,
@@ -162,15 +199,22 @@ void MultiplyPart(const Product<K>& p, const Product<K>& of, const Blocks<K>& bl
   const Range rows = RowsOf(of, grid, part), columns = ColumnsOf(of, grid, part);
   if (columns.begin >= columns.end) return;
   const std::int64_t padded = RoundUp(of.columns, p.kernels.columns);
-  for (std::int64_t i = rows.begin; i < rows.end; i += blocks.chunk) {
-    const std::int64_t height = std::min(blocks.chunk, rows.end - i);
+  const std::int64_t width = columns.end - columns.begin;
+  const bool as_it_lies = AsItLies(p, width);
+  const std::int64_t chunk = p.left.inner_stride == 1 ? p.kernels.rows : blocks.chunk;
+  for (std::int64_t i = rows.begin; i < rows.end; i += chunk) {
+    const std::int64_t height = std::min(chunk, rows.end - i);
     for (std::int64_t k = inner.begin; k < inner.end; k += p.kernels.block) {
       const std::int64_t depth = std::min(p.kernels.block, inner.end - k);
-      const std::int64_t words = WordsOf<K>(depth);
-      p.kernels.pack_left(From(p.left, i, k), height, depth, left);
-      p.kernels.multiply(left, right + WordsOf<K>(k - inner.begin) * padded + columns.begin * words,
-                         words, height, columns.end - columns.begin,
-                         of.c + i * p.stride + columns.begin, p.stride, p.accumulate || k > 0);
+      // What these rows are followed by: their next block, or the next rows' first one.
+      const std::int64_t next = k + depth < inner.end ? depth * p.left.inner_stride
+                                                      : chunk * p.left.lane_stride -
+                                                            (k - inner.begin) * p.left.inner_stride;
+      MultiplyBlock(
+          p.kernels, From(p.left, i, k), as_it_lies, next,
+          right + WordsOf<K>(k - inner.begin) * padded + columns.begin * WordsOf<K>(depth), depth,
+          height, width, of.c + i * p.stride + columns.begin, p.stride, p.accumulate || k > 0,
+          left);
     }
   }
 }

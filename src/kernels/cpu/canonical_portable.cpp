@@ -60,7 +60,7 @@ struct Lanes {
 }  // namespace
 
 constinit const CanonicalKernels kCanonicalPortable{
-    "portable", MakeKernels<Plain<Lanes<float, 4>>, 4, 2>(kInnerBlock),
-    MakeKernels<Plain<Lanes<double, 2>>, 4, 2>(kInnerBlock)};
+    "portable", MakeKernels<Plain<Lanes<float, 4>>, 4, 2, kInnerBlock>(),
+    MakeKernels<Plain<Lanes<double, 2>>, 4, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

@@ -31,7 +31,12 @@ struct Plain : V {
   // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros behind `present`.
   template <int kWidth>
   static void CopyLanes(const Scalar* from, std::int64_t /*inner_stride*/, std::int64_t present,
-                        std::int64_t /*inner*/, Word* to) {
+                        std::int64_t inner, Word* to) {
+    constexpr int kWhole = (kWidth + V::kLanes - 1) / V::kLanes * V::kLanes;
+    if (present >= kWhole && inner > 1) {  // what is beyond the width is written over
+      for (int i = 0; i < kWidth; i += V::kLanes) V::Store(to + i, V::Load(from + i));
+      return;
+    }
     if (present >= kWidth) {
       __builtin_memcpy(to, from, sizeof(Word) * kWidth);
       return;
@@ -50,6 +55,7 @@ template <typename V, int kWidth>
 void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
               typename V::Word* to) {
   constexpr std::int64_t kRows = 16, kStep = kInnerOfWord<typename V::Word>;
+  constexpr int kLine = 64 / sizeof(typename V::Scalar);
   const std::int64_t words = (inner + kStep - 1) / kStep;
   for (std::int64_t begin = 0; begin < inner; begin += kRows) {
     const std::int64_t end = begin + kRows < inner ? begin + kRows : inner;
@@ -59,7 +65,8 @@ void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes,
       for (std::int64_t k = begin; k < end; k += kStep) {
         // An address behind the operand does no harm.
         for (int i = 0; i < kStep; ++i) {
-          __builtin_prefetch(source + (k + kRows + i) * from.inner_stride);
+          const typename V::Scalar* later = source + (k + kRows + i) * from.inner_stride;
+          for (int j = 0; j < kWidth; j += kLine) __builtin_prefetch(later + j);
         }
         V::template CopyLanes<kWidth>(source + k * from.inner_stride, from.inner_stride,
                                       lanes - lane, inner - k, panel + k / kStep * kWidth);
@@ -114,13 +121,29 @@ void Pack(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std
   }
 }
 
+// One tile, and what is fetched while it is computed: of each row as many words as the tile has at
+// most.
+template <typename V>
+struct TileCall {
+  LeftPanels<typename V::Word> left;
+  const typename V::Word* right;
+  std::int64_t words, columns;
+  typename V::Scalar* c;
+  std::int64_t stride;
+  bool add;
+  Ahead<typename V::Scalar> ahead;
+};
+
 // Rows of vectors in registers: the chains of kRows x (kVectors * kLanes) elements.
-template <typename V, int kTileRows, int kTileVectors, int kRows, int kVectors>
-void Tile(const typename V::Word* left, const typename V::Word* right, std::int64_t words,
-          std::int64_t columns, typename V::Scalar* c, std::int64_t stride, bool add) {
+template <typename V, int kTileVectors, int kRows, int kVectors>
+void Tile(const TileCall<V>& call) {
   using T = typename V::Scalar;
   using Register = typename V::Register;
   constexpr int kLanes = V::kLanes;
+  constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>, kLine = 64 / sizeof(T);
+  T* const c = call.c;
+  const std::int64_t stride = call.stride, columns = call.columns;
+  const bool add = call.add;
   if (add) {
 #pragma GCC unroll 16
     for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * stride, 1);
@@ -131,19 +154,36 @@ void Tile(const typename V::Word* left, const typename V::Word* right, std::int6
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sum[i][j] = V::Zero();
   }
+  // Four rows a pointer: what address arithmetic reaches without a register for each row.
+  constexpr int kFours = (kRows + 3) / 4;
+  const std::int64_t row_stride = call.left.row_stride, row_stride_3 = 3 * row_stride;
+  const typename V::Word* four[kFours];
+#pragma GCC unroll 4
+  for (int i = 0; i < kFours; ++i) four[i] = call.left.data + 4 * i * row_stride;
+  const typename V::Word* right = call.right;
+  for (std::int64_t begin = 0; begin < call.words; begin += kLine) {
+    const std::int64_t ahead_rows = begin * kStep < call.ahead.columns ? call.ahead.rows : 0;
+    for (std::int64_t i = 0; i < ahead_rows; ++i) {
+      const T* line = call.ahead.data + i * call.ahead.stride + begin * kStep;
 #pragma GCC unroll 2
-  for (std::int64_t k = 0; k < words; ++k) {
-    typename V::Operand row[kVectors];
-#pragma GCC unroll 4
-    for (int j = 0; j < kVectors; ++j) row[j] = V::LoadWords(right + j * kLanes);
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-      const typename V::Operand factor = V::Broadcast(left[i]);
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) sum[i][j] = V::MultiplyAdd(factor, row[j], sum[i][j]);
+      for (int j = 0; j < kStep; ++j) __builtin_prefetch(line + j * kLine, 0, 2);
     }
-    left += kTileRows;
-    right += kTileVectors * kLanes;
+    const std::int64_t end = call.words - begin < kLine ? call.words : begin + kLine;
+    for (std::int64_t k = begin; k < end; ++k) {
+      typename V::Operand row[kVectors];
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) row[j] = V::LoadWords(right + j * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const std::int64_t at = i % 4 == 3 ? row_stride_3 : i % 4 * row_stride;
+        const typename V::Operand factor = V::Broadcast(four[i / 4][at]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) sum[i][j] = V::MultiplyAdd(factor, row[j], sum[i][j]);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kFours; ++i) four[i] += call.left.word_stride;
+      right += kTileVectors * kLanes;
+    }
   }
   if (columns >= kVectors * kLanes) {
 #pragma GCC unroll 16
@@ -167,8 +207,7 @@ void Tile(const typename V::Word* left, const typename V::Word* right, std::int6
 }
 
 template <typename V>
-using TileFunction = void (*)(const typename V::Word*, const typename V::Word*, std::int64_t,
-                              std::int64_t, typename V::Scalar*, std::int64_t, bool);
+using TileFunction = void (*)(const TileCall<V>&);
 
 // tiles[v][r]: of r + 1 rows and v + 1 vectors, so that an edge costs what it holds.
 template <typename V, int kRows, int kVectors>
@@ -178,8 +217,7 @@ struct TileTable {
 template <typename V, int kRows, int kVectors, int kUsedVectors, int... kIndex>
 constexpr void FillTiles(TileTable<V, kRows, kVectors>& table,
                          std::integer_sequence<int, kIndex...>) {
-  ((table.tiles[kUsedVectors - 1][kIndex] = &Tile<V, kRows, kVectors, kIndex + 1, kUsedVectors>),
-   ...);
+  ((table.tiles[kUsedVectors - 1][kIndex] = &Tile<V, kVectors, kIndex + 1, kUsedVectors>), ...);
   if constexpr (kUsedVectors > 1) {
     FillTiles<V, kRows, kVectors, kUsedVectors - 1>(table,
                                                     std::make_integer_sequence<int, kRows>());
@@ -192,28 +230,86 @@ constexpr TileTable<V, kRows, kVectors> MakeTiles() {
   return table;
 }
 
-// A panel of the left operand stays in the first-level cache while the right one's, which the
-// second level holds, pass by: rows of c are written from one end to the other.
+// A panel of rows: it stays in the first-level cache while the right operand's panels, which the
+// second level holds, pass by, and rows of c are written from one end to the other. `rows`: of this
+// panel and those behind it. `call`: of its first tile; the tiles share the rows to fetch ahead.
 template <typename V, int kRows, int kVectors>
-void MultiplyBlock(const typename V::Word* left, const typename V::Word* right, std::int64_t words,
-                   std::int64_t rows, std::int64_t columns, typename V::Scalar* c,
-                   std::int64_t stride, bool add) {
+void MultiplyPanel(const TileCall<V>& call, std::int64_t rows, std::int64_t columns) {
   static constexpr auto kTiles = MakeTiles<V, kRows, kVectors>();
   constexpr std::int64_t kColumns = kVectors * V::kLanes;
-  for (std::int64_t i = 0; i < rows; i += kRows) {
-    const std::int64_t height = rows - i < kRows ? rows - i : kRows;
-    for (std::int64_t j = 0; j < columns; j += kColumns) {
-      const std::int64_t width = columns - j < kColumns ? columns - j : kColumns;
-      kTiles.tiles[(width - 1) / V::kLanes][height - 1](left + i * words, right + j * words, words,
-                                                        width, c + i * stride + j, stride, add);
-    }
+  const std::int64_t height = rows < kRows ? rows : kRows;
+  const std::int64_t tiles = (columns + kColumns - 1) / kColumns;
+  TileCall<V> tile = call;
+  tile.ahead.stride *= tiles;
+  for (std::int64_t j = 0; j < tiles; ++j) {
+    const std::int64_t left_over = columns - j * kColumns;
+    tile.columns = left_over < kColumns ? left_over : kColumns;
+    tile.ahead.rows = (call.ahead.rows + tiles - 1 - j) / tiles;
+    kTiles.tiles[(tile.columns - 1) / V::kLanes][height - 1](tile);
+    tile.right += tile.words * kColumns;
+    tile.c += kColumns;
+    tile.ahead.data += call.ahead.stride;
   }
 }
 
 template <typename V, int kRows, int kVectors>
-constexpr ProductKernels<typename V::Scalar, typename V::Word> MakeKernels(std::int64_t block) {
-  return {kRows,           kVectors * V::kLanes,           block,
-          &Pack<V, kRows>, &Pack<V, kVectors * V::kLanes>, &MultiplyBlock<V, kRows, kVectors>};
+void MultiplyPanels(const LeftPanels<typename V::Word>& left, const typename V::Word* right,
+                    std::int64_t words, std::int64_t rows, std::int64_t columns,
+                    typename V::Scalar* c, std::int64_t stride, bool add,
+                    const Ahead<typename V::Scalar>& ahead) {
+  TileCall<V> call{left, right, words, 0, c, stride, add, ahead};
+  const std::int64_t panels = (rows + kRows - 1) / kRows;
+  for (std::int64_t i = 0; i < panels; ++i) {
+    const std::int64_t begin = ahead.rows * i / panels;
+    call.ahead.data = ahead.data + begin * ahead.stride;
+    call.ahead.rows = ahead.rows * (i + 1) / panels - begin;
+    MultiplyPanel<V, kRows, kVectors>(call, rows - i * kRows, columns);
+    call.left.data += left.panel_stride;
+    call.c += kRows * stride;
+  }
+}
+
+// Rows that are contiguous in k become words row by row, a panel at a time: nothing to transpose.
+// A little room between them keeps their lines apart in the cache.
+template <typename V, int kRows, int kVectors, int kBlock>
+void MultiplyRows(const typename V::Scalar* left, std::int64_t left_stride,
+                  const typename V::Word* right, std::int64_t inner, std::int64_t rows,
+                  std::int64_t columns, typename V::Scalar* c, std::int64_t stride, bool add,
+                  std::int64_t next) {
+  constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>, kRoom = 16;
+  constexpr std::int64_t kRow = kBlock / kStep + kRoom;
+  static_assert(V::kLanes <= kRoom, "a vector may reach beyond a row");
+  alignas(64) typename V::Word panel[kRows * kRow];
+  for (std::int64_t i = 0; i < rows; i += kRows) {
+    const std::int64_t height = rows - i < kRows ? rows - i : kRows;
+    const typename V::Scalar* first = left + i * left_stride;
+    for (std::int64_t row = 0; row < height; ++row) {
+      const typename V::Scalar* from = first + row * left_stride;
+      for (std::int64_t k = 0; k < inner; k += V::kLanes * kStep) {
+        V::StoreWords(panel + row * kRow + k / kStep, V::LoadInner(from + k, inner - k));
+      }
+    }
+    MultiplyPanel<V, kRows, kVectors>({{panel, 0, kRow, 1},
+                                       right,
+                                       (inner + kStep - 1) / kStep,
+                                       0,
+                                       c + i * stride,
+                                       stride,
+                                       add,
+                                       {first + next, height, inner, left_stride}},
+                                      height, columns);
+  }
+}
+
+template <typename V, int kRows, int kVectors, int kBlock>
+constexpr ProductKernels<typename V::Scalar, typename V::Word> MakeKernels() {
+  return {kRows,
+          kVectors * V::kLanes,
+          kBlock,
+          &Pack<V, kRows>,
+          &Pack<V, kVectors * V::kLanes>,
+          &MultiplyPanels<V, kRows, kVectors>,
+          &MultiplyRows<V, kRows, kVectors, kBlock>};
 }
 
 }  // namespace
