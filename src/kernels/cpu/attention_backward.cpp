@@ -1,6 +1,7 @@
 // Attention's backward pass (Dao et al. 2022, appendix B). With weights P = 2^(s - lse), their
 // dropped form D(P), dO and inner = rowsum(dO * O): dV += D(P)^T dO; dP = D(dO V^T); dS = P (dP -
 // inner); dQ += scale dS K; dK += scale dS^T Q. P and dS exist for a tile at a time.
+#include "attention_ahead.hpp"
 #include "attention_call.hpp"
 
 namespace trireme::kernels {
@@ -9,13 +10,14 @@ namespace {
 
 using tensor::Matrix;
 
-// One thread's way through a query head: overwrites dquery (adds to it, for a block of a ring) and
-// adds to dkey and dvalue.
+// One thread's way through a query head. Of whole sequences it overwrites dquery, and as the first
+// of its key/value head dkey and dvalue; else it adds to them.
 template <typename T>
 class BackwardHead {
  public:
-  BackwardHead(const AttentionCall& call, const AttentionHead& at)
-      : BackwardHead(call, at, call.Sizes(), {call.scratch, call.Sizes()}) {}
+  // `next`: the head after it.
+  BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
+      : BackwardHead(call, at, next, call.Sizes(), {call.scratch, call.Sizes()}) {}
 
   void Run() {
     ForEachTile(call_.QueryPositions(), call_.shape.length, kAttentionSpan,
@@ -23,21 +25,22 @@ class BackwardHead {
   }
 
  private:
-  BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionSizes& sizes,
-               AttentionScratchOf<T> scratch)
+  BackwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next,
+               const AttentionSizes& sizes, AttentionScratchOf<T> scratch)
       : call_(call),
         at_(at),
         sizes_(sizes),
         keys_transposed_(scratch.Take(sizes.dim * sizes.keys)),
         values_transposed_(scratch.Take(sizes.dim * sizes.keys)),
-        keys_(scratch.Take(sizes.keys * sizes.width)),
-        queries_(scratch.Take(sizes.span * sizes.width)),
-        dout_(scratch.Take(sizes.span * sizes.width)),
-        lse_(scratch.Take(sizes.span)),
-        inner_(scratch.Take(sizes.span)),
+        keys_memory_(scratch.Take(sizes.keys * sizes.width)),
+        queries_memory_(scratch.Take(sizes.span * sizes.width)),
+        dout_memory_(scratch.Take(sizes.span * sizes.width)),
+        lse_(scratch.Take(sizes.State())),
+        inner_(scratch.Take(sizes.State())),
         weights_(scratch.Take(sizes.queries * sizes.keys)),
         slopes_(scratch.Take(sizes.queries * sizes.keys)),
-        mask_(call, at, scratch.Take(sizes.Lanes())) {
+        mask_(call, at, scratch.Take(sizes.Lanes())),
+        ahead_(call, at, next) {
     std::fill(std::begin(ones_), std::end(ones_), T(1));
   }
 
@@ -49,6 +52,7 @@ class BackwardHead {
                   const std::int64_t seen = call_.Visible(span.Last(), keys);
                   if (seen == 0) return;
                   PackTile(keys, seen);
+                  ahead_.Aim(span, keys);
                   for (std::int64_t i = 0; i < span.count; i += kAttentionQueries) {
                     Tile(span.Piece(i, kAttentionQueries), i, keys, first);
                   }
@@ -61,22 +65,22 @@ class BackwardHead {
     for (std::int64_t i = 0; i < span.count; ++i) {
       lse_[i] = lse[i * call_.lse.stride] * static_cast<T>(kLog2E);
     }
-    const T* const dout = at_.Queries<T>(call_, call_.dout, span);
-    kernels_.dot(span.count, sizes_.dim, dout, call_.dout.stride,
+    const AttentionRows<T> dout = {at_.Queries<T>(call_, call_.dout, span), call_.dout.stride};
+    kernels_.dot(span.count, sizes_.dim, dout.data, dout.stride,
                  at_.Queries<T>(call_, call_.out, span), call_.out.stride, inner_);
-    kernels_.pack(dout, call_.dout.stride, span.count, sizes_.dim, dout_, sizes_.width);
-    kernels_.pack(at_.Queries<T>(call_, call_.qkv, span), call_.qkv.stride, span.count, sizes_.dim,
-                  queries_, sizes_.width);
+    dout_ = PackedRows<T>(call_, dout, span.count, dout_memory_);
+    queries_ = PackedRows<T>(call_, {at_.Queries<T>(call_, call_.qkv, span), call_.qkv.stride},
+                             span.count, queries_memory_);
   }
 
   void PackTile(const AttentionTile& keys, std::int64_t seen) {
     const Matrix& data = call_.block.data;
-    const T* const key = at_.KeysOrValues<T>(call_, data, 0, keys);
-    kernels_.pack_transposed(key, data.stride, seen, sizes_.dim, KeyScale<T>(call_.shape),
+    const AttentionRows<T> key = {at_.KeysOrValues<T>(call_, data, 0, keys), data.stride};
+    kernels_.pack_transposed(key.data, key.stride, seen, sizes_.dim, KeyScale<T>(call_.shape),
                              keys_transposed_, sizes_.keys);
     kernels_.pack_transposed(at_.KeysOrValues<T>(call_, data, 1, keys), data.stride, seen,
                              sizes_.dim, T(1), values_transposed_, sizes_.keys);
-    kernels_.pack(key, data.stride, seen, sizes_.dim, keys_, sizes_.width);
+    keys_ = PackedRows<T>(call_, key, seen, keys_memory_);
   }
 
   // Queries from row `begin` of the span on against the packed keys.
@@ -84,16 +88,13 @@ class BackwardHead {
             bool first) {
     const std::int64_t seen = call_.Visible(queries.Last(), keys);
     if (seen == 0) return;
-    const std::int64_t row_blocks = CeilDivide(queries.count, kernels_.rows);
-    for (std::int64_t i = 0; i < row_blocks; ++i) {
-      Rows(queries, begin, PartOf(queries.count, static_cast<int>(i), static_cast<int>(row_blocks)),
-           keys, seen, first);
-    }
-    const std::int64_t key_blocks = CeilDivide(seen, kernels_.rows);
-    for (std::int64_t i = 0; i < key_blocks; ++i) {
-      Columns(queries, begin, PartOf(seen, static_cast<int>(i), static_cast<int>(key_blocks)),
-              keys);
-    }
+    InPieces(queries.count, kernels_.rows, [&](std::int64_t row, std::int64_t count) {
+      Rows(queries, begin, {row, row + count}, keys, seen, first);
+    });
+    const bool overwrite = overwrite_ && queries.row <= (call_.shape.causal ? keys.row : 0);
+    InPieces(seen, kernels_.rows, [&](std::int64_t column, std::int64_t count) {
+      Columns(queries, begin, {column, column + count}, keys, overwrite);
+    });
   }
 
   // Weights and slopes of some rows of the tile, zeros where a key of the tile's `most` is not
@@ -104,12 +105,13 @@ class BackwardHead {
     const std::int64_t seen = call_.Visible(queries.Last(), keys), in_span = begin + rows.begin;
     T* const weights = weights_ + rows.begin * sizes_.keys;
     T* const slopes = slopes_ + rows.begin * sizes_.keys;
-    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
-                      queries_ + in_span * sizes_.width, sizes_.width, 1, keys_transposed_,
-                      sizes_.keys, nullptr, weights, sizes_.keys);
-    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
-                      dout_ + in_span * sizes_.width, sizes_.width, 1, values_transposed_,
-                      sizes_.keys, nullptr, slopes, sizes_.keys);
+    ahead_.Step();
+    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim, queries_.At(in_span),
+                      queries_.stride, 1, keys_transposed_, sizes_.keys, nullptr, weights,
+                      sizes_.keys);
+    kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim, dout_.At(in_span),
+                      dout_.stride, 1, values_transposed_, sizes_.keys, nullptr, slopes,
+                      sizes_.keys);
     // A masked row at a time, so that it is drawn once.
     const std::int64_t step = mask_.Active() ? 1 : queries.count;
     for (std::int64_t i = 0; i < queries.count; i += step) {
@@ -124,22 +126,22 @@ class BackwardHead {
                         sizes_.keys);
       if (mask_.Active()) mask_.Apply(weights + i * sizes_.keys, visible);
     }
-    kernels_.multiply(queries.count, sizes_.dim, seen, slopes, sizes_.keys, 1, keys_, sizes_.width,
-                      first ? nullptr : ones_, at_.Queries<T>(call_, call_.dqkv, queries),
-                      call_.dqkv.stride);
+    kernels_.multiply(queries.count, sizes_.dim, seen, slopes, sizes_.keys, 1, keys_.data,
+                      keys_.stride, first ? nullptr : ones_,
+                      at_.Queries<T>(call_, call_.dqkv, queries), call_.dqkv.stride);
   }
 
   // What the tile's weights and slopes give to some of the keys and values, from the first query on
   // that sees one of these.
   void Columns(const AttentionTile& queries, std::int64_t begin, const Part& columns,
-               const AttentionTile& keys) {
+               const AttentionTile& keys, bool overwrite) {
     const AttentionTile some = keys.Piece(columns.begin, columns.Size());
     const std::int64_t skip =
         call_.shape.causal ? std::max<std::int64_t>(0, some.position - queries.position) : 0;
-    const auto add = [&](const T* tile, const T* rows, int which) {
+    const auto add = [&](const T* tile, const AttentionRows<T>& rows, int which) {
       kernels_.multiply(some.count, sizes_.dim, queries.count - skip,
                         tile + skip * sizes_.keys + columns.begin, 1, sizes_.keys,
-                        rows + (begin + skip) * sizes_.width, sizes_.width, ones_,
+                        rows.At(begin + skip), rows.stride, overwrite ? nullptr : ones_,
                         at_.KeysOrValues<T>(call_, call_.dblock, which, some), call_.dblock.stride);
     };
     add(slopes_, queries_, 0);
@@ -152,31 +154,43 @@ class BackwardHead {
   const AttentionSizes sizes_;
   T* const keys_transposed_;    // [dim, keys], scaled
   T* const values_transposed_;  // [dim, keys]
-  T* const keys_;               // [keys, width]
-  T* const queries_;            // [span, width]
-  T* const dout_;               // [span, width]
+  T* const keys_memory_;        // [keys, width]
+  T* const queries_memory_;     // [span, width]
+  T* const dout_memory_;        // [span, width]
   T* const lse_;                // [span], to base 2
   T* const inner_;              // [span]
   T* const weights_;            // [queries, keys]
   T* const slopes_;             // [queries, keys]: scale dS
   AttentionMask mask_;
+  AttentionAhead<T> ahead_;
+  // Whether the first queries that see a key overwrite its gradient.
+  const bool overwrite_ = call_.whole && at_.head % (call_.shape.heads / call_.shape.kv_heads) == 0;
+  AttentionRows<T> keys_{}, queries_{}, dout_{};  // [.., dim], padded
   T ones_[kAttentionMostRows];
 };
+
+// The task's columns of dblock.
+template <typename T>
+void ZeroGradient(const AttentionCall& call, std::int64_t task, T zero) {
+  const AttentionShape& s = call.shape;
+  const std::int64_t count = call.block.positions.Count(), kv_head = task % s.kv_heads;
+  const Matrix rows = call.dblock.Rows(task / s.kv_heads * count, count);
+  Fill(rows.Columns(kv_head * s.head_dim, s.head_dim), zero);
+  Fill(rows.Columns((s.kv_heads + kv_head) * s.head_dim, s.head_dim), zero);
+}
 
 // A task is a key/value head: all query heads that read it, in order, so sums never race.
 void Backward(const AttentionCall& call, const Part& tasks) {
   const AttentionShape& s = call.shape;
-  const std::int64_t group = s.heads / s.kv_heads, count = call.block.positions.Count();
+  const std::int64_t group = s.heads / s.kv_heads;
+  const auto head = [&](std::int64_t i) { return AttentionHead{i / s.heads, i % s.heads}; };
   DispatchDtype(call.qkv.dtype, [&](auto zero) {
 #pragma omp parallel for num_threads(call.stream.threads) schedule(static)
     for (std::int64_t task = tasks.begin; task < tasks.end; ++task) {
-      AttentionHead at{task / s.kv_heads, task % s.kv_heads * group};
-      for (const std::int64_t kv_head : {task % s.kv_heads, s.kv_heads + task % s.kv_heads}) {
-        Fill(call.dblock.Rows(at.sequence * count, count).Columns(kv_head * s.head_dim, s.head_dim),
-             zero);
-      }
-      for (const std::int64_t end = at.head + group; at.head < end; ++at.head) {
-        BackwardHead<decltype(zero)>(call, at).Run();
+      if (!call.whole) ZeroGradient(call, task, zero);
+      for (std::int64_t i = task * group; i < (task + 1) * group; ++i) {
+        BackwardHead<decltype(zero)>(call, head(i), head(std::min(i + 1, tasks.end * group - 1)))
+            .Run();
       }
     }
   });

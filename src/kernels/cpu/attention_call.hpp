@@ -17,10 +17,12 @@ namespace trireme::kernels {
 
 // Tiles, by measurement. Packed keys and values of a tile fit the first-level cache beside some
 // rows of scores; a span's queries share one packing and fit the second level.
-inline constexpr std::int64_t kAttentionKeys = 64;      // keys of a tile
-inline constexpr std::int64_t kAttentionQueries = 64;   // queries of a tile, backward
+inline constexpr std::int64_t kAttentionKeys = 128;     // keys of a tile
+inline constexpr std::int64_t kAttentionQueries = 128;  // queries of a tile, backward
 inline constexpr std::int64_t kAttentionSpan = 256;     // queries of a span
 inline constexpr std::int64_t kAttentionMostRows = 16;  // at least AttentionKernelsOf::rows
+// The first queries that see a key of a whole sequence then see all of its tile.
+static_assert(kAttentionQueries % kAttentionKeys == 0);
 
 inline std::int64_t AttentionPadded(std::int64_t count) {
   return CeilDivide(count, kAttentionPad) * kAttentionPad;
@@ -57,17 +59,25 @@ struct AttentionSizes {
         queries(AttentionPadded(std::min(kAttentionQueries, shape.length))),
         span(AttentionPadded(std::min(kAttentionSpan, shape.length))) {}
   std::int64_t Forward() const {
-    return keys * (dim + width) + kAttentionMostRows * (keys + 1) + 2 * span + Lanes();
+    return keys * (dim + width) + kAttentionMostRows * (keys + 1) + 2 * State() + Lanes();
   }
   std::int64_t Backward() const {
-    return keys * (2 * dim + width) + 2 * span * (width + 1) + 2 * queries * keys + Lanes();
+    return keys * (2 * dim + width) + 2 * (span * width + State()) + 2 * queries * keys + Lanes();
   }
+  std::int64_t State() const { return span + kAttentionPad; }  // an element a row, a vector behind
   std::int64_t Lanes() const { return keys + kAttentionPad; }  // 16 bits each, an element reserved
   std::int64_t AThread() const { return std::max(Forward(), Backward()); }
 
   std::int64_t dim, width;  // of a head, and padded
   std::int64_t keys, queries, span;
 };
+
+// Calls body(begin, count) for pieces of [0, count), of `most` at most and nearly equal.
+template <typename Body>
+void InPieces(std::int64_t count, std::int64_t most, Body&& body) {
+  const std::int64_t size = CeilDivide(count, CeilDivide(count, most));
+  for (std::int64_t i = 0; i < count; i += size) body(i, std::min(size, count - i));
+}
 
 // Hands out a thread's scratch.
 template <typename T>
@@ -100,6 +110,11 @@ struct AttentionCall {
 
   AttentionSizes Sizes() const {
     return {shape, std::max(block.positions.early.Size(), block.positions.late.Size())};
+  }
+  // Packing a single tile would not pay.
+  bool Packs() const {
+    return shape.head_dim % kAttentionPad != 0 || shape.length > kAttentionKeys ||
+           block.positions.Count() > kAttentionKeys;
   }
   Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
 
@@ -185,10 +200,28 @@ class AttentionMask {
 template <typename T>
 const AttentionKernelsOf<T>& AttentionKernelsFor() {
   if constexpr (sizeof(T) == 8) {
-    return UsableAttentionKernels().fp64;
+    return UsableAttentionKernels()[0].fp64;
   } else {
-    return UsableAttentionKernels().fp32;
+    return UsableAttentionKernels()[0].fp32;
   }
+}
+
+// Rows of a head: where they are, or packed.
+template <typename T>
+struct AttentionRows {
+  const T* data;
+  std::int64_t stride;
+
+  const T* At(std::int64_t row) const { return data + row * stride; }
+};
+
+template <typename T>
+AttentionRows<T> PackedRows(const AttentionCall& call, const AttentionRows<T>& from,
+                            std::int64_t count, T* to) {
+  if (!call.Packs()) return from;
+  const std::int64_t width = AttentionPadded(call.shape.head_dim);
+  AttentionKernelsFor<T>().pack(from.data, from.stride, count, call.shape.head_dim, to, width);
+  return {to, width};
 }
 
 inline constexpr double kLog2E = 1.44269504088896340736;

@@ -1,6 +1,7 @@
 // Attention's forward pass (Dao 2023, "FlashAttention-2"): a few queries at a time meet a tile of
 // packed keys and values; scores never leave the first-level cache. Rows of out hold sums over the
 // tiles so far, relative to a running maximum, until they are finished.
+#include "attention_ahead.hpp"
 #include "attention_call.hpp"
 
 namespace trireme::kernels {
@@ -13,8 +14,9 @@ using tensor::Matrix;
 template <typename T>
 class ForwardHead {
  public:
-  ForwardHead(const AttentionCall& call, const AttentionHead& at)
-      : ForwardHead(call, at, call.Sizes(), {call.scratch, call.Sizes()}) {}
+  // `next`: the head after it.
+  ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
+      : ForwardHead(call, at, next, call.Sizes(), {call.scratch, call.Sizes()}) {}
 
   void Run() {
     ForEachTile(call_.QueryPositions(), call_.shape.length, kAttentionSpan,
@@ -22,18 +24,19 @@ class ForwardHead {
   }
 
  private:
-  ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionSizes& sizes,
-              AttentionScratchOf<T> scratch)
+  ForwardHead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next,
+              const AttentionSizes& sizes, AttentionScratchOf<T> scratch)
       : call_(call),
         at_(at),
         sizes_(sizes),
         keys_(scratch.Take(sizes.dim * sizes.keys)),
-        values_(scratch.Take(sizes.keys * sizes.width)),
+        values_memory_(scratch.Take(sizes.keys * sizes.width)),
         scores_(scratch.Take(kAttentionMostRows * sizes.keys)),
         keep_(scratch.Take(kAttentionMostRows)),
-        top_(scratch.Take(sizes.span)),
-        sum_(scratch.Take(sizes.span)),
-        mask_(call, at, scratch.Take(sizes.Lanes())) {}
+        top_(scratch.Take(sizes.State())),
+        sum_(scratch.Take(sizes.State())),
+        mask_(call, at, scratch.Take(sizes.Lanes())),
+        ahead_(call, at, next) {}
 
   void Span(const AttentionTile& span) {
     Begin(span);
@@ -43,12 +46,10 @@ class ForwardHead {
                   const std::int64_t seen = call_.Visible(span.Last(), keys);
                   if (seen == 0) return;
                   PackTile(keys, seen);
-                  const std::int64_t blocks = CeilDivide(span.count, kernels_.rows);
-                  for (std::int64_t i = 0; i < blocks; ++i) {
-                    const Part rows =
-                        PartOf(span.count, static_cast<int>(i), static_cast<int>(blocks));
-                    Rows(span, rows, keys, first);
-                  }
+                  ahead_.Aim(span, keys);
+                  InPieces(span.count, kernels_.rows, [&](std::int64_t begin, std::int64_t count) {
+                    Rows(span, {begin, begin + count}, keys, first);
+                  });
                   first = false;
                 });
     kernels_.finish(span.count, sizes_.dim, top_, sum_, at_.Queries<T>(call_, call_.out, span),
@@ -71,8 +72,8 @@ class ForwardHead {
     const Matrix& data = call_.block.data;
     kernels_.pack_transposed(at_.KeysOrValues<T>(call_, data, 0, keys), data.stride, seen,
                              sizes_.dim, KeyScale<T>(call_.shape), keys_, sizes_.keys);
-    kernels_.pack(at_.KeysOrValues<T>(call_, data, 1, keys), data.stride, seen, sizes_.dim, values_,
-                  sizes_.width);
+    values_ = PackedRows<T>(call_, {at_.KeysOrValues<T>(call_, data, 1, keys), data.stride}, seen,
+                            values_memory_);
   }
 
   // Some rows of the span against the packed keys.
@@ -80,6 +81,7 @@ class ForwardHead {
     const AttentionTile queries = span.Piece(rows.begin, rows.Size());
     const std::int64_t seen = call_.Visible(queries.Last(), keys);
     if (seen == 0) return;
+    ahead_.Step();
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
                       at_.Queries<T>(call_, call_.qkv, queries), call_.qkv.stride, 1, keys_,
                       sizes_.keys, nullptr, scores_, sizes_.keys);
@@ -90,8 +92,8 @@ class ForwardHead {
       mask_.Draw(queries.position + i, keys.position, visible);
       mask_.Apply(scores_ + i * sizes_.keys, visible);
     }
-    kernels_.multiply(queries.count, sizes_.dim, seen, scores_, sizes_.keys, 1, values_,
-                      sizes_.width, first ? nullptr : keep_,
+    kernels_.multiply(queries.count, sizes_.dim, seen, scores_, sizes_.keys, 1, values_.data,
+                      values_.stride, first ? nullptr : keep_,
                       at_.Queries<T>(call_, call_.out, queries), call_.out.stride);
   }
 
@@ -99,22 +101,26 @@ class ForwardHead {
   const AttentionCall& call_;
   const AttentionHead at_;
   const AttentionSizes sizes_;
-  T* const keys_;    // [dim, keys]: transposed and scaled
-  T* const values_;  // [keys, width]
-  T* const scores_;  // [rows, keys]
-  T* const keep_;    // [rows]: what remains of the sums so far
-  T* const top_;     // [span]: maximum so far, of exponents of 2
-  T* const sum_;     // [span]: of 2^(score - top)
+  T* const keys_;              // [dim, keys]: transposed and scaled
+  T* const values_memory_;     // [keys, width]
+  AttentionRows<T> values_{};  // [keys, dim], padded
+  T* const scores_;            // [rows, keys]
+  T* const keep_;              // [rows]: what remains of the sums so far
+  T* const top_;               // [span]: maximum so far, of exponents of 2
+  T* const sum_;               // [span]: of 2^(score - top)
   AttentionMask mask_;
+  AttentionAhead<T> ahead_;
 };
 
 // A task is a query head.
 void Forward(const AttentionCall& call, const Part& tasks) {
   const std::int64_t heads = call.shape.heads, group = heads / call.shape.kv_heads;
+  const std::int64_t end = tasks.end * group;
+  const auto head = [&](std::int64_t task) { return AttentionHead{task / heads, task % heads}; };
   DispatchDtype(call.qkv.dtype, [&](auto zero) {
 #pragma omp parallel for num_threads(call.stream.threads) schedule(static)
-    for (std::int64_t task = tasks.begin * group; task < tasks.end * group; ++task) {
-      ForwardHead<decltype(zero)>(call, {task / heads, task % heads}).Run();
+    for (std::int64_t task = tasks.begin * group; task < end; ++task) {
+      ForwardHead<decltype(zero)>(call, head(task), head(std::min(task + 1, end - 1))).Run();
     }
   });
 }

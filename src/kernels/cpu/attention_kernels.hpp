@@ -5,6 +5,7 @@
 #define TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
 
 #include <cstdint>
+#include <span>
 
 namespace trireme::kernels {
 
@@ -22,7 +23,7 @@ struct AttentionVisible {
 // what is padded.
 template <typename T>
 struct AttentionKernelsOf {
-  std::int64_t rows;  // queries whose scores are computed at once, and most of a call of Softmax
+  std::int64_t rows;  // most rows of a call of multiply: what registers hold
 
   // to[k * to_stride + i] = scale * from[i * stride + k] for i < rows, k < columns; zeros for i
   // from rows to the next multiple of kAttentionPad.
@@ -48,7 +49,7 @@ struct AttentionKernelsOf {
   void (*finish)(std::int64_t rows, std::int64_t columns, const T* top, const T* sum, T* out,
                  std::int64_t stride, T* lse, std::int64_t lse_stride);
 
-  // Row by row, dot = x y^T.
+  // Row by row, dot = x y^T. A vector behind the last may be written.
   void (*dot)(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t x_stride,
               const T* y, std::int64_t y_stride, T* dot);
   // Scores p become weights 2^(p - lse), and the weights' gradient d that of the scores, scale p (d
@@ -58,6 +59,7 @@ struct AttentionKernelsOf {
 };
 
 struct AttentionKernels {
+  const char* name;
   AttentionKernelsOf<float> fp32;
   AttentionKernelsOf<double> fp64;
 };
@@ -66,8 +68,8 @@ extern const AttentionKernels kAttentionPortable;
 extern const AttentionKernels kAttentionAvx2;    // x86-64-v3 only
 extern const AttentionKernels kAttentionAvx512;  // x86-64-v4 only
 
-// The fastest that this CPU can run.
-const AttentionKernels& UsableAttentionKernels();
+// Those that this CPU can run, the fastest first.
+std::span<const AttentionKernels> UsableAttentionKernels();
 
 }  // namespace trireme::kernels
 

@@ -3,6 +3,6 @@
 
 namespace trireme::kernels {
 
-const AttentionKernels& UsableAttentionKernels() { return kAttentionPortable; }
+std::span<const AttentionKernels> UsableAttentionKernels() { return {&kAttentionPortable, 1}; }
 
 }  // namespace trireme::kernels

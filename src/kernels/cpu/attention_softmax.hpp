@@ -70,7 +70,8 @@ void Softmax(std::int64_t rows, const AttentionVisible& visible, typename V::Sca
       lanes[i] = i < count ? RowMax<V>(s + (first + i) * stride, VisibleTo(visible, first + i))
                            : V::Broadcast(V::kLowest);
     }
-    const Register before = V::LoadPart(top + first, count);
+    const Register before = V::Load(top + first), sum_before = V::Load(sum + first);
+    const typename V::Bits ours = V::First(count);
     const Register now =
         V::Max(V::Reduce(lanes, [](Register x, Register y) { return V::Max(x, y); }), before);
     for (std::int64_t i = 0; i < kLanes; ++i) {
@@ -80,9 +81,9 @@ void Softmax(std::int64_t rows, const AttentionVisible& visible, typename V::Sca
     }
     const Register shrunk = Exp2<V>(before - now);
     const Register terms = V::Reduce(lanes, [](Register x, Register y) { return x + y; });
-    V::StorePart(top + first, now, count);
-    V::StorePart(keep + first, shrunk, count);
-    V::StorePart(sum + first, V::LoadPart(sum + first, count) * shrunk + terms, count);
+    V::Store(top + first, ours ? now : before);
+    V::Store(sum + first, ours ? sum_before * shrunk + terms : sum_before);
+    V::Store(keep + first, shrunk);
   }
 }
 
@@ -95,9 +96,9 @@ void Finish(std::int64_t rows, std::int64_t columns, const typename V::Scalar* t
   constexpr T kLn2 = static_cast<T>(0.69314718055994530942);
   for (std::int64_t first = 0; first < rows; first += V::kLanes) {
     const std::int64_t count = rows - first < V::kLanes ? rows - first : V::kLanes;
-    const Register total = V::LoadPart(sum + first, count);
+    const Register total = V::Load(sum + first);
     // A sum that is no number stays none.
-    const Register log = V::LoadPart(top + first, count) * kLn2 + Log<V>(total) + (total - total);
+    const Register log = V::Load(top + first) * kLn2 + Log<V>(total) + (total - total);
     const Register all = total == T(0) ? V::Broadcast(-T(__builtin_inf())) : log;
     const Register inverse = total == T(0) ? Register{} : T(1) / total;
     for (std::int64_t i = 0; i < count; ++i) {
@@ -124,14 +125,15 @@ void Dot(std::int64_t rows, std::int64_t columns, const typename V::Scalar* x,
     for (std::int64_t i = 0; i < count; ++i) {
       const auto* const left = x + (first + i) * x_stride;
       const auto* const right = y + (first + i) * y_stride;
+      Register sum{};
       std::int64_t j = 0;
-      for (; j + kLanes <= columns; j += kLanes) lanes[i] += V::Load(left + j) * V::Load(right + j);
+      for (; j + kLanes <= columns; j += kLanes) sum += V::Load(left + j) * V::Load(right + j);
       if (j < columns) {
-        lanes[i] += V::LoadPart(left + j, columns - j) * V::LoadPart(right + j, columns - j);
+        sum += V::LoadPart(left + j, columns - j) * V::LoadPart(right + j, columns - j);
       }
+      lanes[i] = sum;
     }
-    V::StorePart(dot + first, V::Reduce(lanes, [](Register a, Register b) { return a + b; }),
-                 count);
+    V::Store(dot + first, V::Reduce(lanes, [](Register a, Register b) { return a + b; }));
   }
 }
 

@@ -19,20 +19,24 @@ void PackTransposed(const typename V::Scalar* from, std::int64_t stride, std::in
   constexpr int kLanes = V::kLanes;
   for (std::int64_t row = 0; row < Padded(rows); row += kLanes) {
     for (std::int64_t k = 0; k < columns; k += kLanes) {
-      const std::int64_t present = columns - k;
-      typename V::Register block[kLanes];
-      if (row + kLanes <= rows && present >= kLanes) {
+      const typename V::Scalar* source = from + row * stride + k;
+      typename V::Scalar* target = to + k * to_stride + row;
+      if (row + kLanes <= rows && k + kLanes <= columns) {
+        typename V::Register block[kLanes];
 #pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) block[i] = V::Load(from + (row + i) * stride + k);
-      } else {
-        for (int i = 0; i < kLanes; ++i) {
-          block[i] = row + i < rows ? V::LoadPart(from + (row + i) * stride + k, present)
-                                    : typename V::Register{};
-        }
+        for (int i = 0; i < kLanes; ++i, source += stride) block[i] = V::Load(source);
+        V::Transpose(block);
+#pragma GCC unroll 16
+        for (int i = 0; i < kLanes; ++i, target += to_stride) V::Store(target, block[i] * scale);
+        continue;
+      }
+      typename V::Register block[kLanes];
+      for (int i = 0; i < kLanes; ++i, source += stride) {
+        block[i] = row + i < rows ? V::LoadPart(source, columns - k) : typename V::Register{};
       }
       V::Transpose(block);
-      for (int i = 0; i < kLanes; ++i) {
-        if (i < present) V::Store(to + (k + i) * to_stride + row, block[i] * scale);
+      for (int i = 0; i < kLanes && k + i < columns; ++i, target += to_stride) {
+        V::Store(target, block[i] * scale);
       }
     }
   }
@@ -99,12 +103,17 @@ void MultiplyBlock(const Product<typename V::Scalar>& p, std::int64_t columns) {
     }
     return;
   }
+  // The sums pass through memory, so that above they need not.
+  typename V::Scalar part[kRows][kVectors * kLanes];
+#pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      auto* const c = p.c + i * p.c_stride + j * kLanes;
-      const std::int64_t count = columns - j * kLanes;
-      V::StorePart(c, p.keep != nullptr ? V::LoadPart(c, count) * p.keep[i] + sum[i][j] : sum[i][j],
-                   count);
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) V::Store(part[i] + j * kLanes, sum[i][j]);
+  }
+  for (int i = 0; i < kRows; ++i) {
+    auto* const c = p.c + i * p.c_stride;
+    for (std::int64_t j = 0; j < columns; ++j) {
+      c[j] = p.keep != nullptr ? c[j] * p.keep[i] + part[i][j] : part[i][j];
     }
   }
 }
@@ -125,7 +134,6 @@ struct MultiplyTable {
   }
 };
 
-// Rows in blocks of nearly equal height.
 template <typename V, int kRows, int kVectors>
 void Multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner,
               const typename V::Scalar* a, std::int64_t a_row, std::int64_t a_inner,
@@ -133,17 +141,10 @@ void Multiply(std::int64_t rows, std::int64_t columns, std::int64_t inner,
               typename V::Scalar* c, std::int64_t c_stride) {
   static constexpr MultiplyTable<V, kRows, kVectors> kTable{
       std::make_integer_sequence<int, kVectors>()};
-  constexpr std::int64_t kWide = kVectors * V::kLanes;
-  const std::int64_t blocks = (rows + kRows - 1) / kRows;
-  for (std::int64_t block = 0; block < blocks; ++block) {
-    const std::int64_t i = rows * block / blocks, height = rows * (block + 1) / blocks - i;
-    for (std::int64_t j = 0; j < columns; j += kWide) {
-      const std::int64_t vectors = (columns - j + V::kLanes - 1) / V::kLanes;
-      kTable.at[(vectors < kVectors ? vectors : kVectors) - 1][height - 1](
-          {inner, a + i * a_row, a_row, a_inner, b + j, b_stride,
-           keep != nullptr ? keep + i : nullptr, c + i * c_stride + j, c_stride},
-          columns - j);
-    }
+  for (std::int64_t j = 0; j < columns; j += kVectors * V::kLanes) {
+    const std::int64_t vectors = (columns - j + V::kLanes - 1) / V::kLanes;
+    kTable.at[(vectors < kVectors ? vectors : kVectors) - 1][rows - 1](
+        {inner, a, a_row, a_inner, b + j, b_stride, keep, c + j, c_stride}, columns - j);
   }
 }
 

@@ -1,4 +1,5 @@
 // Which of the kernels of attention's tiles an x86-64 CPU can run.
+#include <array>
 #include <string>
 
 #include "attention_kernels.hpp"
@@ -6,14 +7,14 @@
 
 namespace trireme::kernels {
 
-const AttentionKernels& UsableAttentionKernels() {
-  static const AttentionKernels& best = []() -> const AttentionKernels& {
+std::span<const AttentionKernels> UsableAttentionKernels() {
+  static const std::array<AttentionKernels, 3> all = {kAttentionAvx512, kAttentionAvx2,
+                                                      kAttentionPortable};
+  static const std::size_t first = [] {
     const std::string set = device::InstructionSet();
-    return set == "AVX-512" ? kAttentionAvx512
-           : set == "AVX2"  ? kAttentionAvx2
-                            : kAttentionPortable;
+    return set == "AVX-512" ? 0 : set == "AVX2" ? 1 : 2;
   }();
-  return best;
+  return std::span(all).subspan(first);
 }
 
 }  // namespace trireme::kernels

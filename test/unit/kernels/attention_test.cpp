@@ -13,10 +13,12 @@ constexpr double kFp32 = 4e-6, kFp64 = 1e-13;  // relative to the largest elemen
 struct Case {
   std::int64_t sequences, length, heads, kv_heads, head_dim;
 };
-// Lengths around the tile of 64 queries; grouped, shared and single key heads; odd head sizes.
+// Lengths around the tile of 128 queries and keys and the span of 256 queries; grouped, shared and
+// single key heads; odd head sizes, and those that whole vectors divide.
 constexpr Case kCases[] = {{1, 1, 1, 1, 1},   {3, 3, 2, 1, 3},    {2, 17, 3, 3, 4},
                            {2, 33, 6, 2, 17}, {1, 63, 2, 2, 32},  {1, 64, 2, 1, 33},
-                           {2, 65, 1, 1, 8},  {1, 128, 3, 1, 16}, {1, 130, 2, 2, 5}};
+                           {2, 65, 1, 1, 8},  {1, 128, 3, 1, 16}, {1, 130, 2, 2, 5},
+                           {2, 32, 4, 4, 32}, {1, 129, 2, 1, 16}, {1, 400, 2, 1, 3}};
 
 kernels::AttentionShape ShapeOf(const Case& c, bool causal = true, std::int64_t first_head = 0) {
   return {c.sequences, c.length, c.heads, c.kv_heads, c.head_dim, first_head, causal};
