@@ -45,8 +45,8 @@ class VocabularyCut {
 
  private:
   static constexpr std::int64_t kUnit = 32;  // rows of blocks start on boundaries of 128 bytes
-  // 512 tokens of a block of the narrowest fill a core's cache of 1 MiB; the wider dim, the more it
-  // takes to outweigh what each block's products do again, packing x and reading the sums.
+  // 512 tokens of a narrowest block fill a core's cache of 1 MiB. The wider dim, the wider a block
+  // has to be to outweigh what its products do again: packing x, reading and writing the sums.
   static constexpr std::int64_t kNarrowest = 512, kWidest = 4096;
 
   std::int64_t LargestPart() const { return CeilDivide(units_, parts_) * kUnit; }

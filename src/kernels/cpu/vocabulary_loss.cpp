@@ -131,10 +131,9 @@ void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* l
     s.picked = static_cast<double>(*picked);
     // In fp64: beside a target that is nearly certain the others still count.
     s.sum += std::exp(s.picked - s.top);
-    *picked = -std::numeric_limits<T>::infinity();
+    *picked = -std::numeric_limits<T>::infinity();  // whose exponential is nothing
   }
   s.sum += rows::ExpSum(logits, n, T(1), static_cast<T>(s.top));
-  if (picked != nullptr) *picked = T(0);
   Store(s, statistics);
 }
 
