@@ -1,8 +1,8 @@
 #include "trireme/optimizer/optimizer.hpp"
 
+#include <algorithm>
 #include <cmath>
-
-#include "trireme/kernels/update.hpp"
+#include <cstring>
 
 namespace trireme::optimizer {
 
@@ -44,39 +44,56 @@ std::int64_t Optimizer::Bytes(const Options& options, const tensor::Registry& re
 Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
                      const device::Stream& stream)
     : options_(options), registry_(&registry), stream_(stream) {
-  if (options_.kind == Kind::kSgd) return;
-  first_ = device::AllocateZeroed(Bytes() / 2);
-  second_ = device::AllocateZeroed(Bytes() / 2);
+  if (options_.kind == Kind::kAdamW) {
+    first_ = device::AllocateZeroed(Bytes() / 2);
+    second_ = device::AllocateZeroed(Bytes() / 2);
+  }
+  FindRanges();
 }
 
-template <typename Visit>
-void Optimizer::EachCounted(Visit visit) const {
+void Optimizer::FindRanges() {
+  const auto at = [this](void* storage, std::int64_t offset) {
+    return storage == nullptr ? nullptr : ElementAt(storage, registry_->Type(), offset);
+  };
   const auto& parameters = registry_->Parameters();
+  std::vector<Part> owned_gradients;
   for (std::size_t id = 0; id < parameters.size(); ++id) {
-    if (!parameters[id].Held() || parameters[id].copy != 0) continue;
     const tensor::Owned owned = registry_->OwnedOf(static_cast<tensor::ParameterId>(id));
-    visit(owned.flat.Size(), ElementAt(registry_->Gradients(), registry_->Type(), owned.gradient));
+    const std::int64_t size = owned.flat.Size();
+    if (size == 0) continue;
+    void* const gradients = at(registry_->Gradients(), owned.gradient);
+    updated_.push_back({.count = size,
+                        .decay = parameters[id].decay ? options_.weight_decay : 0,
+                        .gradients = gradients,
+                        .values = at(registry_->Values(), owned.value),
+                        .first = at(first_.get(), owned.moment),
+                        .second = at(second_.get(), owned.moment)});
+    if (parameters[id].copy == 0) counted_.push_back({size, gradients});
+    owned_gradients.push_back({owned.gradient, owned.gradient + size});
+  }
+  // What lies between them, padding included.
+  std::sort(owned_gradients.begin(), owned_gradients.end(),
+            [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  std::int64_t end = 0;
+  owned_gradients.push_back({registry_->Owns().gradients, registry_->Owns().gradients});
+  for (const Part& part : owned_gradients) {
+    if (part.begin > end) unowned_.push_back({end, part.begin});
+    end = part.end;
   }
 }
 
 double Optimizer::GradientSquares() const {
-  double sum = 0;
-  EachCounted([&](std::int64_t size, const void* gradients) {
-    sum += kernels::SquareSum(stream_, registry_->Type(), size, gradients);
-  });
-  return sum;
+  return kernels::SquareSum(stream_, registry_->Type(), counted_);
 }
 
 ExactSum Optimizer::ExactGradientSquares() const {
   ExactSum sum;
-  EachCounted([&](std::int64_t size, const void* gradients) {
-    kernels::ExactSquareSum(stream_, registry_->Type(), size, gradients, sum);
-  });
+  kernels::ExactSquareSum(stream_, registry_->Type(), counted_, sum);
   return sum;
 }
 
 void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
-                     std::int64_t count) {
+                     std::int64_t count, bool clear) {
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
   const kernels::UpdateScalars scalars{
       .learning_rate = learning_rate,
@@ -87,24 +104,12 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
       .correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
       .gradient_scale =
           (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
-  const auto at = [this](void* storage, std::int64_t offset) {
-    return ElementAt(storage, registry_->Type(), offset);
-  };
-  const auto& parameters = registry_->Parameters();
-  for (std::size_t id = 0; id < parameters.size(); ++id) {
-    const tensor::Owned owned = registry_->OwnedOf(static_cast<tensor::ParameterId>(id));
-    const std::int64_t size = owned.flat.Size();
-    if (size == 0) continue;
-    const double decay = parameters[id].decay ? options_.weight_decay : 0;
-    void* values = at(registry_->Values(), owned.value);
-    const void* gradients = at(registry_->Gradients(), owned.gradient);
-    if (options_.kind == Kind::kAdamW) {
-      kernels::AdamW(stream_, registry_->Type(), size, &scalars, decay, gradients, values,
-                     at(first_.get(), owned.moment), at(second_.get(), owned.moment));
-    } else {
-      kernels::GradientDescent(stream_, registry_->Type(), size, &scalars, decay, gradients,
-                               values);
-    }
+  const auto update = options_.kind == Kind::kAdamW ? kernels::AdamW : kernels::GradientDescent;
+  update(stream_, registry_->Type(), updated_, &scalars, clear);
+  if (!clear) return;
+  for (const Part& part : unowned_) {
+    std::memset(ElementAt(registry_->Gradients(), registry_->Type(), part.begin), 0,
+                static_cast<std::size_t>(part.Size()) * SizeOf(registry_->Type()));
   }
 }
 

@@ -3,6 +3,7 @@
 #define TRIREME_KERNELS_UPDATE_HPP_
 
 #include <cstdint>
+#include <span>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/exact_sum.hpp"
@@ -18,26 +19,49 @@ struct UpdateScalars {
   double gradient_scale = 1;                // 1 / valid targets, times the clip factor
 };
 
-// AdamW (Loshchilov and Hutter 2019, algorithm 2) on `count` elements: decoupled decay
-// learning_rate * decay * w. values, first and second moment are updated; gradients only read.
-void AdamW(const device::Stream& stream, Dtype dtype, std::int64_t count,
-           const UpdateScalars* scalars, double decay, const void* gradients, void* values,
-           void* first, void* second);
+// Flat storage whose elements are updated alike. GradientDescent needs no moments.
+struct UpdateRange {
+  std::int64_t count = 0;
+  double decay = 0;
+  void *gradients = nullptr, *values = nullptr, *first = nullptr, *second = nullptr;
+};
 
-// values -= learning_rate * (gradient_scale * gradient + decay * value).
-void GradientDescent(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                     const UpdateScalars* scalars, double decay, const void* gradients,
-                     void* values);
+// AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass: decoupled
+// decay learning_rate * decay * w. values, first and second moment are updated; gradients become
+// zero with `clear`, else they are only read.
+void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+           const UpdateScalars* scalars, bool clear);
 
-// Sum of squares: of blocks of 1,024 elements in their own type, of 8 such blocks and then of all
-// in fp64, in order: the same bits for any number of threads. A value that is not finite makes the
-// sum not finite (so do fp32 values beyond 1e19, which no gradient survives).
-double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* values);
+// values -= learning_rate * (gradient_scale * gradient + decay * value); `clear` as above.
+void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+                     const UpdateScalars* scalars, bool clear);
+
+// Flat storage that is only read.
+struct FlatRange {
+  std::int64_t count = 0;
+  const void* values = nullptr;
+};
+
+// Sum of squares: of blocks of 1,024 elements in their own type, of 8 such blocks, then of a range
+// and then of all ranges in fp64, in order: the same bits for any number of threads. A value that
+// is not finite makes the sum not finite (so do fp32 values beyond 1e19, which no gradient
+// survives).
+double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges);
+inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                        const void* values) {
+  const FlatRange range{count, values};
+  return SquareSum(stream, dtype, {&range, 1});
+}
 
 // sum += the squares of all values, each as a double: exact of fp32, rounded of fp64. Nothing else
 // rounds, so neither order nor threads nor the cut of the storage matter.
-void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                    const void* values, ExactSum& sum);
+void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                    ExactSum& sum);
+inline void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                           const void* values, ExactSum& sum) {
+  const FlatRange range{count, values};
+  ExactSquareSum(stream, dtype, {&range, 1}, sum);
+}
 
 // to += from, element by element.
 void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,

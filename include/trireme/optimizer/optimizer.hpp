@@ -9,6 +9,7 @@
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/input/deck.hpp"
+#include "trireme/kernels/update.hpp"
 #include "trireme/tensor/registry.hpp"
 
 namespace trireme::optimizer {
@@ -37,8 +38,12 @@ class Optimizer {
   double GradientSquares() const;
   // The same, exactly.
   ExactSum ExactGradientSquares() const;
-  // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1.
-  void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count);
+  // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1. With
+  // `clear`, the gradients' storage is zero afterwards, as Registry::ZeroGradients leaves it
+  // (early gradients excepted, which are cleared as they are taken): the elements owned in the pass
+  // that updates them, all others by themselves.
+  void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
+            bool clear = false);
 
   // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has
   // none.
@@ -48,14 +53,14 @@ class Optimizer {
   static std::int64_t Bytes(const Options& options, const tensor::Registry& registry);
 
  private:
-  // visit(size, gradients) for the owned elements of each parameter of which this is the first
-  // copy.
-  template <typename Visit>
-  void EachCounted(Visit visit) const;
+  void FindRanges();
   Options options_;
   tensor::Registry* registry_;
   device::Stream stream_;
-  device::Buffer first_, second_;  // local, [owned elements], the registry's dtype
+  device::Buffer first_, second_;              // local, [owned elements], the registry's dtype
+  std::vector<kernels::UpdateRange> updated_;  // the owned elements, a range for each parameter
+  std::vector<kernels::FlatRange> counted_;    // of these, the gradients of first copies
+  std::vector<Part> unowned_;  // the gradients' storage without the ranges of updated_, elements
 };
 
 }  // namespace trireme::optimizer

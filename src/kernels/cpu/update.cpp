@@ -1,14 +1,15 @@
-// update: values and moments are updated in place, gradients only read; sums are added to.
+// update: values and moments are updated in place, gradients read and, where wanted, cleared; sums
+// are added to.
 #include "trireme/kernels/update.hpp"
 
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <vector>
 
 #include "clones.hpp"
 #include "rows.hpp"
+#include "thread_scratch.hpp"
 
 namespace trireme::kernels {
 
@@ -18,7 +19,8 @@ constexpr std::int64_t kChunk = 8192;  // elements a task: two pages of each of 
 
 template <typename T>
 [[gnu::always_inline]] inline void AdamWOf(std::int64_t n, const UpdateScalars& s, double decay,
-                                           const T* gradients, T* values, T* first, T* second) {
+                                           bool clear, T* gradients, T* values, T* first,
+                                           T* second) {
   const T beta1 = T(s.beta1), beta2 = T(s.beta2), rest1 = T(1 - s.beta1), rest2 = T(1 - s.beta2);
   const T scale = T(s.gradient_scale), rate = T(s.learning_rate / s.correction1);
   const T root = T(1 / std::sqrt(s.correction2)), epsilon = T(s.epsilon);
@@ -32,14 +34,44 @@ template <typename T>
     second[i] = v;
     values[i] = keep * values[i] - rate * m / (std::sqrt(v) * root + epsilon);
   }
+  if (clear) std::fill_n(gradients, n, T(0));  // a chunk: still in cache
 }
-TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay,
-                             const float* gradients, float* values, float* first, float* second) {
-  AdamWOf(n, s, decay, gradients, values, first, second);
+TRIREME_CLONES void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear,
+                             float* gradients, float* values, float* first, float* second) {
+  AdamWOf(n, s, decay, clear, gradients, values, first, second);
 }
-void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, const double* gradients,
+void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear, double* gradients,
               double* values, double* first, double* second) {
-  AdamWOf(n, s, decay, gradients, values, first, second);
+  AdamWOf(n, s, decay, clear, gradients, values, first, second);
+}
+
+template <typename T>
+[[gnu::always_inline]] inline void DescentOf(std::int64_t n, const UpdateScalars& s, double decay,
+                                             bool clear, T* gradients, T* values) {
+  const T scale = T(s.learning_rate * s.gradient_scale), keep = T(1 - s.learning_rate * decay);
+#pragma omp simd
+  for (std::int64_t i = 0; i < n; ++i) values[i] = keep * values[i] - scale * gradients[i];
+  if (clear) std::fill_n(gradients, n, T(0));
+}
+TRIREME_CLONES void DescentRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear,
+                               float* gradients, float* values) {
+  DescentOf(n, s, decay, clear, gradients, values);
+}
+void DescentRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear, double* gradients,
+                double* values) {
+  DescentOf(n, s, decay, clear, gradients, values);
+}
+
+// visit(range, begin, size) for the chunks of all ranges, in one parallel region.
+template <typename Range, typename Visit>
+void EachChunk(const device::Stream& stream, std::span<const Range> ranges, Visit visit) {
+#pragma omp parallel num_threads(stream.threads)
+  for (const Range& range : ranges) {
+#pragma omp for schedule(static) nowait
+    for (std::int64_t begin = 0; begin < range.count; begin += kChunk) {
+      visit(range, begin, std::min(kChunk, range.count - begin));
+    }
+  }
 }
 
 // Squares by their exponents: what ExactSum does, with one place a term instead of three.
@@ -92,65 +124,77 @@ void AddSquares(const T* values, std::int64_t n, ExactSum& sum) {
 
 }  // namespace
 
-void AdamW(const device::Stream& stream, Dtype dtype, std::int64_t count,
-           const UpdateScalars* scalars, double decay, const void* gradients, void* values,
-           void* first, void* second) {
+void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+           const UpdateScalars* scalars, bool clear) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t begin = 0; begin < count; begin += kChunk) {
-      AdamWRow(std::min(kChunk, count - begin), *scalars, decay,
-               static_cast<const T*>(gradients) + begin, static_cast<T*>(values) + begin,
-               static_cast<T*>(first) + begin, static_cast<T*>(second) + begin);
-    }
+    EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
+      AdamWRow(size, *scalars, r.decay, clear, static_cast<T*>(r.gradients) + begin,
+               static_cast<T*>(r.values) + begin, static_cast<T*>(r.first) + begin,
+               static_cast<T*>(r.second) + begin);
+    });
   });
 }
 
-void GradientDescent(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                     const UpdateScalars* scalars, double decay, const void* gradients,
-                     void* values) {
+void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+                     const UpdateScalars* scalars, bool clear) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T scale = T(scalars->learning_rate * scalars->gradient_scale);
-    const T keep = T(1 - scalars->learning_rate * decay);
-    const T* g = static_cast<const T*>(gradients);
-    T* w = static_cast<T*>(values);
-#pragma omp parallel for simd num_threads(stream.threads) schedule(static)
-    for (std::int64_t i = 0; i < count; ++i) w[i] = keep * w[i] - scale * g[i];
+    EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
+      DescentRow(size, *scalars, r.decay, clear, static_cast<T*>(r.gradients) + begin,
+                 static_cast<T*>(r.values) + begin);
+    });
   });
 }
 
-double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                 const void* values) {
-  return DispatchDtype(dtype, [&](auto zero) {
+double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
+  const auto chunks = [](const FlatRange& range) { return (range.count + kChunk - 1) / kChunk; };
+  std::int64_t all = 0;
+  for (const FlatRange& range : ranges) all += chunks(range);
+  double* const partial = ThreadScratch<FlatRange, double>(all);  // of all chunks, in order
+  DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t blocks = (count + kChunk - 1) / kChunk;
-    std::vector<double> partial(static_cast<std::size_t>(blocks));
-#pragma omp parallel for num_threads(stream.threads) schedule(static)
-    for (std::int64_t block = 0; block < blocks; ++block) {
-      const std::int64_t begin = block * kChunk;
-      partial[static_cast<std::size_t>(block)] = rows::SquaredDeviation(
-          static_cast<const T*>(values) + begin, std::min(kChunk, count - begin), T(0));
+#pragma omp parallel num_threads(stream.threads)
+    {
+      double* of_range = partial;
+      for (const FlatRange& range : ranges) {
+        const std::int64_t count = chunks(range);
+#pragma omp for schedule(static) nowait
+        for (std::int64_t chunk = 0; chunk < count; ++chunk) {
+          const std::int64_t begin = chunk * kChunk;
+          of_range[chunk] = rows::SquaredDeviation(static_cast<const T*>(range.values) + begin,
+                                                   std::min(kChunk, range.count - begin), T(0));
+        }
+        of_range += count;
+      }
     }
+  });
+  double total = 0;
+  const double* next = partial;
+  for (const FlatRange& range : ranges) {
     double sum = 0;
-    for (double part : partial) sum += part;
-    return sum;
-  });
+    for (std::int64_t chunk = chunks(range); chunk > 0; --chunk) sum += *next++;
+    total += sum;
+  }
+  return total;
 }
 
-void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
-                    const void* values, ExactSum& sum) {
+void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                    ExactSum& sum) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
-    // As few blocks as the threads and the bins allow.
-    const std::int64_t share = (count + stream.threads - 1) / stream.threads;
-    const std::int64_t block = std::clamp<std::int64_t>(share, 1, SquareBins::kMostTerms);
 #pragma omp parallel num_threads(stream.threads)
     {
       ExactSum own;
-#pragma omp for schedule(static)
-      for (std::int64_t begin = 0; begin < count; begin += block) {
-        AddSquares(static_cast<const T*>(values) + begin, std::min(block, count - begin), own);
+      for (const FlatRange& range : ranges) {
+        // As few blocks as the threads and the bins allow.
+        const std::int64_t share = (range.count + stream.threads - 1) / stream.threads;
+        const std::int64_t block = std::clamp<std::int64_t>(share, 1, SquareBins::kMostTerms);
+#pragma omp for schedule(static) nowait
+        for (std::int64_t begin = 0; begin < range.count; begin += block) {
+          AddSquares(static_cast<const T*>(range.values) + begin,
+                     std::min(block, range.count - begin), own);
+        }
       }
 #pragma omp critical(trireme_exact_square_sum)
       sum.Add(own);

@@ -198,12 +198,13 @@ TYPED_TEST(CanonicalRowsTest, Updates) {
     for (std::int64_t i = 0; i < o[3].columns; ++i) {
       o[3].template As<TypeParam>()[i] = std::abs(o[3].template As<TypeParam>()[i]);
     }
-    kernels::AdamW(s, o[0].dtype, o[0].columns, &kScalars, 0.1, o[0].data, o[1].data, o[2].data,
-                   o[3].data);
+    const kernels::UpdateRange range{o[0].columns, 0.1, o[0].data, o[1].data, o[2].data, o[3].data};
+    kernels::AdamW(s, o[0].dtype, {&range, 1}, &kScalars, false);
     return std::vector<double>();
   });
   CheckMap<TypeParam>({{1}, {1}}, [](const Stream& s, const Operands& o, const Part&) {
-    kernels::GradientDescent(s, o[0].dtype, o[0].columns, &kScalars, 0.1, o[0].data, o[1].data);
+    const kernels::UpdateRange range{o[0].columns, 0.1, o[0].data, o[1].data};
+    kernels::GradientDescent(s, o[0].dtype, {&range, 1}, &kScalars, false);
     return std::vector<double>();
   });
   CheckMap<TypeParam>({{1}, {1}}, [](const Stream& s, const Operands& o, const Part&) {

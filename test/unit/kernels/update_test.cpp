@@ -1,6 +1,7 @@
 // AdamW, gradient descent and the square sum behind the gradient norm.
 #include "trireme/kernels/update.hpp"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -23,6 +24,17 @@ std::vector<Setting> DenseSettings() {
 
 class UpdateTest : public KernelTest {
  protected:
+  // A range of one operand each; moments where they are.
+  static kernels::UpdateRange RangeOf(double decay, const Operand& gradients, const Operand& values,
+                                      const Operand* first = nullptr,
+                                      const Operand* second = nullptr) {
+    return {gradients.View().columns,
+            decay,
+            gradients.View().data,
+            values.View().data,
+            first == nullptr ? nullptr : first->View().data,
+            second == nullptr ? nullptr : second->View().data};
+  }
   Dtype Type() const { return GetParam().dtype; }
 };
 
@@ -46,8 +58,8 @@ TEST_P(UpdateTest, AdamWOverThreeSteps) {
       const kernels::UpdateScalars scalars = {
           kRate, kBeta1, kBeta2, kEpsilon, 1 - std::pow(kBeta1, step), 1 - std::pow(kBeta2, step),
           kScale};
-      kernels::AdamW(Stream(), Type(), count, &scalars, kDecay, gradients.View().data,
-                     values.View().data, first.View().data, second.View().data);
+      const kernels::UpdateRange range = RangeOf(kDecay, gradients, values, &first, &second);
+      kernels::AdamW(Stream(), Type(), {&range, 1}, &scalars, false);
       ExpectClose(values.Values(), w, Tolerance(kFp32, kFp64), "values");
       ExpectClose(first.Values(), m, Tolerance(kFp32, kFp64), "first moment");
       ExpectClose(second.Values(), v, Tolerance(kFp32, kFp64), "second moment");
@@ -60,8 +72,8 @@ TEST_P(UpdateTest, AdamWWithoutAGradientOnlyDecays) {
   const kernels::UpdateScalars scalars = {0.5, 0.9, 0.95, 1e-8, 0.1, 0.05, 1};
   const Operand gradients(GetParam(), Array(1, 3)), values(GetParam(), Array(1, 3, {1, -2, 4}));
   const Operand first(GetParam(), Array(1, 3)), second(GetParam(), Array(1, 3));
-  kernels::AdamW(Stream(), Type(), 3, &scalars, 0.25, gradients.View().data, values.View().data,
-                 first.View().data, second.View().data);
+  const kernels::UpdateRange range = RangeOf(0.25, gradients, values, &first, &second);
+  kernels::AdamW(Stream(), Type(), {&range, 1}, &scalars, false);
   ExpectClose(values.Values(), Array(1, 3, {0.875, -1.75, 3.5}), 1e-7, "values");
 }
 
@@ -73,12 +85,67 @@ TEST_P(UpdateTest, GradientDescent) {
     kernels::UpdateScalars scalars;
     scalars.learning_rate = 0.3;
     scalars.gradient_scale = 0.5;
-    kernels::GradientDescent(Stream(), Type(), count, &scalars, 0.1, gradients.View().data,
-                             values.View().data);
+    const kernels::UpdateRange range = RangeOf(0.1, gradients, values);
+    kernels::GradientDescent(Stream(), Type(), {&range, 1}, &scalars, false);
     for (std::int64_t i = 0; i < count; ++i) w(0, i) -= 0.3 * (0.5 * g(0, i) + 0.1 * w(0, i));
     ExpectClose(values.Values(), w, Tolerance(kFp32, kFp64), "values");
     EXPECT_EQ(gradients.Values().values, g.values);
   }
+}
+
+// Ranges of their own decay in one pass, cleared or not, are what they are one by one.
+TEST_P(UpdateTest, RangesAndClearing) {
+  const kernels::UpdateScalars scalars = {3e-3, 0.9, 0.98, 1e-8, 0.1, 0.02, 0.37};
+  for (const bool adam : {true, false}) {
+    const auto update = adam ? kernels::AdamW : kernels::GradientDescent;
+    std::vector<Operand> operands, want;  // gradients, values, first, second of each range
+    std::vector<kernels::UpdateRange> ranges;
+    for (const std::int64_t count : {5, 1, 20000, 8192, 17}) {
+      for (auto* each : {&operands, &want}) {
+        for (std::uint32_t i = 0; i < 4; ++i) {
+          Array x = Random(1, count, 10 * i + 1);
+          if (i == 3) std::for_each(x.values.begin(), x.values.end(), [](double& v) { v *= v; });
+          each->emplace_back(GetParam(), x);
+        }
+        const Operand* o = &each->back() - 3;
+        const auto range = RangeOf(count % 2 == 0 ? 0.1 : 0, o[0], o[1], o + 2, o + 3);
+        if (each == &operands) {
+          ranges.push_back(range);
+        } else {
+          update({}, Type(), {&range, 1}, &scalars, false);
+        }
+      }
+    }
+    update(Stream(), Type(), ranges, &scalars, true);
+    for (std::size_t i = 0; i < operands.size(); ++i) {
+      if (i % 4 == 0) {
+        EXPECT_EQ(operands[i].Values().values,
+                  std::vector<double>(operands[i].Values().values.size()))
+            << "gradients are cleared";
+      } else {
+        EXPECT_TRUE(operands[i].SameBits(want[i])) << "operand " << i;
+      }
+    }
+  }
+}
+
+// The order of ranges, and of threads within them, is fixed.
+TEST_P(UpdateTest, SquareSumOfRangesIsTheSumOfTheirs) {
+  std::vector<Operand> operands;
+  std::vector<kernels::FlatRange> ranges;
+  double want = 0;
+  for (const std::int64_t count : {20000, 3, 0, 8193, 1, 777}) {
+    operands.emplace_back(GetParam(), Random(1, count, static_cast<std::uint32_t>(count)));
+    ranges.push_back({count, operands.back().View().data});
+    want += kernels::SquareSum({}, Type(), count, ranges.back().values);
+  }
+  EXPECT_EQ(kernels::SquareSum(Stream(), Type(), ranges), want);
+  ExactSum exact, each;
+  kernels::ExactSquareSum(Stream(), Type(), ranges, exact);
+  for (const auto& range : ranges) {
+    kernels::ExactSquareSum({}, Type(), range.count, range.values, each);
+  }
+  EXPECT_EQ(exact.Value(), each.Value());
 }
 
 TEST_P(UpdateTest, SquareSum) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace trireme::test {
@@ -78,6 +79,43 @@ TEST_F(OptimizerTest, AdamWsFirstStepIsTheRate) {
   EXPECT_EQ(blocks[3].name, "second_moment.norm");
   EXPECT_NEAR(static_cast<double*>(blocks[0].data)[1], (1 - options.beta1) * 2, 1e-14);
   EXPECT_NEAR(static_cast<double*>(blocks[3].data)[1], (1 - options.beta2) * 4, 1e-14);
+}
+
+TEST_F(OptimizerTest, ClearsGradientsOnlyWhereAsked) {
+  for (const optimizer::Kind kind : {optimizer::Kind::kAdamW, optimizer::Kind::kSgd}) {
+    optimizer::Optimizer optimizer({.kind = kind}, registry_, {});
+    optimizer.Step(1, 0.01, Norm(optimizer), kCount);
+    EXPECT_GT(optimizer.GradientSquares(), 0);
+  }
+  optimizer::Optimizer optimizer({}, registry_, {});
+  optimizer.Step(2, 0.01, Norm(optimizer), kCount, true);
+  EXPECT_EQ(optimizer.GradientSquares(), 0);
+}
+
+// Gradients of which a rank owns a part, as with sharded moments: the others are cleared as well.
+TEST(OptimizerShards, ClearsWhatOthersUpdate) {
+  tensor::Registry registry;
+  const int matrix = registry.Add({.name = "matrix", .shape = {4, 5}, .initialiser = {}});
+  const int norm = registry.Add({.name = "norm", .shape = {40}, .initialiser = {}});
+  const std::int64_t size = registry.Size(), begin = 7, end = size - 9;
+  tensor::Ownership owns;
+  owns.pieces = {{.range = {0, size}, .own = {begin, end}, .value = begin, .gradient = begin}};
+  owns.values = owns.gradients = size;
+  owns.moments = end - begin;
+  registry.Allocate(Dtype::kFloat32, true, owns);
+  for (const int id : {matrix, norm}) {
+    const tensor::Matrix gradient = registry.Gradient(id);
+    std::fill_n(gradient.As<float>(), gradient.Size(), 3.0F);
+  }
+  optimizer::Optimizer optimizer({.weight_decay = 0}, registry, {});
+  optimizer.Step(1, 0.01, 1, kCount, true);
+  const auto* gradients = static_cast<const float*>(registry.Gradients());
+  const auto* values = static_cast<const float*>(registry.Values());
+  for (std::int64_t i = 0; i < size; ++i) {
+    EXPECT_EQ(gradients[i], 0) << "element " << i;
+    const bool padding = i >= 20 && i < registry.Parameters()[1].offset;
+    EXPECT_EQ(values[i] != 0, i >= begin && i < end && !padding) << "element " << i;
+  }
 }
 
 }  // namespace
