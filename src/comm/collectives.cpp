@@ -4,12 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
-#include <limits>
-#include <numeric>
 #include <utility>
-#include <vector>
 
 #include "trireme/base/error.hpp"
 
@@ -22,41 +18,6 @@ constexpr std::int64_t kPiece = std::int64_t{1} << 30;
 
 std::int64_t Bytes(Dtype dtype, std::int64_t count) {
   return count * static_cast<std::int64_t>(SizeOf(dtype));
-}
-
-int CheckedCount(Transfer transfer, std::int64_t count) {
-  if (count < 0 || count > std::numeric_limits<int>::max()) {
-    throw RunError(fmt::format("{} of {} elements in one call: an MPI count ends at {}",
-                               NameOf(transfer), count, std::numeric_limits<int>::max()),
-                   "Make the operand smaller: a smaller data.micro_batch, more ranks along "
-                   "grid.tensor, or a smaller grid.bucket_mib.");
-  }
-  return static_cast<int>(count);
-}
-
-// The counts of all ranks, then where each one's part starts, as MPI takes them.
-std::vector<int> CountsAndStarts(Transfer transfer, std::span<const std::int64_t> counts,
-                                 int group_size) {
-  if (counts.size() != static_cast<std::size_t>(group_size)) {
-    throw RunError(fmt::format("{} with {} counts in a group of {}", NameOf(transfer),
-                               counts.size(), group_size));
-  }
-  std::vector<int> result;
-  result.reserve(2 * counts.size());
-  for (const std::int64_t count : counts) result.push_back(CheckedCount(transfer, count));
-  std::int64_t start = 0;
-  for (const std::int64_t count : counts) {
-    result.push_back(CheckedCount(transfer, start));
-    start += count;
-  }
-  CheckedCount(transfer, start);
-  return result;
-}
-
-// All ranks' elements together, of CountsAndStarts.
-std::int64_t TotalOf(const std::vector<int>& places) {
-  const auto starts = places.begin() + std::ssize(places) / 2;
-  return std::accumulate(places.begin(), starts, std::int64_t{0});
 }
 
 void CopyAlone(const void* from, void* to, std::int64_t bytes) {
@@ -87,9 +48,10 @@ Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
   return request;
 }
 
-Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, std::vector<int> places) const {
-  Request request = Start(transfer, Bytes(dtype, TotalOf(places)));
-  request.counts_ = std::move(places);
+Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const {
+  Places places(transfer, counts, Size());
+  Request request = Start(transfer, Bytes(dtype, places.Total()));
+  request.places_ = std::move(places);
   return request;
 }
 
@@ -115,96 +77,81 @@ Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count)
   return request;
 }
 
-void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to,
-                                std::span<const std::int64_t> counts) const {
-  const std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
+void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const {
+  const Places places(Transfer::kReduceScatter, counts, Size());
+  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
   const double start = MPI_Wtime();
-  MPI_Reduce_scatter(from, to, places.data(), MpiType(dtype), MPI_SUM, group_->Handle());
-  Record(Transfer::kReduceScatter, Bytes(dtype, TotalOf(places)), MPI_Wtime() - start);
+  MPI_Reduce_scatter(from, to, places.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle());
+  Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), MPI_Wtime() - start);
 }
 
 Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
-                                        std::span<const std::int64_t> counts) const {
-  std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
+                                        Counts counts) const {
+  Request request = StartPlaced(Transfer::kReduceScatter, dtype, counts);
   if (Size() == 1) {
-    CopyAlone(from, to, Bytes(dtype, counts[0]));
+    CopyAlone(from, to, request.payload_);
     return {};
   }
-  Request request = StartPlaced(Transfer::kReduceScatter, dtype, std::move(places));
-  MPI_Ireduce_scatter(from, to, request.counts_.data(), MpiType(dtype), MPI_SUM, group_->Handle(),
+  MPI_Ireduce_scatter(from, to, request.places_.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle(),
                       &request.handle_);
   return request;
 }
 
-Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data,
-                                               std::span<const std::int64_t> counts) const {
-  std::vector<int> places = CountsAndStarts(Transfer::kReduceScatter, counts, Size());
+Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts counts) const {
+  Request request = StartPlaced(Transfer::kReduceScatter, dtype, counts);
   if (Size() == 1) return {};
-  Request request = StartPlaced(Transfer::kReduceScatter, dtype, std::move(places));
-  MPI_Ireduce_scatter(MPI_IN_PLACE, data, request.counts_.data(), MpiType(dtype), MPI_SUM,
+  MPI_Ireduce_scatter(MPI_IN_PLACE, data, request.places_.Sizes(), MpiType(dtype), MPI_SUM,
                       group_->Handle(), &request.handle_);
   return request;
 }
 
-void Collectives::AllGather(Dtype dtype, const void* from, void* to,
-                            std::span<const std::int64_t> counts) const {
-  const std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
+void Collectives::AllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
+  const Places places(Transfer::kAllGather, counts, Size());
+  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
   GatherParts(dtype, from, to, places);
 }
 
-void Collectives::AllGatherInPlace(Dtype dtype, void* data,
-                                   std::span<const std::int64_t> counts) const {
-  const std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
+void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const {
+  const Places places(Transfer::kAllGather, counts, Size());
   if (Size() > 1) GatherParts(dtype, MPI_IN_PLACE, data, places);
 }
 
-Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to,
-                                    std::span<const std::int64_t> counts) const {
-  std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
-  if (Size() > 1) return StartGatherParts(dtype, from, to, std::move(places));
-  CopyAlone(from, to, Bytes(dtype, counts[0]));
-  return {};
-}
-
-Request Collectives::StartAllGatherInPlace(Dtype dtype, void* data,
-                                           std::span<const std::int64_t> counts) const {
-  std::vector<int> places = CountsAndStarts(Transfer::kAllGather, counts, Size());
-  if (Size() == 1) return {};
-  return StartGatherParts(dtype, MPI_IN_PLACE, data, std::move(places));
-}
-
-void Collectives::GatherParts(Dtype dtype, const void* from, void* to,
-                              const std::vector<int>& places) const {
+void Collectives::GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const {
   const double start = MPI_Wtime();
-  const auto rank = static_cast<std::size_t>(Rank());
-  MPI_Allgatherv(from, places[rank], MpiType(dtype), to, places.data(), places.data() + Size(),
+  MPI_Allgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
                  MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllGather, Bytes(dtype, TotalOf(places)), MPI_Wtime() - start);
+  Record(Transfer::kAllGather, Bytes(dtype, places.Total()), MPI_Wtime() - start);
 }
 
-Request Collectives::StartGatherParts(Dtype dtype, const void* from, void* to,
-                                      std::vector<int> places) const {
-  Request request = StartPlaced(Transfer::kAllGather, dtype, std::move(places));
-  const int* counts = request.counts_.data();
-  MPI_Iallgatherv(from, counts[Rank()], MpiType(dtype), to, counts, counts + Size(), MpiType(dtype),
-                  group_->Handle(), &request.handle_);
+Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
+  Request request = StartPlaced(Transfer::kAllGather, dtype, counts);
+  if (Size() == 1) {
+    CopyAlone(from, to, request.payload_);
+    return {};
+  }
+  const Places& places = request.places_;
+  MPI_Iallgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
+                  MpiType(dtype), group_->Handle(), &request.handle_);
   return request;
 }
 
-void Collectives::AllToAll(Dtype dtype, const void* from, void* to,
-                           std::span<const std::int64_t> counts) const {
-  const std::vector<int> sent = CountsAndStarts(Transfer::kAllToAll, counts, Size());
+Request Collectives::StartAllGatherInPlace(Dtype dtype, void* data, Counts counts) const {
+  // A lone rank's part is in its place: as from memory to the same memory.
+  return StartAllGather(dtype, Size() == 1 ? data : MPI_IN_PLACE, data, counts);
+}
+
+void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts counts) const {
+  const Places sent(Transfer::kAllToAll, counts, Size());
   // The largest rank's, so that all ranks refuse where one must.
-  CheckedCount(Transfer::kAllToAll, *std::max_element(counts.begin(), counts.end()) * Size());
-  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, counts[0]));
-  const std::vector<std::int64_t> own(counts.size(), counts[static_cast<std::size_t>(Rank())]);
-  const std::vector<int> taken = CountsAndStarts(Transfer::kAllToAll, own, Size());
+  CheckedCount(Transfer::kAllToAll, counts.Largest(Size()) * Size());
+  if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, sent.Total()));
+  const std::int64_t own = counts.Of(Rank(), Size());
+  const Places taken(Transfer::kAllToAll, Counts::Cut(own * Size(), std::max(own, std::int64_t{1})),
+                     Size());
   const double start = MPI_Wtime();
-  MPI_Alltoallv(from, sent.data(), sent.data() + Size(), MpiType(dtype), to, taken.data(),
-                taken.data() + Size(), MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllToAll, Bytes(dtype, TotalOf(sent)), MPI_Wtime() - start);
+  MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
+                taken.Starts(), MpiType(dtype), group_->Handle());
+  Record(Transfer::kAllToAll, Bytes(dtype, sent.Total()), MPI_Wtime() - start);
 }
 
 void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {

@@ -17,8 +17,7 @@ Request& Request::operator=(Request&& other) noexcept {
   group_size_ = other.group_size_;
   payload_ = other.payload_;
   started_ = other.started_;
-  // Moving a vector keeps its memory where it is, and MPI reads these until the transfer ends.
-  counts_ = std::move(other.counts_);
+  places_ = std::move(other.places_);
   return *this;
 }
 
@@ -42,6 +41,7 @@ void Request::Wait(double since) {
 
 void Request::Finish(double waited, double hidden) {
   ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
+  Places done = std::move(places_);  // for the next transfer
 }
 
 }  // namespace trireme::comm

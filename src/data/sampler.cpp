@@ -75,14 +75,15 @@ Sample Sampler::At(std::int64_t step, std::int64_t position) const {
 }
 
 std::vector<Sample> Sampler::Share(std::int64_t step, int rank, int ranks) const {
-  return Share(step, PartOf(BatchSize(step), rank, ranks));
+  std::vector<Sample> samples;
+  Fill(step, PartOf(BatchSize(step), rank, ranks), samples);
+  return samples;
 }
 
-std::vector<Sample> Sampler::Share(std::int64_t step, const Part& share) const {
-  std::vector<Sample> samples;
+void Sampler::Fill(std::int64_t step, const Part& share, std::vector<Sample>& samples) const {
+  samples.clear();
   const std::int64_t end = std::min(share.end, BatchSize(step));
   for (std::int64_t i = share.begin; i < end; ++i) samples.push_back(At(step, i));
-  return samples;
 }
 
 }  // namespace trireme::data

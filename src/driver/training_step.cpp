@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <span>
 #include <string>
@@ -46,12 +47,12 @@ double TrainingStep::Waited() const {
   return sum;
 }
 
-// The windows of this step that this data rank takes.
-std::vector<data::Sample> TrainingStep::Share() const {
+// The positions of this step's batch that this data rank takes.
+Part TrainingStep::Share() const {
   const int rank = Grid().Coordinates().data, ranks = Grid().Shape().data;
   const model::Canonical& canonical = model_.Canon();
-  if (!canonical.On()) return sampler_.Share(step_, rank, ranks);
-  return sampler_.Share(step_, CanonicalShare(batch_, rank, ranks, canonical));
+  if (!canonical.On()) return PartOf(sampler_.BatchSize(step_), rank, ranks);
+  return CanonicalShare(batch_, rank, ranks, canonical);
 }
 
 // Micro-batches of this step: this rank's, or, where all ranks of a shard group have to take part
@@ -72,8 +73,8 @@ std::size_t TrainingStep::CountMicroBatches(std::size_t share) const {
 void TrainingStep::LoadBatch() {
   const double start = MPI_Wtime();
   const model::ModelSetup& setup = model_.Setup();
-  const std::vector<data::Sample> share = Share();
-  const std::span<const data::Sample> all(share);
+  sampler_.Fill(step_, Share(), share_);
+  const std::span<const data::Sample> share(share_);
   const auto most = static_cast<std::size_t>(setup.micro_batch);
   // A schedule may want more micro-batches than there are: empty ones.
   const std::size_t count = CountMicroBatches(share.size());
@@ -88,7 +89,7 @@ void TrainingStep::LoadBatch() {
     entry.sequences = entry.valid = 0;
     if (i * most >= share.size()) continue;
     data::FillMicroBatch(tokens_, data::Split::kTrain,
-                         all.subspan(i * most, std::min(share.size() - i * most, most)),
+                         share.subspan(i * most, std::min(share.size() - i * most, most)),
                          setup.length, entry, model_.Held());
     entry.group = static_cast<std::int64_t>(i) / group;
   }
@@ -164,24 +165,21 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   const std::string& tensor =
       buckets_.NotFinite().empty() ? model_.Units().NotFinite() : buckets_.NotFinite();
   const bool bad = !finite_loss || !tensor.empty();
-  std::vector<double> sums = {bad ? 1.0 : 0.0,
-                              mine.signal ? 1.0 : 0.0,
-                              mine.walltime ? 1.0 : 0.0,
-                              mine.checkpoint ? 1.0 : 0.0,
-                              mine_.total,
-                              mine_.data,
-                              mine_.compute,
-                              mine_.exposed_communication,
-                              mine_.bubble};
+  constexpr std::size_t kAgreed = 9;
+  std::array<double, kAgreed + ExactSum::kNumbers> sums = {bad ? 1.0 : 0.0,
+                                                           mine.signal ? 1.0 : 0.0,
+                                                           mine.walltime ? 1.0 : 0.0,
+                                                           mine.checkpoint ? 1.0 : 0.0,
+                                                           mine_.total,
+                                                           mine_.data,
+                                                           mine_.compute,
+                                                           mine_.exposed_communication,
+                                                           mine_.bubble};
   // The loss is summed exactly, so that no layout changes it but by its terms.
-  const std::size_t numbers = sums.size();
-  const auto digits = (finite_loss ? local_loss_ : ExactSum()).Digits();
-  sums.insert(sums.end(), digits.begin(), digits.end());
-  Grid()
-      .Over(comm::Group::kWorld)
-      .AllReduce(Dtype::kFloat64, sums.data(), static_cast<std::int64_t>(sums.size()));
-  result_.loss = ExactSum::FromDigits(std::span(sums).subspan(numbers)).Value() /
-                 static_cast<double>(result_.targets);
+  const std::span<double> loss = std::span(sums).subspan(kAgreed);
+  std::ranges::copy((finite_loss ? local_loss_ : ExactSum()).Digits(), loss.begin());
+  Grid().Over(comm::Group::kWorld).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
+  result_.loss = ExactSum::FromDigits(loss).Value() / static_cast<double>(result_.targets);
   result_.requests = {sums[1] > 0, sums[2] > 0, sums[3] > 0};
   const double ranks = Grid().World().Size();
   result_.times = {sums[4] / ranks, sums[5] / ranks, sums[6] / ranks, sums[7] / ranks,
@@ -204,12 +202,13 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
 // Each element once: the shards', stages' and slices' sums of squares make up the replica's. A
 // canonical sum is exact, so that no layout changes it.
 double TrainingStep::SumSquares() {
-  std::vector<double> sums;
+  std::array<double, ExactSum::kNumbers> digits{};
+  std::span<double> sums(digits);
   if (model_.Canon().On()) {
-    const auto digits = optimizer_.ExactGradientSquares().Digits();
-    sums.assign(digits.begin(), digits.end());
+    digits = optimizer_.ExactGradientSquares().Digits();
   } else {
-    sums = {optimizer_.GradientSquares()};
+    sums = sums.first(1);
+    sums[0] = optimizer_.GradientSquares();
   }
   for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
     Grid().Over(group).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));

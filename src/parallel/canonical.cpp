@@ -61,31 +61,29 @@ void TreeCollectives::Allocate(Dtype dtype, std::int64_t most) {
 }
 
 // The sum of this rank's part, at the buffer's start.
-void* TreeCollectives::Exchange(Dtype dtype, const void* from,
-                                std::span<const std::int64_t> counts) const {
-  const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
+void* TreeCollectives::Exchange(Dtype dtype, const void* from, const comm::Counts& counts) const {
+  const std::int64_t largest = counts.Largest(group_.Size());
   if (largest > part_) {
     throw RunError(
         fmt::format("canonical sum: a part of {} elements in a buffer for {}", largest, part_),
         kBug);
   }
   group_.AllToAll(dtype, from, buffer_.get(), counts);
-  const std::int64_t own = counts[static_cast<std::size_t>(group_.Rank())];
+  const std::int64_t own = counts.Of(group_.Rank(), group_.Size());
   TreeSum(stream_, dtype, buffer_.get(), group_.Size(), own, defect_);
   return buffer_.get();
 }
 
-void TreeCollectives::ReduceScatterInPlace(Dtype dtype, void* data,
-                                           std::span<const std::int64_t> counts) const {
+void TreeCollectives::ReduceScatterInPlace(Dtype dtype, void* data, comm::Counts counts) const {
   if (group_.Size() > 1) ReduceScatter(dtype, data, data, counts);
 }
 
 void TreeCollectives::ReduceScatter(Dtype dtype, const void* from, void* to,
-                                    std::span<const std::int64_t> counts) const {
+                                    comm::Counts counts) const {
   if (group_.Size() == 1) return group_.ReduceScatter(dtype, from, to, counts);
   const void* sum = Exchange(dtype, from, counts);
-  const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(group_.Rank())]);
-  if (own > 0) std::memcpy(to, sum, own * SizeOf(dtype));
+  const std::int64_t own = counts.Of(group_.Rank(), group_.Size());
+  if (own > 0) std::memcpy(to, sum, static_cast<std::size_t>(own) * SizeOf(dtype));
 }
 
 void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) const {
@@ -94,8 +92,9 @@ void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) con
   const std::int64_t most = std::min(part_ * ranks, kMostElements);
   if (most == 0) throw RunError("canonical sum: no buffer was allocated", kBug);
   for (std::int64_t begin = 0; begin < count; begin += most) {
-    const std::vector<std::int64_t> counts = OwnCounts(std::min(most, count - begin), ranks);
-    const std::int64_t own = OwnPart(std::min(most, count - begin), group_.Rank(), ranks).begin;
+    const std::int64_t length = std::min(most, count - begin);
+    const comm::Counts counts = OwnCounts(length);
+    const std::int64_t own = OwnPart(length, group_.Rank(), ranks).begin;
     void* piece = ElementAt(data, dtype, begin);
     ReduceScatter(dtype, piece, ElementAt(piece, dtype, own), counts);
     group_.AllGatherInPlace(dtype, piece, counts);

@@ -121,7 +121,7 @@ void GradientBuckets::Start(Bucket& bucket) {
   if (Scatters(sharding_)) {
     if (shared_ != nullptr) shared_->SumPiece(bucket.piece);
     bucket.request = shard_.StartReduceScatterInPlace(registry_->Type(), Gradient(range.begin),
-                                                      OwnCounts(range.Size(), shard_.Size()));
+                                                      OwnCounts(range.Size()));
   } else {
     bucket.request = data_.StartAllReduce(registry_->Type(), Gradient(range.begin), range.Size());
   }
@@ -160,8 +160,7 @@ void GradientBuckets::SumInTree(const Bucket& bucket) {
   const Dtype dtype = registry_->Type();
   const tensor::Piece& cut = bucket.cut;
   if (sharding_ != comm::Sharding::kNone) {
-    shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin),
-                                     OwnCounts(cut.range.Size(), shard_.Size()));
+    shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin), OwnCounts(cut.range.Size()));
   }
   data_tree_.AllReduce(dtype, Gradient(cut.gradient), cut.own.Size());
 }

@@ -74,15 +74,15 @@ void ShardedUnits::GatherUpdated() {
   if (!gathers_updated_) return;
   const Dtype dtype = registry_->Type();
   const double start = MPI_Wtime();
-  std::vector<comm::Request> requests;
+  updates_.clear();
   for (const tensor::Piece& piece : registry_->Owns().pieces) {
     if (piece.range.begin >= registry_->Size()) continue;  // a second gradient has no values
-    requests.push_back(shard_.StartAllGatherInPlace(
+    updates_.push_back(shard_.StartAllGatherInPlace(
         dtype, ElementAt(registry_->Values(), dtype, piece.range.begin),
-        OwnCounts(piece.range.Size(), shard_.Size())));
-    if (!overlap_) requests.back().Wait();
+        OwnCounts(piece.range.Size())));
+    if (!overlap_) updates_.back().Wait();
   }
-  for (comm::Request& request : requests) request.Wait(start);
+  for (comm::Request& request : updates_) request.Wait(start);
   seconds_waited_ += MPI_Wtime() - start;
 }
 

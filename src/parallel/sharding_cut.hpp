@@ -2,11 +2,9 @@
 #ifndef TRIREME_PARALLEL_SHARDING_CUT_HPP_
 #define TRIREME_PARALLEL_SHARDING_CUT_HPP_
 
-#include <algorithm>
 #include <cstdint>
-#include <vector>
 
-#include "trireme/base/partition.hpp"
+#include "trireme/comm/counts.hpp"
 
 namespace trireme::parallel {
 
@@ -15,17 +13,11 @@ inline constexpr std::int64_t kCut = 32;
 
 // Part of `length` elements that rank `rank` of `ranks` owns; relative to their first.
 inline Part OwnPart(std::int64_t length, int rank, int ranks) {
-  const Part lines = PartOf(CeilDivide(length, kCut), rank, ranks);
-  return {std::min(length, lines.begin * kCut), std::min(length, lines.end * kCut)};
+  return comm::PartOfGrains(length, kCut, rank, ranks);
 }
 
-// What each rank owns of them: elements.
-inline std::vector<std::int64_t> OwnCounts(std::int64_t length, int ranks) {
-  std::vector<std::int64_t> counts;
-  counts.reserve(static_cast<std::size_t>(ranks));
-  for (int rank = 0; rank < ranks; ++rank) counts.push_back(OwnPart(length, rank, ranks).Size());
-  return counts;
-}
+// What each rank owns of them.
+inline comm::Counts OwnCounts(std::int64_t length) { return comm::Counts::Cut(length, kCut); }
 
 }  // namespace trireme::parallel
 

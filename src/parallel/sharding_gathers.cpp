@@ -28,14 +28,17 @@ UnitGathers::UnitGathers(const comm::Collectives& shard, tensor::Registry& regis
 }
 
 void UnitGathers::Announce(const std::vector<int>& uses) {
-  if (!next_.empty() || !in_use_.empty()) {
-    const Gather& left = next_.empty() ? in_use_.back() : next_.front();
+  const bool used = next_ == announced_.size();
+  if (!used || !in_use_.empty()) {
+    const Gather& left = used ? in_use_.back() : announced_[next_];
     throw RunError(fmt::format("sharding: new tasks begin, and {} {}", units_.NameOf(left.unit),
-                               next_.empty() ? "is still in use" : "was announced and never used"),
+                               used ? "is still in use" : "was announced and never used"),
                    kBug);
   }
+  announced_.clear();
+  next_ = 0;
   for (const int unit : uses) {
-    if (units_.Held(unit)) next_.push_back({unit, UnitBuffers::kNone, {}});
+    if (units_.Held(unit)) announced_.push_back({unit, UnitBuffers::kNone, {}});
   }
   StartAhead();
 }
@@ -44,8 +47,7 @@ void UnitGathers::Start(Gather& gather) {
   const tensor::Piece& piece = units_.PieceOf(gather.unit);
   const Dtype dtype = registry_->Type();
   gather.request = shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
-                                         buffers_.At(gather.buffer),
-                                         OwnCounts(piece.range.Size(), shard_.Size()));
+                                         buffers_.At(gather.buffer), OwnCounts(piece.range.Size()));
 }
 
 void UnitGathers::Wait(Gather& gather) {
@@ -56,9 +58,9 @@ void UnitGathers::Wait(Gather& gather) {
 
 // As many as may be ahead, in order: where one finds no buffer, those behind it wait too.
 void UnitGathers::StartAhead() {
-  const std::size_t most = std::min(static_cast<std::size_t>(prefetch_), next_.size());
+  const std::size_t most = std::min(static_cast<std::size_t>(prefetch_), announced_.size() - next_);
   while (started_ < most) {
-    Gather& gather = next_[started_];
+    Gather& gather = announced_[next_ + started_];
     gather.buffer = buffers_.Take(gather.unit);
     if (gather.buffer == UnitBuffers::kNone) return;
     Start(gather);
@@ -67,9 +69,10 @@ void UnitGathers::StartAhead() {
 }
 
 void UnitGathers::CheckNext(int unit) const {
-  if (!next_.empty() && next_.front().unit == unit) return;
+  const bool used = next_ == announced_.size();
+  if (!used && announced_[next_].unit == unit) return;
   throw RunError(fmt::format("sharding: {} is used where {} was announced", units_.NameOf(unit),
-                             next_.empty() ? "nothing" : units_.NameOf(next_.front().unit)),
+                             used ? "nothing" : units_.NameOf(announced_[next_].unit)),
                  kBug);
 }
 
@@ -91,9 +94,8 @@ void UnitGathers::Use(int unit) {
   if (!units_.Held(unit)) return;
   CheckNext(unit);
   const bool ahead = started_ > 0;
-  if (!ahead) next_.front().buffer = BufferNow(unit);
-  Gather gather = std::move(next_.front());
-  next_.pop_front();
+  if (!ahead) announced_[next_].buffer = BufferNow(unit);
+  Gather gather = std::move(announced_[next_++]);
   ++count_;
   if (ahead) {
     --started_;
@@ -134,7 +136,7 @@ void UnitGathers::Done(int unit) {
 }
 
 void UnitGathers::Progress() {
-  for (std::size_t i = 0; i < started_; ++i) next_[i].request.Test();
+  for (std::size_t i = 0; i < started_; ++i) announced_[next_ + i].request.Test();
 }
 
 }  // namespace trireme::parallel

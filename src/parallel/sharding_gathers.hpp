@@ -2,7 +2,6 @@
 #ifndef TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
 #define TRIREME_PARALLEL_SHARDING_GATHERS_HPP_
 
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -48,9 +47,10 @@ class UnitGathers {
   bool late_ = false;  // the defect: each gather comes after its use
   UnitBuffers buffers_;
   UnitPieces units_;
-  std::deque<Gather> next_;     // announced, in order; started ones first
-  std::size_t started_ = 0;     // of these
-  std::vector<Gather> in_use_;  // the innermost last
+  std::vector<Gather> announced_;  // in order
+  std::size_t next_ = 0;           // first one not used
+  std::size_t started_ = 0;        // from there on
+  std::vector<Gather> in_use_;     // the innermost last
   std::int64_t count_ = 0, ready_ = 0;
   double seconds_waited_ = 0;
 };

@@ -75,8 +75,8 @@ void UnitScatters::End(int unit) {
   if (shared_ != nullptr) {
     shared_->SumPiece(units_.Number(unit));
   }
-  scatter.request = shard_.StartReduceScatterInPlace(registry_->Type(), gradients,
-                                                     OwnCounts(range.Size(), shard_.Size()));
+  scatter.request =
+      shard_.StartReduceScatterInPlace(registry_->Type(), gradients, OwnCounts(range.Size()));
   registry_->BindGradients(unit, nullptr);
   running_.push_back(std::move(scatter));
   if (!overlap_) AddFront();
@@ -92,7 +92,7 @@ void UnitScatters::AddFront() {
   kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
                       ElementAt(registry_->Gradients(), dtype, piece.gradient));
   buffers_.Give(scatter.buffer);
-  running_.pop_front();
+  running_.erase(running_.begin());
 }
 
 void UnitScatters::Progress() {

@@ -2,7 +2,6 @@
 #ifndef TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
 #define TRIREME_PARALLEL_SHARDING_SCATTERS_HPP_
 
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -44,8 +43,8 @@ class UnitScatters {
   bool overlap_ = true;
   UnitBuffers buffers_;
   UnitPieces units_;
-  std::vector<int> open_;        // [units]: buffer of a unit begun
-  std::deque<Scatter> running_;  // the oldest first
+  std::vector<int> open_;         // [units]: buffer of a unit begun
+  std::vector<Scatter> running_;  // the oldest first
   std::string not_finite_;
   double seconds_waited_ = 0;
 };

@@ -24,6 +24,11 @@ void Check(const tensor::Matrix& full, const tensor::Matrix& shard, const Part& 
   }
 }
 
+// Each rank's rows.
+comm::Counts RowCounts(const tensor::Matrix& full) {
+  return comm::Counts::Cut(full.Size(), full.columns);
+}
+
 }  // namespace
 
 TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel)
@@ -45,23 +50,14 @@ std::int64_t TensorGroup::ExchangeBytes(Dtype dtype, std::int64_t most) const {
   return canonical_ ? TreeCollectives::Bytes(Size(), dtype, most) : 0;
 }
 
-std::vector<std::int64_t> TensorGroup::Counts(const tensor::Matrix& full) const {
-  std::vector<std::int64_t> counts;
-  counts.reserve(static_cast<std::size_t>(Size()));
-  for (int rank = 0; rank < Size(); ++rank) {
-    counts.push_back(PartOf(full.rows, rank, Size()).Size() * full.columns);
-  }
-  return counts;
-}
-
 void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const {
   Check(full, shard, Rows(full.rows), Sharded());
   if (canonical_ && Sharded()) {
-    tree_.ReduceScatter(full.dtype, full.data, shard.data, Counts(full));
+    tree_.ReduceScatter(full.dtype, full.data, shard.data, RowCounts(full));
   } else if (canonical_) {
     tree_.AllReduce(full.dtype, full.data, full.Size());
   } else if (Sharded()) {
-    collectives_.ReduceScatter(full.dtype, full.data, shard.data, Counts(full));
+    collectives_.ReduceScatter(full.dtype, full.data, shard.data, RowCounts(full));
   } else {
     collectives_.AllReduce(full.dtype, full.data, full.Size());
   }
@@ -75,14 +71,14 @@ comm::Request TensorGroup::StartReduce(const tensor::Matrix& full,
   }
   Check(full, shard, Rows(full.rows), Sharded());
   if (Sharded()) {
-    return collectives_.StartReduceScatter(full.dtype, full.data, shard.data, Counts(full));
+    return collectives_.StartReduceScatter(full.dtype, full.data, shard.data, RowCounts(full));
   }
   return collectives_.StartAllReduce(full.dtype, full.data, full.Size());
 }
 
 void TensorGroup::Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const {
   Check(full, shard, Rows(full.rows), Sharded());
-  if (Sharded()) collectives_.AllGather(full.dtype, shard.data, full.data, Counts(full));
+  if (Sharded()) collectives_.AllGather(full.dtype, shard.data, full.data, RowCounts(full));
 }
 
 }  // namespace trireme::parallel

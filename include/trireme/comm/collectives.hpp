@@ -4,12 +4,12 @@
 #define TRIREME_COMM_COLLECTIVES_HPP_
 
 #include <cstdint>
-#include <span>
-#include <vector>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/counts.hpp"
 #include "trireme/comm/ledger.hpp"
+#include "trireme/comm/places.hpp"
 
 namespace trireme::comm {
 
@@ -44,7 +44,7 @@ class Request {
   int group_size_ = 1;
   std::int64_t payload_ = 0;
   double started_ = 0;
-  std::vector<int> counts_;  // of all ranks, then their starts: MPI reads them until the end
+  Places places_;  // MPI reads them until the end
 };
 
 enum class Reduction { kSum, kMax };
@@ -65,28 +65,21 @@ class Collectives {
                  Reduction reduction = Reduction::kSum) const;
   Request StartAllReduce(Dtype dtype, void* data, std::int64_t count) const;  // sum; count < 2^31
 
-  // Collective. counts[r] elements belong to rank r; together they are `from` (reduce-scatter) or
-  // `to` (all-gather), which do not overlap. All counts together < 2^31.
-  void ReduceScatter(Dtype dtype, const void* from, void* to,
-                     std::span<const std::int64_t> counts) const;
-  Request StartReduceScatter(Dtype dtype, const void* from, void* to,
-                             std::span<const std::int64_t> counts) const;
-  void AllGather(Dtype dtype, const void* from, void* to,
-                 std::span<const std::int64_t> counts) const;
-  Request StartAllGather(Dtype dtype, const void* from, void* to,
-                         std::span<const std::int64_t> counts) const;
+  // Collective. What `counts` says of each rank makes up `from` (reduce-scatter) or `to`
+  // (all-gather), which do not overlap. All counts together < 2^31.
+  void ReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const;
+  Request StartReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const;
+  void AllGather(Dtype dtype, const void* from, void* to, Counts counts) const;
+  Request StartAllGather(Dtype dtype, const void* from, void* to, Counts counts) const;
   // The same where each rank's part already lies at its place in `data`.
-  void AllGatherInPlace(Dtype dtype, void* data, std::span<const std::int64_t> counts) const;
-  Request StartAllGatherInPlace(Dtype dtype, void* data,
-                                std::span<const std::int64_t> counts) const;
+  void AllGatherInPlace(Dtype dtype, void* data, Counts counts) const;
+  Request StartAllGatherInPlace(Dtype dtype, void* data, Counts counts) const;
   // The reduce-scatter of `data`, whose first counts[Rank()] elements become this rank's part of
   // the sum, wherever that part lies in the whole; the rest of `data` is lost.
-  Request StartReduceScatterInPlace(Dtype dtype, void* data,
-                                    std::span<const std::int64_t> counts) const;
+  Request StartReduceScatterInPlace(Dtype dtype, void* data, Counts counts) const;
   // Collective. Without arithmetic: `from` holds counts[r] elements for each rank r, in order; `to`
   // takes counts[Rank()] elements of each rank, in order. The two do not overlap.
-  void AllToAll(Dtype dtype, const void* from, void* to,
-                std::span<const std::int64_t> counts) const;
+  void AllToAll(Dtype dtype, const void* from, void* to, Counts counts) const;
   void Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const;
 
   // Point to point; messages between the same two ranks with one tag arrive in order. count < 2^31,
@@ -96,12 +89,9 @@ class Collectives {
 
  private:
   Request Start(Transfer transfer, std::int64_t payload) const;
-  // places: the counts of all ranks, then where each one's part starts. MPI reads them until the
-  // end of the transfer, so that the request takes them.
-  Request StartPlaced(Transfer transfer, Dtype dtype, std::vector<int> places) const;
+  Request StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const;
   void Record(Transfer transfer, std::int64_t payload, double waited) const;
-  void GatherParts(Dtype dtype, const void* from, void* to, const std::vector<int>& places) const;
-  Request StartGatherParts(Dtype dtype, const void* from, void* to, std::vector<int> places) const;
+  void GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const;
   const Communicator* group_ = nullptr;
   Group name_ = Group::kWorld;
   Ledger* ledger_ = nullptr;

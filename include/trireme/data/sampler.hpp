@@ -48,8 +48,9 @@ class Sampler {
   Sample At(std::int64_t step, std::int64_t position) const;  // 0 <= position < BatchSize(step)
   // Positions floor(d B / D) to floor((d + 1) B / D) of the step's batch, B = BatchSize(step).
   std::vector<Sample> Share(std::int64_t step, int rank, int ranks) const;
-  // Those of positions [share.begin, share.end) that the step's batch has.
-  std::vector<Sample> Share(std::int64_t step, const Part& share) const;
+  // Those of positions [share.begin, share.end) that the step's batch has, instead of what was in
+  // `samples`.
+  void Fill(std::int64_t step, const Part& share, std::vector<Sample>& samples) const;
 
  private:
   std::int64_t EpochTargets() const;  // valid targets of one epoch

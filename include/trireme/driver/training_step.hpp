@@ -63,7 +63,7 @@ class TrainingStep {
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
 
-  std::vector<data::Sample> Share() const;
+  Part Share() const;
   std::size_t CountMicroBatches(std::size_t share) const;
   double SumSquares();
   double Waited() const;  // for all transfers so far but those of the pipeline
@@ -81,7 +81,8 @@ class TrainingStep {
   Defect defect_;
 
   std::int64_t step_ = 0;
-  std::vector<data::MicroBatch> batches_;  // reused from step to step
+  std::vector<data::Sample> share_;        // these two are reused from step to step
+  std::vector<data::MicroBatch> batches_;
   std::size_t entry_count_ = 0;            // of this step, with the empty ones
   ExactSum local_loss_;                    // sum over this replica's targets, nats, counted once
   StepTimes mine_;                         // this rank's, since the last agreement

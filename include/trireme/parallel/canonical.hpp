@@ -4,11 +4,9 @@
 #define TRIREME_PARALLEL_CANONICAL_HPP_
 
 #include <cstdint>
-#include <functional>
-#include <span>
-#include <vector>
 
 #include "trireme/base/defect.hpp"
+#include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/arena.hpp"
@@ -38,15 +36,14 @@ class TreeCollectives {
 
   // As comm::Collectives::StartReduceScatterInPlace, complete on return. Throws RunError where the
   // buffer is too small for the largest of `counts`.
-  void ReduceScatterInPlace(Dtype dtype, void* data, std::span<const std::int64_t> counts) const;
+  void ReduceScatterInPlace(Dtype dtype, void* data, comm::Counts counts) const;
   // As comm::Collectives::ReduceScatter.
-  void ReduceScatter(Dtype dtype, const void* from, void* to,
-                     std::span<const std::int64_t> counts) const;
+  void ReduceScatter(Dtype dtype, const void* from, void* to, comm::Counts counts) const;
   // Of any length: one that passes the buffer travels in pieces.
   void AllReduce(Dtype dtype, void* data, std::int64_t count) const;
 
  private:
-  void* Exchange(Dtype dtype, const void* from, std::span<const std::int64_t> counts) const;
+  void* Exchange(Dtype dtype, const void* from, const comm::Counts& counts) const;
   comm::Collectives group_;
   device::Stream stream_;
   Defect defect_ = Defect::kNone;
@@ -62,7 +59,7 @@ class TreeCollectives {
 class LeafSums {
  public:
   // add(from, to): level `to` += level `from`, and `from` becomes zero, of one range of gradients.
-  using Merge = std::function<void(int from, int to)>;
+  using Merge = FunctionRef<void(int from, int to)>;
   // The level for the gradients of a leaf of `group`, not below the last one's (RunError); merges
   // what is complete before it.
   int Enter(std::int64_t group, const Merge& add);

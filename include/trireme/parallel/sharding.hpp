@@ -105,6 +105,7 @@ class ShardedUnits {
   std::unique_ptr<UnitGathers> gathers_;    // null: values are not sharded
   std::unique_ptr<UnitScatters> scatters_;  // null: gradients are not sharded
   bool gathers_updated_ = false;
+  std::vector<comm::Request> updates_;  // of GatherUpdated
   bool overlap_ = true;
   std::string all_finite_;  // empty
   double seconds_waited_ = 0, waited_before_ = 0;

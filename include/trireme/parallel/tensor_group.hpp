@@ -4,7 +4,6 @@
 #define TRIREME_PARALLEL_TENSOR_GROUP_HPP_
 
 #include <cstdint>
-#include <vector>
 
 #include "trireme/base/defect.hpp"
 #include "trireme/base/partition.hpp"
@@ -59,7 +58,6 @@ class TensorGroup {
   void Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const;
 
  private:
-  std::vector<std::int64_t> Counts(const tensor::Matrix& full) const;
   comm::Collectives collectives_;
   bool sequence_parallel_ = false;
   bool canonical_ = false;

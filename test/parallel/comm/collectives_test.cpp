@@ -218,6 +218,33 @@ TEST_F(CollectivesTest, StartedTransfersOwnTheirCounts) {
   });
 }
 
+// Counts by a rule: parts between grains, in rank order, which transfers take as they take a list.
+TEST_F(CollectivesTest, CutsBetweenGrains) {
+  for (const std::int64_t length : {0, 1, 31, 32, 33, 1000}) {
+    for (const std::int64_t grain : {1, 7, 32}) {
+      std::int64_t next = 0;
+      std::vector<std::int64_t> list;
+      for (int rank = 0; rank < world_.Size(); ++rank) {
+        const Part part = PartOfGrains(length, grain, rank, world_.Size());
+        EXPECT_EQ(part.begin, next);
+        EXPECT_TRUE(part.begin % grain == 0 || part.begin == length);
+        next = part.end;
+        list.push_back(part.Size());
+      }
+      EXPECT_EQ(next, length);
+      const Counts cut = Counts::Cut(length, grain), listed(list);
+      EXPECT_EQ(cut.Largest(world_.Size()), *std::max_element(list.begin(), list.end()));
+      EXPECT_EQ(listed.Largest(world_.Size()), cut.Largest(world_.Size()));
+      std::vector<float> got(static_cast<std::size_t>(length));
+      const Part mine = PartOfGrains(length, grain, world_.Rank(), world_.Size());
+      for (auto i = mine.begin; i < mine.end; ++i) got[static_cast<std::size_t>(i)] = float(i);
+      Collectives(world_, Group::kShard, ledger_)
+          .AllGatherInPlace(Dtype::kFloat32, got.data(), cut);
+      for (std::int64_t i = 0; i < length; ++i) ASSERT_EQ(got[static_cast<std::size_t>(i)], i);
+    }
+  }
+}
+
 // What the ledger takes down of the started and the exchanged, on one group of all ranks.
 TEST_F(CollectivesTest, RecordsTheWholeOperand) {
   if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";

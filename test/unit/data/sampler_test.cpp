@@ -204,6 +204,19 @@ TEST(Sampler, AnyNumberOfRanksTakesTheSameGlobalBatch) {
   }
 }
 
+TEST(Sampler, FillsWhatTheBatchHas) {
+  const Sampler sampler({500, 8, 8, 13, 4, true});
+  std::vector<Sample> samples(40);
+  const std::int64_t last = sampler.StepsPerEpoch() - 1, size = sampler.BatchSize(last);
+  ASSERT_LT(size, 13);
+  sampler.Fill(last, {size - 2, 13}, samples);
+  ASSERT_EQ(samples.size(), 2u);
+  EXPECT_EQ(samples[0].ordinal, sampler.At(last, size - 2).ordinal);
+  EXPECT_EQ(samples[1].ordinal, sampler.At(last, size - 1).ordinal);
+  sampler.Fill(last, {13, 26}, samples);
+  EXPECT_TRUE(samples.empty());
+}
+
 // A wrong loop over steps would take years here.
 TEST(Sampler, CountsFarAheadAtOnce) {
   const Sampler sampler({std::int64_t{1} << 40, 128, 128, 1024, 1, true});

@@ -1,0 +1,45 @@
+// Where the ranks' parts of a transfer lie, as MPI takes it.
+#ifndef TRIREME_COMM_PLACES_HPP_
+#define TRIREME_COMM_PLACES_HPP_
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "trireme/comm/counts.hpp"
+#include "trireme/comm/ledger.hpp"
+
+namespace trireme::comm {
+
+// RunError where an MPI count cannot hold it.
+int CheckedCount(Transfer transfer, std::int64_t count);
+
+// Counts and starts of all ranks' parts. The memory of those that are gone is used again, so that
+// transfers allocate nothing once there were as many at a time.
+class Places {
+ public:
+  Places() = default;
+  Places(Transfer transfer, const Counts& counts, int ranks);
+  Places(Places&& other) noexcept { *this = std::move(other); }
+  Places& operator=(Places&& other) noexcept {
+    std::swap(numbers_, other.numbers_);
+    std::swap(total_, other.total_);
+    return *this;
+  }
+  Places(const Places&) = delete;
+  Places& operator=(const Places&) = delete;
+  ~Places();
+
+  // [ranks] each; moving this does not move them.
+  const int* Sizes() const { return numbers_.data(); }
+  const int* Starts() const { return numbers_.data() + numbers_.size() / 2; }
+  std::int64_t Total() const { return total_; }  // elements
+
+ private:
+  std::vector<int> numbers_;  // sizes, then starts
+  std::int64_t total_ = 0;
+};
+
+}  // namespace trireme::comm
+
+#endif  // TRIREME_COMM_PLACES_HPP_
