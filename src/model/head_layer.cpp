@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <vector>
 
 #include "initialisers.hpp"
 #include "slice_sums.hpp"
@@ -92,9 +91,9 @@ void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first
 void HeadLayer::GatherStatistics(const Pass& pass, std::int64_t count) const {
   const parallel::TensorGroup& tensor = *pass.tensor;
   if (tensor.Size() == 1) return;
-  tensor.Transfers().AllGatherInPlace(
-      Dtype::kFloat64, pass.workspace.statistics.As<double>(),
-      std::vector<std::int64_t>(static_cast<std::size_t>(tensor.Size()), tensor.Slices() * count));
+  const std::int64_t own = tensor.Slices() * count;
+  tensor.Transfers().AllGatherInPlace(Dtype::kFloat64, pass.workspace.statistics.As<double>(),
+                                      comm::Counts::Cut(tensor.Size() * own, own));
 }
 
 // The losses of the rows of x; with dx its gradient and the weight's.

@@ -1,5 +1,4 @@
 #include <utility>
-#include <vector>
 
 #include "initialisers.hpp"
 #include "trireme/model/layers.hpp"
@@ -82,9 +81,8 @@ void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
                                 pass.workspace.reduction);
   }
   if (tensor.Sharded()) {
-    const std::vector<std::int64_t> counts(static_cast<std::size_t>(tensor.Size()),
-                                           own * parts.columns);
-    tensor.Transfers().AllGatherInPlace(parts.dtype, parts.data, counts);
+    tensor.Transfers().AllGatherInPlace(
+        parts.dtype, parts.data, comm::Counts::Cut(all * parts.columns, own * parts.columns));
   }
   parallel::TreeSum(pass.stream, parts.dtype, parts.data, all, parts.columns);
   kernels::Add(pass.stream, parts.Rows(0, 1).Columns(0, dim), pass.Gradient(weight_));
