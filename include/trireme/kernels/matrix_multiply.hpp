@@ -29,7 +29,9 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
 
 // The same, and then(rows) for ranges of rows of c that together are all of them, each once and as
 // soon as it is complete, by the thread in whose cache it lies: what an epilogue is (a bias, an
-// activation). Ranges may be handled at the same time by different threads; then must not throw.
+// activation). Ranges may be handled at the same time by different threads; then must not throw,
+// nor multiply with another `then`. On canonical streams the bits are the same as without;
+// elsewhere another product may compute it.
 void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
                     FunctionRef<void(const Part& rows)> then);

@@ -14,6 +14,9 @@ namespace trireme::kernels {
 // Those that this CPU can run, the fastest first; all give the same bits.
 std::span<const CanonicalKernels> UsableCanonicalKernels();
 
+// Whether those are made for this CPU, and so about as fast as a library's.
+bool HasFastKernels();
+
 // That of this CPU, or null.
 const Bf16Kernels* UsableBf16Kernels();
 
@@ -27,6 +30,17 @@ void CanonicalMultiply(const CanonicalKernels& kernels, const device::Stream& st
 void Bf16Multiply(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
                   const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
                   const tensor::Matrix& c, bool accumulate);
+
+// The same in blocks of rows, each handed to then(rows) as soon as it is complete, by its thread.
+// The same bits. False, and nothing done, where the right operand is too large for it.
+bool CanonicalMultiplyRows(const CanonicalKernels& kernels, const device::Stream& stream,
+                           Form form_a, const tensor::Matrix& a, Form form_b,
+                           const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
+                           FunctionRef<void(const Part& rows)> then);
+bool Bf16MultiplyRows(const Bf16Kernels& kernels, const device::Stream& stream, Form form_a,
+                      const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                      const tensor::Matrix& c, bool accumulate,
+                      FunctionRef<void(const Part& rows)> then);
 
 }  // namespace trireme::kernels
 

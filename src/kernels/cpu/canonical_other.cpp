@@ -5,6 +5,8 @@ namespace trireme::kernels {
 
 std::span<const CanonicalKernels> UsableCanonicalKernels() { return {&kCanonicalPortable, 1}; }
 
+bool HasFastKernels() { return false; }
+
 const Bf16Kernels* UsableBf16Kernels() { return nullptr; }
 
 }  // namespace trireme::kernels

@@ -16,6 +16,8 @@ std::span<const CanonicalKernels> UsableCanonicalKernels() {
   return std::span(all).subspan(first);
 }
 
+bool HasFastKernels() { return UsableCanonicalKernels().size() > 1; }
+
 const Bf16Kernels* UsableBf16Kernels() {
   static const bool usable = !device::Bf16Instructions().empty();
   return usable ? &kBf16Avx512 : nullptr;
