@@ -1,12 +1,15 @@
-// Speed of the matrix seam on the shapes that occur in training, with the library it was built
-// with, and of the canonical product beside it. usage: trireme_matrix_benchmark     threads:
-// OMP_NUM_THREADS
+// Speed of matrix products on the shapes that occur in training: of the library that the program
+// was built with and of our own, in fp32 and, where the CPU has it, in bf16. usage:
+// trireme_matrix_benchmark [PART OF A NAME]     threads: OMP_NUM_THREADS
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <string>
 #include <vector>
 
+#include "kernels/cpu/canonical_multiply.hpp"
+#include "kernels/cpu/matrix_library.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 
@@ -23,29 +26,27 @@ struct Product {
   bool accumulate = false;
 };
 
-double Seconds(const device::Stream& stream, const Product& p, const Matrix& a, const Matrix& b,
-               const Matrix& c) {
+// A way to compute it.
+struct Way {
+  const char* name;
+  decltype(&kernels::LibraryBf16Multiply) multiply;
+};
+
+double Seconds(const Way& way, const device::Stream& stream, const Product& p, const Matrix& a,
+               const Matrix& b, const Matrix& c) {
   const auto start = std::chrono::steady_clock::now();
   // Small products repeat, so that the clock does not matter.
   const std::int64_t times = 1 + 20'000'000 / (p.m * p.n * p.k);
   for (std::int64_t i = 0; i < times; ++i) {
-    kernels::MatrixMultiply(stream, p.form_a, a, p.form_b, b, c, p.accumulate);
+    way.multiply(stream, p.form_a, a, p.form_b, b, c, p.accumulate);
   }
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
          static_cast<double>(times);
 }
 
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
-// Of the library and of the canonical product, called in turns, median of several repetitions.
-struct Rates {
-  double library = 0, canonical = 0;  // GFLOP/s
-  double ratio = 0;                   // canonical to library, of neighbouring calls
-};
-Rates Measure(device::Stream stream, const Product& p) {
+// All ways in turns, several times: the least seconds of each.
+std::vector<double> Measure(const std::vector<Way>& ways, const device::Stream& stream,
+                            const Product& p) {
   const std::int64_t elements = p.m * p.k + p.k * p.n + p.m * p.n;
   device::Arena arena(elements * 4 + 4096);
   const auto make = [&](std::int64_t rows, std::int64_t columns) {
@@ -56,24 +57,41 @@ Rates Measure(device::Stream stream, const Product& p) {
   const Matrix a = p.form_a == Form::kPlain ? make(p.m, p.k) : make(p.k, p.m);
   const Matrix b = p.form_b == Form::kPlain ? make(p.k, p.n) : make(p.n, p.k);
   const Matrix c = make(p.m, p.n);
-  std::vector<double> library, canonical, ratios;
-  for (int i = 0; i < 12; ++i) {
-    stream.canonical = false;
-    const double seconds = Seconds(stream, p, a, b, c);
-    stream.canonical = true;
-    const double canonical_seconds = Seconds(stream, p, a, b, c);
-    if (i < 2) continue;
-    const double work = 2e-9 * static_cast<double>(p.m * p.n * p.k);
-    library.push_back(work / seconds);
-    canonical.push_back(work / canonical_seconds);
-    ratios.push_back(seconds / canonical_seconds);
+  std::vector<double> least(ways.size(), 1e9);
+  for (int i = 0; i < 8; ++i) {
+    for (std::size_t way = 0; way < ways.size(); ++way) {
+      least[way] = std::min(least[way], Seconds(ways[way], stream, p, a, b, c));
+    }
   }
-  return {Median(library), Median(canonical), Median(ratios)};
+  return least;
+}
+
+void Library(const device::Stream& /*stream*/, Form form_a, const Matrix& a, Form form_b,
+             const Matrix& b, const Matrix& c, bool accumulate) {
+  kernels::LibraryMultiply(form_a, a, form_b, b, c, accumulate);
+}
+void Own(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b, const Matrix& b,
+         const Matrix& c, bool accumulate) {
+  kernels::CanonicalMultiply(kernels::UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
+                             accumulate);
+}
+void OwnBf16(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+             const Matrix& b, const Matrix& c, bool accumulate) {
+  kernels::Bf16Multiply(*kernels::UsableBf16Kernels(), stream, form_a, a, form_b, b, c, accumulate);
+}
+
+std::vector<Way> Ways() {
+  std::vector<Way> ways = {{"library", &Library}, {"own", &Own}};
+  if (kernels::UsableBf16Kernels() != nullptr) {
+    ways.push_back({"library bf16", &kernels::LibraryBf16Multiply});
+    ways.push_back({"own bf16", &OwnBf16});
+  }
+  return ways;
 }
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   device::Stream stream;
   stream.threads = device::ConfigureThreads(0, 1);
   constexpr Form kPlain = Form::kPlain, kTransposed = Form::kTransposed;
@@ -106,13 +124,18 @@ int main() {
                               {"values 64x256", kPlain, kPlain, 64, 32, 256},
                               {"dkey 64x256", kTransposed, kPlain, 256, 32, 64, true},
                               {"cube 32", kPlain, kPlain, 32, 32, 32}};
-  fmt::print("{}, {} threads, {} ({}), fp32, GFLOP/s\n", kernels::MatrixLibrary(), stream.threads,
-             device::CpuName(), device::InstructionSet());
-  fmt::print("{:<16} {:>24}  {:>10} {:>10}  ratio\n", "", "M x N x K", "library", "canonical");
-  for (const Product& product : products) {
-    const Rates rates = Measure(stream, product);
-    fmt::print("{:<16} {:>6} x {:>6} x {:>6}  {:10.1f} {:10.1f}  {:5.2f}\n", product.name,
-               product.m, product.n, product.k, rates.library, rates.canonical, rates.ratio);
+  const std::vector<Way> ways = Ways();
+  fmt::print("{}, {} threads, {} ({}), GFLOP/s\n{:<42}", kernels::MatrixLibrary(), stream.threads,
+             device::CpuName(), device::InstructionSet(), "M x N x K");
+  for (const Way& way : ways) fmt::print("{:>14}", way.name);
+  fmt::print("\n");
+  for (const Product& p : products) {
+    if (argc > 1 && std::string(p.name).find(argv[1]) == std::string::npos) continue;
+    fmt::print("{:<16} {:>6} x {:>6} x {:>6} ", p.name, p.m, p.n, p.k);
+    for (const double seconds : Measure(ways, stream, p)) {
+      fmt::print("{:14.1f}", 2e-9 * static_cast<double>(p.m * p.n * p.k) / seconds);
+    }
+    fmt::print("\n");
   }
   return 0;
 }
