@@ -107,6 +107,7 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.bucket_bytes = static_cast<std::int64_t>(job.deck.Real("grid.bucket_mib") * kMib);
   setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
   setup.overlap = job.deck.Switch("grid.overlap");
+  setup.keep_gradients = false;
   setup.defect = job.defect;
   return setup;
 }
@@ -168,7 +169,7 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
         model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
     step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
-                                           *buckets_, batch, setup.defect);
+                                           *buckets_, batch, setup.keep_gradients, setup.defect);
   });
 }
 

@@ -15,7 +15,7 @@ namespace trireme::driver {
 TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                            model::ParallelModel& model, optimizer::Optimizer& optimizer,
                            const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-                           std::int64_t batch, Defect defect)
+                           std::int64_t batch, bool keep_gradients, Defect defect)
     : tokens_(tokens),
       sampler_(sampler),
       model_(model),
@@ -23,6 +23,7 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       schedule_(schedule),
       buckets_(buckets),
       batch_(batch),
+      keep_gradients_(keep_gradients),
       defect_(defect) {}
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
@@ -227,7 +228,8 @@ void TrainingStep::UpdateWeights() {
         fmt::format("step {}: the sum of the gradients over the ranks is not finite", step_ + 1),
         "The weights were not changed. Lower optimizer.learning_rate.");
   }
-  optimizer_.Step(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);
+  optimizer_.Step(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets,
+                  !keep_gradients_);
   model_.Units().GatherUpdated();
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;

@@ -107,6 +107,7 @@ Verifier::Verifier(const comm::ProcessGrid& grid, const TrainingSetup& small,
       setup_(small),
       folder_(folder) {
   report_.tolerance = kFp64;
+  setup_.keep_gradients = true;
 }
 
 Verification Verifier::Run(Dtype precision) {

@@ -107,6 +107,7 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   const auto update = options_.kind == Kind::kAdamW ? kernels::AdamW : kernels::GradientDescent;
   update(stream_, registry_->Type(), updated_, &scalars, clear);
   if (!clear) return;
+  registry_->GradientsCleared();
   for (const Part& part : unowned_) {
     std::memset(ElementAt(registry_->Gradients(), registry_->Type(), part.begin), 0,
                 static_cast<std::size_t>(part.Size()) * SizeOf(registry_->Type()));

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <numbers>
 #include <span>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
@@ -279,6 +280,7 @@ void Registry::TakeEarly(int unit) {
 }
 
 void Registry::ZeroGradients() {
+  if (std::exchange(gradients_cleared_, false)) return;
   const auto clear = [this](const device::Buffer& storage, std::int64_t elements) {
     if (storage == nullptr) return;
     std::memset(storage.get(), 0, static_cast<std::size_t>(Bytes(dtype_, elements)));

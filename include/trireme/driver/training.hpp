@@ -29,6 +29,7 @@ struct TrainingSetup {
   std::int64_t bucket_bytes = 4 << 20;
   int prefetch = 1;                  // units gathered ahead
   bool overlap = true;               // transfers while the backward pass goes on
+  bool keep_gradients = true;        // behind a step; else the update clears them as it goes
   parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
   model::Canonical canonical;        // run.canonical
   // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it

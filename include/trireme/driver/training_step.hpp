@@ -44,11 +44,12 @@ struct StepResult {
 
 class TrainingStep {
  public:
-  // All arguments must outlive the step. batch: the most windows of a step.
+  // All arguments must outlive the step. batch: the most windows of a step. Unless keep_gradients,
+  // the update leaves zeros behind.
   TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                model::ParallelModel& model, optimizer::Optimizer& optimizer,
                const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-               std::int64_t batch, Defect defect = Defect::kNone);
+               std::int64_t batch, bool keep_gradients, Defect defect = Defect::kNone);
 
   // Collective over the model's grid. Runs step number `step` (from 0): the weights move once.
   // Throws what World().Together throws, before the weights change, when a loss or a gradient is
@@ -78,15 +79,16 @@ class TrainingStep {
   const optimizer::Schedule& schedule_;
   parallel::GradientBuckets& buckets_;
   std::int64_t batch_;
+  bool keep_gradients_;
   Defect defect_;
 
   std::int64_t step_ = 0;
-  std::vector<data::Sample> share_;        // these two are reused from step to step
+  std::vector<data::Sample> share_;  // these two are reused from step to step
   std::vector<data::MicroBatch> batches_;
-  std::size_t entry_count_ = 0;            // of this step, with the empty ones
-  ExactSum local_loss_;                    // sum over this replica's targets, nats, counted once
-  StepTimes mine_;                         // this rank's, since the last agreement
-  double window_start_ = 0;                // of mine_.total, MPI_Wtime
+  std::size_t entry_count_ = 0;  // of this step, with the empty ones
+  ExactSum local_loss_;          // sum over this replica's targets, nats, counted once
+  StepTimes mine_;               // this rank's, since the last agreement
+  double window_start_ = 0;      // of mine_.total, MPI_Wtime
   StepResult result_;
 };
 

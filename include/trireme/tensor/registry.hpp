@@ -154,6 +154,8 @@ class Registry {
   std::int64_t ValueBytes() const;                      // of the storages, all levels
   std::int64_t GradientBytes() const;                   // with the early gradients'
   void ZeroGradients();
+  // They are zero: the next ZeroGradients has nothing to do.
+  void GradientsCleared() { gradients_cleared_ = true; }
 
   // Blocks for a checkpoint: names get `prefix`. `rank` of `ranks`: this rank's place in the data
   // group, of whose ranks `sharers` consecutive ones share one copy of what is sharded.
@@ -185,6 +187,7 @@ class Registry {
   device::Buffer values_;                          // local, [ownership.values]
   device::Buffer
       gradients_;  // local, [levels, ownership.gradients], sums over valid tokens (rule 3)
+  bool gradients_cleared_ = false;
   device::Buffer early_gradients_;  // [early_size_], sharded gradients only
 };
 
