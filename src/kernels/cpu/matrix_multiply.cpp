@@ -103,7 +103,7 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
                     FunctionRef<void(const Part& rows)> then) {
   // Of c, in a slice that is gone through again while a third-level cache holds it; the rows that
   // make up for packing the right operand for each.
-  constexpr std::int64_t kSliceBytes = 8 << 20, kLeastRows = 512;
+  constexpr std::int64_t kSliceBytes = 16 << 20, kLeastRows = 1024;
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (c.rows == 0) return;
   const bool empty = c.columns == 0 || inner == 0;

@@ -20,7 +20,7 @@ struct Size {
 // One panel and less, many blocks, several superblocks of columns and of the inner dimension, a
 // right operand that is too large to be packed at once, slices of a large product.
 constexpr Size kSizes[] = {{1, 1, 1},       {13, 40, 30},    {333, 70, 129},  {1000, 33, 20},
-                           {130, 1400, 90}, {100, 40, 3000}, {60, 1100, 700}, {1100, 2500, 300}};
+                           {130, 1400, 90}, {100, 40, 3000}, {60, 1100, 700}, {2100, 2500, 300}};
 
 template <typename T>
 class MultiplyRowsTest : public testing::Test {
