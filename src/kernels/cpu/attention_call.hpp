@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <span>
 
 #include "attention_kernels.hpp"
 #include "rows.hpp"
@@ -196,6 +197,9 @@ class AttentionMask {
   std::uint16_t* lanes_;
   std::int64_t skipped_ = 0;
 };
+
+// Those that this CPU can run, the fastest first.
+std::span<const AttentionKernels> UsableAttentionKernels();
 
 template <typename T>
 const AttentionKernelsOf<T>& AttentionKernelsFor() {

@@ -5,7 +5,6 @@
 #define TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
 
 #include <cstdint>
-#include <span>
 
 namespace trireme::kernels {
 
@@ -67,9 +66,6 @@ struct AttentionKernels {
 extern const AttentionKernels kAttentionPortable;
 extern const AttentionKernels kAttentionAvx2;    // x86-64-v3 only
 extern const AttentionKernels kAttentionAvx512;  // x86-64-v4 only
-
-// Those that this CPU can run, the fastest first.
-std::span<const AttentionKernels> UsableAttentionKernels();
 
 }  // namespace trireme::kernels
 

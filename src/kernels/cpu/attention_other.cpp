@@ -1,5 +1,5 @@
 // The kernels of attention's tiles where the CPU is no x86-64: the portable ones.
-#include "attention_kernels.hpp"
+#include "attention_call.hpp"
 
 namespace trireme::kernels {
 

@@ -19,6 +19,7 @@ struct Vector {
   using Integer = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
   typedef T Register __attribute__((vector_size(kBytes)));
   typedef Integer Bits __attribute__((vector_size(kBytes)));
+  typedef std::make_unsigned_t<Integer> Words __attribute__((vector_size(kBytes)));  // may wrap
   static constexpr int kLanes = kBytes / static_cast<int>(sizeof(T));
   static constexpr T kLowest = std::is_same_v<T, float> ? T(-__FLT_MAX__) : T(-__DBL_MAX__);
 
@@ -112,14 +113,14 @@ constexpr float kLog[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f
 template <typename V>
 [[gnu::always_inline]] inline typename V::Register Exp2(typename V::Register x) {
   using Register = typename V::Register;
-  using Bits = typename V::Bits;
+  using Words = typename V::Words;
   if constexpr (sizeof(typename V::Scalar) == 8) {
     Register y;
     for (int i = 0; i < V::kLanes; ++i) y[i] = __builtin_exp2(x[i]);
     return y;
   } else {
     constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-    const Bits small = x < -126.0f;
+    const typename V::Bits small = x < -126.0f;
     x = x > 127.0f ? Register{} + 127.0f : x;
     const Register shifted = x + kRound;
     const Register f = x - (shifted - kRound);
@@ -127,8 +128,8 @@ template <typename V>
 #pragma GCC unroll 8
     for (int i = 2; i < 7; ++i) p = p * f + kExp2[i];
     // n is added to the exponent of p.
-    const Register y = reinterpret_cast<Register>(reinterpret_cast<Bits>(p) +
-                                                  (reinterpret_cast<Bits>(shifted) << 23));
+    const Register y = reinterpret_cast<Register>(reinterpret_cast<Words>(p) +
+                                                  (reinterpret_cast<Words>(shifted) << 23));
     return small ? Register{} : y;
   }
 }
@@ -138,15 +139,16 @@ template <typename V>
 [[gnu::always_inline]] inline typename V::Register Log(typename V::Register x) {
   using Register = typename V::Register;
   using Bits = typename V::Bits;
+  using Words = typename V::Words;
   if constexpr (sizeof(typename V::Scalar) == 8) {
     Register y;
     for (int i = 0; i < V::kLanes; ++i) y[i] = __builtin_log(x[i]);
     return y;
   } else {
     // x = 2^n (1 + f), 1 + f in [sqrt(1/2), sqrt(2)).
-    const Bits bits = reinterpret_cast<Bits>(x) - 0x3F3504F3;
-    const Register n = __builtin_convertvector(bits >> 23, Register);
-    const Register f = reinterpret_cast<Register>((bits & 0x007FFFFF) + 0x3F3504F3) - 1.0f;
+    const Words bits = reinterpret_cast<Words>(x) - 0x3F3504F3u;
+    const Register n = __builtin_convertvector(reinterpret_cast<Bits>(bits) >> 23, Register);
+    const Register f = reinterpret_cast<Register>((bits & 0x007FFFFFu) + 0x3F3504F3u) - 1.0f;
     Register p = f * kLog[0] + kLog[1];
 #pragma GCC unroll 8
     for (int i = 2; i < 9; ++i) p = p * f + kLog[i];

@@ -2,8 +2,7 @@
 #include <array>
 #include <string>
 
-#include "attention_kernels.hpp"
-#include "trireme/device/stream.hpp"
+#include "attention_call.hpp"
 
 namespace trireme::kernels {
 

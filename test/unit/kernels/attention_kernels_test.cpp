@@ -1,7 +1,5 @@
 // The pieces of attention's tiles, for every instruction set that this CPU has, against plain loops
 // in fp64.
-#include "kernels/cpu/attention_kernels.hpp"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,6 +8,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "kernels/cpu/attention_call.hpp"
 
 namespace trireme::kernels {
 namespace {
