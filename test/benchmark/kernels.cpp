@@ -52,9 +52,11 @@ class Operands {
  public:
   Matrix Make(std::int64_t rows, std::int64_t columns) {
     std::uniform_real_distribution<float> uniform(-1, 1);
-    std::vector<float>& values = memory_.emplace_back(static_cast<std::size_t>(rows * columns));
-    for (float& value : values) value = uniform(engine_);
-    return {values.data(), Dtype::kFloat32, rows, columns, columns};
+    const std::int64_t count = rows * columns;
+    memory_.push_back(device::AllocateZeroed(count * static_cast<std::int64_t>(sizeof(float))));
+    auto* values = static_cast<float*>(memory_.back().get());
+    std::generate_n(values, count, [&] { return uniform(engine_); });
+    return {values, Dtype::kFloat32, rows, columns, columns};
   }
   std::vector<std::int32_t> Tokens(std::int64_t count, std::int32_t vocabulary) {
     // Roughly as words occur: half of the tokens are one of a few.
@@ -68,7 +70,7 @@ class Operands {
   }
 
  private:
-  std::vector<std::vector<float>> memory_;
+  std::vector<device::Buffer> memory_;
   std::mt19937 engine_{1};
 };
 

@@ -79,10 +79,9 @@ void PositionBackward(const device::Stream& stream, const Dropout& dropout,
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t begin = 0; begin < distinct; ++begin) {
       const std::int64_t position = dropout.PositionOf(begin);
-      for (std::int64_t row = begin; row < dout.rows; row += dropout.length) {
-        rows::Axpy(T(1), dout.As<T>() + row * dout.stride,
-                   dpositions.As<T>() + position * dpositions.stride, dout.columns);
-      }
+      const std::int64_t sequences = (dout.rows - begin + dropout.length - 1) / dropout.length;
+      rows::AddRows(dout.As<T>() + begin * dout.stride, dropout.length * dout.stride, sequences,
+                    dpositions.As<T>() + position * dpositions.stride, dout.columns);
     }
   });
 }

@@ -3,19 +3,18 @@
 #ifndef TRIREME_KERNELS_CPU_FAST_MATH_HPP_
 #define TRIREME_KERNELS_CPU_FAST_MATH_HPP_
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 
 namespace trireme::kernels {
 
-// exp(x), relative error below 1.2e-7: Cephes' polynomial (Moshier 1989) after x = n ln 2 + r.
-// Arguments below -87 give exp(-87), above 88 exp(88).
-[[gnu::always_inline]] inline float Exp(float x) {
+// exp(x) for -87 <= x <= 88, relative error below 1.2e-7: Cephes' polynomial (Moshier 1989) after x
+// = n ln 2 + r.
+[[gnu::always_inline]] inline float ExpWithin(float x) {
   constexpr float kLog2e = 1.44269504088896341f;
   constexpr float kRound = 12582912.0f;  // 1.5 * 2^23: adding it rounds to an integer
-  x = x < -87.0f ? -87.0f : x;
-  x = x > 88.0f ? 88.0f : x;
   const float shifted = x * kLog2e + kRound;
   const float n = shifted - kRound;
   const float r = (x - n * 0.693145751953125f) - n * 1.428606765330187e-06f;
@@ -28,13 +27,27 @@ namespace trireme::kernels {
   p = p * r * r + r + 1.0f;
   return p * std::bit_cast<float>((std::bit_cast<std::int32_t>(shifted) << 23) + 0x3F800000);
 }
+
+// exp(x); arguments below -87 give exp(-87), above 88 exp(88).
+[[gnu::always_inline]] inline float Exp(float x) {
+  x = x < -87.0f ? -87.0f : x;
+  x = x > 88.0f ? 88.0f : x;
+  return ExpWithin(x);
+}
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
-// 1 / (1 + exp(-x)): exact limits at both ends.
-template <typename T>
-[[gnu::always_inline]] inline T Sigmoid(T x) {
-  return T(1) / (T(1) + Exp(-x));
+// 1 / (1 + exp(-x)), of a NaN something: whoever calls it multiplies with x.
+[[gnu::always_inline]] inline float Sigmoid(float x) {
+  // |x| at most 87 through its bits: comparisons of floats make the compiler blend in what follows
+  // from a constant after every later operation.
+  constexpr std::uint32_t kSign = 0x80000000;
+  const auto bits = std::bit_cast<std::uint32_t>(-x);
+  const auto magnitude =
+      std::min(static_cast<std::int32_t>(bits & ~kSign), std::bit_cast<std::int32_t>(87.0f));
+  const auto within = static_cast<std::uint32_t>(magnitude) | (bits & kSign);
+  return 1.0f / (1.0f + ExpWithin(std::bit_cast<float>(within)));
 }
+[[gnu::always_inline]] inline double Sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 
 }  // namespace trireme::kernels
 

@@ -51,11 +51,13 @@ void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
-    const int blocks =
-        ReduceRows<T>(stream, x.rows, 2 * n, scratch, [&](std::int64_t row, T* partial) {
-          rows::NormWeightTerm(dy.As<T>() + row * dy.stride, x.As<T>() + row * x.stride,
-                               statistics.As<T>()[2 * row], statistics.As<T>()[2 * row + 1],
-                               partial, partial + n, n);
+    const int blocks = ReduceRows<T>(
+        stream, x.rows, 2 * n, scratch, [&](std::int64_t begin, std::int64_t end, T* partial) {
+          for (std::int64_t row = begin; row < end; ++row) {
+            const T* of_row = statistics.As<T>() + 2 * row;
+            rows::NormWeightTerm(dy.As<T>() + row * dy.stride, x.As<T>() + row * x.stride,
+                                 of_row[0], of_row[1], partial, partial + n, n);
+          }
         });
     for (int block = 0; block < blocks; ++block) {
       const T* partial = scratch.As<T>() + block * 2 * n;
@@ -70,9 +72,10 @@ void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tens
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
-    const int blocks = ReduceRows<T>(stream, x.rows, n, scratch, [&](std::int64_t row, T* partial) {
-      rows::Axpy(T(1), x.As<T>() + row * x.stride, partial, n);
-    });
+    const int blocks = ReduceRows<T>(
+        stream, x.rows, n, scratch, [&](std::int64_t begin, std::int64_t end, T* partial) {
+          rows::AddRows(x.As<T>() + begin * x.stride, x.stride, end - begin, partial, n);
+        });
     for (int block = 0; block < blocks; ++block) {
       rows::Axpy(T(1), scratch.As<T>() + block * n, sums.As<T>(), n);
     }

@@ -53,27 +53,30 @@ void NormBackward(const device::Stream& stream, const NormBackwardPass& pass) {
     using T = decltype(zero);
     const std::int64_t n = pass.x.columns;
     const bool weights = !pass.dweight.Empty() || !pass.dbias.Empty();
-    const int blocks = ReduceRows<T>(
-        stream, pass.x.rows, weights ? 2 * n : 0, pass.scratch, [&](std::int64_t row, T* partial) {
-          RowMask mask(pass.dropout, n);
-          const bool masked = !pass.dbranch.Empty();
-          const T* statistics = pass.statistics.As<T>() + 2 * row;
-          rows::NormBackward(
-              rows::NormBackwardRow<T>{.dy = RowOf<T>(pass.dy, row),
-                                       .more = RowOf<T>(pass.more, row),
-                                       .x = RowOf<T>(pass.x, row),
-                                       .weight = pass.weight.As<T>(),
-                                       .mean = statistics[0],
-                                       .rstd = statistics[1],
-                                       .centred = pass.kind == NormKind::kLayerNorm,
-                                       .residual = RowOf<T>(pass.residual, row),
-                                       .lanes = masked ? mask.Lanes(row, n) : rows::RowLanes{},
-                                       .dx = RowOf<T>(pass.dx, row),
-                                       .dbranch = RowOf<T>(pass.dbranch, row),
-                                       .dweight = weights ? partial : nullptr,
-                                       .dbias = weights ? partial + n : nullptr,
-                                       .n = n});
-        });
+    const bool masked = !pass.dbranch.Empty();
+    const int blocks =
+        ReduceRows<T>(stream, pass.x.rows, weights ? 2 * n : 0, pass.scratch,
+                      [&](std::int64_t begin, std::int64_t end, T* partial) {
+                        const RowMask mask(pass.dropout, n);
+                        for (std::int64_t row = begin; row < end; ++row) {
+                          const T* statistics = pass.statistics.As<T>() + 2 * row;
+                          rows::NormBackward(rows::NormBackwardRow<T>{
+                              .dy = RowOf<T>(pass.dy, row),
+                              .more = RowOf<T>(pass.more, row),
+                              .x = RowOf<T>(pass.x, row),
+                              .weight = pass.weight.As<T>(),
+                              .mean = statistics[0],
+                              .rstd = statistics[1],
+                              .centred = pass.kind == NormKind::kLayerNorm,
+                              .residual = RowOf<T>(pass.residual, row),
+                              .lanes = masked ? mask.Lanes(row, n) : rows::RowLanes{},
+                              .dx = RowOf<T>(pass.dx, row),
+                              .dbranch = RowOf<T>(pass.dbranch, row),
+                              .dweight = weights ? partial : nullptr,
+                              .dbias = weights ? partial + n : nullptr,
+                              .n = n});
+                        }
+                      });
     for (int block = 0; weights && block < blocks; ++block) {
       const T* partial = pass.scratch.As<T>() + block * 2 * n;
       if (!pass.dweight.Empty()) rows::Axpy(T(1), partial, pass.dweight.As<T>(), n);

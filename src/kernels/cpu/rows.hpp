@@ -37,6 +37,10 @@ void Affine(const double* x, double a, double b, double* y, std::int64_t n);
 void Axpy(float a, const float* x, float* y, std::int64_t n);
 void Axpy(double a, const double* x, double* y, std::int64_t n);
 
+// sum += `count` rows of x, one after the other for each column.
+void AddRows(const float* x, std::int64_t stride, std::int64_t count, float* sum, std::int64_t n);
+void AddRows(const double* x, std::int64_t stride, std::int64_t count, double* sum, std::int64_t n);
+
 // out = act(pre + bias) with pre += bias kept; bias may be null.
 void BiasRelu(float* pre, const float* bias, float* out, std::int64_t n);
 void BiasRelu(double* pre, const double* bias, double* out, std::int64_t n);
