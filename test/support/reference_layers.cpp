@@ -16,21 +16,55 @@ Array::Array(std::int64_t r, std::int64_t c, std::vector<double> v)
   }
 }
 
+namespace {
+
+// Rows, columns and inner indices of a block: its parts stay in a core's cache.
+constexpr std::int64_t kBlock = 64, kWide = 256;
+
+}  // namespace
+
 Array Transpose(const Array& a) {
   Array result(a.columns, a.rows);
-  for (std::int64_t i = 0; i < a.rows; ++i) {
-    for (std::int64_t j = 0; j < a.columns; ++j) result(j, i) = a(i, j);
+#pragma omp parallel for if (a.columns > kBlock)
+  for (std::int64_t block = 0; block < a.columns; block += kBlock) {
+    const std::int64_t end = std::min(a.columns, block + kBlock);
+    for (std::int64_t i = 0; i < a.rows; ++i) {
+      for (std::int64_t j = block; j < end; ++j) result(j, i) = a(i, j);
+    }
   }
   return result;
 }
 
+namespace {
+
+// Rows [begin, end) of a b, block by block of b.
+void MultiplyRows(const Array& a, const Array& b, std::int64_t begin, std::int64_t end,
+                  Array& result) {
+  for (std::int64_t first = 0; first < b.rows; first += kWide) {
+    for (std::int64_t left = 0; left < b.columns; left += kWide) {
+      const std::int64_t inner = std::min(kWide, b.rows - first);
+      const std::int64_t columns = std::min(kWide, b.columns - left);
+      for (std::int64_t i = begin; i < end; ++i) {
+        double* to = &result(i, left);
+        for (std::int64_t k = first; k < first + inner; ++k) {
+          const double factor = a(i, k);
+          const double* from = b.values.data() + k * b.columns + left;
+#pragma omp simd
+          for (std::int64_t j = 0; j < columns; ++j) to[j] += factor * from[j];
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
 Array Multiply(const Array& a, const Array& b) {
   if (a.columns != b.rows) throw std::invalid_argument("reference: shapes of a product disagree");
   Array result(a.rows, b.columns);
-  for (std::int64_t i = 0; i < a.rows; ++i) {
-    for (std::int64_t k = 0; k < a.columns; ++k) {
-      for (std::int64_t j = 0; j < b.columns; ++j) result(i, j) += a(i, k) * b(k, j);
-    }
+#pragma omp parallel for if (a.rows > kBlock)
+  for (std::int64_t block = 0; block < a.rows; block += kBlock) {
+    MultiplyRows(a, b, block, std::min(a.rows, block + kBlock), result);
   }
   return result;
 }
@@ -176,8 +210,9 @@ LossResult CrossEntropy(const Array& logits, const std::vector<std::int32_t>& ta
     double largest = logits(i, 0), sum = 0;
     for (std::int64_t v = 0; v < logits.columns; ++v) largest = std::max(largest, logits(i, v));
     for (std::int64_t v = 0; v < logits.columns; ++v) sum += std::exp(logits(i, v) - largest);
+    const double log_sum = largest + std::log(sum);
     for (std::int64_t v = 0; v < logits.columns; ++v) {
-      const double log_probability = logits(i, v) - largest - std::log(sum);
+      const double log_probability = logits(i, v) - log_sum;
       const double wanted = share + (v == target ? 1 - label_smoothing : 0);
       result.sum -= wanted * log_probability;
       result.gradient(i, v) = std::exp(log_probability) - wanted;

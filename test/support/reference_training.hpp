@@ -1,0 +1,36 @@
+// Training steps of the plain reference model in fp64: AdamW with clipping, as the papers write
+// them.
+#ifndef TRIREME_TEST_SUPPORT_REFERENCE_TRAINING_HPP_
+#define TRIREME_TEST_SUPPORT_REFERENCE_TRAINING_HPP_
+
+#include <cstdint>
+
+#include "reference_model.hpp"
+#include "trireme/optimizer/optimizer.hpp"
+
+namespace trireme::test {
+
+class ReferenceTraining {
+ public:
+  // seed: of dropout.
+  ReferenceTraining(const model::Options& options, const optimizer::Options& optimizer,
+                    Parameters start, std::uint32_t seed);
+
+  // One step; the mean loss before it, nats a token.
+  double Step(const data::MicroBatch& batch, double learning_rate);
+
+ private:
+  // Of the mean loss's gradient with this factor.
+  void Update(const std::string& name, const std::vector<double>& gradient, double factor,
+              double rate);
+
+  model::Options options_;
+  optimizer::Options optimizer_;
+  std::uint32_t seed_;
+  std::int64_t step_ = 0;               // so far
+  Parameters values_, first_, second_;  // moments: empty before the first step
+};
+
+}  // namespace trireme::test
+
+#endif  // TRIREME_TEST_SUPPORT_REFERENCE_TRAINING_HPP_
