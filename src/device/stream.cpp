@@ -5,26 +5,12 @@
 #endif
 #include <malloc.h>
 #include <omp.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
 namespace trireme::device {
-
-std::vector<int> UsableCores() {
-  std::vector<int> cores;
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  if (sched_getaffinity(0, sizeof set, &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-    }
-  }
-  if (cores.empty()) cores.push_back(0);
-  return cores;
-}
 
 namespace {
 
@@ -38,14 +24,16 @@ void KeepFreedMemory() {
 
 }  // namespace
 
+int RequestedThreads(int requested) {
+  if (requested > 0) return requested;
+  // OpenMP has read it (it may be a list for nested regions) by itself.
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  return variable != nullptr && *variable != '\0' ? omp_get_max_threads() : 0;
+}
+
 int ConfigureThreads(int requested, int share) {
-  int threads = requested;
-  if (threads == 0) {
-    // OpenMP has read OMP_NUM_THREADS (which may be a list for nested regions) by itself.
-    const char* variable = std::getenv("OMP_NUM_THREADS");
-    threads = variable != nullptr && *variable != '\0' ? omp_get_max_threads() : share;
-  }
-  threads = std::max(1, threads);
+  const int decided = RequestedThreads(requested);
+  const int threads = std::max(1, decided > 0 ? decided : share);
   omp_set_dynamic(0);
   omp_set_num_threads(threads);
   KeepFreedMemory();

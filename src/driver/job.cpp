@@ -1,13 +1,11 @@
 #include "trireme/driver/job.hpp"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <set>
 #include <sstream>
 
 #include "node_memory.hpp"
@@ -21,18 +19,6 @@ namespace {
 // An automatic micro-batch: enough rows for the products to run at full speed, few enough for the
 // activations of a layer to stay small.
 constexpr std::int64_t kMicroBatchTokens = 4096;
-// Cores a rank, by how the launcher bound the ranks of the node: its own where bindings are
-// disjoint, else those that it shares, divided fairly.
-int ShareOfCores(const comm::Communicator& node) {
-  const std::vector<int> mine = device::UsableCores();
-  std::set<std::string> together;
-  std::size_t sum = 0;
-  for (const std::string& bound : node.Gather(fmt::format("{}", fmt::join(mine, " ")))) {
-    std::istringstream cores(bound);
-    for (std::string core; cores >> core; ++sum) together.insert(core);
-  }
-  return std::max(1, static_cast<int>(mine.size() * together.size() / sum));
-}
 
 // Emulated bf16 would be slower than fp32: nobody who asks for it wants that.
 void CheckPrecision(const Job& job) {
@@ -68,7 +54,11 @@ void DeclareJob(input::Schema& schema) {
                "Of initial weights, sample order, dropout.")
       .Integer(
           "run.threads", 0, Between(0, 4096), "threads",
-          "OpenMP threads a rank. 0: OMP_NUM_THREADS, else its share of the cores it is bound to.");
+          "OpenMP threads a rank. 0: OMP_NUM_THREADS, else its share of the cores it is bound to.")
+      .Choice("run.pin", "auto", {"auto", "yes", "no"},
+              "Each OpenMP thread stays on a core of its own, those of a rank side by side. auto: "
+              "where the job's threads fill the cores that it may use on a node; yes: wherever "
+              "there are enough cores. OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY win.");
   schema.Section("generate", "Continuing a prompt (job.task = generate).")
       .Text("generate.prompt", "", "Text to continue. Empty: start behind an <eos>.")
       .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
@@ -121,8 +111,8 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   });
   text = world.Broadcast(text);
   world.Together([&] { job.deck = ParseDeck(schema, line, text); });
-  job.stream.threads = device::ConfigureThreads(static_cast<int>(job.deck.Integer("run.threads")),
-                                                ShareOfCores(runtime.Node()));
+  job.placement = PlaceThreads(runtime, job.deck);
+  job.stream.threads = job.placement.threads;
   job.dtype = job.deck.Text("run.precision") == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
   job.stream.bf16 = job.deck.Text("run.precision") == "bf16";
   job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));

@@ -5,6 +5,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "trireme/device/cores.hpp"
+
 namespace trireme::driver {
 
 namespace {
@@ -18,7 +20,7 @@ sigset_t StopSet() {
 
 }  // namespace
 
-StopSignals::StopSignals() {
+StopSignals::StopSignals() : usable_(device::UsableNumbers()) {
   const sigset_t set = StopSet();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
 }
@@ -35,6 +37,7 @@ void StopSignals::Release() {
 }
 
 void StopSignals::Wait(const std::stop_token& stop) {
+  device::BindThisThread(usable_);               // not where the thread that began it is pinned
   constexpr timespec kPause = {0, 200'000'000};  // how soon the thread sees that it is to end
   const sigset_t set = StopSet();
   bool asked_to_end = false;  // SIGINT or SIGTERM before: the next one means now

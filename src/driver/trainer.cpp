@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "printable.hpp"
+#include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
 
 namespace trireme::driver {
@@ -54,6 +55,7 @@ ExitCode Trainer::Execute() {
 
 // A step, with what it gathered counted: validations gather too.
 StepResult Trainer::RunStep() {
+  if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
   const parallel::ShardedUnits& units = training_.Net().Units();
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
   const StepResult result = training_.Run(step_, MyRequests());

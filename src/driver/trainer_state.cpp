@@ -172,6 +172,7 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.ranks = job_.World().Size();
   facts.hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size());
   facts.threads = job_.stream.threads;
+  facts.pinned = job_.placement.pinned;
   facts.device = fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = job_.Precision();
   facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);

@@ -69,10 +69,11 @@ std::string RoofText(double flops) {
 }  // namespace
 
 std::string BannerText(const BannerFacts& facts) {
-  std::string text = fmt::format("Trireme {} ({})   {} on {}, {}{}   device {}   precision {}",
-                                 facts.version, facts.commit, Count(facts.ranks, "rank"),
-                                 Count(facts.hosts, "host"), Count(facts.threads, "thread"),
-                                 facts.ranks > 1 ? " each" : "", facts.device, facts.precision);
+  std::string text =
+      fmt::format("Trireme {} ({})   {} on {}, {}{}{}   device {}   precision {}", facts.version,
+                  facts.commit, Count(facts.ranks, "rank"), Count(facts.hosts, "host"),
+                  Count(facts.threads, "thread"), facts.ranks > 1 ? " each" : "",
+                  facts.pinned ? ", pinned" : "", facts.device, facts.precision);
   const auto add = [&text](const char* word, const std::string& line) {
     if (!line.empty()) text += fmt::format("\n{:<{}}{}", word, kIndent, line);
   };

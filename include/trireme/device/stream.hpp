@@ -4,7 +4,6 @@
 #define TRIREME_DEVICE_STREAM_HPP_
 
 #include <string>
-#include <vector>
 
 namespace trireme::device {
 
@@ -28,15 +27,16 @@ struct Stream {
   }
 };
 
-// Threads of this rank: `requested`, or, where that is 0, OMP_NUM_THREADS, else `share`, this
-// rank's share of the cores (at least 1). Sets the number of threads of OpenMP and of the matrix
-// library, and keeps memory that libraries free in the process.
+// `requested`, or, where that is 0, what OMP_NUM_THREADS says; 0: nobody has decided.
+int RequestedThreads(int requested);
+// Threads of this rank: RequestedThreads, else `share`, this rank's share of the cores (at least
+// 1). Sets the number of threads of OpenMP and of the matrix library, and keeps memory that
+// libraries free in the process.
 int ConfigureThreads(int requested, int share);
 
 std::string CpuName();           // "AMD EPYC 9004" as /proc/cpuinfo has it, "unknown CPU" elsewhere
 std::string InstructionSet();    // widest that this CPU has: "AVX-512", "AVX2", "NEON", "baseline"
 std::string Bf16Instructions();  // what this CPU multiplies bf16 with: "AMX", "AVX512-BF16", or ""
-std::vector<int> UsableCores();  // their numbers, as the process is bound; never empty
 
 }  // namespace trireme::device
 

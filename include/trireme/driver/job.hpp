@@ -12,6 +12,7 @@
 #include "trireme/data/token_file.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/driver/command_line.hpp"
+#include "trireme/driver/placement.hpp"
 #include "trireme/driver/signals.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/model/parallel_model.hpp"
@@ -26,6 +27,7 @@ struct Job {
   StopSignals* signals = nullptr;
   input::Deck deck;  // resolved as far as the task needs
   device::Stream stream;
+  Placement placement;  // of the stream's threads
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t seed = 1;
   double start_seconds = 0;       // MPI_Wtime when the job began

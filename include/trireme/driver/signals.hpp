@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <thread>
+#include <vector>
 
 namespace trireme::driver {
 
@@ -24,6 +25,7 @@ class StopSignals {
 
  private:
   void Wait(const std::stop_token& stop);
+  std::vector<int> usable_;  // cores, as the process was bound
   std::atomic<bool> received_ = false;
   std::jthread watcher_;
 };

@@ -23,6 +23,7 @@ struct BannerFacts {
   int ranks = 1;
   int hosts = 1;
   int threads = 1;                     // a rank
+  bool pinned = false;                 // each thread has a core
   std::string device;                  // "cpu (AVX-512)"
   std::string precision;               // "fp32"
   std::string grid;                    // "pipeline 1 x data 2 x context 1 x tensor 1"

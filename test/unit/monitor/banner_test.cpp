@@ -54,6 +54,11 @@ TEST(Banner, OneRankAndNoFacts) {
   const std::string text = BannerText(facts);
   EXPECT_EQ(text.substr(0, text.find("   device")),
             "Trireme 0.1.0 (3f2a9c1)   1 rank on 3 hosts, 16 threads");
+  facts.ranks = 4;
+  facts.pinned = true;
+  const std::string pinned = BannerText(facts);
+  EXPECT_EQ(pinned.substr(0, pinned.find("   device")),
+            "Trireme 0.1.0 (3f2a9c1)   4 ranks on 3 hosts, 16 threads each, pinned");
   EXPECT_EQ(text.find("grid"), std::string::npos);
   EXPECT_EQ(text.find("memory"), std::string::npos);
   EXPECT_EQ(text.find("roof"), std::string::npos);
