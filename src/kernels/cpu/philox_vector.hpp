@@ -11,10 +11,10 @@ namespace trireme::kernels {
 
 namespace {
 
-// Vector: Register; kCounters, lanes of a register; Broadcast; Numbers(first), consecutive counters
-// in the order that Store wants; Add of words; Multiply, 32 x 32 bits to 64; High, the upper
-// halves; Xor of three; Interleave two words of the counters; Store two such pairs, counter by
-// counter, or StoreFirst those of the first counters only.
+// A Vector has: Register; kCounters, lanes of a register; Broadcast; Numbers(first), consecutive
+// counters in the order that Store wants; Add of words; Multiply, 32 x 32 bits to 64; High, the
+// upper halves; Xor of three; Interleave two words of the counters; Store two such pairs, counter
+// by counter, or StoreFirst those of the first counters only.
 template <typename Vector>
 inline constexpr int kLanesOf = 8 * Vector::kCounters;
 
@@ -61,9 +61,9 @@ void FillLanes(const PhiloxRow& row, std::uint32_t number, std::int64_t n, std::
   using Register = typename Vector::Register;
   constexpr int kPass = kSets * kLanesOf<Vector>;
   for (; n >= kPass; n -= kPass) {
-    PhiloxPass<Vector, kSets>(row, number,
-                              [lanes](int at, Register ab, Register cd)
-                                  [[gnu::always_inline]] { Vector::Store(ab, cd, lanes + at); });
+    PhiloxPass<Vector, kSets>(row, number, [lanes](int at, Register ab, Register cd) {
+      Vector::Store(ab, cd, lanes + at);
+    });
     number += kPass / 8;
     lanes += kPass;
   }
@@ -71,10 +71,9 @@ void FillLanes(const PhiloxRow& row, std::uint32_t number, std::int64_t n, std::
     FillLanes<Vector, kSets / 2>(row, number, n, lanes);
   } else if (n > 0) {
     const auto counters = static_cast<int>((n + 7) / 8);
-    PhiloxPass<Vector, 1>(row, number,
-                          [lanes, counters](int, Register ab, Register cd) [[gnu::always_inline]] {
-                            Vector::StoreFirst(counters, ab, cd, lanes);
-                          });
+    PhiloxPass<Vector, 1>(row, number, [lanes, counters](int, Register ab, Register cd) {
+      Vector::StoreFirst(counters, ab, cd, lanes);
+    });
   }
 }
 

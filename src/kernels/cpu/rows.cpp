@@ -78,7 +78,7 @@ template <typename T, typename AddTerm>
 
 template <typename T>
 [[gnu::always_inline]] inline double SumOf(const T* x, std::int64_t n) {
-  return BlockedSum<T>(n, [x](std::int64_t i, auto& sum) [[gnu::always_inline]] {
+  return BlockedSum<T>(n, [x](std::int64_t i, auto& sum) {
     std::remove_reference_t<decltype(sum)> a;
     Load(x + i, a);
     sum += a;
@@ -87,7 +87,7 @@ template <typename T>
 
 template <typename T>
 [[gnu::always_inline]] inline double SquaredDeviationOf(const T* x, std::int64_t n, T mean) {
-  return BlockedSum<T>(n, [x, mean](std::int64_t i, auto& sum) [[gnu::always_inline]] {
+  return BlockedSum<T>(n, [x, mean](std::int64_t i, auto& sum) {
     std::remove_reference_t<decltype(sum)> a;
     Load(x + i, a);
     a -= mean;
@@ -97,7 +97,7 @@ template <typename T>
 
 template <typename T>
 [[gnu::always_inline]] inline double DotOf(const T* x, const T* y, std::int64_t n) {
-  return BlockedSum<T>(n, [x, y](std::int64_t i, auto& sum) [[gnu::always_inline]] {
+  return BlockedSum<T>(n, [x, y](std::int64_t i, auto& sum) {
     std::remove_reference_t<decltype(sum)> a, b;
     Load(x + i, a);
     Load(y + i, b);
