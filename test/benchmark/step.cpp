@@ -1,99 +1,195 @@
-// Times a training step (forward, backward, clip, AdamW) of a preset on random tokens, one process:
-// our side of a comparison with another program on the same machine. usage: trireme_step_benchmark
-// PRESET SEQUENCE BATCH [STEPS]     threads: OMP_NUM_THREADS
+// Times a training step (forward, backward, clip, AdamW) of a preset on random tokens, one process,
+// and how fast the machine multiplies matrices meanwhile: our side of step.sh's comparison.
+// usage: trireme_step_benchmark PRESET SEQUENCE BATCH [STEPS [fp32|bf16 [MICRO_BATCH]]]
+//        trireme_step_benchmark machine             threads: OMP_NUM_THREADS
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <vector>
 
-#include "trireme/base/philox.hpp"
+#include "models.hpp"
+#include "roofs.hpp"
+#include "trireme/base/version.hpp"
 #include "trireme/driver/roof.hpp"
-#include "trireme/model/model.hpp"
 #include "trireme/monitor/monitor.hpp"
-#include "trireme/optimizer/optimizer.hpp"
 
 namespace {
 
 using namespace trireme;
 
-double Seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+constexpr int kWarmUp = 2;  // steps that are not timed: first touches, code read from disk
+
+struct Work {
+  std::string preset;
+  std::int64_t length = 0, batch = 0, micro_batch = 0;  // tokens, sequences, sequences
+  int steps = 5;
+  bool bf16 = false;
+  std::int64_t Tokens() const { return length * batch; }
+};
+
+Work ReadWork(int argc, char** argv) {
+  const std::string usage =
+      "usage: trireme_step_benchmark PRESET SEQUENCE BATCH [STEPS [fp32|bf16 [MICRO_BATCH]]]";
+  if (argc < 4) throw AgreedError(ExitCode::kBadInput, usage);
+  Work work{argv[1], std::atoll(argv[2]), std::atoll(argv[3])};
+  if (argc > 4) work.steps = std::max(1, std::atoi(argv[4]));
+  const std::string precision = argc > 5 ? argv[5] : "fp32";
+  work.bf16 = precision == "bf16";
+  constexpr std::int64_t kMicroBatchTokens = 4096;  // as the driver chooses
+  work.micro_batch = argc > 6 ? std::atoll(argv[6])
+                              : std::clamp<std::int64_t>(
+                                    kMicroBatchTokens / std::max<std::int64_t>(1, work.length), 1,
+                                    std::max<std::int64_t>(1, work.batch));
+  if ((!work.bf16 && precision != "fp32") || work.length < 1 || work.batch < 1 ||
+      work.micro_batch < 1 || work.batch % work.micro_batch != 0) {
+    throw AgreedError(ExitCode::kBadInput, usage, "MICRO_BATCH must divide BATCH.");
+  }
+  if (work.bf16 && device::Bf16Instructions().empty()) {
+    throw AgreedError(ExitCode::kBadInput, "this CPU has no bf16 instructions");
+  }
+  return work;
 }
 
-data::MicroBatch RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t length) {
-  data::MicroBatch batch;
-  batch.sequences = sequences;
-  batch.length = length;
-  for (std::int64_t i = 0; i < sequences * length; ++i) {
-    const auto words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, {1, 0});
-    batch.inputs.push_back(static_cast<std::int32_t>(words[0] % vocabulary));
-    batch.targets.push_back(static_cast<std::int32_t>(words[1] % vocabulary));
+struct Setup {
+  model::ModelSetup model;
+  optimizer::Options optimizer;
+};
+// The peer's models to the last parameter: positions learned, dropout on the embedding and the
+// residual branches only.
+Setup SetupOf(const Work& work) {
+  input::Schema schema;
+  model::DeclareModel(schema);
+  optimizer::DeclareOptimizer(schema);
+  std::vector<std::string> keys = {"model.preset=" + work.preset};
+  if (work.preset == "wt2") {
+    keys = {"model.dim=256", "model.heads=8", "model.layers=4", "model.ffn=1024",
+            "model.dropout=0.1"};
   }
-  for (std::int64_t b = 0; b < sequences; ++b) {
-    batch.ordinals.push_back(static_cast<std::uint64_t>(b));
+  keys.insert(keys.end(),
+              {"model.position=learned", "model.attention_dropout=0", "model.ffn_dropout=0",
+               "model.max_positions=" + std::to_string(work.length)});
+  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  Setup setup;
+  setup.model.options = model::ReadModel(deck, work.preset.starts_with("gpt2") ? 50257 : 33278);
+  setup.model.length = work.length;
+  setup.model.micro_batch = work.micro_batch;
+  setup.model.stream.threads = device::ConfigureThreads(0, 1);
+  setup.model.stream.bf16 = work.bf16;
+  setup.optimizer = optimizer::ReadOptimizer(deck);
+  return setup;
+}
+
+// Micro-batches of one step.
+std::vector<data::MicroBatch> RandomBatches(const Work& work, std::int64_t vocabulary, int step) {
+  std::vector<data::MicroBatch> batches(static_cast<std::size_t>(work.batch / work.micro_batch));
+  std::uint32_t number = 0;
+  std::uint64_t ordinal = 0;
+  for (data::MicroBatch& batch : batches) {
+    batch.sequences = work.micro_batch;
+    batch.length = work.length;
+    batch.valid = work.micro_batch * work.length;
+    for (std::int64_t i = 0; i < batch.valid; ++i) {
+      const auto words = Philox({number++, 0, 0, 0}, {static_cast<std::uint32_t>(step), 0});
+      batch.inputs.push_back(static_cast<std::int32_t>(words[0] % vocabulary));
+      batch.targets.push_back(static_cast<std::int32_t>(words[1] % vocabulary));
+    }
+    for (std::int64_t b = 0; b < batch.sequences; ++b) batch.ordinals.push_back(ordinal++);
   }
-  batch.valid = sequences * length;
-  return batch;
+  return batches;
+}
+
+class Trial {
+ public:
+  Trial(const Work& work, const Setup& setup)
+      : work_(work),
+        model_(setup.model),
+        optimizer_(setup.optimizer, model_.Parameters(), setup.model.stream) {}
+
+  // Seconds of the next step.
+  double Step() {
+    const auto batches = RandomBatches(work_, model_.Setup().options.vocabulary, ++step_);
+    const auto start = std::chrono::steady_clock::now();
+    model_.Parameters().ZeroGradients();
+    double sum = 0;
+    for (const data::MicroBatch& batch : batches) sum += model_.ForwardBackward(batch, {});
+    const auto tokens = static_cast<double>(work_.Tokens());
+    optimizer_.Step(step_, 1e-3, std::sqrt(optimizer_.GradientSquares()) / tokens, work_.Tokens());
+    loss_ = sum / tokens;
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  double Loss() const { return loss_; }  // of the last step, nats a token
+
+ private:
+  Work work_;
+  model::Model model_;
+  optimizer::Optimizer optimizer_;
+  int step_ = 0;
+  double loss_ = 0;
+};
+
+void Run(const Work& work) {
+  const Setup all = SetupOf(work);
+  const model::ModelSetup& setup = all.model;
+  Trial trial(work, all);
+  for (int step = 0; step < kWarmUp; ++step) trial.Step();
+  // Before the roofs take memory of their own; later steps take no more.
+  const std::int64_t peak = monitor::PeakResidentBytes();
+
+  const benchmark::ProductRoof roof(
+      setup.stream, benchmark::ProductsOf(setup.options, work.micro_batch * work.length,
+                                          work.batch / work.micro_batch));
+  std::vector<double> times, speeds, products;
+  const auto measure_roofs = [&] {
+    speeds.push_back(driver::MeasureRoof(setup.stream, setup.dtype));
+    products.push_back(roof.Seconds());
+  };
+  measure_roofs();
+  for (int step = 0; step < work.steps; ++step) {
+    times.push_back(trial.Step());
+    measure_roofs();
+  }
+  const double seconds = benchmark::Median(times), speed = benchmark::Median(speeds);
+  const auto tokens = static_cast<double>(work.Tokens());
+  // What attention multiplies happens between its other work, panel by panel: counted at the speed
+  // of the square product.
+  const double attention =
+      tokens * benchmark::AttentionFlopsPerToken(setup.options, work.length) / speed;
+  const double flops = tokens * model::FlopsPerToken(setup.options, work.length);
+  fmt::print(
+      "trireme {} {} params {:.2f}M tokens/step {} step_s {:.3f} min {:.3f} tokens/s {:.0f} "
+      "peak_MiB {} loss {:.3f} roof_GFLOP/s {:.1f} of_square {:.3f} of_products {:.3f}\n",
+      work.preset, work.bf16 ? "bf16" : "fp32",
+      static_cast<double>(model::ParameterCount(setup.options)) * 1e-6, work.Tokens(), seconds,
+      *std::min_element(times.begin(), times.end()), tokens / seconds, peak >> 20, trial.Loss(),
+      speed * 1e-9, flops / seconds / speed, (benchmark::Median(products) + attention) / seconds);
+}
+
+void PrintMachine() {
+  const std::string bf16 = device::Bf16Instructions();
+  fmt::print("cpu       {} ({}, bf16: {}), {} threads\n", device::CpuName(),
+             device::InstructionSet(), bf16.empty() ? "none" : bf16,
+             device::ConfigureThreads(0, 1));
+  fmt::print("trireme   {} ({}), {}, {}\n", Version(), Commit(), Compiler(),
+             kernels::MatrixLibrary());
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 4) {
-    fmt::print("usage: trireme_step_benchmark PRESET SEQUENCE BATCH [STEPS]\n");
-    return 2;
-  }
-  const std::string preset = argv[1];
-  const std::int64_t length = std::atoll(argv[2]), batch = std::atoll(argv[3]);
-  const int steps = argc > 4 ? std::atoi(argv[4]) : 5;
-  const std::int64_t vocabulary = preset.starts_with("gpt2") ? 50257 : 33278;
-
-  input::Schema schema;
-  model::DeclareModel(schema);
-  optimizer::DeclareOptimizer(schema);
-  std::vector<std::string> keys = {"model.preset=" + preset};
-  if (preset == "wt2") {  // the peer's: dim 256, 8 heads, 4 layers, ffn 1024, tied
-    keys = {"model.dim=256", "model.heads=8", "model.layers=4", "model.ffn=1024",
-            "model.dropout=0.1"};
-  }
-  input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
-
-  model::ModelSetup setup;
-  setup.options = model::ReadModel(deck, vocabulary);
-  setup.options.attention_dropout = setup.options.ffn_dropout = 0;  // as the peer
-  setup.length = length;
-  setup.micro_batch = std::min(batch, std::max<std::int64_t>(1, 4096 / length));
-  setup.stream.threads = device::ConfigureThreads(0, 1);
-  model::Model model(setup);
-  optimizer::Optimizer optimizer(optimizer::ReadOptimizer(deck), model.Parameters(), setup.stream);
-  const double roof = driver::MeasureRoof(setup.stream, setup.dtype);
-
-  std::vector<double> times;
-  double loss = 0;
-  const std::int64_t tokens = batch * length;
-  for (int step = 1; step <= steps + 2; ++step) {
-    const double start = Seconds();
-    model.Parameters().ZeroGradients();
-    loss = 0;
-    for (std::int64_t done = 0; done < batch; done += setup.micro_batch) {
-      const auto part = RandomBatch(vocabulary, std::min(setup.micro_batch, batch - done), length);
-      loss += model.ForwardBackward(part, {});
+  try {
+    if (argc == 2 && std::string(argv[1]) == "machine") {
+      PrintMachine();
+    } else {
+      Run(ReadWork(argc, argv));
     }
-    optimizer.Step(step, 1e-3, std::sqrt(optimizer.GradientSquares()) / static_cast<double>(tokens),
-                   tokens);
-    if (step > 2) times.push_back(Seconds() - start);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
   }
-  std::sort(times.begin(), times.end());
-  const double median = times[times.size() / 2];
-  const double rate = static_cast<double>(tokens) / median;
-  fmt::print(
-      "trireme {} fp32 tokens/step {} step_s {:.3f} tokens/s {:.0f} roof {:.1f} GFLOP/s "
-      "fraction {:.2f} peak_MiB {} loss {:.3f}\n",
-      preset, tokens, median, rate, roof * 1e-9,
-      rate * model::FlopsPerToken(setup.options, length) / roof, monitor::PeakResidentBytes() >> 20,
-      loss / static_cast<double>(tokens));
   return 0;
 }
