@@ -24,6 +24,15 @@ std::int64_t RoundUp(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
+// Zeros by all threads, each the huge pages that a loop over the whole gives it: a page lies in the
+// memory of the processor whose thread touches it first, and is cleared by it.
+void ZeroByAll(char* data, std::int64_t bytes) {
+#pragma omp parallel for schedule(static)
+  for (std::int64_t begin = 0; begin < bytes; begin += kHugePage) {
+    std::memset(data + begin, 0, static_cast<std::size_t>(std::min(kHugePage, bytes - begin)));
+  }
+}
+
 // The process's memory is one, so are its counters.
 std::atomic<std::int64_t> allocated_bytes{0};
 std::atomic<std::int64_t> peak_bytes{0};
@@ -59,9 +68,13 @@ Buffer AllocateZeroed(std::int64_t bytes) {
                    "Lower data.micro_batch or the model's size, or use fewer ranks on a node.");
   }
   CountAllocation(size);
-  // Advice, which a system may ignore: a page fault for 2 MiB instead of 512.
-  if (large) madvise(buffer.get(), static_cast<std::size_t>(size), MADV_HUGEPAGE);
-  std::memset(buffer.get(), 0, static_cast<std::size_t>(size));
+  if (large) {
+    // Advice, which a system may ignore: a page fault for 2 MiB instead of 512.
+    madvise(buffer.get(), static_cast<std::size_t>(size), MADV_HUGEPAGE);
+    ZeroByAll(static_cast<char*>(buffer.get()), size);
+  } else {
+    std::memset(buffer.get(), 0, static_cast<std::size_t>(size));
+  }
   return buffer;
 }
 

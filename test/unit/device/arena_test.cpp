@@ -4,7 +4,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -37,6 +42,39 @@ TEST(Buffer, IsZeroedAndAlignedAndNeverEmpty) {
     const auto* data = static_cast<const unsigned char*>(buffer.get());
     for (std::int64_t i = 0; i < bytes; ++i) ASSERT_EQ(data[i], 0) << i << " of " << bytes;
   }
+}
+
+std::string FileText(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+// Of this process, in huge pages: KiB.
+std::int64_t HugeKib() {
+  const std::string text = FileText("/proc/self/smaps_rollup");
+  const auto at = text.find("AnonHugePages:");
+  return at == std::string::npos ? -1 : std::atoll(text.c_str() + at + 14);
+}
+
+// Large buffers too, of a size that is no multiple of a page; by as many threads as there are.
+TEST(Buffer, LargeOnesAreZeroedInHugePages) {
+  constexpr std::int64_t kMib = 1 << 20, kBytes = 64 * kMib + 200;
+  {
+    const Buffer used = AllocateZeroed(kBytes);  // memory that the next one may get again
+    std::memset(used.get(), 1, kBytes);
+  }
+  const std::int64_t before = HugeKib();
+  const Buffer buffer = AllocateZeroed(kBytes);
+  const auto* data = static_cast<const unsigned char*>(buffer.get());
+  EXPECT_TRUE(std::all_of(data, data + kBytes, [](unsigned char byte) { return byte == 0; }));
+  const std::string enabled = FileText("/sys/kernel/mm/transparent_hugepage/enabled");
+  const bool used = enabled.find("[always]") != std::string::npos ||
+                    enabled.find("[madvise]") != std::string::npos;
+  if (!used || before < 0) GTEST_SKIP() << "the system gives no huge pages";
+  // The kernel may be short of some.
+  EXPECT_GE(HugeKib() - before, 32 << 10);
 }
 
 TEST(Buffer, MoreThanThereIsSaysWhatToLower) {
