@@ -47,6 +47,7 @@ TEST_P(Allocations, NoneInTheStep) {
   const Layout& layout = GetParam();
   RunSettings settings = SettingsOf(DeckOf(layout), tokens_, layout.ranks, Dtype::kFloat32);
   if (layout.bf16 && device::Bf16Instructions().empty()) GTEST_SKIP() << "no bf16 instructions";
+  settings.keep_gradients = false;  // as in a training run
   settings.model.stream.bf16 = layout.bf16;
   settings.model.stream.threads = layout.threads;
   device::ConfigureThreads(layout.threads, 1);

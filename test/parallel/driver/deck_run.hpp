@@ -38,6 +38,7 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
   RunSettings settings;
   static_cast<driver::TrainingSetup&>(settings) =
       driver::ReadTraining(job, grid, tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
+  settings.keep_gradients = true;  // to be compared
   settings.grid = grid;
   if (ranks > 1) settings.options = comm::ReadGridOptions(job.deck, grid);
   return settings;
