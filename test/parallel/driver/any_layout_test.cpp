@@ -199,6 +199,20 @@ TEST_F(AnyLayout, LossesInSinglePrecision) {
   EXPECT_GT(compared, 9);
 }
 
+// Training clears gradients in the update instead of before the next step: the same bits.
+TEST_F(AnyLayout, GradientsClearedOnTheWay) {
+  for (const char* sharding : {"none", "optimizer", "gradients", "parameters"}) {
+    for (const char* pipeline : {"pipeline=1", "pipeline=2\n[pipeline]\nschedule=zero_bubble"}) {
+      const std::string layout = fmt::format("sharding={}\n{}\n", sharding, pipeline);
+      RunSettings settings =
+          SettingsOf(DeckOf(kArchitectures[0], layout), tokens_, world_.Size(), Dtype::kFloat32);
+      const Tensors kept = RunDeck(world_, tokens_, settings, kDeckSteps).weights;
+      settings.keep_gradients = false;
+      EXPECT_EQ(RunDeck(world_, tokens_, settings, kDeckSteps).weights, kept) << layout;
+    }
+  }
+}
+
 // The comparison itself must be able to fail: known mistakes, each where it matters.
 TEST_F(AnyLayout, KnownMistakesAreSeen) {
   struct Case {
