@@ -75,6 +75,8 @@ elif [[ ! -f $PEER ]]; then
 elif ! torch=$("$python" -c 'import torch; print(torch.__version__)' 2>/dev/null); then
   echo "$python cannot import torch (PYTHON): only our side is timed"
 fi
+peer=none
+[[ -z $torch ]] || peer="PyTorch $torch, torch.compile"
 machine=$("$program" machine)
 if [[ $precisions == *bf16* ]] && grep -q 'bf16: none' <<<"$machine"; then
   echo "this CPU has no bf16 instructions: fp32 alone"
@@ -99,7 +101,7 @@ cat <<EOT
 
 Training step: forward, backward, clipping, AdamW; dropout 0.1; one process, $OMP_NUM_THREADS threads
 $machine
-peer      ${torch:+PyTorch $torch, torch.compile}${torch:-none}
+peer      $peer
 date      $(date +%Y-%m-%d), medians of $rounds rounds of $steps steps
 
                         tokens/s          ratio   of the roof       peak memory, MiB   ratio
