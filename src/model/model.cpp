@@ -137,9 +137,10 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
   }
   if (!chunks_.back().last) return;
   workspace.tile = head_->AllocateTile(pass, arena, setup_.training);
-  workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, HeadLayer::kTileTokens);
+  const std::int64_t rows = std::min(HeadLayer::kTileTokens, pass.Tokens());
+  workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, rows);
   workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
-                                          kernels::kSoftmaxStatistics * HeadLayer::kTileTokens);
+                                          kernels::kSoftmaxStatistics * rows);
 }
 
 // Units 0, 1, ... belong to the first live entry's blocks, and so on; the last is the spare.

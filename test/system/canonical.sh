@@ -67,7 +67,7 @@ train stages 4 1 grid.pipeline=2 pipeline.schedule=zero_bubble grid.sharding=gra
 train square 4 2 grid.tensor=2 grid.sequence_parallel=yes $whole grid.shard_group=1 "${canonical[@]}"
 train moved 8 1 grid.pipeline=2 $whole grid.shard_group=2 "schedule.stop_at=$stop" "${canonical[@]}"
 train moved 2 2 grid.tensor=2 grid.sharding=optimizer "$two" -r moved "${canonical[@]}"
-! grep -q warning output || fail "a warning about another layout"
+! unexpected_warnings || fail "a warning about another layout"
 
 # What each step's record says of its loss and gradient, as text; and the last validation and test.
 numbers() {

@@ -90,3 +90,8 @@ DECK
 tokens() {
   run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=2000 "$@"
 }
+
+# Warnings in the output but those of too few cores, which these tests share between many ranks.
+unexpected_warnings() {
+  grep 'warning' output | grep -v 'expect it to be slow'
+}

@@ -31,7 +31,7 @@ run 0 "${mpi[@]}" 8 "$TRIREME" -i deck.in job.output=fewer "${cube[@]}" schedule
 grep -q '"grid": *"pipeline 2 x data 2 x context 1 x tensor 2"' fewer/checkpoints/latest/run.json ||
   fail "run.json does not say which grid wrote it"
 run 0 "${mpi[@]}" 3 "$TRIREME" -i deck.in -r fewer job.output=fewer
-! grep -q 'warning' output || fail "a warning about another layout"
+! unexpected_warnings || fail "a warning about another layout"
 run 0 "${mpi[@]}" 3 "$TRIREME" -i deck.in job.output=more schedule.stop_at=10
 run 0 "${mpi[@]}" 8 "$TRIREME" -i deck.in -r more job.output=more "${cube[@]}"
 
@@ -71,7 +71,7 @@ write=(-r serial job.task=generate generate.tokens=24)
 run 0 "$TRIREME" -i deck.in "${write[@]}"
 cp output text
 run 0 "${mpi[@]}" 4 "$TRIREME" -i deck.in "${write[@]}" "${cube[@]}"
-cmp text output || fail "a layout writes another text"
+grep -v 'expect it to be slow' output | cmp text - || fail "a layout writes another text"
 
 # 4. What cannot be is refused, naming what can.
 refused() { # RANKS OVERRIDES...

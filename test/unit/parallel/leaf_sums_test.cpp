@@ -16,7 +16,7 @@ class Levels {
  public:
   explicit Levels(int count) : sums_(static_cast<std::size_t>(count)) {}
   void Add(int level, const std::string& leaf) { Append(At(level), leaf); }
-  LeafSums::Merge Merge() {
+  auto Merge() {
     return [this](int from, int to) {
       std::string& target = At(to);
       target = target.empty() ? At(from) : "(" + target + " " + At(from) + ")";
