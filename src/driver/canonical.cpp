@@ -14,7 +14,7 @@ namespace trireme::driver {
 namespace {
 
 constexpr const char* kKey = "run.canonical";
-constexpr std::int64_t kLeafTokens = 4096;  // of an automatic leaf: as of an automatic micro-batch
+constexpr std::int64_t kLeafTokens = 4096;  // of an automatic leaf
 
 // "4x2" as two numbers; 0 where it is none.
 std::pair<int, int> Parse(const std::string& text) {

@@ -18,7 +18,7 @@ namespace trireme::driver {
 namespace {
 // An automatic micro-batch: enough rows for the products to run at full speed, few enough for the
 // activations of a layer to stay small.
-constexpr std::int64_t kMicroBatchTokens = 4096;
+constexpr std::int64_t kMicroBatchTokens = 2048;
 
 // Emulated bf16 would be slower than fp32: nobody who asks for it wants that.
 void CheckPrecision(const Job& job) {

@@ -40,7 +40,7 @@ Work ReadWork(int argc, char** argv) {
   if (argc > 4) work.steps = std::max(1, std::atoi(argv[4]));
   const std::string precision = argc > 5 ? argv[5] : "fp32";
   work.bf16 = precision == "bf16";
-  constexpr std::int64_t kMicroBatchTokens = 4096;  // as the driver chooses
+  constexpr std::int64_t kMicroBatchTokens = 2048;  // as the driver chooses
   work.micro_batch = argc > 6 ? std::atoll(argv[6])
                               : std::clamp<std::int64_t>(
                                     kMicroBatchTokens / std::max<std::int64_t>(1, work.length), 1,

@@ -32,12 +32,12 @@ for preset in $presets; do [[ $preset =~ ^(jsc|wt2|gpt2)$ ]] || usage; done
 for precision in $precisions; do [[ $precision =~ ^(fp32|bf16)$ ]] || usage; done
 
 # Ours: PRESET SEQUENCE BATCH STEPS PRECISION MICRO_BATCH. The models and batches are the peer's
-# (gpt2: half its batch, so that it fits a small machine); micro-batches of 4096 tokens, or of one
+# (gpt2: half its batch, so that it fits a small machine); micro-batches of 2048 tokens, or of one
 # sequence where activations would outgrow the model.
 ours() { # PRESET PRECISION
   case $1 in
-    jsc) "$program" jsc 32 512 "$steps" "$2" 128 ;;
-    wt2) "$program" wt2 128 64 "$steps" "$2" 32 ;;
+    jsc) "$program" jsc 32 512 "$steps" "$2" 64 ;;
+    wt2) "$program" wt2 128 64 "$steps" "$2" 16 ;;
     gpt2) "$program" gpt2_124m 1024 2 "$steps" "$2" 1 ;;
   esac
 }

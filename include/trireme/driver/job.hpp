@@ -52,7 +52,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 data::TokenFile OpenTokens(const Job& job);
 
 // What [data] asks for: sequence_length, stride (0 became the length), batch, and micro_batch (0
-// became about 4,096 tokens).
+// became about 2,048 tokens).
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };
