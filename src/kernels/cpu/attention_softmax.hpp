@@ -98,6 +98,7 @@ void Finish(std::int64_t rows, std::int64_t columns, const typename V::Scalar* t
     const std::int64_t count = rows - first < V::kLanes ? rows - first : V::kLanes;
     const Register total = V::Load(sum + first);
     // A sum that is no number stays none.
+    // NOLINTNEXTLINE(misc-redundant-expression): 0, or no number
     const Register log = V::Load(top + first) * kLn2 + Log<V>(total) + (total - total);
     const Register all = total == T(0) ? V::Broadcast(-T(__builtin_inf())) : log;
     const Register inverse = total == T(0) ? Register{} : T(1) / total;

@@ -18,8 +18,8 @@ template <typename T>
 
 void PhiloxLanes(PhiloxKey key, std::uint32_t c0, std::uint32_t c1, std::uint32_t c2,
                  std::uint32_t c3, std::int64_t n, std::uint16_t* lanes) {
-  static const PhiloxLanesFunction kFill = UsablePhiloxLanes().all[0]->fill;
-  kFill({key[0], key[1], c0, c1, c2, c3}, n, lanes);
+  static const PhiloxLanesFunction fill = UsablePhiloxLanes().all[0]->fill;
+  fill({key[0], key[1], c0, c1, c2, c3}, n, lanes);
 }
 
 TRIREME_CLONES void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold,

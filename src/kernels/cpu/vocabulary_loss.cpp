@@ -276,13 +276,14 @@ void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile
     using T = decltype(zero);
     const Work<T> work(stream, tile, scratch);
     const int own = work.Parts();
+    const Matrix gradient = dweight;  // of this scope, for the region within
     work.Weigh(statistics, parts);
     Rescue rescue;
 #pragma omp parallel num_threads(own)
     {
 #pragma omp for schedule(static, 1) nowait
       for (int part = 0; part < own; ++part) {
-        rescue.Run([&] { work.WeightGradient(part, dweight); });
+        rescue.Run([&] { work.WeightGradient(part, gradient); });
       }
 #pragma omp for schedule(static)
       for (std::int64_t row = 0; row < dx.rows; ++row) {
