@@ -94,36 +94,37 @@ void Block::Join(const Pass& pass, const device::Stream& stream, const Junction&
                            residual.dropout.From(rows.begin), of(junction.out));
 }
 
-// The junction follows on each range of rows at once where no other rank adds to them.
-void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved& saved,
-                   const Junction& junction) const {
+// sub_layer(in, y, then) computes the branch; the junction follows on each range of rows at once
+// where no other rank adds to them.
+void Block::Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
+                   FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const {
   const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
   const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : junction.out;
   if (junction.norm != nullptr) junction.saved->x = junction.out;
   pass.tensor->Gather(in, full);
-  attention_.Forward(pass, full, rope, saved.attention, product, [&](const Part& rows) {
+  sub_layer(full, product, [&](const Part& rows) {
     if (alone) Join(pass, pass.stream.Serial(), junction, rows);
   });
-  pass.Progress();
   if (alone) return;
   pass.tensor->Reduce(product, junction.out);
   Join(pass, pass.stream, junction, {0, junction.out.rows});
 }
 
+void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved& saved,
+                   const Junction& junction) const {
+  Branch(pass, in, saved, junction, [&](const Matrix& x, const Matrix& y, RowsDone then) {
+    attention_.Forward(pass, x, rope, saved.attention, y, then);
+    pass.Progress();
+  });
+}
+
 void Block::FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
                         const Junction& junction) const {
-  const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
-  const Matrix full = sharded ? saved.full_x : in, product = sharded ? saved.full_y : junction.out;
-  if (junction.norm != nullptr) junction.saved->x = junction.out;
-  pass.tensor->Gather(in, full);
-  ffn_.ForwardHidden(pass, full, saved.ffn);
-  pass.Progress();
-  ffn_.ForwardOutput(pass, saved.ffn, product, [&](const Part& rows) {
-    if (alone) Join(pass, pass.stream.Serial(), junction, rows);
+  Branch(pass, in, saved, junction, [&](const Matrix& x, const Matrix& y, RowsDone then) {
+    ffn_.ForwardHidden(pass, x, saved.ffn);
+    pass.Progress();
+    ffn_.ForwardOutput(pass, saved.ffn, y, then);
   });
-  if (alone) return;
-  pass.tensor->Reduce(product, junction.out);
-  Join(pass, pass.stream, junction, {0, junction.out.rows});
 }
 
 void Block::AllocateCheap(const Pass& pass, Saved& saved) const {

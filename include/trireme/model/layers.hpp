@@ -219,6 +219,8 @@ class Block {
   kernels::Dropout BranchDropout(const Pass& pass, Site site) const;
   void Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
             const Part& rows) const;
+  void Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
+              FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const;
   void Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved& saved,
               const Junction& junction) const;
   void FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
