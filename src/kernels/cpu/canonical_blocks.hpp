@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "canonical_multiply.hpp"
-#include "workspace.hpp"
+#include "thread_scratch.hpp"
 
 namespace trireme::kernels {
 
@@ -17,7 +17,6 @@ inline constexpr std::int64_t kRightBytes = 512
                                             << 10;  // a superblock: stays in the second-level cache
 inline constexpr std::int64_t kLeftBytes = 336 * 256 * 4;  // a chunk of rows: a third of a 1 MiB L2
 inline constexpr std::int64_t kSlack = 64;                 // words: a vector beyond the last panel
-inline constexpr std::int64_t kPage = Workspace::kPage;    // what a thread's part begins on
 inline constexpr std::int64_t kLeastPerThread =
     64 * 64 * 64;  // multiply-adds worth waking a thread for
 

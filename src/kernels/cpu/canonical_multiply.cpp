@@ -92,10 +92,7 @@ void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, s
   }
 }
 
-std::byte* PackingMemory(std::int64_t bytes) {
-  thread_local Workspace workspace;
-  return workspace.Get(bytes);
-}
+struct PackedOperands {};  // of thread scratch
 
 template <typename K>
 void Run(const Product<K>& p, std::int64_t threads) {
@@ -105,7 +102,8 @@ void Run(const Product<K>& p, std::int64_t threads) {
   const Blocks<K> blocks(p.kernels, rows.end - rows.begin, grid.together ? p.columns : widest,
                          p.inner);
   const std::int64_t rights = grid.together ? 1 : threads;
-  std::byte* memory = PackingMemory(rights * blocks.right_bytes + threads * blocks.left_bytes);
+  std::byte* memory = ThreadScratch<PackedOperands, std::byte>(rights * blocks.right_bytes +
+                                                               threads * blocks.left_bytes);
   const auto right = [&](std::int64_t i) {
     return reinterpret_cast<typename K::Word*>(memory + i * blocks.right_bytes);
   };

@@ -37,11 +37,9 @@ void MultiplyRowsOf(const Product<K>& p, const Blocks<K>& blocks, Range rows,
   }
 }
 
-// Another than that of products without rows to hand over: these may run within `then`.
-std::byte* PackingMemory(std::int64_t bytes) {
-  thread_local Workspace workspace;
-  return workspace.Get(bytes);
-}
+// Of thread scratch: another than that of products without rows to hand over, which may run within
+// `then`.
+struct PackedForRows {};
 
 // False where the right operand is too large to be packed as a whole.
 template <typename K>
@@ -57,7 +55,8 @@ bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const P
   // As many for each thread.
   const std::int64_t count = std::min(panels, RoundUp(CeilDivide(panels, most), threads));
   const Blocks<K> blocks(p.kernels, CeilDivide(panels, count) * unit, p.columns, p.inner);
-  std::byte* memory = PackingMemory(right_bytes + threads * blocks.left_bytes);
+  std::byte* memory =
+      ThreadScratch<PackedForRows, std::byte>(right_bytes + threads * blocks.left_bytes);
   const auto run = [&](std::int64_t thread, std::int64_t team) {
     auto* left = reinterpret_cast<Word*>(memory + right_bytes + thread * blocks.left_bytes);
     for (std::int64_t i = thread; i < count; i += team) {

@@ -10,8 +10,8 @@
 
 #include "canonical_multiply.hpp"
 #include "matrix_library.hpp"
+#include "thread_scratch.hpp"
 #include "trireme/base/error.hpp"
-#include "workspace.hpp"
 
 namespace trireme::kernels {
 
@@ -118,7 +118,6 @@ void LibraryBf16Multiply(const device::Stream& /*stream*/, Form form_a, const te
                          Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
                          bool accumulate) {
   thread_local Matmuls matmuls;
-  thread_local Workspace workspace;
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   const int threads = omp_in_parallel() != 0 ? 1 : omp_get_max_threads();
   try {
@@ -128,7 +127,7 @@ void LibraryBf16Multiply(const device::Stream& /*stream*/, Form form_a, const te
     const auto lines = [](std::int64_t bytes) { return CeilDivide(bytes, kLine) * kLine; };
     const std::int64_t a_bytes = lines(a.Size() * 2), b_bytes = lines(b.Size() * 2);
     const auto scratch_bytes = static_cast<std::int64_t>(matmul.scratch.get_desc().get_size());
-    std::byte* memory = workspace.Get(a_bytes + b_bytes + scratch_bytes);
+    std::byte* memory = ThreadScratch<Matmul, std::byte>(a_bytes + b_bytes + scratch_bytes);
     Round(a, threads, reinterpret_cast<std::uint16_t*>(memory));
     Round(b, threads, reinterpret_cast<std::uint16_t*>(memory + a_bytes));
     matmul.a.set_data_handle(memory);

@@ -9,19 +9,21 @@
 
 namespace trireme::kernels {
 
-// `count` elements of undefined contents on a cache line's boundary, until the calling thread asks
-// for the same Use again: a type of the caller's that names what for.
+inline constexpr std::int64_t kPage = 4096;  // bytes of memory: what a thread's scratch begins on
+
+// `count` elements of undefined contents on a page's boundary, until the calling thread asks for
+// the same Use again: a type of the caller's that names what for.
 template <typename Use, typename T>
 T* ThreadScratch(std::int64_t count) {
   struct Free {
-    void operator()(T* data) const { ::operator delete[](data, std::align_val_t{64}); }
+    void operator()(T* data) const { ::operator delete[](data, std::align_val_t{kPage}); }
   };
   thread_local std::unique_ptr<T[], Free> memory;
   thread_local std::int64_t room = 0;
   if (count > room) {
     room = 0;
     memory.reset(static_cast<T*>(
-        ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{64})));
+        ::operator new[](static_cast<std::size_t>(count) * sizeof(T), std::align_val_t{kPage})));
     room = count;
   }
   return memory.get();
