@@ -6,12 +6,22 @@
 #include <cstdint>
 #include <utility>
 
+#include "trireme/base/error.hpp"
+
 namespace trireme {
 
-enum class Dtype { kFloat32, kFloat64 };
+// kBfloat16 is stored on GPUs only: the kernels of the CPU round to it within a product.
+enum class Dtype { kFloat32, kFloat64, kBfloat16 };
 
-constexpr std::size_t SizeOf(Dtype type) { return type == Dtype::kFloat32 ? 4 : 8; }
-constexpr const char* NameOf(Dtype type) { return type == Dtype::kFloat32 ? "fp32" : "fp64"; }
+constexpr std::size_t SizeOf(Dtype type) {
+  return type == Dtype::kFloat32 ? 4 : type == Dtype::kFloat64 ? 8 : 2;
+}
+constexpr const char* NameOf(Dtype type) {
+  return type == Dtype::kFloat32 ? "fp32" : type == Dtype::kFloat64 ? "fp64" : "bf16";
+}
+
+// The type in which sums over values of that type are kept: gradients, moments, statistics.
+constexpr Dtype SumTypeOf(Dtype type) { return type == Dtype::kBfloat16 ? Dtype::kFloat32 : type; }
 
 // Address of element `index` of an array of that type.
 inline void* ElementAt(void* array, Dtype type, std::int64_t index) {
@@ -24,9 +34,11 @@ constexpr Dtype DtypeOf() {
   return sizeof(T) == 4 ? Dtype::kFloat32 : Dtype::kFloat64;
 }
 
-// Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen.
+// Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen on
+// the CPU, which has none for bf16: RunError.
 template <typename Body>
 decltype(auto) DispatchDtype(Dtype type, Body&& body) {
+  if (type == Dtype::kBfloat16) throw RunError("the CPU stores no bf16", "This is a bug in Trireme.");
   if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
   return std::forward<Body>(body)(float{});
 }

@@ -6,25 +6,29 @@
 #include <cstdint>
 #include <memory>
 
+#include "trireme/device/stream.hpp"
+
 namespace trireme::device {
 
 // Zeroed memory on 128-byte boundaries, freed with its owner. Throws RunError when there is none.
+// kCuda: on the GPU that this thread has opened (device/gpu.hpp).
 struct Free {
   std::int64_t bytes = 0;  // what the counters below lose
+  Kind kind = Kind::kCpu;
   void operator()(void* data) const;
 };
 using Buffer = std::unique_ptr<void, Free>;
-Buffer AllocateZeroed(std::int64_t bytes);
+Buffer AllocateZeroed(std::int64_t bytes, Kind kind = Kind::kCpu);
 
-// The allocator's own counters: bytes of all Buffers that live in this process, and their highest
-// sum since ResetPeakAllocatedBytes. Rounded up to 128 a buffer, as allocated.
+// The allocator's own counters: bytes of all Buffers that live in this process and on its GPU, and
+// their highest sum since ResetPeakAllocatedBytes. Rounded up to 128 a buffer, as allocated.
 std::int64_t AllocatedBytes();
 std::int64_t PeakAllocatedBytes();
 void ResetPeakAllocatedBytes();
 
 class Arena {
  public:
-  explicit Arena(std::int64_t bytes);  // one allocation, now
+  explicit Arena(std::int64_t bytes, Kind kind = Kind::kCpu);  // one allocation, now
   // In somebody else's memory, 128-byte aligned, which must outlive the arena.
   Arena(void* memory, std::int64_t bytes);
   static Arena Measuring() { return Arena(); }

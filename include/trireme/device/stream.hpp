@@ -1,16 +1,24 @@
 // Where a kernel runs: the handle that every kernel launcher takes. On the CPU a stream is a number
-// of threads; every call is complete when it returns.
+// of threads, and every call is complete when it returns; on a GPU it is a queue, and every call
+// returns when its work is queued behind what was queued before.
 #ifndef TRIREME_DEVICE_STREAM_HPP_
 #define TRIREME_DEVICE_STREAM_HPP_
 
 #include <string>
 
+namespace trireme::kernels {
+class Products;  // kernels/products.hpp
+}
+
 namespace trireme::device {
 
-enum class Kind { kCpu };
+enum class Kind { kCpu, kCuda };
+
+struct GpuContext;  // device/gpu.hpp
 
 struct Stream {
-  Kind kind = Kind::kCpu;
+  const GpuContext* gpu = nullptr;       // null: the CPU
+  kernels::Products* products = nullptr;  // of a GPU: how its matrix products are computed
   int threads = 1;  // OpenMP threads of a CPU kernel
   // Products whose every element is the same chain of operations whatever the number of threads and
   // the rest of the matrix: run.canonical (doc/numerics.md).
@@ -18,6 +26,11 @@ struct Stream {
   // fp32 products round their operands to bf16 and add up in fp32: run.precision = bf16. Needs a
   // CPU with Bf16Instructions().
   bool bf16 = false;
+  // On a GPU: products of linear layers take fp8 operands, scaled tensor by tensor.
+  bool fp8 = false;
+
+  Kind Where() const { return gpu == nullptr ? Kind::kCpu : Kind::kCuda; }
+  bool OnGpu() const { return gpu != nullptr; }
 
   // The stream of one task among several: its kernels run on the calling thread.
   Stream Serial() const {

@@ -25,10 +25,13 @@ struct AttentionShape {
 // are our own, in the type of the operands (fp32 on a bf16 stream), and on any stream each element
 // of a result is one order of operations of its sequence and head alone.
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
+// The same for wherever the stream computes; of a GPU, elements of the sums' type.
+std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape);
 
 // out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries,
 // keys, values; out: [rows, heads * head_dim], overwritten; lse: [rows, heads], log-sum-exp of the
-// scaled scores, saved for the backward pass; scratch: [1, AttentionScratch()]. Dropout's features
+// scaled scores, saved for the backward pass; scratch: [1, AttentionScratch()]. lse, scratch and
+// Rope's table are of the sums' type (SumTypeOf), the others of one type. Dropout's features
 // are key positions, its rows query positions, its site the head (dropout.site is not read).
 void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,

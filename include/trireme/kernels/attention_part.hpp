@@ -27,6 +27,9 @@ inline std::int64_t AttentionPartTasks(const AttentionShape& shape) {
 
 // Elements of scratch for either pass, for blocks of at most `most_keys` consecutive keys.
 std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys, int threads);
+// The same for wherever the stream computes; of a GPU, elements of the sums' type.
+std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                                  std::int64_t most_keys);
 
 // What attention to no keys gives: out = 0, lse = -infinity.
 void AttentionPartStart(const device::Stream& stream, const tensor::Matrix& out,

@@ -16,7 +16,7 @@ void ResidualForward(const device::Stream& stream, const tensor::Matrix& residua
                      const Dropout& dropout, const tensor::Matrix& out);
 
 // x = 0. [rows, columns].
-void Clear(const tensor::Matrix& x);
+void Clear(const device::Stream& stream, const tensor::Matrix& x);
 
 // y = x, element by element. [rows, columns].
 void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y);

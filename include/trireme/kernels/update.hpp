@@ -24,11 +24,12 @@ struct UpdateRange {
   std::int64_t count = 0;
   double decay = 0;
   void *gradients = nullptr, *values = nullptr, *first = nullptr, *second = nullptr;
+  void* copies = nullptr;  // bf16: takes the new values, rounded to nearest; null: there are none
 };
 
 // AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass: decoupled
 // decay learning_rate * decay * w. values, first and second moment are updated; gradients become
-// zero with `clear`, else they are only read.
+// zero with `clear`, else they are only read. scalars: in the stream's memory.
 void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
            const UpdateScalars* scalars, bool clear);
 
@@ -53,6 +54,11 @@ inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t 
   return SquareSum(stream, dtype, {&range, 1});
 }
 
+// sums[i] = SquareSum of range i alone, queued: sums lies in the stream's memory. On a GPU the order
+// of the sum is another one, as fixed, and blocks are added up in fp64.
+void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                double* sums);
+
 // sum += the squares of all values, each as a double: exact of fp32, rounded of fp64. Nothing else
 // rounds, so neither order nor threads nor the cut of the storage matter.
 void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
@@ -66,6 +72,10 @@ inline void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64
 // to += from, element by element.
 void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
                 void* to);
+
+// to = from, rounded to nearest where `to` is the narrower type. fp32 to bf16 and back.
+void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void* from,
+             Dtype to_type, void* to);
 
 }  // namespace trireme::kernels
 

@@ -27,6 +27,11 @@ struct VocabularyTile {
 // gradient, otherwise a block of the vocabulary a thread.
 std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64_t dim, int threads,
                                bool gradient);
+// The same for wherever the stream computes: on a GPU the tile's logits, in x's type.
+std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
+                               std::int64_t dim, bool gradient);
+// Tokens of a tile: enough for the products to run at full speed. dtype: of x.
+std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t slice, Dtype dtype);
 
 // statistics: [rows, kSoftmaxStatistics] fp64 of this slice, as SoftmaxStatistics has them.
 // scratch: [1, VocabularyScratch], on a boundary of 8 bytes (of 64 for speed); with tile.gradient
@@ -36,12 +41,12 @@ void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& ti
 
 // losses[r] (nats, as CrossEntropySlice) of the whole vocabulary from all slices' statistics:
 // [parts, rows, kSoftmaxStatistics].
-void VocabularyLosses(const VocabularyTile& tile, const double* statistics, int parts,
-                      double* losses);
+void VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
+                      const double* statistics, int parts, double* losses);
 
 // Behind VocabularyStatistics of the same tile, scratch and number of threads, with all slices'
 // statistics as for VocabularyLosses: dx = sum over this slice, [rows, dim], overwritten;
-// dweight += , [slice, dim]. The same bits from run to run for one number of threads.
+// dweight += , [slice, dim], of the sums' type (SumTypeOf). The same bits from run to run for one number of threads.
 void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                         const tensor::Matrix& scratch, const double* statistics, int parts,
                         const tensor::Matrix& dx, const tensor::Matrix& dweight);

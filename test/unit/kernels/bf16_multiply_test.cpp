@@ -18,7 +18,7 @@ namespace {
 using kernels::Form;
 
 constexpr double kEpsilon = 0x1p-24;  // half a unit in the last place of fp32
-const device::Stream kStream{device::Kind::kCpu, 1, false, true};
+const device::Stream kStream{.bf16 = true};
 
 // Rounding to nearest, ties to even, on the bits; not for NaN.
 float Rounded(float x) {

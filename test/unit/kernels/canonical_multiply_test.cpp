@@ -67,7 +67,7 @@ void Check(std::int64_t m, std::int64_t n, std::int64_t k) {
     Reference(x.form_a, a, x.form_b, b, want, x.accumulate);
     for (const kernels::CanonicalKernels& set : kernels::UsableCanonicalKernels()) {
       const Held<T> got = start;
-      kernels::CanonicalMultiply(set, {device::Kind::kCpu, x.threads, true}, x.form_a, a.View(),
+      kernels::CanonicalMultiply(set, {.threads = x.threads, .canonical = true}, x.form_a, a.View(),
                                  x.form_b, b.View(), got.View(), x.accumulate);
       EXPECT_TRUE(got.SameBits(want))
           << set.name << " " << m << " x " << n << " x " << k << " forms " << !plain_a << !plain_b
@@ -108,7 +108,7 @@ TYPED_TEST(CanonicalMultiplyTest, ManyThreads) {
   Reference(Form::kPlain, a, Form::kPlain, b, want, true);
   for (const int threads : {5, 8, 12}) {
     const Held<T> got = start;
-    kernels::MatrixMultiply({device::Kind::kCpu, threads, true}, Form::kPlain, a.View(),
+    kernels::MatrixMultiply({.threads = threads, .canonical = true}, Form::kPlain, a.View(),
                             Form::kPlain, b.View(), got.View(), true);
     EXPECT_TRUE(got.SameBits(want)) << threads;
   }
@@ -120,7 +120,7 @@ TYPED_TEST(CanonicalMultiplyTest, PiecesOfALargerProduct) {
   constexpr std::int64_t kRows = 129, kColumns = 203, kInner = 531;
   const Held<T> a(kRows, kInner, 0, 0, 1), b(kInner, kColumns, 0, 0, 2);
   const Held<T> whole(kRows, kColumns, 0, 0);
-  device::Stream stream{device::Kind::kCpu, 2, true};
+  device::Stream stream{.threads = 2, .canonical = true};
   kernels::MatrixMultiply(stream, Form::kPlain, a.View(), Form::kPlain, b.View(), whole.View(),
                           false);
   for (const std::int64_t row : {0, 1, 13, 100}) {
@@ -148,7 +148,7 @@ TYPED_TEST(CanonicalMultiplyTest, NeverMinusZero) {
   const Held<T> c(3, 40, 0, 0);
   std::fill_n(a.View().template As<T>(), 15, T(-1));
   std::fill_n(b.View().template As<T>(), 200, T(0));
-  kernels::MatrixMultiply({device::Kind::kCpu, 1, true}, Form::kPlain, a.View(), Form::kPlain,
+  kernels::MatrixMultiply({.threads = 1, .canonical = true}, Form::kPlain, a.View(), Form::kPlain,
                           b.View(), c.View(), false);
   for (std::int64_t j = 0; j < 40; ++j) EXPECT_FALSE(std::signbit(c.At(1, j)));
 }
@@ -161,7 +161,7 @@ TYPED_TEST(CanonicalMultiplyTest, RunsInsideAParallelRegion) {
   const std::vector<Held<T>> results(6, start);
 #pragma omp parallel for num_threads(3)
   for (std::size_t i = 0; i < 6; ++i) {
-    kernels::MatrixMultiply({device::Kind::kCpu, 3, true}, Form::kPlain, a.View(), Form::kPlain,
+    kernels::MatrixMultiply({.threads = 3, .canonical = true}, Form::kPlain, a.View(), Form::kPlain,
                             b.View(), results[i].View(), true);
   }
   for (const Held<T>& result : results) EXPECT_TRUE(result.SameBits(want));
@@ -169,7 +169,7 @@ TYPED_TEST(CanonicalMultiplyTest, RunsInsideAParallelRegion) {
 
 TYPED_TEST(CanonicalMultiplyTest, NothingToMultiply) {
   using T = TypeParam;
-  const device::Stream stream{device::Kind::kCpu, 2, true};
+  const device::Stream stream{.threads = 2, .canonical = true};
   const Held<T> a(4, 0, 0, 0), b(0, 6, 0, 0), start(4, 6, 1, 1, 3), added = start;
   Held<T> overwritten = start, zero = start;
   kernels::MatrixMultiply(stream, Form::kPlain, a.View(), Form::kPlain, b.View(), added.View(),

@@ -83,7 +83,7 @@ void CheckParts(const std::vector<Spec>& specs, std::int64_t width, const std::v
                 const Kernel& kernel) {
   const std::vector<Held<T>> start = Make<T>(specs, width);
   const std::vector<Held<T>> whole = start;
-  const auto want = kernel({device::Kind::kCpu, 1, true}, Views(whole), Part{0, width});
+  const auto want = kernel({.threads = 1, .canonical = true}, Views(whole), Part{0, width});
   for (const Part& part : parts) {
     for (const std::int64_t offset : kOffsets) {
       const int threads = static_cast<int>(1 + offset % 3);
@@ -91,7 +91,7 @@ void CheckParts(const std::vector<Spec>& specs, std::int64_t width, const std::v
       for (std::size_t i = 0; i < specs.size(); ++i) {
         operands.push_back(Slice(start[i], specs[i], part, offset * static_cast<int>(1 + i)));
       }
-      const auto got = kernel({device::Kind::kCpu, threads, true}, Views(operands), part);
+      const auto got = kernel({.threads = threads, .canonical = true}, Views(operands), part);
       const std::string what = "[" + std::to_string(part.begin) + ", " + std::to_string(part.end) +
                                ") at offset " + std::to_string(offset);
       for (std::size_t i = 0; i < specs.size(); ++i) {

@@ -26,7 +26,7 @@ class CanonicalUpdateTest : public testing::Test {
   }
   static double SquareSum(const std::vector<T>& values, int threads) {
     ExactSum sum;
-    kernels::ExactSquareSum({device::Kind::kCpu, threads}, DtypeOf<T>(),
+    kernels::ExactSquareSum({.threads = threads}, DtypeOf<T>(),
                             static_cast<std::int64_t>(values.size()), values.data(), sum);
     return sum.Value();
   }
@@ -93,7 +93,7 @@ TYPED_TEST(CanonicalUpdateTest, AccumulateAddsEachElement) {
       std::reverse(to.begin(), to.end());
       auto want = to;
       for (std::size_t i = 0; i < want.size(); ++i) want[i] += from[i];
-      kernels::Accumulate({device::Kind::kCpu, threads}, DtypeOf<TypeParam>(), count, from.data(),
+      kernels::Accumulate({.threads = threads}, DtypeOf<TypeParam>(), count, from.data(),
                           to.data());
       EXPECT_EQ(to, want);
     }

@@ -24,7 +24,7 @@ struct Setting {
   int threads = 1;
   std::int64_t padding = 0;  // elements between rows
 
-  device::Stream Stream() const { return {device::Kind::kCpu, threads}; }
+  device::Stream Stream() const { return {.threads = threads}; }
   double Tolerance(double fp32, double fp64) const {
     return dtype == Dtype::kFloat32 ? fp32 : fp64;
   }

@@ -73,18 +73,18 @@ TYPED_TEST(MultiplyRowsTest, Library) {
   TestFixture::CheckAll({}, std::is_same_v<TypeParam, float> ? 2e-4 : 1e-12);
 }
 TYPED_TEST(MultiplyRowsTest, CanonicalKeepsItsBits) {
-  TestFixture::CheckAll({device::Kind::kCpu, 1, true}, 0);
+  TestFixture::CheckAll({.threads = 1, .canonical = true}, 0);
 }
 TYPED_TEST(MultiplyRowsTest, Bf16) {
   if (kernels::UsableBf16Kernels() == nullptr) GTEST_SKIP() << "this CPU multiplies no bf16";
-  TestFixture::CheckAll({device::Kind::kCpu, 1, false, true},
+  TestFixture::CheckAll({.bf16 = true},
                         std::is_same_v<TypeParam, float> ? 2e-4 : 1e-12);
 }
 
 TYPED_TEST(MultiplyRowsTest, InsideAParallelRegion) {
 #pragma omp parallel for num_threads(3)
   for (int i = 0; i < 6; ++i) {
-    TestFixture::Check({device::Kind::kCpu, 3, true}, {333, 70, 129}, Form::kPlain,
+    TestFixture::Check({.threads = 3, .canonical = true}, {333, 70, 129}, Form::kPlain,
                        Form::kTransposed, true, 0);
   }
 }
@@ -95,7 +95,7 @@ TYPED_TEST(MultiplyRowsTest, NothingToMultiply) {
   std::int64_t rows = 0;
   const auto then = [&](const Part& part) { rows += part.Size(); };
   for (const bool canonical : {false, true}) {
-    const device::Stream stream{device::Kind::kCpu, 1, canonical};
+    const device::Stream stream{.threads = 1, .canonical = canonical};
     rows = 0;
     kernels::MatrixMultiply(stream, Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(), false,
                             then);

@@ -192,7 +192,7 @@ TEST(UpdateThreads, SquareSumHasTheSameBitsForAnyNumberOfThreads) {
     const double want = kernels::SquareSum(one.Stream(), one.dtype, count, values.View().data);
     for (const int threads : {2, 3, 5}) {
       EXPECT_EQ(
-          kernels::SquareSum({device::Kind::kCpu, threads}, one.dtype, count, values.View().data),
+          kernels::SquareSum({.threads = threads}, one.dtype, count, values.View().data),
           want)
           << count << " values, " << threads << " threads";
     }

@@ -1,0 +1,69 @@
+// How one group of ranks moves tensors between the memories of their GPUs: the seam behind
+// Collectives. NCCL, or, where ranks share a card, MPI by way of the host.
+#ifndef TRIREME_COMM_CHANNEL_HPP_
+#define TRIREME_COMM_CHANNEL_HPP_
+
+#include <cstdint>
+#include <memory>
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/comm/ledger.hpp"
+#include "trireme/comm/places.hpp"
+#include "trireme/device/stream.hpp"
+
+namespace trireme::comm {
+
+enum class Reduction { kSum, kMax };
+
+// One transfer, as Collectives was asked for it.
+struct Operation {
+  Transfer transfer = Transfer::kAllReduce;
+  Dtype dtype = Dtype::kFloat32;
+  Reduction reduction = Reduction::kSum;  // of kAllReduce
+  const void* from = nullptr;  // device memory. In place: all-reduce and broadcast from == to;
+  void* to = nullptr;          // all-gather from == this rank's place in `to`; reduce-scatter from
+                               // == to, the result at the front of it
+  std::int64_t count = 0;      // elements: of kAllReduce, kBroadcast, kSend, kReceive
+  const Places* places = nullptr;  // of the others: each rank's part. kAllToAll: of `from`
+  const Places* taken = nullptr;   // kAllToAll: of `to`
+  int peer = 0;                    // root, destination or source
+  int tag = 0;                     // kSend, kReceive
+};
+
+class Channel {
+ public:
+  virtual ~Channel() = default;
+  // Collective as the transfer is. Behind all that the computation has queued so far; returns a
+  // ticket. The operation and its places may go when it returns.
+  virtual int Start(const Operation& operation) = 0;
+  // Whether it is complete, as far as the host can tell now; a chance to progress. The ticket is
+  // still to be waited for.
+  virtual bool Test(int ticket) = 0;
+  // What the computation queues from now on comes behind the transfer. The host waits only where it
+  // takes part in the transfer itself. Ends the ticket.
+  virtual void Wait(int ticket) = 0;
+  // Seconds that the computation stood still in Wait since the last call; once it is synchronised.
+  virtual double TakeExposed() = 0;
+  // RunError that names the group where a transfer failed on another rank (NCCL's asynchronous
+  // errors); gives up its transfers so that nothing waits for ever.
+  virtual void CheckHealth() = 0;
+  // Whether its transfers can be part of a device::Graph.
+  virtual bool Recordable() const = 0;
+};
+
+struct ChannelSetup {
+  device::Stream stream;  // on a GPU
+  Group group = Group::kWorld;
+  bool staged = false;    // by way of the host (run.share_device)
+  // Point-to-point with the neighbours on the ring of ranks, both ways, tags below kRingTags.
+  bool ring = false;
+};
+inline constexpr int kRingTags = 3;
+
+// Collective over `group`, which must outlive it. Null for a group of one, and on the CPU.
+std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);
+
+}  // namespace trireme::comm
+
+#endif  // TRIREME_COMM_CHANNEL_HPP_

@@ -1,0 +1,40 @@
+// The only place where a kernel is launched, and where a block finds its dynamic shared memory.
+#ifndef TRIREME_DEVICE_CUDA_LAUNCH_CUH_
+#define TRIREME_DEVICE_CUDA_LAUNCH_CUH_
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include "trireme/device/cuda/check.hpp"
+
+namespace trireme::device::cuda {
+
+// Runs kernel(args...) on `blocks` x `threads` with `shared_bytes` of dynamic shared memory, behind
+// what was queued in `queue`. RunError where it cannot be launched.
+template <typename... P>
+void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
+            std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  constexpr std::size_t kAlwaysAllowed = 48 << 10;  // bytes; more has to be asked for
+  const auto function = reinterpret_cast<const void*>(kernel);
+  if (shared_bytes > kAlwaysAllowed) {
+    Check(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
+          "shared memory of a kernel");
+  }
+  void* pointers[sizeof...(P) + 1] = {const_cast<void*>(static_cast<const void*>(&args))...};
+  Check(cudaLaunchKernel(function, blocks, threads, pointers, shared_bytes, queue),
+        "launch of a kernel");
+}
+
+// The block's dynamic shared memory, on a boundary of 128 bytes.
+template <typename T>
+__device__ T* SharedMemory() {
+  extern __shared__ __align__(128) unsigned char trireme_shared_memory[];
+  return reinterpret_cast<T*>(trireme_shared_memory);
+}
+
+}  // namespace trireme::device::cuda
+
+#endif  // TRIREME_DEVICE_CUDA_LAUNCH_CUH_

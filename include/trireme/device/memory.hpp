@@ -1,0 +1,51 @@
+// Moving bytes between the host and where a stream computes. On the CPU that is one memory: copies
+// are complete when they return.
+#ifndef TRIREME_DEVICE_MEMORY_HPP_
+#define TRIREME_DEVICE_MEMORY_HPP_
+
+#include <cstdint>
+#include <memory>
+
+#include "trireme/device/stream.hpp"
+
+namespace trireme::device {
+
+// Host memory that a GPU can copy from and to while the host goes on (page-locked); ordinary
+// memory where there is none. Zeroed.
+struct FreePinned {
+  Kind kind = Kind::kCpu;
+  void operator()(void* data) const;
+};
+using PinnedBuffer = std::unique_ptr<void, FreePinned>;
+PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind);
+
+// Any host memory. Behind what was queued; complete when they return.
+void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes);
+void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes);
+
+// `host` is pinned and stays untouched until the stream has come to it.
+void StartCopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes);
+void StartCopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes);
+// The same on the queue of input, whatever the computation does.
+void StartInput(const Stream& stream, const void* host, void* device, std::int64_t bytes);
+
+// Within the stream's memory, queued.
+void CopyWithin(const Stream& stream, const void* from, void* to, std::int64_t bytes);
+void SetZero(const Stream& stream, void* data, std::int64_t bytes);
+
+// Returns when all that was queued is done. RunError where a kernel or a copy failed.
+void Synchronise(const Stream& stream);
+
+// A range with a name in the picture that a profiler draws (NVTX), for as long as this lives.
+// Nothing without CUDA. `name` must be a literal.
+class ProfileRange {
+ public:
+  explicit ProfileRange(const char* name);
+  ~ProfileRange();
+  ProfileRange(const ProfileRange&) = delete;
+  ProfileRange& operator=(const ProfileRange&) = delete;
+};
+
+}  // namespace trireme::device
+
+#endif  // TRIREME_DEVICE_MEMORY_HPP_

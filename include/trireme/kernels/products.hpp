@@ -1,0 +1,37 @@
+// How a GPU computes its matrix products: the library's handle, the algorithm of each product,
+// chosen once by timing, and what fp8 products need to know of their operands' sizes.
+#ifndef TRIREME_KERNELS_PRODUCTS_HPP_
+#define TRIREME_KERNELS_PRODUCTS_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/device/stream.hpp"
+
+namespace trireme::kernels {
+
+class Products {
+ public:
+  virtual ~Products() = default;
+  // Chosen algorithms as JSON text: card, library version, and a list of (product, algorithm).
+  virtual std::string Chosen() const = 0;
+  // Takes over those of `texts` (of several ranks: for each product the first text that has it).
+  // False, and nothing is taken over, where one is of another card or library version.
+  virtual bool Adopt(const std::vector<std::string>& texts) = 0;
+  // From here on a product that is not known yet is not timed: it takes what the library proposes,
+  // so that no two runs choose differently.
+  virtual void Seal() = 0;
+  virtual bool Sealed() const = 0;
+  // fp8: behind a step, the scales of the next one from the largest values seen (delayed scaling,
+  // Micikevicius et al. 2022). Queued.
+  virtual void UpdateScales(const device::Stream& stream) = 0;
+};
+
+// For a stream on a GPU with `sites` linear layers (linear.hpp); null on the CPU.
+std::unique_ptr<Products> MakeProducts(const device::Stream& stream, int sites);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_PRODUCTS_HPP_
