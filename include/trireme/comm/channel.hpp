@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/communicator.hpp"
@@ -56,10 +57,11 @@ struct ChannelSetup {
   device::Stream stream;  // on a GPU
   Group group = Group::kWorld;
   bool staged = false;    // by way of the host (run.share_device)
-  // Point-to-point with the neighbours on the ring of ranks, both ways, tags below kRingTags.
-  bool ring = false;
+  // Point-to-point messages on the ring of ranks: tags of those to the next rank, and to the one
+  // before. Messages of one tag between two ranks arrive in order; those of another tag or direction
+  // neither hold them up nor wait for them.
+  std::vector<int> to_next, to_previous;
 };
-inline constexpr int kRingTags = 3;
 
 // Collective over `group`, which must outlive it. Null for a group of one, and on the CPU.
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);
