@@ -2,13 +2,14 @@
 # declares the library of one folder; DEPENDS lists the folders below that it may include.
 function(trireme_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/include)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic)
+  set(options -Wall -Wextra -Wpedantic)
   if(TRIREME_WERROR)
-    target_compile_options(${target} PRIVATE -Werror)
+    list(APPEND options -Werror)
   endif()
   if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
-    target_compile_options(${target} PRIVATE -march=${TRIREME_MARCH})
+    list(APPEND options -march=${TRIREME_MARCH})
   endif()
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
 endfunction()
 
 function(trireme_layer folder)

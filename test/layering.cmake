@@ -21,7 +21,8 @@ foreach(folder ${order})
     endforeach()
   endif()
   file(GLOB_RECURSE files ${SOURCE}/src/${folder}/*.cpp ${SOURCE}/src/${folder}/*.hpp
-       ${SOURCE}/include/trireme/${folder}/*.hpp)
+       ${SOURCE}/src/${folder}/*.cu ${SOURCE}/src/${folder}/*.cuh
+       ${SOURCE}/include/trireme/${folder}/*.hpp ${SOURCE}/include/trireme/${folder}/*.cuh)
   foreach(file ${files})
     file(STRINGS ${file} lines REGEX "^#include \"trireme/")
     foreach(line ${lines})

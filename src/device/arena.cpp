@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "allocate.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::device {
@@ -46,7 +47,11 @@ void CountAllocation(std::int64_t bytes) {
 }  // namespace
 
 void Free::operator()(void* data) const {
-  std::free(data);
+  if (kind == Kind::kCuda) {
+    FreeOnGpu(data);
+  } else {
+    std::free(data);
+  }
   allocated_bytes -= bytes;
 }
 
@@ -54,15 +59,20 @@ std::int64_t AllocatedBytes() { return allocated_bytes; }
 std::int64_t PeakAllocatedBytes() { return peak_bytes; }
 void ResetPeakAllocatedBytes() { peak_bytes = allocated_bytes.load(); }
 
-Buffer AllocateZeroed(std::int64_t bytes) {
+Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   if (bytes < 0 || bytes > kMostBytes) {
     throw RunError("out of memory: more bytes than can be addressed",
                    "Lower the model's size, data.sequence_length or data.micro_batch.");
   }
   const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
+  if (kind == Kind::kCuda) {
+    Buffer buffer(AllocateOnGpu(size), Free{size, kind});
+    CountAllocation(size);
+    return buffer;
+  }
   const bool large = size >= kHugeFrom;
   const auto alignment = static_cast<std::size_t>(large ? kHugePage : kAlignment);
-  Buffer buffer(std::aligned_alloc(alignment, static_cast<std::size_t>(size)), Free{size});
+  Buffer buffer(std::aligned_alloc(alignment, static_cast<std::size_t>(size)), Free{size, kind});
   if (!buffer) {
     throw RunError(fmt::format("out of memory: {} MiB could not be allocated", size >> 20),
                    "Lower data.micro_batch or the model's size, or use fewer ranks on a node.");
@@ -78,8 +88,8 @@ Buffer AllocateZeroed(std::int64_t bytes) {
   return buffer;
 }
 
-Arena::Arena(std::int64_t bytes)
-    : memory_(AllocateZeroed(bytes)), base_(memory_.get()), capacity_(RoundUp(bytes)) {}
+Arena::Arena(std::int64_t bytes, Kind kind)
+    : memory_(AllocateZeroed(bytes, kind)), base_(memory_.get()), capacity_(RoundUp(bytes)) {}
 
 Arena::Arena(void* memory, std::int64_t bytes) : base_(memory), capacity_(bytes) {
   if (memory != nullptr && reinterpret_cast<std::uintptr_t>(memory) % kAlignment == 0) return;

@@ -112,7 +112,7 @@ void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_
   kernels::VocabularyStatistics(pass.stream, tile, scratch,
                                 statistics + pass.tensor->Rank() * count);
   GatherStatistics(pass, count);
-  kernels::VocabularyLosses(tile, statistics, pass.tensor->Size(), losses);
+  kernels::VocabularyLosses(pass.stream, tile, statistics, pass.tensor->Size(), losses);
   if (!tile.gradient) return;
   kernels::VocabularyGradient(pass.stream, tile, scratch, statistics, pass.tensor->Size(), dx,
                               pass.registry->SecondGradient(weight_));

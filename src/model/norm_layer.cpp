@@ -70,7 +70,7 @@ void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
   const std::int64_t dim = parts.columns / 2, begin = pass.Rows().begin;
   const int all = tensor.AllSlices(), own = tensor.Sharded() ? tensor.Slices() : all;
   const int first = tensor.Sharded() ? tensor.FirstSlice() : 0;
-  kernels::Clear(parts);
+  kernels::Clear(pass.stream, parts);
   for (int slice = first; slice < first + own; ++slice) {
     const Part rows = PartOf(pass.Tokens(), slice, all);
     const Matrix part = parts.Rows(slice, 1);

@@ -92,7 +92,7 @@ void InBlocks(const Case& c, Tile& t) {
                                      .vocabulary = c.model.vocabulary,
                                      .gradient = c.method.gradients};
   kernels::VocabularyStatistics(c.stream, tile, t.scratch, t.statistics.data());
-  kernels::VocabularyLosses(tile, t.statistics.data(), 1, t.losses.data());
+  kernels::VocabularyLosses({}, tile, t.statistics.data(), 1, t.losses.data());
   if (!tile.gradient) return;
   kernels::VocabularyGradient(c.stream, tile, t.scratch, t.statistics.data(), 1, t.dx, t.dweight);
 }

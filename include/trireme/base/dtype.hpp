@@ -38,7 +38,8 @@ constexpr Dtype DtypeOf() {
 // the CPU, which has none for bf16: RunError.
 template <typename Body>
 decltype(auto) DispatchDtype(Dtype type, Body&& body) {
-  if (type == Dtype::kBfloat16) throw RunError("the CPU stores no bf16", "This is a bug in Trireme.");
+  if (type == Dtype::kBfloat16)
+    throw RunError("the CPU stores no bf16", "This is a bug in Trireme.");
   if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
   return std::forward<Body>(body)(float{});
 }

@@ -56,10 +56,10 @@ class Channel {
 struct ChannelSetup {
   device::Stream stream;  // on a GPU
   Group group = Group::kWorld;
-  bool staged = false;    // by way of the host (run.share_device)
+  bool staged = false;  // by way of the host (run.share_device)
   // Point-to-point messages on the ring of ranks: tags of those to the next rank, and to the one
-  // before. Messages of one tag between two ranks arrive in order; those of another tag or direction
-  // neither hold them up nor wait for them.
+  // before. Messages of one tag between two ranks arrive in order; those of another tag or
+  // direction neither hold them up nor wait for them.
   std::vector<int> to_next, to_previous;
 };
 

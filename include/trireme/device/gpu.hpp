@@ -15,19 +15,22 @@ namespace trireme::device {
 
 // What a launcher needs to know of the GPU behind its stream.
 struct GpuContext {
-  int device = 0;  // number among those that this process sees
-  std::string name;            // "NVIDIA H100 80GB HBM3"
-  int major = 0, minor = 0;    // compute capability
+  int device = 0;            // number among those that this process sees
+  std::string name;          // "NVIDIA H100 80GB HBM3"
+  int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
-  int shared_bytes = 0;        // most shared memory a block can ask for
+  int shared_bytes = 0;           // most shared memory a block can ask for
   std::int64_t memory_bytes = 0;  // of the card
-  void* queue = nullptr;       // cudaStream_t: the computation
-  void* input_queue = nullptr;  // cudaStream_t: copies of input, ahead of the computation
-  // Device memory for launchers on `queue`: partial sums that no later call reads. 256-byte aligned.
+  void* queue = nullptr;          // cudaStream_t: the computation
+  void* input_queue = nullptr;    // cudaStream_t: copies of input, ahead of the computation
+  // Device memory for launchers on `queue`: partial sums that no later call reads. 256-byte
+  // aligned.
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
   std::byte* workspace = nullptr;  // likewise, of the matrix library
   std::int64_t workspace_bytes = 0;
+  void* bounce = nullptr;  // page-locked host memory, for copies of host memory that is not
+  std::int64_t bounce_bytes = 0;
 };
 inline constexpr std::int64_t kGpuScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
@@ -37,8 +40,7 @@ inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
 bool GpuBuilt();
 std::string WhyNoGpu();
 int GpuCount();  // that this process sees; 0 without CUDA
-// "CUDA 13.0, driver 13.0, cuBLASLt 13.1.0, cuDNN 9.14, NCCL 2.28.3", for --version; "" where not
-// built.
+// "CUDA 13.0, driver for CUDA 13.0"; "" where not built.
 std::string GpuLibraries();
 
 class Gpu {
@@ -68,10 +70,10 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event();
 
-  void Record(void* queue);         // of GpuContext; behind what was queued there
+  void Record(void* queue);          // of GpuContext; behind what was queued there
   void MakeWait(void* queue) const;  // what is queued there from now on comes behind this moment
   bool Happened() const;
-  void Await() const;                // the host waits
+  void Await() const;  // the host waits
   // From `earlier` to this, both of timed events that have happened.
   double SecondsSince(const Event& earlier) const;
 

@@ -17,9 +17,9 @@ enum class Kind { kCpu, kCuda };
 struct GpuContext;  // device/gpu.hpp
 
 struct Stream {
-  const GpuContext* gpu = nullptr;       // null: the CPU
+  const GpuContext* gpu = nullptr;        // null: the CPU
   kernels::Products* products = nullptr;  // of a GPU: how its matrix products are computed
-  int threads = 1;  // OpenMP threads of a CPU kernel
+  int threads = 1;                        // OpenMP threads of a CPU kernel
   // Products whose every element is the same chain of operations whatever the number of threads and
   // the rest of the matrix: run.canonical (doc/numerics.md).
   bool canonical = false;

@@ -54,8 +54,8 @@ inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t 
   return SquareSum(stream, dtype, {&range, 1});
 }
 
-// sums[i] = SquareSum of range i alone, queued: sums lies in the stream's memory. On a GPU the order
-// of the sum is another one, as fixed, and blocks are added up in fp64.
+// sums[i] = SquareSum of range i alone, queued: sums lies in the stream's memory. On a GPU the
+// order of the sum is another one, as fixed, and blocks are added up in fp64.
 void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
                 double* sums);
 

@@ -31,6 +31,7 @@ std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64
 std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
                                std::int64_t dim, bool gradient);
 // Tokens of a tile: enough for the products to run at full speed. dtype: of x.
+inline constexpr std::int64_t kVocabularyTileTokens = 512;  // on the CPU
 std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t slice, Dtype dtype);
 
 // statistics: [rows, kSoftmaxStatistics] fp64 of this slice, as SoftmaxStatistics has them.
@@ -46,7 +47,8 @@ void VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
 
 // Behind VocabularyStatistics of the same tile, scratch and number of threads, with all slices'
 // statistics as for VocabularyLosses: dx = sum over this slice, [rows, dim], overwritten;
-// dweight += , [slice, dim], of the sums' type (SumTypeOf). The same bits from run to run for one number of threads.
+// dweight += , [slice, dim], of the sums' type (SumTypeOf). The same bits from run to run for one
+// number of threads.
 void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                         const tensor::Matrix& scratch, const double* statistics, int parts,
                         const tensor::Matrix& dx, const tensor::Matrix& dweight);

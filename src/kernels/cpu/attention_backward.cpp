@@ -3,6 +3,7 @@
 // inner); dQ += scale dS K; dK += scale dS^T Q. P and dS exist for a tile at a time.
 #include "attention_ahead.hpp"
 #include "attention_call.hpp"
+#include "backends.hpp"
 
 namespace trireme::kernels {
 
@@ -198,25 +199,26 @@ void Backward(const AttentionCall& call, const Part& tasks) {
 
 }  // namespace
 
-void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
+void cpu::AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
+                            const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                            const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
+                            const Matrix& scratch) {
   Backward({stream, shape, qkv, WholeBlock(shape, qkv), dropout, out, lse, scratch, true, dout,
             dqkv, WholeBlock(shape, dqkv).data},
            {0, AttentionPartTasks(shape)});
 }
 
-void AttentionPartStartBackward(const device::Stream&, const AttentionShape& shape,
-                                const Matrix& dqkv) {
+void cpu::AttentionPartStartBackward(const device::Stream&, const AttentionShape& shape,
+                                     const Matrix& dqkv) {
   DispatchDtype(dqkv.dtype,
                 [&](auto zero) { Fill(dqkv.Columns(0, shape.heads * shape.head_dim), zero); });
 }
 
-void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
-                           const Matrix& scratch) {
+void cpu::AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                                const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                                const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                                const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                                const Matrix& scratch) {
   Backward({stream, shape, qkv, block, dropout, out, lse, scratch, false, dout, dqkv, dblock},
            tasks);
 }

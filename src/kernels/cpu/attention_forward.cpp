@@ -3,6 +3,7 @@
 // tiles so far, relative to a running maximum, until they are finished.
 #include "attention_ahead.hpp"
 #include "attention_call.hpp"
+#include "backends.hpp"
 
 namespace trireme::kernels {
 
@@ -135,25 +136,25 @@ std::int64_t AttentionScratch(const AttentionShape& shape, int threads) {
   return AttentionPartScratch(shape, shape.length, threads);
 }
 
-void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                      const Matrix& scratch) {
+void cpu::AttentionForward(const device::Stream& stream, const AttentionShape& shape,
+                           const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                           const Matrix& lse, const Matrix& scratch) {
   Forward(
       {stream, shape, qkv, WholeBlock(shape, qkv), dropout, out, lse, scratch, true, {}, {}, {}},
       {0, AttentionPartTasks(shape)});
 }
 
-void AttentionPartStart(const device::Stream&, const Matrix& out, const Matrix& lse) {
+void cpu::AttentionPartStart(const device::Stream&, const Matrix& out, const Matrix& lse) {
   DispatchDtype(out.dtype, [&](auto zero) {
     Fill(out, zero);
     Fill(lse, -std::numeric_limits<decltype(zero)>::infinity());
   });
 }
 
-void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                          const Matrix& scratch) {
+void cpu::AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                               const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                               const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                               const Matrix& scratch) {
   Forward({stream, shape, qkv, block, dropout, out, lse, scratch, false, {}, {}, {}}, tasks);
 }
 

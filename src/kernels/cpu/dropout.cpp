@@ -1,5 +1,6 @@
 // dropout: overwrites out; x is read once.
 #include "trireme/kernels/dropout.hpp"
+#include "backends.hpp"
 
 #include <cstring>
 
@@ -7,8 +8,8 @@
 
 namespace trireme::kernels {
 
-void DropoutForward(const device::Stream& stream, const tensor::Matrix& x, const Dropout& dropout,
-                    const tensor::Matrix& out) {
+void cpu::DropoutForward(const device::Stream& stream, const tensor::Matrix& x,
+                         const Dropout& dropout, const tensor::Matrix& out) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel num_threads(stream.threads)

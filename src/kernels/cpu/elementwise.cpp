@@ -1,6 +1,7 @@
 // elementwise: AddBias and Add accumulate; ResidualForward and ActivationForward overwrite out (and
 // keep the bias in pre); ActivationBackward overwrites dpre.
 #include "trireme/kernels/elementwise.hpp"
+#include "backends.hpp"
 
 #include <cstring>
 
@@ -8,7 +9,8 @@
 
 namespace trireme::kernels {
 
-void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias) {
+void cpu::AddBias(const device::Stream& stream, const tensor::Matrix& x,
+                  const tensor::Matrix& bias) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -18,12 +20,12 @@ void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor
   });
 }
 
-void Clear(const tensor::Matrix& x) {
+void cpu::Clear(const device::Stream&, const tensor::Matrix& x) {
   const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
   for (std::int64_t row = 0; row < x.rows; ++row) std::memset(x.Offset(row * x.stride), 0, bytes);
 }
 
-void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void cpu::Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
   const std::size_t bytes = static_cast<std::size_t>(x.columns) * SizeOf(x.dtype);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
   for (std::int64_t row = 0; row < x.rows; ++row) {
@@ -31,7 +33,7 @@ void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::M
   }
 }
 
-void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
+void cpu::Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& y) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -41,9 +43,9 @@ void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Ma
   });
 }
 
-void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
-                     const tensor::Matrix& branch, const tensor::Matrix& bias,
-                     const Dropout& dropout, const tensor::Matrix& out) {
+void cpu::ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
+                          const tensor::Matrix& branch, const tensor::Matrix& bias,
+                          const Dropout& dropout, const tensor::Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
@@ -64,9 +66,9 @@ void ResidualForward(const device::Stream& stream, const tensor::Matrix& residua
   });
 }
 
-void ActivationForward(const device::Stream& stream, ActivationKind kind, const tensor::Matrix& pre,
-                       const tensor::Matrix& bias, const Dropout& dropout,
-                       const tensor::Matrix& out) {
+void cpu::ActivationForward(const device::Stream& stream, ActivationKind kind,
+                            const tensor::Matrix& pre, const tensor::Matrix& bias,
+                            const Dropout& dropout, const tensor::Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = out.columns;
@@ -91,9 +93,9 @@ void ActivationForward(const device::Stream& stream, ActivationKind kind, const 
   });
 }
 
-void ActivationBackward(const device::Stream& stream, ActivationKind kind,
-                        const tensor::Matrix& pre, const Dropout& dropout,
-                        const tensor::Matrix& dout, const tensor::Matrix& dpre) {
+void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind,
+                             const tensor::Matrix& pre, const Dropout& dropout,
+                             const tensor::Matrix& dout, const tensor::Matrix& dpre) {
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = dout.columns;

@@ -1,6 +1,7 @@
 // embedding: EmbeddingForward overwrites out, PositionForward changes x; backward accumulates into
 // dweight and dpositions. Rows are added in order, each table row by one thread: no float atomics.
 #include "trireme/kernels/embedding.hpp"
+#include "backends.hpp"
 
 #include <omp.h>
 
@@ -11,8 +12,9 @@
 
 namespace trireme::kernels {
 
-void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                      const tensor::Matrix& weight, double scale, const tensor::Matrix& out) {
+void cpu::EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens,
+                           std::int32_t first, const tensor::Matrix& weight, double scale,
+                           const tensor::Matrix& out) {
   DispatchDtype(out.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -28,8 +30,9 @@ void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, 
   });
 }
 
-void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+void cpu::EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
+                            std::int32_t first, double scale, const tensor::Matrix& dout,
+                            const tensor::Matrix& dweight) {
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel num_threads(stream.threads)
@@ -47,8 +50,8 @@ void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
   });
 }
 
-void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                     const Dropout& dropout, const tensor::Matrix& x) {
+void cpu::PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
+                          const Dropout& dropout, const tensor::Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -68,8 +71,8 @@ void PositionForward(const device::Stream& stream, const tensor::Matrix& positio
   });
 }
 
-void PositionBackward(const device::Stream& stream, const Dropout& dropout,
-                      const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
+void cpu::PositionBackward(const device::Stream& stream, const Dropout& dropout,
+                           const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
   if (dpositions.Empty()) return;
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);

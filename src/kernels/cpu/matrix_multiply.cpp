@@ -2,6 +2,7 @@
 // faster, else the library's; oneDNN's in bf16 too where the CPU has AMX, which our own does not
 // know.
 #include "trireme/kernels/matrix_multiply.hpp"
+#include "backends.hpp"
 
 #include <omp.h>
 
@@ -84,8 +85,9 @@ bool MultiplyInRows(const device::Stream& stream, Form form_a, const tensor::Mat
 
 }  // namespace
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate) {
+void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
+                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+                         bool accumulate) {
   const std::int64_t inner = form_a == Form::kPlain ? a.columns : a.rows;
   if (NoProduct(inner, c, accumulate)) return;
   if (stream.bf16 && c.dtype == Dtype::kFloat32) {
@@ -98,9 +100,9 @@ void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Mat
   LibraryMultiply(form_a, a, form_b, b, c, accumulate);
 }
 
-void MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
-                    const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
-                    FunctionRef<void(const Part& rows)> then) {
+void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
+                         Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+                         bool accumulate, FunctionRef<void(const Part& rows)> then) {
   // Of c, in a slice that is gone through again while a third-level cache holds it; the rows that
   // make up for packing the right operand for each.
   constexpr std::int64_t kSliceBytes = 16 << 20, kLeastRows = 1024;

@@ -1,15 +1,16 @@
 // norm: forward overwrites y and statistics; backward-input overwrites or accumulates dx;
 // backward-weight accumulates, in kReductionBlocks blocks of rows whatever the number of threads.
 #include "trireme/kernels/norm.hpp"
+#include "backends.hpp"
 
 #include "reduce_rows.hpp"
 #include "rows_norm.hpp"
 
 namespace trireme::kernels {
 
-void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
-                 const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
-                 const tensor::Matrix& y, const tensor::Matrix& statistics) {
+void cpu::NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
+                      const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
+                      const tensor::Matrix& y, const tensor::Matrix& statistics) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;
@@ -67,8 +68,8 @@ void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
   });
 }
 
-void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& sums,
-               const tensor::Matrix& scratch) {
+void cpu::ColumnSum(const device::Stream& stream, const tensor::Matrix& x,
+                    const tensor::Matrix& sums, const tensor::Matrix& scratch) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;

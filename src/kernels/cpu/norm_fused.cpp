@@ -2,6 +2,7 @@
 // statistics; NormBackward overwrites dx and dbranch and accumulates into dweight and dbias.
 #include <cmath>
 
+#include "backends.hpp"
 #include "reduce_rows.hpp"
 #include "row_mask.hpp"
 #include "rows_norm.hpp"
@@ -18,12 +19,12 @@ T* RowOf(const tensor::Matrix& x, std::int64_t row) {
 
 }  // namespace
 
-void ResidualNormForward(const device::Stream& stream, NormKind kind,
-                         const tensor::Matrix& residual, const tensor::Matrix& branch,
-                         const tensor::Matrix& bias, const Dropout& dropout,
-                         const tensor::Matrix& sum, const tensor::Matrix& weight,
-                         const tensor::Matrix& norm_bias, double epsilon, const tensor::Matrix& y,
-                         const tensor::Matrix& statistics) {
+void cpu::ResidualNormForward(const device::Stream& stream, NormKind kind,
+                              const tensor::Matrix& residual, const tensor::Matrix& branch,
+                              const tensor::Matrix& bias, const Dropout& dropout,
+                              const tensor::Matrix& sum, const tensor::Matrix& weight,
+                              const tensor::Matrix& norm_bias, double epsilon,
+                              const tensor::Matrix& y, const tensor::Matrix& statistics) {
   DispatchDtype(sum.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = sum.columns;
@@ -48,7 +49,7 @@ void ResidualNormForward(const device::Stream& stream, NormKind kind,
   });
 }
 
-void NormBackward(const device::Stream& stream, const NormBackwardPass& pass) {
+void cpu::NormBackward(const device::Stream& stream, const NormBackwardPass& pass) {
   DispatchDtype(pass.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = pass.x.columns;

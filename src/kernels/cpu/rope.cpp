@@ -1,6 +1,7 @@
 // rope: rotates the query and key heads of qkv in place.
 #include <cmath>
 
+#include "backends.hpp"
 #include "trireme/kernels/attention.hpp"
 
 namespace trireme::kernels {
@@ -22,8 +23,8 @@ void RopeTable(double theta, const tensor::Matrix& table) {
   });
 }
 
-void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
-          bool inverse, const tensor::Matrix& qkv) {
+void cpu::Rope(const device::Stream& stream, const AttentionShape& shape,
+               const tensor::Matrix& table, bool inverse, const tensor::Matrix& qkv) {
   DispatchDtype(qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t half = shape.head_dim / 2;

@@ -1,6 +1,7 @@
 // update: values and moments are updated in place, gradients read and, where wanted, cleared; sums
 // are added to.
 #include "trireme/kernels/update.hpp"
+#include "backends.hpp"
 
 #include <algorithm>
 #include <array>
@@ -124,8 +125,8 @@ void AddSquares(const T* values, std::int64_t n, ExactSum& sum) {
 
 }  // namespace
 
-void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-           const UpdateScalars* scalars, bool clear) {
+void cpu::AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
+                const UpdateScalars* scalars, bool clear) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
@@ -136,8 +137,9 @@ void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRang
   });
 }
 
-void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
-                     const UpdateScalars* scalars, bool clear) {
+void cpu::GradientDescent(const device::Stream& stream, Dtype dtype,
+                          std::span<const UpdateRange> ranges, const UpdateScalars* scalars,
+                          bool clear) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
@@ -147,7 +149,8 @@ void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const 
   });
 }
 
-double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges) {
+double cpu::SquareSum(const device::Stream& stream, Dtype dtype,
+                      std::span<const FlatRange> ranges) {
   const auto chunks = [](const FlatRange& range) { return (range.count + kChunk - 1) / kChunk; };
   std::int64_t all = 0;
   for (const FlatRange& range : ranges) all += chunks(range);
@@ -202,8 +205,15 @@ void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const F
   });
 }
 
-void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
-                void* to) {
+void cpu::SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
+                     double* sums) {
+  for (std::size_t i = 0; i < ranges.size(); ++i) {
+    sums[i] = cpu::SquareSum(stream, dtype, ranges.subspan(i, 1));
+  }
+}
+
+void cpu::Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count,
+                     const void* from, void* to) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)

@@ -9,6 +9,7 @@
 // so that the exponentials are the last pass over the tile but for the products. Smoothing adds
 // -smoothing / V times the sum of W to dx and the sum of x to dW.
 #include "trireme/kernels/vocabulary_loss.hpp"
+#include "backends.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -238,8 +239,8 @@ std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64
   return VocabularyLayout(VocabularyCut(slice, dim, threads), rows, dim, gradient).size;
 }
 
-void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
-                          const Matrix& scratch, double* statistics) {
+void cpu::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
+                               const Matrix& scratch, double* statistics) {
   DispatchDtype(tile.x.dtype, [&](auto zero) {
     const Work<decltype(zero)> work(stream, tile, scratch);
     const int parts = work.Parts();
@@ -259,8 +260,8 @@ void VocabularyStatistics(const device::Stream& stream, const VocabularyTile& ti
   });
 }
 
-void VocabularyLosses(const VocabularyTile& tile, const double* statistics, int parts,
-                      double* losses) {
+void cpu::VocabularyLosses(const device::Stream&, const VocabularyTile& tile,
+                           const double* statistics, int parts, double* losses) {
   for (std::int64_t row = 0; row < tile.x.rows; ++row) {
     losses[row] =
         tile.targets[row] < 0
@@ -269,9 +270,9 @@ void VocabularyLosses(const VocabularyTile& tile, const double* statistics, int 
   }
 }
 
-void VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
-                        const Matrix& scratch, const double* statistics, int parts,
-                        const Matrix& dx, const Matrix& dweight) {
+void cpu::VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
+                             const Matrix& scratch, const double* statistics, int parts,
+                             const Matrix& dx, const Matrix& dweight) {
   DispatchDtype(tile.x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const Work<T> work(stream, tile, scratch);

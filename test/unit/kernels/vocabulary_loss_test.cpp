@@ -96,7 +96,7 @@ Result InSlices(const Setting& setting, const device::Stream& stream, const Prob
                                   statistics + part * rows * kernels::kSoftmaxStatistics);
     slice.scratch.Values();
   }
-  kernels::VocabularyLosses(slices[0].tile, statistics, parts, result.losses.data());
+  kernels::VocabularyLosses({}, slices[0].tile, statistics, parts, result.losses.data());
   for (int part = 0; part < parts && gradient; ++part) {
     const Slice& slice = slices[static_cast<std::size_t>(part)];
     kernels::VocabularyGradient(stream, slice.tile, slice.scratch.View(), statistics, parts,

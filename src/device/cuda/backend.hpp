@@ -1,0 +1,50 @@
+// What the device layer asks of CUDA; built with it only. Queues, events and graphs are CUDA's own
+// handles.
+#ifndef TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_
+#define TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/device/gpu.hpp"
+
+namespace trireme::device::cuda {
+
+// gpu.cpp
+std::string WhyNoGpu();
+int GpuCount();
+std::string Libraries();
+void Open(int device, GpuContext& context);
+void Close(GpuContext& context);
+std::int64_t FreeBytes();
+
+// memory.cpp
+void* AllocateZeroed(std::int64_t bytes);
+void Free(void* data);
+void* AllocatePinned(std::int64_t bytes);
+void FreePinned(void* data);
+void CopyIn(const GpuContext& gpu, const void* host, void* device, std::int64_t bytes);
+void CopyOut(const GpuContext& gpu, const void* device, void* host, std::int64_t bytes);
+void StartCopy(void* queue, const void* from, void* to, std::int64_t bytes);
+void SetZero(void* queue, void* data, std::int64_t bytes);
+
+// queue.cpp
+void Synchronise(void* queue);
+void* NewEvent(bool timed);
+void DeleteEvent(void* event);
+void RecordEvent(void* event, void* queue);
+void MakeWait(void* event, void* queue);
+bool Happened(void* event);
+void Await(void* event);
+double SecondsBetween(void* earlier, void* later);
+void BeginGraph(void* queue);
+void* EndGraph(void* queue, std::int64_t& nodes);
+void AbandonGraph(void* queue);
+void DeleteGraph(void* graph);
+void LaunchGraph(void* graph, void* queue);
+void PushRange(const char* name);
+void PopRange();
+
+}  // namespace trireme::device::cuda
+
+#endif  // TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_

@@ -1,0 +1,100 @@
+// Cards: which there are, and opening one.
+#include <fmt/format.h>
+
+#include "backend.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/device/cuda/check.hpp"
+
+namespace trireme::device::cuda {
+
+namespace {
+
+constexpr std::size_t kBounceBytes = std::size_t{16} << 20;  // of copies of ordinary host memory
+
+std::string AdviceFor(cudaError_t code) {
+  switch (code) {
+    case cudaErrorMemoryAllocation:
+      return "Lower data.micro_batch, set model.recompute or grid.sharding, or use more GPUs.";
+    case cudaErrorNoKernelImageForDevice:
+      return "Build with this card's architecture in CMAKE_CUDA_ARCHITECTURES.";
+    case cudaErrorInsufficientDriver:
+      return "The driver is older than the CUDA this program was built with.";
+    default:
+      return "";
+  }
+}
+
+std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
+
+}  // namespace
+
+void Check(cudaError_t code, const char* what) {
+  if (code == cudaSuccess) return;
+  throw RunError(
+      fmt::format("{}: CUDA says {} ({})", what, cudaGetErrorString(code), static_cast<int>(code)),
+      AdviceFor(code));
+}
+
+std::string WhyNoGpu() {
+  int count = 0;
+  const cudaError_t code = cudaGetDeviceCount(&count);
+  if (code == cudaSuccess && count > 0) return "";
+  cudaGetLastError();  // it was reported here
+  return fmt::format("no CUDA device: {}",
+                     code == cudaSuccess ? "the driver shows none" : cudaGetErrorString(code));
+}
+
+int GpuCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
+  cudaGetLastError();
+  return 0;
+}
+
+std::string Libraries() {
+  int runtime = 0, driver = 0;
+  Check(cudaRuntimeGetVersion(&runtime), "version of the CUDA runtime");
+  Check(cudaDriverGetVersion(&driver), "version of the CUDA driver");
+  return fmt::format("CUDA {}, driver {}", Version(runtime),
+                     driver == 0 ? std::string("none") : "for CUDA " + Version(driver));
+}
+
+void Open(int device, GpuContext& context) {
+  Check(cudaSetDevice(device), "opening the GPU");
+  cudaDeviceProp properties{};
+  Check(cudaGetDeviceProperties(&properties, device), "properties of the GPU");
+  context.device = device;
+  context.name = properties.name;
+  context.major = properties.major;
+  context.minor = properties.minor;
+  context.multiprocessors = properties.multiProcessorCount;
+  context.shared_bytes = static_cast<int>(properties.sharedMemPerBlockOptin);
+  context.memory_bytes = static_cast<std::int64_t>(properties.totalGlobalMem);
+  const auto queue = [] {
+    cudaStream_t stream = nullptr;
+    Check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "a queue of the GPU");
+    return static_cast<void*>(stream);
+  };
+  context.queue = queue();
+  context.input_queue = queue();
+  Check(cudaMallocHost(&context.bounce, kBounceBytes), "page-locked host memory");
+  context.bounce_bytes = kBounceBytes;
+}
+
+void Close(GpuContext& context) {
+  for (void* queue : {context.queue, context.input_queue}) {
+    if (queue == nullptr) continue;
+    // A destructor's business: an error of the work before has been reported where it was awaited.
+    cudaStreamSynchronize(static_cast<cudaStream_t>(queue));
+    cudaStreamDestroy(static_cast<cudaStream_t>(queue));
+  }
+  if (context.bounce != nullptr) cudaFreeHost(context.bounce);
+}
+
+std::int64_t FreeBytes() {
+  std::size_t free = 0, total = 0;
+  Check(cudaMemGetInfo(&free, &total), "free memory of the GPU");
+  return static_cast<std::int64_t>(free);
+}
+
+}  // namespace trireme::device::cuda

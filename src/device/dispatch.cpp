@@ -1,0 +1,234 @@
+// The CPU or CUDA: the only place in this folder that knows whether CUDA was built. Without it a
+// stream is never a GPU's, and opening one is an error.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "allocate.hpp"
+#include "cuda/backend.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/device/memory.hpp"
+
+namespace trireme::device {
+
+namespace {
+constexpr bool kCuda = TRIREME_CUDA != 0;
+
+void CopyHere(const void* from, void* to, std::int64_t bytes) {
+  if (bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
+}
+}  // namespace
+
+bool GpuBuilt() { return kCuda; }
+
+std::string WhyNoGpu() {
+  if constexpr (kCuda) return cuda::WhyNoGpu();
+  return "this program was built without CUDA";
+}
+
+int GpuCount() {
+  if constexpr (kCuda) return cuda::GpuCount();
+  return 0;
+}
+
+std::string GpuLibraries() {
+  if constexpr (kCuda) return cuda::Libraries();
+  return "";
+}
+
+Gpu::Gpu(int device) {
+  if constexpr (kCuda) {
+    cuda::Open(device, context_);
+    scratch_ = AllocateZeroed(kGpuScratchBytes, Kind::kCuda);
+    workspace_ = AllocateZeroed(kGpuWorkspaceBytes, Kind::kCuda);
+    context_.scratch = static_cast<std::byte*>(scratch_.get());
+    context_.scratch_bytes = kGpuScratchBytes;
+    context_.workspace = static_cast<std::byte*>(workspace_.get());
+    context_.workspace_bytes = kGpuWorkspaceBytes;
+    return;
+  }
+  throw RunError("GPU " + std::to_string(device) + " cannot be opened: " + WhyNoGpu());
+}
+
+Gpu::~Gpu() {
+  if constexpr (kCuda) cuda::Close(context_);
+}
+
+std::int64_t Gpu::FreeBytes() const {
+  if constexpr (kCuda) return cuda::FreeBytes();
+  return 0;
+}
+
+void* AllocateOnGpu(std::int64_t bytes) {
+  if constexpr (kCuda) return cuda::AllocateZeroed(bytes);
+  throw RunError("memory of a GPU was asked for: " + WhyNoGpu(), "This is a bug in Trireme.");
+}
+
+void FreeOnGpu(void* data) {
+  if constexpr (kCuda) cuda::Free(data);
+}
+
+void FreePinned::operator()(void* data) const {
+  if constexpr (kCuda) {
+    if (kind == Kind::kCuda) return cuda::FreePinned(data);
+  }
+  std::free(data);
+}
+
+PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind) {
+  if constexpr (kCuda) {
+    if (kind == Kind::kCuda) return {cuda::AllocatePinned(bytes), FreePinned{kind}};
+  }
+  const auto size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 1));
+  PinnedBuffer buffer(std::calloc(size, 1), FreePinned{Kind::kCpu});
+  if (!buffer) throw RunError("out of memory: a host buffer could not be allocated");
+  return buffer;
+}
+
+void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::CopyIn(*stream.gpu, host, device, bytes);
+  }
+  CopyHere(host, device, bytes);
+}
+
+void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::CopyOut(*stream.gpu, device, host, bytes);
+  }
+  CopyHere(device, host, bytes);
+}
+
+namespace {
+// `queue`: a member of GpuContext.
+void StartCopy(const Stream& stream, void* const GpuContext::*queue, const void* from, void* to,
+               std::int64_t bytes) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::StartCopy(stream.gpu->*queue, from, to, bytes);
+  }
+  CopyHere(from, to, bytes);
+}
+}  // namespace
+
+void StartCopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes) {
+  StartCopy(stream, &GpuContext::queue, host, device, bytes);
+}
+
+void StartCopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes) {
+  StartCopy(stream, &GpuContext::queue, device, host, bytes);
+}
+
+void StartInput(const Stream& stream, const void* host, void* device, std::int64_t bytes) {
+  StartCopy(stream, &GpuContext::input_queue, host, device, bytes);
+}
+
+void CopyWithin(const Stream& stream, const void* from, void* to, std::int64_t bytes) {
+  StartCopy(stream, &GpuContext::queue, from, to, bytes);
+}
+
+void SetZero(const Stream& stream, void* data, std::int64_t bytes) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::SetZero(stream.gpu->queue, data, bytes);
+  }
+  if (bytes > 0) std::memset(data, 0, static_cast<std::size_t>(bytes));
+}
+
+void Synchronise(const Stream& stream) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) cuda::Synchronise(stream.gpu->queue);
+  }
+}
+
+ProfileRange::ProfileRange(const char* name) {
+  if constexpr (kCuda) cuda::PushRange(name);
+}
+
+ProfileRange::~ProfileRange() {
+  if constexpr (kCuda) cuda::PopRange();
+}
+
+Event::Event(const Stream& stream, bool timed) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) handle_ = cuda::NewEvent(timed);
+  }
+}
+
+Event::Event(Event&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
+
+Event& Event::operator=(Event&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  return *this;
+}
+
+Event::~Event() {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) cuda::DeleteEvent(handle_);
+  }
+}
+
+void Event::Record(void* queue) {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) cuda::RecordEvent(handle_, queue);
+  }
+}
+
+void Event::MakeWait(void* queue) const {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) cuda::MakeWait(handle_, queue);
+  }
+}
+
+bool Event::Happened() const {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) return cuda::Happened(handle_);
+  }
+  return true;
+}
+
+void Event::Await() const {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) cuda::Await(handle_);
+  }
+}
+
+double Event::SecondsSince(const Event& earlier) const {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) return cuda::SecondsBetween(earlier.handle_, handle_);
+  }
+  return 0;
+}
+
+Graph::Graph(Graph&& other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)), nodes_(other.nodes_) {}
+
+Graph& Graph::operator=(Graph&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(nodes_, other.nodes_);
+  return *this;
+}
+
+Graph::~Graph() {
+  if constexpr (kCuda) {
+    if (handle_ != nullptr) cuda::DeleteGraph(handle_);
+  }
+}
+
+void Graph::Begin(const Stream& stream) {
+  if constexpr (kCuda) cuda::BeginGraph(stream.gpu->queue);
+}
+
+void Graph::End(const Stream& stream) {
+  if constexpr (kCuda) handle_ = cuda::EndGraph(stream.gpu->queue, nodes_);
+}
+
+void Graph::Abandon(const Stream& stream) {
+  if constexpr (kCuda) cuda::AbandonGraph(stream.gpu->queue);
+}
+
+void Graph::Launch(const Stream& stream) const {
+  if constexpr (kCuda) cuda::LaunchGraph(handle_, stream.gpu->queue);
+}
+
+}  // namespace trireme::device
