@@ -116,7 +116,7 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor
       static_cast<int>(CeilDivide(c.rows, std::max(kLeastRows, kSliceBytes / row_bytes)));
   for (int slice = 0; slice < slices; ++slice) {
     const Part rows = PartOf(c.rows, slice, slices);
-    MatrixMultiply(stream, form_a,
+    cpu::MatrixMultiply(stream, form_a,
                    form_a == Form::kPlain ? a.Rows(rows.begin, rows.Size())
                                           : a.Columns(rows.begin, rows.Size()),
                    form_b, b, c.Rows(rows.begin, rows.Size()), accumulate);
