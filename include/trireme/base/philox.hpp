@@ -25,7 +25,7 @@ enum class Purpose : std::uint32_t {
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 
-inline PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
+constexpr PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
   constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
   for (int round = 0; round < 10; ++round) {
@@ -41,8 +41,8 @@ inline PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
 }
 
 // key = (seed, purpose in bits 0-7 | layer in bits 8-19 | head or site in bits 20-31).
-inline PhiloxKey MakeKey(std::uint32_t seed, Purpose purpose, std::uint32_t layer = 0,
-                         std::uint32_t head = 0) {
+constexpr PhiloxKey MakeKey(std::uint32_t seed, Purpose purpose, std::uint32_t layer = 0,
+                            std::uint32_t head = 0) {
   return {seed,
           static_cast<std::uint32_t>(purpose) | (layer & 0xFFFu) << 8 | (head & 0xFFFu) << 20};
 }

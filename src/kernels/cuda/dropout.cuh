@@ -1,0 +1,102 @@
+// Dropout's masks in a kernel (kernels/dropout.hpp): one Philox counter for eight neighbouring
+// features.
+#ifndef TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_
+#define TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "philox.cuh"
+#include "trireme/kernels/dropout.hpp"
+#include "vector.cuh"
+
+namespace trireme::kernels::cuda {
+
+// What a kernel needs of a Dropout: its numbers in 32 bits, which rows and positions of a
+// micro-batch never leave. Built on the host.
+struct DropoutPlace {
+  std::uint32_t key0 = 0, key1 = 0;
+  std::uint32_t threshold = 0;  // 0: inactive, nothing else is read
+  double scale = 1;
+  const std::uint64_t* ordinals = nullptr;
+  std::uint32_t length = 1, first_row = 0, first_feature = 0;
+  std::uint32_t early_begin = 0, early_size = 0, late_begin = 0;
+
+  DropoutPlace() = default;
+  explicit DropoutPlace(const Dropout& dropout)
+      : threshold(dropout.Threshold()),
+        scale(dropout.Scale()),
+        ordinals(dropout.ordinals),
+        length(Clamped(dropout.length)),
+        first_row(Clamped(dropout.first_row)),
+        first_feature(Clamped(dropout.first_feature)),
+        early_begin(Clamped(dropout.positions.early.begin)),
+        early_size(Clamped(dropout.positions.early.Size())),
+        late_begin(Clamped(dropout.positions.late.begin)) {
+    const PhiloxKey key = MakeKey(dropout.seed, dropout.purpose, dropout.layer, dropout.site);
+    key0 = key[0];
+    key1 = key[1];
+  }
+
+  __host__ __device__ bool Active() const { return threshold > 0; }
+  // Of local position `local` of a sequence.
+  __device__ __forceinline__ std::uint32_t PositionAt(std::uint32_t local) const {
+    return local < early_size ? early_begin + local : late_begin + (local - early_size);
+  }
+  // The position of the matrix's row `row`.
+  __device__ __forceinline__ std::uint32_t PositionOf(std::int64_t row) const {
+    return PositionAt((first_row + static_cast<std::uint32_t>(row)) % length);
+  }
+
+ private:
+  // "Without end" stays beyond every row.
+  static std::uint32_t Clamped(std::int64_t value) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::uint32_t>::max();
+    return static_cast<std::uint32_t>(std::min(value, kMost));
+  }
+};
+
+// Whether a counter's lanes do not begin within an access of kVectorWidth<T> features.
+template <typename T>
+bool AllowVectors(const Dropout& dropout) {
+  return !dropout.Active() || dropout.first_feature % kVectorWidth<T> == 0;
+}
+
+// The mask of one row. Only of an active place: it reads the row's ordinal.
+class RowDropout {
+ public:
+  __device__ __forceinline__ RowDropout(const DropoutPlace& place, std::int64_t row)
+      : place_(place) {
+    const std::uint32_t global = place.first_row + static_cast<std::uint32_t>(row);
+    const std::uint32_t sequence = global / place.length;
+    position_ = place.PositionAt(global - sequence * place.length);
+    ordinal_ = place.ordinals[sequence];
+  }
+
+  // values = mask(values), those of columns [column, column + kWidth). first_feature + column is a
+  // multiple of kWidth, which divides 8.
+  template <int kWidth, typename S>
+  __device__ __forceinline__ void Apply(std::int64_t column, S (&values)[kWidth]) const {
+    static_assert(kPhiloxLanes % kWidth == 0);
+    const std::uint32_t feature = place_.first_feature + static_cast<std::uint32_t>(column);
+    const PhiloxBits bits =
+        PhiloxAt(place_.key0, place_.key1, feature / kPhiloxLanes, position_,
+                 static_cast<std::uint32_t>(ordinal_), static_cast<std::uint32_t>(ordinal_ >> 32));
+    const int first = kWidth == kPhiloxLanes ? 0 : static_cast<int>(feature % kPhiloxLanes);
+    const S scale = static_cast<S>(place_.scale);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      values[i] = bits.Lane(first + i) >= place_.threshold ? scale * values[i] : S(0);
+    }
+  }
+
+ private:
+  const DropoutPlace& place_;
+  std::uint32_t position_;
+  std::uint64_t ordinal_;
+};
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_SRC_KERNELS_CUDA_DROPOUT_CUH_

@@ -1,0 +1,102 @@
+// 16-byte accesses: several neighbouring elements at once, and when operands allow that.
+#ifndef TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
+#define TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "trireme/tensor/matrix.hpp"
+#include "types.cuh"
+
+namespace trireme::kernels::cuda {
+
+inline constexpr int kVectorBytes = 16;
+
+// Elements of a 16-byte access.
+template <typename T>
+inline constexpr int kVectorWidth = kVectorBytes / static_cast<int>(sizeof(T));
+
+// kWidth neighbouring elements, moved in as few accesses as there are 16 bytes in them.
+template <typename T, int kWidth>
+struct alignas(kWidth * sizeof(T) < kVectorBytes ? kWidth * sizeof(T) : kVectorBytes) Pack {
+  T values[kWidth];
+};
+
+// `from` and `to` lie on boundaries of 16 bytes, or of the pack where that is smaller.
+template <int kWidth, typename T>
+__device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
+  return *reinterpret_cast<const Pack<T, kWidth>*>(from);
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void StorePack(const Pack<T, kWidth>& pack, T* to) {
+  *reinterpret_cast<Pack<T, kWidth>*>(to) = pack;
+}
+
+template <typename T, int kWidth>
+__device__ __forceinline__ void WidenPack(const Pack<T, kWidth>& pack, SumOf<T> (&values)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) values[i] = Widen(pack.values[i]);
+}
+template <typename T, int kWidth>
+__device__ __forceinline__ Pack<T, kWidth> NarrowPack(const SumOf<T> (&values)[kWidth]) {
+  Pack<T, kWidth> pack;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) pack.values[i] = Narrow<T>(values[i]);
+  return pack;
+}
+
+// values = from[0, kWidth) in the type of sums, and to[0, kWidth) = values, rounded.
+template <int kWidth, typename T>
+__device__ __forceinline__ void Load(const T* from, SumOf<T> (&values)[kWidth]) {
+  WidenPack(LoadPack<kWidth>(from), values);
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void Store(const SumOf<T> (&values)[kWidth], T* to) {
+  StorePack(NarrowPack<T>(values), to);
+}
+
+// A matrix as kernels see it: T may be const; data is null where the matrix was Empty().
+template <typename T>
+struct View {
+  T* data = nullptr;
+  std::int64_t stride = 0;
+
+  __device__ __forceinline__ T* At(std::int64_t row, std::int64_t column) const {
+    return data + row * stride + column;
+  }
+};
+template <typename T>
+View<T> ViewOf(const tensor::Matrix& matrix) {
+  return {static_cast<T*>(matrix.data), matrix.stride};
+}
+
+inline bool OnVectorBoundary(const void* data) {
+  return reinterpret_cast<std::uintptr_t>(data) % kVectorBytes == 0;
+}
+// Whether every row of the matrix begins on a boundary of 16 bytes; so does one that is Empty().
+inline bool RowsOnVectorBoundaries(const tensor::Matrix& matrix) {
+  const std::size_t bytes = static_cast<std::size_t>(matrix.stride) * SizeOf(matrix.dtype);
+  return OnVectorBoundary(matrix.data) && (matrix.rows <= 1 || bytes % kVectorBytes == 0);
+}
+
+// Whether all operands may be read and written kVectorWidth<T> columns at a time; T is the type of
+// the narrowest of them.
+template <typename T, typename... Matrices>
+bool AllowVectors(std::int64_t columns, const Matrices&... matrices) {
+  return columns % kVectorWidth<T> == 0 && (RowsOnVectorBoundaries(matrices) && ...);
+}
+
+// Calls body(std::integral_constant<int, width>{}) with the width of an access: kVectorWidth<T> or
+// 1.
+template <typename T, typename Body>
+void WithWidth(bool vectors, Body&& body) {
+  if (vectors) {
+    body(std::integral_constant<int, kVectorWidth<T>>{});
+  } else {
+    body(std::integral_constant<int, 1>{});
+  }
+}
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
