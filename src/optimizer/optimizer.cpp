@@ -2,7 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
+
+#include "trireme/device/memory.hpp"
 
 namespace trireme::optimizer {
 
@@ -38,23 +39,28 @@ Options ReadOptimizer(const input::Deck& deck) {
 
 std::int64_t Optimizer::Bytes(const Options& options, const tensor::Registry& registry) {
   if (options.kind == Kind::kSgd) return 0;
-  return 2 * registry.Owns().moments * static_cast<std::int64_t>(SizeOf(registry.Type()));
+  return 2 * registry.Owns().moments * static_cast<std::int64_t>(SizeOf(registry.SumType()));
 }
 
 Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
                      const device::Stream& stream)
     : options_(options), registry_(&registry), stream_(stream) {
   if (options_.kind == Kind::kAdamW) {
-    first_ = device::AllocateZeroed(Bytes() / 2);
-    second_ = device::AllocateZeroed(Bytes() / 2);
+    first_ = device::AllocateZeroed(Bytes() / 2, stream.Where());
+    second_ = device::AllocateZeroed(Bytes() / 2, stream.Where());
   }
+  if (stream.OnGpu()) {
+    scalars_there_ = device::AllocateZeroed(sizeof(kernels::UpdateScalars), stream.Where());
+  }
+  scalars_ = device::AllocatePinned(sizeof(kernels::UpdateScalars), stream.Where());
   FindRanges();
 }
 
 void Optimizer::FindRanges() {
   const auto at = [this](void* storage, std::int64_t offset) {
-    return storage == nullptr ? nullptr : ElementAt(storage, registry_->Type(), offset);
+    return storage == nullptr ? nullptr : ElementAt(storage, registry_->SumType(), offset);
   };
+  const bool masters = registry_->Masters() != nullptr;
   const auto& parameters = registry_->Parameters();
   std::vector<Part> owned_gradients;
   for (std::size_t id = 0; id < parameters.size(); ++id) {
@@ -62,12 +68,14 @@ void Optimizer::FindRanges() {
     const std::int64_t size = owned.flat.Size();
     if (size == 0) continue;
     void* const gradients = at(registry_->Gradients(), owned.gradient);
+    void* const values = ElementAt(registry_->Values(), registry_->Type(), owned.value);
     updated_.push_back({.count = size,
                         .decay = parameters[id].decay ? options_.weight_decay : 0,
                         .gradients = gradients,
-                        .values = at(registry_->Values(), owned.value),
+                        .values = masters ? at(registry_->Masters(), owned.moment) : values,
                         .first = at(first_.get(), owned.moment),
-                        .second = at(second_.get(), owned.moment)});
+                        .second = at(second_.get(), owned.moment),
+                        .copies = masters ? values : nullptr});
     if (parameters[id].copy == 0) counted_.push_back({size, gradients});
     owned_gradients.push_back({owned.gradient, owned.gradient + size});
   }
@@ -83,34 +91,49 @@ void Optimizer::FindRanges() {
 }
 
 double Optimizer::GradientSquares() const {
-  return kernels::SquareSum(stream_, registry_->Type(), counted_);
+  return kernels::SquareSum(stream_, registry_->SumType(), counted_);
 }
 
 ExactSum Optimizer::ExactGradientSquares() const {
   ExactSum sum;
-  kernels::ExactSquareSum(stream_, registry_->Type(), counted_, sum);
+  kernels::ExactSquareSum(stream_, registry_->SumType(), counted_, sum);
   return sum;
 }
 
 void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
                      std::int64_t count, bool clear) {
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
-  const kernels::UpdateScalars scalars{
-      .learning_rate = learning_rate,
-      .beta1 = options_.beta1,
-      .beta2 = options_.beta2,
-      .epsilon = options_.epsilon,
-      .correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step)),
-      .correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
-      .gradient_scale =
-          (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
+  // The stream may still read those of the step before: that step's gradients were awaited since.
+  auto* const scalars = static_cast<kernels::UpdateScalars*>(scalars_.get());
+  *scalars = {.learning_rate = learning_rate,
+              .beta1 = options_.beta1,
+              .beta2 = options_.beta2,
+              .epsilon = options_.epsilon,
+              .correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step)),
+              .correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
+              .gradient_scale =
+                  (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
   const auto update = options_.kind == Kind::kAdamW ? kernels::AdamW : kernels::GradientDescent;
-  update(stream_, registry_->Type(), updated_, &scalars, clear);
+  const kernels::UpdateScalars* there = scalars;
+  if (scalars_there_ != nullptr) {
+    device::StartCopyIn(stream_, scalars, scalars_there_.get(), sizeof *scalars);
+    there = static_cast<const kernels::UpdateScalars*>(scalars_there_.get());
+  }
+  update(stream_, registry_->SumType(), updated_, there, clear);
   if (!clear) return;
   registry_->GradientsCleared();
   for (const Part& part : unowned_) {
-    std::memset(ElementAt(registry_->Gradients(), registry_->Type(), part.begin), 0,
-                static_cast<std::size_t>(part.Size()) * SizeOf(registry_->Type()));
+    const Dtype type = registry_->SumType();
+    device::SetZero(stream_, ElementAt(registry_->Gradients(), type, part.begin),
+                    part.Size() * static_cast<std::int64_t>(SizeOf(type)));
+  }
+}
+
+void Optimizer::RoundMasters() {
+  for (const kernels::UpdateRange& range : updated_) {
+    if (range.copies == nullptr) continue;
+    kernels::Convert(stream_, range.count, registry_->SumType(), range.values, registry_->Type(),
+                     range.copies);
   }
 }
 

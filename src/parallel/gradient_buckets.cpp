@@ -26,7 +26,7 @@ struct Largest {
       reduced = std::max(reduced, piece.own.Size());
       scattered = std::max(scattered, piece.range.Size());
     }
-    const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
+    const auto size = static_cast<std::int64_t>(SizeOf(registry.SumType()));
     reduced = std::min(reduced, CeilDivide(setup.bucket_bytes, size));
     if (setup.sharding == comm::Sharding::kNone) scattered = 0;
   }
@@ -73,9 +73,9 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
   if (!canonical_) return;
   const Largest largest(registry, setup);
   data_tree_ = TreeCollectives(data, stream, defect);
-  data_tree_.Allocate(registry.Type(), largest.reduced);
+  data_tree_.Allocate(registry.SumType(), largest.reduced);
   shard_tree_ = TreeCollectives(shard, stream, defect);
-  shard_tree_.Allocate(registry.Type(), largest.scattered);
+  shard_tree_.Allocate(registry.SumType(), largest.scattered);
   bytes_ = Bytes(registry, setup, data.Size(), shard.Size());
 }
 
@@ -83,8 +83,8 @@ std::int64_t GradientBuckets::Bytes(const tensor::Registry& registry, const Shar
                                     int data_ranks, int shard_ranks) {
   if (!setup.canonical) return 0;
   const Largest largest(registry, setup);
-  return TreeCollectives::Bytes(data_ranks, registry.Type(), largest.reduced) +
-         TreeCollectives::Bytes(shard_ranks, registry.Type(), largest.scattered);
+  return TreeCollectives::Bytes(data_ranks, registry.SumType(), largest.reduced) +
+         TreeCollectives::Bytes(shard_ranks, registry.SumType(), largest.scattered);
 }
 
 void GradientBuckets::Begin() {
@@ -97,7 +97,7 @@ void GradientBuckets::Begin() {
 }
 
 void* GradientBuckets::Gradient(std::int64_t place) const {
-  return ElementAt(registry_->Gradients(), registry_->Type(), place);
+  return ElementAt(registry_->Gradients(), registry_->SumType(), place);
 }
 
 void GradientBuckets::CheckFinite(const Bucket& bucket) {
@@ -120,10 +120,11 @@ void GradientBuckets::Start(Bucket& bucket) {
   const Part range = bucket.cut.range;
   if (Scatters(sharding_)) {
     if (shared_ != nullptr) shared_->SumPiece(bucket.piece);
-    bucket.request = shard_.StartReduceScatterInPlace(registry_->Type(), Gradient(range.begin),
+    bucket.request = shard_.StartReduceScatterInPlace(registry_->SumType(), Gradient(range.begin),
                                                       OwnCounts(range.Size()));
   } else {
-    bucket.request = data_.StartAllReduce(registry_->Type(), Gradient(range.begin), range.Size());
+    bucket.request =
+        data_.StartAllReduce(registry_->SumType(), Gradient(range.begin), range.Size());
   }
   bucket.started = bucket.request.Started();
   if (!overlap_) Await(bucket.request, MPI_Wtime());
@@ -132,8 +133,8 @@ void GradientBuckets::Start(Bucket& bucket) {
 void GradientBuckets::StartAcross(Bucket& bucket, double since) {
   Await(bucket.request, since);
   if (sharding_ == comm::Sharding::kNone || bucket.cut.own.Size() == 0) return;
-  bucket.across =
-      data_.StartAllReduce(registry_->Type(), Gradient(bucket.cut.gradient), bucket.cut.own.Size());
+  bucket.across = data_.StartAllReduce(registry_->SumType(), Gradient(bucket.cut.gradient),
+                                       bucket.cut.own.Size());
   if (bucket.started == 0) bucket.started = bucket.across.Started();
   if (!overlap_) Await(bucket.across, MPI_Wtime());
 }
@@ -157,7 +158,7 @@ void GradientBuckets::Progress() {
 }
 
 void GradientBuckets::SumInTree(const Bucket& bucket) {
-  const Dtype dtype = registry_->Type();
+  const Dtype dtype = registry_->SumType();
   const tensor::Piece& cut = bucket.cut;
   if (sharding_ != comm::Sharding::kNone) {
     shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin), OwnCounts(cut.range.Size()));

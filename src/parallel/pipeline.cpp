@@ -26,8 +26,13 @@ const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int m
 }  // namespace
 
 Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
-                   std::int64_t rows, std::int64_t columns)
-    : transfers_(transfers), shape_(shape), dtype_(dtype), rows_(rows), columns_(columns) {
+                   std::int64_t rows, std::int64_t columns, device::Kind where)
+    : transfers_(transfers),
+      shape_(shape),
+      dtype_(dtype),
+      rows_(rows),
+      columns_(columns),
+      where_(where) {
   if (transfers.Size() != shape.stages || (shape.stages == 1 && shape.chunks > 1)) {
     throw RunError(fmt::format("pipeline of {} stages with {} chunks on {} ranks: a bug in Trireme",
                                shape.stages, shape.chunks, transfers.Size()));
@@ -52,7 +57,7 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
 void Pipeline::Allocate() {
   for (Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
     const std::int64_t bytes = std::ssize(lane->requests) * BufferBytes();
-    if (bytes > 0) lane->memory = device::AllocateZeroed(bytes);
+    if (bytes > 0) lane->memory = device::AllocateZeroed(bytes, where_);
   }
 }
 

@@ -49,8 +49,14 @@ struct LargestBlock {
 class Trip {
  public:
   Trip(const comm::Collectives& context, std::int64_t length, Defect defect,
-       const device::Stream& stream, const AttentionShape& shape, const Matrix& buffers)
-      : context_(context), length_(length), defect_(defect), stream_(stream), shape_(shape) {
+       const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+       const Matrix& buffers)
+      : context_(context),
+        length_(length),
+        defect_(defect),
+        stream_(stream),
+        shape_(shape),
+        dtype_(dtype) {
     const LargestBlock largest(length, context.Size());
     const std::int64_t elements = largest.BufferElements(shape);
     for (int i = 0; i < kBlocks; ++i) blocks_[i] = buffers.Columns(i * elements, elements);
@@ -117,7 +123,7 @@ class Trip {
   Matrix Shaped(const Matrix& buffer, int step) const {
     const std::int64_t width = 2 * shape_.kv_heads * shape_.head_dim;
     const std::int64_t rows = shape_.sequences * PositionsOf(length_, Owner(step), Steps()).Count();
-    return {buffer.data, buffer.dtype, rows, width, width};
+    return {buffer.data, dtype_, rows, width, width};
   }
   comm::Request Send(const Matrix& block, int tag) const {
     return context_.StartSend(block.dtype, block.data, block.Size(),
@@ -133,6 +139,7 @@ class Trip {
   Defect defect_;
   const device::Stream& stream_;
   const AttentionShape& shape_;
+  Dtype dtype_;                   // of what travels; buffers may be of a wider one
   Matrix blocks_[kBlocks];        // by step: even, odd
   Matrix gradients_[kGradients];  // by step: even, odd; arrived
   Matrix panels_;
@@ -157,11 +164,12 @@ RingAttention::RingAttention(const comm::Collectives& context, std::int64_t leng
       own_(PositionsOf(length, context.Rank(), context.Size())),
       defect_(defect) {}
 
-std::int64_t RingAttention::BufferElements(const AttentionShape& shape, int threads) const {
-  if (!Active()) return kernels::AttentionScratch(shape, threads);
+std::int64_t RingAttention::BufferElements(const device::Stream& stream,
+                                           const AttentionShape& shape) const {
+  if (!Active()) return kernels::AttentionScratch(stream, shape);
   const LargestBlock largest(length_, Size());
   return (kBlocks + kGradients) * largest.BufferElements(shape) +
-         kernels::AttentionPartScratch(shape, largest.consecutive, threads);
+         kernels::AttentionPartScratch(stream, shape, largest.consecutive);
 }
 
 void RingAttention::Forward(const device::Stream& stream, const AttentionShape& shape,
@@ -171,7 +179,7 @@ void RingAttention::Forward(const device::Stream& stream, const AttentionShape& 
     return kernels::AttentionForward(stream, shape, qkv, dropout, out, lse, buffers);
   }
   Check(shape, own_);
-  const Trip trip(context_, length_, defect_, stream, shape, buffers);
+  const Trip trip(context_, length_, defect_, stream, shape, qkv.dtype, buffers);
   kernels::AttentionPartStart(stream, out, lse);
   trip.Pack(qkv);
   for (int step = 0; step < trip.Steps(); ++step) {
@@ -194,7 +202,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
     return kernels::AttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, buffers);
   }
   Check(shape, own_);
-  const Trip trip(context_, length_, defect_, stream, shape, buffers);
+  const Trip trip(context_, length_, defect_, stream, shape, qkv.dtype, buffers);
   comm::Request receive, send, receive_gradient, send_gradient;
   comm::Request* const flights[] = {&receive, &send, &receive_gradient, &send_gradient};
   const auto compute = [&](const Part& part, const KeyValueBlock& block, const Matrix& dblock) {

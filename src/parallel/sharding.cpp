@@ -18,7 +18,7 @@ ShardedUnits::ShardedUnits(const comm::Collectives& shard, tensor::Registry& reg
     : shard_(shard), registry_(&registry), overlap_(setup.overlap) {
   const tensor::Ownership& owns = registry.Owns();
   if (owns.values_sharded) {
-    gathers_ = std::make_unique<UnitGathers>(shard, registry, setup, defect);
+    gathers_ = std::make_unique<UnitGathers>(shard, registry, stream, setup, defect);
   } else {
     gathers_updated_ = setup.sharding != comm::Sharding::kNone;
   }

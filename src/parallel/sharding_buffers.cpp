@@ -13,8 +13,10 @@ constexpr std::int64_t kAlignment = 128;  // bytes: device::AllocateZeroed round
 
 }  // namespace
 
-UnitBuffers::UnitBuffers(const tensor::Registry& registry, int block_buffers) {
-  const auto size = static_cast<std::int64_t>(SizeOf(registry.Type()));
+UnitBuffers::UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::Kind where,
+                         int block_buffers)
+    : where_(where) {
+  const auto size = static_cast<std::int64_t>(SizeOf(dtype));
   const auto& units = registry.Units();
   std::int64_t largest = 0;
   int blocks = 0;
@@ -40,7 +42,7 @@ std::int64_t UnitBuffers::Bytes() const {
 }
 
 void UnitBuffers::Allocate() {
-  for (Place& place : places_) place.memory = device::AllocateZeroed(place.bytes);
+  for (Place& place : places_) place.memory = device::AllocateZeroed(place.bytes, where_);
 }
 
 int UnitBuffers::Take(int unit) {

@@ -16,7 +16,7 @@ class UnitBuffers {
  public:
   static constexpr int kNone = -1;
   // `block_buffers` for the blocks, no more than one more than there are blocks.
-  UnitBuffers(const tensor::Registry& registry, int block_buffers);
+  UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::Kind where, int block_buffers);
   std::int64_t Bytes() const;  // as allocated
   void Allocate();
 
@@ -31,6 +31,7 @@ class UnitBuffers {
     int users = 0;
     device::Buffer memory;
   };
+  device::Kind where_;
   std::vector<Place> places_;  // the blocks' first
   int block_places_ = 0;
   std::vector<int> own_;  // [units]: its place; kNone: a block

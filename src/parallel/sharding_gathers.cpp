@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "sharding_cut.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::parallel {
 
@@ -17,12 +17,13 @@ constexpr const char* kBug = "This is a bug in Trireme.";
 }
 
 UnitGathers::UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
-                         const ShardSetup& setup, Defect defect)
+                         const device::Stream& stream, const ShardSetup& setup, Defect defect)
     : shard_(shard),
       registry_(&registry),
+      stream_(stream),
       prefetch_(setup.overlap ? setup.prefetch : 0),
       late_(defect == Defect::kUsedBeforeGather),
-      buffers_(registry, setup.prefetch + 1),
+      buffers_(registry, registry.Type(), stream.Where(), setup.prefetch + 1),
       units_(registry) {
   if (late_) prefetch_ = 0;
 }
@@ -104,8 +105,8 @@ void UnitGathers::Use(int unit) {
     Start(gather);
   } else {
     const std::int64_t elements = units_.PieceOf(unit).range.Size();
-    std::memset(buffers_.At(gather.buffer), 0,
-                static_cast<std::size_t>(elements) * SizeOf(registry_->Type()));
+    device::SetZero(stream_, buffers_.At(gather.buffer),
+                    elements * static_cast<std::int64_t>(SizeOf(registry_->Type())));
   }
   Wait(gather);
   registry_->BindValues(unit, buffers_.At(gather.buffer));

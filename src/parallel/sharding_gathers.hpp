@@ -14,8 +14,8 @@ namespace trireme::parallel {
 // nowhere else: what has arrived by then decides nothing, so that all ranks start them alike.
 class UnitGathers {
  public:
-  UnitGathers(const comm::Collectives& shard, tensor::Registry& registry, const ShardSetup& setup,
-              Defect defect);
+  UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
+              const device::Stream& stream, const ShardSetup& setup, Defect defect);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
   void Allocate() { buffers_.Allocate(); }
 
@@ -43,6 +43,7 @@ class UnitGathers {
 
   comm::Collectives shard_;
   tensor::Registry* registry_;
+  device::Stream stream_;
   int prefetch_ = 0;
   bool late_ = false;  // the defect: each gather comes after its use
   UnitBuffers buffers_;

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "not_finite.hpp"
 #include "sharding_cut.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
 
 namespace trireme::parallel {
@@ -28,7 +28,7 @@ UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& reg
       stream_(stream),
       shared_(shared),
       overlap_(setup.overlap),
-      buffers_(registry, kBlockBuffers),
+      buffers_(registry, registry.SumType(), stream.Where(), kBlockBuffers),
       units_(registry),
       open_(registry.Units().size(), UnitBuffers::kNone) {}
 
@@ -52,8 +52,8 @@ void UnitScatters::Begin(int unit) {
     buffer = buffers_.Take(unit);
   }
   const std::int64_t elements = units_.PieceOf(unit).range.Size();
-  std::memset(buffers_.At(buffer), 0,
-              static_cast<std::size_t>(elements) * SizeOf(registry_->Type()));
+  device::SetZero(stream_, buffers_.At(buffer),
+                  elements * static_cast<std::int64_t>(SizeOf(registry_->SumType())));
   registry_->BindGradients(unit, buffers_.At(buffer));
 }
 
@@ -68,7 +68,11 @@ void UnitScatters::End(int unit) {
   }
   const Part range = units_.PieceOf(unit).range;
   void* gradients = buffers_.At(scatter.buffer);
-  registry_->TakeEarly(unit);
+  registry_->TakeEarly(unit, [&](void* from, void* to, std::int64_t count) {
+    const Dtype dtype = registry_->SumType();
+    kernels::Accumulate(stream_, dtype, count, from, to);
+    device::SetZero(stream_, from, count * static_cast<std::int64_t>(SizeOf(dtype)));
+  });
   if (not_finite_.empty()) {
     not_finite_ = FirstNotFinite(stream_, *registry_, range, gradients);
   }
@@ -76,7 +80,7 @@ void UnitScatters::End(int unit) {
     shared_->SumPiece(units_.Number(unit));
   }
   scatter.request =
-      shard_.StartReduceScatterInPlace(registry_->Type(), gradients, OwnCounts(range.Size()));
+      shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(range.Size()));
   registry_->BindGradients(unit, nullptr);
   running_.push_back(std::move(scatter));
   if (!overlap_) AddFront();
@@ -88,7 +92,7 @@ void UnitScatters::AddFront() {
   scatter.request.Wait();
   seconds_waited_ += MPI_Wtime() - start;
   const tensor::Piece& piece = units_.PieceOf(scatter.unit);
-  const Dtype dtype = registry_->Type();
+  const Dtype dtype = registry_->SumType();
   kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),
                       ElementAt(registry_->Gradients(), dtype, piece.gradient));
   buffers_.Give(scatter.buffer);

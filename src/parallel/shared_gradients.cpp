@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <cstring>
+
+#include "trireme/device/memory.hpp"
 
 namespace trireme::parallel {
 
@@ -25,8 +26,8 @@ bool LeftOut(GradientSum sum, Defect defect) {
 
 SharedGradients::SharedGradients(tensor::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,
-                                 Defect defect, bool sharded)
-    : registry_(&registry) {
+                                 Defect defect, bool sharded, const device::Stream& stream)
+    : registry_(&registry), stream_(stream) {
   const auto& parameters = registry.Parameters();
   for (const GradientSum sum : kOrder) {
     const auto group = groups.find(sum);
@@ -51,11 +52,11 @@ SharedGradients::SharedGradients(tensor::Registry& registry,
   for (const Message& message : messages_) {
     if (message.parameters.size() > 1) most = std::max(most, message.elements);
   }
-  bytes_ = most * static_cast<std::int64_t>(SizeOf(registry.Type()));
+  bytes_ = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
 }
 
 void SharedGradients::Allocate() {
-  if (bytes_ > 0) buffer_ = device::AllocateZeroed(bytes_);
+  if (bytes_ > 0) buffer_ = device::AllocateZeroed(bytes_, stream_.Where());
 }
 
 void SharedGradients::Add(Message& message, tensor::ParameterId id) {
@@ -91,7 +92,7 @@ SharedGradients::Span SharedGradients::SpanOf(const Message& message,
                                               tensor::ParameterId id) const {
   if (message.owned) {
     const tensor::Owned owned = registry_->OwnedOf(id);
-    return {ElementAt(registry_->Gradients(), registry_->Type(), owned.gradient),
+    return {ElementAt(registry_->Gradients(), registry_->SumType(), owned.gradient),
             owned.flat.Size()};
   }
   const tensor::Matrix gradient = registry_->Gradient(id);
@@ -102,10 +103,10 @@ void SharedGradients::Sum(const Message& message) {
   if (message.parameters.size() == 1) {
     // Already in one piece, and an embedding is too big to copy for nothing.
     const Span span = SpanOf(message, message.parameters.front());
-    return message.group.AllReduce(registry_->Type(), span.data, span.elements);
+    return message.group.AllReduce(registry_->SumType(), span.data, span.elements);
   }
   Copy(message, true);
-  message.group.AllReduce(registry_->Type(), buffer_.get(), message.elements);
+  message.group.AllReduce(registry_->SumType(), buffer_.get(), message.elements);
   Copy(message, false);
 }
 
@@ -113,12 +114,9 @@ void SharedGradients::Copy(const Message& message, bool pack) {
   auto* packed = static_cast<char*>(buffer_.get());
   for (const tensor::ParameterId id : message.parameters) {
     const Span span = SpanOf(message, id);
-    const std::size_t bytes = static_cast<std::size_t>(span.elements) * SizeOf(registry_->Type());
-    if (pack) {
-      std::memcpy(packed, span.data, bytes);
-    } else {
-      std::memcpy(span.data, packed, bytes);
-    }
+    const std::int64_t bytes =
+        span.elements * static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+    device::CopyWithin(stream_, pack ? span.data : packed, pack ? packed : span.data, bytes);
     packed += bytes;
   }
 }

@@ -10,8 +10,10 @@
 #include <span>
 #include <utility>
 
+#include "trireme/base/bfloat16.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::tensor {
 
@@ -113,22 +115,28 @@ void Registry::Allocate(Dtype dtype, bool gradients) { Allocate(dtype, gradients
 
 void Registry::Allocate(Dtype dtype, bool gradients, Ownership ownership) {
   Plan(dtype, std::move(ownership));
-  values_ = device::AllocateZeroed(ValueBytes());
+  const device::Kind where = stream_.Where();
+  values_ = device::AllocateZeroed(ValueBytes(false), where);
   if (!gradients) return;
-  const std::int64_t early = ownership_.gradients_sharded ? Bytes(dtype_, early_size_) : 0;
-  gradients_ = device::AllocateZeroed(GradientBytes() - early);
-  if (early > 0) early_gradients_ = device::AllocateZeroed(early);
+  const std::int64_t early = ownership_.gradients_sharded ? Bytes(SumType(), early_size_) : 0;
+  gradients_ = device::AllocateZeroed(GradientBytes() - early, where);
+  if (early > 0) early_gradients_ = device::AllocateZeroed(early, where);
+  const std::int64_t masters = ValueBytes() - ValueBytes(false);
+  if (masters > 0) masters_ = device::AllocateZeroed(masters, where);
 }
 
-std::int64_t Registry::ValueBytes() const { return Bytes(dtype_, ownership_.values); }
+std::int64_t Registry::ValueBytes(bool training) const {
+  const bool masters = training && SumType() != dtype_;
+  return Bytes(dtype_, ownership_.values) + (masters ? Bytes(SumType(), ownership_.moments) : 0);
+}
 
 std::int64_t Registry::GradientBytes() const {
   const std::int64_t early = ownership_.gradients_sharded ? early_size_ : 0;
-  return Bytes(dtype_, ownership_.gradients * ownership_.gradient_levels + early);
+  return Bytes(SumType(), ownership_.gradients * ownership_.gradient_levels + early);
 }
 
 void* Registry::GradientLevel(int level) const {
-  return ElementAt(gradients_.get(), dtype_, level * ownership_.gradients);
+  return ElementAt(gradients_.get(), SumType(), level * ownership_.gradients);
 }
 
 Owned Registry::OwnedOf(ParameterId id) const {
@@ -152,36 +160,62 @@ Owned Registry::OwnedOf(ParameterId id) const {
   return owned;
 }
 
-void Registry::Initialise(std::uint32_t seed) {
-  DispatchDtype(dtype_, [&](auto zero) {
-    using T = decltype(zero);
-    for (std::size_t id = 0; id < parameters_.size(); ++id) {
-      const Parameter& parameter = parameters_[id];
-      const std::uint64_t hash = XXH64(parameter.name.data(), parameter.name.size(), 0);
-      // Global elements [begin, end) at `values`.
-      std::int64_t begin = parameter.begin, end = parameter.end;
-      T* values = static_cast<T*>(values_.get());
-      if (ownership_.values_sharded) {
-        const Owned owned = OwnedOf(static_cast<ParameterId>(id));
-        begin = parameter.begin + owned.flat.begin - parameter.offset;
-        end = begin + owned.flat.Size();
-        values += owned.value;
-      } else {
-        values += parameter.offset;
-      }
+// Global elements of a parameter to `values`, where the first of them lies.
+void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part elements,
+                          Dtype dtype, void* values) const {
+  const std::uint64_t hash = XXH64(parameter.name.data(), parameter.name.size(), 0);
+  const auto fill = [&](const Part& part, auto* out, auto&& round) {
 #pragma omp parallel for schedule(static)
-      for (std::int64_t block = begin / 4; block < CeilDivide(end, 4); ++block) {
-        const auto four = InitialValues(parameter.initialiser, seed, hash, block);
-        for (std::int64_t i = std::max(begin, 4 * block); i < std::min(end, 4 * block + 4); ++i) {
-          // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
-          values[i - begin] = static_cast<float>(four[static_cast<std::size_t>(i - 4 * block)]);
-        }
+    for (std::int64_t block = part.begin / 4; block < CeilDivide(part.end, 4); ++block) {
+      const auto four = InitialValues(parameter.initialiser, seed, hash, block);
+      const std::int64_t begin = std::max(part.begin, 4 * block);
+      for (std::int64_t i = begin; i < std::min(part.end, 4 * block + 4); ++i) {
+        // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
+        out[i - part.begin] = round(static_cast<float>(four[static_cast<std::size_t>(i % 4)]));
       }
     }
-  });
+  };
+  const auto fill_as = [&](const Part& part, void* out) {
+    if (dtype == Dtype::kBfloat16) {
+      fill(part, static_cast<std::uint16_t*>(out), RoundToBfloat16);
+    } else {
+      DispatchDtype(dtype, [&](auto zero) {
+        using T = decltype(zero);
+        fill(part, static_cast<T*>(out), [](float value) { return static_cast<T>(value); });
+      });
+    }
+  };
+  if (!stream_.OnGpu()) return fill_as(elements, values);
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements that pass through the host
+  const std::int64_t most = std::min(kPiece, elements.Size());
+  std::vector<std::byte> host(static_cast<std::size_t>(Bytes(dtype, most)));
+  for (std::int64_t begin = elements.begin; begin < elements.end; begin += kPiece) {
+    const Part part{begin, std::min(begin + kPiece, elements.end)};
+    fill_as(part, host.data());
+    device::CopyIn(stream_, host.data(), ElementAt(values, dtype, begin - elements.begin),
+                   Bytes(dtype, part.Size()));
+  }
 }
 
-std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count) const {
+void Registry::Initialise(std::uint32_t seed) {
+  for (std::size_t id = 0; id < parameters_.size(); ++id) {
+    const Parameter& parameter = parameters_[id];
+    const Owned owned = OwnedOf(static_cast<ParameterId>(id));
+    const std::int64_t first = parameter.begin + owned.flat.begin - parameter.offset;
+    const Part mine{first, first + owned.flat.Size()};
+    if (ownership_.values_sharded) {
+      Initialise(parameter, seed, mine, dtype_, ElementAt(values_.get(), dtype_, owned.value));
+    } else {
+      Initialise(parameter, seed, {parameter.begin, parameter.end}, dtype_,
+                 ElementAt(values_.get(), dtype_, parameter.offset));
+    }
+    if (masters_ == nullptr) continue;
+    Initialise(parameter, seed, mine, SumType(),
+               ElementAt(masters_.get(), SumType(), owned.moment));
+  }
+}
+
+std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count, Dtype dtype) const {
   const Parameter& first = parameters_.at(static_cast<std::size_t>(id));
   const bool vector = first.shape.size() < 2;
   const std::int64_t columns = vector ? 1 : ElementCount(std::span(first.shape).subspan(1));
@@ -195,8 +229,8 @@ std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count) cons
     if (elements == 0) offset = part.offset;
     elements += part.LocalSize();
   }
-  Matrix view{nullptr, dtype_, elements / columns, columns, columns};
-  if (vector) view = {nullptr, dtype_, elements > 0 ? 1 : 0, elements, elements};
+  Matrix view{nullptr, dtype, elements / columns, columns, columns};
+  if (vector) view = {nullptr, dtype, elements > 0 ? 1 : 0, elements, elements};
   return {view, offset};
 }
 
@@ -209,7 +243,7 @@ void RequireMemory(const void* base, const std::string& what, const std::string&
 }  // namespace
 
 Matrix Registry::Value(ParameterId id, int count) const {
-  auto [view, offset] = ViewOf(id, count);
+  auto [view, offset] = ViewOf(id, count, dtype_);
   if (view.rows == 0 || (values_ == nullptr && !ownership_.values_sharded)) return view;
   if (!ownership_.values_sharded) {
     view.data = ElementAt(values_.get(), dtype_, offset);
@@ -222,29 +256,29 @@ Matrix Registry::Value(ParameterId id, int count) const {
 }
 
 Matrix Registry::Gradient(ParameterId id, int count) const {
-  auto [view, offset] = ViewOf(id, count);
+  auto [view, offset] = ViewOf(id, count, SumType());
   if (view.rows == 0 || gradients_ == nullptr) return view;
   const auto unit = static_cast<std::size_t>(UnitOf(id));
   if (!ownership_.gradients_sharded) {
-    view.data = ElementAt(GradientLevel(gradient_level_[unit]), dtype_, offset);
+    view.data = ElementAt(GradientLevel(gradient_level_[unit]), SumType(), offset);
     return view;
   }
   const auto at = static_cast<std::size_t>(id);
   if (early_[unit] && parameters_[at].early) {
-    view.data = ElementAt(early_gradients_.get(), dtype_, early_at_[at]);
+    view.data = ElementAt(early_gradients_.get(), SumType(), early_at_[at]);
     return view;
   }
   RequireMemory(gradient_base_[unit], "gradients", units_[unit].name);
-  view.data = ElementAt(gradient_base_[unit], dtype_, offset - units_[unit].range.begin);
+  view.data = ElementAt(gradient_base_[unit], SumType(), offset - units_[unit].range.begin);
   return view;
 }
 
 Matrix Registry::SecondGradient(ParameterId id) const {
   if (id != second_) return Gradient(id);
-  auto [view, offset] = ViewOf(id, 1);
+  auto [view, offset] = ViewOf(id, 1, SumType());
   if (view.rows == 0 || gradients_ == nullptr) return view;
   const auto unit = static_cast<std::size_t>(UnitOf(id));
-  view.data = ElementAt(GradientLevel(gradient_level_[unit]), dtype_, size_);
+  view.data = ElementAt(GradientLevel(gradient_level_[unit]), SumType(), size_);
   return view;
 }
 
@@ -264,18 +298,14 @@ void Registry::BindEarly(int unit, bool early) {
   early_.at(static_cast<std::size_t>(unit)) = early;
 }
 
-void Registry::TakeEarly(int unit) {
+void Registry::TakeEarly(int unit,
+                         FunctionRef<void(void* from, void* to, std::int64_t count)> take) const {
   if (early_gradients_ == nullptr) return;
   for (std::size_t id = 0; id < parameters_.size(); ++id) {
     const Parameter& parameter = parameters_[id];
     if (unit_of_[id] != unit || !parameter.early || !parameter.Held()) continue;
-    const Matrix to = Gradient(static_cast<ParameterId>(id));
-    DispatchDtype(dtype_, [&](auto zero) {
-      using T = decltype(zero);
-      T* from = static_cast<T*>(early_gradients_.get()) + early_at_[id];
-      for (std::int64_t i = 0; i < parameter.LocalSize(); ++i) to.As<T>()[i] += from[i];
-      std::fill_n(from, parameter.LocalSize(), T(0));
-    });
+    take(ElementAt(early_gradients_.get(), SumType(), early_at_[id]),
+         Gradient(static_cast<ParameterId>(id)).data, parameter.LocalSize());
   }
 }
 
@@ -283,7 +313,7 @@ void Registry::ZeroGradients() {
   if (std::exchange(gradients_cleared_, false)) return;
   const auto clear = [this](const device::Buffer& storage, std::int64_t elements) {
     if (storage == nullptr) return;
-    std::memset(storage.get(), 0, static_cast<std::size_t>(Bytes(dtype_, elements)));
+    device::SetZero(stream_, storage.get(), Bytes(SumType(), elements));
   };
   clear(gradients_, ownership_.gradients);  // whoever empties another level leaves zeros there
   clear(early_gradients_, early_size_);

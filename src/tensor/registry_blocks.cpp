@@ -4,8 +4,11 @@
 namespace trireme::tensor {
 
 std::vector<StateBlock> Registry::ValueBlocks(int rank, int ranks, int sharers) const {
+  if (masters_ != nullptr) {
+    return OwnedBlocks(masters_.get(), SumType(), &Owned::moment, "", rank, ranks, sharers);
+  }
   if (ownership_.values_sharded) {
-    return OwnedBlocks(values_.get(), &Owned::value, "", rank, ranks, sharers);
+    return OwnedBlocks(values_.get(), dtype_, &Owned::value, "", rank, ranks, sharers);
   }
   std::vector<StateBlock> blocks;
   blocks.reserve(parameters_.size());
@@ -19,17 +22,17 @@ std::vector<StateBlock> Registry::ValueBlocks(int rank, int ranks, int sharers) 
 
 std::vector<StateBlock> Registry::MomentBlocks(void* storage, const std::string& prefix, int rank,
                                                int ranks, int sharers) const {
-  return OwnedBlocks(storage, &Owned::moment, prefix, rank, ranks, sharers);
+  return OwnedBlocks(storage, SumType(), &Owned::moment, prefix, rank, ranks, sharers);
 }
 
 std::vector<StateBlock> Registry::GradientBlocks(int rank, int ranks, int sharers) const {
-  return OwnedBlocks(gradients_.get(), &Owned::gradient, "", rank, ranks, sharers);
+  return OwnedBlocks(gradients_.get(), SumType(), &Owned::gradient, "", rank, ranks, sharers);
 }
 
 // Owned elements: as many ranks hold them as there are groups of sharers, times the copies.
-std::vector<StateBlock> Registry::OwnedBlocks(void* storage, std::int64_t Owned::*place,
-                                              const std::string& prefix, int rank, int ranks,
-                                              int sharers) const {
+std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
+                                              std::int64_t Owned::*place, const std::string& prefix,
+                                              int rank, int ranks, int sharers) const {
   std::vector<StateBlock> blocks;
   blocks.reserve(parameters_.size());
   for (std::size_t id = 0; id < parameters_.size(); ++id) {
@@ -37,8 +40,8 @@ std::vector<StateBlock> Registry::OwnedBlocks(void* storage, std::int64_t Owned:
     const Owned owned = OwnedOf(static_cast<ParameterId>(id));
     const std::int64_t begin = parameter.begin + owned.flat.begin - parameter.offset;
     const std::int64_t size = owned.flat.Size();
-    void* data = size > 0 ? ElementAt(storage, dtype_, owned.*place) : nullptr;
-    blocks.push_back({prefix + parameter.name, parameter.shape, dtype_, begin, begin + size, data,
+    void* data = size > 0 ? ElementAt(storage, dtype, owned.*place) : nullptr;
+    blocks.push_back({prefix + parameter.name, parameter.shape, dtype, begin, begin + size, data,
                       rank / sharers * parameter.copies + parameter.copy,
                       ranks / sharers * parameter.copies});
   }

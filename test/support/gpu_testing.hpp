@@ -4,13 +4,13 @@
 
 #include <gtest/gtest.h>
 
-#include <bit>
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "trireme/base/bfloat16.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/tensor/matrix.hpp"
@@ -40,16 +40,6 @@ class GpuTest : public testing::Test {
   std::unique_ptr<device::Gpu> gpu_;
   device::Stream stream_;
 };
-
-// bf16 on the host: the upper half of a float, rounded to nearest, ties to even.
-inline std::uint16_t ToBfloat16(float value) {
-  const auto bits = std::bit_cast<std::uint32_t>(value);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<std::uint16_t>(bits >> 16 | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
-inline float FromBfloat16(std::uint16_t bits) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(bits) << 16);
-}
 
 // Bytes on the GPU, from and to the host.
 class OnGpu {
@@ -130,7 +120,7 @@ class GpuMatrix {
   void Put(std::size_t at, double value) {
     unsigned char* to = bytes_.data() + at * SizeOf(dtype_);
     if (dtype_ == Dtype::kBfloat16) {
-      const std::uint16_t bits = ToBfloat16(static_cast<float>(value));
+      const std::uint16_t bits = RoundToBfloat16(static_cast<float>(value));
       std::memcpy(to, &bits, sizeof bits);
     } else if (dtype_ == Dtype::kFloat32) {
       const auto single = static_cast<float>(value);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "trireme/base/exact_sum.hpp"
-#include "trireme/device/stream.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/tensor/registry.hpp"
@@ -45,6 +45,10 @@ class Optimizer {
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
+  // Where values are roundings of masters: rounds the owned ones again, after a checkpoint was
+  // read.
+  void RoundMasters();
+
   // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has
   // none.
   std::vector<tensor::StateBlock> Blocks(int rank, int ranks, int sharers) const;
@@ -57,7 +61,9 @@ class Optimizer {
   Options options_;
   tensor::Registry* registry_;
   device::Stream stream_;
-  device::Buffer first_, second_;              // local, [owned elements], the registry's dtype
+  device::Buffer first_, second_;              // local, [owned elements], the registry's SumType
+  device::PinnedBuffer scalars_;               // of the last step
+  device::Buffer scalars_there_;               // the same on a GPU
   std::vector<kernels::UpdateRange> updated_;  // the owned elements, a range for each parameter
   std::vector<kernels::FlatRange> counted_;    // of these, the gradients of first copies
   std::vector<Part> unowned_;  // the gradients' storage without the ranges of updated_, elements

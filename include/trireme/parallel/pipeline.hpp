@@ -34,7 +34,7 @@ class Pipeline {
   // Plans the buffers of the largest program (most_micro_batches a step; at least 1). rows,
   // columns: of the largest micro-batch's stream on this rank. With one stage there are no buffers.
   Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
-           std::int64_t rows, std::int64_t columns);
+           std::int64_t rows, std::int64_t columns, device::Kind where = device::Kind::kCpu);
 
   void Allocate();  // what is planned; before the first step
 
@@ -76,6 +76,7 @@ class Pipeline {
   PipelineShape shape_;  // micro_batches: the most
   Dtype dtype_;
   std::int64_t rows_, columns_;
+  device::Kind where_;
   Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
   std::map<int, Program> training_, evaluation_;  // by micro-batches
   double waited_input_ = 0, waited_output_ = 0;

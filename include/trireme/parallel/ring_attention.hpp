@@ -33,7 +33,8 @@ class RingAttention {
 
   // Elements of scratch for either pass: panels, two blocks of keys and values, and for the
   // backward pass three of their gradients. Falls as 1 / Size() once sequences are long.
-  std::int64_t BufferElements(const kernels::AttentionShape& shape, int threads) const;
+  std::int64_t BufferElements(const device::Stream& stream,
+                              const kernels::AttentionShape& shape) const;
 
   // Collective over the group. Operands as of kernels::AttentionForward and AttentionBackward;
   // buffers: [1, BufferElements()].

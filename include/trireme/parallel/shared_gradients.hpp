@@ -23,7 +23,8 @@ class SharedGradients {
   // alone.
   SharedGradients(tensor::Registry& registry,
                   const std::map<tensor::GradientSum, comm::Collectives>& groups,
-                  Defect defect = Defect::kNone, bool sharded = false);
+                  Defect defect = Defect::kNone, bool sharded = false,
+                  const device::Stream& stream = {});
   void Allocate();  // the packing buffer; before the first sum
   // Collective over the replica. Sharded: of tied gradients only.
   void Sum();
@@ -52,6 +53,7 @@ class SharedGradients {
   void Sum(const Message& message);
   void Copy(const Message& message, bool pack);  // into the buffer, or back
   tensor::Registry* registry_;
+  device::Stream stream_;
   std::vector<Message> messages_;
   device::Buffer buffer_;  // of the largest message of more than one parameter
   std::int64_t bytes_ = 0;

@@ -10,8 +10,10 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/device/arena.hpp"
+#include "trireme/device/stream.hpp"
 #include "trireme/tensor/matrix.hpp"
 #include "trireme/tensor/state_block.hpp"
 
@@ -106,8 +108,12 @@ class Registry {
   // last Add. Nothing but gradients is stored there.
   void AddSecondGradient(ParameterId id);
 
+  // Where the storages lie; before the first of the next three. The default is the CPU.
+  void UseStream(const device::Stream& stream) { stream_ = stream; }
   // Allocates values and, where wanted, gradients, zeroed. Once, after the last Add. Without an
-  // ownership everything is this rank's.
+  // ownership everything is this rank's. Gradients are of SumTypeOf(dtype); where that is another
+  // type, and with gradients, the owned elements' values are kept in it too: the masters, which
+  // updates move and checkpoints hold, and of which the values are roundings.
   void Allocate(Dtype dtype, bool gradients = true);
   void Allocate(Dtype dtype, bool gradients, Ownership ownership);
   // The same without memory: for plans. Allocate may follow.
@@ -134,8 +140,9 @@ class Registry {
   // Gradients of `early` parameters of the unit go to a small storage of their own (sharded
   // gradients only), because the unit's memory is not there yet.
   void BindEarly(int unit, bool early);
-  // Adds what that storage has of the unit to the unit's bound gradients, and clears it.
-  void TakeEarly(int unit);
+  // What that storage has of the unit is moved to the unit's bound gradients: take(from, to, count)
+  // for each parameter adds and clears. Elements of SumType().
+  void TakeEarly(int unit, FunctionRef<void(void* from, void* to, std::int64_t count)> take) const;
 
   const std::vector<Parameter>& Parameters() const { return parameters_; }
   const std::vector<Unit>& Units() const { return units_; }
@@ -147,17 +154,21 @@ class Registry {
   std::int64_t GradientSize() const { return size_ + second_size_; }
   Part SecondRange() const { return {size_, size_ + second_size_}; }  // flat; empty: there is none
   ParameterId SecondOf() const { return second_; }                    // whose; or kNoParameter
-  Dtype Type() const { return dtype_; }
+  Dtype Type() const { return dtype_; }                               // of values
+  Dtype SumType() const { return SumTypeOf(dtype_); }                 // of gradients and moments
   void* Values() const { return values_.get(); }
+  // [owned elements], laid out like the moments, of SumType(); null where the values serve.
+  void* Masters() const { return masters_.get(); }
   void* Gradients() const { return gradients_.get(); }  // level 0
   void* GradientLevel(int level) const;                 // storage of that copy
-  std::int64_t ValueBytes() const;                      // of the storages, all levels
-  std::int64_t GradientBytes() const;                   // with the early gradients'
+  std::int64_t ValueBytes(bool training = true) const;  // of the storages, masters included
+  std::int64_t GradientBytes() const;                   // all levels; with the early gradients'
   void ZeroGradients();
   // They are zero: the next ZeroGradients has nothing to do.
   void GradientsCleared() { gradients_cleared_ = true; }
 
-  // Blocks for a checkpoint: names get `prefix`. `rank` of `ranks`: this rank's place in the data
+  // Blocks for a checkpoint, in the stream's memory: masters where there are any. Names get
+  // `prefix`. `rank` of `ranks`: this rank's place in the data
   // group, of whose ranks `sharers` consecutive ones share one copy of what is sharded.
   std::vector<StateBlock> ValueBlocks(int rank, int ranks, int sharers) const;
   // Of a storage laid out like the moments.
@@ -169,10 +180,13 @@ class Registry {
  private:
   bool BehindItsGroup(const Parameter& parameter) const;
   // Shape of the view of `count` parameters and the flat offset of its first element.
-  std::pair<Matrix, std::int64_t> ViewOf(ParameterId id, int count) const;
-  std::vector<StateBlock> OwnedBlocks(void* storage, std::int64_t Owned::*place,
+  std::pair<Matrix, std::int64_t> ViewOf(ParameterId id, int count, Dtype dtype) const;
+  void Initialise(const Parameter& parameter, std::uint32_t seed, Part elements, Dtype dtype,
+                  void* values) const;
+  std::vector<StateBlock> OwnedBlocks(void* storage, Dtype dtype, std::int64_t Owned::*place,
                                       const std::string& prefix, int rank, int ranks,
                                       int sharers) const;
+  device::Stream stream_;
   std::vector<Parameter> parameters_;
   std::vector<Unit> units_;
   std::vector<int> unit_of_;            // [parameters]
@@ -185,8 +199,9 @@ class Registry {
   std::vector<int> gradient_level_;                // [units]
   std::vector<bool> early_;                        // [units]
   device::Buffer values_;                          // local, [ownership.values]
-  device::Buffer
-      gradients_;  // local, [levels, ownership.gradients], sums over valid tokens (rule 3)
+  device::Buffer masters_;                         // local, [ownership.moments] or none
+  // Local, [levels, ownership.gradients]: sums over valid tokens (rule 3).
+  device::Buffer gradients_;
   bool gradients_cleared_ = false;
   device::Buffer early_gradients_;  // [early_size_], sharded gradients only
 };
