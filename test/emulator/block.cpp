@@ -1,0 +1,278 @@
+// A thread runs until it has to wait; then the next one is drawn, of the same warp as a rule (its
+// stacks are in the cache), of any now and then. A thread that has not begun runs on whatever fiber
+// is free, so that a kernel without barriers needs one fiber in all.
+#include "block.hpp"
+
+#include <bit>
+
+#include <fmt/format.h>
+
+#include "cuda_runtime.h"
+#include "fiber.hpp"
+#include "settings.hpp"
+#include "stream.hpp"
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
+namespace emulator {
+namespace {
+
+constexpr int kLanes = 32;
+constexpr int kWarps = kMaxThreads / kLanes;
+constexpr std::uint32_t kStayInWarp = 16;  // one draw in so many is free to leave the warp
+
+struct Thread {
+  Execution* fiber;  // in which it waits; null: it has not begun
+  std::uint64_t value, result;
+  int source;
+};
+
+// Lanes that wait for the rest of their mask.
+struct Meeting {
+  unsigned mask, arrived;
+  WarpOperation operation;
+};
+
+struct Warp {
+  unsigned ready, alive;
+  int meeting_count;
+  Meeting meetings[kLanes];
+};
+
+struct Block {
+  int threads = 0, alive = 0, at_barrier = 0, current = 0;
+  unsigned ready_warps = 0;
+  Thread thread[kMaxThreads];
+  uint3 place[kMaxThreads];
+  Warp warp[kWarps];
+  const std::function<void()>* body = nullptr;
+  Execution host;                // who called RunBlock
+  Execution* running = nullptr;  // fiber
+  Execution* idle[kMaxFibers];   // fibers that run no thread
+  int idle_count = 0;
+};
+Block block;
+
+const char* Name(WarpOperation operation) {
+  switch (operation) {
+    case WarpOperation::kSync:
+      return "__syncwarp";
+    case WarpOperation::kShuffle:
+      return "a shuffle";
+    case WarpOperation::kVote:
+      return "a vote";
+  }
+  return "";
+}
+
+void MakeReady(int warp, unsigned lanes) {
+  block.warp[warp].ready |= lanes;
+  block.ready_warps |= 1u << warp;
+}
+
+// One of the bits of `set`, which is not empty; of those above a random one, the next.
+int Draw(unsigned set, unsigned random) {
+  const int turn = static_cast<int>(random & 31);
+  return (std::countr_zero(std::rotr(set, turn)) + turn) & 31;
+}
+
+[[noreturn]] void ReportDeadlock() {
+  int at_meetings = 0;
+  const char* where = "";
+  for (int warp = 0; warp < kWarps; ++warp) {
+    const Warp& w = block.warp[warp];
+    for (int i = 0; i < w.meeting_count && warp * kLanes < block.threads; ++i) {
+      at_meetings += std::popcount(w.meetings[i].arrived);
+      where = Name(w.meetings[i].operation);
+    }
+  }
+  Die(
+      fmt::format("deadlock in kernel: {} threads at __syncthreads, {} at {} (block ({},{},{}) of "
+                  "{} threads, {} of them returned)",
+                  block.at_barrier, at_meetings, at_meetings > 0 ? where : "a shuffle", blockIdx.x,
+                  blockIdx.y, blockIdx.z, block.threads, block.threads - block.alive));
+}
+
+// Draws the thread that runs next and takes it from the ready ones; -1: all have returned.
+int DrawThread() {
+  if (block.ready_warps == 0) {
+    if (block.alive == 0) return -1;
+    ReportDeadlock();
+  }
+  const std::uint32_t random = TheDice().Next();
+  int warp = block.current / kLanes;
+  if (block.warp[warp].ready == 0 || (random >> 10) % kStayInWarp == 0) {
+    warp = Draw(block.ready_warps, random >> 5);
+  }
+  Warp& w = block.warp[warp];
+  const int lane = Draw(w.ready, random);
+  w.ready &= ~(1u << lane);
+  if (w.ready == 0) block.ready_warps &= ~(1u << warp);
+  return warp * kLanes + lane;
+}
+
+void SetCurrent(int thread) {
+  block.current = thread;
+  threadIdx = block.place[thread];
+}
+
+void RunThreads();
+
+// Leaves the running fiber for that of thread `next`, or for a free one where it has not begun.
+void GoOnWith(int next) {
+  Execution* from = block.running;
+  Execution* to = block.thread[next].fiber;
+  if (to == nullptr) {
+    to = block.idle_count > 0 ? block.idle[--block.idle_count] : MakeFiber(RunThreads);
+  }
+  SetCurrent(next);
+  block.running = to;
+  Switch(*from, *to);
+}
+
+// The running thread waits: others run until it is drawn again.
+void Wait() {
+  const int self = block.current;
+  const int next = DrawThread();
+  if (next == self) return;
+  block.thread[self].fiber = block.running;
+  GoOnWith(next);
+}
+
+void ReleaseBarrier() {
+  block.at_barrier = 0;
+  for (int warp = 0; warp * kLanes < block.threads; ++warp) {
+    if (block.warp[warp].alive != 0) MakeReady(warp, block.warp[warp].alive);
+  }
+}
+
+// All have come: hands out what each asked for.
+void Complete(int warp, Meeting& meeting) {
+  Warp& w = block.warp[warp];
+  Thread* lanes = &block.thread[warp * kLanes];
+  const unsigned arrived = meeting.arrived;
+  std::uint64_t votes = 0;
+  if (meeting.operation == WarpOperation::kVote) {
+    for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
+      const int lane = std::countr_zero(rest);
+      if (lanes[lane].value != 0) votes |= std::uint64_t{1} << lane;
+    }
+  }
+  for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
+    Thread& thread = lanes[std::countr_zero(rest)];
+    // What a lane brings that does not take part is undefined: NaN.
+    thread.result = meeting.operation == WarpOperation::kVote ? votes
+                    : (arrived >> (thread.source & 31)) & 1u  ? lanes[thread.source & 31].value
+                                                              : ~std::uint64_t{0};
+  }
+  meeting = w.meetings[--w.meeting_count];
+  MakeReady(warp, arrived);
+}
+
+void Leave() {
+  const int warp = block.current / kLanes;
+  Warp& w = block.warp[warp];
+  w.alive &= ~(1u << (block.current % kLanes));
+  --block.alive;
+  if (block.alive > 0 && block.at_barrier == block.alive) ReleaseBarrier();
+  for (int i = w.meeting_count - 1; i >= 0; --i) {
+    if (w.meetings[i].arrived == (w.meetings[i].mask & w.alive)) Complete(warp, w.meetings[i]);
+  }
+}
+
+// What every fiber does for ever: runs threads that have not begun, one after another.
+void RunThreads() {
+  for (;;) {
+    (*block.body)();
+    Leave();
+    const int next = DrawThread();
+    if (next >= 0 && block.thread[next].fiber == nullptr) {
+      SetCurrent(next);
+      continue;
+    }
+    Execution* self = block.running;
+    block.idle[block.idle_count++] = self;
+    if (next >= 0) {
+      GoOnWith(next);
+    } else {
+      Switch(*self, block.host);
+    }
+  }
+}
+
+}  // namespace
+
+int CurrentLane() { return block.current % kLanes; }
+
+void BlockBarrier() {
+  if (++block.at_barrier == block.alive) ReleaseBarrier();
+  Wait();
+}
+
+std::uint64_t MeetInWarp(WarpOperation operation, unsigned mask, std::uint64_t value, int source) {
+  const int warp = block.current / kLanes;
+  const unsigned bit = 1u << (block.current % kLanes);
+  Warp& w = block.warp[warp];
+  Thread& self = block.thread[block.current];
+  if ((mask & bit) == 0) {
+    Die(fmt::format("lane {} calls {} with mask {:#010x}, which does not name it",
+                    block.current % kLanes, Name(operation), mask));
+  }
+  Meeting* meeting = nullptr;
+  for (int i = 0; i < w.meeting_count; ++i) {
+    Meeting& other = w.meetings[i];
+    if (other.mask == mask) {
+      meeting = &other;
+    } else if ((other.mask & mask & w.alive) != 0) {
+      Die(fmt::format("mismatched masks in a warp: {} with {:#010x} meets {} with {:#010x}",
+                      Name(operation), mask, Name(other.operation), other.mask));
+    }
+  }
+  if (meeting == nullptr) {
+    meeting = &w.meetings[w.meeting_count++];
+    *meeting = {.mask = mask, .arrived = 0, .operation = operation};
+  }
+  if (meeting->operation != operation) {
+    Die(fmt::format("lanes of one warp meet in different operations: {} and {}", Name(operation),
+                    Name(meeting->operation)));
+  }
+  self.value = value;
+  self.source = source;
+  meeting->arrived |= bit;
+  if (meeting->arrived == (mask & w.alive)) Complete(warp, *meeting);
+  Wait();
+  return self.result;
+}
+
+void ShapeBlock(unsigned across, unsigned down, unsigned deep) {
+  block.threads = static_cast<int>(across * down * deep);
+  int thread = 0;
+  for (unsigned z = 0; z < deep; ++z) {
+    for (unsigned y = 0; y < down; ++y) {
+      for (unsigned x = 0; x < across; ++x) block.place[thread++] = {x, y, z};
+    }
+  }
+}
+
+void RunBlock(const std::function<void()>& thread) {
+  block.body = &thread;
+  block.alive = block.threads;
+  block.at_barrier = 0;
+  block.ready_warps = 0;
+  for (int t = 0; t < block.threads; ++t) block.thread[t].fiber = nullptr;
+  for (int warp = 0; warp * kLanes < block.threads; ++warp) {
+    const int lanes = block.threads - warp * kLanes;
+    block.warp[warp].alive = lanes >= kLanes ? ~0u : (1u << lanes) - 1u;
+    block.warp[warp].ready = 0;
+    block.warp[warp].meeting_count = 0;
+    MakeReady(warp, block.warp[warp].alive);
+  }
+  block.current = static_cast<int>(TheDice().Below(static_cast<std::uint32_t>(block.threads)));
+  block.running = &block.host;
+  GoOnWith(DrawThread());
+}
+
+}  // namespace emulator

@@ -1,0 +1,25 @@
+// Ends the process with a message where an emulated program does what a GPU would not forgive.
+#ifndef TRIREME_TEST_EMULATOR_FAULT_HPP_
+#define TRIREME_TEST_EMULATOR_FAULT_HPP_
+
+#include <cstdint>
+
+#include "cuda_runtime.h"
+
+namespace emulator {
+
+// Catches invalid accesses from now on; again where another library took the signal over.
+void WatchFaults();
+// A fault in these addresses is the overflow of a thread's stack.
+void NoteStacks(std::uintptr_t begin, std::uintptr_t end);
+
+// What runs now, for messages.
+struct Running {
+  const char* what = nullptr;  // "kernel", "copy", ...; null: host code
+  std::uint64_t number = 0;    // of the operation since the start
+};
+extern Running running;
+
+}  // namespace emulator
+
+#endif  // TRIREME_TEST_EMULATOR_FAULT_HPP_

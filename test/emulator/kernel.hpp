@@ -1,0 +1,18 @@
+// The limits of a launch: what a kernel may ask for, and the memory that its blocks share.
+#ifndef TRIREME_TEST_EMULATOR_KERNEL_HPP_
+#define TRIREME_TEST_EMULATOR_KERNEL_HPP_
+
+#include <cstddef>
+#include <functional>
+
+#include "cuda_runtime.h"
+
+namespace emulator {
+
+// Most dynamic shared memory that the kernel may be launched with, in bytes.
+std::size_t SharedAllowance(const void* kernel);
+void SetSharedAllowance(const void* kernel, std::size_t bytes);
+
+}  // namespace emulator
+
+#endif  // TRIREME_TEST_EMULATOR_KERNEL_HPP_

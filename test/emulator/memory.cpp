@@ -1,0 +1,162 @@
+// Guarded memory out of one reserved range of addresses a kind.
+#include "memory.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "fault.hpp"
+#include "stream.hpp"
+
+namespace emulator {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kGrain = 16;                      // bytes: the widest access of a thread
+constexpr std::size_t kGap = std::size_t{1} << 20;      // closed, between allocations
+constexpr std::size_t kFilled = std::size_t{64} << 20;  // bytes of an allocation that start as NaN
+constexpr std::size_t kLargePages = std::size_t{4} << 20;  // from here on large pages pay
+constexpr int kPoison = 0xFF;
+
+std::size_t RoundUp(std::size_t bytes, std::size_t grain) {
+  return (bytes + grain - 1) / grain * grain;
+}
+
+void* Pages(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
+
+int access_depth = 0;
+
+// What lies around the data within their pages must be as it was filled.
+void CheckCanaries(const Allocation& allocation) {
+  const auto spoiled = [](std::uintptr_t from, std::uintptr_t to) {
+    const auto* first = reinterpret_cast<const unsigned char*>(from);
+    const auto* last = reinterpret_cast<const unsigned char*>(to);
+    return std::any_of(first, last, [](unsigned char byte) { return byte != kPoison; });
+  };
+  const std::uintptr_t behind = allocation.data + allocation.bytes;
+  if (spoiled(behind, allocation.end)) {
+    Die(fmt::format("found at its free: an allocation of {} bytes was overrun by 1 to {} bytes",
+                    allocation.bytes, allocation.end - behind));
+  }
+  if (allocation.bytes <= kFilled && spoiled(allocation.begin, allocation.data)) {
+    Die(fmt::format("found at its free: bytes before an allocation of {} bytes were written",
+                    allocation.bytes));
+  }
+}
+
+}  // namespace
+
+Memory::Memory(Kind kind) : kind_(kind) {
+  std::size_t reserved = std::size_t{8} << 40;
+  void* base = MAP_FAILED;
+  for (; base == MAP_FAILED && reserved >= (std::size_t{1} << 32); reserved /= 2) {
+    base = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base != MAP_FAILED) break;
+  }
+  if (base == MAP_FAILED) Die("no addresses can be reserved for device memory (ulimit -v?)");
+  base_ = next_ = reinterpret_cast<std::uintptr_t>(base);
+  limit_ = base_ + reserved;
+}
+
+void* Memory::Allocate(std::size_t bytes) {
+  WatchFaults();
+  Allocation made{};
+  const std::size_t length = RoundUp(RoundUp(bytes, kGrain), kPage);
+  if (length + 2 * kGap > limit_ - next_) return nullptr;
+  made.begin = next_ + kGap;
+  made.end = made.begin + length;
+  made.data = made.end - RoundUp(bytes, kGrain);
+  made.bytes = bytes;
+  if (mmap(Pages(made.begin), length, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
+    return nullptr;
+  }
+  if (length >= kLargePages) madvise(Pages(made.begin), length, MADV_HUGEPAGE);
+  std::memset(Pages(made.begin), kPoison, std::min(length, kFilled));
+  if (made.end > made.data + bytes) {
+    std::memset(Pages(made.data + bytes), kPoison, made.end - made.data - bytes);
+  }
+  if (kind_ == Kind::kDevice) mprotect(Pages(made.begin), length, PROT_NONE);
+  next_ = made.end + kGap;
+  allocations_.push_back(made);
+  live_bytes_ += bytes;
+  return Pages(made.data);
+}
+
+bool Memory::Free(void* data) {
+  Allocation* found = Holding(data, 0);
+  if (found == nullptr || found->data != reinterpret_cast<std::uintptr_t>(data)) return false;
+  const std::size_t length = found->end - found->begin;
+  mprotect(Pages(found->begin), length, PROT_READ);
+  CheckCanaries(*found);
+  // Gives the pages back and keeps the addresses closed.
+  mmap(Pages(found->begin), length, PROT_NONE,
+       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  found->live = false;
+  live_bytes_ -= found->bytes;
+  return true;
+}
+
+Allocation* Memory::Find(std::uintptr_t address) {
+  const auto after =
+      std::upper_bound(allocations_.begin(), allocations_.end(), address,
+                       [](std::uintptr_t a, const Allocation& b) { return a < b.begin; });
+  return after == allocations_.begin() ? nullptr : &*(after - 1);
+}
+
+Allocation* Memory::Holding(const void* data, std::size_t bytes) {
+  const auto address = reinterpret_cast<std::uintptr_t>(data);
+  if (!Contains(address)) return nullptr;
+  Allocation* found = Find(address);
+  if (found == nullptr || !found->live || address < found->data) return nullptr;
+  const std::size_t offset = address - found->data;
+  return offset <= found->bytes && bytes <= found->bytes - offset ? found : nullptr;
+}
+
+void Memory::Open(Allocation& allocation) {
+  mprotect(Pages(allocation.begin), allocation.end - allocation.begin, PROT_READ | PROT_WRITE);
+  allocation.open = true;
+  open_.push_back(static_cast<std::size_t>(&allocation - allocations_.data()));
+}
+
+void Memory::CloseAll() {
+  for (const std::size_t index : open_) {
+    Allocation& allocation = allocations_[index];
+    allocation.open = false;
+    if (!allocation.live) continue;
+    mprotect(Pages(allocation.begin), allocation.end - allocation.begin, PROT_NONE);
+  }
+  open_.clear();
+}
+
+Memory& DeviceMemory() {
+  static Memory memory(Memory::Kind::kDevice);
+  return memory;
+}
+
+Memory& PinnedMemory() {
+  static Memory memory(Memory::Kind::kPinned);
+  return memory;
+}
+
+bool IsDeviceMemory(const void* pointer, std::size_t bytes) {
+  return DeviceMemory().Holding(pointer, bytes) != nullptr;
+}
+
+DeviceAccess::DeviceAccess() { ++access_depth; }
+
+DeviceAccess::~DeviceAccess() {
+  if (--access_depth == 0) DeviceMemory().CloseAll();
+}
+
+bool DeviceAccess::Active() { return access_depth > 0; }
+
+void DeviceAccess::Prepare(const void* data) {
+  Allocation* found = DeviceMemory().Holding(data, 0);
+  if (found != nullptr && !found->open) DeviceMemory().Open(*found);
+}
+
+}  // namespace emulator

@@ -1,0 +1,65 @@
+// Memory of the emulated cards and page-locked host memory: each allocation ends at a guard, begins
+// behind one, and its addresses are never used again. Device memory is closed but while operations
+// of streams run.
+#ifndef TRIREME_TEST_EMULATOR_MEMORY_HPP_
+#define TRIREME_TEST_EMULATOR_MEMORY_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace emulator {
+
+struct Allocation {
+  std::uintptr_t begin, end;  // whole pages; the data end at `end`, up to 15 bytes of canary
+  std::uintptr_t data;        // on a boundary of 16 bytes
+  std::size_t bytes;          // of data
+  bool live = true;
+  bool open = false;
+};
+
+class Memory {
+ public:
+  enum class Kind { kDevice, kPinned };
+  explicit Memory(Kind kind);
+
+  void* Allocate(std::size_t bytes);             // filled with 0xFF; nullptr: the system has none
+  bool Free(void* data);                         // false: no live allocation begins there
+  bool Contains(std::uintptr_t address) const {  // in or near any allocation, live or not
+    return address - base_ < next_ - base_;
+  }
+  // The last allocation that begins at or before the address; null before the first.
+  Allocation* Find(std::uintptr_t address);
+  // The live allocation that holds all of it; null: none does.
+  Allocation* Holding(const void* data, std::size_t bytes);
+  std::size_t LiveBytes() const { return live_bytes_; }
+
+  void Open(Allocation& allocation);
+  void CloseAll();
+
+ private:
+  Kind kind_;
+  std::uintptr_t base_, next_, limit_;   // reserved addresses
+  std::vector<Allocation> allocations_;  // by address; freed ones stay
+  std::vector<std::size_t> open_;        // indices
+  std::size_t live_bytes_ = 0;
+};
+
+Memory& DeviceMemory();
+Memory& PinnedMemory();
+
+// While one lives, device memory may be touched: what is touched opens by a fault, or by Prepare,
+// which is cheaper. Closed again at the end of the outermost.
+class DeviceAccess {
+ public:
+  DeviceAccess();
+  ~DeviceAccess();
+  DeviceAccess(const DeviceAccess&) = delete;
+  DeviceAccess& operator=(const DeviceAccess&) = delete;
+  static bool Active();
+  static void Prepare(const void* data);
+};
+
+}  // namespace emulator
+
+#endif  // TRIREME_TEST_EMULATOR_MEMORY_HPP_

@@ -1,0 +1,87 @@
+// Reads the environment once.
+#include "settings.hpp"
+
+#include <charconv>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "stream.hpp"
+
+namespace emulator {
+namespace {
+
+// A whole number from the environment; `otherwise` where the variable is not set.
+std::uint64_t Number(const char* variable, std::uint64_t otherwise) {
+  const char* text = std::getenv(variable);
+  if (text == nullptr) return otherwise;
+  const std::string_view view = text;
+  std::uint64_t number = 0;
+  const auto [end, error] = std::from_chars(view.data(), view.data() + view.size(), number);
+  if (error != std::errc() || end != view.data() + view.size()) {
+    Die(std::string(variable) + "='" + text + "' is no number");
+  }
+  return number;
+}
+
+std::vector<int> FindVisible() {
+  const int cards = static_cast<int>(Number("TRIREME_EMULATOR_DEVICES", 8));
+  std::vector<int> visible;
+  const char* text = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (text == nullptr) {
+    for (int card = 0; card < cards; ++card) visible.push_back(card);
+    return visible;
+  }
+  std::string_view rest = text;
+  while (!rest.empty()) {
+    int card = -1;
+    const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), card);
+    if (error != std::errc() || card < 0 || card >= cards) break;
+    visible.push_back(card);
+    rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+    if (rest.empty() || rest.front() != ',') break;
+    rest.remove_prefix(1);
+  }
+  return visible;
+}
+
+// The rank among processes started together: their orders differ.
+std::uint64_t ProcessNumber() {
+  for (const char* variable : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"}) {
+    if (std::getenv(variable) != nullptr) return Number(variable, 0);
+  }
+  return 0;
+}
+
+}  // namespace
+
+const std::vector<int>& VisibleDevices() {
+  static const std::vector<int> devices = FindVisible();
+  return devices;
+}
+
+std::size_t CardBytes() {
+  static const std::size_t bytes = Number("TRIREME_EMULATOR_MEMORY_MIB", 16 * 1024) << 20;
+  return bytes;
+}
+
+void Dice::Seed(std::uint64_t seed) {
+  state_ = (seed + 1) * 0x9e3779b97f4a7c15ULL + ProcessNumber() * 0xd1342543de82ef95ULL;
+  if (state_ == 0) state_ = 1;
+  for (int i = 0; i < 8; ++i) Next();                   // seeds that differ in one bit part
+  constexpr std::uint32_t kEagerness[] = {1, 0, 8, 3};  // seed 1 is as lazy as can be
+  eagerness_ = kEagerness[seed % 4];
+}
+
+Dice& TheDice() {
+  static Dice dice = [] {
+    Dice made;
+    made.Seed(Number("TRIREME_EMULATOR_SEED", 1));
+    return made;
+  }();
+  return dice;
+}
+
+void SetSeed(unsigned long long seed) { TheDice().Seed(seed); }
+
+}  // namespace emulator
