@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "trireme/tensor/matrix.hpp"
 #include "types.cuh"
@@ -22,14 +23,45 @@ struct alignas(kWidth * sizeof(T) < kVectorBytes ? kWidth * sizeof(T) : kVectorB
   T values[kWidth];
 };
 
+// What is loaded or stored at once.
+template <int kBytes>
+using WordsOf = std::conditional_t<
+    kBytes == 16, uint4,
+    std::conditional_t<kBytes == 8, uint2,
+                       std::conditional_t<kBytes == 4, unsigned, unsigned short>>>;
+
 // `from` and `to` lie on boundaries of 16 bytes, or of the pack where that is smaller.
 template <int kWidth, typename T>
 __device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
-  return *reinterpret_cast<const Pack<T, kWidth>*>(from);
+  using Words = WordsOf<alignof(Pack<T, kWidth>)>;
+  constexpr int kCount = static_cast<int>(sizeof(Pack<T, kWidth>) / sizeof(Words));
+  Words words[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) words[i] = reinterpret_cast<const Words*>(from)[i];
+  Pack<T, kWidth> pack;
+  memcpy(&pack, words, sizeof(pack));
+  return pack;
 }
 template <int kWidth, typename T>
 __device__ __forceinline__ void StorePack(const Pack<T, kWidth>& pack, T* to) {
-  *reinterpret_cast<Pack<T, kWidth>*>(to) = pack;
+  using Words = WordsOf<alignof(Pack<T, kWidth>)>;
+  constexpr int kCount = static_cast<int>(sizeof(Pack<T, kWidth>) / sizeof(Words));
+  Words words[kCount];
+  memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) reinterpret_cast<Words*>(to)[i] = words[i];
+}
+
+// The same where `to` lies in global memory: surely in accesses of 16 bytes, into which compilers
+// do not always put StorePack's together.
+template <int kWidth, typename T>
+__device__ __forceinline__ void StoreGlobal(const Pack<T, kWidth>& pack, T* to) {
+  using Words = WordsOf<alignof(Pack<T, kWidth>)>;
+  constexpr int kCount = static_cast<int>(sizeof(Pack<T, kWidth>) / sizeof(Words));
+  Words words[kCount];
+  memcpy(words, &pack, sizeof(pack));
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) __stcg(reinterpret_cast<Words*>(to) + i, words[i]);
 }
 
 template <typename T, int kWidth>
@@ -45,14 +77,15 @@ __device__ __forceinline__ Pack<T, kWidth> NarrowPack(const SumOf<T> (&values)[k
   return pack;
 }
 
-// values = from[0, kWidth) in the type of sums, and to[0, kWidth) = values, rounded.
+// values = from[0, kWidth) in the type of sums, and to[0, kWidth) = values, rounded: `to` in global
+// memory.
 template <int kWidth, typename T>
 __device__ __forceinline__ void Load(const T* from, SumOf<T> (&values)[kWidth]) {
   WidenPack(LoadPack<kWidth>(from), values);
 }
 template <int kWidth, typename T>
 __device__ __forceinline__ void Store(const SumOf<T> (&values)[kWidth], T* to) {
-  StorePack(NarrowPack<T>(values), to);
+  StoreGlobal(NarrowPack<T>(values), to);
 }
 
 // A matrix as kernels see it: T may be const; data is null where the matrix was Empty().
