@@ -77,10 +77,27 @@ kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kAttentionDropout, layer_);
 }
 
+// Without its weight, which a weight gradient does not need.
+kernels::Linear AttentionLayer::Of(LinearSite site) const {
+  return {SiteOf(layer_, site), site == LinearSite::kQkv ? Form::kTransposed : Form::kPlain, {}};
+}
+
+kernels::Linear AttentionLayer::Input(const Pass& pass) const {
+  kernels::Linear linear = Of(LinearSite::kQkv);
+  linear.weight = pass.Value(qkv_weight_, 3);
+  return linear;
+}
+
+kernels::Linear AttentionLayer::Output(const Pass& pass) const {
+  kernels::Linear linear = Of(LinearSite::kOutput);
+  linear.weight = pass.Value(output_weight_);
+  return linear;
+}
+
 void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   saved.qkv = pass.Allocate(pass.lives.input, pass.Tokens(), Shape(pass).Width());
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), heads_ * head_dim_);
-  saved.lse = pass.Allocate(pass.lives.input, pass.Tokens(), heads_);
+  saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
 }
 
 void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
@@ -91,13 +108,8 @@ void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
 void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
                              const Matrix& y, RowsDone then) const {
   saved.x = x;
-  const Matrix bias = pass.Value(qkv_bias_, 3);
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed,
-                          pass.Value(qkv_weight_, 3), saved.qkv, false, [&](const Part& rows) {
-                            if (bias.Empty()) return;
-                            kernels::AddBias(pass.stream.Serial(),
-                                             saved.qkv.Rows(rows.begin, rows.Size()), bias);
-                          });
+  kernels::LinearForward(pass.stream, Input(pass), x, pass.Value(qkv_bias_, 3), saved.qkv,
+                         [](const Part&) {});
   if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, false, saved.qkv);
   pass.ring->Forward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out, saved.lse,
                      pass.workspace.attention);
@@ -106,11 +118,10 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& ro
 
 void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,
                                    RowsDone then) const {
-  const Matrix weight = pass.Value(output_weight_);
   if (!pass.tensor->Canonical()) {
-    return kernels::MatrixMultiply(pass.stream, Form::kPlain, out, Form::kPlain, weight, y, false,
-                                   then);
+    return kernels::LinearForward(pass.stream, Output(pass), out, {}, y, then);
   }
+  const Matrix weight = pass.Value(output_weight_);
   SumSlices(pass, y, [&](int slice, const Matrix& sum) {
     const Part heads = pass.tensor->SliceOf(all_heads_, slice);
     const Part part = Times({heads.begin - first_head_, heads.end - first_head_}, head_dim_);
@@ -121,11 +132,10 @@ void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Ma
 }
 
 void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const {
-  const Matrix weight = pass.Value(qkv_weight_, 3);
   if (!pass.tensor->Canonical()) {
-    return kernels::MatrixMultiply(pass.stream, Form::kPlain, dqkv, Form::kPlain, weight, dx,
-                                   false);
+    return kernels::LinearInputGradient(pass.stream, Input(pass), dqkv, dx);
   }
+  const Matrix weight = pass.Value(qkv_weight_, 3);
   const std::int64_t first_key = pass.tensor->Slice(all_kv_heads_).begin;
   SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
     const Part heads = pass.tensor->SliceOf(all_heads_, slice);
@@ -148,8 +158,7 @@ void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const M
 void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope,
                                    Saved& saved, const Matrix& dx) const {
   saved.dy = dy;
-  kernels::MatrixMultiply(pass.stream, Form::kPlain, dy, Form::kTransposed,
-                          pass.Value(output_weight_), saved.dout, false);
+  kernels::LinearInputGradient(pass.stream, Output(pass), dy, saved.dout);
   pass.ring->Backward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
                       saved.dout, saved.lse, saved.dqkv, pass.workspace.attention);
   if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, true, saved.dqkv);
@@ -158,11 +167,11 @@ void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, const Mat
 
 void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
                                     comm::Request& pending) const {
-  kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.out, Form::kPlain, saved.dy,
-                          pass.Gradient(output_weight_), true);
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kOutput), saved.out, saved.dy,
+                                pass.Gradient(output_weight_));
   pending.Test();
-  kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.dqkv, Form::kPlain, saved.x,
-                          pass.Gradient(qkv_weight_, 3), true);
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv), saved.x, saved.dqkv,
+                                pass.Gradient(qkv_weight_, 3));
   pending.Test();
   if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);

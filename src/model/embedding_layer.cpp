@@ -41,8 +41,8 @@ kernels::Dropout EmbeddingLayer::MakeDropout(const Pass& pass, std::int64_t firs
 
 void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Matrix& full,
                              const Matrix& y) const {
-  kernels::EmbeddingForward(pass.stream, pass.batch->inputs.data(), first_, pass.Value(weight_),
-                            scale_, full);
+  kernels::EmbeddingForward(pass.stream, pass.tokens.inputs, first_, pass.Value(weight_), scale_,
+                            full);
   pass.tensor->Reduce(full, y);
   kernels::PositionForward(pass.stream,
                            positions_ == tensor::kNoParameter ? positions : pass.Value(positions_),
@@ -55,7 +55,7 @@ void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Ma
   if (positions_ != tensor::kNoParameter) {
     kernels::PositionBackward(pass.stream, MakeDropout(pass, 0), full, pass.Gradient(positions_));
   }
-  kernels::EmbeddingBackward(pass.stream, pass.batch->inputs.data(), first_, scale_, full,
+  kernels::EmbeddingBackward(pass.stream, pass.tokens.inputs, first_, scale_, full,
                              pass.Gradient(weight_));
 }
 

@@ -51,6 +51,22 @@ kernels::Dropout FfnLayer::HiddenDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
 }
 
+kernels::Linear FfnLayer::Of(LinearSite site) const {
+  return {SiteOf(layer_, site), site == LinearSite::kUp ? Form::kTransposed : Form::kPlain, {}};
+}
+
+kernels::Linear FfnLayer::Up(const Pass& pass) const {
+  kernels::Linear linear = Of(LinearSite::kUp);
+  linear.weight = pass.Value(up_weight_, UpParts());
+  return linear;
+}
+
+kernels::Linear FfnLayer::Down(const Pass& pass) const {
+  kernels::Linear linear = Of(LinearSite::kDown);
+  linear.weight = pass.Value(down_weight_);
+  return linear;
+}
+
 void FfnLayer::Allocate(const Pass& pass, Saved& saved) const {
   // ReLU's output is all that is kept: it says where the input was positive.
   device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
@@ -73,23 +89,16 @@ void FfnLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
 void FfnLayer::ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const {
   saved.x = x;
   const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
-  const kernels::Dropout dropout = HiddenDropout(pass);
-  kernels::MatrixMultiply(
-      pass.stream, Form::kPlain, x, Form::kTransposed, pass.Value(up_weight_, UpParts()), saved.pre,
-      false, [&](const Part& rows) {
-        kernels::ActivationForward(
-            pass.stream.Serial(), kind_, saved.pre.Rows(rows.begin, rows.Size()), bias,
-            dropout.From(rows.begin), saved.hidden.Rows(rows.begin, rows.Size()));
-      });
+  kernels::LinearActivation(pass.stream, Up(pass), x, bias, kind_, HiddenDropout(pass), saved.pre,
+                            saved.hidden);
 }
 
 void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y,
                              RowsDone then) const {
-  const Matrix weight = pass.Value(down_weight_);
   if (!pass.tensor->Canonical()) {
-    return kernels::MatrixMultiply(pass.stream, Form::kPlain, saved.hidden, Form::kPlain, weight, y,
-                                   false, then);
+    return kernels::LinearForward(pass.stream, Down(pass), saved.hidden, {}, y, then);
   }
+  const Matrix weight = pass.Value(down_weight_);
   SumSlices(pass, y, [&](int slice, const Matrix& sum) {
     const Part part = pass.tensor->SliceOf(ffn_, slice);
     const std::int64_t begin = part.begin - hidden_.begin;
@@ -101,11 +110,10 @@ void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix&
 
 // dx = dpre W_up; canonical slices of gate and up apart.
 void FfnLayer::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const {
-  const Matrix weight = pass.Value(up_weight_, UpParts());
   if (!pass.tensor->Canonical()) {
-    return kernels::MatrixMultiply(pass.stream, Form::kPlain, dpre, Form::kPlain, weight, dx,
-                                   false);
+    return kernels::LinearInputGradient(pass.stream, Up(pass), dpre, dx);
   }
+  const Matrix weight = pass.Value(up_weight_, UpParts());
   SumSlices(pass, dx, [&](int slice, const Matrix& sum) {
     const Part features = pass.tensor->SliceOf(ffn_, slice);
     for (int part = 0; part < UpParts(); ++part) {
@@ -125,24 +133,18 @@ void FfnLayer::RecomputeHidden(const Pass& pass, Saved& saved) const {
 void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                              const Matrix& dx) const {
   saved.dy = dy;
-  const Matrix from = Relu() ? saved.hidden : saved.pre;
-  const kernels::Dropout dropout = HiddenDropout(pass);
-  kernels::MatrixMultiply(
-      pass.stream, Form::kPlain, dy, Form::kTransposed, pass.Value(down_weight_), saved.dhidden,
-      false, [&](const Part& rows) {
-        const auto of = [&rows](const Matrix& m) { return m.Rows(rows.begin, rows.Size()); };
-        kernels::ActivationBackward(pass.stream.Serial(), kind_, of(from), dropout.From(rows.begin),
-                                    of(saved.dhidden), of(saved.dpre));
-      });
+  kernels::LinearActivationGradient(pass.stream, Down(pass), dy, kind_,
+                                    Relu() ? saved.hidden : saved.pre, HiddenDropout(pass),
+                                    saved.dhidden, saved.dpre);
   InputGradient(pass, saved.dpre, dx);
 }
 
 void FfnLayer::BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const {
-  kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.hidden, Form::kPlain, saved.dy,
-                          pass.Gradient(down_weight_), true);
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kDown), saved.hidden, saved.dy,
+                                pass.Gradient(down_weight_));
   pending.Test();
-  kernels::MatrixMultiply(pass.stream, Form::kTransposed, saved.dpre, Form::kPlain, saved.x,
-                          pass.Gradient(up_weight_, UpParts()), true);
+  kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kUp), saved.x, saved.dpre,
+                                pass.Gradient(up_weight_, UpParts()));
   pending.Test();
   if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(down_bias_), pass.workspace.reduction);

@@ -2,6 +2,7 @@
 
 #include "initialisers.hpp"
 #include "slice_sums.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "trireme/model/layers.hpp"
@@ -63,7 +64,7 @@ void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {
 
 void HeadLayer::TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row,
                          double smoothing, bool gradient, double* losses) const {
-  const std::int32_t* targets = pass.batch->targets.data() + first_row;
+  const std::int32_t* targets = pass.tokens.targets + first_row;
   const parallel::TensorGroup& tensor = *pass.tensor;
   const int parts = tensor.AllSlices();
   if (parts == 1) {
@@ -101,7 +102,7 @@ void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_
                           double smoothing, double* losses, const Matrix& dx) const {
   const kernels::VocabularyTile tile{.x = x,
                                      .weight = pass.Value(weight_),
-                                     .targets = pass.batch->targets.data() + first_row,
+                                     .targets = pass.tokens.targets + first_row,
                                      .first = static_cast<std::int32_t>(slice_.begin),
                                      .vocabulary = vocabulary_,
                                      .smoothing = smoothing,
@@ -136,11 +137,16 @@ void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t fi
   }
 }
 
-void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum,
-                     double* losses, const Matrix& dx) const {
+std::int64_t HeadLayer::TileTokens(const Pass& pass) const {
+  return std::min(kernels::VocabularyTileTokens(pass.stream, slice_.Size(), pass.Type()),
+                  std::max<std::int64_t>(1, pass.Tokens()));
+}
+
+void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const {
   double* tile_losses = pass.workspace.losses.As<double>();
-  for (std::int64_t begin = 0; begin < x.rows; begin += kTileTokens) {
-    const std::int64_t count = std::min(kTileTokens, x.rows - begin);
+  const std::int64_t tile = pass.workspace.losses.columns;
+  for (std::int64_t begin = 0; begin < x.rows; begin += tile) {
+    const std::int64_t count = std::min(tile, x.rows - begin);
     const Matrix tile_x = x.Rows(begin, count);
     const Matrix tile_dx = dx.Empty() ? dx : dx.Rows(begin, count);
     if (pass.tensor->Canonical()) {
@@ -148,17 +154,17 @@ void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, ExactS
     } else {
       FusedTile(pass, tile_x, begin, smoothing, tile_losses, tile_dx);
     }
-    for (std::int64_t i = 0; i < count; ++i) sum.Add(tile_losses[i]);
-    if (losses != nullptr) std::copy_n(tile_losses, count, losses + begin);
+    device::StartCopyOut(pass.stream, tile_losses, pass.losses + begin,
+                         count * static_cast<std::int64_t>(sizeof(double)));
     if (!dx.Empty()) pass.Progress();
   }
 }
 
 Matrix HeadLayer::AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const {
-  const std::int64_t rows = std::min(kTileTokens, pass.Tokens());
+  const std::int64_t rows = TileTokens(pass);
   if (pass.tensor->Canonical()) return pass.Allocate(&arena, rows, TileColumns(*pass.tensor));
   const std::int64_t elements =
-      kernels::VocabularyScratch(rows, slice_.Size(), dim_, pass.stream.threads, gradient);
+      kernels::VocabularyScratch(pass.stream, rows, slice_.Size(), dim_, gradient);
   // Of one token's logits at least (Logits).
   return pass.Allocate(&arena, 1, std::max(elements, slice_.Size()));
 }

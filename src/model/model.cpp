@@ -6,18 +6,21 @@
 #include <algorithm>
 
 #include "slice_sums.hpp"
+#include "trireme/base/bfloat16.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/embedding.hpp"
 
 namespace trireme::model {
 
-Model::Model(const ModelSetup& setup) : setup_(setup) {
+Model::Model(const ModelSetup& setup) : setup_(setup), staged_(setup.stream) {
   if (setup_.tensor == nullptr) setup_.tensor = &one_rank_;
   if (setup_.context == nullptr) setup_.context = &one_context_;
   if (setup_.chunks.empty()) setup_.chunks = {{0, setup_.options.layers}};
   if (setup_.slots.empty()) setup_.slots.assign(setup_.chunks.size(), {1, 1, 0});
   RegisterParameters();
+  registry_.UseStream(setup_.stream);
   registry_.Plan(setup_.dtype, parallel::PlanOwnership(registry_, setup_.dtype, setup_.shard));
   PlanMemory();
   if (setup_.allocate) Allocate();
@@ -76,15 +79,26 @@ std::int64_t Model::TableColumns() const {
 void Model::MakePositions() {
   const std::int64_t columns = TableColumns();
   if (columns == 0) return;
-  positions_storage_ = device::AllocateZeroed(table_bytes_);
-  const Matrix table{positions_storage_.get(), setup_.dtype, setup_.length, columns, columns};
-  if (setup_.options.position == Position::kRope) {
+  const bool rope = setup_.options.position == Position::kRope;
+  const Dtype sums = registry_.SumType(), type = rope ? sums : setup_.dtype;
+  positions_storage_ = device::AllocateZeroed(table_bytes_, setup_.stream.Where());
+  Matrix table{positions_storage_.get(), type, setup_.length, columns, columns};
+  (rope ? rope_ : positions_) = table;
+  const auto size = static_cast<std::int64_t>(SizeOf(sums));
+  const device::Buffer made = device::AllocateZeroed(table.Size() * size);
+  table.data = made.get();
+  table.dtype = sums;
+  if (rope) {
     kernels::RopeTable(setup_.options.rope_theta, table);
-    rope_ = table;
   } else {
     kernels::SinusoidalPositions(table);
-    positions_ = table;
   }
+  if (type == Dtype::kBfloat16) {  // in place: each lands before what is still to be read
+    for (std::int64_t i = 0; i < table.Size(); ++i) {
+      table.As<std::uint16_t>()[i] = RoundToBfloat16(table.As<float>()[i]);
+    }
+  }
+  device::CopyIn(setup_.stream, made.get(), positions_storage_.get(), table_bytes_);
 }
 
 Pass Model::MakePass(const data::MicroBatch* batch, bool training) {
@@ -96,6 +110,7 @@ Pass Model::MakePass(const data::MicroBatch* batch, bool training) {
   pass.progress = &setup_.progress;
   pass.workspace = workspace_;
   pass.batch = batch;
+  if (batch != nullptr) pass.tokens = staged_.Of(*batch);
   pass.sequences = batch == nullptr ? setup_.micro_batch : batch->sequences;
   pass.length = batch == nullptr ? LocalLength() : batch->length;
   pass.positions = batch == nullptr ? setup_.context->Own() : batch->positions;
@@ -125,10 +140,9 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
                                       .first_head = 0,
                                       .causal = true,
                                       .positions = pass.positions};
-  workspace.attention =
-      pass.Allocate(&arena, 1, pass.ring->BufferElements(shape, pass.stream.threads));
+  workspace.attention = pass.AllocateSums(&arena, 1, pass.ring->BufferElements(pass.stream, shape));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
-  workspace.reduction = pass.Allocate(&arena, kernels::kReductionBlocks, widest);
+  workspace.reduction = pass.AllocateSums(&arena, kernels::kReductionBlocks, widest);
   if (const int levels = SliceLevels(tensor.Slices()); levels > 0) {
     workspace.slices = pass.Allocate(&arena, levels * pass.Tokens(), o.dim);
   }
@@ -137,7 +151,7 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
   }
   if (!chunks_.back().last) return;
   workspace.tile = head_->AllocateTile(pass, arena, setup_.training);
-  const std::int64_t rows = std::min(HeadLayer::kTileTokens, pass.Tokens());
+  const std::int64_t rows = head_->TileTokens(pass);
   workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, rows);
   workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
                                           kernels::kSoftmaxStatistics * rows);
@@ -238,12 +252,14 @@ void Model::PlanMemory() {
   scratch_bytes_ = scratch.Peak();
   storage_bytes_ = shared.Peak() + passes;
   const std::int64_t columns = TableColumns();
-  table_bytes_ = setup_.length * columns * static_cast<std::int64_t>(SizeOf(setup_.dtype));
+  const bool rope = setup_.options.position == Position::kRope;
+  table_bytes_ = setup_.length * columns *
+                 static_cast<std::int64_t>(SizeOf(rope ? registry_.SumType() : setup_.dtype));
 }
 
 // The planned memory, in one piece.
 void Model::AllocateStorage() {
-  storage_ = device::AllocateZeroed(storage_bytes_);
+  storage_ = device::AllocateZeroed(storage_bytes_, setup_.stream.Where());
   char* begin = static_cast<char*>(storage_.get());
   device::Arena workspace(begin, workspace_bytes_);
   Pass pass = MakePass(nullptr, true);
@@ -257,7 +273,7 @@ void Model::AllocateStorage() {
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
-  return {{"parameters", registry_.ValueBytes()},
+  return {{"parameters", registry_.ValueBytes(setup_.training)},
           {"gradients", setup_.training ? registry_.GradientBytes() : 0},
           {"activations", activation_bytes_ + table_bytes_},
           {"vocabulary tile", tile_bytes_}};

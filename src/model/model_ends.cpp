@@ -21,7 +21,7 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   pass.lives.scratch->Release(mark);
 }
 
-void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
+void Model::HeadForward(const Pass& pass, const Matrix& x) {
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
   const std::int64_t dim = setup_.options.dim;
@@ -41,7 +41,7 @@ void Model::HeadForward(const Pass& pass, const Matrix& x, double* losses) {
       logits_ = workspace_.tile.Rows(0, 1).Columns(0, head_->Slice().Size());
       head_->Logits(pass, full.Rows(logits_position_, 1), logits_);
     } else {
-      head_->Loss(pass, full, 0, loss_, losses, {});
+      head_->Loss(pass, full, 0, {});
     }
   }
   scratch->Release(mark);
@@ -66,7 +66,7 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
   if (!pass.Dry()) {
     if (norm_) norm_->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    head_->Loss(pass, full, setup_.label_smoothing, loss_, nullptr, dfull);
+    head_->Loss(pass, full, setup_.label_smoothing, dfull);
     pass.tensor->Reduce(dfull, dnormed);
     if (norm_) {
       norm_->Backward(pass, norm, {.dy = dnormed, .dx = dx});

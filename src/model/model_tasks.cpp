@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <array>
 
+#include "trireme/base/bfloat16.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/model/model.hpp"
 
 namespace trireme::model {
@@ -16,7 +18,32 @@ void Model::Begin(std::span<const data::MicroBatch> batches, GradientsReady read
   ready_ = std::move(ready);
   losses_ = losses;
   logits_position_ = -1;
+  staged_.Use(batches);
+  std::int64_t rows = 0;
+  for (const data::MicroBatch& batch : batches) rows += batch.sequences * batch.length;
+  ReserveLosses(rows);
+  loss_rows_ = rows;
+  loss_known_ = false;
+}
+
+void Model::ReserveLosses(std::int64_t rows) {
+  if (rows <= loss_capacity_ || !chunks_.back().last) return;
+  device::Synchronise(setup_.stream);
+  loss_storage_ = device::AllocatePinned(rows * static_cast<std::int64_t>(sizeof(double)),
+                                         setup_.stream.Where());
+  loss_capacity_ = rows;
+}
+
+const ExactSum& Model::SummedLoss() {
+  if (loss_known_) return loss_;
+  loss_known_ = true;
   loss_ = {};
+  if (!chunks_.back().last || logits_position_ >= 0) return loss_;
+  device::Synchronise(setup_.stream);
+  const auto* losses = static_cast<const double*>(loss_storage_.get());
+  for (std::int64_t i = 0; i < loss_rows_; ++i) loss_.Add(losses[i]);
+  if (losses_ != nullptr) std::copy_n(losses, loss_rows_, losses_);
+  return loss_;
 }
 
 void Model::BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t position) {
@@ -41,10 +68,11 @@ Model::Leaves& Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& 
                                const Matrix& out) {
   const bool training = task.task.kind != TaskKind::kEvaluate;
   Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
-  double* losses = losses_;
+  auto* losses = static_cast<double*>(loss_storage_.get());  // null where no head is
   for (int before = 0; losses != nullptr && before < task.task.micro_batch; ++before) {
-    for (const data::MicroBatch& batch : EntriesOf(before))
+    for (const data::MicroBatch& batch : EntriesOf(before)) {
       losses += batch.sequences * batch.length;
+    }
   }
   leaves_.clear();
   std::int64_t row = 0;
@@ -54,7 +82,7 @@ Model::Leaves& Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& 
     if (batch.sequences == 0) continue;  // padding
     Leaf& leaf = leaves_.emplace_back();
     leaf.pass = MakePass(&batch, training);
-    leaf.losses = losses;
+    leaf.pass.losses = losses;
     if (training) leaf.live = &chunk.live[mine];
     const std::int64_t rows = leaf.pass.Rows().Size();
     leaf.in = in.Rows(row, rows);
@@ -190,7 +218,7 @@ void Model::Evaluate(Leaves& leaves, const Chunk& chunk) {
   }
   if (chunk.last) {
     Use(LastUnits());
-    for (const Leaf& leaf : leaves) HeadForward(leaf.pass, leaf.stream, leaf.losses);
+    for (const Leaf& leaf : leaves) HeadForward(leaf.pass, leaf.stream);
     Done(LastUnits());
   }
   if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(begin);
@@ -276,22 +304,36 @@ double Model::ForwardBackward(const data::MicroBatch& batch, const GradientsRead
   Run({{TaskKind::kForward, 0, 0}, {}, false}, {}, {});
   Run({{TaskKind::kBackward, 0, 0}, {}, true}, {}, {});
   if (ready_) ready_(0);
-  return loss_.Value();
+  return SummedLoss().Value();
 }
 
 double Model::Loss(const data::MicroBatch& batch, double* losses) {
   Begin({&batch, 1}, {}, losses);
   Run({{TaskKind::kEvaluate, 0, 0}, {}, false}, {}, {});
-  return loss_.Value();
+  return SummedLoss().Value();
 }
 
 std::vector<double> Model::Logits(const data::MicroBatch& batch, std::int64_t position) {
   BeginLogits({&batch, 1}, position);
   Run({{TaskKind::kEvaluate, 0, 0}, {}, false}, {}, {});
+  return LogitsSlice();
+}
+
+std::vector<double> Model::LogitsSlice() const {
   std::vector<double> logits(static_cast<std::size_t>(logits_.columns));
-  DispatchDtype(logits_.dtype, [&](auto zero) {
-    std::copy_n(logits_.As<decltype(zero)>(), logits_.columns, logits.begin());
-  });
+  const std::int64_t bytes = logits_.columns * static_cast<std::int64_t>(SizeOf(logits_.dtype));
+  std::vector<std::byte> raw(static_cast<std::size_t>(bytes));
+  device::CopyOut(setup_.stream, logits_.data, raw.data(), bytes);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits_.dtype == Dtype::kBfloat16) {
+      logits[i] =
+          static_cast<double>(FromBfloat16(reinterpret_cast<const std::uint16_t*>(raw.data())[i]));
+    } else {
+      DispatchDtype(logits_.dtype, [&](auto zero) {
+        logits[i] = reinterpret_cast<const decltype(zero)*>(raw.data())[i];
+      });
+    }
+  }
   return logits;
 }
 

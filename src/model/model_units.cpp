@@ -1,9 +1,9 @@
 // Model: what the tasks tell about the use of parameters, a unit at a time, and where the gradients
 // of canonical leaves go.
 #include <algorithm>
-#include <cstring>
 
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/model/model.hpp"
 
@@ -96,10 +96,11 @@ std::vector<Part> Model::RangesOf(int unit, Phase phase) const {
 
 void Model::Merge(const std::vector<Part>& ranges, int from, int to) const {
   for (const Part& range : ranges) {
-    void* source = ElementAt(registry_.GradientLevel(from), registry_.Type(), range.begin);
-    kernels::Accumulate(setup_.stream, registry_.Type(), range.Size(), source,
-                        ElementAt(registry_.GradientLevel(to), registry_.Type(), range.begin));
-    std::memset(source, 0, static_cast<std::size_t>(range.Size()) * SizeOf(registry_.Type()));
+    const Dtype type = registry_.SumType();
+    void* source = ElementAt(registry_.GradientLevel(from), type, range.begin);
+    kernels::Accumulate(setup_.stream, type, range.Size(), source,
+                        ElementAt(registry_.GradientLevel(to), type, range.begin));
+    device::SetZero(setup_.stream, source, range.Size() * static_cast<std::int64_t>(SizeOf(type)));
   }
 }
 
@@ -134,9 +135,10 @@ void Model::AddSecondGradient() {
       throw RunError("the two gradients of a tied table are owned differently",
                      "This is a bug in Trireme.");
     }
-    kernels::Accumulate(setup_.stream, registry_.Type(), to.flat.Size(),
-                        ElementAt(registry_.Gradients(), registry_.Type(), piece.gradient),
-                        ElementAt(registry_.Gradients(), registry_.Type(), to.gradient));
+    const Dtype type = registry_.SumType();
+    kernels::Accumulate(setup_.stream, type, to.flat.Size(),
+                        ElementAt(registry_.Gradients(), type, piece.gradient),
+                        ElementAt(registry_.Gradients(), type, to.gradient));
   }
 }
 

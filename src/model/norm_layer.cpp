@@ -26,7 +26,7 @@ NormLayer::NormLayer(const Placement& placement, const std::string& name, bool e
 }
 
 void NormLayer::Allocate(const Pass& pass, Saved& saved) const {
-  saved.statistics = pass.Allocate(pass.lives.input, pass.Rows().Size(), 2);
+  saved.statistics = pass.AllocateSums(pass.lives.input, pass.Rows().Size(), 2);
 }
 
 void NormLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const {

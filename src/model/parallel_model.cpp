@@ -60,9 +60,9 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
     shard.tensor_ranks = grid.Shape().tensor;
     shard.canonical = canonical.On();
     shard.gradient_levels = parallel::LeafSums::Levels(setup.groups);
-    pipeline_ =
-        std::make_unique<parallel::Pipeline>(grid.Over(comm::Group::kPipeline), shape, setup.dtype,
-                                             StreamRows(setup) * setup.leaves, setup.options.dim);
+    pipeline_ = std::make_unique<parallel::Pipeline>(grid.Over(comm::Group::kPipeline), shape,
+                                                     setup.dtype, StreamRows(setup) * setup.leaves,
+                                                     setup.options.dim, setup.stream.Where());
     setup.slots = pipeline_->TrainingProgram(pipeline_->Shape().micro_batches).slots;
     setup.progress = [this] {
       pipeline_->Progress();
@@ -77,7 +77,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
             {tensor::GradientSum::kKeyValue,
              comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic())},
             {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}},
-        defect, shard.sharding != comm::Sharding::kNone);
+        defect, shard.sharding != comm::Sharding::kNone, setup.stream);
     units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),
                                                       part_->Parameters(), setup.stream, shard,
                                                       shared_.get(), defect);
@@ -116,7 +116,7 @@ void ParallelModel::BeginStep() {
   units_->BeginStep();
 }
 
-ExactSum ParallelModel::LossOnce() const {
+ExactSum ParallelModel::FinishLoss() {
   return grid_.LastStage() && tensor_.Rank() == 0 ? part_->SummedLoss() : ExactSum();
 }
 
@@ -131,13 +131,19 @@ void ParallelModel::Announce(const parallel::Program& program) {
 
 ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
                               const GradientsReady& ready) {
-  if (batches.empty()) return {};  // all ranks of the replica see this
+  if (batches.empty()) return {};
+  StartTrain(batches, ready);
+  return FinishLoss();
+}
+
+void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
+                               const GradientsReady& ready) {
+  if (batches.empty()) return;  // all ranks of the replica see this
   const int count = MicroBatches(batches);
   part_->Begin(batches, ready, nullptr);
   Announce(pipeline_->TrainingProgram(count));
   pipeline_->Train(count, *part_);
   part_->FinishLeaves();
-  return LossOnce();
 }
 
 void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
@@ -150,7 +156,7 @@ ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* 
   if (batches.empty()) return {};
   part_->Begin(batches, {}, losses);
   Evaluate(batches);
-  return LossOnce();
+  return FinishLoss();
 }
 
 // What this context rank holds of a batch of one whole sequence, padded to the length of the
@@ -197,18 +203,15 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
     for (int rank = 0; rank < tensor_.Size(); ++rank) {
       counts.push_back(PartOf(vocabulary, rank, tensor_.Size()).Size());
     }
-    double* own = logits.data() + part_->VocabularySlice().begin;
-    const Matrix& slice = part_->LogitsSlice();
-    if (!slice.Empty()) {
-      DispatchDtype(slice.dtype, [&](auto zero) {
-        std::copy_n(slice.As<decltype(zero)>(), slice.columns, own);
-      });
-    }
-    tensor_.Transfers().AllGatherInPlace(Dtype::kFloat64, logits.data(), counts);
+    std::ranges::copy(part_->LogitsSlice(), logits.data() + part_->VocabularySlice().begin);
+    tensor_.Transfers().OnHost().AllGatherInPlace(Dtype::kFloat64, logits.data(), counts);
   }
   grid_.Over(comm::Group::kPipeline)
+      .OnHost()
       .Broadcast(Dtype::kFloat64, logits.data(), vocabulary, grid_.Shape().pipeline - 1);
-  grid_.Over(comm::Group::kContext).Broadcast(Dtype::kFloat64, logits.data(), vocabulary, owner);
+  grid_.Over(comm::Group::kContext)
+      .OnHost()
+      .Broadcast(Dtype::kFloat64, logits.data(), vocabulary, owner);
   return logits;
 }
 

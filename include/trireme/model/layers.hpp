@@ -9,11 +9,11 @@
 #include <cstdint>
 #include <string>
 
-#include "trireme/base/exact_sum.hpp"
 #include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/norm.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"
 #include "trireme/model/options.hpp"
@@ -44,6 +44,13 @@ struct Residual {
 
 // Called with ranges of rows of a product as they are complete (kernels/matrix_multiply.hpp).
 using RowsDone = FunctionRef<void(const Part& rows)>;
+
+// The linear layers of a block, and their numbers in the model.
+enum class LinearSite : std::uint32_t { kQkv, kOutput, kUp, kDown };
+inline constexpr int kSitesABlock = 4;
+inline int SiteOf(std::uint32_t layer, LinearSite site) {
+  return static_cast<int>(layer) * kSitesABlock + static_cast<int>(site);
+}
 
 // LayerNorm or RMSNorm, on this rank's rows of the residual stream.
 class NormLayer {
@@ -104,6 +111,9 @@ class AttentionLayer {
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
+  kernels::Linear Of(LinearSite site) const;
+  kernels::Linear Input(const Pass& pass) const;   // x W_qkv^T
+  kernels::Linear Output(const Pass& pass) const;  // out W_o
   // out W_o, and dqkv W_qkv: partial sums, slice by slice where they are canonical.
   void OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y, RowsDone then) const;
   void InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const;
@@ -149,6 +159,9 @@ class FfnLayer {
   bool Relu() const { return kind_ == kernels::ActivationKind::kRelu; }
   int UpParts() const { return Gated() ? 2 : 1; }
   void InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const;
+  kernels::Linear Of(LinearSite site) const;
+  kernels::Linear Up(const Pass& pass) const;    // x W_up^T
+  kernels::Linear Down(const Pass& pass) const;  // hidden W_down
   kernels::Dropout HiddenDropout(const Pass& pass) const;
 
   kernels::ActivationKind kind_;
@@ -271,7 +284,7 @@ class EmbeddingLayer {
   ParameterId positions_ = tensor::kNoParameter;  // [max_positions, dim]
 };
 
-// The vocabulary head with its loss, fused: logits exist for kTileTokens tokens at a time, and
+// The vocabulary head with its loss, fused: logits exist for a tile of tokens at a time, and
 // while a tile is there its gradient goes into dx and into the weight's gradient: three products a
 // tile instead of four or five (kernels/vocabulary_loss.hpp; apart in canonical arithmetic). A
 // tensor rank holds a slice of the vocabulary; only softmax statistics travel, never logits.
@@ -279,12 +292,12 @@ class HeadLayer {
  public:
   HeadLayer(const Placement& placement, ParameterId embedding);
 
-  static constexpr std::int64_t kTileTokens = 512;
-  // x: [tokens, dim]. Adds the valid targets' losses, nats, to `sum`, the same on every tensor
-  // rank; `losses` (or null): [tokens], one a token. Unless dx is Empty() it is filled, [tokens,
-  // dim] (partial sums), and the weight's gradient added to.
-  void Loss(const Pass& pass, const Matrix& x, double smoothing, ExactSum& sum, double* losses,
-            const Matrix& dx) const;
+  // Tokens of the workspace's tile.
+  std::int64_t TileTokens(const Pass& pass) const;
+  // x: [tokens, dim]. Queues the targets' losses to pass.losses, one a token, 0 where masked, the
+  // same on every tensor rank. Unless dx is Empty() it is filled, [tokens, dim] (partial sums), and
+  // the weight's gradient added to.
+  void Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const;
   // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   const Part& Slice() const { return slice_; }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "trireme/base/exact_sum.hpp"
 #include "trireme/model/layers.hpp"
 #include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/pipeline.hpp"
@@ -69,15 +70,20 @@ class Model : public parallel::StageWork {
   void BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t position);
   std::int64_t Rows(int micro_batch) const override;
   void Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) override;
+  // What the next Begin will be given, ahead of it: a GPU takes a copy while it computes.
+  void Prepare(std::span<const data::MicroBatch> batches) { staged_.Prepare(batches); }
   // Summed loss in nats of the tasks since Begin; on the last stage, else 0. With label smoothing
-  // after backward tasks, without after kEvaluate.
-  const ExactSum& SummedLoss() const { return loss_; }
+  // after backward tasks, without after kEvaluate. The first call waits for the stream, and fills
+  // Begin's `losses`.
+  const ExactSum& SummedLoss();
+  // What was queued since Begin was queued once more (device::Graph): the loss is to be read again.
+  void Repeated() { loss_known_ = false; }
   // Canonical: completes the sums over leaves. Second gradients stay apart until AddSecondGradient,
   // after the sums over the data group.
   void FinishLeaves();
   void AddSecondGradient();
   // This rank's slice of the vocabulary, after kEvaluate of BeginLogits; on the last stage.
-  const Matrix& LogitsSlice() const { return logits_; }  // [1, slice]
+  std::vector<double> LogitsSlice() const;  // empty on a context rank without the position
   const Part& VocabularySlice() const { return head_->Slice(); }
 
   // For a whole model on one rank. Training: adds the gradients of the summed loss of `batch` to
@@ -129,6 +135,7 @@ class Model : public parallel::StageWork {
   std::int64_t EvaluationBytes();
   std::int64_t SlotBytes() const;
   void CutSlots(char* next);
+  void ReserveLosses(std::int64_t rows);
   void NumberUnits(Chunk& chunk, int slots) const;
   void AllocateWorkspace(Pass& pass, device::Arena& arena) const;
   Pass MakePass(const data::MicroBatch* batch, bool training);
@@ -136,8 +143,7 @@ class Model : public parallel::StageWork {
   // One entry of a micro-batch in a task: its rows of what enters and leaves.
   struct Leaf {
     Pass pass;
-    Live* live = nullptr;      // of training tasks
-    double* losses = nullptr;  // of evaluation
+    Live* live = nullptr;  // of training tasks
     Matrix in, out;
     // The stream, or its gradient, where it has got to, and two buffers through which it passes.
     Matrix stream;
@@ -189,7 +195,7 @@ class Model : public parallel::StageWork {
   void EmbedBackward(const Pass& pass, const Matrix& gradient) const;
   // The final norm and the head: the loss, and its gradient by x in dx. [rows, dim].
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx);
-  void HeadForward(const Pass& pass, const Matrix& x, double* losses);
+  void HeadForward(const Pass& pass, const Matrix& x);
   void HeadGradients(Leaves& leaves);
   void EmbeddingGradients(Leaves& leaves);
   void Progress() const {
@@ -224,7 +230,11 @@ class Model : public parallel::StageWork {
   std::vector<int> uses_;  // of the last program
   std::int64_t logits_position_ = -1;
   Matrix logits_;
-  ExactSum loss_;
+  StagedBatches staged_;
+  device::PinnedBuffer loss_storage_;  // [loss_capacity_] doubles: losses of the batches' rows
+  std::int64_t loss_capacity_ = 0, loss_rows_ = 0;
+  bool loss_known_ = false;
+  ExactSum loss_;  // where it is known
 };
 
 }  // namespace trireme::model

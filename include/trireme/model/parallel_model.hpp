@@ -63,6 +63,9 @@ class ParallelModel {
   // this rank's tokens on the last stage's first tensor rank and 0 on others, so that a sum over
   // the grid counts it once.
   ExactSum Train(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
+  // The same in two: queued, and its loss, for which a GPU's host waits. The batches outlive both.
+  void StartTrain(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
+  ExactSum FinishLoss();
   // Evaluation: the summed loss, returned as above. losses (or null): [all rows of all batches],
   // one a target, filled on the last stage.
   ExactSum Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);
@@ -96,7 +99,6 @@ class ParallelModel {
   std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
 
  private:
-  ExactSum LossOnce() const;
   std::int64_t LengthHere(const ModelSetup& setup) const;  // positions of a sequence
   std::int64_t StreamRows(const ModelSetup& setup) const;  // of an entry
   std::int64_t ExchangeElements(const ModelSetup& setup) const;

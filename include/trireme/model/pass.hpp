@@ -11,6 +11,7 @@
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
+#include "trireme/model/staged_batches.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 #include "trireme/tensor/matrix.hpp"
@@ -48,6 +49,8 @@ struct Pass {
   Lifetimes lives;
   Workspace workspace;
   const data::MicroBatch* batch = nullptr;  // null while the memory plan is measured
+  StagedBatches::Entry tokens;              // its arrays, in the stream's memory
+  double* losses = nullptr;                 // [tokens], nats, on the host; pinned for a GPU
   std::int64_t sequences = 0;               // B of this micro-batch
   std::int64_t length = 0;                  // T, or what this context rank has of it
   Positions positions;                      // which those are
@@ -69,6 +72,10 @@ struct Pass {
   tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return tensor::Allocate(*arena, Type(), rows, columns);
   }
+  // Of sums and statistics, whose type is no narrower than fp32.
+  tensor::Matrix AllocateSums(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
+    return tensor::Allocate(*arena, registry->SumType(), rows, columns);
+  }
   tensor::Matrix Value(tensor::ParameterId id, int count = 1) const {
     return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Value(id, count);
   }
@@ -84,7 +91,7 @@ struct Pass {
             purpose,
             layer,
             site,
-            batch == nullptr ? nullptr : batch->ordinals.data(),
+            tokens.ordinals,
             length,
             first_row,
             first_feature,
