@@ -1,0 +1,81 @@
+// The scales and the memory of fp8 operands.
+#include "cuda/fp8.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/cuda/check.hpp"
+#include "trireme/device/memory.hpp"
+
+namespace trireme::kernels::cuda {
+
+Fp8::Fp8(const device::Stream& stream, int sites) {
+  constexpr int kHopper = 9;
+  if (sites == 0) return;
+  if (stream.gpu->major < kHopper) {
+    throw RunError(fmt::format("{} (compute capability {}.{}) multiplies no fp8.", stream.gpu->name,
+                               stream.gpu->major, stream.gpu->minor),
+                   "Choose run.precision = bf16, or a card of compute capability 9.0 or newer.");
+  }
+  const std::int64_t tensors = std::int64_t{sites} * kFp8Roles;
+  constexpr std::int64_t kNumbers = 3 + kFp8History;  // of 4 bytes, a tensor
+  memory_ = device::AllocateZeroed(4 * kNumbers * tensors, device::Kind::kCuda);
+  scales_.tensors = static_cast<int>(tensors);
+  scales_.scale = static_cast<float*>(memory_.get());
+  scales_.inverse = scales_.scale + tensors;
+  scales_.largest = reinterpret_cast<unsigned*>(scales_.inverse + tensors);
+  scales_.history = reinterpret_cast<float*>(scales_.largest + tensors);
+  met_.assign(static_cast<std::size_t>(tensors), 0);
+}
+
+// Grows where a larger operand comes than all before: in the step in which shapes are met first.
+std::byte* Fp8::Place(const device::Stream& stream, int place, std::int64_t bytes) {
+  constexpr std::int64_t kGrain = std::int64_t{1} << 20;
+  Room& room = rooms_[place];
+  if (room.bytes < bytes) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    device::cuda::Check(cudaStreamIsCapturing(device::cuda::Queue(stream), &status),
+                        "the state of a queue");
+    if (status != cudaStreamCaptureStatusNone) {
+      throw RunError("an fp8 operand larger than all before, in a step that is being recorded",
+                     "This is a bug in Trireme; run.graphs = no goes around it.");
+    }
+    if (room.memory != nullptr) outgrown_.push_back(std::move(room.memory));
+    room.bytes = CeilDivide(bytes, kGrain) * kGrain;
+    room.memory = device::AllocateZeroed(room.bytes, device::Kind::kCuda);
+  }
+  return static_cast<std::byte*>(room.memory.get());
+}
+
+Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
+                      bool transposed, int place) {
+  const int tensor = site * kFp8Roles + static_cast<int>(role);
+  if (site < 0 || tensor >= scales_.tensors || x.dtype != Dtype::kBfloat16) {
+    throw RunError(fmt::format("an fp8 operand of linear layer {} of {}, in {}", site,
+                               scales_.tensors / kFp8Roles, trireme::NameOf(x.dtype)),
+                   "This is a bug in Trireme.");
+  }
+  std::byte* out = Place(stream, place, x.Size());
+  char& met = met_[static_cast<std::size_t>(tensor)];
+  if (met == 0) {
+    Fp8Largest(stream, x, scales_.largest + tensor);
+    Fp8FirstScale(stream, scales_, tensor);
+    met = 1;
+  }
+  Fp8Round(stream, x, scales_, tensor, transposed, reinterpret_cast<unsigned char*>(out));
+  Operand operand;
+  operand.data = out;
+  operand.type = role == Fp8Role::kGradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
+  operand.stride = transposed ? x.rows : x.columns;
+  operand.scale = scales_.inverse + tensor;
+  return operand;
+}
+
+void Fp8::UpdateScales(const device::Stream& stream) {
+  if (scales_.tensors > 0) Fp8Update(stream, scales_);
+}
+
+}  // namespace trireme::kernels::cuda

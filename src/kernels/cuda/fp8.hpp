@@ -1,0 +1,74 @@
+// Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
+// gradients in e5m2, each tensor with one scale, which follows from the largest magnitudes of the
+// last steps (delayed scaling), so that one pass rounds and finds the next maximum.
+#ifndef TRIREME_KERNELS_CUDA_FP8_HPP_
+#define TRIREME_KERNELS_CUDA_FP8_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/products_plan.hpp"
+#include "trireme/device/arena.hpp"
+
+namespace trireme::kernels::cuda {
+
+// What a linear layer's product reads: each has a scale of its own.
+enum class Fp8Role { kValue, kWeight, kGradient };
+inline constexpr int kFp8Roles = 3;
+inline constexpr int kFp8History = 16;        // steps whose maxima count
+inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
+
+// The scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role.
+struct Fp8Scales {
+  float* scale = nullptr;       // stored = value * scale
+  float* inverse = nullptr;     // value = stored * inverse
+  unsigned* largest = nullptr;  // of this step: the bits of a float >= 0, whose order is theirs
+  float* history = nullptr;     // [tensors, kFp8History], the last step first
+  int tensors = 0;
+};
+
+class Fp8 {
+ public:
+  // RunError where the card has no fp8 and there are sites.
+  Fp8(const device::Stream& stream, int sites);
+
+  // Rounds a bf16 matrix to the role's type, in memory of its own: `place` 0 or 1 for the two
+  // operands of a product, valid until that place is used again. Dense, [rows, columns], or with
+  // `transposed` [columns, rows]; both must be multiples of kFp8Unit. The operand's form is kPlain.
+  Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
+                   bool transposed, int place);
+
+  // scale = the type's largest number / the largest magnitude of the last kFp8History steps.
+  void UpdateScales(const device::Stream& stream);
+
+  // For tests: the scales as they are now.
+  const Fp8Scales& Scales() const { return scales_; }
+
+ private:
+  std::byte* Place(const device::Stream& stream, int place, std::int64_t bytes);
+
+  device::Buffer memory_;  // of scales_
+  Fp8Scales scales_;
+  std::vector<char> met_;  // [tensors]: whether it has a scale
+  struct Room {
+    device::Buffer memory;
+    std::int64_t bytes = 0;
+  };
+  Room rooms_[2];
+  std::vector<device::Buffer> outgrown_;  // that recorded graphs may still name
+};
+
+// Launchers (fp8.cu). x: bf16.
+// largest = max(largest, |x|).
+void Fp8Largest(const device::Stream& stream, const tensor::Matrix& x, unsigned* largest);
+// The scale of one tensor from its `largest` of this step alone.
+void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int tensor);
+// out = fp8(x * scale), and `largest` as above. out: dense, [rows, columns] or its transpose.
+void Fp8Round(const device::Stream& stream, const tensor::Matrix& x, const Fp8Scales& scales,
+              int tensor, bool transposed, unsigned char* out);
+// Behind a step: history, scales, and largest = 0.
+void Fp8Update(const device::Stream& stream, const Fp8Scales& scales);
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_KERNELS_CUDA_FP8_HPP_

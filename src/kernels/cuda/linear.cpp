@@ -1,0 +1,130 @@
+// Linear layers on the GPU: LinearWeightGradient accumulates, everything else is overwritten.
+//
+// Whether a product goes with its bias or activation in one kernel, and whether it takes fp8
+// operands, follows from types, shapes and addresses alone, so that runs repeat. The library's GELU
+// is the same tanh form as ours.
+#include "cuda/linear_fp8.hpp"
+
+namespace trireme::kernels {
+
+using tensor::Matrix;
+
+namespace cuda {
+
+namespace {
+
+Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : Form::kPlain; }
+
+// Where one of the library's epilogues can be asked for at all: not in fp64, and not where there is
+// nothing to multiply.
+bool HasEpilogues(const Matrix& x, const Matrix& out) {
+  return out.dtype == x.dtype && x.dtype != Dtype::kFloat64 && x.columns > 0 && out.columns > 0;
+}
+
+// Room for the values before an activation, as the library wants it beside c.
+bool IsAux(const Matrix& aux, const Matrix& out) {
+  constexpr std::int64_t kMultiple = 8;  // of the stride
+  constexpr std::uintptr_t kAligned = 16;
+  return aux.dtype == Dtype::kBfloat16 && aux.dtype == out.dtype && aux.data != out.data &&
+         aux.stride % kMultiple == 0 && reinterpret_cast<std::uintptr_t>(aux.data) % kAligned == 0;
+}
+
+// y = x form(weight) with an epilogue, in one kernel. False, and nothing done, where the library
+// has none.
+bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matrix& weight,
+           const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux) {
+  Product product = MakeProduct(Form::kPlain, x, form, weight, y, false);
+  product.epilogue = epilogue;
+  product.bias = bias.data;
+  product.aux = aux.data;
+  product.aux_stride = aux.Empty() ? 0 : aux.stride;
+  return ProductsOf(stream).Run(stream, product);
+}
+
+// y = x form(weight) + bias. bias: Empty() or [1, out].
+void BiasedProduct(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                   const Matrix& bias, const Matrix& y) {
+  if (Fp8Forward(stream, linear, x, bias, y)) return;
+  if (!bias.Empty() && bias.dtype == y.dtype && HasEpilogues(x, y) &&
+      Fused(stream, x, linear.form, linear.weight, y, Epilogue::kBias, bias, {})) {
+    return;
+  }
+  cuda::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, y, false);
+  if (!bias.Empty()) cuda::AddBias(stream, y, bias);
+}
+
+// The activation in the product's epilogue. False, and nothing done, where that is not possible.
+bool FusedActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                     const Matrix& bias, ActivationKind kind, const Matrix& pre,
+                     const Matrix& out) {
+  if (!HasEpilogues(x, out) || (!bias.Empty() && bias.dtype != out.dtype)) return false;
+  if (kind == ActivationKind::kRelu && pre.data == out.data) {
+    const Epilogue epilogue = bias.Empty() ? Epilogue::kRelu : Epilogue::kReluBias;
+    return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, {});
+  }
+  if (kind != ActivationKind::kGelu || !IsAux(pre, out)) return false;
+  const Epilogue epilogue = bias.Empty() ? Epilogue::kGelu : Epilogue::kGeluBias;
+  return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre);
+}
+
+}  // namespace
+
+}  // namespace cuda
+
+void cuda::LinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                         const Matrix& bias, const Matrix& y,
+                         FunctionRef<void(const Part& rows)> then) {
+  if (y.rows == 0) return;
+  BiasedProduct(stream, linear, x, bias, y);
+  then({0, y.rows});
+}
+
+void cuda::LinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                            const Matrix& bias, ActivationKind kind, const Dropout& dropout,
+                            const Matrix& pre, const Matrix& out) {
+  if (pre.rows == 0) return;
+  if (!dropout.Active() && !Fp8Takes(stream, linear, x, pre) &&
+      FusedActivation(stream, linear, x, bias, kind, pre, out)) {
+    return;
+  }
+  // The activation's pass adds the bias as well.
+  if (Fp8Forward(stream, linear, x, {}, pre)) {
+    return cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
+  }
+  cuda::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, pre, false);
+  cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
+}
+
+void cuda::LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
+                               const Matrix& dx) {
+  if (dx.rows == 0 || Fp8InputGradient(stream, linear, dy, dx)) return;
+  cuda::MatrixMultiply(stream, Form::kPlain, dy, Opposite(linear.form), linear.weight, dx, false);
+}
+
+void cuda::LinearActivationGradient(const device::Stream& stream, const Linear& linear,
+                                    const Matrix& dy, ActivationKind kind, const Matrix& from,
+                                    const Dropout& dropout, const Matrix& dhidden,
+                                    const Matrix& dpre) {
+  if (dhidden.rows == 0) return;
+  // In one kernel nothing but dpre is written: where dhidden is wanted too, it is not one.
+  const bool fused = kind == ActivationKind::kGelu && !dropout.Active() &&
+                     dpre.data == dhidden.data && dpre.stride == dhidden.stride &&
+                     HasEpilogues(dy, dpre) && IsAux(from, dpre) &&
+                     !Fp8Takes(stream, linear, dy, dhidden);
+  if (fused && Fused(stream, dy, Opposite(linear.form), linear.weight, dpre,
+                     Epilogue::kGeluGradient, {}, from)) {
+    return;
+  }
+  cuda::LinearInputGradient(stream, linear, dy, dhidden);
+  cuda::ActivationBackward(stream, kind, from, dropout, dhidden, dpre);
+}
+
+void cuda::LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                                const Matrix& dy, const Matrix& dweight) {
+  if (Fp8WeightGradient(stream, linear, x, dy, dweight)) return;
+  const bool transposed = linear.form == Form::kTransposed;
+  cuda::MatrixMultiply(stream, Form::kTransposed, transposed ? dy : x, Form::kPlain,
+                       transposed ? x : dy, dweight, true);
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,29 @@
+// A linear layer's products with fp8 operands. The library multiplies fp8 only where both operands
+// lie with the inner index contiguous, so operands are rounded and, where need be, transposed in
+// one pass. All return false, and do nothing, where the product is not one for fp8.
+#ifndef TRIREME_KERNELS_CUDA_LINEAR_FP8_HPP_
+#define TRIREME_KERNELS_CUDA_LINEAR_FP8_HPP_
+
+#include "backends.hpp"
+#include "cuda/products.hpp"
+
+namespace trireme::kernels::cuda {
+
+// Whether a product of x [rows, inner] into y [rows, columns] of this layer takes fp8 operands: the
+// stream says so, the layer has a site, types are bf16, and every dimension is a multiple of 16.
+bool Fp8Takes(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
+              const tensor::Matrix& y);
+
+// y = x form(weight) + bias; bias may be Empty().
+bool Fp8Forward(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
+                const tensor::Matrix& bias, const tensor::Matrix& y);
+// dx = dy form(weight)^T.
+bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const tensor::Matrix& dy,
+                      const tensor::Matrix& dx);
+// dweight += x^T dy, or its transpose.
+bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
+                       const tensor::Matrix& dy, const tensor::Matrix& dweight);
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_KERNELS_CUDA_LINEAR_FP8_HPP_

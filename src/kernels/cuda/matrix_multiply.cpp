@@ -1,0 +1,21 @@
+// matrix_multiply on the GPU: c is overwritten, or added to where `accumulate`.
+#include "backends.hpp"
+#include "cuda/products.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::kernels {
+
+void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
+                          Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+                          bool accumulate) {
+  if (stream.canonical) {
+    throw RunError("There is no canonical product on a GPU.",
+                   "Choose run.device = cpu with run.canonical.");
+  }
+  if (c.rows == 0 || c.columns == 0) return;
+  const Product product = MakeProduct(form_a, a, form_b, b, c, accumulate);
+  if (product.inner > 0) return Multiply(stream, product);
+  if (!accumulate) cuda::Clear(stream, c);
+}
+
+}  // namespace trireme::kernels

@@ -1,0 +1,43 @@
+// What a GPU's stream carries for its products (kernels/products.hpp): algorithms and fp8 scales.
+#ifndef TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
+#define TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
+
+#include <string>
+#include <vector>
+
+#include "cuda/algorithms.hpp"
+#include "cuda/fp8.hpp"
+#include "trireme/kernels/products.hpp"
+
+namespace trireme::kernels::cuda {
+
+class GpuProducts final : public Products {
+ public:
+  GpuProducts(const device::Stream& stream, int sites);
+
+  std::string Chosen() const override { return algorithms_.Chosen(); }
+  bool Adopt(const std::vector<std::string>& texts) override { return algorithms_.Adopt(texts); }
+  void Seal() override { algorithms_.Seal(); }
+  bool Sealed() const override { return algorithms_.Sealed(); }
+  void UpdateScales(const device::Stream& stream) override { fp8_.UpdateScales(stream); }
+
+  // Queues it; false, and nothing is queued, where the library has no algorithm for it.
+  bool Run(const device::Stream& stream, const Product& product) {
+    return algorithms_.Run(stream, product);
+  }
+  Fp8& Quantiser() { return fp8_; }
+
+ private:
+  Algorithms algorithms_;
+  Fp8 fp8_;
+};
+
+// Those of the stream. RunError where it has none.
+GpuProducts& ProductsOf(const device::Stream& stream);
+
+// Queues a product that the library must have. RunError where it has not.
+void Multiply(const device::Stream& stream, const Product& product);
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_KERNELS_CUDA_PRODUCTS_HPP_

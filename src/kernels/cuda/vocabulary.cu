@@ -1,0 +1,241 @@
+// Rows of logits: statistics and losses are overwritten; LogitGradients overwrites the logits in
+// place. A block has a row (of losses: a thread); logits are read once for the statistics, and read
+// and written once for the gradient. Sums of a thread are kept in the type of sums, those of a row
+// in fp64; their order follows from the shape.
+#include "cuda/vocabulary.cuh"
+
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "reduce.cuh"
+#include "trireme/base/partition.hpp"
+#include "trireme/device/cuda/launch.cuh"
+#include "vector.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+constexpr int kMostThreads = 512;
+constexpr int kMostWarps = kMostThreads / kWarpLanes;
+
+// Of sums that are rounded to bf16 in the end the fast exponential is exact enough.
+template <typename T>
+__device__ __forceinline__ SumOf<T> Exp(SumOf<T> x) {
+  if constexpr (std::is_same_v<T, Bf16>) {
+    return __expf(x);
+  } else {
+    return exp(x);
+  }
+}
+
+// The largest so far, and the sums relative to it. Begins with the lowest number, not with minus
+// infinity, whose difference with itself is none.
+template <typename S>
+struct Running {
+  S top = std::numeric_limits<S>::lowest();
+  S sum = 0;    // of exp(logit - top)
+  S total = 0;  // of logits
+};
+
+// Adds kWidth logits, but not those that are minus infinity. `total` sees all of them before.
+template <typename T, int kWidth>
+__device__ __forceinline__ void AddLogits(const SumOf<T> (&logits)[kWidth],
+                                          Running<SumOf<T>>& running) {
+  using S = SumOf<T>;
+  S top = running.top;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) top = logits[i] > top ? logits[i] : top;
+  S sum = 0;
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) sum += Exp<T>(logits[i] - top);
+  running.sum = running.sum * Exp<T>(running.top - top) + sum;
+  running.top = top;
+}
+
+// Calls body(column, integral_constant width) over the columns of a row, kWidth at a time, what is
+// left singly.
+template <int kWidth, typename Body>
+__device__ __forceinline__ void ForColumns(std::int64_t columns, const Body& body) {
+  const std::int64_t whole = columns - columns % kWidth;
+  const auto thread = static_cast<std::int64_t>(threadIdx.x);
+  for (std::int64_t at = thread * kWidth; at < whole; at += std::int64_t{blockDim.x} * kWidth) {
+    body(at, std::integral_constant<int, kWidth>{});
+  }
+  for (std::int64_t at = whole + thread; at < columns; at += blockDim.x) {
+    body(at, std::integral_constant<int, 1>{});
+  }
+}
+
+// The row's statistics of all slices together: as Combine of the CPU.
+struct WholeRow {
+  double top, sum, picked, total;
+
+  __device__ WholeRow(const double* statistics, std::int64_t rows, std::int64_t row, int parts)
+      : top(statistics[row * kSoftmaxStatistics]), sum(0), picked(0), total(0) {
+    const std::int64_t step = rows * kSoftmaxStatistics;
+    const double* first = statistics + row * kSoftmaxStatistics;
+    for (int p = 1; p < parts; ++p) top = first[p * step] > top ? first[p * step] : top;
+    for (int p = 0; p < parts; ++p) {
+      const double* part = first + p * step;
+      sum += part[1] * exp(part[0] - top);
+      picked += part[2];
+      total += part[3];
+    }
+  }
+};
+
+// logits: [rows, columns]; grid: rows.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMostThreads)
+    StatisticsKernel(View<const T> logits, std::int64_t columns, VocabularyRows rows,
+                     double* statistics) {
+  using S = SumOf<T>;
+  __shared__ double shared[3][kMostWarps];
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  double* out = statistics + row * kSoftmaxStatistics;
+  const std::int32_t target = rows.targets[row];
+  if (target < 0) {
+    if (threadIdx.x < kSoftmaxStatistics) out[threadIdx.x] = 0;
+    return;
+  }
+  const std::int64_t at = std::int64_t{target} - rows.first;
+  Running<S> running;
+  ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+    S values[width.value];
+    Load<width.value>(logits.At(row, column), values);
+#pragma unroll
+    for (int i = 0; i < width.value; ++i) {
+      running.total += values[i];
+      // The target is added in fp64 in the end: beside one that is nearly certain the others still
+      // count.
+      if (column + i == at) values[i] = -std::numeric_limits<S>::infinity();
+    }
+    AddLogits<T>(values, running);
+  });
+  const bool here = at >= 0 && at < columns;
+  const double picked = here ? static_cast<double>(Widen(*logits.At(row, at))) : 0;
+  double top = BlockMax(static_cast<double>(running.top), shared[0]);
+  if (here && picked > top) top = picked;
+  const double scaled =
+      static_cast<double>(running.sum) * exp(static_cast<double>(running.top) - top);
+  const double sum = BlockSum(scaled, shared[1]);
+  const double total = BlockSum(static_cast<double>(running.total), shared[2]);
+  if (threadIdx.x > 0) return;
+  out[0] = top;
+  out[1] = here ? sum + exp(picked - top) : sum;
+  out[2] = picked;
+  out[3] = total;
+}
+
+// A thread a row.
+__global__ void LossesKernel(std::int64_t count, VocabularyRows rows, const double* statistics,
+                             double* losses) {
+  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= count) return;
+  if (rows.targets[row] < 0) {
+    losses[row] = 0;
+    return;
+  }
+  const WholeRow whole(statistics, count, row, rows.parts);
+  losses[row] = whole.top + log(whole.sum) - (1 - rows.smoothing) * whole.picked -
+                rows.smoothing * (whole.total / static_cast<double>(rows.vocabulary));
+}
+
+// logits: [count, columns]; grid: count.
+template <typename T, int kWidth>
+__global__ void __launch_bounds__(kMostThreads)
+    GradientKernel(View<T> logits, std::int64_t count, std::int64_t columns, VocabularyRows rows,
+                   const double* statistics) {
+  using S = SumOf<T>;
+  __shared__ double shared[3];
+  const auto row = static_cast<std::int64_t>(blockIdx.x);
+  const std::int32_t target = rows.targets[row];
+  if (target < 0) {
+    ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+      const S zeros[width.value] = {};
+      Store<width.value>(zeros, logits.At(row, column));
+    });
+    return;
+  }
+  if (threadIdx.x == 0) {
+    const WholeRow whole(statistics, count, row, rows.parts);
+    shared[0] = whole.top;
+    shared[1] = 1 / whole.sum;
+    // expm1: where the target is nearly certain, what is left of 1 still counts.
+    shared[2] = expm1(whole.picked - whole.top - log(whole.sum)) + rows.smoothing;
+  }
+  __syncthreads();
+  // The largest is a logit, so that the difference is exact near it.
+  const S top = static_cast<S>(shared[0]), factor = static_cast<S>(shared[1]);
+  const double even = rows.smoothing / static_cast<double>(rows.vocabulary);
+  const S uniform = static_cast<S>(even), pull = static_cast<S>(shared[2] - even);
+  const std::int64_t at = std::int64_t{target} - rows.first;
+  ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+    S values[width.value];
+    Load<width.value>(logits.At(row, column), values);
+#pragma unroll
+    for (int i = 0; i < width.value; ++i) {
+      values[i] = column + i == at ? pull : Exp<T>(values[i] - top) * factor - uniform;
+    }
+    Store<width.value>(values, logits.At(row, column));
+  });
+}
+
+// Threads of a row's block: each with some 16-byte accesses, whole warps.
+unsigned ThreadsOfRow(std::int64_t columns, int width) {
+  constexpr std::int64_t kAccessesEach = 4;
+  const std::int64_t wanted = CeilDivide(columns, kAccessesEach * width);
+  if (wanted <= kWarpLanes) return kWarpLanes;
+  if (wanted >= kMostThreads) return kMostThreads;
+  return std::bit_ceil(static_cast<unsigned>(wanted));
+}
+
+// Calls body(T{}, width, threads) for the type of the logits and the width of accesses: what is
+// left of a row behind its whole vectors is read singly.
+template <typename Body>
+void ForLogits(const tensor::Matrix& logits, const Body& body) {
+  if (logits.rows == 0 || logits.columns == 0) return;
+  Dispatch(logits.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    WithWidth<T>(RowsOnVectorBoundaries(logits), [&](auto width) {
+      body(zero, width, dim3(ThreadsOfRow(logits.columns, width.value)));
+    });
+  });
+}
+
+dim3 BlockPerRow(std::int64_t rows) { return dim3(static_cast<unsigned>(rows)); }
+
+}  // namespace
+
+void LogitStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+                     const VocabularyRows& rows, double* statistics) {
+  ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
+    using T = decltype(zero);
+    device::cuda::Launch(device::cuda::Queue(stream), StatisticsKernel<T, width.value>,
+                         BlockPerRow(logits.rows), threads, 0, ViewOf<const T>(logits),
+                         logits.columns, rows, statistics);
+  });
+}
+
+void LogitLosses(const device::Stream& stream, std::int64_t count, const VocabularyRows& rows,
+                 const double* statistics, double* losses) {
+  constexpr std::int64_t kRowsEach = 128;
+  if (count == 0) return;
+  const auto blocks = static_cast<unsigned>(CeilDivide(count, kRowsEach));
+  device::cuda::Launch(device::cuda::Queue(stream), LossesKernel, dim3(blocks),
+                       dim3(static_cast<unsigned>(kRowsEach)), 0, count, rows, statistics, losses);
+}
+
+void LogitGradients(const device::Stream& stream, const tensor::Matrix& logits,
+                    const VocabularyRows& rows, const double* statistics) {
+  ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
+    using T = decltype(zero);
+    device::cuda::Launch(device::cuda::Queue(stream), GradientKernel<T, width.value>,
+                         BlockPerRow(logits.rows), threads, 0, ViewOf<T>(logits), logits.rows,
+                         logits.columns, rows, statistics);
+  });
+}
+
+}  // namespace trireme::kernels::cuda

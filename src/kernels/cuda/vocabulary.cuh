@@ -1,0 +1,34 @@
+// Rows of logits: their statistics, losses and gradients. Launchers, for vocabulary_loss on the
+// GPU.
+#ifndef TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_
+#define TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_
+
+#include <cstdint>
+
+#include "trireme/kernels/vocabulary_loss.hpp"
+
+namespace trireme::kernels::cuda {
+
+// What is the same for all rows: targets [rows] (on the GPU, < 0: masked), the first token of this
+// slice, the size of all slices together, the smoothing, and how many slices there are.
+struct VocabularyRows {
+  const std::int32_t* targets = nullptr;
+  std::int32_t first = 0;
+  std::int64_t vocabulary = 0;
+  double smoothing = 0;
+  int parts = 1;
+};
+
+// statistics: [rows, kSoftmaxStatistics] of this slice. logits: [rows, slice], only read.
+void LogitStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+                     const VocabularyRows& rows, double* statistics);
+// losses: [rows]; statistics: [parts, count, kSoftmaxStatistics].
+void LogitLosses(const device::Stream& stream, std::int64_t count, const VocabularyRows& rows,
+                 const double* statistics, double* losses);
+// logits become d loss / d logits.
+void LogitGradients(const device::Stream& stream, const tensor::Matrix& logits,
+                    const VocabularyRows& rows, const double* statistics);
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_

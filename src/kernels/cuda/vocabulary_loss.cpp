@@ -1,0 +1,63 @@
+// vocabulary_loss on the GPU: the logits of a tile lie in device memory as a whole, [rows, slice],
+// and become their gradient in place. VocabularyGradient accumulates into dweight, everything else
+// is overwritten.
+#include <algorithm>
+
+#include "backends.hpp"
+#include "cuda/vocabulary.cuh"
+
+namespace trireme::kernels {
+
+namespace {
+
+using tensor::Matrix;
+
+constexpr std::int64_t kVector = 64;  // elements: rows of logits begin on 128 bytes in bf16
+std::int64_t Stride(std::int64_t slice) { return CeilDivide(slice, kVector) * kVector; }
+
+Matrix LogitsOf(const VocabularyTile& tile, const Matrix& scratch) {
+  return {scratch.data, tile.x.dtype, tile.x.rows, tile.weight.rows, Stride(tile.weight.rows)};
+}
+
+cuda::VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
+  return {tile.targets, tile.first, tile.vocabulary, tile.smoothing, parts};
+}
+
+}  // namespace
+
+std::int64_t cuda::VocabularyScratch(const device::Stream&, std::int64_t rows, std::int64_t slice,
+                                     std::int64_t, bool) {
+  return rows * Stride(slice);
+}
+
+std::int64_t cuda::VocabularyTileTokens(const device::Stream&, std::int64_t slice, Dtype dtype) {
+  // Beyond some thousand rows products gain no speed; logits of half a gigabyte are a small part
+  // of any card.
+  constexpr std::int64_t kMostBytes = std::int64_t{512} << 20, kUnit = 128, kMost = 8192;
+  const std::int64_t row_bytes =
+      std::max<std::int64_t>(1, Stride(slice)) * static_cast<std::int64_t>(SizeOf(dtype));
+  return std::clamp(kMostBytes / row_bytes / kUnit * kUnit, kUnit, kMost);
+}
+
+void cuda::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
+                                const Matrix& scratch, double* statistics) {
+  const Matrix logits = LogitsOf(tile, scratch);
+  cuda::MatrixMultiply(stream, Form::kPlain, tile.x, Form::kTransposed, tile.weight, logits, false);
+  cuda::LogitStatistics(stream, logits, RowsOf(tile, 1), statistics);
+}
+
+void cuda::VocabularyLosses(const device::Stream& stream, const VocabularyTile& tile,
+                            const double* statistics, int parts, double* losses) {
+  cuda::LogitLosses(stream, tile.x.rows, RowsOf(tile, parts), statistics, losses);
+}
+
+void cuda::VocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
+                              const Matrix& scratch, const double* statistics, int parts,
+                              const Matrix& dx, const Matrix& dweight) {
+  const Matrix logits = LogitsOf(tile, scratch);
+  cuda::LogitGradients(stream, logits, RowsOf(tile, parts), statistics);
+  cuda::MatrixMultiply(stream, Form::kPlain, logits, Form::kPlain, tile.weight, dx, false);
+  cuda::MatrixMultiply(stream, Form::kTransposed, logits, Form::kPlain, tile.x, dweight, true);
+}
+
+}  // namespace trireme::kernels
