@@ -1,4 +1,5 @@
-// Collectives on MPI: counts and places as MPI wants them, and a record of every transfer.
+// Collectives on MPI or on a channel: counts and places as they want them, and a record of every
+// transfer.
 #include "trireme/comm/collectives.hpp"
 
 #include <fmt/format.h>
@@ -30,8 +31,14 @@ void RequireOther(Transfer transfer, int size) {
 
 }  // namespace
 
-Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger)
-    : group_(&group), name_(name), ledger_(&ledger) {}
+Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel)
+    : group_(&group), name_(name), ledger_(&ledger), channel_(channel) {}
+
+Collectives Collectives::OnHost() const {
+  Collectives host = *this;
+  host.channel_ = nullptr;
+  return host;
+}
 
 void Collectives::Record(Transfer transfer, std::int64_t payload, double waited) const {
   ledger_->Record(name_, transfer, Size(), payload, waited, 0);
@@ -48,6 +55,24 @@ Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
   return request;
 }
 
+Request Collectives::OnChannel(const Operation& operation, std::int64_t payload) const {
+  Request request = Start(operation.transfer, payload);
+  request.ticket_ = channel_->Start(operation);
+  request.channel_ = channel_;
+  return request;
+}
+
+Request Collectives::PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,
+                                     const Places& places, const Places* taken) const {
+  const Operation operation = {.transfer = transfer,
+                               .dtype = dtype,
+                               .from = from,
+                               .to = to,
+                               .places = &places,
+                               .taken = taken};
+  return OnChannel(operation, Bytes(dtype, places.Total()));
+}
+
 Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const {
   Places places(transfer, counts, Size());
   Request request = Start(transfer, Bytes(dtype, places.Total()));
@@ -58,6 +83,11 @@ Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, const Counts& c
 void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
                             Reduction reduction) const {
   if (Size() == 1) return;
+  if (channel_ != nullptr) {
+    const Operation operation = {
+        .dtype = dtype, .reduction = reduction, .from = data, .to = data, .count = count};
+    return OnChannel(operation, Bytes(dtype, count)).Wait();
+  }
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
   const double start = MPI_Wtime();
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
@@ -70,6 +100,10 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
 
 Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count) const {
   if (Size() == 1) return {};
+  if (channel_ != nullptr) {
+    return OnChannel({.dtype = dtype, .from = data, .to = data, .count = count},
+                     Bytes(dtype, count));
+  }
   const int elements = CheckedCount(Transfer::kAllReduce, count);
   Request request = Start(Transfer::kAllReduce, Bytes(dtype, count));
   MPI_Iallreduce(MPI_IN_PLACE, data, elements, MpiType(dtype), MPI_SUM, group_->Handle(),
@@ -80,6 +114,9 @@ Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count)
 void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const {
   const Places places(Transfer::kReduceScatter, counts, Size());
   if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
+  if (channel_ != nullptr) {
+    return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, places).Wait();
+  }
   const double start = MPI_Wtime();
   MPI_Reduce_scatter(from, to, places.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle());
   Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), MPI_Wtime() - start);
@@ -92,6 +129,9 @@ Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
     CopyAlone(from, to, request.payload_);
     return {};
   }
+  if (channel_ != nullptr) {
+    return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, request.places_);
+  }
   MPI_Ireduce_scatter(from, to, request.places_.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle(),
                       &request.handle_);
   return request;
@@ -100,6 +140,9 @@ Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
 Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts counts) const {
   Request request = StartPlaced(Transfer::kReduceScatter, dtype, counts);
   if (Size() == 1) return {};
+  if (channel_ != nullptr) {
+    return PlacedOnChannel(Transfer::kReduceScatter, dtype, data, data, request.places_);
+  }
   MPI_Ireduce_scatter(MPI_IN_PLACE, data, request.places_.Sizes(), MpiType(dtype), MPI_SUM,
                       group_->Handle(), &request.handle_);
   return request;
@@ -117,10 +160,17 @@ void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const
 }
 
 void Collectives::GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const {
+  if (channel_ != nullptr) return StartGather(dtype, from, to, places).Wait();
   const double start = MPI_Wtime();
   MPI_Allgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
                  MpiType(dtype), group_->Handle());
   Record(Transfer::kAllGather, Bytes(dtype, places.Total()), MPI_Wtime() - start);
+}
+
+Request Collectives::StartGather(Dtype dtype, const void* from, void* to,
+                                 const Places& places) const {
+  if (from == MPI_IN_PLACE) from = ElementAt(to, dtype, places.Starts()[Rank()]);
+  return PlacedOnChannel(Transfer::kAllGather, dtype, from, to, places);
 }
 
 Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
@@ -130,6 +180,7 @@ Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Cou
     return {};
   }
   const Places& places = request.places_;
+  if (channel_ != nullptr) return StartGather(dtype, from, to, places);
   MPI_Iallgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
                   MpiType(dtype), group_->Handle(), &request.handle_);
   return request;
@@ -148,6 +199,9 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
   const std::int64_t own = counts.Of(Rank(), Size());
   const Places taken(Transfer::kAllToAll, Counts::Cut(own * Size(), std::max(own, std::int64_t{1})),
                      Size());
+  if (channel_ != nullptr) {
+    return PlacedOnChannel(Transfer::kAllToAll, dtype, from, to, sent, &taken).Wait();
+  }
   const double start = MPI_Wtime();
   MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
                 taken.Starts(), MpiType(dtype), group_->Handle());
@@ -156,6 +210,15 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
 
 void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {
   if (Size() == 1) return;
+  if (channel_ != nullptr) {
+    const Operation operation = {.transfer = Transfer::kBroadcast,
+                                 .dtype = dtype,
+                                 .from = data,
+                                 .to = data,
+                                 .count = count,
+                                 .peer = root};
+    return OnChannel(operation, Bytes(dtype, count)).Wait();
+  }
   const double start = MPI_Wtime();
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
@@ -167,6 +230,15 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
 Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count, int to,
                                int tag) const {
   RequireOther(Transfer::kSend, Size());
+  if (channel_ != nullptr) {
+    const Operation operation = {.transfer = Transfer::kSend,
+                                 .dtype = dtype,
+                                 .from = data,
+                                 .count = count,
+                                 .peer = to,
+                                 .tag = tag};
+    return OnChannel(operation, Bytes(dtype, count));
+  }
   const int elements = CheckedCount(Transfer::kSend, count);
   Request request = Start(Transfer::kSend, Bytes(dtype, count));
   MPI_Isend(data, elements, MpiType(dtype), to, tag, group_->Handle(), &request.handle_);
@@ -176,6 +248,15 @@ Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count
 Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, int from,
                                   int tag) const {
   RequireOther(Transfer::kReceive, Size());
+  if (channel_ != nullptr) {
+    const Operation operation = {.transfer = Transfer::kReceive,
+                                 .dtype = dtype,
+                                 .to = data,
+                                 .count = count,
+                                 .peer = from,
+                                 .tag = tag};
+    return OnChannel(operation, Bytes(dtype, count));
+  }
   const int elements = CheckedCount(Transfer::kReceive, count);
   Request request = Start(Transfer::kReceive, Bytes(dtype, count));
   MPI_Irecv(data, elements, MpiType(dtype), from, tag, group_->Handle(), &request.handle_);

@@ -78,12 +78,16 @@ void Ledger::Record(Group group, Transfer transfer, int group_size, std::int64_t
   traffic.seconds_hidden += hidden;
 }
 
+void Ledger::AddWaited(Group group, double seconds) {
+  waited_[static_cast<std::size_t>(group)] += seconds;
+}
+
 const Traffic& Ledger::At(Group group, Transfer transfer) const {
   return traffic_[static_cast<std::size_t>(group)][static_cast<std::size_t>(transfer)];
 }
 
 double Ledger::SecondsWaited(Group group) const {
-  double seconds = 0;
+  double seconds = waited_[static_cast<std::size_t>(group)];
   for (const Traffic& traffic : traffic_[static_cast<std::size_t>(group)]) {
     seconds += traffic.seconds_waited;
   }

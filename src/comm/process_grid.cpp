@@ -81,23 +81,26 @@ void ProcessGrid::SplitShards() {
 }
 
 Collectives ProcessGrid::Over(Group group) const {
+  const auto over = [&](const Communicator& ranks) {
+    return Collectives(ranks, group, ledger_, ChannelOf(group));
+  };
   switch (group) {
     case Group::kWorld:
-      return {*world_, group, ledger_};
+      return over(*world_);
     case Group::kData:
-      return {same_shard_, group, ledger_};
+      return over(same_shard_);
     case Group::kShard:
-      return {shard_, group, ledger_};
+      return over(shard_);
     case Group::kContext:
-      return {context_, group, ledger_};
+      return over(context_);
     case Group::kTensor:
-      return {tensor_, group, ledger_};
+      return over(tensor_);
     case Group::kPipeline:
-      return {pipeline_, group, ledger_};
+      return over(pipeline_);
     case Group::kEmbedding:
-      return {embedding_, group, ledger_};
+      return over(embedding_);
     case Group::kReplica:
-      return {replica_, group, ledger_};
+      return over(replica_);
     case Group::kKeyValue:
       break;
   }

@@ -11,6 +11,8 @@ Request::Request(Request&& other) noexcept { *this = std::move(other); }
 Request& Request::operator=(Request&& other) noexcept {
   if (this == &other) return *this;
   handle_ = std::exchange(other.handle_, MPI_REQUEST_NULL);
+  channel_ = std::exchange(other.channel_, nullptr);
+  ticket_ = other.ticket_;
   ledger_ = other.ledger_;
   group_ = other.group_;
   transfer_ = other.transfer_;
@@ -23,6 +25,11 @@ Request& Request::operator=(Request&& other) noexcept {
 
 bool Request::Test() {
   if (Complete()) return true;
+  if (channel_ != nullptr) {
+    if (!channel_->Test(ticket_)) return false;
+    Wait();
+    return true;
+  }
   int done = 0;
   MPI_Test(&handle_, &done, MPI_STATUS_IGNORE);
   if (done == 0) return false;
@@ -35,6 +42,10 @@ void Request::Wait() { Wait(MPI_Wtime()); }
 void Request::Wait(double since) {
   if (Complete()) return;
   const double begin = MPI_Wtime();
+  if (channel_ != nullptr) {
+    std::exchange(channel_, nullptr)->Wait(ticket_);
+    return Finish(MPI_Wtime() - begin, 0);  // what the device waits is the channel's to tell
+  }
   MPI_Wait(&handle_, MPI_STATUS_IGNORE);
   Finish(MPI_Wtime() - begin, std::max(0.0, since - started_));
 }

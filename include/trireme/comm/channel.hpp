@@ -44,7 +44,9 @@ class Channel {
   // What the computation queues from now on comes behind the transfer. The host waits only where it
   // takes part in the transfer itself. Ends the ticket.
   virtual void Wait(int ticket) = 0;
-  // Seconds that the computation stood still in Wait since the last call; once it is synchronised.
+  // Seconds that the computation stood still in Wait since the last call, as far as the device has
+  // come: all of them once it is synchronised. Nothing for what a graph replays, and where the host
+  // takes part in the transfer: there it is the host that waits.
   virtual double TakeExposed() = 0;
   // RunError that names the group where a transfer failed on another rank (NCCL's asynchronous
   // errors); gives up its transfers so that nothing waits for ever.
@@ -54,16 +56,18 @@ class Channel {
 };
 
 struct ChannelSetup {
-  device::Stream stream;  // on a GPU
+  device::Stream stream = {};  // on a GPU
   Group group = Group::kWorld;
   bool staged = false;  // by way of the host (run.share_device)
   // Point-to-point messages on the ring of ranks: tags of those to the next rank, and to the one
   // before. Messages of one tag between two ranks arrive in order; those of another tag or
   // direction neither hold them up nor wait for them.
-  std::vector<int> to_next, to_previous;
+  std::vector<int> to_next = {}, to_previous = {};
+  bool closed = true;  // the last rank's next is the first; else nothing travels between these two
 };
 
-// Collective over `group`, which must outlive it. Null for a group of one, and on the CPU.
+// Collective over `group`, which may go when it returns; so is the end of a channel, which graphs
+// with its transfers must not outlive. Null for a group of one, and on the CPU.
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);
 
 }  // namespace trireme::comm

@@ -1,11 +1,12 @@
-// The one seam of every transfer of tensors between ranks: MPI behind it today. Each transfer is
-// recorded in a ledger.
+// The one seam of every transfer of tensors between ranks: MPI behind it, or, for the memory of
+// GPUs, a channel. Each transfer is recorded in a ledger.
 #ifndef TRIREME_COMM_COLLECTIVES_HPP_
 #define TRIREME_COMM_COLLECTIVES_HPP_
 
 #include <cstdint>
 
 #include "trireme/base/dtype.hpp"
+#include "trireme/comm/channel.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/counts.hpp"
 #include "trireme/comm/ledger.hpp"
@@ -16,6 +17,8 @@ namespace trireme::comm {
 class Collectives;
 
 // A transfer under way. Its memory must stay untouched (a send's: unchanged) until it is complete.
+// On a channel "complete" is a matter of order: what the computation queues from then on comes
+// behind the transfer, though the host may be ahead of both.
 class Request {
  public:
   Request() = default;  // nothing under way: complete
@@ -25,7 +28,7 @@ class Request {
   Request& operator=(const Request&) = delete;
   ~Request() = default;  // an incomplete request is a bug; MPI_Finalize would find it
 
-  bool Complete() const { return handle_ == MPI_REQUEST_NULL; }
+  bool Complete() const { return handle_ == MPI_REQUEST_NULL && channel_ == nullptr; }
   // Gives it a chance to progress; records it when it is complete: hidden since its start.
   bool Test();
   void Wait();  // returns when complete; the time in here is recorded as waited
@@ -38,6 +41,8 @@ class Request {
   friend class Collectives;
   void Finish(double waited, double hidden);
   MPI_Request handle_ = MPI_REQUEST_NULL;
+  Channel* channel_ = nullptr;  // where the transfer is a channel's, and its ticket
+  int ticket_ = 0;
   Ledger* ledger_ = nullptr;
   Group group_ = Group::kWorld;
   Transfer transfer_ = Transfer::kSend;
@@ -47,15 +52,15 @@ class Request {
   Places places_;  // MPI reads them until the end
 };
 
-enum class Reduction { kSum, kMax };
-
 // The transfers of one group. Copies are cheap and refer to the same group. In a group of one every
 // call returns at once, copies where `from` and `to` differ, and records nothing.
 class Collectives {
  public:
   Collectives() = default;  // a group of one
-  // Both must outlive this and its copies.
-  Collectives(const Communicator& group, Group name, Ledger& ledger);
+  // All must outlive this and its copies. With a channel all operands are device memory, and
+  // nothing is complete for the host when a call returns: the computation's queue comes behind it.
+  Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel = nullptr);
+  Collectives OnHost() const;  // the same group's transfers of host memory
 
   int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
   int Size() const { return group_ == nullptr ? 1 : group_->Size(); }
@@ -92,9 +97,14 @@ class Collectives {
   Request StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const;
   void Record(Transfer transfer, std::int64_t payload, double waited) const;
   void GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const;
+  Request StartGather(Dtype dtype, const void* from, void* to, const Places& places) const;
+  Request OnChannel(const Operation& operation, std::int64_t payload) const;
+  Request PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,
+                          const Places& places, const Places* taken = nullptr) const;
   const Communicator* group_ = nullptr;
   Group name_ = Group::kWorld;
   Ledger* ledger_ = nullptr;
+  Channel* channel_ = nullptr;  // null: MPI
 };
 
 }  // namespace trireme::comm

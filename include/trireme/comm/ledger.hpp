@@ -57,12 +57,15 @@ class Ledger {
  public:
   void Record(Group group, Transfer transfer, int group_size, std::int64_t payload, double waited,
               double hidden);
+  // What was waited in transfers of this group together, where none of them can be told apart.
+  void AddWaited(Group group, double seconds);
   const Traffic& At(Group group, Transfer transfer) const;
   double SecondsWaited(Group group) const;  // over all kinds of transfer
-  void Clear() { traffic_ = {}; }
+  void Clear() { *this = {}; }
 
  private:
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};
+  std::array<double, kGroups> waited_{};  // of no transfer in particular
 };
 
 }  // namespace trireme::comm

@@ -4,9 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "trireme/comm/channel.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/ledger.hpp"
@@ -98,6 +101,19 @@ class ProcessGrid {
   // First and last stage, with more than one stage; alone on others.
   const Communicator& Embedding() const { return embedding_; }
 
+  // Collective over the world, once. From here on Over(group) moves the memory of this rank's GPU,
+  // but for kWorld and kReplica, whose transfers are the host's. staged: by way of the host.
+  // pipeline_chunks: of the model on a stage.
+  void UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks);
+  // Collective over `group`, which is none of this grid's: a channel like theirs, null without a
+  // GPU, in a group of one and before UseGpu. TakeExposed and CheckHealth take it in while it
+  // lives; it must not outlive the grid.
+  std::unique_ptr<Channel> ChannelOver(const Communicator& group, Group name) const;
+  // Seconds that this rank's computation stood still for transfers since the last call (Channel's);
+  // they enter the ledger as waited by their groups.
+  double TakeExposed();
+  void CheckHealth();  // of all channels: RunError where a transfer cannot end
+
   // Transfers in this rank's group of that name. kKeyValue is not known here (KeyValueGroup).
   Collectives Over(Group group) const;
   // Collective over Tensor(). The ranks whose slice of `heads` key/value heads is the same: size
@@ -106,14 +122,22 @@ class ProcessGrid {
   Ledger& Traffic() const { return ledger_; }
 
  private:
+  using Listed = std::vector<std::pair<Group, Channel*>>;
+  class ListedChannel;
   void Split();
   void SplitShards();
+  std::unique_ptr<Channel> NewChannel(const Communicator& group, ChannelSetup setup) const;
+  Channel* ChannelOf(Group group) const;
   const Communicator* world_;
   GridShape shape_;
   GridShape at_;
   GridOptions options_;
   Communicator data_, shard_, same_shard_, context_, tensor_, pipeline_, replica_, embedding_;
   mutable Ledger ledger_;
+  device::Stream stream_;  // of the GPU, once there is one
+  bool staged_ = false;
+  mutable Listed listed_;  // all channels that live; before those that are listed
+  std::vector<std::pair<Group, std::unique_ptr<Channel>>> channels_;
 };
 
 }  // namespace trireme::comm

@@ -1,0 +1,23 @@
+// Which channel a group of GPUs has: the only place in this folder that knows whether CUDA was
+// built.
+#include "trireme/comm/channel.hpp"
+
+#include "nccl/make_channel.hpp"
+#include "staged_channel.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::comm {
+
+namespace {
+constexpr bool kCuda = TRIREME_CUDA != 0;
+}  // namespace
+
+std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup) {
+  if (group.Size() == 1 || !setup.stream.OnGpu()) return nullptr;
+  if (setup.staged) return std::make_unique<StagedChannel>(group, setup);
+  if constexpr (kCuda) return nccl::MakeChannel(group, setup);
+  throw RunError("transfers between GPUs in a program built without CUDA",
+                 "This is a bug in Trireme.");
+}
+
+}  // namespace trireme::comm

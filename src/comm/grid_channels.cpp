@@ -1,0 +1,95 @@
+// The channels of a process grid: which groups move the memory of GPUs, and what all channels
+// together say of time and failures.
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/comm/process_grid.hpp"
+
+namespace trireme::comm {
+
+// A channel on the grid's list for as long as it lives.
+class ProcessGrid::ListedChannel final : public Channel {
+ public:
+  ListedChannel(std::unique_ptr<Channel> channel, Group group, Listed& list)
+      : channel_(std::move(channel)), list_(list) {
+    list_.emplace_back(group, this);
+  }
+  ~ListedChannel() override {
+    std::erase_if(list_, [this](const auto& entry) { return entry.second == this; });
+  }
+  ListedChannel(const ListedChannel&) = delete;
+  ListedChannel& operator=(const ListedChannel&) = delete;
+
+  int Start(const Operation& operation) override { return channel_->Start(operation); }
+  bool Test(int ticket) override { return channel_->Test(ticket); }
+  void Wait(int ticket) override { channel_->Wait(ticket); }
+  double TakeExposed() override { return channel_->TakeExposed(); }
+  void CheckHealth() override { channel_->CheckHealth(); }
+  bool Recordable() const override { return channel_->Recordable(); }
+
+ private:
+  std::unique_ptr<Channel> channel_;
+  Listed& list_;
+};
+
+std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
+                                                 ChannelSetup setup) const {
+  setup.stream = stream_;
+  setup.staged = staged_;
+  const Group name = setup.group;
+  std::unique_ptr<Channel> channel = MakeChannel(group, setup);
+  if (channel == nullptr) return nullptr;
+  return std::make_unique<ListedChannel>(std::move(channel), name, listed_);
+}
+
+void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks) {
+  if (!channels_.empty()) throw RunError("a grid's channels made twice: a bug in Trireme");
+  stream_ = stream;
+  staged_ = staged;
+  const auto add = [this](const Communicator& group, const ChannelSetup& setup) {
+    channels_.emplace_back(setup.group, NewChannel(group, setup));
+  };
+  // Every rank in this order: where groups overlap, nobody waits for a rank that waits for him.
+  add(same_shard_, {.group = Group::kData});
+  add(shard_, {.group = Group::kShard});
+  // Ring attention's blocks and their gradients, both to the next rank.
+  add(context_, {.group = Group::kContext, .to_next = {1, 2}});
+  add(tensor_, {.group = Group::kTensor});
+  ChannelSetup pipeline = {.group = Group::kPipeline};
+  for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {
+    // As parallel/pipeline_program.hpp numbers them: flow + 2 * chunk of the receiver.
+    pipeline.to_next.push_back(2 * chunk);
+    pipeline.to_previous.push_back(2 * chunk + 1);
+  }
+  pipeline.closed = pipeline_chunks > 1;
+  add(pipeline_, pipeline);
+  add(embedding_, {.group = Group::kEmbedding});
+}
+
+std::unique_ptr<Channel> ProcessGrid::ChannelOver(const Communicator& group, Group name) const {
+  return NewChannel(group, {.group = name});
+}
+
+Channel* ProcessGrid::ChannelOf(Group group) const {
+  for (const auto& [name, channel] : channels_) {
+    if (name == group) return channel.get();
+  }
+  return nullptr;
+}
+
+double ProcessGrid::TakeExposed() {
+  double sum = 0;
+  for (const auto& [group, channel] : listed_) {
+    const double seconds = channel->TakeExposed();
+    ledger_.AddWaited(group, seconds);
+    sum += seconds;
+  }
+  return sum;
+}
+
+void ProcessGrid::CheckHealth() {
+  for (const auto& [group, channel] : listed_) channel->CheckHealth();
+}
+
+}  // namespace trireme::comm

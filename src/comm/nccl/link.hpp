@@ -1,0 +1,44 @@
+// One NCCL communicator and the queue of its own in which its operations run: whatever waits in it
+// holds up no other.
+#ifndef TRIREME_SRC_COMM_NCCL_LINK_HPP_
+#define TRIREME_SRC_COMM_NCCL_LINK_HPP_
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <string>
+
+namespace trireme::comm::nccl {
+
+// RunError "NCCL, what: unhandled system error (...)".
+void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator = nullptr);
+
+class Link {
+ public:
+  // Collective over those who hold `id`, `ranks` of them. name: for messages. most_blocks: thread
+  // blocks that an operation may take from the computation; 0: as NCCL likes.
+  Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int most_blocks);
+  ~Link();  // gives up what is under way, unless Destroy was called
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  ncclComm_t Handle() const { return communicator_; }
+  cudaStream_t Queue() const { return queue_; }
+  const std::string& Name() const { return name_; }
+
+  // What NCCL has found to be wrong since the start, "" if nothing: a rank that is gone, a network
+  // that failed.
+  std::string Failure() const;
+  bool Idle() const;  // all that was queued is done
+  void Destroy();     // of a link that is idle on all its ranks
+  void Abort();       // what is under way ends, with what result ever
+
+ private:
+  std::string name_;
+  ncclComm_t communicator_ = nullptr;
+  cudaStream_t queue_ = nullptr;
+};
+
+}  // namespace trireme::comm::nccl
+
+#endif  // TRIREME_SRC_COMM_NCCL_LINK_HPP_

@@ -1,0 +1,81 @@
+// A group's transfers through NCCL: collectives on one link, messages on a link for each directed
+// edge of the ring of ranks and each tag. Events lead from the computation's queue to a link's and
+// back; the host waits for nothing.
+#ifndef TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
+#define TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "link.hpp"
+#include "trireme/comm/channel.hpp"
+#include "trireme/device/arena.hpp"
+#include "trireme/device/gpu.hpp"
+
+namespace trireme::comm::nccl {
+
+class NcclChannel : public Channel {
+ public:
+  // Collective over `group`: connects all links, each with one transfer, so that no later call
+  // waits for another rank on the host.
+  NcclChannel(const Communicator& group, const ChannelSetup& setup);
+  // Collective, unless an exception is under way: awaits what runs, at most so long, and gives up
+  // the rest.
+  ~NcclChannel() override;
+
+  int Start(const Operation& operation) override;
+  bool Test(int ticket) override;
+  void Wait(int ticket) override;
+  double TakeExposed() override;
+  void CheckHealth() override;
+  bool Recordable() const override { return true; }
+
+ protected:
+  // The link's queue goes on behind what the computation had queued at Start. A test leaves it out.
+  virtual void FollowComputation(const device::Event& operand, void* link_queue) const;
+
+ private:
+  // One transfer's events, used again when they have been read.
+  struct Flight {
+    device::Event operand;  // what the computation had queued at Start
+    device::Event arrived;  // the transfer's end; timed
+    device::Event stood;    // the computation came to Wait; timed
+    bool recorded = false;  // part of a graph: no times, and no questions
+  };
+  struct Edge {  // of messages
+    int peer = 0;
+    int tag = 0;
+    bool outgoing = false;
+    std::unique_ptr<Link> link;
+  };
+
+  void ConnectCollectives();
+  void ConnectEdges(const ChannelSetup& setup);
+  void ConnectEdge(int sender, int receiver, int tag);
+  void Await(const Link& link);  // the host waits, unless NCCL finds a failure
+  const Link& LinkOf(const Operation& operation) const;
+  int Take();
+  void Settle();
+  bool Capturing() const;
+  bool ComeToRest();
+  void GiveUp();
+  std::string Name() const;
+
+  Communicator group_;  // its own: of metadata
+  Group name_;
+  device::Stream stream_;
+  int exceptions_;        // under way when this was made
+  device::Buffer trial_;  // operands of the transfers that connect
+  std::unique_ptr<Link> collectives_;
+  std::vector<Edge> edges_;
+  std::vector<Flight> flights_;
+  std::vector<int> idle_;    // tickets
+  std::vector<int> waited_;  // tickets whose times are still to be read, in the order of Wait
+  double exposed_ = 0;       // seconds, of those that were read
+  bool failed_ = false;
+};
+
+}  // namespace trireme::comm::nccl
+
+#endif  // TRIREME_SRC_COMM_NCCL_NCCL_CHANNEL_HPP_
