@@ -53,6 +53,29 @@ void Pass(const device::Stream& stream, std::int64_t rows, std::int64_t columns,
                        column_tiles);
 }
 
+// Calls operation.template Run<width>(index) for the elements [index, index + width) of flat
+// storage: Operation::kWidth at a time, then what is left one by one.
+template <typename Operation>
+__global__ void __launch_bounds__(kPassThreads)
+    FlatPassKernel(const Operation operation, std::int64_t count) {
+  const std::int64_t thread = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  std::int64_t index = thread * Operation::kWidth;
+  if (index + Operation::kWidth <= count) {
+    operation.template Run<Operation::kWidth>(index);
+  } else {
+    for (; index < count; ++index) operation.template Run<1>(index);
+  }
+}
+
+template <typename Operation>
+void FlatPass(const device::Stream& stream, std::int64_t count, const Operation& operation) {
+  if (count <= 0) return;
+  constexpr std::int64_t kPerBlock = std::int64_t{kPassThreads} * Operation::kWidth;
+  const auto blocks = static_cast<unsigned>((count + kPerBlock - 1) / kPerBlock);
+  device::cuda::Launch(device::cuda::Queue(stream), FlatPassKernel<Operation>, dim3(blocks),
+                       dim3(kPassThreads), 0, operation, count);
+}
+
 }  // namespace trireme::kernels::cuda
 
 #endif  // TRIREME_SRC_KERNELS_CUDA_VECTOR_PASS_CUH_
