@@ -22,7 +22,13 @@ namespace {
 constexpr int kExitStatus = 134;  // what a shell says of an abort
 constexpr std::size_t kHandlerStack = std::size_t{256} << 10;
 
-std::uintptr_t stacks_begin = 0, stacks_end = 0;
+struct Guarded {
+  std::uintptr_t begin, end;
+  const char* did;
+};
+constexpr int kMaxGuarded = 8;
+Guarded guarded[kMaxGuarded];
+int guarded_count = 0;
 struct sigaction previous;
 
 [[noreturn]] void Leave(const char* message, int length) {
@@ -99,12 +105,9 @@ void OnFault(int signal, siginfo_t* information, void* context) {
   if (PinnedMemory().Contains(address)) Report(PinnedMemory(), "page-locked memory", address);
   char who[256], text[512];
   DescribeRunning(who, sizeof(who));
-  if (address >= stacks_begin && address < stacks_end) {
-    Leave(text,
-          std::snprintf(text, sizeof(text),
-                        "emulated CUDA: %s overflowed a thread's stack or the block's dynamic "
-                        "shared memory\n",
-                        who));
+  for (int i = 0; i < guarded_count; ++i) {
+    if (address < guarded[i].begin || address >= guarded[i].end) continue;
+    Leave(text, std::snprintf(text, sizeof(text), "emulated CUDA: %s %s\n", who, guarded[i].did));
   }
   if (running.what != nullptr) {
     Leave(text, std::snprintf(text, sizeof(text),
@@ -144,9 +147,9 @@ void WatchFaults() {
   sigaction(SIGSEGV, &action, nullptr);
 }
 
-void NoteStacks(std::uintptr_t begin, std::uintptr_t end) {
-  stacks_begin = begin;
-  stacks_end = end;
+void NoteGuarded(std::uintptr_t begin, std::uintptr_t end, const char* did) {
+  if (guarded_count == kMaxGuarded) Die("more guarded ranges than planned");
+  guarded[guarded_count++] = {begin, end, did};
 }
 
 void Die(const std::string& message) {

@@ -10,8 +10,8 @@ namespace emulator {
 
 // Catches invalid accesses from now on; again where another library took the signal over.
 void WatchFaults();
-// A fault in these addresses is the overflow of a thread's stack.
-void NoteStacks(std::uintptr_t begin, std::uintptr_t end);
+// A fault in these addresses means that a kernel `did` ("overflowed a thread's stack").
+void NoteGuarded(std::uintptr_t begin, std::uintptr_t end, const char* did);
 
 // What runs now, for messages.
 struct Running {

@@ -75,7 +75,7 @@ Execution* MakeFiber(void (*main)()) {
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) Die("no memory for the stacks of a block's threads");
     stacks = reinterpret_cast<std::uintptr_t>(memory);
-    NoteStacks(stacks, stacks + kSlot * kMaxFibers);
+    NoteGuarded(stacks, stacks + kSlot * kMaxFibers, "overflowed a thread's stack");
   }
   if (made == kMaxFibers) Die("more fibers than threads of a block");
   const auto bottom = stacks + kSlot * static_cast<std::size_t>(made) + kPage;

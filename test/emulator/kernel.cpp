@@ -72,6 +72,8 @@ class SharedBuffer {
     if (memory == MAP_FAILED) Die("no memory for a block's shared memory");
     end_ = static_cast<unsigned char*>(memory) + room;
     mprotect(end_, kPage, PROT_NONE);
+    const auto guard = reinterpret_cast<std::uintptr_t>(end_);
+    NoteGuarded(guard, guard + kPage, "overran the block's dynamic shared memory");
     data_ = end_;
   }
   unsigned char* data_;

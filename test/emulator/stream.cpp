@@ -61,6 +61,7 @@ void GoRound() {
 }  // namespace
 
 CUstream_st* NewStream(int priority) {
+  WatchFaults();
   auto* stream = new CUstream_st;
   stream->device = CurrentDevice();
   stream->priority = priority;

@@ -28,7 +28,7 @@ void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
             std::size_t shared_bytes, std::type_identity_t<P>... args) {
   const void* pointers[sizeof...(P) + 1] = {};
   int count = 0;
-  const auto note = [&](const auto& argument) {
+  [[maybe_unused]] const auto note = [&](const auto& argument) {
     if constexpr (std::is_pointer_v<std::remove_cvref_t<decltype(argument)>>) {
       pointers[count++] = argument;
     }

@@ -1,0 +1,155 @@
+// How members of a communicator find each other, and how one is lost on purpose.
+#include "nccl_members.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "stream.hpp"
+
+namespace emulator {
+namespace {
+
+constexpr int kFirstTag = 20'000, kTags = 8'000;  // of what members tell the one that made the id
+
+// What an id carries: who made it, as its how-manieth.
+struct Name {
+  unsigned magic = 0x6e63636c;
+  int maker = 0;
+  int number = 0;
+};
+
+struct Introduction {
+  int rank = 0, world_rank = 0;
+};
+
+int WorldRank() {
+  int rank = 0;
+  MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+  return rank;
+}
+
+// This process among all: which operation of which rank is its last, and what it has come to.
+struct Process {
+  Process() {
+    const char* text = std::getenv("TRIREME_EMULATOR_NCCL_FAIL");
+    int rank = -1;
+    long long number = 0;
+    if (text == nullptr || *text == '\0') return;
+    if (std::sscanf(text, "%d:%lld", &rank, &number) != 2) {
+      Die("TRIREME_EMULATOR_NCCL_FAIL is not rank:operation");
+    }
+    if (rank == WorldRank()) last = number;
+  }
+  long long last = 0;  // 0: none is
+  long long come = 0;
+  int names = 0;
+  std::vector<std::weak_ptr<Members>> members;
+};
+
+Process& TheProcess() {
+  static Process process;
+  return process;
+}
+
+// World ranks of the members by their rank in the communicator, on all of them.
+std::vector<int> Meet(const Name& name, int ranks, int rank) {
+  const int tag = kFirstTag + name.number % kTags;
+  std::vector<int> world(static_cast<std::size_t>(ranks));
+  const Introduction own = {rank, WorldRank()};
+  if (own.world_rank != name.maker) {
+    MPI_Send(&own, sizeof own, MPI_BYTE, name.maker, tag, MPI_COMM_WORLD);
+    MPI_Recv(world.data(), ranks, MPI_INT, name.maker, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return world;
+  }
+  world[static_cast<std::size_t>(rank)] = own.world_rank;
+  for (int others = 1; others < ranks; ++others) {
+    Introduction other;
+    MPI_Recv(&other, sizeof other, MPI_BYTE, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD,
+             MPI_STATUS_IGNORE);
+    world.at(static_cast<std::size_t>(other.rank)) = other.world_rank;
+  }
+  for (const int member : world) {
+    if (member != own.world_rank) {
+      MPI_Send(world.data(), ranks, MPI_INT, member, tag, MPI_COMM_WORLD);
+    }
+  }
+  return world;
+}
+
+}  // namespace
+
+Members::Members(const ncclUniqueId& id, int ranks, int rank) : rank_(rank), ranks_(ranks) {
+  Name name;
+  std::memcpy(&name, id.internal, sizeof name);
+  if (name.magic != Name().magic) Die("a communicator of NCCL is made of what is no id");
+  const std::vector<int> world = Meet(name, ranks, rank);
+  MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+  MPI_Comm_group(MPI_COMM_WORLD, &all);
+  MPI_Group_incl(all, ranks, world.data(), &some);
+  MPI_Comm_create_group(MPI_COMM_WORLD, some, kFirstTag + name.number % kTags, &transfers_);
+  MPI_Comm_dup(transfers_, &notices_);
+  MPI_Group_free(&some);
+  MPI_Group_free(&all);
+}
+
+Members::~Members() {
+  int ended = 0;
+  MPI_Finalized(&ended);
+  // What was aborted may have transfers under way for ever.
+  if (ended != 0 || aborted_) return;
+  MPI_Comm_free(&notices_);
+  MPI_Comm_free(&transfers_);
+}
+
+ncclResult_t Members::State() {
+  if (state_ != ncclSuccess) return state_;
+  int told = 0;
+  MPI_Iprobe(MPI_ANY_SOURCE, 0, notices_, &told, MPI_STATUS_IGNORE);
+  if (told != 0) state_ = ncclRemoteError;
+  return state_;
+}
+
+void Members::TellOfLoss() {
+  state_ = ncclSystemError;
+  for (int other = 0; other < ranks_; ++other) {
+    if (other == rank_) continue;
+    MPI_Request notice = MPI_REQUEST_NULL;
+    MPI_Isend(nullptr, 0, MPI_BYTE, other, 0, notices_, &notice);
+    MPI_Request_free(&notice);
+  }
+}
+
+ncclUniqueId NewNcclId() {
+  ncclUniqueId id{};
+  Name name;
+  name.maker = WorldRank();
+  name.number = TheProcess().names++;
+  std::memcpy(id.internal, &name, sizeof name);
+  return id;
+}
+
+std::shared_ptr<Members> NewMembers(const ncclUniqueId& id, int ranks, int rank) {
+  auto members = std::make_shared<Members>(id, ranks, rank);
+  auto& all = TheProcess().members;
+  std::erase_if(all, [](const auto& gone) { return gone.expired(); });
+  all.push_back(members);
+  return members;
+}
+
+bool ComesToOperation() {
+  Process& process = TheProcess();
+  if (++process.come != process.last) return true;
+  std::fprintf(stderr, "emulated NCCL: rank %d is lost at its operation %lld\n", WorldRank(),
+               process.last);
+  for (const auto& weak : process.members) {
+    if (const auto members = weak.lock()) members->TellOfLoss();
+  }
+  return false;
+}
+
+}  // namespace emulator

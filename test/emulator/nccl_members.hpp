@@ -1,0 +1,47 @@
+// The members of an emulated NCCL communicator, and who of them is lost.
+#ifndef TRIREME_TEST_EMULATOR_NCCL_MEMBERS_HPP_
+#define TRIREME_TEST_EMULATOR_NCCL_MEMBERS_HPP_
+
+#include <mpi.h>
+
+#include <memory>
+
+#include "nccl.h"
+
+namespace emulator {
+
+// Outlives its ncclComm as long as operations of it are queued or part of graphs.
+class Members {
+ public:
+  // Collective over the holders of `id`.
+  Members(const ncclUniqueId& id, int ranks, int rank);
+  ~Members();
+  Members(const Members&) = delete;
+  Members& operator=(const Members&) = delete;
+
+  int Rank() const { return rank_; }
+  int Size() const { return ranks_; }
+  MPI_Comm Handle() const { return transfers_; }
+  bool Aborted() const { return aborted_; }
+  void Abort() { aborted_ = true; }
+  // ncclSuccess; ncclRemoteError where another is lost, ncclSystemError where this one is.
+  ncclResult_t State();
+  void TellOfLoss();  // to the others, that this one is lost
+
+ private:
+  int rank_, ranks_;
+  MPI_Comm transfers_ = MPI_COMM_NULL, notices_ = MPI_COMM_NULL;
+  bool aborted_ = false;
+  ncclResult_t state_ = ncclSuccess;
+};
+
+ncclUniqueId NewNcclId();
+std::shared_ptr<Members> NewMembers(const ncclUniqueId& id, int ranks, int rank);
+
+// Counts an operation that this process comes to; false: it is lost, from now on in all its
+// communicators.
+bool ComesToOperation();
+
+}  // namespace emulator
+
+#endif  // TRIREME_TEST_EMULATOR_NCCL_MEMBERS_HPP_

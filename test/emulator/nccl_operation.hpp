@@ -1,0 +1,57 @@
+// An operation of emulated NCCL: what a stream steps through.
+#ifndef TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_
+#define TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_
+
+#include <mpi.h>
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "nccl_members.hpp"
+
+namespace emulator {
+
+// One call of NCCL.
+struct Call {
+  enum class Kind { kAllReduce, kReduce, kReduceScatter, kBroadcast, kAllGather, kSend, kReceive };
+  Kind kind = Kind::kAllReduce;
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t count = 0;  // elements, as NCCL takes it
+  ncclDataType_t type = ncclFloat32;
+  ncclRedOp_t reduction = ncclSum;
+  int peer = 0;  // or root
+};
+
+std::size_t SizeOf(ncclDataType_t type);  // 0: not known here
+
+// The calls of a group in one communicator. A copy of one that has not begun is an operation of
+// its own.
+class NcclOperation {
+ public:
+  NcclOperation(std::shared_ptr<Members> members, std::vector<Call> calls)
+      : members_(std::move(members)), calls_(std::move(calls)) {}
+  bool operator()();  // true: done
+
+ private:
+  // What MPI moves for a call, between buffers of the host.
+  struct Transfer {
+    std::vector<std::byte> out, in;
+    MPI_Request request = MPI_REQUEST_NULL;
+    MPI_Status status{};
+  };
+  void Post(const Call& call, Transfer& transfer) const;
+  void Finish(const Call& call, const Transfer& transfer) const;
+  void Reduce(const Call& call, const Transfer& transfer) const;
+  bool Abandon();
+
+  std::shared_ptr<Members> members_;
+  std::vector<Call> calls_;
+  std::vector<Transfer> transfers_;  // under way; none before it has begun
+  bool lost_ = false;
+};
+
+}  // namespace emulator
+
+#endif  // TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_

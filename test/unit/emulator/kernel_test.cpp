@@ -1,0 +1,337 @@
+// Threads of a block: barriers, shuffles, votes, shared memory, and that a kernel which lacks a
+// barrier comes out wrong.
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "emulator_testing.hpp"
+
+namespace {
+
+using namespace emulator_test;
+
+constexpr float kEpsilon = 1e-5f;
+constexpr double kTolerance = 1e-5;  // fp32, rows of a few hundred values near 3
+constexpr int kSeeds = 20;
+
+enum class Omit { kNothing, kBarrierBehindWrite, kBarrierBehindRead };
+
+// Sum over the block: shuffles within a warp, shared memory between warps.
+template <Omit kOmit>
+__device__ float BlockSum(float value, float* partial) {
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(0xffffffffu, value, distance);
+  }
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  if (kOmit != Omit::kBarrierBehindWrite) __syncthreads();
+  float sum = 0;
+  for (unsigned warp = 0; warp < blockDim.x / 32; ++warp) sum += partial[warp];
+  if (kOmit != Omit::kBarrierBehindRead) __syncthreads();
+  return sum;
+}
+
+// x, y: [gridDim.x, columns]
+template <Omit kOmit>
+__global__ void LayerNormKernel(const float* x, float* y, int columns) {
+  __shared__ float partial[32];
+  const float* from = x + static_cast<std::size_t>(blockIdx.x) * columns;
+  float* to = y + static_cast<std::size_t>(blockIdx.x) * columns;
+  float sum = 0;
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) sum += from[i];
+  const float mean = BlockSum<kOmit>(sum, partial) / columns;
+  float squares = 0;
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) {
+    squares += (from[i] - mean) * (from[i] - mean);
+  }
+  const float scale = rsqrtf(BlockSum<kOmit>(squares, partial) / columns + kEpsilon);
+  for (int i = threadIdx.x; i < columns; i += blockDim.x) to[i] = (from[i] - mean) * scale;
+}
+
+// Largest difference to the reference in fp64; infinite where anything is no number.
+template <Omit kOmit>
+double LayerNormError(unsigned long long seed) {
+  constexpr int kRows = 5, kColumns = 333;
+  emulator::SetSeed(seed);
+  std::vector<float> x(kRows * kColumns);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = 3.0f + std::sin(0.37f * static_cast<float>(i));
+  }
+  const Stream stream;
+  const Array<float> from(x), to(x.size());
+  Launch(stream, LayerNormKernel<kOmit>, dim3(kRows), dim3(128), 0, from.Data(), to.Data(),
+         kColumns);
+  stream.Synchronize();
+  const std::vector<float> y = to.Values();
+  double worst = 0;
+  for (int row = 0; row < kRows; ++row) {
+    const float* values = &x[static_cast<std::size_t>(row * kColumns)];
+    const double mean = std::accumulate(values, values + kColumns, 0.0) / kColumns;
+    double variance = 0;
+    for (int i = 0; i < kColumns; ++i) variance += (values[i] - mean) * (values[i] - mean);
+    const double scale = 1 / std::sqrt(variance / kColumns + kEpsilon);
+    for (int i = 0; i < kColumns; ++i) {
+      const auto got = static_cast<double>(y[static_cast<std::size_t>(row * kColumns + i)]);
+      const double error = std::fabs(got - (values[i] - mean) * scale);
+      worst = std::isnan(error) ? INFINITY : std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
+template <Omit kOmit>
+int SeedsThatCatch(int seeds) {
+  int wrong = 0;
+  for (int seed = 1; seed <= seeds; ++seed) {
+    wrong += LayerNormError<kOmit>(static_cast<unsigned long long>(seed)) > kTolerance;
+  }
+  return wrong;
+}
+
+TEST(Kernel, LayerNormIsRightForEverySeed) { EXPECT_EQ(SeedsThatCatch<Omit::kNothing>(kSeeds), 0); }
+
+TEST(Kernel, BarrierMissingBehindAWriteIsCaughtByEverySeed) {
+  EXPECT_EQ(SeedsThatCatch<Omit::kBarrierBehindWrite>(kSeeds), kSeeds);
+}
+
+TEST(Kernel, BarrierMissingBehindAReadIsCaughtWithinTenSeeds) {
+  const int caught = SeedsThatCatch<Omit::kBarrierBehindRead>(kSeeds);
+  RecordProperty("seeds_of_20_that_catch_it", caught);
+  EXPECT_GT(SeedsThatCatch<Omit::kBarrierBehindRead>(10), 0) << caught << " of " << kSeeds;
+}
+
+// out: [8, threads], what each lane got.
+__global__ void ShuffleKernel(int* out) {
+  const int lane = static_cast<int>(threadIdx.x);
+  const int n = static_cast<int>(blockDim.x);
+  out[0 * n + lane] = __shfl_sync(0xffffffffu, 100 + lane, 5);
+  out[1 * n + lane] = __shfl_sync(0xffffffffu, 100 + lane, 3, 8);
+  out[2 * n + lane] = __shfl_up_sync(0xffffffffu, lane, 2);
+  out[3 * n + lane] = __shfl_down_sync(0xffffffffu, lane, 3, 16);
+  out[4 * n + lane] = __shfl_xor_sync(0xffffffffu, lane, 5);
+  const double whole = __shfl_sync(0xffffffffu, 1e300 * (lane % 32), 2);
+  out[5 * n + lane] = whole == 2e300;
+  out[6 * n + lane] = static_cast<int>(__ballot_sync(0xffffffffu, lane % 3 == 0));
+  out[7 * n + lane] = __any_sync(0xffffffffu, lane == 40) + 2 * __all_sync(0xffffffffu, lane < 40);
+}
+
+TEST(Kernel, ShufflesAndVotesAreAsOnTheDevice) {
+  constexpr int kThreads = 64;
+  const Stream stream;
+  const Array<int> out(8 * kThreads);
+  Launch(stream, ShuffleKernel, dim3(1), dim3(kThreads), 0, out.Data());
+  stream.Synchronize();
+  const std::vector<int> got = out.Values();
+  for (int t = 0; t < kThreads; ++t) {
+    const int lane = t % 32, warp = t - lane;
+    const auto value = [&](int row) { return got[static_cast<std::size_t>(row * kThreads + t)]; };
+    EXPECT_EQ(value(0), 100 + warp + 5);
+    EXPECT_EQ(value(1), 100 + t / 8 * 8 + 3);
+    EXPECT_EQ(value(2), lane < 2 ? t : t - 2);
+    EXPECT_EQ(value(3), t % 16 < 13 ? t + 3 : t);
+    EXPECT_EQ(value(4), t ^ 5);
+    EXPECT_EQ(value(5), 1);
+    unsigned votes = 0;
+    for (int i = 0; i < 32; ++i) votes |= static_cast<unsigned>((warp + i) % 3 == 0) << i;
+    EXPECT_EQ(static_cast<unsigned>(value(6)), votes);
+    EXPECT_EQ(value(7), warp == 0 ? 2 : 1);
+  }
+}
+
+// Halves of a warp meet apart; the last warp is not full, and some of its lanes return early.
+__global__ void PartialWarpKernel(int* out) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const unsigned half = lane < 16 ? 0x0000ffffu : 0xffff0000u;
+  int sum = lane;
+  for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(half, sum, distance);
+  if (threadIdx.x == 35) return;
+  __syncthreads();
+  out[threadIdx.x] = sum + 1000 * static_cast<int>(__popc(__ballot_sync(0xffffffffu, 1)));
+}
+
+TEST(Kernel, PartsOfAWarpMeetApartAndThreadsThatReturnedAreNotAwaited) {
+  constexpr int kThreads = 48;
+  for (unsigned long long seed = 1; seed <= 5; ++seed) {
+    emulator::SetSeed(seed);
+    const Stream stream;
+    const Array<int> out(std::vector<int>(kThreads, -1));
+    Launch(stream, PartialWarpKernel, dim3(1), dim3(kThreads), 0, out.Data());
+    stream.Synchronize();
+    const std::vector<int> got = out.Values();
+    for (int t = 0; t < kThreads; ++t) {
+      const int sum = t % 32 < 16 ? 120 : 376;
+      const int expected = t == 35 ? -1 : sum + 1000 * (t < 32 ? 32 : 15);
+      EXPECT_EQ(got[static_cast<std::size_t>(t)], expected) << t;
+    }
+  }
+}
+
+// Where each block and thread believes to be; how often each ran.
+__global__ void PlaceKernel(int* count, unsigned* last) {
+  const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
+  const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
+  atomicAdd(&count[block * blockDim.x * blockDim.y * blockDim.z + thread], 1);
+  atomicMax(last, block);
+}
+
+TEST(Kernel, EveryThreadOfAThreeDimensionalGridRunsOnce) {
+  const dim3 blocks(3, 5, 2), threads(4, 3, 2);
+  constexpr int kCount = 30 * 24;
+  const Stream stream;
+  const Array<int> count(std::vector<int>(kCount, 0));
+  const Array<unsigned> last(std::vector<unsigned>(1, 0));
+  Launch(stream, PlaceKernel, blocks, threads, 0, count.Data(), last.Data());
+  stream.Synchronize();
+  EXPECT_EQ(count.Values(), std::vector<int>(kCount, 1));
+  EXPECT_EQ(last.Values()[0], 29u);
+}
+
+__global__ void OrderKernel(unsigned* ticket, unsigned* order) {
+  order[blockIdx.x * blockDim.x + threadIdx.x] = atomicAdd(ticket, 1u);
+}
+
+TEST(Kernel, SeedsGiveDifferentOrdersAndTheSameSeedTheSame) {
+  const auto order = [](unsigned long long seed) {
+    const Stream stream;
+    const Array<unsigned> ticket(std::vector<unsigned>(1, 0)), out(4 * 64);
+    emulator::SetSeed(seed);
+    Launch(stream, OrderKernel, dim3(4), dim3(64), 0, ticket.Data(), out.Data());
+    stream.Synchronize();
+    return out.Values();
+  };
+  std::set<std::vector<unsigned>> orders;
+  for (unsigned long long seed = 1; seed <= 8; ++seed) orders.insert(order(seed));
+  EXPECT_EQ(orders.size(), 8u);
+  EXPECT_EQ(order(3), order(3));
+}
+
+__global__ void UninitialisedKernel(float* out) {
+  __shared__ float fixed[64];
+  const float* dynamic = SharedMemory<float>();
+  out[blockIdx.x * 64 + threadIdx.x] = fixed[threadIdx.x] + dynamic[threadIdx.x];
+  __syncthreads();
+  fixed[threadIdx.x] = 1;
+  SharedMemory<float>()[threadIdx.x] = 1;
+}
+
+TEST(Kernel, SharedMemoryStartsAsNanInEveryBlock) {
+  const Stream stream;
+  const Array<float> out(3 * 64);
+  Launch(stream, UninitialisedKernel, dim3(3), dim3(64), 64 * sizeof(float), out.Data());
+  stream.Synchronize();
+  for (const float value : out.Values()) EXPECT_TRUE(std::isnan(value));
+}
+
+__global__ void AlignmentKernel(int* out) {
+  out[threadIdx.x] = reinterpret_cast<std::uintptr_t>(SharedMemory<float>()) % 128 == 0;
+}
+
+TEST(Kernel, DynamicSharedMemoryIsAlignedAndLimited) {
+  const Stream stream;
+  const Array<int> out(1);
+  for (const std::size_t bytes : {1, 100, 4097, 48 * 1024}) {
+    Launch(stream, AlignmentKernel, dim3(1), dim3(1), bytes, out.Data());
+    stream.Synchronize();
+    EXPECT_EQ(out.Values()[0], 1);
+  }
+  testing::internal::CaptureStderr();
+  EXPECT_ANY_THROW(Launch(stream, AlignmentKernel, dim3(1), dim3(1), 60 * 1024, out.Data()));
+  EXPECT_EQ(cudaFuncSetAttribute(AlignmentKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 228 * 1024),
+            cudaErrorInvalidValue);
+  EXPECT_NE(testing::internal::GetCapturedStderr().find("61440 bytes of dynamic shared memory"),
+            std::string::npos);
+  Check(cudaFuncSetAttribute(AlignmentKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                             227 * 1024),
+        "asking for shared memory");
+  Launch(stream, AlignmentKernel, dim3(1), dim3(1), 227 * 1024, out.Data());
+  stream.Synchronize();
+}
+
+TEST(Kernel, ImpossibleShapesAreRefused) {
+  const Stream stream;
+  const Array<float> y(1);
+  cudaGetLastError();
+  testing::internal::CaptureStderr();
+  EXPECT_ANY_THROW(Launch(stream, FillKernel, dim3(0), dim3(32), 0, y.Data(), 1.0f, 1));
+  EXPECT_EQ(cudaGetLastError(), cudaErrorInvalidConfiguration);
+  EXPECT_ANY_THROW(Launch(stream, FillKernel, dim3(1), dim3(64, 17), 0, y.Data(), 1.0f, 1));
+  EXPECT_ANY_THROW(Launch(stream, FillKernel, dim3(1, 65536), dim3(1), 0, y.Data(), 1.0f, 1));
+  testing::internal::GetCapturedStderr();
+  EXPECT_EQ(cudaPeekAtLastError(), cudaErrorInvalidConfiguration);
+  cudaGetLastError();
+}
+
+using KernelDeathTest = EmulatorDeathTest;
+
+__global__ void DeadlockKernel() {
+  if (threadIdx.x < 20) {
+    __syncthreads();
+  } else {
+    __syncwarp();
+  }
+}
+
+TEST_F(KernelDeathTest, ThreadsThatWaitForEachOtherForEverAreReported) {
+  const auto run = [] {
+    const Stream stream;
+    Launch(stream, DeadlockKernel, dim3(1), dim3(32), 0);
+    stream.Synchronize();
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(kExitStatus),
+              "deadlock in kernel: 20 threads at __syncthreads, 12 at __syncwarp");
+}
+
+__global__ void MaskKernel(int kind) {
+  const unsigned lane = threadIdx.x;
+  if (kind == 0) __syncwarp(lane < 16 ? 0xffffffffu : 0xffff0000u);
+  if (kind == 1) __syncwarp(0x0000ffffu);
+  if (kind == 2) lane < 7 ? __syncwarp() : static_cast<void>(__ballot_sync(0xffffffffu, 1));
+}
+
+TEST_F(KernelDeathTest, WrongMasksAreReported) {
+  const auto run = [](int kind) {
+    const Stream stream;
+    Launch(stream, MaskKernel, dim3(1), dim3(32), 0, kind);
+    stream.Synchronize();
+  };
+  EXPECT_EXIT(run(0), testing::ExitedWithCode(kExitStatus), "mismatched masks in a warp");
+  EXPECT_EXIT(run(1), testing::ExitedWithCode(kExitStatus), "which does not name it");
+  EXPECT_EXIT(run(2), testing::ExitedWithCode(kExitStatus), "meet in different operations");
+}
+
+__global__ void SharedOverrunKernel(int count) {
+  for (int i = 0; i < count; ++i) SharedMemory<float>()[i] = 0;
+}
+
+TEST_F(KernelDeathTest, OverrunOfDynamicSharedMemoryIsReported) {
+  const auto run = [](int count) {
+    const Stream stream;
+    Launch(stream, SharedOverrunKernel, dim3(1), dim3(1), 100 * sizeof(float), count);
+    stream.Synchronize();
+  };
+  EXPECT_EXIT(run(101), testing::ExitedWithCode(kExitStatus),
+              "overran its 400 bytes of dynamic shared memory: byte 400");
+  EXPECT_EXIT(run(1000), testing::ExitedWithCode(kExitStatus), "shared memory");
+  run(100);
+}
+
+__device__ int Dive(int depth) {
+  volatile char frame[4096];
+  frame[depth % 4096] = static_cast<char>(depth);
+  return depth == 0 ? frame[0] : Dive(depth - 1) + frame[depth % 4096];
+}
+__global__ void DeepKernel(int depth) {
+  __syncthreads();
+  Dive(depth);
+}
+
+TEST_F(KernelDeathTest, OverflowOfAThreadsStackIsReported) {
+  const auto run = [] {
+    const Stream stream;
+    Launch(stream, DeepKernel, dim3(1), dim3(2), 0, 1000);
+    stream.Synchronize();
+  };
+  EXPECT_EXIT(run(), testing::ExitedWithCode(kExitStatus), "overflowed a thread's stack");
+}
+
+}  // namespace
