@@ -1,0 +1,219 @@
+// Attention to whole sequences and to parts of them by our own kernels: from matrices to what the
+// kernels are told. Scratch holds `inner` (dout . out) and, for parts in bf16, a sum before it is
+// rounded to what is stored, so that merging many blocks costs no precision.
+#include "attention.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <type_traits>
+
+#include "attention_kernels.cuh"
+#include "backends.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+using tensor::Matrix;
+
+constexpr int kFillThreads = 256;
+constexpr std::int64_t kScratchUnit = 32;  // elements: pieces of scratch begin on 128 bytes
+
+// data [rows, columns] = value, rows stride elements apart.
+template <typename T>
+__global__ void __launch_bounds__(kFillThreads)
+    FillKernel(T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride,
+               SumOf<T> value) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kFillThreads + threadIdx.x;
+  if (i < rows * columns) data[i / columns * stride + i % columns] = Narrow<T>(value);
+}
+
+void Fill(const device::Stream& stream, const Matrix& m, double value) {
+  if (m.Size() == 0) return;
+  Dispatch(m.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const std::int64_t blocks = CeilDivide(m.Size(), kFillThreads);
+    device::cuda::Launch(device::cuda::Queue(stream), &FillKernel<T>,
+                         dim3(static_cast<unsigned>(blocks)), dim3(kFillThreads), 0,
+                         static_cast<T*>(m.data), m.rows, m.columns, m.stride,
+                         static_cast<SumOf<T>>(value));
+  });
+}
+
+// Operands of a call; of the forward pass the last three are Empty().
+struct Call {
+  const device::Stream& stream;
+  const AttentionShape& shape;
+  const Matrix& qkv;
+  KeyValueBlock block;
+  Part tasks;
+  const Dropout& dropout;
+  const Matrix& out;
+  const Matrix& lse;
+  const Matrix& scratch;
+  bool whole;
+  Matrix dout, dqkv, dblock;
+};
+
+std::int64_t InnerElements(const AttentionShape& shape) {
+  return CeilDivide(shape.sequences * shape.length * shape.heads, kScratchUnit) * kScratchUnit;
+}
+
+AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
+  const std::int64_t early = std::min(positions.early.Size(), count);
+  return {static_cast<int>(positions.early.begin), static_cast<int>(early),
+          static_cast<int>(positions.late.begin), static_cast<int>(count - early)};
+}
+
+template <typename T>
+bool AllowAttentionVectors(const Call& c) {
+  for (const Matrix* m :
+       {&c.qkv, &c.block.data, &c.out, &c.dout, &c.dqkv, static_cast<const Matrix*>(&c.dblock)}) {
+    if (!RowsOnVectorBoundaries(*m)) return false;
+  }
+  return c.shape.head_dim % std::max(kVectorWidth<T>, kAttentionWidth) == 0;
+}
+
+template <typename T>
+void TellDropout(const Call& c, AttentionOperands<T>& a) {
+  const PhiloxKey key = MakeKey(c.dropout.seed, c.dropout.purpose, c.dropout.layer);
+  a.seed = key[0];
+  a.purpose = key[1];
+  a.threshold = c.dropout.Threshold();
+  a.first_head = static_cast<int>(c.shape.first_head);
+  a.kept_scale = static_cast<SumOf<T>>(c.dropout.Scale());
+  a.ordinals = c.dropout.ordinals;
+}
+
+template <typename T>
+AttentionOperands<T> OperandsOf(const Call& c) {
+  const AttentionShape& s = c.shape;
+  AttentionOperands<T> a{};
+  const auto data = [](const Matrix& m) { return static_cast<T*>(m.data); };
+  const auto values = [&](T* keys) {
+    return keys == nullptr ? keys : keys + s.kv_heads * s.head_dim;
+  };
+  a.query = data(c.qkv), a.query_stride = c.qkv.stride;
+  a.key = data(c.block.data), a.value = values(data(c.block.data));
+  a.key_stride = c.block.data.stride;
+  a.out = data(c.out), a.out_stride = c.out.stride;
+  a.lse = static_cast<SumOf<T>*>(c.lse.data), a.lse_stride = c.lse.stride;
+  a.dout = data(c.dout), a.dout_stride = c.dout.stride;
+  a.dquery = data(c.dqkv), a.dquery_stride = c.dqkv.stride;
+  a.dkey = data(c.dblock), a.dvalue = values(data(c.dblock)), a.dkey_stride = c.dblock.stride;
+  a.inner = static_cast<SumOf<T>*>(c.scratch.data);
+  if (!c.whole && !std::is_same_v<T, SumOf<T>>) a.exact = a.inner + InnerElements(s);
+  a.queries = RowsOf(c.whole ? c.block.positions : s.positions, s.length);
+  a.keys = RowsOf(c.block.positions, c.block.positions.Count());
+  a.heads = static_cast<int>(s.heads), a.kv_heads = static_cast<int>(s.kv_heads);
+  a.head_dim = static_cast<int>(s.head_dim);
+  a.first_task = static_cast<int>(c.tasks.begin), a.tasks = static_cast<int>(c.tasks.Size());
+  a.scale = static_cast<SumOf<T>>(1 / std::sqrt(static_cast<double>(s.head_dim)));
+  a.causal = s.causal, a.whole = c.whole, a.vector = AllowAttentionVectors<T>(c);
+  TellDropout(c, a);
+  return a;
+}
+
+void Check(const AttentionShape& shape) {
+  if (shape.head_dim <= kAttentionMostDims) return;
+  throw RunError("attention on a GPU: heads of " + std::to_string(shape.head_dim) +
+                     " are wider than " + std::to_string(kAttentionMostDims),
+                 "Choose more heads (model.heads) or a smaller model.head_dim.");
+}
+
+void Forward(const Call& call) {
+  Check(call.shape);
+  if (call.tasks.Size() == 0) return;
+  Dispatch(call.qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    LaunchAttentionForward(device::cuda::Queue(call.stream), OperandsOf<T>(call));
+  });
+}
+
+void Backward(const Call& call) {
+  Check(call.shape);
+  if (call.tasks.Size() == 0) return;
+  Dispatch(call.qkv.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    LaunchAttentionBackward(device::cuda::Queue(call.stream), OperandsOf<T>(call));
+  });
+}
+
+// Keys and values of whole sequences are columns of their qkv.
+KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
+  const std::int64_t queries = shape.heads * shape.head_dim;
+  return {{{0, shape.length}, {shape.length, shape.length}},
+          qkv.Columns(queries, qkv.columns - queries)};
+}
+
+}  // namespace
+
+std::int64_t OwnAttentionScratch(const AttentionShape& shape) {
+  Check(shape);
+  return InnerElements(shape);
+}
+
+void OwnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
+                         const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                         const Matrix& lse, const Matrix& scratch) {
+  const Part all = {0, AttentionPartTasks(shape)};
+  Forward({stream,
+           shape,
+           qkv,
+           WholeBlock(shape, qkv),
+           all,
+           dropout,
+           out,
+           lse,
+           scratch,
+           true,
+           {},
+           {},
+           {}});
+}
+
+void OwnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
+                          const Matrix& qkv, const Dropout& dropout, const Matrix& out,
+                          const Matrix& dout, const Matrix& lse, const Matrix& dqkv,
+                          const Matrix& scratch) {
+  const Part all = {0, AttentionPartTasks(shape)};
+  Backward({stream, shape, qkv, WholeBlock(shape, qkv), all, dropout, out, lse, scratch, true, dout,
+            dqkv, WholeBlock(shape, dqkv).data});
+}
+
+std::int64_t AttentionPartScratch(const device::Stream&, const AttentionShape& shape,
+                                  std::int64_t) {
+  Check(shape);
+  return InnerElements(shape) + shape.sequences * shape.length * shape.heads * shape.head_dim;
+}
+
+void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse) {
+  Fill(stream, out, 0);
+  Fill(stream, lse, -std::numeric_limits<double>::infinity());
+}
+
+void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch) {
+  Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, {}, {}, {}});
+}
+
+void AttentionPartStartBackward(const device::Stream& stream, const AttentionShape& shape,
+                                const Matrix& dqkv) {
+  Fill(stream, dqkv.Columns(0, shape.heads * shape.head_dim), 0);
+}
+
+void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch) {
+  Backward(
+      {stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, dout, dqkv, dblock});
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,63 @@
+// Who computes attention on a GPU: cuDNN where it is built in, serves the shape and pays, else our
+// own kernels. The choice follows from shapes, types and strides alone, so that runs repeat.
+#include <algorithm>
+
+#include "attention.hpp"
+#include "backends.hpp"
+#include "cudnn_attention.hpp"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+using tensor::Matrix;
+
+constexpr bool kCudnn = TRIREME_CUDNN != 0;
+
+// Shorter sequences are a single tile of our own kernels, whose backward pass is one launch.
+constexpr std::int64_t kLongestOwn = 64;
+
+// cuDNN reads heads in pieces of 8 elements; its dropout is not ours.
+bool MayServe(const AttentionShape& shape) {
+  return shape.sequences > 0 && shape.length > kLongestOwn && shape.head_dim % 8 == 0 &&
+         shape.head_dim <= 256;
+}
+bool MayServe(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout) {
+  return MayServe(shape) && qkv.dtype == Dtype::kBfloat16 && !dropout.Active();
+}
+
+}  // namespace
+
+std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape) {
+  std::int64_t elements = OwnAttentionScratch(shape);
+  if constexpr (kCudnn) {
+    if (MayServe(shape)) elements = std::max(elements, CudnnAttentionScratch(stream, shape));
+  }
+  return elements;
+}
+
+void AttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                      const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                      const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServe(shape, qkv, dropout) &&
+        CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
+      return;
+    }
+  }
+  OwnAttentionForward(stream, shape, qkv, dropout, out, lse, scratch);
+}
+
+void AttentionBackward(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
+                       const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                       const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServe(shape, qkv, dropout) &&
+        CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
+      return;
+    }
+  }
+  OwnAttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
+}
+
+}  // namespace trireme::kernels::cuda

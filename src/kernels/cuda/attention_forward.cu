@@ -1,0 +1,223 @@
+// Attention's forward pass (Dao 2023, "FlashAttention-2"): a block has a tile of queries of one
+// head and goes through the keys and values tile by tile; scores exist for a tile at a time, in
+// registers and shared memory. Of whole sequences out and lse are overwritten; of parts the block
+// so far is merged into.
+#include "attention_kernels.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+// What a block keeps in shared memory.
+template <typename Sizes, typename Sum>
+struct ForwardShared {
+  using Mask = AttentionMask<Sizes::kKeys>;
+  Sum* queries;         // [kQueries, kRow]
+  Sum* keys;            // [kKeys, kRow]
+  Sum* values;          // [kKeys, kRow]
+  Sum* weights;         // [kQueries, kScoreRow]
+  unsigned char* kept;  // [kQueries, Mask::kRow]
+
+  static constexpr int kElements =
+      (Sizes::kQueries + 2 * Sizes::kKeys) * Sizes::kRow + Sizes::kQueries * Sizes::kScoreRow;
+  static constexpr int kBytes =
+      kElements * static_cast<int>(sizeof(Sum)) + Sizes::kQueries * Mask::kRow;
+
+  __device__ explicit ForwardShared(Sum* memory)
+      : queries(memory),
+        keys(queries + Sizes::kQueries * Sizes::kRow),
+        values(keys + Sizes::kKeys * Sizes::kRow),
+        weights(values + Sizes::kKeys * Sizes::kRow),
+        kept(reinterpret_cast<unsigned char*>(memory + kElements)) {}
+};
+
+// A thread's queries: running maxima of exponents of 2 (the same in all threads of a row), sums and
+// outputs so far relative to them (this thread's share of the sums).
+template <typename Sizes, typename Sum>
+struct ForwardState {
+  Sum top[Sizes::kMyQueries], sum[Sizes::kMyQueries];
+  AttentionSums<Sizes, Sizes::kMyQueries, Sum> out;
+
+  __device__ ForwardState() {
+#pragma unroll
+    for (int i = 0; i < Sizes::kMyQueries; ++i) {
+      top[i] = std::numeric_limits<Sum>::lowest();
+      sum[i] = Sum(0);
+    }
+    ClearAttentionSums<Sizes, Sizes::kMyQueries>(out);
+  }
+};
+
+// The blocks before: out is normalised, and so the sum is 1.
+template <typename Sizes, typename T>
+__device__ void ResumeForward(const AttentionOperands<T>& a, const AttentionPlace<T>& at,
+                              const AttentionTile& tile, ForwardState<Sizes, SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    const int row = Sizes::Row() * Sizes::kMyQueries + i;
+    if (row >= tile.count) continue;
+    const Sum lse = *at.Lse(a, tile.row + row);
+    if (lse == -std::numeric_limits<Sum>::infinity()) continue;
+    state.top[i] = lse * static_cast<Sum>(kAttentionLog2E);
+    state.sum[i] = Sizes::Column() == 0 ? Sum(1) : Sum(0);
+#pragma unroll
+    for (int j = 0; j < Sizes::kPieces; ++j) {
+      const int column = Sizes::Column() * kAttentionWidth + j * Sizes::kStep;
+      if (column < a.head_dim) {
+        state.out[i][j] = LoadExact(at.Out(a), at.Exact(a), tile.row + row, column);
+      }
+    }
+  }
+}
+
+// The scores of this thread become weights relative to the new maxima, in shared memory; what the
+// state holds shrinks with them.
+template <typename Sizes, typename T>
+__device__ __forceinline__ void AttentionSoftmax(
+    const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,
+    const ForwardShared<Sizes, SumOf<T>>& shared,
+    const SumOf<T> (&score)[Sizes::kMyQueries][Sizes::kMyKeys],
+    ForwardState<Sizes, SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+  const Sum exponents = a.scale * static_cast<Sum>(kAttentionLog2E);
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    const int row = Sizes::Row() * Sizes::kMyQueries + i;
+    const int visible = AttentionVisible(a, queries.position + row, keys);
+    Sum top = state.top[i], exponent[Sizes::kMyKeys];
+#pragma unroll
+    for (int j = 0; j < Sizes::kMyKeys; ++j) {
+      const bool seen = Sizes::Column() + j * Sizes::kColumnThreads < visible;
+      exponent[j] = seen ? score[i][j] * exponents : -std::numeric_limits<Sum>::infinity();
+      top = MaxOfTwo()(top, exponent[j]);
+    }
+    top = LaneReduce<MaxOfTwo>(top, Sizes::kColumnThreads);
+    const Sum shrunk = exp2(state.top[i] - top);
+    state.top[i] = top;
+    state.sum[i] *= shrunk;
+#pragma unroll
+    for (int j = 0; j < Sizes::kMyKeys; ++j) {
+      const int column = Sizes::Column() + j * Sizes::kColumnThreads;
+      Sum weight = exp2(exponent[j] - top);
+      state.sum[i] += weight;
+      if (a.threshold > 0 && column < visible) {
+        using Mask = typename ForwardShared<Sizes, Sum>::Mask;
+        weight = Mask::Kept(shared.kept, row, keys, column) ? weight * a.kept_scale : Sum(0);
+      }
+      shared.weights[row * Sizes::kScoreRow + column] = weight;
+    }
+#pragma unroll
+    for (int j = 0; j < Sizes::kPieces; ++j) {
+#pragma unroll
+      for (int k = 0; k < kAttentionWidth; ++k) state.out[i][j].values[k] *= shrunk;
+    }
+  }
+}
+
+template <typename Sizes, typename T>
+__device__ void FinishForward(const AttentionOperands<T>& a, const AttentionPlace<T>& at,
+                              const AttentionTile& tile, ForwardState<Sizes, SumOf<T>>& state) {
+  using Sum = SumOf<T>;
+  bool mine[Sizes::kMyQueries];
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    const int row = Sizes::Row() * Sizes::kMyQueries + i;
+    const Sum sum = LaneSum(state.sum[i], Sizes::kColumnThreads);
+    mine[i] = row < tile.count;
+    // No keys: nothing. A sum that is no number stays none.
+    const Sum inverse = sum == Sum(0) ? Sum(0) : Sum(1) / sum;
+    if (mine[i] && Sizes::Column() == 0) {
+      *at.Lse(a, tile.row + row) = sum == Sum(0)
+                                       ? -std::numeric_limits<Sum>::infinity()
+                                       : state.top[i] * static_cast<Sum>(kAttentionLn2) + log(sum);
+    }
+#pragma unroll
+    for (int j = 0; j < Sizes::kPieces; ++j) {
+#pragma unroll
+      for (int k = 0; k < kAttentionWidth; ++k) state.out[i][j].values[k] *= inverse;
+    }
+  }
+  const auto out = at.Out(a);
+  const auto exact = at.Exact(a);
+  ForEachAttentionSum<Sizes, Sizes::kMyQueries>(
+      state.out, a.head_dim, [&](int i, int column, const AttentionPack<Sum>& pack) {
+        if (!mine[i]) return;
+        const int row = tile.row + Sizes::Row() * Sizes::kMyQueries + i;
+        out.Store(pack, row, column);
+        if (exact.data != nullptr) exact.Store(pack, row, column);
+      });
+}
+
+template <typename Sizes, typename T>
+__global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf<T>>)
+    ForwardKernel(AttentionOperands<T> a) {
+  using Sum = SumOf<T>;
+  const ForwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>());
+  // The last queries first: they see the most keys.
+  const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
+  const AttentionTile queries =
+      a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last())) return;
+  LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
+                                            shared.queries);
+  ForwardState<Sizes, Sum> state;
+  if (!a.whole) ResumeForward<Sizes>(a, at, queries, state);
+  const int dims = RoundUpDims(a.head_dim);
+  const int first_row = Sizes::Row() * Sizes::kMyQueries;
+  const int key_tiles = a.keys.Tiles(Sizes::kKeys);
+  for (int i = 0; i < key_tiles; ++i) {
+    const AttentionTile keys = a.keys.Tile(i, Sizes::kKeys);
+    if (a.causal && keys.position > queries.Last()) continue;
+    __syncthreads();
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
+    LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
+    if (a.threshold > 0) {
+      AttentionMask<Sizes::kKeys>::Draw(a, at.sequence, at.head, queries, keys, shared.kept);
+    }
+    __syncthreads();
+    Sum score[Sizes::kMyQueries][Sizes::kMyKeys] = {};
+    AddAttentionDots(shared.queries + first_row * Sizes::kRow, Sizes::kRow,
+                     shared.keys + Sizes::Column() * Sizes::kRow,
+                     Sizes::kColumnThreads * Sizes::kRow, dims, score);
+    AttentionSoftmax(a, queries, keys, shared, score, state);
+    __syncwarp();  // the threads of a row are of one warp
+    AddAttentionProduct<Sizes, Sizes::kMyQueries>(shared.weights + first_row * Sizes::kScoreRow,
+                                                  shared.values + Sizes::Column() * kAttentionWidth,
+                                                  keys.count, a.head_dim, state.out);
+  }
+  FinishForward<Sizes>(a, at, queries, state);
+}
+
+// Tiles by head_dim, and by what shared memory holds.
+template <typename Sum, int kDims>
+struct ForwardSizes;
+template <typename Sum>
+struct ForwardSizes<Sum, 32> : AttentionSizes<8, 8, 4, 4, 32> {};
+template <typename Sum>
+struct ForwardSizes<Sum, 64> : AttentionSizes<16, 16, 4, 4, 64> {};
+template <typename Sum>
+struct ForwardSizes<Sum, 128> : AttentionSizes<16, 16, 4, 2, 128> {};
+template <>
+struct ForwardSizes<float, 256> : AttentionSizes<8, 16, 4, 2, 256> {};
+template <>
+struct ForwardSizes<double, 256> : AttentionSizes<8, 16, 4, 1, 256> {};
+
+}  // namespace
+
+template <typename T>
+void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a) {
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Sizes = ForwardSizes<SumOf<T>, decltype(dims)::value>;
+    const std::int64_t blocks =
+        std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group();
+    if (blocks == 0) return;
+    device::cuda::Launch(queue, &ForwardKernel<Sizes, T>, dim3(static_cast<unsigned>(blocks)),
+                         dim3(Sizes::kThreads), ForwardShared<Sizes, SumOf<T>>::kBytes, a);
+  });
+}
+template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<float>&);
+template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<double>&);
+template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<Bf16>&);
+
+}  // namespace trireme::kernels::cuda

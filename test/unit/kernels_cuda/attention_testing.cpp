@@ -1,0 +1,131 @@
+// Operands of the tests of attention, their results on the CPU, and comparison.
+#include "attention_testing.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kernels/backends.hpp"
+
+namespace trireme::test {
+
+namespace {
+
+// Multiples of 1/32 of `scale`, which even bf16 holds exactly where scale is a power of two.
+Values Random(std::int64_t count, std::uint32_t seed, double scale) {
+  std::mt19937 engine(seed);
+  Values values(static_cast<std::size_t>(count));
+  for (double& value : values) value = scale * (static_cast<double>(engine() % 65) - 32) / 32;
+  return values;
+}
+
+tensor::Matrix Doubles(Values& values, std::int64_t columns) {
+  const auto size = static_cast<std::int64_t>(values.size());
+  return {values.data(), Dtype::kFloat64, size / columns, columns, columns};
+}
+
+}  // namespace
+
+AttentionTolerance ToleranceOf(Dtype dtype) {
+  if (dtype == Dtype::kFloat64) return {1e-13, 1e-13, 1e-12};
+  if (dtype == Dtype::kFloat32) return {4e-6, 1e-6, 1e-5};
+  return {4e-3, 1e-6, 1.5e-2};
+}
+
+AttentionProblem::AttentionProblem(const kernels::AttentionShape& shape_of_whole,
+                                   double probability, double scale)
+    : shape(shape_of_whole),
+      dropout_probability(probability),
+      qkv(Random(Rows() * shape.Width(), 1, scale)),
+      dout(Random(Rows() * Queries(), 2, 1)) {
+  for (std::int64_t i = 0; i < shape.sequences; ++i) {
+    ordinals.push_back((static_cast<std::uint64_t>(i) << 33) + 7 - static_cast<std::uint64_t>(i));
+  }
+}
+
+kernels::Dropout AttentionProblem::DropoutWith(const std::uint64_t* sequence_ordinals) const {
+  return {dropout_probability, 77,          Purpose::kAttentionDropout, 2, 0,
+          sequence_ordinals,   shape.length};
+}
+
+AttentionResults AttentionProblem::OnCpu() const {
+  Values x = qkv, dy = dout;
+  AttentionResults results = {NoNumbers(Rows() * Queries()), NoNumbers(Rows() * shape.heads),
+                              NoNumbers(Rows() * shape.Width())};
+  const device::Stream stream;
+  Values scratch(static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
+  const tensor::Matrix out = Doubles(results.out, Queries());
+  const tensor::Matrix lse = Doubles(results.lse, shape.heads);
+  const tensor::Matrix memory = {scratch.data(), Dtype::kFloat64, 1,
+                                 static_cast<std::int64_t>(scratch.size()),
+                                 static_cast<std::int64_t>(scratch.size())};
+  const kernels::Dropout dropout = DropoutWith(ordinals.data());
+  kernels::cpu::AttentionForward(stream, shape, Doubles(x, shape.Width()), dropout, out, lse,
+                                 memory);
+  kernels::cpu::AttentionBackward(stream, shape, Doubles(x, shape.Width()), dropout, out,
+                                  Doubles(dy, Queries()), lse, Doubles(results.dqkv, shape.Width()),
+                                  memory);
+  return results;
+}
+
+std::string Describe(const AttentionProblem& problem, Dtype dtype) {
+  const kernels::AttentionShape& s = problem.shape;
+  return std::string(NameOf(dtype)) + ", " + std::to_string(s.sequences) + " x " +
+         std::to_string(s.length) + ", heads " + std::to_string(s.heads) + "/" +
+         std::to_string(s.kv_heads) + " x " + std::to_string(s.head_dim) + ", dropout " +
+         std::to_string(problem.dropout_probability) + (s.causal ? " " : ", not causal ");
+}
+
+Values NoNumbers(std::int64_t count) {
+  return Values(static_cast<std::size_t>(count), std::numeric_limits<double>::quiet_NaN());
+}
+
+std::unique_ptr<GpuMatrix> OnGpuAs(const device::Stream& stream, Dtype dtype, Layout layout,
+                                   std::int64_t columns, const Values& values) {
+  const auto rows = static_cast<std::int64_t>(values.size()) / columns;
+  if (layout == Layout::kOdd) {
+    return std::make_unique<GpuMatrix>(stream, dtype, rows, columns, values, columns + 3, 1);
+  }
+  // Room behind each row, in whole vectors of the narrowest type.
+  const std::int64_t stride = CeilDivide(columns, 8) * 8 + 8;
+  return std::make_unique<GpuMatrix>(stream, dtype, rows, columns, values, stride);
+}
+
+Values ColumnsOf(const Values& values, std::int64_t columns, std::int64_t begin, std::int64_t end) {
+  Values part;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto column = static_cast<std::int64_t>(i) % columns;
+    if (column >= begin && column < end) part.push_back(values[i]);
+  }
+  return part;
+}
+
+void ExpectNear(const Values& got, const Values& want, double tolerance, const std::string& what,
+                double floor) {
+  ASSERT_EQ(got.size(), want.size()) << what;
+  double largest = floor, difference = 0;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    largest = std::max(largest, std::abs(want[i]));
+    const double d = std::abs(got[i] - want[i]);
+    if (!(d <= difference)) difference = d;  // NaN stays
+  }
+  EXPECT_LE(difference, tolerance * largest) << what << " (largest " << largest << ")";
+}
+
+void ExpectNear(const AttentionProblem& problem, const AttentionResults& got,
+                const AttentionResults& want, const AttentionTolerance& tolerance,
+                const std::string& what) {
+  const kernels::AttentionShape& s = problem.shape;
+  ExpectNear(got.out, want.out, tolerance.out, what + "out");
+  ExpectNear(got.lse, want.lse, tolerance.lse, what + "lse", 1);
+  const std::int64_t q = problem.Queries(), kv = s.kv_heads * s.head_dim, width = s.Width();
+  // Where there is one key, scores' gradients are rounding.
+  ExpectNear(ColumnsOf(got.dqkv, width, 0, q), ColumnsOf(want.dqkv, width, 0, q),
+             tolerance.gradient, what + "gradient of queries", 1);
+  ExpectNear(ColumnsOf(got.dqkv, width, q, q + kv), ColumnsOf(want.dqkv, width, q, q + kv),
+             tolerance.gradient, what + "gradient of keys", 1);
+  ExpectNear(ColumnsOf(got.dqkv, width, q + kv, width), ColumnsOf(want.dqkv, width, q + kv, width),
+             tolerance.gradient, what + "gradient of values");
+}
+
+}  // namespace trireme::test

@@ -1,0 +1,71 @@
+// What the tests of attention on a GPU share: a problem with operands that all types hold exactly,
+// what the CPU makes of it in fp64, and the same operands on the GPU.
+#ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
+#define TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu_testing.hpp"
+#include "trireme/kernels/attention_part.hpp"
+
+namespace trireme::test {
+
+using Values = std::vector<double>;  // of a dense row-major matrix
+
+// Largest difference to fp64 on the CPU, relative to the largest element. fp64 and fp32: the order
+// of sums; bf16: results and what the backward pass reads of them are rounded to 8 bits.
+struct AttentionTolerance {
+  double out, lse, gradient;
+};
+AttentionTolerance ToleranceOf(Dtype dtype);
+
+// How operands lie in memory: whole vectors, or one element at a time.
+enum class Layout { kAligned, kOdd };
+
+struct AttentionResults {
+  Values out, lse, dqkv;  // [rows, heads head_dim], [rows, heads], [rows, Width()]
+};
+
+// Operands of attention to whole sequences.
+struct AttentionProblem {
+  AttentionProblem(const kernels::AttentionShape& shape_of_whole, double probability,
+                   double scale = 2);
+
+  std::int64_t Rows() const { return shape.sequences * shape.length; }
+  std::int64_t Queries() const { return shape.heads * shape.head_dim; }
+  kernels::Dropout DropoutWith(const std::uint64_t* sequence_ordinals) const;
+  AttentionResults OnCpu() const;  // in fp64
+
+  kernels::AttentionShape shape;
+  double dropout_probability;
+  std::vector<std::uint64_t> ordinals;
+  Values qkv, dout;  // uniform, with few bits
+};
+
+std::string Describe(const AttentionProblem& problem, Dtype dtype);
+
+Values NoNumbers(std::int64_t count);  // to be overwritten: whoever reads them gets NaN
+
+// A matrix of `columns` on the GPU in that layout.
+std::unique_ptr<GpuMatrix> OnGpuAs(const device::Stream& stream, Dtype dtype, Layout layout,
+                                   std::int64_t columns, const Values& values);
+
+// Columns [begin, end) of a matrix of `columns`.
+Values ColumnsOf(const Values& values, std::int64_t columns, std::int64_t begin, std::int64_t end);
+
+// Largest difference at most tolerance * max(largest |want|, floor); NaN never passes. A floor
+// stands for terms that cancel.
+void ExpectNear(const Values& got, const Values& want, double tolerance, const std::string& what,
+                double floor = 0);
+// All of it: queries', keys' and values' gradients each against their own largest element.
+void ExpectNear(const AttentionProblem& problem, const AttentionResults& got,
+                const AttentionResults& want, const AttentionTolerance& tolerance,
+                const std::string& what);
+
+}  // namespace trireme::test
+
+#endif  // TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
