@@ -35,7 +35,7 @@ __device__ __forceinline__ void LoadWithBias(T* pre, const T* bias, SumOf<T> (&v
   Load<kWidth>(pre, values);
   if (bias == nullptr) return;
   SumOf<T> add[kWidth];
-  Load<kWidth>(bias, add);
+  LoadConstant<kWidth>(bias, add);
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) values[i] += add[i];
   const Pack<T, kWidth> rounded = NarrowPack<T>(values);

@@ -38,7 +38,7 @@ struct ResidualOperation {
     Load<kWidth>(branch.At(row, column), b);
     if (bias != nullptr) {
       SumOf<T> add[kWidth];
-      Load<kWidth>(bias + column, add);
+      LoadConstant<kWidth>(bias + column, add);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) b[i] += add[i];
     }

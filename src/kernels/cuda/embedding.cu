@@ -20,7 +20,7 @@ struct EmbeddingOperation {
     const std::int64_t at = tokens[row] - first;
     SumOf<T> values[kWidth] = {};
     if (at >= 0 && at < count) {
-      Load<kWidth>(weight.At(at, column), values);
+      LoadConstant<kWidth>(weight.At(at, column), values);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values[i] *= scale;
     }
@@ -40,7 +40,7 @@ struct PositionOperation {
     Load<kWidth>(x.At(row, column), values);
     if (positions.data != nullptr) {
       SumOf<T> add[kWidth];
-      Load<kWidth>(positions.At(place.PositionOf(row), column), add);
+      LoadConstant<kWidth>(positions.At(place.PositionOf(row), column), add);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values[i] += add[i];
     }

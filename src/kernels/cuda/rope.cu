@@ -22,8 +22,8 @@ struct RopeOperation {
     const unsigned head = pair / half, i = pair - head * half;
     const SumOf<T>* angle = table.At(rows.PositionOf(row), i);
     SumOf<T> cosine[kWidth], sine[kWidth], a[kWidth], b[kWidth];
-    Load<kWidth>(angle, cosine);
-    Load<kWidth>(angle + half, sine);
+    LoadConstant<kWidth>(angle, cosine);
+    LoadConstant<kWidth>(angle + half, sine);
     T* low = qkv.At(row, std::int64_t{2} * half * head + i);
     Load<kWidth>(low, a);
     Load<kWidth>(low + half, b);

@@ -54,6 +54,13 @@ decltype(auto) Dispatch(Dtype type, Body&& body) {
   return std::forward<Body>(body)(float{});
 }
 
+// The same for what is of the sums' type: fp32 or fp64.
+template <typename Body>
+decltype(auto) DispatchSum(Dtype type, Body&& body) {
+  if (type == Dtype::kFloat64) return std::forward<Body>(body)(double{});
+  return std::forward<Body>(body)(float{});
+}
+
 }  // namespace trireme::kernels::cuda
 
 #endif  // TRIREME_SRC_KERNELS_CUDA_TYPES_CUH_

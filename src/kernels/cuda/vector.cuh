@@ -42,6 +42,18 @@ __device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
   memcpy(&pack, words, sizeof(pack));
   return pack;
 }
+// The same of memory that nobody writes while the kernel runs: such loads may pass stores.
+template <int kWidth, typename T>
+__device__ __forceinline__ Pack<T, kWidth> LoadConstantPack(const T* from) {
+  using Words = WordsOf<alignof(Pack<T, kWidth>)>;
+  constexpr int kCount = static_cast<int>(sizeof(Pack<T, kWidth>) / sizeof(Words));
+  Words words[kCount];
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) words[i] = __ldg(reinterpret_cast<const Words*>(from) + i);
+  Pack<T, kWidth> pack;
+  memcpy(&pack, words, sizeof(pack));
+  return pack;
+}
 template <int kWidth, typename T>
 __device__ __forceinline__ void StorePack(const Pack<T, kWidth>& pack, T* to) {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
@@ -82,6 +94,10 @@ __device__ __forceinline__ Pack<T, kWidth> NarrowPack(const SumOf<T> (&values)[k
 template <int kWidth, typename T>
 __device__ __forceinline__ void Load(const T* from, SumOf<T> (&values)[kWidth]) {
   WidenPack(LoadPack<kWidth>(from), values);
+}
+template <int kWidth, typename T>
+__device__ __forceinline__ void LoadConstant(const T* from, SumOf<T> (&values)[kWidth]) {
+  WidenPack(LoadConstantPack<kWidth>(from), values);
 }
 template <int kWidth, typename T>
 __device__ __forceinline__ void Store(const SumOf<T> (&values)[kWidth], T* to) {

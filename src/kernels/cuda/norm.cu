@@ -1,0 +1,190 @@
+// norm, forward: overwrites y and statistics, with the residual addition in front also sum. A row
+// is read once and kept in registers; very long ones are read again.
+#include <cmath>
+
+#include "backends.hpp"
+#include "dropout.cuh"
+#include "norm.cuh"
+#include "trireme/device/cuda/launch.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+constexpr int kMostLanes = 1024, kMostChunks = 4, kBlockThreads = 128;
+
+// Where the kernel takes rows from. Take reads them first, Again a second time.
+template <typename T, int kWidth>
+struct PlainRows {
+  View<const T> x;  // [rows, columns]
+
+  __device__ __forceinline__ void Take(std::int64_t row, std::int64_t column,
+                                       SumOf<T> (&values)[kWidth]) const {
+    Load<kWidth>(x.At(row, column), values);
+  }
+  __device__ __forceinline__ void Again(std::int64_t row, std::int64_t column,
+                                        SumOf<T> (&values)[kWidth]) const {
+    Take(row, column, values);
+  }
+};
+
+// sum = residual + dropout(branch + bias), as ResidualForward: from there on the norm sees what was
+// stored, so that recomputation may do the norm alone.
+template <typename T, int kWidth>
+struct ResidualRows {
+  View<const T> residual, branch;  // [rows, columns]
+  const T* bias;                   // [columns] or null
+  DropoutPlace place;
+  View<T> sum;  // may be residual or branch
+
+  __device__ __forceinline__ void Take(std::int64_t row, std::int64_t column,
+                                       SumOf<T> (&values)[kWidth]) const {
+    SumOf<T> b[kWidth];
+    Load<kWidth>(residual.At(row, column), values);
+    Load<kWidth>(branch.At(row, column), b);
+    if (bias != nullptr) {
+      SumOf<T> add[kWidth];
+      LoadConstant<kWidth>(bias + column, add);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) b[i] += add[i];
+    }
+    if (place.Active()) RowDropout(place, row).template Apply<kWidth>(column, b);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] += b[i];
+    const Pack<T, kWidth> rounded = NarrowPack<T>(values);
+    StoreGlobal(rounded, sum.At(row, column));
+    WidenPack(rounded, values);
+  }
+  __device__ __forceinline__ void Again(std::int64_t row, std::int64_t column,
+                                        SumOf<T> (&values)[kWidth]) const {
+    Load<kWidth>(sum.At(row, column), values);
+  }
+};
+
+template <typename T>
+struct NormOutput {
+  const T *weight, *bias;  // [columns]; bias may be null
+  SumOf<T> epsilon;
+  bool centred;
+  View<T> y;             // [rows, columns]
+  SumOf<T>* statistics;  // [rows, 2]
+};
+
+template <int kWidth, typename T>
+__device__ __forceinline__ void Normalize(const NormOutput<T>& out, std::int64_t row,
+                                          std::int64_t column, SumOf<T> mean, SumOf<T> rstd,
+                                          const SumOf<T> (&x)[kWidth]) {
+  SumOf<T> weight[kWidth], y[kWidth];
+  LoadConstant<kWidth>(out.weight + column, weight);
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) y[i] = (x[i] - mean) * rstd * weight[i];
+  if (out.bias != nullptr) {
+    SumOf<T> bias[kWidth];
+    LoadConstant<kWidth>(out.bias + column, bias);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) y[i] += bias[i];
+  }
+  Store<kWidth>(y, out.y.At(row, column));
+}
+
+template <typename T, int kWidth, int kChunks, typename Rows>
+__global__ void __launch_bounds__(kMostLanes)
+    NormForwardKernel(const Rows source, const NormOutput<T> out, std::int64_t rows,
+                      std::int64_t columns) {
+  using S = SumOf<T>;
+  __shared__ S shared[2][kMostLanes / kWarpLanes][1];  // one for each sum
+  constexpr int kKept = kChunks == 0 ? 1 : kChunks;
+  const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  // Rows beyond the last take part in the sums, with nothing.
+  const std::int64_t width = row < rows ? columns : 0;
+  S x[kKept][kWidth];
+  S sum[1] = {0}, square[1] = {0};
+  EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
+    source.Take(row, column, x[chunk]);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) sum[0] += x[chunk][i];
+  });
+  S mean = 0;
+  if (out.centred) {
+    TeamSum(sum, shared[0]);
+    mean = sum[0] / static_cast<S>(columns);
+  }
+  EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
+    if constexpr (kChunks == 0) source.Again(row, column, x[0]);
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) {
+      const S deviation = x[chunk][i] - mean;
+      square[0] += deviation * deviation;
+    }
+  });
+  TeamSum(square, shared[1]);
+  const S rstd = S(1) / std::sqrt(square[0] / static_cast<S>(columns) + out.epsilon);
+  if (threadIdx.x == 0 && row < rows) {
+    out.statistics[2 * row] = mean;
+    out.statistics[2 * row + 1] = rstd;
+  }
+  EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
+    if constexpr (kChunks == 0) source.Again(row, column, x[0]);
+    Normalize<kWidth>(out, row, column, mean, rstd, x[chunk]);
+  });
+}
+
+template <typename T, int kWidth, typename Rows>
+void LaunchForward(const device::Stream& stream, const Rows& source, const NormOutput<T>& out,
+                   std::int64_t rows, std::int64_t columns) {
+  if (rows == 0) return;
+  const RowTeams teams = TeamsOf(columns / kWidth, kMostChunks, kMostLanes, kBlockThreads);
+  const auto kernel = teams.chunks == 0   ? NormForwardKernel<T, kWidth, 0, Rows>
+                      : teams.chunks == 1 ? NormForwardKernel<T, kWidth, 1, Rows>
+                      : teams.chunks == 2 ? NormForwardKernel<T, kWidth, 2, Rows>
+                                          : NormForwardKernel<T, kWidth, kMostChunks, Rows>;
+  const auto blocks = static_cast<unsigned>((rows + teams.rows - 1) / teams.rows);
+  device::cuda::Launch(device::cuda::Queue(stream), kernel, dim3(blocks),
+                       dim3(teams.lanes, teams.rows), 0, source, out, rows, columns);
+}
+
+template <typename T>
+NormOutput<T> OutputOf(NormKind kind, const tensor::Matrix& weight, const tensor::Matrix& bias,
+                       double epsilon, const tensor::Matrix& y, const tensor::Matrix& statistics) {
+  return {weight.As<const T>(),         bias.As<const T>(), static_cast<SumOf<T>>(epsilon),
+          kind == NormKind::kLayerNorm, ViewOf<T>(y),       statistics.As<SumOf<T>>()};
+}
+
+}  // namespace
+
+void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
+                 const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
+                 const tensor::Matrix& y, const tensor::Matrix& statistics) {
+  Dispatch(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    WithWidth<T>(AllowVectors<T>(x.columns, x, weight, bias, y), [&](auto width) {
+      LaunchForward<T, width()>(stream, PlainRows<T, width()>{ViewOf<const T>(x)},
+                                OutputOf<T>(kind, weight, bias, epsilon, y, statistics), x.rows,
+                                x.columns);
+    });
+  });
+}
+
+void ResidualNormForward(const device::Stream& stream, NormKind kind,
+                         const tensor::Matrix& residual, const tensor::Matrix& branch,
+                         const tensor::Matrix& bias, const Dropout& dropout,
+                         const tensor::Matrix& sum, const tensor::Matrix& weight,
+                         const tensor::Matrix& norm_bias, double epsilon, const tensor::Matrix& y,
+                         const tensor::Matrix& statistics) {
+  Dispatch(sum.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool vectors =
+        AllowVectors<T>(sum.columns, residual, branch, bias, sum, weight, norm_bias, y) &&
+        AllowVectors<T>(dropout);
+    WithWidth<T>(vectors, [&](auto width) {
+      const ResidualRows<T, width()> rows{ViewOf<const T>(residual), ViewOf<const T>(branch),
+                                          bias.As<const T>(), DropoutPlace(dropout),
+                                          ViewOf<T>(sum)};
+      LaunchForward<T, width()>(stream, rows,
+                                OutputOf<T>(kind, weight, norm_bias, epsilon, y, statistics),
+                                sum.rows, sum.columns);
+    });
+  });
+}
+
+}  // namespace trireme::kernels::cuda
