@@ -182,7 +182,11 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     return emulator::RefuseCall(ncclInvalidArgument,
                                 "a communicator's ranks, or one that is not blocking");
   }
-  *comm = new ncclComm{emulator::NewMembers(id, ranks, rank)};
+  auto members = emulator::NewMembers(id, ranks, rank);
+  if (members->State() == ncclInvalidUsage) {
+    return emulator::RefuseCall(ncclInvalidUsage, "Duplicate GPU detected");
+  }
+  *comm = new ncclComm{.members = std::move(members)};
   return ncclSuccess;
 }
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <vector>
 
 #include "stream.hpp"
@@ -24,7 +25,7 @@ struct Name {
 };
 
 struct Introduction {
-  int rank = 0, world_rank = 0;
+  int rank = 0, world_rank = 0, device = 0;
 };
 
 int WorldRank() {
@@ -56,29 +57,30 @@ Process& TheProcess() {
   return process;
 }
 
-// World ranks of the members by their rank in the communicator, on all of them.
-std::vector<int> Meet(const Name& name, int ranks, int rank) {
+// The members by their rank in the communicator, on all of them.
+std::vector<Introduction> Meet(const Name& name, int ranks, int rank) {
   const int tag = kFirstTag + name.number % kTags;
-  std::vector<int> world(static_cast<std::size_t>(ranks));
-  const Introduction own = {rank, WorldRank()};
+  std::vector<Introduction> all(static_cast<std::size_t>(ranks));
+  const int bytes = ranks * static_cast<int>(sizeof(Introduction));
+  Introduction own = {rank, WorldRank()};
+  cudaGetDevice(&own.device);
   if (own.world_rank != name.maker) {
     MPI_Send(&own, sizeof own, MPI_BYTE, name.maker, tag, MPI_COMM_WORLD);
-    MPI_Recv(world.data(), ranks, MPI_INT, name.maker, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
-    return world;
+    MPI_Recv(all.data(), bytes, MPI_BYTE, name.maker, tag, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+    return all;
   }
-  world[static_cast<std::size_t>(rank)] = own.world_rank;
+  all[static_cast<std::size_t>(rank)] = own;
   for (int others = 1; others < ranks; ++others) {
     Introduction other;
     MPI_Recv(&other, sizeof other, MPI_BYTE, MPI_ANY_SOURCE, tag, MPI_COMM_WORLD,
              MPI_STATUS_IGNORE);
-    world.at(static_cast<std::size_t>(other.rank)) = other.world_rank;
+    all.at(static_cast<std::size_t>(other.rank)) = other;
   }
-  for (const int member : world) {
-    if (member != own.world_rank) {
-      MPI_Send(world.data(), ranks, MPI_INT, member, tag, MPI_COMM_WORLD);
-    }
+  for (const Introduction& member : all) {
+    if (member.world_rank == own.world_rank) continue;
+    MPI_Send(all.data(), bytes, MPI_BYTE, member.world_rank, tag, MPI_COMM_WORLD);
   }
-  return world;
+  return all;
 }
 
 }  // namespace
@@ -87,7 +89,13 @@ Members::Members(const ncclUniqueId& id, int ranks, int rank) : rank_(rank), ran
   Name name;
   std::memcpy(&name, id.internal, sizeof name);
   if (name.magic != Name().magic) Die("a communicator of NCCL is made of what is no id");
-  const std::vector<int> world = Meet(name, ranks, rank);
+  std::vector<int> world;
+  std::set<int> devices;
+  for (const Introduction& member : Meet(name, ranks, rank)) {
+    world.push_back(member.world_rank);
+    devices.insert(member.device);
+  }
+  if (static_cast<int>(devices.size()) < ranks) state_ = ncclInvalidUsage;
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   MPI_Comm_group(MPI_COMM_WORLD, &all);
   MPI_Group_incl(all, ranks, world.data(), &some);

@@ -24,7 +24,8 @@ class Members {
   MPI_Comm Handle() const { return transfers_; }
   bool Aborted() const { return aborted_; }
   void Abort() { aborted_ = true; }
-  // ncclSuccess; ncclRemoteError where another is lost, ncclSystemError where this one is.
+  // ncclSuccess; ncclRemoteError where another is lost, ncclSystemError where this one is;
+  // ncclInvalidUsage from the start where two have the same card (all are on one host).
   ncclResult_t State();
   void TellOfLoss();  // to the others, that this one is lost
 
