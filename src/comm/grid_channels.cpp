@@ -78,7 +78,7 @@ Channel* ProcessGrid::ChannelOf(Group group) const {
   return nullptr;
 }
 
-double ProcessGrid::TakeExposed() {
+double ProcessGrid::TakeExposed() const {
   double sum = 0;
   for (const auto& [group, channel] : listed_) {
     const double seconds = channel->TakeExposed();
@@ -88,8 +88,13 @@ double ProcessGrid::TakeExposed() {
   return sum;
 }
 
-void ProcessGrid::CheckHealth() {
+void ProcessGrid::CheckHealth() const {
   for (const auto& [group, channel] : listed_) channel->CheckHealth();
+}
+
+bool ProcessGrid::Recordable() const {
+  return std::all_of(listed_.begin(), listed_.end(),
+                     [](const auto& entry) { return entry.second->Recordable(); });
 }
 
 }  // namespace trireme::comm

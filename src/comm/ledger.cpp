@@ -94,4 +94,32 @@ double Ledger::SecondsWaited(Group group) const {
   return seconds;
 }
 
+namespace {
+void Accumulate(Traffic& sum, const Traffic& other, int sign) {
+  sum.calls += sign * other.calls;
+  sum.payload += sign * other.payload;
+  sum.moved += sign * other.moved;
+  sum.seconds_waited += sign * other.seconds_waited;
+  sum.seconds_hidden += sign * other.seconds_hidden;
+}
+}  // namespace
+
+void Ledger::Add(const Ledger& other) {
+  for (std::size_t group = 0; group < traffic_.size(); ++group) {
+    for (std::size_t transfer = 0; transfer < traffic_[group].size(); ++transfer) {
+      Accumulate(traffic_[group][transfer], other.traffic_[group][transfer], 1);
+    }
+    waited_[group] += other.waited_[group];
+  }
+}
+
+void Ledger::Subtract(const Ledger& other) {
+  for (std::size_t group = 0; group < traffic_.size(); ++group) {
+    for (std::size_t transfer = 0; transfer < traffic_[group].size(); ++transfer) {
+      Accumulate(traffic_[group][transfer], other.traffic_[group][transfer], -1);
+    }
+    waited_[group] -= other.waited_[group];
+  }
+}
+
 }  // namespace trireme::comm

@@ -28,9 +28,9 @@ std::string WhyNoGpu() {
   return "this program was built without CUDA";
 }
 
-int GpuCount() {
-  if constexpr (kCuda) return cuda::GpuCount();
-  return 0;
+std::vector<std::string> GpuIds() {
+  if constexpr (kCuda) return cuda::GpuIds();
+  return {};
 }
 
 std::string GpuLibraries() {
@@ -56,8 +56,10 @@ Gpu::~Gpu() {
   if constexpr (kCuda) cuda::Close(context_);
 }
 
-std::int64_t Gpu::FreeBytes() const {
-  if constexpr (kCuda) return cuda::FreeBytes();
+std::int64_t FreeBytes(const Stream& stream) {
+  if constexpr (kCuda) {
+    if (stream.OnGpu()) return cuda::FreeBytes();
+  }
   return 0;
 }
 

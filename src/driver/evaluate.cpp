@@ -70,10 +70,11 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
 }
 
 ExitCode RunEvaluate(Job& job) {
-  const comm::ProcessGrid grid = MakeGrid(job);
+  comm::ProcessGrid grid = MakeGrid(job);
+  UseGpu(job, grid);
   const data::TokenFile tokens = OpenTokens(job);
   std::string path;
-  const auto model = LoadModel(job, grid, tokens, ReadDataShape(job.deck), path);
+  const auto model = LoadModel(job, grid, tokens, ReadDataShape(job), path);
   if (job.World().IsRoot()) {
     fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
     std::fflush(stdout);

@@ -87,10 +87,11 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
 }
 
 ExitCode RunGenerate(Job& job) {
-  const comm::ProcessGrid grid = MakeGrid(job);
+  comm::ProcessGrid grid = MakeGrid(job);
+  UseGpu(job, grid);
   const data::TokenFile tokens = OpenTokens(job);
   std::string path;
-  DataShape shape = ReadDataShape(job.deck);
+  DataShape shape = ReadDataShape(job);
   shape.micro_batch = 1;  // one prompt
   const auto model = LoadModel(job, grid, tokens, shape, path);
   if (job.line->validate_only) return SayValid(job);

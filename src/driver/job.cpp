@@ -10,6 +10,8 @@
 
 #include "node_memory.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/driver/gpu_choice.hpp"
+#include "trireme/driver/state_on_host.hpp"
 #include "trireme/driver/training.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -18,10 +20,22 @@ namespace trireme::driver {
 namespace {
 // An automatic micro-batch: enough rows for the products to run at full speed, few enough for the
 // activations of a layer to stay small.
-constexpr std::int64_t kMicroBatchTokens = 2048;
+constexpr std::int64_t kMicroBatchTokens = 2048, kGpuMicroBatchTokens = 16384;
 
 // Emulated bf16 would be slower than fp32: nobody who asks for it wants that.
 void CheckPrecision(const Job& job) {
+  constexpr int kFirstWithFp8 = 9;  // compute capability: Hopper
+  if (job.deck.Text("run.precision") == "fp8" && !job.stream.OnGpu()) {
+    throw job.deck.Complain("run.precision", "fp8 products are computed by GPUs only",
+                            "Use run.precision = bf16 or fp32 on the CPU.");
+  }
+  if (job.stream.fp8 && job.gpu->Context().major < kFirstWithFp8) {
+    throw job.deck.Complain(
+        "run.precision",
+        fmt::format("{} (compute capability {}.{}) has no fp8 products", job.gpu->Context().name,
+                    job.gpu->Context().major, job.gpu->Context().minor),
+        "fp8 takes Hopper (H100, H200, GH200) or newer: use run.precision = bf16 here.");
+  }
   if (!job.stream.bf16 || !device::Bf16Instructions().empty()) return;
   throw job.deck.Complain(
       "run.precision",
@@ -44,12 +58,25 @@ void DeclareJob(input::Schema& schema) {
       .Text("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");
   schema.Section("run", "How to compute.")
-      .Choice("run.device", "auto", {"auto", "cpu"}, "auto takes the fastest that is built in.")
+      .Choice("run.device", "auto", {"auto", "cpu", "cuda"},
+              "auto: GPUs where the program was built for them and every rank sees one, else the "
+              "CPU. cuda: one GPU a rank, or an error that says what is missing.")
+      .Switch("run.share_device", false,
+              "Several ranks may share a GPU; transfers between ranks then pass through the host. "
+              "For trying out layouts, not for speed.")
+      .Choice("run.graphs", "auto", {"auto", "no"},
+              "auto: on a GPU, a step's gradients are recorded as a CUDA graph once and launched "
+              "as one from then on, where the schedule is static: one pipeline stage, parameters "
+              "and gradients not sharded, no shared GPU. Steps with other sizes (the last of an "
+              "epoch) run as before. no: every kernel is launched by itself.")
       .Choice(
-          "run.precision", "fp32", {"fp32", "bf16", "fp64"},
-          "bf16: matrix products round their operands to bfloat16 and add up in fp32; all else, "
-          "parameters, gradients, moments, activations and checkpoints, stays fp32. Needs a "
-          "processor that multiplies bfloat16 (AVX512-BF16 or AMX). fp64 is for verification.")
+          "run.precision", "fp32", {"fp32", "bf16", "fp8", "fp64"},
+          "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU all that is "
+          "stored stays fp32, and it takes a processor that multiplies bfloat16 (AVX512-BF16 or "
+          "AMX); on a GPU activations and the weights that products read are stored in bfloat16, "
+          "gradients, moments and the weights that are updated in fp32. Checkpoints are fp32. "
+          "fp8: as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 gradients), "
+          "scaled tensor by tensor; GPUs from Hopper on. fp64 is for verification.")
       .Integer("run.seed", 1, Between(0, 4294967295.0), "",
                "Of initial weights, sample order, dropout.")
       .Integer(
@@ -113,10 +140,26 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   world.Together([&] { job.deck = ParseDeck(schema, line, text); });
   job.placement = PlaceThreads(runtime, job.deck);
   job.stream.threads = job.placement.threads;
-  job.dtype = job.deck.Text("run.precision") == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  job.stream.bf16 = job.deck.Text("run.precision") == "bf16";
+  const std::string& precision = job.deck.Text("run.precision");
+  job.dtype = precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
+  const GpuChoice choice = ChooseGpu(runtime, job.deck);
+  if (choice.use) {
+    world.Together([&] { job.gpu = std::make_unique<device::Gpu>(choice.device); });
+    job.gpu_shared = choice.shared;
+    job.stream.gpu = &job.gpu->Context();
+    job.stream.fp8 = precision == "fp8";
+    if (precision == "bf16" || precision == "fp8") job.dtype = Dtype::kBfloat16;
+  } else {
+    job.stream.bf16 = precision == "bf16";
+  }
   job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
   return job;
+}
+
+void UseGpu(const Job& job, comm::ProcessGrid& grid) {
+  if (!job.stream.OnGpu()) return;
+  const auto chunks = static_cast<int>(job.deck.Integer("pipeline.chunks"));
+  grid.UseGpu(job.stream, job.gpu_shared, chunks);
 }
 
 data::TokenFile OpenTokens(const Job& job) {
@@ -136,7 +179,8 @@ comm::ProcessGrid MakeGrid(Job& job) {
                            });
 }
 
-DataShape ReadDataShape(const input::Deck& deck) {
+DataShape ReadDataShape(const Job& job) {
+  const input::Deck& deck = job.deck;
   DataShape shape;
   shape.length = deck.Integer("data.sequence_length");
   shape.stride = deck.Integer("data.stride");
@@ -144,7 +188,8 @@ DataShape ReadDataShape(const input::Deck& deck) {
   shape.batch = deck.Integer("data.batch");
   shape.micro_batch = deck.Integer("data.micro_batch");
   if (shape.micro_batch == 0) {
-    shape.micro_batch = std::max<std::int64_t>(1, kMicroBatchTokens / shape.length);
+    shape.micro_batch = std::max<std::int64_t>(
+        1, (job.stream.OnGpu() ? kGpuMicroBatchTokens : kMicroBatchTokens) / shape.length);
   }
   return shape;
 }
@@ -160,6 +205,15 @@ model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataSh
         "Learned positions end there: raise model.max_positions or shorten the sequence.");
   }
   CheckPrecision(job);
+  if (job.stream.OnGpu() && job.deck.Text("run.canonical") != "none") {
+    throw job.deck.Complain("run.canonical", "is arithmetic of the CPU: GPUs have none",
+                            "Use run.device = cpu, or run.canonical = none.");
+  }
+  if (job.stream.OnGpu() && job.products == nullptr) {
+    const std::int64_t sites = model::kSitesABlock * setup.options.layers;
+    job.products = kernels::MakeProducts(job.stream, static_cast<int>(sites));
+    job.stream.products = job.products.get();
+  }
   setup.dtype = job.dtype;
   setup.stream = job.stream;
   setup.seed = job.seed;
@@ -188,17 +242,21 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
     }
     setup = ReadModelSetup(job, tokens.VocabularySize(), shape);
     setup.training = setup.allocate = false;
+    // Without a rehearsal: what the library proposes, the same in every run.
+    if (job.products != nullptr) job.products->Seal();
     model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
     canonical = ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
   });
   auto model =
       std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);
-  const NodeDemand demand = DemandOf(job.runtime->Node(), model->MemoryPlan());
+  const NodeDemand demand = DemandOf(job.runtime->Node(), model->MemoryPlan(), job.stream);
   world.Together([&] {
     CheckNodeMemory(demand, grid, canonical.On());
     model->Allocate();
   });
-  checkpoint::ReadTensors(world, checkpoint, "model", model->Blocks());
+  const StateOnHost weights(setup.stream, model->Blocks());
+  checkpoint::ReadTensors(world, checkpoint, "model", weights);
+  weights.Store();
   return model;
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::driver {
 
@@ -110,22 +111,17 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   }
   ways.push_back("a smaller data.micro_batch");
   ways.push_back("model.recompute = full");
-  if (demand.ranks > 1) ways.push_back("fewer ranks on a node");
+  if (demand.ranks > 1) ways.push_back(fmt::format("fewer ranks on a {}", demand.where));
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }
 
-}  // namespace
-
-Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
-  const std::int64_t machine = MemAvailable(proc), groups = LeftByGroups(proc, cgroups);
-  if (groups < machine) return {groups, "left by the control group's limit"};
-  return {machine, "available on the node"};
-}
-
-NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine) {
+// Collective over `node`: those that share what is available.
+NodeDemand Demand(const comm::Communicator& node, const MemoryTerms& mine,
+                  const Available& available, const char* where) {
   NodeDemand demand;
+  demand.where = where;
   demand.ranks = node.Size();
-  demand.available = AvailableMemory();
+  demand.available = available;
   demand.available.bytes = node.Min(demand.available.bytes);
   // Ranks differ in which terms they have: sums by the names that occur.
   std::vector<std::string> names;
@@ -150,6 +146,36 @@ NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine) {
   return demand;
 }
 
+}  // namespace
+
+Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
+  const std::int64_t machine = MemAvailable(proc), groups = LeftByGroups(proc, cgroups);
+  if (groups < machine) return {groups, "left by the control group's limit"};
+  return {machine, "available on the node"};
+}
+
+std::int64_t GpuLibraryBytes(const comm::ProcessGrid& grid) {
+  // As seen of CUDA 12 and 13 with NCCL 2.2x, rounded up: kernels' code, handles; NCCL's channels.
+  constexpr std::int64_t kCode = std::int64_t{512} << 20, kGroup = std::int64_t{128} << 20;
+  std::int64_t bytes = kCode;
+  for (const comm::Communicator* group : {&grid.SameShard(), &grid.Shard(), &grid.Context(),
+                                          &grid.Tensor(), &grid.Pipeline(), &grid.Embedding()}) {
+    if (group->Size() > 1) bytes += kGroup;
+  }
+  return bytes;
+}
+
+NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
+                    const device::Stream& stream) {
+  if (!stream.OnGpu()) return Demand(node, mine, AvailableMemory(), "node");
+  const std::string card = device::GpuIds().at(static_cast<std::size_t>(stream.gpu->device));
+  const std::vector<std::string> cards = node.Gather(card);
+  const auto first = std::find(cards.begin(), cards.end(), card) - cards.begin();
+  const comm::Communicator sharers = node.Split(static_cast<int>(first), node.Rank());
+  const Available free{device::FreeBytes(stream), fmt::format("free on {}", stream.gpu->name)};
+  return Demand(sharers, mine, free, "GPU");
+}
+
 void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
   if (demand.bytes <= demand.available.bytes) return;
   std::vector<std::string> terms;
@@ -157,10 +183,10 @@ void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bo
     if (bytes >= kWorthNaming) terms.push_back(fmt::format("{} {}", term, Gib(bytes)));
   }
   throw InputError(
-      fmt::format("memory: {} of this node plan{} {} ({}), but {} are {}; nothing was allocated",
+      fmt::format("memory: {} of this {} plan{} {} ({}), but {} are {}; nothing was allocated",
                   demand.ranks == 1 ? "the one rank" : fmt::format("the {} ranks", demand.ranks),
-                  demand.ranks == 1 ? "s" : "", Gib(demand.bytes), fmt::join(terms, " + "),
-                  Gib(demand.available.bytes), demand.available.source),
+                  demand.where, demand.ranks == 1 ? "s" : "", Gib(demand.bytes),
+                  fmt::join(terms, " + "), Gib(demand.available.bytes), demand.available.source),
       Hint(demand, grid, canonical));
 }
 

@@ -23,15 +23,21 @@ struct Available {
 Available AvailableMemory(const std::string& proc = "/proc",
                           const std::string& cgroups = "/sys/fs/cgroup");
 
-// Of all ranks of a node together.
+// Of all ranks that share one memory: a node's, or a GPU's.
 struct NodeDemand {
+  std::string where = "node";  // or "GPU"
   int ranks = 0;
   std::int64_t bytes = 0;
   MemoryTerms terms;    // summed over them
   Available available;  // the least that any of them sees
 };
-// Collective over `node`.
-NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine);
+// Collective over `node`. Where the stream is a GPU's, of the ranks that share this rank's card,
+// against what is free there.
+NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
+                    const device::Stream& stream);
+// What a GPU's libraries take besides the plan, bytes: code that is loaded, and NCCL's buffers for
+// each of this rank's groups.
+std::int64_t GpuLibraryBytes(const comm::ProcessGrid& grid);
 
 // InputError that names the terms and what would help, where the demand passes what is available.
 // canonical: gradients stay whole with any sharding.

@@ -2,45 +2,77 @@
 
 #include <algorithm>
 #include <chrono>
+#include <vector>
 
-#include "trireme/device/arena.hpp"
+#include "trireme/base/bfloat16.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 
 namespace trireme::driver {
 
 namespace {
 
+using tensor::Matrix;
+
+constexpr double kSeconds = 0.1;  // of measuring a size
+constexpr int kLeast = 5, kMost = 50;
+
 // Numbers of ordinary size: a processor may run zeros at a higher clock.
-void Fill(const tensor::Matrix& m) {
-  DispatchDtype(m.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (std::int64_t i = 0; i < m.Size(); ++i) m.As<T>()[i] = T(1) + static_cast<T>(i % 7);
-  });
+float Value(std::int64_t i) { return 1 + static_cast<float>(i % 7); }
+
+void Fill(const device::Stream& stream, const Matrix& m) {
+  const std::int64_t bytes = m.Size() * static_cast<std::int64_t>(SizeOf(m.dtype));
+  std::vector<std::byte> host(static_cast<std::size_t>(bytes));
+  for (std::int64_t i = 0; i < m.Size(); ++i) {
+    void* const at = ElementAt(host.data(), m.dtype, i);
+    if (m.dtype == Dtype::kBfloat16) {
+      *static_cast<std::uint16_t*>(at) = RoundToBfloat16(Value(i));
+    } else {
+      DispatchDtype(m.dtype, [&](auto zero) { *static_cast<decltype(zero)*>(at) = Value(i); });
+    }
+  }
+  device::CopyIn(stream, host.data(), m.data, bytes);
+}
+
+// The best of several products of this size, and how long one takes.
+struct Speed {
+  double flops = 0, seconds = 0;
+};
+Speed Measure(const device::Stream& stream, Dtype dtype, std::int64_t size) {
+  const std::int64_t bytes = size * size * static_cast<std::int64_t>(SizeOf(dtype));
+  device::Arena arena(3 * bytes, stream.Where());
+  const Matrix a = tensor::Allocate(arena, dtype, size, size);
+  const Matrix b = tensor::Allocate(arena, dtype, size, size);
+  const Matrix c = tensor::Allocate(arena, dtype, size, size);
+  for (const Matrix& operand : {a, b}) Fill(stream, operand);
+  using Clock = std::chrono::steady_clock;
+  const double flops = 2.0 * static_cast<double>(size) * static_cast<double>(size * size);
+  Speed best;
+  double total = 0;
+  for (int i = 0; i < kMost && (i < kLeast || total < kSeconds); ++i) {
+    const auto start = Clock::now();
+    kernels::MatrixMultiply(stream, kernels::Form::kPlain, a, kernels::Form::kPlain, b, c, false);
+    device::Synchronise(stream);
+    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    total += seconds;
+    if (flops / seconds > best.flops) best = {flops / seconds, seconds};
+  }
+  return best;
 }
 
 }  // namespace
 
 double MeasureRoof(const device::Stream& stream, Dtype dtype) {
-  constexpr std::int64_t kSize = 1024;
-  constexpr double kSeconds = 0.1;
-  constexpr int kLeast = 5, kMost = 50;
-  constexpr double kFlops = 2.0 * kSize * kSize * kSize;
-  const std::int64_t bytes = kSize * kSize * static_cast<std::int64_t>(SizeOf(dtype));
-  device::Arena arena(3 * bytes);
-  const tensor::Matrix a = tensor::Allocate(arena, dtype, kSize, kSize);
-  const tensor::Matrix b = tensor::Allocate(arena, dtype, kSize, kSize);
-  const tensor::Matrix c = tensor::Allocate(arena, dtype, kSize, kSize);
-  for (const tensor::Matrix& operand : {a, b}) Fill(operand);
-  using Clock = std::chrono::steady_clock;
-  double best = 0, total = 0;
-  for (int i = 0; i < kMost && (i < kLeast || total < kSeconds); ++i) {
-    const auto start = Clock::now();
-    kernels::MatrixMultiply(stream, kernels::Form::kPlain, a, kernels::Form::kPlain, b, c, false);
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
-    total += seconds;
-    best = std::max(best, kFlops / seconds);
+  constexpr std::int64_t kSize = 1024, kLargest = 8192;
+  constexpr double kLongEnough = 1e-3;  // seconds, beside which a launch does not count
+  Speed best = Measure(stream, dtype, kSize);
+  // A GPU needs larger ones to show what it can do.
+  for (std::int64_t size = 2 * kSize; stream.OnGpu() && size <= kLargest; size *= 2) {
+    if (best.seconds > kLongEnough) break;
+    const Speed speed = Measure(stream, dtype, size);
+    if (speed.flops > best.flops) best = speed;
   }
-  return best;
+  return best.flops;
 }
 
 }  // namespace trireme::driver

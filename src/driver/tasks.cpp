@@ -59,7 +59,8 @@ ExitCode RunTokenize(const Job& job) {
 
 ExitCode RunTraining(Job& job) {
   // 1. Who computes what.
-  const comm::ProcessGrid grid = MakeGrid(job);
+  comm::ProcessGrid grid = MakeGrid(job);
+  UseGpu(job, grid);
 
   // 2. The data, in memory.
   const data::TokenFile tokens = OpenTokens(job);

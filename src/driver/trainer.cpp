@@ -104,9 +104,16 @@ void Trainer::Report(const StepResult& result) {
   const std::int64_t every = job_.deck.Integer("monitor.every_steps");
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
-    record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
+    record.memory_bytes = PeakMemory();
   }
   monitor_->Step(record);
+}
+
+// Bytes of the largest rank: its resident set, or, of its card, what is taken.
+std::int64_t Trainer::PeakMemory() const {
+  const bool on_gpu = job_.stream.OnGpu();
+  return job_.World().Max(on_gpu ? job_.gpu->Context().memory_bytes - device::FreeBytes(job_.stream)
+                                 : monitor::PeakResidentBytes());
 }
 
 void Trainer::RecordEvaluation(data::Split split) {
@@ -122,7 +129,7 @@ void Trainer::RecordEvaluation(data::Split split) {
   record.loss = result.loss;
   record.step_seconds = result.seconds;
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
-  record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
+  record.memory_bytes = PeakMemory();
   monitor_->Evaluation(record);
   if (split == data::Split::kValid && result.loss < best_loss_) {
     best_loss_ = result.loss;
@@ -201,7 +208,7 @@ void Trainer::Finalize() {
   record.epoch = Epoch();
   record.tokens = sampler_.TargetsBefore(step_);
   record.loss = last_loss_;
-  record.memory_bytes = job_.World().Max(monitor::PeakResidentBytes());
+  record.memory_bytes = PeakMemory();
   record.seconds_checkpoint = checkpoint_seconds_;
   std::vector<std::pair<std::string, std::string>> files = {
       {"run folder", folder_},

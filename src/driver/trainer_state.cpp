@@ -117,8 +117,17 @@ void Trainer::CheckCanonical() const {
                     "instruction set, or with run.canonical = none.");
 }
 
+// The algorithms of the matrix products that the run began with, on the same kind of card: others
+// would round otherwise. What scales fp8 products have is found anew.
+void Trainer::ResumeProducts() {
+  if (job_.products == nullptr || !run_.contains("products")) return;
+  const bool taken = job_.products->Adopt({run_.at("products").get<std::string>()});
+  if (taken && !job_.stream.fp8) job_.products->Seal();
+}
+
 void Trainer::Resume() {
   CheckCanonical();
+  ResumeProducts();
   training_.Load(checkpoint_);
   // Every rank parsed the same file: what is wrong with it, all throw together.
   try {
@@ -173,7 +182,8 @@ monitor::BannerFacts Trainer::Banner() const {
   facts.hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size());
   facts.threads = job_.stream.threads;
   facts.pinned = job_.placement.pinned;
-  facts.device = fmt::format("cpu ({})", device::InstructionSet());
+  facts.device = job_.stream.OnGpu() ? fmt::format("cuda ({})", job_.gpu->Context().name)
+                                     : fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = job_.Precision();
   facts.grid = DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
   if (const model::Canonical& canonical = setup_.canonical; canonical.On()) {
@@ -208,8 +218,9 @@ void Trainer::Validate() {
 void Trainer::WriteCheckpoint(bool best) {
   const double start = MPI_Wtime();
   checkpoint::Contents contents;
-  contents.model = training_.ModelBlocks();
-  contents.optimizer = training_.OptimizerBlocks();
+  const StateOnHost model = training_.ModelBlocks(), moments = training_.OptimizerBlocks();
+  contents.model = model.Blocks();
+  contents.optimizer = moments.Blocks();
   contents.run = {{"format", 1},
                   {"step", step_},
                   {"epoch", Epoch()},
@@ -232,6 +243,7 @@ void Trainer::WriteCheckpoint(bool best) {
                   {"ranks", job_.World().Size()},
                   {"grid", comm::Describe(grid_.Shape())},
                   {"host", job_.runtime->Hosts().front()}};
+  if (job_.products != nullptr) contents.run["products"] = job_.products->Chosen();
   const std::time_t now = std::time(nullptr);
   contents.run["sharding"] = comm::NameOf(grid_.Shards());
   contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));

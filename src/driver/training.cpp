@@ -86,7 +86,7 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   constexpr double kMib = 1024 * 1024;
   TrainingSetup setup;
   setup.pipeline = parallel::ReadPipeline(job.deck, grid.pipeline);
-  const DataShape shape = ReadDataShape(job.deck);
+  const DataShape shape = ReadDataShape(job);
   setup.model = ReadModelSetup(job, vocabulary, shape);
   setup.stride = shape.stride;
   setup.batch = shape.batch;
@@ -108,6 +108,7 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
   setup.overlap = job.deck.Switch("grid.overlap");
   setup.keep_gradients = false;
+  setup.graphs = job.deck.Text("run.graphs") == "auto";
   setup.defect = job.defect;
   return setup;
 }
@@ -168,8 +169,9 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
     buckets_ = std::make_unique<parallel::GradientBuckets>(
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
         model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
-    step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
-                                           *buckets_, batch, setup.keep_gradients, setup.defect);
+    step_ =
+        std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_, *buckets_,
+                                       batch, setup.keep_gradients, setup.graphs, setup.defect);
   });
 }
 
@@ -178,6 +180,9 @@ std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
   plan.insert(plan.begin() + 2, {"moments", moments_bytes_});
   const std::int64_t exchange = parallel::GradientBuckets::Bytes(
       model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
+  if (model_->Setup().stream.OnGpu()) {
+    plan.emplace_back("GPU libraries", GpuLibraryBytes(grid_));
+  }
   if (exchange == 0) return plan;
   const char* const name = "exchange buffers";
   const auto model =
@@ -192,30 +197,44 @@ std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
 
 void Training::CheckMemory(const TrainingSetup& setup) const {
   if (setup.node == nullptr) return;
-  const NodeDemand demand = DemandOf(*setup.node, MemoryPlan());
+  const NodeDemand demand = DemandOf(*setup.node, MemoryPlan(), setup.model.stream);
   grid_.World().Together([&] { CheckNodeMemory(demand, grid_, setup.canonical.On()); });
 }
 
 StepResult Training::Run(std::int64_t step, const Requests& mine) { return step_->Run(step, mine); }
 
-std::vector<tensor::StateBlock> Training::ModelBlocks() { return model_->Blocks(); }
+StateOnHost Training::Unfetched(std::vector<tensor::StateBlock> blocks) const {
+  return {model_->Setup().stream, std::move(blocks)};
+}
 
-std::vector<tensor::StateBlock> Training::OptimizerBlocks() const {
+std::vector<tensor::StateBlock> Training::MomentBlocks() const {
   return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size(), grid_.Shard().Size());
 }
 
-std::vector<tensor::StateBlock> Training::GradientBlocks() const {
-  return model_->Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                             grid_.Shard().Size());
+StateOnHost Training::ModelBlocks() { return Unfetched(model_->Blocks()).Fetch(); }
+
+StateOnHost Training::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }
+
+StateOnHost Training::GradientBlocks() const {
+  return Unfetched(model_->Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                                       grid_.Shard().Size()))
+      .Fetch();
 }
 
 void Training::LoadWeights(const std::string& checkpoint) {
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", ModelBlocks());
+  const StateOnHost weights = Unfetched(model_->Blocks());
+  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights);
+  weights.Store();
+  if (model_->Parameters().Masters() == nullptr) return;
+  optimizer_->RoundMasters();
+  model_->Units().GatherUpdated();
 }
 
 void Training::Load(const std::string& checkpoint) {
   LoadWeights(checkpoint);
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", OptimizerBlocks());
+  const StateOnHost moments = Unfetched(MomentBlocks());
+  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments);
+  moments.Store();
 }
 
 }  // namespace trireme::driver

@@ -199,7 +199,8 @@ ExitCode RunVerify(Job& job) {
     throw InputError("command line: -r has no meaning for job.task = verify",
                      "Leave it out: verification starts from weights of its own.");
   });
-  const comm::ProcessGrid grid(world, job.deck);
+  comm::ProcessGrid grid(world, job.deck);
+  UseGpu(job, grid);
   std::string data;
   const TrainingSetup deck = ReadSetup(job, grid, data);
   const TrainingSetup small = Shrink(deck, grid.Shape());

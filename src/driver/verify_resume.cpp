@@ -12,8 +12,9 @@ namespace trireme::driver {
 
 void Verifier::WriteCheckpoint() {
   checkpoint::Contents contents;
-  contents.model = training_->ModelBlocks();
-  contents.optimizer = training_->OptimizerBlocks();
+  const StateOnHost model = training_->ModelBlocks(), moments = training_->OptimizerBlocks();
+  contents.model = model.Blocks();
+  contents.optimizer = moments.Blocks();
   contents.run = {{"step", kStop}};
   checkpoint::Write(world_, folder_, kStop, contents, false, 0);
 }

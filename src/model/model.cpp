@@ -93,12 +93,13 @@ void Model::MakePositions() {
   } else {
     kernels::SinusoidalPositions(table);
   }
-  if (type == Dtype::kBfloat16) {  // in place: each lands before what is still to be read
-    for (std::int64_t i = 0; i < table.Size(); ++i) {
-      table.As<std::uint16_t>()[i] = RoundToBfloat16(table.As<float>()[i]);
-    }
+  if (type == sums) {
+    return device::CopyIn(setup_.stream, made.get(), positions_storage_.get(), table_bytes_);
   }
-  device::CopyIn(setup_.stream, made.get(), positions_storage_.get(), table_bytes_);
+  std::vector<std::uint16_t> rounded(static_cast<std::size_t>(table.Size()));
+  std::transform(table.As<float>(), table.As<float>() + table.Size(), rounded.begin(),
+                 RoundToBfloat16);
+  device::CopyIn(setup_.stream, rounded.data(), positions_storage_.get(), table_bytes_);
 }
 
 Pass Model::MakePass(const data::MicroBatch* batch, bool training) {

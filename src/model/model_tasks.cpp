@@ -3,6 +3,7 @@
 // gathered or scattered, is paid once for all of them.
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "trireme/base/bfloat16.hpp"
 #include "trireme/base/error.hpp"
@@ -18,12 +19,17 @@ void Model::Begin(std::span<const data::MicroBatch> batches, GradientsReady read
   ready_ = std::move(ready);
   losses_ = losses;
   logits_position_ = -1;
-  staged_.Use(batches);
+  if (!std::exchange(taken_, false)) staged_.Use(batches);
   std::int64_t rows = 0;
   for (const data::MicroBatch& batch : batches) rows += batch.sequences * batch.length;
   ReserveLosses(rows);
   loss_rows_ = rows;
   loss_known_ = false;
+}
+
+void Model::Take(std::span<const data::MicroBatch> batches) {
+  staged_.Use(batches);
+  taken_ = true;
 }
 
 void Model::ReserveLosses(std::int64_t rows) {
@@ -32,6 +38,7 @@ void Model::ReserveLosses(std::int64_t rows) {
   loss_storage_ = device::AllocatePinned(rows * static_cast<std::int64_t>(sizeof(double)),
                                          setup_.stream.Where());
   loss_capacity_ = rows;
+  ++memory_version_;
 }
 
 const ExactSum& Model::SummedLoss() {

@@ -38,7 +38,8 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
                                       setup.stream, canonical.slices, defect)
               : parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel())),
       context_(grid.Over(comm::Group::kContext), setup.length, defect),
-      key_value_(grid.KeyValueGroup(setup.options.kv_heads)) {
+      key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
+      key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)) {
   grid.World().Together([&] {
     parallel::PipelineShape shape = pipeline;
     shape.stages = grid.Shape().pipeline;
@@ -75,7 +76,8 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
         std::map<tensor::GradientSum, comm::Collectives>{
             {tensor::GradientSum::kTensor, grid.Over(comm::Group::kTensor)},
             {tensor::GradientSum::kKeyValue,
-             comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic())},
+             comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic(),
+                               key_value_channel_.get())},
             {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}},
         defect, shard.sharding != comm::Sharding::kNone, setup.stream);
     units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),

@@ -29,6 +29,7 @@ void StagedBatches::Reserve(std::int64_t bytes) {
   device::Synchronise(stream_);  // what is read now
   arrived_.Await();
   capacity_ = bytes;
+  ++memory_version_;
   packed_ = device::AllocatePinned(bytes, stream_.Where());
   arriving_ = device::AllocateZeroed(bytes, stream_.Where());
   current_ = device::AllocateZeroed(bytes, stream_.Where());

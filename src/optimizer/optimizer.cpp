@@ -100,6 +100,20 @@ ExactSum Optimizer::ExactGradientSquares() const {
   return sum;
 }
 
+std::string Optimizer::FirstNotFinite() const {
+  const auto& parameters = registry_->Parameters();
+  std::size_t next = 0;  // of updated_, which has the parameters of which something is owned
+  for (std::size_t id = 0; id < parameters.size(); ++id) {
+    if (registry_->OwnedOf(static_cast<tensor::ParameterId>(id)).flat.Size() == 0) continue;
+    const kernels::UpdateRange& range = updated_[next++];
+    const kernels::FlatRange gradients{range.count, range.gradients};
+    if (!std::isfinite(kernels::SquareSum(stream_, registry_->SumType(), {&gradients, 1}))) {
+      return parameters[id].name;
+    }
+  }
+  return {};
+}
+
 void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_norm,
                      std::int64_t count, bool clear) {
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;

@@ -62,6 +62,8 @@ class Ledger {
   const Traffic& At(Group group, Transfer transfer) const;
   double SecondsWaited(Group group) const;  // over all kinds of transfer
   void Clear() { *this = {}; }
+  void Add(const Ledger& other);       // what it has, once more
+  void Subtract(const Ledger& other);  // what was here earlier, so that the rest came since
 
  private:
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};

@@ -111,8 +111,9 @@ class ProcessGrid {
   std::unique_ptr<Channel> ChannelOver(const Communicator& group, Group name) const;
   // Seconds that this rank's computation stood still for transfers since the last call (Channel's);
   // they enter the ledger as waited by their groups.
-  double TakeExposed();
-  void CheckHealth();  // of all channels: RunError where a transfer cannot end
+  double TakeExposed() const;
+  void CheckHealth() const;  // of all channels: RunError where a transfer cannot end
+  bool Recordable() const;   // whether all can be part of a device::Graph
 
   // Transfers in this rank's group of that name. kKeyValue is not known here (KeyValueGroup).
   Collectives Over(Group group) const;

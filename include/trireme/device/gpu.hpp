@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
@@ -39,7 +40,9 @@ inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
 // ("" where there is one): "no CUDA device: the driver is not loaded".
 bool GpuBuilt();
 std::string WhyNoGpu();
-int GpuCount();  // that this process sees; 0 without CUDA
+// Those that this process sees, by what names a card (or a part of one) whatever its number here.
+std::vector<std::string> GpuIds();
+std::int64_t FreeBytes(const Stream& stream);  // of the card's memory, now
 // "CUDA 13.0, driver for CUDA 13.0"; "" where not built.
 std::string GpuLibraries();
 
@@ -51,7 +54,6 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
   const GpuContext& Context() const { return context_; }
-  std::int64_t FreeBytes() const;  // of the card's memory, now
 
  private:
   GpuContext context_;

@@ -10,11 +10,12 @@
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/device/stream.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/driver/command_line.hpp"
 #include "trireme/driver/placement.hpp"
 #include "trireme/driver/signals.hpp"
 #include "trireme/input/deck.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/model/parallel_model.hpp"
 
 namespace trireme::driver {
@@ -25,7 +26,10 @@ struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
   StopSignals* signals = nullptr;
-  input::Deck deck;  // resolved as far as the task needs
+  input::Deck deck;                             // resolved as far as the task needs
+  std::unique_ptr<device::Gpu> gpu;             // null: the CPU computes
+  std::unique_ptr<kernels::Products> products;  // of the GPU
+  bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
   device::Stream stream;
   Placement placement;  // of the stream's threads
   Dtype dtype = Dtype::kFloat32;
@@ -34,7 +38,9 @@ struct Job {
   Defect defect = Defect::kNone;  // tests only: what verification must find
 
   const comm::Communicator& World() const { return runtime->World(); }
-  const char* Precision() const { return stream.bf16 ? "bf16" : NameOf(dtype); }
+  const char* Precision() const {
+    return stream.fp8 ? "fp8" : stream.bf16 ? "bf16" : NameOf(dtype);
+  }
 };
 
 // The text of a deck's file; InputError when it cannot be read.
@@ -48,15 +54,18 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             StopSignals& signals);
 
+// Collective. From here on the grid moves the memory of the ranks' GPUs, where they compute.
+void UseGpu(const Job& job, comm::ProcessGrid& grid);
+
 // Collective. The deck's token file, staged as it says.
 data::TokenFile OpenTokens(const Job& job);
 
 // What [data] asks for: sequence_length, stride (0 became the length), batch, and micro_batch (0
-// became about 2,048 tokens).
+// became as many as suit the device: about 2,048 tokens on the CPU, 16,384 on a GPU).
 struct DataShape {
   std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
 };
-DataShape ReadDataShape(const input::Deck& deck);
+DataShape ReadDataShape(const Job& job);
 
 // Collective. The deck's grid on the job's ranks. AgreedError (exit code 2) where it does not fit
 // them, naming layouts that suit the model too.

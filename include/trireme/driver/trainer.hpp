@@ -35,6 +35,7 @@ class Trainer {
   void FindStart();
   std::string DescribeCanonical() const;
   void CheckCanonical() const;
+  void ResumeProducts();
   void Resume();
   void WarnOfChanges();
   void PrintSample();
@@ -47,6 +48,7 @@ class Trainer {
   void CheckpointIfDue();
   void WriteCheckpoint(bool best);
   void RecordEvaluation(data::Split split);
+  std::int64_t PeakMemory() const;  // collective
   double Epoch() const;
   bool Finished() const { return step_ >= schedule_.Last(); }
 

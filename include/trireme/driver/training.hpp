@@ -12,6 +12,7 @@
 #include "trireme/base/defect.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/driver/job.hpp"
+#include "trireme/driver/state_on_host.hpp"
 #include "trireme/driver/training_step.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
@@ -30,6 +31,7 @@ struct TrainingSetup {
   int prefetch = 1;                  // units gathered ahead
   bool overlap = true;               // transfers while the backward pass goes on
   bool keep_gradients = true;        // behind a step; else the update clears them as it goes
+  bool graphs = false;               // run.graphs
   parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
   model::Canonical canonical;        // run.canonical
   // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it
@@ -90,16 +92,18 @@ class Training {
   // Bytes of this rank, by term.
   std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
 
-  // Blocks for a checkpoint: parameters, moments.
-  std::vector<tensor::StateBlock> ModelBlocks();
-  std::vector<tensor::StateBlock> OptimizerBlocks() const;
-  std::vector<tensor::StateBlock> GradientBlocks() const;  // the last step's sums, likewise
+  // Blocks for a checkpoint, as they are now: parameters, moments.
+  StateOnHost ModelBlocks();
+  StateOnHost OptimizerBlocks() const;
+  StateOnHost GradientBlocks() const;  // the last step's sums, likewise
   // Collective over the grid's world: parameters and moments of a checkpoint folder.
   void Load(const std::string& checkpoint);
   void LoadWeights(const std::string& checkpoint);  // parameters alone
 
  private:
   void CheckMemory(const TrainingSetup& setup) const;
+  StateOnHost Unfetched(std::vector<tensor::StateBlock> blocks) const;
+  std::vector<tensor::StateBlock> MomentBlocks() const;  // where they are
   const comm::ProcessGrid& grid_;
   data::Sampler sampler_;
   std::int64_t moments_bytes_ = 0;

@@ -3,12 +3,14 @@
 #define TRIREME_DRIVER_TRAINING_STEP_HPP_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "trireme/base/defect.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
 #include "trireme/optimizer/schedule.hpp"
@@ -45,11 +47,11 @@ struct StepResult {
 class TrainingStep {
  public:
   // All arguments must outlive the step. batch: the most windows of a step. Unless keep_gradients,
-  // the update leaves zeros behind.
+  // the update leaves zeros behind. graphs: on a GPU, what can be recorded is.
   TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                model::ParallelModel& model, optimizer::Optimizer& optimizer,
                const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-               std::int64_t batch, bool keep_gradients, Defect defect = Defect::kNone);
+               std::int64_t batch, bool keep_gradients, bool graphs, Defect defect = Defect::kNone);
 
   // Collective over the model's grid. Runs step number `step` (from 0): the weights move once.
   // Throws what World().Together throws, before the weights change, when a loss or a gradient is
@@ -63,14 +65,39 @@ class TrainingStep {
   void SumGradients();      // over the data group, then within the replica
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
+  // A GPU's instead of the second and the third: they are queued, or launched as one graph; then
+  // the host loads the next batch, and waits.
+  void GradientsOnGpu();
+  void LoadNextBatch();
+  void AwaitGradients();
 
-  Part Share() const;
-  std::size_t CountMicroBatches(std::size_t share) const;
+  void QueueGradients();  // of the current batch
+  void QueueSums();
+  // Before the first step on a GPU: its products are tried out on this step's batch, whose
+  // gradients are then forgotten, and all ranks agree on how each is computed.
+  void Rehearse();
+  bool RecordsGraph() const;
+
+  // A step's batch, this data rank's share of it.
+  struct Loaded {
+    std::int64_t step = -1;
+    std::vector<data::Sample> share;  // these two are reused from step to step
+    std::vector<data::MicroBatch> batches;
+    std::size_t count = 0;  // of its entries, with the empty ones
+    std::span<const data::MicroBatch> Entries() const { return {batches.data(), count}; }
+  };
+  void Load(std::int64_t step, Loaded& loaded) const;
+  Part Share(std::int64_t step) const;
+  std::size_t CountMicroBatches(std::int64_t step, std::size_t share) const;
   double SumSquares();
+  void RequireFiniteNorm() const;
+  // Tests only: the owned gradients pass through the host.
+  void EditGradients(std::int64_t count, FunctionRef<void(std::span<double>)> edit) const;
   double Waited() const;  // for all transfers so far but those of the pipeline
   void SpoilOneSum();     // Defect::kDataSumSpoiled
   void SpoilAverages();   // Defect::kAverageOfAverages
   const comm::ProcessGrid& Grid() const { return model_.Grid(); }
+  const device::Stream& Stream() const { return model_.Setup().stream; }
 
   const data::TokenFile& tokens_;
   const data::Sampler& sampler_;
@@ -83,13 +110,20 @@ class TrainingStep {
   Defect defect_;
 
   std::int64_t step_ = 0;
-  std::vector<data::Sample> share_;  // these two are reused from step to step
-  std::vector<data::MicroBatch> batches_;
-  std::size_t entry_count_ = 0;  // of this step, with the empty ones
-  ExactSum local_loss_;          // sum over this replica's targets, nats, counted once
-  StepTimes mine_;               // this rank's, since the last agreement
-  double window_start_ = 0;      // of mine_.total, MPI_Wtime
+  Loaded now_, next_;        // this step's batch; on a GPU, the next one's
+  ExactSum local_loss_;      // sum over this replica's targets, nats, counted once
+  StepTimes mine_;           // this rank's, since the last agreement
+  double window_start_ = 0;  // of mine_.total, MPI_Wtime
   StepResult result_;
+
+  // On a GPU.
+  bool graphs_;
+  device::Graph graph_;         // of a whole batch's gradients and sums
+  int graph_memory_ = 0;        // the model's MemoryVersion when it was recorded
+  comm::Ledger graph_traffic_;  // what launching it transfers
+  bool warm_ = false;           // a whole batch has run by itself
+  device::Event done_;          // the gradients are complete
+  double gradients_start_ = 0, waited_before_ = 0, bubble_before_ = 0;
 };
 
 }  // namespace trireme::driver

@@ -72,11 +72,15 @@ class Model : public parallel::StageWork {
   void Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) override;
   // What the next Begin will be given, ahead of it: a GPU takes a copy while it computes.
   void Prepare(std::span<const data::MicroBatch> batches) { staged_.Prepare(batches); }
+  // They take their place now, so that Begin queues nothing that a graph cannot hold.
+  void Take(std::span<const data::MicroBatch> batches);
   // Summed loss in nats of the tasks since Begin; on the last stage, else 0. With label smoothing
   // after backward tasks, without after kEvaluate. The first call waits for the stream, and fills
   // Begin's `losses`.
   const ExactSum& SummedLoss();
   // What was queued since Begin was queued once more (device::Graph): the loss is to be read again.
+  // Another number when memory that the tasks use has moved since.
+  int MemoryVersion() const { return memory_version_ + staged_.MemoryVersion(); }
   void Repeated() { loss_known_ = false; }
   // Canonical: completes the sums over leaves. Second gradients stay apart until AddSecondGradient,
   // after the sums over the data group.
@@ -231,9 +235,11 @@ class Model : public parallel::StageWork {
   std::int64_t logits_position_ = -1;
   Matrix logits_;
   StagedBatches staged_;
+  bool taken_ = false;                 // what the next Begin is given is in its place
   device::PinnedBuffer loss_storage_;  // [loss_capacity_] doubles: losses of the batches' rows
   std::int64_t loss_capacity_ = 0, loss_rows_ = 0;
   bool loss_known_ = false;
+  int memory_version_ = 0;
   ExactSum loss_;  // where it is known
 };
 

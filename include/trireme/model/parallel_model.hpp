@@ -66,6 +66,12 @@ class ParallelModel {
   // The same in two: queued, and its loss, for which a GPU's host waits. The batches outlive both.
   void StartTrain(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
   ExactSum FinishLoss();
+  // Of the next StartTrain's batches: their copy to a GPU starts; they take their place there. For
+  // steps that are recorded or prepared ahead; StartTrain does both where nobody did.
+  void Prepare(std::span<const data::MicroBatch> batches) { part_->Prepare(batches); }
+  void Take(std::span<const data::MicroBatch> batches) { part_->Take(batches); }
+  int MemoryVersion() const { return part_->MemoryVersion(); }
+  void Repeated() { part_->Repeated(); }  // what StartTrain queued was queued once more
   // Evaluation: the summed loss, returned as above. losses (or null): [all rows of all batches],
   // one a target, filled on the last stage.
   ExactSum Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);
@@ -113,6 +119,7 @@ class ParallelModel {
   parallel::TensorGroup tensor_;
   parallel::RingAttention context_;
   comm::Communicator key_value_;  // tensor ranks that share a key/value head
+  std::unique_ptr<comm::Channel> key_value_channel_;
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<Model> part_;
   std::unique_ptr<parallel::SharedGradients> shared_;

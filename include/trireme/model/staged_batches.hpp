@@ -31,13 +31,14 @@ class StagedBatches {
     const std::uint64_t* ordinals = nullptr;
   };
   Entry Of(const data::MicroBatch& batch) const;
-  std::int64_t Bytes() const { return capacity_; }  // on the GPU, twice
+  int MemoryVersion() const { return memory_version_; }  // another one when it has moved
 
  private:
   void Reserve(std::int64_t bytes);
   device::Stream stream_;
   std::span<const data::MicroBatch> prepared_, used_;
   std::int64_t capacity_ = 0, bytes_ = 0;
+  int memory_version_ = 0;
   device::PinnedBuffer packed_;
   device::Buffer arriving_, current_;
   device::Event arrived_;  // what was prepared, in `arriving_`

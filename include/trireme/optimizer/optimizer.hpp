@@ -4,6 +4,7 @@
 #define TRIREME_OPTIMIZER_OPTIMIZER_HPP_
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "trireme/base/exact_sum.hpp"
@@ -38,6 +39,8 @@ class Optimizer {
   double GradientSquares() const;
   // The same, exactly.
   ExactSum ExactGradientSquares() const;
+  // Name of the first parameter whose owned gradient has a value that is not finite; empty: none.
+  std::string FirstNotFinite() const;
   // One update with the gradient of the mean loss, clipped to clip_norm; step counts from 1. With
   // `clear`, the gradients' storage is zero afterwards, as Registry::ZeroGradients leaves it
   // (early gradients excepted, which are cleared as they are taken): the elements owned in the pass

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "trireme/device/gpu.hpp"
 
@@ -12,7 +13,7 @@ namespace trireme::device::cuda {
 
 // gpu.cpp
 std::string WhyNoGpu();
-int GpuCount();
+std::vector<std::string> GpuIds();
 std::string Libraries();
 void Open(int device, GpuContext& context);
 void Close(GpuContext& context);

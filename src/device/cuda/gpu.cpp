@@ -44,11 +44,23 @@ std::string WhyNoGpu() {
                      code == cudaSuccess ? "the driver shows none" : cudaGetErrorString(code));
 }
 
-int GpuCount() {
+std::vector<std::string> GpuIds() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) == cudaSuccess) return count;
-  cudaGetLastError();
-  return 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();  // a driver that is not there has no cards
+    return {};
+  }
+  std::vector<std::string> ids;
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    Check(cudaGetDeviceProperties(&properties, device), "properties of a GPU");
+    std::string id;
+    for (const char byte : properties.uuid.bytes) {
+      id += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+    }
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 std::string Libraries() {

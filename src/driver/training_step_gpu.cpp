@@ -1,0 +1,101 @@
+// TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
+// loads the next batch.
+#include <sched.h>
+
+#include "trireme/device/memory.hpp"
+#include "trireme/driver/training_step.hpp"
+#include "trireme/kernels/products.hpp"
+
+namespace trireme::driver {
+
+void TrainingStep::Rehearse() {
+  kernels::Products* const products = Stream().products;
+  if (products == nullptr || products->Sealed()) return;
+  const device::ProfileRange range("rehearsal");
+  const comm::Ledger before = Grid().Traffic();
+  QueueGradients();
+  QueueSums();
+  device::Synchronise(Stream());
+  Grid().TakeExposed();
+  // Ranks with cards of different kinds keep what each has found.
+  products->Adopt(Grid().World().Gather(products->Chosen()));
+  products->Seal();
+  products->UpdateScales(Stream());
+  Grid().Traffic() = before;
+}
+
+// Stages take turns and shards come and go by what the host decides on the way.
+bool TrainingStep::RecordsGraph() const {
+  return graphs_ && defect_ == Defect::kNone && Grid().Shape().pipeline == 1 &&
+         !model_.Units().ValuesSharded() && !model_.Units().GradientsSharded() &&
+         Grid().Recordable();
+}
+
+void TrainingStep::GradientsOnGpu() {
+  const device::ProfileRange range("gradients");
+  gradients_start_ = MPI_Wtime();
+  waited_before_ = Waited();
+  bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
+  if (now_.count > 0) model_.Take(now_.Entries());
+  // The same on all ranks: shares follow from the size of the batch.
+  const bool whole = sampler_.BatchSize(step_) == batch_;
+  if (!whole || !warm_ || !RecordsGraph()) {
+    QueueGradients();
+    QueueSums();
+    warm_ = warm_ || whole;
+    return;
+  }
+  if (graph_.Recorded() && graph_memory_ == model_.MemoryVersion()) {
+    graph_.Launch(Stream());
+    model_.Repeated();
+    Grid().Traffic().Add(graph_traffic_);
+    return;
+  }
+  const comm::Ledger before = Grid().Traffic();
+  graph_ = {};
+  graph_.Begin(Stream());
+  try {
+    QueueGradients();
+    QueueSums();
+  } catch (...) {
+    graph_.Abandon(Stream());
+    throw;
+  }
+  graph_.End(Stream());
+  graph_memory_ = model_.MemoryVersion();
+  graph_traffic_ = Grid().Traffic();
+  graph_traffic_.Subtract(before);
+  graph_.Launch(Stream());
+}
+
+void TrainingStep::LoadNextBatch() {
+  const device::ProfileRange range("load next batch");
+  const double start = MPI_Wtime();
+  Load(step_ + 1, next_);
+  if (next_.count > 0) model_.Prepare(next_.Entries());
+  const double seconds = MPI_Wtime() - start;
+  mine_.data += seconds;
+  gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for
+}
+
+void TrainingStep::AwaitGradients() {
+  const device::ProfileRange range("await gradients");
+  constexpr double kBetweenChecks = 1e-3;  // seconds
+  done_.Record(Stream().gpu->queue);
+  double checked = MPI_Wtime();
+  while (!done_.Happened()) {
+    if (const double now = MPI_Wtime(); now - checked > kBetweenChecks) {
+      Grid().CheckHealth();
+      checked = now;
+    }
+    sched_yield();
+  }
+  Grid().TakeExposed();
+  const double bubble = Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_;
+  const double exposed = Waited() - waited_before_;
+  mine_.bubble += bubble;
+  mine_.exposed_communication += exposed;
+  mine_.compute += MPI_Wtime() - gradients_start_ - exposed - bubble;
+}
+
+}  // namespace trireme::driver
