@@ -6,6 +6,7 @@
 #include "api.hpp"
 #include "capture.hpp"
 #include "memory.hpp"
+#include "mutation.hpp"
 #include "queue.hpp"
 #include "settings.hpp"
 #include "stream.hpp"
@@ -100,6 +101,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
   if (!IsStream(stream)) return NoStream("cudaStreamWaitEvent");
   if (event == nullptr) return Fail(cudaErrorInvalidResourceHandle);
   if (!event->captured && event->moment == nullptr) return cudaSuccess;
+  if (mutations_watched && IsOmitted(Mutation::kWait, nullptr)) return cudaSuccess;
   if (event->captured || stream->capture != nullptr) return WaitInCapture(stream, event);
   Push(stream, {.kind = Operation::Kind::kWait, .step = nullptr, .moment = event->moment});
   return cudaSuccess;

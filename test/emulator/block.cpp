@@ -9,6 +9,7 @@
 
 #include "cuda_runtime.h"
 #include "fiber.hpp"
+#include "mutation.hpp"
 #include "settings.hpp"
 #include "stream.hpp"
 
@@ -18,6 +19,9 @@ dim3 blockDim;
 dim3 gridDim;
 
 namespace emulator {
+
+int current_thread = 0;
+
 namespace {
 
 constexpr int kLanes = 32;
@@ -43,7 +47,7 @@ struct Warp {
 };
 
 struct Block {
-  int threads = 0, alive = 0, at_barrier = 0, current = 0;
+  int threads = 0, alive = 0, at_barrier = 0;
   unsigned ready_warps = 0;
   Thread thread[kMaxThreads];
   uint3 place[kMaxThreads];
@@ -103,7 +107,7 @@ int DrawThread() {
     ReportDeadlock();
   }
   const std::uint32_t random = TheDice().Next();
-  int warp = block.current / kLanes;
+  int warp = current_thread / kLanes;
   if (block.warp[warp].ready == 0 || (random >> 10) % kStayInWarp == 0) {
     warp = Draw(block.ready_warps, random >> 5);
   }
@@ -115,7 +119,7 @@ int DrawThread() {
 }
 
 void SetCurrent(int thread) {
-  block.current = thread;
+  current_thread = thread;
   threadIdx = block.place[thread];
 }
 
@@ -135,7 +139,7 @@ void GoOnWith(int next) {
 
 // The running thread waits: others run until it is drawn again.
 void Wait() {
-  const int self = block.current;
+  const int self = current_thread;
   const int next = DrawThread();
   if (next == self) return;
   block.thread[self].fiber = block.running;
@@ -173,9 +177,9 @@ void Complete(int warp, Meeting& meeting) {
 }
 
 void Leave() {
-  const int warp = block.current / kLanes;
+  const int warp = current_thread / kLanes;
   Warp& w = block.warp[warp];
-  w.alive &= ~(1u << (block.current % kLanes));
+  w.alive &= ~(1u << (CurrentLane()));
   --block.alive;
   if (block.alive > 0 && block.at_barrier == block.alive) ReleaseBarrier();
   for (int i = w.meeting_count - 1; i >= 0; --i) {
@@ -205,21 +209,24 @@ void RunThreads() {
 
 }  // namespace
 
-int CurrentLane() { return block.current % kLanes; }
-
 void BlockBarrier() {
+  if (mutations_watched && IsOmitted(Mutation::kBarrier, __builtin_return_address(0))) return;
   if (++block.at_barrier == block.alive) ReleaseBarrier();
   Wait();
 }
 
 std::uint64_t MeetInWarp(WarpOperation operation, unsigned mask, std::uint64_t value, int source) {
-  const int warp = block.current / kLanes;
-  const unsigned bit = 1u << (block.current % kLanes);
+  if (mutations_watched && operation == WarpOperation::kSync &&
+      IsOmitted(Mutation::kWarpBarrier, __builtin_return_address(0))) {
+    return 0;
+  }
+  const int warp = current_thread / kLanes;
+  const unsigned bit = 1u << (CurrentLane());
   Warp& w = block.warp[warp];
-  Thread& self = block.thread[block.current];
+  Thread& self = block.thread[current_thread];
   if ((mask & bit) == 0) {
-    Die(fmt::format("lane {} calls {} with mask {:#010x}, which does not name it",
-                    block.current % kLanes, Name(operation), mask));
+    Die(fmt::format("lane {} calls {} with mask {:#010x}, which does not name it", CurrentLane(),
+                    Name(operation), mask));
   }
   Meeting* meeting = nullptr;
   for (int i = 0; i < w.meeting_count; ++i) {
@@ -270,7 +277,7 @@ void RunBlock(const std::function<void()>& thread) {
     block.warp[warp].meeting_count = 0;
     MakeReady(warp, block.warp[warp].alive);
   }
-  block.current = static_cast<int>(TheDice().Below(static_cast<std::uint32_t>(block.threads)));
+  current_thread = static_cast<int>(TheDice().Below(static_cast<std::uint32_t>(block.threads)));
   block.running = &block.host;
   GoOnWith(DrawThread());
 }

@@ -69,18 +69,15 @@ void Dice::Seed(std::uint64_t seed) {
   state_ = (seed + 1) * 0x9e3779b97f4a7c15ULL + ProcessNumber() * 0xd1342543de82ef95ULL;
   if (state_ == 0) state_ = 1;
   for (int i = 0; i < 8; ++i) Next();                   // seeds that differ in one bit part
-  constexpr std::uint32_t kEagerness[] = {1, 0, 8, 3};  // seed 1 is as lazy as can be
+  constexpr std::uint32_t kEagerness[] = {1, 0, 8, 3};  // by seed modulo 4
   eagerness_ = kEagerness[seed % 4];
 }
 
-Dice& TheDice() {
-  static Dice dice = [] {
-    Dice made;
-    made.Seed(Number("TRIREME_EMULATOR_SEED", 1));
-    return made;
-  }();
-  return dice;
-}
+Dice the_dice = [] {
+  Dice made;
+  made.Seed(Number("TRIREME_EMULATOR_SEED", 1));
+  return made;
+}();
 
 void SetSeed(unsigned long long seed) { TheDice().Seed(seed); }
 

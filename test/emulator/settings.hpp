@@ -37,7 +37,8 @@ class Dice {
   std::uint64_t state_ = 1;      // never 0
   std::uint32_t eagerness_ = 0;  // sixteenths
 };
-Dice& TheDice();  // seeded by the environment
+extern Dice the_dice;  // seeded by the environment
+inline Dice& TheDice() { return the_dice; }
 
 }  // namespace emulator
 

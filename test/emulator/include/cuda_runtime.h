@@ -12,7 +12,9 @@
 // nothing queued runs before somebody waits for it (or by chance), memory starts as NaN, and device
 // memory lies between guards and is closed while host code runs.
 // Environment: TRIREME_EMULATOR_DEVICES (8 cards), TRIREME_EMULATOR_MEMORY_MIB (16384 a card),
-// TRIREME_EMULATOR_SEED (1); CUDA_VISIBLE_DEVICES as the real runtime has it, numbers only.
+// TRIREME_EMULATOR_SEED (1; seed modulo 4 says how eagerly streams run: 1 never before they are
+// awaited, 0 rarely, 3 now and then, 2 often), TRIREME_EMULATOR_OMIT (emulator/mutation.hpp);
+// CUDA_VISIBLE_DEVICES as the real runtime has it, numbers only.
 #ifndef TRIREME_TEST_EMULATOR_CUDA_RUNTIME_H_
 #define TRIREME_TEST_EMULATOR_CUDA_RUNTIME_H_
 

@@ -4,6 +4,7 @@
 #include <numeric>
 #include <set>
 
+#include "emulator/mutation.hpp"
 #include "emulator_testing.hpp"
 
 namespace {
@@ -97,6 +98,26 @@ TEST(Kernel, BarrierMissingBehindAReadIsCaughtWithinTenSeeds) {
   const int caught = SeedsThatCatch<Omit::kBarrierBehindRead>(kSeeds);
   RecordProperty("seeds_of_20_that_catch_it", caught);
   EXPECT_GT(SeedsThatCatch<Omit::kBarrierBehindRead>(10), 0) << caught << " of " << kSeeds;
+}
+
+// Each barrier of the complete kernel, left out in turn: the block's last is not needed, since no
+// block sees another's shared memory; all others are.
+TEST(Kernel, BarriersLeftOutFromOutsideAreCaughtToo) {
+  emulator::Omit(emulator::Mutation::kBarrier, -1);
+  LayerNormError<Omit::kNothing>(1);
+  const std::int64_t barriers = emulator::CountSince(emulator::Mutation::kBarrier);
+  ASSERT_GE(barriers, 2);
+  std::int64_t caught = 0;
+  for (std::int64_t omitted = 0; omitted < barriers; ++omitted) {
+    bool wrong = false;
+    for (unsigned long long seed = 1; seed <= 10; ++seed) {
+      emulator::Omit(emulator::Mutation::kBarrier, omitted);
+      wrong = wrong || LayerNormError<Omit::kNothing>(seed) > kTolerance;
+    }
+    caught += wrong;
+  }
+  emulator::Omit(emulator::Mutation::kBarrier, -1);
+  EXPECT_GE(caught, barriers - 1);
 }
 
 // out: [8, threads], what each lane got.

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string>
 
+#include "emulator/mutation.hpp"
 #include "emulator_testing.hpp"
 
 namespace {
@@ -36,6 +37,14 @@ TEST(Streams, AMissingWaitIsCaught) {
   RecordProperty("seeds_of_20_that_catch_it", caught);
   EXPECT_FALSE(SumIsRight(false, 1));
   EXPECT_GT(caught, kSeeds / 2);
+}
+
+TEST(Streams, AWaitLeftOutFromOutsideIsCaught) {
+  emulator::Omit(emulator::Mutation::kWait, 0);
+  EXPECT_FALSE(SumIsRight(true, 1));
+  EXPECT_EQ(emulator::CountSince(emulator::Mutation::kWait), 1);
+  emulator::Omit(emulator::Mutation::kWait, -1);
+  EXPECT_TRUE(SumIsRight(true, 1));
 }
 
 // The second stream overwrites what the first has yet to read.

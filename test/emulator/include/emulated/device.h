@@ -38,7 +38,8 @@ void BlockBarrier();
 // The lanes in `mask` meet. kShuffle: `value` of lane `source`; kVote: one bit for each lane that
 // brought a value other than 0.
 std::uint64_t MeetInWarp(WarpOperation operation, unsigned mask, std::uint64_t value, int source);
-int CurrentLane();
+extern int current_thread;  // of the block, x fastest
+inline int CurrentLane() { return current_thread % 32; }
 void* DynamicSharedMemory();
 
 template <typename T>
