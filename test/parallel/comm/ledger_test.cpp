@@ -25,6 +25,9 @@ TEST(Ledger, SumsByGroupAndKind) {
   EXPECT_DOUBLE_EQ(ledger.SecondsWaited(Group::kTensor), 3.5);
   EXPECT_DOUBLE_EQ(ledger.SecondsWaited(Group::kData), 4);
   EXPECT_DOUBLE_EQ(ledger.SecondsWaited(Group::kPipeline), 0);
+  ledger.AddWaited(Group::kTensor, 0.5);
+  EXPECT_DOUBLE_EQ(ledger.SecondsWaited(Group::kTensor), 4);
+  EXPECT_DOUBLE_EQ(ledger.At(Group::kTensor, Transfer::kAllReduce).seconds_waited, 1.5);
   ledger.Clear();
   EXPECT_EQ(ledger.At(Group::kTensor, Transfer::kAllReduce).calls, 0);
   EXPECT_DOUBLE_EQ(ledger.SecondsWaited(Group::kTensor), 0);
