@@ -86,8 +86,13 @@ cudaError_t QueueCopy(const Copy& copy, cudaMemcpyKind kind, cudaStream_t stream
 std::function<bool()> Filling(void* pointer, int value, std::size_t bytes) {
   return [pointer, value, bytes] {
     running.what = "a cudaMemset";
-    DeviceAccess::Prepare(pointer);
-    std::memset(pointer, value, bytes);
+    if (!IsDeviceMemory(pointer, bytes)) Die("cudaMemset comes to memory that was freed");
+    if (value == 0) {
+      DeviceMemory().Clear(pointer, bytes);
+    } else {
+      DeviceAccess::Prepare(pointer);
+      std::memset(pointer, value, bytes);
+    }
     return true;
   };
 }

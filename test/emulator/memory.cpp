@@ -31,6 +31,7 @@ int access_depth = 0;
 
 // What lies around the data within their pages must be as it was filled.
 void CheckCanaries(const Allocation& allocation) {
+  if (!allocation.filled) return;
   const auto spoiled = [](std::uintptr_t from, std::uintptr_t to) {
     const auto* first = reinterpret_cast<const unsigned char*>(from);
     const auto* last = reinterpret_cast<const unsigned char*>(to);
@@ -70,16 +71,13 @@ void* Memory::Allocate(std::size_t bytes) {
   made.end = made.begin + length;
   made.data = made.end - RoundUp(bytes, kGrain);
   made.bytes = bytes;
-  if (mmap(Pages(made.begin), length, PROT_READ | PROT_WRITE,
+  const int access = kind_ == Kind::kDevice ? PROT_NONE : PROT_READ | PROT_WRITE;
+  if (mmap(Pages(made.begin), length, access,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED) {
     return nullptr;
   }
   if (length >= kLargePages) madvise(Pages(made.begin), length, MADV_HUGEPAGE);
-  std::memset(Pages(made.begin), kPoison, std::min(length, kFilled));
-  if (made.end > made.data + bytes) {
-    std::memset(Pages(made.data + bytes), kPoison, made.end - made.data - bytes);
-  }
-  if (kind_ == Kind::kDevice) mprotect(Pages(made.begin), length, PROT_NONE);
+  if (kind_ == Kind::kPinned) Fill(made);
   next_ = made.end + kGap;
   allocations_.push_back(made);
   live_bytes_ += bytes;
@@ -116,8 +114,34 @@ Allocation* Memory::Holding(const void* data, std::size_t bytes) {
   return offset <= found->bytes && bytes <= found->bytes - offset ? found : nullptr;
 }
 
+void Memory::Fill(Allocation& allocation) {
+  const std::size_t length = allocation.end - allocation.begin;
+  std::memset(Pages(allocation.begin), kPoison, std::min(length, kFilled));
+  const std::uintptr_t behind = allocation.data + allocation.bytes;
+  std::memset(Pages(behind), kPoison, allocation.end - behind);
+  allocation.filled = true;
+}
+
+void Memory::Clear(void* data, std::size_t bytes) {
+  Allocation& allocation = *Holding(data, bytes);
+  const bool untouched = !allocation.filled;
+  const bool all = bytes == allocation.bytes;
+  if (untouched && all) {
+    // Its pages are zero as they come from the system; what is around the data is poisoned.
+    allocation.filled = true;
+    if (!allocation.open) Open(allocation);
+    std::memset(Pages(allocation.begin), kPoison, allocation.data - allocation.begin);
+    const std::uintptr_t behind = allocation.data + bytes;
+    std::memset(Pages(behind), kPoison, allocation.end - behind);
+    return;
+  }
+  if (!allocation.open) Open(allocation);
+  std::memset(data, 0, bytes);
+}
+
 void Memory::Open(Allocation& allocation) {
   mprotect(Pages(allocation.begin), allocation.end - allocation.begin, PROT_READ | PROT_WRITE);
+  if (!allocation.filled) Fill(allocation);
   allocation.open = true;
   open_.push_back(static_cast<std::size_t>(&allocation - allocations_.data()));
 }

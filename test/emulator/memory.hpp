@@ -16,6 +16,7 @@ struct Allocation {
   std::size_t bytes;          // of data
   bool live = true;
   bool open = false;
+  bool filled = false;  // with 0xFF, before it was first touched
 };
 
 class Memory {
@@ -36,8 +37,12 @@ class Memory {
 
   void Open(Allocation& allocation);
   void CloseAll();
+  // Sets bytes of one open or closed allocation to 0; costs next to nothing where that is all of it
+  // and nothing was there yet.
+  void Clear(void* data, std::size_t bytes);
 
  private:
+  static void Fill(Allocation& allocation);
   Kind kind_;
   std::uintptr_t base_, next_, limit_;   // reserved addresses
   std::vector<Allocation> allocations_;  // by address; freed ones stay

@@ -29,6 +29,21 @@ TEST(Memory, CopiesArriveAndAddressesAreNotUsedAgain) {
   EXPECT_NE(second.Data(), freed);
 }
 
+TEST(Memory, ClearedMemoryIsZeroAndNoMoreThanAsked) {
+  const Stream stream;
+  for (const std::size_t size : {3, 5000, 3000000}) {
+    const Array<float> all(size), part(size), late(std::vector<float>(size, 2.0f));
+    Check(cudaMemsetAsync(all.Data(), 0, size * 4, stream), "clearing");
+    Check(cudaMemsetAsync(part.Data() + 1, 0, 4, stream), "clearing");
+    Check(cudaMemsetAsync(late.Data(), 0, size * 4, stream), "clearing");
+    stream.Synchronize();
+    EXPECT_EQ(all.Values(), std::vector<float>(size, 0.0f));
+    EXPECT_EQ(late.Values(), std::vector<float>(size, 0.0f));
+    const std::vector<float> got = part.Values();
+    EXPECT_TRUE(std::isnan(got[0]) && got[1] == 0.0f && std::isnan(got[2]));
+  }
+}
+
 TEST(Memory, TheCardIsFullAtItsSize) {
   std::size_t free = 0, total = 0;
   Check(cudaMemGetInfo(&free, &total), "asking for free memory");
