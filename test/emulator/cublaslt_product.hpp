@@ -71,13 +71,14 @@ class Operand {
   Operand(const void* data, cudaDataType_t type, std::int64_t rows, std::int64_t columns,
           std::int64_t ld)
       : view_(Convert(data, type, rows, columns, ld), rows, columns,
-              Eigen::OuterStride<>(converted_.empty() ? ld : rows)) {}
+              Eigen::OuterStride<>(IsNative(type) ? ld : rows)) {}
   const Strided<S>& View() const { return view_; }
 
  private:
+  static bool IsNative(cudaDataType_t type) { return type == CUDA_R_64F || type == CUDA_R_32F; }
   const S* Convert(const void* data, cudaDataType_t type, std::int64_t rows, std::int64_t columns,
                    std::int64_t ld) {
-    if (type == CUDA_R_64F || type == CUDA_R_32F) return static_cast<const S*>(data);
+    if (IsNative(type)) return static_cast<const S*>(data);
     converted_.resize(static_cast<std::size_t>(rows * columns));
     const auto fill = [&](auto&& read) {
       for (std::int64_t j = 0; j < columns; ++j) {
