@@ -15,14 +15,9 @@
 #include "fault.hpp"
 #include "memory.hpp"
 #include "settings.hpp"
+#include "static_shared.hpp"
 #include "stream.hpp"
 #include "trireme/device/cuda/launch.cuh"
-
-// Set by the linker where a kernel has static shared memory.
-extern "C" {
-extern char __start_emulator_shared[] __attribute__((weak));
-extern char __stop_emulator_shared[] __attribute__((weak));
-}
 
 namespace emulator {
 namespace {
@@ -50,9 +45,6 @@ class SharedBuffer {
     data_ = end_ - (bytes + kCanary + kAlignment - 1) / kAlignment * kAlignment;
     std::memset(data_, kPoison, bytes);
     std::memset(data_ + bytes, kMark, static_cast<std::size_t>(end_ - data_) - bytes);
-    if (__start_emulator_shared == nullptr) return;
-    std::memset(__start_emulator_shared, kPoison,
-                static_cast<std::size_t>(__stop_emulator_shared - __start_emulator_shared));
   }
   void Check() const {
     for (const unsigned char* byte = data_ + bytes_; byte < end_; ++byte) {
@@ -101,6 +93,7 @@ class Shuffled {
 };
 
 struct Shape {
+  const void* kernel;
   dim3 blocks, threads;
   std::size_t shared_bytes;
 };
@@ -112,22 +105,26 @@ void RunGrid(const Shape& shape, const std::function<void()>& thread) {
   const std::uint64_t count = std::uint64_t{gridDim.x} * gridDim.y * gridDim.z;
   Shuffled order(count);
   SharedBuffer& shared = SharedBuffer::The();
+  StaticShared& fixed = StaticShared::The();
   for (std::uint64_t i = 0; i < count; ++i) {
     const std::uint64_t number = order.Next();
     blockIdx.x = static_cast<unsigned>(number % gridDim.x);
     blockIdx.y = static_cast<unsigned>(number / gridDim.x % gridDim.y);
     blockIdx.z = static_cast<unsigned>(number / gridDim.x / gridDim.y);
     shared.Spoil(shape.shared_bytes);
+    fixed.Spoil(shape.kernel);
     RunBlock(thread);
     shared.Check();
+    if (i == 0) fixed.Learn(shape.kernel);
   }
+  fixed.Spoil(shape.kernel);
 }
 
 bool Fits(dim3 size, std::uint64_t x, std::uint64_t y, std::uint64_t z) {
   return size.x >= 1 && size.y >= 1 && size.z >= 1 && size.x <= x && size.y <= y && size.z <= z;
 }
 
-cudaError_t CheckShape(const void* kernel, const Shape& shape) {
+cudaError_t CheckShape(const Shape& shape) {
   const dim3& threads = shape.threads;
   if (!Fits(shape.blocks, 0x7fffffff, 65535, 65535) || !Fits(threads, 1024, 1024, 64) ||
       std::uint64_t{threads.x} * threads.y * threads.z > kMaxThreads ||
@@ -137,11 +134,11 @@ cudaError_t CheckShape(const void* kernel, const Shape& shape) {
                               shape.blocks.x, shape.blocks.y, shape.blocks.z, threads.x, threads.y,
                               threads.z));
   }
-  if (shape.shared_bytes > SharedAllowance(kernel)) {
+  if (shape.shared_bytes > SharedAllowance(shape.kernel)) {
     return Refuse(cudaErrorInvalidValue,
                   fmt::format("a kernel is launched with {} bytes of dynamic shared memory, but "
                               "may have {} (cudaFuncSetAttribute raises that)",
-                              shape.shared_bytes, SharedAllowance(kernel)));
+                              shape.shared_bytes, SharedAllowance(shape.kernel)));
   }
   return cudaSuccess;
 }
@@ -160,8 +157,8 @@ void* DynamicSharedMemory() { return SharedBuffer::The().Data(); }
 cudaError_t QueueKernel(cudaStream_t stream, const void* kernel, dim3 blocks, dim3 threads,
                         std::size_t shared_bytes, const void* const* pointers, int pointer_count,
                         std::function<void()> thread) {
-  const Shape shape{blocks, threads, shared_bytes};
-  const cudaError_t wrong = CheckShape(kernel, shape);
+  const Shape shape{kernel, blocks, threads, shared_bytes};
+  const cudaError_t wrong = CheckShape(shape);
   if (wrong != cudaSuccess) return wrong;
   std::vector<const void*> opened;
   for (int i = 0; i < pointer_count; ++i) {

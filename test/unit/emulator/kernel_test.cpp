@@ -225,19 +225,20 @@ TEST(Kernel, SeedsGiveDifferentOrdersAndTheSameSeedTheSame) {
   EXPECT_EQ(order(3), order(3));
 }
 
-__global__ void UninitialisedKernel(float* out) {
-  __shared__ float fixed[64];
-  const float* dynamic = SharedMemory<float>();
-  out[blockIdx.x * 64 + threadIdx.x] = fixed[threadIdx.x] + dynamic[threadIdx.x];
+template <typename T>
+__global__ void UninitialisedKernel(T* out) {
+  __shared__ T fixed[64];
+  out[blockIdx.x * 64 + threadIdx.x] = SharedMemory<T>()[threadIdx.x];
+  out[(gridDim.x + blockIdx.x) * 64 + threadIdx.x] = fixed[threadIdx.x];
   __syncthreads();
   fixed[threadIdx.x] = 1;
-  SharedMemory<float>()[threadIdx.x] = 1;
+  SharedMemory<T>()[threadIdx.x] = 1;
 }
 
 TEST(Kernel, SharedMemoryStartsAsNanInEveryBlock) {
   const Stream stream;
-  const Array<float> out(3 * 64);
-  Launch(stream, UninitialisedKernel, dim3(3), dim3(64), 64 * sizeof(float), out.Data());
+  const Array<float> out(2 * 3 * 64);
+  Launch(stream, UninitialisedKernel<float>, dim3(3), dim3(64), 64 * sizeof(float), out.Data());
   stream.Synchronize();
   for (const float value : out.Values()) EXPECT_TRUE(std::isnan(value));
 }

@@ -15,9 +15,9 @@
 #define __device__
 #define __host__
 #define __constant__
-// One block runs at a time. Of kernels that are no templates the section is filled with NaN
-// before each block; g++ ignores the attribute in templates.
-#define __shared__ static __attribute__((section("emulator_shared")))
+// One block runs at a time. The tag tells the emulator which variables to fill with NaN before
+// each.
+#define __shared__ static __attribute__((abi_tag("emulated_shared")))
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
