@@ -28,6 +28,8 @@ bool MayServe(const AttentionShape& shape, const Matrix& qkv, const Dropout& dro
 
 }  // namespace
 
+bool CudnnBuilt() { return kCudnn; }
+
 std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape) {
   std::int64_t elements = OwnAttentionScratch(shape);
   if constexpr (kCudnn) {

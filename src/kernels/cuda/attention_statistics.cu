@@ -1,0 +1,51 @@
+// The log-sum-exp of attention's rows between our layout and that of libraries. Overwrites its
+// destination.
+#include "attention.hpp"
+#include "attention_kernels.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+constexpr int kStatisticsThreads = 256;
+
+// lse: [sequences * length, heads], rows stride elements apart; packed: [sequences, heads, length].
+template <bool kPack>
+__global__ void __launch_bounds__(kStatisticsThreads)
+    StatisticsKernel(float* lse, std::int64_t stride, float* packed, std::int64_t elements,
+                     int heads, int length) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x;
+  if (i >= elements) return;
+  const std::int64_t position = i % length, head = i / length % heads;
+  const std::int64_t row = i / length / heads * length + position;
+  if constexpr (kPack) {
+    packed[i] = lse[row * stride + head];
+  } else {
+    lse[row * stride + head] = packed[i];
+  }
+}
+
+template <bool kPack>
+void Move(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& lse,
+          float* packed) {
+  const std::int64_t elements = shape.sequences * shape.length * shape.heads;
+  if (elements == 0) return;
+  device::cuda::Launch(device::cuda::Queue(stream), &StatisticsKernel<kPack>,
+                       dim3(static_cast<unsigned>(CeilDivide(elements, kStatisticsThreads))),
+                       dim3(kStatisticsThreads), 0, lse.As<float>(), lse.stride, packed, elements,
+                       static_cast<int>(shape.heads), static_cast<int>(shape.length));
+}
+
+}  // namespace
+
+void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
+                    const tensor::Matrix& lse, float* packed) {
+  Move<true>(stream, shape, lse, packed);
+}
+void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
+                      const float* packed, const tensor::Matrix& lse) {
+  // The kernel writes to one of the two, by its direction.
+  Move<false>(stream, shape, lse, const_cast<float*>(packed));
+}
+
+}  // namespace trireme::kernels::cuda

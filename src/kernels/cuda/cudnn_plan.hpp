@@ -1,0 +1,71 @@
+// Plans of cuDNN for attention (its graph API, through cudnn-frontend): one for each shape, pass
+// and strides, built when it is first asked for.
+#ifndef TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
+#define TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "trireme/device/gpu.hpp"
+
+struct cudnnContext;
+namespace cudnn_frontend::graph {
+class Graph;  // its header alone takes the compiler half a minute
+}
+
+namespace trireme::kernels::cuda {
+
+// What a plan is for: all heads of some sequences, or some of one sequence. Strides in elements,
+// from row to row; 0 where a pass has no such operand.
+struct CudnnProblem {
+  bool backward = false, causal = true;
+  std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t qkv_stride = 0, out_stride = 0, dout_stride = 0, dqkv_stride = 0;
+  auto operator<=>(const CudnnProblem&) const = default;
+};
+
+// Operands by the numbers that a plan knows them by.
+enum CudnnOperand : std::int64_t {
+  kQuery = 1,
+  kKey,
+  kValue,
+  kOut,
+  kStatistics,
+  kDout,
+  kDquery,
+  kDkey,
+  kDvalue
+};
+
+struct CudnnPlan {
+  std::shared_ptr<cudnn_frontend::graph::Graph> graph;  // null: cuDNN does not serve the problem
+  std::int64_t workspace_bytes = 0;
+};
+
+// cuDNN on the GPU of the calling thread.
+class CudnnPlans {
+ public:
+  CudnnPlans();
+  ~CudnnPlans();
+  CudnnPlans(const CudnnPlans&) = delete;
+  CudnnPlans& operator=(const CudnnPlans&) = delete;
+
+  // Those of this thread, which has one GPU; made at the first call.
+  static CudnnPlans& OfThisThread();
+
+  const CudnnPlan& Find(const CudnnProblem& problem);
+  // Queued. RunError where cuDNN refuses.
+  void Execute(const device::Stream& stream, const CudnnPlan& plan,
+               std::unordered_map<std::int64_t, void*> operands, void* workspace);
+
+ private:
+  cudnnContext* handle_ = nullptr;
+  std::map<CudnnProblem, CudnnPlan> plans_;
+};
+
+}  // namespace trireme::kernels::cuda
+
+#endif  // TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_

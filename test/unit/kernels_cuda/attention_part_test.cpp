@@ -1,0 +1,213 @@
+// Attention by blocks on a GPU, however sequences are cut, against attention to whole sequences on
+// the CPU in fp64.
+#include <algorithm>
+#include <cmath>
+
+#include "attention_testing.hpp"
+#include "kernels/backends.hpp"
+
+namespace trireme::test {
+namespace {
+
+using kernels::AttentionShape;
+using kernels::KeyValueBlock;
+using Cut = std::vector<Positions>;  // what each rank holds; together the sequence
+
+// Gradients of keys in bf16 are rounded once a block.
+constexpr double kBlocks = 2;
+
+Cut RingCut(std::int64_t length, int ranks) {
+  Cut cut;
+  for (int rank = 0; rank < ranks; ++rank) cut.push_back(PositionsOf(length, rank, ranks));
+  return cut;
+}
+
+// The rows of `whole`, a matrix of `columns`, that are at `at` of their sequences.
+Values RowsAt(const Values& whole, std::int64_t columns, const AttentionShape& shape,
+              const Positions& at) {
+  Values part;
+  for (std::int64_t i = 0; i < shape.sequences * at.Count(); ++i) {
+    const std::int64_t row = i / at.Count() * shape.length + at.At(i % at.Count());
+    part.insert(part.end(), whole.begin() + row * columns, whole.begin() + (row + 1) * columns);
+  }
+  return part;
+}
+// Adds `part`, of `count` columns, to the columns from `first` on.
+void AddRowsAt(const Values& part, std::int64_t count, const AttentionShape& shape,
+               const Positions& at, std::int64_t first, std::int64_t columns, Values& whole) {
+  for (std::int64_t i = 0; i < shape.sequences * at.Count(); ++i) {
+    const std::int64_t row = i / at.Count() * shape.length + at.At(i % at.Count());
+    for (std::int64_t j = 0; j < count; ++j) {
+      whole[static_cast<std::size_t>(row * columns + first + j)] +=
+          part[static_cast<std::size_t>(i * count + j)];
+    }
+  }
+}
+
+class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface<Dtype> {
+ protected:
+  Dtype Type() const { return GetParam(); }
+  std::unique_ptr<GpuMatrix> Fresh(Layout layout, Dtype type, std::int64_t rows,
+                                   std::int64_t columns) const {
+    return OnGpuAs(Stream(), type, layout, columns, NoNumbers(rows * columns));
+  }
+  std::unique_ptr<GpuMatrix> Scratch(const AttentionShape& shape, const Positions& block) const {
+    const std::int64_t most = std::max(block.early.Size(), block.late.Size());
+    const std::int64_t elements = kernels::cuda::AttentionPartScratch(Stream(), shape, most);
+    return std::make_unique<GpuMatrix>(Stream(), SumTypeOf(Type()), 1, elements,
+                                       NoNumbers(elements));
+  }
+
+  // How a pass goes.
+  struct Way {
+    Layout layout = Layout::kAligned;
+    bool task_by_task = false;
+    bool keep_scratch = true;  // as ring attention does; else every block finds NaN there
+  };
+
+  // What rank `rank` of `cut` makes of its queries and all blocks, its own first, added to `sum`.
+  void AddRank(const AttentionProblem& p, const Cut& cut, std::size_t rank, const Way& way,
+               AttentionResults& sum) const {
+    AttentionShape shape = p.shape;
+    shape.length = cut[rank].Count();
+    shape.positions = cut[rank];
+    const std::int64_t rows = shape.sequences * shape.length, queries = p.Queries();
+    const std::int64_t width = shape.Width(), keys = width - queries;
+    const auto on_gpu = [&](const Values& values, std::int64_t columns) {
+      return OnGpuAs(Stream(), Type(), way.layout, columns, values);
+    };
+    const auto x = on_gpu(RowsAt(p.qkv, width, p.shape, cut[rank]), width);
+    const auto dy = on_gpu(RowsAt(p.dout, queries, p.shape, cut[rank]), queries);
+    const auto y = Fresh(way.layout, Type(), rows, queries);
+    const auto lse = Fresh(way.layout, SumTypeOf(Type()), rows, shape.heads);
+    const auto dx = Fresh(way.layout, Type(), rows, width);
+    const test::OnGpu ordinals(Stream(), p.ordinals);
+    const kernels::Dropout dropout = p.DropoutWith(ordinals.As<std::uint64_t>());
+    const Part all = {0, kernels::AttentionPartTasks(shape)};
+    const std::int64_t step = way.task_by_task ? 1 : std::max<std::int64_t>(all.end, 1);
+    // Calls body(block, scratch) for all blocks.
+    const auto for_blocks = [&](const auto& body) {
+      std::unique_ptr<GpuMatrix> scratch = Scratch(shape, cut[rank]);
+      for (std::size_t i = 0; i < cut.size(); ++i) {
+        const Positions& at = cut[(rank + cut.size() - i) % cut.size()];
+        const Values block = ColumnsOf(RowsAt(p.qkv, width, p.shape, at), width, queries, width);
+        const auto data = on_gpu(block, keys);
+        if (!way.keep_scratch) scratch = Scratch(shape, at);
+        body(KeyValueBlock{at, data->View()}, scratch->View());
+        Synchronise();
+      }
+    };
+    kernels::cuda::AttentionPartStart(Stream(), y->View(), lse->View());
+    for_blocks([&](const KeyValueBlock& block, const tensor::Matrix& scratch) {
+      for (std::int64_t task = 0; task < all.end; task += step) {
+        kernels::cuda::AttentionPartForward(Stream(), shape, {task, task + step}, x->View(), block,
+                                            dropout, y->View(), lse->View(), scratch);
+      }
+    });
+    kernels::cuda::AttentionPartStartBackward(Stream(), shape, dx->View());
+    for_blocks([&](const KeyValueBlock& block, const tensor::Matrix& scratch) {
+      const auto gradient = Fresh(way.layout, Type(), block.data.rows, keys);
+      for (std::int64_t task = 0; task < all.end; task += step) {
+        kernels::cuda::AttentionPartBackward(Stream(), shape, {task, task + step}, x->View(), block,
+                                             dropout, y->View(), dy->View(), lse->View(),
+                                             dx->View(), gradient->View(), scratch);
+      }
+      AddRowsAt(gradient->Values(), keys, p.shape, block.positions, queries, width, sum.dqkv);
+      EXPECT_TRUE(gradient->GapsUntouched());
+    });
+    AddRowsAt(y->Values(), queries, p.shape, cut[rank], 0, queries, sum.out);
+    AddRowsAt(lse->Values(), shape.heads, p.shape, cut[rank], 0, shape.heads, sum.lse);
+    const Values dx_values = dx->Values();
+    AddRowsAt(ColumnsOf(dx_values, width, 0, queries), queries, p.shape, cut[rank], 0, width,
+              sum.dqkv);
+    for (const double value : ColumnsOf(dx_values, width, queries, width)) {
+      ASSERT_TRUE(std::isnan(value)) << "keys' and values' columns of dqkv are not written";
+    }
+    EXPECT_TRUE(y->GapsUntouched() && lse->GapsUntouched() && dx->GapsUntouched());
+  }
+
+  AttentionResults InParts(const AttentionProblem& p, const Cut& cut, const Way& way) const {
+    const auto zeros = [&](std::int64_t columns) {
+      return Values(static_cast<std::size_t>(p.Rows() * columns));
+    };
+    AttentionResults sum = {zeros(p.Queries()), zeros(p.shape.heads), zeros(p.shape.Width())};
+    for (std::size_t rank = 0; rank < cut.size(); ++rank) AddRank(p, cut, rank, way, sum);
+    return sum;
+  }
+
+  void Compare(const AttentionShape& shape, const Cut& cut, double probability,
+               const Way& way) const {
+    const AttentionProblem problem(shape, probability);
+    AttentionTolerance tolerance = ToleranceOf(Type());
+    tolerance.gradient *= kBlocks;
+    ExpectNear(problem, InParts(problem, cut, way), problem.OnCpu(), tolerance,
+               Describe(problem, Type()) + "in " + std::to_string(cut.size()) + " parts: ");
+  }
+};
+
+TEST_P(CudaAttentionPartTest, BlocksOfARingMakeTheWhole) {
+  for (const int ranks : {2, 3, 4}) {
+    Compare({2, 13, 4, 2, 4}, RingCut(13, ranks), 0.3, {});
+    Compare({1, 100, 2, 1, 32, 3}, RingCut(100, ranks), ranks == 3 ? 0.3 : 0.0, {});
+  }
+  Compare({1, 1, 1, 1, 8}, RingCut(1, 2), 0, {});       // some blocks are empty
+  Compare({2, 150, 1, 1, 64}, RingCut(150, 1), 0, {});  // one block of two parts
+}
+
+TEST_P(CudaAttentionPartTest, AnyCutWillDo) {
+  const Cut cut = {
+      {{5, 6}, {80, 145}}, {{0, 5}, {150, 150}}, {{6, 80}, {145, 150}}, {{9, 9}, {9, 9}}};
+  Compare({1, 150, 2, 1, 8}, cut, 0.3, {});
+  AttentionShape everything = {1, 150, 2, 1, 8};
+  everything.causal = false;
+  Compare(everything, cut, 0.3, {});
+}
+
+TEST_P(CudaAttentionPartTest, TaskByTask) {
+  for (const Layout layout : {Layout::kAligned, Layout::kOdd}) {
+    Compare({2, 40, 4, 2, 16}, RingCut(40, 2), 0.3, {layout, true, true});
+  }
+}
+
+TEST_P(CudaAttentionPartTest, ScratchNeedNotBeKept) {
+  // bf16 is rounded once a block then.
+  Compare({1, 60, 2, 1, 16}, RingCut(60, 3), 0, {Layout::kAligned, false, false});
+}
+
+TEST_P(CudaAttentionPartTest, NoSequences) { Compare({0, 9, 2, 1, 3}, RingCut(9, 2), 0.2, {}); }
+
+TEST_P(CudaAttentionPartTest, TheSameBitsTwice) {
+  const AttentionProblem problem({1, 90, 2, 1, 32}, 0.2);
+  const Cut cut = RingCut(90, 2);
+  const AttentionResults first = InParts(problem, cut, {}), second = InParts(problem, cut, {});
+  EXPECT_EQ(first.out, second.out);
+  EXPECT_EQ(first.lse, second.lse);
+  EXPECT_EQ(first.dqkv, second.dqkv);
+}
+
+// Merging many blocks adds up no roundings: in bf16 too, all but a few elements, which lie between
+// two numbers, are as one block gives them. Rounded after each block, most are not.
+class CudaAttentionRoundedTest : public CudaAttentionPartTest {};
+
+TEST_P(CudaAttentionRoundedTest, ManyBlocksCostNoBits) {
+  const AttentionProblem problem({1, 128, 1, 1, 16}, 0);
+  const Values once = InParts(problem, RingCut(128, 1), {}).out;
+  const auto differences = [&](bool keep_scratch) {
+    const Values many =
+        InParts(problem, RingCut(128, 8), {Layout::kAligned, false, keep_scratch}).out;
+    std::size_t count = 0;
+    for (std::size_t i = 0; i < once.size(); ++i) count += many[i] != once[i] ? 1 : 0;
+    return static_cast<double>(count) / static_cast<double>(once.size());
+  };
+  EXPECT_LT(differences(true), 0.01);
+  EXPECT_GT(differences(false), 0.1);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, CudaAttentionRoundedTest, testing::Values(Dtype::kBfloat16),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+INSTANTIATE_TEST_SUITE_P(Kernel, CudaAttentionPartTest,
+                         testing::Values(Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16),
+                         [](const auto& info) { return std::string(NameOf(info.param)); });
+
+}  // namespace
+}  // namespace trireme::test
