@@ -29,18 +29,25 @@ bool IsAligned(const Matrix& m) {
   return reinterpret_cast<std::uintptr_t>(m.data) % kBytes == 0 && stride % kBytes == 0;
 }
 
+// Whether a product of x with weights or gradients of so many columns is one for fp8, wherever its
+// result goes.
+bool IsForFp8(const device::Stream& stream, const Linear& linear, const Matrix& x,
+              std::int64_t columns) {
+  const auto whole = [](std::int64_t size) { return size > 0 && size % kFp8Unit == 0; };
+  return stream.fp8 && linear.site >= 0 && x.dtype == Dtype::kBfloat16 && whole(x.rows) &&
+         whole(x.columns) && whole(columns);
+}
+
 }  // namespace
 
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& x,
               const Matrix& y) {
-  const auto whole = [](std::int64_t size) { return size > 0 && size % kFp8Unit == 0; };
-  return stream.fp8 && linear.site >= 0 && x.dtype == Dtype::kBfloat16 && whole(x.rows) &&
-         whole(x.columns) && whole(y.columns) && IsAligned(y);
+  return IsForFp8(stream, linear, x, y.columns) && y.dtype == x.dtype && IsAligned(y);
 }
 
 bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix& x,
                 const Matrix& bias, const Matrix& y) {
-  if (!Fp8Takes(stream, linear, x, y) || y.dtype != x.dtype) return false;
+  if (!Fp8Takes(stream, linear, x, y)) return false;
   Fp8& fp8 = ProductsOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kPlain;
   const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, false, 0);
@@ -64,7 +71,7 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
 
 bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
                       const Matrix& dx) {
-  if (!Fp8Takes(stream, linear, dy, dx) || dx.dtype != dy.dtype) return false;
+  if (!Fp8Takes(stream, linear, dy, dx)) return false;
   Fp8& fp8 = ProductsOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kTransposed;
   const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, false, 0);
@@ -76,7 +83,9 @@ bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const 
 
 bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                        const Matrix& dy, const Matrix& dweight) {
-  if (!Fp8Takes(stream, linear, x, dy) || dy.dtype != x.dtype || !IsAligned(dweight)) return false;
+  if (!IsForFp8(stream, linear, x, dy.columns) || dy.dtype != x.dtype || !IsAligned(dweight)) {
+    return false;
+  }
   Fp8& fp8 = ProductsOf(stream).Quantiser();
   const Operand values = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, true, 0);
   const Operand gradients = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, true, 1);

@@ -10,7 +10,8 @@
 namespace trireme::kernels::cuda {
 
 // Whether a product of x [rows, inner] into y [rows, columns] of this layer takes fp8 operands: the
-// stream says so, the layer has a site, types are bf16, and every dimension is a multiple of 16.
+// stream says so, the layer has a site, types are bf16, every dimension is a multiple of 16, and
+// rows of y begin on 16 bytes.
 bool Fp8Takes(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
               const tensor::Matrix& y);
 

@@ -1,0 +1,247 @@
+// Linear layers in fp8 on a GPU: against products of operands that the test rounds itself, against
+// bf16, and the scales from step to step.
+#include <nlohmann/json.hpp>
+
+#include "multiply_testing.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/kernels/linear.hpp"
+
+namespace trireme::test {
+namespace {
+
+using kernels::Form;
+using tensor::Matrix;
+
+constexpr double kE4m3 = 448, kE5m2 = 57344;  // the largest of each type
+constexpr int kSite = 1;
+
+// To the nearest number of e4m3 (3 bits of mantissa, least exponent -6) or e5m2 (2, -14), ties to
+// even, beyond the largest to the largest.
+double RoundToFp8(double value, double largest) {
+  const bool e4m3 = largest == kE4m3;
+  if (value == 0) return 0;
+  const int exponent = std::max(std::ilogb(value), e4m3 ? -6 : -14);
+  const double unit = std::ldexp(1.0, exponent - (e4m3 ? 3 : 2));
+  return std::clamp(std::nearbyint(value / unit) * unit, -largest, largest);
+}
+
+double LargestOf(const Values& values) {
+  double largest = 0;
+  for (const double value : values) largest = std::max(largest, std::fabs(value));
+  return largest;
+}
+
+// As they are multiplied: rounded at the scale that follows from `amax`, scaled back.
+Values Quantised(const Values& values, double largest, double amax) {
+  const auto scale = static_cast<double>(static_cast<float>(largest / amax));
+  Values result;
+  for (const double value : values) {
+    const auto scaled = static_cast<float>(value) * static_cast<float>(scale);
+    result.push_back(RoundToFp8(static_cast<double>(scaled), largest) / scale);
+  }
+  return result;
+}
+Values Quantised(const Values& values, double largest) {
+  return Quantised(values, largest, LargestOf(values));
+}
+
+struct Shape {
+  std::int64_t rows, in, out;
+};
+
+class Fp8Test : public ProductsTest {
+ protected:
+  void SetUp() override {
+    ProductsTest::SetUp();
+    if (IsSkipped()) return;
+    constexpr int kHopper = 9;
+    if (Stream().gpu->major < kHopper) GTEST_SKIP() << "this card multiplies no fp8";
+    Stream().fp8 = true;
+    Open();
+  }
+  bool UsesFp8() { return Products().Chosen().find("e4m3") != std::string::npos; }
+  void Compare(const Shape& shape, Form form, bool quantised, std::int64_t padding);
+  // What a layer with a weight of 1 makes of x: x as fp8 has it, at its present scale.
+  Values Through(const Values& x) {
+    Values unit(16 * 16);
+    for (std::size_t i = 0; i < 16; ++i) unit[i * 17] = 1;
+    const GpuMatrix weight(Stream(), Dtype::kBfloat16, 16, 16, unit);
+    const GpuMatrix gpu_x(Stream(), Dtype::kBfloat16, 16, 16, x);
+    const GpuMatrix y(Stream(), Dtype::kBfloat16, 16, 16, {});
+    kernels::LinearForward(Stream(), {kSite, Form::kTransposed, weight.View()}, gpu_x.View(), {},
+                           y.View(), [](const Part&) {});
+    return y.Values();
+  }
+};
+
+// Forward, input gradient and weight gradient; `quantised`: the reference rounds to fp8 as well.
+void Fp8Test::Compare(const Shape& shape, Form form, bool quantised, std::int64_t padding) {
+  const auto [rows, in, out] = shape;
+  const bool turned = form == Form::kTransposed;
+  const std::int64_t w_rows = turned ? out : in, w_columns = turned ? in : out;
+  const Values x = Random(rows * in, 1, Dtype::kBfloat16, 3);
+  const Values w = Random(in * out, 2, Dtype::kBfloat16, 0.02);
+  const Values dy = Random(rows * out, 3, Dtype::kBfloat16, 1e-6);
+  const Values bias = Random(out, 4, Dtype::kBfloat16);
+  const Values before = Random(in * out, 5, Dtype::kFloat32, 1e-6);
+  const auto as_multiplied = [&](const Values& values, double largest) {
+    return quantised ? Quantised(values, largest) : values;
+  };
+  HostMatrix host_x(rows, in, as_multiplied(x, kE4m3));
+  HostMatrix host_w(w_rows, w_columns, as_multiplied(w, kE4m3));
+  HostMatrix host_dy(rows, out, as_multiplied(dy, kE5m2)), host_bias(1, out, bias);
+  HostMatrix host_y(rows, out), host_dx(rows, in), host_dw(w_rows, w_columns, before);
+  const kernels::Linear host{-1, form, host_w.View()};
+  const auto ignore = [](const Part&) {};
+  kernels::LinearForward({}, host, host_x.View(), host_bias.View(), host_y.View(), ignore);
+  kernels::LinearInputGradient({}, host, host_dy.View(), host_dx.View());
+  kernels::LinearWeightGradient({}, host, host_x.View(), host_dy.View(), host_dw.View());
+
+  const Dtype half = Dtype::kBfloat16;
+  const GpuMatrix gpu_x(Stream(), half, rows, in, x, in + padding);
+  const GpuMatrix gpu_w(Stream(), half, w_rows, w_columns, w, w_columns + padding);
+  const GpuMatrix gpu_dy(Stream(), half, rows, out, dy, out + padding);
+  const GpuMatrix gpu_bias(Stream(), half, 1, out, bias);
+  const GpuMatrix y(Stream(), half, rows, out, {}), dx(Stream(), half, rows, in, {});
+  const GpuMatrix dw(Stream(), Dtype::kFloat32, w_rows, w_columns, before);
+  const kernels::Linear gpu{kSite, form, gpu_w.View()};
+  kernels::LinearForward(Stream(), gpu, gpu_x.View(), gpu_bias.View(), y.View(), ignore);
+  kernels::LinearInputGradient(Stream(), gpu, gpu_dy.View(), dx.View());
+  kernels::LinearWeightGradient(Stream(), gpu, gpu_x.View(), gpu_dy.View(), dw.View());
+  // Errors of rounding to fp8 are independent: 2^-4 of a value of e4m3, 2^-3 of e5m2 at most.
+  const double k_in = std::sqrt(static_cast<double>(in)),
+               k_out = std::sqrt(static_cast<double>(out));
+  const double k_rows = std::sqrt(static_cast<double>(rows));
+  const double loose = quantised ? 0 : 0.25, tight = UnitOf(half), sums = quantised ? 2e-4 : 0;
+  ExpectClose(y.Values(), host_y.Numbers(), tight, (sums + loose) * 3 * 0.02 * k_in + 1e-6);
+  ExpectClose(dx.Values(), host_dx.Numbers(), tight, (sums + loose) * 1e-6 * 0.02 * k_out);
+  ExpectClose(dw.Values(), host_dw.Numbers(), 1e-6, (sums + loose) * 1e-6 * 3 * k_rows);
+}
+
+constexpr Shape kShapes[] = {{16, 16, 16}, {48, 80, 112}, {160, 64, 32}};
+constexpr Form kForms[] = {Form::kTransposed, Form::kPlain};
+
+TEST_F(Fp8Test, MultipliesOperandsRoundedToFp8) {
+  for (const Shape& shape : kShapes) {
+    for (const Form form : kForms) {
+      for (const std::int64_t padding : {0, 8, 3}) {
+        SCOPED_TRACE(testing::Message() << shape.rows << " x " << shape.out << " x " << shape.in
+                                        << " padding " << padding);
+        Open();
+        Compare(shape, form, true, padding);
+        EXPECT_TRUE(UsesFp8());
+      }
+    }
+  }
+}
+
+TEST_F(Fp8Test, LiesCloseToBf16) {
+  for (const Form form : kForms) {
+    Open();
+    Compare({48, 80, 112}, form, false, 0);
+    EXPECT_TRUE(UsesFp8());
+  }
+}
+
+// Where a dimension is no multiple of 16 the product is bf16's, to bf16's rounding.
+TEST_F(Fp8Test, FallsBackWhereTheShapeDoesNotFit) {
+  for (const Shape& shape : {Shape{17, 16, 16}, Shape{16, 24, 16}, Shape{16, 16, 40}}) {
+    const auto [rows, in, out] = shape;
+    Open();
+    const Values x = Random(rows * in, 1, Dtype::kBfloat16),
+                 w = Random(in * out, 2, Dtype::kBfloat16);
+    HostMatrix host_x(rows, in, x), host_w(out, in, w), host_y(rows, out);
+    kernels::LinearForward({}, {-1, Form::kTransposed, host_w.View()}, host_x.View(), {},
+                           host_y.View(), [](const Part&) {});
+    const GpuMatrix gpu_x(Stream(), Dtype::kBfloat16, rows, in, x);
+    const GpuMatrix gpu_w(Stream(), Dtype::kBfloat16, out, in, w);
+    const GpuMatrix y(Stream(), Dtype::kBfloat16, rows, out, {});
+    kernels::LinearForward(Stream(), {kSite, Form::kTransposed, gpu_w.View()}, gpu_x.View(), {},
+                           y.View(), [](const Part&) {});
+    EXPECT_FALSE(UsesFp8());
+    ExpectClose(y.Values(), host_y.Numbers(), UnitOf(Dtype::kBfloat16), 1e-5);
+  }
+}
+
+TEST_F(Fp8Test, LayersWithoutASiteStayBf16) {
+  const GpuMatrix weight(Stream(), Dtype::kBfloat16, 16, 16, {});
+  const GpuMatrix x(Stream(), Dtype::kBfloat16, 16, 16, {}),
+      y(Stream(), Dtype::kBfloat16, 16, 16, {});
+  const auto ignore = [](const Part&) {};
+  kernels::LinearForward(Stream(), {-1, Form::kPlain, weight.View()}, x.View(), {}, y.View(),
+                         ignore);
+  EXPECT_FALSE(UsesFp8());
+  try {
+    kernels::LinearForward(Stream(), {kTestSites, Form::kPlain, weight.View()}, x.View(), {},
+                           y.View(), ignore);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("linear layer 3 of 3"), std::string::npos)
+        << error.what();
+  }
+}
+
+// A scale is that of the largest of the last 16 steps; within a step it does not change.
+TEST_F(Fp8Test, ScalesFollowTheLastSteps) {
+  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
+  const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
+  const double amax = LargestOf(x);
+  Values larger = x, smaller = x;
+  for (double& value : larger) value *= 4;
+  for (double& value : smaller) value /= 64;
+  // The first time: from the tensor itself.
+  ExpectClose(Through(x), bf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
+  // Four times as large in the same step: cut off.
+  ExpectClose(Through(larger), bf16(Quantised(larger, kE4m3, amax)), 1e-6, 0);
+  EXPECT_NEAR(LargestOf(Through(larger)), amax, 4e-3 * amax);
+  Products().UpdateScales(Stream());
+  ExpectClose(Through(larger), bf16(Quantised(larger, kE4m3, 4 * amax)), 1e-6, 0);
+  Products().UpdateScales(Stream());
+  for (int step = 0; step < 16; ++step) {
+    ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, 4 * amax)), 1e-6, 0);
+    Products().UpdateScales(Stream());
+  }
+  ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax / 64)), 1e-6, 0);
+}
+
+// What is not finite says nothing about a scale, and is not lost.
+TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
+  const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
+  const Values before = Through(x);
+  Products().UpdateScales(Stream());
+  Values bad = x;
+  bad[37] = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(std::isnan(Through(bad)[37]));
+  Products().UpdateScales(Stream());
+  EXPECT_EQ(Through(x), before);
+  // All zero: the scale stays.
+  for (int step = 0; step < 20; ++step) {
+    EXPECT_EQ(Through(Values(16 * 16)), Values(16 * 16));
+    Products().UpdateScales(Stream());
+  }
+  EXPECT_EQ(Through(x), before);
+}
+
+TEST_F(Fp8Test, RecordedInAGraphWithItsScales) {
+  const Values x = Random(32 * 32, 1, Dtype::kBfloat16), w = Random(32 * 32, 2, Dtype::kBfloat16);
+  const GpuMatrix gpu_x(Stream(), Dtype::kBfloat16, 32, 32, x);
+  const GpuMatrix gpu_w(Stream(), Dtype::kBfloat16, 32, 32, w);
+  const GpuMatrix y(Stream(), Dtype::kBfloat16, 32, 32, {});
+  const auto step = [&] {
+    kernels::LinearForward(Stream(), {kSite, Form::kPlain, gpu_w.View()}, gpu_x.View(), {},
+                           y.View(), [](const Part&) {});
+    Products().UpdateScales(Stream());
+  };
+  step();
+  const auto bits = y.Bits();
+  device::Graph graph;
+  graph.Begin(Stream());
+  step();
+  graph.End(Stream());
+  for (int i = 0; i < 20; ++i) graph.Launch(Stream());
+  EXPECT_EQ(y.Bits(), bits);
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,170 @@
+// Algorithms of products: chosen once, kept as text, taken over, agreed.
+#include <nlohmann/json.hpp>
+
+#include "multiply_testing.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+
+namespace trireme::test {
+namespace {
+
+using kernels::Form;
+using nlohmann::json;
+
+constexpr std::int64_t kRows = 40, kColumns = 72, kInner = 1000;
+
+class MultiplyAlgorithms : public ProductsTest {
+ protected:
+  // The bits of one product, with the algorithm that the stream's products have for it.
+  std::vector<unsigned char> Bits() {
+    const GpuMatrix a(Stream(), Dtype::kFloat32, kRows, kInner,
+                      Random(kRows * kInner, 1, Dtype::kFloat32));
+    const GpuMatrix b(Stream(), Dtype::kFloat32, kColumns, kInner,
+                      Random(kColumns * kInner, 2, Dtype::kFloat32));
+    const GpuMatrix c(Stream(), Dtype::kFloat32, kRows, kColumns, {});
+    kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kTransposed, b.View(), c.View(),
+                            false);
+    return c.Bits();
+  }
+  json ChosenNow() { return json::parse(Products().Chosen()); }
+};
+
+TEST_F(MultiplyAlgorithms, SayWhatTheyAreFor) {
+  EXPECT_TRUE(ChosenNow().at("products").empty());
+  Bits();
+  const json chosen = ChosenNow();
+  EXPECT_NE(chosen.at("card").get<std::string>().find(Stream().gpu->name), std::string::npos);
+  EXPECT_EQ(chosen.at("library").get<std::string>().rfind("cuBLASLt ", 0), 0u);
+  ASSERT_EQ(chosen.at("products").size(), 1u);
+  EXPECT_EQ(chosen["products"][0].at("product"),
+            "fp32 x fp32 -> fp32, nt, 40 x 72 x 1000, strides 1000 1000 72, aligned 16 16 16");
+  EXPECT_EQ(chosen["products"][0].at("algorithm").get<std::string>().size(), 128u);
+}
+
+TEST_F(MultiplyAlgorithms, GiveTheSameBitsWhereTheyAreTakenOver) {
+  const auto bits = Bits();
+  EXPECT_EQ(Bits(), bits);
+  const std::string text = Products().Chosen();
+  for (const bool sealed : {false, true}) {
+    Open();
+    if (sealed) Products().Seal();
+    EXPECT_TRUE(Products().Adopt({text}));
+    EXPECT_EQ(Bits(), bits);
+    EXPECT_EQ(Products().Chosen(), text);
+  }
+  // Also where another one was chosen before.
+  Open();
+  Products().Seal();
+  Bits();
+  EXPECT_TRUE(Products().Adopt({text}));
+  EXPECT_EQ(Bits(), bits);
+}
+
+TEST_F(MultiplyAlgorithms, OfAnotherCardAreRefused) {
+  Bits();
+  const std::string text = Products().Chosen();
+  for (const char* key : {"card", "library"}) {
+    json other = json::parse(text);
+    other[key] = "something else";
+    Open();
+    EXPECT_FALSE(Products().Adopt({text, other.dump()}));
+    EXPECT_TRUE(ChosenNow().at("products").empty()) << "nothing may be taken over";
+  }
+  json damaged = json::parse(text);
+  damaged["products"][0]["algorithm"] = "0123";
+  EXPECT_FALSE(Products().Adopt({damaged.dump()}));
+  EXPECT_FALSE(Products().Adopt({"{"}));
+  EXPECT_FALSE(Products().Adopt({"[1]"}));
+  EXPECT_TRUE(Products().Adopt({}));
+}
+
+// What is kept for this product belongs to another one.
+TEST_F(MultiplyAlgorithms, ThatDoNotFitAreAnError) {
+  if (!IsEmulated()) GTEST_SKIP() << "the library may admit it";
+  Bits();
+  json wrong = ChosenNow();
+  std::string algorithm = wrong["products"][0]["algorithm"];
+  algorithm[3 * 16] = algorithm[3 * 16] == '0' ? '1' : '0';
+  wrong["products"][0]["algorithm"] = algorithm;
+  EXPECT_FALSE(Products().Adopt({wrong.dump()})) << "of a product that is known";
+  Open();
+  EXPECT_TRUE(Products().Adopt({wrong.dump()})) << "not known yet";
+  try {
+    Bits();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("does not fit it"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("40 x 72 x 1000"), std::string::npos) << error.what();
+  }
+}
+
+// Two ranks chose differently: all take the first one's, and have its bits.
+TEST_F(MultiplyAlgorithms, OfSeveralRanksAreAgreed) {
+  if (!IsEmulated()) GTEST_SKIP() << "needs two algorithms that are known to differ";
+  Products().Seal();  // the library's first: the sum in one piece
+  const auto first_bits = Bits();
+  const std::string first = Products().Chosen();
+  json other = ChosenNow();
+  std::string algorithm = other["products"][0]["algorithm"];
+  ASSERT_EQ(algorithm[2 * 16 - 1], '1');
+  algorithm[2 * 16 - 1] = '3';  // in three pieces
+  other["products"][0]["algorithm"] = algorithm;
+  const std::string second = other.dump();
+  Open();
+  EXPECT_TRUE(Products().Adopt({second, first}));
+  EXPECT_NE(Bits(), first_bits);
+  Open();
+  EXPECT_TRUE(Products().Adopt({first, second}));
+  EXPECT_EQ(Bits(), first_bits);
+}
+
+TEST_F(MultiplyAlgorithms, AreTheLibrarysFirstWhereSealed) {
+  Products().Seal();
+  EXPECT_TRUE(Products().Sealed());
+  const auto bits = Bits();
+  for (int i = 0; i < 3; ++i) {
+    Open();
+    EXPECT_FALSE(Products().Sealed());
+    Products().Seal();
+    EXPECT_EQ(Bits(), bits);
+  }
+}
+
+// Nothing can be timed while a graph is recorded.
+TEST_F(MultiplyAlgorithms, AreChosenWithinARecording) {
+  const Values numbers = Random(24 * 24, 1, Dtype::kFloat32);
+  const GpuMatrix a(Stream(), Dtype::kFloat32, 24, 24, numbers);
+  const GpuMatrix c(Stream(), Dtype::kFloat32, 24, 24, {}),
+      d(Stream(), Dtype::kFloat32, 24, 24, {});
+  const auto multiply = [&](const GpuMatrix& result) {
+    kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kPlain, a.View(), result.View(),
+                            false);
+  };
+  device::Graph graph;
+  graph.Begin(Stream());
+  multiply(c);
+  graph.End(Stream());
+  graph.Launch(Stream());
+  multiply(d);
+  Synchronise();
+  EXPECT_EQ(c.Bits(), d.Bits());
+}
+
+// Trials are not added to c, whether they fit the scratch memory or not.
+TEST_F(MultiplyAlgorithms, AreTimedElsewhereWhereAProductAccumulates) {
+  for (const std::int64_t size : {std::int64_t{24}, std::int64_t{3000}}) {
+    const GpuMatrix a(Stream(), Dtype::kFloat32, size, 3,
+                      Values(static_cast<std::size_t>(3 * size), 1));
+    const GpuMatrix b(Stream(), Dtype::kFloat32, 3, size,
+                      Values(static_cast<std::size_t>(3 * size), 2));
+    const Values start(static_cast<std::size_t>(size * size), 5);
+    const GpuMatrix c(Stream(), Dtype::kFloat32, size, size, start);
+    kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(),
+                            true);
+    EXPECT_EQ(c.Values(), Values(static_cast<std::size_t>(size * size), 11));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

@@ -1,0 +1,202 @@
+// The vocabulary head on a GPU against the CPU's in fp64: losses and gradients for slices of the
+// vocabulary, smoothing, masked rows.
+#include "trireme/kernels/vocabulary_loss.hpp"
+
+#include <array>
+#include <limits>
+
+#include "multiply_testing.hpp"
+#include "trireme/base/partition.hpp"
+
+namespace trireme::test {
+namespace {
+
+using tensor::Matrix;
+
+struct Problem {
+  std::int64_t rows, vocabulary, dim;
+  double smoothing = 0;
+  Dtype dtype = Dtype::kFloat32;
+  Values x, weight, before;  // before: what dweight is added to
+  std::vector<std::int32_t> targets;
+};
+
+// Targets all over the vocabulary, several rows with the same one; every fifth masked.
+Problem MakeProblem(std::int64_t rows, std::int64_t vocabulary, std::int64_t dim, double smoothing,
+                    Dtype dtype) {
+  Problem p{rows,
+            vocabulary,
+            dim,
+            smoothing,
+            dtype,
+            Random(rows * dim, 1, dtype, 2),
+            Random(vocabulary * dim, 2, dtype),
+            Random(vocabulary * dim, 3, SumTypeOf(dtype)),
+            {}};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t target =
+        r % 4 == 1 ? vocabulary / 2 : (r * 37 + vocabulary - 1) % vocabulary;
+    p.targets.push_back(r % 5 == 3 ? -1 : static_cast<std::int32_t>(target));
+  }
+  return p;
+}
+
+struct Result {
+  Values losses, dx, dweight;
+  std::vector<std::vector<unsigned char>> bits;  // of all that was computed
+};
+
+Result OnTheCpu(Problem p) {
+  HostMatrix x(p.rows, p.dim, p.x), weight(p.vocabulary, p.dim, p.weight);
+  HostMatrix dx(p.rows, p.dim), dweight(p.vocabulary, p.dim, p.before);
+  HostMatrix scratch(1, kernels::VocabularyScratch(p.rows, p.vocabulary, p.dim, 1, true));
+  Values statistics(static_cast<std::size_t>(p.rows * kernels::kSoftmaxStatistics));
+  Result result{Values(static_cast<std::size_t>(p.rows)), {}, {}, {}};
+  const kernels::VocabularyTile tile{x.View(),    weight.View(), p.targets.data(), 0, p.vocabulary,
+                                     p.smoothing, true};
+  kernels::VocabularyStatistics({}, tile, scratch.View(), statistics.data());
+  kernels::VocabularyLosses({}, tile, statistics.data(), 1, result.losses.data());
+  kernels::VocabularyGradient({}, tile, scratch.View(), statistics.data(), 1, dx.View(),
+                              dweight.View());
+  result.dx = dx.Numbers();
+  result.dweight = dweight.Numbers();
+  return result;
+}
+
+class VocabularyTest : public ProductsTest {
+ protected:
+  // Slice by slice, as ranks of a tensor group do it.
+  Result InSlices(const Problem& p, int parts) {
+    const GpuMatrix x(Stream(), p.dtype, p.rows, p.dim, p.x);
+    const OnGpu targets(Stream(), p.targets);
+    const std::int64_t count = p.rows * kernels::kSoftmaxStatistics;
+    const OnGpu statistics(Stream(), Values(static_cast<std::size_t>(parts * count), 7));
+    const OnGpu losses(Stream(), Values(static_cast<std::size_t>(p.rows), 7));
+    std::vector<kernels::VocabularyTile> tiles;
+    std::vector<std::unique_ptr<GpuMatrix>> weights, scratch;
+    for (int part = 0; part < parts; ++part) {
+      const Part range = PartOf(p.vocabulary, part, parts);
+      weights.push_back(std::make_unique<GpuMatrix>(
+          Stream(), p.dtype, range.Size(), p.dim,
+          Values(p.weight.begin() + range.begin * p.dim, p.weight.begin() + range.end * p.dim)));
+      scratch.push_back(std::make_unique<GpuMatrix>(
+          Stream(), p.dtype, 1,
+          kernels::VocabularyScratch(Stream(), p.rows, range.Size(), p.dim, true), Values{}));
+      tiles.push_back({x.View(), weights.back()->View(), targets.As<std::int32_t>(),
+                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.smoothing, true});
+      kernels::VocabularyStatistics(Stream(), tiles.back(), scratch.back()->View(),
+                                    statistics.As<double>() + part * count);
+    }
+    kernels::VocabularyLosses(Stream(), tiles[0], statistics.As<double>(), parts,
+                              losses.As<double>());
+    Result result{losses.Out<double>(), Values(static_cast<std::size_t>(p.rows * p.dim)), {}, {}};
+    result.bits.push_back(losses.Out<unsigned char>());
+    for (int part = 0; part < parts; ++part) {
+      const Part range = PartOf(p.vocabulary, part, parts);
+      const auto which = static_cast<std::size_t>(part);
+      const GpuMatrix dx(Stream(), p.dtype, p.rows, p.dim, {}, p.dim + 1);
+      const GpuMatrix dweight(
+          Stream(), SumTypeOf(p.dtype), range.Size(), p.dim,
+          Values(p.before.begin() + range.begin * p.dim, p.before.begin() + range.end * p.dim));
+      kernels::VocabularyGradient(Stream(), tiles[which], scratch[which]->View(),
+                                  statistics.As<double>(), parts, dx.View(), dweight.View());
+      const Values slice = dx.Values(), rows = dweight.Values();
+      for (std::size_t i = 0; i < slice.size(); ++i) result.dx[i] += slice[i];
+      result.dweight.insert(result.dweight.end(), rows.begin(), rows.end());
+      EXPECT_TRUE(dx.GapsUntouched());
+      result.bits.push_back(dx.Bits());
+      result.bits.push_back(dweight.Bits());
+    }
+    return result;
+  }
+};
+
+TEST_F(VocabularyTest, AgreesWithTheCpuInEverySlicing) {
+  // Of logits and their sums; bf16 logits are rounded before and behind the softmax.
+  const auto bound = [](Dtype dtype) {
+    return dtype == Dtype::kBfloat16 ? 0.03 : 80 * UnitOf(dtype);
+  };
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
+    for (const double smoothing : {0.0, 0.1}) {
+      for (const auto& [rows, vocabulary, dim] :
+           {std::array<std::int64_t, 3>{1, 3, 1}, {7, 33, 5}, {21, 517, 24}, {10, 64, 16}}) {
+        const Problem p = MakeProblem(rows, vocabulary, dim, smoothing, dtype);
+        const Result expected = OnTheCpu(p);
+        for (int parts = 1; parts <= 3; ++parts) {
+          SCOPED_TRACE(testing::Message() << trireme::NameOf(dtype) << " smoothing " << smoothing
+                                          << " vocabulary " << vocabulary << " in " << parts);
+          const Result result = InSlices(p, parts);
+          const double error = bound(dtype);
+          ExpectClose(result.losses, expected.losses, error, error);
+          ExpectClose(result.dx, expected.dx, error, 3 * error);
+          ExpectClose(result.dweight, expected.dweight, error, 3 * error);
+          for (std::size_t r = 0; r < p.targets.size(); ++r) {
+            if (p.targets[r] >= 0) continue;
+            EXPECT_EQ(result.losses[r], 0);
+            for (std::int64_t d = 0; d < dim; ++d) {
+              EXPECT_EQ(result.dx[r * static_cast<std::size_t>(dim) + static_cast<std::size_t>(d)],
+                        0);
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_F(VocabularyTest, TheSameBitsTwice) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
+    const Problem p = MakeProblem(13, 700, 16, 0.1, dtype);
+    const Result first = InSlices(p, 2), second = InSlices(p, 2);
+    EXPECT_EQ(first.bits, second.bits);
+  }
+}
+
+// Beside a target that is nearly certain the other logits still count.
+TEST_F(VocabularyTest, NearlyCertainTargets) {
+  Problem p = MakeProblem(1, 50, 1, 0, Dtype::kFloat32);
+  p.x = {20};
+  p.weight.assign(50, 0);
+  p.weight[17] = 1;
+  p.targets = {17};
+  const Result result = InSlices(p, 1);
+  const double expected = std::log1p(49 * std::exp(-20.0));
+  EXPECT_NEAR(result.losses[0], expected, 1e-5 * expected);
+  const double pull = std::expm1(-expected);
+  EXPECT_NEAR(result.dweight[17] - p.before[17], 20 * pull, 1e-6);
+  EXPECT_NEAR(result.dx[0], pull, 1e-5 * std::fabs(pull));
+}
+
+TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
+  for (const double bad :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
+    Problem p = MakeProblem(2, 90, 1, 0, Dtype::kFloat32);
+    p.targets = {3, 4};
+    p.x = {1, 1};
+    p.weight[70] = bad;
+    for (int parts = 1; parts <= 2; ++parts) {
+      for (const double loss : InSlices(p, parts).losses) EXPECT_FALSE(std::isfinite(loss));
+    }
+  }
+}
+
+TEST_F(VocabularyTest, TilesFillHalfAGigabyteAtMost) {
+  const auto tokens = [&](std::int64_t slice, Dtype dtype) {
+    return kernels::VocabularyTileTokens(Stream(), slice, dtype);
+  };
+  EXPECT_EQ(tokens(50257, Dtype::kBfloat16), 5248);
+  EXPECT_EQ(tokens(50257, Dtype::kFloat32), 2560);
+  EXPECT_EQ(tokens(1000, Dtype::kBfloat16), 8192);
+  EXPECT_EQ(tokens(4'000'000, Dtype::kFloat64), 128);
+  EXPECT_EQ(tokens(0, Dtype::kFloat32), 8192);
+  EXPECT_LE(kernels::VocabularyScratch(Stream(), 5248, 50257, 768, true) * 2, 512 << 20);
+}
+
+TEST_F(VocabularyTest, OfNoRows) {
+  Problem p = MakeProblem(0, 20, 4, 0, Dtype::kFloat32);
+  const Result result = InSlices(p, 1);
+  EXPECT_EQ(result.dweight, p.before);
+}
+
+}  // namespace
+}  // namespace trireme::test
