@@ -59,10 +59,11 @@ foreach(library cublaslt cudnn nccl)
   target_link_libraries(trireme_${library} INTERFACE trireme_cuda)
 endforeach()
 
-# Options of a target with .cu files: nvcc's, or, emulated, those of a C++ compiler that reads them.
+# Options of a target with .cu files: nvcc's, or, emulated, those of a C++ compiler that reads them (with the header that nvcc
+# includes by itself).
 function(trireme_cuda_sources target)
   if(TRIREME_CUDA STREQUAL "EMULATED")
-    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-Wno-unknown-pragmas")
+    set_source_files_properties(${ARGN} PROPERTIES LANGUAGE CXX COMPILE_OPTIONS "-xc++;-include;cuda_runtime.h;-Wno-unknown-pragmas")
   elseif(TRIREME_CUDA)
     target_compile_options(${target} PRIVATE
       "$<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr;--extended-lambda;-Xcompiler=-Wall,-Wextra>")
