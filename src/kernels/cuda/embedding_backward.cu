@@ -70,7 +70,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
     Pack<T, kWidth> batch[kBatch];
 #pragma unroll
     for (unsigned j = 0; j < kBatch; ++j) {
-      if (first + j < count) batch[j] = LoadPack<kWidth>(of.dout.At(rows[first + j], column));
+      batch[j] = LoadPack<kWidth>(of.dout.At(rows[min(first + j, count - 1)], column));
     }
 #pragma unroll
     for (unsigned j = 0; j < kBatch; ++j) {

@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kMostLanes)
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   // Rows beyond the last take part in the sums, with nothing.
   const std::int64_t width = row < rows ? columns : 0;
-  S x[kKept][kWidth];
+  S x[kKept][kWidth] = {};
   S sum[1] = {0}, square[1] = {0};
   EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
     source.Take(row, column, x[chunk]);

@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     const std::int64_t width = row < end ? of.columns : 0;
     const S mean = row < end ? of.statistics[2 * row] : S(0);
     const S rstd = row < end ? of.statistics[2 * row + 1] : S(0);
-    S d[kWidth], h[kWidth], means[2] = {0, 0};
+    S d[kWidth] = {}, h[kWidth] = {}, means[2] = {0, 0};
     EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
       S weight[kWidth];
       LoadConstant<kWidth>(of.weight + column, weight);
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kBlockThreads) LongRowKernel(const Operands<T>
   __shared__ S shared[kBlockThreads / kWarpLanes][2];
   const std::int64_t row = blockIdx.x;
   const S mean = of.statistics[2 * row], rstd = of.statistics[2 * row + 1];
-  S d[kWidth], h[kWidth], means[2] = {0, 0};
+  S d[kWidth] = {}, h[kWidth] = {}, means[2] = {0, 0};
   EachAccess<kWidth, 0>(of.columns, [&](std::int64_t column, int) {
     S weight[kWidth];
     LoadConstant<kWidth>(of.weight + column, weight);
