@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test that can run here, the style checks among them.
+# Installs what is missing, builds, and runs every test that can run here, the style checks among them:
+# the CPU's in build/, those of the GPU code run on the CPU in build-emulated/, and, where there is an
+# nvcc of CUDA 12.4 or newer, the GPU code compiled for real cards in build-cuda/.
 # From a fresh Debian or Ubuntu on; a second run only does what has changed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -28,9 +30,38 @@ if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
   [[ -w ${HOME:-/nowhere} ]] || export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}
 fi
-# A build tree made by another generator keeps it.
-[[ -f build/CMakeCache.txt ]] || options+=(-G Ninja)
-cmake -S . -B build "${options[@]}" >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
-cmake --build build --parallel "$(build_jobs)"
+# build_tree FOLDER OPTION...: configured and built.
+build_tree() {
+  local tree=$1 generator=()
+  shift
+  mkdir -p "$tree"
+  # A build tree made by another generator keeps it.
+  [[ -f $tree/CMakeCache.txt ]] || generator=(-G Ninja)
+  cmake -S . -B "$tree" "${generator[@]}" "${options[@]}" "$@" >"$tree/configure.log" 2>&1 ||
+    { cat "$tree/configure.log"; return 1; }
+  cmake --build "$tree" --parallel "$(build_jobs)"
+}
+# test_tree FOLDER: a tree's tests fail, the others still run.
+failed=()
+test_tree() {
+  echo "== tests of $1 =="
+  ctest --test-dir "$1" --output-on-failure --timeout 300 -LE nightly -j "$(usable_cores)" || failed+=("$1")
+}
 
-exec ctest --test-dir build --output-on-failure --timeout 300 -LE nightly -j "$(usable_cores)"
+build_tree build
+test_tree build
+build_tree build-emulated -DTRIREME_CUDA=EMULATED
+test_tree build-emulated
+
+# The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says
+# that it is skipped.
+source jobscripts/cuda.sh
+if nvcc=$(find_nvcc); then
+  find_cudnn_frontend "$venv" "$python"
+  build_tree build-cuda -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${cuda_options[@]}"
+  test_tree build-cuda
+else
+  echo "== SKIPPED: the GPU code was not compiled for real cards: $nvcc =="
+fi
+
+[[ ${#failed[@]} == 0 ]] || { echo "FAILED: tests of ${failed[*]}" >&2; exit 1; }

@@ -12,6 +12,11 @@ namespace {
 constexpr bool kCuda = TRIREME_CUDA != 0;
 }  // namespace
 
+std::string GpuTransferLibrary() {
+  if constexpr (kCuda) return nccl::Library();
+  return "";
+}
+
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup) {
   if (group.Size() == 1 || !setup.stream.OnGpu()) return nullptr;
   if (setup.staged) return std::make_unique<StagedChannel>(group, setup);

@@ -8,11 +8,14 @@
 
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/comm/channel.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/tokenize.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/driver/job.hpp"
 #include "trireme/driver/training.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/products.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/optimizer/optimizer.hpp"
@@ -52,10 +55,20 @@ std::string VersionText() {
   MPI_Get_library_version(library.data(), &length);
   std::string mpi(library.data(), static_cast<std::size_t>(length));
   mpi.resize(std::min(mpi.find_first_of("\n,"), mpi.size()));
+  std::string gpu = "not built in";
+  if (device::GpuBuilt()) {
+    const std::string why = device::WhyNoGpu();
+    const auto count = device::GpuIds().size();
+    gpu =
+        fmt::format("{}, {}, {}\n          {}", device::GpuLibraries(), kernels::GpuMathLibraries(),
+                    comm::GpuTransferLibrary(),
+                    why.empty() ? fmt::format("{} GPU{} here", count, count == 1 ? "" : "s") : why);
+  }
   return fmt::format(
-      "Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       {} (MPI {}.{})\nhdf5      {}\n",
+      "Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       {} (MPI {}.{})\nhdf5      {}\n"
+      "gpu       {}\n",
       Version(), Commit(), Compiler(), kernels::MatrixLibrary(), mpi, MPI_VERSION, MPI_SUBVERSION,
-      data::Hdf5Version());
+      data::Hdf5Version(), gpu);
 }
 
 // The deck as it will be used: presets applied.

@@ -77,6 +77,7 @@ decltype(kernels::LinearInputGradient) LinearInputGradient;
 decltype(kernels::LinearActivationGradient) LinearActivationGradient;
 decltype(kernels::LinearWeightGradient) LinearWeightGradient;
 decltype(kernels::MakeProducts) MakeProducts;
+decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 decltype(kernels::AddBias) AddBias;
 decltype(kernels::ResidualForward) ResidualForward;
 decltype(kernels::Clear) Clear;

@@ -355,6 +355,11 @@ std::unique_ptr<Products> MakeProducts(const device::Stream& stream, int sites) 
   return nullptr;
 }
 
+std::string GpuMathLibraries() {
+  if constexpr (kCuda) return cuda::GpuMathLibraries();
+  return "";
+}
+
 std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape) {
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::AttentionScratch(stream, shape);

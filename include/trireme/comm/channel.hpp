@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
@@ -54,6 +55,10 @@ class Channel {
   // Whether its transfers can be part of a device::Graph.
   virtual bool Recordable() const = 0;
 };
+
+// Name and version of the library behind it, for --version: "NCCL 2.28.3"; "" where CUDA was not
+// built.
+std::string GpuTransferLibrary();
 
 struct ChannelSetup {
   device::Stream stream = {};  // on a GPU

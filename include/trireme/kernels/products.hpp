@@ -29,6 +29,10 @@ class Products {
   virtual void UpdateScales(const device::Stream& stream) = 0;
 };
 
+// Names and versions of a GPU's libraries of products and attention, for --version: "cuBLASLt
+// 13.1.0, without cuDNN"; "" where CUDA was not built.
+std::string GpuMathLibraries();
+
 // For a stream on a GPU with `sites` linear layers (linear.hpp); null on the CPU.
 std::unique_ptr<Products> MakeProducts(const device::Stream& stream, int sites);
 

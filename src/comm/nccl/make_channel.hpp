@@ -9,6 +9,7 @@
 namespace trireme::comm::nccl {
 
 // Collective over `group`, of two ranks at least.
+std::string Library();
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);
 
 }  // namespace trireme::comm::nccl

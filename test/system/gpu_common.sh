@@ -1,0 +1,30 @@
+# shellcheck shell=bash
+# Sourced behind common.sh by the tests of the program on GPUs, or on emulated ones.
+"$TRIREME" --version >"$scratch/version" 2>&1 || fail "--version"
+if grep -qF "no CUDA device" "$scratch/version"; then
+  skip "no CUDA device: $(grep -F 'no CUDA device' "$scratch/version")"
+fi
+# Cards of the emulator: as many as any test has ranks.
+export TRIREME_EMULATOR_DEVICES=8
+
+# agree TOLERANCE RUN RUN [FROM]: training losses of two runs, relative, in the steps after FROM.
+agree() {
+  "$python" - "$@" <<'PYTHON' || fail "losses of $2 and $3 differ"
+import json, sys
+tolerance, first = float(sys.argv[1]), int(sys.argv[4]) if len(sys.argv) > 4 else 0
+def losses(run):
+    records = map(json.loads, open(run + "/metrics.jsonl", encoding="utf-8"))
+    return {r["step"]: r["loss"] for r in records if r["kind"] == "step" and r["step"] > first}
+a, b = losses(sys.argv[2]), losses(sys.argv[3])
+assert a and a.keys() == b.keys(), (sorted(a), sorted(b))
+worst = max(abs(a[s] - b[s]) / abs(b[s]) for s in a)
+print(f"{sys.argv[2]} and {sys.argv[3]}: {len(a)} steps, worst relative difference {worst:.1e}")
+sys.exit(not worst <= tolerance)
+PYTHON
+}
+# train NAME RANKS KEY...: a run in its own folder.
+train() {
+  local name=$1 ranks=$2
+  shift 2
+  run 0 timeout 200 "${mpi[@]}" "$ranks" "$TRIREME" -i deck.in "job.output=$name" "$@"
+}

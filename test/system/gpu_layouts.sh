@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Ranks with a GPU each, and ranks that share one: every kind of layout trains to the serial run's
+# losses, a checkpoint of one layout continues in another, verify passes on 8 ranks, and what cannot
+# be is refused before anything is written.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=test/system/gpu_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/gpu_common.sh"
+tiny_deck
+tokens
+model=(run.device=cuda model.layers=4 model.heads=4 model.kv_heads=2 model.dim=32 model.norm_position=pre
+  model.tie_embeddings=yes schedule.steps=10 checkpoint.every_steps=5 monitor.validate_every_steps=0)
+cards=$(grep -oE '[0-9]+ GPU' version | grep -oE '^[0-9]+' || echo 8)
+tolerance=1e-4
+
+train serial 1 "${model[@]}"
+layout() {
+  local name=$1 ranks=$2
+  shift 2
+  ((ranks <= cards)) || return 0
+  train "$name" "$ranks" "${model[@]}" "$@"
+  agree $tolerance "$name" serial
+}
+layout data 2 grid.data=2
+layout all 8 grid.data=2 grid.tensor=2 grid.pipeline=2 data.micro_batch=1
+layout sequence 4 grid.tensor=2 grid.data=2 grid.sequence_parallel=yes grid.sharding=optimizer
+layout shards 4 grid.data=4 grid.sharding=parameters data.micro_batch=1
+layout context 4 grid.context=2 grid.tensor=2
+layout bubbles 4 grid.pipeline=4 pipeline.schedule=zero_bubble data.micro_batch=1
+layout interleaved 2 grid.pipeline=2 pipeline.schedule=interleaved pipeline.chunks=2 data.micro_batch=2
+if ((cards >= 4)); then
+  run 0 timeout 200 "${mpi[@]}" 4 "$TRIREME" -i deck.in -r sequence/checkpoints/step_00000005 job.output=moved \
+    "${model[@]}" grid.data=2 grid.pipeline=2 data.micro_batch=1
+  agree $tolerance moved serial 5
+  run 0 timeout 280 "${mpi[@]}" 4 "$TRIREME" -i deck.in job.task=verify run.precision=bf16 "${model[@]}" grid.data=2 \
+    grid.tensor=2 grid.sharding=gradients
+  says "verified: these 4 ranks compute what one computes"
+fi
+
+# Two ranks on one card: refused, unless the deck says so.
+export TRIREME_EMULATOR_DEVICES=1 CUDA_VISIBLE_DEVICES=0
+run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.data=2
+says_once "2 ranks of this node have 1 GPU: 2 of them would share one"
+says "run.share_device = yes"
+is_missing refused
+train shared 2 "${model[@]}" grid.tensor=2 run.share_device=yes run.precision=bf16
+agree 1e-2 shared serial
+run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" run.canonical=1x1
+says_once "is arithmetic of the CPU: GPUs have none"
+run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" model.dim=65536 model.heads=512 model.ffn=262144
+says "nothing was allocated"
+says "of this GPU plans"
+is_missing refused

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# One rank: 20 steps on the CPU and on the GPU give the same losses, fp32 to 1e-4 and bf16 to 1%,
+# for the course's model and a small Llama; twice the same bits; with and without graphs the same
+# bits; a checkpoint of either continues on the other; evaluation and text come from both.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=test/system/gpu_common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/gpu_common.sh"
+tiny_deck
+tokens
+
+llama=(model.norm=rmsnorm model.activation=swiglu model.position=rope model.bias=no model.dropout=0
+  model.heads=4 model.kv_heads=2 model.norm_position=pre model.tie_embeddings=no)
+course=(model.dropout=0.1 model.attention_dropout=0.1 model.norm_position=post model.activation=relu
+  model.position=sinusoidal)
+gpt=(model.norm_position=pre model.activation=gelu model.position=learned model.tie_embeddings=yes)
+for model in course llama gpt; do
+  declare -n keys=$model
+  train "$model-cpu" 1 run.device=cpu "${keys[@]}"
+  train "$model-cuda" 1 run.device=cuda "${keys[@]}"
+  says "device cuda"
+  agree 1e-4 "$model-cuda" "$model-cpu"
+  train "$model-bf16" 1 run.device=cuda run.precision=bf16 "${keys[@]}"
+  says "precision bf16"
+  agree 1e-2 "$model-bf16" "$model-cpu"
+  unset -n keys
+done
+
+# Bits: again, without graphs, and from its middle.
+train again 1 run.device=cuda run.precision=bf16 "${gpt[@]}"
+train eager 1 run.device=cuda run.precision=bf16 run.graphs=no "${gpt[@]}"
+run 0 "$TRIREME" -i deck.in -r gpt-bf16/checkpoints/step_00000010 job.output=middle run.device=cuda run.precision=bf16 "${gpt[@]}"
+for other in again eager middle; do
+  cmp "$other/checkpoints/step_00000020/model.safetensors" gpt-bf16/checkpoints/step_00000020/model.safetensors ||
+    fail "$other: other bits"
+done
+agree 0 middle gpt-bf16 10
+
+# From one back end to the other: the same run goes on.
+run 0 "$TRIREME" -i deck.in -r llama-cpu/checkpoints/step_00000010 job.output=to-cuda run.device=cuda "${llama[@]}"
+agree 1e-4 to-cuda llama-cpu 10
+run 0 "$TRIREME" -i deck.in -r llama-cuda/checkpoints/step_00000010 job.output=to-cpu run.device=cpu "${llama[@]}"
+agree 1e-4 to-cpu llama-cpu 10
+run 0 "$TRIREME" -i deck.in -r gpt-bf16/checkpoints/step_00000010 job.output=bf16-to-cpu run.device=cpu "${gpt[@]}"
+agree 1e-2 bf16-to-cpu gpt-cpu 10
+
+evaluate() {
+  run 0 "$TRIREME" -i deck.in -r llama-cpu job.task=evaluate "run.device=$1" "run.precision=$2" "${llama[@]}"
+  grep -E '^(valid|test)' output | awk '{print $1, $3}' >"evaluated-$1-$2"
+}
+evaluate cpu fp32
+evaluate cuda fp32
+evaluate cuda bf16
+paste -d' ' evaluated-cpu-fp32 evaluated-cuda-fp32 evaluated-cuda-bf16 | awk '
+  function off(a, b) { return a > b ? (a - b) / b : (b - a) / b }
+  off($4, $2) > 1e-5 || off($6, $2) > 1e-2 { print; bad = 1 } END { exit bad || NR != 2 }' || fail "evaluation differs"
+for device in cpu cuda; do
+  run 0 "$TRIREME" -i deck.in -r llama-cpu job.task=generate generate.tokens=6 generate.temperature=0 run.device=$device "${llama[@]}"
+  cp output "text-$device"
+done
+cmp text-cpu text-cuda || fail "other text"
