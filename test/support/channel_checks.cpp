@@ -254,6 +254,28 @@ void ChannelChecks::Messages(Dtype dtype, std::int64_t count) const {
   }
 }
 
+void ChannelChecks::MessagesInTurn(Dtype dtype, std::int64_t count) const {
+  constexpr int kMessages = 4;
+  const int size = group.Size(), rank = group.Rank(), tag = kToNext[0];
+  const int last = (rank + size - 1) % size;
+  std::vector<Operand> out, in;
+  std::vector<Request> sends;
+  for (int message = 0; message < kMessages; ++message) {
+    out.emplace_back(stream, dtype, ValuesOf(rank, count, message));
+    in.emplace_back(stream, dtype, Numbers(static_cast<std::size_t>(count), -1));
+  }
+  for (const Operand& operand : out) {
+    sends.push_back(group.StartSend(dtype, operand.At(), count, (rank + 1) % size, tag));
+  }
+  for (const Operand& operand : in) {
+    group.StartReceive(dtype, operand.At(), count, last, tag).Wait();
+  }
+  for (Request& send : sends) send.Wait();
+  for (int message = 0; message < kMessages; ++message) {
+    EXPECT_EQ(in[static_cast<std::size_t>(message)].Values(), ValuesOf(last, count, message));
+  }
+}
+
 void ChannelChecks::RoundedSums(Dtype dtype, const comm::Communicator& ranks) const {
   constexpr std::int64_t kCount = 2001;
   const auto value = [](int rank, std::int64_t i) {

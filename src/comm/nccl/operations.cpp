@@ -35,6 +35,7 @@ struct Call {
     return static_cast<std::size_t>(count) * SizeOf(operation.dtype);
   }
   void Require(ncclResult_t result) const {
+    if (result == ncclSuccess) return;  // the rest takes memory
     Check(result, link.Name() + ": " + NameOf(operation.transfer), link.Handle());
   }
   // body(rank) for each rank, as one operation.

@@ -56,6 +56,7 @@ TEST_P(ChannelsTest, MoveWhatMpiWould) {
       checks.EveryTransfer(dtype, order == 0 ? 0 : order % 2 == 1 ? 1 : 257);
       checks.ManyInFlight(dtype);
       checks.Messages(dtype, 1 + 32 * order);
+      checks.MessagesInTurn(dtype, 65);
       checks.RoundedSums(dtype, group);
     }
     for (const Dtype dtype : test::kChannelTypes) checks.EveryTransfer(dtype, 37);

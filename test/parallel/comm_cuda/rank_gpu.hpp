@@ -17,9 +17,7 @@ class RankGpuTest : public testing::Test {
   // With fewer cards than ranks, all share the first where `shared` allows it.
   void Open(bool shared) {
     const std::string why = device::WhyNoGpu();
-    if (!why.empty()) {
-      GTEST_SKIP() << "skipped: no CUDA device: " << why;
-    }
+    if (!why.empty()) GTEST_SKIP() << "skipped: " << why;  // "no CUDA device: ..."
     const bool enough = std::ssize(device::GpuIds()) >= world_.Size();
     if (!enough && !shared) {
       GTEST_SKIP() << "not run: " << device::GpuIds().size() << " CUDA device for " << world_.Size()
