@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "fault.hpp"
+#include "settings.hpp"
 #include "stream.hpp"
 
 // Defined by AddressSanitizer alone.
@@ -26,10 +27,9 @@ using boost::context::detail::jump_fcontext;
 using boost::context::detail::make_fcontext;
 using boost::context::detail::transfer_t;
 
-constexpr std::size_t kPage = 4096;
-constexpr std::size_t kStack =
-    (std::size_t{256} << 10) - kPage;  // room for instrumented frames too
-constexpr std::size_t kSlot = kStack + kPage;
+const std::size_t kPage = PageBytes();
+const std::size_t kStack = (std::size_t{256} << 10) - kPage;  // room for instrumented frames too
+const std::size_t kSlot = kStack + kPage;
 // Tops of stacks that differ in their low bits fall on different lines of the caches.
 constexpr std::size_t kStagger = 64 * 5;
 
@@ -80,7 +80,7 @@ Execution* MakeFiber(void (*main)()) {
   if (made == kMaxFibers) Die("more fibers than threads of a block");
   const auto bottom = stacks + kSlot * static_cast<std::size_t>(made) + kPage;
   mprotect(reinterpret_cast<void*>(bottom), kStack, PROT_READ | PROT_WRITE);
-  const std::size_t top = kStack - static_cast<std::size_t>(made) * kStagger % kPage / 64 * 64;
+  const std::size_t top = kStack - static_cast<std::size_t>(made) * kStagger % 4096 / 64 * 64;
   mains[made] = main;
   Execution& fiber = fibers[made++];
   fiber.bottom = reinterpret_cast<const void*>(bottom);

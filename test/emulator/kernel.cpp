@@ -22,7 +22,7 @@
 namespace emulator {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+const std::size_t kPage = PageBytes();
 constexpr std::size_t kAlignment = 128;  // bytes, of dynamic shared memory
 constexpr std::size_t kCanary = 128;     // bytes at least, behind it
 constexpr int kPoison = 0xFF, kMark = 0xA5;

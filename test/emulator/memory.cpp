@@ -9,12 +9,13 @@
 #include <fmt/format.h>
 
 #include "fault.hpp"
+#include "settings.hpp"
 #include "stream.hpp"
 
 namespace emulator {
 namespace {
 
-constexpr std::size_t kPage = 4096;
+const std::size_t kPage = PageBytes();
 constexpr std::size_t kGrain = 16;                      // bytes: the widest access of a thread
 constexpr std::size_t kGap = std::size_t{1} << 20;      // closed, between allocations
 constexpr std::size_t kFilled = std::size_t{64} << 20;  // bytes of an allocation that start as NaN

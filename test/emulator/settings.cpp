@@ -1,6 +1,8 @@
 // Reads the environment once.
 #include "settings.hpp"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdlib>
 #include <string>
@@ -64,6 +66,8 @@ std::size_t CardBytes() {
   static const std::size_t bytes = Number("TRIREME_EMULATOR_MEMORY_MIB", 16 * 1024) << 20;
   return bytes;
 }
+
+std::size_t PageBytes() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
 
 void Dice::Seed(std::uint64_t seed) {
   state_ = (seed + 1) * 0x9e3779b97f4a7c15ULL + ProcessNumber() * 0xd1342543de82ef95ULL;

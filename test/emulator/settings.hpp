@@ -16,6 +16,7 @@ inline constexpr int kMaxThreads = 1024;                                    // o
 // first that there is not.
 const std::vector<int>& VisibleDevices();
 std::size_t CardBytes();  // memory of one card
+std::size_t PageBytes();  // of the host's memory
 
 class Dice {
  public:
