@@ -71,37 +71,58 @@ __device__ void ResumeForward(const AttentionOperands<T>& a, const AttentionPlac
   }
 }
 
+// The scores of this thread become exponents of 2, and state.top includes them; returned are the
+// factors by which what the state holds has to shrink.
+template <typename Sizes, typename T>
+__device__ __forceinline__ void RaiseTops(const AttentionOperands<T>& a,
+                                          const AttentionTile& queries, const AttentionTile& keys,
+                                          SumOf<T> (&score)[Sizes::kMyQueries][Sizes::kMyKeys],
+                                          ForwardState<Sizes, SumOf<T>>& state,
+                                          SumOf<T> (&shrunk)[Sizes::kMyQueries]) {
+  using Sum = SumOf<T>;
+  const Sum exponents = a.scale * static_cast<Sum>(kAttentionLog2E);
+  Sum top[Sizes::kMyQueries];
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    const int row = Sizes::Row() * Sizes::kMyQueries + i;
+    const int visible = AttentionVisible(a, queries.position + row, keys);
+    top[i] = state.top[i];
+#pragma unroll
+    for (int j = 0; j < Sizes::kMyKeys; ++j) {
+      const bool seen = Sizes::Column() + j * Sizes::kColumnThreads < visible;
+      score[i][j] = seen ? score[i][j] * exponents : -std::numeric_limits<Sum>::infinity();
+      top[i] = MaxOfTwo()(top[i], score[i][j]);
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < Sizes::kMyQueries; ++i) {
+    top[i] = LaneReduce<MaxOfTwo>(top[i], Sizes::kColumnThreads);
+    shrunk[i] = exp2(state.top[i] - top[i]);
+    state.top[i] = top[i];
+  }
+}
+
 // The scores of this thread become weights relative to the new maxima, in shared memory; what the
 // state holds shrinks with them.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void AttentionSoftmax(
     const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,
     const ForwardShared<Sizes, SumOf<T>>& shared,
-    const SumOf<T> (&score)[Sizes::kMyQueries][Sizes::kMyKeys],
-    ForwardState<Sizes, SumOf<T>>& state) {
+    SumOf<T> (&score)[Sizes::kMyQueries][Sizes::kMyKeys], ForwardState<Sizes, SumOf<T>>& state) {
   using Sum = SumOf<T>;
-  const Sum exponents = a.scale * static_cast<Sum>(kAttentionLog2E);
+  Sum shrunk[Sizes::kMyQueries];
+  RaiseTops(a, queries, keys, score, state, shrunk);
 #pragma unroll
   for (int i = 0; i < Sizes::kMyQueries; ++i) {
     const int row = Sizes::Row() * Sizes::kMyQueries + i;
-    const int visible = AttentionVisible(a, queries.position + row, keys);
-    Sum top = state.top[i], exponent[Sizes::kMyKeys];
-#pragma unroll
-    for (int j = 0; j < Sizes::kMyKeys; ++j) {
-      const bool seen = Sizes::Column() + j * Sizes::kColumnThreads < visible;
-      exponent[j] = seen ? score[i][j] * exponents : -std::numeric_limits<Sum>::infinity();
-      top = MaxOfTwo()(top, exponent[j]);
-    }
-    top = LaneReduce<MaxOfTwo>(top, Sizes::kColumnThreads);
-    const Sum shrunk = exp2(state.top[i] - top);
-    state.top[i] = top;
-    state.sum[i] *= shrunk;
+    state.sum[i] *= shrunk[i];
 #pragma unroll
     for (int j = 0; j < Sizes::kMyKeys; ++j) {
       const int column = Sizes::Column() + j * Sizes::kColumnThreads;
-      Sum weight = exp2(exponent[j] - top);
+      Sum weight = exp2(score[i][j] - state.top[i]);
       state.sum[i] += weight;
-      if (a.threshold > 0 && column < visible) {
+      // Beyond what is seen the weight is 0, whatever the mask says.
+      if (a.threshold > 0 && column < keys.count) {
         using Mask = typename ForwardShared<Sizes, Sum>::Mask;
         weight = Mask::Kept(shared.kept, row, keys, column) ? weight * a.kept_scale : Sum(0);
       }
@@ -110,7 +131,7 @@ __device__ __forceinline__ void AttentionSoftmax(
 #pragma unroll
     for (int j = 0; j < Sizes::kPieces; ++j) {
 #pragma unroll
-      for (int k = 0; k < kAttentionWidth; ++k) state.out[i][j].values[k] *= shrunk;
+      for (int k = 0; k < kAttentionWidth; ++k) state.out[i][j].values[k] *= shrunk[i];
     }
   }
 }

@@ -35,11 +35,12 @@ struct AttentionSizes {
   __device__ static int Column() { return static_cast<int>(threadIdx.x) % kColumnThreads; }
 };
 
-// For __launch_bounds__: as many blocks on a multiprocessor as leave a thread 128 registers; those
-// of fp64 and of the widest heads need more, and shared memory holds no more of them.
+// For __launch_bounds__: as many blocks on a multiprocessor as leave a thread 128 registers, and no
+// more than shared memory holds. Those of fp64 and of the widest heads need more registers.
 template <typename Sizes, typename Sum>
-inline constexpr int kAttentionBlocks = sizeof(Sum) == sizeof(double) || Sizes::kDims > 128
-                                            ? 1
+inline constexpr int kAttentionBlocks = sizeof(Sum) == sizeof(double) || Sizes::kDims > 128 ? 1
+                                        : Sizes::kDims > 64 && Sizes::kThreads <= 128
+                                            ? 3
                                             : 512 / Sizes::kThreads;
 
 template <typename Sum>
