@@ -144,7 +144,9 @@ TEST_P(ChannelsTest, GoOnWhileTheHostWaitsInMpi) {
         in(Stream(), Dtype::kFloat32, {0, 0, 0});
     Request send, receive;
     if (world_.Rank() % 2 == 0) {
-      send = transfers.StartSend(Dtype::kFloat32, out.At(), 3, next, test::kToNext[0]);
+      if (next % 2 == 1) {  // the last of an odd number has nobody
+        send = transfers.StartSend(Dtype::kFloat32, out.At(), 3, next, test::kToNext[0]);
+      }
     } else {
       receive = transfers.StartReceive(Dtype::kFloat32, in.At(), 3, last, test::kToNext[0]);
       receive.Wait();

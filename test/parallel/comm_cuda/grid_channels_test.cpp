@@ -41,6 +41,7 @@ TEST_P(GridChannelsTest, MoveDeviceMemoryInEveryGroup) {
       {{.pipeline = 1, .data = 1, .context = 2, .tensor = half}, {}},
       {{.pipeline = 1, .data = size, .context = 1, .tensor = 1}, sharded}};
   for (const auto& [shape, options] : layouts) {
+    if (shape.Ranks() != size) continue;  // an odd number has no halves
     SCOPED_TRACE(Describe(shape));
     ProcessGrid grid(world_, shape, options);
     EXPECT_EQ(grid.ChannelOver(grid.Tensor(), Group::kKeyValue), nullptr);
