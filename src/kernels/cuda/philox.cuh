@@ -2,6 +2,8 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_PHILOX_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_PHILOX_CUH_
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "trireme/base/philox.hpp"

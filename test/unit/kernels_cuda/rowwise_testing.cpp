@@ -10,7 +10,8 @@ namespace trireme::test {
 std::vector<RowwiseSetting> RowwiseSettings() {
   std::vector<RowwiseSetting> settings;
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64, Dtype::kBfloat16}) {
-    for (const RowLayout layout : {RowLayout::kDense, RowLayout::kGaps, RowLayout::kOdd}) {
+    for (const RowLayout layout :
+         {RowLayout::kDense, RowLayout::kGaps, RowLayout::kOddGaps, RowLayout::kOdd}) {
       settings.push_back({dtype, layout});
     }
   }
@@ -18,10 +19,8 @@ std::vector<RowwiseSetting> RowwiseSettings() {
 }
 
 std::string NameOfSetting(const testing::TestParamInfo<RowwiseSetting>& info) {
-  const RowLayout layout = info.param.layout;
-  return std::string(NameOf(info.param.dtype)) + (layout == RowLayout::kDense  ? "_dense"
-                                                  : layout == RowLayout::kGaps ? "_gaps"
-                                                                               : "_odd");
+  constexpr const char* kLayouts[] = {"_dense", "_gaps", "_odd_gaps", "_odd"};
+  return std::string(NameOf(info.param.dtype)) + kLayouts[static_cast<int>(info.param.layout)];
 }
 
 HostRows::HostRows(std::int64_t row_count, std::int64_t column_count, double value)
@@ -68,19 +67,24 @@ void ExpectRows(const std::vector<double>& got, const HostRows& want,
 }
 
 GpuMatrix RowwiseTest::Place(const HostRows& host, Dtype dtype) const {
-  constexpr std::int64_t kBoundary = 16, kOddGap = 5, kOddOffset = 3;  // elements
+  constexpr std::int64_t kBoundary = 16;  // elements
+  std::int64_t stride = host.columns, offset = 0;
   switch (GetParam().layout) {
     case RowLayout::kDense:
-      return {Stream(), dtype, host.rows, host.columns, host.values};
+      break;
     case RowLayout::kGaps:
-      return {Stream(),     dtype,       host.rows,
-              host.columns, host.values, (host.columns / kBoundary + 2) * kBoundary,
-              kBoundary};
+      stride = (host.columns / kBoundary + 2) * kBoundary;
+      offset = kBoundary;
+      break;
+    case RowLayout::kOddGaps:
+      stride += 5;
+      break;
     case RowLayout::kOdd:
+      stride += 5;
+      offset = 3;
       break;
   }
-  return {Stream(),  dtype, host.rows, host.columns, host.values, host.columns + kOddGap,
-          kOddOffset};
+  return {Stream(), dtype, host.rows, host.columns, host.values, stride, offset};
 }
 
 RowwiseDropout::RowwiseDropout(const device::Stream& stream, double probability,

@@ -13,8 +13,8 @@
 namespace trireme::test {
 
 // How a matrix lies in memory: rows one behind the other; with gaps, on boundaries of 16 bytes;
-// with gaps and on no boundary.
-enum class RowLayout { kDense, kGaps, kOdd };
+// with gaps, the first row alone on one; with gaps and on no boundary.
+enum class RowLayout { kDense, kGaps, kOddGaps, kOdd };
 
 struct RowwiseSetting {
   Dtype dtype = Dtype::kFloat32;
