@@ -81,7 +81,7 @@ class Model : public parallel::StageWork {
   // What was queued since Begin was queued once more (device::Graph): the loss is to be read again.
   // Another number when memory that the tasks use has moved since.
   int MemoryVersion() const { return memory_version_ + staged_.MemoryVersion(); }
-  void Repeated() { loss_known_ = false; }
+  void Repeated() { taken_ = loss_known_ = false; }
   // Canonical: completes the sums over leaves. Second gradients stay apart until AddSecondGradient,
   // after the sums over the data group.
   void FinishLeaves();
