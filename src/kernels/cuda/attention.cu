@@ -70,8 +70,7 @@ AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
 
 template <typename T>
 bool AllowAttentionVectors(const Call& c) {
-  for (const Matrix* m :
-       {&c.qkv, &c.block.data, &c.out, &c.dout, &c.dqkv, static_cast<const Matrix*>(&c.dblock)}) {
+  for (const Matrix* m : {&c.qkv, &c.block.data, &c.out, &c.dout, &c.dqkv, &c.dblock}) {
     if (!RowsOnVectorBoundaries(*m)) return false;
   }
   return c.shape.head_dim % std::max(kVectorWidth<T>, kAttentionWidth) == 0;
