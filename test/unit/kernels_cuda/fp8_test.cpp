@@ -205,6 +205,59 @@ TEST_F(Fp8Test, ScalesFollowTheLastSteps) {
   ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax / 64)), 1e-6, 0);
 }
 
+// A tensor as it is multiplied in one of the passes that round it: each is a product with 1.
+struct RoundingPass {
+  bool gradient, transposed;  // whether it is a layer's gradient; whether its transpose is made
+  std::int64_t padding;
+};
+
+// The largest magnitude counts wherever it lies: in the first use of a tensor, and in every pass
+// that rounds it.
+TEST_F(Fp8Test, ScalesSeeEveryElement) {
+  constexpr std::int64_t kSize = 64;
+  Values unit(kSize * kSize);
+  for (std::size_t i = 0; i < kSize; ++i) unit[i * (kSize + 1)] = 1;
+  const GpuMatrix one(Stream(), Dtype::kBfloat16, kSize, kSize, unit);
+  const auto through = [&](const Values& values, const RoundingPass& pass) {
+    const GpuMatrix x(Stream(), Dtype::kBfloat16, kSize, kSize, values, kSize + pass.padding);
+    const GpuMatrix y(Stream(), Dtype::kBfloat16, kSize, kSize, {});
+    const GpuMatrix dw(Stream(), Dtype::kFloat32, kSize, kSize, {});
+    const Form form = pass.gradient ? Form::kPlain : Form::kTransposed;
+    const kernels::Linear layer{kSite, form, one.View()};
+    if (pass.transposed) {
+      kernels::LinearWeightGradient(Stream(), layer, pass.gradient ? one.View() : x.View(),
+                                    pass.gradient ? x.View() : one.View(), dw.View());
+      return dw.Values();
+    }
+    if (pass.gradient) {
+      kernels::LinearInputGradient(Stream(), layer, x.View(), y.View());
+    } else {
+      kernels::LinearForward(Stream(), layer, x.View(), {}, y.View(), [](const Part&) {});
+    }
+    return y.Values();
+  };
+  double peak = 1e6;
+  for (int number = 0; number < 8; ++number) {
+    const RoundingPass pass{(number & 1) != 0, (number & 2) != 0, (number & 4) != 0 ? 3 : 0};
+    const double largest = pass.gradient ? kE5m2 : kE4m3;
+    for (const std::size_t place : {0u, 700u, 1500u, 2047u, 3000u, 4095u}) {
+      SCOPED_TRACE(testing::Message() << "pass " << number << " element " << place);
+      peak /= 4;  // less than any that may be left over from before
+      Values first = Random(kSize * kSize, 1, Dtype::kFloat64, peak / 8), second = first;
+      first[place] = peak / 3;  // by no power of two, which would change no rounding
+      second[kSize * kSize - 1 - place] = peak;
+      first = Rounded(first, Dtype::kBfloat16);
+      second = Rounded(second, Dtype::kBfloat16);
+      Open();
+      ExpectClose(through(first, pass), Quantised(first, largest), UnitOf(Dtype::kBfloat16), 0);
+      through(second, pass);
+      Products().UpdateScales(Stream());
+      ExpectClose(through(first, pass), Quantised(first, largest, LargestOf(second)),
+                  UnitOf(Dtype::kBfloat16), 0);
+    }
+  }
+}
+
 // What is not finite says nothing about a scale, and is not lost.
 TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
