@@ -47,7 +47,7 @@ void TrainingStep::GradientsOnGpu() {
   }
   if (graph_.Recorded() && graph_memory_ == model_.MemoryVersion()) {
     graph_.Launch(Stream());
-    model_.Repeated();
+    if (now_.count > 0) model_.Repeated(now_.Entries());
     Grid().Traffic().Add(graph_traffic_);
     return;
   }

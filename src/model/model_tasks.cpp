@@ -20,11 +20,13 @@ void Model::Begin(std::span<const data::MicroBatch> batches, GradientsReady read
   losses_ = losses;
   logits_position_ = -1;
   if (!std::exchange(taken_, false)) staged_.Use(batches);
-  std::int64_t rows = 0;
-  for (const data::MicroBatch& batch : batches) rows += batch.sequences * batch.length;
-  ReserveLosses(rows);
-  loss_rows_ = rows;
-  loss_known_ = false;
+  ExpectLosses(batches);
+}
+
+void Model::Repeated(std::span<const data::MicroBatch> batches) {
+  batches_ = batches;
+  taken_ = false;
+  ExpectLosses(batches);
 }
 
 void Model::Take(std::span<const data::MicroBatch> batches) {
@@ -32,7 +34,11 @@ void Model::Take(std::span<const data::MicroBatch> batches) {
   taken_ = true;
 }
 
-void Model::ReserveLosses(std::int64_t rows) {
+void Model::ExpectLosses(std::span<const data::MicroBatch> batches) {
+  std::int64_t rows = 0;
+  for (const data::MicroBatch& batch : batches) rows += batch.sequences * batch.length;
+  loss_rows_ = rows;
+  loss_known_ = false;
   if (rows <= loss_capacity_ || !chunks_.back().last) return;
   device::Synchronise(setup_.stream);
   loss_storage_ = device::AllocatePinned(rows * static_cast<std::int64_t>(sizeof(double)),

@@ -4,7 +4,7 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=test/system/gpu_common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/gpu_common.sh"
+source "$TRIREME_SOURCE/test/system/gpu_common.sh"
 tiny_deck
 tokens
 run 1 timeout 100 "$TRIREME" -i deck.in job.output=wild run.device=cuda optimizer.learning_rate=1e30 optimizer.clip_norm=0 \

@@ -5,7 +5,7 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=test/system/gpu_common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/gpu_common.sh"
+source "$TRIREME_SOURCE/test/system/gpu_common.sh"
 tiny_deck
 tokens
 model=(run.device=cuda model.layers=4 model.heads=4 model.kv_heads=2 model.dim=32 model.norm_position=pre

@@ -5,7 +5,7 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=test/system/gpu_common.sh
-source "$(dirname "${BASH_SOURCE[0]}")/gpu_common.sh"
+source "$TRIREME_SOURCE/test/system/gpu_common.sh"
 tiny_deck
 tokens
 

@@ -78,10 +78,11 @@ class Model : public parallel::StageWork {
   // after backward tasks, without after kEvaluate. The first call waits for the stream, and fills
   // Begin's `losses`.
   const ExactSum& SummedLoss();
-  // What was queued since Begin was queued once more (device::Graph): the loss is to be read again.
+  // What was queued since Begin was queued once more (device::Graph), for these batches, which were
+  // taken: their loss is to be read.
   // Another number when memory that the tasks use has moved since.
   int MemoryVersion() const { return memory_version_ + staged_.MemoryVersion(); }
-  void Repeated() { taken_ = loss_known_ = false; }
+  void Repeated(std::span<const data::MicroBatch> batches);
   // Canonical: completes the sums over leaves. Second gradients stay apart until AddSecondGradient,
   // after the sums over the data group.
   void FinishLeaves();
@@ -139,7 +140,7 @@ class Model : public parallel::StageWork {
   std::int64_t EvaluationBytes();
   std::int64_t SlotBytes() const;
   void CutSlots(char* next);
-  void ReserveLosses(std::int64_t rows);
+  void ExpectLosses(std::span<const data::MicroBatch> batches);
   void NumberUnits(Chunk& chunk, int slots) const;
   void AllocateWorkspace(Pass& pass, device::Arena& arena) const;
   Pass MakePass(const data::MicroBatch* batch, bool training);

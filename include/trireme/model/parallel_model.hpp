@@ -71,7 +71,8 @@ class ParallelModel {
   void Prepare(std::span<const data::MicroBatch> batches) { part_->Prepare(batches); }
   void Take(std::span<const data::MicroBatch> batches) { part_->Take(batches); }
   int MemoryVersion() const { return part_->MemoryVersion(); }
-  void Repeated() { part_->Repeated(); }  // what StartTrain queued was queued once more
+  // What StartTrain queued was queued once more, for these batches.
+  void Repeated(std::span<const data::MicroBatch> batches) { part_->Repeated(batches); }
   // Evaluation: the summed loss, returned as above. losses (or null): [all rows of all batches],
   // one a target, filled on the last stage.
   ExactSum Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);

@@ -67,7 +67,8 @@ TEST_P(ChannelsTest, MoveWhatMpiWould) {
 // The device's time, not the host's: rank 0 comes to a sum that the others start later.
 TEST_P(ChannelsTest, TellHowLongTheComputationStoodStill) {
   if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";
-  constexpr double kLate = 0.1;  // seconds
+  // Seconds, and what is left of them at the least where rank 0 itself is held up.
+  constexpr double kLate = 0.4, kLeft = 0.1;
   const std::unique_ptr<Channel> channel = Make(world_);
   const Collectives transfers(world_, Group::kTensor, ledger_, channel.get());
   const Operand operand(Stream(), Dtype::kFloat32, {1, 2, 3});
@@ -83,10 +84,10 @@ TEST_P(ChannelsTest, TellHowLongTheComputationStoodStill) {
   if (Staged()) {
     EXPECT_EQ(exposed, 0);
     if (world_.Rank() == 0) {
-      EXPECT_GE(on_host, 0.5 * kLate);
+      EXPECT_GE(on_host, kLeft);
     }
   } else if (world_.Rank() == 0) {
-    EXPECT_GE(exposed, 0.5 * kLate);
+    EXPECT_GE(exposed, kLeft);
     EXPECT_LE(exposed, 10);
   }
   EXPECT_EQ(channel->TakeExposed(), 0);

@@ -26,6 +26,13 @@ namespace trireme::device::cuda {
 template <typename... P>
 void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
             std::size_t shared_bytes, std::type_identity_t<P>... args) {
+  constexpr std::size_t kAlwaysAllowed = 48 << 10;  // bytes; more has to be asked for
+  if (shared_bytes > kAlwaysAllowed) {
+    Check(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shared_bytes)),
+          "shared memory of a kernel");
+  }
   const void* pointers[sizeof...(P) + 1] = {};
   int count = 0;
   [[maybe_unused]] const auto note = [&](const auto& argument) {
