@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::comm {
 
@@ -21,22 +21,24 @@ std::int64_t Bytes(Dtype dtype, std::int64_t count) {
   return count * static_cast<std::int64_t>(SizeOf(dtype));
 }
 
-void CopyAlone(const void* from, void* to, std::int64_t bytes) {
-  if (from != to && bytes > 0) std::memcpy(to, from, static_cast<std::size_t>(bytes));
-}
-
 void RequireOther(Transfer transfer, int size) {
   if (size == 1) throw RunError(fmt::format("{} in a group of one rank", NameOf(transfer)));
 }
 
 }  // namespace
 
-Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel)
-    : group_(&group), name_(name), ledger_(&ledger), channel_(channel) {}
+Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel,
+                         const device::Stream& stream)
+    : group_(&group), name_(name), ledger_(&ledger), channel_(channel), stream_(stream) {}
+
+void Collectives::CopyAlone(const void* from, void* to, std::int64_t bytes) const {
+  if (from != to) device::CopyWithin(stream_, from, to, bytes);
+}
 
 Collectives Collectives::OnHost() const {
   Collectives host = *this;
   host.channel_ = nullptr;
+  host.stream_ = {};
   return host;
 }
 

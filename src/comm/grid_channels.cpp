@@ -1,5 +1,7 @@
 // The channels of a process grid: which groups move the memory of GPUs, and what all channels
 // together say of time and failures.
+#include <sched.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -90,6 +92,18 @@ double ProcessGrid::TakeExposed() const {
 
 void ProcessGrid::CheckHealth() const {
   for (const auto& [group, channel] : listed_) channel->CheckHealth();
+}
+
+void ProcessGrid::Await(const device::Event& event) const {
+  constexpr double kBetweenChecks = 1e-3;  // seconds
+  double checked = MPI_Wtime();
+  while (!event.Happened()) {
+    if (const double now = MPI_Wtime(); now - checked > kBetweenChecks) {
+      CheckHealth();
+      checked = now;
+    }
+    sched_yield();
+  }
 }
 
 bool ProcessGrid::Recordable() const {

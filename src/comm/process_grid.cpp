@@ -82,7 +82,8 @@ void ProcessGrid::SplitShards() {
 
 Collectives ProcessGrid::Over(Group group) const {
   const auto over = [&](const Communicator& ranks) {
-    return Collectives(ranks, group, ledger_, ChannelOf(group));
+    const bool here = group == Group::kWorld || group == Group::kReplica;  // host memory
+    return Collectives(ranks, group, ledger_, ChannelOf(group), here ? device::Stream{} : stream_);
   };
   switch (group) {
     case Group::kWorld:

@@ -108,6 +108,7 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
   setup.overlap = job.deck.Switch("grid.overlap");
   setup.keep_gradients = false;
+  setup.products_file = job.deck.Text("run.products");
   setup.graphs = job.deck.Text("run.graphs") == "auto";
   setup.defect = job.defect;
   return setup;
@@ -171,7 +172,7 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
         model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
     step_ =
         std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_, *buckets_,
-                                       batch, setup.keep_gradients, setup.graphs, setup.defect);
+                                       batch, setup.keep_gradients, setup.graphs, setup.products_file, setup.defect);
   });
 }
 

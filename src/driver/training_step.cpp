@@ -17,7 +17,8 @@ namespace trireme::driver {
 TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                            model::ParallelModel& model, optimizer::Optimizer& optimizer,
                            const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-                           std::int64_t batch, bool keep_gradients, bool graphs, Defect defect)
+                           std::int64_t batch, bool keep_gradients, bool graphs,
+                           const std::string& products_file, Defect defect)
     : tokens_(tokens),
       sampler_(sampler),
       model_(model),
@@ -28,6 +29,7 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       keep_gradients_(keep_gradients),
       defect_(defect),
       graphs_(graphs),
+      products_file_(products_file),
       done_(model.Setup().stream) {}
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {

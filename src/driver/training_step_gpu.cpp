@@ -1,7 +1,6 @@
 // TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
 // loads the next batch.
-#include <sched.h>
-
+#include "product_choices.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/driver/training_step.hpp"
 #include "trireme/kernels/products.hpp"
@@ -12,14 +11,20 @@ void TrainingStep::Rehearse() {
   kernels::Products* const products = Stream().products;
   if (products == nullptr || products->Sealed()) return;
   const device::ProfileRange range("rehearsal");
+  const comm::Communicator& world = Grid().World();
+  const std::string file =
+      products_file_ == "auto" ? ChoicesFile(products->Chosen()) : products_file_;
+  TakeKeptChoices(world, file, *products);
   const comm::Ledger before = Grid().Traffic();
   QueueGradients();
   QueueSums();
-  device::Synchronise(Stream());
+  done_.Record(Stream().gpu->queue);
+  Grid().Await(done_);
   Grid().TakeExposed();
   // Ranks with cards of different kinds keep what each has found.
-  products->Adopt(Grid().World().Gather(products->Chosen()));
+  products->Adopt(world.Gather(products->Chosen()));
   products->Seal();
+  KeepChoices(world, file, *products);
   products->UpdateScales(Stream());
   Grid().Traffic() = before;
 }
@@ -80,16 +85,8 @@ void TrainingStep::LoadNextBatch() {
 
 void TrainingStep::AwaitGradients() {
   const device::ProfileRange range("await gradients");
-  constexpr double kBetweenChecks = 1e-3;  // seconds
   done_.Record(Stream().gpu->queue);
-  double checked = MPI_Wtime();
-  while (!done_.Happened()) {
-    if (const double now = MPI_Wtime(); now - checked > kBetweenChecks) {
-      Grid().CheckHealth();
-      checked = now;
-    }
-    sched_yield();
-  }
+  Grid().Await(done_);
   Grid().TakeExposed();
   const double bubble = Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_;
   const double exposed = Waited() - waited_before_;

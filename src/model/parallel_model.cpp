@@ -39,6 +39,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
               : parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel())),
       context_(grid.Over(comm::Group::kContext), setup.length, defect),
       key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
+      done_(setup.stream),
       key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)) {
   grid.World().Together([&] {
     parallel::PipelineShape shape = pipeline;
@@ -119,6 +120,10 @@ void ParallelModel::BeginStep() {
 }
 
 ExactSum ParallelModel::FinishLoss() {
+  if (const device::Stream& stream = Setup().stream; stream.OnGpu()) {
+    done_.Record(stream.gpu->queue);
+    grid_.Await(done_);
+  }
   return grid_.LastStage() && tensor_.Rank() == 0 ? part_->SummedLoss() : ExactSum();
 }
 

@@ -59,7 +59,9 @@ class Collectives {
   Collectives() = default;  // a group of one
   // All must outlive this and its copies. With a channel all operands are device memory, and
   // nothing is complete for the host when a call returns: the computation's queue comes behind it.
-  Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel = nullptr);
+  // stream: whose memory a lone rank copies.
+  Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel = nullptr,
+              const device::Stream& stream = {});
   Collectives OnHost() const;  // the same group's transfers of host memory
 
   int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
@@ -101,10 +103,12 @@ class Collectives {
   Request OnChannel(const Operation& operation, std::int64_t payload) const;
   Request PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,
                           const Places& places, const Places* taken = nullptr) const;
+  void CopyAlone(const void* from, void* to, std::int64_t bytes) const;
   const Communicator* group_ = nullptr;
   Group name_ = Group::kWorld;
   Ledger* ledger_ = nullptr;
   Channel* channel_ = nullptr;  // null: MPI
+  device::Stream stream_;       // whose memory it is
 };
 
 }  // namespace trireme::comm

@@ -13,6 +13,7 @@
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/ledger.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 
 namespace trireme::comm {
@@ -113,7 +114,9 @@ class ProcessGrid {
   // they enter the ledger as waited by their groups.
   double TakeExposed() const;
   void CheckHealth() const;  // of all channels: RunError where a transfer cannot end
-  bool Recordable() const;   // whether all can be part of a device::Graph
+  // Returns when `event` has happened; until then the channels' health is looked after.
+  void Await(const device::Event& event) const;
+  bool Recordable() const;  // whether all can be part of a device::Graph
 
   // Transfers in this rank's group of that name. kKeyValue is not known here (KeyValueGroup).
   Collectives Over(Group group) const;

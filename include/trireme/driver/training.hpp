@@ -32,6 +32,7 @@ struct TrainingSetup {
   bool overlap = true;               // transfers while the backward pass goes on
   bool keep_gradients = true;        // behind a step; else the update clears them as it goes
   bool graphs = false;               // run.graphs
+  std::string products_file;         // run.products; empty: choices are kept nowhere
   parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
   model::Canonical canonical;        // run.canonical
   // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trireme/base/defect.hpp"
@@ -47,11 +48,13 @@ struct StepResult {
 class TrainingStep {
  public:
   // All arguments must outlive the step. batch: the most windows of a step. Unless keep_gradients,
-  // the update leaves zeros behind. graphs: on a GPU, what can be recorded is.
+  // the update leaves zeros behind. On a GPU: with graphs, what can be recorded is; products_file:
+  // run.products.
   TrainingStep(const data::TokenFile& tokens, const data::Sampler& sampler,
                model::ParallelModel& model, optimizer::Optimizer& optimizer,
                const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
-               std::int64_t batch, bool keep_gradients, bool graphs, Defect defect = Defect::kNone);
+               std::int64_t batch, bool keep_gradients, bool graphs,
+               const std::string& products_file, Defect defect = Defect::kNone);
 
   // Collective over the model's grid. Runs step number `step` (from 0): the weights move once.
   // Throws what World().Together throws, before the weights change, when a loss or a gradient is
@@ -118,6 +121,7 @@ class TrainingStep {
 
   // On a GPU.
   bool graphs_;
+  std::string products_file_;
   device::Graph graph_;         // of a whole batch's gradients and sums
   int graph_memory_ = 0;        // the model's MemoryVersion when it was recorded
   comm::Ledger graph_traffic_;  // what launching it transfers

@@ -120,6 +120,7 @@ class ParallelModel {
   parallel::TensorGroup tensor_;
   parallel::RingAttention context_;
   comm::Communicator key_value_;  // tensor ranks that share a key/value head
+  device::Event done_;            // on a GPU: what was queued
   std::unique_ptr<comm::Channel> key_value_channel_;
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<Model> part_;
