@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <utility>
 
 #include "allocate.hpp"
@@ -140,6 +141,18 @@ void SetZero(const Stream& stream, void* data, std::int64_t bytes) {
 void Synchronise(const Stream& stream) {
   if constexpr (kCuda) {
     if (stream.OnGpu()) cuda::Synchronise(stream.gpu->queue);
+  }
+}
+
+Drain::~Drain() {
+  if (std::uncaught_exceptions() > 0) return;
+  try {
+    Synchronise(stream_);
+    if constexpr (kCuda) {
+      if (stream_.OnGpu()) cuda::Synchronise(stream_.gpu->input_queue);
+    }
+  } catch (const Error&) {  // reported where it was awaited before, and nobody waits any more
+    return;
   }
 }
 

@@ -141,7 +141,8 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
                    const TrainingSetup& setup)
     : grid_(grid),
       sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
-      schedule_(setup.schedule) {
+      schedule_(setup.schedule),
+      drain_(setup.model.stream) {
   if (setup.canonical.On()) CheckInstructionSets(grid.World());
   const int data_ranks = grid.Shape().data;
   const model::Canonical& canonical = setup.canonical;

@@ -18,6 +18,9 @@ inline constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
 // Sums in another order differ in the last bits of fp32; where such a number is then rounded to
 // bf16, now and then a whole unit of 2^-8 is the difference.
 inline constexpr double kBf16 = 1e-3;
+// Likewise with fp8, whose units are 2^-3 and 2^-2 of a number, and whose scales follow the largest
+// value that a rank's slice has.
+inline constexpr double kFp8 = 1e-2;
 
 inline constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
 inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch

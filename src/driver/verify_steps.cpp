@@ -303,8 +303,9 @@ void Verifier::CompareEvaluation(Training& alone) {
 }
 
 void Verifier::CompareLosses() {
-  const bool bf16 = setup_.model.stream.bf16;
-  const char* const precision = bf16 ? "bf16" : NameOf(setup_.model.dtype);
+  const bool bf16 = setup_.model.stream.bf16 || setup_.model.dtype == Dtype::kBfloat16;
+  const bool fp8 = setup_.model.stream.fp8;
+  const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(setup_.model.dtype);
   const std::string hint =
       "In fp64 all agreed: suspect something that happens in this precision only.";
   const std::unique_ptr<Training> alone = MakeAlone();
@@ -312,8 +313,10 @@ void Verifier::CompareLosses() {
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const double wanted = StepAlone(*alone, step).loss, got = StepOnGrid(training, step).loss;
     Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
-             bf16 ? kBf16 : kFp32, fmt::format("in {} the loss of step {}", precision, step + 1),
-             hint);
+             fp8    ? kFp8
+             : bf16 ? kBf16
+                    : kFp32,
+             fmt::format("in {} the loss of step {}", precision, step + 1), hint);
   }
 }
 

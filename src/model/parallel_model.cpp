@@ -40,7 +40,8 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
       context_(grid.Over(comm::Group::kContext), setup.length, defect),
       key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
       done_(setup.stream),
-      key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)) {
+      key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
+      drain_(setup.stream) {
   grid.World().Together([&] {
     parallel::PipelineShape shape = pipeline;
     shape.stages = grid.Shape().pipeline;

@@ -47,7 +47,7 @@ train shared 2 "${model[@]}" grid.tensor=2 run.share_device=yes run.precision=bf
 agree 1e-2 shared serial
 run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" run.canonical=1x1
 says_once "is arithmetic of the CPU: GPUs have none"
-run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" model.dim=65536 model.heads=512 model.ffn=262144
+run 2 "$TRIREME" -i deck.in job.output=refused run.device=cuda model.dim=65536 model.heads=512 model.ffn=262144
 says "nothing was allocated"
 says "of this GPU plans"
 is_missing refused

@@ -36,6 +36,19 @@ void SetZero(const Stream& stream, void* data, std::int64_t bytes);
 // Returns when all that was queued is done. RunError where a kernel or a copy failed.
 void Synchronise(const Stream& stream);
 
+// Memory that is about to go: what was queued is awaited when this goes, unless an exception is
+// under way, behind which it may never end. The first member to be destroyed, so the last declared.
+class Drain {
+ public:
+  explicit Drain(const Stream& stream) : stream_(stream) {}
+  ~Drain();
+  Drain(const Drain&) = delete;
+  Drain& operator=(const Drain&) = delete;
+
+ private:
+  Stream stream_;
+};
+
 // A range with a name in the picture that a profiler draws (NVTX), for as long as this lives.
 // Nothing without CUDA. `name` must be a literal.
 class ProfileRange {

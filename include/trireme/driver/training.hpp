@@ -113,6 +113,7 @@ class Training {
   optimizer::Schedule schedule_;
   std::unique_ptr<parallel::GradientBuckets> buckets_;
   std::unique_ptr<TrainingStep> step_;
+  device::Drain drain_;  // before any of the above goes
 };
 
 }  // namespace trireme::driver

@@ -126,6 +126,7 @@ class ParallelModel {
   std::unique_ptr<Model> part_;
   std::unique_ptr<parallel::SharedGradients> shared_;
   std::unique_ptr<parallel::ShardedUnits> units_;
+  device::Drain drain_;  // before any of the above goes
 };
 
 }  // namespace trireme::model
