@@ -18,6 +18,16 @@ data::Sampler MakeSampler(std::int64_t tokens, const TrainingSetup& setup) {
                         setup.model.seed, true});
 }
 
+// Of two operands of the largest product of a linear layer, a byte a number; and of smaller ones
+// that were outgrown while the rehearsal met the shapes.
+std::int64_t Fp8Bytes(const model::ModelSetup& setup) {
+  constexpr std::int64_t kOperands = 2, kOutgrown = 2;
+  const model::Options& o = setup.options;
+  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
+  const std::int64_t tokens = setup.micro_batch * setup.length;
+  return kOperands * kOutgrown * widest * std::max(tokens, o.dim);
+}
+
 // "moments and gradients", of what is stored once a shard group.
 const char* WhatIsSharded(comm::Sharding sharding) {
   switch (sharding) {
@@ -171,9 +181,9 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
     buckets_ = std::make_unique<parallel::GradientBuckets>(
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
         model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
-    step_ =
-        std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_, *buckets_,
-                                       batch, setup.keep_gradients, setup.graphs, setup.products_file, setup.defect);
+    step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
+                                           *buckets_, batch, setup.keep_gradients, setup.graphs,
+                                           setup.products_file, setup.defect);
   });
 }
 
@@ -184,6 +194,7 @@ std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
       model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
   if (model_->Setup().stream.OnGpu()) {
     plan.emplace_back("GPU libraries", GpuLibraryBytes(grid_));
+    if (model_->Setup().stream.fp8) plan.emplace_back("fp8 operands", Fp8Bytes(model_->Setup()));
   }
   if (exchange == 0) return plan;
   const char* const name = "exchange buffers";
