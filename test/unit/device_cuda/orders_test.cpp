@@ -1,0 +1,117 @@
+// What must not depend on luck, with the emulator's orders decided by seed: which queue work goes
+// to, and that a wait that is left out shows.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "device_testing.hpp"
+#include "emulator/stream.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr std::int64_t kSize = 100, kBytes = kSize * 4;
+constexpr unsigned long long kLazy = 1;  // a seed by which queues run only where they are awaited
+constexpr unsigned long long kSeeds = 12;
+
+class GpuOrders : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    x_ = device::AllocateZeroed(kBytes, device::Kind::kCuda);
+    y_ = device::AllocateZeroed(kBytes, device::Kind::kCuda);
+    in_ = std::make_unique<PinnedInts>(kSize, 7);
+    out_ = std::make_unique<PinnedInts>(kSize);
+  }
+  void TearDown() override {
+    Synchronise();
+    x_.reset();
+    y_.reset();
+    in_.reset();
+    out_.reset();
+  }
+  device::Buffer x_, y_;
+  std::unique_ptr<PinnedInts> in_, out_;
+};
+
+// Input does not wait for the computation before it, nor run it.
+TEST_F(GpuOrders, InputHasAQueueOfItsOwn) {
+  emulator::SetSeed(kLazy);
+  device::Event arrived(Stream()), computed(Stream());
+  device::StartCopyIn(Stream(), in_->Data(), y_.get(), kBytes);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  device::StartInput(Stream(), in_->Data(), x_.get(), kBytes);
+  arrived.Record(Stream().gpu->input_queue);
+  arrived.Await();
+  EXPECT_TRUE(out_->All(0));
+  Synchronise();
+  EXPECT_TRUE(out_->All(7));
+  device::CopyWithin(Stream(), x_.get(), y_.get(), kBytes);
+  out_->Fill(0);
+  device::StartCopyOut(Stream(), y_.get(), out_->Data(), kBytes);
+  Synchronise();
+  EXPECT_TRUE(out_->All(7));
+}
+
+// in -> x by the queue of input, x -> out by the computation's.
+bool Arrives(const device::Stream& stream, const device::Buffer& x, const PinnedInts& in,
+             PinnedInts& out, bool wait, unsigned long long seed) {
+  emulator::SetSeed(seed);
+  out.Fill(0);
+  device::SetZero(stream, x.get(), kBytes);
+  device::Synchronise(stream);
+  device::Event arrived(stream);
+  device::StartInput(stream, in.Data(), x.get(), kBytes);
+  arrived.Record(stream.gpu->input_queue);
+  if (wait) arrived.MakeWait(stream.gpu->queue);
+  device::StartCopyOut(stream, x.get(), out.Data(), kBytes);
+  device::Synchronise(stream);
+  const bool right = out.All(7);
+  arrived.Await();
+  return right;
+}
+
+TEST_F(GpuOrders, AWaitThatIsLeftOutShows) {
+  int caught = 0;
+  for (unsigned long long seed = 1; seed <= kSeeds; ++seed) {
+    EXPECT_TRUE(Arrives(Stream(), x_, *in_, *out_, true, seed)) << seed;
+    caught += Arrives(Stream(), x_, *in_, *out_, false, seed) ? 0 : 1;
+  }
+  EXPECT_GT(caught, static_cast<int>(kSeeds) / 2);
+}
+
+// Behind an exception nothing is awaited: a transfer's other side may be gone.
+TEST_F(GpuOrders, ADrainDoesNotWaitBehindAnException) {
+  emulator::SetSeed(kLazy);
+  try {
+    const device::Drain drain(Stream());
+    device::StartCopyIn(Stream(), in_->Data(), x_.get(), kBytes);
+    device::StartCopyOut(Stream(), x_.get(), out_->Data(), kBytes);
+    throw std::runtime_error("in the middle");
+  } catch (const std::runtime_error&) {
+    EXPECT_TRUE(out_->All(0));
+  }
+  { const device::Drain drain(Stream()); }
+  EXPECT_TRUE(out_->All(7));
+}
+
+// A copy of ordinary memory is complete when it returns, and does not wait for the queue of input.
+TEST_F(GpuOrders, ACopyOfOrdinaryMemoryIsCompleteWhenItReturns) {
+  emulator::SetSeed(kLazy);
+  std::vector<std::int32_t> host(kSize, 4);
+  device::CopyIn(Stream(), host.data(), x_.get(), kBytes);
+  std::fill(host.begin(), host.end(), 5);  // read already
+  device::StartCopyOut(Stream(), x_.get(), out_->Data(), kBytes);
+  device::CopyOut(Stream(), x_.get(), host.data(), kBytes);
+  EXPECT_EQ(host, std::vector<std::int32_t>(kSize, 4));
+  EXPECT_TRUE(out_->All(4));  // it lay before
+}
+
+TEST_F(GpuOrders, FreeMemoryIsCountedToTheByte) {
+  const std::int64_t free = device::FreeBytes(Stream());
+  const device::Buffer buffer = device::AllocateZeroed(1000, device::Kind::kCuda);
+  EXPECT_EQ(device::FreeBytes(Stream()), free - 1024);
+}
+
+}  // namespace
+}  // namespace trireme::test
