@@ -1,0 +1,76 @@
+// The ranks' cards, opened as the program opens them (driver::MakeJob), without a deck's file.
+#include "gpu_job.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "trireme/base/version.hpp"
+#include "trireme/driver/gpu_choice.hpp"
+
+namespace trireme::benchmark {
+
+int OnGpus(int* argc, char*** argv, const std::function<void(const comm::Runtime&)>& body) {
+  const comm::Runtime runtime(argc, argv);
+  const comm::Communicator& world = runtime.World();
+  const std::string why = device::WhyNoGpu();
+  if (world.Min(std::int64_t{why.empty()}) == 0) {
+    const std::string prefix = why.starts_with("no CUDA device") ? "" : "no CUDA device: ";
+    if (world.IsRoot()) {
+      fmt::print("skipped: {}{}\n", prefix, why.empty() ? "on another rank" : why);
+    }
+    return kSkipped;
+  }
+  return runtime.Guard([&] {
+    body(runtime);
+    return ExitCode::kDone;
+  });
+}
+
+driver::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
+                       const std::string& deck, const std::vector<std::string>& overrides) {
+  const comm::Communicator& world = runtime.World();
+  driver::Job job;
+  job.start_seconds = MPI_Wtime();
+  job.runtime = &runtime;
+  world.Together([&] {
+    driver::CommandLine line;
+    line.deck = "benchmark";
+    line.overrides = overrides;
+    job.deck = driver::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
+  });
+  job.placement = driver::PlaceThreads(runtime, job.deck);
+  job.stream.threads = job.placement.threads;
+  const driver::GpuChoice choice = driver::ChooseGpu(runtime, job.deck);
+  world.Together([&] {
+    if (!choice.use) throw InputError("run.device: this benchmark is about GPUs", "Leave it out.");
+    job.gpu = std::make_unique<device::Gpu>(choice.device);
+  });
+  job.gpu_shared = choice.shared;
+  job.stream.gpu = &job.gpu->Context();
+  const std::string& precision = job.deck.Text("run.precision");
+  job.stream.fp8 = precision == "fp8";
+  job.dtype = precision == "fp64"   ? Dtype::kFloat64
+              : precision == "fp32" ? Dtype::kFloat32
+                                    : Dtype::kBfloat16;
+  job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
+  return job;
+}
+
+std::string DescribeGpu(const device::GpuContext& gpu) {
+  constexpr double kGib = 1024.0 * 1024 * 1024;
+  std::string text = fmt::format(
+      "card      {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB\n", gpu.name,
+      gpu.major, gpu.minor, gpu.multiprocessors, static_cast<double>(gpu.memory_bytes) / kGib);
+  text += fmt::format("libraries {}; {}; {}\n", device::GpuLibraries(), kernels::GpuMathLibraries(),
+                      comm::GpuTransferLibrary());
+  text += fmt::format("trireme   {} ({}), {}\n", Version(), Commit(), Compiler());
+  return text;
+}
+
+double MedianOf(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : values[values.size() / 2];
+}
+
+}  // namespace trireme::benchmark
