@@ -50,7 +50,8 @@ void KeepChoices(const comm::Communicator& world, const std::string& file,
                  const kernels::Products& products) {
   if (!world.IsRoot() || file.empty()) return;
   std::error_code error;
-  fs::create_directories(fs::path(file).parent_path(), error);
+  const fs::path folder = fs::path(file).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, error);
   const std::string temporary = fmt::format("{}.{}", file, getpid());
   {
     std::ofstream out(temporary);

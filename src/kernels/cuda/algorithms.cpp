@@ -86,7 +86,8 @@ Algorithms::Choice Algorithms::Choose(const device::Stream& stream, const Produc
     if (!choice.plan.Admits(handle_.get(), kept->second, gpu_.workspace_bytes)) {
       throw RunError(
           fmt::format("the algorithm kept for the matrix product {} does not fit it", kept->first),
-          "Its text is damaged: continue from another checkpoint.");
+          "Its text is damaged: remove the file of run.products, or continue from another "
+          "checkpoint.");
     }
     choice.algorithm = kept->second;
     return choice;
