@@ -25,16 +25,16 @@ Available AvailableMemory(const std::string& proc = "/proc",
 
 // Of all ranks that share one memory: a node's, or a GPU's.
 struct NodeDemand {
-  std::string where = "node";  // or "GPU"
   int ranks = 0;
   std::int64_t bytes = 0;
   MemoryTerms terms;    // summed over them
-  Available available;  // the least that any of them sees
+  Available available;         // the least that any of them sees
+  std::string where = "node";  // or "GPU"
 };
 // Collective over `node`. Where the stream is a GPU's, of the ranks that share this rank's card,
 // against what is free there.
 NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
-                    const device::Stream& stream);
+                    const device::Stream& stream = {});
 // What a GPU's libraries take besides the plan, bytes: code that is loaded, and NCCL's buffers for
 // each of this rank's groups.
 std::int64_t GpuLibraryBytes(const comm::ProcessGrid& grid);

@@ -62,6 +62,7 @@ std::string DescribeGpu(const device::GpuContext& gpu) {
   std::string text = fmt::format(
       "card      {}, compute capability {}.{}, {} multiprocessors, {:.1f} GiB\n", gpu.name,
       gpu.major, gpu.minor, gpu.multiprocessors, static_cast<double>(gpu.memory_bytes) / kGib);
+  text += fmt::format("cards     {} seen by a rank\n", device::GpuIds().size());
   text += fmt::format("libraries {}; {}; {}\n", device::GpuLibraries(), kernels::GpuMathLibraries(),
                       comm::GpuTransferLibrary());
   text += fmt::format("trireme   {} ({}), {}\n", Version(), Commit(), Compiler());
