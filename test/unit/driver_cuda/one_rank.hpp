@@ -1,0 +1,126 @@
+// A deck's training run by one rank, on a GPU or on the CPU, in one process: to be compared.
+#ifndef TRIREME_TEST_UNIT_DRIVER_CUDA_ONE_RANK_HPP_
+#define TRIREME_TEST_UNIT_DRIVER_CUDA_ONE_RANK_HPP_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "deck_run.hpp"
+#include "gpu_testing.hpp"
+#include "small_run.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/kernels/products.hpp"
+#include "trireme/model/layers.hpp"
+
+namespace trireme::test {
+
+// Architectures shrunk to odd sizes, as sections of a deck.
+inline constexpr const char* kCourse =
+    "preset=jsc\nlayers=2\nheads=2\nhead_dim=6\ndim=12\nffn=17\nmax_positions=7\ndropout=0.1\n"
+    "attention_dropout=0.1\nffn_dropout=0.1\ninit_deviation=0.2\n";
+inline constexpr const char* kLlama =
+    "preset=llama_5m\nlayers=2\nheads=4\nkv_heads=2\nhead_dim=4\ndim=16\nffn=24\n"
+    "max_positions=7\ninit_deviation=0.2\n";
+
+// Nothing divides: 37 windows of 7 (small_run.hpp) in batches of 10, the last of an epoch of 7, in
+// micro-batches of 4.
+inline std::string DeckOf(const std::string& model, const std::string& optimizer = "") {
+  return "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\nmicro_batch=4\n[model]\n" + model +
+         "[optimizer]\nlearning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing=0.05\n" + optimizer +
+         "[schedule]\nsteps=20\nwarmup_steps=3\n";
+}
+inline constexpr std::int64_t kStepsAnEpoch = 4;
+
+class OneRank {
+ public:
+  // `self` (a group of one) and `tokens` must outlive it. products_file: run.products.
+  OneRank(const comm::Communicator& self, const data::TokenFile& tokens, const std::string& deck,
+          const device::Stream& stream, Dtype dtype, bool graphs, const std::string& products_file)
+      : tokens_(tokens),
+        settings_(SettingsOf(deck, tokens, 1, dtype)),
+        stream_(stream),
+        grid_(self, *settings_.grid) {
+    if (stream_.OnGpu()) {
+      const std::int64_t sites = model::kSitesABlock * settings_.model.options.layers;
+      products_ = kernels::MakeProducts(stream_, static_cast<int>(sites));
+      stream_.products = products_.get();
+      grid_.UseGpu(stream_, false, 1);
+    }
+    settings_.keep_gradients = false;  // as in a run
+    settings_.graphs = graphs;
+    settings_.products_file = products_file;
+    settings_.model.stream = stream_;
+    training_ = std::make_unique<driver::Training>(grid_, tokens, settings_);
+  }
+
+  // Runs up to step `end`; the losses of the steps.
+  std::vector<double> Train(std::int64_t end) {
+    std::vector<double> losses;
+    for (; done_ < end; ++done_) {
+      const driver::StepResult result = training_->Run(done_);
+      losses.push_back(result.loss);
+      norms_.push_back(result.gradient_norm);
+    }
+    return losses;
+  }
+  double Evaluate(data::Split split) {
+    return driver::Evaluate(training_->Net(), tokens_, split).loss;
+  }
+  const std::vector<double>& Norms() const { return norms_; }  // of the gradients, so far
+  driver::Training& All() { return *training_; }
+  const kernels::Products& Products() const { return *products_; }
+
+  // What a checkpoint would hold, widened: parameters, then moments.
+  Tensors State() {
+    Tensors tensors;
+    for (const driver::StateOnHost& blocks :
+         {training_->ModelBlocks(), training_->OptimizerBlocks()}) {
+      for (const tensor::StateBlock& block : blocks.Blocks()) {
+        DispatchDtype(block.dtype, [&](auto zero) {
+          const auto* const data = static_cast<const decltype(zero)*>(block.data);
+          tensors.emplace_back(data, data + (block.end - block.begin));
+        });
+      }
+    }
+    return tensors;
+  }
+
+ private:
+  const data::TokenFile& tokens_;
+  RunSettings settings_;
+  device::Stream stream_;
+  comm::ProcessGrid grid_;
+  std::unique_ptr<kernels::Products> products_;
+  std::unique_ptr<driver::Training> training_;
+  std::vector<double> norms_;
+  std::int64_t done_ = 0;
+};
+
+class TrainingOnGpu : public GpuTest {
+ protected:
+  TrainingOnGpu()
+      : self_(comm::Communicator::Adopt(MPI_COMM_SELF)), tokens_(self_, SyntheticTokens()) {}
+  // Runs of one test compute their products alike: what the first has chosen is kept for the
+  // others.
+  OneRank OnCard(const std::string& deck, Dtype dtype, bool graphs = true) const {
+    return OnCard(deck, dtype, graphs, folder_ / "products.json");
+  }
+  OneRank OnCard(const std::string& deck, Dtype dtype, bool graphs,
+                 const std::string& products_file) const {
+    return {self_, tokens_, deck, Stream(), dtype, graphs, products_file};
+  }
+  OneRank OnHost(const std::string& deck, Dtype dtype = Dtype::kFloat32) const {
+    return {self_, tokens_, deck, device::Stream{}, dtype, false, ""};
+  }
+
+ private:
+  comm::Communicator self_;
+  data::TokenFile tokens_;
+  TemporaryFolder folder_;
+};
+
+}  // namespace trireme::test
+
+#endif  // TRIREME_TEST_UNIT_DRIVER_CUDA_ONE_RANK_HPP_
