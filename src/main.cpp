@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "trireme/comm/runtime.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/driver/command_line.hpp"
 #include "trireme/driver/tasks.hpp"
 
@@ -22,8 +23,10 @@ int main(int argc, char** argv) {
     bad_line = error;  // told below, by one rank
   }
 
-  // 2. Signals wait until somebody asks for them. MPI starts; from here on, every exception becomes
-  // one message and one agreed exit code.
+  // 2. What GPUs want to find in the environment, before MPI looks for them. Signals wait until
+  // somebody asks for them. MPI starts; from here on, every exception becomes one message and one
+  // agreed exit code.
+  device::PrepareGpuEnvironment();
   driver::StopSignals signals;
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {

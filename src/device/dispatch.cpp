@@ -22,6 +22,10 @@ void CopyHere(const void* from, void* to, std::int64_t bytes) {
 }
 }  // namespace
 
+void PrepareGpuEnvironment() {
+  if constexpr (kCuda) cuda::PrepareEnvironment();
+}
+
 bool GpuBuilt() { return kCuda; }
 
 std::string WhyNoGpu() {

@@ -154,17 +154,6 @@ Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
   return {machine, "available on the node"};
 }
 
-std::int64_t GpuLibraryBytes(const comm::ProcessGrid& grid) {
-  // As seen of CUDA 12 and 13 with NCCL 2.2x, rounded up: kernels' code, handles; NCCL's channels.
-  constexpr std::int64_t kCode = std::int64_t{512} << 20, kGroup = std::int64_t{128} << 20;
-  std::int64_t bytes = kCode;
-  for (const comm::Communicator* group : {&grid.SameShard(), &grid.Shard(), &grid.Context(),
-                                          &grid.Tensor(), &grid.Pipeline(), &grid.Embedding()}) {
-    if (group->Size() > 1) bytes += kGroup;
-  }
-  return bytes;
-}
-
 NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
                     const device::Stream& stream) {
   if (!stream.OnGpu()) return Demand(node, mine, AvailableMemory(), "node");

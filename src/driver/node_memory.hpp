@@ -27,7 +27,7 @@ Available AvailableMemory(const std::string& proc = "/proc",
 struct NodeDemand {
   int ranks = 0;
   std::int64_t bytes = 0;
-  MemoryTerms terms;    // summed over them
+  MemoryTerms terms;           // summed over them
   Available available;         // the least that any of them sees
   std::string where = "node";  // or "GPU"
 };
@@ -35,9 +35,10 @@ struct NodeDemand {
 // against what is free there.
 NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
                     const device::Stream& stream = {});
-// What a GPU's libraries take besides the plan, bytes: code that is loaded, and NCCL's buffers for
-// each of this rank's groups.
-std::int64_t GpuLibraryBytes(const comm::ProcessGrid& grid);
+// What a GPU's libraries still take when the plan is checked: code that is loaded on the way, plans
+// of attention; before that the matrices of the roof are there. What NCCL and CUDA have taken by
+// then is not free any more.
+inline constexpr std::int64_t kGpuLibraryBytes = std::int64_t{512} << 20;
 
 // InputError that names the terms and what would help, where the demand passes what is available.
 // canonical: gradients stay whole with any sharding.

@@ -40,6 +40,9 @@ const char* WhatIsSharded(comm::Sharding sharding) {
   }
 }
 
+// Of gradients on a GPU, whose network is faster: enough to fill it.
+constexpr double kGpuBucketMib = 32;
+
 // Micro-batches enough for a pipeline's bubble to stay small: (P - 1) / (M + P - 1) under a fifth.
 constexpr std::int64_t kMicroBatchesAStage = 4;
 
@@ -114,7 +117,9 @@ TrainingSetup ReadTraining(Job& job, const comm::GridShape& grid, std::int64_t v
   setup.model.label_smoothing = setup.optimizer.label_smoothing;
   setup.schedule =
       optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate, sampler.StepsPerEpoch());
-  setup.bucket_bytes = static_cast<std::int64_t>(job.deck.Real("grid.bucket_mib") * kMib);
+  const bool given = job.deck.Given("grid.bucket_mib") || !job.stream.OnGpu();
+  const double mib = given ? job.deck.Real("grid.bucket_mib") : kGpuBucketMib;
+  setup.bucket_bytes = static_cast<std::int64_t>(mib * kMib);
   setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
   setup.overlap = job.deck.Switch("grid.overlap");
   setup.keep_gradients = false;
@@ -193,7 +198,7 @@ std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
   const std::int64_t exchange = parallel::GradientBuckets::Bytes(
       model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
   if (model_->Setup().stream.OnGpu()) {
-    plan.emplace_back("GPU libraries", GpuLibraryBytes(grid_));
+    plan.emplace_back("GPU libraries", kGpuLibraryBytes);
     if (model_->Setup().stream.fp8) plan.emplace_back("fp8 operands", Fp8Bytes(model_->Setup()));
   }
   if (exchange == 0) return plan;

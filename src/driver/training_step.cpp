@@ -186,6 +186,7 @@ void TrainingStep::QueueSums() {
   buckets_.Wait();
   if (defect_ == Defect::kDataSumSpoiled && Grid().Data().Rank() == 1) SpoilOneSum();
   model_.SumSharedGradients();
+  optimizer_.QueueSquares();
 }
 
 void TrainingStep::SumGradients() {

@@ -16,6 +16,7 @@ void TrainingStep::Rehearse() {
       products_file_ == "auto" ? ChoicesFile(products->Chosen()) : products_file_;
   TakeKeptChoices(world, file, *products);
   const comm::Ledger before = Grid().Traffic();
+  model_.Stages().ReceiveLate(true);
   QueueGradients();
   QueueSums();
   done_.Record(Stream().gpu->queue);
@@ -44,6 +45,7 @@ void TrainingStep::GradientsOnGpu() {
   if (now_.count > 0) model_.Take(now_.Entries());
   // The same on all ranks: shares follow from the size of the batch.
   const bool whole = sampler_.BatchSize(step_) == batch_;
+  model_.Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
     QueueGradients();
     QueueSums();

@@ -157,6 +157,7 @@ void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
 void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
   const int count = MicroBatches(batches);
   Announce(pipeline_->EvaluationProgram(count));
+  pipeline_->ReceiveLate(Setup().stream.OnGpu());
   pipeline_->Evaluate(count, *part_);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "trireme/device/memory.hpp"
 
@@ -54,6 +55,10 @@ Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
   }
   scalars_ = device::AllocatePinned(sizeof(kernels::UpdateScalars), stream.Where());
   FindRanges();
+  if (!stream.OnGpu()) return;
+  const auto bytes = static_cast<std::int64_t>((counted_.size() + 1) * sizeof(double));
+  squares_there_ = device::AllocateZeroed(bytes, stream.Where());
+  squares_ = device::AllocatePinned(bytes, stream.Where());
 }
 
 void Optimizer::FindRanges() {
@@ -90,7 +95,19 @@ void Optimizer::FindRanges() {
   }
 }
 
+void Optimizer::QueueSquares() {
+  if (!stream_.OnGpu() || counted_.empty()) return;
+  auto* const there = static_cast<double*>(squares_there_.get());
+  kernels::SquareSums(stream_, registry_->SumType(), counted_, there);
+  device::StartCopyOut(stream_, there, squares_.get(),
+                       std::ssize(counted_) * static_cast<std::int64_t>(sizeof(double)));
+}
+
 double Optimizer::GradientSquares() const {
+  if (stream_.OnGpu()) {
+    const auto* const squares = static_cast<const double*>(squares_.get());
+    return std::accumulate(squares, squares + counted_.size(), 0.0);
+  }
   return kernels::SquareSum(stream_, registry_->SumType(), counted_);
 }
 

@@ -42,7 +42,8 @@ void DeclareBuckets(input::Schema& schema) {
   schema.Real(
       "grid.bucket_mib", kDefaultBucketMib, {1.0 / 1024, 1024}, "MiB",
       "Gradients are summed over the data group in pieces of this size, each as soon as the "
-      "backward pass has finished it. With grid.sharding = gradients or parameters the pieces are "
+      "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
+      "grid.sharding = gradients or parameters the pieces are "
       "layers instead.");
   schema.Integer(
       "grid.prefetch", 1, input::Between(0, kMostPrefetch), "layers",

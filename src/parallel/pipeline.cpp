@@ -128,14 +128,17 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
     pending.Wait();
     return MPI_Wtime() - start;
   };
+  const auto receive = [&] {
+    const Peer from = SenderTo(shape_, Stage(), task.task);
+    const tensor::Matrix to = matrix(in, operation.buffer);
+    request(in) = transfers_.StartReceive(dtype_, to.data, to.Size(), from.stage, from.tag);
+  };
   switch (operation.action) {
-    case Action::kPostReceive: {
-      const Peer from = SenderTo(shape_, Stage(), task.task);
-      const tensor::Matrix to = matrix(in, operation.buffer);
-      request(in) = transfers_.StartReceive(dtype_, to.data, to.Size(), from.stage, from.tag);
+    case Action::kPostReceive:
+      if (!late_) receive();
       break;
-    }
     case Action::kAwaitReceive:
+      if (late_) receive();
       waited_input_ += wait(request(in));
       break;
     case Action::kAwaitSend:

@@ -100,7 +100,9 @@ class Trip {
   void InChunks(const Part& tasks, std::span<comm::Request* const> flights,
                 Compute&& compute) const {
     const std::int64_t size =
-        std::max<std::int64_t>(1, RoundUp(CeilDivide(tasks.Size(), kChunks), stream_.threads));
+        stream_.OnGpu() ? std::max<std::int64_t>(1, tasks.Size())  // the host does not wait for it
+                        : std::max<std::int64_t>(
+                              1, RoundUp(CeilDivide(tasks.Size(), kChunks), stream_.threads));
     for (std::int64_t begin = tasks.begin; begin < tasks.end; begin += size) {
       compute(Part{begin, std::min(begin + size, tasks.end)});
       for (comm::Request* flight : flights) flight->Test();

@@ -36,6 +36,10 @@ struct GpuContext {
 inline constexpr std::int64_t kGpuScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
 
+// What CUDA and NCCL have to find in the environment, as far as the user has not decided; nothing
+// without CUDA. Before anything that may start CUDA, MPI among it.
+void PrepareGpuEnvironment();
+
 // Whether this program was built with CUDA; where it was run without a card that it can use, why
 // ("" where there is one): "no CUDA device: the driver is not loaded".
 bool GpuBuilt();

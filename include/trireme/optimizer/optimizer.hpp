@@ -36,7 +36,10 @@ class Optimizer {
 
   // Sum of squares of the owned gradients; of elements that several ranks of a replica hold only on
   // the one whose copy is the first.
+  // On a GPU, of the last QueueSquares that the host has awaited.
   double GradientSquares() const;
+  // On a GPU: queues the sums that GradientSquares adds up; nothing on the CPU.
+  void QueueSquares();
   // The same, exactly.
   ExactSum ExactGradientSquares() const;
   // Name of the first parameter whose owned gradient has a value that is not finite; empty: none.
@@ -65,6 +68,8 @@ class Optimizer {
   tensor::Registry* registry_;
   device::Stream stream_;
   device::Buffer first_, second_;              // local, [owned elements], the registry's SumType
+  device::Buffer squares_there_;               // on a GPU: [counted_], fp64
+  device::PinnedBuffer squares_;               // the same on the host
   device::PinnedBuffer scalars_;               // of the last step
   device::Buffer scalars_there_;               // the same on a GPU
   std::vector<kernels::UpdateRange> updated_;  // the owned elements, a range for each parameter

@@ -45,6 +45,10 @@ class Pipeline {
   // Collective over the pipeline group: a step of Padded(...) micro-batches.
   void Train(int micro_batches, StageWork& work);
   void Evaluate(int micro_batches, StageWork& work);
+  // late: a message is received when it is needed, not ahead of that. For steps in which a GPU may
+  // stop to load or build what it has not run before: what it stops for must not wait for a message
+  // that the stop holds up.
+  void ReceiveLate(bool late) { late_ = late; }
   // Gives outstanding transfers a chance to progress; cheap. For the work, between its kernels.
   void Progress();
 
@@ -77,6 +81,7 @@ class Pipeline {
   Dtype dtype_;
   std::int64_t rows_, columns_;
   device::Kind where_;
+  bool late_ = false;
   Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
   std::map<int, Program> training_, evaluation_;  // by micro-batches
   double waited_input_ = 0, waited_output_ = 0;

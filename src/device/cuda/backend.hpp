@@ -12,6 +12,7 @@
 namespace trireme::device::cuda {
 
 // gpu.cpp
+void PrepareEnvironment();
 std::string WhyNoGpu();
 std::vector<std::string> GpuIds();
 std::string Libraries();

@@ -27,15 +27,6 @@ std::string AdviceFor(cudaError_t code) {
 
 std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// Before CUDA starts, and as far as the user has not decided: a receive that waits for its sender
-// must not share a hardware queue with what that sender waits for, nor hold up the loading of a
-// kernel.
-void PrepareEnvironment() {
-  constexpr int kKeep = 0;
-  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
-  setenv("CUDA_MODULE_LOADING", "EAGER", kKeep);
-}
-
 }  // namespace
 
 void Check(cudaError_t code, const char* what) {
@@ -45,8 +36,16 @@ void Check(cudaError_t code, const char* what) {
       AdviceFor(code));
 }
 
+// Before CUDA starts, and as far as the user has not decided: a receive that waits for its sender
+// must not share a hardware queue with what that sender waits for, nor hold up the loading of a
+// kernel.
+void PrepareEnvironment() {
+  constexpr int kKeep = 0;
+  setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
+  setenv("CUDA_MODULE_LOADING", "EAGER", kKeep);
+}
+
 std::string WhyNoGpu() {
-  PrepareEnvironment();
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count > 0) return "";
