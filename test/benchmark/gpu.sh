@@ -201,7 +201,7 @@ for model in $chosen; do
 done
 echo
 llama=$results/ours-llama_8b16
-printf 'fp8 over bf16, llama_8b16: %s (1.30)\n' \
+printf 'fp8 over bf16, llama_8b16%s: %s (1.30)\n' "${keys[llama_8b16]:+ with ${keys[llama_8b16]}}" \
   "$(quotient "$(median "$llama-fp8" tokens/s)" "$(median "$llama-bf16" tokens/s)" 2)"
 printf 'memory-bound kernels: %s reach 0.85 of a copy'"'"'s speed; the others:\n' \
   "$(awk '$1 == "kernel" { ++n; if ($NF >= 0.85) ++good } END { printf "%d of %d", good, n }' "$results/kernels")"
