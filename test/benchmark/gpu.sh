@@ -102,7 +102,7 @@ for model in $models; do
   while read -r variant; do
     read -ra words <<<"$variant"
     code=0
-    "$program" "$model" "${all##* }" 0 "${words[@]}" >"$results/plan" 2>&1 || code=$?
+    "$program" "$model" "${all##* }" 0 "${words[@]}" </dev/null >"$results/plan" 2>&1 || code=$?
     if [[ $code == 0 ]]; then
       keys[$model]=$variant found=yes
       cat "$results/plan"
