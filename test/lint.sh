@@ -18,7 +18,7 @@ format() {
   # Other versions disagree with 14 about details.
   for tool in clang-format-14 clang-format; do
     "$tool" --version 2>/dev/null | grep -q 'version 14\.' || continue
-    rough=$(files '*.cpp' '*.hpp' | xargs -r ls -d 2>/dev/null |
+    rough=$(files '*.cpp' '*.hpp' '*.cu' '*.cuh' | xargs -r ls -d 2>/dev/null |
       xargs -r "$tool" --dry-run 2>&1 | sed -n 's/^\([^ :]*\):.*Wclang-format-violations.*/\1/p' | sort -u)
     [[ -z $rough ]] || { printf 'to be formatted (clang-format -i):\n%s\n' "$rough"; exit 1; }
     echo "clang-format: clean"

@@ -4,6 +4,7 @@
 #define TRIREME_COMM_CHANNEL_HPP_
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,9 +53,16 @@ class Channel {
   // RunError that names the group where a transfer failed on another rank (NCCL's asynchronous
   // errors); gives up its transfers so that nothing waits for ever.
   virtual void CheckHealth() = 0;
+  // This rank waits for no transfer any more and starts none: what is under way ends, with what
+  // result ever. Returns at once; each of the futures is one thing that still has to end. Nothing
+  // where the host takes part in the transfer. No call of the other ranks.
+  virtual std::vector<std::shared_future<void>> GiveUp() noexcept = 0;
   // Whether its transfers can be part of a device::Graph.
   virtual bool Recordable() const = 0;
 };
+
+// Returns when all have ended, or when no more is to be expected (seconds).
+void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept;
 
 // Name and version of the library behind it, for --version: "NCCL 2.28.3"; "" where CUDA was not
 // built.

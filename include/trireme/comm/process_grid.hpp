@@ -113,7 +113,12 @@ class ProcessGrid {
   // Seconds that this rank's computation stood still for transfers since the last call (Channel's);
   // they enter the ledger as waited by their groups.
   double TakeExposed() const;
-  void CheckHealth() const;  // of all channels: RunError where a transfer cannot end
+  // Of all channels: RunError where a transfer cannot end, behind GiveUp.
+  void CheckHealth() const;
+  // What this rank has under way in all channels ends, within seconds, whatever the others do: for
+  // a rank that leaves on its own, whose memory goes only when its transfers have ended. Nothing
+  // can be transferred any more.
+  void GiveUp() const noexcept;
   // Returns when `event` has happened; until then the channels' health is looked after.
   void Await(const device::Event& event) const;
   bool Recordable() const;  // whether all can be part of a device::Graph

@@ -4,7 +4,10 @@
 #define TRIREME_DEVICE_MEMORY_HPP_
 
 #include <cstdint>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <utility>
 
 #include "trireme/device/stream.hpp"
 
@@ -36,17 +39,22 @@ void SetZero(const Stream& stream, void* data, std::int64_t bytes);
 // Returns when all that was queued is done. RunError where a kernel or a copy failed.
 void Synchronise(const Stream& stream);
 
-// Memory that is about to go: what was queued is awaited when this goes, unless an exception is
-// under way, behind which it may never end. The first member to be destroyed, so the last declared.
+// Memory that is about to go: what was queued is awaited when this goes. Not so where an exception
+// came up since this was made, behind which it may never end by itself: then give_up, which must
+// not throw, ends what waits for other ranks, since a GPU's memory goes only when its queues are
+// empty. The first member to be destroyed, so the last declared.
 class Drain {
  public:
-  explicit Drain(const Stream& stream) : stream_(stream) {}
+  explicit Drain(const Stream& stream, std::function<void()> give_up = {})
+      : stream_(stream), give_up_(std::move(give_up)), exceptions_(std::uncaught_exceptions()) {}
   ~Drain();
   Drain(const Drain&) = delete;
   Drain& operator=(const Drain&) = delete;
 
  private:
   Stream stream_;
+  std::function<void()> give_up_;
+  int exceptions_;  // under way when this was made
 };
 
 // A range with a name in the picture that a profiler draws (NVTX), for as long as this lives.

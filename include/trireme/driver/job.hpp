@@ -75,6 +75,9 @@ comm::ProcessGrid MakeGrid(Job& job);
 // are checked elsewhere (model::CheckLayout).
 model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataShape& shape);
 
+// Elements of the largest operand of a linear layer's products, of a micro-batch or a weight.
+std::int64_t LargestOperand(const model::ModelSetup& setup);
+
 // Collective. The model with the weights of -r, whose checkpoint it names, in the deck's layout;
 // AgreedError (exit code 2) without one. Warns where it learned another corpus. For tasks that do
 // not train.

@@ -18,12 +18,22 @@ class Products {
   // Chosen algorithms as JSON text: card, library version, and a list of (product, algorithm).
   virtual std::string Chosen() const = 0;
   // Takes over those of `texts` (of several ranks: for each product the first text that has it).
-  // False, and nothing is taken over, where one is of another card or library version.
+  // False, and nothing is taken over, where one is of another card or library version, or was
+  // chosen with another workspace. An algorithm that the library does not admit for its product is
+  // passed over, with a warning on stderr: another is chosen, as where none is known.
   virtual bool Adopt(const std::vector<std::string>& texts) = 0;
   // From here on a product that is not known yet is not timed: it takes what the library proposes,
   // so that no two runs choose differently.
   virtual void Seal() = 0;
   virtual bool Sealed() const = 0;
+  // fp8: memory for two operands of so many elements each, the largest that will be multiplied; to
+  // be called before any step, since an allocation waits for the GPU, and the GPU may wait for a
+  // receive of another rank's. A larger operand is a RunError from then on; without any call,
+  // memory grows as operands come. A later call may ask for more.
+  virtual void Reserve(std::int64_t fp8_elements) = 0;
+  // fp8: false where nothing is learned: operands are then scaled by the largest value each has at
+  // this moment, and the scales of training stay as they are. True at first.
+  virtual void SetTraining(bool training) = 0;
   // fp8: behind a step, the scales of the next one from the largest values seen (delayed scaling,
   // Micikevicius et al. 2022). Queued.
   virtual void UpdateScales(const device::Stream& stream) = 0;

@@ -117,9 +117,9 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor
   for (int slice = 0; slice < slices; ++slice) {
     const Part rows = PartOf(c.rows, slice, slices);
     cpu::MatrixMultiply(stream, form_a,
-                   form_a == Form::kPlain ? a.Rows(rows.begin, rows.Size())
-                                          : a.Columns(rows.begin, rows.Size()),
-                   form_b, b, c.Rows(rows.begin, rows.Size()), accumulate);
+                        form_a == Form::kPlain ? a.Rows(rows.begin, rows.Size())
+                                               : a.Columns(rows.begin, rows.Size()),
+                        form_b, b, c.Rows(rows.begin, rows.Size()), accumulate);
     Follow(stream, rows, then);
   }
 }

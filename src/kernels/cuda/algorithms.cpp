@@ -4,11 +4,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <cstring>
+#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "trireme/base/error.hpp"
 #include "trireme/device/cuda/check.hpp"
 
 namespace trireme::kernels::cuda {
@@ -24,8 +23,6 @@ Handle MakeHandle() {
   Check(cublasLtCreate(&handle), "opening cuBLASLt");
   return Handle(handle);
 }
-
-std::string Library() { return fmt::format("cuBLASLt {}", cublasLtGetVersion()); }
 
 // The kind of card on which the same algorithm computes the same bits.
 std::string Card(const device::GpuContext& gpu) {
@@ -80,16 +77,32 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product) {
   return true;
 }
 
-Algorithms::Choice Algorithms::Choose(const device::Stream& stream, const Product& product) const {
+// What an algorithm is kept for: one that was chosen with more workspace may need it.
+std::string Algorithms::Library() const {
+  return fmt::format("cuBLASLt {}, workspace {}", cublasLtGetVersion(), gpu_.workspace_bytes);
+}
+
+// The algorithm that `kept` has for the product; null, with one warning a rank, where the library
+// does not admit it: the text may be damaged, or have been written by another build.
+const cublasLtMatmulAlgo_t* Algorithms::FindKept(const Plan& plan, const Kept& kept) {
+  const std::string text = plan.Key().Text();
+  const auto at = kept.find(text);
+  if (at == kept.end()) return nullptr;
+  if (plan.Admits(handle_.get(), at->second, gpu_.workspace_bytes)) return &at->second;
+  if (!std::exchange(warned_, true)) {
+    fmt::print(stderr,
+               "warning: the algorithm kept for the matrix product {} does not fit it: another is "
+               "chosen, which may round otherwise (run.products)\n",
+               text);
+    std::fflush(stderr);
+  }
+  return nullptr;
+}
+
+Algorithms::Choice Algorithms::Choose(const device::Stream& stream, const Product& product) {
   Choice choice{Plan(product), std::nullopt};
-  if (const auto kept = kept_.find(choice.plan.Key().Text()); kept != kept_.end()) {
-    if (!choice.plan.Admits(handle_.get(), kept->second, gpu_.workspace_bytes)) {
-      throw RunError(
-          fmt::format("the algorithm kept for the matrix product {} does not fit it", kept->first),
-          "Its text is damaged: remove the file of run.products, or continue from another "
-          "checkpoint.");
-    }
-    choice.algorithm = kept->second;
+  if (const cublasLtMatmulAlgo_t* const kept = FindKept(choice.plan, kept_)) {
+    choice.algorithm = *kept;
     return choice;
   }
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
@@ -136,14 +149,11 @@ bool Algorithms::Adopt(const std::vector<std::string>& texts) {
   for (const std::string& text : texts) {
     if (!Read(text, kept)) return false;
   }
-  std::vector<std::pair<Choice*, const cublasLtMatmulAlgo_t*>> changes;
   for (auto& [key, choice] : choices_) {
-    const auto at = kept.find(key.Text());
-    if (at == kept.end()) continue;
-    if (!choice.plan.Admits(handle_.get(), at->second, gpu_.workspace_bytes)) return false;
-    changes.emplace_back(&choice, &at->second);
+    if (const cublasLtMatmulAlgo_t* const taken = FindKept(choice.plan, kept)) {
+      choice.algorithm = *taken;
+    }
   }
-  for (const auto& [choice, algorithm] : changes) choice->algorithm = *algorithm;
   kept.merge(kept_);  // what was adopted before and is not in these texts stays
   kept_ = std::move(kept);
   return true;

@@ -36,7 +36,9 @@ class Algorithms {
   };
   using Kept = std::map<std::string, cublasLtMatmulAlgo_t>;  // by ProductKey::Text
 
-  Choice Choose(const device::Stream& stream, const Product& product) const;
+  Choice Choose(const device::Stream& stream, const Product& product);
+  const cublasLtMatmulAlgo_t* FindKept(const Plan& plan, const Kept& kept);
+  std::string Library() const;
   bool Read(const std::string& text, Kept& kept) const;
 
   const device::GpuContext& gpu_;
@@ -44,6 +46,7 @@ class Algorithms {
   std::map<ProductKey, Choice> choices_;
   Kept kept_;  // adopted; of products that may not have been met yet
   bool sealed_ = false;
+  bool warned_ = false;
 };
 
 // The fastest of the algorithms, on the real operands: product.c is overwritten where the product

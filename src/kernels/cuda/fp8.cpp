@@ -21,21 +21,42 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
                    "Choose run.precision = bf16, or a card of compute capability 9.0 or newer.");
   }
   const std::int64_t tensors = std::int64_t{sites} * kFp8Roles;
-  constexpr std::int64_t kNumbers = 3 + kFp8History;  // of 4 bytes, a tensor
-  memory_ = device::AllocateZeroed(4 * kNumbers * tensors, device::Kind::kCuda);
+  const std::int64_t all = tensors + kFp8Places * kFp8Roles;
+  const std::int64_t numbers = 3 * all + kFp8History * tensors;  // of 4 bytes
+  memory_ = device::AllocateZeroed(4 * numbers, device::Kind::kCuda);
   scales_.tensors = static_cast<int>(tensors);
   scales_.scale = static_cast<float*>(memory_.get());
-  scales_.inverse = scales_.scale + tensors;
-  scales_.largest = reinterpret_cast<unsigned*>(scales_.inverse + tensors);
-  scales_.history = reinterpret_cast<float*>(scales_.largest + tensors);
+  scales_.inverse = scales_.scale + all;
+  scales_.largest = reinterpret_cast<unsigned*>(scales_.inverse + all);
+  scales_.history = reinterpret_cast<float*>(scales_.largest + all);
   met_.assign(static_cast<std::size_t>(tensors), 0);
 }
 
-// Grows where a larger operand comes than all before: in the step in which shapes are met first.
+void Fp8::Grow(Room& room, std::int64_t bytes) {
+  if (room.memory != nullptr) outgrown_.push_back(std::move(room.memory));
+  room.memory = device::AllocateZeroed(bytes, device::Kind::kCuda);
+  room.bytes = bytes;
+}
+
+void Fp8::Reserve(std::int64_t bytes) {
+  if (scales_.tensors == 0 || bytes <= reserved_) return;
+  for (Room& room : rooms_) {
+    if (room.bytes < bytes) Grow(room, bytes);
+  }
+  reserved_ = bytes;
+}
+
+// Where nothing is reserved it grows when a larger operand comes than all before: in the step in
+// which shapes are met first.
 std::byte* Fp8::Place(const device::Stream& stream, int place, std::int64_t bytes) {
   constexpr std::int64_t kGrain = std::int64_t{1} << 20;
   Room& room = rooms_[place];
   if (room.bytes < bytes) {
+    if (reserved_ > 0) {
+      throw RunError(
+          fmt::format("an fp8 operand of {} bytes, where {} are reserved", bytes, reserved_),
+          "This is a bug in Trireme.");
+    }
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     device::cuda::Check(cudaStreamIsCapturing(device::cuda::Queue(stream), &status),
                         "the state of a queue");
@@ -43,27 +64,42 @@ std::byte* Fp8::Place(const device::Stream& stream, int place, std::int64_t byte
       throw RunError("an fp8 operand larger than all before, in a step that is being recorded",
                      "This is a bug in Trireme; run.graphs = no goes around it.");
     }
-    if (room.memory != nullptr) outgrown_.push_back(std::move(room.memory));
-    room.bytes = CeilDivide(bytes, kGrain) * kGrain;
-    room.memory = device::AllocateZeroed(room.bytes, device::Kind::kCuda);
+    Grow(room, CeilDivide(bytes, kGrain) * kGrain);
   }
   return static_cast<std::byte*>(room.memory.get());
 }
 
+// Known from the last steps, but for a tensor that is met first.
+void Fp8::FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x, int tensor) {
+  char& met = met_[static_cast<std::size_t>(tensor)];
+  if (met != 0) return;
+  Fp8Largest(stream, x, scales_.largest + tensor);
+  Fp8FirstScale(stream, scales_, tensor);
+  met = 1;
+}
+
+void Fp8::FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x,
+                           int tensor) const {
+  unsigned* const largest = scales_.largest + tensor;
+  device::SetZero(stream, largest, sizeof(*largest));
+  Fp8Largest(stream, x, largest);
+  Fp8FirstScale(stream, scales_, tensor);
+}
+
 Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
                       bool transposed, int place) {
-  const int tensor = site * kFp8Roles + static_cast<int>(role);
+  int tensor = site * kFp8Roles + static_cast<int>(role);
   if (site < 0 || tensor >= scales_.tensors || x.dtype != Dtype::kBfloat16) {
     throw RunError(fmt::format("an fp8 operand of linear layer {} of {}, in {}", site,
                                scales_.tensors / kFp8Roles, trireme::NameOf(x.dtype)),
                    "This is a bug in Trireme.");
   }
   std::byte* out = Place(stream, place, x.Size());
-  char& met = met_[static_cast<std::size_t>(tensor)];
-  if (met == 0) {
-    Fp8Largest(stream, x, scales_.largest + tensor);
-    Fp8FirstScale(stream, scales_, tensor);
-    met = 1;
+  if (training_) {
+    FindDelayedScale(stream, x, tensor);
+  } else {
+    tensor = scales_.tensors + place * kFp8Roles + static_cast<int>(role);
+    FindCurrentScale(stream, x, tensor);
   }
   Fp8Round(stream, x, scales_, tensor, transposed, reinterpret_cast<unsigned char*>(out));
   Operand operand;

@@ -15,10 +15,12 @@ namespace trireme::kernels::cuda {
 // What a linear layer's product reads: each has a scale of its own.
 enum class Fp8Role { kValue, kWeight, kGradient };
 inline constexpr int kFp8Roles = 3;
+inline constexpr int kFp8Places = 2;          // for the operands of a product
 inline constexpr int kFp8History = 16;        // steps whose maxima count
 inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
 
-// The scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role.
+// The scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role. Behind
+// them, but for the history, kFp8Places * kFp8Roles more for operands of what is not training.
 struct Fp8Scales {
   float* scale = nullptr;       // stored = value * scale
   float* inverse = nullptr;     // value = stored * inverse
@@ -31,6 +33,10 @@ class Fp8 {
  public:
   // RunError where the card has no fp8 and there are sites.
   Fp8(const device::Stream& stream, int sites);
+
+  // As Products has them.
+  void Reserve(std::int64_t bytes);
+  void SetTraining(bool training) { training_ = training; }
 
   // Rounds a bf16 matrix to the role's type, in memory of its own: `place` 0 or 1 for the two
   // operands of a product, valid until that place is used again. Dense, [rows, columns], or with
@@ -45,16 +51,21 @@ class Fp8 {
   const Fp8Scales& Scales() const { return scales_; }
 
  private:
-  std::byte* Place(const device::Stream& stream, int place, std::int64_t bytes);
-
-  device::Buffer memory_;  // of scales_
-  Fp8Scales scales_;
-  std::vector<char> met_;  // [tensors]: whether it has a scale
   struct Room {
     device::Buffer memory;
     std::int64_t bytes = 0;
   };
-  Room rooms_[2];
+  std::byte* Place(const device::Stream& stream, int place, std::int64_t bytes);
+  void Grow(Room& room, std::int64_t bytes);
+  void FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x, int tensor);
+  void FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x, int tensor) const;
+
+  device::Buffer memory_;  // of scales_
+  Fp8Scales scales_;
+  std::vector<char> met_;  // [tensors]: whether it has a scale
+  bool training_ = true;
+  Room rooms_[kFp8Places];
+  std::int64_t reserved_ = 0;             // bytes of a room; 0: they grow
   std::vector<device::Buffer> outgrown_;  // that recorded graphs may still name
 };
 

@@ -2,6 +2,7 @@
 #ifndef TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
 #define TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,8 @@ class GpuProducts final : public Products {
   bool Adopt(const std::vector<std::string>& texts) override { return algorithms_.Adopt(texts); }
   void Seal() override { algorithms_.Seal(); }
   bool Sealed() const override { return algorithms_.Sealed(); }
+  void Reserve(std::int64_t fp8_elements) override { fp8_.Reserve(fp8_elements); }
+  void SetTraining(bool training) override { fp8_.SetTraining(training); }
   void UpdateScales(const device::Stream& stream) override { fp8_.UpdateScales(stream); }
 
   // Queues it; false, and nothing is queued, where the library has no algorithm for it.

@@ -77,8 +77,7 @@ TYPED_TEST(MultiplyRowsTest, CanonicalKeepsItsBits) {
 }
 TYPED_TEST(MultiplyRowsTest, Bf16) {
   if (kernels::UsableBf16Kernels() == nullptr) GTEST_SKIP() << "this CPU multiplies no bf16";
-  TestFixture::CheckAll({.bf16 = true},
-                        std::is_same_v<TypeParam, float> ? 2e-4 : 1e-12);
+  TestFixture::CheckAll({.bf16 = true}, std::is_same_v<TypeParam, float> ? 2e-4 : 1e-12);
 }
 
 TYPED_TEST(MultiplyRowsTest, InsideAParallelRegion) {

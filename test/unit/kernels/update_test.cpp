@@ -191,9 +191,8 @@ TEST(UpdateThreads, SquareSumHasTheSameBitsForAnyNumberOfThreads) {
     const Operand values(one, Random(1, count, 1));
     const double want = kernels::SquareSum(one.Stream(), one.dtype, count, values.View().data);
     for (const int threads : {2, 3, 5}) {
-      EXPECT_EQ(
-          kernels::SquareSum({.threads = threads}, one.dtype, count, values.View().data),
-          want)
+      EXPECT_EQ(kernels::SquareSum({.threads = threads}, one.dtype, count, values.View().data),
+                want)
           << count << " values, " << threads << " threads";
     }
   }
