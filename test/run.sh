@@ -27,7 +27,7 @@ fi
 
 options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "-DTRIREME_PYTHON=$python")
 if command -v ccache >/dev/null; then
-  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
+  options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   [[ -w ${HOME:-/nowhere} ]] || export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}
 fi
 # build_tree FOLDER OPTION...: configured and built.
