@@ -2,6 +2,8 @@
 // built.
 #include "trireme/comm/channel.hpp"
 
+#include <chrono>
+
 #include "nccl/make_channel.hpp"
 #include "staged_channel.hpp"
 #include "trireme/base/error.hpp"
@@ -10,7 +12,15 @@ namespace trireme::comm {
 
 namespace {
 constexpr bool kCuda = TRIREME_CUDA != 0;
+
+// A transfer that is given up ends within milliseconds, or never: its card or network hangs.
+constexpr std::chrono::seconds kPatience{3};
 }  // namespace
+
+void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept {
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  for (const std::shared_future<void>& end : ends) end.wait_until(until);
+}
 
 std::string GpuTransferLibrary() {
   if constexpr (kCuda) return nccl::Library();

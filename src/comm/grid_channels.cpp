@@ -1,14 +1,40 @@
 // The channels of a process grid: which groups move the memory of GPUs, and what all channels
 // together say of time and failures.
+#include <fmt/format.h>
 #include <sched.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"
 
 namespace trireme::comm {
+
+namespace {
+
+// A GPU runs so many queues side by side (the most that CUDA_DEVICE_MAX_CONNECTIONS can be); of
+// more, some share one, and a receive that waits may hold up what its sender waits for.
+constexpr int kHardwareQueues = 32;
+
+void WarnOfQueues(const GridShape& shape, int pipeline_chunks) {
+  constexpr int kOfComputation = 2;  // and of input
+  constexpr int kOfCollectives = 7;  // groups
+  constexpr int kBothEnds = 2, kFlows = 2;
+  const int blocks = shape.context > 1 ? kBothEnds * kFlows : 0;
+  const int messages = shape.pipeline > 1 ? kBothEnds * kFlows * pipeline_chunks : 0;
+  const int queues = kOfComputation + kOfCollectives + blocks + messages;
+  if (queues <= kHardwareQueues) return;
+  fmt::print(
+      stderr,
+      "warning: pipeline.chunks = {} takes {} queues of each GPU, which has {}: messages may "
+      "hold each other up. Take at most {} chunks.\n",
+      pipeline_chunks, queues, kHardwareQueues,
+      (kHardwareQueues - queues + messages) / (kBothEnds * kFlows));
+}
+
+}  // namespace
 
 // A channel on the grid's list for as long as it lives.
 class ProcessGrid::ListedChannel final : public Channel {
@@ -28,6 +54,7 @@ class ProcessGrid::ListedChannel final : public Channel {
   void Wait(int ticket) override { channel_->Wait(ticket); }
   double TakeExposed() override { return channel_->TakeExposed(); }
   void CheckHealth() override { channel_->CheckHealth(); }
+  std::vector<std::shared_future<void>> GiveUp() noexcept override { return channel_->GiveUp(); }
   bool Recordable() const override { return channel_->Recordable(); }
 
  private:
@@ -65,6 +92,7 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
     pipeline.to_previous.push_back(2 * chunk + 1);
   }
   pipeline.closed = pipeline_chunks > 1;
+  if (!staged && stream.OnGpu() && world_->IsRoot()) WarnOfQueues(shape_, pipeline_chunks);
   add(pipeline_, pipeline);
   add(embedding_, {.group = Group::kEmbedding});
 }
@@ -91,7 +119,21 @@ double ProcessGrid::TakeExposed() const {
 }
 
 void ProcessGrid::CheckHealth() const {
-  for (const auto& [group, channel] : listed_) channel->CheckHealth();
+  try {
+    for (const auto& [group, channel] : listed_) channel->CheckHealth();
+  } catch (const Error&) {
+    GiveUp();  // of the other groups too: what waits for the failed one holds them up
+    throw;
+  }
+}
+
+// All at once: the end of one may wait for what another still does on the card.
+void ProcessGrid::GiveUp() const noexcept {
+  std::vector<std::shared_future<void>> ends;
+  for (const auto& [group, channel] : listed_) {
+    for (const auto& end : channel->GiveUp()) ends.push_back(end);
+  }
+  AwaitEnds(ends);
 }
 
 void ProcessGrid::Await(const device::Event& event) const {

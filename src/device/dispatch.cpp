@@ -149,7 +149,10 @@ void Synchronise(const Stream& stream) {
 }
 
 Drain::~Drain() {
-  if (std::uncaught_exceptions() > 0) return;
+  if (std::uncaught_exceptions() > exceptions_) {
+    if (give_up_) give_up_();
+    return;
+  }
   try {
     Synchronise(stream_);
     if constexpr (kCuda) {

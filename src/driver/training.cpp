@@ -18,15 +18,8 @@ data::Sampler MakeSampler(std::int64_t tokens, const TrainingSetup& setup) {
                         setup.model.seed, true});
 }
 
-// Of two operands of the largest product of a linear layer, a byte a number; and of smaller ones
-// that were outgrown while the rehearsal met the shapes.
-std::int64_t Fp8Bytes(const model::ModelSetup& setup) {
-  constexpr std::int64_t kOperands = 2, kOutgrown = 2;
-  const model::Options& o = setup.options;
-  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
-  const std::int64_t tokens = setup.micro_batch * setup.length;
-  return kOperands * kOutgrown * widest * std::max(tokens, o.dim);
-}
+// Of two operands of a linear layer's product, a byte a number: as they are reserved.
+std::int64_t Fp8Bytes(const model::ModelSetup& setup) { return 2 * LargestOperand(setup); }
 
 // "moments and gradients", of what is stored once a shard group.
 const char* WhatIsSharded(comm::Sharding sharding) {
@@ -157,7 +150,7 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
     : grid_(grid),
       sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
       schedule_(setup.schedule),
-      drain_(setup.model.stream) {
+      drain_(setup.model.stream, [&grid] { grid.GiveUp(); }) {
   if (setup.canonical.On()) CheckInstructionSets(grid.World());
   const int data_ranks = grid.Shape().data;
   const model::Canonical& canonical = setup.canonical;
@@ -181,6 +174,8 @@ Training::Training(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
   CheckMemory(setup);
   grid.World().Together([&] {
     model_->Allocate();
+    kernels::Products* const products = model_->Setup().stream.products;
+    if (products != nullptr) products->Reserve(LargestOperand(model_->Setup()));
     optimizer_ = std::make_unique<optimizer::Optimizer>(setup.optimizer, model_->Parameters(),
                                                         model_->Setup().stream);
     buckets_ = std::make_unique<parallel::GradientBuckets>(

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/kernels/products.hpp"
 
 namespace trireme::model {
 
@@ -25,6 +26,11 @@ std::vector<Part> ChunksOf(const Options& options, std::int64_t length,
   return chunks;
 }
 
+// Whether what follows is learned from.
+void SetTraining(const ModelSetup& setup, bool training) {
+  if (setup.stream.products != nullptr) setup.stream.products->SetTraining(training);
+}
+
 }  // namespace
 
 ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
@@ -41,7 +47,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
       key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
       done_(setup.stream),
       key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
-      drain_(setup.stream) {
+      drain_(setup.stream, [&grid] { grid.GiveUp(); }) {
   grid.World().Together([&] {
     parallel::PipelineShape shape = pipeline;
     shape.stages = grid.Shape().pipeline;
@@ -148,6 +154,7 @@ void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
                                const GradientsReady& ready) {
   if (batches.empty()) return;  // all ranks of the replica see this
   const int count = MicroBatches(batches);
+  SetTraining(Setup(), true);
   part_->Begin(batches, ready, nullptr);
   Announce(pipeline_->TrainingProgram(count));
   pipeline_->Train(count, *part_);
@@ -156,6 +163,7 @@ void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
 
 void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
   const int count = MicroBatches(batches);
+  SetTraining(Setup(), false);
   Announce(pipeline_->EvaluationProgram(count));
   pipeline_->ReceiveLate(Setup().stream.OnGpu());
   pipeline_->Evaluate(count, *part_);

@@ -1,6 +1,10 @@
 // The runtime's API: memory of the cards, page-locked host memory, copies.
+#include <sched.h>
+
+#include <algorithm>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -103,6 +107,28 @@ cudaError_t CheckFilling(void* pointer, std::size_t bytes) {
                 fmt::format("cudaMemset of {} bytes outside a live allocation", bytes));
 }
 
+bool FreeIsForbidden() {
+  const Entry entry;
+  return CaptureForbids();
+}
+
+// Until nothing is queued. Other threads of the process come in between, such as those that abort
+// transfers.
+void AwaitAllStreams() {
+  for (;;) {
+    {
+      const Entry entry;
+      RunWhatCanBeRun();
+      const std::vector<CUstream_st*> streams = AllStreams();
+      if (std::all_of(streams.begin(), streams.end(),
+                      [](const CUstream_st* stream) { return stream->queue.empty(); })) {
+        return;
+      }
+    }
+    sched_yield();
+  }
+}
+
 }  // namespace
 }  // namespace emulator
 
@@ -127,10 +153,10 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 }
 
 cudaError_t cudaFree(void* pointer) {
-  const Entry entry;
   if (pointer == nullptr) return cudaSuccess;
-  if (CaptureForbids()) return SpoilCaptures("cudaFree");
-  RunWhatCanBeRun();
+  if (FreeIsForbidden()) return SpoilCaptures("cudaFree");
+  AwaitAllStreams();
+  const Entry entry;
   if (DeviceMemory().Free(pointer)) return cudaSuccess;
   return Refuse(cudaErrorInvalidValue, "cudaFree of what is no allocation, or is freed already");
 }
@@ -150,9 +176,9 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
 }
 
 cudaError_t cudaFreeHost(void* pointer) {
-  const Entry entry;
   if (pointer == nullptr) return cudaSuccess;
-  RunWhatCanBeRun();
+  AwaitAllStreams();
+  const Entry entry;
   if (PinnedMemory().Free(pointer)) return cudaSuccess;
   return Refuse(cudaErrorInvalidValue,
                 "cudaFreeHost of what is no allocation, or is freed already");

@@ -196,9 +196,11 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 }
 
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
-                                 unsigned long long) {
+                                 unsigned long long flags) {
   const Entry entry;
-  if (graph == nullptr) return Fail(cudaErrorInvalidValue);
+  // Priorities decide nothing here.
+  const auto known = static_cast<unsigned long long>(cudaGraphInstantiateFlagUseNodePriority);
+  if (graph == nullptr || (flags & ~known) != 0) return Fail(cudaErrorInvalidValue);
   *executable = new CUgraphExec_st{graph->nodes};
   return cudaSuccess;
 }

@@ -4,6 +4,7 @@
 
 #include <mpi.h>
 
+#include <atomic>
 #include <memory>
 
 #include "nccl.h"
@@ -32,7 +33,7 @@ class Members {
  private:
   int rank_, ranks_;
   MPI_Comm transfers_ = MPI_COMM_NULL, notices_ = MPI_COMM_NULL;
-  bool aborted_ = false;
+  std::atomic<bool> aborted_ = false;  // another thread may abort
   ncclResult_t state_ = ncclSuccess;
 };
 

@@ -85,7 +85,7 @@ void NcclChannel::Await(const Link& link) {
   while (!link.Idle()) {
     const std::string failure = link.Failure();
     if (!failure.empty()) {
-      GiveUp();
+      AwaitEnds(GiveUp());
       throw RunError(fmt::format("NCCL, {}: no connection: {}", link.Name(), failure),
                      "NCCL_DEBUG=WARN in the environment says more.");
     }

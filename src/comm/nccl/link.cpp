@@ -5,6 +5,8 @@
 
 #include <fmt/format.h>
 
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -22,6 +24,7 @@ void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator
 
 Link::Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int most_blocks)
     : name_(std::move(name)) {
+  device::cuda::Check(cudaGetDevice(&device_), "the current GPU");
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 1;
   if (most_blocks > 0) config.maxCTAs = most_blocks;
@@ -61,8 +64,27 @@ void Link::Destroy() {
   if (communicator_ != nullptr) ncclCommDestroy(std::exchange(communicator_, nullptr));
 }
 
-void Link::Abort() {
-  if (communicator_ != nullptr) ncclCommAbort(std::exchange(communicator_, nullptr));
+std::shared_future<void> Link::Abort() noexcept {
+  const ncclComm_t communicator = std::exchange(communicator_, nullptr);
+  if (end_.valid()) return end_;
+  std::packaged_task<void()> abort([communicator, device = device_] {
+    if (communicator == nullptr) return;
+    // A thread starts with the first GPU, which NCCL would open when it goes back to it.
+    cudaSetDevice(device);
+    ncclCommAbort(communicator);
+  });
+  end_ = abort.get_future().share();
+  if (communicator == nullptr) {
+    abort();
+    return end_;
+  }
+  try {
+    std::thread(std::move(abort)).detach();
+  } catch (const std::system_error&) {
+    // No thread to be had: better to wait here than not to end it.
+    ncclCommAbort(communicator);
+  }
+  return end_;
 }
 
 }  // namespace trireme::comm::nccl

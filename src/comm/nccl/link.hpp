@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <future>
 #include <string>
 
 namespace trireme::comm::nccl {
@@ -31,12 +32,17 @@ class Link {
   std::string Failure() const;
   bool Idle() const;  // all that was queued is done
   void Destroy();     // of a link that is idle on all its ranks
-  void Abort();       // what is under way ends, with what result ever
+  // What is under way ends, with what result ever. On a thread of its own, which nobody has to wait
+  // for: NCCL's call returns when its kernels have ended and their memory is free, and that may
+  // need the end of another link's. Ready from the start where there is nothing to end.
+  std::shared_future<void> Abort() noexcept;
 
  private:
   std::string name_;
   ncclComm_t communicator_ = nullptr;
   cudaStream_t queue_ = nullptr;
+  int device_ = 0;
+  std::shared_future<void> end_;  // of what was given up
 };
 
 }  // namespace trireme::comm::nccl

@@ -58,11 +58,12 @@ NcclChannel::~NcclChannel() {
     if (!failed_ && !unwinding && ComeToRest()) {
       collectives_->Destroy();
       for (const Edge& edge : edges_) edge.link->Destroy();
+      return;
     }
   } catch (const std::exception&) {
-    // The links give up what they have; what was wrong has been or will be reported where it is
-    // awaited.
+    // What was wrong has been or will be reported where it is awaited.
   }
+  if (!failed_) AwaitEnds(GiveUp());
 }
 
 // Whether all links of all ranks are idle: only then can a link's memory go without harm to others.
@@ -185,10 +186,11 @@ void NcclChannel::CheckHealth() {
                  "other ranks says why. NCCL_DEBUG=WARN in the environment says more.");
 }
 
-void NcclChannel::GiveUp() {
+std::vector<std::shared_future<void>> NcclChannel::GiveUp() noexcept {
   failed_ = true;
-  collectives_->Abort();
-  for (const Edge& edge : edges_) edge.link->Abort();
+  std::vector<std::shared_future<void>> ends = {collectives_->Abort()};
+  for (const Edge& edge : edges_) ends.push_back(edge.link->Abort());
+  return ends;
 }
 
 }  // namespace nccl

@@ -17,8 +17,11 @@ namespace trireme::comm::nccl {
 
 class NcclChannel : public Channel {
  public:
-  // Collective over `group`: connects all links, each with one transfer, so that no later call
-  // waits for another rank on the host.
+  // Collective over `group`: connects all links, so that no later call waits for another rank on
+  // the host. NCCL connects messages at the first one, and from 2.22 on what an algorithm of a
+  // collective needs at its first use, which depends on the size too, unless NCCL_RUNTIME_CONNECT
+  // is 0, as the start of the GPU sets it; hence a transfer of each link here. Transfer::kAllToAll
+  // alone, made of messages, connects when it is first used.
   NcclChannel(const Communicator& group, const ChannelSetup& setup);
   // Collective, unless an exception is under way: awaits what runs, at most so long, and gives up
   // the rest.
@@ -29,6 +32,7 @@ class NcclChannel : public Channel {
   void Wait(int ticket) override;
   double TakeExposed() override;
   void CheckHealth() override;
+  std::vector<std::shared_future<void>> GiveUp() noexcept override;
   bool Recordable() const override { return true; }
 
  protected:
@@ -59,7 +63,6 @@ class NcclChannel : public Channel {
   void Settle();
   bool Capturing() const;
   bool ComeToRest();
-  void GiveUp();
   std::string Name() const;
 
   Communicator group_;  // its own: of metadata

@@ -43,6 +43,7 @@ void PrepareEnvironment() {
   constexpr int kKeep = 0;
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
   setenv("CUDA_MODULE_LOADING", "EAGER", kKeep);
+  setenv("NCCL_RUNTIME_CONNECT", "0", kKeep);  // when a communicator is made, not within a step
 }
 
 std::string WhyNoGpu() {

@@ -61,7 +61,9 @@ void* EndGraph(void* queue, std::int64_t& nodes) {
   Check(cudaGraphGetNodes(graph, nullptr, &count), "nodes of a graph");
   nodes = static_cast<std::int64_t>(count);
   cudaGraphExec_t ready = nullptr;
-  const cudaError_t code = cudaGraphInstantiate(&ready, graph, 0);
+  // A transfer stays ahead of the computation, as the priority of its queue had it.
+  const cudaError_t code =
+      cudaGraphInstantiate(&ready, graph, cudaGraphInstantiateFlagUseNodePriority);
   cudaGraphDestroy(graph);
   Check(code, "making a graph");
   return ready;

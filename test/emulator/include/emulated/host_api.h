@@ -59,6 +59,12 @@ enum cudaMemoryType {
   cudaMemoryTypeDevice = 2,
   cudaMemoryTypeManaged = 3
 };
+enum cudaGraphInstantiateFlags {
+  cudaGraphInstantiateFlagAutoFreeOnLaunch = 1,
+  cudaGraphInstantiateFlagUpload = 2,
+  cudaGraphInstantiateFlagDeviceLaunch = 4,
+  cudaGraphInstantiateFlagUseNodePriority = 8
+};
 enum cudaStreamCaptureMode {
   cudaStreamCaptureModeGlobal = 0,
   cudaStreamCaptureModeThreadLocal = 1,
@@ -159,7 +165,8 @@ cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaMemGetInfo(std::size_t* free, std::size_t* total);
 
 cudaError_t cudaMalloc(void** pointer, std::size_t bytes);
-cudaError_t cudaFree(void* pointer);  // runs first what is queued and can run
+// Waits for all that is queued, as the real one does.
+cudaError_t cudaFree(void* pointer);
 cudaError_t cudaMallocHost(void** pointer, std::size_t bytes);
 cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned flags);
 cudaError_t cudaFreeHost(void* pointer);
