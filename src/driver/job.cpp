@@ -227,6 +227,12 @@ model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataSh
   return setup;
 }
 
+std::int64_t LargestOperand(const model::ModelSetup& setup) {
+  const model::Options& o = setup.options;
+  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
+  return widest * std::max(setup.micro_batch * setup.length, o.dim);
+}
+
 std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGrid& grid,
                                                 const data::TokenFile& tokens,
                                                 const DataShape& shape, std::string& checkpoint) {
@@ -258,6 +264,7 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
   world.Together([&] {
     CheckNodeMemory(demand, grid, canonical.On());
     model->Allocate();
+    if (job.products != nullptr) job.products->Reserve(LargestOperand(setup));
   });
   const StateOnHost weights(setup.stream, model->Blocks());
   checkpoint::ReadTensors(world, checkpoint, "model", weights);

@@ -35,6 +35,8 @@ class Listening : public kernels::Products {
   }
   void Seal() override {}
   bool Sealed() const override { return false; }
+  void Reserve(std::int64_t) override {}
+  void SetTraining(bool) override {}
   void UpdateScales(const device::Stream&) override {}
   const std::vector<std::vector<std::string>>& Adopted() const { return adopted_; }
 

@@ -4,6 +4,7 @@
 
 #include "multiply_testing.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/kernels/linear.hpp"
 
@@ -274,6 +275,72 @@ TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
     Products().UpdateScales(Stream());
   }
   EXPECT_EQ(Through(x), before);
+}
+
+// Where nothing is learned a tensor is scaled by itself, and training goes on as if it had not
+// been.
+TEST_F(Fp8Test, EvaluationKeepsItsScalesToItself) {
+  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
+  const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
+  const double amax = LargestOf(x);
+  Values larger = x, smaller = x;
+  for (double& value : larger) value *= 3;
+  for (double& value : smaller) value /= 100;
+  larger = bf16(larger);
+  smaller = bf16(smaller);
+  const auto evaluate = [&] {
+    Products().SetTraining(false);
+    for (const Values& values : {larger, smaller, larger}) {
+      ExpectClose(Through(values), bf16(Quantised(values, kE4m3)), 1e-6, 0);
+    }
+    Products().SetTraining(true);
+  };
+  evaluate();  // before training has a scale
+  ExpectClose(Through(x), bf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
+  evaluate();  // within a step
+  ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
+  for (int step = 0; step < 3; ++step) {
+    Products().UpdateScales(Stream());
+    evaluate();
+    ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
+  }
+}
+
+TEST_F(Fp8Test, ReservedMemoryNeverGrows) {
+  const auto ignore = [](const Part&) {};
+  const GpuMatrix weight(Stream(), Dtype::kBfloat16, 16, 16, {});
+  const GpuMatrix x(Stream(), Dtype::kBfloat16, 48, 16, {}),
+      y(Stream(), Dtype::kBfloat16, 48, 16, {});
+  const auto multiply = [&] {
+    kernels::LinearForward(Stream(), {kSite, Form::kPlain, weight.View()}, x.View(), {}, y.View(),
+                           ignore);
+  };
+  const std::int64_t before = device::AllocatedBytes();
+  Products().Reserve(16 * 16);
+  EXPECT_EQ(device::AllocatedBytes(), before + 2 * 256);
+  try {
+    multiply();
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("an fp8 operand of 768 bytes, where 256 are reserved"),
+              std::string::npos)
+        << error.what();
+  }
+  Products().Reserve(48 * 16);
+  const std::int64_t reserved = device::AllocatedBytes();
+  multiply();
+  Products().Reserve(16 * 16);  // less than there is
+  multiply();
+  EXPECT_EQ(device::AllocatedBytes(), reserved);
+  EXPECT_TRUE(UsesFp8());
+}
+
+TEST_F(Fp8Test, NothingIsReservedWithoutFp8) {
+  Stream().fp8 = false;
+  Open();
+  const std::int64_t before = device::AllocatedBytes();
+  Products().Reserve(1 << 20);
+  EXPECT_EQ(device::AllocatedBytes(), before);
 }
 
 TEST_F(Fp8Test, RecordedInAGraphWithItsScales) {

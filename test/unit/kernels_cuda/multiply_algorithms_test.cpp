@@ -1,4 +1,5 @@
 // Algorithms of products: chosen once, kept as text, taken over, agreed.
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "multiply_testing.hpp"
@@ -79,23 +80,61 @@ TEST_F(MultiplyAlgorithms, OfAnotherCardAreRefused) {
   EXPECT_TRUE(Products().Adopt({}));
 }
 
-// What is kept for this product belongs to another one.
-TEST_F(MultiplyAlgorithms, ThatDoNotFitAreAnError) {
-  if (!IsEmulated()) GTEST_SKIP() << "the library may admit it";
+// What was chosen with more workspace may need it.
+TEST_F(MultiplyAlgorithms, OfAnotherWorkspaceAreRefused) {
   Bits();
-  json wrong = ChosenNow();
+  const json chosen = ChosenNow();
+  json other = chosen;
+  std::string library = other.at("library");
+  const std::string workspace = std::to_string(Stream().gpu->workspace_bytes);
+  const std::size_t at = library.rfind(workspace);
+  ASSERT_NE(at, std::string::npos) << library;
+  other["library"] = library.replace(at, workspace.size(), workspace + "0");
+  Open();
+  EXPECT_FALSE(Products().Adopt({other.dump()}));
+  EXPECT_TRUE(Products().Adopt({chosen.dump()}));
+}
+
+// What is kept for this product belongs to another one: it is as if nothing were kept.
+TEST_F(MultiplyAlgorithms, ThatDoNotFitAreReplacedWithAWarning) {
+  if (!IsEmulated()) GTEST_SKIP() << "the library may admit it";
+  Products().Seal();
+  const auto bits = Bits();
+  const json right = ChosenNow();
+  json wrong = right;
   std::string algorithm = wrong["products"][0]["algorithm"];
   algorithm[3 * 16] = algorithm[3 * 16] == '0' ? '1' : '0';
   wrong["products"][0]["algorithm"] = algorithm;
-  EXPECT_FALSE(Products().Adopt({wrong.dump()})) << "of a product that is known";
-  Open();
-  EXPECT_TRUE(Products().Adopt({wrong.dump()})) << "not known yet";
-  try {
-    Bits();
-    FAIL() << "nothing was thrown";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("does not fit it"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find("40 x 72 x 1000"), std::string::npos) << error.what();
+  const auto said = [](const std::function<void()>& task) {
+    testing::internal::CaptureStderr();
+    task();
+    return testing::internal::GetCapturedStderr();
+  };
+  const auto expect_warning = [](const std::string& text) {
+    EXPECT_NE(text.find("warning: the algorithm kept for the matrix product fp32"),
+              std::string::npos)
+        << text;
+    EXPECT_NE(text.find("40 x 72 x 1000"), std::string::npos) << text;
+    EXPECT_NE(text.find("run.products"), std::string::npos) << text;
+    EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
+  };
+  // Of a product that is known: its algorithm stays.
+  expect_warning(said([&] { EXPECT_TRUE(Products().Adopt({wrong.dump()})); }));
+  EXPECT_EQ(ChosenNow(), right);
+  EXPECT_EQ(said([&] { EXPECT_TRUE(Products().Adopt({wrong.dump()})); }), "") << "once";
+  // Not known yet: timed, or where sealed the library's first.
+  for (const bool sealed : {false, true}) {
+    Open();
+    if (sealed) Products().Seal();
+    EXPECT_EQ(said([&] { EXPECT_TRUE(Products().Adopt({wrong.dump()})); }), "");
+    std::vector<unsigned char> now;
+    expect_warning(said([&] { now = Bits(); }));
+    if (sealed) {
+      EXPECT_EQ(now, bits);
+      EXPECT_EQ(ChosenNow(), right);
+    }
+    EXPECT_NE(ChosenNow(), wrong);
+    EXPECT_EQ(said([&] { EXPECT_EQ(Bits(), now); }), "");
   }
 }
 
