@@ -53,6 +53,21 @@ void Stir(const CUstream_st* except) {
   Forget(other);
 }
 
+// The same while the host waits for a stream: another one gets ahead by an operation.
+void StirMeanwhile(const CUstream_st* awaited) {
+  Dice& dice = TheDice();
+  if (!dice.Eager()) return;
+  const auto& streams = Streams();
+  const auto first = dice.Below(static_cast<std::uint32_t>(streams.size()));
+  for (std::size_t i = 0; i < streams.size(); ++i) {
+    CUstream_st* other = streams[(first + i) % streams.size()];
+    if (other == awaited || other->queue.empty()) continue;
+    Advance(other);
+    Forget(other);
+    return;
+  }
+}
+
 // Nothing to be done in the stream that is waited for: others go on, or other processes.
 void GoRound() {
   if (!RunALittle()) sched_yield();
@@ -137,6 +152,7 @@ void RunAll(CUstream_st* stream) {
   DeviceAccess access;
   while (!stream->queue.empty()) {
     if (!Advance(stream)) GoRound();
+    StirMeanwhile(stream);
   }
 }
 
@@ -144,13 +160,16 @@ void RunUntil(const std::shared_ptr<Moment>& moment) {
   DeviceAccess access;
   while (!moment->happened) {
     if (!Advance(moment->stream)) GoRound();
+    StirMeanwhile(moment->stream);
   }
 }
 
 void RunSome(CUstream_st* stream) {
   DeviceAccess access;
   for (auto steps = 1 + TheDice().Below(3); steps > 0 && !stream->queue.empty(); --steps) {
-    if (Advance(stream)) continue;
+    const bool advanced = Advance(stream);
+    StirMeanwhile(stream);
+    if (advanced) continue;
     GoRound();
     break;
   }

@@ -47,6 +47,27 @@ TEST(Streams, AWaitLeftOutFromOutsideIsCaught) {
   EXPECT_TRUE(SumIsRight(true, 1));
 }
 
+// Nothing is queued any more: what was left out shows while the host waits for the other stream.
+TEST(Streams, OthersGetAheadWhileOneIsAwaited) {
+  int caught = 0;
+  for (unsigned long long seed = 1; seed <= kSeeds; ++seed) {
+    emulator::SetSeed(seed);
+    const Stream first, second;
+    const Array<float> x(std::vector<float>(1, 0.0f)), y(std::vector<float>(1, 0.0f));
+    for (int i = 1; i <= 8; ++i) {
+      Launch(first, FillKernel, dim3(1), dim3(1), 0, x.Data(), static_cast<float>(i), 1);
+    }
+    Launch(second, AddKernel, dim3(1), dim3(1), 0, x.Data(), y.Data(), 1);
+    first.Synchronize();
+    second.Synchronize();
+    EXPECT_EQ(x.Values()[0], 8.0f);
+    caught += y.Values()[0] != 8.0f;
+    const bool lazy = seed % 4 == 1;
+    EXPECT_TRUE(!lazy || y.Values()[0] == 8.0f) << seed;
+  }
+  EXPECT_GT(caught, kSeeds / 3);
+}
+
 // The second stream overwrites what the first has yet to read.
 bool ReadBeforeOverwritten(bool wait, unsigned long long seed) {
   emulator::SetSeed(seed);

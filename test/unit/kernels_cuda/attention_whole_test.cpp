@@ -65,7 +65,7 @@ TEST_P(CudaAttentionTest, ShortSequences) {
   Compare({1, 31, 6, 1, 16});
   Compare({2, 32, 3, 3, 32, 5});
   Compare({1, 32, 2, 1, 128});
-  Compare({1, 9, 2, 2, 200});
+  Compare({1, 9, 4, 2, 200});
 }
 
 TEST_P(CudaAttentionTest, LongSequences) {

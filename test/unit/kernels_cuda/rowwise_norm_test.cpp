@@ -182,6 +182,41 @@ TEST_P(RowwiseNorm, BackwardInOnePass) {
   });
 }
 
+// So many very long rows that a block's threads share the rows of its sums: on a card of one
+// multiprocessor a few are enough.
+TEST_P(RowwiseNorm, BackwardOfLongRowsSumsOverManyRows) {
+  if (GetParam().layout != RowLayout::kDense) GTEST_SKIP() << "other layouts change nothing here";
+  const RowwiseSize size{23, 4101};
+  device::GpuContext small = *Stream().gpu;
+  small.multiprocessors = 1;
+  device::Stream stream = Stream();
+  stream.gpu = &small;
+  BackwardOperands host(NormKind::kLayerNorm, size);
+  const GpuMatrix dy = On(host.dy), x = On(host.x), weight = On(host.weight);
+  const GpuMatrix statistics = DenseSumsOn(host.statistics), dx = On(host.dx);
+  const GpuMatrix dweight = SumsOn(host.dweight), dbias = SumsOn(host.dbias);
+  const auto pass = [](auto& dy, auto& x, auto& weight, auto& statistics, auto& dx, auto& dweight,
+                       auto& dbias) {
+    return kernels::NormBackwardPass{.kind = NormKind::kLayerNorm,
+                                     .dy = dy.View(),
+                                     .x = x.View(),
+                                     .weight = weight.View(),
+                                     .statistics = statistics.View(),
+                                     .dx = dx.View(),
+                                     .dweight = dweight.View(),
+                                     .dbias = dbias.View()};
+  };
+  kernels::NormBackward(stream, pass(dy, x, weight, statistics, dx, dweight, dbias));
+  kernels::NormBackwardPass cpu =
+      pass(host.dy, host.x, host.weight, host.statistics, host.dx, host.dweight, host.dbias);
+  cpu.scratch = host.scratch.View();
+  kernels::NormBackward(Cpu(), cpu);
+  ExpectRows(dx.Values(), host.dx, Near(size), "dx", 1);
+  const RowwiseTolerance sums = ToleranceFor(SumTypeOf(Type()), 16 * size.rows + size.columns);
+  ExpectRows(dweight.Values(), host.dweight, sums, "dweight");
+  ExpectRows(dbias.Values(), host.dbias, sums, "dbias");
+}
+
 // dx may be any of what it is made from; the weights' gradients must not suffer.
 TEST_P(RowwiseNorm, BackwardInPlaceTwiceTheSameBits) {
   EachCase([&](NormKind kind, const RowwiseSize& size, const std::string& what) {
