@@ -24,6 +24,7 @@ class StateOnHost {
     return here_;
   }
   const tensor::StateBlock& operator[](std::size_t i) const { return here_[i]; }
+  // NOLINTNEXTLINE(readability-identifier-naming): as containers have it
   std::size_t size() const { return here_.size(); }
 
  private:

@@ -117,7 +117,7 @@ TEST_F(CardsDeathTest, TheEnvironmentIsPreparedUnlessTheUserHas) {
       {
         unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
         unsetenv("CUDA_MODULE_LOADING");
-        device::WhyNoGpu();
+        device::PrepareGpuEnvironment();
         Say(Get("CUDA_DEVICE_MAX_CONNECTIONS") + Get("CUDA_MODULE_LOADING"));
       },
       kLeaves, "^\\[32EAGER\\]");
@@ -125,7 +125,7 @@ TEST_F(CardsDeathTest, TheEnvironmentIsPreparedUnlessTheUserHas) {
       {
         Set("CUDA_DEVICE_MAX_CONNECTIONS", "1");
         Set("CUDA_MODULE_LOADING", "LAZY");
-        device::WhyNoGpu();
+        device::PrepareGpuEnvironment();
         Say(Get("CUDA_DEVICE_MAX_CONNECTIONS") + Get("CUDA_MODULE_LOADING"));
       },
       kLeaves, "^\\[1LAZY\\]");

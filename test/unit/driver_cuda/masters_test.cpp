@@ -195,6 +195,8 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
       std::copy(gradients.begin(), gradients.end(), static_cast<float*>(reference.Gradients()));
       device::CopyIn(Stream(), gradients.data(), gpu.Gradients(), size * 4);
       const double squares = wanted.GradientSquares();
+      got.QueueSquares();
+      Synchronise();
       EXPECT_NEAR(got.GradientSquares() / squares, 1, 1e-6);
       const double norm = std::sqrt(squares) / static_cast<double>(kTargets);
       EXPECT_GT(norm, options.clip_norm);
@@ -257,13 +259,15 @@ TEST_F(Masters, AreRoundedOnceMore) {
 TEST_F(Masters, TheFirstGradientThatIsNotFiniteIsNamed) {
   tensor::Registry gpu;
   Allocate(gpu);
-  const optimizer::Optimizer optimizer({}, gpu, Stream());
+  optimizer::Optimizer optimizer({}, gpu, Stream());
   EXPECT_EQ(optimizer.FirstNotFinite(), "");
   for (const float bad : {std::nanf(""), -HUGE_VALF}) {
     for (const int id : {3, 2, 0}) {
       const tensor::Matrix gradient = gpu.Gradient(id);
       device::CopyIn(Stream(), &bad, gradient.As<float>() + gradient.Size() - 1, 4);
       EXPECT_EQ(optimizer.FirstNotFinite(), gpu.Parameters()[static_cast<std::size_t>(id)].name);
+      optimizer.QueueSquares();
+      Synchronise();
       EXPECT_FALSE(std::isfinite(optimizer.GradientSquares()));
     }
     gpu.ZeroGradients();
