@@ -11,7 +11,9 @@
 
 #include "vector_types.h"
 
-#define __global__
+// One piece of code a kernel, not cut up or copied into its launch: each barrier has one address
+// (mutation.hpp).
+#define __global__ __attribute__((noipa))
 #define __device__
 #define __host__
 #define __constant__
