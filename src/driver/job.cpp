@@ -233,6 +233,14 @@ std::int64_t LargestOperand(const model::ModelSetup& setup) {
   return widest * std::max(setup.micro_batch * setup.length, o.dim);
 }
 
+void AddGpuTerms(const model::ModelSetup& setup,
+                 std::vector<std::pair<std::string, std::int64_t>>& plan) {
+  if (!setup.stream.OnGpu()) return;
+  plan.emplace_back("GPU libraries", kGpuLibraryBytes);
+  // Two operands of a product, a byte a number.
+  if (setup.stream.fp8) plan.emplace_back("fp8 operands", 2 * LargestOperand(setup));
+}
+
 std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGrid& grid,
                                                 const data::TokenFile& tokens,
                                                 const DataShape& shape, std::string& checkpoint) {
@@ -260,7 +268,9 @@ std::unique_ptr<model::ParallelModel> LoadModel(Job& job, const comm::ProcessGri
   });
   auto model =
       std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);
-  const NodeDemand demand = DemandOf(job.runtime->Node(), model->MemoryPlan(), job.stream);
+  auto plan = model->MemoryPlan();
+  AddGpuTerms(setup, plan);
+  const NodeDemand demand = DemandOf(job.runtime->Node(), plan, job.stream);
   world.Together([&] {
     CheckNodeMemory(demand, grid, canonical.On());
     model->Allocate();

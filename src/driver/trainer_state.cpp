@@ -117,12 +117,16 @@ void Trainer::CheckCanonical() const {
                     "instruction set, or with run.canonical = none.");
 }
 
-// The algorithms of the matrix products that the run began with, on the same kind of card: others
-// would round otherwise. What scales fp8 products have is found anew.
+// The algorithms of the matrix products that the run began with, on the same kind of card, and the
+// scales of fp8 products: others would round otherwise.
 void Trainer::ResumeProducts() {
-  if (job_.products == nullptr || !run_.contains("products")) return;
+  if (job_.products == nullptr) return;
+  std::vector<float> scales;
+  if (run_.contains("fp8_scales")) scales = run_.at("fp8_scales").get<std::vector<float>>();
+  const bool scaled = job_.products->SetScales(job_.stream, scales);
+  if (!run_.contains("products")) return;
   const bool taken = job_.products->Adopt({run_.at("products").get<std::string>()});
-  if (taken && !job_.stream.fp8) job_.products->Seal();
+  if (taken && (scaled || !job_.stream.fp8)) job_.products->Seal();
 }
 
 void Trainer::Resume() {
@@ -243,7 +247,11 @@ void Trainer::WriteCheckpoint(bool best) {
                   {"ranks", job_.World().Size()},
                   {"grid", comm::Describe(grid_.Shape())},
                   {"host", job_.runtime->Hosts().front()}};
-  if (job_.products != nullptr) contents.run["products"] = job_.products->Chosen();
+  if (job_.products != nullptr) {
+    contents.run["products"] = job_.products->Chosen();
+    const std::vector<float> scales = job_.products->Scales();
+    if (!scales.empty()) contents.run["fp8_scales"] = scales;
+  }
   const std::time_t now = std::time(nullptr);
   contents.run["sharding"] = comm::NameOf(grid_.Shards());
   contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));

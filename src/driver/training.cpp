@@ -18,9 +18,6 @@ data::Sampler MakeSampler(std::int64_t tokens, const TrainingSetup& setup) {
                         setup.model.seed, true});
 }
 
-// Of two operands of a linear layer's product, a byte a number: as they are reserved.
-std::int64_t Fp8Bytes(const model::ModelSetup& setup) { return 2 * LargestOperand(setup); }
-
 // "moments and gradients", of what is stored once a shard group.
 const char* WhatIsSharded(comm::Sharding sharding) {
   switch (sharding) {
@@ -192,10 +189,7 @@ std::vector<std::pair<std::string, std::int64_t>> Training::MemoryPlan() const {
   plan.insert(plan.begin() + 2, {"moments", moments_bytes_});
   const std::int64_t exchange = parallel::GradientBuckets::Bytes(
       model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
-  if (model_->Setup().stream.OnGpu()) {
-    plan.emplace_back("GPU libraries", kGpuLibraryBytes);
-    if (model_->Setup().stream.fp8) plan.emplace_back("fp8 operands", Fp8Bytes(model_->Setup()));
-  }
+  AddGpuTerms(model_->Setup(), plan);
   if (exchange == 0) return plan;
   const char* const name = "exchange buffers";
   const auto model =

@@ -30,7 +30,9 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       defect_(defect),
       graphs_(graphs),
       products_file_(products_file),
-      done_(model.Setup().stream) {}
+      done_(model.Setup().stream) {
+  if (Stream().products != nullptr) Stream().products->SetScales(Stream(), {});
+}
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
   window_start_ = MPI_Wtime();
@@ -187,6 +189,7 @@ void TrainingStep::QueueSums() {
   if (defect_ == Defect::kDataSumSpoiled && Grid().Data().Rank() == 1) SpoilOneSum();
   model_.SumSharedGradients();
   optimizer_.QueueSquares();
+  if (Stream().products != nullptr) Stream().products->QueueLargest(Stream());
 }
 
 void TrainingStep::SumGradients() {
@@ -286,7 +289,7 @@ void TrainingStep::UpdateWeights() {
   optimizer_.Step(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets,
                   !keep_gradients_);
   model_.Units().GatherUpdated();
-  if (Stream().products != nullptr) Stream().products->UpdateScales(Stream());
+  UpdateScales();
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;
   mine_.compute += MPI_Wtime() - start - exposed;

@@ -9,12 +9,12 @@ namespace trireme::driver {
 
 void TrainingStep::Rehearse() {
   kernels::Products* const products = Stream().products;
-  if (products == nullptr || products->Sealed()) return;
+  if (products == nullptr || (products->Sealed() && products->Scaled())) return;
   const device::ProfileRange range("rehearsal");
   const comm::Communicator& world = Grid().World();
   const std::string file =
       products_file_ == "auto" ? ChoicesFile(products->Chosen()) : products_file_;
-  TakeKeptChoices(world, file, *products);
+  if (!products->Sealed()) TakeKeptChoices(world, file, *products);
   const comm::Ledger before = Grid().Traffic();
   model_.Stages().ReceiveLate(true);
   QueueGradients();
@@ -22,12 +22,26 @@ void TrainingStep::Rehearse() {
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
   Grid().TakeExposed();
-  // Ranks with cards of different kinds keep what each has found.
-  products->Adopt(world.Gather(products->Chosen()));
-  products->Seal();
-  KeepChoices(world, file, *products);
-  products->UpdateScales(Stream());
+  if (!products->Sealed()) {
+    // Ranks with cards of different kinds keep what each has found.
+    products->Adopt(world.Gather(products->Chosen()));
+    products->Seal();
+    KeepChoices(world, file, *products);
+  }
+  UpdateScales();
   Grid().Traffic() = before;
+}
+
+// Over all ranks: a tensor's scale does not depend on who holds which part of it.
+void TrainingStep::UpdateScales() {
+  kernels::Products* const products = Stream().products;
+  if (products == nullptr) return;
+  const std::span<float> largest = products->Largest();
+  if (largest.empty()) return;
+  Grid()
+      .Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat32, largest.data(), std::ssize(largest), comm::Reduction::kMax);
+  products->UpdateScales(Stream());
 }
 
 // Stages take turns and shards come and go by what the host decides on the way.

@@ -37,9 +37,10 @@ class Verifier {
 
  private:
   // The comparisons, in order.
-  void CompareSteps();      // fp64; leaves a checkpoint behind step kStop
-  void CompareResume();     // from it: on the grid, and on one rank
-  void CompareLosses();     // in the deck's precision
+  void CompareSteps();   // fp64; leaves a checkpoint behind step kStop
+  void CompareResume();  // from it: on the grid, and on one rank
+  void CompareLosses();  // in the deck's precision
+  void SwapScales();
   void CompareCanonical();  // likewise, bit by bit
 
   void CompareStep(std::int64_t step, Training& alone);
@@ -85,6 +86,7 @@ class Verifier {
 
   std::unique_ptr<Training> training_;     // fp64, on the grid, uninterrupted
   std::vector<double> losses_;             // its, [kSteps]
+  std::vector<float> scales_;              // of fp8: those that are not in use
   std::vector<tensor::GradientSum> sums_;  // of each parameter's gradient
 };
 

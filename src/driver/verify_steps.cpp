@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trireme/driver/tasks.hpp"
+#include "trireme/kernels/products.hpp"
 #include "verifier.hpp"
 
 namespace trireme::driver {
@@ -302,6 +303,15 @@ void Verifier::CompareEvaluation(Training& alone) {
            HintForEvaluation());
 }
 
+// fp8: those of a rank by itself and of the grid take turns in the products that both use.
+void Verifier::SwapScales() {
+  const device::Stream& stream = setup_.model.stream;
+  if (stream.products == nullptr) return;
+  std::vector<float> others = stream.products->Scales();
+  stream.products->SetScales(stream, scales_);
+  scales_ = std::move(others);
+}
+
 void Verifier::CompareLosses() {
   const bool bf16 = setup_.model.stream.bf16 || setup_.model.dtype == Dtype::kBfloat16;
   const bool fp8 = setup_.model.stream.fp8;
@@ -311,7 +321,10 @@ void Verifier::CompareLosses() {
   const std::unique_ptr<Training> alone = MakeAlone();
   Training training(grid_, tokens_, setup_);
   for (std::int64_t step = 0; step < kSteps; ++step) {
-    const double wanted = StepAlone(*alone, step).loss, got = StepOnGrid(training, step).loss;
+    SwapScales();
+    const double wanted = StepAlone(*alone, step).loss;
+    SwapScales();
+    const double got = StepOnGrid(training, step).loss;
     Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
              fp8    ? kFp8
              : bf16 ? kBf16

@@ -30,3 +30,6 @@ train() {
   shift 2
   run 0 timeout 200 "${mpi[@]}" "$ranks" "$TRIREME" -i deck.in "job.output=$name" "$@"
 }
+# Of the card; and whether RUN's products were fp8's, by its checkpoint.
+has_fp8() { ! "$TRIREME" -i deck.in -v run.device=cuda run.precision=fp8 2>&1 | grep -F "has no fp8 products"; }
+takes_fp8() { grep -q e4m3 "$1"/checkpoints/*10/run.json || fail "$1 multiplied no fp8"; }

@@ -11,7 +11,7 @@ tokens
 model=(run.device=cuda model.layers=4 model.heads=4 model.kv_heads=2 model.dim=32 model.norm_position=pre
   model.tie_embeddings=yes schedule.steps=10 checkpoint.every_steps=5 monitor.validate_every_steps=0)
 cards=$(grep -oE '[0-9]+ GPU' version | grep -oE '^[0-9]+' || echo 8)
-tolerance=1e-4
+tolerance=1e-4 reference=serial
 
 train serial 1 "${model[@]}"
 layout() {
@@ -19,7 +19,7 @@ layout() {
   shift 2
   ((ranks <= cards)) || return 0
   train "$name" "$ranks" "${model[@]}" "$@"
-  agree $tolerance "$name" serial
+  agree $tolerance "$name" $reference
 }
 layout data 2 grid.data=2
 layout all 8 grid.data=2 grid.tensor=2 grid.pipeline=2 data.micro_batch=1
@@ -28,10 +28,18 @@ layout shards 4 grid.data=4 grid.sharding=parameters data.micro_batch=1
 layout context 4 grid.context=2 grid.tensor=2
 layout bubbles 4 grid.pipeline=4 pipeline.schedule=zero_bubble data.micro_batch=1
 layout interleaved 2 grid.pipeline=2 pipeline.schedule=interleaved pipeline.chunks=2 data.micro_batch=2
+# fp8: ranks agree on its scales, which tensor and pipeline ranks share, and data ranks.
+if has_fp8; then
+  train fp8 1 "${model[@]}" run.precision=fp8
+  takes_fp8 fp8
+  reference=fp8 tolerance=1e-2
+  layout fp8-data 2 grid.data=2 run.precision=fp8
+  layout fp8-slices 4 grid.tensor=2 grid.pipeline=2 data.micro_batch=1 run.precision=fp8
+fi
 if ((cards >= 4)); then
   run 0 timeout 200 "${mpi[@]}" 4 "$TRIREME" -i deck.in -r sequence/checkpoints/step_00000005 job.output=moved \
     "${model[@]}" grid.data=2 grid.pipeline=2 data.micro_batch=1
-  agree $tolerance moved serial 5
+  agree 1e-4 moved serial 5
   run 0 timeout 280 "${mpi[@]}" 4 "$TRIREME" -i deck.in job.task=verify run.precision=bf16 "${model[@]}" grid.data=2 \
     grid.tensor=2 grid.sharding=gradients
   says "verified: these 4 ranks compute what one computes"

@@ -36,6 +36,17 @@ for other in again eager middle; do
 done
 agree 0 middle gpt-bf16 10
 
+# fp8: scales follow the last steps, and go through a checkpoint.
+if has_fp8; then
+  train fp8 1 run.device=cuda run.precision=fp8 "${llama[@]}"
+  says "precision fp8"
+  takes_fp8 fp8
+  agree 1e-2 fp8 llama-cpu
+  run 0 "$TRIREME" -i deck.in -r fp8/checkpoints/step_00000010 job.output=fp8-middle run.device=cuda run.precision=fp8 "${llama[@]}"
+  agree 0 fp8-middle fp8 10
+  cmp {fp8,fp8-middle}/checkpoints/step_00000020/model.safetensors || fail "fp8: other bits"
+fi
+
 # From one back end to the other: the same run goes on.
 run 0 "$TRIREME" -i deck.in -r llama-cpu/checkpoints/step_00000010 job.output=to-cuda run.device=cuda "${llama[@]}"
 agree 1e-4 to-cuda llama-cpu 10

@@ -78,6 +78,11 @@ model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataSh
 // Elements of the largest operand of a linear layer's products, of a micro-batch or a weight.
 std::int64_t LargestOperand(const model::ModelSetup& setup);
 
+// What a job on a GPU needs there besides the model: the libraries' memory, and fp8 operands as
+// they are reserved. Nothing on the CPU.
+void AddGpuTerms(const model::ModelSetup& setup,
+                 std::vector<std::pair<std::string, std::int64_t>>& plan);
+
 // Collective. The model with the weights of -r, whose checkpoint it names, in the deck's layout;
 // AgreedError (exit code 2) without one. Warns where it learned another corpus. For tasks that do
 // not train.

@@ -77,8 +77,9 @@ class TrainingStep {
   void QueueGradients();  // of the current batch
   void QueueSums();
   // Before the first step on a GPU: its products are tried out on this step's batch, whose
-  // gradients are then forgotten, and all ranks agree on how each is computed.
+  // gradients are then forgotten, and all ranks agree on how each is computed and scaled.
   void Rehearse();
+  void UpdateScales();  // of fp8, from the largest magnitudes that any rank saw
   bool RecordsGraph() const;
 
   // A step's batch, this data rank's share of it.

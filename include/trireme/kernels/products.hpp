@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,9 +35,22 @@ class Products {
   // fp8: false where nothing is learned: operands are then scaled by the largest value each has at
   // this moment, and the scales of training stay as they are. True at first.
   virtual void SetTraining(bool training) = 0;
-  // fp8: behind a step, the scales of the next one from the largest values seen (delayed scaling,
-  // Micikevicius et al. 2022). Queued.
+  // fp8, delayed scaling (Micikevicius et al. 2022): a tensor's scale follows from its largest
+  // magnitudes in the last steps. Behind the products of a step: copies those of this step out, and
+  // forgets them on the GPU. Queued.
+  virtual void QueueLargest(const device::Stream& stream) = 0;
+  // They, once the queue has come there: one number a tensor, 0 where none was seen. Ranks agree on
+  // the largest of all in here, so that no layout changes a scale. Empty without fp8.
+  virtual std::span<float> Largest() = 0;
+  // The scales of the next step, from Largest() and the steps before. Queued; what earlier calls
+  // queued must have been awaited.
   virtual void UpdateScales(const device::Stream& stream) = 0;
+  // Whether there are scales to begin a step with: always without fp8.
+  virtual bool Scaled() const = 0;
+  // What the scales follow from, on the host, for checkpoints: empty without fp8. An empty one, and
+  // one of another number of tensors, makes SetScales begin anew; it says whether that was so.
+  virtual std::vector<float> Scales() const = 0;
+  virtual bool SetScales(const device::Stream& stream, std::span<const float> scales) = 0;
 };
 
 // Names and versions of a GPU's libraries of products and attention, for --version: "cuBLASLt

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -11,6 +13,12 @@
 #include "trireme/device/memory.hpp"
 
 namespace trireme::kernels::cuda {
+
+namespace {
+
+constexpr std::size_t kState = 1 + kFp8History;  // numbers of a tensor
+
+}  // namespace
 
 Fp8::Fp8(const device::Stream& stream, int sites) {
   constexpr int kHopper = 9;
@@ -22,14 +30,16 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
   }
   const std::int64_t tensors = std::int64_t{sites} * kFp8Roles;
   const std::int64_t all = tensors + kFp8Places * kFp8Roles;
-  const std::int64_t numbers = 3 * all + kFp8History * tensors;  // of 4 bytes
-  memory_ = device::AllocateZeroed(4 * numbers, device::Kind::kCuda);
+  constexpr std::int64_t kBytes = 4;  // of a number
+  memory_ = device::AllocateZeroed(3 * all * kBytes, device::Kind::kCuda);
+  largest_ = device::AllocatePinned(tensors * kBytes, device::Kind::kCuda);
+  uploaded_ = device::AllocatePinned(2 * tensors * kBytes, device::Kind::kCuda);
   scales_.tensors = static_cast<int>(tensors);
   scales_.scale = static_cast<float*>(memory_.get());
   scales_.inverse = scales_.scale + all;
   scales_.largest = reinterpret_cast<unsigned*>(scales_.inverse + all);
-  scales_.history = reinterpret_cast<float*>(scales_.largest + all);
   met_.assign(static_cast<std::size_t>(tensors), 0);
+  state_.assign(static_cast<std::size_t>(tensors) * kState, 0.0f);
 }
 
 void Fp8::Grow(Room& room, std::int64_t bytes) {
@@ -110,8 +120,62 @@ Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, cons
   return operand;
 }
 
+void Fp8::QueueLargest(const device::Stream& stream) {
+  if (scales_.tensors == 0) return;
+  const std::int64_t bytes = std::int64_t{scales_.tensors} * 4;
+  device::StartCopyOut(stream, scales_.largest, largest_.get(), bytes);
+  device::SetZero(stream, scales_.largest, bytes);
+}
+
+std::span<float> Fp8::Largest() {
+  auto* const first = static_cast<float*>(largest_.get());
+  const std::span<float> all(first, static_cast<std::size_t>(scales_.tensors));
+  for (float& one : all) one = std::isfinite(one) ? one : 0.0f;
+  return all;
+}
+
 void Fp8::UpdateScales(const device::Stream& stream) {
-  if (scales_.tensors > 0) Fp8Update(stream, scales_);
+  const std::span<const float> seen = Largest();
+  for (std::size_t tensor = 0; tensor < seen.size(); ++tensor) {
+    const std::span<float> state = std::span(state_).subspan(tensor * kState, kState);
+    const std::span<float> history = state.subspan(1);
+    std::shift_right(history.begin(), history.end(), 1);
+    history[0] = seen[tensor];
+    const float largest = *std::ranges::max_element(history);
+    if (largest > 0) {
+      state[0] = std::min(LargestOf(RoleOf(static_cast<int>(tensor))) / largest, kFp8LargestScale);
+    } else if (met_[tensor] != 0 && state[0] == 0) {
+      state[0] = 1;  // as Fp8FirstScale had to leave it
+    }
+  }
+  Upload(stream);
+  scaled_ = true;
+}
+
+bool Fp8::SetState(const device::Stream& stream, std::span<const float> state) {
+  scaled_ = !state.empty() && state.size() == state_.size();
+  if (scaled_) {
+    std::ranges::copy(state, state_.begin());
+  } else {
+    std::ranges::fill(state_, 0.0f);
+  }
+  device::Synchronise(stream);  // an upload may be under way
+  Upload(stream);
+  return scaled_;
+}
+
+void Fp8::Upload(const device::Stream& stream) {
+  const auto tensors = static_cast<std::size_t>(scales_.tensors);
+  if (tensors == 0) return;
+  auto* const scale = static_cast<float*>(uploaded_.get());
+  for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
+    scale[tensor] = state_[tensor * kState];
+    met_[tensor] = scale[tensor] > 0 ? 1 : 0;
+    scale[tensors + tensor] = met_[tensor] != 0 ? 1.0f / scale[tensor] : 0.0f;
+  }
+  const std::int64_t bytes = std::int64_t{scales_.tensors} * 4;
+  device::StartCopyIn(stream, scale, scales_.scale, bytes);
+  device::StartCopyIn(stream, scale + tensors, scales_.inverse, bytes);
 }
 
 }  // namespace trireme::kernels::cuda

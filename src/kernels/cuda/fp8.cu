@@ -1,5 +1,5 @@
 // fp8 operands: Fp8Largest raises `largest`, Fp8Round overwrites out and raises `largest`,
-// Fp8FirstScale and Fp8Update overwrite scales. Maxima are taken on the bits of magnitudes, as
+// Fp8FirstScale overwrites a scale. Maxima are taken on the bits of magnitudes, as
 // whole numbers: the order does not matter, and what is not a number is the largest of all.
 #include <cuda_fp8.h>
 
@@ -23,13 +23,6 @@ constexpr unsigned kInfinity = 0x7F800000;
 
 enum class Fp8Type { kE4m3, kE5m2 };
 
-__host__ __device__ constexpr float LargestOf(Fp8Type type) {
-  return type == Fp8Type::kE4m3 ? 448.0f : 57344.0f;
-}
-__host__ __device__ constexpr Fp8Type TypeOfRole(int role) {
-  return role == static_cast<int>(Fp8Role::kGradient) ? Fp8Type::kE5m2 : Fp8Type::kE4m3;
-}
-
 template <Fp8Type kType>
 __device__ __forceinline__ unsigned char Round(float value) {
   return __nv_cvt_float_to_fp8(value, __NV_SATFINITE,
@@ -46,14 +39,6 @@ __device__ __forceinline__ void RaiseLargest(unsigned mine, unsigned* largest) {
   __shared__ unsigned shared[kThreads / kWarpLanes];
   const unsigned whole = BlockMax(mine, shared);
   if (ThreadNumber() == 0 && whole > 0) atomicMax(largest, whole);
-}
-
-__device__ void SetScale(const Fp8Scales& scales, int tensor, unsigned largest) {
-  if (largest == 0 || largest >= kInfinity) return;  // nothing to go by: the scale stays
-  const float most = LargestOf(TypeOfRole(tensor % kFp8Roles));
-  const float scale = fminf(most / __uint_as_float(largest), 1e30f);
-  scales.scale[tensor] = scale;
-  scales.inverse[tensor] = 1.0f / scale;
 }
 
 // x: [rows, columns]; chunks of kWidth columns.
@@ -74,25 +59,15 @@ __global__ void __launch_bounds__(kThreads)
   RaiseLargest(mine, largest);
 }
 
-__global__ void FirstScaleKernel(Fp8Scales scales, int tensor) {
-  scales.scale[tensor] = scales.inverse[tensor] = 1.0f;
-  SetScale(scales, tensor, scales.largest[tensor]);
-}
-
-// One thread a tensor.
-__global__ void UpdateKernel(Fp8Scales scales) {
-  const int tensor = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (tensor >= scales.tensors) return;
-  float* history = scales.history + std::int64_t{tensor} * kFp8History;
-  const unsigned last = scales.largest[tensor];
-  unsigned largest = last >= kInfinity ? 0 : last;
-  for (int i = kFp8History - 1; i > 0; --i) {
-    history[i] = history[i - 1];
-    largest = Larger(largest, history[i]);
+// As Fp8::UpdateScales has it, of this step alone.
+__global__ void FirstScaleKernel(Fp8Scales scales, int tensor, float most) {
+  const unsigned largest = scales.largest[tensor];
+  float scale = 1;
+  if (largest > 0 && largest < kInfinity) {
+    scale = fminf(most / __uint_as_float(largest), kFp8LargestScale);
   }
-  history[0] = last >= kInfinity ? 0.0f : __uint_as_float(last);
-  scales.largest[tensor] = 0;
-  SetScale(scales, tensor, largest);
+  scales.scale[tensor] = scale;
+  scales.inverse[tensor] = 1.0f / scale;
 }
 
 // out: [rows, columns] dense; a thread rounds kUnit neighbouring columns.
@@ -195,7 +170,7 @@ void Fp8Largest(const device::Stream& stream, const tensor::Matrix& x, unsigned*
 
 void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int tensor) {
   device::cuda::Launch(device::cuda::Queue(stream), FirstScaleKernel, dim3(1), dim3(1), 0, scales,
-                       tensor);
+                       tensor, LargestOf(RoleOf(tensor)));
 }
 
 void Fp8Round(const device::Stream& stream, const tensor::Matrix& x, const Fp8Scales& scales,
@@ -204,19 +179,12 @@ void Fp8Round(const device::Stream& stream, const tensor::Matrix& x, const Fp8Sc
   WithWidth<Bf16>(AllowVectors<Bf16>(x.columns, x), [&](auto width) {
     const float* scale = scales.scale + tensor;
     unsigned* largest = scales.largest + tensor;
-    if (TypeOfRole(tensor % kFp8Roles) == Fp8Type::kE5m2) {
+    if (RoleOf(tensor) == Fp8Role::kGradient) {
       RoundAs<Fp8Type::kE5m2, width.value>(stream, x, scale, transposed, out, largest);
     } else {
       RoundAs<Fp8Type::kE4m3, width.value>(stream, x, scale, transposed, out, largest);
     }
   });
-}
-
-void Fp8Update(const device::Stream& stream, const Fp8Scales& scales) {
-  constexpr int kTensorsEach = 128;
-  const auto blocks = static_cast<unsigned>(CeilDivide(scales.tensors, kTensorsEach));
-  device::cuda::Launch(device::cuda::Queue(stream), UpdateKernel, dim3(blocks), dim3(kTensorsEach),
-                       0, scales);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -5,27 +5,33 @@
 #define TRIREME_KERNELS_CUDA_FP8_HPP_
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "cuda/products_plan.hpp"
 #include "trireme/device/arena.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::kernels::cuda {
 
 // What a linear layer's product reads: each has a scale of its own.
 enum class Fp8Role { kValue, kWeight, kGradient };
 inline constexpr int kFp8Roles = 3;
+constexpr Fp8Role RoleOf(int tensor) { return static_cast<Fp8Role>(tensor % kFp8Roles); }
+// The largest number of the type that a role is rounded to: e5m2 and e4m3.
+constexpr float LargestOf(Fp8Role role) { return role == Fp8Role::kGradient ? 57344.0f : 448.0f; }
+// So that a scale times its inverse stays a number.
+inline constexpr float kFp8LargestScale = 1e30f;
 inline constexpr int kFp8Places = 2;          // for the operands of a product
 inline constexpr int kFp8History = 16;        // steps whose maxima count
 inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
 
 // The scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role. Behind
-// them, but for the history, kFp8Places * kFp8Roles more for operands of what is not training.
+// them kFp8Places * kFp8Roles more for operands of what is not training.
 struct Fp8Scales {
   float* scale = nullptr;       // stored = value * scale
   float* inverse = nullptr;     // value = stored * inverse
   unsigned* largest = nullptr;  // of this step: the bits of a float >= 0, whose order is theirs
-  float* history = nullptr;     // [tensors, kFp8History], the last step first
   int tensors = 0;
 };
 
@@ -44,11 +50,15 @@ class Fp8 {
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
                    bool transposed, int place);
 
-  // scale = the type's largest number / the largest magnitude of the last kFp8History steps.
+  // scale = the type's largest number / the largest magnitude of the last kFp8History steps. What
+  // is not finite, and zero, say nothing.
+  void QueueLargest(const device::Stream& stream);
+  std::span<float> Largest();
   void UpdateScales(const device::Stream& stream);
-
-  // For tests: the scales as they are now.
-  const Fp8Scales& Scales() const { return scales_; }
+  bool Scaled() const { return scaled_ || scales_.tensors == 0; }
+  // [tensors, 1 + kFp8History]: the scale (0: never met), and magnitudes, the last step's first.
+  std::vector<float> State() const { return scaled_ ? state_ : std::vector<float>(); }
+  bool SetState(const device::Stream& stream, std::span<const float> state);
 
  private:
   struct Room {
@@ -59,9 +69,14 @@ class Fp8 {
   void Grow(Room& room, std::int64_t bytes);
   void FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x, int tensor);
   void FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x, int tensor) const;
+  void Upload(const device::Stream& stream);
 
   device::Buffer memory_;  // of scales_
   Fp8Scales scales_;
+  device::PinnedBuffer largest_;   // [tensors], and
+  device::PinnedBuffer uploaded_;  // [2, tensors]: scales and their inverses, on their way
+  std::vector<float> state_;
+  bool scaled_ = false;
   std::vector<char> met_;  // [tensors]: whether it has a scale
   bool training_ = true;
   Room rooms_[kFp8Places];
@@ -77,8 +92,6 @@ void Fp8FirstScale(const device::Stream& stream, const Fp8Scales& scales, int te
 // out = fp8(x * scale), and `largest` as above. out: dense, [rows, columns] or its transpose.
 void Fp8Round(const device::Stream& stream, const tensor::Matrix& x, const Fp8Scales& scales,
               int tensor, bool transposed, unsigned char* out);
-// Behind a step: history, scales, and largest = 0.
-void Fp8Update(const device::Stream& stream, const Fp8Scales& scales);
 
 }  // namespace trireme::kernels::cuda
 

@@ -22,7 +22,14 @@ class GpuProducts final : public Products {
   bool Sealed() const override { return algorithms_.Sealed(); }
   void Reserve(std::int64_t fp8_elements) override { fp8_.Reserve(fp8_elements); }
   void SetTraining(bool training) override { fp8_.SetTraining(training); }
+  void QueueLargest(const device::Stream& stream) override { fp8_.QueueLargest(stream); }
+  std::span<float> Largest() override { return fp8_.Largest(); }
   void UpdateScales(const device::Stream& stream) override { fp8_.UpdateScales(stream); }
+  bool Scaled() const override { return fp8_.Scaled(); }
+  std::vector<float> Scales() const override { return fp8_.State(); }
+  bool SetScales(const device::Stream& stream, std::span<const float> scales) override {
+    return fp8_.SetState(stream, scales);
+  }
 
   // Queues it; false, and nothing is queued, where the library has no algorithm for it.
   bool Run(const device::Stream& stream, const Product& product) {

@@ -37,7 +37,12 @@ class Listening : public kernels::Products {
   bool Sealed() const override { return false; }
   void Reserve(std::int64_t) override {}
   void SetTraining(bool) override {}
+  void QueueLargest(const device::Stream&) override {}
+  std::span<float> Largest() override { return {}; }
   void UpdateScales(const device::Stream&) override {}
+  bool Scaled() const override { return true; }
+  std::vector<float> Scales() const override { return {}; }
+  bool SetScales(const device::Stream&, std::span<const float>) override { return false; }
   const std::vector<std::vector<std::string>>& Adopted() const { return adopted_; }
 
  private:

@@ -6,6 +6,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/linear.hpp"
 
 namespace trireme::test {
@@ -60,6 +61,12 @@ class Fp8Test : public ProductsTest {
     if (Stream().gpu->major < kHopper) GTEST_SKIP() << "this card multiplies no fp8";
     Stream().fp8 = true;
     Open();
+  }
+  // Behind the products of a step, as one rank alone has it.
+  void NextStep() {
+    Products().QueueLargest(Stream());
+    device::Synchronise(Stream());
+    Products().UpdateScales(Stream());
   }
   bool UsesFp8() { return Products().Chosen().find("e4m3") != std::string::npos; }
   void Compare(const Shape& shape, Form form, bool quantised, std::int64_t padding);
@@ -196,14 +203,68 @@ TEST_F(Fp8Test, ScalesFollowTheLastSteps) {
   // Four times as large in the same step: cut off.
   ExpectClose(Through(larger), bf16(Quantised(larger, kE4m3, amax)), 1e-6, 0);
   EXPECT_NEAR(LargestOf(Through(larger)), amax, 4e-3 * amax);
-  Products().UpdateScales(Stream());
+  NextStep();
   ExpectClose(Through(larger), bf16(Quantised(larger, kE4m3, 4 * amax)), 1e-6, 0);
-  Products().UpdateScales(Stream());
+  NextStep();
   for (int step = 0; step < 16; ++step) {
     ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, 4 * amax)), 1e-6, 0);
-    Products().UpdateScales(Stream());
+    NextStep();
   }
   ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax / 64)), 1e-6, 0);
+}
+
+// What another rank saw counts, and what is not finite does not.
+TEST_F(Fp8Test, ScalesFollowWhatRanksAgreeOn) {
+  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
+  const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
+  Through(x);
+  Products().QueueLargest(Stream());
+  device::Synchronise(Stream());
+  const std::span<float> largest = Products().Largest();
+  ASSERT_EQ(largest.size(), std::size_t{3 * kTestSites});
+  EXPECT_EQ(largest[3 * kSite], static_cast<float>(LargestOf(x)));
+  EXPECT_EQ(largest[0], 0.0f);  // not met
+  largest[3 * kSite] = 11;
+  largest[3 * kSite + 1] = std::numeric_limits<float>::infinity();
+  Products().UpdateScales(Stream());
+  ExpectClose(Through(x), bf16(Quantised(x, kE4m3, 11)), 1e-6, 0);
+}
+
+// Scales that are kept and taken over go on as if nothing had been in between.
+TEST_F(Fp8Test, ScalesContinueFromWhatWasKept) {
+  const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
+  Values larger = x, smaller = x;
+  for (double& value : larger) value *= 5;
+  for (double& value : smaller) value /= 3;
+  EXPECT_FALSE(Products().Scaled());
+  EXPECT_TRUE(Products().Scales().empty());
+  Through(larger);
+  NextStep();
+  Through(smaller);
+  NextStep();
+  EXPECT_TRUE(Products().Scaled());
+  const std::vector<float> kept = Products().Scales();
+  const auto go_on = [&] {
+    std::vector<Values> seen;
+    for (int step = 0; step < 17; ++step) {  // the largest is forgotten on the way
+      seen.push_back(Through(smaller));
+      NextStep();
+    }
+    return seen;
+  };
+  const auto wanted = go_on();
+  EXPECT_NE(wanted.front(), wanted.back());
+  Open();
+  Through(Values(16 * 16, 1000.0));
+  NextStep();
+  EXPECT_TRUE(Products().SetScales(Stream(), kept));
+  EXPECT_EQ(Products().Scales(), kept);
+  EXPECT_EQ(go_on(), wanted);
+  // Of another model: anew.
+  EXPECT_FALSE(Products().SetScales(Stream(), std::span(kept).first(kept.size() - 1)));
+  EXPECT_FALSE(Products().Scaled());
+  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
+  ExpectClose(Through(x), bf16(Quantised(x, kE4m3)), 1e-6, 0);
 }
 
 // A tensor as it is multiplied in one of the passes that round it: each is a product with 1.
@@ -252,7 +313,7 @@ TEST_F(Fp8Test, ScalesSeeEveryElement) {
       Open();
       ExpectClose(through(first, pass), Quantised(first, largest), UnitOf(Dtype::kBfloat16), 0);
       through(second, pass);
-      Products().UpdateScales(Stream());
+      NextStep();
       ExpectClose(through(first, pass), Quantised(first, largest, LargestOf(second)),
                   UnitOf(Dtype::kBfloat16), 0);
     }
@@ -263,16 +324,16 @@ TEST_F(Fp8Test, ScalesSeeEveryElement) {
 TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   const Values before = Through(x);
-  Products().UpdateScales(Stream());
+  NextStep();
   Values bad = x;
   bad[37] = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(std::isnan(Through(bad)[37]));
-  Products().UpdateScales(Stream());
+  NextStep();
   EXPECT_EQ(Through(x), before);
   // All zero: the scale stays.
   for (int step = 0; step < 20; ++step) {
     EXPECT_EQ(Through(Values(16 * 16)), Values(16 * 16));
-    Products().UpdateScales(Stream());
+    NextStep();
   }
   EXPECT_EQ(Through(x), before);
 }
@@ -300,7 +361,7 @@ TEST_F(Fp8Test, EvaluationKeepsItsScalesToItself) {
   evaluate();  // within a step
   ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
   for (int step = 0; step < 3; ++step) {
-    Products().UpdateScales(Stream());
+    NextStep();
     evaluate();
     ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
   }
@@ -348,18 +409,25 @@ TEST_F(Fp8Test, RecordedInAGraphWithItsScales) {
   const GpuMatrix gpu_x(Stream(), Dtype::kBfloat16, 32, 32, x);
   const GpuMatrix gpu_w(Stream(), Dtype::kBfloat16, 32, 32, w);
   const GpuMatrix y(Stream(), Dtype::kBfloat16, 32, 32, {});
-  const auto step = [&] {
+  const auto queue = [&] {
     kernels::LinearForward(Stream(), {kSite, Form::kPlain, gpu_w.View()}, gpu_x.View(), {},
                            y.View(), [](const Part&) {});
-    Products().UpdateScales(Stream());
+    Products().QueueLargest(Stream());
   };
-  step();
+  queue();
+  device::Synchronise(Stream());
+  Products().UpdateScales(Stream());
   const auto bits = y.Bits();
   device::Graph graph;
   graph.Begin(Stream());
-  step();
+  queue();
   graph.End(Stream());
-  for (int i = 0; i < 20; ++i) graph.Launch(Stream());
+  for (int i = 0; i < 20; ++i) {
+    graph.Launch(Stream());
+    device::Synchronise(Stream());
+    EXPECT_EQ(Products().Largest()[kSite * 3], static_cast<float>(LargestOf(x)));
+    Products().UpdateScales(Stream());
+  }
   EXPECT_EQ(y.Bits(), bits);
 }
 
