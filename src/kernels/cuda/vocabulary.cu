@@ -1,7 +1,7 @@
 // Rows of logits: statistics and losses are overwritten; LogitGradients overwrites the logits in
 // place. A block has a row (of losses: a thread); logits are read once for the statistics, and read
 // and written once for the gradient. Sums of a thread are kept in the type of sums, those of a row
-// in fp64; their order follows from the shape.
+// in fp64; their order follows from the shape and the targets.
 #include "cuda/vocabulary.cuh"
 
 #include <bit>
@@ -24,10 +24,21 @@ constexpr int kMostWarps = kMostThreads / kWarpLanes;
 template <typename T>
 __device__ __forceinline__ SumOf<T> Exp(SumOf<T> x) {
   if constexpr (std::is_same_v<T, Bf16>) {
-    return __expf(x);
+    constexpr float kLog2OfE = 1.44269504f;
+    return device::cuda::FastExp2(x * kLog2OfE);
   } else {
     return exp(x);
   }
+}
+
+// The largest of a warp's values that are numbers.
+template <typename S>
+__device__ __forceinline__ S WarpMaxOf(S value) {
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) {
+    value = fmax(value, __shfl_xor_sync(kAllLanes, value, step));
+  }
+  return value;
 }
 
 // The largest so far, and the sums relative to it. Begins with the lowest number, not with minus
@@ -39,14 +50,15 @@ struct Running {
   S total = 0;  // of logits
 };
 
-// Adds kWidth logits, but not those that are minus infinity. `total` sees all of them before.
+// Adds kWidth logits, but not those that are minus infinity. `total` sees all of them before. What
+// is not a number is never the largest, and makes none of the sum.
 template <typename T, int kWidth>
 __device__ __forceinline__ void AddLogits(const SumOf<T> (&logits)[kWidth],
                                           Running<SumOf<T>>& running) {
   using S = SumOf<T>;
   S top = running.top;
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) top = logits[i] > top ? logits[i] : top;
+  for (int i = 0; i < kWidth; ++i) top = fmax(logits[i], top);
   S sum = 0;
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) sum += Exp<T>(logits[i] - top);
@@ -68,6 +80,13 @@ __device__ __forceinline__ void ForColumns(std::int64_t columns, const Body& bod
   }
 }
 
+// The place of column `at` among the kWidth from `column` on; -1: elsewhere.
+template <int kWidth>
+__device__ __forceinline__ int PlaceAmong(std::int64_t column, std::int64_t at) {
+  const auto ahead = static_cast<std::uint64_t>(at - column);
+  return ahead < kWidth ? static_cast<int>(ahead) : -1;
+}
+
 // The row's statistics of all slices together: as Combine of the CPU.
 struct WholeRow {
   double top, sum, picked, total;
@@ -86,13 +105,21 @@ struct WholeRow {
   }
 };
 
+// What the threads of a warp found becomes what the warp found.
+template <typename T>
+__device__ __forceinline__ Running<double> OfWarp(const Running<SumOf<T>>& mine) {
+  const SumOf<T> top = WarpMaxOf(mine.top);
+  const auto sum = static_cast<double>(mine.sum * Exp<T>(mine.top - top));
+  return {static_cast<double>(top), WarpSum(sum), WarpSum(static_cast<double>(mine.total))};
+}
+
 // logits: [rows, columns]; grid: rows.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
     StatisticsKernel(View<const T> logits, std::int64_t columns, VocabularyRows rows,
                      double* statistics) {
   using S = SumOf<T>;
-  __shared__ double shared[3][kMostWarps];
+  __shared__ double shared[3][kMostWarps];  // of Running
   const auto row = static_cast<std::int64_t>(blockIdx.x);
   double* out = statistics + row * kSoftmaxStatistics;
   const std::int32_t target = rows.targets[row];
@@ -101,28 +128,54 @@ __global__ void __launch_bounds__(kMostThreads)
     return;
   }
   const std::int64_t at = std::int64_t{target} - rows.first;
+  const T* const from = logits.At(row, 0);
   Running<S> running;
-  ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+  // The target is added in fp64 in the end: beside one that is nearly certain the others still
+  // count. Its neighbours in an access come last, so that the loop tests once an access.
+  std::int64_t last = -1;
+  const auto add = [&](std::int64_t column, int without, auto width) {
     S values[width.value];
-    Load<width.value>(logits.At(row, column), values);
+    Load<width.value>(from + column, values);
 #pragma unroll
     for (int i = 0; i < width.value; ++i) {
       running.total += values[i];
-      // The target is added in fp64 in the end: beside one that is nearly certain the others still
-      // count.
-      if (column + i == at) values[i] = -std::numeric_limits<S>::infinity();
+      if (i == without) values[i] = -std::numeric_limits<S>::infinity();
     }
     AddLogits<T>(values, running);
+  };
+  ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
+    const int place = PlaceAmong<width.value>(column, at);
+    if (width.value == 1 || place < 0) {
+      add(column, place, width);
+    } else {
+      last = column;
+    }
   });
+  if (last >= 0) {
+    add(last, static_cast<int>(at - last), std::integral_constant<int, kWidth>{});
+  }
+  Running<double> found = OfWarp<T>(running);
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  if (lane == 0) {
+    shared[0][warp] = found.top;
+    shared[1][warp] = found.sum;
+    shared[2][warp] = found.total;
+  }
+  __syncthreads();
+  if (warp > 0) return;
+  // A lane has what a warp found, and together they have the row's.
+  found = {};
+  if (lane < static_cast<int>(blockDim.x) / kWarpLanes) {
+    found = {shared[0][lane], shared[1][lane], shared[2][lane]};
+  }
   const bool here = at >= 0 && at < columns;
-  const double picked = here ? static_cast<double>(Widen(*logits.At(row, at))) : 0;
-  double top = BlockMax(static_cast<double>(running.top), shared[0]);
+  const double picked = here ? static_cast<double>(Widen(from[at])) : 0;
+  double top = WarpMaxOf(found.top);
   if (here && picked > top) top = picked;
-  const double scaled =
-      static_cast<double>(running.sum) * exp(static_cast<double>(running.top) - top);
-  const double sum = BlockSum(scaled, shared[1]);
-  const double total = BlockSum(static_cast<double>(running.total), shared[2]);
-  if (threadIdx.x > 0) return;
+  const double sum = WarpSum(found.sum * exp(found.top - top));
+  const double total = WarpSum(found.total);
+  if (lane > 0) return;
   out[0] = top;
   out[1] = here ? sum + exp(picked - top) : sum;
   out[2] = picked;
@@ -172,14 +225,18 @@ __global__ void __launch_bounds__(kMostThreads)
   const double even = rows.smoothing / static_cast<double>(rows.vocabulary);
   const S uniform = static_cast<S>(even), pull = static_cast<S>(shared[2] - even);
   const std::int64_t at = std::int64_t{target} - rows.first;
+  T* const data = logits.At(row, 0);
   ForColumns<kWidth>(columns, [&](std::int64_t column, auto width) {
     S values[width.value];
-    Load<width.value>(logits.At(row, column), values);
+    Load<width.value>(data + column, values);
 #pragma unroll
-    for (int i = 0; i < width.value; ++i) {
-      values[i] = column + i == at ? pull : Exp<T>(values[i] - top) * factor - uniform;
+    for (int i = 0; i < width.value; ++i) values[i] = Exp<T>(values[i] - top) * factor - uniform;
+    const int place = PlaceAmong<width.value>(column, at);
+    if (place >= 0) [[unlikely]] {
+#pragma unroll
+      for (int i = 0; i < width.value; ++i) values[i] = i == place ? pull : values[i];
     }
-    Store<width.value>(values, logits.At(row, column));
+    Store<width.value>(values, data + column);
   });
 }
 
@@ -193,10 +250,10 @@ unsigned ThreadsOfRow(std::int64_t columns, int width) {
 }
 
 // Calls body(T{}, width, threads) for the type of the logits and the width of accesses: what is
-// left of a row behind its whole vectors is read singly.
+// left of a row behind its whole vectors is read singly. Not for no rows.
 template <typename Body>
 void ForLogits(const tensor::Matrix& logits, const Body& body) {
-  if (logits.rows == 0 || logits.columns == 0) return;
+  if (logits.rows == 0) return;
   Dispatch(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
     WithWidth<T>(RowsOnVectorBoundaries(logits), [&](auto width) {
@@ -211,6 +268,7 @@ dim3 BlockPerRow(std::int64_t rows) { return dim3(static_cast<unsigned>(rows)); 
 
 void LogitStatistics(const device::Stream& stream, const tensor::Matrix& logits,
                      const VocabularyRows& rows, double* statistics) {
+  // An empty slice has statistics too: of no logits, which change nothing in the whole row's.
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
     using T = decltype(zero);
     device::cuda::Launch(device::cuda::Queue(stream), StatisticsKernel<T, width.value>,
@@ -230,6 +288,7 @@ void LogitLosses(const device::Stream& stream, std::int64_t count, const Vocabul
 
 void LogitGradients(const device::Stream& stream, const tensor::Matrix& logits,
                     const VocabularyRows& rows, const double* statistics) {
+  if (logits.columns == 0) return;
   ForLogits(logits, [&](auto zero, auto width, dim3 threads) {
     using T = decltype(zero);
     device::cuda::Launch(device::cuda::Queue(stream), GradientKernel<T, width.value>,

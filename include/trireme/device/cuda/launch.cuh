@@ -1,4 +1,5 @@
-// The only place where a kernel is launched, and where a block finds its dynamic shared memory.
+// The only place where a kernel is launched, where a block finds its dynamic shared memory, and
+// where kernels find instructions that no function of CUDA stands for.
 #ifndef TRIREME_DEVICE_CUDA_LAUNCH_CUH_
 #define TRIREME_DEVICE_CUDA_LAUNCH_CUH_
 
@@ -33,6 +34,14 @@ template <typename T>
 __device__ T* SharedMemory() {
   extern __shared__ __align__(128) unsigned char trireme_shared_memory[];
   return reinterpret_cast<T*>(trireme_shared_memory);
+}
+
+// 2^x in one instruction: within 2^-22 of it; below 2^-126 it is 0. (exp2f and __expf take three,
+// so as to round such small numbers too.)
+__device__ __forceinline__ float FastExp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 }  // namespace trireme::device::cuda

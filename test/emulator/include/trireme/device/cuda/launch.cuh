@@ -4,8 +4,10 @@
 
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstddef>
 #include <functional>
+#include <limits>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -51,6 +53,12 @@ void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
 template <typename T>
 __device__ T* SharedMemory() {
   return static_cast<T*>(emulator::DynamicSharedMemory());
+}
+
+// 2^x; below 2^-126 it is 0.
+inline float FastExp2(float x) {
+  const float y = std::exp2(x);
+  return y < std::numeric_limits<float>::min() ? 0.0f : y;
 }
 
 }  // namespace trireme::device::cuda
