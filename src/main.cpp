@@ -3,7 +3,6 @@
 #include <optional>
 
 #include "trireme/comm/runtime.hpp"
-#include "trireme/device/gpu.hpp"
 #include "trireme/driver/command_line.hpp"
 #include "trireme/driver/tasks.hpp"
 
@@ -23,10 +22,8 @@ int main(int argc, char** argv) {
     bad_line = error;  // told below, by one rank
   }
 
-  // 2. What GPUs want to find in the environment, before MPI looks for them. Signals wait until
-  // somebody asks for them. MPI starts; from here on, every exception becomes one message and one
-  // agreed exit code.
-  device::PrepareGpuEnvironment();
+  // 2. Signals wait until somebody asks for them. MPI starts; from here on, every exception becomes
+  // one message and one agreed exit code.
   driver::StopSignals signals;
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {

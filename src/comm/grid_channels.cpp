@@ -18,20 +18,21 @@ namespace {
 // more, some share one, and a receive that waits may hold up what its sender waits for.
 constexpr int kHardwareQueues = 32;
 
-void WarnOfQueues(const GridShape& shape, int pipeline_chunks) {
+// groups: of more than one rank. NCCL lets a queue of its own wait for each of a communicator's.
+void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
   constexpr int kOfComputation = 2;  // and of input
-  constexpr int kOfCollectives = 7;  // groups
-  constexpr int kBothEnds = 2, kFlows = 2;
-  const int blocks = shape.context > 1 ? kBothEnds * kFlows : 0;
-  const int messages = shape.pipeline > 1 ? kBothEnds * kFlows * pipeline_chunks : 0;
-  const int queues = kOfComputation + kOfCollectives + blocks + messages;
-  if (queues <= kHardwareQueues) return;
+  constexpr int kOfEach = 2, kBothEnds = 2, kFlows = 2;
+  const int blocks = shape.context > 1 ? kOfEach * kBothEnds * kFlows : 0;
+  const int chunk = kOfEach * kBothEnds * kFlows;
+  const int messages = shape.pipeline > 1 ? chunk * pipeline_chunks : 0;
+  const int queues = kOfComputation + kOfEach * groups + blocks + messages;
+  if (queues <= kHardwareQueues || messages == 0) return;
   fmt::print(
       stderr,
       "warning: pipeline.chunks = {} takes {} queues of each GPU, which has {}: messages may "
       "hold each other up. Take at most {} chunks.\n",
       pipeline_chunks, queues, kHardwareQueues,
-      (kHardwareQueues - queues + messages) / (kBothEnds * kFlows));
+      std::max(1, (kHardwareQueues - queues + messages) / chunk));
 }
 
 }  // namespace
@@ -92,9 +93,12 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
     pipeline.to_previous.push_back(2 * chunk + 1);
   }
   pipeline.closed = pipeline_chunks > 1;
-  if (!staged && stream.OnGpu() && world_->IsRoot()) WarnOfQueues(shape_, pipeline_chunks);
   add(pipeline_, pipeline);
   add(embedding_, {.group = Group::kEmbedding});
+  if (staged || !stream.OnGpu() || !world_->IsRoot()) return;
+  const auto groups = std::count_if(channels_.begin(), channels_.end(),
+                                    [](const auto& entry) { return entry.second != nullptr; });
+  WarnOfQueues(shape_, static_cast<int>(groups), pipeline_chunks);
 }
 
 std::unique_ptr<Channel> ProcessGrid::ChannelOver(const Communicator& group, Group name) const {

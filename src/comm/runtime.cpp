@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "trireme/device/gpu.hpp"
+
 namespace trireme::comm {
 
 namespace {
@@ -33,6 +35,7 @@ void Print(const std::string& message) {
 }  // namespace
 
 Runtime::Runtime(int* argc, char*** argv) {
+  device::PrepareGpuEnvironment();  // before MPI looks for GPUs
   int provided = MPI_THREAD_SINGLE;
   MPI_Init_thread(argc, argv, MPI_THREAD_FUNNELED, &provided);
   world_ = Communicator::Adopt(MPI_COMM_WORLD);

@@ -89,8 +89,9 @@ void DeclareJob(input::Schema& schema) {
           "OpenMP threads a rank. 0: OMP_NUM_THREADS, else its share of the cores it is bound to.")
       .Choice("run.pin", "auto", {"auto", "yes", "no"},
               "Each OpenMP thread stays on a core of its own, those of a rank side by side. auto: "
-              "where the job's threads fill the cores that it may use on a node; yes: wherever "
-              "there are enough cores. OMP_PROC_BIND, OMP_PLACES and GOMP_CPU_AFFINITY win.");
+              "where the job's threads fill the cores that it may use on a node, and computes on "
+              "them; yes: wherever there are enough cores. OMP_PROC_BIND, OMP_PLACES and "
+              "GOMP_CPU_AFFINITY win.");
   schema.Section("generate", "Continuing a prompt (job.task = generate).")
       .Text("generate.prompt", "", "Text to continue. Empty: start behind an <eos>.")
       .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
@@ -143,11 +144,11 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   });
   text = world.Broadcast(text);
   world.Together([&] { job.deck = ParseDeck(schema, line, text); });
-  job.placement = PlaceThreads(runtime, job.deck);
+  const GpuChoice choice = ChooseGpu(runtime, job.deck);
+  job.placement = PlaceThreads(runtime, job.deck, choice.use);
   job.stream.threads = job.placement.threads;
   const std::string& precision = job.deck.Text("run.precision");
   job.dtype = precision == "fp64" ? Dtype::kFloat64 : Dtype::kFloat32;
-  const GpuChoice choice = ChooseGpu(runtime, job.deck);
   if (choice.use) {
     world.Together([&] { job.gpu = std::make_unique<device::Gpu>(choice.device); });
     job.gpu_shared = choice.shared;

@@ -77,9 +77,10 @@ RankThreads Unpack(const std::string& text) {
   return rank;
 }
 
-Pin ReadPin(const input::Deck& deck) {
+Pin ReadPin(const input::Deck& deck, bool on_gpu) {
   const std::string& text = deck.Text("run.pin");
   if (text == "no" || device::ThreadsArePlaced()) return Pin::kNo;
+  if (text == "auto" && on_gpu) return Pin::kNo;
   return text == "yes" ? Pin::kYes : Pin::kAuto;
 }
 
@@ -131,7 +132,7 @@ NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pi
   return placement;
 }
 
-Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck) {
+Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck, bool on_gpu) {
   const comm::Communicator& node = runtime.Node();
   const int wanted = device::RequestedThreads(static_cast<int>(deck.Integer("run.threads")));
   std::vector<RankThreads> ranks;
@@ -139,7 +140,7 @@ Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck) {
        node.Gather(Pack({wanted, device::DescribeThreads(device::UsableNumbers())}))) {
     ranks.push_back(Unpack(text));
   }
-  const NodePlacement mine = PlaceOnNode(ranks, node.Rank(), ReadPin(deck));
+  const NodePlacement mine = PlaceOnNode(ranks, node.Rank(), ReadPin(deck, on_gpu));
   Placement placement;
   placement.threads = device::ConfigureThreads(mine.threads, 1);
   placement.numbers = mine.numbers;

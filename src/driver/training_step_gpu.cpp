@@ -44,11 +44,12 @@ void TrainingStep::UpdateScales() {
   products->UpdateScales(Stream());
 }
 
-// Stages take turns and shards come and go by what the host decides on the way.
+// Stages take turns and shards come and go by what the host decides on the way. A ring's send and
+// receive have to run side by side, which nothing promises of a graph's branches.
 bool TrainingStep::RecordsGraph() const {
   return graphs_ && defect_ == Defect::kNone && Grid().Shape().pipeline == 1 &&
-         !model_.Units().ValuesSharded() && !model_.Units().GradientsSharded() &&
-         Grid().Recordable();
+         Grid().Shape().context == 1 && !model_.Units().ValuesSharded() &&
+         !model_.Units().GradientsSharded() && Grid().Recordable();
 }
 
 void TrainingStep::GradientsOnGpu() {

@@ -38,8 +38,10 @@ struct Placement {
   bool pinned = false;       // all ranks' threads are
 };
 // Collective over the world. Sets the number of threads and pins them, as run.threads and run.pin
-// and the environment say; rank 0 warns where a node has fewer cores than threads.
-Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck);
+// and the environment say; rank 0 warns where a node has fewer cores than threads. With a GPU,
+// run.pin = auto pins nothing: threads that CUDA and NCCL start keep to the cores of the thread
+// that made them.
+Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck, bool on_gpu);
 
 }  // namespace trireme::driver
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <string_view>
+
 #include "backend.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/cuda/check.hpp"
@@ -27,6 +29,15 @@ std::string AdviceFor(cudaError_t code) {
 
 std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
+// Before MPI starts, so by what launchers say: Open MPI, PMI (MPICH, Cray), Slurm, PMIx.
+bool MayHaveOtherRanks() {
+  for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
+    const char* const size = std::getenv(name);
+    if (size != nullptr) return std::string_view(size) != "1";
+  }
+  return std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
+}
+
 }  // namespace
 
 void Check(cudaError_t code, const char* what) {
@@ -38,11 +49,11 @@ void Check(cudaError_t code, const char* what) {
 
 // Before CUDA starts, and as far as the user has not decided: a receive that waits for its sender
 // must not share a hardware queue with what that sender waits for, nor hold up the loading of a
-// kernel.
+// kernel. Alone, kernels are loaded as they come: a start with all of a library's takes seconds.
 void PrepareEnvironment() {
   constexpr int kKeep = 0;
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
-  setenv("CUDA_MODULE_LOADING", "EAGER", kKeep);
+  setenv("CUDA_MODULE_LOADING", MayHaveOtherRanks() ? "EAGER" : "LAZY", kKeep);
   setenv("NCCL_RUNTIME_CONNECT", "0", kKeep);  // when a communicator is made, not within a step
 }
 

@@ -4,6 +4,8 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <string>
 
 #include "device_testing.hpp"
 
@@ -112,15 +114,33 @@ TEST_F(CardsDeathTest, MemoryThatDoesNotSufficeIsNamed) {
       kLeaves, kAdvice);
 }
 
+// What the environment has of kernels' loading, where a launcher has said what `launcher` says.
+std::string Prepared(const std::map<std::string, const char*>& launcher) {
+  for (const char* const name :
+       {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
+        "SLURM_NTASKS", "PMIX_RANK", "PMI_RANK"}) {
+    unsetenv(name);
+  }
+  for (const auto& [name, value] : launcher) Set(name.c_str(), value);
+  device::PrepareGpuEnvironment();
+  return Get("CUDA_DEVICE_MAX_CONNECTIONS") + Get("CUDA_MODULE_LOADING");
+}
+
 TEST_F(CardsDeathTest, TheEnvironmentIsPreparedUnlessTheUserHas) {
+  // Alone nothing waits while a kernel is loaded.
+  EXPECT_EXIT({ Say(Prepared({})); }, kLeaves, "^\\[32LAZY\\]");
   EXPECT_EXIT(
       {
-        unsetenv("CUDA_DEVICE_MAX_CONNECTIONS");
-        unsetenv("CUDA_MODULE_LOADING");
-        device::PrepareGpuEnvironment();
-        Say(Get("CUDA_DEVICE_MAX_CONNECTIONS") + Get("CUDA_MODULE_LOADING"));
+        Say(Prepared({{"OMPI_COMM_WORLD_SIZE", "1"}, {"PMIX_RANK", "0"}}));
+      },
+      kLeaves, "^\\[32LAZY\\]");
+  EXPECT_EXIT(
+      {
+        Say(Prepared({{"OMPI_COMM_WORLD_SIZE", "2"}, {"SLURM_NTASKS", "1"}}));
       },
       kLeaves, "^\\[32EAGER\\]");
+  EXPECT_EXIT({ Say(Prepared({{"SLURM_NTASKS", "16"}})); }, kLeaves, "^\\[32EAGER\\]");
+  EXPECT_EXIT({ Say(Prepared({{"PMIX_RANK", "0"}})); }, kLeaves, "^\\[32EAGER\\]");
   EXPECT_EXIT(
       {
         Set("CUDA_DEVICE_MAX_CONNECTIONS", "1");
