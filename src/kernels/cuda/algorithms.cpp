@@ -70,7 +70,7 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product) {
   const Choice& choice = at->second;
   if (!choice.algorithm) return false;
   const cublasStatus_t status =
-      choice.plan.Run(handle_.get(), gpu_, product, *choice.algorithm, product.c);
+      choice.plan.Run(handle_.get(), gpu_, product, *choice.algorithm, /*trial=*/false);
   if (status != CUBLAS_STATUS_SUCCESS) {
     Check(status, ("the matrix product " + choice.plan.Key().Text()).c_str());
   }

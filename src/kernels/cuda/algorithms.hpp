@@ -50,7 +50,8 @@ class Algorithms {
 };
 
 // The fastest of the algorithms, on the real operands: product.c is overwritten where the product
-// overwrites it, and as it was where it accumulates. What is queued before is awaited.
+// overwrites it, and as it was where it accumulates (Plan::Run). Takes no memory. What is queued
+// before is awaited.
 const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
                                     const Plan& plan, const Product& product,
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals);

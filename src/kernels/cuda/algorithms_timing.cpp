@@ -3,46 +3,66 @@
 #include <limits>
 
 #include "cuda/algorithms.hpp"
-#include "trireme/device/cuda/check.hpp"
+#include "trireme/device/memory.hpp"
 
 namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr int kRuns = 4;  // timed together, behind one that is not
 // The library's order of proposals is right more often than a difference below this is not noise,
 // and runs should choose alike.
 constexpr double kClearlyFaster = 0.95;
+constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, behind one that is not
+constexpr double kRunsSeconds = 1e-3;          // in which there are no more than kLeastRuns
+// While the GPU is busy for so long with something else the host queues all runs: a short product
+// takes the GPU less time than the host's call.
+constexpr double kLeadSeconds = 250e-6;
 
-std::int64_t ResultBytes(const Product& product) {
-  const std::int64_t size = product.c_type == CUDA_R_64F    ? 8
-                            : product.c_type == CUDA_R_16BF ? 2
-                                                            : 4;
-  return ((product.rows - 1) * product.c_stride + product.columns) * size;
-}
-
-// Where the results of runs go that are only timed: c itself where it is overwritten anyway.
-class Target {
+class Stopwatch {
  public:
-  Target(const device::GpuContext& gpu, const Product& product) : data_(product.c) {
-    if (!product.accumulate) return;
-    const std::int64_t bytes = ResultBytes(product);
-    data_ = gpu.scratch;
-    if (bytes <= gpu.scratch_bytes) return;
-    data_ = nullptr;
-    if (cudaMalloc(&own_, static_cast<std::size_t>(bytes)) == cudaSuccess) data_ = own_;
-    cudaGetLastError();  // too little memory is no error here: nothing is timed then
+  explicit Stopwatch(const device::Stream& stream)
+      : queue_(stream.gpu->queue), begin_(stream, true), end_(stream, true) {}
+  // Of the GPU, for what `queue_work` queues.
+  template <typename QueueWork>
+  double Seconds(const QueueWork& queue_work) {
+    begin_.Record(queue_);
+    queue_work();
+    end_.Record(queue_);
+    end_.Await();
+    return end_.SecondsSince(begin_);
   }
-  ~Target() {
-    if (own_ != nullptr) cudaFree(own_);
-  }
-  Target(const Target&) = delete;
-  Target& operator=(const Target&) = delete;
-  void* Data() const { return data_; }
 
  private:
-  void* data_;
-  void* own_ = nullptr;
+  void* queue_;
+  device::Event begin_, end_;
+};
+
+// Work for kLeadSeconds: zeros for the library's workspace, of which nothing is kept, in pieces
+// that cost the host far less time than the GPU.
+class Lead {
+ public:
+  Lead(const device::Stream& stream, Stopwatch& stopwatch) : stream_(stream) {
+    constexpr int kPieces = 8, kMostPieces = 64;
+    const std::int64_t room = stream.gpu->workspace_bytes;
+    bytes_ = std::min(std::int64_t{1} << 20, room);
+    QueuePiece();  // may have to be loaded
+    double seconds = stopwatch.Seconds([&] { QueuePiece(); });
+    while (4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
+      bytes_ *= 4;
+      seconds = stopwatch.Seconds([&] { QueuePiece(); });
+    }
+    pieces_ = static_cast<int>(std::clamp(kLeadSeconds / seconds, 1.0, double{kMostPieces}));
+  }
+  void Queue() const {
+    for (int i = 0; i < pieces_; ++i) QueuePiece();
+  }
+
+ private:
+  void QueuePiece() const { device::SetZero(stream_, stream_.gpu->workspace, bytes_); }
+
+  const device::Stream& stream_;
+  std::int64_t bytes_ = 0;
+  int pieces_ = 1;
 };
 
 }  // namespace
@@ -50,24 +70,26 @@ class Target {
 const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
                                     const Plan& plan, const Product& product,
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals) {
-  const Target target(*stream.gpu, product);
-  if (target.Data() == nullptr) return proposals[0].algo;
-  device::Event begin(stream, true), end(stream, true);
-  const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm) {
+  Stopwatch stopwatch(stream);
+  const Lead lead(stream, stopwatch);
+  // Of one run, on average; infinite where the library refuses.
+  const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
     const auto run = [&] {
-      return plan.Run(handle, *stream.gpu, product, algorithm, target.Data());
+      return plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true);
     };
     if (run() != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<double>::infinity();
-    begin.Record(stream.gpu->queue);
-    for (int i = 0; i < kRuns; ++i) Check(run(), "timing a matrix product");
-    end.Record(stream.gpu->queue);
-    end.Await();
-    return end.SecondsSince(begin);
+    lead.Queue();
+    return stopwatch.Seconds([&] {
+      for (int i = 0; i < runs; ++i) Check(run(), "timing a matrix product");
+    }) / runs;
   };
   const cublasLtMatmulHeuristicResult_t* best = &proposals[0];
-  double shortest = seconds(best->algo);
+  const double once = std::max(seconds(best->algo, 1), std::numeric_limits<double>::min());
+  const int runs = std::clamp(static_cast<int>(std::min(kRunsSeconds / once, double{kMostRuns})),
+                              kLeastRuns, kMostRuns);
+  double shortest = seconds(best->algo, runs);
   for (const auto& proposal : proposals.subspan(1)) {
-    const double time = seconds(proposal.algo);
+    const double time = seconds(proposal.algo, runs);
     if (time >= kClearlyFaster * shortest) continue;
     shortest = time;
     best = &proposal;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "trireme/base/error.hpp"
 
@@ -66,9 +67,9 @@ cublasLtEpilogue_t LibraryEpilogue(Epilogue epilogue) {
 
 bool IsFp8(cudaDataType_t type) { return type == CUDA_R_8F_E4M3 || type == CUDA_R_8F_E5M2; }
 
-// No kernel of the library asks for more than 16 bytes.
+// The library supposes 256 bytes unless it is told otherwise.
 std::uint32_t AlignmentOf(const void* address) {
-  constexpr std::uintptr_t kEnough = 16;
+  constexpr std::uintptr_t kEnough = 256;
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | kEnough;
   return static_cast<std::uint32_t>(bits & (~bits + 1));
 }
@@ -223,19 +224,19 @@ bool Plan::Admits(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm
 
 cublasStatus_t Plan::Run(cublasLtHandle_t handle, const device::GpuContext& gpu,
                          const Product& product, const cublasLtMatmulAlgo_t& algorithm,
-                         void* result) const {
+                         bool trial) const {
   SetPointers(product);
-  const double one = 1, zero = 0;
-  const float one_fp32 = 1, zero_fp32 = 0;
-  const bool fp64 = key_.a_type == CUDA_R_64F;
-  const void* alpha = fp64 ? static_cast<const void*>(&one) : &one_fp32;
-  const void* nothing = fp64 ? static_cast<const void*>(&zero) : &zero_fp32;
-  const void* addend = key_.accumulate ? product.c : result;
-  return cublasLtMatmul(handle, operation_.get(), alpha, product.b.data, first_.get(),
-                        product.a.data, second_.get(), key_.accumulate ? alpha : nothing, addend,
-                        result_.get(), result, result_.get(), &algorithm, gpu.workspace,
-                        static_cast<std::size_t>(gpu.workspace_bytes),
-                        static_cast<cudaStream_t>(gpu.queue));
+  const auto run = [&](auto one) {
+    const decltype(one) zero = 0;
+    const decltype(one) factor =
+        trial && key_.accumulate ? std::numeric_limits<decltype(one)>::min() : one;
+    return cublasLtMatmul(handle, operation_.get(), &factor, product.b.data, first_.get(),
+                          product.a.data, second_.get(), key_.accumulate ? &one : &zero, product.c,
+                          result_.get(), product.c, result_.get(), &algorithm, gpu.workspace,
+                          static_cast<std::size_t>(gpu.workspace_bytes),
+                          static_cast<cudaStream_t>(gpu.queue));
+  };
+  return key_.a_type == CUDA_R_64F ? run(1.0) : run(1.0F);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -54,7 +54,7 @@ struct Product {
 Product MakeProduct(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
                     const tensor::Matrix& c, bool accumulate);
 
-// All that an algorithm may depend on. Alignments are in bytes, those of 16 and more alike.
+// All that an algorithm may depend on. Alignments are in bytes, those of 256 and more alike.
 struct ProductKey {
   cudaDataType_t a_type, b_type, c_type;
   Form a_form, b_form;
@@ -66,7 +66,7 @@ struct ProductKey {
 
   explicit ProductKey(const Product& product);
   auto operator<=>(const ProductKey&) const = default;
-  // "bf16 x bf16 -> bf16, nt, 16384 x 2304 x 768, strides 768 768 2304, aligned 16 16 16, bias":
+  // "bf16 x bf16 -> bf16, nt, 16384 x 2304 x 768, strides 768 768 2304, aligned 256 256 256, bias":
   // different for different keys.
   std::string Text() const;
 };
@@ -85,9 +85,10 @@ class Plan {
   // Whether the algorithm can compute this product with so much workspace.
   bool Admits(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
               std::int64_t workspace) const;
-  // Queues it. `result`: where c goes, product.c or other memory for as much.
+  // Queues it. trial: a product that accumulates adds the smallest normal number times its sums,
+  // which leaves c as it is (but for zeros, which then are as small), and takes as long.
   cublasStatus_t Run(cublasLtHandle_t handle, const device::GpuContext& gpu, const Product& product,
-                     const cublasLtMatmulAlgo_t& algorithm, void* result) const;
+                     const cublasLtMatmulAlgo_t& algorithm, bool trial) const;
 
  private:
   void SetPointers(const Product& product) const;

@@ -39,7 +39,7 @@ TEST_F(MultiplyAlgorithms, SayWhatTheyAreFor) {
   EXPECT_EQ(chosen.at("library").get<std::string>().rfind("cuBLASLt ", 0), 0u);
   ASSERT_EQ(chosen.at("products").size(), 1u);
   EXPECT_EQ(chosen["products"][0].at("product"),
-            "fp32 x fp32 -> fp32, nt, 40 x 72 x 1000, strides 1000 1000 72, aligned 16 16 16");
+            "fp32 x fp32 -> fp32, nt, 40 x 72 x 1000, strides 1000 1000 72, aligned 256 256 256");
   EXPECT_EQ(chosen["products"][0].at("algorithm").get<std::string>().size(), 128u);
 }
 
@@ -190,18 +190,21 @@ TEST_F(MultiplyAlgorithms, AreChosenWithinARecording) {
   EXPECT_EQ(c.Bits(), d.Bits());
 }
 
-// Trials are not added to c, whether they fit the scratch memory or not.
-TEST_F(MultiplyAlgorithms, AreTimedElsewhereWhereAProductAccumulates) {
-  for (const std::int64_t size : {std::int64_t{24}, std::int64_t{3000}}) {
-    const GpuMatrix a(Stream(), Dtype::kFloat32, size, 3,
-                      Values(static_cast<std::size_t>(3 * size), 1));
-    const GpuMatrix b(Stream(), Dtype::kFloat32, 3, size,
-                      Values(static_cast<std::size_t>(3 * size), 2));
-    const Values start(static_cast<std::size_t>(size * size), 5);
-    const GpuMatrix c(Stream(), Dtype::kFloat32, size, size, start);
-    kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(),
-                            true);
-    EXPECT_EQ(c.Values(), Values(static_cast<std::size_t>(size * size), 11));
+// Trials add nothing that shows in c, and take no memory for a large one.
+TEST_F(MultiplyAlgorithms, AreTimedInPlaceWhereAProductAccumulates) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    for (const std::int64_t size : {std::int64_t{24}, std::int64_t{3000}}) {
+      const auto count = static_cast<std::size_t>(size * size);
+      const GpuMatrix a(Stream(), dtype, size, 3, Values(static_cast<std::size_t>(3 * size), 1));
+      const GpuMatrix b(Stream(), dtype, 3, size, Values(static_cast<std::size_t>(3 * size), 2));
+      for (const double start : {5.0, 0.0}) {
+        Open();
+        const GpuMatrix c(Stream(), dtype, size, size, Values(count, start));
+        kernels::MatrixMultiply(Stream(), Form::kPlain, a.View(), Form::kPlain, b.View(), c.View(),
+                                true);
+        EXPECT_TRUE(c.Values() == Values(count, start + 6)) << size << " from " << start;
+      }
+    }
   }
 }
 
