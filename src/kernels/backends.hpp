@@ -20,7 +20,8 @@ using MultiplyThenFunction = void(const device::Stream&, Form, const tensor::Mat
                                   const tensor::Matrix&, const tensor::Matrix&, bool,
                                   FunctionRef<void(const Part&)>);
 using SquareSumFunction = double(const device::Stream&, Dtype, std::span<const FlatRange>);
-using AttentionScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&);
+using AttentionScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&, Dtype,
+                                              bool);
 using AttentionPartScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&,
                                                   std::int64_t);
 using VocabularyScratchFunction = std::int64_t(const device::Stream&, std::int64_t, std::int64_t,

@@ -360,9 +360,10 @@ std::string GpuMathLibraries() {
   return "";
 }
 
-std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape) {
+std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                              Dtype dtype, bool dropout) {
   if constexpr (kCuda) {
-    if (stream.OnGpu()) return cuda::AttentionScratch(stream, shape);
+    if (stream.OnGpu()) return cuda::AttentionScratch(stream, shape, dtype, dropout);
   }
   return AttentionScratch(shape, stream.threads);
 }

@@ -141,7 +141,15 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
                                       .first_head = 0,
                                       .causal = true,
                                       .positions = pass.positions};
-  workspace.attention = pass.AllocateSums(&arena, 1, pass.ring->BufferElements(pass.stream, shape));
+  kernels::AttentionShape mine = shape;
+  if (pass.stream.OnGpu()) {
+    // A library's scratch memory is that of the very shape.
+    mine.heads = std::max<std::int64_t>(1, o.heads / tensor.Size());
+    mine.kv_heads = std::max<std::int64_t>(1, o.kv_heads / tensor.Size());
+  }
+  const bool dropout = kernels::Dropout{.probability = o.attention_dropout}.Active();
+  workspace.attention = pass.AllocateSums(
+      &arena, 1, pass.ring->BufferElements(pass.stream, mine, pass.Type(), dropout));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
   workspace.reduction = pass.AllocateSums(&arena, kernels::kReductionBlocks, widest);
   if (const int levels = SliceLevels(tensor.Slices()); levels > 0) {

@@ -167,8 +167,9 @@ RingAttention::RingAttention(const comm::Collectives& context, std::int64_t leng
       defect_(defect) {}
 
 std::int64_t RingAttention::BufferElements(const device::Stream& stream,
-                                           const AttentionShape& shape) const {
-  if (!Active()) return kernels::AttentionScratch(stream, shape);
+                                           const AttentionShape& shape, Dtype dtype,
+                                           bool dropout) const {
+  if (!Active()) return kernels::AttentionScratch(stream, shape, dtype, dropout);
   const LargestBlock largest(length_, Size());
   return (kBlocks + kGradients) * largest.BufferElements(shape) +
          kernels::AttentionPartScratch(stream, shape, largest.consecutive);

@@ -23,7 +23,7 @@ AttentionOperands MakeOperands(const device::Stream& stream, const Sizes& sizes,
   a.dout = o.Matrix(dtype, rows, width);
   a.lse = o.Matrix(sums, rows, a.shape.heads);
   a.dqkv = o.Matrix(dtype, rows, a.shape.Width());
-  a.scratch = o.Matrix(sums, 1, kernels::AttentionScratch(stream, a.shape));
+  a.scratch = o.Matrix(sums, 1, kernels::AttentionScratch(stream, a.shape, dtype, false));
   const auto forward = own ? &kernels::cuda::OwnAttentionForward : &kernels::AttentionForward;
   forward(stream, a.shape, a.qkv, {}, a.out, a.lse, a.scratch);
   return a;

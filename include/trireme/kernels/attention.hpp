@@ -25,8 +25,12 @@ struct AttentionShape {
 // are our own, in the type of the operands (fp32 on a bf16 stream), and on any stream each element
 // of a result is one order of operations of its sequence and head alone.
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
-// The same for wherever the stream computes; of a GPU, elements of the sums' type.
-std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape);
+// The same for wherever the stream computes; of a GPU, elements of the sums' type. dtype: of the
+// operands; dropout: whether it is active where a backward pass follows. Of no larger shape, and of
+// no other type, than the passes are called with. On a GPU the first call for a shape may take
+// seconds.
+std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                              Dtype dtype, bool dropout);
 
 // out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries,
 // keys, values; out: [rows, heads * head_dim], overwritten; lse: [rows, heads], log-sum-exp of the

@@ -32,9 +32,10 @@ class RingAttention {
   // rank's. One rank: kernels::AttentionForward and AttentionBackward with their scratch.
 
   // Elements of scratch for either pass: panels, two blocks of keys and values, and for the
-  // backward pass three of their gradients. Falls as 1 / Size() once sequences are long.
-  std::int64_t BufferElements(const device::Stream& stream,
-                              const kernels::AttentionShape& shape) const;
+  // backward pass three of their gradients. Falls as 1 / Size() once sequences are long. dtype,
+  // dropout: as of kernels::AttentionScratch.
+  std::int64_t BufferElements(const device::Stream& stream, const kernels::AttentionShape& shape,
+                              Dtype dtype, bool dropout) const;
 
   // Collective over the group. Operands as of kernels::AttentionForward and AttentionBackward;
   // buffers: [1, BufferElements()].

@@ -47,7 +47,7 @@ class Lead {
     bytes_ = std::min(std::int64_t{1} << 20, room);
     QueuePiece();  // may have to be loaded
     double seconds = stopwatch.Seconds([&] { QueuePiece(); });
-    while (4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
+    while (bytes_ < room && 4 * bytes_ <= room && seconds < kLeadSeconds / kPieces) {
       bytes_ *= 4;
       seconds = stopwatch.Seconds([&] { QueuePiece(); });
     }

@@ -3,12 +3,17 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
 
+#include <string>
+
 #include "trireme/kernels/attention_part.hpp"
 
 namespace trireme::kernels::cuda {
 
-// Whether this program has cuDNN's attention, which then serves what it can.
-bool CudnnBuilt();
+// "cuDNN 9.13.0 (frontend 1.18.0)", which serves what it can; "" where it is not built in.
+std::string CudnnName();
+// Whether it serves one pass over such a shape, without dropout. As slow as AttentionScratch.
+bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+                 bool backward);
 
 // As the functions of kernels/attention.hpp. RunError where head_dim is above 256.
 std::int64_t OwnAttentionScratch(const AttentionShape& shape);

@@ -18,22 +18,34 @@ constexpr bool kCudnn = TRIREME_CUDNN != 0;
 constexpr std::int64_t kLongestOwn = 64;
 
 // cuDNN reads heads in pieces of 8 elements; its dropout is not ours.
-bool MayServe(const AttentionShape& shape) {
+bool MayServe(const AttentionShape& shape, Dtype dtype, bool dropout) {
   return shape.sequences > 0 && shape.length > kLongestOwn && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 256;
-}
-bool MayServe(const AttentionShape& shape, const Matrix& qkv, const Dropout& dropout) {
-  return MayServe(shape) && qkv.dtype == Dtype::kBfloat16 && !dropout.Active();
+         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout;
 }
 
 }  // namespace
 
-bool CudnnBuilt() { return kCudnn; }
+std::string CudnnName() {
+  if constexpr (kCudnn) return CudnnVersions();
+  return "";
+}
 
-std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape) {
+bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+                 bool backward) {
+  if constexpr (kCudnn) {
+    return MayServe(shape, dtype, false) && CudnnHasPlan(stream, shape, backward);
+  }
+  return false;
+}
+
+std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                              Dtype dtype, bool dropout) {
   std::int64_t elements = OwnAttentionScratch(shape);
   if constexpr (kCudnn) {
-    if (MayServe(shape)) elements = std::max(elements, CudnnAttentionScratch(stream, shape));
+    // An evaluation has no dropout, and no backward pass.
+    if (MayServe(shape, dtype, false)) {
+      elements = std::max(elements, CudnnAttentionScratch(stream, shape, !dropout));
+    }
   }
   return elements;
 }
@@ -42,7 +54,7 @@ void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const Dropout& dropout, const Matrix& out, const Matrix& lse,
                       const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(shape, qkv, dropout) &&
+    if (MayServe(shape, qkv.dtype, dropout.Active()) &&
         CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
       return;
     }
@@ -54,7 +66,7 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const Dropout& dropout, const Matrix& out, const Matrix& dout,
                        const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(shape, qkv, dropout) &&
+    if (MayServe(shape, qkv.dtype, dropout.Active()) &&
         CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
       return;
     }

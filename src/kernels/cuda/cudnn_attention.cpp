@@ -3,11 +3,18 @@
 // workspace of a plan.
 #include "cudnn_attention.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
+#include <initializer_list>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "attention.hpp"
 #include "cudnn_plan.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -18,6 +25,9 @@ using tensor::Matrix;
 // cuDNN's deterministic backward pass keeps dP of what it works on, length x length for each head,
 // on the GPUs of compute capability 8 and 9: it is given as many heads at once as fit into this.
 constexpr std::int64_t kMostWorkspace = std::int64_t{512} << 20;  // bytes
+// Small plans of shorter sequences may want what that of the longest does not.
+constexpr std::int64_t kLeastWorkspace = std::int64_t{1} << 20;
+constexpr std::int64_t kFloat = sizeof(float);
 constexpr std::int64_t kUnit = 64;       // elements: workspaces begin on 256 bytes
 constexpr std::int64_t kDpBytes = 2;     // of an element of dP
 constexpr std::int64_t kAlignment = 16;  // bytes, of every row
@@ -40,39 +50,76 @@ CudnnProblem ProblemOf(const AttentionShape& shape, bool backward) {
   return p;
 }
 
-std::optional<Choice> Accept(const CudnnProblem& problem) {
-  const CudnnPlan& plan = CudnnPlans::OfThisThread().Find(problem);
-  if (plan.graph == nullptr || plan.workspace_bytes > kMostWorkspace) return std::nullopt;
-  return Choice{problem, &plan};
-}
+// Looks for the largest piece of a problem that cuDNN serves with so much workspace: sequences with
+// all their heads, else key/value heads of one sequence with their query heads; a divisor, so that
+// one plan serves all pieces. The forward pass is one piece.
+class Search {
+ public:
+  Search(const device::Stream& stream, std::int64_t room) : stream_(stream), room_(room) {}
 
-// The largest piece of `whole` that cuDNN serves: sequences with all their heads, else key/value
-// heads of one sequence with their query heads; a divisor, so that one plan serves all pieces.
-std::optional<Choice> Choose(const CudnnProblem& whole) {
-  if (!whole.backward) return Accept(whole);
-  const std::int64_t group = whole.heads / whole.kv_heads;
-  const auto fits = [&](std::int64_t heads) {
-    return heads * RoundUp(whole.length) * RoundUp(whole.length) * kDpBytes <= kMostWorkspace;
-  };
-  const auto largest = [&](std::int64_t count, std::int64_t heads,
-                           const auto& piece) -> std::optional<Choice> {
+  std::optional<Choice> Choose(const CudnnProblem& whole) {
+    if (!whole.backward) return Accept(whole);
+    const auto of_sequences = [&](std::int64_t sequences) {
+      CudnnProblem p = whole;
+      p.sequences = sequences;
+      return p;
+    };
+    const auto of_heads = [&](std::int64_t kv_heads) {
+      CudnnProblem p = of_sequences(1);
+      p.kv_heads = kv_heads, p.heads = kv_heads * (whole.heads / whole.kv_heads);
+      return p;
+    };
+    auto choice = Largest(whole.sequences, of_sequences);
+    return choice ? choice : Largest(whole.kv_heads, of_heads);
+  }
+
+  // No piece is served.
+  const std::string& Why() const { return why_; }
+  // Bytes of the smallest workspace that would have served; 0: none would.
+  std::int64_t Lacking() const { return lacking_; }
+
+ private:
+  template <typename Piece>
+  std::optional<Choice> Largest(std::int64_t count, const Piece& piece) {
     for (std::int64_t pieces = 1; pieces <= count; ++pieces) {
-      if (count % pieces != 0 || !fits(count / pieces * heads)) continue;
-      if (auto choice = Accept(piece(count / pieces))) return choice;
+      if (count % pieces != 0) continue;
+      const CudnnProblem problem = piece(count / pieces);
+      const std::int64_t length = RoundUp(problem.length);
+      if (problem.sequences * problem.heads * length * length * kDpBytes > kMostWorkspace) continue;
+      if (auto choice = Accept(problem)) return choice;
     }
     return std::nullopt;
-  };
-  auto choice = largest(whole.sequences, whole.heads, [&](std::int64_t sequences) {
-    CudnnProblem p = whole;
-    p.sequences = sequences;
-    return p;
-  });
-  if (choice) return choice;
-  return largest(whole.kv_heads, group, [&](std::int64_t kv_heads) {
-    CudnnProblem p = whole;
-    p.sequences = 1, p.kv_heads = kv_heads, p.heads = kv_heads * group;
-    return p;
-  });
+  }
+  std::optional<Choice> Accept(const CudnnProblem& problem) {
+    const CudnnPlan& plan = CudnnPlans::OfThisThread().Find(stream_, problem);
+    const std::int64_t bytes = plan.workspace_bytes;
+    if (plan.graph == nullptr) {
+      why_ = plan.why;
+    } else if (bytes > kMostWorkspace) {
+      why_ = fmt::format("cuDNN wants {} MiB of workspace, of at most {}", bytes >> 20,
+                         kMostWorkspace >> 20);
+    } else if (bytes > room_) {
+      lacking_ = lacking_ == 0 ? bytes : std::min(lacking_, bytes);
+    } else {
+      return Choice{problem, &plan};
+    }
+    return std::nullopt;
+  }
+
+  const device::Stream& stream_;
+  std::int64_t room_, lacking_ = 0;
+  std::string why_ =
+      fmt::format("dP of the heads that share keys takes more than {} MiB", kMostWorkspace >> 20);
+};
+
+// One line for each pass, whatever the reasons that follow.
+void Warn(bool backward, std::string why) {
+  CudnnPlans::PassState& state = CudnnPlans::OfThisThread().StateOf(backward);
+  if (std::exchange(state.warned, true)) return;
+  std::ranges::replace(why, '\n', ' ');
+  fmt::print(stderr, "warning: attention {}: own kernels, without matrix units, because {}\n",
+             backward ? "backward" : "forward", why);
+  std::fflush(stderr);
 }
 
 bool Aligned(const Matrix& m) {
@@ -82,7 +129,32 @@ bool Aligned(const Matrix& m) {
 }
 
 std::int64_t ScratchOf(const AttentionShape& shape, std::int64_t workspace_bytes) {
-  return StatisticsElements(shape) + RoundUp(CeilDivide(workspace_bytes, sizeof(float)));
+  return StatisticsElements(shape) + RoundUp(CeilDivide(workspace_bytes, kFloat));
+}
+
+// How to run a pass with this scratch; none, with a warning, where cuDNN does not serve it.
+std::optional<Choice> ChooseWithin(const device::Stream& stream, const AttentionShape& shape,
+                                   const CudnnProblem& problem, const Matrix& scratch,
+                                   std::initializer_list<Matrix> operands) {
+  if (!std::ranges::all_of(operands, Aligned)) {
+    Warn(problem.backward,
+         fmt::format("its operands do not lie on boundaries of {} bytes", kAlignment));
+    return std::nullopt;
+  }
+  const std::int64_t room = (scratch.Size() - StatisticsElements(shape)) * kFloat;
+  Search search(stream, room);
+  auto choice = search.Choose(problem);
+  if (choice) return choice;
+  if (search.Lacking() == 0) {
+    Warn(problem.backward, search.Why());
+  } else if (CudnnPlans::OfThisThread().StateOf(problem.backward).planned) {
+    throw RunError(fmt::format("attention of {} sequences of {}: {} bytes of scratch for cuDNN's "
+                               "workspace of {}",
+                               shape.sequences, shape.length, std::max<std::int64_t>(0, room),
+                               search.Lacking()),
+                   "This is a bug in Trireme.");
+  }
+  return std::nullopt;
 }
 
 // Calls run(first sequence, first key/value head) for all pieces of the batch.
@@ -114,23 +186,33 @@ struct Piece {
 
 }  // namespace
 
-std::int64_t CudnnAttentionScratch(const device::Stream&, const AttentionShape& shape) {
-  std::int64_t bytes = -1;
-  for (const bool backward : {false, true}) {
-    const auto choice = Choose(ProblemOf(shape, backward));
-    if (choice) bytes = std::max(bytes, choice->plan->workspace_bytes);
+bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward) {
+  return Search(stream, kMostWorkspace).Choose(ProblemOf(shape, backward)).has_value();
+}
+
+std::int64_t CudnnAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   bool backward) {
+  std::int64_t bytes = 0;
+  for (const bool pass : {false, true}) {
+    if (pass && !backward) continue;
+    Search search(stream, kMostWorkspace);
+    if (const auto choice = search.Choose(ProblemOf(shape, pass))) {
+      bytes = std::max({bytes, choice->plan->workspace_bytes, kLeastWorkspace});
+      CudnnPlans::OfThisThread().StateOf(pass).planned = true;
+    } else {
+      Warn(pass, search.Why());
+    }
   }
-  return bytes < 0 ? 0 : ScratchOf(shape, bytes);
+  return bytes == 0 ? 0 : ScratchOf(shape, bytes);
 }
 
 bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
                            const Matrix& qkv, const Matrix& out, const Matrix& lse,
                            const Matrix& scratch) {
-  if (!Aligned(qkv) || !Aligned(out)) return false;
   CudnnProblem problem = ProblemOf(shape, false);
   problem.qkv_stride = qkv.stride, problem.out_stride = out.stride;
-  const auto choice = Choose(problem);
-  if (!choice || ScratchOf(shape, choice->plan->workspace_bytes) > scratch.Size()) return false;
+  const auto choice = ChooseWithin(stream, shape, problem, scratch, {qkv, out});
+  if (!choice) return false;
   const Piece all = {shape, 0, 0};
   CudnnPlans::OfThisThread().Execute(stream, *choice->plan,
                                      {{kQuery, all.Query(qkv)},
@@ -146,12 +228,11 @@ bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& s
 bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
                             const Matrix& qkv, const Matrix& out, const Matrix& dout,
                             const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
-  if (!Aligned(qkv) || !Aligned(out) || !Aligned(dout) || !Aligned(dqkv)) return false;
   CudnnProblem problem = ProblemOf(shape, true);
   problem.qkv_stride = qkv.stride, problem.out_stride = out.stride;
   problem.dout_stride = dout.stride, problem.dqkv_stride = dqkv.stride;
-  const auto choice = Choose(problem);
-  if (!choice || ScratchOf(shape, choice->plan->workspace_bytes) > scratch.Size()) return false;
+  const auto choice = ChooseWithin(stream, shape, problem, scratch, {qkv, out, dout, dqkv});
+  if (!choice) return false;
   PackStatistics(stream, shape, lse, scratch.As<float>());
   ForEachPiece(shape, choice->problem, [&](std::int64_t sequence, std::int64_t kv_head) {
     const Piece at = {shape, sequence, kv_head};

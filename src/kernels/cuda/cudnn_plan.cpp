@@ -1,26 +1,51 @@
 // Describes attention to cuDNN as a graph of one operation, and keeps the plans that it makes.
 #include "cudnn_plan.hpp"
 
+#include <cuda_runtime.h>
 #include <cudnn_frontend.h>
+#include <fmt/format.h>
 
 #include <cmath>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "cudnn_attention.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::kernels::cuda {
 
 namespace {
 
+// Before 1.18 the frontend copies to the GPU from vectors that are gone when a recorded graph
+// copies again: of lengths that are no multiple of 128.
+static_assert(CUDNN_FRONTEND_VERSION >= 11800, "cudnn-frontend 1.18 or newer is needed");
+
 namespace graph = cudnn_frontend::graph;
 using Tensor = std::shared_ptr<graph::Tensor_attributes>;
 using Extents = std::vector<std::int64_t>;
 
-void Check(cudnnStatus_t status, const char* what) {
+void Check(cudnnStatus_t status) {
   if (status == CUDNN_STATUS_SUCCESS) return;
-  throw RunError(std::string(what) + ": cuDNN says " + cudnnGetErrorString(status));
+  throw RunError(std::string("attention: cuDNN says ") + cudnnGetErrorString(status));
+}
+
+bool IsRecording(cudaStream_t queue) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(queue, &status) == cudaSuccess &&
+         status != cudaStreamCaptureStatusNone;
+}
+
+// Behind a failure that is no error here: nothing of it may be taken for that of a later call.
+void Forget(cudaStream_t queue, bool recording_before) {
+  if (!recording_before && IsRecording(queue)) {
+    cudaGraph_t recorded = nullptr;
+    if (cudaStreamEndCapture(queue, &recorded) == cudaSuccess && recorded != nullptr) {
+      cudaGraphDestroy(recorded);
+    }
+  }
+  cudaGetLastError();
 }
 
 // Heads of the rows of a matrix as cuDNN counts them: sequence, head, position, feature.
@@ -94,42 +119,82 @@ void AddBackward(graph::Graph& g, const CudnnProblem& p) {
   Output(dvalue, p, kDvalue, p.kv_heads, p.dqkv_stride);
 }
 
-CudnnPlan Build(cudnnHandle_t handle, const CudnnProblem& problem) {
-  auto built = std::make_shared<graph::Graph>();
-  built->set_io_data_type(cudnn_frontend::DataType_t::BFLOAT16)
+std::shared_ptr<graph::Graph> Describe(const CudnnProblem& problem) {
+  auto described = std::make_shared<graph::Graph>();
+  described->set_io_data_type(cudnn_frontend::DataType_t::BFLOAT16)
       .set_intermediate_data_type(cudnn_frontend::DataType_t::FLOAT)
       .set_compute_data_type(cudnn_frontend::DataType_t::FLOAT);
   if (problem.backward) {
-    AddBackward(*built, problem);
+    AddBackward(*described, problem);
   } else {
-    AddForward(*built, problem);
+    AddForward(*described, problem);
   }
-  // The first of the plans that cuDNN proposes, untimed: runs repeat.
-  if (built->build(handle, {cudnn_frontend::HeurMode_t::A}).is_bad()) return {};
-  std::int64_t bytes = 0;
-  if (built->get_workspace_size(bytes).is_bad()) return {};
-  return {std::move(built), bytes};
+  return described;
+}
+
+// Release of version x.y.z as cuDNN 9 and its frontend count it.
+std::string VersionText(std::size_t version) {
+  constexpr std::size_t kMajor = 10000, kMinor = 100;
+  return fmt::format("{}.{}.{}", version / kMajor, version % kMajor / kMinor, version % kMinor);
 }
 
 }  // namespace
 
-CudnnPlans::CudnnPlans() { Check(cudnnCreate(&handle_), "attention"); }
-CudnnPlans::~CudnnPlans() { cudnnDestroy(handle_); }
+std::string CudnnVersions() {
+  return fmt::format("cuDNN {} (frontend {})", VersionText(cudnnGetVersion()),
+                     VersionText(CUDNN_FRONTEND_VERSION));
+}
+
+CudnnPlans::CudnnPlans() {
+  const cudnnStatus_t status = cudnnCreate(&handle_);
+  if (status == CUDNN_STATUS_SUCCESS) return;
+  handle_ = nullptr;
+  why_not_ = std::string("cuDNN could not be opened: ") + cudnnGetErrorString(status);
+  cudaGetLastError();  // is no later call's
+}
+
+CudnnPlans::~CudnnPlans() {
+  plans_.clear();  // made with the handle
+  if (handle_ != nullptr) cudnnDestroy(handle_);
+}
 
 CudnnPlans& CudnnPlans::OfThisThread() {
   thread_local CudnnPlans plans;
   return plans;
 }
 
-const CudnnPlan& CudnnPlans::Find(const CudnnProblem& problem) {
+void CudnnPlans::Use(const device::Stream& stream) {
+  if (queue_ == stream.gpu->queue) return;
+  Check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream.gpu->queue)));
+  queue_ = stream.gpu->queue;
+}
+
+CudnnPlan CudnnPlans::Build(const device::Stream& stream, const CudnnProblem& problem) {
+  CudnnPlan plan;
+  plan.why = why_not_;
+  if (handle_ == nullptr) return plan;
+  Use(stream);
+  auto* const queue = static_cast<cudaStream_t>(stream.gpu->queue);
+  const bool recording = IsRecording(queue);
+  plan.graph = Describe(problem);
+  // The first of the plans that cuDNN proposes, untimed: runs repeat.
+  auto status = plan.graph->build(handle_, {cudnn_frontend::HeurMode_t::A});
+  if (status.is_good()) status = plan.graph->get_workspace_size(plan.workspace_bytes);
+  if (status.is_good()) status = plan.graph->warmup(handle_);
+  if (status.is_good()) return plan;
+  Forget(queue, recording);
+  return {nullptr, 0, "cuDNN says " + status.get_message()};
+}
+
+const CudnnPlan& CudnnPlans::Find(const device::Stream& stream, const CudnnProblem& problem) {
   const auto found = plans_.find(problem);
   if (found != plans_.end()) return found->second;
-  return plans_.emplace(problem, Build(handle_, problem)).first->second;
+  return plans_.emplace(problem, Build(stream, problem)).first->second;
 }
 
 void CudnnPlans::Execute(const device::Stream& stream, const CudnnPlan& plan,
                          std::unordered_map<std::int64_t, void*> operands, void* workspace) {
-  Check(cudnnSetStream(handle_, static_cast<cudaStream_t>(stream.gpu->queue)), "attention");
+  Use(stream);
   auto status = plan.graph->execute(handle_, operands, workspace);
   if (status.is_bad()) throw RunError("attention: cuDNN says " + status.get_message());
 }

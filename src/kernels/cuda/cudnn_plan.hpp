@@ -3,10 +3,12 @@
 #ifndef TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
 #define TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "trireme/device/gpu.hpp"
@@ -43,6 +45,7 @@ enum CudnnOperand : std::int64_t {
 struct CudnnPlan {
   std::shared_ptr<cudnn_frontend::graph::Graph> graph;  // null: cuDNN does not serve the problem
   std::int64_t workspace_bytes = 0;
+  std::string why;  // it does not, in cuDNN's words
 };
 
 // cuDNN on the GPU of the calling thread.
@@ -56,14 +59,29 @@ class CudnnPlans {
   // Those of this thread, which has one GPU; made at the first call.
   static CudnnPlans& OfThisThread();
 
-  const CudnnPlan& Find(const CudnnProblem& problem);
+  // Builds it where it is new, and loads its kernels, so that no step does: that may wait for the
+  // GPU, which may be waiting for another rank.
+  const CudnnPlan& Find(const device::Stream& stream, const CudnnProblem& problem);
   // Queued. RunError where cuDNN refuses.
   void Execute(const device::Stream& stream, const CudnnPlan& plan,
                std::unordered_map<std::int64_t, void*> operands, void* workspace);
 
+  // What is known of a pass, forward and backward.
+  struct PassState {
+    bool planned = false;  // there is scratch for it
+    bool warned = false;   // that it is not served
+  };
+  PassState& StateOf(bool backward) { return passes_[backward ? 1 : 0]; }
+
  private:
+  void Use(const device::Stream& stream);
+  CudnnPlan Build(const device::Stream& stream, const CudnnProblem& problem);
+
   cudnnContext* handle_ = nullptr;
+  std::string why_not_;    // there is no handle
+  void* queue_ = nullptr;  // that the handle has
   std::map<CudnnProblem, CudnnPlan> plans_;
+  std::array<PassState, 2> passes_;
 };
 
 }  // namespace trireme::kernels::cuda

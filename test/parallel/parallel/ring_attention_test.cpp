@@ -130,7 +130,7 @@ class RingAttentionTest : public testing::Test {
     const std::int64_t rows = shape.sequences * shape.length;
     Results results = {Array(dtype, rows, Queries(shape)), Array(dtype, rows, shape.heads),
                        Array(dtype, rows, shape.Width())};
-    const Array buffers(dtype, 1, ring.BufferElements(stream_, shape));
+    const Array buffers(dtype, 1, ring.BufferElements(stream_, shape, dtype, dropout.Active()));
     ring.Forward(stream_, shape, qkv.view, dropout, results.out.view, results.lse.view,
                  buffers.view);
     ring.Backward(stream_, shape, qkv.view, dropout, results.out.view, dout.view, results.lse.view,
@@ -197,7 +197,8 @@ TEST_F(RingAttentionTest, NoSequencesAndOneRank) {
   EXPECT_FALSE(alone.Active());
   EXPECT_EQ(alone.Own().At(1234), 1234);
   const AttentionShape shape = MakeShape(1, 9, 2, 1, 3);
-  EXPECT_EQ(alone.BufferElements({.threads = 2}, shape), kernels::AttentionScratch(shape, 2));
+  EXPECT_EQ(alone.BufferElements({.threads = 2}, shape, Dtype::kFloat32, true),
+            kernels::AttentionScratch(shape, 2));
 }
 
 // The header's formula, message by message.
@@ -246,7 +247,8 @@ TEST_F(RingAttentionTest, BuffersFallWithTheNumberOfRanks) {
   const auto elements = [&](const comm::Collectives& context) {
     const AttentionShape shape = MakeShape(1, 65536, 8, 4, 64);
     const RingAttention ring(context, shape.length);
-    return static_cast<double>(ring.BufferElements({}, LocalShape(shape, ring)));
+    return static_cast<double>(
+        ring.BufferElements({}, LocalShape(shape, ring), Dtype::kFloat32, false));
   };
   double two = 0;
   OnEveryGroup({2, 4, 8}, [&](const comm::Collectives& context) {

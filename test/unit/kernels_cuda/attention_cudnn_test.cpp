@@ -3,49 +3,82 @@
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::test {
 namespace {
 
 using kernels::AttentionShape;
 
+constexpr Dtype kType = Dtype::kBfloat16, kSum = Dtype::kFloat32;
+
+struct Calls {
+  decltype(kernels::AttentionForward)* forward;
+  decltype(kernels::AttentionBackward)* backward;
+};
+constexpr Calls kChosen = {&kernels::cuda::AttentionForward, &kernels::cuda::AttentionBackward};
+constexpr Calls kOwn = {&kernels::cuda::OwnAttentionForward, &kernels::cuda::OwnAttentionBackward};
+
+// A problem's operands on the card, in bf16 and without dropout.
+class Operands {
+ public:
+  Operands(const device::Stream& stream, const AttentionProblem& p)
+      : stream_(stream),
+        shape_(p.shape),
+        qkv_(stream, kType, p.Rows(), p.shape.Width(), p.qkv),
+        dout_(stream, kType, p.Rows(), p.Queries(), p.dout),
+        out_(stream, kType, p.Rows(), p.Queries(), NoNumbers(p.Rows() * p.Queries())),
+        lse_(stream, kSum, p.Rows(), p.shape.heads, NoNumbers(p.Rows() * p.shape.heads)),
+        dqkv_(stream, kType, p.Rows(), p.shape.Width(), NoNumbers(p.Rows() * p.shape.Width())),
+        elements_(kernels::cuda::AttentionScratch(stream, p.shape, kType, false)),
+        scratch_(stream, std::vector<float>(static_cast<std::size_t>(elements_))) {}
+
+  // Queues both passes.
+  void Run(const Calls& calls) const {
+    const tensor::Matrix scratch = {scratch_.Data(), kSum, 1, elements_, elements_};
+    calls.forward(stream_, shape_, qkv_.View(), {}, out_.View(), lse_.View(), scratch);
+    calls.backward(stream_, shape_, qkv_.View(), {}, out_.View(), dout_.View(), lse_.View(),
+                   dqkv_.View(), scratch);
+  }
+  AttentionResults Results() const { return {out_.Values(), lse_.Values(), dqkv_.Values()}; }
+  // Of out, lse and dqkv, one after another.
+  std::vector<unsigned char> Bits() const {
+    std::vector<unsigned char> all;
+    for (const GpuMatrix* m : {&out_, &lse_, &dqkv_}) {
+      const auto bits = m->Bits();
+      all.insert(all.end(), bits.begin(), bits.end());
+    }
+    return all;
+  }
+
+ private:
+  const device::Stream& stream_;
+  AttentionShape shape_;
+  GpuMatrix qkv_, dout_, out_, lse_, dqkv_;
+  std::int64_t elements_;
+  test::OnGpu scratch_;
+};
+
 class CudnnAttentionTest : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    if (!IsSkipped() && !kernels::cuda::CudnnBuilt()) {
+    if (!IsSkipped() && kernels::cuda::CudnnName().empty()) {
       GTEST_SKIP() << "skipped: this program was built without cuDNN";
     }
   }
-
-  struct Calls {
-    decltype(kernels::AttentionForward)* forward;
-    decltype(kernels::AttentionBackward)* backward;
-  };
   AttentionResults Run(const AttentionProblem& p, const Calls& calls) const {
-    const AttentionShape& s = p.shape;
-    const auto matrix = [&](Dtype type, std::int64_t columns, const Values& values) {
-      return GpuMatrix(Stream(), type, p.Rows(), columns, values);
-    };
-    constexpr Dtype kType = Dtype::kBfloat16, kSum = Dtype::kFloat32;
-    const GpuMatrix qkv = matrix(kType, s.Width(), p.qkv);
-    const GpuMatrix dout = matrix(kType, p.Queries(), p.dout);
-    const GpuMatrix out = matrix(kType, p.Queries(), NoNumbers(p.Rows() * p.Queries()));
-    const GpuMatrix lse = matrix(kSum, s.heads, NoNumbers(p.Rows() * s.heads));
-    const GpuMatrix dqkv = matrix(kType, s.Width(), NoNumbers(p.Rows() * s.Width()));
-    const std::int64_t elements = kernels::cuda::AttentionScratch(Stream(), s);
-    const test::OnGpu memory(Stream(), std::vector<float>(static_cast<std::size_t>(elements)));
-    const tensor::Matrix scratch = {memory.Data(), kSum, 1, elements, elements};
-    calls.forward(Stream(), s, qkv.View(), {}, out.View(), lse.View(), scratch);
-    calls.backward(Stream(), s, qkv.View(), {}, out.View(), dout.View(), lse.View(), dqkv.View(),
-                   scratch);
-    return {out.Values(), lse.Values(), dqkv.Values()};
+    const Operands operands(Stream(), p);
+    operands.Run(calls);
+    return operands.Results();
   }
-  AttentionResults Chosen(const AttentionProblem& p) const {
-    return Run(p, {&kernels::cuda::AttentionForward, &kernels::cuda::AttentionBackward});
-  }
-  AttentionResults Own(const AttentionProblem& p) const {
-    return Run(p, {&kernels::cuda::OwnAttentionForward, &kernels::cuda::OwnAttentionBackward});
+  // Otherwise our own kernels would be compared with themselves.
+  void ExpectServed(const AttentionShape& shape) const {
+    for (const bool backward : {false, true}) {
+      EXPECT_TRUE(kernels::cuda::CudnnServes(Stream(), shape, kType, backward))
+          << shape.heads << " heads, length " << shape.length
+          << (backward ? ", backward" : ", forward");
+    }
   }
 };
 
@@ -57,22 +90,69 @@ TEST_F(CudnnAttentionTest, AgreesWithOurOwn) {
                                    {1, 333, 3, 3, 80}};
   for (const AttentionShape& shape : shapes) {
     const AttentionProblem problem(shape, 0);
-    EXPECT_GT(kernels::cuda::AttentionScratch(Stream(), shape),
-              kernels::cuda::OwnAttentionScratch(shape))
-        << "not served: " << Describe(problem, Dtype::kBfloat16);
+    ExpectServed(shape);
     // Weights meet values in bf16 there.
-    AttentionTolerance tolerance = ToleranceOf(Dtype::kBfloat16);
+    AttentionTolerance tolerance = ToleranceOf(kType);
     tolerance.out *= 2, tolerance.lse = 1e-4, tolerance.gradient *= 2;
-    ExpectNear(problem, Chosen(problem), Own(problem), tolerance,
-               Describe(problem, Dtype::kBfloat16));
+    ExpectNear(problem, Run(problem, kChosen), Run(problem, kOwn), tolerance,
+               Describe(problem, kType));
   }
 }
 
-TEST_F(CudnnAttentionTest, TheSameBitsTwice) {
-  const AttentionProblem problem({2, 512, 4, 2, 64}, 0);
-  const AttentionResults first = Chosen(problem), second = Chosen(problem);
-  EXPECT_EQ(first.out, second.out);
-  EXPECT_EQ(first.dqkv, second.dqkv);
+// The second cuts its batch into pieces; a race needs many blocks and several runs to show.
+TEST_F(CudnnAttentionTest, TheSameBitsTenTimes) {
+  const AttentionShape shapes[] = {
+      {2, 512, 4, 2, 64}, {16, 1024, 12, 12, 64}, {2, 4096, 32, 8, 128}};
+  for (const AttentionShape& shape : shapes) {
+    ExpectServed(shape);
+    const Operands operands(Stream(), AttentionProblem(shape, 0));
+    operands.Run(kChosen);
+    const auto first = operands.Bits();
+    for (int i = 1; i < 10; ++i) {
+      operands.Run(kChosen);
+      // Not EXPECT_EQ, which would print them.
+      EXPECT_TRUE(operands.Bits() == first) << "run " << i << ", length " << shape.length;
+    }
+  }
+}
+
+// What a recorded graph reads must be there when it is launched later.
+TEST_F(CudnnAttentionTest, TheSameBitsFromARecording) {
+  const AttentionProblem problem({3, 200, 2, 1, 64}, 0);
+  ExpectServed(problem.shape);
+  const Operands at_once(Stream(), problem), recorded(Stream(), problem);
+  at_once.Run(kChosen);
+  const auto want = at_once.Bits();
+  device::Graph graph;
+  graph.Begin(Stream());
+  recorded.Run(kChosen);
+  graph.End(Stream());
+  for (int i = 0; i < 3; ++i) {
+    // The host's memory is used anew.
+    const std::vector<std::vector<float>> others(1000, std::vector<float>(64 << i, 1e30F));
+    graph.Launch(Stream());
+    Synchronise();
+    EXPECT_TRUE(recorded.Bits() == want) << "launch " << i;
+  }
+}
+
+class AttentionChoiceTest : public GpuTest {};
+
+// Nothing is asked of cuDNN, and no scratch planned for it, where it will not be called.
+TEST_F(AttentionChoiceTest, PlansForWhatIsCalled) {
+  const AttentionShape shape = {2, 128, 2, 2, 64}, short_one = {2, 64, 2, 2, 64};
+  const auto scratch = [&](const AttentionShape& of, Dtype dtype) {
+    return kernels::cuda::AttentionScratch(Stream(), of, dtype, false);
+  };
+  EXPECT_EQ(scratch(shape, Dtype::kFloat32), kernels::cuda::OwnAttentionScratch(shape));
+  EXPECT_EQ(scratch(short_one, kType), kernels::cuda::OwnAttentionScratch(short_one));
+  for (const bool backward : {false, true}) {
+    EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), shape, Dtype::kFloat32, backward));
+    EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), short_one, kType, backward));
+    if (kernels::cuda::CudnnName().empty()) {
+      EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), shape, kType, backward));
+    }
+  }
 }
 
 class AttentionStatisticsTest : public GpuTest {};
