@@ -1,5 +1,7 @@
 // Which back end computes: the CPU's kernels, or, where the stream is a GPU's, those in CUDA. The
 // only place in this folder that knows whether CUDA was built.
+#include <algorithm>
+
 #include "backends.hpp"
 #include "trireme/base/error.hpp"
 
@@ -384,11 +386,12 @@ std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, 
   return VocabularyScratch(rows, slice, dim, stream.threads, gradient);
 }
 
-std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t slice, Dtype dtype) {
+std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t rows,
+                                  std::int64_t slice, Dtype dtype) {
   if constexpr (kCuda) {
-    if (stream.OnGpu()) return cuda::VocabularyTileTokens(stream, slice, dtype);
+    if (stream.OnGpu()) return cuda::VocabularyTileTokens(stream, rows, slice, dtype);
   }
-  return kVocabularyTileTokens;
+  return std::min(kVocabularyTileTokens, rows);
 }
 
 void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void* from,

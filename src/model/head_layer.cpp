@@ -138,8 +138,10 @@ void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t fi
 }
 
 std::int64_t HeadLayer::TileTokens(const Pass& pass) const {
-  return std::min(kernels::VocabularyTileTokens(pass.stream, slice_.Size(), pass.Type()),
-                  std::max<std::int64_t>(1, pass.Tokens()));
+  const std::int64_t rows = std::max<std::int64_t>(1, pass.Tokens());
+  // Of the largest slice: ranks whose slices differ exchange statistics tile by tile.
+  const std::int64_t slice = CeilDivide(vocabulary_, std::int64_t{pass.tensor->Size()});
+  return kernels::VocabularyTileTokens(pass.stream, rows, slice, pass.Type());
 }
 
 void HeadLayer::Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const {

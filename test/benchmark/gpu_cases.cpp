@@ -224,7 +224,7 @@ void Cases::AddEmbedding() {
 void Cases::AddVocabulary() {
   const std::int64_t vocabulary = sizes_.vocabulary;
   const std::int64_t count =
-      std::min(sizes_.Rows(), kernels::VocabularyTileTokens(stream_, vocabulary, dtype_));
+      kernels::VocabularyTileTokens(stream_, sizes_.Rows(), vocabulary, dtype_);
   const std::int64_t scratch =
       kernels::VocabularyScratch(stream_, count, vocabulary, sizes_.dim, true);
   const auto make = [this, count, vocabulary, scratch](Operands& o, bool gradient) -> Call {

@@ -30,9 +30,11 @@ std::int64_t VocabularyScratch(std::int64_t rows, std::int64_t slice, std::int64
 // The same for wherever the stream computes: on a GPU the tile's logits, in x's type.
 std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
                                std::int64_t dim, bool gradient);
-// Tokens of a tile: enough for the products to run at full speed. dtype: of x.
+// Tokens of a tile where there are `rows` in all: enough for the products to run at full speed, and
+// on a GPU tiles of about one size, since each goes over the weight's whole gradient. dtype: of x.
 inline constexpr std::int64_t kVocabularyTileTokens = 512;  // on the CPU
-std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t slice, Dtype dtype);
+std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t rows,
+                                  std::int64_t slice, Dtype dtype);
 
 // statistics: [rows, kSoftmaxStatistics] fp64 of this slice, as SoftmaxStatistics has them.
 // scratch: [1, VocabularyScratch], on a boundary of 8 bytes (of 64 for speed); with tile.gradient

@@ -30,13 +30,17 @@ std::int64_t cuda::VocabularyScratch(const device::Stream&, std::int64_t rows, s
   return rows * Stride(slice);
 }
 
-std::int64_t cuda::VocabularyTileTokens(const device::Stream&, std::int64_t slice, Dtype dtype) {
+std::int64_t cuda::VocabularyTileTokens(const device::Stream&, std::int64_t rows,
+                                        std::int64_t slice, Dtype dtype) {
   // Beyond some thousand rows products gain no speed; logits of half a gigabyte are a small part
   // of any card.
   constexpr std::int64_t kMostBytes = std::int64_t{512} << 20, kUnit = 128, kMost = 8192;
   const std::int64_t row_bytes =
       std::max<std::int64_t>(1, Stride(slice)) * static_cast<std::int64_t>(SizeOf(dtype));
-  return std::clamp(kMostBytes / row_bytes / kUnit * kUnit, kUnit, kMost);
+  const std::int64_t most = std::clamp(kMostBytes / row_bytes / kUnit * kUnit, kUnit, kMost);
+  if (rows <= most) return rows;
+  const std::int64_t even = CeilDivide(rows, CeilDivide(rows, most));
+  return CeilDivide(even, kUnit) * kUnit;
 }
 
 void cuda::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,

@@ -187,7 +187,9 @@ TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
 
 TEST_F(VocabularyTest, TilesFillHalfAGigabyteAtMost) {
   const auto tokens = [&](std::int64_t slice, Dtype dtype) {
-    return kernels::VocabularyTileTokens(Stream(), slice, dtype);
+    const std::int64_t most = kernels::VocabularyTileTokens(Stream(), 1 << 30, slice, dtype);
+    EXPECT_EQ(kernels::VocabularyTileTokens(Stream(), most, slice, dtype), most);
+    return most;
   };
   EXPECT_EQ(tokens(50257, Dtype::kBfloat16), 5248);
   EXPECT_EQ(tokens(50257, Dtype::kFloat32), 2560);
@@ -195,6 +197,25 @@ TEST_F(VocabularyTest, TilesFillHalfAGigabyteAtMost) {
   EXPECT_EQ(tokens(4'000'000, Dtype::kFloat64), 128);
   EXPECT_EQ(tokens(0, Dtype::kFloat32), 8192);
   EXPECT_LE(kernels::VocabularyScratch(Stream(), 5248, 50257, 768, true) * 2, 512 << 20);
+}
+
+// As few as there can be, and no small one behind the others.
+TEST_F(VocabularyTest, TilesAreEven) {
+  const auto tokens = [&](std::int64_t rows) {
+    return kernels::VocabularyTileTokens(Stream(), rows, 50257, Dtype::kBfloat16);
+  };
+  EXPECT_EQ(tokens(1), 1);
+  EXPECT_EQ(tokens(777), 777);
+  EXPECT_EQ(tokens(5249), 2688);
+  EXPECT_EQ(tokens(16384), 4096);
+  for (std::int64_t rows = 1; rows < 60'000; rows += 77) {
+    const std::int64_t tile = tokens(rows), tiles = CeilDivide(rows, tile);
+    EXPECT_LE(tile, 5248);
+    EXPECT_EQ(tiles, CeilDivide(rows, 5248)) << rows;
+    EXPECT_LT(tile * tiles - rows, 128 * tiles) << rows;
+  }
+  EXPECT_EQ(kernels::VocabularyTileTokens({}, 16384, 50257, Dtype::kFloat32), 512);
+  EXPECT_EQ(kernels::VocabularyTileTokens({}, 7, 50257, Dtype::kFloat32), 7);
 }
 
 TEST_F(VocabularyTest, OfNoRows) {
