@@ -61,10 +61,22 @@ struct ResidualRows {
   }
 };
 
+// a b + c, rounded once, and a b, rounded whatever is done with it. Products that sums follow are
+// written so, and all kernels then have the same bits: which of them compilers fuse may differ from
+// kernel to kernel.
+__device__ __forceinline__ float Fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+__device__ __forceinline__ double Fused(double a, double b, double c) { return fma(a, b, c); }
+__device__ __forceinline__ float Product(float a, float b) { return __fmul_rn(a, b); }
+__device__ __forceinline__ double Product(double a, double b) { return __dmul_rn(a, b); }
+
+__device__ __forceinline__ float InverseRoot(float x) { return rsqrtf(x); }
+__device__ __forceinline__ double InverseRoot(double x) { return 1 / sqrt(x); }
+
 template <typename T>
 struct NormOutput {
   const T *weight, *bias;  // [columns]; bias may be null
   SumOf<T> epsilon;
+  SumOf<T> inverse;  // 1 / columns
   bool centred;
   View<T> y;             // [rows, columns]
   SumOf<T>* statistics;  // [rows, 2]
@@ -77,12 +89,15 @@ __device__ __forceinline__ void Normalize(const NormOutput<T>& out, std::int64_t
   SumOf<T> weight[kWidth], y[kWidth];
   LoadConstant<kWidth>(out.weight + column, weight);
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) y[i] = (x[i] - mean) * rstd * weight[i];
+  for (int i = 0; i < kWidth; ++i) y[i] = (x[i] - mean) * rstd;
   if (out.bias != nullptr) {
     SumOf<T> bias[kWidth];
     LoadConstant<kWidth>(out.bias + column, bias);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) y[i] += bias[i];
+    for (int i = 0; i < kWidth; ++i) y[i] = Fused(y[i], weight[i], bias[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) y[i] *= weight[i];
   }
   Store<kWidth>(y, out.y.At(row, column));
 }
@@ -107,18 +122,18 @@ __global__ void __launch_bounds__(kMostLanes)
   S mean = 0;
   if (out.centred) {
     TeamSum(sum, shared[0]);
-    mean = sum[0] / static_cast<S>(columns);
+    mean = Product(sum[0], out.inverse);
   }
   EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
     if constexpr (kChunks == 0) source.Again(row, column, x[0]);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const S deviation = x[chunk][i] - mean;
-      square[0] += deviation * deviation;
+      square[0] = Fused(deviation, deviation, square[0]);
     }
   });
   TeamSum(square, shared[1]);
-  const S rstd = S(1) / std::sqrt(square[0] / static_cast<S>(columns) + out.epsilon);
+  const S rstd = InverseRoot(Fused(square[0], out.inverse, out.epsilon));
   if (threadIdx.x == 0 && row < rows) {
     out.statistics[2 * row] = mean;
     out.statistics[2 * row + 1] = rstd;
@@ -146,8 +161,10 @@ void LaunchForward(const device::Stream& stream, const Rows& source, const NormO
 template <typename T>
 NormOutput<T> OutputOf(NormKind kind, const tensor::Matrix& weight, const tensor::Matrix& bias,
                        double epsilon, const tensor::Matrix& y, const tensor::Matrix& statistics) {
-  return {weight.As<const T>(),         bias.As<const T>(), static_cast<SumOf<T>>(epsilon),
-          kind == NormKind::kLayerNorm, ViewOf<T>(y),       statistics.As<SumOf<T>>()};
+  return {weight.As<const T>(),           bias.As<const T>(),
+          static_cast<SumOf<T>>(epsilon), SumOf<T>(1) / static_cast<SumOf<T>>(y.columns),
+          kind == NormKind::kLayerNorm,   ViewOf<T>(y),
+          statistics.As<SumOf<T>>()};
 }
 
 }  // namespace

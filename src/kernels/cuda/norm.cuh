@@ -38,30 +38,37 @@ inline RowTeams TeamsOf(std::int64_t accesses, int most_chunks, std::int64_t mos
   return teams;
 }
 
+// Each value becomes its sum over groups of `lanes` neighbouring lanes (a power of two; more than
+// 32 count as 32). All lanes of the warp take part.
+template <int kCount, typename S>
+__device__ __forceinline__ void LaneSums(S (&values)[kCount], int lanes) {
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) {
+    if (step < lanes) {
+#pragma unroll
+      for (int i = 0; i < kCount; ++i) values[i] += __shfl_xor_sync(kAllLanes, values[i], step);
+    }
+  }
+}
+
 // Each value becomes its sum over the threads that share a row (those of one threadIdx.y). All
 // threads of the block take part. shared: [warps of the block, kCount], free again when the block
 // has met at another barrier.
 template <int kCount, typename S>
 __device__ __forceinline__ void TeamSum(S (&values)[kCount], S (*shared)[kCount]) {
   const int lanes = static_cast<int>(blockDim.x);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    values[i] = LaneSum(values[i], lanes < kWarpLanes ? lanes : kWarpLanes);
-  }
+  LaneSums(values, lanes);
   if (lanes <= kWarpLanes) return;
-  const int thread = ThreadNumber(), warps = lanes / kWarpLanes;
-  if (thread % kWarpLanes == 0) {
+  const int thread = ThreadNumber(), warps = lanes / kWarpLanes, lane = thread % kWarpLanes;
+  if (lane == 0) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i) shared[thread / kWarpLanes][i] = values[i];
   }
   __syncthreads();
   const int first = static_cast<int>(threadIdx.y) * warps;
 #pragma unroll
-  for (int i = 0; i < kCount; ++i) values[i] = shared[first][i];
-  for (int warp = 1; warp < warps; ++warp) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) values[i] += shared[first + warp][i];
-  }
+  for (int i = 0; i < kCount; ++i) values[i] = lane < warps ? shared[first + lane][i] : S(0);
+  LaneSums(values, kWarpLanes);
 }
 
 // Calls body(column, chunk) for the columns of the thread: chunk < kChunks, a constant once the

@@ -2,6 +2,7 @@
 // a block walks a fixed share of them and keeps its sums of the weights' gradients in registers;
 // the blocks' sums meet in order. Rows too long for that are read twice.
 #include <algorithm>
+#include <cstring>
 
 #include "backends.hpp"
 #include "dropout.cuh"
@@ -25,6 +26,7 @@ struct Operands {
   DropoutPlace place;
   View<T> dx, dbranch;  // [rows, columns]; dbranch may be null
   std::int64_t rows, columns;
+  SumOf<T> inverse;  // 1 / columns
 };
 
 // d = dy + more, h = (x - mean) rstd.
@@ -32,34 +34,46 @@ template <int kWidth, typename T>
 __device__ __forceinline__ void LoadGradient(const Operands<T>& of, std::int64_t row,
                                              std::int64_t column, SumOf<T> mean, SumOf<T> rstd,
                                              SumOf<T> (&d)[kWidth], SumOf<T> (&h)[kWidth]) {
+  const bool two = of.more.data != nullptr;
+  HeldPack<T, kWidth> more{};
+  if (two)
+    more.Hold(of.more.At(row, column));  // all loads are under way before the first is needed
   Load<kWidth>(of.x.At(row, column), h);
   Load<kWidth>(of.dy.At(row, column), d);
-  if (of.more.data != nullptr) {
-    SumOf<T> more[kWidth];
-    Load<kWidth>(of.more.At(row, column), more);
+  if (two) {
+    SumOf<T> add[kWidth];
+    more.Widen(add);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) d[i] += more[i];
+    for (int i = 0; i < kWidth; ++i) d[i] += add[i];
   }
 #pragma unroll
   for (int i = 0; i < kWidth; ++i) h[i] = (h[i] - mean) * rstd;
 }
 
-// dx = rstd (d weight - means[0] - h means[1]) + residual; dbranch = mask(dx).
+template <int kWidth, typename S>
+__device__ __forceinline__ void MultiplyBy(const S (&weight)[kWidth], S (&d)[kWidth]) {
+#pragma unroll
+  for (int i = 0; i < kWidth; ++i) d[i] *= weight[i];
+}
+
+// dx = rstd (dw - means[0] - h means[1]) + residual with dw = d weight; dbranch = mask(dx).
+// residual: null, or that of the columns from `column` on.
 template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_t row,
                                               std::int64_t column, SumOf<T> rstd,
                                               const SumOf<T> (&means)[2],
-                                              const SumOf<T> (&d)[kWidth],
-                                              const SumOf<T> (&h)[kWidth]) {
+                                              const SumOf<T> (&dw)[kWidth],
+                                              const SumOf<T> (&h)[kWidth],
+                                              const HeldPack<T, kWidth>& residual) {
   SumOf<T> dx[kWidth];
-  LoadConstant<kWidth>(of.weight + column, dx);
+  // Not multiplied out: differences cancel before they grow with rstd.
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) dx[i] = rstd * (d[i] * dx[i] - means[0] - h[i] * means[1]);
+  for (int i = 0; i < kWidth; ++i) dx[i] = rstd * (dw[i] - means[0] - h[i] * means[1]);
   if (of.residual.data != nullptr) {
-    SumOf<T> residual[kWidth];
-    Load<kWidth>(of.residual.At(row, column), residual);
+    SumOf<T> add[kWidth];
+    residual.Widen(add);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) dx[i] += residual[i];
+    for (int i = 0; i < kWidth; ++i) dx[i] += add[i];
   }
   const Pack<T, kWidth> rounded = NarrowPack<T>(dx);
   StoreGlobal(rounded, of.dx.At(row, column));
@@ -71,6 +85,34 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
   } else {
     StoreGlobal(rounded, of.dbranch.At(row, column));
   }
+}
+
+// What is added to dx, loaded before the row's sums are known: then it is there when they are.
+template <int kWidth, typename T>
+__device__ __forceinline__ void HoldResidual(const Operands<T>& of, std::int64_t row,
+                                             std::int64_t column, HeldPack<T, kWidth>& residual) {
+  if (of.residual.data != nullptr) residual.Hold(of.residual.At(row, column));
+}
+
+// The same for a row that does not stay in registers.
+template <int kWidth, typename T>
+__device__ __forceinline__ void StoreGradientAgain(const Operands<T>& of, std::int64_t row,
+                                                   std::int64_t column, SumOf<T> mean,
+                                                   SumOf<T> rstd, const SumOf<T> (&means)[2]) {
+  HeldPack<T, kWidth> residual{};
+  HoldResidual(of, row, column, residual);
+  SumOf<T> d[kWidth], h[kWidth], weight[kWidth];
+  LoadGradient<kWidth>(of, row, column, mean, rstd, d, h);
+  LoadConstant<kWidth>(of.weight + column, weight);
+  MultiplyBy(weight, d);
+  StoreGradient<kWidth>(of, row, column, rstd, means, d, h, residual);
+}
+
+// Sums of d weight and d weight h over a row become their means, as dx has them.
+template <typename T>
+__device__ __forceinline__ void SumsToMeans(const Operands<T>& of, SumOf<T> (&means)[2]) {
+  means[0] = of.centred ? means[0] * of.inverse : SumOf<T>(0);
+  means[1] *= of.inverse;
 }
 
 // The block's sums of d h and d, [2, columns], from those of its rows of threads.
@@ -87,11 +129,12 @@ __device__ void StorePartials(std::int64_t columns, const S (&dweight)[kChunks][
   S* const shared = device::cuda::SharedMemory<S>();  // [blockDim.y, 2, columns]
   S* const own = shared + threadIdx.y * 2 * columns;
   EachAccess<kWidth, kChunks>(columns, [&](std::int64_t column, int chunk) {
-#pragma unroll
-    for (int i = 0; i < kWidth; ++i) {
-      own[column + i] = dweight[chunk][i];
-      own[columns + column + i] = dbias[chunk][i];
-    }
+    // In accesses of 16 bytes: a warp's single ones would meet in the same banks.
+    Pack<S, kWidth> pack;
+    memcpy(&pack, dweight[chunk], sizeof pack);
+    StorePack(pack, own + column);
+    memcpy(&pack, dbias[chunk], sizeof pack);
+    StorePack(pack, own + columns + column);
   });
   __syncthreads();
   for (std::int64_t at = ThreadNumber(); at < 2 * columns; at += ThreadCount()) {
@@ -101,8 +144,9 @@ __device__ void StorePartials(std::int64_t columns, const S (&dweight)[kChunks][
   }
 }
 
-// One pass, of blocks [rows, lanes]; kChunks accesses a thread. One access: d and h stay in
-// registers; more: they are loaded again, from the cache. partials: [blocks, 2, columns] or null.
+// One pass, of blocks [rows, lanes]; kChunks accesses a thread. One access: the weight, d weight, h
+// and the residual stay in registers; more: they are loaded again, from the cache. partials:
+// [blocks, 2, columns] or null.
 template <typename T, int kWidth, int kChunks>
 __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     NormBackwardKernel(const Operands<T> of, SumOf<T>* partials) {
@@ -111,6 +155,11 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
   const std::int64_t begin = of.rows * blockIdx.x / gridDim.x;
   const std::int64_t end = of.rows * (blockIdx.x + 1) / gridDim.x;
   S dweight[kChunks][kWidth] = {}, dbias[kChunks][kWidth] = {};
+  HeldPack<T, kWidth> kept{};  // the weight, of one access
+  if constexpr (kChunks == 1) {
+    EachAccess<kWidth, 1>(of.columns,
+                          [&](std::int64_t column, int) { kept.Hold(of.weight + column); });
+  }
   int parity = 0;
   for (std::int64_t first = begin; first < end; first += blockDim.y, parity ^= 1) {
     const std::int64_t row = first + threadIdx.y;
@@ -119,25 +168,36 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
     const S mean = row < end ? of.statistics[2 * row] : S(0);
     const S rstd = row < end ? of.statistics[2 * row + 1] : S(0);
     S d[kWidth] = {}, h[kWidth] = {}, means[2] = {0, 0};
+    HeldPack<T, kWidth> residual{};
     EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
       S weight[kWidth];
-      LoadConstant<kWidth>(of.weight + column, weight);
+      if constexpr (kChunks == 1) {
+        HoldResidual(of, row, column, residual);
+        kept.Widen(weight);
+      } else {
+        LoadConstant<kWidth>(of.weight + column, weight);
+      }
       LoadGradient<kWidth>(of, row, column, mean, rstd, d, h);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
-        const S dh = d[i] * h[i];
-        dweight[chunk][i] += dh;
+        dweight[chunk][i] += d[i] * h[i];
         dbias[chunk][i] += d[i];
-        means[0] += d[i] * weight[i];
-        means[1] += dh * weight[i];
+      }
+      MultiplyBy(weight, d);
+#pragma unroll
+      for (int i = 0; i < kWidth; ++i) {
+        means[0] += d[i];
+        means[1] += d[i] * h[i];
       }
     });
     TeamSum(means, shared[parity]);
-    means[0] = of.centred ? means[0] / static_cast<S>(of.columns) : S(0);
-    means[1] /= static_cast<S>(of.columns);
+    SumsToMeans(of, means);
     EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int) {
-      if constexpr (kChunks > 1) LoadGradient<kWidth>(of, row, column, mean, rstd, d, h);
-      StoreGradient<kWidth>(of, row, column, rstd, means, d, h);
+      if constexpr (kChunks == 1) {
+        StoreGradient<kWidth>(of, row, column, rstd, means, d, h, residual);
+      } else {
+        StoreGradientAgain<kWidth>(of, row, column, mean, rstd, means);
+      }
     });
   }
   if (partials != nullptr) {
@@ -164,11 +224,9 @@ __global__ void __launch_bounds__(kBlockThreads) LongRowKernel(const Operands<T>
     }
   });
   TeamSum(means, shared);
-  means[0] = of.centred ? means[0] / static_cast<S>(of.columns) : S(0);
-  means[1] /= static_cast<S>(of.columns);
+  SumsToMeans(of, means);
   EachAccess<kWidth, 0>(of.columns, [&](std::int64_t column, int) {
-    LoadGradient<kWidth>(of, row, column, mean, rstd, d, h);
-    StoreGradient<kWidth>(of, row, column, rstd, means, d, h);
+    StoreGradientAgain<kWidth>(of, row, column, mean, rstd, means);
   });
 }
 
@@ -213,16 +271,18 @@ Operands<T> OperandsOf(const NormBackwardPass& pass) {
           ViewOf<T>(pass.dx),
           ViewOf<T>(pass.dbranch),
           pass.x.rows,
-          pass.x.columns};
+          pass.x.columns,
+          SumOf<T>(1) / static_cast<SumOf<T>>(pass.x.columns)};
 }
 
-// Blocks that share the rows: two a multiprocessor where each then has at least two turns, and
-// their partial sums have room.
+// Blocks that share the rows: as many as are resident at once (`resident` a multiprocessor) where
+// each then has at least two turns, and their partial sums have room.
 std::int64_t BlocksFor(const device::GpuContext& gpu, std::int64_t rows, std::int64_t rows_at_once,
-                       std::int64_t partial_bytes) {
+                       std::int64_t partial_bytes, std::int64_t resident) {
   const std::int64_t turns = (rows + 2 * rows_at_once - 1) / (2 * rows_at_once);
   const std::int64_t room = gpu.scratch_bytes / partial_bytes;
-  return std::max<std::int64_t>(std::min<std::int64_t>({turns, 2 * gpu.multiprocessors, room}), 1);
+  return std::max<std::int64_t>(
+      std::min<std::int64_t>({turns, resident * gpu.multiprocessors, room}), 1);
 }
 
 template <typename T, int kWidth>
@@ -234,8 +294,8 @@ void Backward(const device::Stream& stream, const NormBackwardPass& pass) {
   const bool is_long = accesses > kMostChunks;
   const bool weights = !pass.dweight.Empty() || !pass.dbias.Empty();
   const std::int64_t partial_bytes = 2 * of.columns * static_cast<std::int64_t>(sizeof(S));
-  const std::int64_t blocks =
-      BlocksFor(*stream.gpu, of.rows, is_long ? 1 : teams.rows, partial_bytes);
+  const std::int64_t blocks = BlocksFor(*stream.gpu, of.rows, is_long ? 1 : teams.rows,
+                                        partial_bytes, accesses == 1 || is_long ? 2 : 1);
   S* const partials = weights ? reinterpret_cast<S*>(stream.gpu->scratch) : nullptr;
   const cudaStream_t queue = device::cuda::Queue(stream);
   if (is_long) {

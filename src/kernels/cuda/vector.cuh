@@ -100,6 +100,26 @@ __device__ __forceinline__ Pack<T, kWidth> NarrowPack(const SumOf<T> (&values)[k
   return pack;
 }
 
+// A pack that is widened later. It stays in whole words: elements that a branch assigns would be
+// taken apart one by one.
+template <typename T, int kWidth>
+struct HeldPack {
+  using Words = WordsOf<alignof(Pack<T, kWidth>)>;
+  Words words[sizeof(Pack<T, kWidth>) / sizeof(Words)];
+
+  __device__ __forceinline__ void Hold(const T* from) {
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof words / sizeof(Words)); ++i) {
+      words[i] = reinterpret_cast<const Words*>(from)[i];
+    }
+  }
+  __device__ __forceinline__ void Widen(SumOf<T> (&values)[kWidth]) const {
+    Pack<T, kWidth> pack;
+    memcpy(&pack, words, sizeof pack);
+    WidenPack(pack, values);
+  }
+};
+
 // values = from[0, kWidth) in the type of sums, and to[0, kWidth) = values, rounded: `to` in global
 // memory.
 template <int kWidth, typename T>
