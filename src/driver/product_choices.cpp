@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
@@ -52,7 +53,10 @@ void KeepChoices(const comm::Communicator& world, const std::string& file,
   std::error_code error;
   const fs::path folder = fs::path(file).parent_path();
   if (!folder.empty()) fs::create_directories(folder, error);
-  const std::string temporary = fmt::format("{}.{}", file, getpid());
+  // Other jobs on other nodes may be at the same file.
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string temporary = fmt::format("{}.{}.{}", file, host.data(), getpid());
   {
     std::ofstream out(temporary);
     out << products.Chosen() << "\n";
