@@ -22,13 +22,34 @@ struct Range {
 
 constexpr int kWarps = kRangeThreads / kWarpLanes;
 
-template <int kWidth, typename T>
-__device__ __forceinline__ double Squares(const T* values) {
-  SumOf<T> x[kWidth];
-  Load<kWidth>(values, x);
-  double sum = 0;
+template <typename T, int kWidth>
+__device__ __forceinline__ void AddSquares(const SumOf<T> (&x)[kWidth], double& sum) {
 #pragma unroll
-  for (int i = 0; i < kWidth; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (int i = 0; i < kWidth; ++i) {
+    const auto value = static_cast<double>(x[i]);
+    sum += value * value;
+  }
+}
+
+// The sum of squares of a thread's whole accesses: they begin at `at`, `step` elements apart, and
+// end before `end`. kCount are loaded before the first is added. `at` moves behind them.
+template <int kWidth, typename T>
+__device__ __forceinline__ double SumOfAccesses(const T* values, std::int64_t end,
+                                                std::int64_t step, std::int64_t& at) {
+  constexpr int kCount = 4;
+  double sum = 0;
+  for (; at + (kCount - 1) * step + kWidth <= end; at += kCount * step) {
+    SumOf<T> x[kCount][kWidth];
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) Load<kWidth>(values + at + i * step, x[i]);
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) AddSquares<T>(x[i], sum);
+  }
+  for (; at + kWidth <= end; at += step) {
+    SumOf<T> x[kWidth];
+    Load<kWidth>(values + at, x);
+    AddSquares<T>(x, sum);
+  }
   return sum;
 }
 
@@ -45,15 +66,16 @@ __global__ void __launch_bounds__(kRangeThreads)
       std::int64_t{blockIdx.x - first} * kRangeThreads + static_cast<int>(threadIdx.x);
   const std::int64_t step =
       std::int64_t{table.first_block[which + 1] - first} * kRangeThreads * kWidth;
-  double sum = 0;
-#pragma unroll 4
-  for (std::int64_t at = thread * kWidth; at < range.count; at += step) {
-    if (range.vectors && at + kWidth <= range.count) {
-      sum += Squares<kWidth>(range.values + at);
-    } else {
-      for (std::int64_t i = at; i < at + kWidth && i < range.count; ++i) {
-        sum += Squares<1>(range.values + i);
-      }
+  std::int64_t at = thread * kWidth;
+  double sum = range.vectors ? SumOfAccesses<kWidth>(range.values, range.count, step, at) : 0;
+  // What is no whole access, or all of a range that does not allow them: in the same order.
+  for (; at < range.count; at += step) {
+    const std::int64_t end = at + kWidth < range.count ? at + kWidth : range.count;
+#pragma unroll 1
+    for (std::int64_t i = at; i < end; ++i) {
+      SumOf<T> x[1];
+      Load<1>(range.values + i, x);
+      AddSquares<T>(x, sum);
     }
   }
   sum = BlockSum(sum, shared);
