@@ -74,7 +74,11 @@ class Search {
   }
 
   // No piece is served.
-  const std::string& Why() const { return why_; }
+  std::string Why() const {
+    if (!why_.empty()) return why_;
+    return fmt::format("dP of the heads that share keys takes more than {} MiB",
+                       kMostWorkspace >> 20);
+  }
   // Bytes of the smallest workspace that would have served; 0: none would.
   std::int64_t Lacking() const { return lacking_; }
 
@@ -108,8 +112,7 @@ class Search {
 
   const device::Stream& stream_;
   std::int64_t room_, lacking_ = 0;
-  std::string why_ =
-      fmt::format("dP of the heads that share keys takes more than {} MiB", kMostWorkspace >> 20);
+  std::string why_;  // of the last that was tried
 };
 
 // One line for each pass, whatever the reasons that follow.
