@@ -4,6 +4,7 @@
 #include <cuda_fp8.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "cuda/fp8.hpp"
 #include "reduce.cuh"
@@ -15,48 +16,91 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kThreads = 256, kWarps = kThreads / kWarpLanes;
 constexpr int kUnit = static_cast<int>(kFp8Unit);
-constexpr int kTile = 64;          // rows and columns of a transposed tile
-constexpr int kPitch = kTile + 4;  // bytes: columns of a tile begin in different banks
+// A transposed tile; its columns are written in whole lines of 128 bytes.
+constexpr int kTileRows = 128, kTileColumns = 64;
 constexpr unsigned kInfinity = 0x7F800000;
 
 enum class Fp8Type { kE4m3, kE5m2 };
 
+// Two rounded values in the lower 16 bits, a's first.
 template <Fp8Type kType>
-__device__ __forceinline__ unsigned char Round(float value) {
-  return __nv_cvt_float_to_fp8(value, __NV_SATFINITE,
-                               kType == Fp8Type::kE4m3 ? __NV_E4M3 : __NV_E5M2);
+__device__ __forceinline__ unsigned RoundTwo(float a, float b) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE,
+                                  kType == Fp8Type::kE4m3 ? __NV_E4M3 : __NV_E5M2);
+}
+// Four, a's first.
+template <Fp8Type kType>
+__device__ __forceinline__ unsigned RoundFour(float a, float b, float c, float d) {
+  return RoundTwo<kType>(a, b) | RoundTwo<kType>(c, d) << 16;
 }
 
-__device__ __forceinline__ unsigned Larger(unsigned largest, float value) {
-  const unsigned bits = __float_as_uint(value) & 0x7FFFFFFFu;
-  return bits > largest ? bits : largest;
-}
+// The largest magnitude that a thread has seen, of even and of odd elements. What is not a number
+// stays.
+class Largest {
+ public:
+  template <int kWidth>
+  __device__ __forceinline__ void See(const Pack<Bf16, kWidth>& pack) {
+    if constexpr (kWidth == 1) {
+      pair_ = __hmax2_nan(pair_, __habs2(__halves2bfloat162(pack.values[0], pack.values[0])));
+    } else {
+      __nv_bfloat162 pairs[kWidth / 2];
+      memcpy(pairs, &pack, sizeof pairs);
+#pragma unroll
+      for (int i = 0; i < kWidth / 2; ++i) pair_ = __hmax2_nan(pair_, __habs2(pairs[i]));
+    }
+  }
+  // The bits of the largest as fp32.
+  __device__ __forceinline__ unsigned Bits() const {
+    const unsigned even = __bfloat16_as_ushort(__low2bfloat16(pair_));
+    const unsigned odd = __bfloat16_as_ushort(__high2bfloat16(pair_));
+    return max(even, odd) << 16;
+  }
 
-// The block's maximum into *largest. Every thread takes part.
-__device__ __forceinline__ void RaiseLargest(unsigned mine, unsigned* largest) {
-  __shared__ unsigned shared[kThreads / kWarpLanes];
-  const unsigned whole = BlockMax(mine, shared);
-  if (ThreadNumber() == 0 && whole > 0) atomicMax(largest, whole);
+ private:
+  __nv_bfloat162 pair_ = __float2bfloat162_rn(0.0f);
+};
+
+// The block's maximum into *largest, in two steps with a barrier between them: all threads leave
+// what they saw, warp by warp, and the first warp raises *largest. A reader may find an older,
+// lower value there, and then takes the maximum in vain.
+__device__ __forceinline__ void LeaveLargest(const Largest& seen, unsigned (&shared)[kWarps]) {
+  unsigned mine = seen.Bits();
+#pragma unroll
+  for (int step = kWarpLanes / 2; step > 0; step /= 2) {
+    mine = max(mine, __shfl_xor_sync(kAllLanes, mine, step));
+  }
+  if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = mine;
+}
+__device__ __forceinline__ void RaiseLargest(const unsigned (&shared)[kWarps], unsigned* largest) {
+  if (threadIdx.x >= kWarpLanes) return;
+  unsigned whole = shared[threadIdx.x % kWarps];
+#pragma unroll
+  for (int step = kWarps / 2; step > 0; step /= 2) {
+    whole = max(whole, __shfl_xor_sync(kAllLanes, whole, step));
+  }
+  if (threadIdx.x > 0) return;
+  const volatile unsigned* const before = largest;
+  if (whole > *before) atomicMax(largest, whole);
 }
 
 // x: [rows, columns]; chunks of kWidth columns.
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     LargestKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns, unsigned* largest) {
+  __shared__ unsigned shared[kWarps];
   const std::int64_t chunks = columns / kWidth;
-  unsigned mine = 0;
+  Largest seen;
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < rows * chunks;
        i += step) {
     const std::int64_t row = i / chunks;
-    float values[kWidth];
-    Load<kWidth>(x.At(row, (i - row * chunks) * kWidth), values);
-#pragma unroll
-    for (int j = 0; j < kWidth; ++j) mine = Larger(mine, values[j]);
+    seen.See(LoadPack<kWidth>(x.At(row, (i - row * chunks) * kWidth)));
   }
-  RaiseLargest(mine, largest);
+  LeaveLargest(seen, shared);
+  __syncthreads();
+  RaiseLargest(shared, largest);
 }
 
 // As Fp8::UpdateScales has it, of this step alone.
@@ -75,62 +119,99 @@ template <Fp8Type kType, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     RoundKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns, const float* scale,
                 unsigned char* out, unsigned* largest) {
+  __shared__ unsigned shared[kWarps];
   const std::int64_t chunks = columns / kUnit;
   const float factor = *scale;
-  unsigned mine = 0;
+  Largest seen;
   const std::int64_t step = std::int64_t{gridDim.x} * kThreads;
   for (std::int64_t i = std::int64_t{blockIdx.x} * kThreads + threadIdx.x; i < rows * chunks;
        i += step) {
     const std::int64_t row = i / chunks, column = (i - row * chunks) * kUnit;
-    Pack<unsigned char, kUnit> rounded;
+    const Bf16* const from = x.At(row, column);
+    Pack<Bf16, kWidth> packs[kUnit / kWidth];
 #pragma unroll
-    for (int part = 0; part < kUnit; part += kWidth) {
-      float values[kWidth];
-      Load<kWidth>(x.At(row, column + part), values);
+    for (int p = 0; p < kUnit / kWidth; ++p) packs[p] = LoadPack<kWidth>(from + p * kWidth);
+    float values[kUnit];
 #pragma unroll
-      for (int j = 0; j < kWidth; ++j) {
-        mine = Larger(mine, values[j]);
-        rounded.values[part + j] = Round<kType>(values[j] * factor);
-      }
+    for (int p = 0; p < kUnit / kWidth; ++p) {
+      seen.See(packs[p]);
+      float part[kWidth];
+      WidenPack(packs[p], part);
+#pragma unroll
+      for (int j = 0; j < kWidth; ++j) values[p * kWidth + j] = part[j] * factor;
     }
-    StorePack(rounded, out + row * columns + column);
+    unsigned words[kUnit / 4];
+#pragma unroll
+    for (int w = 0; w < kUnit / 4; ++w) {
+      words[w] =
+          RoundFour<kType>(values[4 * w], values[4 * w + 1], values[4 * w + 2], values[4 * w + 3]);
+    }
+    *reinterpret_cast<uint4*>(out + row * columns + column) =
+        make_uint4(words[0], words[1], words[2], words[3]);
   }
-  RaiseLargest(mine, largest);
+  LeaveLargest(seen, shared);
+  __syncthreads();
+  RaiseLargest(shared, largest);
 }
 
-// out: [columns, rows] dense; a block transposes a tile of kTile x kTile by way of shared memory.
+// Where kUnit rows of a tile's column lie in shared memory, [column, unit]: units change places
+// from eight columns to the next, so that neither those who write four rows of eight columns apart
+// nor those who read units of one column meet in a bank.
+constexpr int kTileUnits = kTileRows / kUnit;
+__device__ __forceinline__ int UnitPlace(int column, int unit) {
+  return column * kTileUnits + (unit ^ (column / 8 % kTileUnits));
+}
+
+// out: [columns, rows] dense; a block transposes a tile by way of shared memory. A thread rounds
+// four rows of kWidth columns.
 template <Fp8Type kType, int kWidth>
 __global__ void __launch_bounds__(kThreads)
     RoundTransposedKernel(View<const Bf16> x, std::int64_t rows, std::int64_t columns,
                           unsigned row_tiles, const float* scale, unsigned char* out,
                           unsigned* largest) {
-  __shared__ __align__(16) unsigned char tile[kTile * kPitch];  // [column, row]
+  constexpr int kRowsEach = 4, kChunks = kTileColumns / kWidth, kWordsOfUnit = kUnit / kRowsEach;
+  __shared__ uint4 tile[kTileColumns * kTileUnits];
+  __shared__ unsigned shared[kWarps];
   const float factor = *scale;
-  const std::int64_t first_row = std::int64_t{blockIdx.x % row_tiles} * kTile;
-  const std::int64_t first_column = std::int64_t{blockIdx.x / row_tiles} * kTile;
-  unsigned mine = 0;
-  constexpr int kChunks = kTile / kWidth;  // of a row of the tile
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * kChunks; i += kThreads) {
-    const int row = i / kChunks, column = i % kChunks * kWidth;
-    if (first_row + row >= rows || first_column + column >= columns) continue;
-    float values[kWidth];
-    Load<kWidth>(x.At(first_row + row, first_column + column), values);
+  const std::int64_t first_row = std::int64_t{blockIdx.x % row_tiles} * kTileRows;
+  const std::int64_t first_column = std::int64_t{blockIdx.x / row_tiles} * kTileColumns;
+  Largest seen;
+  for (int i = static_cast<int>(threadIdx.x); i < kTileRows / kRowsEach * kChunks; i += kThreads) {
+    const int word = i / kChunks, column = i % kChunks * kWidth;
+    const std::int64_t row = first_row + word * kRowsEach;
+    if (row >= rows || first_column + column >= columns) continue;
+    const Bf16* const from = x.At(row, first_column + column);
+    Pack<Bf16, kWidth> packs[kRowsEach];
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) packs[r] = LoadPack<kWidth>(from + r * x.stride);
+    float values[kRowsEach][kWidth];
+#pragma unroll
+    for (int r = 0; r < kRowsEach; ++r) {
+      seen.See(packs[r]);
+      WidenPack(packs[r], values[r]);
+    }
+    // The kWidth columns are of the same eight.
+    auto* const to = reinterpret_cast<unsigned*>(tile + UnitPlace(column, word / kWordsOfUnit)) +
+                     word % kWordsOfUnit;
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) {
-      mine = Larger(mine, values[j]);
-      tile[(column + j) * kPitch + row] = Round<kType>(values[j] * factor);
+      to[j * kTileUnits * kWordsOfUnit] =
+          RoundFour<kType>(values[0][j] * factor, values[1][j] * factor, values[2][j] * factor,
+                           values[3][j] * factor);
     }
   }
+  LeaveLargest(seen, shared);
   __syncthreads();
-  constexpr int kUnits = kTile / kUnit;  // of a column of the tile: one a thread
-  for (int i = static_cast<int>(threadIdx.x); i < kTile * kUnits; i += kThreads) {
-    const int column = i / kUnits, row = i % kUnits * kUnit;
-    if (first_row + row >= rows || first_column + column >= columns) continue;
-    const auto* words = reinterpret_cast<const unsigned*>(tile + column * kPitch + row);
-    const uint4 sixteen = make_uint4(words[0], words[1], words[2], words[3]);
-    *reinterpret_cast<uint4*>(out + (first_column + column) * rows + first_row + row) = sixteen;
+  const int unit = static_cast<int>(threadIdx.x) % kTileUnits;
+  const std::int64_t row = first_row + unit * kUnit;
+#pragma unroll
+  for (int turn = 0; turn < kTileColumns * kTileUnits / kThreads; ++turn) {
+    const int column = (static_cast<int>(threadIdx.x) + turn * kThreads) / kTileUnits;
+    if (row >= rows || first_column + column >= columns) continue;
+    *reinterpret_cast<uint4*>(out + (first_column + column) * rows + row) =
+        tile[UnitPlace(column, unit)];
   }
-  RaiseLargest(mine, largest);
+  RaiseLargest(shared, largest);
 }
 
 // Blocks of a pass over so many chunks: enough to fill the card, each with several chunks a thread.
@@ -150,8 +231,9 @@ void RoundAs(const device::Stream& stream, const tensor::Matrix& x, const float*
                                 dim3(kThreads), 0, ViewOf<const Bf16>(x), x.rows, x.columns, scale,
                                 out, largest);
   }
-  const auto row_tiles = static_cast<unsigned>(CeilDivide(x.rows, std::int64_t{kTile}));
-  const auto column_tiles = static_cast<unsigned>(CeilDivide(x.columns, std::int64_t{kTile}));
+  const auto row_tiles = static_cast<unsigned>(CeilDivide(x.rows, std::int64_t{kTileRows}));
+  const auto column_tiles =
+      static_cast<unsigned>(CeilDivide(x.columns, std::int64_t{kTileColumns}));
   device::cuda::Launch(queue, RoundTransposedKernel<kType, kWidth>, dim3(row_tiles * column_tiles),
                        dim3(kThreads), 0, ViewOf<const Bf16>(x), x.rows, x.columns, row_tiles,
                        scale, out, largest);

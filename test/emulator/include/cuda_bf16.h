@@ -85,6 +85,21 @@ constexpr __nv_bfloat16 __hadd(__nv_bfloat16 a, __nv_bfloat16 b) { return a + b;
 constexpr __nv_bfloat16 __hsub(__nv_bfloat16 a, __nv_bfloat16 b) { return a - b; }
 constexpr __nv_bfloat16 __hmul(__nv_bfloat16 a, __nv_bfloat16 b) { return a * b; }
 
+constexpr __nv_bfloat162 __habs2(__nv_bfloat162 v) {
+  const auto whole = [](__nv_bfloat16 x) {
+    return __nv_bfloat16(__nv_bfloat16_raw{static_cast<unsigned short>(x.bits & 0x7fffu)});
+  };
+  return {whole(v.x), whole(v.y)};
+}
+// What is not a number wins, as 0x7fff.
+constexpr __nv_bfloat16 __hmax_nan(__nv_bfloat16 a, __nv_bfloat16 b) {
+  if (a != a || b != b) return __nv_bfloat16(__nv_bfloat16_raw{0x7fff});
+  return a < b ? b : a;
+}
+constexpr __nv_bfloat162 __hmax2_nan(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return {__hmax_nan(a.x, b.x), __hmax_nan(a.y, b.y)};
+}
+
 inline __nv_bfloat16 __ldg(const __nv_bfloat16* address) { return *address; }
 
 #endif  // TRIREME_TEST_EMULATOR_CUDA_BF16_H_
