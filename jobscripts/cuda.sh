@@ -18,24 +18,61 @@ find_nvcc() {
   echo "$nvcc"
 }
 
-# cuDNN's attention takes the headers of cudnn-frontend, which a package of PyPI carries: sets
-# cuda_options to what CMake needs to find them, or says that they are not to be had.
-# find_cudnn_frontend FOLDER PYTHON: installed below FOLDER, a virtual environment or to become one.
+# The architectures of this machine's cards as CMake wants them ("90", "80;90"); nothing where there
+# are none.
+card_architectures() {
+  local smi
+  smi=$(command -v nvidia-smi) || smi=/usr/local/nvidia/bin/nvidia-smi
+  [[ -x $smi ]] || return 0
+  { "$smi" --query-gpu=compute_cap --format=csv,noheader 2>/dev/null || true; } |
+    { grep -xE '[0-9]+[.][0-9]+' || true; } | tr -d . | sort -u | paste -sd';'
+}
+
+# Options of CMake that the functions below add to.
 cuda_options=()
+
+# cuDNN's attention takes the headers of cudnn-frontend: those of CUDNN_FRONTEND_INCLUDE_DIR or
+# CUDNN_FRONTEND_ROOT, else those of the package of PyPI. Says it where they are not to be had.
+# find_cudnn_frontend FOLDER PYTHON: installed below FOLDER, a virtual environment or to become one.
 find_cudnn_frontend() {
-  local venv=$1 python=$2 found
-  headers() { find "$venv" -path '*/include/cudnn_frontend.h' -print -quit 2>/dev/null; }
-  found=$(headers)
+  local venv=$1 python=$2 found=
+  headers() { find "$@" -maxdepth 8 -path '*/include/cudnn_frontend.h' -print -quit 2>/dev/null || true; }
+  if [[ -n ${CUDNN_FRONTEND_INCLUDE_DIR:-} ]]; then
+    found=$CUDNN_FRONTEND_INCLUDE_DIR/cudnn_frontend.h
+    [[ -f $found ]] || { echo "CUDNN_FRONTEND_INCLUDE_DIR: there is no $found" >&2; return 1; }
+  elif [[ -n ${CUDNN_FRONTEND_ROOT:-} ]]; then
+    found=$(headers "$CUDNN_FRONTEND_ROOT")
+    [[ -n $found ]] || { echo "CUDNN_FRONTEND_ROOT: no include/cudnn_frontend.h in $CUDNN_FRONTEND_ROOT" >&2; return 1; }
+  fi
+  [[ -n $found || ! -d $venv ]] || found=$(headers "$venv")
+  if [[ -z $found ]]; then
+    # Where the interpreter's own packages have them, nothing is installed.
+    found=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)/include/cudnn_frontend.h
+    [[ -f $found ]] || found=
+  fi
   if [[ -z $found ]]; then
     [[ -x $venv/bin/python3 ]] || "$python" -m venv --system-site-packages "$venv" >/dev/null 2>&1 || true
-    "$venv/bin/python3" -m pip install -q --no-cache-dir --no-deps --retries 0 --timeout 10 \
+    # Not for long where there is no network.
+    timeout 60 "$venv/bin/python3" -m pip install -q --no-cache-dir --no-deps --retries 0 --timeout 4 \
       nvidia-cudnn-frontend >/dev/null 2>&1 || true
-    found=$(headers)
+    found=$(headers "$venv")
   fi
   if [[ -z $found ]]; then
-    echo "cudnn-frontend: not to be had from PyPI; attention is our own kernels' throughout"
+    echo "cudnn-frontend: not to be had from PyPI; attention is our own kernels' throughout (CUDNN_FRONTEND_ROOT names a copy)"
     return 0
   fi
-  # shellcheck disable=SC2034  # used by those who source this
-  cuda_options=("-DCUDNN_FRONTEND_INCLUDE_DIR=$PWD/$(dirname "$found")")
+  cuda_options+=("-DCUDNN_FRONTEND_INCLUDE_DIR=$(cd "$(dirname "$found")" && pwd)")
+}
+
+# The folder `nvidia` of Python's packages, where it has one: they bring NCCL, cuDNN and cuBLAS.
+nvidia_wheels() { # PYTHON
+  "$1" -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null | head -n 1 || true
+}
+
+# All that a build of ours needs and CMake does not find here, a line each.
+missing_libraries() {
+  local folder
+  folder=$(mktemp -d)
+  cmake -S jobscripts/missing -B "$folder" "$@" 2>&1 | sed -n 's/^-- missing: /  /p' || true
+  rm -rf "$folder"
 }

@@ -1,44 +1,59 @@
 #!/usr/bin/env bash
 # Training steps on a GPU, in turn with the same step in PyTorch; its memory-bound kernels against a
-# copy in the card's memory; NCCL's transfers where there are several cards; one table at the end:
-#   bash test/benchmark/gpu.sh [-B BUILD] [-m "jsc gpt2_124m gpt2_1558m llama_8b16"] [-r ROUNDS] [-s STEPS] [-c TOKENS]
-#   -c TOKENS                                         also the course's run, on the token file of WikiText-2:
-#                                                     10 epochs of windows that slide by one token
+# copy in the card's memory; NCCL's transfers where there are several cards; the table so far after
+# each model:
+#   bash test/benchmark/gpu.sh [-B BUILD | -p PACK] [-m "jsc gpt2_124m gpt2_1558m llama_8b16"] [-k KERNELS] [-r ROUNDS]
+#                              [-s STEPS] [-c TOKENS] [-o DIR]
+#   -p PACK        what test/pack_gpu.sh made elsewhere, in place of a build tree
+#   -m MODELS      some of the models, or none
+#   -k KERNELS     kernels with KERNELS in their line (gpt2_124m, norm, attention), or none; all without it
+#   -r ROUNDS      1; the table has medians
+#   -c TOKENS      also the course's run, on the token file of WikiText-2: 10 epochs of windows that
+#                  slide by one token
+#   -o DIR         keeps all outputs there
 #   PEER=path/to/torch_lm.py PYTHON=path/to/python3   the peer (jsc and gpt2_124m): a script that takes --preset,
 #                                                     --mode, --dtype, --device, --batch and --steps
 #   LAUNCH="mpirun -n"                                starts so many ranks (a cluster: "srun -n")
-# The two programs alternate, so that a card's clocks are the same for both; the table has medians
-# over the rounds. A model that is too large for the card's memory takes smaller micro-batches and
-# computes more again, as it says. Nothing is installed. Exit code 77 where there is no GPU.
+# The two programs alternate, so that a card's clocks are the same for both. A model that is too large
+# for the card's memory takes smaller micro-batches and computes more again, as it says. Nothing is
+# installed. Exit code 77 where there is no GPU.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source jobscripts/machine.sh
 source jobscripts/cuda.sh
+source test/prebuilt.sh
 
-build=build-cuda models="jsc gpt2_124m gpt2_1558m llama_8b16" rounds=3 steps=20 course=
+build=build-cuda pack='' models="jsc gpt2_124m gpt2_1558m llama_8b16" kernels='' rounds=1 steps=20 course='' out=''
 usage() {
-  sed -n '4,10s/^# *//p' "$0" >&2
+  sed -n '5,13s/^# *//p' "$0" >&2
   exit 2
 }
-while getopts B:m:r:s:c: option; do
+while getopts B:p:m:k:r:s:c:o: option; do
   case $option in
     B) build=$OPTARG ;;
+    p) pack=$OPTARG ;;
     m) models=$OPTARG ;;
+    k) kernels=$OPTARG ;;
     r) rounds=$OPTARG ;;
     s) steps=$OPTARG ;;
     c) course=$OPTARG ;;
+    o) out=$OPTARG ;;
     *) usage ;;
   esac
 done
 shift $((OPTIND - 1))
 [[ $# == 0 ]] || usage
+[[ $models != none ]] || models=
 for model in $models; do [[ $model =~ ^(tiny|jsc|gpt2_124m|gpt2_1558m|llama_8b16)$ ]] || usage; done
 [[ $rounds =~ ^[1-9][0-9]*$ && $steps =~ ^[1-9][0-9]*$ ]] || usage
 [[ -z $course || -f $course ]] || { echo "-c: $course is no file (job.task = tokenize writes it)" >&2; exit 2; }
 
 # Results: one file a side, model and precision, one line a round.
-results=$(mktemp -d)
-trap 'rm -rf "$results"' EXIT
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+results=${out:-$scratch}
+mkdir -p "$results"
+rm -f "$results"/{ours,theirs,plan,failed}-* "$results"/{kernels,transfers,table}
 # A line's number behind the word NAME, the median over a file's lines; "-" where there is none.
 median() { # FILE NAME
   { [[ ! -f $1 ]] || awk -v name="$2" '{ for (i = 1; i < NF; ++i) if ($i == name) print $(i + 1) }' "$1"; } |
@@ -53,14 +68,23 @@ thousands() { # 12345 -> 12,345
 failed=()
 
 # 1. Build our side, find the card and the peer.
-if [[ ! -f $build/CMakeCache.txt ]]; then
-  nvcc=$(find_nvcc) || { echo "skipped: no CUDA device: $nvcc"; exit 77; }
-  find_cudnn_frontend build/venv python3
-  cmake -S . -B "$build" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${cuda_options[@]}" -DTRIREME_TESTS=OFF >/dev/null
+if [[ -n $pack ]]; then
+  unpack "$pack" "$scratch"
+  [[ ${OPAL_PREFIX:-} == "$prebuilt" ]] || use_pack "$prebuilt"
+  programs=$prebuilt/bin
+else
+  if [[ ! -f $build/CMakeCache.txt ]]; then
+    nvcc=$(find_nvcc) || { echo "skipped: no CUDA device: $nvcc"; exit 77; }
+    find_cudnn_frontend build/venv python3
+    architectures=$(card_architectures)
+    cmake -S . -B "$build" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=${architectures:-80;90}" \
+      "-DNVIDIA_WHEELS=$(nvidia_wheels python3)" "${cuda_options[@]}" -DTRIREME_TESTS=OFF >/dev/null
+  fi
+  cmake -S . -B "$build" -DTRIREME_BENCHMARKS=ON >/dev/null
+  cmake --build "$build" --target trireme trireme_gpu_benchmark trireme_gpu_kernels_benchmark --parallel "$(build_jobs_alone)" >/dev/null
+  programs=$build
 fi
-cmake -S . -B "$build" -DTRIREME_BENCHMARKS=ON >/dev/null
-cmake --build "$build" --target trireme trireme_gpu_benchmark trireme_gpu_kernels_benchmark --parallel "$(build_jobs)" >/dev/null
-program=$build/trireme_gpu_benchmark
+program=$programs/trireme_gpu_benchmark
 code=0
 machine=$("$program" machine) || code=$?
 if [[ $code != 0 ]]; then
@@ -71,10 +95,10 @@ cards=$(awk '$1 == "cards" { print $2 }' <<<"$machine")
 capability=$(sed -n 's/.*compute capability \([0-9]*\)\..*/\1/p' <<<"$machine")
 python=${PYTHON:-python3} torch=
 if [[ -z ${PEER:-} ]]; then
-  echo "PEER is not set: only our side is timed"
+  echo "PEER is not set (the script of the same step in PyTorch): only our side is timed"
 elif [[ ! -f $PEER ]]; then
   echo "PEER names no file ($PEER): only our side is timed"
-elif ! torch=$("$python" -c 'import torch; assert torch.cuda.is_available(); print(torch.__version__)' 2>/dev/null); then
+elif ! torch=$(outer_python "$python" -c 'import torch; assert torch.cuda.is_available(); print(torch.__version__)' 2>/dev/null); then
   torch=
   echo "$python cannot import torch with CUDA (PYTHON): only our side is timed"
 fi
@@ -95,61 +119,116 @@ precisions() { # MODEL; the one that needs the most memory last
   [[ $1 == llama_8b16 && $capability -ge 9 ]] || { echo bf16; return; }
   echo "bf16 fp8"
 }
-declare -A keys
-chosen=
-for model in $models; do
-  all=$(precisions "$model") found=no
+too_large() { # OUTPUT: a plan that is refused, or memory that is not there after all
+  grep -qE 'nothing was allocated|CUDA says out of memory|out of memory:' "$1"
+}
+declare -A keys tried
+# The first variant of a model behind those tried that fits; fails where none does.
+choose() { # MODEL
+  local variant words code all count=0
+  all=$(precisions "$1")
   while read -r variant; do
+    ((++count > ${tried[$1]:-0})) || continue
     read -ra words <<<"$variant"
     code=0
-    "$program" "$model" "${all##* }" 0 "${words[@]}" </dev/null >"$results/plan" 2>&1 || code=$?
-    if [[ $code == 0 ]]; then
-      keys[$model]=$variant found=yes
-      cat "$results/plan"
+    "$program" "$1" "${all##* }" 0 "${words[@]}" </dev/null >"$results/plan-$1" 2>&1 || code=$?
+    tried[$1]=$count keys[$1]=$variant
+    [[ $code != 0 ]] || { cat "$results/plan-$1"; return 0; }
+    if ! too_large "$results/plan-$1"; then
+      failed+=("$1")
       break
     fi
-    [[ $code == 2 ]] || break
-  done < <(variants "$model")
-  if [[ $found == yes ]]; then
-    chosen+=" $model"
-  else
-    cat "$results/plan"
-    echo "$model cannot be measured on this card" >&2
-    [[ $code == 2 ]] || failed+=("$model")
-  fi
-done
+  done < <(variants "$1")
+  [[ ! -s $results/plan-$1 ]] || cat "$results/plan-$1"
+  echo "$1 cannot be measured on this card" >&2
+  return 1
+}
 
-# 3. Steps, in turn.
-ours() { # MODEL PRECISION
-  local words
-  read -ra words <<<"${keys[$1]}"
-  "$program" "$1" "$2" "$steps" "${words[@]}"
+# 3. Steps, in turn, and the table's lines as they come.
+ours() { # MODEL: in all precisions, with one variant; what fails is noted
+  local precision words code fits=no
+  while [[ $fits == no ]]; do
+    fits=yes
+    read -ra words <<<"${keys[$1]}"
+    for precision in $(precisions "$1"); do
+      code=0
+      "$program" "$1" "$precision" "$steps" "${words[@]}" </dev/null >"$scratch/line" 2>&1 || code=$?
+      cat "$scratch/line"
+      if [[ $code == 0 ]]; then
+        cat "$scratch/line" >>"$results/ours-$1-$precision"
+      elif too_large "$scratch/line"; then
+        echo "$1 $precision: its plan fitted, but the card's memory was too small"
+        rm -f "$results"/ours-"$1"-*
+        choose "$1" || return 0
+        fits=no
+        break
+      else
+        cp "$scratch/line" "$results/failed-$1-$precision"
+        failed+=("$1:$precision")
+      fi
+    done
+  done
 }
 theirs() { # MODEL
   local preset=$1 batch=0 # the script's own
   [[ $1 != gpt2_124m ]] || preset=gpt2 batch=16
-  "$python" "$PEER" --device cuda --preset "$preset" --mode compile --dtype bf16 --batch "$batch" --steps "$steps"
+  outer_python "$python" "$PEER" --device cuda --preset "$preset" --mode compile --dtype bf16 --batch "$batch" --steps "$steps" </dev/null
 }
+goal() { # MODEL PRECISION WHAT
+  case $1:$2:$3 in
+    jsc:bf16:ratio) echo "(2.00)" ;;
+    gpt2_124m:bf16:ratio) echo "(1.15)" ;;
+    gpt2_1558m:bf16:products) echo "(0.65)" ;;
+  esac
+}
+header() {
+  cat <<'EOT2'
+                             tokens/s                     a card's    of the card's   card memory, MiB
+model       precision      ours       peer   ratio (goal)  TFLOP/s  products (goal)      ours     peer
+EOT2
+}
+rows() { # MODEL
+  local precision us them speed peer_speed
+  for precision in $(precisions "$1"); do
+    us=$results/ours-$1-$precision them=/dev/null
+    [[ $precision != bf16 ]] || them=$results/theirs-$1
+    speed=$(median "$us" tokens/s) peer_speed=$(median "$them" tokens/s)
+    printf '%-11s %-9s %9s %10s %7s %-6s %8s %8s %-6s %9s %8s\n' "$1" "$precision" \
+      "$(thousands "$speed")" "$(thousands "$peer_speed")" "$(quotient "$speed" "$peer_speed" 2)" \
+      "$(goal "$1" "$precision" ratio)" "$(median "$us" TFLOP/s)" "$(quotient "$(median "$us" of_roof)" 1 2)" \
+      "$(goal "$1" "$precision" products)" "$(thousands "$(median "$us" peak_MiB)")" \
+      "$(thousands "$(median "$them" peak_MiB)")"
+  done
+  [[ -z ${keys[$1]:-} ]] || echo "            with ${keys[$1]}"
+}
+chosen=
 for round in $(seq "$rounds"); do
-  for model in $chosen; do
-    echo "round $round"
-    for precision in $(precisions "$model"); do
-      ours "$model" "$precision" | tee -a "$results/ours-$model-$precision" || failed+=("$model:$precision")
-    done
-    [[ -n $torch && $model =~ ^(jsc|gpt2_124m)$ ]] || continue
-    theirs "$model" | tee -a "$results/theirs-$model" || echo "the peer failed at $model" >&2
+  for model in $models; do
+    if [[ $round == 1 ]]; then
+      if ! choose "$model"; then continue; fi
+      chosen+=" $model"
+    fi
+    [[ " $chosen " == *" $model "* ]] || continue
+    ours "$model"
+    if [[ -n $torch && $model =~ ^(jsc|gpt2_124m)$ ]]; then
+      theirs "$model" | tee -a "$results/theirs-$model" || echo "the peer failed at $model" >&2
+    fi
+    { echo "-- after $model, round $round of $rounds"; header; for one in $chosen; do rows "$one"; done; echo "--"; } |
+      tee "$results/table"
   done
 done
 
 # 4. Kernels and transfers.
 tiny=()
 [[ $models != *tiny* ]] || tiny=(tiny)
-"$build/trireme_gpu_kernels_benchmark" "${tiny[@]}" | tee "$results/kernels" || failed+=(kernels)
+if [[ $kernels != none ]]; then
+  "$programs/trireme_gpu_kernels_benchmark" "${tiny[@]}" "only=$kernels" </dev/null | tee "$results/kernels" || failed+=(kernels)
+fi
 ranks=$cards
 [[ ${#tiny[@]} == 0 || $ranks -le 2 ]] || ranks=2
 if [[ $ranks -gt 1 ]]; then
-  read -ra launch <<<"${LAUNCH:-mpirun --oversubscribe -n}"
-  "${launch[@]}" "$ranks" "$build/trireme_gpu_kernels_benchmark" "${tiny[@]}" | tee "$results/transfers" || failed+=(transfers)
+  read -ra launch <<<"${LAUNCH:-${TRIREME_MPIRUN:-mpirun} --oversubscribe -n}"
+  "${launch[@]}" "$ranks" "$programs/trireme_gpu_kernels_benchmark" "${tiny[@]}" </dev/null | tee "$results/transfers" || failed+=(transfers)
 else
   echo "transfers between cards: one card is here, nothing to measure"
 fi
@@ -158,7 +237,7 @@ fi
 course_text="not asked for (-c TOKENS)"
 if [[ -n $course ]]; then
   start=$(date +%s.%N)
-  if "$build/trireme" -i input/wikitext2_jsc.in "job.output=$results/course" "data.file=$course" data.stride=1 \
+  if "$programs/trireme" -i input/wikitext2_jsc.in "job.output=$scratch/course" "data.file=$course" data.stride=1 \
     schedule.epochs=10 run.precision=bf16 checkpoint.every_steps=0 monitor.every_steps=4000 \
     monitor.validate_every_steps=0 monitor.sample_tokens=0; then
     course_text=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.0f s", b - a }')
@@ -169,47 +248,32 @@ if [[ -n $course ]]; then
 fi
 
 # 6. The table.
-cat <<EOT2
+report() {
+  cat <<EOT2
 
 Training step on a GPU: forward, backward, clipping, AdamW; one rank, one card
 $machine
 peer      $peer
-date      $(date +%Y-%m-%d), medians of $rounds rounds of $steps steps
+date      $(date +%Y-%m-%d), medians of $rounds round(s) of $steps steps
 
-                             tokens/s                     a card's    of the card's   card memory, MiB
-model       precision      ours       peer   ratio (goal)  TFLOP/s  products (goal)      ours     peer
 EOT2
-goal() { # MODEL PRECISION WHAT
-  case $1:$2:$3 in
-    jsc:bf16:ratio) echo "(2.00)" ;;
-    gpt2_124m:bf16:ratio) echo "(1.15)" ;;
-    gpt2_1558m:bf16:products) echo "(0.65)" ;;
-  esac
-}
-for model in $chosen; do
-  for precision in $(precisions "$model"); do
-    us=$results/ours-$model-$precision them=/dev/null
-    [[ $precision != bf16 ]] || them=$results/theirs-$model
-    speed=$(median "$us" tokens/s) peer_speed=$(median "$them" tokens/s)
-    printf '%-11s %-9s %9s %10s %7s %-6s %8s %8s %-6s %9s %8s\n' "$model" "$precision" \
-      "$(thousands "$speed")" "$(thousands "$peer_speed")" "$(quotient "$speed" "$peer_speed" 2)" \
-      "$(goal "$model" "$precision" ratio)" "$(median "$us" TFLOP/s)" "$(quotient "$(median "$us" of_roof)" 1 2)" \
-      "$(goal "$model" "$precision" products)" "$(thousands "$(median "$us" peak_MiB)")" \
-      "$(thousands "$(median "$them" peak_MiB)")"
-  done
-  [[ -z ${keys[$model]} ]] || echo "            with ${keys[$model]}"
-done
-echo
-llama=$results/ours-llama_8b16
-printf 'fp8 over bf16, llama_8b16%s: %s (1.30)\n' "${keys[llama_8b16]:+ with ${keys[llama_8b16]}}" \
-  "$(quotient "$(median "$llama-fp8" tokens/s)" "$(median "$llama-bf16" tokens/s)" 2)"
-printf 'memory-bound kernels: %s reach 0.85 of a copy'"'"'s speed; the others:\n' \
-  "$(awk '$1 == "kernel" { ++n; if ($NF >= 0.85) ++good } END { printf "%d of %d", good, n }' "$results/kernels")"
-awk '$1 == "kernel" && $NF < 0.85 { print "  " $0 }' "$results/kernels"
-echo "course run (10 epochs, stride 1; 180 s): $course_text"
-cat <<'EOT2'
+  header
+  for model in $chosen; do rows "$model"; done
+  echo
+  llama=$results/ours-llama_8b16
+  printf 'fp8 over bf16, llama_8b16%s: %s (1.30)\n' "${keys[llama_8b16]:+ with ${keys[llama_8b16]}}" \
+    "$(quotient "$(median "$llama-fp8" tokens/s)" "$(median "$llama-bf16" tokens/s)" 2)"
+  if [[ -f $results/kernels ]]; then
+    printf 'memory-bound kernels: %s reach 0.85 of a copy'"'"'s speed; the others:\n' \
+      "$(awk '$1 == "kernel" { ++n; if ($NF >= 0.85) ++good } END { printf "%d of %d", good, n }' "$results/kernels")"
+    awk '$1 == "kernel" && $NF < 0.85 { print "  " $0 }' "$results/kernels"
+  fi
+  echo "course run (10 epochs, stride 1; 180 s): $course_text"
+  cat <<'EOT2'
 
 products: operations of the model a second over those of the fastest square product in bf16 (fp32: in
 fp32) that was measured in the same process. An fp8 step is held against bf16 products too.
 EOT2
+}
+report | tee "$results/table"
 [[ ${#failed[@]} == 0 ]] || { echo "FAILED: ${failed[*]}" >&2; exit 1; }

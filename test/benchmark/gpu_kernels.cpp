@@ -1,7 +1,8 @@
 // How fast the parts of a training step are on a GPU. One rank: its memory-bound kernels against a
 // copy in the card's memory, and attention. Several ranks, one GPU each: NCCL's transfers.
-// usage: trireme_gpu_kernels_benchmark [tiny] [section.key=value ...]
-//   tiny: small sizes, for the emulator. Keys: run.share_device=yes, run.threads ...
+// usage: trireme_gpu_kernels_benchmark [tiny] [only=TEXT] [section.key=value ...]
+//   tiny: small sizes, for the emulator; only: the kernels with TEXT in the first words of their
+//   lines ("kernel gpt2_124m bf16 norm", "attention jsc fp32 own"). Keys: run.threads ...
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -37,12 +38,20 @@ const std::vector<Sizes>& AttentionSizes(bool tiny) {
   return tiny ? small : large;
 }
 
-void TimeKernels(const device::Stream& stream, bool tiny) {
+// Whether TEXT of only=TEXT is in a line's words.
+bool Asked(const std::string& only, const std::string& words) {
+  return words.find(only) != std::string::npos;
+}
+
+void TimeKernels(const device::Stream& stream, bool tiny, const std::string& only) {
   const double copy = benchmark::CopySpeed(stream, tiny);
   fmt::print("copy within the card's memory: GB/s {:.1f}\n", copy * 1e-9);
   for (const Sizes& sizes : KernelSizes(tiny)) {
     for (const Dtype dtype : {Dtype::kBfloat16, Dtype::kFloat32}) {
       for (const benchmark::Case& one : benchmark::KernelCases(stream, sizes, dtype)) {
+        const std::string words =
+            fmt::format("kernel {} {} {}", sizes.name, NameOf(dtype), one.name);
+        if (!Asked(only, words)) continue;
         const double seconds = benchmark::SecondsCold(stream, one.bytes, one.make, tiny);
         fmt::print("kernel {:10} {} {:34} us {:9.2f} MB {:8.1f} GB/s {:7.1f} of_copy {:.3f}\n",
                    sizes.name, NameOf(dtype), one.name, seconds * 1e6, one.bytes * 1e-6,
@@ -53,14 +62,22 @@ void TimeKernels(const device::Stream& stream, bool tiny) {
   }
 }
 
-void TimeAttention(const device::Stream& stream, bool tiny) {
+// Both passes.
+bool ServedByCudnn(const device::Stream& stream, const Sizes& sizes, Dtype dtype) {
+  const auto serves = [&](bool backward) {
+    return kernels::cuda::CudnnServes(stream, sizes.Attention(), dtype, backward);
+  };
+  return serves(false) && serves(true);
+}
+
+void TimeAttention(const device::Stream& stream, bool tiny, const std::string& only) {
   struct Way {
     const char* name;
     Dtype dtype;
     bool own;
   };
   std::vector<Way> ways = {{"own", Dtype::kBfloat16, true}, {"own", Dtype::kFloat32, true}};
-  if (kernels::cuda::CudnnBuilt()) {
+  if (!kernels::cuda::CudnnName().empty()) {
     ways.push_back({"cuDNN", Dtype::kBfloat16, false});
   } else {
     fmt::print("attention by cuDNN: not built in\n");
@@ -68,6 +85,13 @@ void TimeAttention(const device::Stream& stream, bool tiny) {
   constexpr double kEnough = 1e12;  // bytes: one set of operands, caches do not matter
   for (const Sizes& sizes : AttentionSizes(tiny)) {
     for (const Way& way : ways) {
+      const std::string words =
+          fmt::format("attention {} {} {}", sizes.name, NameOf(way.dtype), way.name);
+      if (!Asked(only, words)) continue;
+      if (!way.own && !ServedByCudnn(stream, sizes, way.dtype)) {
+        fmt::print("{}: not served, see own\n", words);
+        continue;
+      }
       const auto one = benchmark::MakeAttentionCase(stream, sizes, way.dtype, way.own);
       const double forward = benchmark::SecondsCold(stream, kEnough, one.forward, tiny);
       const double backward = benchmark::SecondsCold(stream, kEnough, one.backward, tiny);
@@ -124,14 +148,15 @@ void TimeTransfers(const comm::ProcessGrid& grid, const device::Stream& stream, 
   device::Synchronise(stream);
 }
 
-void Run(const comm::Runtime& runtime, bool tiny, const std::vector<std::string>& overrides) {
+void Run(const comm::Runtime& runtime, bool tiny, const std::string& only,
+         const std::vector<std::string>& overrides) {
   const input::Schema schema = driver::DeclareAll();
   const driver::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
   const comm::Communicator& world = runtime.World();
   if (world.IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
   if (world.Size() == 1) {
-    TimeKernels(job.stream, tiny);
-    TimeAttention(job.stream, tiny);
+    TimeKernels(job.stream, tiny, only);
+    TimeAttention(job.stream, tiny, only);
     return;
   }
   comm::ProcessGrid grid(world, comm::GridShape{.data = world.Size()});
@@ -144,14 +169,17 @@ void Run(const comm::Runtime& runtime, bool tiny, const std::vector<std::string>
 int main(int argc, char** argv) {
   return benchmark::OnGpus(&argc, &argv, [&](const comm::Runtime& runtime) {
     bool tiny = false;
+    std::string only;
     std::vector<std::string> overrides;
     for (const std::string& word : std::vector<std::string>(argv + 1, argv + argc)) {
       if (word == "tiny") {
         tiny = true;
+      } else if (word.starts_with("only=")) {
+        only = word.substr(5);
       } else {
         overrides.push_back(word);
       }
     }
-    Run(runtime, tiny, overrides);
+    Run(runtime, tiny, only, overrides);
   });
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "gpu_job.hpp"
 #include "trireme/base/bfloat16.hpp"
@@ -17,8 +18,11 @@ namespace {
 constexpr double kCold = 256.0 * 1024 * 1024;  // bytes
 constexpr int kMostSets = 32;
 
-// From -1 to 1, of the type.
-std::vector<std::byte> Pattern(Dtype dtype, std::int64_t count) {
+constexpr std::int64_t kPattern = 1 << 18;  // elements
+
+// Random numbers from -1 to 1, of the type.
+std::vector<std::byte> MakePattern(Dtype dtype) {
+  const std::int64_t count = kPattern;
   std::vector<std::byte> bytes(static_cast<std::size_t>(count) * SizeOf(dtype));
   for (std::int64_t i = 0; i < count; ++i) {
     const auto words = Philox({static_cast<std::uint32_t>(i), 0, 0, 0}, {7, 0});
@@ -35,6 +39,14 @@ std::vector<std::byte> Pattern(Dtype dtype, std::int64_t count) {
   return bytes;
 }
 
+// Made once a type: operands are many.
+const std::vector<std::byte>& Pattern(Dtype dtype) {
+  static std::map<Dtype, std::vector<std::byte>> patterns;
+  std::vector<std::byte>& pattern = patterns[dtype];
+  if (pattern.empty()) pattern = MakePattern(dtype);
+  return pattern;
+}
+
 }  // namespace
 
 void* Operands::Zeros(std::int64_t bytes) {
@@ -48,12 +60,11 @@ void* Operands::Copied(const void* host, std::int64_t bytes) {
 }
 
 tensor::Matrix Operands::Matrix(Dtype dtype, std::int64_t rows, std::int64_t columns) {
-  constexpr std::int64_t kPattern = 1 << 18;  // elements; then what is there once more
   const std::int64_t count = rows * columns, size = static_cast<std::int64_t>(SizeOf(dtype));
   void* const data = Zeros(count * size);
+  // The pattern, then what is there once more.
   std::int64_t filled = std::min(count, kPattern);
-  const std::vector<std::byte> pattern = Pattern(dtype, filled);
-  device::CopyIn(*stream_, pattern.data(), data, filled * size);
+  device::CopyIn(*stream_, Pattern(dtype).data(), data, filled * size);
   while (filled < count) {
     const std::int64_t more = std::min(filled, count - filled);
     device::CopyWithin(*stream_, data, ElementAt(data, dtype, filled), more * size);

@@ -1,0 +1,79 @@
+# shellcheck shell=bash
+# Sourced by run_gpu.sh and gpu.sh: runs what pack_gpu.sh packed.
+
+# The libraries that Python was started with, and is to be started with: not those of the pack.
+outer_library_path=${LD_LIBRARY_PATH:-}
+outer_python() { env LD_LIBRARY_PATH="$outer_library_path" "$@"; }
+
+# unpack PACK: sets prebuilt to its folder; an archive's below FOLDER.
+unpack() { # PACK FOLDER
+  prebuilt=$1
+  if [[ -f $1 ]]; then
+    prebuilt=$2/pack
+    rm -rf "$prebuilt"
+    mkdir -p "$prebuilt"
+    if command -v xz >/dev/null; then
+      tar -C "$prebuilt" -xJf "$1"
+    else
+      python3 -c 'import sys, tarfile; tarfile.open(sys.argv[1]).extractall(sys.argv[2])' "$1" "$prebuilt"
+    fi
+  fi
+  [[ -f $prebuilt/manifest ]] || { echo "$1 is no pack of pack_gpu.sh" >&2; return 1; }
+  prebuilt=$(cd "$prebuilt" && pwd)
+}
+
+# Libraries that a program and its libraries name and that are not found, or are too old.
+unresolved() { # PROGRAM
+  ldd "$1" 2>&1 | sed -nE 's/^\s*(\S+) => not found.*/\1/p; s/.*\/([^/]+): version `(GLIBCXX|CXXABI|GCC|GOMP|OACC)[^ ]* not found.*/\1/p' | sort -u
+}
+
+# Folders where CUDA's libraries lie: the toolkit's, the driver's, and those of Python's packages.
+cuda_folders() {
+  local wheels root
+  for root in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+    [[ -z $root ]] || printf '%s\n' "$root/lib64" "$root/lib" "$root"/targets/*/lib
+  done
+  wheels=$(outer_python python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null || true)
+  while read -r root; do
+    [[ -z $root ]] || printf '%s\n' "$root"/*/lib
+  done <<<"$wheels"
+  printf '%s\n' /usr/local/nvidia/lib64 /usr/local/nvidia/lib
+}
+
+# Adds the folder of one of CUDA's libraries to what the loader searches, behind all else.
+add_folder_of() { # NAME
+  local folder
+  while read -r folder; do
+    [[ -e $folder/$1 ]] || continue
+    export LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+    echo "$1: from $folder"
+    return
+  done < <(cuda_folders)
+}
+
+# The environment of the packed programs: the packed Open MPI, for ranks of one node; the compiler's
+# libraries where the system's are missing or older; CUDA's from wherever they are.
+use_pack() { # FOLDER
+  local pack=$1 name tried=" "
+  export TRIREME_MPIRUN=$pack/bin/mpirun
+  export OPAL_PREFIX=$pack OPAL_LIBDIR=$pack/lib OPAL_PKGLIBDIR=$pack/lib/openmpi OPAL_BINDIR=$pack/bin
+  export OPAL_DATADIR=$pack/share OPAL_PKGDATADIR=$pack/share/openmpi OPAL_SYSCONFDIR=$pack/etc
+  export PMIX_INSTALL_PREFIX=$pack PMIX_MCA_mca_base_component_path=$pack/lib/pmix
+  # Within a node, by shared memory; a container may not let a process read another one's memory.
+  export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader
+  export OMPI_MCA_btl_vader_single_copy_mechanism=none
+  while name=$(unresolved "$pack/bin/trireme" | while read -r one; do
+    [[ $tried == *" $one "* ]] || { echo "$one"; break; }
+  done) && [[ -n $name ]]; do
+    tried+="$name "
+    if [[ -d $pack/runtime/$name ]]; then
+      export LD_LIBRARY_PATH=$pack/runtime/$name${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+    else
+      add_folder_of "$name"
+    fi
+  done
+  name=$(unresolved "$pack/bin/trireme" | paste -sd' ')
+  [[ -z $name ]] || { echo "not found here, neither in the pack nor with CUDA: $name" >&2; return 1; }
+  # The driver's, which CUDA loads by itself.
+  ldconfig -p 2>/dev/null | grep -qF libcuda.so.1 || add_folder_of libcuda.so.1
+}
