@@ -62,10 +62,8 @@ struct AccumulateOperation {
   }
 };
 
-// The one with the shorter elements: its accesses of 16 bytes hold more of them.
-template <typename X, typename Y>
-using Narrower = std::conditional_t<sizeof(X) < sizeof(Y), X, Y>;
-
+// Widths are those of the written type: a thread then stores 16 bytes at once, and a warp's stores
+// fill whole lines.
 template <typename Body>
 void DispatchTwo(Dtype x, Dtype y, Body body) {
   Dispatch(x, [&](auto from) { Dispatch(y, [&](auto to) { body(from, to); }); });
@@ -77,7 +75,7 @@ void Copy(const device::Stream& stream, const tensor::Matrix& x, const tensor::M
   DispatchTwo(x.dtype, y.dtype, [&](auto from, auto to) {
     using X = decltype(from);
     using Y = decltype(to);
-    WithWidth<Narrower<X, Y>>(AllowVectors<Narrower<X, Y>>(x.columns, x, y), [&](auto width) {
+    WithWidth<Y>(AllowVectors<Y>(x.columns, x, y), [&](auto width) {
       Pass(stream, x.rows, x.columns,
            CopyOperation<X, Y, width()>{ViewOf<const X>(x), ViewOf<Y>(y)});
     });
@@ -89,7 +87,7 @@ void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, 
   DispatchTwo(from_type, to_type, [&](auto source, auto target) {
     using X = decltype(source);
     using Y = decltype(target);
-    WithWidth<Narrower<X, Y>>(OnVectorBoundary(from) && OnVectorBoundary(to), [&](auto width) {
+    WithWidth<Y>(OnVectorBoundary(from) && OnVectorBoundary(to), [&](auto width) {
       FlatPass(stream, count,
                ConvertOperation<X, Y, width()>{static_cast<const X*>(from), static_cast<Y*>(to)});
     });
