@@ -12,6 +12,7 @@
 #include "attention_kernels.cuh"
 #include "backends.hpp"
 #include "trireme/base/error.hpp"
+#include "vector_pass.cuh"
 
 namespace trireme::kernels::cuda {
 
@@ -19,27 +20,29 @@ namespace {
 
 using tensor::Matrix;
 
-constexpr int kFillThreads = 256;
 constexpr std::int64_t kScratchUnit = 32;  // elements: pieces of scratch begin on 128 bytes
 
-// data [rows, columns] = value, rows stride elements apart.
-template <typename T>
-__global__ void __launch_bounds__(kFillThreads)
-    FillKernel(T* data, std::int64_t rows, std::int64_t columns, std::int64_t stride,
-               SumOf<T> value) {
-  const std::int64_t i = std::int64_t{blockIdx.x} * kFillThreads + threadIdx.x;
-  if (i < rows * columns) data[i / columns * stride + i % columns] = Narrow<T>(value);
-}
+template <typename T, int kElements>
+struct FillOperation {
+  static constexpr int kWidth = kElements;
+  View<T> data;  // [rows, columns]
+  SumOf<T> value;
+
+  __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
+    SumOf<T> values[kWidth];
+#pragma unroll
+    for (int i = 0; i < kWidth; ++i) values[i] = value;
+    Store<kWidth>(values, data.At(row, column));
+  }
+};
 
 void Fill(const device::Stream& stream, const Matrix& m, double value) {
-  if (m.Size() == 0) return;
   Dispatch(m.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const std::int64_t blocks = CeilDivide(m.Size(), kFillThreads);
-    device::cuda::Launch(device::cuda::Queue(stream), &FillKernel<T>,
-                         dim3(static_cast<unsigned>(blocks)), dim3(kFillThreads), 0,
-                         static_cast<T*>(m.data), m.rows, m.columns, m.stride,
-                         static_cast<SumOf<T>>(value));
+    WithWidth<T>(AllowVectors<T>(m.columns, m), [&](auto width) {
+      Pass(stream, m.rows, m.columns,
+           FillOperation<T, width()>{ViewOf<T>(m), static_cast<SumOf<T>>(value)});
+    });
   });
 }
 
