@@ -84,7 +84,7 @@ std::int64_t BlocksOfRows(const device::GpuContext& gpu, std::int64_t rows, std:
 
 void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& sums,
                const tensor::Matrix&) {
-  if (x.rows == 0) return;
+  if (x.rows == 0 || x.columns == 0) return;
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     using S = SumOf<T>;

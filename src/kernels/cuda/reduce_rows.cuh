@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 
 #include "trireme/device/cuda/launch.cuh"
 #include "vector.cuh"
@@ -44,15 +45,17 @@ __global__ void __launch_bounds__(kReduceThreads)
   }
   S* const shared = device::cuda::SharedMemory<S>();  // [blockDim.y, blockDim.x, kWidth]
   const unsigned along = blockDim.x * kWidth;
-#pragma unroll
-  for (int i = 0; i < kWidth; ++i) {
-    shared[threadIdx.y * along + threadIdx.x * kWidth + i] = sums[i];
-  }
+  // In accesses of 16 bytes: a warp's single ones would meet in the same banks.
+  S* const own = shared + threadIdx.x * kWidth;
+  Pack<S, kWidth> pack;
+  memcpy(&pack, sums, sizeof pack);
+  StorePack(pack, own + threadIdx.y * along);
   __syncthreads();
   if (threadIdx.y > 0 || chunk >= chunks) return;
   for (unsigned y = 1; y < blockDim.y; ++y) {
+    pack = LoadPack<kWidth>(own + y * along);
 #pragma unroll
-    for (int i = 0; i < kWidth; ++i) sums[i] += shared[y * along + threadIdx.x * kWidth + i];
+    for (int i = 0; i < kWidth; ++i) sums[i] += pack.values[i];
   }
   source.Finish(group, column, sums);
 }
