@@ -4,6 +4,7 @@
 
 #include "backends.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
 
 namespace trireme::kernels {
 
@@ -384,6 +385,11 @@ std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, 
     if (stream.OnGpu()) return cuda::VocabularyScratch(stream, rows, slice, dim, gradient);
   }
   return VocabularyScratch(rows, slice, dim, stream.threads, gradient);
+}
+
+std::int64_t VocabularySpareRows(const device::Stream& stream, std::int64_t slice) {
+  if (!stream.OnGpu()) return 0;
+  return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit - slice;
 }
 
 std::int64_t VocabularyTileTokens(const device::Stream& stream, std::int64_t rows,

@@ -19,6 +19,9 @@ EmbeddingLayer::EmbeddingLayer(const Placement& tables, bool first_stage, bool l
   const bool held = first_stage || shared;
   table.begin = held ? slice.begin * o.dim : 0;
   table.end = held ? slice.end * o.dim : 0;
+  if (o.tie_embeddings) {
+    table.spare = kernels::VocabularySpareRows(tables.stream, slice.Size()) * o.dim;
+  }
   if (shared) {
     // The first and the last stage hold a copy each, and each finds a part of the gradient.
     table.copies = 2;

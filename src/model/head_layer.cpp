@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "initialisers.hpp"
 #include "slice_sums.hpp"
@@ -15,11 +16,12 @@ HeadLayer::HeadLayer(const Placement& placement, ParameterId embedding)
     : vocabulary_(placement.options.vocabulary),
       dim_(placement.options.dim),
       slice_(placement.tensor.Slice(vocabulary_)),
+      spare_(kernels::VocabularySpareRows(placement.stream, slice_.Size())),
       weight_(embedding) {
-  if (!placement.options.tie_embeddings) {
-    weight_ = AddSlice(
-        placement, WeightOf(placement.options, "head", vocabulary_, placement.options.dim), slice_);
-  }
+  if (placement.options.tie_embeddings) return;
+  tensor::Parameter weight = WeightOf(placement.options, "head", vocabulary_, dim_);
+  weight.spare = spare_ * dim_;
+  weight_ = AddSlice(placement, std::move(weight), slice_);
 }
 
 namespace {
@@ -106,7 +108,8 @@ void HeadLayer::FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_
                                      .first = static_cast<std::int32_t>(slice_.begin),
                                      .vocabulary = vocabulary_,
                                      .smoothing = smoothing,
-                                     .gradient = !dx.Empty()};
+                                     .gradient = !dx.Empty(),
+                                     .spare = spare_};
   const Matrix& scratch = pass.workspace.tile;
   const std::int64_t count = kernels::kSoftmaxStatistics * x.rows;
   double* statistics = pass.workspace.statistics.As<double>();

@@ -37,7 +37,7 @@ void Model::Allocate() {
 void Model::RegisterParameters() {
   const Options& options = setup_.options;
   const bool first = setup_.stage == 0, last = setup_.stage == setup_.stages - 1;
-  Placement place{options, registry_, *setup_.tensor, true};
+  Placement place{options, registry_, *setup_.tensor, true, setup_.stream};
   embedding_.emplace(place, first, last, setup_.stages == 1);
   token_unit_ = registry_.UnitOf(embedding_->Weight());
   if (embedding_->Positions() != tensor::kNoParameter) {

@@ -86,7 +86,8 @@ ParameterId Registry::Add(Parameter parameter) {
   }
   if (parameter.Held() && !BehindItsGroup(parameter)) size_ = Aligned(size_);
   parameter.offset = size_;
-  size_ += parameter.LocalSize();
+  if (!parameter.Held()) parameter.spare = 0;
+  size_ += parameter.LocalSize() + parameter.spare;
   units_.back().range.end = size_;
   unit_of_.push_back(static_cast<int>(units_.size()) - 1);
   early_at_.push_back(early_size_);

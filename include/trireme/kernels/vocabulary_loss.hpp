@@ -21,7 +21,15 @@ struct VocabularyTile {
   std::int64_t vocabulary = 0;  // of all slices
   double smoothing = 0;
   bool gradient = false;  // VocabularyGradient follows
+  // Rows of zeros behind those of weight, in memory, and of what dweight has there: products may
+  // take them along, and leave zeros.
+  std::int64_t spare = 0;
 };
+
+// So many of them are worth having: a GPU's matrix units read 16 bytes at a time, and products of
+// 50,257 columns take other, slower kernels than those of 50,304. 0 on the CPU.
+std::int64_t VocabularySpareRows(const device::Stream& stream, std::int64_t slice);
+inline constexpr std::int64_t kVocabularyUnit = 64;  // columns of a GPU's logits are multiples
 
 // Elements of x's type that a tile of so many rows takes, or fewer: rows * slice of them with the
 // gradient, otherwise a block of the vocabulary a thread.

@@ -32,6 +32,7 @@ struct Placement {
   tensor::Registry& registry;
   const parallel::TensorGroup& tensor;
   bool held = true;
+  device::Stream stream;  // where the products run
 };
 
 // What a sub-layer adds to the residual stream: x + dropout(branch + bias).
@@ -323,6 +324,7 @@ class HeadLayer {
   void GatherStatistics(const Pass& pass, std::int64_t count) const;
   std::int64_t vocabulary_, dim_;
   Part slice_;          // this rank's
+  std::int64_t spare_;  // rows of zeros behind it
   ParameterId weight_;  // [vocabulary, dim]; the embedding's where tied
 };
 

@@ -50,6 +50,9 @@ struct Parameter {
   int copies = 1;  // ranks of one data replica that hold these elements; this is number `copy`
   int copy = 0;
   GradientSum sum = GradientSum::kNone;
+  // Elements behind it in the flat storage that stay zero, in values and gradients: products may
+  // take them along. Of one that is held; nothing is adjacent to it.
+  std::int64_t spare = 0;
   std::int64_t offset = 0;  // of element `begin` in the flat storage (set by Add)
 
   std::int64_t LocalSize() const { return end - begin; }  // elements, local

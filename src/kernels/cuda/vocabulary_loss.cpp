@@ -12,11 +12,23 @@ namespace {
 
 using tensor::Matrix;
 
-constexpr std::int64_t kVector = 64;  // elements: rows of logits begin on 128 bytes in bf16
-std::int64_t Stride(std::int64_t slice) { return CeilDivide(slice, kVector) * kVector; }
+// Rows of logits begin on 128 bytes in bf16.
+std::int64_t Stride(std::int64_t slice) {
+  return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit;
+}
 
 Matrix LogitsOf(const VocabularyTile& tile, const Matrix& scratch) {
   return {scratch.data, tile.x.dtype, tile.x.rows, tile.weight.rows, Stride(tile.weight.rows)};
+}
+
+// As products take it: with the spare rows or columns, which are zero.
+Matrix WithSpareRows(Matrix m, std::int64_t spare) {
+  m.rows += spare;
+  return m;
+}
+Matrix WithSpareColumns(Matrix m, std::int64_t spare) {
+  m.columns += spare;
+  return m;
 }
 
 cuda::VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
@@ -46,7 +58,9 @@ std::int64_t cuda::VocabularyTileTokens(const device::Stream&, std::int64_t rows
 void cuda::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                                 const Matrix& scratch, double* statistics) {
   const Matrix logits = LogitsOf(tile, scratch);
-  cuda::MatrixMultiply(stream, Form::kPlain, tile.x, Form::kTransposed, tile.weight, logits, false);
+  cuda::MatrixMultiply(stream, Form::kPlain, tile.x, Form::kTransposed,
+                       WithSpareRows(tile.weight, tile.spare), WithSpareColumns(logits, tile.spare),
+                       false);
   cuda::LogitStatistics(stream, logits, RowsOf(tile, 1), statistics);
 }
 
@@ -60,8 +74,11 @@ void cuda::VocabularyGradient(const device::Stream& stream, const VocabularyTile
                               const Matrix& dx, const Matrix& dweight) {
   const Matrix logits = LogitsOf(tile, scratch);
   cuda::LogitGradients(stream, logits, RowsOf(tile, parts), statistics);
-  cuda::MatrixMultiply(stream, Form::kPlain, logits, Form::kPlain, tile.weight, dx, false);
-  cuda::MatrixMultiply(stream, Form::kTransposed, logits, Form::kPlain, tile.x, dweight, true);
+  const Matrix whole = WithSpareColumns(logits, tile.spare);
+  cuda::MatrixMultiply(stream, Form::kPlain, whole, Form::kPlain,
+                       WithSpareRows(tile.weight, tile.spare), dx, false);
+  cuda::MatrixMultiply(stream, Form::kTransposed, whole, Form::kPlain, tile.x,
+                       WithSpareRows(dweight, tile.spare), true);
 }
 
 }  // namespace trireme::kernels

@@ -2,6 +2,7 @@
 // vocabulary, smoothing, masked rows.
 #include "trireme/kernels/vocabulary_loss.hpp"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -65,9 +66,24 @@ Result OnTheCpu(Problem p) {
 
 class VocabularyTest : public ProductsTest {
  protected:
+  // Rows of the matrix but the last `spare`.
+  static Matrix Without(Matrix m, std::int64_t spare) {
+    m.rows -= spare;
+    return m;
+  }
+  // Rows of the values from the problem, with `spare` of zeros behind them.
+  static Values RowsOf(const Values& values, const Part& range, std::int64_t dim,
+                       std::int64_t spare) {
+    Values rows(values.begin() + range.begin * dim, values.begin() + range.end * dim);
+    rows.resize(rows.size() + static_cast<std::size_t>(spare * dim));
+    return rows;
+  }
   // Slice by slice, as ranks of a tensor group do it. shift: bytes, of the scratch memory from a
-  // boundary of 16.
-  Result InSlices(const Problem& p, int parts, std::int64_t shift = 0) {
+  // boundary of 16. with_spare: tables have the rows of zeros that products may take along.
+  Result InSlices(const Problem& p, int parts, std::int64_t shift = 0, bool with_spare = false) {
+    const auto spare_of = [&](const Part& range) {
+      return with_spare ? kernels::VocabularySpareRows(Stream(), range.Size()) : 0;
+    };
     const GpuMatrix x(Stream(), p.dtype, p.rows, p.dim, p.x);
     const OnGpu targets(Stream(), p.targets);
     const std::int64_t count = p.rows * kernels::kSoftmaxStatistics;
@@ -77,15 +93,16 @@ class VocabularyTest : public ProductsTest {
     std::vector<std::unique_ptr<GpuMatrix>> weights, scratch;
     for (int part = 0; part < parts; ++part) {
       const Part range = PartOf(p.vocabulary, part, parts);
-      weights.push_back(std::make_unique<GpuMatrix>(
-          Stream(), p.dtype, range.Size(), p.dim,
-          Values(p.weight.begin() + range.begin * p.dim, p.weight.begin() + range.end * p.dim)));
+      const std::int64_t spare = spare_of(range);
+      weights.push_back(std::make_unique<GpuMatrix>(Stream(), p.dtype, range.Size() + spare, p.dim,
+                                                    RowsOf(p.weight, range, p.dim, spare)));
       scratch.push_back(std::make_unique<GpuMatrix>(
           Stream(), p.dtype, 1,
           kernels::VocabularyScratch(Stream(), p.rows, range.Size(), p.dim, true), Values{}, 0,
           shift / static_cast<std::int64_t>(SizeOf(p.dtype))));
-      tiles.push_back({x.View(), weights.back()->View(), targets.As<std::int32_t>(),
-                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.smoothing, true});
+      tiles.push_back({x.View(), Without(weights.back()->View(), spare), targets.As<std::int32_t>(),
+                       static_cast<std::int32_t>(range.begin), p.vocabulary, p.smoothing, true,
+                       spare});
       kernels::VocabularyStatistics(Stream(), tiles.back(), scratch.back()->View(),
                                     statistics.As<double>() + part * count);
     }
@@ -97,12 +114,17 @@ class VocabularyTest : public ProductsTest {
       const Part range = PartOf(p.vocabulary, part, parts);
       const auto which = static_cast<std::size_t>(part);
       const GpuMatrix dx(Stream(), p.dtype, p.rows, p.dim, {}, p.dim + 1);
-      const GpuMatrix dweight(
-          Stream(), SumTypeOf(p.dtype), range.Size(), p.dim,
-          Values(p.before.begin() + range.begin * p.dim, p.before.begin() + range.end * p.dim));
+      const std::int64_t spare = spare_of(range);
+      const GpuMatrix dweight(Stream(), SumTypeOf(p.dtype), range.Size() + spare, p.dim,
+                              RowsOf(p.before, range, p.dim, spare));
       kernels::VocabularyGradient(Stream(), tiles[which], scratch[which]->View(),
-                                  statistics.As<double>(), parts, dx.View(), dweight.View());
-      const Values slice = dx.Values(), rows = dweight.Values();
+                                  statistics.As<double>(), parts, dx.View(),
+                                  Without(dweight.View(), spare));
+      const Values slice = dx.Values();
+      Values rows = dweight.Values();
+      const auto own = rows.begin() + range.Size() * p.dim;
+      EXPECT_TRUE(std::all_of(own, rows.end(), [](double value) { return value == 0; }));
+      rows.erase(own, rows.end());
       for (std::size_t i = 0; i < slice.size(); ++i) result.dx[i] += slice[i];
       result.dweight.insert(result.dweight.end(), rows.begin(), rows.end());
       EXPECT_TRUE(dx.GapsUntouched());
@@ -127,10 +149,13 @@ TEST_F(VocabularyTest, AgreesWithTheCpuInEverySlicing) {
                                                   {10, 64, 16}}) {
         const Problem p = MakeProblem(rows, vocabulary, dim, smoothing, dtype);
         const Result expected = OnTheCpu(p);
-        for (int parts = 1; parts <= 3; ++parts) {
-          SCOPED_TRACE(testing::Message() << trireme::NameOf(dtype) << " smoothing " << smoothing
-                                          << " vocabulary " << vocabulary << " in " << parts);
-          const Result result = InSlices(p, parts, parts == 2 ? 8 : 0);
+        for (int number = 2; number <= 7; ++number) {
+          const int parts = number / 2;
+          const bool spare = number % 2 == 1;
+          SCOPED_TRACE(testing::Message()
+                       << trireme::NameOf(dtype) << " smoothing " << smoothing << " vocabulary "
+                       << vocabulary << " in " << parts << (spare ? " with spare rows" : ""));
+          const Result result = InSlices(p, parts, parts == 2 ? 8 : 0, spare);
           const double error = bound(dtype);
           ExpectClose(result.losses, expected.losses, error, error);
           ExpectClose(result.dx, expected.dx, error, 3 * error);
@@ -147,6 +172,13 @@ TEST_F(VocabularyTest, AgreesWithTheCpuInEverySlicing) {
       }
     }
   }
+}
+
+TEST_F(VocabularyTest, SpareRowsFillWholeUnits) {
+  EXPECT_EQ(kernels::VocabularySpareRows(Stream(), 50257), 47);
+  EXPECT_EQ(kernels::VocabularySpareRows(Stream(), 50304), 0);
+  EXPECT_EQ(kernels::VocabularySpareRows(Stream(), 0), 0);
+  EXPECT_EQ(kernels::VocabularySpareRows({}, 50257), 0);
 }
 
 TEST_F(VocabularyTest, TheSameBitsTwice) {

@@ -122,6 +122,27 @@ TEST(Registry, TheViewOfASliceIsItsRows) {
   EXPECT_EQ(vector.columns, 5);
 }
 
+// Products may run over them; they are nobody's elements, and stay zero.
+TEST(Registry, SpareElementsLieBehindTheirParameter) {
+  Parameter table = kEmbedding, elsewhere = kQuery;
+  table.spare = 30 * 5;
+  elsewhere.spare = 1000;
+  elsewhere.begin = elsewhere.end = 0;
+  Registry registry;
+  const ParameterId first = registry.Add(table);
+  registry.Add(elsewhere);
+  const ParameterId next = registry.Add(kNorm);
+  registry.Allocate(Dtype::kFloat32);
+  registry.Initialise(kSeed);
+  EXPECT_EQ(registry.Value(first).rows, 101);
+  EXPECT_EQ(registry.OwnedOf(first).flat.Size(), 505);
+  const std::int64_t end = registry.Parameters()[static_cast<std::size_t>(next)].offset;
+  EXPECT_GE(end, 505 + 150);
+  EXPECT_LT(end, 505 + 150 + 32);
+  EXPECT_EQ(Elements(registry, 505, end - 505), std::vector<double>(end - 505));
+  ASSERT_EQ(registry.ValueBlocks(0, 1, 1)[0].end, 505);
+}
+
 // The storage of a rank that holds some parameters is that of a registry of these alone.
 TEST(Registry, ParametersOfOtherRanksTakeNoPart) {
   const Parameter value{
