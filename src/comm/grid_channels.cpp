@@ -22,10 +22,9 @@ constexpr int kHardwareQueues = 32;
 void WarnOfQueues(const GridShape& shape, int groups, int pipeline_chunks) {
   constexpr int kOfComputation = 2;  // and of input
   constexpr int kOfEach = 2, kBothEnds = 2, kFlows = 2;
-  const int blocks = shape.context > 1 ? kOfEach * kBothEnds * kFlows : 0;
   const int chunk = kOfEach * kBothEnds * kFlows;
   const int messages = shape.pipeline > 1 ? chunk * pipeline_chunks : 0;
-  const int queues = kOfComputation + kOfEach * groups + blocks + messages;
+  const int queues = kOfComputation + kOfEach * groups + messages;
   if (queues <= kHardwareQueues || messages == 0) return;
   fmt::print(
       stderr,
@@ -83,8 +82,7 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
   // Every rank in this order: where groups overlap, nobody waits for a rank that waits for him.
   add(same_shard_, {.group = Group::kData});
   add(shard_, {.group = Group::kShard});
-  // Ring attention's blocks and their gradients, both to the next rank.
-  add(context_, {.group = Group::kContext, .to_next = {1, 2}});
+  add(context_, {.group = Group::kContext, .shifts = true});  // ring attention's
   add(tensor_, {.group = Group::kTensor});
   ChannelSetup pipeline = {.group = Group::kPipeline};
   for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {

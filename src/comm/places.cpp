@@ -34,6 +34,15 @@ Places::Places(Transfer transfer, const Counts& counts, int ranks) {
     throw RunError(fmt::format("{} with {} counts in a group of {}", NameOf(transfer),
                                counts.ListSize(), ranks));
   }
+  Fill(transfer, ranks, [&](int rank) { return counts.Of(rank, ranks); });
+}
+
+Places::Places(Transfer transfer, std::int64_t count, int rank, int ranks) {
+  Fill(transfer, ranks, [&](int other) { return other == rank ? count : 0; });
+}
+
+template <typename CountOf>
+void Places::Fill(Transfer transfer, int ranks, CountOf&& count_of) {
   if (!Idle().empty()) {
     numbers_ = std::move(Idle().back());
     Idle().pop_back();
@@ -41,7 +50,7 @@ Places::Places(Transfer transfer, const Counts& counts, int ranks) {
   const auto size = static_cast<std::size_t>(ranks);
   numbers_.resize(2 * size);
   for (std::size_t rank = 0; rank < size; ++rank) {
-    const std::int64_t count = counts.Of(static_cast<int>(rank), ranks);
+    const std::int64_t count = count_of(static_cast<int>(rank));
     numbers_[rank] = CheckedCount(transfer, count);
     numbers_[size + rank] = CheckedCount(transfer, total_);
     total_ += count;

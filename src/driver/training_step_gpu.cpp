@@ -44,12 +44,11 @@ void TrainingStep::UpdateScales() {
   products->UpdateScales(Stream());
 }
 
-// Stages take turns and shards come and go by what the host decides on the way. A ring's send and
-// receive have to run side by side, which nothing promises of a graph's branches.
+// Stages take turns and shards come and go by what the host decides on the way.
 bool TrainingStep::RecordsGraph() const {
   return graphs_ && defect_ == Defect::kNone && Grid().Shape().pipeline == 1 &&
-         Grid().Shape().context == 1 && !model_.Units().ValuesSharded() &&
-         !model_.Units().GradientsSharded() && Grid().Recordable();
+         !model_.Units().ValuesSharded() && !model_.Units().GradientsSharded() &&
+         Grid().Recordable();
 }
 
 void TrainingStep::GradientsOnGpu() {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <span>
 #include <utility>
 
@@ -19,6 +20,8 @@ namespace {
 using kernels::AttentionShape;
 using kernels::KeyValueBlock;
 using tensor::Matrix;
+
+using Flights = std::array<comm::Request, 2>;
 
 constexpr int kBlockTag = 1, kGradientTag = 2;
 constexpr std::int64_t kChunks = 8;         // of a step's work; transfers progress between them
@@ -78,21 +81,17 @@ class Trip {
     kernels::Copy(stream_, KeysAndValues(qkv), Shaped(blocks_[0], 0));
   }
   KeyValueBlock Block(int step) const { return {Held(step), Shaped(blocks_[step % 2], step)}; }
-  // Nothing where the last step has the last block.
-  comm::Request SendBlock(int step) const {
-    return step + 1 < Steps() ? Send(Block(step).data, kBlockTag) : comm::Request();
-  }
-  comm::Request ReceiveNextBlock(int step) const {
+  // This step's block goes on, the next one comes. Nothing where the last step has the last block.
+  Flights ShiftBlock(int step) const {
     if (step + 1 == Steps()) return {};
-    return Receive(Shaped(blocks_[(step + 1) % 2], step + 1), kBlockTag);
+    return Shift(Block(step).data, Shaped(blocks_[(step + 1) % 2], step + 1), kBlockTag);
   }
 
   // The gradient of this step's block: what this rank gives, and what those before it gave.
   Matrix Gradient(int step) const { return Shaped(gradients_[step % 2], step); }
   Matrix Arrived(int step) const { return Shaped(gradients_[2], step); }
-  comm::Request SendGradient(int step) const { return Send(Gradient(step), kGradientTag); }
-  comm::Request ReceiveNextGradient(int step) const {
-    return Receive(Arrived(step + 1), kGradientTag);
+  Flights ShiftGradient(int step) const {
+    return Shift(Gradient(step), Arrived(step + 1), kGradientTag);
   }
 
   // Calls compute(tasks) for all of `tasks` in pieces that keep all threads busy.
@@ -127,13 +126,8 @@ class Trip {
     const std::int64_t rows = shape_.sequences * PositionsOf(length_, Owner(step), Steps()).Count();
     return {buffer.data, dtype_, rows, width, width};
   }
-  comm::Request Send(const Matrix& block, int tag) const {
-    return context_.StartSend(block.dtype, block.data, block.Size(),
-                              (context_.Rank() + 1) % Steps(), tag);
-  }
-  comm::Request Receive(const Matrix& block, int tag) const {
-    return context_.StartReceive(block.dtype, block.data, block.Size(),
-                                 (context_.Rank() + Steps() - 1) % Steps(), tag);
+  Flights Shift(const Matrix& from, const Matrix& to, int tag) const {
+    return context_.StartShift(from.dtype, from.data, from.Size(), to.data, to.Size(), tag);
   }
 
   const comm::Collectives& context_;
@@ -186,7 +180,7 @@ void RingAttention::Forward(const device::Stream& stream, const AttentionShape& 
   kernels::AttentionPartStart(stream, out, lse);
   trip.Pack(qkv);
   for (int step = 0; step < trip.Steps(); ++step) {
-    comm::Request receive = trip.ReceiveNextBlock(step), send = trip.SendBlock(step);
+    auto [send, receive] = trip.ShiftBlock(step);
     comm::Request* const flights[] = {&receive, &send};
     const KeyValueBlock block = trip.Block(step);
     trip.InChunks({0, kernels::AttentionPartTasks(shape)}, flights, [&](const Part& tasks) {
@@ -206,8 +200,9 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   }
   Check(shape, own_);
   const Trip trip(context_, length_, defect_, stream, shape, qkv.dtype, buffers);
-  comm::Request receive, send, receive_gradient, send_gradient;
-  comm::Request* const flights[] = {&receive, &send, &receive_gradient, &send_gradient};
+  Flights block_flights, gradient_flights;  // each: out, in
+  comm::Request* const flights[] = {&block_flights[1], &block_flights[0], &gradient_flights[1],
+                                    &gradient_flights[0]};
   const auto compute = [&](const Part& part, const KeyValueBlock& block, const Matrix& dblock) {
     trip.InChunks(part, flights, [&](const Part& tasks) {
       kernels::AttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse,
@@ -223,16 +218,14 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   const std::int64_t all = kernels::AttentionPartTasks(shape);
   const std::int64_t first = std::min(all, RoundUp(CeilDivide(all, 2), stream.threads));
   for (int step = 0; step < trip.Steps(); ++step) {
-    receive = trip.ReceiveNextBlock(step);
-    send = trip.SendBlock(step);
+    block_flights = trip.ShiftBlock(step);
     if (step == 0) {
       compute({0, first}, own, own_gradient);
       continue;
     }
     compute({0, all}, trip.Block(step), trip.Gradient(step));
     if (step > 1) kernels::Add(stream, trip.Arrived(step), trip.Gradient(step));
-    receive_gradient = trip.ReceiveNextGradient(step);
-    send_gradient = trip.SendGradient(step);
+    gradient_flights = trip.ShiftGradient(step);
   }
   compute({first, all}, own, own_gradient);
   kernels::Add(stream, trip.Arrived(trip.Steps()), own_gradient);

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -251,6 +252,31 @@ void ChannelChecks::Messages(Dtype dtype, std::int64_t count) const {
   for (int message = 0; message < 4; ++message) {
     const int from = message == 3 ? next : last;
     EXPECT_EQ(in[static_cast<std::size_t>(message)].Values(), sent(from, message)) << message;
+  }
+}
+
+void ChannelChecks::Shifts(Dtype dtype, std::int64_t count) const {
+  constexpr int kAtOnce = 2, kTimes = 3;
+  const int size = group.Size(), rank = group.Rank(), last = (rank + size - 1) % size;
+  for (int time = 0; time < kTimes; ++time) {
+    std::vector<Operand> out, in;
+    std::vector<std::array<Request, 2>> requests;
+    for (int i = 0; i < kAtOnce; ++i) {
+      out.emplace_back(stream, dtype, ValuesOf(rank, count + rank, time + i));
+      in.emplace_back(stream, dtype, Numbers(static_cast<std::size_t>(count + last), -1));
+      requests.push_back(group.StartShift(dtype, out.back().At(), count + rank, in.back().At(),
+                                          count + last, kToNext[static_cast<std::size_t>(i)]));
+    }
+    for (auto& both : requests) {
+      for (Request& request : both) {
+        request.Test();
+        request.Wait();
+        EXPECT_TRUE(request.Complete());
+      }
+    }
+    for (int i = 0; i < kAtOnce; ++i) {
+      EXPECT_EQ(in[static_cast<std::size_t>(i)].Values(), ValuesOf(last, count + last, time + i));
+    }
   }
 }
 

@@ -40,6 +40,8 @@ struct ChannelChecks {
   void EveryTransfer(Dtype dtype, std::int64_t scale) const;
   void ManyInFlight(Dtype dtype) const;  // awaited in another order than started
   void Messages(Dtype dtype, std::int64_t count) const;
+  // Two at a time around the ring, of another length from each rank.
+  void Shifts(Dtype dtype, std::int64_t count) const;
   // One received after another, all read at the end: none takes the place of one before it.
   void MessagesInTurn(Dtype dtype, std::int64_t count) const;
   // Of numbers that are not whole: close to the true sum, the same bits on all ranks.

@@ -77,6 +77,8 @@ struct ChannelSetup {
   // direction neither hold them up nor wait for them.
   std::vector<int> to_next = {}, to_previous = {};
   bool closed = true;  // the last rank's next is the first; else nothing travels between these two
+  // Transfers are shifts around the ring, beside the computation, of which they take little.
+  bool shifts = false;
 };
 
 // Collective over `group`, which may go when it returns; so is the end of a channel, which graphs

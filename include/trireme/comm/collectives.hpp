@@ -3,6 +3,7 @@
 #ifndef TRIREME_COMM_COLLECTIVES_HPP_
 #define TRIREME_COMM_COLLECTIVES_HPP_
 
+#include <array>
 #include <cstdint>
 
 #include "trireme/base/dtype.hpp"
@@ -93,6 +94,11 @@ class Collectives {
   // may be 0. RunError in a group of one, where nobody could answer.
   Request StartSend(Dtype dtype, const void* data, std::int64_t count, int to, int tag) const;
   Request StartReceive(Dtype dtype, void* data, std::int64_t count, int from, int tag) const;
+  // A step around the ring of ranks: `count` elements to the next one, `taken` from the one before;
+  // the requests of the two, in this order. Collective: on a channel it is one transfer, which none
+  // of another group or order can come into, and `tag` plays no part; shifts arrive in order.
+  std::array<Request, 2> StartShift(Dtype dtype, const void* from, std::int64_t count, void* to,
+                                    std::int64_t taken, int tag) const;
 
  private:
   Request Start(Transfer transfer, std::int64_t payload) const;

@@ -20,6 +20,7 @@ class Places {
  public:
   Places() = default;
   Places(Transfer transfer, const Counts& counts, int ranks);
+  Places(Transfer transfer, std::int64_t count, int rank, int ranks);  // all of them one rank's
   Places(Places&& other) noexcept { *this = std::move(other); }
   Places& operator=(Places&& other) noexcept {
     std::swap(numbers_, other.numbers_);
@@ -36,6 +37,8 @@ class Places {
   std::int64_t Total() const { return total_; }  // elements
 
  private:
+  template <typename CountOf>
+  void Fill(Transfer transfer, int ranks, CountOf&& count_of);
   std::vector<int> numbers_;  // sizes, then starts
   std::int64_t total_ = 0;
 };

@@ -1,6 +1,7 @@
 // NcclChannel: how its links come to be. MPI carries NCCL's names of them.
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <thread>
 #include <utility>
 
@@ -26,16 +27,29 @@ ncclUniqueId NewId() {
 
 }  // namespace
 
-void NcclChannel::ConnectCollectives() {
+void NcclChannel::ConnectCollectives(const ChannelSetup& setup) {
   trial_ = device::AllocateZeroed(kTrialBytes, device::Kind::kCuda);
   ncclUniqueId id{};
   group_.Together([&] {
     if (group_.IsRoot()) id = NewId();
   });
   group_.Broadcast(&id, sizeof id);
-  collectives_ = std::make_unique<Link>(Name(), id, group_.Size(), group_.Rank(), 0);
-  QueueCollective({.from = trial_.get(), .to = trial_.get(), .count = 1}, *collectives_,
-                  group_.Rank(), group_.Size());
+  const int rank = group_.Rank(), size = group_.Size();
+  const int most_blocks = setup.shifts ? kMessageBlocks : 0;
+  collectives_ = std::make_unique<Link>(Name(), id, size, rank, most_blocks);
+  QueueCollective({.from = trial_.get(), .to = trial_.get(), .count = 1}, *collectives_, rank,
+                  size);
+  Await(*collectives_);
+  if (!setup.shifts) return;
+  const Places sent(Transfer::kSend, 1, (rank + 1) % size, size);
+  const Places taken(Transfer::kReceive, 1, (rank + size - 1) % size, size);
+  void* const second = static_cast<std::byte*>(trial_.get()) + kTrialBytes / 2;
+  QueueCollective({.transfer = Transfer::kAllToAll,
+                   .from = trial_.get(),
+                   .to = second,
+                   .places = &sent,
+                   .taken = &taken},
+                  *collectives_, rank, size);
   Await(*collectives_);
 }
 

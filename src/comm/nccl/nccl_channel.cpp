@@ -48,7 +48,7 @@ NcclChannel::NcclChannel(const Communicator& group, const ChannelSetup& setup)
       name_(setup.group),
       stream_(setup.stream),
       exceptions_(std::uncaught_exceptions()) {
-  ConnectCollectives();
+  ConnectCollectives(setup);
   ConnectEdges(setup);
 }
 

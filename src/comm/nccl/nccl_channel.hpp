@@ -21,7 +21,7 @@ class NcclChannel : public Channel {
   // the host. NCCL connects messages at the first one, and from 2.22 on what an algorithm of a
   // collective needs at its first use, which depends on the size too, unless NCCL_RUNTIME_CONNECT
   // is 0, as the start of the GPU sets it; hence a transfer of each link here. Transfer::kAllToAll
-  // alone, made of messages, connects when it is first used.
+  // alone, made of messages, connects when it is first used, where it is no shift.
   NcclChannel(const Communicator& group, const ChannelSetup& setup);
   // Collective, unless an exception is under way: awaits what runs, at most so long, and gives up
   // the rest.
@@ -54,7 +54,7 @@ class NcclChannel : public Channel {
     std::unique_ptr<Link> link;
   };
 
-  void ConnectCollectives();
+  void ConnectCollectives(const ChannelSetup& setup);
   void ConnectEdges(const ChannelSetup& setup);
   void ConnectEdge(int sender, int receiver, int tag);
   void Await(const Link& link);  // the host waits, unless NCCL finds a failure

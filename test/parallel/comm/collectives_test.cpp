@@ -314,6 +314,23 @@ TEST_F(CollectivesTest, MessagesArriveInOrder) {
   EXPECT_DOUBLE_EQ(Of(Transfer::kReceive).moved, 0);
 }
 
+TEST_F(CollectivesTest, ShiftsGoAroundTheRing) {
+  OnEveryGroup([](const Collectives& group) {
+    if (group.Size() == 1) return;
+    const auto values = [](int rank) {
+      return std::vector<float>(static_cast<std::size_t>(rank + 1), static_cast<float>(rank));
+    };
+    const int rank = group.Rank(), last = (rank + group.Size() - 1) % group.Size();
+    const std::vector<float> sent = values(rank);
+    std::vector<float> got(values(last).size(), -1);
+    auto [out, in] =
+        group.StartShift(Dtype::kFloat32, sent.data(), rank + 1, got.data(), last + 1, 3);
+    in.Wait();
+    out.Wait();
+    EXPECT_EQ(got, values(last));
+  });
+}
+
 TEST_F(CollectivesTest, AGroupOfOneCopiesAndRecordsNothing) {
   const Collectives alone;
   const Communicator self = Communicator::Adopt(MPI_COMM_SELF);

@@ -32,6 +32,7 @@ TEST_F(StagedChannelTest, MovesWhatMpiWould) {
       for (const std::int64_t scale : {0, 1, 1001}) checks.EveryTransfer(dtype, scale);
       checks.ManyInFlight(dtype);
       checks.Messages(dtype, 33);
+      checks.Shifts(dtype, 33);
       checks.MessagesInTurn(dtype, 65);
       checks.RoundedSums(dtype, group);
     }

@@ -57,6 +57,7 @@ TEST_P(ChannelsTest, MoveWhatMpiWould) {
       checks.ManyInFlight(dtype);
       checks.Messages(dtype, 1 + 32 * order);
       checks.MessagesInTurn(dtype, 65);
+      checks.Shifts(dtype, 40 * order);
       checks.RoundedSums(dtype, group);
     }
     for (const Dtype dtype : test::kChannelTypes) checks.EveryTransfer(dtype, 37);

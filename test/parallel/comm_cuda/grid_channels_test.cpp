@@ -87,7 +87,14 @@ TEST_P(GridChannelsTest, ConnectTheRingsOfPipelineAndContext) {
     pass(grid.Over(Group::kPipeline), 1, 2 * chunk);
     pass(grid.Over(Group::kPipeline), -1, 2 * chunk + 1);
   }
-  for (const int tag : {1, 2}) pass(grid.Over(Group::kContext), 1, tag);
+  const Collectives context = grid.Over(Group::kContext);
+  const int size = context.Size(), rank = context.Rank();
+  for (const int tag : {1, 2}) {
+    const Operand out(Stream(), kType, {static_cast<double>(10 * tag + rank)});
+    const Operand in(Stream(), kType, {-1});
+    for (Request& request : context.StartShift(kType, out.At(), 1, in.At(), 1, tag)) request.Wait();
+    EXPECT_EQ(in.Values()[0], 10 * tag + (rank + size - 1) % size);
+  }
 }
 
 TEST_P(GridChannelsTest, OtherGroupsChannelsCountWhileTheyLive) {

@@ -11,7 +11,7 @@ namespace trireme::comm {
 namespace {
 
 constexpr std::int64_t kCount = 100;  // elements
-constexpr int kTag = 1;               // of the context group's messages to the next rank
+constexpr int kTag = 1;               // of the context group's shifts
 
 ExitCode Leave(const Communicator& world) {
   const device::Gpu gpu(world.Rank());
@@ -19,12 +19,14 @@ ExitCode Leave(const Communicator& world) {
   ProcessGrid grid(world, {.pipeline = 1, .data = 1, .context = world.Size(), .tensor = 1});
   grid.UseGpu(stream, false, 1);
   const Collectives transfers = grid.Over(Group::kContext);
-  const device::Buffer memory = device::AllocateZeroed(4 * kCount, device::Kind::kCuda);
+  const device::Buffer memory = device::AllocateZeroed(8 * kCount, device::Kind::kCuda);
   const device::Drain drain(stream, [&grid] { grid.GiveUp(); });
   device::Event end(stream);
   if (world.Rank() == 1) {
-    // The freeing of `memory` would wait for this message, which nobody sends, for ever.
-    Request message = transfers.StartReceive(Dtype::kFloat32, memory.get(), kCount, 0, kTag);
+    // The freeing of `memory` would wait for these messages, which nobody meets, for ever.
+    void* const second = ElementAt(memory.get(), Dtype::kFloat32, kCount);
+    const auto messages =
+        transfers.StartShift(Dtype::kFloat32, memory.get(), kCount, second, kCount, kTag);
     throw RunError("lost my way");
   }
   transfers.AllReduce(Dtype::kFloat32, memory.get(), kCount);  // rank 1 never comes
