@@ -4,6 +4,7 @@
 
 #include "backends.hpp"
 #include "dropout.cuh"
+#include "trireme/device/cuda/launch.cuh"
 #include "vector_pass.cuh"
 
 namespace trireme::kernels::cuda {
@@ -18,7 +19,8 @@ constexpr double kGeluCubic = 0.044715;
 template <typename T>
 __device__ __forceinline__ SumOf<T> Sigmoid(SumOf<T> x) {
   if constexpr (std::is_same_v<T, Bf16>) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
+    constexpr float kLog2OfE = 1.44269504f;
+    return device::cuda::FastReciprocal(1.0f + device::cuda::FastExp2(-kLog2OfE * x));
   } else {
     return SumOf<T>(1) / (SumOf<T>(1) + std::exp(-x));
   }
@@ -26,7 +28,7 @@ __device__ __forceinline__ SumOf<T> Sigmoid(SumOf<T> x) {
 template <typename T>
 __device__ __forceinline__ SumOf<T> GeluSigmoid(SumOf<T> x) {
   using S = SumOf<T>;
-  return Sigmoid<T>(S(2 * kGeluScale) * (x + S(kGeluCubic) * x * x * x));
+  return Sigmoid<T>(x * (S(2 * kGeluScale) + S(2 * kGeluScale * kGeluCubic) * (x * x)));
 }
 
 // values = pre[at, at + kWidth) + bias, which stays in pre.
@@ -106,7 +108,7 @@ struct ActivationGradient {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const S s = GeluSigmoid<T>(x[i]);
-        const S slope = S(2 * kGeluScale) * (S(1) + S(3 * kGeluCubic) * x[i] * x[i]);
+        const S slope = S(2 * kGeluScale) + S(6 * kGeluScale * kGeluCubic) * (x[i] * x[i]);
         d[i] *= s + x[i] * s * (S(1) - s) * slope;
       }
     }

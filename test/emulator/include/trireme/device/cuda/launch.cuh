@@ -55,11 +55,12 @@ __device__ T* SharedMemory() {
   return static_cast<T*>(emulator::DynamicSharedMemory());
 }
 
-// 2^x; below 2^-126 it is 0.
-inline float FastExp2(float x) {
-  const float y = std::exp2(x);
-  return y < std::numeric_limits<float>::min() ? 0.0f : y;
+// What is too small for a full mantissa is 0.
+inline float WithoutSmallest(float x) {
+  return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
 }
+inline float FastExp2(float x) { return WithoutSmallest(std::exp2(x)); }
+inline float FastReciprocal(float x) { return WithoutSmallest(1.0f / x); }
 
 }  // namespace trireme::device::cuda
 
