@@ -49,7 +49,7 @@ fi
 cmake -S . -B "$build" "${options[@]}" >"$build/configure.log" 2>&1 || {
   tail -n 20 "$build/configure.log"
   echo "not found here:"
-  missing_libraries "-DNVIDIA_WHEELS=$wheels"
+  missing_libraries "-DCUDAToolkit_ROOT=${nvcc%/bin/nvcc}" "-DNVIDIA_WHEELS=$wheels"
   exit 1
 } >&2
 bash test/list_gpu_tests.sh "$build" >"$build/gpu-tests"
@@ -61,15 +61,14 @@ cmake --build "$build" --parallel "$(build_jobs_alone)" --target "${programs[@]}
 mpi() { ompi_info --path "$1" --parsable 2>/dev/null | sed -n "s/^path:$1://p"; }
 plugins=$(mpi pkglibdir) help=$(mpi pkgdatadir) settings=$(mpi sysconfdir)
 [[ -n $plugins && -d $plugins ]] || { echo "pack_gpu.sh packs Open MPI 4; ompi_info tells of none here" >&2; exit 1; }
-launcher=$(readlink -f "$(mpi bindir)/orterun")
-[[ -x $launcher ]] || launcher=$(readlink -f "$(mpi bindir)/mpirun")
+binaries=$(mpi bindir)
 pack=$(mktemp -d)
 trap 'rm -rf "$pack"' EXIT
 mkdir -p "$pack"/{bin,lib/openmpi,lib/pmix,runtime,libexec,share/openmpi,etc}
 for program in "${programs[@]}"; do
   cp "$build/$program" "$pack/bin/"
 done
-cp "$launcher" "$pack/libexec/orterun"
+cp -L "$binaries/orterun" "$binaries/orted" "$pack/libexec/"
 cp -rL "$help"/. "$pack/share/openmpi/"
 [[ ! -f $settings/openmpi-mca-params.conf ]] || cp -L "$settings/openmpi-mca-params.conf" "$pack/etc/"
 # Plugins for networks between nodes and for batch systems stay out, with their many libraries.
@@ -89,7 +88,7 @@ fi
 # are none or older ones.
 c_library='^(ld-linux.*|linux-vdso|lib(c|m|dl|rt|pthread|resolv|util|nsl|anl|mvec|thread_db))[.]so'
 cuda_library='^lib(cuda|cudart|cublas|cublasLt|cudnn[_a-z]*|nccl|nvrtc[-_a-z]*|nvJitLink)[.]so'
-find "$pack" -type f \( -path '*/bin/*' -o -name '*.so' -o -name orterun \) -exec ldd {} + 2>/dev/null |
+find "$pack" -type f \( -path '*/bin/*' -o -name '*.so' -o -path '*/libexec/*' \) -exec ldd {} + 2>/dev/null |
   awk '$2 == "=>" && $3 ~ /^\// { print $1, $3 }' | sort -u |
   while read -r name path; do
     [[ ! $name =~ $c_library && ! $name =~ $cuda_library ]] || continue
@@ -99,15 +98,18 @@ find "$pack" -type f \( -path '*/bin/*' -o -name '*.so' -o -name orterun \) -exe
     cp -L "$path" "$pack/$folder/$name"
   done
 chmod -R u+w "$pack"
-find "$pack" -type f \( -path '*/bin/*' -o -name '*.so*' -o -name orterun \) -exec strip --strip-unneeded {} + 2>/dev/null || true
-find "$pack" -type f \( -name '*.so*' -o -name orterun \) -exec python3 test/drop_run_path.py {} +
-cat >"$pack/bin/mpirun" <<'SH'
+find "$pack" -type f \( -path '*/bin/*' -o -name '*.so*' -o -path '*/libexec/*' \) -exec strip --strip-unneeded {} + 2>/dev/null || true
+find "$pack" -type f \( -name '*.so*' -o -path '*/libexec/*' \) -exec python3 test/drop_run_path.py {} +
+# mpirun, and what a program that is started without it starts in the background.
+for launcher in mpirun:orterun orted:orted; do
+  cat >"$pack/bin/${launcher%:*}" <<SH
 #!/bin/sh
-# Open MPI's launcher with the libraries beside it.
-here=$(cd "$(dirname "$0")/.." && pwd)
-LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} exec "$here/libexec/orterun" "$@"
+# Of Open MPI, with the libraries beside it.
+here=\$(cd "\$(dirname "\$0")/.." && pwd)
+LD_LIBRARY_PATH=\$here/lib\${LD_LIBRARY_PATH:+:\$LD_LIBRARY_PATH} exec "\$here/libexec/${launcher#*:}" "\$@"
 SH
-chmod +x "$pack/bin/mpirun"
+  chmod +x "$pack/bin/${launcher%:*}"
+done
 cp "$build/gpu-tests" "$pack/tests"
 {
   echo "trireme $("$build/trireme" --version 2>/dev/null | head -n 1), built on $(date +%Y-%m-%d) for architectures $architectures"

@@ -33,7 +33,7 @@ cuda_folders() {
   for root in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
     [[ -z $root ]] || printf '%s\n' "$root/lib64" "$root/lib" "$root"/targets/*/lib
   done
-  wheels=$(outer_python python3 -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null || true)
+  wheels=$(outer_python "${PYTHON:-python3}" -c 'import nvidia; print(*nvidia.__path__, sep="\n")' 2>/dev/null || true)
   while read -r root; do
     [[ -z $root ]] || printf '%s\n' "$root"/*/lib
   done <<<"$wheels"
@@ -54,7 +54,7 @@ add_folder_of() { # NAME
 # The environment of the packed programs: the packed Open MPI, for ranks of one node; the compiler's
 # libraries where the system's are missing or older; CUDA's from wherever they are.
 use_pack() { # FOLDER
-  local pack=$1 name tried=" "
+  local pack=$1 name one tried=" "
   export TRIREME_MPIRUN=$pack/bin/mpirun
   export OPAL_PREFIX=$pack OPAL_LIBDIR=$pack/lib OPAL_PKGLIBDIR=$pack/lib/openmpi OPAL_BINDIR=$pack/bin
   export OPAL_DATADIR=$pack/share OPAL_PKGDATADIR=$pack/share/openmpi OPAL_SYSCONFDIR=$pack/etc
@@ -62,9 +62,13 @@ use_pack() { # FOLDER
   # Within a node, by shared memory; a container may not let a process read another one's memory.
   export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader
   export OMPI_MCA_btl_vader_single_copy_mechanism=none
-  while name=$(unresolved "$pack/bin/trireme" | while read -r one; do
-    [[ $tried == *" $one "* ]] || { echo "$one"; break; }
-  done) && [[ -n $name ]]; do
+  # Each found library may name more.
+  while true; do
+    name=
+    for one in $(unresolved "$pack/bin/trireme"); do
+      [[ $tried == *" $one "* ]] || name=$one
+    done
+    [[ -n $name ]] || break
     tried+="$name "
     if [[ -d $pack/runtime/$name ]]; then
       export LD_LIBRARY_PATH=$pack/runtime/$name${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}

@@ -59,7 +59,7 @@ configure_and_build() {
     "${cuda_options[@]}" "${options[@]}" >"$build/configure.log" 2>&1 || {
     tail -n 30 "$build/configure.log"
     echo "not found here:"
-    missing_libraries "-DNVIDIA_WHEELS=$wheels" "${options[@]}"
+    missing_libraries "-DCUDAToolkit_ROOT=${nvcc%/bin/nvcc}" "-DNVIDIA_WHEELS=$wheels" "${options[@]}"
     exit 1
   } >&2
   cmake --build "$build" --parallel "$(build_jobs_alone)"

@@ -222,7 +222,9 @@ done
 tiny=()
 [[ $models != *tiny* ]] || tiny=(tiny)
 if [[ $kernels != none ]]; then
-  "$programs/trireme_gpu_kernels_benchmark" "${tiny[@]}" "only=$kernels" </dev/null | tee "$results/kernels" || failed+=(kernels)
+  only=()
+  [[ -z $kernels ]] || only=("only=$kernels")
+  "$programs/trireme_gpu_kernels_benchmark" "${tiny[@]}" "${only[@]}" </dev/null | tee "$results/kernels" || failed+=(kernels)
 fi
 ranks=$cards
 [[ ${#tiny[@]} == 0 || $ranks -le 2 ]] || ranks=2

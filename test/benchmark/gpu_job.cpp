@@ -39,7 +39,7 @@ driver::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema
     line.overrides = overrides;
     job.deck = driver::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
   });
-  job.placement = driver::PlaceThreads(runtime, job.deck);
+  job.placement = driver::PlaceThreads(runtime, job.deck, true);
   job.stream.threads = job.placement.threads;
   const driver::GpuChoice choice = driver::ChooseGpu(runtime, job.deck);
   world.Together([&] {
