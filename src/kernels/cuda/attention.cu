@@ -12,6 +12,7 @@
 #include "attention_kernels.cuh"
 #include "backends.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
 #include "vector_pass.cuh"
 
 namespace trireme::kernels::cuda {
@@ -126,11 +127,22 @@ void Check(const AttentionShape& shape) {
                  "Choose more heads (model.heads) or a smaller model.head_dim.");
 }
 
+// RunError where the card gives a block less than `bytes` of shared memory.
+void CheckRoom(const Call& call, int bytes) {
+  const device::GpuContext& gpu = *call.stream.gpu;
+  if (bytes <= gpu.shared_bytes) return;
+  throw RunError("attention on a GPU: heads of " + std::to_string(call.shape.head_dim) + " take " +
+                     std::to_string(bytes) + " bytes of shared memory, and " + gpu.name +
+                     " gives a block " + std::to_string(gpu.shared_bytes),
+                 "Choose more heads (model.heads) or a smaller model.head_dim, or another card.");
+}
+
 void Forward(const Call& call) {
   Check(call.shape);
   if (call.tasks.Size() == 0) return;
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
+    CheckRoom(call, AttentionForwardBytes<T>(static_cast<int>(call.shape.head_dim)));
     LaunchAttentionForward(device::cuda::Queue(call.stream), OperandsOf<T>(call));
   });
 }
@@ -140,6 +152,7 @@ void Backward(const Call& call) {
   if (call.tasks.Size() == 0) return;
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
+    CheckRoom(call, AttentionBackwardBytes<T>(static_cast<int>(call.shape.head_dim)));
     LaunchAttentionBackward(device::cuda::Queue(call.stream), OperandsOf<T>(call));
   });
 }

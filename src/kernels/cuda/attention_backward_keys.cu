@@ -116,6 +116,20 @@ void LaunchKeyGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
 }  // namespace
 
 template <typename T>
+int AttentionBackwardBytes(int head_dim) {
+  int bytes = 0;
+  WithAttentionDims(head_dim, [&](auto dims) {
+    using Sum = SumOf<T>;
+    using Sizes = AttentionBackwardSizes<Sum, decltype(dims)::value>;
+    bytes = AttentionBackwardShared<Sizes, Sum>::Bytes(true);
+  });
+  return bytes;
+}
+template int AttentionBackwardBytes<float>(int);
+template int AttentionBackwardBytes<double>(int);
+template int AttentionBackwardBytes<Bf16>(int);
+
+template <typename T>
 void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;

@@ -227,6 +227,19 @@ struct ForwardSizes<double, 256> : AttentionSizes<8, 16, 4, 1, 256> {};
 }  // namespace
 
 template <typename T>
+int AttentionForwardBytes(int head_dim) {
+  int bytes = 0;
+  WithAttentionDims(head_dim, [&](auto dims) {
+    using Sum = SumOf<T>;
+    bytes = ForwardShared<ForwardSizes<Sum, decltype(dims)::value>, Sum>::kBytes;
+  });
+  return bytes;
+}
+template int AttentionForwardBytes<float>(int);
+template int AttentionForwardBytes<double>(int);
+template int AttentionForwardBytes<Bf16>(int);
+
+template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = ForwardSizes<SumOf<T>, decltype(dims)::value>;

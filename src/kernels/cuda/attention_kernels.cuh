@@ -125,6 +125,12 @@ void WithAttentionDims(int head_dim, const Body& body) {
   }
 }
 
+// Bytes of shared memory that a block of the pass takes, at most. For T float, double and Bf16.
+template <typename T>
+int AttentionForwardBytes(int head_dim);
+template <typename T>
+int AttentionBackwardBytes(int head_dim);
+
 // Queued; nothing where there is nothing to write. For T float, double and Bf16.
 template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a);
