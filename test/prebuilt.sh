@@ -1,9 +1,10 @@
 # shellcheck shell=bash
 # Sourced by run_gpu.sh and gpu.sh: runs what pack_gpu.sh packed.
 
-# The libraries that Python was started with, and is to be started with: not those of the pack.
-outer_library_path=${LD_LIBRARY_PATH:-}
-outer_python() { env LD_LIBRARY_PATH="$outer_library_path" "$@"; }
+# Python is started with what the loader searched before: not with what the pack needs. Exported,
+# since one script starts the other.
+export TRIREME_OUTER_LIBRARY_PATH=${TRIREME_OUTER_LIBRARY_PATH-${LD_LIBRARY_PATH:-}}
+outer_python() { env LD_LIBRARY_PATH="$TRIREME_OUTER_LIBRARY_PATH" "$@"; }
 
 # unpack PACK: sets prebuilt to its folder; an archive's below FOLDER.
 unpack() { # PACK FOLDER

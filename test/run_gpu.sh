@@ -67,7 +67,9 @@ configure_and_build() {
 if [[ -n $pack ]]; then
   out=${out:-build-gpu-results}
   mkdir -p "$out"
-  unpack "$pack" "$out"
+  unpacked=$(mktemp -d)
+  trap 'rm -rf "$unpacked"' EXIT
+  unpack "$pack" "$unpacked"
   use_pack "$prebuilt"
   programs=$prebuilt/bin
   cp "$prebuilt/tests" "$out/tests"
@@ -170,10 +172,15 @@ sanitize() { # CHECK
       log=$out/$tool-$name.log code=0 arguments=()
       [[ $tool == memcheck || -z ${samples[$name]:-} ]] || arguments=("--gtest_filter=${samples[$name]}")
       read -ra words <<<"${options[$tool]}"
-      timeout --kill-after=10 "$sanitizer_seconds" "$check" --tool "$tool" --error-exitcode 9 --print-limit 5 \
+      # Lazily: each kernel that is loaded is instrumented first.
+      CUDA_MODULE_LOADING=LAZY timeout --kill-after=10 "$sanitizer_seconds" "$check" --tool "$tool" --error-exitcode 9 --print-limit 5 \
         "${words[@]}" "$test" "${arguments[@]}" >"$log" 2>&1 || code=$?
       if grep -qE '^=+ +(Invalid|Error: (Race|Potential)|Barrier error|ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9])' "$log"; then
         code=9
+      elif [[ $code == 0 ]] && grep -qE 'skipped: no CUDA device|PASSED  \] 0 tests' "$log"; then
+        echo "stopped  $tool $name: the card is not seen under compute-sanitizer"
+        unfinished+=("$tool:$name")
+        continue
       fi
       case $code in
         0) echo "clean    $tool $name" ;;
@@ -198,6 +205,7 @@ if wanted sanitizer; then
   if [[ -n $check ]]; then sanitize "$check"; else echo "skipped: compute-sanitizer is not there"; fi
 fi
 
-[[ ${#unfinished[@]} == 0 ]] || echo "not finished (--sanitizer-seconds): ${unfinished[*]}"
 [[ ${#failed[@]} == 0 ]] || { echo "FAILED: ${failed[*]}; outputs are in $out" >&2; exit 1; }
+[[ ${#unfinished[@]} == 0 ]] ||
+  { echo "nothing failed, but these were not checked in full (--sanitizer-seconds): ${unfinished[*]}; outputs are in $out"; exit 0; }
 echo "passed; outputs are in $out"
