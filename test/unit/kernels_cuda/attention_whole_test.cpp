@@ -4,6 +4,7 @@
 
 #include "attention_testing.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::test {
 namespace {
@@ -132,6 +133,33 @@ TEST_P(CudaAttentionTest, RefusesHeadsTooWide) {
   } catch (const std::runtime_error& error) {
     EXPECT_NE(std::string(error.what()).find("heads of 264 are wider than 256"), std::string::npos)
         << error.what();
+  }
+}
+
+TEST_P(CudaAttentionTest, RefusesHeadsThatTheCardHasNoRoomFor) {
+  device::GpuContext small = *Stream().gpu;
+  small.shared_bytes = 64 << 10;
+  small.name = "A small card";
+  device::Stream stream = Stream();
+  stream.gpu = &small;
+  const AttentionShape shape{1, 4, 1, 1, 256};
+  const GpuMatrix qkv(Stream(), Type(), 4, shape.Width(), {}), out(Stream(), Type(), 4, 256, {});
+  const GpuMatrix sums(Stream(), SumTypeOf(Type()), 1, 64, {});
+  for (const bool forward : {true, false}) {
+    try {
+      if (forward) {
+        kernels::cuda::OwnAttentionForward(stream, shape, qkv.View(), {}, out.View(), sums.View(),
+                                           sums.View());
+      } else {
+        kernels::cuda::OwnAttentionBackward(stream, shape, qkv.View(), {}, out.View(), out.View(),
+                                            sums.View(), qkv.View(), sums.View());
+      }
+      FAIL() << "nothing was thrown";
+    } catch (const std::runtime_error& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find("heads of 256 take "), std::string::npos) << what;
+      EXPECT_NE(what.find("A small card gives a block 65536"), std::string::npos) << what;
+    }
   }
 }
 

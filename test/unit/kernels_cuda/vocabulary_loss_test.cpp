@@ -205,16 +205,32 @@ TEST_F(VocabularyTest, NearlyCertainTargets) {
 }
 
 TEST_F(VocabularyTest, WhatIsNotFiniteIsSeen) {
-  for (const double bad :
-       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()}) {
-    Problem p = MakeProblem(2, 90, 1, 0, Dtype::kFloat32);
-    p.targets = {3, 4};
-    p.x = {1, 1};
-    p.weight[70] = bad;
-    for (int parts = 1; parts <= 2; ++parts) {
-      for (const double loss : InSlices(p, parts).losses) EXPECT_FALSE(std::isfinite(loss));
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kBfloat16}) {
+    for (const double bad : {kNan, kInfinity}) {
+      // Among the targets' neighbours in an access, far from them, and as a target.
+      for (const std::size_t token : {std::size_t{5}, std::size_t{70}, std::size_t{3}}) {
+        Problem p = MakeProblem(2, 90, 1, 0, dtype);
+        p.targets = {3, 4};
+        p.x = {1, 1};
+        p.weight[token] = bad;
+        for (int parts = 1; parts <= 2; ++parts) {
+          for (const double loss : InSlices(p, parts).losses) {
+            EXPECT_FALSE(std::isfinite(loss)) << trireme::NameOf(dtype) << " " << token;
+          }
+        }
+      }
     }
   }
+}
+
+// A slice of no tokens leaves the others' statistics alone.
+TEST_F(VocabularyTest, EmptySlices) {
+  const Problem p = MakeProblem(6, 3, 8, 0.1, Dtype::kFloat32);
+  const Result expected = OnTheCpu(p), result = InSlices(p, 5);
+  ExpectClose(result.losses, expected.losses, 1e-5, 1e-5);
+  ExpectClose(result.dx, expected.dx, 1e-5, 1e-5);
 }
 
 TEST_F(VocabularyTest, TilesFillHalfAGigabyteAtMost) {
