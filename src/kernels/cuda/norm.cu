@@ -13,18 +13,24 @@ namespace {
 
 constexpr int kMostLanes = 1024, kMostChunks = 4, kBlockThreads = 128;
 
-// Where the kernel takes rows from. Take reads them first, Again a second time.
+// Where the kernel takes rows from. Hold loads an access, Take makes values of it: all of a
+// thread's loads are under way before the first is needed. Again reads a row a second time.
 template <typename T, int kWidth>
 struct PlainRows {
+  using Held = HeldPack<T, kWidth>;
+  static constexpr int kMostHeld = 4;
   View<const T> x;  // [rows, columns]
 
-  __device__ __forceinline__ void Take(std::int64_t row, std::int64_t column,
+  __device__ __forceinline__ void Hold(std::int64_t row, std::int64_t column, Held& held) const {
+    held.Hold(x.At(row, column));
+  }
+  __device__ __forceinline__ void Take(std::int64_t, std::int64_t, const Held& held,
                                        SumOf<T> (&values)[kWidth]) const {
-    Load<kWidth>(x.At(row, column), values);
+    held.Widen(values);
   }
   __device__ __forceinline__ void Again(std::int64_t row, std::int64_t column,
                                         SumOf<T> (&values)[kWidth]) const {
-    Take(row, column, values);
+    Load<kWidth>(x.At(row, column), values);
   }
 };
 
@@ -32,16 +38,24 @@ struct PlainRows {
 // stored, so that recomputation may do the norm alone.
 template <typename T, int kWidth>
 struct ResidualRows {
+  struct Held {
+    HeldPack<T, kWidth> residual, branch;
+  };
+  static constexpr int kMostHeld = 2;
   View<const T> residual, branch;  // [rows, columns]
   const T* bias;                   // [columns] or null
   DropoutPlace place;
   View<T> sum;  // may be residual or branch
 
-  __device__ __forceinline__ void Take(std::int64_t row, std::int64_t column,
+  __device__ __forceinline__ void Hold(std::int64_t row, std::int64_t column, Held& held) const {
+    held.residual.Hold(residual.At(row, column));
+    held.branch.Hold(branch.At(row, column));
+  }
+  __device__ __forceinline__ void Take(std::int64_t row, std::int64_t column, const Held& held,
                                        SumOf<T> (&values)[kWidth]) const {
     SumOf<T> b[kWidth];
-    Load<kWidth>(residual.At(row, column), values);
-    Load<kWidth>(branch.At(row, column), b);
+    held.residual.Widen(values);
+    held.branch.Widen(b);
     if (bias != nullptr) {
       SumOf<T> add[kWidth];
       LoadConstant<kWidth>(bias + column, add);
@@ -114,8 +128,15 @@ __global__ void __launch_bounds__(kMostLanes)
   const std::int64_t width = row < rows ? columns : 0;
   S x[kKept][kWidth] = {};
   S sum[1] = {0}, square[1] = {0};
+  constexpr bool kHeld = kChunks > 0 && kChunks <= Rows::kMostHeld;
+  typename Rows::Held held[kHeld ? kKept : 1] = {};
+  if constexpr (kHeld) {
+    EachAccess<kWidth, kChunks>(
+        width, [&](std::int64_t column, int chunk) { source.Hold(row, column, held[chunk]); });
+  }
   EachAccess<kWidth, kChunks>(width, [&](std::int64_t column, int chunk) {
-    source.Take(row, column, x[chunk]);
+    if constexpr (!kHeld) source.Hold(row, column, held[0]);
+    source.Take(row, column, held[kHeld ? chunk : 0], x[chunk]);
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) sum[0] += x[chunk][i];
   });
