@@ -31,10 +31,11 @@ __device__ __forceinline__ SumOf<T> GeluSigmoid(SumOf<T> x) {
   return Sigmoid<T>(x * (S(2 * kGeluScale) + S(2 * kGeluScale * kGeluCubic) * (x * x)));
 }
 
-// values = pre[at, at + kWidth) + bias, which stays in pre.
+// values = pre[at, at + kWidth) + bias, which stays in pre; `held` is what pre has.
 template <int kWidth, typename T>
-__device__ __forceinline__ void LoadWithBias(T* pre, const T* bias, SumOf<T> (&values)[kWidth]) {
-  Load<kWidth>(pre, values);
+__device__ __forceinline__ void AddBias(const HeldPack<T, kWidth>& held, T* pre, const T* bias,
+                                        SumOf<T> (&values)[kWidth]) {
+  held.Widen(values);
   if (bias == nullptr) return;
   SumOf<T> add[kWidth];
   LoadConstant<kWidth>(bias, add);
@@ -56,10 +57,14 @@ struct ActivationOperation {
 
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
     SumOf<T> x[kWidth];
-    LoadWithBias<kWidth>(pre.At(row, column), At(column), x);
+    // All loads are under way before the first is needed.
+    HeldPack<T, kWidth> held, held_up{};
+    held.Hold(pre.At(row, column));
+    if constexpr (kKind == ActivationKind::kSwiglu) held_up.Hold(pre.At(row, columns + column));
+    AddBias(held, pre.At(row, column), At(column), x);
     if constexpr (kKind == ActivationKind::kSwiglu) {
       SumOf<T> up[kWidth];
-      LoadWithBias<kWidth>(pre.At(row, columns + column), At(columns + column), up);
+      AddBias(held_up, pre.At(row, columns + column), At(columns + column), up);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) x[i] = x[i] * Sigmoid<T>(x[i]) * up[i];
     } else {
@@ -94,8 +99,12 @@ struct ActivationGradient {
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
     using S = SumOf<T>;
     S x[kWidth], d[kWidth];
-    Load<kWidth>(pre.At(row, column), x);
-    Load<kWidth>(dout.At(row, column), d);
+    HeldPack<T, kWidth> held, held_d, held_up{};
+    held.Hold(pre.At(row, column));
+    held_d.Hold(dout.At(row, column));
+    if constexpr (kKind == ActivationKind::kSwiglu) held_up.Hold(pre.At(row, columns + column));
+    held.Widen(x);
+    held_d.Widen(d);
     if constexpr (kKind == ActivationKind::kRelu) {
       // What is positive after dropout was kept and was positive before: no mask is needed.
       const S scale = static_cast<S>(place.scale);
@@ -114,7 +123,7 @@ struct ActivationGradient {
     }
     if constexpr (kKind == ActivationKind::kSwiglu) {
       S up[kWidth];
-      Load<kWidth>(pre.At(row, columns + column), up);
+      held_up.Widen(up);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) {
         const S s = Sigmoid<T>(x[i]), with_up = d[i] * up[i];
