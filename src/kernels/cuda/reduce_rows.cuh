@@ -34,9 +34,24 @@ __global__ void __launch_bounds__(kReduceThreads)
   S sums[kWidth] = {};
   if (chunk < chunks) {
     const RowSequence rows = source.Rows(group);
+    const std::int64_t step = blockDim.y;
+    std::int64_t k = threadIdx.y;
     // Several rows are under way at once.
-#pragma unroll 4
-    for (std::int64_t k = threadIdx.y; k < rows.count; k += blockDim.y) {
+    constexpr int kAtOnce = 4;
+    for (; k + (kAtOnce - 1) * step < rows.count; k += kAtOnce * step) {
+      S values[kAtOnce][kWidth];
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+        source.Term(rows.first + (k + r * step) * rows.step, column, values[r]);
+      }
+#pragma unroll
+      for (int r = 0; r < kAtOnce; ++r) {
+#pragma unroll
+        for (int i = 0; i < kWidth; ++i) sums[i] += values[r][i];
+      }
+    }
+#pragma unroll 1
+    for (; k < rows.count; k += step) {
       S values[kWidth];
       source.Term(rows.first + k * rows.step, column, values);
 #pragma unroll
