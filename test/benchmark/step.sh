@@ -10,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 source jobscripts/machine.sh
+source test/benchmark/numbers.sh
 
 presets="jsc wt2 gpt2" precisions="fp32 bf16" rounds=3 steps=3 build=build-benchmark
 usage() {
@@ -50,17 +51,6 @@ theirs() { # PRESET PRECISION
 # Results: one file a side, preset and precision, one line a round.
 results=$(mktemp -d)
 trap 'rm -rf "$results"' EXIT
-# A line's number behind the word NAME, the median over a file's lines; "-" where there is none.
-median() { # FILE NAME
-  { [[ ! -f $1 ]] || awk -v name="$2" '{ for (i = 1; i < NF; ++i) if ($i == name) print $(i + 1) }' "$1"; } |
-    sort -g | awk '{ value[NR] = $1 } END { print NR == 0 ? "-" : value[int((NR + 1) / 2)] }'
-}
-quotient() { # A B DECIMALS
-  awk -v a="$1" -v b="$2" -v d="$3" 'BEGIN { if (a == "-" || b == "-") print "-"; else printf "%.*f\n", d, a / b }'
-}
-thousands() { # 12345 -> 12,345
-  sed -E ':more; s/^([0-9]+)([0-9]{3})/\1,\2/; t more' <<<"$1"
-}
 
 # 1. Build our side, find the other.
 cmake -S . -B "$build" -DTRIREME_TESTS=OFF -DTRIREME_BENCHMARKS=ON >/dev/null
