@@ -76,3 +76,23 @@ missing_libraries() {
   cmake -S jobscripts/missing -B "$folder" "$@" 2>&1 | sed -n 's/^-- missing: /  /p' || true
   rm -rf "$folder"
 }
+
+# Configures a build for GPUs in BUILD, with what of cudnn-frontend and of Python's packages is here.
+# Where that fails the end of CMake's words and all that is missing go to standard error.
+# configure_for_gpus BUILD NVCC [OPTIONS OF CMAKE]
+configure_for_gpus() {
+  local build=$1 nvcc=$2 wheels generator=()
+  shift 2
+  find_cudnn_frontend build/venv python3 || return
+  wheels=$(nvidia_wheels python3)
+  mkdir -p "$build"
+  [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || generator=(-G Ninja)
+  cmake -S . -B "$build" "${generator[@]}" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DNVIDIA_WHEELS=$wheels" \
+    "${cuda_options[@]}" "$@" >"$build/configure.log" 2>&1 && return
+  {
+    tail -n 30 "$build/configure.log"
+    echo "not found here:"
+    missing_libraries "-DCUDAToolkit_ROOT=${nvcc%/bin/nvcc}" "-DNVIDIA_WHEELS=$wheels" "$@"
+  } >&2
+  return 1
+}

@@ -35,23 +35,14 @@ target=$1
 # 1. Build. Programs look for libraries in the pack (an old-style run path counts for what a library
 # needs too, where that has none of its own). Machine code of the cards alone: no PTX.
 nvcc=$(find_nvcc) || { echo "$nvcc" >&2; exit 1; }
-find_cudnn_frontend build/venv python3
-wheels=$(nvidia_wheels python3)
-mkdir -p "$build"
-options=(-DTRIREME_CUDA=ON -DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON -DTRIREME_WERROR=OFF
-  "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=$(sed -E 's/([0-9]+)(;|$)/\1-real\2/g' <<<"$architectures")"
-  "-DNVIDIA_WHEELS=$wheels" "${cuda_options[@]}" "-DCMAKE_INSTALL_RPATH=\$ORIGIN/../lib"
-  -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags")
+options=(-DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON -DTRIREME_WERROR=OFF
+  "-DCMAKE_CUDA_ARCHITECTURES=$(sed -E 's/([0-9]+)(;|$)/\1-real\2/g' <<<"$architectures")"
+  "-DCMAKE_INSTALL_RPATH=\$ORIGIN/../lib" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON
+  "-DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags")
 if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
 fi
-[[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || options+=(-G Ninja)
-cmake -S . -B "$build" "${options[@]}" >"$build/configure.log" 2>&1 || {
-  tail -n 20 "$build/configure.log"
-  echo "not found here:"
-  missing_libraries "-DCUDAToolkit_ROOT=${nvcc%/bin/nvcc}" "-DNVIDIA_WHEELS=$wheels"
-  exit 1
-} >&2
+configure_for_gpus "$build" "$nvcc" "${options[@]}"
 bash test/list_gpu_tests.sh "$build" >"$build/gpu-tests"
 mapfile -t programs < <({ echo trireme; echo trireme_gpu_benchmark; echo trireme_gpu_kernels_benchmark
   awk -F'\t' '$4 !~ /[.]sh$/ { print $4 }' "$build/gpu-tests"; } | sort -u)

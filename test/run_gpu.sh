@@ -45,23 +45,13 @@ seconds_now() { date +%s; }
 
 # 1. Programs: built here, or packed elsewhere.
 configure_and_build() {
-  local nvcc wheels options generator=()
+  local nvcc architectures options
   nvcc=$(find_nvcc) || { echo "skipped: no CUDA device: $nvcc"; exit 77; }
-  find_cudnn_frontend build/venv python3
-  wheels=$(nvidia_wheels python3)
-  mkdir -p "$build"
-  [[ -f $build/CMakeCache.txt ]] || ! command -v ninja >/dev/null || generator=(-G Ninja)
   read -ra options <<<"${CMAKE_OPTIONS:-}"
   # The architectures of the cards here; those of the release where there are none.
   architectures=$(card_architectures)
-  cmake -S . -B "$build" "${generator[@]}" -DTRIREME_CUDA=ON -DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON \
-    "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=${architectures:-80;90}" "-DNVIDIA_WHEELS=$wheels" \
-    "${cuda_options[@]}" "${options[@]}" >"$build/configure.log" 2>&1 || {
-    tail -n 30 "$build/configure.log"
-    echo "not found here:"
-    missing_libraries "-DCUDAToolkit_ROOT=${nvcc%/bin/nvcc}" "-DNVIDIA_WHEELS=$wheels" "${options[@]}"
-    exit 1
-  } >&2
+  configure_for_gpus "$build" "$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=${architectures:-80;90}" -DTRIREME_TESTS=ON \
+    -DTRIREME_BENCHMARKS=ON "${options[@]}"
   cmake --build "$build" --parallel "$(build_jobs_alone)"
 }
 if [[ -n $pack ]]; then

@@ -65,10 +65,8 @@ if [[ -n $pack ]]; then
 else
   if [[ ! -f $build/CMakeCache.txt ]]; then
     nvcc=$(find_nvcc) || { echo "skipped: no CUDA device: $nvcc"; exit 77; }
-    find_cudnn_frontend build/venv python3
     architectures=$(card_architectures)
-    cmake -S . -B "$build" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=${architectures:-80;90}" \
-      "-DNVIDIA_WHEELS=$(nvidia_wheels python3)" "${cuda_options[@]}" -DTRIREME_TESTS=OFF >/dev/null
+    configure_for_gpus "$build" "$nvcc" "-DCMAKE_CUDA_ARCHITECTURES=${architectures:-80;90}" -DTRIREME_TESTS=OFF
   fi
   cmake -S . -B "$build" -DTRIREME_BENCHMARKS=ON >/dev/null
   cmake --build "$build" --target trireme trireme_gpu_benchmark trireme_gpu_kernels_benchmark --parallel "$(build_jobs_alone)" >/dev/null
