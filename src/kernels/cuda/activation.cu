@@ -19,8 +19,7 @@ constexpr double kGeluCubic = 0.044715;
 template <typename T>
 __device__ __forceinline__ SumOf<T> Sigmoid(SumOf<T> x) {
   if constexpr (std::is_same_v<T, Bf16>) {
-    constexpr float kLog2OfE = 1.44269504f;
-    return device::cuda::FastReciprocal(1.0f + device::cuda::FastExp2(-kLog2OfE * x));
+    return device::cuda::FastReciprocal(1.0f + FastExp(-x));
   } else {
     return SumOf<T>(1) / (SumOf<T>(1) + std::exp(-x));
   }

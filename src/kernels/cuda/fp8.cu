@@ -1,6 +1,6 @@
 // fp8 operands: Fp8Largest raises `largest`, Fp8Round overwrites out and raises `largest`,
-// Fp8FirstScale overwrites a scale. Maxima are taken on the bits of magnitudes, as
-// whole numbers: the order does not matter, and what is not a number is the largest of all.
+// Fp8FirstScale overwrites a scale. Maxima are taken on the bits of magnitudes, as whole numbers:
+// the order does not matter, and what is not a number is the largest of all.
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -66,20 +66,12 @@ class Largest {
 // what they saw, warp by warp, and the first warp raises *largest. A reader may find an older,
 // lower value there, and then takes the maximum in vain.
 __device__ __forceinline__ void LeaveLargest(const Largest& seen, unsigned (&shared)[kWarps]) {
-  unsigned mine = seen.Bits();
-#pragma unroll
-  for (int step = kWarpLanes / 2; step > 0; step /= 2) {
-    mine = max(mine, __shfl_xor_sync(kAllLanes, mine, step));
-  }
+  const unsigned mine = WarpMax(seen.Bits());
   if (threadIdx.x % kWarpLanes == 0) shared[threadIdx.x / kWarpLanes] = mine;
 }
 __device__ __forceinline__ void RaiseLargest(const unsigned (&shared)[kWarps], unsigned* largest) {
   if (threadIdx.x >= kWarpLanes) return;
-  unsigned whole = shared[threadIdx.x % kWarps];
-#pragma unroll
-  for (int step = kWarps / 2; step > 0; step /= 2) {
-    whole = max(whole, __shfl_xor_sync(kAllLanes, whole, step));
-  }
+  const unsigned whole = LaneReduce<MaxOfTwo>(shared[threadIdx.x % kWarps], kWarps);
   if (threadIdx.x > 0) return;
   const volatile unsigned* const before = largest;
   if (whole > *before) atomicMax(largest, whole);

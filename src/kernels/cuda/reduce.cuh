@@ -54,28 +54,19 @@ __device__ __forceinline__ S WarpMax(S value) {
   return LaneReduce<MaxOfTwo>(value, kWarpLanes);
 }
 
-// Over the block, whose threads are whole warps; all of them take part. shared: room for as many
-// values as there are warps, free again when the threads have met at another barrier.
-template <typename Combine, typename S>
-__device__ __forceinline__ S BlockReduce(S value, S* shared) {
-  const Combine combine;
-  value = LaneReduce<Combine>(value, kWarpLanes);
+// The sum over the block, whose threads are whole warps; all of them take part. shared: room for as
+// many values as there are warps, free again when the threads have met at another barrier.
+template <typename S>
+__device__ __forceinline__ S BlockSum(S value, S* shared) {
+  value = WarpSum(value);
   const int warps = ThreadCount() / kWarpLanes;
   if (warps == 1) return value;
   const int thread = ThreadNumber();
   if (thread % kWarpLanes == 0) shared[thread / kWarpLanes] = value;
   __syncthreads();
   value = shared[0];
-  for (int warp = 1; warp < warps; ++warp) value = combine(value, shared[warp]);
+  for (int warp = 1; warp < warps; ++warp) value += shared[warp];
   return value;
-}
-template <typename S>
-__device__ __forceinline__ S BlockSum(S value, S* shared) {
-  return BlockReduce<SumOfTwo>(value, shared);
-}
-template <typename S>
-__device__ __forceinline__ S BlockMax(S value, S* shared) {
-  return BlockReduce<MaxOfTwo>(value, shared);
 }
 
 }  // namespace trireme::kernels::cuda

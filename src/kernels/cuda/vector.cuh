@@ -6,10 +6,17 @@
 #include <cstdint>
 #include <cstring>
 
+#include "trireme/device/cuda/launch.cuh"
 #include "trireme/tensor/matrix.hpp"
 #include "types.cuh"
 
 namespace trireme::kernels::cuda {
+
+// e^x in two instructions, for what is rounded to bf16 in the end.
+__device__ __forceinline__ float FastExp(float x) {
+  constexpr float kLog2OfE = 1.44269504f;
+  return device::cuda::FastExp2(x * kLog2OfE);
+}
 
 inline constexpr int kVectorBytes = 16;
 

@@ -24,21 +24,23 @@ constexpr int kMostWarps = kMostThreads / kWarpLanes;
 template <typename T>
 __device__ __forceinline__ SumOf<T> Exp(SumOf<T> x) {
   if constexpr (std::is_same_v<T, Bf16>) {
-    constexpr float kLog2OfE = 1.44269504f;
-    return device::cuda::FastExp2(x * kLog2OfE);
+    return FastExp(x);
   } else {
     return exp(x);
   }
 }
 
+// The larger of two that are numbers.
+struct MaxOfNumbers {
+  template <typename S>
+  __device__ __forceinline__ S operator()(S a, S b) const {
+    return fmax(a, b);
+  }
+};
 // The largest of a warp's values that are numbers.
 template <typename S>
 __device__ __forceinline__ S WarpMaxOf(S value) {
-#pragma unroll
-  for (int step = kWarpLanes / 2; step > 0; step /= 2) {
-    value = fmax(value, __shfl_xor_sync(kAllLanes, value, step));
-  }
-  return value;
+  return LaneReduce<MaxOfNumbers>(value, kWarpLanes);
 }
 
 // The largest so far, and the sums relative to it. Begins with the lowest number, not with minus
