@@ -29,8 +29,7 @@ class Products {
   virtual bool Sealed() const = 0;
   // fp8: memory for two operands of so many elements each, the largest that will be multiplied; to
   // be called before any step, since an allocation waits for the GPU, and the GPU may wait for a
-  // receive of another rank's. A larger operand is a RunError from then on; without any call,
-  // memory grows as operands come. A later call may ask for more.
+  // receive of another rank's. A larger operand is a RunError. A later call may ask for more.
   virtual void Reserve(std::int64_t fp8_elements) = 0;
   // fp8: false where nothing is learned: operands are then scaled by the largest value each has at
   // this moment, and the scales of training stay as they are. True at first.

@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/base/partition.hpp"
-#include "trireme/device/cuda/check.hpp"
 #include "trireme/device/memory.hpp"
 
 namespace trireme::kernels::cuda {
@@ -17,6 +15,7 @@ namespace trireme::kernels::cuda {
 namespace {
 
 constexpr std::size_t kState = 1 + kFp8History;  // numbers of a tensor
+constexpr std::int64_t kBytes = 4;               // of a number
 
 }  // namespace
 
@@ -30,7 +29,6 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
   }
   const std::int64_t tensors = std::int64_t{sites} * kFp8Roles;
   const std::int64_t all = tensors + kFp8Places * kFp8Roles;
-  constexpr std::int64_t kBytes = 4;  // of a number
   memory_ = device::AllocateZeroed(3 * all * kBytes, device::Kind::kCuda);
   largest_ = device::AllocatePinned(tensors * kBytes, device::Kind::kCuda);
   uploaded_ = device::AllocatePinned(2 * tensors * kBytes, device::Kind::kCuda);
@@ -42,41 +40,22 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
   state_.assign(static_cast<std::size_t>(tensors) * kState, 0.0f);
 }
 
-void Fp8::Grow(Room& room, std::int64_t bytes) {
-  if (room.memory != nullptr) outgrown_.push_back(std::move(room.memory));
-  room.memory = device::AllocateZeroed(bytes, device::Kind::kCuda);
-  room.bytes = bytes;
-}
-
 void Fp8::Reserve(std::int64_t bytes) {
   if (scales_.tensors == 0 || bytes <= reserved_) return;
-  for (Room& room : rooms_) {
-    if (room.bytes < bytes) Grow(room, bytes);
+  for (device::Buffer& room : rooms_) {
+    if (room != nullptr) outgrown_.push_back(std::move(room));
+    room = device::AllocateZeroed(bytes, device::Kind::kCuda);
   }
   reserved_ = bytes;
 }
 
-// Where nothing is reserved it grows when a larger operand comes than all before: in the step in
-// which shapes are met first.
-std::byte* Fp8::Place(const device::Stream& stream, int place, std::int64_t bytes) {
-  constexpr std::int64_t kGrain = std::int64_t{1} << 20;
-  Room& room = rooms_[place];
-  if (room.bytes < bytes) {
-    if (reserved_ > 0) {
-      throw RunError(
-          fmt::format("an fp8 operand of {} bytes, where {} are reserved", bytes, reserved_),
-          "This is a bug in Trireme.");
-    }
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    device::cuda::Check(cudaStreamIsCapturing(device::cuda::Queue(stream), &status),
-                        "the state of a queue");
-    if (status != cudaStreamCaptureStatusNone) {
-      throw RunError("an fp8 operand larger than all before, in a step that is being recorded",
-                     "This is a bug in Trireme; run.graphs = no goes around it.");
-    }
-    Grow(room, CeilDivide(bytes, kGrain) * kGrain);
+std::byte* Fp8::Place(int place, std::int64_t bytes) const {
+  if (bytes > reserved_) {
+    throw RunError(
+        fmt::format("an fp8 operand of {} bytes, where {} are reserved", bytes, reserved_),
+        "This is a bug in Trireme.");
   }
-  return static_cast<std::byte*>(room.memory.get());
+  return static_cast<std::byte*>(rooms_[place].get());
 }
 
 // Known from the last steps, but for a tensor that is met first.
@@ -104,7 +83,7 @@ Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, cons
                                scales_.tensors / kFp8Roles, trireme::NameOf(x.dtype)),
                    "This is a bug in Trireme.");
   }
-  std::byte* out = Place(stream, place, x.Size());
+  std::byte* out = Place(place, x.Size());
   if (training_) {
     FindDelayedScale(stream, x, tensor);
   } else {
@@ -122,7 +101,7 @@ Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, cons
 
 void Fp8::QueueLargest(const device::Stream& stream) {
   if (scales_.tensors == 0) return;
-  const std::int64_t bytes = std::int64_t{scales_.tensors} * 4;
+  const std::int64_t bytes = scales_.tensors * kBytes;
   device::StartCopyOut(stream, scales_.largest, largest_.get(), bytes);
   device::SetZero(stream, scales_.largest, bytes);
 }
@@ -173,7 +152,7 @@ void Fp8::Upload(const device::Stream& stream) {
     met_[tensor] = scale[tensor] > 0 ? 1 : 0;
     scale[tensors + tensor] = met_[tensor] != 0 ? 1.0f / scale[tensor] : 0.0f;
   }
-  const std::int64_t bytes = std::int64_t{scales_.tensors} * 4;
+  const std::int64_t bytes = scales_.tensors * kBytes;
   device::StartCopyIn(stream, scale, scales_.scale, bytes);
   device::StartCopyIn(stream, scale + tensors, scales_.inverse, bytes);
 }

@@ -61,12 +61,7 @@ class Fp8 {
   bool SetState(const device::Stream& stream, std::span<const float> state);
 
  private:
-  struct Room {
-    device::Buffer memory;
-    std::int64_t bytes = 0;
-  };
-  std::byte* Place(const device::Stream& stream, int place, std::int64_t bytes);
-  void Grow(Room& room, std::int64_t bytes);
+  std::byte* Place(int place, std::int64_t bytes) const;
   void FindDelayedScale(const device::Stream& stream, const tensor::Matrix& x, int tensor);
   void FindCurrentScale(const device::Stream& stream, const tensor::Matrix& x, int tensor) const;
   void Upload(const device::Stream& stream);
@@ -79,8 +74,8 @@ class Fp8 {
   bool scaled_ = false;
   std::vector<char> met_;  // [tensors]: whether it has a scale
   bool training_ = true;
-  Room rooms_[kFp8Places];
-  std::int64_t reserved_ = 0;             // bytes of a room; 0: they grow
+  device::Buffer rooms_[kFp8Places];
+  std::int64_t reserved_ = 0;             // bytes of a room
   std::vector<device::Buffer> outgrown_;  // that recorded graphs may still name
 };
 

@@ -48,6 +48,8 @@ Values Quantised(const Values& values, double largest) {
   return Quantised(values, largest, LargestOf(values));
 }
 
+Values AsBf16(Values values) { return Rounded(std::move(values), Dtype::kBfloat16); }
+
 struct Shape {
   std::int64_t rows, in, out;
 };
@@ -61,6 +63,11 @@ class Fp8Test : public ProductsTest {
     if (Stream().gpu->major < kHopper) GTEST_SKIP() << "this card multiplies no fp8";
     Stream().fp8 = true;
     Open();
+  }
+  // Anew, with memory for what the tests multiply.
+  void Open() {
+    ProductsTest::Open();
+    Products().Reserve(1 << 16);
   }
   // Behind the products of a step, as one rank alone has it.
   void NextStep() {
@@ -199,30 +206,28 @@ TEST_F(Fp8Test, LayersWithoutASiteStayBf16) {
 
 // A scale is that of the largest of the last 16 steps; within a step it does not change.
 TEST_F(Fp8Test, ScalesFollowTheLastSteps) {
-  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   const double amax = LargestOf(x);
   Values larger = x, smaller = x;
   for (double& value : larger) value *= 4;
   for (double& value : smaller) value /= 64;
   // The first time: from the tensor itself.
-  ExpectClose(Through(x), bf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
+  ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
   // Four times as large in the same step: cut off.
-  ExpectClose(Through(larger), bf16(Quantised(larger, kE4m3, amax)), 1e-6, 0);
+  ExpectClose(Through(larger), AsBf16(Quantised(larger, kE4m3, amax)), 1e-6, 0);
   EXPECT_NEAR(LargestOf(Through(larger)), amax, 4e-3 * amax);
   NextStep();
-  ExpectClose(Through(larger), bf16(Quantised(larger, kE4m3, 4 * amax)), 1e-6, 0);
+  ExpectClose(Through(larger), AsBf16(Quantised(larger, kE4m3, 4 * amax)), 1e-6, 0);
   NextStep();
   for (int step = 0; step < 16; ++step) {
-    ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, 4 * amax)), 1e-6, 0);
+    ExpectClose(Through(smaller), AsBf16(Quantised(smaller, kE4m3, 4 * amax)), 1e-6, 0);
     NextStep();
   }
-  ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax / 64)), 1e-6, 0);
+  ExpectClose(Through(smaller), AsBf16(Quantised(smaller, kE4m3, amax / 64)), 1e-6, 0);
 }
 
 // What another rank saw counts, and what is not finite does not.
 TEST_F(Fp8Test, ScalesFollowWhatRanksAgreeOn) {
-  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   Through(x);
   Products().QueueLargest(Stream());
@@ -234,7 +239,7 @@ TEST_F(Fp8Test, ScalesFollowWhatRanksAgreeOn) {
   largest[3 * kSite] = 11;
   largest[3 * kSite + 1] = std::numeric_limits<float>::infinity();
   Products().UpdateScales(Stream());
-  ExpectClose(Through(x), bf16(Quantised(x, kE4m3, 11)), 1e-6, 0);
+  ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3, 11)), 1e-6, 0);
 }
 
 // Scales that are kept and taken over go on as if nothing had been in between.
@@ -270,8 +275,7 @@ TEST_F(Fp8Test, ScalesContinueFromWhatWasKept) {
   // Of another model: anew.
   EXPECT_FALSE(Products().SetScales(Stream(), std::span(kept).first(kept.size() - 1)));
   EXPECT_FALSE(Products().Scaled());
-  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
-  ExpectClose(Through(x), bf16(Quantised(x, kE4m3)), 1e-6, 0);
+  ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3)), 1e-6, 0);
 }
 
 // A tensor as it is multiplied in one of the passes that round it: each is a product with 1.
@@ -348,29 +352,28 @@ TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
 // Where nothing is learned a tensor is scaled by itself, and training goes on as if it had not
 // been.
 TEST_F(Fp8Test, EvaluationKeepsItsScalesToItself) {
-  const auto bf16 = [](Values values) { return Rounded(std::move(values), Dtype::kBfloat16); };
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   const double amax = LargestOf(x);
   Values larger = x, smaller = x;
   for (double& value : larger) value *= 3;
   for (double& value : smaller) value /= 100;
-  larger = bf16(larger);
-  smaller = bf16(smaller);
+  larger = AsBf16(larger);
+  smaller = AsBf16(smaller);
   const auto evaluate = [&] {
     Products().SetTraining(false);
     for (const Values& values : {larger, smaller, larger}) {
-      ExpectClose(Through(values), bf16(Quantised(values, kE4m3)), 1e-6, 0);
+      ExpectClose(Through(values), AsBf16(Quantised(values, kE4m3)), 1e-6, 0);
     }
     Products().SetTraining(true);
   };
   evaluate();  // before training has a scale
-  ExpectClose(Through(x), bf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
+  ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
   evaluate();  // within a step
-  ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
+  ExpectClose(Through(smaller), AsBf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
   for (int step = 0; step < 3; ++step) {
     NextStep();
     evaluate();
-    ExpectClose(Through(smaller), bf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
+    ExpectClose(Through(smaller), AsBf16(Quantised(smaller, kE4m3, amax)), 1e-6, 0);
   }
 }
 
@@ -383,6 +386,7 @@ TEST_F(Fp8Test, ReservedMemoryNeverGrows) {
     kernels::LinearForward(Stream(), {kSite, Form::kPlain, weight.View()}, x.View(), {}, y.View(),
                            ignore);
   };
+  ProductsTest::Open();
   const std::int64_t before = device::AllocatedBytes();
   Products().Reserve(16 * 16);
   EXPECT_EQ(device::AllocatedBytes(), before + 2 * 256);
@@ -405,7 +409,7 @@ TEST_F(Fp8Test, ReservedMemoryNeverGrows) {
 
 TEST_F(Fp8Test, NothingIsReservedWithoutFp8) {
   Stream().fp8 = false;
-  Open();
+  ProductsTest::Open();
   const std::int64_t before = device::AllocatedBytes();
   Products().Reserve(1 << 20);
   EXPECT_EQ(device::AllocatedBytes(), before);
