@@ -267,23 +267,22 @@ Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, i
 
 std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, std::int64_t count,
                                                void* to, std::int64_t taken, int tag) const {
-  const int next = (Rank() + 1) % Size(), before = (Rank() + Size() - 1) % Size();
   std::array<Request, 2> requests;
   if (channel_ == nullptr) {
+    const int next = (Rank() + 1) % Size(), before = (Rank() + Size() - 1) % Size();
     requests[1] = StartReceive(dtype, to, taken, before, tag);
     requests[0] = StartSend(dtype, from, count, next, tag);
     return requests;
   }
   RequireOther(Transfer::kSend, Size());
-  const Places sent(Transfer::kSend, count, next, Size());
-  const Places received(Transfer::kReceive, taken, before, Size());
+  const ShiftPlaces places(count, taken, Rank(), Size());
   requests[0] = Start(Transfer::kSend, Bytes(dtype, count));
   requests[0].ticket_ = channel_->Start({.transfer = Transfer::kAllToAll,
                                          .dtype = dtype,
                                          .from = from,
                                          .to = to,
-                                         .places = &sent,
-                                         .taken = &received});
+                                         .places = &places.sent,
+                                         .taken = &places.received});
   requests[0].channel_ = channel_;
   Record(Transfer::kReceive, Bytes(dtype, taken), 0);
   return requests;

@@ -43,6 +43,15 @@ class Places {
   std::int64_t total_ = 0;
 };
 
+// Of a step around the ring of ranks: `count` elements to the next one, `taken` from the one
+// before.
+struct ShiftPlaces {
+  ShiftPlaces(std::int64_t count, std::int64_t taken, int rank, int ranks)
+      : sent(Transfer::kSend, count, (rank + 1) % ranks, ranks),
+        received(Transfer::kReceive, taken, (rank + ranks - 1) % ranks, ranks) {}
+  Places sent, received;
+};
+
 }  // namespace trireme::comm
 
 #endif  // TRIREME_COMM_PLACES_HPP_

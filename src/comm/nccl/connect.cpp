@@ -41,14 +41,13 @@ void NcclChannel::ConnectCollectives(const ChannelSetup& setup) {
                   size);
   Await(*collectives_);
   if (!setup.shifts) return;
-  const Places sent(Transfer::kSend, 1, (rank + 1) % size, size);
-  const Places taken(Transfer::kReceive, 1, (rank + size - 1) % size, size);
+  const ShiftPlaces places(1, 1, rank, size);
   void* const second = static_cast<std::byte*>(trial_.get()) + kTrialBytes / 2;
   QueueCollective({.transfer = Transfer::kAllToAll,
                    .from = trial_.get(),
                    .to = second,
-                   .places = &sent,
-                   .taken = &taken},
+                   .places = &places.sent,
+                   .taken = &places.received},
                   *collectives_, rank, size);
   Await(*collectives_);
 }
