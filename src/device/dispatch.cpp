@@ -135,6 +135,18 @@ void CopyWithin(const Stream& stream, const void* from, void* to, std::int64_t b
   StartCopy(stream, &GpuContext::queue, from, to, bytes);
 }
 
+void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* device,
+            std::int64_t bytes) {
+  std::int64_t filled = std::min(bytes, std::ssize(pattern));
+  CopyIn(stream, pattern.data(), device, filled);
+  auto* const begin = static_cast<std::byte*>(device);
+  while (filled < bytes) {
+    const std::int64_t more = std::min(filled, bytes - filled);
+    CopyWithin(stream, begin, begin + filled, more);
+    filled += more;
+  }
+}
+
 void SetZero(const Stream& stream, void* data, std::int64_t bytes) {
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::SetZero(stream.gpu->queue, data, bytes);

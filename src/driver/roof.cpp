@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstddef>
 #include <numbers>
-#include <span>
 #include <vector>
 
 #include "trireme/base/bfloat16.hpp"
@@ -46,19 +45,6 @@ std::vector<std::byte> Pattern(Dtype dtype) {
   return bytes;
 }
 
-// Repeats what the host has over the matrix; copies within the stream's memory do most of it.
-void Fill(const device::Stream& stream, std::span<const std::byte> pattern, const Matrix& m) {
-  const std::int64_t bytes = m.Size() * static_cast<std::int64_t>(SizeOf(m.dtype));
-  std::int64_t filled = std::min(bytes, std::ssize(pattern));
-  device::CopyIn(stream, pattern.data(), m.data, filled);
-  auto* const begin = static_cast<std::byte*>(m.data);
-  while (filled < bytes) {
-    const std::int64_t more = std::min(filled, bytes - filled);
-    device::CopyWithin(stream, begin, begin + filled, more);
-    filled += more;
-  }
-}
-
 // The best of several products of this size, and how long one takes.
 struct Speed {
   double flops = 0, seconds = 0;
@@ -70,7 +56,10 @@ Speed Measure(const device::Stream& stream, Dtype dtype, std::int64_t size) {
   const Matrix b = tensor::Allocate(arena, dtype, size, size);
   const Matrix c = tensor::Allocate(arena, dtype, size, size);
   const std::vector<std::byte> pattern = Pattern(dtype);
-  for (const Matrix& operand : {a, b}) Fill(stream, pattern, operand);
+  for (const Matrix& operand : {a, b}) {
+    device::Repeat(stream, pattern, operand.data,
+                   operand.Size() * static_cast<std::int64_t>(SizeOf(dtype)));
+  }
   using Clock = std::chrono::steady_clock;
   const double flops = 2.0 * static_cast<double>(size) * static_cast<double>(size * size);
   Speed best;

@@ -62,14 +62,7 @@ void* Operands::Copied(const void* host, std::int64_t bytes) {
 tensor::Matrix Operands::Matrix(Dtype dtype, std::int64_t rows, std::int64_t columns) {
   const std::int64_t count = rows * columns, size = static_cast<std::int64_t>(SizeOf(dtype));
   void* const data = Zeros(count * size);
-  // The pattern, then what is there once more.
-  std::int64_t filled = std::min(count, kPattern);
-  device::CopyIn(*stream_, Pattern(dtype).data(), data, filled * size);
-  while (filled < count) {
-    const std::int64_t more = std::min(filled, count - filled);
-    device::CopyWithin(*stream_, data, ElementAt(data, dtype, filled), more * size);
-    filled += more;
-  }
+  device::Repeat(*stream_, Pattern(dtype), data, count * size);
   return {data, dtype, rows, columns, columns};
 }
 

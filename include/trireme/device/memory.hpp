@@ -3,10 +3,12 @@
 #ifndef TRIREME_DEVICE_MEMORY_HPP_
 #define TRIREME_DEVICE_MEMORY_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
+#include <span>
 #include <utility>
 
 #include "trireme/device/stream.hpp"
@@ -31,6 +33,10 @@ void StartCopyIn(const Stream& stream, const void* host, void* device, std::int6
 void StartCopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes);
 // The same on the queue of input, whatever the computation does.
 void StartInput(const Stream& stream, const void* host, void* device, std::int64_t bytes);
+
+// Fills device memory with what the host has, over and over. Most of it is queued.
+void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* device,
+            std::int64_t bytes);
 
 // Within the stream's memory, queued.
 void CopyWithin(const Stream& stream, const void* from, void* to, std::int64_t bytes);

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <numeric>
+#include <span>
 
 #include "device_testing.hpp"
 #include "trireme/device/arena.hpp"
@@ -54,6 +55,17 @@ TEST_F(GpuMemory, TheContextDescribesTheCard) {
   EXPECT_LT(free, gpu.memory_bytes);
   EXPECT_TRUE(device::GpuBuilt());
   EXPECT_THAT(device::GpuLibraries(), testing::StartsWith("CUDA 1"));
+}
+
+TEST_F(GpuMemory, RepeatsAPattern) {
+  const std::vector<unsigned char> pattern = Pattern(7);
+  for (const std::int64_t bytes : {0, 3, 7, 8, 100}) {
+    const device::Buffer memory = Allocate(101);
+    device::Repeat(Stream(), std::as_bytes(std::span(pattern)), memory.get(), bytes);
+    std::vector<unsigned char> wanted(101);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(bytes); ++i) wanted[i] = pattern[i % 7];
+    EXPECT_EQ(Out(memory.get(), 101), wanted) << bytes;
+  }
 }
 
 TEST_F(GpuMemory, StartsAsZerosAndIsCounted) {
