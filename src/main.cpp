@@ -3,19 +3,19 @@
 #include <optional>
 
 #include "trireme/comm/runtime.hpp"
-#include "trireme/driver/command_line.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/job/command_line.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;
 
   // 1. Questions that need no MPI: --help, --help-deck, --version, -n.
   const input::Schema schema = driver::DeclareAll();
-  std::optional<driver::CommandLine> line;
+  std::optional<job::CommandLine> line;
   std::optional<Error> bad_line;
   try {
-    line = driver::ParseCommandLine({argv + 1, argv + argc});
-    if (const auto answered = driver::AnswerWithoutMpi(*line, schema)) {
+    line = job::ParseCommandLine({argv + 1, argv + argc});
+    if (const auto answered = job::AnswerWithoutMpi(*line, schema)) {
       return static_cast<int>(*answered);
     }
   } catch (const Error& error) {
@@ -24,13 +24,13 @@ int main(int argc, char** argv) {
 
   // 2. Signals wait until somebody asks for them. MPI starts; from here on, every exception becomes
   // one message and one agreed exit code.
-  driver::StopSignals signals;
+  machine::StopSignals signals;
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     if (bad_line) throw AgreedError(bad_line->Code(), bad_line->what());
 
     // 3. The deck: read by one rank, parsed by all.
-    driver::Job job = driver::MakeJob(runtime, *line, schema, signals);
+    job::Job job = job::MakeJob(runtime, *line, schema, signals);
 
     // 4. The task: grid, data, model, optimizer, checkpoint, monitor and trainer, as it needs them.
     return driver::RunTask(job);

@@ -1,87 +1,28 @@
-// Validation and test loss: every target of a split once, on any number of ranks.
+// job.task = evaluate: the losses of a trained model.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
-#include "trireme/data/batch.hpp"
-#include "trireme/data/sampler.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::driver {
 
-namespace {
-// Micro-batches that a stage takes in one go: enough to keep a pipeline full, few enough for their
-// tokens to stay small.
-constexpr std::size_t kRoundsAStage = 8;
-
-// Collective. Exact: the same in every layout that computes the same terms.
-double SumOver(const comm::Communicator& world, const ExactSum& mine) {
-  const auto digits = mine.Digits();
-  std::vector<double> sums(digits.begin(), digits.end());
-  world.Sum(sums);
-  return ExactSum::FromDigits(sums).Value();
-}
-}  // namespace
-
-Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split) {
-  const double start = MPI_Wtime();
-  const model::ModelSetup& setup = model.Setup();
-  const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
-  const std::int64_t length = setup.length;
-  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, setup.micro_batch));
-  data::Sampler::Options options;
-  options.tokens = tokens.Size(split);
-  options.length = options.stride = length;
-  options.batch = std::max<std::int64_t>(1, CeilDivide(options.tokens, length));  // all: a step
-  options.shuffle = false;
-  const data::Sampler sampler(options);
-  const std::vector<data::Sample> share = sampler.Share(0, rank, ranks);
-  const std::span<const data::Sample> all(share);
-  const auto leaves = static_cast<std::size_t>(setup.leaves);
-  std::vector<data::MicroBatch> round(
-      kRoundsAStage * static_cast<std::size_t>(model.Grid().Shape().pipeline) * leaves);
-  // Where parameters are gathered, all ranks take as many rounds as the one with the most windows.
-  const std::int64_t windows =
-      model.Units().ValuesSharded() ? CeilDivide(sampler.BatchSize(0), ranks) : std::ssize(share);
-  const auto last = static_cast<std::size_t>(windows);
-  ExactSum sum;
-  std::int64_t targets = 0;
-  for (std::size_t begin = 0; begin < last;) {
-    std::size_t filled = 0;
-    for (; filled < round.size() && begin < last; ++filled, begin += most) {
-      data::MicroBatch& entry = round[filled];
-      entry.sequences = 0;
-      if (begin >= share.size()) continue;
-      const std::size_t count = std::min(share.size() - begin, most);
-      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, entry, model.Held());
-      targets += entry.valid;
-    }
-    for (; filled % leaves != 0; ++filled) round[filled].sequences = 0;
-    sum.Add(model.Loss({round.data(), filled}));
-  }
-  Evaluation result;
-  result.targets = model.Grid().Data().Sum(targets);
-  result.loss = SumOver(model.Grid().World(), sum) / static_cast<double>(result.targets);
-  result.seconds = MPI_Wtime() - start;
-  return result;
-}
-
-ExitCode RunEvaluate(Job& job) {
-  comm::ProcessGrid grid = MakeGrid(job);
-  UseGpu(job, grid);
-  const data::TokenFile tokens = OpenTokens(job);
+ExitCode RunEvaluate(job::Job& job) {
+  comm::ProcessGrid grid = job::MakeGrid(job);
+  job::UseGpu(job, grid);
+  const data::TokenFile tokens = job::OpenTokens(job);
   std::string path;
-  const auto model = LoadModel(job, grid, tokens, ReadDataShape(job), path);
+  const auto model = LoadModel(job, grid, tokens, job::ReadDataShape(job), path);
   if (job.World().IsRoot()) {
-    fmt::print("checkpoint  {}\nmodel       {}\n", path, Describe(model->Setup().options));
+    fmt::print("checkpoint  {}\nmodel       {}\n", path, job::Describe(model->Setup().options));
     std::fflush(stdout);
   }
-  if (job.line->validate_only) return SayValid(job);
+  if (job.line->validate_only) return job::SayValid(job);
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
-    const Evaluation result = Evaluate(*model, tokens, split);
+    const training::Evaluation result = training::Evaluate(*model, tokens, split);
     if (!job.World().IsRoot()) continue;
     fmt::print("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s\n",
                data::NameOf(split), result.loss, std::exp(result.loss),

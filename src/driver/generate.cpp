@@ -86,15 +86,15 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
   return added;
 }
 
-ExitCode RunGenerate(Job& job) {
-  comm::ProcessGrid grid = MakeGrid(job);
-  UseGpu(job, grid);
-  const data::TokenFile tokens = OpenTokens(job);
+ExitCode RunGenerate(job::Job& job) {
+  comm::ProcessGrid grid = job::MakeGrid(job);
+  job::UseGpu(job, grid);
+  const data::TokenFile tokens = job::OpenTokens(job);
   std::string path;
-  DataShape shape = ReadDataShape(job);
+  job::DataShape shape = job::ReadDataShape(job);
   shape.micro_batch = 1;  // one prompt
   const auto model = LoadModel(job, grid, tokens, shape, path);
-  if (job.line->validate_only) return SayValid(job);
+  if (job.line->validate_only) return job::SayValid(job);
   GenerateOptions options;
   options.tokens = job.deck.Integer("generate.tokens");
   options.temperature = job.deck.Real("generate.temperature");

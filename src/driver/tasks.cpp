@@ -9,24 +9,24 @@
 #include <optional>
 
 #include "trireme/data/tokenize.hpp"
-#include "trireme/driver/trainer.hpp"
-#include "trireme/driver/training.hpp"
-#include "trireme/driver/verify.hpp"
+#include "trireme/driver/training_loop.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "trireme/training/training_state.hpp"
+#include "trireme/verify/verify.hpp"
 
 namespace trireme::driver {
 
-ExitCode RunTask(Job& job) {
+ExitCode RunTask(job::Job& job) {
   const std::string& task = job.deck.Text("job.task");
   if (task != "train" || job.line->validate_only) job.signals->Release();
   if (task == "tokenize") return RunTokenize(job);
   if (task == "evaluate") return RunEvaluate(job);
   if (task == "generate") return RunGenerate(job);
-  if (task == "verify") return RunVerify(job);
+  if (task == "verify") return verify::RunVerify(job);
   return RunTraining(job);
 }
 
-ExitCode RunTokenize(const Job& job) {
+ExitCode RunTokenize(const job::Job& job) {
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
     const std::string& path = job.deck.Text("data.file");
@@ -57,25 +57,25 @@ ExitCode RunTokenize(const Job& job) {
   return ExitCode::kDone;
 }
 
-ExitCode RunTraining(Job& job) {
+ExitCode RunTraining(job::Job& job) {
   // 1. Who computes what.
-  comm::ProcessGrid grid = MakeGrid(job);
-  UseGpu(job, grid);
+  comm::ProcessGrid grid = job::MakeGrid(job);
+  job::UseGpu(job, grid);
 
   // 2. The data, in memory.
-  const data::TokenFile tokens = OpenTokens(job);
+  const data::TokenFile tokens = job::OpenTokens(job);
 
   // 3. The model with its initial weights, spread over the grid; the optimizer and its schedule.
-  TrainingSetup setup;
+  training::TrainingSetup setup;
   job.World().Together([&] {
-    setup =
-        ReadTraining(job, grid.Shape(), tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
+    setup = training::ReadTraining(job, grid.Shape(), tokens.VocabularySize(),
+                                   tokens.Size(data::Split::kTrain));
   });
   setup.node = &job.runtime->Node();
-  Training training(grid, tokens, setup);
+  training::TrainingState training(grid, tokens, setup);
 
   // 4. The loop.
-  Trainer trainer(job, tokens, setup, training);
+  TrainingLoop trainer(job, tokens, setup, training);
   if (job.line->validate_only) {
     trainer.Validate();
     return ExitCode::kDone;

@@ -1,4 +1,4 @@
-// The ranks' cards, opened as the program opens them (driver::MakeJob), without a deck's file.
+// The ranks' cards, opened as the program opens them (job::MakeJob), without a deck's file.
 #include "gpu_job.hpp"
 
 #include <fmt/format.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "trireme/base/version.hpp"
-#include "trireme/driver/gpu_choice.hpp"
+#include "trireme/machine/gpu_choice.hpp"
 
 namespace trireme::benchmark {
 
@@ -27,21 +27,21 @@ int OnGpus(int* argc, char*** argv, const std::function<void(const comm::Runtime
   });
 }
 
-driver::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
-                       const std::string& deck, const std::vector<std::string>& overrides) {
+job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
+                    const std::string& deck, const std::vector<std::string>& overrides) {
   const comm::Communicator& world = runtime.World();
-  driver::Job job;
+  job::Job job;
   job.start_seconds = MPI_Wtime();
   job.runtime = &runtime;
   world.Together([&] {
-    driver::CommandLine line;
+    job::CommandLine line;
     line.deck = "benchmark";
     line.overrides = overrides;
-    job.deck = driver::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
+    job.deck = job::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
   });
-  job.placement = driver::PlaceThreads(runtime, job.deck, true);
+  job.placement = machine::PlaceThreads(runtime, job.deck, true);
   job.stream.threads = job.placement.threads;
-  const driver::GpuChoice choice = driver::ChooseGpu(runtime, job.deck);
+  const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.deck);
   world.Together([&] {
     if (!choice.use) throw InputError("run.device: this benchmark is about GPUs", "Leave it out.");
     job.gpu = std::make_unique<device::Gpu>(choice.device);

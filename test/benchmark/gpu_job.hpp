@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/driver/job.hpp"
+#include "trireme/job/job.hpp"
 
 namespace trireme::benchmark {
 
@@ -20,8 +20,8 @@ int OnGpus(int* argc, char*** argv, const std::function<void(const comm::Runtime
 // Collective. A job on GPUs: one card a rank (run.share_device=yes: or fewer). deck: lines of the
 // form key = value, of [run] first; overrides beat them. AgreedError (exit code 2). `schema` is
 // driver::DeclareAll's and outlives the job.
-driver::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
-                       const std::string& deck, const std::vector<std::string>& overrides);
+job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
+                    const std::string& deck, const std::vector<std::string>& overrides);
 
 // Card, libraries and program, a line each. (The emulator's card says what it is.)
 std::string DescribeGpu(const device::GpuContext& gpu);

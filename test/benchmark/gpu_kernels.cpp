@@ -151,7 +151,7 @@ void TimeTransfers(const comm::ProcessGrid& grid, const device::Stream& stream, 
 void Run(const comm::Runtime& runtime, bool tiny, const std::string& only,
          const std::vector<std::string>& overrides) {
   const input::Schema schema = driver::DeclareAll();
-  const driver::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
+  const job::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
   const comm::Communicator& world = runtime.World();
   if (world.IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
   if (world.Size() == 1) {

@@ -18,9 +18,9 @@
 #include "gpu_job.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/driver/roof.hpp"
-#include "trireme/driver/training.hpp"
+#include "trireme/machine/roof.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "trireme/training/training_state.hpp"
 
 namespace {
 
@@ -117,8 +117,8 @@ data::TokenData MadeUpTokens(std::int64_t vocabulary, std::int64_t count) {
 
 // Launches that a step's gradients and sums consist of: recorded once more, and not run. Nothing
 // where the schedule cannot be recorded. Leaves the training in the middle of a step.
-std::optional<std::int64_t> CountNodes(driver::Training& training, const data::TokenFile& tokens,
-                                       std::int64_t step) {
+std::optional<std::int64_t> CountNodes(training::TrainingState& training,
+                                       const data::TokenFile& tokens, std::int64_t step) {
   model::ParallelModel& net = training.Net();
   const comm::ProcessGrid& grid = training.Grid();
   const model::ModelSetup& setup = net.Setup();
@@ -158,13 +158,13 @@ struct Measured {
   std::int64_t peak_bytes = 0, card_bytes = 0;  // allocated by the program; all that is taken
 };
 
-Measured Measure(const driver::Job& job, driver::Training& training, int steps) {
+Measured Measure(const job::Job& job, training::TrainingState& training, int steps) {
   Measured measured;
-  const double roof = driver::MeasureRoof(job.stream, job.dtype);
+  const double roof = machine::MeasureRoof(job.stream, job.dtype);
   device::ResetPeakAllocatedBytes();
   for (int step = 0; step < kWarmUp + steps; ++step) {
     const double start = MPI_Wtime();
-    const driver::StepResult result = training.Run(step);
+    const training::StepResult result = training.Run(step);
     if (step >= kWarmUp) measured.seconds.push_back(MPI_Wtime() - start);
     (step == 0 ? measured.first_loss : measured.last_loss) = result.loss;
   }
@@ -172,11 +172,11 @@ Measured Measure(const driver::Job& job, driver::Training& training, int steps) 
   measured.peak_bytes = device::PeakAllocatedBytes();
   measured.card_bytes = job.stream.gpu->memory_bytes - device::FreeBytes(job.stream);
   // Cold and warm: what the step is held against is the better one.
-  measured.roof = std::max(roof, driver::MeasureRoof(job.stream, job.dtype));
+  measured.roof = std::max(roof, machine::MeasureRoof(job.stream, job.dtype));
   return measured;
 }
 
-void Print(const Arguments& arguments, const driver::TrainingSetup& setup, int ranks,
+void Print(const Arguments& arguments, const training::TrainingSetup& setup, int ranks,
            const Measured& measured, const std::string& nodes) {
   const model::Options& options = setup.model.options;
   const std::int64_t tokens = setup.batch * setup.model.length;
@@ -196,7 +196,7 @@ void Print(const Arguments& arguments, const driver::TrainingSetup& setup, int r
       setup.graphs ? "auto" : "no", nodes, measured.first_loss, measured.last_loss);
 }
 
-void PrintPlan(const Arguments& arguments, const driver::Training& training) {
+void PrintPlan(const Arguments& arguments, const training::TrainingState& training) {
   std::int64_t sum = 0;
   std::string terms;
   for (const auto& [name, bytes] : training.MemoryPlan()) {
@@ -211,20 +211,20 @@ void Run(const comm::Runtime& runtime, const Arguments& arguments) {
   const comm::Communicator& world = runtime.World();
   const Preset& preset = Presets().at(arguments.model);
   const input::Schema schema = driver::DeclareAll();
-  driver::Job job =
+  job::Job job =
       benchmark::MakeGpuJob(runtime, schema, DeckOf(arguments, world.Size()), arguments.overrides);
-  comm::ProcessGrid grid = driver::MakeGrid(job);
-  driver::UseGpu(job, grid);
-  const driver::DataShape shape = driver::ReadDataShape(job);
+  comm::ProcessGrid grid = job::MakeGrid(job);
+  job::UseGpu(job, grid);
+  const job::DataShape shape = job::ReadDataShape(job);
   const data::TokenFile tokens(
       world, MadeUpTokens(preset.vocabulary, kLap * shape.batch * shape.length + 1));
-  driver::TrainingSetup setup;
+  training::TrainingSetup setup;
   world.Together([&] {
-    setup = driver::ReadTraining(job, grid.Shape(), tokens.VocabularySize(),
-                                 tokens.Size(data::Split::kTrain));
+    setup = training::ReadTraining(job, grid.Shape(), tokens.VocabularySize(),
+                                   tokens.Size(data::Split::kTrain));
   });
   setup.node = &runtime.Node();
-  driver::Training training(grid, tokens, setup);
+  training::TrainingState training(grid, tokens, setup);
   if (arguments.steps == 0) {
     if (world.IsRoot()) PrintPlan(arguments, training);
     return;
@@ -248,7 +248,7 @@ int main(int argc, char** argv) {
     runtime.World().Together([&] { arguments = ReadArguments(argc, argv); });
     if (arguments.model != "machine") return Run(runtime, arguments);
     const input::Schema schema = driver::DeclareAll();
-    const driver::Job job = benchmark::MakeGpuJob(runtime, schema, "", arguments.overrides);
+    const job::Job job = benchmark::MakeGpuJob(runtime, schema, "", arguments.overrides);
     if (runtime.World().IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
   });
 }

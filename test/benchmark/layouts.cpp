@@ -65,15 +65,15 @@ std::vector<parallel::StageCost> MeasuredCosts(const comm::ProcessGrid& grid,
 }
 
 void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
-             driver::TrainingSetup setup, const Layout& layout, const std::string& model,
+             training::TrainingSetup setup, const Layout& layout, const std::string& model,
              int steps) {
   const comm::ProcessGrid grid(world, layout.grid, layout.options);
   setup.pipeline.kind = layout.schedule;
   setup.pipeline.chunks = layout.chunks;
   if (layout.grid.data > 1 || world.Size() == 1) setup.model.micro_batch *= 2;
-  driver::Training training(grid, tokens, setup);
+  training::TrainingState training(grid, tokens, setup);
   std::vector<double> seconds, predicted, simulated;
-  driver::StepTimes times;
+  training::StepTimes times;
   for (int step = 0; step <= steps; ++step) {
     world.Barrier();
     const double start = MPI_Wtime();
@@ -117,7 +117,7 @@ int main(int argc, char** argv) {
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     const auto [model, steps] = ReadArguments(argc, argv, "trireme_layouts_benchmark");
-    const driver::TrainingSetup setup = SetupOf(model);
+    const training::TrainingSetup setup = SetupOf(model);
     const data::TokenFile tokens(
         runtime.World(),
         RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length));

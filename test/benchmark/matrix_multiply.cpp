@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cpu/canonical_multiply.hpp"
 #include "kernels/cpu/matrix_library.hpp"
+#include "kernels/cpu/product/multiply.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 

@@ -9,20 +9,20 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/driver/training.hpp"
+#include "trireme/training/training_state.hpp"
 
 namespace trireme::benchmark {
 
 // jsc: the deck input/wikitext2_jsc.in. gpt12: 12 blocks of dim 384 on bytes, where nearly all work
 // is in the blocks. Both with 8 micro-batches in a pipeline.
-inline driver::TrainingSetup SetupOf(const std::string& model) {
+inline training::TrainingSetup SetupOf(const std::string& model) {
   input::Schema schema;
   model::DeclareModel(schema);
   const bool jsc = model == "jsc";
   std::vector<std::string> keys = {"model.preset=jsc"};
   if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
   input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
-  driver::TrainingSetup setup;
+  training::TrainingSetup setup;
   setup.model.options = model::ReadModel(deck, jsc ? 33278 : 256);
   setup.model.length = jsc ? 32 : 256;
   setup.batch = jsc ? 512 : 16;

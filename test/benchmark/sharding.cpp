@@ -42,7 +42,7 @@ std::vector<Variant> VariantsOf(int ranks) {
 }
 
 struct Run {
-  Run(const comm::Communicator& world, const data::TokenFile& tokens, driver::TrainingSetup setup,
+  Run(const comm::Communicator& world, const data::TokenFile& tokens, training::TrainingSetup setup,
       const Variant& variant)
       : name(variant.name),
         grid(world, {.data = world.Size() / variant.context, .context = variant.context},
@@ -51,11 +51,11 @@ struct Run {
     setup.overlap = variant.overlap;
     setup.canonical = variant.canonical;
     if (variant.canonical.On()) setup.model.micro_batch = variant.canonical.leaf;
-    training = std::make_unique<driver::Training>(grid, tokens, setup);
+    training = std::make_unique<training::TrainingState>(grid, tokens, setup);
   }
   const char* name;
   comm::ProcessGrid grid;
-  std::unique_ptr<driver::Training> training;
+  std::unique_ptr<training::TrainingState> training;
   std::vector<double> seconds;
 };
 
@@ -79,7 +79,7 @@ int main(int argc, char** argv) {
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     const auto [model, steps] = ReadArguments(argc, argv, "trireme_sharding_benchmark");
-    driver::TrainingSetup setup = SetupOf(model);
+    training::TrainingSetup setup = SetupOf(model);
     setup.model.micro_batch = model == "jsc" ? 128 : 4;
     const comm::Communicator& world = runtime.World();
     const data::TokenFile tokens(

@@ -15,7 +15,7 @@
 #include "models.hpp"
 #include "roofs.hpp"
 #include "trireme/base/version.hpp"
-#include "trireme/driver/roof.hpp"
+#include "trireme/machine/roof.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace {
@@ -148,7 +148,7 @@ void Run(const Work& work) {
                                           work.batch / work.micro_batch));
   std::vector<double> times, speeds, products;
   const auto measure_roofs = [&] {
-    speeds.push_back(driver::MeasureRoof(setup.stream, setup.dtype));
+    speeds.push_back(machine::MeasureRoof(setup.stream, setup.dtype));
     products.push_back(roof.Seconds());
   };
   measure_roofs();

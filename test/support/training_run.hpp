@@ -11,14 +11,14 @@
 #include "temporary_folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/driver/training.hpp"
+#include "trireme/training/training_state.hpp"
 
 namespace trireme::test {
 
 // All ranks of the test program; mpi_main started MPI.
 inline comm::Communicator World() { return comm::Communicator::Adopt(MPI_COMM_WORLD); }
 
-struct RunSettings : driver::TrainingSetup {
+struct RunSettings : training::TrainingSetup {
   std::optional<comm::GridShape> grid;  // none: data parallel over all ranks of the group
   comm::GridOptions options;
 };
@@ -69,9 +69,9 @@ class TrainingRun {
 
   model::ParallelModel& Net() { return training_.Net(); }
   const model::ParallelModel& Net() const { return training_.Net(); }
-  driver::Training& All() { return training_; }
+  training::TrainingState& All() { return training_; }
   const comm::ProcessGrid& Grid() const { return grid_; }
-  const driver::StepResult& Last() const { return last_; }
+  const training::StepResult& Last() const { return last_; }
   std::int64_t Steps() const { return done_; }  // so far
   std::size_t Buckets() { return training_.Buckets().Count(); }
 
@@ -99,8 +99,8 @@ class TrainingRun {
 
   const comm::Communicator& group_;
   comm::ProcessGrid grid_;
-  driver::Training training_;
-  driver::StepResult last_;
+  training::TrainingState training_;
+  training::StepResult last_;
   std::int64_t done_ = 0;
 };
 

@@ -6,26 +6,27 @@
 #include <string>
 #include <vector>
 
-#include "trireme/driver/job.hpp"
+#include "trireme/job/job.hpp"
 
 namespace trireme::driver {
 
+input::Schema DeclareAll();  // every module's keys
+
 // Collective. job.task: runs it to its end.
-ExitCode RunTask(Job& job);
+ExitCode RunTask(job::Job& job);
 
-ExitCode RunTokenize(const Job& job);
-ExitCode RunEvaluate(Job& job);
-ExitCode RunGenerate(Job& job);
-ExitCode RunTraining(Job& job);
+ExitCode RunTokenize(const job::Job& job);
+ExitCode RunEvaluate(job::Job& job);
+ExitCode RunGenerate(job::Job& job);
+ExitCode RunTraining(job::Job& job);
 
-struct Evaluation {
-  double loss = 0;  // nats a token, mean over every target of the split
-  std::int64_t targets = 0;
-  double seconds = 0;
-};
-// Collective over the model's grid. Windows of the split follow each other without overlap and are
-// spread over the data ranks; every target counts once, whatever the layout.
-Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split);
+// Collective. The model with the weights of -r, whose checkpoint it names, in the deck's layout;
+// AgreedError (exit code 2) without one. Warns where it learned another corpus. For tasks that do
+// not train.
+std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::ProcessGrid& grid,
+                                                const data::TokenFile& tokens,
+                                                const job::DataShape& shape,
+                                                std::string& checkpoint);
 
 struct GenerateOptions {
   std::int64_t tokens = 0;

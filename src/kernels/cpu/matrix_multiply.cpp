@@ -8,9 +8,9 @@
 
 #include <algorithm>
 
-#include "canonical_multiply.hpp"
 #include "matrix_library.hpp"
 #include "no_product.hpp"
+#include "product/multiply.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::kernels {

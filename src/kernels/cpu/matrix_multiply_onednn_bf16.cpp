@@ -8,8 +8,8 @@
 #include <dnnl.hpp>
 #include <vector>
 
-#include "canonical_multiply.hpp"
 #include "matrix_library.hpp"
+#include "product/multiply.hpp"
 #include "thread_scratch.hpp"
 #include "trireme/base/error.hpp"
 

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "canonical_multiply.hpp"
 #include "matrix_library.hpp"
+#include "product/multiply.hpp"
 
 namespace trireme::kernels {
 

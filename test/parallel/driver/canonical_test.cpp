@@ -16,6 +16,7 @@
 #include "small_run.hpp"
 #include "temporary_folder.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -229,12 +230,12 @@ TEST_F(CanonicalTest, ARunThatMovesEndsInTheSameFiles) {
 TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
   TrainingRun serial(self_, tokens_, Serial());
   serial.Train(1);
-  const double wanted = driver::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
+  const double wanted = training::Evaluate(serial.Net(), tokens_, data::Split::kValid).loss;
   for (const Layout& layout : kMoves) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
       TrainingRun run(group, tokens_, settings);
       run.Train(1);
-      EXPECT_EQ(driver::Evaluate(run.Net(), tokens_, data::Split::kValid).loss, wanted);
+      EXPECT_EQ(training::Evaluate(run.Net(), tokens_, data::Split::kValid).loss, wanted);
       const std::string path = fmt::format("{}/evaluated_{}", folder_.Path(), &layout - &kMoves[0]);
       run.Save(path);
       settings.model.training = false;
@@ -242,7 +243,7 @@ TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
       model::ParallelModel net(run.Grid(), settings.model, settings.pipeline, Defect::kNone,
                                settings.canonical);
       checkpoint::ReadTensors(group, checkpoint::Find(group, path), "model", net.Blocks());
-      EXPECT_EQ(driver::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
+      EXPECT_EQ(training::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
     });
   }
 }

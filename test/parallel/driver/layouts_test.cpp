@@ -11,6 +11,7 @@
 #include "rule_four.hpp"
 #include "small_run.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -153,12 +154,12 @@ TEST_F(Layouts, ResumeOnAnotherNumberOfRanks) {
 
 TEST_F(Layouts, EvaluationIsTheSameOnAnyNumberOfRanks) {
   SmallRun serial(self_, *tokens_, Dtype::kFloat64, 2);
-  const auto wanted = driver::Evaluate(serial.Net(), *tokens_, data::Split::kValid);
+  const auto wanted = training::Evaluate(serial.Net(), *tokens_, data::Split::kValid);
   EXPECT_EQ(wanted.targets, tokens_->Size(data::Split::kValid) - 1);
   for (const int ranks : kRankCounts) {
     OnRanks(ranks, [&](const comm::Communicator& group) {
       SmallRun run(group, *tokens_, Dtype::kFloat64, 2);
-      const auto got = driver::Evaluate(run.Net(), *tokens_, data::Split::kValid);
+      const auto got = training::Evaluate(run.Net(), *tokens_, data::Split::kValid);
       EXPECT_EQ(got.targets, wanted.targets);
       EXPECT_NEAR(got.loss, wanted.loss, kFp64 * wanted.loss) << ranks << " ranks";
     });

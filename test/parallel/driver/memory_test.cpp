@@ -10,6 +10,7 @@
 #include "layout_fixture.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -34,7 +35,7 @@ std::string DeckOf(const Sizes& sizes, const std::string& model, const std::stri
       model, layout);
 }
 
-std::int64_t Term(const driver::Training& training, const std::string& name) {
+std::int64_t Term(const training::TrainingState& training, const std::string& name) {
   for (const auto& [term, bytes] : training.MemoryPlan()) {
     if (term == name) return bytes;
   }
@@ -42,7 +43,7 @@ std::int64_t Term(const driver::Training& training, const std::string& name) {
   return 0;
 }
 
-std::int64_t Planned(const driver::Training& training) {
+std::int64_t Planned(const training::TrainingState& training) {
   std::int64_t sum = 0;
   for (const auto& [term, bytes] : training.MemoryPlan()) sum += bytes;
   return sum;
@@ -64,7 +65,7 @@ class MemoryTest : public LayoutTest {
     const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
-    driver::Training training(grid, tokens_, settings);
+    training::TrainingState training(grid, tokens_, settings);
     const std::int64_t built = device::AllocatedBytes();
     const auto planned = static_cast<double>(Planned(training));
     const auto counted = static_cast<double>(built - before);
@@ -75,7 +76,7 @@ class MemoryTest : public LayoutTest {
     // Two steps, an evaluation and a prediction take no more.
     training.Run(0);
     training.Run(1);
-    driver::Evaluate(training.Net(), tokens_, data::Split::kValid);
+    training::Evaluate(training.Net(), tokens_, data::Split::kValid);
     driver::GenerateOptions few;
     few.tokens = 2;
     driver::Continue(training.Net(), {1, 2, 3}, few);

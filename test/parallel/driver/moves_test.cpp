@@ -14,6 +14,7 @@
 
 #include "layout_fixture.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -126,7 +127,7 @@ TEST_F(MovesTest, AnyLayoutContinuesWhatAnyOtherBegan) {
     for (std::size_t i = 0; i < kLayouts.size(); ++i) {
       In(kLayouts[i], model, [&](TrainingRun& run) {
         run.Train(1);
-        driver::Evaluate(run.Net(), tokens_, data::Split::kValid);  // leaves no trace
+        training::Evaluate(run.Net(), tokens_, data::Split::kValid);  // leaves no trace
         run.Train(kMoved);
         run.Save(checkpoint(i));
       });
@@ -268,7 +269,8 @@ struct Words {
 
 Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
   Words words;
-  const driver::Evaluation evaluation = driver::Evaluate(run.Net(), tokens, data::Split::kValid);
+  const training::Evaluation evaluation =
+      training::Evaluate(run.Net(), tokens, data::Split::kValid);
   words.loss = evaluation.loss;
   words.targets = evaluation.targets;
   data::MicroBatch batch;

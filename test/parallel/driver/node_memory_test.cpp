@@ -1,5 +1,5 @@
 // Ranks of a node add up what they plan, and refuse together what is too much.
-#include "node_memory.hpp"
+#include "trireme/machine/node_memory.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -25,9 +25,9 @@ using NodeMemoryTest = LayoutTest;
 // Ranks may have different terms: stages do.
 TEST_F(NodeMemoryTest, TermsAreAddedUpByName) {
   const std::int64_t rank = world_.Rank(), ranks = world_.Size();
-  driver::MemoryTerms mine = {{"parameters", 10}, {"moments", rank}};
+  machine::MemoryTerms mine = {{"parameters", 10}, {"moments", rank}};
   if (rank == ranks - 1) mine.insert(mine.begin(), {"vocabulary tile", 3});
-  const driver::NodeDemand demand = driver::DemandOf(world_, mine);
+  const machine::NodeDemand demand = machine::DemandOf(world_, mine);
   EXPECT_EQ(demand.ranks, ranks);
   EXPECT_EQ(demand.bytes, 10 * ranks + ranks * (ranks - 1) / 2 + 3);
   EXPECT_THAT(demand.terms, testing::ElementsAre(testing::Pair("parameters", 10 * ranks),
@@ -39,15 +39,15 @@ TEST_F(NodeMemoryTest, TermsAreAddedUpByName) {
 // The message of too large a demand on this grid.
 std::string Refusal(const comm::Communicator& world, Sharding sharding, bool canonical) {
   const comm::ProcessGrid grid(world, {.data = world.Size()}, {.sharding = sharding});
-  const driver::NodeDemand demand{world.Size(),
-                                  15 * kGib,
-                                  {{"parameters", kGib},
-                                   {"gradients", 2 * kGib},
-                                   {"moments", 4 * kGib},
-                                   {"activations", 8 * kGib}},
-                                  {kGib, "available on the node"}};
+  const machine::NodeDemand demand{world.Size(),
+                                   15 * kGib,
+                                   {{"parameters", kGib},
+                                    {"gradients", 2 * kGib},
+                                    {"moments", 4 * kGib},
+                                    {"activations", 8 * kGib}},
+                                   {kGib, "available on the node"}};
   try {
-    driver::CheckNodeMemory(demand, grid, canonical);
+    machine::CheckNodeMemory(demand, grid, canonical);
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
     return error.what();
@@ -85,7 +85,7 @@ TEST_F(NodeMemoryTest, TrainingRefusesWhatNoNodeHolds) {
     settings.node = &world_;
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
-    std::optional<driver::Training> training;
+    std::optional<training::TrainingState> training;
     try {
       training.emplace(grid, tokens_, settings);
       ADD_FAILURE() << "nothing was thrown: " << layout;
@@ -108,8 +108,8 @@ TEST_F(NodeMemoryTest, ASmallModelPasses) {
     const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
     settings.node = &world_;
     const std::int64_t before = device::AllocatedBytes();
-    const driver::Training training(grid, tokens_, settings);
-    const driver::NodeDemand demand = driver::DemandOf(world_, training.MemoryPlan());
+    const training::TrainingState training(grid, tokens_, settings);
+    const machine::NodeDemand demand = machine::DemandOf(world_, training.MemoryPlan());
     const std::int64_t counted = device::AllocatedBytes() - before;
     EXPECT_EQ(static_cast<double>(demand.bytes), world_.Sum(static_cast<double>(counted)));
   }

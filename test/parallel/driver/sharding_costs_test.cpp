@@ -45,7 +45,7 @@ std::string LargeDeck(const std::string& layout) {
       layout);
 }
 
-std::int64_t Term(const driver::Training& training, const std::string& name) {
+std::int64_t Term(const training::TrainingState& training, const std::string& name) {
   for (const auto& [term, bytes] : training.MemoryPlan()) {
     if (term == name) return bytes;
   }
@@ -101,7 +101,7 @@ TEST_F(ShardingCosts, ModelStatesAreThoseOfZero) {
         const RunSettings settings = SettingsOf(deck, tokens_, ranks, Dtype::kFloat32);
         const comm::ProcessGrid grid(world, *settings.grid, settings.options);
         const std::int64_t before = device::AllocatedBytes();
-        const driver::Training training(grid, tokens_, settings);
+        const training::TrainingState training(grid, tokens_, settings);
         const std::int64_t counted = device::AllocatedBytes() - before;
         const auto psi = static_cast<double>(ModelSize(training.Net().Parameters()));
         EXPECT_GT(psi, 1e6);
@@ -307,7 +307,7 @@ TEST_F(ShardingCosts, ActivationsFallWithTheContextRanks) {
                                             world_.Size(), Dtype::kFloat32);
     const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
     const std::int64_t before = device::AllocatedBytes();
-    const driver::Training training(grid, tokens_, settings);
+    const training::TrainingState training(grid, tokens_, settings);
     const std::int64_t counted = device::AllocatedBytes() - before;
     const std::int64_t planned = Term(training, "activations");
     return Bytes{static_cast<double>(planned),

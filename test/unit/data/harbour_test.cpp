@@ -6,7 +6,7 @@
 #include <set>
 #include <sstream>
 
-#include "harbour_chain.hpp"
+#include "harbour/chain.hpp"
 #include "scratch.hpp"
 #include "trireme/data/batch.hpp"
 #include "words.hpp"

@@ -6,10 +6,10 @@
 #include <cmath>
 
 #include "gpu_testing.hpp"
-#include "trireme/driver/state_on_host.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/optimizer/optimizer.hpp"
 #include "trireme/tensor/registry.hpp"
+#include "trireme/training/state_on_host.hpp"
 
 namespace trireme::test {
 namespace {
@@ -114,7 +114,8 @@ TEST_F(Masters, ValuesAreTheirRoundings) {
 TEST_F(Masters, AreWhatBlocksHold) {
   tensor::Registry gpu;
   Allocate(gpu);
-  const driver::StateOnHost here = driver::StateOnHost(Stream(), gpu.ValueBlocks(0, 1, 1)).Fetch();
+  const training::StateOnHost here =
+      training::StateOnHost(Stream(), gpu.ValueBlocks(0, 1, 1)).Fetch();
   const auto wanted = cpu_.ValueBlocks(0, 1, 1);
   ASSERT_EQ(here.size(), wanted.size());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -219,7 +220,8 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
     const auto moved = Rounded(masters);
     std::copy(moved.begin(), moved.end(), expected.begin() + own.begin);
     EXPECT_EQ(copies, expected);
-    const driver::StateOnHost moments = driver::StateOnHost(Stream(), got.Blocks(0, 1, 1)).Fetch();
+    const training::StateOnHost moments =
+        training::StateOnHost(Stream(), got.Blocks(0, 1, 1)).Fetch();
     const auto reference_moments = wanted.Blocks(0, 1, 1);
     ASSERT_EQ(moments.size(), reference_moments.size());
     for (std::size_t i = 0; i < moments.size(); ++i) {

@@ -13,6 +13,7 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/model/layers.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 
@@ -52,30 +53,30 @@ class OneRank {
     settings_.graphs = graphs;
     settings_.products_file = products_file;
     settings_.model.stream = stream_;
-    training_ = std::make_unique<driver::Training>(grid_, tokens, settings_);
+    training_ = std::make_unique<training::TrainingState>(grid_, tokens, settings_);
   }
 
   // Runs up to step `end`; the losses of the steps.
   std::vector<double> Train(std::int64_t end) {
     std::vector<double> losses;
     for (; done_ < end; ++done_) {
-      const driver::StepResult result = training_->Run(done_);
+      const training::StepResult result = training_->Run(done_);
       losses.push_back(result.loss);
       norms_.push_back(result.gradient_norm);
     }
     return losses;
   }
   double Evaluate(data::Split split) {
-    return driver::Evaluate(training_->Net(), tokens_, split).loss;
+    return training::Evaluate(training_->Net(), tokens_, split).loss;
   }
   const std::vector<double>& Norms() const { return norms_; }  // of the gradients, so far
-  driver::Training& All() { return *training_; }
+  training::TrainingState& All() { return *training_; }
   const kernels::Products& Products() const { return *products_; }
 
   // What a checkpoint would hold, widened: parameters, then moments.
   Tensors State() {
     Tensors tensors;
-    for (const driver::StateOnHost& blocks :
+    for (const training::StateOnHost& blocks :
          {training_->ModelBlocks(), training_->OptimizerBlocks()}) {
       for (const tensor::StateBlock& block : blocks.Blocks()) {
         DispatchDtype(block.dtype, [&](auto zero) {
@@ -93,7 +94,7 @@ class OneRank {
   device::Stream stream_;
   comm::ProcessGrid grid_;
   std::unique_ptr<kernels::Products> products_;
-  std::unique_ptr<driver::Training> training_;
+  std::unique_ptr<training::TrainingState> training_;
   std::vector<double> norms_;
   std::int64_t done_ = 0;
 };

@@ -82,7 +82,7 @@ class ProductChoices : public testing::Test {
   // What KeepChoices says on stderr.
   std::string Keep(const std::string& file, const kernels::Products& products) const {
     testing::internal::CaptureStderr();
-    driver::KeepChoices(world_, file, products);
+    training::KeepChoices(world_, file, products);
     return testing::internal::GetCapturedStderr();
   }
   std::size_t FilesIn(const std::string& folder) const {
@@ -98,18 +98,18 @@ TEST_F(ProductChoices, TheFileIsOfTheCardAndTheLibrary) {
       "/trireme/products_NVIDIA_H100_80GB_HBM3__132_multiprocessors_cuBLASLt_130100.json";
   {
     const Variable cache("XDG_CACHE_HOME", "/some/cache"), home("HOME", "/some/home");
-    EXPECT_EQ(driver::ChoicesFile(kChosen), "/some/cache" + name);
+    EXPECT_EQ(training::ChoicesFile(kChosen), "/some/cache" + name);
   }
   {
     const Variable cache("XDG_CACHE_HOME", nullptr), home("HOME", "/some/home");
-    EXPECT_EQ(driver::ChoicesFile(kChosen), "/some/home/.cache" + name);
+    EXPECT_EQ(training::ChoicesFile(kChosen), "/some/home/.cache" + name);
   }
   {
     const Variable cache("XDG_CACHE_HOME", ""), home("HOME", "/some/home");
-    EXPECT_EQ(driver::ChoicesFile(kChosen), "/some/home/.cache" + name);
+    EXPECT_EQ(training::ChoicesFile(kChosen), "/some/home/.cache" + name);
   }
   const Variable cache("XDG_CACHE_HOME", nullptr), home("HOME", nullptr);
-  EXPECT_EQ(driver::ChoicesFile(kChosen), "");
+  EXPECT_EQ(training::ChoicesFile(kChosen), "");
 }
 
 TEST_F(ProductChoices, KeptAndTaken) {
@@ -118,7 +118,7 @@ TEST_F(ProductChoices, KeptAndTaken) {
   EXPECT_EQ(Read(file), std::string(kChosen) + "\n");
   EXPECT_EQ(FilesIn(folder_ / "a/b"), 1u);  // the temporary one is gone
   Listening taking;
-  driver::TakeKeptChoices(world_, file, taking);
+  training::TakeKeptChoices(world_, file, taking);
   EXPECT_THAT(taking.Adopted(), ElementsAre(ElementsAre(std::string(kChosen) + "\n")));
   // Written anew.
   EXPECT_EQ(Keep(file, Listening("{}")), "");
@@ -127,10 +127,10 @@ TEST_F(ProductChoices, KeptAndTaken) {
 
 TEST_F(ProductChoices, NothingIsTakenOfNothing) {
   Listening taking;
-  driver::TakeKeptChoices(world_, "", taking);
-  driver::TakeKeptChoices(world_, folder_ / "missing.json", taking);
+  training::TakeKeptChoices(world_, "", taking);
+  training::TakeKeptChoices(world_, folder_ / "missing.json", taking);
   std::ofstream(folder_ / "empty.json").close();
-  driver::TakeKeptChoices(world_, folder_ / "empty.json", taking);
+  training::TakeKeptChoices(world_, folder_ / "empty.json", taking);
   EXPECT_TRUE(taking.Adopted().empty());
   EXPECT_EQ(Keep("", taking), "");
 }
@@ -160,7 +160,7 @@ TEST_F(ProductChoices, WhatCannotBeKeptIsAWarning) {
   EXPECT_EQ(FilesIn(folder_ / "taken"), 1u);
   EXPECT_TRUE(fs::is_directory(folder_ / "taken/products.json/full"));
   Listening taking;
-  driver::TakeKeptChoices(world_, folder_ / "taken/products.json", taking);
+  training::TakeKeptChoices(world_, folder_ / "taken/products.json", taking);
   EXPECT_TRUE(taking.Adopted().empty());
 }
 

@@ -18,7 +18,7 @@ class NotFinite : public TrainingOnGpu, public testing::WithParamInterface<Dtype
  protected:
   // The parameter's elements become what `value` says of their number.
   static void Set(OneRank& run, const std::string& name, FunctionRef<float(std::int64_t)> value) {
-    const driver::StateOnHost blocks = run.All().ModelBlocks();
+    const training::StateOnHost blocks = run.All().ModelBlocks();
     bool found = false;
     for (const tensor::StateBlock& block : blocks.Blocks()) {
       if (block.name != name) continue;
@@ -40,7 +40,7 @@ class NotFinite : public TrainingOnGpu, public testing::WithParamInterface<Dtype
   }
   static std::vector<std::vector<std::byte>> Bits(OneRank& run) {
     std::vector<std::vector<std::byte>> bits;
-    for (const driver::StateOnHost& blocks :
+    for (const training::StateOnHost& blocks :
          {run.All().ModelBlocks(), run.All().OptimizerBlocks()}) {
       for (const tensor::StateBlock& block : blocks.Blocks()) {
         const auto* const data = static_cast<const std::byte*>(block.data);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "canonical_testing.hpp"
-#include "kernels/cpu/canonical_multiply.hpp"
 #include "kernels/cpu/matrix_library.hpp"
+#include "kernels/cpu/product/multiply.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::test {

@@ -1,6 +1,6 @@
 // The canonical product against its definition, bit for bit: every form, odd sizes, strides,
 // misaligned operands, threads, pieces of a larger product, and every instruction set of this CPU.
-#include "kernels/cpu/canonical_multiply.hpp"
+#include "kernels/cpu/product/multiply.hpp"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "canonical_testing.hpp"
-#include "kernels/cpu/canonical_multiply.hpp"
+#include "kernels/cpu/product/multiply.hpp"
 
 namespace trireme::test {
 namespace {

@@ -1,0 +1,85 @@
+// Training: the driver owns the loop: steps, validations, checkpoints, reports.
+#ifndef TRIREME_DRIVER_TRAINING_LOOP_HPP_
+#define TRIREME_DRIVER_TRAINING_LOOP_HPP_
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/job/job.hpp"
+#include "trireme/monitor/monitor.hpp"
+#include "trireme/training/training_state.hpp"
+
+namespace trireme::driver {
+
+class TrainingLoop {
+ public:
+  // All arguments must outlive the trainer.
+  TrainingLoop(job::Job& job, const data::TokenFile& tokens, const training::TrainingSetup& setup,
+               training::TrainingState& training);
+
+  // Collective: checkpoint to start from, run folder, monitor, banner. False when nothing is left
+  // to do.
+  bool Initialize();
+  ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
+  void Finalize();     // collective: test perplexity and sample text of a whole run; summary
+  // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
+  void Validate();
+
+ private:
+  training::Requests MyRequests() const;  // signals and clocks of this rank
+  void Report(const training::StepResult& result);
+
+  void FindStart();
+  std::string DescribeCanonical() const;
+  void CheckCanonical() const;
+  void ResumeProducts();
+  void Resume();
+  void WarnOfChanges();
+  void PrintSample();
+  monitor::BannerFacts Banner() const;                     // collective
+  void PlanMemory(monitor::BannerFacts& facts) const;      // collective
+  std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
+  monitor::Gathers MeanGathers() const;                    // collective
+  training::StepResult RunStep();                          // collective
+  void ValidateIfDue();
+  void CheckpointIfDue();
+  void WriteCheckpoint(bool best);
+  void RecordEvaluation(data::Split split);
+  std::int64_t PeakMemory() const;  // collective
+  double Epoch() const;
+  bool Finished() const { return step_ >= schedule_.Last(); }
+
+  job::Job& job_;
+  const data::TokenFile& tokens_;
+  const training::TrainingSetup& setup_;
+  training::TrainingState& training_;
+  const comm::ProcessGrid& grid_;
+  const data::Sampler& sampler_;
+  const optimizer::Schedule& schedule_;
+  std::unique_ptr<monitor::Monitor> monitor_;
+
+  std::string folder_;      // of the run
+  std::string checkpoint_;  // that -r named, or empty
+  nlohmann::json run_;      // its run.json
+  bool continues_ = false;  // in the checkpoint's own run folder
+  std::int64_t step_ = 0;   // steps completed
+  double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats a token
+  bool best_is_new_ = false;
+  bool stop_ = false;  // agreed: a signal or the walltime
+  std::string stop_reason_;
+  bool checkpoint_now_ = false;      // agreed: checkpoint.every_minutes has passed
+  double last_loss_ = 0;             // of the last step, nats a token
+  double last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
+  double checkpoint_seconds_ = 0;    // since the last report
+  double roof_flops_ = 0;            // a rank, measured at start
+  // Of sharded parameters, in the steps of this session: of this rank, and complete when needed.
+  std::int64_t gathers_ = 0, gathers_ready_ = 0;
+};
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_TRAINING_LOOP_HPP_

@@ -1,0 +1,34 @@
+// The command line of the program, and the questions that it answers without MPI.
+#ifndef TRIREME_JOB_COMMAND_LINE_HPP_
+#define TRIREME_JOB_COMMAND_LINE_HPP_
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/base/error.hpp"
+#include "trireme/input/schema.hpp"
+
+namespace trireme::job {
+
+struct CommandLine {
+  std::string deck;                      // -i
+  std::string resume;                    // -r: a run folder or a checkpoint
+  bool resolve_only = false;             // -n
+  bool validate_only = false;            // -v
+  bool help = false;                     // --help
+  bool version = false;                  // --version
+  std::optional<std::string> help_deck;  // --help-deck [section]
+  std::vector<std::string> overrides;    // section.key=value
+};
+
+// Throws InputError for an option that does not exist or lacks its value, naming those that do.
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
+
+// --help, --help-deck, --version and -n: prints the answer and returns its exit code; nothing where
+// the command line asks for a task. Starts no MPI. A bad deck under -n goes to standard error.
+std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_JOB_COMMAND_LINE_HPP_

@@ -1,0 +1,48 @@
+// How many OpenMP threads each rank of a node gets, and the cores on which they run.
+#ifndef TRIREME_MACHINE_PLACEMENT_HPP_
+#define TRIREME_MACHINE_PLACEMENT_HPP_
+
+#include <string>
+#include <vector>
+
+#include "trireme/comm/runtime.hpp"
+#include "trireme/device/cores.hpp"
+#include "trireme/input/deck.hpp"
+
+namespace trireme::machine {
+
+enum class Pin { kAuto, kYes, kNo };  // run.pin
+
+// What a rank brings.
+struct RankThreads {
+  int wanted = 0;  // 0: its share
+  std::vector<device::HardwareThread> usable;
+};
+
+struct NodePlacement {
+  int threads = 1;           // of this rank
+  std::vector<int> numbers;  // of the hardware threads, one a thread; empty: they are not pinned
+  std::string shortage;      // "2 ranks x 2 threads on 2 cores"; empty: there are enough
+};
+
+// The placement of rank `rank` of the node's ranks. Ranks that are bound alike share what they are
+// bound to: a rank's cores lie side by side, in the order of the ranks. A thread has a core of its
+// own, or, where there are fewer cores, a hardware thread. kAuto: pinned where the ranks use all
+// cores that they may use, so that no other program can be meant to share them.
+NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pin);
+
+// What all ranks of the job do.
+struct Placement {
+  int threads = 1;           // of this rank
+  std::vector<int> numbers;  // as above
+  bool pinned = false;       // all ranks' threads are
+};
+// Collective over the world. Sets the number of threads and pins them, as run.threads and run.pin
+// and the environment say; rank 0 warns where a node has fewer cores than threads. With a GPU,
+// run.pin = auto pins nothing: threads that CUDA and NCCL start keep to the cores of the thread
+// that made them.
+Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck, bool on_gpu);
+
+}  // namespace trireme::machine
+
+#endif  // TRIREME_MACHINE_PLACEMENT_HPP_

@@ -1,0 +1,16 @@
+// The roof: how fast this machine multiplies matrices right now.
+#ifndef TRIREME_MACHINE_ROOF_HPP_
+#define TRIREME_MACHINE_ROOF_HPP_
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/device/stream.hpp"
+
+namespace trireme::machine {
+
+// FLOP/s of the best of several products of 1024 x 1024 matrices in about a tenth of a second,
+// through the same seam as the model's. All ranks measure at the same time, as they will train.
+double MeasureRoof(const device::Stream& stream, Dtype dtype);
+
+}  // namespace trireme::machine
+
+#endif  // TRIREME_MACHINE_ROOF_HPP_

@@ -1,0 +1,35 @@
+// SIGUSR1, SIGTERM and SIGINT ask a run to stop: finish the step, write a checkpoint, exit with
+// code 3.
+#ifndef TRIREME_MACHINE_SIGNALS_HPP_
+#define TRIREME_MACHINE_SIGNALS_HPP_
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace trireme::machine {
+
+// There is no handler: one could interrupt a matrix product, and oneDNN's keep data below the stack
+// pointer, where a handler's frame would land. Instead the signals are blocked, in every thread
+// that is started later too, and one thread waits for them.
+class StopSignals {
+ public:
+  StopSignals();   // blocks them: construct before anything starts a thread
+  ~StopSignals();  // they stay blocked: a late request must not kill a run that is ending
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  void Watch();    // training: from now on a signal is a request; a second SIGINT or SIGTERM kills
+  void Release();  // other tasks have nothing to save: the signals end the process again
+  bool Received() const { return received_; }  // on this rank, since Watch
+
+ private:
+  void Wait(const std::stop_token& stop);
+  std::vector<int> usable_;  // cores, as the process was bound
+  std::atomic<bool> received_ = false;
+  std::jthread watcher_;
+};
+
+}  // namespace trireme::machine
+
+#endif  // TRIREME_MACHINE_SIGNALS_HPP_

@@ -1,0 +1,158 @@
+// The grammar of the harbour corpus: which words may follow in a state, and the state behind each.
+#ifndef TRIREME_SRC_DATA_HARBOUR_RULES_HPP_
+#define TRIREME_SRC_DATA_HARBOUR_RULES_HPP_
+
+#include <compare>
+#include <cstddef>
+#include <vector>
+
+#include "lexicon.hpp"
+
+namespace trireme::data {
+
+// What a subject is: it decides number, pronoun, relative pronoun and verbs, however far behind.
+enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kVessels, kThings };
+const char* PronounOf(Kind kind);     // "she"
+const char* PossessiveOf(Kind kind);  // "her"
+bool IsMany(Kind kind);
+bool IsPerson(Kind kind);
+bool IsActor(Kind kind);  // people and vessels
+
+// Where in the text a state stands: what was read last.
+enum class Place {
+  // headings and lines
+  kHeading,       // "="
+  kTitleArticle,  // "= The"
+  kTitleName,     // "= The Heron": the article is about this ship from here on
+  kSection,       // "= ="
+  kSectionTopic,  // "= = Cargo"
+  kSectionClose,  // "= = Cargo ="
+  kHeadingClose,  // the heading's last "="
+  kHeadingLine,   // its <eos>
+  kBetween,       // a paragraph's <eos>
+  kBlankLine,     // and an empty line's
+  // beginning of a sentence
+  kSentence,      // "."; or a blank line behind a heading
+  kFront,         // "In", "After"
+  kFrontArticle,  // "In the"
+  kFrontEnd,      // "In the morning", "Later"
+  kClause,        // "In the morning ,"
+  // noun phrases; Role says what for
+  kNounPhrase,  // nothing of it yet
+  kAfterThe,    // "the"
+  kAfterOwn,    // "her"
+  kAfterA,      // "a"
+  kAfterAn,     // "an"
+  kAfterOne,    // "each"
+  kAfterMany,   // "some"
+  kAnyNoun,     // "the old"
+  kOneNoun,     // "a small"
+  kManyNouns,   // "some small"
+  // names
+  kGivenName,      // "Anna"
+  kName,           // "Anna Hale"
+  kNameAnd,        // "Anna Hale and"
+  kSecondName,     // "Anna Hale and Thomas"
+  kApposition,     // "Anna Hale ,"
+  kRoleArticle,    // "Anna Hale , the"
+  kRole,           // "Anna Hale , the pilot"
+  kRoleOf,         // "... of"
+  kRoleOfThe,      // "... of the"
+  kAppositionEnd,  // "... of the Heron"
+  // behind a subject
+  kSubject,       // "the captains"
+  kSubjectRest,   // "the captains of the old ship"
+  kRelative,      // "the captains who"
+  kRelativeHad,   // "the captains who had"
+  kRelativeVerb,  // "the barges that the pilot"
+  // verbs and what follows them
+  kVerbPhrase,    // a subject that takes no more: "she"
+  kBeforePast,    // "she often"
+  kBe,            // "she was"
+  kBeMore,        // "she was not", "she had been"
+  kPassive,       // "she was repaired"
+  kHave,          // "she had"
+  kModal,         // "she could"
+  kAfterVerb,     // "she waited"
+  kAfterObject,   // "she carried the salt"
+  kAfterPhrase,   // "she waited near the quay"
+  kAfterAdverb,   // "she waited again"
+  kConjunction,   // "she waited ,"
+  kSecondClause,  // "she waited , and", "she waited because"
+};
+
+// What a noun phrase is for: decides its nouns, and where the sentence goes on behind it.
+enum class Role { kNone, kSubject, kOfSubject, kInRelative, kAgent, kObject, kPhrase };
+
+// Which nouns an adjective leaves: anything is old, people are brave, things are rusty.
+enum class Scope { kAll, kPeople, kThings };
+
+struct State {
+  Place place = Place::kHeading;
+  Kind kind = Kind::kNobody;  // of the subject
+  Role role = Role::kNone;    // inside a noun phrase
+  Scope scope = Scope::kAll;  // behind an adjective
+  int ship = 0;               // that the article is about
+  auto operator<=>(const State&) const = default;
+};
+
+// A way on: one of the words (chosen by the list's probabilities), taken with a weight relative to
+// the other ways out of the state.
+struct Choice {
+  double weight;
+  WordList words;
+  State next;
+};
+using Choices = std::vector<Choice>;
+
+class HarbourRules {
+ public:
+  HarbourRules();
+  // The state behind a title's "= The": each article passes through it, and it remembers nothing.
+  static State Renewal();
+  Choices After(const State& state) const;
+
+ private:
+  // Weights of what may end or prolong a clause.
+  struct Tail {
+    double stop, phrase, comma, also, subordinate, adverb;
+  };
+
+  void Add(Choices& choices, double weight, const WordList& words, const State& next) const;
+  void Add(Choices& choices, double weight, const char* word, const State& next) const;
+
+  // harbour_rules.cpp: headings, lines, beginnings of sentences
+  bool AddText(const State& state, Choices& choices) const;
+  void AddSentence(const State& state, Choices& choices) const;
+  void AddClause(const State& state, Choices& choices) const;
+  void AddTitle(const State& state, Choices& choices) const;
+  // harbour_noun_phrase.cpp
+  bool AddNounPhrase(const State& state, Choices& choices) const;
+  bool AddName(const State& state, Choices& choices) const;
+  void AddDeterminers(const State& state, double weight, bool capital, Choices& choices) const;
+  void AddOpening(const State& state, Choices& choices) const;
+  void AddAdjectives(const State& state, Place next, int initial, Choices& choices) const;
+  void AddNouns(const State& state, double weight, bool one, bool many, int initial,
+                Choices& choices) const;
+  State Close(const State& state, Kind noun) const;
+  // harbour_verb_phrase.cpp
+  bool AddBehindSubject(const State& state, Choices& choices) const;
+  bool AddPredicate(const State& state, Choices& choices) const;
+  const Verb& ActsOn(Kind kind) const;  // its verbs with an object
+  const Verb& Acts(Kind kind) const;    // and without
+  void AddVerbs(const State& state, double weight, Choices& choices) const;
+  void AddQualities(const State& state, double weight, Choices& choices) const;
+  void AddTail(const State& state, double weight, const Tail& tail, Choices& choices) const;
+
+  Lexicon lexicon_;
+  // Words of an initial vowel ([1]) or consonant ([0]), for "a" and "an".
+  struct ByInitial {
+    WordList any, people, things;                 // adjectives
+    WordList men, women, vessels, goods, places;  // nouns
+  };
+  std::vector<ByInitial> initial_;
+};
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_HARBOUR_RULES_HPP_

@@ -1,0 +1,240 @@
+// The training loop and its reports.
+#include "trireme/driver/training_loop.hpp"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "printable.hpp"
+#include "trireme/device/cores.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/training/evaluation.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr int kSumsATransfer = 5;
+
+template <typename Visit>
+void EachTransfer(Visit visit) {
+  for (int group = 0; group < comm::kGroups; ++group) {
+    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
+      visit(static_cast<comm::Group>(group), static_cast<comm::Transfer>(transfer));
+    }
+  }
+}
+
+}  // namespace
+
+TrainingLoop::TrainingLoop(job::Job& job, const data::TokenFile& tokens,
+                           const training::TrainingSetup& setup, training::TrainingState& training)
+    : job_(job),
+      tokens_(tokens),
+      setup_(setup),
+      training_(training),
+      grid_(training.Grid()),
+      sampler_(training.Samples()),
+      schedule_(setup.schedule) {}
+
+ExitCode TrainingLoop::Execute() {
+  last_checkpoint_time_ = MPI_Wtime();
+  grid_.Traffic().Clear();
+  while (!Finished() && !stop_) {
+    const training::StepResult result = RunStep();
+    ++step_;
+    stop_ = result.requests.signal || result.requests.walltime;
+    stop_reason_ = result.requests.signal ? "a signal" : "schedule.walltime_minutes";
+    checkpoint_now_ = result.requests.checkpoint;
+    Report(result);
+    ValidateIfDue();
+    CheckpointIfDue();
+  }
+  return Finished() ? ExitCode::kDone : ExitCode::kStopped;
+}
+
+// A step, with what it gathered counted: validations gather too.
+training::StepResult TrainingLoop::RunStep() {
+  if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
+  const parallel::ShardedUnits& units = training_.Net().Units();
+  const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
+  const training::StepResult result = training_.Run(step_, MyRequests());
+  gathers_ += units.Gathers() - gathers;
+  gathers_ready_ += units.GathersReady() - ready;
+  return result;
+}
+
+training::Requests TrainingLoop::MyRequests() const {
+  training::Requests mine;
+  mine.signal = job_.signals->Received();
+  if (!job_.World().IsRoot()) return mine;  // one clock decides
+  const double now = MPI_Wtime();
+  const double every = job_.deck.Real("checkpoint.every_minutes");
+  mine.walltime = schedule_.walltime_minutes > 0 &&
+                  (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes;
+  mine.checkpoint = every > 0 && (now - last_checkpoint_time_) / 60 >= every;
+  return mine;
+}
+
+double TrainingLoop::Epoch() const {
+  return static_cast<double>(step_) / static_cast<double>(sampler_.StepsPerEpoch());
+}
+
+void TrainingLoop::Report(const training::StepResult& result) {
+  const double flops = model::FlopsPerToken(setup_.model.options, setup_.model.length) *
+                       static_cast<double>(result.targets);
+  monitor::Record record;
+  record.kind = monitor::Record::Kind::kStep;
+  record.step = step_;
+  record.epoch = Epoch();
+  record.tokens = sampler_.TargetsBefore(step_);
+  record.loss = last_loss_ = result.loss;
+  record.learning_rate = result.learning_rate;
+  record.grad_norm = result.gradient_norm;
+  record.step_seconds = result.times.total;
+  record.tokens_per_second = static_cast<double>(result.targets) / result.times.total;
+  record.flops_per_second = flops / result.times.total;
+  record.roof_fraction =
+      record.flops_per_second / (roof_flops_ * static_cast<double>(job_.World().Size()));
+  record.seconds_compute = result.times.compute;
+  record.seconds_exposed_communication = result.times.exposed_communication;
+  record.seconds_bubble = result.times.bubble;
+  record.seconds_data = result.times.data;
+  record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
+  const std::int64_t every = job_.deck.Integer("monitor.every_steps");
+  // The peak of the largest rank takes a collective: only for records that are kept.
+  if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
+    record.memory_bytes = PeakMemory();
+  }
+  monitor_->Step(record);
+}
+
+// Bytes of the largest rank: its resident set, or, of its card, what is taken.
+std::int64_t TrainingLoop::PeakMemory() const {
+  const bool on_gpu = job_.stream.OnGpu();
+  return job_.World().Max(on_gpu ? job_.gpu->Context().memory_bytes - device::FreeBytes(job_.stream)
+                                 : monitor::PeakResidentBytes());
+}
+
+void TrainingLoop::RecordEvaluation(data::Split split) {
+  const comm::Ledger steps_alone = grid_.Traffic();
+  const training::Evaluation result = training::Evaluate(training_.Net(), tokens_, split);
+  grid_.Traffic() = steps_alone;  // the summary's table is about the steps
+  monitor::Record record;
+  record.kind =
+      split == data::Split::kValid ? monitor::Record::Kind::kValid : monitor::Record::Kind::kTest;
+  record.step = step_;
+  record.epoch = Epoch();
+  record.tokens = sampler_.TargetsBefore(step_);
+  record.loss = result.loss;
+  record.step_seconds = result.seconds;
+  record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
+  record.memory_bytes = PeakMemory();
+  monitor_->Evaluation(record);
+  if (split == data::Split::kValid && result.loss < best_loss_) {
+    best_loss_ = result.loss;
+    best_is_new_ = true;
+  }
+}
+
+void TrainingLoop::ValidateIfDue() {
+  const std::int64_t every = job_.deck.Integer("monitor.validate_every_steps");
+  // A stop does not wait for a validation: the time left may be short.
+  if (every == 0 || (stop_ && !Finished()) || (step_ % every != 0 && !Finished())) return;
+  RecordEvaluation(data::Split::kValid);
+}
+
+void TrainingLoop::CheckpointIfDue() {
+  const std::int64_t every = job_.deck.Integer("checkpoint.every_steps");
+  const bool best = best_is_new_ && job_.deck.Switch("checkpoint.best");
+  const bool regular = every > 0 && step_ % every == 0;
+  if (regular || checkpoint_now_ || best || Finished() || stop_) WriteCheckpoint(best);
+}
+
+// What the steps of this session transferred, of all ranks: a row for each kind that occurred.
+std::vector<monitor::TrafficRow> TrainingLoop::GatherTraffic() const {
+  const comm::Communicator& world = job_.World();
+  if (world.Size() == 1) return {};
+  const comm::Ledger ledger = grid_.Traffic();  // as it is before the transfers in here
+  std::vector<double> sums, longest;
+  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
+    const comm::Traffic& mine = ledger.At(group, transfer);
+    sums.insert(sums.end(), {mine.calls > 0 ? 1.0 : 0.0, static_cast<double>(mine.calls),
+                             mine.moved, mine.seconds_waited, mine.seconds_hidden});
+    longest.push_back(mine.seconds_waited);
+  });
+  world.Sum(sums);
+  grid_.Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat64, longest.data(), std::ssize(longest), comm::Reduction::kMax);
+
+  std::vector<monitor::TrafficRow> rows;
+  const double* sum = sums.data();
+  const double* most = longest.data();
+  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
+    if (sum[0] > 0) {
+      rows.push_back({.group = NameOf(group),
+                      .transfer = NameOf(transfer),
+                      .ranks = sum[0],
+                      .calls = sum[1],
+                      .bytes = sum[2],
+                      .seconds_waited = sum[3] / world.Size(),
+                      .longest_waited = *most,
+                      .seconds_hidden = sum[4] / world.Size()});
+    }
+    sum += kSumsATransfer;
+    ++most;
+  });
+  return rows;
+}
+
+monitor::Gathers TrainingLoop::MeanGathers() const {
+  if (grid_.Shard().Size() == 1) return {};  // what one rank has whole is not gathered
+  const comm::Communicator& world = job_.World();
+  std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
+  world.Sum(sums);
+  return {.count = sums[0] / world.Size(), .ready = sums[1] / world.Size()};
+}
+
+void TrainingLoop::Finalize() {
+  const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
+  const monitor::Gathers gathers = MeanGathers();
+  if (Finished()) {
+    if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
+    PrintSample();
+  }
+  monitor::Record record;
+  record.kind = monitor::Record::Kind::kDone;
+  record.step = step_;
+  record.epoch = Epoch();
+  record.tokens = sampler_.TargetsBefore(step_);
+  record.loss = last_loss_;
+  record.memory_bytes = PeakMemory();
+  record.seconds_checkpoint = checkpoint_seconds_;
+  std::vector<std::pair<std::string, std::string>> files = {
+      {"run folder", folder_},
+      {"checkpoint", folder_ + "/checkpoints/latest"},
+      {"metrics", folder_ + "/metrics.jsonl"},
+      {"log", folder_ + "/log.txt"}};
+  std::error_code ignored;
+  if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
+    files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
+  }
+  monitor_->Done(record, files, traffic, gathers);
+  if (Finished()) return;
+  monitor_->Line(
+      fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",
+                  stop_reason_, monitor::WithThousands(step_), folder_));
+}
+
+void TrainingLoop::PrintSample() {
+  const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
+  if (count == 0) return;
+  const GenerateOptions options{
+      .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
+  const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
+  const std::vector<std::int32_t> added = ContinueOnce(training_.Net(), {eos}, options);
+  if (job_.World().IsRoot()) monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,268 @@
+// What a training run starts from, leaves behind, and says about itself.
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+
+#include <cmath>
+#include <ctime>
+#include <filesystem>
+#include <set>
+
+#include "trireme/base/version.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/driver/training_loop.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/machine/roof.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// runs/a/checkpoints/step_00000100 -> runs/a; empty for a checkpoint that lies elsewhere.
+std::string RunFolderOf(const std::string& checkpoint) {
+  const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  if (parent.filename() != "checkpoints") return {};
+  const std::string folder = parent.parent_path().string();
+  const std::string near = fs::path(folder).lexically_proximate(fs::current_path()).string();
+  return near.starts_with("..") ? folder : near;  // short in messages where it can be
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) && !error;
+}
+
+}  // namespace
+
+// Where the run starts and where its results go. -r continues in the checkpoint's own run folder;
+// another job.output given by the user begins a branch there. Changes nothing on disk.
+void TrainingLoop::FindStart() {
+  const comm::Communicator& world = job_.World();
+  const std::string& start_from = job_.deck.Text("checkpoint.start_from");
+  folder_ = job_.deck.Text("job.output");
+  world.Together([&] {
+    if (job_.line->resume.empty() || start_from.empty()) return;
+    throw job_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
+                             "Give one of them.");
+  });
+  if (!job_.line->resume.empty()) {
+    checkpoint_ = checkpoint::Find(world, job_.line->resume);
+    run_ = checkpoint::ReadRun(world, checkpoint_);
+    Resume();
+    const std::string owner = RunFolderOf(checkpoint_);
+    const bool branch = job_.deck.Given("job.output") && !SameFolder(folder_, owner);
+    continues_ = !owner.empty() && !branch;
+    if (continues_) folder_ = owner;
+  } else if (!start_from.empty()) {
+    training_.LoadWeights(checkpoint::Find(world, start_from));
+  }
+  world.Together([&] {
+    if (world.IsRoot()) monitor::CheckRunFolder(folder_, continues_);
+  });
+  world.Together([&] { roof_flops_ = machine::MeasureRoof(job_.stream, job_.dtype); });
+}
+
+bool TrainingLoop::Initialize() {
+  const comm::Communicator& world = job_.World();
+  FindStart();
+  if (Finished()) {
+    if (world.IsRoot()) {
+      fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
+                 monitor::WithThousands(step_));
+    }
+    return false;
+  }
+  world.Together([&] {
+    if (world.IsRoot()) monitor::PrepareRunFolder(folder_, continues_, job_.deck.Resolved());
+  });
+  world.Together([&] {
+    monitor_ = std::make_unique<monitor::Monitor>(
+        monitor::Options{.root = world.IsRoot(),
+                         .folder = folder_,
+                         .every_steps = job_.deck.Integer("monitor.every_steps"),
+                         .total_steps = schedule_.Last(),
+                         .has_stages = grid_.Shape().pipeline > 1,
+                         .resumed = continues_,
+                         .resume_step = step_});
+  });
+  monitor_->Banner(Banner());
+  if (checkpoint_.empty()) return true;
+  monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : "branched off",
+                             checkpoint_, monitor::WithThousands(step_)));
+  WarnOfChanges();
+  return true;
+}
+
+// What has to stay as it is for the same bits: empty without run.canonical.
+std::string TrainingLoop::DescribeCanonical() const {
+  const model::Canonical& canonical = setup_.canonical;
+  if (!canonical.On()) return "none";
+  return fmt::format("{}x{}, leaf {}, {}, {}", canonical.data_groups, canonical.slices,
+                     canonical.leaf, job_.Precision(), device::InstructionSet());
+}
+
+// A canonical run that was promised the same bits cannot get them with other arithmetic.
+void TrainingLoop::CheckCanonical() const {
+  const std::string now = DescribeCanonical();
+  const auto found = run_.find("canonical");
+  const std::string was = found == run_.end() ? "none" : found->get<std::string>();
+  if (was == now || was == "none" || now == "none") return;
+  throw AgreedError(ExitCode::kBadInput,
+                    fmt::format("{}: it was written by canonical arithmetic {}, this run has {}: "
+                                "the bits would not be the same",
+                                checkpoint_, was, now),
+                    "Continue with the same run.canonical, run.canonical_leaf, run.precision and "
+                    "instruction set, or with run.canonical = none.");
+}
+
+// The algorithms of the matrix products that the run began with, on the same kind of card, and the
+// scales of fp8 products: others would round otherwise.
+void TrainingLoop::ResumeProducts() {
+  if (job_.products == nullptr) return;
+  std::vector<float> scales;
+  if (run_.contains("fp8_scales")) scales = run_.at("fp8_scales").get<std::vector<float>>();
+  const bool scaled = job_.products->SetScales(job_.stream, scales);
+  if (!run_.contains("products")) return;
+  const bool taken = job_.products->Adopt({run_.at("products").get<std::string>()});
+  if (taken && (scaled || !job_.stream.fp8)) job_.products->Seal();
+}
+
+void TrainingLoop::Resume() {
+  CheckCanonical();
+  ResumeProducts();
+  training_.Load(checkpoint_);
+  // Every rank parsed the same file: what is wrong with it, all throw together.
+  try {
+    step_ = run_.at("step").get<std::int64_t>();
+    if (run_.contains("best_loss")) best_loss_ = run_.at("best_loss").get<double>();
+  } catch (const nlohmann::json::exception& error) {
+    throw AgreedError(ExitCode::kBadInput,
+                      fmt::format("{}/run.json: {}", checkpoint_, error.what()));
+  }
+}
+
+// What the deck may change on resume, but a user should know of: the numbers differ from an
+// uninterrupted run's.
+void TrainingLoop::WarnOfChanges() {
+  const auto compare = [&](const char* key, const nlohmann::json& now) {
+    if (!run_.contains(key) || run_.at(key) == now) return;
+    monitor_->Warn(fmt::format("{} is {} now and was {} when the checkpoint was written", key,
+                               now.dump(), run_.at(key).dump()));
+  };
+  compare("seed", job_.seed);
+  compare("source_sha256", tokens_.SourceSha256());
+  compare("sequence_length", setup_.model.length);
+  compare("stride", setup_.stride);
+  compare("batch", setup_.batch);
+  compare("precision", job_.Precision());
+  compare("canonical", DescribeCanonical());
+}
+
+// Stages and slices differ in size: the plan of the rank that needs most decides what fits.
+void TrainingLoop::PlanMemory(monitor::BannerFacts& facts) const {
+  const comm::Communicator& world = job_.World();
+  auto& plan = facts.memory;
+  plan = training_.MemoryPlan();
+  plan.emplace_back("tokens", tokens_.MemoryBytes());
+  std::int64_t sum = 0;
+  for (const auto& [term, bytes] : plan) sum += bytes;
+  const std::int64_t most = world.Max(sum);
+  facts.memory_differs = world.Min(sum) < most;
+  if (!facts.memory_differs) return;
+  const std::int64_t mine = sum == most ? world.Rank() : world.Size();
+  const auto largest = static_cast<int>(world.Min(mine));
+  const std::string text = world.Broadcast(nlohmann::json(plan).dump(), largest);
+  plan = nlohmann::json::parse(text).get<std::vector<std::pair<std::string, std::int64_t>>>();
+}
+
+monitor::BannerFacts TrainingLoop::Banner() const {
+  const auto& hosts = job_.runtime->Hosts();
+  monitor::BannerFacts facts;
+  facts.version = Version();
+  facts.commit = Commit();
+  facts.ranks = job_.World().Size();
+  facts.hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size());
+  facts.threads = job_.stream.threads;
+  facts.pinned = job_.placement.pinned;
+  facts.device = job_.stream.OnGpu() ? fmt::format("cuda ({})", job_.gpu->Context().name)
+                                     : fmt::format("cpu ({})", device::InstructionSet());
+  facts.precision = job_.Precision();
+  facts.grid =
+      training::DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
+  if (const model::Canonical& canonical = setup_.canonical; canonical.On()) {
+    facts.grid += fmt::format("; canonical {}x{}, leaf of {} sequence{}", canonical.data_groups,
+                              canonical.slices, monitor::WithThousands(canonical.leaf),
+                              canonical.leaf == 1 ? "" : "s");
+  }
+  facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
+  facts.model = job::Describe(setup_.model.options);
+  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} step{} an epoch",
+                           fs::path(tokens_.Path()).filename().string(),
+                           monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
+                           monitor::WithThousands(tokens_.Size(data::Split::kValid)),
+                           monitor::WithThousands(tokens_.Size(data::Split::kTest)),
+                           monitor::WithThousands(sampler_.Windows()), setup_.model.length,
+                           monitor::WithThousands(sampler_.StepsPerEpoch()),
+                           sampler_.StepsPerEpoch() == 1 ? "" : "s");
+  PlanMemory(facts);
+  facts.roof_flops = roof_flops_;
+  return facts;
+}
+
+void TrainingLoop::Validate() {
+  FindStart();
+  monitor::Options options;  // no folder: the screen only
+  options.root = job_.World().IsRoot();
+  monitor::Monitor screen(options);
+  screen.Banner(Banner());
+  screen.Line("valid: everything was constructed; nothing was written");
+}
+
+void TrainingLoop::WriteCheckpoint(bool best) {
+  const double start = MPI_Wtime();
+  checkpoint::Contents contents;
+  const training::StateOnHost model = training_.ModelBlocks(),
+                              moments = training_.OptimizerBlocks();
+  contents.model = model.Blocks();
+  contents.optimizer = moments.Blocks();
+  contents.run = {{"format", 1},
+                  {"step", step_},
+                  {"epoch", Epoch()},
+                  {"next_sample", step_ / sampler_.StepsPerEpoch() * sampler_.Windows() +
+                                      step_ % sampler_.StepsPerEpoch() * setup_.batch},
+                  {"tokens", sampler_.TargetsBefore(step_)},
+                  {"seed", job_.seed},
+                  {"source_sha256", tokens_.SourceSha256()},
+                  {"sequence_length", setup_.model.length},
+                  {"stride", setup_.stride},
+                  {"batch", setup_.batch},
+                  {"precision", job_.Precision()},
+                  {"deck", job_.deck.Resolved()},
+                  {"trireme", Version()},
+                  {"commit", Commit()},
+                  {"compiler", Compiler()},
+                  {"matrix_library", kernels::MatrixLibrary()},
+                  {"instruction_set", device::InstructionSet()},
+                  {"canonical", DescribeCanonical()},
+                  {"ranks", job_.World().Size()},
+                  {"grid", comm::Describe(grid_.Shape())},
+                  {"host", job_.runtime->Hosts().front()}};
+  if (job_.products != nullptr) {
+    contents.run["products"] = job_.products->Chosen();
+    const std::vector<float> scales = job_.products->Scales();
+    if (!scales.empty()) contents.run["fp8_scales"] = scales;
+  }
+  const std::time_t now = std::time(nullptr);
+  contents.run["sharding"] = comm::NameOf(grid_.Shards());
+  contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
+  if (std::isfinite(best_loss_)) contents.run["best_loss"] = best_loss_;
+  checkpoint::Write(job_.World(), folder_ + "/checkpoints", step_, contents, best,
+                    job_.deck.Integer("checkpoint.keep"));
+  best_is_new_ = false;
+  last_checkpoint_time_ = MPI_Wtime();
+  checkpoint_seconds_ += last_checkpoint_time_ - start;
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,138 @@
+#include "trireme/job/command_line.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "trireme/base/version.hpp"
+#include "trireme/comm/channel.hpp"
+#include "trireme/data/tokenize.hpp"
+#include "trireme/device/gpu.hpp"
+#include "trireme/job/job.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/kernels/products.hpp"
+#include "trireme/model/options.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+constexpr const char* kHelp =
+    R"(Trireme trains Transformer language models through MPI.
+
+usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
+       mpirun -n 4 trireme -i DECK ...        srun trireme -i DECK ...
+
+  -i DECK              the input deck
+  -r PATH              continue from a run folder (its newest complete checkpoint) or from one
+                       checkpoint
+  -n                   print the resolved deck and stop
+  -v                   validate: construct everything, allocate, check files, print the memory plan,
+                       stop; nothing is written
+  section.key=value    wins over the deck's value
+  --help               this text
+  --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning
+  --version            version, commit, compiler and libraries
+
+exit codes: 0 done; 1 failed; 2 bad deck, input file or command line (nothing was written);
+            3 stopped early by a signal or the walltime, checkpoint written: run it again with -r
+)";
+
+std::string VersionText() {
+  // Allowed before MPI starts. The first line names the implementation.
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> library = {};
+  int length = 0;
+  MPI_Get_library_version(library.data(), &length);
+  std::string mpi(library.data(), static_cast<std::size_t>(length));
+  mpi.resize(std::min(mpi.find_first_of("\n,"), mpi.size()));
+  std::string gpu = "not built in";
+  if (device::GpuBuilt()) {
+    const std::string why = device::WhyNoGpu();
+    const auto count = device::GpuIds().size();
+    gpu =
+        fmt::format("{}, {}, {}\n          {}", device::GpuLibraries(), kernels::GpuMathLibraries(),
+                    comm::GpuTransferLibrary(),
+                    why.empty() ? fmt::format("{} GPU{} here", count, count == 1 ? "" : "s") : why);
+  }
+  return fmt::format(
+      "Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       {} (MPI {}.{})\nhdf5      {}\n"
+      "gpu       {}\n",
+      Version(), Commit(), Compiler(), kernels::MatrixLibrary(), mpi, MPI_VERSION, MPI_SUBVERSION,
+      data::Hdf5Version(), gpu);
+}
+
+// The deck as it will be used: presets applied.
+void PrintResolved(const CommandLine& line, const input::Schema& schema) {
+  input::Deck deck = ParseDeck(schema, line, ReadDeckFile(line.deck));
+  constexpr std::int64_t kAnyVocabulary = 2;  // the token file is not opened here
+  model::ReadModel(deck, kAnyVocabulary);
+  std::fputs(deck.Resolved().c_str(), stdout);
+}
+
+}  // namespace
+
+CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  const auto value_of = [&](std::size_t& i) {
+    if (i + 1 >= arguments.size()) {
+      throw InputError(fmt::format("command line: {} needs a value", arguments[i]),
+                       "See trireme --help.");
+    }
+    return arguments[++i];
+  };
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (word == "-i") {
+      line.deck = value_of(i);
+    } else if (word == "-r") {
+      line.resume = value_of(i);
+    } else if (word == "-n") {
+      line.resolve_only = true;
+    } else if (word == "-v") {
+      line.validate_only = true;
+    } else if (word == "--help" || word == "-h") {
+      line.help = true;
+    } else if (word == "--version") {
+      line.version = true;
+    } else if (word == "--help-deck") {
+      const bool has_section = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
+      line.help_deck = has_section ? arguments[++i] : std::string();
+    } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
+      throw InputError(fmt::format("command line: '{}' is not an option", word),
+                       "Options are -i -r -n -v --help --help-deck --version; a deck's keys are "
+                       "given as section.key=value.");
+    } else {
+      line.overrides.push_back(word);
+    }
+  }
+  if (line.deck.empty() && !line.help && !line.version && !line.help_deck) {
+    throw InputError("command line: no deck was given",
+                     "usage: trireme -i DECK [-r RUN] [-n] [-v] [section.key=value ...]; see "
+                     "trireme --help.");
+  }
+  return line;
+}
+
+std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema) {
+  try {
+    if (line.help) {
+      std::fputs(kHelp, stdout);
+    } else if (line.version) {
+      std::fputs(VersionText().c_str(), stdout);
+    } else if (line.help_deck) {
+      std::fputs(schema.Help(*line.help_deck).c_str(), stdout);
+    } else if (line.resolve_only) {
+      PrintResolved(line, schema);
+    } else {
+      return std::nullopt;
+    }
+    return ExitCode::kDone;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "trireme: error: %s\n", error.what());
+    return error.Code();
+  }
+}
+
+}  // namespace trireme::job

@@ -1,0 +1,90 @@
+// The canonical product's kernels for AVX2 with FMA, compiled for x86-64-v3: tiles of 6 rows and
+// two vectors, 12 of the 16 registers.
+#include <immintrin.h>
+
+#include "tile.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+// Of its elements, the first `count`.
+__m256i Mask(int count) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(count), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+__m256i WideMask(int count) {
+  return _mm256_cmpgt_epi64(_mm256_set1_epi64x(count), _mm256_setr_epi64x(0, 1, 2, 3));
+}
+
+struct Float8 {
+  using Scalar = float;
+  using Register = __m256;
+  static constexpr int kLanes = 8;
+  static Register Zero() { return _mm256_setzero_ps(); }
+  static Register Broadcast(float x) { return _mm256_set1_ps(x); }
+  static Register Load(const float* x) { return _mm256_loadu_ps(x); }
+  static Register LoadPart(const float* x, int count) { return _mm256_maskload_ps(x, Mask(count)); }
+  static void Store(float* x, Register y) { _mm256_storeu_ps(x, y); }
+  static void StorePart(float* x, int count, Register y) { _mm256_maskstore_ps(x, Mask(count), y); }
+  static Register Add(Register x, Register y) { return _mm256_add_ps(x, y); }
+  static Register MultiplyAdd(Register x, Register y, Register z) {
+    return _mm256_fmadd_ps(x, y, z);
+  }
+  // Pairs, then fours within each half of the registers, then the halves.
+  static void Transpose(Register* block) {
+    Register pairs[8], fours[8];
+    for (int i = 0; i < 8; i += 2) {
+      pairs[i] = _mm256_unpacklo_ps(block[i], block[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_ps(block[i], block[i + 1]);
+    }
+    for (int i = 0; i < 8; i += 4) {
+      fours[i] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0x44);
+      fours[i + 1] = _mm256_shuffle_ps(pairs[i], pairs[i + 2], 0xEE);
+      fours[i + 2] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0x44);
+      fours[i + 3] = _mm256_shuffle_ps(pairs[i + 1], pairs[i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; ++i) {
+      block[i] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x20);
+      block[i + 4] = _mm256_permute2f128_ps(fours[i], fours[i + 4], 0x31);
+    }
+  }
+};
+
+struct Double4 {
+  using Scalar = double;
+  using Register = __m256d;
+  static constexpr int kLanes = 4;
+  static Register Zero() { return _mm256_setzero_pd(); }
+  static Register Broadcast(double x) { return _mm256_set1_pd(x); }
+  static Register Load(const double* x) { return _mm256_loadu_pd(x); }
+  static Register LoadPart(const double* x, int count) {
+    return _mm256_maskload_pd(x, WideMask(count));
+  }
+  static void Store(double* x, Register y) { _mm256_storeu_pd(x, y); }
+  static void StorePart(double* x, int count, Register y) {
+    _mm256_maskstore_pd(x, WideMask(count), y);
+  }
+  static Register Add(Register x, Register y) { return _mm256_add_pd(x, y); }
+  static Register MultiplyAdd(Register x, Register y, Register z) {
+    return _mm256_fmadd_pd(x, y, z);
+  }
+  static void Transpose(Register* block) {
+    Register pairs[4];
+    for (int i = 0; i < 4; i += 2) {
+      pairs[i] = _mm256_unpacklo_pd(block[i], block[i + 1]);
+      pairs[i + 1] = _mm256_unpackhi_pd(block[i], block[i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      block[i] = _mm256_permute2f128_pd(pairs[i], pairs[i + 2], 0x20);
+      block[i + 2] = _mm256_permute2f128_pd(pairs[i], pairs[i + 2], 0x31);
+    }
+  }
+};
+
+}  // namespace
+
+constinit const CanonicalKernels kCanonicalAvx2{"AVX2",
+                                                MakeKernels<Plain<Float8>, 6, 2, kInnerBlock>(),
+                                                MakeKernels<Plain<Double4>, 6, 2, kInnerBlock>()};
+
+}  // namespace trireme::kernels

@@ -1,0 +1,102 @@
+// The product of our own in bf16, compiled for x86-64-v4 with AVX512-BF16: operands are rounded
+// while they are packed, pairs of inner indices are multiplied and added up in fp32. Tiles as in
+// AVX-512's fp32.
+#include <immintrin.h>
+
+#include "tile.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+struct Bf16x32 {
+  using Scalar = float;
+  using Word = Bf16Pair;
+  using Register = __m512;
+  using Operand = __m512i;  // 16 pairs
+  static constexpr int kLanes = 16;
+
+  static __mmask16 First(std::int64_t count) {
+    return static_cast<__mmask16>(count >= kLanes ? 0xFFFF : count <= 0 ? 0 : (1u << count) - 1);
+  }
+  static Register Zero() { return _mm512_setzero_ps(); }
+  static Register Load(const float* x) { return _mm512_loadu_ps(x); }
+  static Register LoadPart(const float* x, std::int64_t count) {
+    return _mm512_maskz_loadu_ps(First(count), x);
+  }
+  static void Store(float* x, Register y) { _mm512_storeu_ps(x, y); }
+  static void StorePart(float* x, std::int64_t count, Register y) {
+    _mm512_mask_storeu_ps(x, First(count), y);
+  }
+  static Register Add(Register x, Register y) { return _mm512_add_ps(x, y); }
+
+  static Operand LoadWords(const Word* x) { return _mm512_loadu_si512(x); }
+  static void StoreWords(Word* x, Operand y) { _mm512_storeu_si512(x, y); }
+  static Operand Broadcast(Word x) {
+    std::int32_t bits;
+    __builtin_memcpy(&bits, &x, sizeof bits);
+    return _mm512_set1_epi32(bits);
+  }
+  static Register MultiplyAdd(Operand x, Operand y, Register z) {
+    return _mm512_dpbf16_ps(z, reinterpret_cast<__m512bh>(x), reinterpret_cast<__m512bh>(y));
+  }
+
+  // [low, high], rounded to nearest, ties to even.
+  static Operand Round(Register low, Register high) {
+    return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
+  }
+  // Words of one lane from its first `present` inner indices, zeros behind them.
+  static Operand LoadInner(const float* x, std::int64_t present) {
+    if (present >= 2 * kLanes) return Round(Load(x), Load(x + kLanes));
+    return Round(LoadPart(x, present), LoadPart(x + kLanes, present - kLanes));
+  }
+  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros behind `present`.
+  template <int kWidth>
+  static void CopyLanes(const float* from, std::int64_t inner_stride, std::int64_t present,
+                        std::int64_t inner, Word* to) {
+    const __m512i pairs =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6,
+                         21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+#pragma GCC unroll 2
+    for (int i = 0; i < kWidth; i += kLanes) {
+      const std::int64_t lanes = (present < kWidth ? present : kWidth) - i;
+      const Register first = LoadPart(from + i, lanes);
+      const Register second = inner > 1 ? LoadPart(from + inner_stride + i, lanes) : Zero();
+      _mm512_mask_storeu_epi32(to + i, First(kWidth - i),
+                               _mm512_permutexvar_epi16(pairs, Round(first, second)));
+    }
+  }
+  // Four rounds that each interleave the first half of the block with the second.
+  static void Transpose(Operand* block) {
+    const __m512i low = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    const __m512i high =
+        _mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+#pragma GCC unroll 4
+    for (int round = 0; round < 4; ++round) {
+      Operand next[16];
+#pragma GCC unroll 8
+      for (int i = 0; i < 8; ++i) {
+        next[2 * i] = _mm512_permutex2var_epi32(block[i], low, block[i + 8]);
+        next[2 * i + 1] = _mm512_permutex2var_epi32(block[i], high, block[i + 8]);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < 16; ++i) block[i] = next[i];
+    }
+  }
+};
+
+void RoundRow(const float* from, std::int64_t count, std::uint16_t* to) {
+  constexpr std::int64_t kStep = 2 * Bf16x32::kLanes;
+  for (std::int64_t i = 0; i < count; i += kStep) {
+    const __m512i rounded = Bf16x32::LoadInner(from + i, count - i);
+    const __mmask32 present =
+        count - i >= kStep ? ~__mmask32{0} : (__mmask32{1} << (count - i)) - 1;
+    _mm512_mask_storeu_epi16(to + i, present, rounded);
+  }
+}
+
+}  // namespace
+
+constinit const Bf16Kernels kBf16Avx512{MakeKernels<Bf16x32, 14, 2, kBf16Block>(), &RoundRow};
+
+}  // namespace trireme::kernels

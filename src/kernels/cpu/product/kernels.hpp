@@ -1,0 +1,94 @@
+// What a product of our own needs of an instruction set: packing and the product of one block of
+// the inner dimension. Included by files compiled for other instruction sets than the rest: nothing
+// here or below it may be an inline function that another file could share.
+#ifndef TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
+#define TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
+
+#include <cstdint>
+
+namespace trireme::kernels {
+
+// Inner indices of one chain of fused multiply-adds; chains are added to c in order.
+inline constexpr std::int64_t kInnerBlock = 256;
+// The same of a product in bf16, which takes two at a time.
+inline constexpr std::int64_t kBf16Block = 512;
+
+// A word of a packed operand in bf16: two consecutive inner indices of a lane. Elsewhere a word is
+// an element.
+struct Bf16Pair {
+  std::uint16_t first, second;
+};
+template <typename Word>
+inline constexpr int kInnerOfWord = 1;
+template <>
+inline constexpr int kInnerOfWord<Bf16Pair> = 2;
+
+// An operand in memory: element (lane, k) lies at lane * lane_stride + k * inner_stride; one of the
+// two strides is 1. A lane is a row of the left operand or a column of the right one.
+template <typename T>
+struct ProductSource {
+  const T* data;
+  std::int64_t lane_stride, inner_stride;
+};
+
+// A left operand in words: word k of row i lies at i / rows * panel_stride + i % rows * row_stride
+// + k * word_stride, `rows` being those of a tile.
+template <typename Word>
+struct LeftPanels {
+  const Word* data;
+  std::int64_t panel_stride, row_stride, word_stride;
+};
+
+// What is fetched into the cache while a block is multiplied: memory that is read next. Any address
+// will do.
+template <typename T>
+struct Ahead {
+  const T* data;
+  std::int64_t rows, columns, stride;
+};
+
+template <typename T, typename WordType = T>
+struct ProductKernels {
+  using Scalar = T;
+  using Word = WordType;
+  std::int64_t rows, columns;  // of a tile: lanes of a panel of the left and of the right operand
+  std::int64_t block;          // the most inner indices of one call, a multiple of a word's
+
+  // Packs lanes [0, lanes) x [0, inner) into panels, one behind the other: panel p has, for each
+  // word of inner indices, `rows` (`columns`) lanes from p * rows on, zeros behind the last lane
+  // and index. Writes up to a vector beyond.
+  void (*pack_left)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner, Word* to);
+  void (*pack_right)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner,
+                     Word* to);
+
+  // c = (add ? c : +0) + left right for one block of that many words. c: [rows, columns].
+  void (*multiply)(const LeftPanels<Word>& left, const Word* right, std::int64_t words,
+                   std::int64_t rows, std::int64_t columns, T* c, std::int64_t stride, bool add,
+                   const Ahead<T>& ahead);
+  // The same with a left operand whose rows are contiguous in k: [rows, inner]. What is read after
+  // a panel's rows lies `next` behind them.
+  void (*multiply_rows)(const T* left, std::int64_t left_stride, const Word* right,
+                        std::int64_t inner, std::int64_t rows, std::int64_t columns, T* c,
+                        std::int64_t stride, bool add, std::int64_t next);
+};
+
+struct CanonicalKernels {
+  const char* name;
+  ProductKernels<float> fp32;
+  ProductKernels<double> fp64;
+};
+
+struct Bf16Kernels {
+  ProductKernels<float, Bf16Pair> product;
+  // Rounds to nearest, ties to even.
+  void (*round)(const float* from, std::int64_t count, std::uint16_t* to);
+};
+
+extern const CanonicalKernels kCanonicalPortable;
+extern const CanonicalKernels kCanonicalAvx2;    // x86-64 with AVX2 and FMA only
+extern const CanonicalKernels kCanonicalAvx512;  // x86-64-v4 only
+extern const Bf16Kernels kBf16Avx512;            // x86-64-v4 with AVX512-BF16 only
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_

@@ -1,0 +1,319 @@
+// Packing and tiles of our own product over a vector type V: Scalar, kLanes, Zero, Load, LoadPart,
+// Store, StorePart, Add for what is summed up; Word, Operand, LoadWords, StoreWords, Broadcast,
+// MultiplyAdd (a b + c), Transpose of kLanes operands for what is packed; LoadInner and CopyLanes,
+// which make words. Each file that includes this has its own copy, for its instruction set:
+// everything is in an unnamed namespace.
+#ifndef TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
+#define TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+#include "kernels.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+// A vector type whose words are its elements.
+template <typename V>
+struct Plain : V {
+  using Scalar = typename V::Scalar;
+  using Word = Scalar;
+  using Operand = typename V::Register;
+  static Operand LoadWords(const Word* x) { return V::Load(x); }
+  static void StoreWords(Word* x, const Operand& y) { V::Store(x, y); }
+  // Words of one lane from its first `present` inner indices, zeros behind them.
+  static Operand LoadInner(const Scalar* x, std::int64_t present) {
+    return present >= V::kLanes ? V::Load(x) : V::LoadPart(x, static_cast<int>(present));
+  }
+  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros behind `present`.
+  template <int kWidth>
+  static void CopyLanes(const Scalar* from, std::int64_t /*inner_stride*/, std::int64_t present,
+                        std::int64_t inner, Word* to) {
+    constexpr int kWhole = (kWidth + V::kLanes - 1) / V::kLanes * V::kLanes;
+    if (present >= kWhole && inner > 1) {  // what is beyond the width is written over
+      for (int i = 0; i < kWidth; i += V::kLanes) V::Store(to + i, V::Load(from + i));
+      return;
+    }
+    if (present >= kWidth) {
+      __builtin_memcpy(to, from, sizeof(Word) * kWidth);
+      return;
+    }
+    for (int i = 0; i < kWidth; i += V::kLanes) {
+      const int here = present - i < V::kLanes ? static_cast<int>(present - i) : V::kLanes;
+      V::StorePart(to + i, kWidth - i < V::kLanes ? kWidth - i : V::kLanes,
+                   V::LoadPart(from + i, here < 0 ? 0 : here));
+    }
+  }
+};
+
+// Panels of kWidth lanes from rows of neighbouring lanes, a few rows at a time so that both sides
+// stay in the cache.
+template <typename V, int kWidth>
+void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
+              typename V::Word* to) {
+  constexpr std::int64_t kRows = 16, kStep = kInnerOfWord<typename V::Word>;
+  constexpr int kLine = 64 / sizeof(typename V::Scalar);
+  const std::int64_t words = (inner + kStep - 1) / kStep;
+  for (std::int64_t begin = 0; begin < inner; begin += kRows) {
+    const std::int64_t end = begin + kRows < inner ? begin + kRows : inner;
+    for (std::int64_t lane = 0; lane < lanes; lane += kWidth) {
+      typename V::Word* panel = to + lane * words;
+      const typename V::Scalar* source = from.data + lane;
+      for (std::int64_t k = begin; k < end; k += kStep) {
+        // An address behind the operand does no harm.
+        for (int i = 0; i < kStep; ++i) {
+          const typename V::Scalar* later = source + (k + kRows + i) * from.inner_stride;
+          for (int j = 0; j < kWidth; j += kLine) __builtin_prefetch(later + j);
+        }
+        V::template CopyLanes<kWidth>(source + k * from.inner_stride, from.inner_stride,
+                                      lanes - lane, inner - k, panel + k / kStep * kWidth);
+      }
+    }
+  }
+}
+
+// Lanes [0, lanes) of one panel, each contiguous in k, kLanes words of k at a time. A vector may
+// reach beyond the panel's width: what lies behind is written after it.
+template <typename V, int kWidth>
+void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::int64_t lanes,
+                      std::int64_t inner, typename V::Word* to) {
+  constexpr int kLanes = V::kLanes, kGroups = (kWidth + kLanes - 1) / kLanes;
+  constexpr int kUsed = kWidth < kLanes ? kWidth : kLanes, kStep = kInnerOfWord<typename V::Word>;
+  const std::int64_t words = (inner + kStep - 1) / kStep;
+  for (std::int64_t word = 0; word < words; word += kLanes) {
+    const std::int64_t k = word * kStep;
+    // The groups of lanes are stored from the last to the first for the same reason.
+    for (int group = kGroups - 1; group >= 0; --group) {
+      typename V::Operand block[kLanes];
+      const typename V::Scalar* first = from + group * kLanes * stride + k;
+      const std::int64_t present = lanes - group * kLanes, left = inner - k;
+      // The next panel, or an address behind the operand, which does no harm.
+      for (int i = 0; i < kUsed; ++i) __builtin_prefetch(first + (kWidth + i) * stride);
+      if (present >= kUsed && left >= kLanes * kStep) {
+        for (int i = 0; i < kUsed; ++i) block[i] = V::LoadInner(first + i * stride, kLanes * kStep);
+        for (int i = kUsed; i < kLanes; ++i) block[i] = V::LoadInner(first, 0);
+      } else {
+        for (int i = 0; i < kLanes; ++i) {
+          block[i] = V::LoadInner(first + i * stride, i < present && i < kUsed ? left : 0);
+        }
+      }
+      V::Transpose(block);
+      typename V::Word* out = to + word * kWidth + group * kLanes;
+      const std::int64_t rows = words - word < kLanes ? words - word : kLanes;
+      for (std::int64_t i = 0; i < rows; ++i) V::StoreWords(out + i * kWidth, block[i]);
+    }
+  }
+}
+
+template <typename V, int kWidth>
+void Pack(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std::int64_t inner,
+          typename V::Word* to) {
+  if (from.lane_stride == 1) return PackRows<V, kWidth>(from, lanes, inner, to);
+  constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>;
+  const std::int64_t words = (inner + kStep - 1) / kStep;
+  for (std::int64_t lane = 0; lane < lanes; lane += kWidth) {
+    const std::int64_t present = lanes - lane < kWidth ? lanes - lane : kWidth;
+    PackColumnsPanel<V, kWidth>(from.data + lane * from.lane_stride, from.lane_stride, present,
+                                inner, to + lane * words);
+  }
+}
+
+// One tile, and what is fetched while it is computed: of each row as many words as the tile has at
+// most.
+template <typename V>
+struct TileCall {
+  LeftPanels<typename V::Word> left;
+  const typename V::Word* right;
+  std::int64_t words, columns;
+  typename V::Scalar* c;
+  std::int64_t stride;
+  bool add;
+  Ahead<typename V::Scalar> ahead;
+};
+
+// Rows of vectors in registers: the chains of kRows x (kVectors * kLanes) elements.
+template <typename V, int kTileVectors, int kRows, int kVectors>
+void Tile(const TileCall<V>& call) {
+  using T = typename V::Scalar;
+  using Register = typename V::Register;
+  constexpr int kLanes = V::kLanes;
+  constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>, kLine = 64 / sizeof(T);
+  T* const c = call.c;
+  const std::int64_t stride = call.stride, columns = call.columns;
+  const bool add = call.add;
+  if (add) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * stride, 1);
+  }
+  Register sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+    for (int j = 0; j < kVectors; ++j) sum[i][j] = V::Zero();
+  }
+  // Four rows a pointer: what address arithmetic reaches without a register for each row.
+  constexpr int kFours = (kRows + 3) / 4;
+  const std::int64_t row_stride = call.left.row_stride, row_stride_3 = 3 * row_stride;
+  const typename V::Word* four[kFours];
+#pragma GCC unroll 4
+  for (int i = 0; i < kFours; ++i) four[i] = call.left.data + 4 * i * row_stride;
+  const typename V::Word* right = call.right;
+  for (std::int64_t begin = 0; begin < call.words; begin += kLine) {
+    const std::int64_t ahead_rows = begin * kStep < call.ahead.columns ? call.ahead.rows : 0;
+    for (std::int64_t i = 0; i < ahead_rows; ++i) {
+      const T* line = call.ahead.data + i * call.ahead.stride + begin * kStep;
+#pragma GCC unroll 2
+      for (int j = 0; j < kStep; ++j) __builtin_prefetch(line + j * kLine, 0, 2);
+    }
+    const std::int64_t end = call.words - begin < kLine ? call.words : begin + kLine;
+    for (std::int64_t k = begin; k < end; ++k) {
+      typename V::Operand row[kVectors];
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) row[j] = V::LoadWords(right + j * kLanes);
+#pragma GCC unroll 16
+      for (int i = 0; i < kRows; ++i) {
+        const std::int64_t at = i % 4 == 3 ? row_stride_3 : i % 4 * row_stride;
+        const typename V::Operand factor = V::Broadcast(four[i / 4][at]);
+#pragma GCC unroll 4
+        for (int j = 0; j < kVectors; ++j) sum[i][j] = V::MultiplyAdd(factor, row[j], sum[i][j]);
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < kFours; ++i) four[i] += call.left.word_stride;
+      right += kTileVectors * kLanes;
+    }
+  }
+  if (columns >= kVectors * kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) {
+        T* to = c + i * stride + j * kLanes;
+        V::Store(to, V::Add(add ? V::Load(to) : V::Zero(), sum[i][j]));
+      }
+    }
+    return;
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) {
+      T* to = c + i * stride + j * kLanes;
+      const std::int64_t left_over = columns - j * kLanes;
+      const int count = left_over < kLanes ? static_cast<int>(left_over) : kLanes;
+      V::StorePart(to, count, V::Add(add ? V::LoadPart(to, count) : V::Zero(), sum[i][j]));
+    }
+  }
+}
+
+template <typename V>
+using TileFunction = void (*)(const TileCall<V>&);
+
+// tiles[v][r]: of r + 1 rows and v + 1 vectors, so that an edge costs what it holds.
+template <typename V, int kRows, int kVectors>
+struct TileTable {
+  TileFunction<V> tiles[kVectors][kRows];
+};
+template <typename V, int kRows, int kVectors, int kUsedVectors, int... kIndex>
+constexpr void FillTiles(TileTable<V, kRows, kVectors>& table,
+                         std::integer_sequence<int, kIndex...>) {
+  ((table.tiles[kUsedVectors - 1][kIndex] = &Tile<V, kVectors, kIndex + 1, kUsedVectors>), ...);
+  if constexpr (kUsedVectors > 1) {
+    FillTiles<V, kRows, kVectors, kUsedVectors - 1>(table,
+                                                    std::make_integer_sequence<int, kRows>());
+  }
+}
+template <typename V, int kRows, int kVectors>
+constexpr TileTable<V, kRows, kVectors> MakeTiles() {
+  TileTable<V, kRows, kVectors> table{};
+  FillTiles<V, kRows, kVectors, kVectors>(table, std::make_integer_sequence<int, kRows>());
+  return table;
+}
+
+// A panel of rows: it stays in the first-level cache while the right operand's panels, which the
+// second level holds, pass by, and rows of c are written from one end to the other. `rows`: of this
+// panel and those behind it. `call`: of its first tile; the tiles share the rows to fetch ahead.
+template <typename V, int kRows, int kVectors>
+void MultiplyPanel(const TileCall<V>& call, std::int64_t rows, std::int64_t columns) {
+  static constexpr auto kTiles = MakeTiles<V, kRows, kVectors>();
+  constexpr std::int64_t kColumns = kVectors * V::kLanes;
+  const std::int64_t height = rows < kRows ? rows : kRows;
+  const std::int64_t tiles = (columns + kColumns - 1) / kColumns;
+  TileCall<V> tile = call;
+  tile.ahead.stride *= tiles;
+  for (std::int64_t j = 0; j < tiles; ++j) {
+    const std::int64_t left_over = columns - j * kColumns;
+    tile.columns = left_over < kColumns ? left_over : kColumns;
+    tile.ahead.rows = (call.ahead.rows + tiles - 1 - j) / tiles;
+    kTiles.tiles[(tile.columns - 1) / V::kLanes][height - 1](tile);
+    tile.right += tile.words * kColumns;
+    tile.c += kColumns;
+    tile.ahead.data += call.ahead.stride;
+  }
+}
+
+template <typename V, int kRows, int kVectors>
+void MultiplyPanels(const LeftPanels<typename V::Word>& left, const typename V::Word* right,
+                    std::int64_t words, std::int64_t rows, std::int64_t columns,
+                    typename V::Scalar* c, std::int64_t stride, bool add,
+                    const Ahead<typename V::Scalar>& ahead) {
+  TileCall<V> call{left, right, words, 0, c, stride, add, ahead};
+  const std::int64_t panels = (rows + kRows - 1) / kRows;
+  for (std::int64_t i = 0; i < panels; ++i) {
+    const std::int64_t begin = ahead.rows * i / panels;
+    call.ahead.data = ahead.data + begin * ahead.stride;
+    call.ahead.rows = ahead.rows * (i + 1) / panels - begin;
+    MultiplyPanel<V, kRows, kVectors>(call, rows - i * kRows, columns);
+    call.left.data += left.panel_stride;
+    call.c += kRows * stride;
+  }
+}
+
+// Rows that are contiguous in k become words row by row, a panel at a time: nothing to transpose.
+// A little room between them keeps their lines apart in the cache.
+template <typename V, int kRows, int kVectors, int kBlock>
+void MultiplyRows(const typename V::Scalar* left, std::int64_t left_stride,
+                  const typename V::Word* right, std::int64_t inner, std::int64_t rows,
+                  std::int64_t columns, typename V::Scalar* c, std::int64_t stride, bool add,
+                  std::int64_t next) {
+  constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>, kRoom = 16;
+  constexpr std::int64_t kRow = kBlock / kStep + kRoom;
+  static_assert(V::kLanes <= kRoom, "a vector may reach beyond a row");
+  alignas(64) typename V::Word panel[kRows * kRow];
+  for (std::int64_t i = 0; i < rows; i += kRows) {
+    const std::int64_t height = rows - i < kRows ? rows - i : kRows;
+    const typename V::Scalar* first = left + i * left_stride;
+    for (std::int64_t row = 0; row < height; ++row) {
+      const typename V::Scalar* from = first + row * left_stride;
+      for (std::int64_t k = 0; k < inner; k += V::kLanes * kStep) {
+        V::StoreWords(panel + row * kRow + k / kStep, V::LoadInner(from + k, inner - k));
+      }
+    }
+    MultiplyPanel<V, kRows, kVectors>({{panel, 0, kRow, 1},
+                                       right,
+                                       (inner + kStep - 1) / kStep,
+                                       0,
+                                       c + i * stride,
+                                       stride,
+                                       add,
+                                       {first + next, height, inner, left_stride}},
+                                      height, columns);
+  }
+}
+
+template <typename V, int kRows, int kVectors, int kBlock>
+constexpr ProductKernels<typename V::Scalar, typename V::Word> MakeKernels() {
+  return {kRows,
+          kVectors * V::kLanes,
+          kBlock,
+          &Pack<V, kRows>,
+          &Pack<V, kVectors * V::kLanes>,
+          &MultiplyPanels<V, kRows, kVectors>,
+          &MultiplyRows<V, kRows, kVectors, kBlock>};
+}
+
+}  // namespace
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_

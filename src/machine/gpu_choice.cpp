@@ -1,0 +1,76 @@
+#include "trireme/machine/gpu_choice.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
+
+namespace trireme::machine {
+
+namespace {
+
+using Ids = std::vector<std::string>;
+
+Ids Split(const std::string& text) {
+  std::istringstream words(text);
+  Ids ids;
+  for (std::string id; words >> id;) ids.push_back(id);
+  return ids;
+}
+
+}  // namespace
+
+int AssignGpu(const std::vector<Ids>& visible, int rank) {
+  const Ids& mine = visible.at(static_cast<std::size_t>(rank));
+  const auto before =
+      std::count(visible.begin(), visible.begin() + rank, mine);  // who see the same
+  return static_cast<int>(before % std::max<std::ptrdiff_t>(1, std::ssize(mine)));
+}
+
+GpuChoice ChooseGpu(const comm::Runtime& runtime, const input::Deck& deck) {
+  const comm::Communicator &world = runtime.World(), &node = runtime.Node();
+  const std::string& wanted = deck.Text("run.device");
+  GpuChoice choice;
+  if (wanted == "cpu") return choice;
+  const std::string why = device::WhyNoGpu();
+  choice.use = world.Min(std::int64_t{why.empty()}) == 1;
+  world.Together([&] {
+    if (wanted == "auto" || why.empty()) return;
+    throw deck.Complain("run.device", why,
+                        device::GpuBuilt() ? "Run where each rank sees a GPU (nvidia-smi shows "
+                                             "them), or use run.device = cpu."
+                                           : "Build with -DTRIREME_CUDA=ON (doc/gpu.md), or use "
+                                             "run.device = cpu.");
+  });
+  if (!choice.use) return choice;
+  std::vector<Ids> visible;
+  for (const std::string& text : node.Gather(fmt::format("{}", fmt::join(device::GpuIds(), " ")))) {
+    visible.push_back(Split(text));
+  }
+  choice.device = AssignGpu(visible, node.Rank());
+  std::map<std::string, int> ranks;  // of each card
+  for (int rank = 0; rank < node.Size(); ++rank) {
+    const auto device = static_cast<std::size_t>(AssignGpu(visible, rank));
+    ++ranks[visible[static_cast<std::size_t>(rank)][device]];
+  }
+  const auto most = std::max_element(
+      ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+  choice.shared = world.Max(std::int64_t{most->second > 1}) == 1;
+  world.Together([&] {
+    if (most->second == 1 || deck.Switch("run.share_device")) return;
+    throw deck.Complain(
+        "run.share_device",
+        fmt::format("{} ranks of this node have {} GPU{}: {} of them would share one", node.Size(),
+                    ranks.size(), ranks.size() == 1 ? "" : "s", most->second),
+        "Start one rank a GPU, or say run.share_device = yes: transfers then pass through the "
+        "host, which is slow.");
+  });
+  return choice;
+}
+
+}  // namespace trireme::machine

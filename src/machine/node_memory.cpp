@@ -1,0 +1,182 @@
+#include "trireme/machine/node_memory.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <sstream>
+
+#include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
+
+namespace trireme::machine {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::int64_t kWorthNaming = (std::int64_t{1} << 30) / 20;  // shown as 0.1 GiB or more
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+// The number in a file; kNoLimit where it has none ("max", no such file).
+std::int64_t NumberIn(const fs::path& path) {
+  std::ifstream file(path);
+  std::int64_t number = 0;
+  return file >> number ? number : kNoLimit;
+}
+
+std::int64_t MemAvailable(const std::string& proc) {
+  std::ifstream file(proc + "/meminfo");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::int64_t kib = 0;
+    if (words >> name >> kib && name == "MemAvailable:") return kib * 1024;
+  }
+  return kNoLimit;
+}
+
+// File pages that a group may drop count as used there, but are there to take.
+std::int64_t Droppable(const fs::path& group, const char* key) {
+  std::ifstream file(group / "memory.stat");
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string name;
+    std::int64_t bytes = 0;
+    if (words >> name >> bytes && name == key) return bytes;
+  }
+  return 0;
+}
+
+struct Version {
+  const char *limit, *used, *droppable;
+};
+constexpr Version kV2{"memory.max", "memory.current", "inactive_file"};
+constexpr Version kV1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+
+// What this group and those above it, up to `root`, leave.
+std::int64_t LeftBy(fs::path group, const fs::path& root, const Version& version) {
+  std::int64_t left = kNoLimit;
+  for (;; group = group.parent_path()) {
+    const std::int64_t limit = NumberIn(group / version.limit);
+    const std::int64_t used = NumberIn(group / version.used);
+    // Version 1 writes "no limit" as a number beyond any memory.
+    if (limit < kNoLimit / 2 && used < kNoLimit) {
+      const std::int64_t taken = used - std::min(used, Droppable(group, version.droppable));
+      left = std::min(left, std::max<std::int64_t>(0, limit - taken));
+    }
+    if (group == root || !group.has_relative_path()) return left;
+  }
+}
+
+// Lines "hierarchy:controllers:path" of /proc/self/cgroup; a container often shows its own group at
+// the root instead.
+std::int64_t LeftByGroups(const std::string& proc, const std::string& cgroups) {
+  std::int64_t left = std::min(LeftBy(cgroups, cgroups, kV2),
+                               LeftBy(cgroups + "/memory", cgroups + "/memory", kV1));
+  std::ifstream file(proc + "/self/cgroup");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const std::string path = line.substr(second + 1);
+    if (controllers.empty()) {
+      left = std::min(left, LeftBy(cgroups + path, cgroups, kV2));
+    } else if (controllers.find("memory") != std::string::npos) {
+      left = std::min(left, LeftBy(cgroups + "/memory" + path, cgroups + "/memory", kV1));
+    }
+  }
+  return left;
+}
+
+std::string Gib(std::int64_t bytes) {
+  return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (std::int64_t{1} << 30));
+}
+
+// What would take less. Sharding shares out what is not shared out yet.
+std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
+  std::vector<std::string> ways;
+  if (grid.Data().Size() > 1 && grid.Shards() != comm::Sharding::kParameters) {
+    std::int64_t states = 0;
+    for (const auto& [term, bytes] : demand.terms) {
+      const bool whole =
+          term == "parameters" || (term == "moments" && grid.Shards() == comm::Sharding::kNone) ||
+          (term == "gradients" && grid.Shards() < comm::Sharding::kGradients && !canonical);
+      if (whole) states += bytes;
+    }
+    ways.push_back(fmt::format("grid.sharding = parameters (shares out {} of it)", Gib(states)));
+  }
+  ways.push_back("a smaller data.micro_batch");
+  ways.push_back("model.recompute = full");
+  if (demand.ranks > 1) ways.push_back(fmt::format("fewer ranks on a {}", demand.where));
+  return fmt::format("What helps: {}.", fmt::join(ways, ", "));
+}
+
+// Collective over `node`: those that share what is available.
+NodeDemand Demand(const comm::Communicator& node, const MemoryTerms& mine,
+                  const Available& available, const char* where) {
+  NodeDemand demand;
+  demand.where = where;
+  demand.ranks = node.Size();
+  demand.available = available;
+  demand.available.bytes = node.Min(demand.available.bytes);
+  // Ranks differ in which terms they have: sums by the names that occur.
+  std::vector<std::string> names;
+  std::string all;
+  for (const auto& [term, bytes] : mine) all += term + "=" + std::to_string(bytes) + ";";
+  for (const std::string& text : node.Gather(all)) {
+    std::istringstream items(text);
+    for (std::string item; std::getline(items, item, ';');) {
+      const std::size_t at = item.find('=');
+      const std::string term = item.substr(0, at);
+      const std::int64_t bytes = std::stoll(item.substr(at + 1));
+      demand.bytes += bytes;
+      const auto found = std::find_if(demand.terms.begin(), demand.terms.end(),
+                                      [&](const auto& known) { return known.first == term; });
+      if (found == demand.terms.end()) {
+        demand.terms.emplace_back(term, bytes);
+      } else {
+        found->second += bytes;
+      }
+    }
+  }
+  return demand;
+}
+
+}  // namespace
+
+Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
+  const std::int64_t machine = MemAvailable(proc), groups = LeftByGroups(proc, cgroups);
+  if (groups < machine) return {groups, "left by the control group's limit"};
+  return {machine, "available on the node"};
+}
+
+NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
+                    const device::Stream& stream) {
+  if (!stream.OnGpu()) return Demand(node, mine, AvailableMemory(), "node");
+  const std::string card = device::GpuIds().at(static_cast<std::size_t>(stream.gpu->device));
+  const std::vector<std::string> cards = node.Gather(card);
+  const auto first = std::find(cards.begin(), cards.end(), card) - cards.begin();
+  const comm::Communicator sharers = node.Split(static_cast<int>(first), node.Rank());
+  const Available free{device::FreeBytes(stream), fmt::format("free on {}", stream.gpu->name)};
+  return Demand(sharers, mine, free, "GPU");
+}
+
+void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
+  if (demand.bytes <= demand.available.bytes) return;
+  std::vector<std::string> terms;
+  for (const auto& [term, bytes] : demand.terms) {
+    if (bytes >= kWorthNaming) terms.push_back(fmt::format("{} {}", term, Gib(bytes)));
+  }
+  throw InputError(
+      fmt::format("memory: {} of this {} plan{} {} ({}), but {} are {}; nothing was allocated",
+                  demand.ranks == 1 ? "the one rank" : fmt::format("the {} ranks", demand.ranks),
+                  demand.where, demand.ranks == 1 ? "s" : "", Gib(demand.bytes),
+                  fmt::join(terms, " + "), Gib(demand.available.bytes), demand.available.source),
+      Hint(demand, grid, canonical));
+}
+
+}  // namespace trireme::machine

@@ -1,0 +1,153 @@
+#include "trireme/machine/placement.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <sstream>
+
+#include "trireme/device/stream.hpp"
+
+namespace trireme::machine {
+
+namespace {
+
+using device::HardwareThread;
+
+std::string Count(std::size_t number, const char* noun) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : "s");
+}
+
+// The first hardware thread of each core.
+std::vector<HardwareThread> Cores(const std::vector<HardwareThread>& threads) {
+  std::vector<HardwareThread> cores;
+  for (const HardwareThread& thread : threads) {
+    if (cores.empty() || cores.back().core != thread.core) cores.push_back(thread);
+  }
+  return cores;
+}
+
+// Ranks that share what they are bound to, and what that is.
+struct Sharers {
+  std::vector<std::size_t> ranks;  // of the node
+  std::vector<HardwareThread> usable;
+  bool alike = true;  // all are bound to all of it
+};
+
+Sharers SharersOf(const std::vector<RankThreads>& node, std::size_t rank) {
+  Sharers sharers{{}, node[rank].usable};
+  const auto is_usable = [&](const HardwareThread& thread) {
+    return std::find(sharers.usable.begin(), sharers.usable.end(), thread) != sharers.usable.end();
+  };
+  for (std::size_t other = 0; other < node.size(); ++other) {
+    const auto& theirs = node[other].usable;
+    if (std::none_of(theirs.begin(), theirs.end(), is_usable)) continue;
+    sharers.ranks.push_back(other);
+    sharers.alike = sharers.alike && theirs == sharers.usable;
+  }
+  return sharers;
+}
+
+std::string Shortage(const std::vector<std::size_t>& threads, std::size_t total,
+                     std::size_t cores) {
+  const bool uniform = std::all_of(threads.begin(), threads.end(),
+                                   [&](std::size_t count) { return count == threads[0]; });
+  return fmt::format(
+      "{} {} on {}", Count(threads.size(), "rank"),
+      uniform ? "x " + Count(threads[0], "thread") : "with " + Count(total, "thread") + " in all",
+      Count(cores, "core"));
+}
+
+// As text, for the ranks of the node.
+std::string Pack(const RankThreads& mine) {
+  std::string text = std::to_string(mine.wanted);
+  for (const HardwareThread& thread : mine.usable) {
+    text += fmt::format(" {} {}", thread.number, thread.core);
+  }
+  return text;
+}
+
+RankThreads Unpack(const std::string& text) {
+  std::istringstream numbers(text);
+  RankThreads rank;
+  numbers >> rank.wanted;
+  for (HardwareThread thread; numbers >> thread.number >> thread.core;) {
+    rank.usable.push_back(thread);
+  }
+  return rank;
+}
+
+Pin ReadPin(const input::Deck& deck, bool on_gpu) {
+  const std::string& text = deck.Text("run.pin");
+  if (text == "no" || device::ThreadsArePlaced()) return Pin::kNo;
+  if (text == "auto" && on_gpu) return Pin::kNo;
+  return text == "yes" ? Pin::kYes : Pin::kAuto;
+}
+
+// One line for all nodes.
+void Warn(const comm::Runtime& runtime, const std::string& shortage) {
+  const comm::Communicator& world = runtime.World();
+  const std::int64_t here = runtime.Node().Max(std::int64_t{shortage.empty() ? 0 : 1});
+  const std::int64_t nodes = world.Sum(runtime.Node().IsRoot() ? here : 0);
+  if (nodes == 0) return;
+  const std::int64_t first =
+      world.Min(std::int64_t{shortage.empty() ? world.Size() : world.Rank()});
+  const std::string text = world.Broadcast(shortage, static_cast<int>(first));
+  if (!world.IsRoot()) return;
+  fmt::print(stderr,
+             "warning: {} of {}: expect it to be slow. Ask for more cores or fewer threads "
+             "(run.threads, OMP_NUM_THREADS); OMP_WAIT_POLICY=passive makes the best of it.\n",
+             text, nodes == 1 ? "a node" : fmt::format("a node, and {} in all are short", nodes));
+  std::fflush(stderr);
+}
+
+}  // namespace
+
+NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pin) {
+  const auto self = static_cast<std::size_t>(rank);
+  const Sharers sharers = SharersOf(node, self);
+  const std::vector<HardwareThread> cores = Cores(sharers.usable);
+  const std::size_t share = std::max<std::size_t>(1, cores.size() / sharers.ranks.size());
+  std::vector<std::size_t> threads;
+  std::size_t before = 0, total = 0;
+  for (const std::size_t other : sharers.ranks) {
+    if (other == self) before = total;
+    threads.push_back(node[other].wanted > 0 ? static_cast<std::size_t>(node[other].wanted)
+                                             : share);
+    total += threads.back();
+  }
+  NodePlacement placement;
+  placement.threads = node[self].wanted > 0 ? node[self].wanted : static_cast<int>(share);
+  const auto& pool = total <= cores.size() ? cores : sharers.usable;
+  if (!sharers.alike) return placement;  // in part: who may use what is not for us to say
+  if (total > pool.size()) {
+    placement.shortage = Shortage(threads, total, cores.size());
+    return placement;
+  }
+  if (pin == Pin::kNo || (pin == Pin::kAuto && total != pool.size())) return placement;
+  const std::size_t begin = before * pool.size() / total;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(placement.threads); ++i) {
+    placement.numbers.push_back(pool[begin + i].number);
+  }
+  return placement;
+}
+
+Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck, bool on_gpu) {
+  const comm::Communicator& node = runtime.Node();
+  const int wanted = device::RequestedThreads(static_cast<int>(deck.Integer("run.threads")));
+  std::vector<RankThreads> ranks;
+  for (const std::string& text :
+       node.Gather(Pack({wanted, device::DescribeThreads(device::UsableNumbers())}))) {
+    ranks.push_back(Unpack(text));
+  }
+  const NodePlacement mine = PlaceOnNode(ranks, node.Rank(), ReadPin(deck, on_gpu));
+  Placement placement;
+  placement.threads = device::ConfigureThreads(mine.threads, 1);
+  placement.numbers = mine.numbers;
+  const bool pinned = !placement.numbers.empty() && device::PinThreads(placement.numbers);
+  placement.pinned = runtime.World().Min(std::int64_t{pinned ? 1 : 0}) == 1;
+  Warn(runtime, mine.shortage);
+  return placement;
+}
+
+}  // namespace trireme::machine

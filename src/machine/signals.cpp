@@ -1,0 +1,57 @@
+#include "trireme/machine/signals.hpp"
+
+#include <csignal>
+#include <ctime>
+#include <initializer_list>
+#include <utility>
+
+#include "trireme/device/cores.hpp"
+
+namespace trireme::machine {
+
+namespace {
+
+sigset_t StopSet() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT}) sigaddset(&set, signal);
+  return set;
+}
+
+}  // namespace
+
+StopSignals::StopSignals() : usable_(device::UsableNumbers()) {
+  const sigset_t set = StopSet();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+}
+
+StopSignals::~StopSignals() = default;  // the thread is asked to stop, and joined
+
+void StopSignals::Watch() {
+  watcher_ = std::jthread([this](const std::stop_token& stop) { Wait(stop); });
+}
+
+void StopSignals::Release() {
+  const sigset_t set = StopSet();
+  pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+void StopSignals::Wait(const std::stop_token& stop) {
+  device::BindThisThread(usable_);               // not where the thread that began it is pinned
+  constexpr timespec kPause = {0, 200'000'000};  // how soon the thread sees that it is to end
+  const sigset_t set = StopSet();
+  bool asked_to_end = false;  // SIGINT or SIGTERM before: the next one means now
+  while (!stop.stop_requested()) {
+    const int signal = sigtimedwait(&set, nullptr, &kPause);
+    if (signal < 0) continue;  // nothing came
+    received_ = true;
+    if (signal == SIGUSR1) continue;
+    if (std::exchange(asked_to_end, true)) {
+      std::signal(signal, SIG_DFL);
+      Release();
+      std::raise(signal);
+    }
+  }
+}
+
+}  // namespace trireme::machine

@@ -1,0 +1,76 @@
+#include "product_choices.hpp"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace trireme::training {
+
+namespace fs = std::filesystem;
+
+std::string ChoicesFile(const std::string& chosen) {
+  const auto of = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? std::string() : std::string(value);
+  };
+  std::string folder = of("XDG_CACHE_HOME");
+  if (folder.empty()) {
+    folder = of("HOME");
+    if (folder.empty()) return "";
+    folder += "/.cache";
+  }
+  const nlohmann::json text = nlohmann::json::parse(chosen);
+  std::string name =
+      text.at("card").get<std::string>() + " " + text.at("library").get<std::string>();
+  for (char& c : name) {
+    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
+  }
+  return fmt::format("{}/trireme/products_{}.json", folder, name);
+}
+
+void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
+                     kernels::Products& products) {
+  std::stringstream text;
+  if (world.IsRoot() && !file.empty()) {
+    std::ifstream in(file);
+    if (in) text << in.rdbuf();
+  }
+  const std::string kept = world.Broadcast(text.str());
+  if (!kept.empty()) products.Adopt({kept});
+}
+
+void KeepChoices(const comm::Communicator& world, const std::string& file,
+                 const kernels::Products& products) {
+  if (!world.IsRoot() || file.empty()) return;
+  std::error_code error;
+  const fs::path folder = fs::path(file).parent_path();
+  if (!folder.empty()) fs::create_directories(folder, error);
+  // Other jobs on other nodes may be at the same file.
+  std::array<char, 256> host{};
+  gethostname(host.data(), host.size() - 1);
+  const std::string temporary = fmt::format("{}.{}.{}", file, host.data(), getpid());
+  {
+    std::ofstream out(temporary);
+    out << products.Chosen() << "\n";
+    out.close();
+    if (!out) error = std::make_error_code(std::errc::io_error);
+  }
+  if (!error) fs::rename(temporary, file, error);
+  if (!error) return;
+  std::error_code ignored;
+  fs::remove(temporary, ignored);
+  fmt::print(stderr,
+             "warning: {}: the algorithms of the matrix products could not be kept ({}): another "
+             "run may choose others, and round otherwise (run.products)\n",
+             file, error.message());
+}
+
+}  // namespace trireme::training

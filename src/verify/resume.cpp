@@ -1,0 +1,105 @@
+// Verification of what has to be the same bits: a stop and a resume, in the same layout (up to
+// rounding on one rank), and run.canonical on the grid and on one rank.
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/training/evaluation.hpp"
+#include "verifier.hpp"
+
+namespace trireme::verify {
+
+void Verifier::WriteCheckpoint() {
+  checkpoint::Contents contents;
+  const training::StateOnHost model = training_->ModelBlocks(),
+                              moments = training_->OptimizerBlocks();
+  contents.model = model.Blocks();
+  contents.optimizer = moments.Blocks();
+  contents.run = {{"step", kStop}};
+  checkpoint::Write(world_, folder_, kStop, contents, false, 0);
+}
+
+void Verifier::CompareResume() {
+  const std::string checkpoint = checkpoint::Find(world_, folder_);
+  ResumeOnGrid(checkpoint);
+  ResumeAlone(checkpoint);
+}
+
+void Verifier::ResumeOnGrid(const std::string& checkpoint) {
+  const std::string name = fmt::format("stop after step {}, resume", kStop);
+  const std::string hint = "What a checkpoint holds, or how it is read, is not all of the state.";
+  training::TrainingState resumed(grid_, tokens_, setup_);
+  resumed.Load(checkpoint);
+  for (std::int64_t step = kStop; step < kSteps; ++step) {
+    const double loss = StepOnGrid(resumed, step).loss;
+    Quantity(name, RelativeDifference(loss, losses_[static_cast<std::size_t>(step)]), kSameBits,
+             fmt::format("after a stop and a resume the loss of step {}", step + 1), hint);
+  }
+  const auto compare = [&](const std::vector<tensor::StateBlock>& got,
+                           const std::vector<tensor::StateBlock>& wanted) {
+    const Differences differences = CompareBits(grid_, got, wanted);
+    for (std::size_t i = 0; i < got.size(); ++i) {
+      const std::string failure =
+          fmt::format("after a stop and a resume {} of step {}", got[i].name, kSteps);
+      Quantity(name, differences.all[i], kSameBits, failure, hint);
+    }
+  };
+  compare(resumed.ModelBlocks(), training_->ModelBlocks());
+  compare(resumed.OptimizerBlocks(), training_->OptimizerBlocks());
+}
+
+// The layout's checkpoint, continued on one rank, against the layout that went on.
+void Verifier::ResumeAlone(const std::string& checkpoint) {
+  const std::string name = fmt::format("stop after step {}, resume on one rank", kStop);
+  const std::string hint = "The checkpoint is not the whole state, or not in the model's order.";
+  const std::unique_ptr<training::TrainingState> resumed = MakeAlone();
+  ByItself([&] { resumed->Load(checkpoint); });
+  for (std::int64_t step = kStop; step < kSteps; ++step) {
+    const double loss = StepAlone(*resumed, step).loss;
+    Quantity(name, RelativeDifference(losses_[static_cast<std::size_t>(step)], loss), kFp64,
+             fmt::format("resumed on one rank, the loss of step {}", step + 1), hint);
+  }
+  const Differences differences = Compare(grid_, training_->ModelBlocks(), resumed->ModelBlocks());
+  for (std::size_t i = 0; i < report_.tensors.size(); ++i) {
+    const std::string failure =
+        fmt::format("resumed on one rank, {} of step {}", report_.tensors[i].name, kSteps);
+    Quantity(name, differences.all[i], kFp64, failure, hint);
+  }
+}
+
+void Verifier::CompareBitsOf(const char* what, const std::string& when,
+                             const std::vector<tensor::StateBlock>& got,
+                             const std::vector<tensor::StateBlock>& wanted) {
+  const Differences differences = CompareBits(grid_, got, wanted);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    Quantity(fmt::format("canonical {}, {}", what, NameOf(setup_.model.dtype)), differences.all[i],
+             kSameBits, fmt::format("{} canonical {}: {}", when, what, got[i].name),
+             HintForBits(false));
+  }
+}
+
+void Verifier::CompareCanonical() {
+  const std::string dtype = NameOf(setup_.model.dtype);
+  const std::unique_ptr<training::TrainingState> alone = MakeAlone(Arithmetic::kCanonical);
+  training::TrainingState training(grid_, tokens_, setup_);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    const std::string when = fmt::format("in step {}", step + 1);
+    const training::StepResult wanted = StepAlone(*alone, step), got = StepOnGrid(training, step);
+    Quantity("canonical loss, " + dtype, RelativeDifference(got.loss, wanted.loss), kSameBits,
+             when + " the canonical loss", HintForBits(true));
+    CompareBitsOf("gradients", when, training.GradientBlocks(), alone->GradientBlocks());
+    Quantity("canonical gradient norm, " + dtype,
+             RelativeDifference(got.gradient_norm, wanted.gradient_norm), kSameBits,
+             when + " the canonical gradient norm", HintForBits(false));
+    CompareBitsOf("weights", when, training.ModelBlocks(), alone->ModelBlocks());
+    CompareBitsOf("moments", when, training.OptimizerBlocks(), alone->OptimizerBlocks());
+  }
+  double wanted = 0;
+  ByItself([&] { wanted = training::Evaluate(alone->Net(), tokens_, data::Split::kValid).loss; });
+  const double got = training::Evaluate(training.Net(), tokens_, data::Split::kValid).loss;
+  Quantity("canonical evaluation loss, " + dtype, RelativeDifference(got, wanted), kSameBits,
+           "the canonical evaluation loss", HintForBits(true));
+}
+
+}  // namespace trireme::verify

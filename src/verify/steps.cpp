@@ -1,0 +1,345 @@
+// Verification, step by step: on the grid and alone; and which mistake a difference suggests.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "trireme/kernels/products.hpp"
+#include "trireme/training/evaluation.hpp"
+#include "verifier.hpp"
+
+namespace trireme::verify {
+
+namespace {
+
+constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
+
+// One rank and one thread, plain: nothing is sliced, staged, sharded or recomputed, and
+// micro-batches are others.
+training::TrainingSetup Alone(training::TrainingSetup setup, Arithmetic arithmetic) {
+  setup.pipeline = {};
+  setup.defect = Defect::kNone;
+  setup.model.options.recompute = model::Recompute::kNone;
+  setup.model.stream.threads = 1;
+  if (arithmetic == Arithmetic::kFast) setup.canonical = {};
+  if (setup.canonical.On()) {
+    const std::int64_t leaf = setup.canonical.leaf;
+    setup.model.micro_batch = setup.model.micro_batch == leaf ? 2 * leaf : leaf;
+    return setup;
+  }
+  const std::int64_t most = std::min(setup.batch, kWindowsAlone);
+  setup.model.micro_batch = most == setup.model.micro_batch ? 1 : most;
+  return setup;
+}
+
+// Says which of the two runs could not go on. Advice for a long run does not fit here.
+void Guarded(const char* run, const std::function<void()>& task) {
+  try {
+    task();
+  } catch (const AgreedError& error) {
+    // Without the advice, which is about training; with the list of ranks.
+    const std::string text = error.what();
+    const std::size_t ranks = text.rfind("\n  (on ");
+    throw AgreedError(
+        ExitCode::kFailed,
+        fmt::format("verify: {} cannot go on: {}{}", run, text.substr(0, text.find('\n')),
+                    ranks == std::string::npos ? "" : text.substr(ranks)));
+  }
+}
+
+using Keys = std::vector<const char*>;
+
+// ": does it pass with grid.tensor = 1, or with grid.pipeline = 1?"
+std::string DoesItPass(const Keys& keys) {
+  return keys.empty() ? "." : fmt::format(": does it pass with {}?", fmt::join(keys, ", or with "));
+}
+
+// Without the axes that act in a forward pass.
+Keys WithoutForward(const comm::ProcessGrid& grid) {
+  Keys keys;
+  if (grid.Shards() == comm::Sharding::kParameters) keys.push_back("grid.sharding = none");
+  if (grid.Shape().context > 1) keys.push_back("grid.context = 1");
+  if (grid.Shape().tensor > 1) keys.push_back("grid.tensor = 1");
+  if (grid.Shape().pipeline > 1) keys.push_back("grid.pipeline = 1");
+  return keys;
+}
+
+// Without those over which gradients are summed.
+Keys WithoutDataSum(const comm::ProcessGrid& grid) {
+  Keys keys;
+  if (grid.Shape().data > 1) keys.push_back("grid.data = 1");
+  if (grid.Shape().context > 1) keys.push_back("grid.context = 1");
+  if (grid.Shards() != comm::Sharding::kNone) keys.push_back("grid.sharding = none");
+  return keys;
+}
+
+Keys WithoutAny(const comm::ProcessGrid& grid) {
+  Keys keys = WithoutDataSum(grid);
+  if (grid.Shape().tensor > 1) keys.push_back("grid.tensor = 1");
+  if (grid.Shape().pipeline > 1) keys.push_back("grid.pipeline = 1");
+  return keys;
+}
+
+// Collective. Whether ranks that hold the same part of a gradient differ by more than rounding. The
+// ranks of a shard group hold other parts: these say nothing about each other.
+bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differences,
+                       const std::vector<std::size_t>& wrong) {
+  const comm::Communicator& same = grid.SameShard();
+  double widest = 0;
+  for (const std::size_t i : wrong) {
+    const double most = same.Max(differences.mine[i]);
+    const double least = -same.Max(-differences.mine[i]);
+    if (std::isfinite(most)) widest = std::max(widest, most - least);
+  }
+  return grid.World().Max(widest) > kFp64;
+}
+
+}  // namespace
+
+Verifier::Verifier(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
+                   const std::string& folder)
+    : grid_(grid),
+      world_(grid.World()),
+      self_(world_.Split(world_.Rank(), 0)),
+      alone_(self_, comm::GridShape{}),
+      tokens_(world_, VerificationTokens(small)),
+      setup_(small),
+      folder_(folder) {
+  report_.tolerance = kFp64;
+  setup_.keep_gradients = true;
+}
+
+Verification Verifier::Run(Dtype precision) {
+  setup_.model.dtype = Dtype::kFloat64;
+  CompareSteps();
+  CompareResume();
+  setup_.model.dtype = precision;
+  if (precision != Dtype::kFloat64) CompareLosses();
+  if (setup_.canonical.On()) CompareCanonical();
+  return std::move(report_);
+}
+
+void Verifier::ByItself(const std::function<void()>& task) const {
+  Guarded("the run on one rank", [&] { world_.Together(task); });
+}
+
+training::StepResult Verifier::StepOnGrid(training::TrainingState& training,
+                                          std::int64_t step) const {
+  training::StepResult result;
+  Guarded("the run in the deck's layout", [&] { result = training.Run(step); });
+  return result;
+}
+
+training::StepResult Verifier::StepAlone(training::TrainingState& training,
+                                         std::int64_t step) const {
+  training::StepResult result;
+  ByItself([&] { result = training.Run(step); });
+  return result;
+}
+
+std::unique_ptr<training::TrainingState> Verifier::MakeAlone(Arithmetic arithmetic) const {
+  std::unique_ptr<training::TrainingState> training;
+  ByItself([&] {
+    training =
+        std::make_unique<training::TrainingState>(alone_, tokens_, Alone(setup_, arithmetic));
+  });
+  return training;
+}
+
+void Verifier::Fail(const std::string& failure, const std::string& hint) {
+  if (!report_.failure.empty()) return;
+  report_.failure = failure;
+  report_.hint = hint;
+}
+
+void Verifier::Quantity(const std::string& name, double difference, double tolerance,
+                        const std::string& what, const std::string& hint) {
+  const auto found = std::find_if(report_.quantities.begin(), report_.quantities.end(),
+                                  [&](const VerifiedQuantity& q) { return q.name == name; });
+  if (found == report_.quantities.end()) {
+    report_.quantities.push_back({name, difference, tolerance});
+  } else {
+    found->difference = std::max(found->difference, difference);
+  }
+  if (difference <= tolerance) return;
+  const std::string wanted = tolerance == kSameBits ? "the same bits are wanted"
+                                                    : fmt::format("tolerance {:.0e}", tolerance);
+  Fail(fmt::format("{} differs by {:.1e} ({})", what, difference, wanted), hint);
+}
+
+std::string Verifier::HintForLoss(std::int64_t step) const {
+  if (step > 0) return "Step 1 agreed: suspect how this step's windows are shared out.";
+  return "The weights are the initial ones: suspect the forward pass" +
+         DoesItPass(WithoutForward(grid_));
+}
+
+std::string Verifier::HintForGradients(const Differences& differences) const {
+  std::vector<std::size_t> wrong;
+  std::size_t right = 0;
+  for (std::size_t i = 0; i < differences.all.size(); ++i) {
+    if (!(differences.all[i] <= kFp64)) {
+      wrong.push_back(i);
+    } else if (!differences.silent[i]) {
+      ++right;
+    }
+  }
+  const auto all_are = [&](tensor::GradientSum sum) {
+    return std::all_of(wrong.begin(), wrong.end(), [&](std::size_t i) { return sums_[i] == sum; });
+  };
+  if (DataRanksDisagree(grid_, differences, wrong)) {
+    return "Data ranks hold different sums of one gradient, where an all-reduce gives all the "
+           "same: suspect the transfers of the data group (MPI, network, memory) more than the "
+           "layout" +
+           DoesItPass(WithoutDataSum(grid_));
+  }
+  if (all_are(tensor::GradientSum::kTensor)) {
+    return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each of "
+           "which sees other tokens: does it pass with grid.sequence_parallel = no?";
+  }
+  if (all_are(tensor::GradientSum::kTied)) {
+    return "Wrong is only the tied embedding, whose gradient the first and the last stage sum: "
+           "does it pass with model.tie_embeddings = no?";
+  }
+  if (all_are(tensor::GradientSum::kKeyValue)) {
+    return "Wrong are only keys and values of heads that several tensor ranks share: does it pass "
+           "with grid.tensor no larger than model.kv_heads?";
+  }
+  if (right == 0) {
+    return "Every gradient is wrong: suspect what all share, the sum over the data ranks" +
+           DoesItPass(WithoutDataSum(grid_));
+  }
+  return fmt::format(
+      "{} of {} gradients are wrong, the last in the order of the forward pass is {}'s: backward, "
+      "the mistake starts near it{}",
+      wrong.size(), differences.all.size(), report_.tensors[wrong.back()].name,
+      DoesItPass(WithoutAny(grid_)));
+}
+
+std::string Verifier::HintForNorm() const {
+  const bool sharded = grid_.Shards() != comm::Sharding::kNone;
+  return "Each gradient agreed: suspect elements that are counted twice or never in the norm" +
+         DoesItPass(sharded ? Keys{"grid.sharding = none"} : Keys{});
+}
+
+std::string Verifier::HintForUpdate() const {
+  if (grid_.Shards() == comm::Sharding::kNone) {
+    return "The gradients agreed: suspect clipping or the optimizer.";
+  }
+  return "The gradients agreed: suspect what each owner updates, or how others get it: does it "
+         "pass "
+         "with grid.sharding = none?";
+}
+
+std::string Verifier::HintForEvaluation() const {
+  return "Training agreed: suspect how evaluation shares out its windows" +
+         DoesItPass(WithoutForward(grid_));
+}
+
+std::string Verifier::HintForBits(bool forward) const {
+  Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
+  if (setup_.model.stream.threads > 1) keys.push_back("run.threads = 1");
+  return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
+         "computed together" +
+         DoesItPass(keys);
+}
+
+void Verifier::CompareTensors(const std::string& when, const char* what,
+                              const Differences& differences, double VerifiedTensor::*column,
+                              const std::string& hint) {
+  std::size_t count = 0, first = 0;
+  for (std::size_t i = differences.all.size(); i-- > 0;) {
+    double& worst = report_.tensors[i].*column;
+    worst = std::max(worst, differences.all[i]);
+    if (differences.all[i] <= kFp64) continue;
+    first = i;
+    ++count;
+  }
+  if (count == 0 || !report_.Passed()) return;  // the same on all ranks
+  const std::string where = WhereLargest(grid_, differences.mine[first]);
+  const std::string others =
+      count > 1 ? fmt::format(", and {} of the other {} too", count - 1, differences.all.size() - 1)
+                : "";
+  Fail(fmt::format("{} the {} of {} differs by {:.1e} (tolerance {:.0e}), most on {}{}", when, what,
+                   report_.tensors[first].name, differences.all[first], kFp64, where, others),
+       column == &VerifiedTensor::gradient ? HintForGradients(differences) : hint);
+}
+
+void Verifier::CompareStep(std::int64_t step, training::TrainingState& alone) {
+  const std::string when = fmt::format("in step {}", step + 1);
+  const training::StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*training_, step);
+  losses_.push_back(got.loss);
+  Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
+           HintForLoss(step));
+  CompareTensors(when, "gradient",
+                 Compare(grid_, training_->GradientBlocks(), alone.GradientBlocks()),
+                 &VerifiedTensor::gradient, "");
+  Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),
+           kFp64, when + " the gradient norm", HintForNorm());
+  CompareTensors(when, "update", Compare(grid_, training_->ModelBlocks(), alone.ModelBlocks()),
+                 &VerifiedTensor::weights, HintForUpdate());
+}
+
+void Verifier::CompareSteps() {
+  const std::unique_ptr<training::TrainingState> alone = MakeAlone();
+  training_ = std::make_unique<training::TrainingState>(grid_, tokens_, setup_);
+  const tensor::Registry& registry = training_->Net().Parameters();
+  for (const tensor::Parameter& parameter : registry.Parameters()) {
+    report_.tensors.push_back({parameter.name});
+  }
+  sums_ = GatherSums(grid_, registry);
+  CompareTensors("before step 1", "initial weight",
+                 Compare(grid_, training_->ModelBlocks(), alone->ModelBlocks()),
+                 &VerifiedTensor::weights, "Suspect how weights are drawn from coordinates.");
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    if (step == kStop) WriteCheckpoint();
+    CompareStep(step, *alone);
+  }
+  CompareEvaluation(*alone);
+}
+
+void Verifier::CompareEvaluation(training::TrainingState& alone) {
+  double wanted = 0;
+  ByItself([&] { wanted = training::Evaluate(alone.Net(), tokens_, data::Split::kValid).loss; });
+  const double got = training::Evaluate(training_->Net(), tokens_, data::Split::kValid).loss;
+  Quantity("evaluation loss, fp64", RelativeDifference(got, wanted), kFp64, "the evaluation loss",
+           HintForEvaluation());
+}
+
+// fp8: those of a rank by itself and of the grid take turns in the products that both use.
+void Verifier::SwapScales() {
+  const device::Stream& stream = setup_.model.stream;
+  if (stream.products == nullptr) return;
+  std::vector<float> others = stream.products->Scales();
+  stream.products->SetScales(stream, scales_);
+  scales_ = std::move(others);
+}
+
+void Verifier::CompareLosses() {
+  const bool bf16 = setup_.model.stream.bf16 || setup_.model.dtype == Dtype::kBfloat16;
+  const bool fp8 = setup_.model.stream.fp8;
+  const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(setup_.model.dtype);
+  const std::string hint =
+      "In fp64 all agreed: suspect something that happens in this precision only.";
+  const std::unique_ptr<training::TrainingState> alone = MakeAlone();
+  training::TrainingState training(grid_, tokens_, setup_);
+  for (std::int64_t step = 0; step < kSteps; ++step) {
+    SwapScales();
+    const double wanted = StepAlone(*alone, step).loss;
+    SwapScales();
+    const double got = StepOnGrid(training, step).loss;
+    Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
+             fp8    ? kFp8
+             : bf16 ? kBf16
+                    : kFp32,
+             fmt::format("in {} the loss of step {}", precision, step + 1), hint);
+  }
+}
+
+Verification Verify(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
+                    Dtype precision, const std::string& folder) {
+  return Verifier(grid, small, folder).Run(precision);
+}
+
+}  // namespace trireme::verify

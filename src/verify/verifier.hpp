@@ -1,0 +1,97 @@
+// Verification's runs, on the grid and alone, and what is compared of them.
+#ifndef TRIREME_SRC_VERIFY_VERIFIER_HPP_
+#define TRIREME_SRC_VERIFY_VERIFIER_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compare.hpp"
+#include "trireme/verify/verify.hpp"
+
+namespace trireme::verify {
+
+// Rule 4's tolerances (doc/numerics.md).
+inline constexpr double kFp64 = 1e-11, kFp32 = 1e-5, kSameBits = 0;
+// Sums in another order differ in the last bits of fp32; where such a number is then rounded to
+// bf16, now and then a whole unit of 2^-8 is the difference.
+inline constexpr double kBf16 = 1e-3;
+// Likewise with fp8, whose units are 2^-3 and 2^-2 of a number, and whose scales follow the largest
+// value that a rank's slice has.
+inline constexpr double kFp8 = 1e-2;
+
+inline constexpr std::int64_t kSteps = 3;  // a whole batch, a short one, one of the next epoch
+inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle of an epoch
+
+// Of the run on one rank: run.canonical's, or the usual one.
+enum class Arithmetic { kFast, kCanonical };
+
+// Runs in lockstep: each step on the grid and, on every rank, alone.
+class Verifier {
+ public:
+  // `grid` must outlive it. `folder`: for a checkpoint.
+  Verifier(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
+           const std::string& folder);
+  Verification Run(Dtype precision);  // collective over the grid's world
+
+ private:
+  // The comparisons, in order.
+  void CompareSteps();   // fp64; leaves a checkpoint behind step kStop
+  void CompareResume();  // from it: on the grid, and on one rank
+  void CompareLosses();  // in the deck's precision
+  void SwapScales();
+  void CompareCanonical();  // likewise, bit by bit
+
+  void CompareStep(std::int64_t step, training::TrainingState& alone);
+  void CompareEvaluation(training::TrainingState& alone);
+  void WriteCheckpoint();
+  void ResumeOnGrid(const std::string& checkpoint);
+  void ResumeAlone(const std::string& checkpoint);
+
+  // Runs what every rank does by itself: all go on, or none.
+  void ByItself(const std::function<void()>& task) const;
+  training::StepResult StepOnGrid(training::TrainingState& training, std::int64_t step) const;
+  training::StepResult StepAlone(training::TrainingState& training, std::int64_t step) const;
+  std::unique_ptr<training::TrainingState> MakeAlone(
+      Arithmetic arithmetic = Arithmetic::kFast) const;
+
+  // Into the report; the first difference over its tolerance becomes the failure.
+  void Quantity(const std::string& name, double difference, double tolerance,
+                const std::string& what, const std::string& hint);
+  // `hint`: of weights; gradients have one of their own.
+  void CompareTensors(const std::string& when, const char* what, const Differences& differences,
+                      double VerifiedTensor::*column, const std::string& hint);
+  void CompareBitsOf(const char* what, const std::string& when,
+                     const std::vector<tensor::StateBlock>& got,
+                     const std::vector<tensor::StateBlock>& wanted);
+  void Fail(const std::string& failure, const std::string& hint);
+
+  // What a first difference there suggests.
+  std::string HintForLoss(std::int64_t step) const;
+  // Collective. Which sum over ranks would explain this set of wrong gradients.
+  std::string HintForGradients(const Differences& differences) const;
+  std::string HintForNorm() const;
+  std::string HintForUpdate() const;
+  std::string HintForEvaluation() const;
+  std::string HintForBits(bool forward) const;
+
+  const comm::ProcessGrid& grid_;
+  const comm::Communicator& world_;
+  comm::Communicator self_;  // this rank
+  comm::ProcessGrid alone_;
+  data::TokenFile tokens_;
+  training::TrainingSetup setup_;
+  std::string folder_;
+  Verification report_;
+
+  std::unique_ptr<training::TrainingState> training_;  // fp64, on the grid, uninterrupted
+  std::vector<double> losses_;                         // its, [kSteps]
+  std::vector<float> scales_;                          // of fp8: those that are not in use
+  std::vector<tensor::GradientSum> sums_;              // of each parameter's gradient
+};
+
+}  // namespace trireme::verify
+
+#endif  // TRIREME_SRC_VERIFY_VERIFIER_HPP_

@@ -1,0 +1,222 @@
+// job.task = verify: what is compared with what, the table, the verdict.
+#include "trireme/verify/verify.hpp"
+
+#include <fmt/format.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
+#include <vector>
+
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::verify {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::size_t kTensorsShown = 10;
+constexpr std::size_t kIndent = 8;                   // columns, of what the head says
+constexpr std::int64_t kAssumedVocabulary = 50'257;  // GPT-2's
+
+// For the checkpoint: where every rank can read it, beside the run folder to be. Rank 0 makes it,
+// and removes it on the way out, whatever happens.
+class VerifyFolder {
+ public:
+  VerifyFolder(const comm::Communicator& world, const input::Deck& deck) {
+    world.Together([&] {
+      if (world.IsRoot()) Make(deck);
+    });
+    path_ = world.Broadcast(path_);
+    own_ = world.IsRoot();
+  }
+  ~VerifyFolder() {
+    std::error_code ignored;
+    if (own_) fs::remove_all(path_, ignored);
+  }
+  VerifyFolder(const VerifyFolder&) = delete;
+  VerifyFolder& operator=(const VerifyFolder&) = delete;
+  const std::string& Path() const { return path_; }
+
+ private:
+  void Make(const input::Deck& deck) {
+    std::error_code error;
+    fs::path place = fs::absolute(deck.Text("job.output"), error).parent_path();
+    while (!fs::is_directory(place, error) && place.has_relative_path()) {
+      place = place.parent_path();
+    }
+    path_ = (place / ".trireme_verify_XXXXXX").string();
+    if (mkdtemp(path_.data()) != nullptr) return;
+    throw deck.Complain("job.output",
+                        fmt::format("no temporary folder can be made in {}: {}", place.string(),
+                                    std::generic_category().message(errno)),
+                        "Let job.output name a place where you may write, and all ranks read.");
+  }
+  std::string path_;
+  bool own_ = false;
+};
+
+// The deck's set-up as training would read it. Without the token file only its vocabulary is
+// missing.
+training::TrainingSetup ReadSetup(job::Job& job, const comm::ProcessGrid& grid, std::string& data) {
+  const comm::Communicator& world = job.World();
+  const std::string& path = job.deck.Text("data.file");
+  std::error_code ignored;
+  // What exists but cannot be reached is for OpenTokens to complain of.
+  const bool missing = fs::status(path, ignored).type() == fs::file_type::not_found;
+  const bool there = world.Max(std::int64_t{world.IsRoot() && !missing}) > 0;
+  std::int64_t vocabulary = kAssumedVocabulary;
+  // As many as one batch takes: the deck's batch is then the largest step.
+  std::int64_t tokens =
+      job.deck.Integer("data.batch") * job.deck.Integer("data.sequence_length") + 1;
+  if (there) {
+    const data::TokenFile file = job::OpenTokens(job);
+    vocabulary = file.VocabularySize();
+    tokens = file.Size(data::Split::kTrain);
+    data = fmt::format("{}: vocabulary {}", path, monitor::WithThousands(vocabulary));
+  } else {
+    data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", path,
+                       monitor::WithThousands(vocabulary));
+  }
+  training::TrainingSetup setup;
+  world.Together([&] { setup = training::ReadTraining(job, grid.Shape(), vocabulary, tokens); });
+  return setup;
+}
+
+std::string Number(double value) {
+  if (value == 0) return "0";
+  return std::isfinite(value) ? fmt::format("{:.1e}", value) : "not finite";
+}
+
+void PrintHead(const job::Job& job, const comm::ProcessGrid& grid, const std::string& data,
+               const training::TrainingSetup& deck, const training::TrainingSetup& small) {
+  if (!job.World().IsRoot()) return;
+  const int ranks = job.World().Size();
+  fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
+             ranks == 1 ? "" : "s");
+  const std::int64_t micro_batches = training::MicroBatches(
+      small.batch, grid.Shape().data, small.model.micro_batch, small.canonical);
+  fmt::print("grid    {}\n", training::DescribeLayout(grid, small, micro_batches));
+  if (small.canonical.On()) {
+    fmt::print("bits    canonical {}x{}: compared too\n", small.canonical.data_groups,
+               small.canonical.slices);
+  }
+  fmt::print("data    {}; compared on made-up tokens\n", data);
+  fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+std::string DescribeShrinking(const training::TrainingSetup& deck,
+                              const training::TrainingSetup& small, std::size_t indent) {
+  const model::Options &from = deck.model.options, &to = small.model.options;
+  const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> sizes = {
+      {"layers", from.layers, to.layers},
+      {"dim", from.dim, to.dim},
+      {"heads", from.heads, to.heads},
+      {"kv_heads", from.kv_heads, to.kv_heads},
+      {"head_dim", from.head_dim, to.head_dim},
+      {"ffn", from.ffn, to.ffn},
+      {"vocabulary", from.vocabulary, to.vocabulary},
+      {"sequence_length", deck.model.length, small.model.length},
+      {"stride", deck.stride, small.stride},
+      {"batch", deck.batch, small.batch},
+      {"micro_batch", deck.model.micro_batch, small.model.micro_batch},
+      {"canonical_leaf", deck.canonical.leaf, small.canonical.leaf},
+      {"prefetch", deck.prefetch, small.prefetch}};
+  constexpr std::size_t kColumns = 100;
+  std::string text;
+  std::size_t column = indent;
+  for (const auto& [name, large, little] : sizes) {
+    if (large == little) continue;
+    const std::string change = fmt::format("{} {} -> {}", name, large, little);
+    const bool wrap = column + change.size() + 2 > kColumns;
+    if (!text.empty()) text += wrap ? ",\n" + std::string(indent, ' ') : ", ";
+    column = (wrap ? indent : column + 2) + change.size();
+    text += change;
+  }
+  return text.empty() ? "nothing" : text;
+}
+
+std::string Describe(const Verification& verification) {
+  std::vector<VerifiedTensor> worst = verification.tensors;
+  std::stable_sort(
+      worst.begin(), worst.end(),
+      [](const VerifiedTensor& a, const VerifiedTensor& b) { return a.Largest() > b.Largest(); });
+  const std::size_t shown = std::min(worst.size(), kTensorsShown);
+  std::size_t width = 0;
+  for (const VerifiedQuantity& q : verification.quantities) width = std::max(width, q.name.size());
+  for (std::size_t i = 0; i < shown; ++i) width = std::max(width, worst[i].name.size());
+
+  const auto verdict = [](bool within) { return within ? "ok" : "FAIL"; };
+  std::string text = fmt::format("\n{:<{}}  {:>21}  {:>10}\n", "quantity", width,
+                                 "largest difference", "tolerance");
+  for (const VerifiedQuantity& q : verification.quantities) {
+    const std::string tolerance =
+        q.tolerance == 0 ? "same bits" : fmt::format("{:.0e}", q.tolerance);
+    text += fmt::format("{:<{}}  {:>21}  {:>10}  {}\n", q.name, width, Number(q.difference),
+                        tolerance, verdict(q.Within()));
+  }
+  text += fmt::format("\n{:<{}}  {:>10} {:>10}  {:>10}\n", "tensor, fp64", width, "gradient",
+                      "weights", "tolerance");
+  for (std::size_t i = 0; i < shown; ++i) {
+    text += fmt::format("{:<{}}  {:>10} {:>10}  {:>10.0e}  {}\n", worst[i].name, width,
+                        Number(worst[i].gradient), Number(worst[i].weights), verification.tolerance,
+                        verdict(worst[i].Largest() <= verification.tolerance));
+  }
+  if (shown < worst.size()) {
+    text += fmt::format("{} more, none above {}\n", worst.size() - shown,
+                        Number(worst[shown].Largest()));
+  }
+  return text;
+}
+
+void Judge(const Verification& verification, const comm::Communicator& world, double seconds) {
+  const std::string ranks =
+      world.Size() == 1 ? "one rank's micro-batches; only one rank was checked: start it with the "
+                          "ranks of the run to check their layout"
+                        : fmt::format("these {} ranks compute what one computes", world.Size());
+  if (world.IsRoot()) {
+    fmt::print("{}", Describe(verification));
+    if (verification.Passed()) fmt::print("\nverified: {}; {:.1f} s\n", ranks, seconds);
+    std::fflush(stdout);
+  }
+  if (verification.Passed()) return;
+  throw AgreedError(ExitCode::kFailed, "verify: " + verification.failure, verification.hint);
+}
+
+ExitCode RunVerify(job::Job& job) {
+  const comm::Communicator& world = job.World();
+  world.Together([&] {
+    if (job.line->resume.empty()) return;
+    throw InputError("command line: -r has no meaning for job.task = verify",
+                     "Leave it out: verification starts from weights of its own.");
+  });
+  comm::ProcessGrid grid(world, job.deck);
+  job::UseGpu(job, grid);
+  std::string data;
+  const training::TrainingSetup deck = ReadSetup(job, grid, data);
+  const training::TrainingSetup small = Shrink(deck, grid.Shape());
+  if (job.line->validate_only) {
+    const data::TokenFile tokens(world, VerificationTokens(small));
+    const training::TrainingState training(grid, tokens, small);
+    return job::SayValid(job);
+  }
+  const double start = MPI_Wtime();
+  Verification verification;
+  {
+    const VerifyFolder folder(world, job.deck);
+    PrintHead(job, grid, data, deck, small);
+    verification = Verify(grid, small, job.dtype, folder.Path());
+  }
+  Judge(verification, world, MPI_Wtime() - start);
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::verify
