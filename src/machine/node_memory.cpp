@@ -96,18 +96,14 @@ std::string Gib(std::int64_t bytes) {
   return fmt::format("{:.1f} GiB", static_cast<double>(bytes) / (std::int64_t{1} << 30));
 }
 
-// What would take less. Sharding shares out what is not shared out yet.
+// Ways to need less memory. Sharding divides what every data rank holds whole today.
 std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
   std::vector<std::string> ways;
   if (grid.Data().Size() > 1 && grid.Shards() != comm::Sharding::kParameters) {
-    std::int64_t states = 0;
-    for (const auto& [term, bytes] : demand.terms) {
-      const bool whole =
-          term == "parameters" || (term == "moments" && grid.Shards() == comm::Sharding::kNone) ||
-          (term == "gradients" && grid.Shards() < comm::Sharding::kGradients && !canonical);
-      if (whole) states += bytes;
-    }
-    ways.push_back(fmt::format("grid.sharding = parameters (shares out {} of it)", Gib(states)));
+    std::int64_t whole = demand.terms.parameters;
+    if (grid.Shards() == comm::Sharding::kNone) whole += demand.terms.moments;
+    if (grid.Shards() < comm::Sharding::kGradients && !canonical) whole += demand.terms.gradients;
+    ways.push_back(fmt::format("grid.sharding = parameters (shares out {} of it)", Gib(whole)));
   }
   ways.push_back("a smaller data.micro_batch");
   ways.push_back("model.recompute = full");
@@ -115,7 +111,7 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }
 
-// Collective over `node`: those that share what is available.
+// Collective over `node`, the ranks that share what is available.
 NodeDemand Demand(const comm::Communicator& node, const MemoryTerms& mine,
                   const Available& available, const char* where) {
   NodeDemand demand;
@@ -123,25 +119,8 @@ NodeDemand Demand(const comm::Communicator& node, const MemoryTerms& mine,
   demand.ranks = node.Size();
   demand.available = available;
   demand.available.bytes = node.Min(demand.available.bytes);
-  // Ranks differ in which terms they have: sums by the names that occur.
-  std::vector<std::string> names;
-  std::string all;
-  for (const auto& [term, bytes] : mine) all += term + "=" + std::to_string(bytes) + ";";
-  for (const std::string& text : node.Gather(all)) {
-    std::istringstream items(text);
-    for (std::string item; std::getline(items, item, ';');) {
-      const std::size_t at = item.find('=');
-      const std::string term = item.substr(0, at);
-      const std::int64_t bytes = std::stoll(item.substr(at + 1));
-      demand.bytes += bytes;
-      const auto found = std::find_if(demand.terms.begin(), demand.terms.end(),
-                                      [&](const auto& known) { return known.first == term; });
-      if (found == demand.terms.end()) {
-        demand.terms.emplace_back(term, bytes);
-      } else {
-        found->second += bytes;
-      }
-    }
+  for (const MemoryTerm& term : kMemoryTerms) {
+    demand.terms.*term.bytes = node.Sum(mine.*term.bytes);
   }
   return demand;
 }
@@ -166,16 +145,18 @@ NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
 }
 
 void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
-  if (demand.bytes <= demand.available.bytes) return;
+  const std::int64_t total = demand.terms.Total();
+  if (total <= demand.available.bytes) return;
   std::vector<std::string> terms;
-  for (const auto& [term, bytes] : demand.terms) {
-    if (bytes >= kWorthNaming) terms.push_back(fmt::format("{} {}", term, Gib(bytes)));
+  for (const MemoryTerm& term : kMemoryTerms) {
+    const std::int64_t bytes = demand.terms.*term.bytes;
+    if (bytes >= kWorthNaming) terms.push_back(fmt::format("{} {}", term.name, Gib(bytes)));
   }
   throw InputError(
       fmt::format("memory: {} of this {} plan{} {} ({}), but {} are {}; nothing was allocated",
                   demand.ranks == 1 ? "the one rank" : fmt::format("the {} ranks", demand.ranks),
-                  demand.where, demand.ranks == 1 ? "s" : "", Gib(demand.bytes),
-                  fmt::join(terms, " + "), Gib(demand.available.bytes), demand.available.source),
+                  demand.where, demand.ranks == 1 ? "s" : "", Gib(total), fmt::join(terms, " + "),
+                  Gib(demand.available.bytes), demand.available.source),
       Hint(demand, grid, canonical));
 }
 

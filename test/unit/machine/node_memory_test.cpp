@@ -153,22 +153,28 @@ constexpr std::int64_t kGib = std::int64_t{1} << 30;
 
 TEST(NodeDemand, AddsUpTheTerms) {
   const comm::Communicator world = World();
-  const machine::NodeDemand demand =
-      machine::DemandOf(world, {{"parameters", 5}, {"gathered parameters", 0}, {"moments", 7}});
+  const machine::MemoryTerms mine{.parameters = 5, .moments = 7};
+  const machine::NodeDemand demand = machine::DemandOf(world, mine);
   EXPECT_EQ(demand.ranks, 1);
-  EXPECT_EQ(demand.bytes, 12);
-  EXPECT_EQ(demand.terms,
-            (machine::MemoryTerms{{"parameters", 5}, {"gathered parameters", 0}, {"moments", 7}}));
+  EXPECT_EQ(demand.terms, mine);
+  EXPECT_EQ(demand.terms.Total(), 12);
   EXPECT_GT(demand.available.bytes, 0);
+}
+
+// A field that is missing from the table of terms would be missing from every sum.
+TEST(MemoryTerms, TheTableNamesEveryField) {
+  EXPECT_EQ(sizeof(machine::MemoryTerms),
+            machine::kMemoryTerms.size() * sizeof(machine::kMemoryTerms[0].bytes));
+  machine::MemoryTerms terms;
+  for (const machine::MemoryTerm& term : machine::kMemoryTerms) terms.*term.bytes += 1;
+  EXPECT_EQ(terms.Total(), static_cast<std::int64_t>(machine::kMemoryTerms.size()));
 }
 
 TEST(NodeDemand, IsRefusedWhereItIsTooMuch) {
   const comm::Communicator world = World();
   const comm::ProcessGrid grid(world, comm::GridShape{});
-  machine::NodeDemand demand{1,
-                             3 * kGib,
-                             {{"parameters", kGib}, {"nothing", 0}, {"activations", 2 * kGib}},
-                             {3 * kGib, kByTheGroup}};
+  machine::NodeDemand demand{
+      1, {.parameters = kGib, .activations = 2 * kGib}, {3 * kGib, kByTheGroup}};
   EXPECT_NO_THROW(machine::CheckNodeMemory(demand, grid, false));
   demand.available.bytes -= 1;
   try {

@@ -1,0 +1,85 @@
+// The plan of a run: an immutable value, made once from the deck's options, the number of ranks and
+// facts about tokens and machine, from which everything is constructed. Pure: no MPI, no files, no
+// memory for tensors.
+#ifndef TRIREME_PLAN_PLAN_HPP_
+#define TRIREME_PLAN_PLAN_HPP_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/input/deck.hpp"
+#include "trireme/plan/options.hpp"
+#include "trireme/plan/rank_plan.hpp"
+#include "trireme/training/training_plan.hpp"
+
+namespace trireme::plan {
+
+// Facts about the tokens, from the token file or assumed.
+struct TokenFacts {
+  std::int64_t vocabulary = 0;  // types
+  std::int64_t train = 0;       // tokens of the training split
+  std::int64_t bytes = 0;       // of memory per rank, as staged
+};
+
+// Facts about what computes.
+struct MachineFacts {
+  Dtype dtype = Dtype::kFloat32;  // of values and activations
+  device::Stream stream;          // threads of a rank, its GPU, bf16 and fp8 products
+};
+
+// Everything that a plan is made of. All must outlive the call only.
+struct Request {
+  const DeckOptions& options;
+  const input::Deck& deck;  // for messages: the line of each key
+  int ranks = 1;
+  TokenFacts tokens;
+  MachineFacts machine;
+};
+
+// Ranks whose memory is alike.
+struct RankKind {
+  int first = 0;           // world rank of one of them
+  std::int64_t ranks = 0;  // how many there are
+  RankPlan plan;           // of rank `first`
+};
+
+struct Plan {
+  comm::GridShape grid;       // sizes of the axes
+  comm::GridOptions sharing;  // sequence parallelism, sharding
+  training::TrainingPlan training;
+  MachineFacts machine;
+  TokenFacts tokens;
+};
+
+// Decides the layout: grid, shares of the batch, micro-batches, stages' blocks, schedule. Throws
+// InputError with the deck's line for everything that can be refused: a grid that does not fill the
+// ranks, a model that it cannot share, micro-batches that the schedule cannot take, arithmetic that
+// the device does not have.
+Plan MakePlan(const Request& request);
+
+// A model that does not learn, in the deck's layout: the grid and the model's plan.
+struct EvaluationPlan {
+  comm::GridShape grid;
+  comm::GridOptions sharing;
+  model::ModelPlan model;
+  MachineFacts machine;
+};
+// As MakePlan. micro_batch: sequences that a rank takes at once; 0: as the deck says.
+EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch = 0);
+
+// Memory, transfers and operations of one rank in a step with a whole batch. Agrees to the byte
+// with what that rank allocates and moves.
+RankPlan PlanRank(const Plan& plan, int rank);
+
+// All kinds of ranks, the one that needs most memory first.
+std::vector<RankKind> PlanKinds(const Plan& plan);
+
+// The text that -v prints with grid.ranks: layout, memory of the largest rank and of each stage,
+// transfers per group and operations of a step.
+std::string Describe(const Plan& plan, const std::vector<RankKind>& kinds);
+
+}  // namespace trireme::plan
+
+#endif  // TRIREME_PLAN_PLAN_HPP_

@@ -1,0 +1,50 @@
+// The plan of a training run on a grid: every decision that its objects are constructed from.
+#ifndef TRIREME_TRAINING_TRAINING_PLAN_HPP_
+#define TRIREME_TRAINING_TRAINING_PLAN_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/data/sampler.hpp"
+#include "trireme/model/plan.hpp"
+#include "trireme/optimizer/optimizer.hpp"
+#include "trireme/optimizer/schedule.hpp"
+#include "trireme/training/batch_share.hpp"
+
+namespace trireme::training {
+
+// A training run as it is asked for, before it meets its tokens and a grid.
+struct TrainingOptions {
+  model::ModelPlan model;   // micro_batch as wanted; stages, micro-batches and leaves follow
+  std::int64_t stride = 0;  // tokens between windows; 0: their length
+  std::int64_t batch = 1;   // windows per step, over all ranks
+  optimizer::Options optimizer;
+  optimizer::Schedule schedule;
+  bool keep_gradients = true;  // after a step; false: the update clears them as it goes
+  bool graphs = false;         // run.graphs: a step on a GPU is recorded if that is possible
+  std::string products_file;   // run.products; empty: choices of algorithms are kept nowhere
+};
+
+// The same run on a grid, complete; never changed.
+struct TrainingPlan {
+  model::ModelPlan model;
+  data::Sampler::Options samples;  // of the training split: tokens, length, stride, batch, seed
+  std::int64_t batch = 1;          // most windows of a step: samples.batch, or a whole epoch
+  optimizer::Options optimizer;
+  optimizer::Schedule schedule;
+  bool keep_gradients = true;
+  bool graphs = false;
+  std::string products_file;
+
+  // How a data rank takes its part of every batch. data_ranks: size of that axis; alike: ranks of a
+  // shard group exchange parameters or gradients in each micro-batch.
+  BatchShare ShareOf(int data_rank, int data_ranks, bool alike) const;
+};
+
+// tokens: of the training split. Pure.
+TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
+                          const comm::GridShape& grid);
+
+}  // namespace trireme::training
+
+#endif  // TRIREME_TRAINING_TRAINING_PLAN_HPP_

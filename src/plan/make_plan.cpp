@@ -1,0 +1,135 @@
+// MakePlan: the deck's options, the ranks and the facts become decisions, or are refused.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "canonical.hpp"
+#include "micro_batch.hpp"
+#include "trireme/model/parallel_model.hpp"
+#include "trireme/plan/plan.hpp"
+
+namespace trireme::plan {
+
+namespace {
+
+// MiB of gradients that are summed at once on a GPU, whose network is faster: enough to fill it.
+constexpr double kGpuBucketMib = 32;
+constexpr double kMib = 1024 * 1024;
+
+// Grid, schedule and architecture: what training and evaluation share.
+struct Layout {
+  comm::GridShape grid;
+  comm::GridOptions sharing;
+  model::ModelPlan model;
+};
+
+void CheckPositions(const model::Options& model, const Request& request) {
+  if (model.position != model::Position::kLearned ||
+      request.options.data.sequence_length <= model.max_positions) {
+    return;
+  }
+  throw request.deck.Complain(
+      "data.sequence_length", fmt::format("longer than model.max_positions = {}", model.max_positions),
+      "Learned positions end there: raise model.max_positions or shorten the sequence.");
+}
+
+// stages_needed: with one stage a schedule is an error in training and of no meaning otherwise.
+Layout MakeLayout(const Request& request, bool training) {
+  const DeckOptions& asked = request.options;
+  Layout layout;
+  model::ModelPlan& model = layout.model;
+  model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
+  layout.grid = comm::ReadGrid(asked.comm, request.deck, request.ranks,
+                               [&](std::int64_t tensor, std::int64_t pipeline) {
+                                 return model::LayoutFits(model.options, asked.parallel.chunks,
+                                                          tensor, pipeline);
+                               });
+  layout.sharing = comm::ReadGridOptions(asked.comm, request.deck, layout.grid);
+  if (training || layout.grid.pipeline > 1) {
+    model.pipeline =
+        parallel::MakePipelineShape(asked.parallel, request.deck, layout.grid.pipeline);
+  }
+  CheckPositions(model.options, request);
+  model::CheckLayout(request.deck, model.options, layout.grid, model.pipeline);
+  model.dtype = request.machine.dtype;
+  model.seed = asked.machine.seed;
+  model.length = asked.data.sequence_length;
+  model.training = training;
+  const bool bucket_given = asked.parallel.bucket_given || !request.machine.stream.OnGpu();
+  const double bucket = bucket_given ? asked.parallel.bucket_mib : kGpuBucketMib;
+  model.bucket_bytes = static_cast<std::int64_t>(bucket * kMib);
+  model.prefetch = asked.parallel.prefetch;
+  model.overlap = asked.parallel.overlap;
+  return layout;
+}
+
+}  // namespace
+
+training::TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& grid,
+                                              comm::GridOptions& sharing) {
+  const DeckOptions& asked = request.options;
+  const bool on_gpu = request.machine.stream.OnGpu();
+  Layout layout = MakeLayout(request, true);
+  grid = layout.grid;
+  sharing = layout.sharing;
+  const data::Sampler sampler({.tokens = request.tokens.train,
+                               .length = asked.data.sequence_length,
+                               .stride = asked.data.stride,
+                               .batch = asked.data.batch,
+                               .seed = asked.machine.seed,
+                               .shuffle = true});
+  const std::int64_t batch = std::min(asked.data.batch, sampler.Windows());
+  layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
+  const parallel::Canonical& canonical = layout.model.canonical;
+  CheckLeaves(request, canonical);
+  const std::int64_t grain = canonical.On() ? canonical.leaf : 1;
+  const std::int64_t share = training::LargestShare(batch, grid.data, canonical);
+  const MicroBatchChoice choice{
+      .given = asked.data.micro_batch,
+      .suitable = SuitableMicroBatch(asked.data.sequence_length, on_gpu),
+      .share = share,
+      .grain = grain,
+      .pipeline = layout.model.pipeline};
+  layout.model.micro_batch = choice.Choose();
+  model::CheckMicroBatches(request.deck, layout.model.pipeline, grid.data, share,
+                           layout.model.micro_batch, grain);
+  layout.model.label_smoothing = asked.optimizer.label_smoothing;
+  return {.model = layout.model,
+          .stride = asked.data.stride,
+          .batch = asked.data.batch,
+          .optimizer = asked.optimizer,
+          .schedule = optimizer::MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
+                                              sampler.StepsPerEpoch()),
+          .keep_gradients = false,
+          .graphs = asked.machine.graphs,
+          .products_file = asked.machine.products};
+}
+
+Plan MakePlan(const Request& request) {
+  comm::GridShape grid;
+  comm::GridOptions sharing;
+  const training::TrainingOptions options = MakeTrainingOptions(request, grid, sharing);
+  return {.grid = grid,
+          .sharing = sharing,
+          .options = options,
+          .training = training::PlanTraining(options, request.tokens.train, grid),
+          .machine = request.machine,
+          .tokens = request.tokens};
+}
+
+EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch) {
+  const data::Options& data = request.options.data;
+  Layout layout = MakeLayout(request, false);
+  layout.model.micro_batch = micro_batch > 0 ? micro_batch : data.micro_batch;
+  if (layout.model.micro_batch == 0) {
+    layout.model.micro_batch =
+        SuitableMicroBatch(data.sequence_length, request.machine.stream.OnGpu());
+  }
+  layout.model.canonical = MakeCanonical(request, layout.model.options, layout.grid, data.batch);
+  return {.grid = layout.grid,
+          .sharing = layout.sharing,
+          .model = layout.model,
+          .machine = request.machine};
+}
+
+}  // namespace trireme::plan
