@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "planned_channel.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 
@@ -29,15 +31,19 @@ void RequireOther(Transfer transfer, int size) {
 
 Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel,
                          const device::Stream& stream)
-    : group_(&group), name_(name), ledger_(&ledger), channel_(channel), stream_(stream) {}
+    : group_(&group),
+      name_(name),
+      ledger_(&ledger),
+      channel_(group.IsPlanned() ? &PlannedChannel::Shared() : channel),
+      stream_(stream) {}
 
 void Collectives::CopyAlone(const void* from, void* to, std::int64_t bytes) const {
-  if (from != to) device::CopyWithin(stream_, from, to, bytes);
+  if (from != to && !IsPlanned()) device::CopyWithin(stream_, from, to, bytes);
 }
 
 Collectives Collectives::OnHost() const {
   Collectives host = *this;
-  host.channel_ = nullptr;
+  if (!IsPlanned()) host.channel_ = nullptr;
   host.stream_ = {};
   return host;
 }
@@ -53,7 +59,7 @@ Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
   request.transfer_ = transfer;
   request.group_size_ = Size();
   request.payload_ = payload;
-  request.started_ = MPI_Wtime();
+  request.started_ = Seconds();
   return request;
 }
 
@@ -91,13 +97,13 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
     return OnChannel(operation, Bytes(dtype, count)).Wait();
   }
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
                   group_->Handle());
   }
-  Record(Transfer::kAllReduce, Bytes(dtype, count), MPI_Wtime() - start);
+  Record(Transfer::kAllReduce, Bytes(dtype, count), Seconds() - start);
 }
 
 Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count) const {
@@ -119,9 +125,9 @@ void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts 
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, places).Wait();
   }
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   MPI_Reduce_scatter(from, to, places.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle());
-  Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), MPI_Wtime() - start);
+  Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), Seconds() - start);
 }
 
 Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
@@ -163,10 +169,10 @@ void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const
 
 void Collectives::GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const {
   if (channel_ != nullptr) return StartGather(dtype, from, to, places).Wait();
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   MPI_Allgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
                  MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllGather, Bytes(dtype, places.Total()), MPI_Wtime() - start);
+  Record(Transfer::kAllGather, Bytes(dtype, places.Total()), Seconds() - start);
 }
 
 Request Collectives::StartGather(Dtype dtype, const void* from, void* to,
@@ -204,10 +210,10 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kAllToAll, dtype, from, to, sent, &taken).Wait();
   }
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
                 taken.Starts(), MpiType(dtype), group_->Handle());
-  Record(Transfer::kAllToAll, Bytes(dtype, sent.Total()), MPI_Wtime() - start);
+  Record(Transfer::kAllToAll, Bytes(dtype, sent.Total()), Seconds() - start);
 }
 
 void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const {
@@ -221,12 +227,12 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
                                  .peer = root};
     return OnChannel(operation, Bytes(dtype, count)).Wait();
   }
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
     MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
   }
-  Record(Transfer::kBroadcast, Bytes(dtype, count), MPI_Wtime() - start);
+  Record(Transfer::kBroadcast, Bytes(dtype, count), Seconds() - start);
 }
 
 Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count, int to,

@@ -32,6 +32,18 @@ Communicator::Communicator(MPI_Comm handle, bool owned) : handle_(handle), owned
 
 Communicator Communicator::Adopt(MPI_Comm handle) { return Communicator(handle, false); }
 
+Communicator Communicator::Planned(int rank, int size) {
+  Communicator planned;
+  planned.planned_ = true;
+  planned.rank_ = rank;
+  planned.size_ = size;
+  return planned;
+}
+
+void Communicator::RefusePlanned() {
+  throw RunError("a call of MPI in a group that is only planned", "This is a bug in Trireme.");
+}
+
 Communicator::Communicator(Communicator&& other) noexcept { *this = std::move(other); }
 
 Communicator& Communicator::operator=(Communicator&& other) noexcept {
@@ -39,6 +51,7 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
   std::swap(handle_, other.handle_);
   std::swap(owned_, other.owned_);
   std::swap(part_, other.part_);
+  std::swap(planned_, other.planned_);
   std::swap(rank_, other.rank_);
   std::swap(size_, other.size_);
   return *this;
@@ -59,52 +72,56 @@ Communicator Communicator::Part(MPI_Comm handle) const {
 
 Communicator Communicator::Split(int color, int key) const {
   MPI_Comm handle = MPI_COMM_NULL;
-  MPI_Comm_split(handle_, color, key, &handle);
+  MPI_Comm_split(Handle(), color, key, &handle);
   return Part(handle);
 }
 
 Communicator Communicator::SplitNode() const {
   MPI_Comm handle = MPI_COMM_NULL;
-  MPI_Comm_split_type(handle_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &handle);
+  MPI_Comm_split_type(Handle(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &handle);
   return Part(handle);
 }
 
 Communicator Communicator::Duplicate() const {
   MPI_Comm handle = MPI_COMM_NULL;
-  MPI_Comm_dup(handle_, &handle);
+  MPI_Comm_dup(Handle(), &handle);
   return Part(handle);
 }
 
-void Communicator::Barrier() const { MPI_Barrier(handle_); }
+void Communicator::Barrier() const { MPI_Barrier(Handle()); }
 
-double Communicator::Sum(double value) const { return Reduce(value, MPI_DOUBLE, MPI_SUM, handle_); }
-
-std::int64_t Communicator::Sum(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_SUM, handle_);
+double Communicator::Sum(double value) const {
+  return Reduce(value, MPI_DOUBLE, MPI_SUM, Handle());
 }
 
-double Communicator::Max(double value) const { return Reduce(value, MPI_DOUBLE, MPI_MAX, handle_); }
+std::int64_t Communicator::Sum(std::int64_t value) const {
+  return Reduce(value, MPI_INT64_T, MPI_SUM, Handle());
+}
+
+double Communicator::Max(double value) const {
+  return Reduce(value, MPI_DOUBLE, MPI_MAX, Handle());
+}
 
 std::int64_t Communicator::Max(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_MAX, handle_);
+  return Reduce(value, MPI_INT64_T, MPI_MAX, Handle());
 }
 
 std::int64_t Communicator::Min(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_MIN, handle_);
+  return Reduce(value, MPI_INT64_T, MPI_MIN, Handle());
 }
 
 void Communicator::Sum(std::vector<double>& values) const {
   const auto count = static_cast<std::int64_t>(values.size());
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
-    MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, piece, MPI_DOUBLE, MPI_SUM, handle_);
+    MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, piece, MPI_DOUBLE, MPI_SUM, Handle());
   }
 }
 
 void Communicator::Broadcast(void* data, std::int64_t bytes, int root) const {
   for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, bytes - begin));
-    MPI_Bcast(static_cast<char*>(data) + begin, piece, MPI_BYTE, root, handle_);
+    MPI_Bcast(static_cast<char*>(data) + begin, piece, MPI_BYTE, root, Handle());
   }
 }
 
@@ -120,7 +137,7 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
   const auto ranks = static_cast<std::size_t>(size_);
   const auto own_bytes = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> bytes(ranks);
-  MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes.data(), 1, MPI_INT64_T, handle_);
+  MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes.data(), 1, MPI_INT64_T, Handle());
 
   std::vector<int> counts(ranks), starts(ranks);
   std::int64_t total = 0;
@@ -135,7 +152,7 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
   }
   std::string all(static_cast<std::size_t>(total), '\0');
   MPI_Allgatherv(text.data(), counts[static_cast<std::size_t>(rank_)], MPI_CHAR, all.data(),
-                 counts.data(), starts.data(), MPI_CHAR, handle_);
+                 counts.data(), starts.data(), MPI_CHAR, Handle());
 
   std::vector<std::string> result;
   result.reserve(ranks);

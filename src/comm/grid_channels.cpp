@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/process_grid.hpp"
 
@@ -64,6 +65,7 @@ class ProcessGrid::ListedChannel final : public Channel {
 
 std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
                                                  ChannelSetup setup) const {
+  if (group.IsPlanned()) return nullptr;
   setup.stream = stream_;
   setup.staged = staged_;
   const Group name = setup.group;
@@ -75,6 +77,7 @@ std::unique_ptr<Channel> ProcessGrid::NewChannel(const Communicator& group,
 void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks) {
   if (!channels_.empty()) throw RunError("a grid's channels made twice: a bug in Trireme");
   stream_ = stream;
+  if (world_->IsPlanned()) return;  // Collectives of a planned group have a channel
   staged_ = staged;
   const auto add = [this](const Communicator& group, const ChannelSetup& setup) {
     channels_.emplace_back(setup.group, NewChannel(group, setup));
@@ -140,9 +143,9 @@ void ProcessGrid::GiveUp() const noexcept {
 
 void ProcessGrid::Await(const device::Event& event) const {
   constexpr double kBetweenChecks = 1e-3;  // seconds
-  double checked = MPI_Wtime();
+  double checked = Seconds();
   while (!event.Happened()) {
-    if (const double now = MPI_Wtime(); now - checked > kBetweenChecks) {
+    if (const double now = Seconds(); now - checked > kBetweenChecks) {
       CheckHealth();
       checked = now;
     }

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "grid_groups.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::comm {
@@ -30,6 +31,21 @@ std::string Describe(const GridShape& shape) {
                      shape.context, shape.tensor);
 }
 
+namespace {
+
+void CheckShards(const GridShape& shape, const GridOptions& options) {
+  if (options.shard_group == 0 || shape.data * shape.context % options.shard_group == 0) return;
+  throw RunError(
+      fmt::format("shards over {} ranks in a grid of {}", options.shard_group, Describe(shape)));
+}
+
+Communicator CutOut(const Communicator& whole, const GridGroup& group) {
+  if (whole.IsPlanned()) return Communicator::Planned(group.rank, group.size);
+  return whole.Split(group.color, group.rank);
+}
+
+}  // namespace
+
 ProcessGrid::ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed)
     : world_(&world) {
   world.Together([&] {
@@ -45,39 +61,34 @@ ProcessGrid::ProcessGrid(const Communicator& world, const GridShape& shape,
   if (shape.Ranks() != world.Size()) {
     throw RunError(fmt::format("a grid of {} on {} ranks", Describe(shape), world.Size()));
   }
-  if (options.shard_group != 0 && shape.data * shape.context % options.shard_group != 0) {
-    throw RunError(
-        fmt::format("shards over {} ranks in a grid of {}", options.shard_group, Describe(shape)));
-  }
+  CheckShards(shape, options);
   Split();
+}
+
+ProcessGrid::ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options)
+    : planned_world_(Communicator::Planned(planned_rank, shape.Ranks())),
+      world_(&planned_world_),
+      shape_(shape),
+      options_(options) {
+  Split();
+}
+
+ProcessGrid ProcessGrid::Planned(const GridShape& shape, const GridOptions& options, int rank) {
+  CheckShards(shape, options);
+  return {rank, shape, options};
 }
 
 void ProcessGrid::Split() {
   at_ = Locate(world_->Rank(), shape_);
-  // The ranks that share a colour differ in the coordinates that the colour leaves out.
-  const int replica = at_.data * shape_.context + at_.context;
-  const int lane = replica * shape_.tensor + at_.tensor;  // stages of one lane exchange activations
-  const int row = at_.pipeline * shape_.data * shape_.context + replica;
-  const int part = at_.pipeline * shape_.tensor + at_.tensor;
-  const int ring = part * shape_.data + at_.data;
-  data_ = world_->Split(part, replica);
-  context_ = world_->Split(ring, at_.context);
-  tensor_ = world_->Split(row, at_.tensor);
-  pipeline_ = world_->Split(lane, at_.pipeline);
-  replica_ = world_->Split(replica, at_.pipeline * shape_.tensor + at_.tensor);
-  const bool paired = shape_.pipeline > 1 && (FirstStage() || LastStage());
-  const int alone = shape_.Ranks() + world_->Rank();  // a colour that nobody shares
-  embedding_ = world_->Split(paired ? lane : alone, at_.pipeline);
-  SplitShards();
-}
-
-void ProcessGrid::SplitShards() {
-  int group = 1;
-  if (options_.sharding != Sharding::kNone) {
-    group = options_.shard_group == 0 ? data_.Size() : options_.shard_group;
-  }
-  shard_ = data_.Split(data_.Rank() / group, data_.Rank());
-  same_shard_ = data_.Split(data_.Rank() % group, data_.Rank());
+  const GridGroups groups = GroupsOf(world_->Rank(), shape_, options_);
+  data_ = CutOut(*world_, groups.data);
+  context_ = CutOut(*world_, groups.context);
+  tensor_ = CutOut(*world_, groups.tensor);
+  pipeline_ = CutOut(*world_, groups.pipeline);
+  replica_ = CutOut(*world_, groups.replica);
+  embedding_ = CutOut(*world_, groups.embedding);
+  shard_ = CutOut(data_, groups.shard);
+  same_shard_ = CutOut(data_, groups.same_shard);
 }
 
 Collectives ProcessGrid::Over(Group group) const {
@@ -109,10 +120,7 @@ Collectives ProcessGrid::Over(Group group) const {
 }
 
 Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
-  const int rank = tensor_.Rank(), size = tensor_.Size();
-  const bool shared = size > kv_heads;
-  const auto head = static_cast<int>(rank * kv_heads / size);
-  return tensor_.Split(shared ? head : rank, rank);
+  return CutOut(tensor_, KeyValueGroupOf(tensor_.Rank(), tensor_.Size(), kv_heads));
 }
 
 }  // namespace trireme::comm

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/comm/collectives.hpp"
 
 namespace trireme::comm {
@@ -33,21 +34,21 @@ bool Request::Test() {
   int done = 0;
   MPI_Test(&handle_, &done, MPI_STATUS_IGNORE);
   if (done == 0) return false;
-  Finish(0, MPI_Wtime() - started_);
+  Finish(0, Seconds() - started_);
   return true;
 }
 
-void Request::Wait() { Wait(MPI_Wtime()); }
+void Request::Wait() { Wait(Seconds()); }
 
 void Request::Wait(double since) {
   if (Complete()) return;
-  const double begin = MPI_Wtime();
+  const double begin = Seconds();
   if (channel_ != nullptr) {
     std::exchange(channel_, nullptr)->Wait(ticket_);
-    return Finish(MPI_Wtime() - begin, 0);  // what the device waits is the channel's to tell
+    return Finish(Seconds() - begin, 0);  // what the device waits is the channel's to tell
   }
   MPI_Wait(&handle_, MPI_STATUS_IGNORE);
-  Finish(MPI_Wtime() - begin, std::max(0.0, since - started_));
+  Finish(Seconds() - begin, std::max(0.0, since - started_));
 }
 
 void Request::Finish(double waited, double hidden) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "printable.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/training/evaluation.hpp"
@@ -39,7 +40,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const data::TokenFile& tokens,
       schedule_(setup.schedule) {}
 
 ExitCode TrainingLoop::Execute() {
-  last_checkpoint_time_ = MPI_Wtime();
+  last_checkpoint_time_ = Seconds();
   grid_.Traffic().Clear();
   while (!Finished() && !stop_) {
     const training::StepResult result = RunStep();
@@ -69,7 +70,7 @@ training::Requests TrainingLoop::MyRequests() const {
   training::Requests mine;
   mine.signal = job_.signals->Received();
   if (!job_.World().IsRoot()) return mine;  // one clock decides
-  const double now = MPI_Wtime();
+  const double now = Seconds();
   const double every = job_.deck.Real("checkpoint.every_minutes");
   mine.walltime = schedule_.walltime_minutes > 0 &&
                   (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes;

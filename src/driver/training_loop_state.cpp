@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <set>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -221,7 +222,7 @@ void TrainingLoop::Validate() {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best) {
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   checkpoint::Contents contents;
   const training::StateOnHost model = training_.ModelBlocks(),
                               moments = training_.OptimizerBlocks();
@@ -261,7 +262,7 @@ void TrainingLoop::WriteCheckpoint(bool best) {
   checkpoint::Write(job_.World(), folder_ + "/checkpoints", step_, contents, best,
                     job_.deck.Integer("checkpoint.keep"));
   best_is_new_ = false;
-  last_checkpoint_time_ = MPI_Wtime();
+  last_checkpoint_time_ = Seconds();
   checkpoint_seconds_ += last_checkpoint_time_ - start;
 }
 

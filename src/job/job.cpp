@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/machine/gpu_choice.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -130,7 +131,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
             machine::StopSignals& signals) {
   const comm::Communicator& world = runtime.World();
   Job job;
-  job.start_seconds = MPI_Wtime();
+  job.start_seconds = Seconds();
   job.runtime = &runtime;
   job.line = &line;
   job.signals = &signals;

@@ -5,6 +5,7 @@
 
 #include "not_finite.hpp"
 #include "sharding_cut.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::parallel {
@@ -109,9 +110,9 @@ void GradientBuckets::CheckFinite(const Bucket& bucket) {
 
 // since: from when on nothing is computed.
 void GradientBuckets::Await(comm::Request& request, double since) {
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   request.Wait(since);
-  seconds_waited_ += MPI_Wtime() - start;
+  seconds_waited_ += Seconds() - start;
 }
 
 // Nothing where Wait does everything: sharded gradients, canonical sums.
@@ -128,7 +129,7 @@ void GradientBuckets::Start(Bucket& bucket) {
         data_.StartAllReduce(registry_->SumType(), Gradient(range.begin), range.Size());
   }
   bucket.started = bucket.request.Started();
-  if (!overlap_) Await(bucket.request, MPI_Wtime());
+  if (!overlap_) Await(bucket.request, Seconds());
 }
 
 void GradientBuckets::StartAcross(Bucket& bucket, double since) {
@@ -137,16 +138,16 @@ void GradientBuckets::StartAcross(Bucket& bucket, double since) {
   bucket.across = data_.StartAllReduce(registry_->SumType(), Gradient(bucket.cut.gradient),
                                        bucket.cut.own.Size());
   if (bucket.started == 0) bucket.started = bucket.across.Started();
-  if (!overlap_) Await(bucket.across, MPI_Wtime());
+  if (!overlap_) Await(bucket.across, Seconds());
 }
 
 void GradientBuckets::Ready(std::int64_t begin) {
-  last_ready_ = MPI_Wtime();
+  last_ready_ = Seconds();
   const bool across = !canonical_ && Scatters(sharding_) && data_.Size() > 1;
   const std::size_t behind = overlap_ && shard_.Size() > 1 ? kAcrossBehind : 0;
   while (next_ < buckets_.size() && buckets_[next_].cut.range.begin >= begin) {
     Start(buckets_[next_++]);
-    if (across && across_ + behind < next_) StartAcross(buckets_[across_++], MPI_Wtime());
+    if (across && across_ + behind < next_) StartAcross(buckets_[across_++], Seconds());
   }
   Progress();
 }
@@ -172,14 +173,14 @@ void GradientBuckets::Wait() {
   if (canonical_) {
     for (const Bucket& bucket : buckets_) CheckFinite(bucket);
   }
-  const double start = MPI_Wtime(), before = seconds_waited_;
+  const double start = Seconds(), before = seconds_waited_;
   if (canonical_) {
     for (const Bucket& bucket : buckets_) SumInTree(bucket);
   } else {
     while (across_ < buckets_.size()) StartAcross(buckets_[across_++], start);
     for (Bucket& bucket : buckets_) bucket.across.Wait(start);
   }
-  seconds_waited_ = before + MPI_Wtime() - start;
+  seconds_waited_ = before + Seconds() - start;
 }
 
 double GradientBuckets::FirstStart() const {

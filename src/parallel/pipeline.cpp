@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::parallel {
@@ -124,9 +125,9 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
                                : BufferOf(lane, buffer, work.Rows(task.task.micro_batch));
   };
   const auto wait = [](comm::Request& pending) {
-    const double start = MPI_Wtime();
+    const double start = Seconds();
     pending.Wait();
-    return MPI_Wtime() - start;
+    return Seconds() - start;
   };
   const auto receive = [&] {
     const Peer from = SenderTo(shape_, Stage(), task.task);
@@ -145,10 +146,10 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
       waited_output_ += wait(request(out));
       break;
     case Action::kCompute: {
-      const double start = MPI_Wtime();
+      const double start = Seconds();
       work.Run(task, matrix(in, task.receives_in), matrix(out, task.sends_from));
       seconds_[static_cast<std::size_t>(task.task.chunk)]
-              [static_cast<std::size_t>(task.task.kind)] += MPI_Wtime() - start;
+              [static_cast<std::size_t>(task.task.kind)] += Seconds() - start;
       break;
     }
     case Action::kSend: {

@@ -10,6 +10,7 @@
 #include <span>
 #include <utility>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/elementwise.hpp"
 
@@ -142,7 +143,7 @@ class Trip {
 };
 
 void WaitAll(std::span<comm::Request* const> flights) {
-  const double since = MPI_Wtime();
+  const double since = Seconds();
   for (comm::Request* flight : flights) flight->Wait(since);
 }
 

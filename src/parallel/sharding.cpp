@@ -4,6 +4,7 @@
 #include "sharding_cut.hpp"
 #include "sharding_gathers.hpp"
 #include "sharding_scatters.hpp"
+#include "trireme/base/clock.hpp"
 
 namespace trireme::parallel {
 
@@ -73,7 +74,7 @@ void ShardedUnits::FinishGradients() {
 void ShardedUnits::GatherUpdated() {
   if (!gathers_updated_) return;
   const Dtype dtype = registry_->Type();
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   updates_.clear();
   for (const tensor::Piece& piece : registry_->Owns().pieces) {
     if (piece.range.begin >= registry_->Size()) continue;  // a second gradient has no values
@@ -83,7 +84,7 @@ void ShardedUnits::GatherUpdated() {
     if (!overlap_) updates_.back().Wait();
   }
   for (comm::Request& request : updates_) request.Wait(start);
-  seconds_waited_ += MPI_Wtime() - start;
+  seconds_waited_ += Seconds() - start;
 }
 
 const std::string& ShardedUnits::NotFinite() const {

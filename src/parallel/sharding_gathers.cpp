@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sharding_cut.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 
@@ -52,9 +53,9 @@ void UnitGathers::Start(Gather& gather) {
 }
 
 void UnitGathers::Wait(Gather& gather) {
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   gather.request.Wait();
-  seconds_waited_ += MPI_Wtime() - start;
+  seconds_waited_ += Seconds() - start;
 }
 
 // As many as may be ahead, in order: where one finds no buffer, those behind it wait too.

@@ -8,6 +8,7 @@
 
 #include "not_finite.hpp"
 #include "sharding_cut.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
@@ -88,9 +89,9 @@ void UnitScatters::End(int unit) {
 
 void UnitScatters::AddFront() {
   Scatter& scatter = running_.front();
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   scatter.request.Wait();
-  seconds_waited_ += MPI_Wtime() - start;
+  seconds_waited_ += Seconds() - start;
   const tensor::Piece& piece = units_.PieceOf(scatter.unit);
   const Dtype dtype = registry_->SumType();
   kernels::Accumulate(stream_, dtype, piece.own.Size(), buffers_.At(scatter.buffer),

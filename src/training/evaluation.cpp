@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 
@@ -23,7 +24,7 @@ double SumOver(const comm::Communicator& world, const ExactSum& mine) {
 }  // namespace
 
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split) {
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   const model::ModelSetup& setup = model.Setup();
   const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
   const std::int64_t length = setup.length;
@@ -61,7 +62,7 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   Evaluation result;
   result.targets = model.Grid().Data().Sum(targets);
   result.loss = SumOver(model.Grid().World(), sum) / static_cast<double>(result.targets);
-  result.seconds = MPI_Wtime() - start;
+  result.seconds = Seconds() - start;
   return result;
 }
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/training/training_state.hpp"
@@ -35,7 +36,7 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
 }
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
-  window_start_ = MPI_Wtime();
+  window_start_ = Seconds();
   step_ = step;
   result_ = {};
   LoadBatch();
@@ -50,7 +51,7 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
   }
   AgreeOnStep(mine);
   UpdateWeights();
-  mine_.total += MPI_Wtime() - window_start_;
+  mine_.total += Seconds() - window_start_;
   return result_;
 }
 
@@ -113,14 +114,14 @@ void TrainingStep::Load(std::int64_t step, Loaded& loaded) const {
 
 void TrainingStep::LoadBatch() {
   const device::ProfileRange range("load batch");
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   if (next_.step == step_) {
     std::swap(now_, next_);
   } else {
     Load(step_, now_);
   }
   result_.targets = sampler_.BatchTargets(step_);
-  mine_.data += MPI_Wtime() - start;
+  mine_.data += Seconds() - start;
 }
 
 void TrainingStep::QueueGradients() {
@@ -138,7 +139,7 @@ void TrainingStep::QueueGradients() {
 }
 
 void TrainingStep::ComputeGradients() {
-  const double start = MPI_Wtime(), waited = Waited();
+  const double start = Seconds(), waited = Waited();
   QueueGradients();
   StepTimes& times = mine_;
   const double exposed = Waited() - waited;
@@ -149,7 +150,7 @@ void TrainingStep::ComputeGradients() {
   }
   times.bubble += bubble;
   times.exposed_communication += exposed + output;
-  times.compute += MPI_Wtime() - start - exposed - output - bubble;
+  times.compute += Seconds() - start - exposed - output - bubble;
 }
 
 // What a mean of the ranks' means would be: wrong wherever ranks have different numbers of targets.
@@ -201,7 +202,7 @@ void TrainingStep::SumGradients() {
 // One small all-reduce carries everything on which the ranks must agree before the weights change,
 // and the times of the last step's end and of this one so far.
 void TrainingStep::AgreeOnStep(const Requests& mine) {
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   mine_.total += start - window_start_;
   window_start_ = start;
   local_loss_ = now_.count == 0 ? ExactSum() : model_.FinishLoss();
@@ -240,7 +241,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
           "schedule.warmup_steps, and continue from the last checkpoint with -r.");
     });
   }
-  mine_.exposed_communication += MPI_Wtime() - start;
+  mine_.exposed_communication += Seconds() - start;
 }
 
 // Each element once: the shards', stages' and slices' sums of squares make up the replica's. A
@@ -282,7 +283,7 @@ void TrainingStep::RequireFiniteNorm() const {
 
 void TrainingStep::UpdateWeights() {
   const device::ProfileRange range("update");
-  const double start = MPI_Wtime(), waited = Waited();
+  const double start = Seconds(), waited = Waited();
   result_.learning_rate = schedule_.Rate(step_ + 1);
   result_.gradient_norm = std::sqrt(SumSquares()) / static_cast<double>(result_.targets);
   RequireFiniteNorm();
@@ -292,7 +293,7 @@ void TrainingStep::UpdateWeights() {
   UpdateScales();
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;
-  mine_.compute += MPI_Wtime() - start - exposed;
+  mine_.compute += Seconds() - start - exposed;
 }
 
 }  // namespace trireme::training

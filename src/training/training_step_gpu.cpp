@@ -1,6 +1,7 @@
 // TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
 // loads the next batch.
 #include "product_choices.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/training/training_step.hpp"
@@ -53,7 +54,7 @@ bool TrainingStep::RecordsGraph() const {
 
 void TrainingStep::GradientsOnGpu() {
   const device::ProfileRange range("gradients");
-  gradients_start_ = MPI_Wtime();
+  gradients_start_ = Seconds();
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
   if (now_.count > 0) model_.Take(now_.Entries());
@@ -91,10 +92,10 @@ void TrainingStep::GradientsOnGpu() {
 
 void TrainingStep::LoadNextBatch() {
   const device::ProfileRange range("load next batch");
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   Load(step_ + 1, next_);
   if (next_.count > 0) model_.Prepare(next_.Entries());
-  const double seconds = MPI_Wtime() - start;
+  const double seconds = Seconds() - start;
   mine_.data += seconds;
   gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for
 }
@@ -108,7 +109,7 @@ void TrainingStep::AwaitGradients() {
   const double exposed = Waited() - waited_before_;
   mine_.bubble += bubble;
   mine_.exposed_communication += exposed;
-  mine_.compute += MPI_Wtime() - gradients_start_ - exposed - bubble;
+  mine_.compute += Seconds() - gradients_start_ - exposed - bubble;
 }
 
 }  // namespace trireme::training

@@ -12,6 +12,7 @@
 #include <tuple>
 #include <vector>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::verify {
@@ -208,14 +209,14 @@ ExitCode RunVerify(job::Job& job) {
     const training::TrainingState training(grid, tokens, small);
     return job::SayValid(job);
   }
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   Verification verification;
   {
     const VerifyFolder folder(world, job.deck);
     PrintHead(job, grid, data, deck, small);
     verification = Verify(grid, small, job.dtype, folder.Path());
   }
-  Judge(verification, world, MPI_Wtime() - start);
+  Judge(verification, world, Seconds() - start);
   return ExitCode::kDone;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/machine/gpu_choice.hpp"
 
@@ -31,7 +32,7 @@ job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
                     const std::string& deck, const std::vector<std::string>& overrides) {
   const comm::Communicator& world = runtime.World();
   job::Job job;
-  job.start_seconds = MPI_Wtime();
+  job.start_seconds = Seconds();
   job.runtime = &runtime;
   world.Together([&] {
     job::CommandLine line;

@@ -16,6 +16,7 @@
 #include <optional>
 
 #include "gpu_job.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/machine/roof.hpp"
@@ -163,9 +164,9 @@ Measured Measure(const job::Job& job, training::TrainingState& training, int ste
   const double roof = machine::MeasureRoof(job.stream, job.dtype);
   device::ResetPeakAllocatedBytes();
   for (int step = 0; step < kWarmUp + steps; ++step) {
-    const double start = MPI_Wtime();
+    const double start = Seconds();
     const training::StepResult result = training.Run(step);
-    if (step >= kWarmUp) measured.seconds.push_back(MPI_Wtime() - start);
+    if (step >= kWarmUp) measured.seconds.push_back(Seconds() - start);
     (step == 0 ? measured.first_loss : measured.last_loss) = result.loss;
   }
   device::Synchronise(job.stream);

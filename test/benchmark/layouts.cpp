@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "models.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/comm/runtime.hpp"
 
 namespace {
@@ -76,9 +77,9 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
   training::StepTimes times;
   for (int step = 0; step <= steps; ++step) {
     world.Barrier();
-    const double start = MPI_Wtime();
+    const double start = Seconds();
     times = training.Run(step).times;
-    const double own = MPI_Wtime() - start;
+    const double own = Seconds() - start;
     const double longest = world.Max(own);
     if (step == 0) continue;  // memory is touched for the first time
     seconds.push_back(longest);

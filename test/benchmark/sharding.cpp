@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/comm/runtime.hpp"
 
 using namespace trireme;
@@ -92,9 +93,9 @@ int main(int argc, char** argv) {
     for (int step = 0; step <= steps; ++step) {
       for (const auto& run : runs) {
         world.Barrier();
-        const double start = MPI_Wtime();
+        const double start = Seconds();
         run->training->Run(step);
-        const double longest = world.Max(MPI_Wtime() - start);
+        const double longest = world.Max(Seconds() - start);
         if (step > 0) run->seconds.push_back(longest);  // memory is touched for the first time
       }
     }

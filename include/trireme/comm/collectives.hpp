@@ -33,10 +33,10 @@ class Request {
   // Gives it a chance to progress; records it when it is complete: hidden since its start.
   bool Test();
   void Wait();  // returns when complete; the time in here is recorded as waited
-  // The same for one of several transfers that are awaited in turn: since `since` (MPI_Wtime) the
-  // caller computes nothing, so that this one has been hidden until then only.
+  // The same for one of several transfers that are awaited in turn: since `since` (of Seconds())
+  // the caller computes nothing, so that this one has been hidden until then only.
   void Wait(double since);
-  double Started() const { return started_; }  // MPI_Wtime
+  double Started() const { return started_; }  // of Seconds()
 
  private:
   friend class Collectives;
@@ -54,7 +54,8 @@ class Request {
 };
 
 // The transfers of one group. Copies are cheap and refer to the same group. In a group of one every
-// call returns at once, copies where `from` and `to` differ, and records nothing.
+// call returns at once, copies where `from` and `to` differ, and records nothing. In a planned
+// group every call returns at once, touches no operand, and records what the real transfer would.
 class Collectives {
  public:
   Collectives() = default;  // a group of one
@@ -67,6 +68,7 @@ class Collectives {
 
   int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
   int Size() const { return group_ == nullptr ? 1 : group_->Size(); }
+  bool IsPlanned() const { return group_ != nullptr && group_->IsPlanned(); }
 
   // Collective. In place; every rank of the group ends with the same bits.
   void AllReduce(Dtype dtype, void* data, std::int64_t count,

@@ -1,4 +1,5 @@
-// A group of ranks: the thin, typed face of one MPI communicator. Holds no policy.
+// A group of ranks: the thin, typed face of one MPI communicator, or of a group that is only
+// planned. Holds no policy.
 #ifndef TRIREME_COMM_COMMUNICATOR_HPP_
 #define TRIREME_COMM_COMMUNICATOR_HPP_
 
@@ -18,6 +19,9 @@ class Communicator {
  public:
   Communicator() = default;                    // the null communicator
   static Communicator Adopt(MPI_Comm handle);  // does not free it (MPI_COMM_WORLD, MPI_COMM_SELF)
+  // A group that exists on paper, for planning a layout without MPI. Rank, Size, IsRoot and
+  // IsPlanned answer, Together runs its body here; every other call throws RunError.
+  static Communicator Planned(int rank, int size);
   Communicator(Communicator&& other) noexcept;
   Communicator& operator=(Communicator&& other) noexcept;
   Communicator(const Communicator&) = delete;
@@ -27,7 +31,11 @@ class Communicator {
   int Rank() const { return rank_; }
   int Size() const { return size_; }
   bool IsRoot() const { return rank_ == 0; }
-  MPI_Comm Handle() const { return handle_; }
+  bool IsPlanned() const { return planned_; }
+  MPI_Comm Handle() const {
+    if (planned_) RefusePlanned();
+    return handle_;
+  }
 
   // Collective. Ranks of one colour form a group, ordered by key.
   Communicator Split(int color, int key) const;
@@ -56,10 +64,12 @@ class Communicator {
  private:
   Communicator(MPI_Comm handle, bool owned);
   Communicator Part(MPI_Comm handle) const;  // a group split from this one
+  [[noreturn]] static void RefusePlanned();
 
   MPI_Comm handle_ = MPI_COMM_NULL;
   bool owned_ = false;
-  bool part_ = false;  // smaller than the communicator it was split from
+  bool part_ = false;     // smaller than the communicator it was split from
+  bool planned_ = false;  // no MPI behind it
   int rank_ = 0;
   int size_ = 1;
 };

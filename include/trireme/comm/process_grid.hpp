@@ -72,6 +72,10 @@ class ProcessGrid {
   ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed = {});
   // Collective. shape.Ranks() must be world.Size().
   ProcessGrid(const Communicator& world, const GridShape& shape, const GridOptions& options = {});
+  // A grid whose ranks one does not have, as rank `rank` would see it; no MPI. All groups are
+  // planned ones (Communicator::Planned) with the ranks and sizes of the real grid, and transfers
+  // over them move nothing and are recorded in Traffic() as the real ones are.
+  static ProcessGrid Planned(const GridShape& shape, const GridOptions& options, int rank);
   ProcessGrid(const ProcessGrid&) = delete;
   ProcessGrid& operator=(const ProcessGrid&) = delete;
 
@@ -133,10 +137,11 @@ class ProcessGrid {
  private:
   using Listed = std::vector<std::pair<Group, Channel*>>;
   class ListedChannel;
+  ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options);
   void Split();
-  void SplitShards();
   std::unique_ptr<Channel> NewChannel(const Communicator& group, ChannelSetup setup) const;
   Channel* ChannelOf(Group group) const;
+  Communicator planned_world_;  // of a planned grid
   const Communicator* world_;
   GridShape shape_;
   GridShape at_;

@@ -73,7 +73,7 @@ class TrainingLoop {
   std::string stop_reason_;
   bool checkpoint_now_ = false;      // agreed: checkpoint.every_minutes has passed
   double last_loss_ = 0;             // of the last step, nats a token
-  double last_checkpoint_time_ = 0;  // seconds, MPI_Wtime
+  double last_checkpoint_time_ = 0;  // of Seconds()
   double checkpoint_seconds_ = 0;    // since the last report
   double roof_flops_ = 0;            // a rank, measured at start
   // Of sharded parameters, in the steps of this session: of this rank, and complete when needed.

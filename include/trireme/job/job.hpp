@@ -34,7 +34,7 @@ struct Job {
   machine::Placement placement;  // of the stream's threads
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t seed = 1;
-  double start_seconds = 0;       // MPI_Wtime when the job began
+  double start_seconds = 0;       // Seconds() when the job began
   Defect defect = Defect::kNone;  // tests only: what verification must find
 
   const comm::Communicator& World() const { return runtime->World(); }

@@ -56,9 +56,9 @@ class GradientBuckets {
   const std::string& NotFinite() const { return not_finite_; }
   double SecondsWaited() const { return seconds_waited_; }  // this step: exposed
   std::size_t Count() const { return buckets_.size(); }
-  // MPI_Wtime when this step's first sum started; 0 when none did.
+  // Seconds() when this step's first sum started; 0 when none did.
   double FirstStart() const;
-  // MPI_Wtime when the last call of Ready began: the end of the backward pass; 0 before the first.
+  // Seconds() when the last call of Ready began: the end of the backward pass; 0 before the first.
   double LastReady() const { return last_ready_; }
   // Sums of this step that had started by then: in flight while the backward pass went on.
   std::int64_t StartedBeforeEnd() const;
@@ -69,7 +69,7 @@ class GradientBuckets {
     tensor::Piece cut;      // that piece
     comm::Request request;  // its sum, or its scatter
     comm::Request across;   // of the owned part, over `data`, after the scatter
-    double started = 0;     // MPI_Wtime of this step's first transfer; 0: none yet
+    double started = 0;     // Seconds() of this step's first transfer; 0: none yet
   };
   void Start(Bucket& bucket);
   void StartAcross(Bucket& bucket, double since);  // when its scatter is complete

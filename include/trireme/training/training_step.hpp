@@ -117,7 +117,7 @@ class TrainingStep {
   Loaded now_, next_;        // this step's batch; on a GPU, the next one's
   ExactSum local_loss_;      // sum over this replica's targets, nats, counted once
   StepTimes mine_;           // this rank's, since the last agreement
-  double window_start_ = 0;  // of mine_.total, MPI_Wtime
+  double window_start_ = 0;  // of mine_.total, of Seconds()
   StepResult result_;
 
   // On a GPU.

@@ -10,6 +10,7 @@
 
 #include "make_channel.hpp"
 #include "operations.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/cuda/check.hpp"
 
@@ -29,9 +30,9 @@ bool IsMessage(const Operation& operation) {
 // Whether `done` came true in time.
 template <typename Done>
 bool Within(double seconds, Done&& done) {
-  const double start = MPI_Wtime();
+  const double start = Seconds();
   while (!done()) {
-    if (MPI_Wtime() - start > seconds) return false;
+    if (Seconds() - start > seconds) return false;
     std::this_thread::yield();
   }
   return true;

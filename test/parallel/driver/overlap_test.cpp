@@ -13,6 +13,7 @@
 #include "expected_traffic.hpp"
 #include "layout_fixture.hpp"
 #include "overlap_run.hpp"
+#include "trireme/base/clock.hpp"
 
 namespace trireme::test {
 namespace {
@@ -38,9 +39,9 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
     run.Train(1);  // the next step's times stand for any step's
     run.Grid().Traffic().Clear();
     counted_mpi::Reset();
-    const double begin = MPI_Wtime();
+    const double begin = Seconds();
     run.Train(2);
-    const double end = MPI_Wtime();
+    const double end = Seconds();
     const parallel::GradientBuckets& buckets = run.All().Buckets();
     const ExpectedTraffic expected(settings, run.Grid(), BlocksOf(run), settings.batch);
     const std::string what = fmt::format("rank {}\n{}", world_.Rank(), deck);

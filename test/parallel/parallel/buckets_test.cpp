@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
 
@@ -81,7 +82,7 @@ TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
   buckets.Begin();
   EXPECT_EQ(buckets.FirstStart(), 0);
   EXPECT_EQ(buckets.LastReady(), 0);
-  const double begin = MPI_Wtime();
+  const double begin = Seconds();
   for (const std::int64_t offset : BackwardOrder()) buckets.Ready(offset);
   EXPECT_GE(buckets.FirstStart(), begin);
   EXPECT_LT(buckets.FirstStart(), buckets.LastReady());
@@ -131,9 +132,9 @@ TEST_F(BucketsTest, ProgressCompletesThem) {
   GradientBuckets buckets = Buckets(data_);
   buckets.Begin();
   buckets.Ready(BackwardOrder().front());
-  const double begin = MPI_Wtime();
+  const double begin = Seconds();
   constexpr double kPatience = 20;  // seconds
-  while (Traffic().calls == 0 && MPI_Wtime() - begin < kPatience) buckets.Progress();
+  while (Traffic().calls == 0 && Seconds() - begin < kPatience) buckets.Progress();
   EXPECT_EQ(Traffic().calls, 1);  // complete and recorded, without a wait
   EXPECT_EQ(Traffic().seconds_waited, 0);
   buckets.Ready(0);

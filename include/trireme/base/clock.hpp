@@ -1,0 +1,16 @@
+// The clock by which the program times itself.
+#ifndef TRIREME_BASE_CLOCK_HPP_
+#define TRIREME_BASE_CLOCK_HPP_
+
+#include <chrono>
+
+namespace trireme {
+
+// Seconds since a fixed moment of this process; never runs backwards. Works without MPI.
+inline double Seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_CLOCK_HPP_
