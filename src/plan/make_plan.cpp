@@ -29,21 +29,21 @@ void CheckPositions(const model::Options& model, const Request& request) {
     return;
   }
   throw request.deck.Complain(
-      "data.sequence_length", fmt::format("longer than model.max_positions = {}", model.max_positions),
+      "data.sequence_length",
+      fmt::format("longer than model.max_positions = {}", model.max_positions),
       "Learned positions end there: raise model.max_positions or shorten the sequence.");
 }
 
-// stages_needed: with one stage a schedule is an error in training and of no meaning otherwise.
+// Without training a schedule has no meaning on one stage and is not checked there.
 Layout MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
   Layout layout;
   model::ModelPlan& model = layout.model;
   model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
-  layout.grid = comm::ReadGrid(asked.comm, request.deck, request.ranks,
-                               [&](std::int64_t tensor, std::int64_t pipeline) {
-                                 return model::LayoutFits(model.options, asked.parallel.chunks,
-                                                          tensor, pipeline);
-                               });
+  layout.grid = comm::ReadGrid(
+      asked.comm, request.deck, request.ranks, [&](std::int64_t tensor, std::int64_t pipeline) {
+        return model::LayoutFits(model.options, asked.parallel.chunks, tensor, pipeline);
+      });
   layout.sharing = comm::ReadGridOptions(asked.comm, request.deck, layout.grid);
   if (training || layout.grid.pipeline > 1) {
     model.pipeline =
@@ -63,8 +63,7 @@ Layout MakeLayout(const Request& request, bool training) {
   return layout;
 }
 
-}  // namespace
-
+// Also decides the grid.
 training::TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& grid,
                                               comm::GridOptions& sharing) {
   const DeckOptions& asked = request.options;
@@ -84,12 +83,11 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   CheckLeaves(request, canonical);
   const std::int64_t grain = canonical.On() ? canonical.leaf : 1;
   const std::int64_t share = training::LargestShare(batch, grid.data, canonical);
-  const MicroBatchChoice choice{
-      .given = asked.data.micro_batch,
-      .suitable = SuitableMicroBatch(asked.data.sequence_length, on_gpu),
-      .share = share,
-      .grain = grain,
-      .pipeline = layout.model.pipeline};
+  const MicroBatchChoice choice{.given = asked.data.micro_batch,
+                                .suitable = SuitableMicroBatch(asked.data.sequence_length, on_gpu),
+                                .share = share,
+                                .grain = grain,
+                                .pipeline = layout.model.pipeline};
   layout.model.micro_batch = choice.Choose();
   model::CheckMicroBatches(request.deck, layout.model.pipeline, grid.data, share,
                            layout.model.micro_batch, grain);
@@ -104,6 +102,8 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
           .graphs = asked.machine.graphs,
           .products_file = asked.machine.products};
 }
+
+}  // namespace
 
 Plan MakePlan(const Request& request) {
   comm::GridShape grid;

@@ -21,6 +21,7 @@ struct TokenFacts {
   std::int64_t vocabulary = 0;  // types
   std::int64_t train = 0;       // tokens of the training split
   std::int64_t bytes = 0;       // of memory per rank, as staged
+  std::string source;           // "wikitext2.h5", or where assumed numbers come from
 };
 
 // Facts about what computes.
@@ -38,19 +39,15 @@ struct Request {
   MachineFacts machine;
 };
 
-// Ranks whose memory is alike.
-struct RankKind {
-  int first = 0;           // world rank of one of them
-  std::int64_t ranks = 0;  // how many there are
-  RankPlan plan;           // of rank `first`
-};
-
 struct Plan {
-  comm::GridShape grid;       // sizes of the axes
-  comm::GridOptions sharing;  // sequence parallelism, sharding
-  training::TrainingPlan training;
+  comm::GridShape grid;               // sizes of the axes
+  comm::GridOptions sharing;          // sequence parallelism, sharding
+  training::TrainingOptions options;  // the run as asked for, whatever the ranks
+  training::TrainingPlan training;    // the run on this grid
   MachineFacts machine;
   TokenFacts tokens;
+
+  std::int64_t StepsPerEpoch() const { return data::Sampler(training.samples).StepsPerEpoch(); }
 };
 
 // Decides the layout: grid, shares of the batch, micro-batches, stages' blocks, schedule. Throws
@@ -69,16 +66,13 @@ struct EvaluationPlan {
 // As MakePlan. micro_batch: sequences that a rank takes at once; 0: as the deck says.
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch = 0);
 
-// Memory, transfers and operations of one rank in a step with a whole batch. Agrees to the byte
-// with what that rank allocates and moves.
-RankPlan PlanRank(const Plan& plan, int rank);
+// Layout in words: "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches".
+std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions& sharing,
+                           const model::ModelPlan& model);
 
-// All kinds of ranks, the one that needs most memory first.
-std::vector<RankKind> PlanKinds(const Plan& plan);
-
-// The text that -v prints with grid.ranks: layout, memory of the largest rank and of each stage,
+// Text that -v prints with grid.ranks: layout, memory of the largest rank and of each stage,
 // transfers per group and operations of a step.
-std::string Describe(const Plan& plan, const std::vector<RankKind>& kinds);
+std::string Describe(const Plan& plan);
 
 }  // namespace trireme::plan
 

@@ -1,4 +1,4 @@
-// What one rank of a plan needs and does in a training step: memory, transfers, operations.
+// Needs and work of one rank of a plan in a training step: memory, transfers, operations.
 #ifndef TRIREME_PLAN_RANK_PLAN_HPP_
 #define TRIREME_PLAN_RANK_PLAN_HPP_
 
@@ -12,6 +12,8 @@
 
 namespace trireme::plan {
 
+struct Plan;
+
 struct RankPlan {
   comm::GridShape at;           // coordinates
   machine::MemoryTerms memory;  // bytes
@@ -19,6 +21,23 @@ struct RankPlan {
   // Floating-point operations of the stage's tasks in the step, [chunks][kinds of task].
   std::vector<std::array<double, parallel::kTaskKinds>> operations;
 };
+
+// Ranks whose memory is alike.
+struct RankKind {
+  int first = 0;                // world rank of one of them
+  std::int64_t ranks = 0;       // how many there are
+  machine::MemoryTerms memory;  // bytes of each
+};
+
+// Memory of one rank. Agrees to the byte with what that rank allocates.
+machine::MemoryTerms PlanMemory(const Plan& plan, int rank);
+
+// The same with a step of a whole batch: transfers and operations. Agrees to the byte with what the
+// rank's ledger counts.
+RankPlan PlanRank(const Plan& plan, int rank);
+
+// All kinds of ranks, the one that needs most memory first.
+std::vector<RankKind> PlanKinds(const Plan& plan);
 
 }  // namespace trireme::plan
 

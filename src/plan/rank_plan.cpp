@@ -1,0 +1,68 @@
+// PlanRank: one step of the real code on a planned grid and a planned device, which transfer and
+// compute nothing but keep account.
+#include "trireme/plan/rank_plan.hpp"
+
+#include <array>
+
+#include "trireme/plan/plan.hpp"
+#include "trireme/training/training_state.hpp"
+
+namespace trireme::plan {
+
+namespace {
+
+// Entries of this rank's share of a whole batch, without tokens.
+std::vector<data::MicroBatch> BlankEntries(const training::TrainingState& state) {
+  const training::BatchShare share = state.Share();
+  const std::int64_t windows = state.Plan().batch;
+  std::vector<data::MicroBatch> entries(static_cast<std::size_t>(share.Entries(windows)));
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    data::MicroBatch& entry = entries[i];
+    entry.positions = state.Net().LocalPlan().positions;
+    entry.length = entry.positions.Count();
+    entry.sequences = share.Entry(windows, static_cast<std::int64_t>(i)).Size();
+    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
+  }
+  return entries;
+}
+
+device::Stream PlannedStream(const device::Stream& stream, device::OperationCount& count) {
+  device::Stream planned = stream;
+  planned.planned = &count;
+  return planned;
+}
+
+}  // namespace
+
+machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
+  device::OperationCount count;
+  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
+  const training::TrainingState state(grid, plan.training,
+                                      PlannedStream(plan.machine.stream, count));
+  machine::MemoryTerms memory = state.Memory();
+  memory.tokens = plan.tokens.bytes;
+  return memory;
+}
+
+RankPlan PlanRank(const Plan& plan, int rank) {
+  device::OperationCount count;
+  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
+  training::TrainingState state(grid, plan.training, PlannedStream(plan.machine.stream, count));
+  RankPlan result;
+  result.at = grid.Coordinates();
+  result.memory = state.Memory();
+  result.memory.tokens = plan.tokens.bytes;
+
+  const std::vector<data::MicroBatch> entries = BlankEntries(state);
+  state.QueueGradients(state.Net().Stage(entries));
+  state.QueueSums();
+  std::array<double, training::TrainingState::kAgreed> agreed{};
+  state.Agree(agreed);
+  const double norm = state.GradientNorm(1);
+  state.Update(1, 0, norm, 1);
+  result.traffic = grid.Traffic();
+  result.operations = state.Net().Stages().Operations();
+  return result;
+}
+
+}  // namespace trireme::plan
