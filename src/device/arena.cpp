@@ -1,3 +1,4 @@
+// Memory on the host and addresses of planned memory: allocation, counters, arenas.
 #include "trireme/device/arena.hpp"
 
 #include <fmt/format.h>
@@ -19,14 +20,19 @@ constexpr std::int64_t kMostBytes = std::int64_t{1} << 47;  // user space of x86
 constexpr std::int64_t kAlignment = 128;  // two cache lines: the adjacent-line prefetcher's unit
 
 constexpr std::int64_t kHugePage = std::int64_t{1} << 21;
-constexpr std::int64_t kHugeFrom = 4 * kHugePage;  // buffers of which the rounding is no matter
+constexpr std::int64_t kHugeFrom = 4 * kHugePage;  // buffers for which rounding up does not matter
+// Addresses of planned memory: beyond user space on every 64-bit processor, so that an access
+// faults (bit 55 chooses the kernel's half on aarch64, and is not canonical on x86-64 unless user
+// space has 56 bits, of which the upper half stays unmapped).
+constexpr std::uint64_t kPlannedBegin = std::uint64_t{1} << 55;
+constexpr std::uint64_t kPlannedEnd = std::uint64_t{1} << 56;
 
 std::int64_t RoundUp(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Zeros by all threads, each the huge pages that a loop over the whole gives it: a page lies in the
-// memory of the processor whose thread touches it first, and is cleared by it.
+// Clears memory with all threads, in huge pages: a page lies in the memory of the processor whose
+// thread touches it first.
 void ZeroByAll(char* data, std::int64_t bytes) {
 #pragma omp parallel for schedule(static)
   for (std::int64_t begin = 0; begin < bytes; begin += kHugePage) {
@@ -34,9 +40,11 @@ void ZeroByAll(char* data, std::int64_t bytes) {
   }
 }
 
-// The process's memory is one, so are its counters.
+// Counters of the process.
 std::atomic<std::int64_t> allocated_bytes{0};
 std::atomic<std::int64_t> peak_bytes{0};
+std::atomic<std::int64_t> planned_bytes{0};
+std::atomic<std::uint64_t> next_planned{0};  // bytes behind kPlannedBegin
 
 void CountAllocation(std::int64_t bytes) {
   const std::int64_t now = allocated_bytes += bytes;
@@ -46,7 +54,18 @@ void CountAllocation(std::int64_t bytes) {
 }
 }  // namespace
 
+void* PlannedAddress(std::int64_t bytes) {
+  const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
+  const std::uint64_t at = next_planned.fetch_add(static_cast<std::uint64_t>(size));
+  // The first addresses come again after 2^55 bytes, when their owners have gone.
+  return reinterpret_cast<void*>(kPlannedBegin + at % (kPlannedEnd - kPlannedBegin));
+}
+
 void Free::operator()(void* data) const {
+  if (kind == Kind::kPlanned) {
+    planned_bytes -= bytes;
+    return;
+  }
   if (kind == Kind::kCuda) {
     FreeOnGpu(data);
   } else {
@@ -58,6 +77,7 @@ void Free::operator()(void* data) const {
 std::int64_t AllocatedBytes() { return allocated_bytes; }
 std::int64_t PeakAllocatedBytes() { return peak_bytes; }
 void ResetPeakAllocatedBytes() { peak_bytes = allocated_bytes.load(); }
+std::int64_t PlannedBytes() { return planned_bytes; }
 
 Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   if (bytes < 0 || bytes > kMostBytes) {
@@ -65,6 +85,10 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
                    "Lower the model's size, data.sequence_length or data.micro_batch.");
   }
   const std::int64_t size = std::max<std::int64_t>(RoundUp(bytes), kAlignment);
+  if (kind == Kind::kPlanned) {
+    planned_bytes += size;
+    return {PlannedAddress(size), Free{size, kind}};
+  }
   if (kind == Kind::kCuda) {
     Buffer buffer(AllocateOnGpu(size), Free{size, kind});
     CountAllocation(size);
@@ -79,7 +103,7 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   }
   CountAllocation(size);
   if (large) {
-    // Advice, which a system may ignore: a page fault for 2 MiB instead of 512.
+    // Advice to the system: one page fault for 2 MiB instead of 512.
     madvise(buffer.get(), static_cast<std::size_t>(size), MADV_HUGEPAGE);
     ZeroByAll(static_cast<char*>(buffer.get()), size);
   } else {

@@ -1,5 +1,5 @@
-// The CPU or CUDA: the only place in this folder that knows whether CUDA was built. Without it a
-// stream is never a GPU's, and opening one is an error.
+// The CPU, CUDA or a planned device: the only place in this folder that knows whether CUDA was
+// built. Without it opening a GPU is an error, and only a planned stream may be a GPU's.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -43,18 +43,29 @@ std::string GpuLibraries() {
   return "";
 }
 
+void Gpu::AllocateScratch(Kind kind) {
+  scratch_ = AllocateZeroed(kGpuScratchBytes, kind);
+  workspace_ = AllocateZeroed(kGpuWorkspaceBytes, kind);
+  context_.scratch = static_cast<std::byte*>(scratch_.get());
+  context_.scratch_bytes = kGpuScratchBytes;
+  context_.workspace = static_cast<std::byte*>(workspace_.get());
+  context_.workspace_bytes = kGpuWorkspaceBytes;
+}
+
 Gpu::Gpu(int device) {
   if constexpr (kCuda) {
     cuda::Open(device, context_);
-    scratch_ = AllocateZeroed(kGpuScratchBytes, Kind::kCuda);
-    workspace_ = AllocateZeroed(kGpuWorkspaceBytes, Kind::kCuda);
-    context_.scratch = static_cast<std::byte*>(scratch_.get());
-    context_.scratch_bytes = kGpuScratchBytes;
-    context_.workspace = static_cast<std::byte*>(workspace_.get());
-    context_.workspace_bytes = kGpuWorkspaceBytes;
+    AllocateScratch(Kind::kCuda);
     return;
   }
   throw RunError("GPU " + std::to_string(device) + " cannot be opened: " + WhyNoGpu());
+}
+
+Gpu::Gpu(const GpuContext& facts) : context_(facts) {
+  context_.queue = nullptr;
+  context_.input_queue = nullptr;
+  context_.bounce = nullptr;
+  AllocateScratch(Kind::kPlanned);
 }
 
 Gpu::~Gpu() {
@@ -63,7 +74,7 @@ Gpu::~Gpu() {
 
 std::int64_t FreeBytes(const Stream& stream) {
   if constexpr (kCuda) {
-    if (stream.OnGpu()) return cuda::FreeBytes();
+    if (stream.Where() == Kind::kCuda) return cuda::FreeBytes();
   }
   return 0;
 }
@@ -78,6 +89,7 @@ void FreeOnGpu(void* data) {
 }
 
 void FreePinned::operator()(void* data) const {
+  if (kind == Kind::kPlanned) return;
   if constexpr (kCuda) {
     if (kind == Kind::kCuda) return cuda::FreePinned(data);
   }
@@ -85,6 +97,7 @@ void FreePinned::operator()(void* data) const {
 }
 
 PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind) {
+  if (kind == Kind::kPlanned) return {PlannedAddress(bytes), FreePinned{kind}};
   if constexpr (kCuda) {
     if (kind == Kind::kCuda) return {cuda::AllocatePinned(bytes), FreePinned{kind}};
   }
@@ -95,6 +108,7 @@ PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind) {
 }
 
 void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::CopyIn(*stream.gpu, host, device, bytes);
   }
@@ -102,6 +116,7 @@ void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t b
 }
 
 void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::CopyOut(*stream.gpu, device, host, bytes);
   }
@@ -112,6 +127,7 @@ namespace {
 // `queue`: a member of GpuContext.
 void StartCopy(const Stream& stream, void* const GpuContext::*queue, const void* from, void* to,
                std::int64_t bytes) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::StartCopy(stream.gpu->*queue, from, to, bytes);
   }
@@ -148,6 +164,7 @@ void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* devi
 }
 
 void SetZero(const Stream& stream, void* data, std::int64_t bytes) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::SetZero(stream.gpu->queue, data, bytes);
   }
@@ -156,7 +173,7 @@ void SetZero(const Stream& stream, void* data, std::int64_t bytes) {
 
 void Synchronise(const Stream& stream) {
   if constexpr (kCuda) {
-    if (stream.OnGpu()) cuda::Synchronise(stream.gpu->queue);
+    if (stream.Where() == Kind::kCuda) cuda::Synchronise(stream.gpu->queue);
   }
 }
 
@@ -168,9 +185,9 @@ Drain::~Drain() {
   try {
     Synchronise(stream_);
     if constexpr (kCuda) {
-      if (stream_.OnGpu()) cuda::Synchronise(stream_.gpu->input_queue);
+      if (stream_.Where() == Kind::kCuda) cuda::Synchronise(stream_.gpu->input_queue);
     }
-  } catch (const Error&) {  // reported where it was awaited before, and nobody waits any more
+  } catch (const Error&) {  // reported by an earlier call that waited
     return;
   }
 }
@@ -185,7 +202,7 @@ ProfileRange::~ProfileRange() {
 
 Event::Event(const Stream& stream, bool timed) {
   if constexpr (kCuda) {
-    if (stream.OnGpu()) handle_ = cuda::NewEvent(timed);
+    if (stream.Where() == Kind::kCuda) handle_ = cuda::NewEvent(timed);
   }
 }
 
@@ -250,18 +267,22 @@ Graph::~Graph() {
 }
 
 void Graph::Begin(const Stream& stream) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) cuda::BeginGraph(stream.gpu->queue);
 }
 
 void Graph::End(const Stream& stream) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) handle_ = cuda::EndGraph(stream.gpu->queue, nodes_);
 }
 
 void Graph::Abandon(const Stream& stream) {
+  if (stream.Planned()) return;
   if constexpr (kCuda) cuda::AbandonGraph(stream.gpu->queue);
 }
 
 void Graph::Launch(const Stream& stream) const {
+  if (stream.Planned()) return;
   if constexpr (kCuda) cuda::LaunchGraph(handle_, stream.gpu->queue);
 }
 

@@ -28,7 +28,7 @@ std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::Proce
     setup = job::ReadModelSetup(job, tokens.VocabularySize(), shape);
     setup.training = setup.allocate = false;
     // Without a rehearsal: what the library proposes, the same in every run.
-    if (job.products != nullptr) job.products->Seal();
+    if (job.libraries != nullptr) job.libraries->Seal();
     model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
     canonical =
         training::ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
@@ -41,7 +41,7 @@ std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::Proce
   world.Together([&] {
     machine::CheckNodeMemory(demand, grid, canonical.On());
     model->Allocate();
-    if (job.products != nullptr) job.products->Reserve(training::LargestOperand(setup));
+    if (job.libraries != nullptr) job.libraries->Reserve(training::LargestOperand(setup));
   });
   const training::StateOnHost weights(setup.stream, model->Blocks());
   checkpoint::ReadTensors(world, checkpoint, "model", weights);

@@ -121,13 +121,13 @@ void TrainingLoop::CheckCanonical() const {
 // The algorithms of the matrix products that the run began with, on the same kind of card, and the
 // scales of fp8 products: others would round otherwise.
 void TrainingLoop::ResumeProducts() {
-  if (job_.products == nullptr) return;
+  if (job_.libraries == nullptr) return;
   std::vector<float> scales;
   if (run_.contains("fp8_scales")) scales = run_.at("fp8_scales").get<std::vector<float>>();
-  const bool scaled = job_.products->SetScales(job_.stream, scales);
+  const bool scaled = job_.libraries->SetScales(job_.stream, scales);
   if (!run_.contains("products")) return;
-  const bool taken = job_.products->Adopt({run_.at("products").get<std::string>()});
-  if (taken && (scaled || !job_.stream.fp8)) job_.products->Seal();
+  const bool taken = job_.libraries->Adopt({run_.at("products").get<std::string>()});
+  if (taken && (scaled || !job_.stream.fp8)) job_.libraries->Seal();
 }
 
 void TrainingLoop::Resume() {
@@ -250,9 +250,9 @@ void TrainingLoop::WriteCheckpoint(bool best) {
                   {"ranks", job_.World().Size()},
                   {"grid", comm::Describe(grid_.Shape())},
                   {"host", job_.runtime->Hosts().front()}};
-  if (job_.products != nullptr) {
-    contents.run["products"] = job_.products->Chosen();
-    const std::vector<float> scales = job_.products->Scales();
+  if (job_.libraries != nullptr) {
+    contents.run["products"] = job_.libraries->Chosen();
+    const std::vector<float> scales = job_.libraries->Scales();
     if (!scales.empty()) contents.run["fp8_scales"] = scales;
   }
   const std::time_t now = std::time(nullptr);

@@ -11,8 +11,8 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/job/job.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
-#include "trireme/kernels/products.hpp"
 #include "trireme/model/options.hpp"
 
 namespace trireme::job {

@@ -212,10 +212,10 @@ model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataSh
     throw job.deck.Complain("run.canonical", "is arithmetic of the CPU: GPUs have none",
                             "Use run.device = cpu, or run.canonical = none.");
   }
-  if (job.stream.OnGpu() && job.products == nullptr) {
+  if (job.stream.OnGpu() && job.libraries == nullptr) {
     const std::int64_t sites = model::kSitesABlock * setup.options.layers;
-    job.products = kernels::MakeProducts(job.stream, static_cast<int>(sites));
-    job.stream.products = job.products.get();
+    job.libraries = kernels::MakeLibraries(job.stream, static_cast<int>(sites));
+    job.stream.libraries = job.libraries.get();
   }
   setup.dtype = job.dtype;
   setup.stream = job.stream;

@@ -1,31 +1,91 @@
-// The kernels of each back end, declared once: those of namespace cpu and cuda have the types of
-// the public functions of the same name, which choose between them (dispatch.cpp).
+// Kernels of each back end, and one table of functions per back end. The functions of namespace cpu
+// and cuda have the types of the public functions of the same name, which call the table of the
+// stream (dispatch.cpp).
 #ifndef TRIREME_SRC_KERNELS_BACKENDS_HPP_
 #define TRIREME_SRC_KERNELS_BACKENDS_HPP_
 
 #include "trireme/kernels/attention_part.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/embedding.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/norm.hpp"
-#include "trireme/kernels/products.hpp"
 #include "trireme/kernels/update.hpp"
 #include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::kernels {
 
+// Types of overloaded functions.
 using MultiplyFunction = void(const device::Stream&, Form, const tensor::Matrix&, Form,
                               const tensor::Matrix&, const tensor::Matrix&, bool);
 using MultiplyThenFunction = void(const device::Stream&, Form, const tensor::Matrix&, Form,
                                   const tensor::Matrix&, const tensor::Matrix&, bool,
                                   FunctionRef<void(const Part&)>);
 using SquareSumFunction = double(const device::Stream&, Dtype, std::span<const FlatRange>);
+using ExactSquareSumFunction = void(const device::Stream&, Dtype, std::span<const FlatRange>,
+                                    ExactSum&);
 using AttentionScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&, Dtype,
                                               bool);
 using AttentionPartScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&,
                                                   std::int64_t);
 using VocabularyScratchFunction = std::int64_t(const device::Stream&, std::int64_t, std::int64_t,
                                                std::int64_t, bool);
+
+struct Backend {
+  MultiplyFunction* MatrixMultiply;
+  MultiplyThenFunction* MatrixMultiplyThen;
+  decltype(kernels::LinearForward)* LinearForward;
+  decltype(kernels::LinearActivation)* LinearActivation;
+  decltype(kernels::LinearInputGradient)* LinearInputGradient;
+  decltype(kernels::LinearActivationGradient)* LinearActivationGradient;
+  decltype(kernels::LinearWeightGradient)* LinearWeightGradient;
+  decltype(kernels::AddBias)* AddBias;
+  decltype(kernels::ResidualForward)* ResidualForward;
+  decltype(kernels::Clear)* Clear;
+  decltype(kernels::Copy)* Copy;
+  decltype(kernels::Add)* Add;
+  decltype(kernels::ActivationForward)* ActivationForward;
+  decltype(kernels::ActivationBackward)* ActivationBackward;
+  decltype(kernels::DropoutForward)* DropoutForward;
+  decltype(kernels::EmbeddingForward)* EmbeddingForward;
+  decltype(kernels::EmbeddingBackward)* EmbeddingBackward;
+  decltype(kernels::PositionForward)* PositionForward;
+  decltype(kernels::PositionBackward)* PositionBackward;
+  decltype(kernels::NormForward)* NormForward;
+  decltype(kernels::ResidualNormForward)* ResidualNormForward;
+  decltype(kernels::NormBackward)* NormBackward;
+  decltype(kernels::NormBackwardInput)* NormBackwardInput;
+  decltype(kernels::NormBackwardWeight)* NormBackwardWeight;
+  decltype(kernels::ColumnSum)* ColumnSum;
+  AttentionScratchFunction* AttentionScratch;
+  decltype(kernels::AttentionForward)* AttentionForward;
+  decltype(kernels::AttentionBackward)* AttentionBackward;
+  decltype(kernels::Rope)* Rope;
+  AttentionPartScratchFunction* AttentionPartScratch;
+  decltype(kernels::AttentionPartStart)* AttentionPartStart;
+  decltype(kernels::AttentionPartForward)* AttentionPartForward;
+  decltype(kernels::AttentionPartStartBackward)* AttentionPartStartBackward;
+  decltype(kernels::AttentionPartBackward)* AttentionPartBackward;
+  decltype(kernels::CrossEntropy)* CrossEntropy;
+  decltype(kernels::SoftmaxStatistics)* SoftmaxStatistics;
+  decltype(kernels::CrossEntropySlice)* CrossEntropySlice;
+  VocabularyScratchFunction* VocabularyScratch;
+  decltype(kernels::VocabularyTileTokens)* VocabularyTileTokens;
+  decltype(kernels::VocabularyStatistics)* VocabularyStatistics;
+  decltype(kernels::VocabularyLosses)* VocabularyLosses;
+  decltype(kernels::VocabularyGradient)* VocabularyGradient;
+  decltype(kernels::AdamW)* AdamW;
+  decltype(kernels::GradientDescent)* GradientDescent;
+  SquareSumFunction* SquareSum;
+  decltype(kernels::SquareSums)* SquareSums;
+  ExactSquareSumFunction* ExactSquareSum;
+  decltype(kernels::Accumulate)* Accumulate;
+  decltype(kernels::Convert)* Convert;
+  decltype(kernels::MakeLibraries)* MakeLibraries;
+};
+extern const Backend kCpuBackend;      // cpu/backend.cpp
+extern const Backend kCudaBackend;     // cuda/backend.cpp; defined with CUDA only
+extern const Backend kPlannedBackend;  // planned/backend.cpp
 
 namespace cpu {
 MultiplyFunction MatrixMultiply;
@@ -50,6 +110,8 @@ decltype(kernels::PositionBackward) PositionBackward;
 decltype(kernels::NormForward) NormForward;
 decltype(kernels::ResidualNormForward) ResidualNormForward;
 decltype(kernels::NormBackward) NormBackward;
+decltype(kernels::NormBackwardInput) NormBackwardInput;
+decltype(kernels::NormBackwardWeight) NormBackwardWeight;
 decltype(kernels::ColumnSum) ColumnSum;
 decltype(kernels::AttentionForward) AttentionForward;
 decltype(kernels::AttentionBackward) AttentionBackward;
@@ -58,6 +120,9 @@ decltype(kernels::AttentionPartStart) AttentionPartStart;
 decltype(kernels::AttentionPartForward) AttentionPartForward;
 decltype(kernels::AttentionPartStartBackward) AttentionPartStartBackward;
 decltype(kernels::AttentionPartBackward) AttentionPartBackward;
+decltype(kernels::CrossEntropy) CrossEntropy;
+decltype(kernels::SoftmaxStatistics) SoftmaxStatistics;
+decltype(kernels::CrossEntropySlice) CrossEntropySlice;
 decltype(kernels::VocabularyStatistics) VocabularyStatistics;
 decltype(kernels::VocabularyLosses) VocabularyLosses;
 decltype(kernels::VocabularyGradient) VocabularyGradient;
@@ -65,20 +130,20 @@ decltype(kernels::AdamW) AdamW;
 decltype(kernels::GradientDescent) GradientDescent;
 SquareSumFunction SquareSum;
 decltype(kernels::SquareSums) SquareSums;
+ExactSquareSumFunction ExactSquareSum;
 decltype(kernels::Accumulate) Accumulate;
 }  // namespace cpu
 
-// Operands lie in the GPU's memory and calls return when their work is queued, unless said
+// Operands lie in the GPU's memory, and calls return when their work is queued, unless stated
 // otherwise. Built with CUDA only.
 namespace cuda {
 MultiplyFunction MatrixMultiply;
+MultiplyThenFunction MatrixMultiply;
 decltype(kernels::LinearForward) LinearForward;
 decltype(kernels::LinearActivation) LinearActivation;
 decltype(kernels::LinearInputGradient) LinearInputGradient;
 decltype(kernels::LinearActivationGradient) LinearActivationGradient;
 decltype(kernels::LinearWeightGradient) LinearWeightGradient;
-decltype(kernels::MakeProducts) MakeProducts;
-decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 decltype(kernels::AddBias) AddBias;
 decltype(kernels::ResidualForward) ResidualForward;
 decltype(kernels::Clear) Clear;
@@ -99,22 +164,21 @@ AttentionScratchFunction AttentionScratch;
 decltype(kernels::AttentionForward) AttentionForward;
 decltype(kernels::AttentionBackward) AttentionBackward;
 decltype(kernels::Rope) Rope;
-AttentionPartScratchFunction AttentionPartScratch;
 decltype(kernels::AttentionPartStart) AttentionPartStart;
 decltype(kernels::AttentionPartForward) AttentionPartForward;
 decltype(kernels::AttentionPartStartBackward) AttentionPartStartBackward;
 decltype(kernels::AttentionPartBackward) AttentionPartBackward;
-VocabularyScratchFunction VocabularyScratch;
-decltype(kernels::VocabularyTileTokens) VocabularyTileTokens;
 decltype(kernels::VocabularyStatistics) VocabularyStatistics;
 decltype(kernels::VocabularyLosses) VocabularyLosses;
 decltype(kernels::VocabularyGradient) VocabularyGradient;
 decltype(kernels::AdamW) AdamW;
 decltype(kernels::GradientDescent) GradientDescent;
-SquareSumFunction SquareSum;  // returns when it is known
+SquareSumFunction SquareSum;  // waits for the result
 decltype(kernels::SquareSums) SquareSums;
 decltype(kernels::Accumulate) Accumulate;
 decltype(kernels::Convert) Convert;
+decltype(kernels::MakeLibraries) MakeLibraries;
+decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 }  // namespace cuda
 
 }  // namespace trireme::kernels

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 
 namespace trireme::model {
 
@@ -28,7 +28,9 @@ std::vector<Part> ChunksOf(const Options& options, std::int64_t length,
 
 // Whether what follows is learned from.
 void SetTraining(const ModelSetup& setup, bool training) {
-  if (setup.stream.products != nullptr) setup.stream.products->SetTraining(training);
+  if (kernels::Libraries* const libraries = kernels::LibrariesOf(setup.stream)) {
+    libraries->SetTraining(training);
+  }
 }
 
 }  // namespace

@@ -37,18 +37,18 @@ std::string ChoicesFile(const std::string& chosen) {
 }
 
 void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
-                     kernels::Products& products) {
+                     kernels::Libraries& libraries) {
   std::stringstream text;
   if (world.IsRoot() && !file.empty()) {
     std::ifstream in(file);
     if (in) text << in.rdbuf();
   }
   const std::string kept = world.Broadcast(text.str());
-  if (!kept.empty()) products.Adopt({kept});
+  if (!kept.empty()) libraries.Adopt({kept});
 }
 
 void KeepChoices(const comm::Communicator& world, const std::string& file,
-                 const kernels::Products& products) {
+                 const kernels::Libraries& libraries) {
   if (!world.IsRoot() || file.empty()) return;
   std::error_code error;
   const fs::path folder = fs::path(file).parent_path();
@@ -59,7 +59,7 @@ void KeepChoices(const comm::Communicator& world, const std::string& file,
   const std::string temporary = fmt::format("{}.{}.{}", file, host.data(), getpid());
   {
     std::ofstream out(temporary);
-    out << products.Chosen() << "\n";
+    out << libraries.Chosen() << "\n";
     out.close();
     if (!out) error = std::make_error_code(std::errc::io_error);
   }

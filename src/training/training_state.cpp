@@ -185,8 +185,8 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFil
   CheckMemory(setup);
   grid.World().Together([&] {
     model_->Allocate();
-    kernels::Products* const products = model_->Setup().stream.products;
-    if (products != nullptr) products->Reserve(LargestOperand(model_->Setup()));
+    kernels::Libraries* const libraries = kernels::LibrariesOf(model_->Setup().stream);
+    if (libraries != nullptr) libraries->Reserve(LargestOperand(model_->Setup()));
     optimizer_ = std::make_unique<optimizer::Optimizer>(setup.optimizer, model_->Parameters(),
                                                         model_->Setup().stream);
     buckets_ = std::make_unique<parallel::GradientBuckets>(

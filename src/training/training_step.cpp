@@ -10,7 +10,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::training {
@@ -32,7 +32,9 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       graphs_(graphs),
       products_file_(products_file),
       done_(model.Setup().stream) {
-  if (Stream().products != nullptr) Stream().products->SetScales(Stream(), {});
+  if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
+    libraries->SetScales(Stream(), {});
+  }
 }
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
@@ -190,7 +192,9 @@ void TrainingStep::QueueSums() {
   if (defect_ == Defect::kDataSumSpoiled && Grid().Data().Rank() == 1) SpoilOneSum();
   model_.SumSharedGradients();
   optimizer_.QueueSquares();
-  if (Stream().products != nullptr) Stream().products->QueueLargest(Stream());
+  if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
+    libraries->QueueLargest(Stream());
+  }
 }
 
 void TrainingStep::SumGradients() {

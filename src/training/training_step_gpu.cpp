@@ -3,19 +3,19 @@
 #include "product_choices.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/training/training_step.hpp"
 
 namespace trireme::training {
 
 void TrainingStep::Rehearse() {
-  kernels::Products* const products = Stream().products;
-  if (products == nullptr || (products->Sealed() && products->Scaled())) return;
+  kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
+  if (libraries == nullptr || (libraries->Sealed() && libraries->Scaled())) return;
   const device::ProfileRange range("rehearsal");
   const comm::Communicator& world = Grid().World();
   const std::string file =
-      products_file_ == "auto" ? ChoicesFile(products->Chosen()) : products_file_;
-  if (!products->Sealed()) TakeKeptChoices(world, file, *products);
+      products_file_ == "auto" ? ChoicesFile(libraries->Chosen()) : products_file_;
+  if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
   const comm::Ledger before = Grid().Traffic();
   model_.Stages().ReceiveLate(true);
   QueueGradients();
@@ -23,11 +23,11 @@ void TrainingStep::Rehearse() {
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
   Grid().TakeExposed();
-  if (!products->Sealed()) {
+  if (!libraries->Sealed()) {
     // Ranks with cards of different kinds keep what each has found.
-    products->Adopt(world.Gather(products->Chosen()));
-    products->Seal();
-    KeepChoices(world, file, *products);
+    libraries->Adopt(world.Gather(libraries->Chosen()));
+    libraries->Seal();
+    KeepChoices(world, file, *libraries);
   }
   UpdateScales();
   Grid().Traffic() = before;
@@ -35,14 +35,14 @@ void TrainingStep::Rehearse() {
 
 // Over all ranks: a tensor's scale does not depend on who holds which part of it.
 void TrainingStep::UpdateScales() {
-  kernels::Products* const products = Stream().products;
-  if (products == nullptr) return;
-  const std::span<float> largest = products->Largest();
+  kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
+  if (libraries == nullptr) return;
+  const std::span<float> largest = libraries->Largest();
   if (largest.empty()) return;
   Grid()
       .Over(comm::Group::kWorld)
       .AllReduce(Dtype::kFloat32, largest.data(), std::ssize(largest), comm::Reduction::kMax);
-  products->UpdateScales(Stream());
+  libraries->UpdateScales(Stream());
 }
 
 // Stages take turns and shards come and go by what the host decides on the way.

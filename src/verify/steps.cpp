@@ -6,7 +6,7 @@
 #include <cmath>
 #include <utility>
 
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/training/evaluation.hpp"
 #include "verifier.hpp"
 
@@ -310,9 +310,10 @@ void Verifier::CompareEvaluation(training::TrainingState& alone) {
 // fp8: those of a rank by itself and of the grid take turns in the products that both use.
 void Verifier::SwapScales() {
   const device::Stream& stream = setup_.model.stream;
-  if (stream.products == nullptr) return;
-  std::vector<float> others = stream.products->Scales();
-  stream.products->SetScales(stream, scales_);
+  kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
+  if (libraries == nullptr) return;
+  std::vector<float> others = libraries->Scales();
+  libraries->SetScales(stream, scales_);
   scales_ = std::move(others);
 }
 

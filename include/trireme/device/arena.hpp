@@ -1,5 +1,5 @@
-// One planned piece of memory for activations and scratch, handed out in order and given back in
-// reverse. A measuring arena hands out no memory and finds how much a real one needs.
+// Memory: zeroed buffers with an owner, their counters, and arenas. An arena is one buffer for
+// activations and scratch, handed out in order and given back in reverse.
 #ifndef TRIREME_DEVICE_ARENA_HPP_
 #define TRIREME_DEVICE_ARENA_HPP_
 
@@ -10,42 +10,49 @@
 
 namespace trireme::device {
 
-// Zeroed memory on 128-byte boundaries, freed with its owner. Throws RunError when there is none.
-// kCuda: on the GPU that this thread has opened (device/gpu.hpp).
 struct Free {
-  std::int64_t bytes = 0;  // what the counters below lose
+  std::int64_t bytes = 0;  // subtracted from the counters below
   Kind kind = Kind::kCpu;
   void operator()(void* data) const;
 };
 using Buffer = std::unique_ptr<void, Free>;
+
+// Zeroed memory on a 128-byte boundary, freed with its owner; never null. RunError if there is too
+// little.
+//   kCuda     on the GPU that this thread has opened (device/gpu.hpp)
+//   kPlanned  no memory: an address of its own, which faults when it is touched
 Buffer AllocateZeroed(std::int64_t bytes, Kind kind = Kind::kCpu);
 
-// The allocator's own counters: bytes of all Buffers that live in this process and on its GPU, and
-// their highest sum since ResetPeakAllocatedBytes. Rounded up to 128 a buffer, as allocated.
+// Bytes of all live Buffers of this process and on its GPU, each rounded up to 128, and their
+// highest sum since ResetPeakAllocatedBytes. Planned buffers are not among them.
 std::int64_t AllocatedBytes();
 std::int64_t PeakAllocatedBytes();
 void ResetPeakAllocatedBytes();
+// Bytes of all live planned Buffers, each rounded up to 128.
+std::int64_t PlannedBytes();
 
 class Arena {
  public:
-  explicit Arena(std::int64_t bytes, Kind kind = Kind::kCpu);  // one allocation, now
-  // In somebody else's memory, 128-byte aligned, which must outlive the arena.
+  // Allocates once, here.
+  explicit Arena(std::int64_t bytes, Kind kind = Kind::kCpu);
+  // Uses memory of another owner, 128-byte aligned, which must outlive the arena.
   Arena(void* memory, std::int64_t bytes);
+  // An arena that hands out no memory and finds how much a real one needs.
   static Arena Measuring() { return Arena(); }
 
   bool IsMeasuring() const { return base_ == nullptr; }
-  // `bytes` rounded up to 128, uninitialised; nullptr from a measuring arena. A full arena is a
-  // programming error: RunError.
+  // `bytes` rounded up to 128, uninitialised; nullptr from a measuring arena. RunError (a
+  // programming error) if the arena is full.
   void* Allocate(std::int64_t bytes);
 
-  // Stack discipline: everything allocated after Mark() is given back by Release(mark).
+  // Stack discipline: Release(mark) gives back everything allocated after Mark().
   std::int64_t Mark() const { return used_; }
   void Release(std::int64_t mark) { used_ = mark; }
   std::int64_t Peak() const { return peak_; }  // bytes, highest since construction
 
  private:
   Arena() = default;
-  Buffer memory_;  // none where the memory is somebody else's
+  Buffer memory_;  // null if another owner has the memory
   void* base_ = nullptr;
   std::int64_t capacity_ = 0;
   std::int64_t used_ = 0;

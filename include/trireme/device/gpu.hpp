@@ -1,5 +1,5 @@
-// The GPU of a rank: which card, its queues, and the memory that kernels borrow. Declared without
-// CUDA's headers, for code that only passes it on; nothing of CUDA is needed where it is not built.
+// The GPU of a rank: the card, its queues, its events and graphs, and memory that kernels borrow.
+// Declared without CUDA's headers, for code that only passes it on.
 #ifndef TRIREME_DEVICE_GPU_HPP_
 #define TRIREME_DEVICE_GPU_HPP_
 
@@ -14,13 +14,13 @@
 
 namespace trireme::device {
 
-// What a launcher needs to know of the GPU behind its stream.
+// The facts of a card that launchers need, and what they borrow of it.
 struct GpuContext {
-  int device = 0;            // number among those that this process sees
+  int device = 0;            // number among the cards visible to this process
   std::string name;          // "NVIDIA H100 80GB HBM3"
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
-  int shared_bytes = 0;           // most shared memory a block can ask for
+  int shared_bytes = 0;           // largest shared memory of a block
   std::int64_t memory_bytes = 0;  // of the card
   void* queue = nullptr;          // cudaStream_t: the computation
   void* input_queue = nullptr;    // cudaStream_t: copies of input, ahead of the computation
@@ -28,7 +28,7 @@ struct GpuContext {
   // aligned.
   std::byte* scratch = nullptr;
   std::int64_t scratch_bytes = 0;
-  std::byte* workspace = nullptr;  // likewise, of the matrix library
+  std::byte* workspace = nullptr;  // the same, for the matrix library
   std::int64_t workspace_bytes = 0;
   void* bounce = nullptr;  // page-locked host memory, for copies of host memory that is not
   std::int64_t bounce_bytes = 0;
@@ -36,39 +36,48 @@ struct GpuContext {
 inline constexpr std::int64_t kGpuScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
 
-// What CUDA and NCCL have to find in the environment, as far as the user has not decided; nothing
-// without CUDA. Before anything that may start CUDA, MPI among it.
+// Sets what CUDA and NCCL read from the environment, except what the user has set; nothing without
+// CUDA. Call it before anything that may start CUDA, MPI included.
 void PrepareGpuEnvironment();
 
-// Whether this program was built with CUDA; where it was run without a card that it can use, why
-// ("" where there is one): "no CUDA device: the driver is not loaded".
+// Whether this program was built with CUDA.
 bool GpuBuilt();
+// Why no card can be used, "" if one can: "no CUDA device: the driver is not loaded".
 std::string WhyNoGpu();
-// Those that this process sees, by what names a card (or a part of one) whatever its number here.
+// UUIDs of the cards (or parts of cards) visible to this process.
 std::vector<std::string> GpuIds();
-std::int64_t FreeBytes(const Stream& stream);  // of the card's memory, now
-// "CUDA 13.0, driver for CUDA 13.0"; "" where not built.
+// "CUDA 13.0, driver for CUDA 13.0"; "" without CUDA.
 std::string GpuLibraries();
 
 class Gpu {
  public:
-  // Opens card `device` of those that this process sees: it is the one of this thread from now on.
+  // Opens card `device` of those visible to this process, and makes it this thread's card. RunError
+  // if it cannot be opened.
   explicit Gpu(int device);
+  // A planned card: name and numbers of `facts`, scratch and workspace of Kind::kPlanned, no
+  // queues. Needs neither CUDA nor a card.
+  explicit Gpu(const GpuContext& facts);
   ~Gpu();  // waits for its queues
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
   const GpuContext& Context() const { return context_; }
 
  private:
+  void AllocateScratch(Kind kind);
+
   GpuContext context_;
   Buffer scratch_, workspace_;
 };
 
-// A moment in a queue. On the CPU everything has happened when it is recorded.
+// Free bytes of the card's memory, now; 0 on the CPU and on a planned stream.
+std::int64_t FreeBytes(const Stream& stream);
+
+// A moment in a queue. On the CPU and on a planned stream it has happened as soon as it is
+// recorded.
 class Event {
  public:
   Event() = default;
-  // timed: Seconds() may be asked for.
+  // timed: SecondsSince may be called.
   explicit Event(const Stream& stream, bool timed = false);
   Event(Event&& other) noexcept;
   Event& operator=(Event&& other) noexcept;
@@ -76,18 +85,19 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event();
 
-  void Record(void* queue);          // of GpuContext; behind what was queued there
-  void MakeWait(void* queue) const;  // what is queued there from now on comes behind this moment
+  void Record(void* queue);          // of GpuContext; after the work queued there so far
+  void MakeWait(void* queue) const;  // work queued there from now on runs after this moment
   bool Happened() const;
-  void Await() const;  // the host waits
-  // From `earlier` to this, both of timed events that have happened.
+  void Await() const;  // blocks the host
+  // Seconds from `earlier` to this event; both are timed and have happened.
   double SecondsSince(const Event& earlier) const;
 
  private:
   void* handle_ = nullptr;
 };
 
-// What was queued between Begin and End, to be queued again with one call (a CUDA graph).
+// A recording of queued work, queued again with one call (a CUDA graph). On a planned stream
+// nothing is recorded.
 class Graph {
  public:
   Graph() = default;
@@ -96,11 +106,11 @@ class Graph {
   Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
   ~Graph();
-  // Nothing that is queued runs; no memory is allocated and nothing is awaited in between. Other
-  // queues take part as far as events lead there and back.
+  // Work queued between Begin and End is recorded and does not run; no memory may be allocated and
+  // nothing awaited. Other queues take part as far as events lead there and back.
   void Begin(const Stream& stream);
   void End(const Stream& stream);
-  // Behind an exception in between: what was recorded is dropped.
+  // Drops the recording, after an exception since Begin.
   void Abandon(const Stream& stream);
   bool Recorded() const { return handle_ != nullptr; }
   std::int64_t Nodes() const { return nodes_; }

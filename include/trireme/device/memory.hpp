@@ -1,5 +1,5 @@
-// Moving bytes between the host and where a stream computes. On the CPU that is one memory: copies
-// are complete when they return.
+// Copies between the host and the memory of a stream. On the CPU that is one memory, and copies are
+// complete when they return. On a planned stream every call returns at once and touches nothing.
 #ifndef TRIREME_DEVICE_MEMORY_HPP_
 #define TRIREME_DEVICE_MEMORY_HPP_
 
@@ -15,26 +15,30 @@
 
 namespace trireme::device {
 
-// Host memory that a GPU can copy from and to while the host goes on (page-locked); ordinary
-// memory where there is none. Zeroed.
 struct FreePinned {
   Kind kind = Kind::kCpu;
   void operator()(void* data) const;
 };
 using PinnedBuffer = std::unique_ptr<void, FreePinned>;
+
+// Zeroed host memory, never null, in no counter. RunError if there is too little.
+//   kCpu      ordinary memory
+//   kCuda     page-locked: a GPU copies from and to it while the host goes on
+//   kPlanned  no memory: an address of its own, which faults when it is touched
 PinnedBuffer AllocatePinned(std::int64_t bytes, Kind kind);
 
-// Any host memory. Behind what was queued; complete when they return.
+// `host`: any memory of the host. Run after the work queued before, complete when they return. On a
+// planned stream CopyOut leaves `host` as it is.
 void CopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes);
 void CopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes);
 
-// `host` is pinned and stays untouched until the stream has come to it.
+// Queued. `host` is pinned and stays untouched until the stream has passed the copy.
 void StartCopyIn(const Stream& stream, const void* host, void* device, std::int64_t bytes);
 void StartCopyOut(const Stream& stream, const void* device, void* host, std::int64_t bytes);
-// The same on the queue of input, whatever the computation does.
+// StartCopyIn on the queue of input, ahead of the computation.
 void StartInput(const Stream& stream, const void* host, void* device, std::int64_t bytes);
 
-// Fills device memory with what the host has, over and over. Most of it is queued.
+// Fills device memory with repetitions of a pattern in host memory; mostly queued.
 void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* device,
             std::int64_t bytes);
 
@@ -42,13 +46,13 @@ void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* devi
 void CopyWithin(const Stream& stream, const void* from, void* to, std::int64_t bytes);
 void SetZero(const Stream& stream, void* data, std::int64_t bytes);
 
-// Returns when all that was queued is done. RunError where a kernel or a copy failed.
+// Waits for everything queued. RunError if a kernel or a copy failed.
 void Synchronise(const Stream& stream);
 
-// Memory that is about to go: what was queued is awaited when this goes. Not so where an exception
-// came up since this was made, behind which it may never end by itself: then give_up, which must
-// not throw, ends what waits for other ranks, since a GPU's memory goes only when its queues are
-// empty. The first member to be destroyed, so the last declared.
+// Waits, when destroyed, for everything queued on a stream, so that memory may be freed after it:
+// the last declared member, hence the first destroyed. If an exception was thrown since it was
+// made, queued work may never end by itself: instead of waiting it calls `give_up` (which must not
+// throw), to end what waits for other ranks, since GPU memory is freed only with empty queues.
 class Drain {
  public:
   explicit Drain(const Stream& stream, std::function<void()> give_up = {})
@@ -60,11 +64,11 @@ class Drain {
  private:
   Stream stream_;
   std::function<void()> give_up_;
-  int exceptions_;  // under way when this was made
+  int exceptions_;  // in flight at construction
 };
 
-// A range with a name in the picture that a profiler draws (NVTX), for as long as this lives.
-// Nothing without CUDA. `name` must be a literal.
+// A named range in a profiler's picture (NVTX) for the lifetime of the object; nothing without
+// CUDA. `name` must be a literal.
 class ProfileRange {
  public:
   explicit ProfileRange(const char* name);

@@ -13,7 +13,7 @@
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/placement.hpp"
 #include "trireme/machine/signals.hpp"
 #include "trireme/model/parallel_model.hpp"
@@ -26,9 +26,9 @@ struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
   machine::StopSignals* signals = nullptr;
-  input::Deck deck;                             // resolved as far as the task needs
-  std::unique_ptr<device::Gpu> gpu;             // null: the CPU computes
-  std::unique_ptr<kernels::Products> products;  // of the GPU
+  input::Deck deck;                               // resolved as far as the task needs
+  std::unique_ptr<device::Gpu> gpu;               // null: the CPU computes
+  std::unique_ptr<kernels::Libraries> libraries;  // of the GPU
   bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
   device::Stream stream;
   machine::Placement placement;  // of the stream's threads

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backends.hpp"
 #include "rows.hpp"
 #include "softmax_statistics.hpp"
 
@@ -50,8 +51,9 @@ Statistics RowStatistics(T* logits, std::int64_t n, std::int64_t at) {
 
 }  // namespace
 
-void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
-                  const std::int32_t* targets, double smoothing, bool gradient, double* losses) {
+void cpu::CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
+                       const std::int32_t* targets, double smoothing, bool gradient,
+                       double* losses) {
   DispatchDtype(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -62,8 +64,8 @@ void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
   });
 }
 
-void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
-                       const std::int32_t* targets, std::int32_t first, double* statistics) {
+void cpu::SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
+                            const std::int32_t* targets, std::int32_t first, double* statistics) {
   DispatchDtype(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -78,10 +80,10 @@ void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logit
   });
 }
 
-void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
-                       const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
-                       double smoothing, bool gradient, const double* statistics, int parts,
-                       int part, double* losses) {
+void cpu::CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
+                            const std::int32_t* targets, std::int32_t first,
+                            std::int64_t vocabulary, double smoothing, bool gradient,
+                            const double* statistics, int parts, int part, double* losses) {
   DispatchDtype(logits.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)

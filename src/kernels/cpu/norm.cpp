@@ -29,10 +29,10 @@ void cpu::NormForward(const device::Stream& stream, NormKind kind, const tensor:
   });
 }
 
-void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
-                       const tensor::Matrix& x, const tensor::Matrix& weight,
-                       const tensor::Matrix& statistics, const tensor::Matrix& dx,
-                       bool accumulate) {
+void cpu::NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
+                            const tensor::Matrix& x, const tensor::Matrix& weight,
+                            const tensor::Matrix& statistics, const tensor::Matrix& dx,
+                            bool accumulate) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
@@ -45,10 +45,10 @@ void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor
   });
 }
 
-void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
-                        const tensor::Matrix& x, const tensor::Matrix& statistics,
-                        const tensor::Matrix& dweight, const tensor::Matrix& dbias,
-                        const tensor::Matrix& scratch) {
+void cpu::NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
+                             const tensor::Matrix& x, const tensor::Matrix& statistics,
+                             const tensor::Matrix& dweight, const tensor::Matrix& dbias,
+                             const tensor::Matrix& scratch) {
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t n = x.columns;

@@ -182,8 +182,8 @@ double cpu::SquareSum(const device::Stream& stream, Dtype dtype,
   return total;
 }
 
-void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
-                    ExactSum& sum) {
+void cpu::ExactSquareSum(const device::Stream& stream, Dtype dtype,
+                         std::span<const FlatRange> ranges, ExactSum& sum) {
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel num_threads(stream.threads)

@@ -11,17 +11,18 @@
 
 #include "attention_kernels.cuh"
 #include "backends.hpp"
+#include "gpu_sizes.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/gpu.hpp"
 #include "vector_pass.cuh"
 
 namespace trireme::kernels::cuda {
 
+static_assert(kAttentionMostDims == gpu::kMostHeadDim);
+
 namespace {
 
 using tensor::Matrix;
-
-constexpr std::int64_t kScratchUnit = 32;  // elements: pieces of scratch begin on 128 bytes
 
 template <typename T, int kElements>
 struct FillOperation {
@@ -61,10 +62,6 @@ struct Call {
   bool whole;
   Matrix dout, dqkv, dblock;
 };
-
-std::int64_t InnerElements(const AttentionShape& shape) {
-  return CeilDivide(shape.sequences * shape.length * shape.heads, kScratchUnit) * kScratchUnit;
-}
 
 AttentionRows RowsOf(const Positions& positions, std::int64_t count) {
   const std::int64_t early = std::min(positions.early.Size(), count);
@@ -108,7 +105,7 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   a.dquery = data(c.dqkv), a.dquery_stride = c.dqkv.stride;
   a.dkey = data(c.dblock), a.dvalue = values(data(c.dblock)), a.dkey_stride = c.dblock.stride;
   a.inner = static_cast<SumOf<T>*>(c.scratch.data);
-  if (!c.whole && !std::is_same_v<T, SumOf<T>>) a.exact = a.inner + InnerElements(s);
+  if (!c.whole && !std::is_same_v<T, SumOf<T>>) a.exact = a.inner + gpu::AttentionInner(s);
   a.queries = RowsOf(c.whole ? c.block.positions : s.positions, s.length);
   a.keys = RowsOf(c.block.positions, c.block.positions.Count());
   a.heads = static_cast<int>(s.heads), a.kv_heads = static_cast<int>(s.kv_heads);
@@ -118,13 +115,6 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   a.causal = s.causal, a.whole = c.whole, a.vector = AllowAttentionVectors<T>(c);
   TellDropout(c, a);
   return a;
-}
-
-void Check(const AttentionShape& shape) {
-  if (shape.head_dim <= kAttentionMostDims) return;
-  throw RunError("attention on a GPU: heads of " + std::to_string(shape.head_dim) +
-                     " are wider than " + std::to_string(kAttentionMostDims),
-                 "Choose more heads (model.heads) or a smaller model.head_dim.");
 }
 
 // RunError where the card gives a block less than `bytes` of shared memory.
@@ -138,7 +128,7 @@ void CheckRoom(const Call& call, int bytes) {
 }
 
 void Forward(const Call& call) {
-  Check(call.shape);
+  gpu::CheckHeadDim(call.shape);
   if (call.tasks.Size() == 0) return;
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -148,7 +138,7 @@ void Forward(const Call& call) {
 }
 
 void Backward(const Call& call) {
-  Check(call.shape);
+  gpu::CheckHeadDim(call.shape);
   if (call.tasks.Size() == 0) return;
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -165,11 +155,6 @@ KeyValueBlock WholeBlock(const AttentionShape& shape, const Matrix& qkv) {
 }
 
 }  // namespace
-
-std::int64_t OwnAttentionScratch(const AttentionShape& shape) {
-  Check(shape);
-  return InnerElements(shape);
-}
 
 void OwnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
                          const Matrix& qkv, const Dropout& dropout, const Matrix& out,
@@ -197,12 +182,6 @@ void OwnAttentionBackward(const device::Stream& stream, const AttentionShape& sh
   const Part all = {0, AttentionPartTasks(shape)};
   Backward({stream, shape, qkv, WholeBlock(shape, qkv), all, dropout, out, lse, scratch, true, dout,
             dqkv, WholeBlock(shape, dqkv).data});
-}
-
-std::int64_t AttentionPartScratch(const device::Stream&, const AttentionShape& shape,
-                                  std::int64_t) {
-  Check(shape);
-  return InnerElements(shape) + shape.sequences * shape.length * shape.heads * shape.head_dim;
 }
 
 void AttentionPartStart(const device::Stream& stream, const Matrix& out, const Matrix& lse) {

@@ -15,8 +15,7 @@ std::string CudnnName();
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward);
 
-// As the functions of kernels/attention.hpp. RunError where head_dim is above 256.
-std::int64_t OwnAttentionScratch(const AttentionShape& shape);
+// Own kernels for the functions of kernels/attention.hpp. RunError if head_dim is above 256.
 decltype(kernels::AttentionForward) OwnAttentionForward;
 decltype(kernels::AttentionBackward) OwnAttentionBackward;
 

@@ -5,6 +5,7 @@
 #include "attention.hpp"
 #include "backends.hpp"
 #include "cudnn_attention.hpp"
+#include "gpu_sizes.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -40,7 +41,7 @@ bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtyp
 
 std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                               Dtype dtype, bool dropout) {
-  std::int64_t elements = OwnAttentionScratch(shape);
+  std::int64_t elements = gpu::AttentionScratch(stream, shape, dtype, dropout);
   if constexpr (kCudnn) {
     // An evaluation has no dropout, and no backward pass.
     if (MayServe(shape, dtype, false)) {

@@ -38,7 +38,7 @@ bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matri
   product.bias = bias.data;
   product.aux = aux.data;
   product.aux_stride = aux.Empty() ? 0 : aux.stride;
-  return ProductsOf(stream).Run(stream, product);
+  return GpuLibrariesOf(stream).Run(stream, product);
 }
 
 // y = x form(weight) + bias. bias: Empty() or [1, out].

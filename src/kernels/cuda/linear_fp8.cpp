@@ -48,7 +48,7 @@ bool Fp8Takes(const device::Stream& stream, const Linear& linear, const Matrix& 
 bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix& x,
                 const Matrix& bias, const Matrix& y) {
   if (!Fp8Takes(stream, linear, x, y)) return false;
-  Fp8& fp8 = ProductsOf(stream).Quantiser();
+  Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kPlain;
   const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, false, 0);
   const Operand b =
@@ -58,7 +58,7 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
   const bool with_bias = !bias.Empty() && bias.dtype == y.dtype;
   product.epilogue = with_bias ? Epilogue::kBias : Epilogue::kNone;
   product.bias = with_bias ? bias.data : nullptr;
-  if (ProductsOf(stream).Run(stream, product)) {
+  if (GpuLibrariesOf(stream).Run(stream, product)) {
     if (!bias.Empty() && !with_bias) cuda::AddBias(stream, y, bias);
     return true;
   }
@@ -72,7 +72,7 @@ bool Fp8Forward(const device::Stream& stream, const Linear& linear, const Matrix
 bool Fp8InputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
                       const Matrix& dx) {
   if (!Fp8Takes(stream, linear, dy, dx)) return false;
-  Fp8& fp8 = ProductsOf(stream).Quantiser();
+  Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const bool transposed = linear.form == Form::kTransposed;
   const Operand a = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, false, 0);
   const Operand b =
@@ -86,7 +86,7 @@ bool Fp8WeightGradient(const device::Stream& stream, const Linear& linear, const
   if (!IsForFp8(stream, linear, x, dy.columns) || dy.dtype != x.dtype || !IsAligned(dweight)) {
     return false;
   }
-  Fp8& fp8 = ProductsOf(stream).Quantiser();
+  Fp8& fp8 = GpuLibrariesOf(stream).Quantiser();
   const Operand values = fp8.Quantise(stream, linear.site, Fp8Role::kValue, x, true, 0);
   const Operand gradients = fp8.Quantise(stream, linear.site, Fp8Role::kGradient, dy, true, 1);
   const bool transposed = linear.form == Form::kTransposed;

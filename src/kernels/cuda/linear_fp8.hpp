@@ -5,7 +5,7 @@
 #define TRIREME_KERNELS_CUDA_LINEAR_FP8_HPP_
 
 #include "backends.hpp"
-#include "cuda/products.hpp"
+#include "cuda/libraries.hpp"
 
 namespace trireme::kernels::cuda {
 

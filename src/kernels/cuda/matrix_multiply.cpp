@@ -1,6 +1,6 @@
 // matrix_multiply on the GPU: c is overwritten, or added to where `accumulate`.
 #include "backends.hpp"
-#include "cuda/products.hpp"
+#include "cuda/libraries.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::kernels {
@@ -16,6 +16,13 @@ void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const tenso
   const Product product = MakeProduct(form_a, a, form_b, b, c, accumulate);
   if (product.inner > 0) return Multiply(stream, product);
   if (!accumulate) cuda::Clear(stream, c);
+}
+
+void cuda::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
+                          Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
+                          bool accumulate, FunctionRef<void(const Part& rows)> then) {
+  cuda::MatrixMultiply(stream, form_a, a, form_b, b, c, accumulate);
+  then({0, c.rows});
 }
 
 }  // namespace trireme::kernels

@@ -1,10 +1,9 @@
 // vocabulary_loss on the GPU: the logits of a tile lie in device memory as a whole, [rows, slice],
 // and become their gradient in place. VocabularyGradient accumulates into dweight, everything else
 // is overwritten.
-#include <algorithm>
-
 #include "backends.hpp"
 #include "cuda/vocabulary.cuh"
+#include "gpu_sizes.hpp"
 
 namespace trireme::kernels {
 
@@ -12,13 +11,9 @@ namespace {
 
 using tensor::Matrix;
 
-// Rows of logits begin on 128 bytes in bf16.
-std::int64_t Stride(std::int64_t slice) {
-  return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit;
-}
-
 Matrix LogitsOf(const VocabularyTile& tile, const Matrix& scratch) {
-  return {scratch.data, tile.x.dtype, tile.x.rows, tile.weight.rows, Stride(tile.weight.rows)};
+  return {scratch.data, tile.x.dtype, tile.x.rows, tile.weight.rows,
+          gpu::LogitStride(tile.weight.rows)};
 }
 
 // As products take it: with the spare rows or columns, which are zero.
@@ -36,24 +31,6 @@ cuda::VocabularyRows RowsOf(const VocabularyTile& tile, int parts) {
 }
 
 }  // namespace
-
-std::int64_t cuda::VocabularyScratch(const device::Stream&, std::int64_t rows, std::int64_t slice,
-                                     std::int64_t, bool) {
-  return rows * Stride(slice);
-}
-
-std::int64_t cuda::VocabularyTileTokens(const device::Stream&, std::int64_t rows,
-                                        std::int64_t slice, Dtype dtype) {
-  // Beyond some thousand rows products gain no speed; logits of half a gigabyte are a small part
-  // of any card.
-  constexpr std::int64_t kMostBytes = std::int64_t{512} << 20, kUnit = 128, kMost = 8192;
-  const std::int64_t row_bytes =
-      std::max<std::int64_t>(1, Stride(slice)) * static_cast<std::int64_t>(SizeOf(dtype));
-  const std::int64_t most = std::clamp(kMostBytes / row_bytes / kUnit * kUnit, kUnit, kMost);
-  if (rows <= most) return rows;
-  const std::int64_t even = CeilDivide(rows, CeilDivide(rows, most));
-  return CeilDivide(even, kUnit) * kUnit;
-}
 
 void cuda::VocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                                 const Matrix& scratch, double* statistics) {

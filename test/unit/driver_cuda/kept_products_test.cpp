@@ -30,7 +30,7 @@ class KeptProducts : public TrainingOnGpu {
   json Train() const {
     OneRank run = OnCard(DeckOf(kLlama), Dtype::kFloat32, true, file_);
     run.Train(2);
-    return json::parse(run.Products().Chosen());
+    return json::parse(run.Libraries().Chosen());
   }
   TemporaryFolder folder_;
   std::string file_ = folder_ / "products.json";

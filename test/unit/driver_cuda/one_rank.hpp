@@ -11,7 +11,7 @@
 #include "gpu_testing.hpp"
 #include "small_run.hpp"
 #include "trireme/driver/tasks.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/model/layers.hpp"
 #include "trireme/training/evaluation.hpp"
 
@@ -45,8 +45,8 @@ class OneRank {
         grid_(self, *settings_.grid) {
     if (stream_.OnGpu()) {
       const std::int64_t sites = model::kSitesABlock * settings_.model.options.layers;
-      products_ = kernels::MakeProducts(stream_, static_cast<int>(sites));
-      stream_.products = products_.get();
+      libraries_ = kernels::MakeLibraries(stream_, static_cast<int>(sites));
+      stream_.libraries = libraries_.get();
       grid_.UseGpu(stream_, false, 1);
     }
     settings_.keep_gradients = false;  // as in a run
@@ -71,7 +71,7 @@ class OneRank {
   }
   const std::vector<double>& Norms() const { return norms_; }  // of the gradients, so far
   training::TrainingState& All() { return *training_; }
-  const kernels::Products& Products() const { return *products_; }
+  const kernels::Libraries& Libraries() const { return *libraries_; }
 
   // What a checkpoint would hold, widened: parameters, then moments.
   Tensors State() {
@@ -93,7 +93,7 @@ class OneRank {
   RunSettings settings_;
   device::Stream stream_;
   comm::ProcessGrid grid_;
-  std::unique_ptr<kernels::Products> products_;
+  std::unique_ptr<kernels::Libraries> libraries_;
   std::unique_ptr<training::TrainingState> training_;
   std::vector<double> norms_;
   std::int64_t done_ = 0;

@@ -25,7 +25,7 @@ constexpr const char* kChosen = R"({"card": "NVIDIA H100 80GB HBM3, 132 multipro
   "library": "cuBLASLt 130100", "products": []})";
 
 // Remembers what it was given.
-class Listening : public kernels::Products {
+class Listening : public kernels::Libraries {
  public:
   explicit Listening(std::string chosen = kChosen) : chosen_(std::move(chosen)) {}
   std::string Chosen() const override { return chosen_; }
@@ -80,7 +80,7 @@ class ProductChoices : public testing::Test {
  protected:
   ProductChoices() : world_(World()) {}
   // What KeepChoices says on stderr.
-  std::string Keep(const std::string& file, const kernels::Products& products) const {
+  std::string Keep(const std::string& file, const kernels::Libraries& products) const {
     testing::internal::CaptureStderr();
     training::KeepChoices(world_, file, products);
     return testing::internal::GetCapturedStderr();

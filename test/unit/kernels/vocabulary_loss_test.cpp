@@ -212,8 +212,22 @@ TEST_P(VocabularyLossTest, BlocksOfDifferentHeight) {
   }
 }
 
-// The statistics that SoftmaxStatistics has: ranks exchange them.
+// Sums of logits, which cancel: their rounding follows from the magnitudes that were added, not
+// from what is left. A sum of n terms is off by sqrt(n) u sum |term| (Higham and Mary 2019; n u sum
+// |term| at the very worst), u the unit roundoff; two such sums are compared.
+void ExpectSumsOfLogits(const Array& got, const Array& want, const Array& logits, double unit) {
+  const double additions = std::sqrt(static_cast<double>(logits.columns));
+  for (std::int64_t r = 0; r < logits.rows; ++r) {
+    double magnitudes = 0;
+    for (std::int64_t v = 0; v < logits.columns; ++v) magnitudes += std::abs(logits(r, v));
+    EXPECT_NEAR(got(r, 0), want(r, 0), 2 * additions * unit * magnitudes) << "row " << r;
+  }
+}
+
+// Statistics equal those of SoftmaxStatistics, which ranks exchange: [rows, {largest logit, sum of
+// exponentials, target's logit, sum of logits}] per slice.
 TEST_P(VocabularyLossTest, StatisticsAreThoseOfWholeLogits) {
+  constexpr std::int64_t kSumOfLogits = 3;
   const Problem p = MakeProblem(33, 1300, 1, 0, 5);
   for (const int parts : {1, 2, 5}) {
     const Array got = InSlices(GetParam(), p, parts, true).statistics;
@@ -229,12 +243,21 @@ TEST_P(VocabularyLossTest, StatisticsAreThoseOfWholeLogits) {
       Array want = Poison(p.x.rows, kernels::kSoftmaxStatistics);
       kernels::SoftmaxStatistics(Stream(), whole.View(), p.targets.data(),
                                  static_cast<std::int32_t>(range.begin), want.values.data());
-      const Part rows{part * p.x.rows, (part + 1) * p.x.rows};
-      for (std::int64_t column = 0; column < kernels::kSoftmaxStatistics; ++column) {
-        ExpectClose(SliceOf(got, rows, {column, column + 1}),
-                    SliceOf(want, {0, p.x.rows}, {column, column + 1}), Tolerance(kFp32, kFp64),
-                    "statistic " + std::to_string(column));
+      for (std::int64_t r = 0; r < p.x.rows; ++r) {  // masked rows have no statistics
+        if (p.targets[static_cast<std::size_t>(r)] >= 0) continue;
+        for (std::int64_t v = 0; v < range.Size(); ++v) logits(r, v) = 0;
       }
+      const Part rows{part * p.x.rows, (part + 1) * p.x.rows};
+      const auto columns = [&](const Array& all, const Part& some, std::int64_t column) {
+        return SliceOf(all, some, {column, column + 1});
+      };
+      for (std::int64_t column = 0; column < kSumOfLogits; ++column) {
+        ExpectClose(columns(got, rows, column), columns(want, {0, p.x.rows}, column),
+                    Tolerance(kFp32, kFp64), "statistic " + std::to_string(column));
+      }
+      ExpectSumsOfLogits(columns(got, rows, kSumOfLogits),
+                         columns(want, {0, p.x.rows}, kSumOfLogits), logits,
+                         Tolerance(0x1p-24, 0x1p-53));
     }
   }
 }

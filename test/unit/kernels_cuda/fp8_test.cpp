@@ -67,15 +67,15 @@ class Fp8Test : public ProductsTest {
   // Anew, with memory for what the tests multiply.
   void Open() {
     ProductsTest::Open();
-    Products().Reserve(1 << 16);
+    Libraries().Reserve(1 << 16);
   }
   // Behind the products of a step, as one rank alone has it.
   void NextStep() {
-    Products().QueueLargest(Stream());
+    Libraries().QueueLargest(Stream());
     device::Synchronise(Stream());
-    Products().UpdateScales(Stream());
+    Libraries().UpdateScales(Stream());
   }
-  bool UsesFp8() { return Products().Chosen().find("e4m3") != std::string::npos; }
+  bool UsesFp8() { return Libraries().Chosen().find("e4m3") != std::string::npos; }
   void Compare(const Shape& shape, Form form, bool quantised, std::int64_t padding);
   // What a layer with a weight of 1 makes of x: x as fp8 has it, at its present scale.
   Values Through(const Values& x) {
@@ -230,15 +230,15 @@ TEST_F(Fp8Test, ScalesFollowTheLastSteps) {
 TEST_F(Fp8Test, ScalesFollowWhatRanksAgreeOn) {
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   Through(x);
-  Products().QueueLargest(Stream());
+  Libraries().QueueLargest(Stream());
   device::Synchronise(Stream());
-  const std::span<float> largest = Products().Largest();
+  const std::span<float> largest = Libraries().Largest();
   ASSERT_EQ(largest.size(), std::size_t{3 * kTestSites});
   EXPECT_EQ(largest[3 * kSite], static_cast<float>(LargestOf(x)));
   EXPECT_EQ(largest[0], 0.0f);  // not met
   largest[3 * kSite] = 11;
   largest[3 * kSite + 1] = std::numeric_limits<float>::infinity();
-  Products().UpdateScales(Stream());
+  Libraries().UpdateScales(Stream());
   ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3, 11)), 1e-6, 0);
 }
 
@@ -248,14 +248,14 @@ TEST_F(Fp8Test, ScalesContinueFromWhatWasKept) {
   Values larger = x, smaller = x;
   for (double& value : larger) value *= 5;
   for (double& value : smaller) value /= 3;
-  EXPECT_FALSE(Products().Scaled());
-  EXPECT_TRUE(Products().Scales().empty());
+  EXPECT_FALSE(Libraries().Scaled());
+  EXPECT_TRUE(Libraries().Scales().empty());
   Through(larger);
   NextStep();
   Through(smaller);
   NextStep();
-  EXPECT_TRUE(Products().Scaled());
-  const std::vector<float> kept = Products().Scales();
+  EXPECT_TRUE(Libraries().Scaled());
+  const std::vector<float> kept = Libraries().Scales();
   const auto go_on = [&] {
     std::vector<Values> seen;
     for (int step = 0; step < 17; ++step) {  // the largest is forgotten on the way
@@ -269,12 +269,12 @@ TEST_F(Fp8Test, ScalesContinueFromWhatWasKept) {
   Open();
   Through(Values(16 * 16, 1000.0));
   NextStep();
-  EXPECT_TRUE(Products().SetScales(Stream(), kept));
-  EXPECT_EQ(Products().Scales(), kept);
+  EXPECT_TRUE(Libraries().SetScales(Stream(), kept));
+  EXPECT_EQ(Libraries().Scales(), kept);
   EXPECT_EQ(go_on(), wanted);
   // Of another model: anew.
-  EXPECT_FALSE(Products().SetScales(Stream(), std::span(kept).first(kept.size() - 1)));
-  EXPECT_FALSE(Products().Scaled());
+  EXPECT_FALSE(Libraries().SetScales(Stream(), std::span(kept).first(kept.size() - 1)));
+  EXPECT_FALSE(Libraries().Scaled());
   ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3)), 1e-6, 0);
 }
 
@@ -360,11 +360,11 @@ TEST_F(Fp8Test, EvaluationKeepsItsScalesToItself) {
   larger = AsBf16(larger);
   smaller = AsBf16(smaller);
   const auto evaluate = [&] {
-    Products().SetTraining(false);
+    Libraries().SetTraining(false);
     for (const Values& values : {larger, smaller, larger}) {
       ExpectClose(Through(values), AsBf16(Quantised(values, kE4m3)), 1e-6, 0);
     }
-    Products().SetTraining(true);
+    Libraries().SetTraining(true);
   };
   evaluate();  // before training has a scale
   ExpectClose(Through(x), AsBf16(Quantised(x, kE4m3, amax)), 1e-6, 0);
@@ -388,7 +388,7 @@ TEST_F(Fp8Test, ReservedMemoryNeverGrows) {
   };
   ProductsTest::Open();
   const std::int64_t before = device::AllocatedBytes();
-  Products().Reserve(16 * 16);
+  Libraries().Reserve(16 * 16);
   EXPECT_EQ(device::AllocatedBytes(), before + 2 * 256);
   try {
     multiply();
@@ -398,10 +398,10 @@ TEST_F(Fp8Test, ReservedMemoryNeverGrows) {
               std::string::npos)
         << error.what();
   }
-  Products().Reserve(48 * 16);
+  Libraries().Reserve(48 * 16);
   const std::int64_t reserved = device::AllocatedBytes();
   multiply();
-  Products().Reserve(16 * 16);  // less than there is
+  Libraries().Reserve(16 * 16);  // less than there is
   multiply();
   EXPECT_EQ(device::AllocatedBytes(), reserved);
   EXPECT_TRUE(UsesFp8());
@@ -411,7 +411,7 @@ TEST_F(Fp8Test, NothingIsReservedWithoutFp8) {
   Stream().fp8 = false;
   ProductsTest::Open();
   const std::int64_t before = device::AllocatedBytes();
-  Products().Reserve(1 << 20);
+  Libraries().Reserve(1 << 20);
   EXPECT_EQ(device::AllocatedBytes(), before);
 }
 
@@ -423,11 +423,11 @@ TEST_F(Fp8Test, RecordedInAGraphWithItsScales) {
   const auto queue = [&] {
     kernels::LinearForward(Stream(), {kSite, Form::kPlain, gpu_w.View()}, gpu_x.View(), {},
                            y.View(), [](const Part&) {});
-    Products().QueueLargest(Stream());
+    Libraries().QueueLargest(Stream());
   };
   queue();
   device::Synchronise(Stream());
-  Products().UpdateScales(Stream());
+  Libraries().UpdateScales(Stream());
   const auto bits = y.Bits();
   device::Graph graph;
   graph.Begin(Stream());
@@ -436,8 +436,8 @@ TEST_F(Fp8Test, RecordedInAGraphWithItsScales) {
   for (int i = 0; i < 20; ++i) {
     graph.Launch(Stream());
     device::Synchronise(Stream());
-    EXPECT_EQ(Products().Largest()[kSite * 3], static_cast<float>(LargestOf(x)));
-    Products().UpdateScales(Stream());
+    EXPECT_EQ(Libraries().Largest()[kSite * 3], static_cast<float>(LargestOf(x)));
+    Libraries().UpdateScales(Stream());
   }
   EXPECT_EQ(y.Bits(), bits);
 }

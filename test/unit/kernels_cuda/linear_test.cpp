@@ -27,7 +27,7 @@ class LinearTest : public ProductsTest {
   static std::int64_t WeightColumns(Form form) { return form == Form::kTransposed ? kIn : kOut; }
   std::vector<std::string> ProductTexts() {
     std::vector<std::string> texts;
-    const auto chosen = nlohmann::json::parse(Products().Chosen());
+    const auto chosen = nlohmann::json::parse(Libraries().Chosen());
     for (const auto& product : chosen.at("products")) {
       texts.push_back(product.at("product"));
     }

@@ -28,7 +28,7 @@ class MultiplyAlgorithms : public ProductsTest {
                             false);
     return c.Bits();
   }
-  json ChosenNow() { return json::parse(Products().Chosen()); }
+  json ChosenNow() { return json::parse(Libraries().Chosen()); }
 };
 
 TEST_F(MultiplyAlgorithms, SayWhatTheyAreFor) {
@@ -46,38 +46,38 @@ TEST_F(MultiplyAlgorithms, SayWhatTheyAreFor) {
 TEST_F(MultiplyAlgorithms, GiveTheSameBitsWhereTheyAreTakenOver) {
   const auto bits = Bits();
   EXPECT_EQ(Bits(), bits);
-  const std::string text = Products().Chosen();
+  const std::string text = Libraries().Chosen();
   for (const bool sealed : {false, true}) {
     Open();
-    if (sealed) Products().Seal();
-    EXPECT_TRUE(Products().Adopt({text}));
+    if (sealed) Libraries().Seal();
+    EXPECT_TRUE(Libraries().Adopt({text}));
     EXPECT_EQ(Bits(), bits);
-    EXPECT_EQ(Products().Chosen(), text);
+    EXPECT_EQ(Libraries().Chosen(), text);
   }
   // Also where another one was chosen before.
   Open();
-  Products().Seal();
+  Libraries().Seal();
   Bits();
-  EXPECT_TRUE(Products().Adopt({text}));
+  EXPECT_TRUE(Libraries().Adopt({text}));
   EXPECT_EQ(Bits(), bits);
 }
 
 TEST_F(MultiplyAlgorithms, OfAnotherCardAreRefused) {
   Bits();
-  const std::string text = Products().Chosen();
+  const std::string text = Libraries().Chosen();
   for (const char* key : {"card", "library"}) {
     json other = json::parse(text);
     other[key] = "something else";
     Open();
-    EXPECT_FALSE(Products().Adopt({text, other.dump()}));
+    EXPECT_FALSE(Libraries().Adopt({text, other.dump()}));
     EXPECT_TRUE(ChosenNow().at("products").empty()) << "nothing may be taken over";
   }
   json damaged = json::parse(text);
   damaged["products"][0]["algorithm"] = "0123";
-  EXPECT_FALSE(Products().Adopt({damaged.dump()}));
-  EXPECT_FALSE(Products().Adopt({"{"}));
-  EXPECT_FALSE(Products().Adopt({"[1]"}));
-  EXPECT_TRUE(Products().Adopt({}));
+  EXPECT_FALSE(Libraries().Adopt({damaged.dump()}));
+  EXPECT_FALSE(Libraries().Adopt({"{"}));
+  EXPECT_FALSE(Libraries().Adopt({"[1]"}));
+  EXPECT_TRUE(Libraries().Adopt({}));
 }
 
 // What was chosen with more workspace may need it.
@@ -91,14 +91,14 @@ TEST_F(MultiplyAlgorithms, OfAnotherWorkspaceAreRefused) {
   ASSERT_NE(at, std::string::npos) << library;
   other["library"] = library.replace(at, workspace.size(), workspace + "0");
   Open();
-  EXPECT_FALSE(Products().Adopt({other.dump()}));
-  EXPECT_TRUE(Products().Adopt({chosen.dump()}));
+  EXPECT_FALSE(Libraries().Adopt({other.dump()}));
+  EXPECT_TRUE(Libraries().Adopt({chosen.dump()}));
 }
 
 // What is kept for this product belongs to another one: it is as if nothing were kept.
 TEST_F(MultiplyAlgorithms, ThatDoNotFitAreReplacedWithAWarning) {
   if (!IsEmulated()) GTEST_SKIP() << "the library may admit it";
-  Products().Seal();
+  Libraries().Seal();
   const auto bits = Bits();
   const json right = ChosenNow();
   json wrong = right;
@@ -119,14 +119,14 @@ TEST_F(MultiplyAlgorithms, ThatDoNotFitAreReplacedWithAWarning) {
     EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1) << text;
   };
   // Of a product that is known: its algorithm stays.
-  expect_warning(said([&] { EXPECT_TRUE(Products().Adopt({wrong.dump()})); }));
+  expect_warning(said([&] { EXPECT_TRUE(Libraries().Adopt({wrong.dump()})); }));
   EXPECT_EQ(ChosenNow(), right);
-  EXPECT_EQ(said([&] { EXPECT_TRUE(Products().Adopt({wrong.dump()})); }), "") << "once";
+  EXPECT_EQ(said([&] { EXPECT_TRUE(Libraries().Adopt({wrong.dump()})); }), "") << "once";
   // Not known yet: timed, or where sealed the library's first.
   for (const bool sealed : {false, true}) {
     Open();
-    if (sealed) Products().Seal();
-    EXPECT_EQ(said([&] { EXPECT_TRUE(Products().Adopt({wrong.dump()})); }), "");
+    if (sealed) Libraries().Seal();
+    EXPECT_EQ(said([&] { EXPECT_TRUE(Libraries().Adopt({wrong.dump()})); }), "");
     std::vector<unsigned char> now;
     expect_warning(said([&] { now = Bits(); }));
     if (sealed) {
@@ -141,9 +141,9 @@ TEST_F(MultiplyAlgorithms, ThatDoNotFitAreReplacedWithAWarning) {
 // Two ranks chose differently: all take the first one's, and have its bits.
 TEST_F(MultiplyAlgorithms, OfSeveralRanksAreAgreed) {
   if (!IsEmulated()) GTEST_SKIP() << "needs two algorithms that are known to differ";
-  Products().Seal();  // the library's first: the sum in one piece
+  Libraries().Seal();  // the library's first: the sum in one piece
   const auto first_bits = Bits();
-  const std::string first = Products().Chosen();
+  const std::string first = Libraries().Chosen();
   json other = ChosenNow();
   std::string algorithm = other["products"][0]["algorithm"];
   ASSERT_EQ(algorithm[2 * 16 - 1], '1');
@@ -151,21 +151,21 @@ TEST_F(MultiplyAlgorithms, OfSeveralRanksAreAgreed) {
   other["products"][0]["algorithm"] = algorithm;
   const std::string second = other.dump();
   Open();
-  EXPECT_TRUE(Products().Adopt({second, first}));
+  EXPECT_TRUE(Libraries().Adopt({second, first}));
   EXPECT_NE(Bits(), first_bits);
   Open();
-  EXPECT_TRUE(Products().Adopt({first, second}));
+  EXPECT_TRUE(Libraries().Adopt({first, second}));
   EXPECT_EQ(Bits(), first_bits);
 }
 
 TEST_F(MultiplyAlgorithms, AreTheLibrarysFirstWhereSealed) {
-  Products().Seal();
-  EXPECT_TRUE(Products().Sealed());
+  Libraries().Seal();
+  EXPECT_TRUE(Libraries().Sealed());
   const auto bits = Bits();
   for (int i = 0; i < 3; ++i) {
     Open();
-    EXPECT_FALSE(Products().Sealed());
-    Products().Seal();
+    EXPECT_FALSE(Libraries().Sealed());
+    Libraries().Seal();
     EXPECT_EQ(Bits(), bits);
   }
 }

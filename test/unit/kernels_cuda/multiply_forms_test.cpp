@@ -133,8 +133,8 @@ TEST_F(MultiplyForms, RefusedWithTheReason) {
   EXPECT_NE(message(canonical, c).find("no canonical product on a GPU"), std::string::npos);
   EXPECT_NE(message(Stream(), d).find("fp32 and fp32 into fp64"), std::string::npos);
   device::Stream bare = Stream();
-  bare.products = nullptr;
-  EXPECT_NE(message(bare, c).find("has no Products"), std::string::npos);
+  bare.libraries = nullptr;
+  EXPECT_NE(message(bare, c).find("has no libraries"), std::string::npos);
 }
 
 TEST_F(MultiplyForms, RecordedInAGraph) {

@@ -15,7 +15,7 @@
 
 #include "gpu_testing.hpp"
 #include "trireme/base/bfloat16.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 
 namespace trireme::test {
 
@@ -93,14 +93,14 @@ class ProductsTest : public GpuTest {
   }
   // Anew, as a run begins.
   void Open() {
-    products_ = kernels::MakeProducts(Stream(), kTestSites);
-    Stream().products = products_.get();
+    libraries_ = kernels::MakeLibraries(Stream(), kTestSites);
+    Stream().libraries = libraries_.get();
   }
-  kernels::Products& Products() { return *products_; }
+  kernels::Libraries& Libraries() { return *libraries_; }
   bool IsEmulated() const { return Stream().gpu->name == "Emulated GPU"; }
 
  private:
-  std::unique_ptr<kernels::Products> products_;
+  std::unique_ptr<kernels::Libraries> libraries_;
 };
 
 }  // namespace trireme::test

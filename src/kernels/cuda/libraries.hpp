@@ -1,6 +1,6 @@
-// What a GPU's stream carries for its products (kernels/products.hpp): algorithms and fp8 scales.
-#ifndef TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
-#define TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
+// State of a GPU's math libraries (kernels/libraries.hpp): algorithms of products, fp8 scales.
+#ifndef TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
+#define TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
 
 #include <cstdint>
 #include <string>
@@ -8,13 +8,13 @@
 
 #include "cuda/algorithms.hpp"
 #include "cuda/fp8.hpp"
-#include "trireme/kernels/products.hpp"
+#include "trireme/kernels/libraries.hpp"
 
 namespace trireme::kernels::cuda {
 
-class GpuProducts final : public Products {
+class GpuLibraries final : public Libraries {
  public:
-  GpuProducts(const device::Stream& stream, int sites);
+  GpuLibraries(const device::Stream& stream, int sites);
 
   std::string Chosen() const override { return algorithms_.Chosen(); }
   bool Adopt(const std::vector<std::string>& texts) override { return algorithms_.Adopt(texts); }
@@ -31,7 +31,7 @@ class GpuProducts final : public Products {
     return fp8_.SetState(stream, scales);
   }
 
-  // Queues it; false, and nothing is queued, where the library has no algorithm for it.
+  // Queues the product. False, with nothing queued, if cuBLASLt has no algorithm for it.
   bool Run(const device::Stream& stream, const Product& product) {
     return algorithms_.Run(stream, product);
   }
@@ -42,12 +42,12 @@ class GpuProducts final : public Products {
   Fp8 fp8_;
 };
 
-// Those of the stream. RunError where it has none.
-GpuProducts& ProductsOf(const device::Stream& stream);
+// Libraries of the stream. RunError if it has none.
+GpuLibraries& GpuLibrariesOf(const device::Stream& stream);
 
-// Queues a product that the library must have. RunError where it has not.
+// Queues a product. RunError if cuBLASLt has no algorithm for it.
 void Multiply(const device::Stream& stream, const Product& product);
 
 }  // namespace trireme::kernels::cuda
 
-#endif  // TRIREME_KERNELS_CUDA_PRODUCTS_HPP_
+#endif  // TRIREME_KERNELS_CUDA_LIBRARIES_HPP_

@@ -1,0 +1,70 @@
+// State of a GPU's math libraries, owned by the job: the algorithm of each matrix product, chosen
+// once by timing, cuDNN's plans, and the scales of fp8 operands.
+#ifndef TRIREME_KERNELS_LIBRARIES_HPP_
+#define TRIREME_KERNELS_LIBRARIES_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "trireme/device/stream.hpp"
+
+namespace trireme::kernels {
+
+class Libraries : public device::LibraryState {
+ public:
+  // Chosen algorithms as JSON text: card, library version, and a list of (product, algorithm).
+  virtual std::string Chosen() const = 0;
+  // Takes over the algorithms of `texts` (of several ranks: for each product the first text that
+  // has it). False, with nothing taken over, if a text is of another card or library version, or
+  // was chosen with another workspace. An algorithm that the library does not admit for its product
+  // is passed over with a warning on stderr, and the product is treated as unknown.
+  virtual bool Adopt(const std::vector<std::string>& texts) = 0;
+  // Ends timing: an unknown product takes the library's first proposal from now on, so that no two
+  // runs choose differently.
+  virtual void Seal() = 0;
+  virtual bool Sealed() const = 0;
+  // fp8: reserves memory for two operands of `fp8_elements` each, the largest to be multiplied; a
+  // larger operand is a RunError. Call it before any step: an allocation waits for the GPU, and the
+  // GPU may wait for a receive from another rank. A later call may ask for more.
+  virtual void Reserve(std::int64_t fp8_elements) = 0;
+  // fp8: with `training` (the default) scales follow from the last steps. Without, operands are
+  // scaled by their largest value at the moment, and the scales of training stay as they are.
+  virtual void SetTraining(bool training) = 0;
+  // fp8, delayed scaling (Micikevicius et al. 2022): a tensor's scale follows from its largest
+  // magnitudes in the last steps. Called after the products of a step: copies the maxima of the
+  // step to the host and clears them on the GPU. Queued.
+  virtual void QueueLargest(const device::Stream& stream) = 0;
+  // Maxima copied by QueueLargest, [tensors], valid once the stream has passed it; 0 if unseen.
+  // Ranks reduce them in place to the maximum of all, so that no layout changes a scale. Empty
+  // without fp8.
+  virtual std::span<float> Largest() = 0;
+  // Sets the scales of the next step from Largest() and the steps before. Queued; the work queued
+  // by earlier calls must have been awaited.
+  virtual void UpdateScales(const device::Stream& stream) = 0;
+  // Whether a step has scales to begin with; always true without fp8.
+  virtual bool Scaled() const = 0;
+  // History of the scales, on the host, for checkpoints; empty without fp8.
+  virtual std::vector<float> Scales() const = 0;
+  // Restores a history. False, with scales begun anew, if it is empty or of another number of
+  // tensors.
+  virtual bool SetScales(const device::Stream& stream, std::span<const float> scales) = 0;
+};
+
+// Libraries of the stream; null if it has none (on the CPU).
+inline Libraries* LibrariesOf(const device::Stream& stream) {
+  return static_cast<Libraries*>(stream.libraries);
+}
+
+// Libraries for a GPU's stream with `sites` linear layers (linear.hpp); null on the CPU.
+std::unique_ptr<Libraries> MakeLibraries(const device::Stream& stream, int sites);
+
+// Names and versions of a GPU's libraries of products and attention, for --version: "cuBLASLt
+// 13.1.0, without cuDNN"; "" without CUDA.
+std::string GpuMathLibraries();
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_LIBRARIES_HPP_

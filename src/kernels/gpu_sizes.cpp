@@ -1,0 +1,57 @@
+// Sizes of scratch and tiles of our own GPU kernels.
+#include "gpu_sizes.hpp"
+
+#include <algorithm>
+#include <string>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::kernels {
+
+void gpu::CheckHeadDim(const AttentionShape& shape) {
+  if (shape.head_dim <= kMostHeadDim) return;
+  throw RunError("attention on a GPU: heads of " + std::to_string(shape.head_dim) +
+                     " are wider than " + std::to_string(kMostHeadDim),
+                 "Choose more heads (model.heads) or a smaller model.head_dim.");
+}
+
+std::int64_t gpu::AttentionInner(const AttentionShape& shape) {
+  constexpr std::int64_t kUnit = 32;  // elements: pieces of scratch begin on 128 bytes
+  return CeilDivide(shape.sequences * shape.length * shape.heads, kUnit) * kUnit;
+}
+
+std::int64_t gpu::LogitStride(std::int64_t slice) {
+  return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit;
+}
+
+std::int64_t gpu::AttentionScratch(const device::Stream&, const AttentionShape& shape, Dtype,
+                                   bool) {
+  CheckHeadDim(shape);
+  return AttentionInner(shape);
+}
+
+std::int64_t gpu::AttentionPartScratch(const device::Stream&, const AttentionShape& shape,
+                                       std::int64_t) {
+  CheckHeadDim(shape);
+  return AttentionInner(shape) + shape.sequences * shape.length * shape.heads * shape.head_dim;
+}
+
+std::int64_t gpu::VocabularyScratch(const device::Stream&, std::int64_t rows, std::int64_t slice,
+                                    std::int64_t, bool) {
+  return rows * LogitStride(slice);
+}
+
+std::int64_t gpu::VocabularyTileTokens(const device::Stream&, std::int64_t rows, std::int64_t slice,
+                                       Dtype dtype) {
+  // Beyond some thousand rows products gain no speed; logits of half a gigabyte are a small part
+  // of any card.
+  constexpr std::int64_t kMostBytes = std::int64_t{512} << 20, kUnit = 128, kMost = 8192;
+  const std::int64_t row_bytes =
+      std::max<std::int64_t>(1, LogitStride(slice)) * static_cast<std::int64_t>(SizeOf(dtype));
+  const std::int64_t most = std::clamp(kMostBytes / row_bytes / kUnit * kUnit, kUnit, kMost);
+  if (rows <= most) return rows;
+  const std::int64_t even = CeilDivide(rows, CeilDivide(rows, most));
+  return CeilDivide(even, kUnit) * kUnit;
+}
+
+}  // namespace trireme::kernels

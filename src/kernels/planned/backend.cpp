@@ -1,0 +1,238 @@
+// Table of a planned device: kernels that touch no memory and count the floating-point operations
+// of products, 2 m n k each, and of attention. Recomputation inside a kernel is not counted.
+#include "backends.hpp"
+
+#include <algorithm>
+#include <atomic>
+
+#include "gpu_sizes.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+using tensor::Matrix;
+
+// Stands for a kernel without products; returns 0 or nothing.
+struct Nothing {
+  template <typename Result, typename... Arguments>
+  using Function = Result(Arguments...);
+  template <typename Result, typename... Arguments>
+  constexpr operator Function<Result, Arguments...>*()
+      const {  // NOLINT(google-explicit-constructor)
+    return [](Arguments...) { return Result(); };
+  }
+};
+constexpr Nothing kNothing;
+
+// Tasks of several threads may count at once.
+void Count(const device::Stream& stream, double flops) {
+  std::atomic_ref(stream.planned->flops).fetch_add(flops, std::memory_order_relaxed);
+}
+
+void CountProduct(const device::Stream& stream, std::int64_t m, std::int64_t n, std::int64_t k) {
+  Count(stream, 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+}
+
+void CountMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form, const Matrix&,
+                   const Matrix& c, bool) {
+  CountProduct(stream, c.rows, c.columns, form_a == Form::kPlain ? a.columns : a.rows);
+}
+
+void CountMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
+                       const Matrix& b, const Matrix& c, bool accumulate,
+                       FunctionRef<void(const Part&)> then) {
+  CountMultiply(stream, form_a, a, form_b, b, c, accumulate);
+  then({0, c.rows});
+}
+
+void CountLinearForward(const device::Stream& stream, const Linear&, const Matrix& x, const Matrix&,
+                        const Matrix& y, FunctionRef<void(const Part&)> then) {
+  CountProduct(stream, x.rows, y.columns, x.columns);
+  then({0, y.rows});
+}
+
+void CountLinearActivation(const device::Stream& stream, const Linear&, const Matrix& x,
+                           const Matrix&, ActivationKind, const Dropout&, const Matrix& pre,
+                           const Matrix&) {
+  CountProduct(stream, x.rows, pre.columns, x.columns);
+}
+
+void CountLinearInputGradient(const device::Stream& stream, const Linear&, const Matrix& dy,
+                              const Matrix& dx) {
+  CountProduct(stream, dy.rows, dx.columns, dy.columns);
+}
+
+void CountLinearActivationGradient(const device::Stream& stream, const Linear&, const Matrix& dy,
+                                   ActivationKind, const Matrix&, const Dropout&,
+                                   const Matrix& dhidden, const Matrix&) {
+  CountProduct(stream, dy.rows, dhidden.columns, dy.columns);
+}
+
+void CountLinearWeightGradient(const device::Stream& stream, const Linear&, const Matrix& x,
+                               const Matrix& dy, const Matrix&) {
+  CountProduct(stream, x.columns, dy.columns, x.rows);
+}
+
+// Sum of min(max(t, 0), most) over t <= last.
+double ClampedSum(std::int64_t last, std::int64_t most) {
+  const auto full = static_cast<double>(std::max<std::int64_t>(last - most, 0));
+  const auto rising = static_cast<double>(std::clamp<std::int64_t>(last, 0, most));
+  return rising * (rising + 1) / 2 + full * static_cast<double>(most);
+}
+
+// Pairs of a query and a key that it sees, both at consecutive positions.
+double VisiblePairs(const Part& queries, const Part& keys, bool causal) {
+  if (queries.Size() <= 0 || keys.Size() <= 0) return 0;
+  if (!causal) return static_cast<double>(queries.Size()) * static_cast<double>(keys.Size());
+  // The query at q sees q + 1 - keys.begin of them.
+  return ClampedSum(queries.end - keys.begin, keys.Size()) -
+         ClampedSum(queries.begin - keys.begin, keys.Size());
+}
+
+// Pairs of one head of one sequence. `length`: queries held of the sequence.
+double VisiblePairs(const Positions& queries, std::int64_t length, const Positions& keys,
+                    bool causal) {
+  const std::int64_t early = std::min(queries.early.Size(), length);
+  const Part parts[] = {{queries.early.begin, queries.early.begin + early},
+                        {queries.late.begin, queries.late.begin + length - early}};
+  double pairs = 0;
+  for (const Part& part : parts) {
+    pairs += VisiblePairs(part, keys.early, causal) + VisiblePairs(part, keys.late, causal);
+  }
+  return pairs;
+}
+
+// Products of attention, each of 2 head_dim operations per pair: scores and outputs forward;
+// gradients of values, weights, queries and keys backward.
+constexpr double kForwardProducts = 2, kBackwardProducts = 4;
+
+void CountWhole(const device::Stream& stream, const AttentionShape& shape, double products) {
+  const Positions all{{0, shape.length}, {shape.length, shape.length}};
+  Count(stream, 2 * products * static_cast<double>(shape.sequences * shape.heads * shape.head_dim) *
+                    VisiblePairs(all, shape.length, all, shape.causal));
+}
+
+void CountPart(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+               const KeyValueBlock& block, double products) {
+  const std::int64_t heads = tasks.Size() * (shape.heads / shape.kv_heads);
+  Count(stream, 2 * products * static_cast<double>(heads * shape.head_dim) *
+                    VisiblePairs(shape.positions, shape.length, block.positions, shape.causal));
+}
+
+void CountAttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix&,
+                           const Dropout&, const Matrix&, const Matrix&, const Matrix&) {
+  CountWhole(stream, shape, kForwardProducts);
+}
+
+void CountAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
+                            const Matrix&, const Dropout&, const Matrix&, const Matrix&,
+                            const Matrix&, const Matrix&, const Matrix&) {
+  CountWhole(stream, shape, kBackwardProducts);
+}
+
+void CountAttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                               const Part& tasks, const Matrix&, const KeyValueBlock& block,
+                               const Dropout&, const Matrix&, const Matrix&, const Matrix&) {
+  CountPart(stream, shape, tasks, block, kForwardProducts);
+}
+
+void CountAttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                                const Part& tasks, const Matrix&, const KeyValueBlock& block,
+                                const Dropout&, const Matrix&, const Matrix&, const Matrix&,
+                                const Matrix&, const Matrix&, const Matrix&) {
+  CountPart(stream, shape, tasks, block, kBackwardProducts);
+}
+
+void CountVocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
+                               const Matrix&, double*) {
+  CountProduct(stream, tile.x.rows, tile.weight.rows, tile.x.columns);
+}
+
+// Gradients of x and of the weight.
+void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
+                             const Matrix&, const double*, int, const Matrix&, const Matrix&) {
+  CountProduct(stream, tile.x.rows, tile.x.columns, tile.weight.rows);
+  CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows);
+}
+
+std::int64_t WholeAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
+                                   Dtype dtype, bool dropout) {
+  if (stream.OnGpu()) return gpu::AttentionScratch(stream, shape, dtype, dropout);
+  return kCpuBackend.AttentionScratch(stream, shape, dtype, dropout);
+}
+
+std::int64_t PartScratch(const device::Stream& stream, const AttentionShape& shape,
+                         std::int64_t most_keys) {
+  if (stream.OnGpu()) return gpu::AttentionPartScratch(stream, shape, most_keys);
+  return kCpuBackend.AttentionPartScratch(stream, shape, most_keys);
+}
+
+std::int64_t TileScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
+                         std::int64_t dim, bool gradient) {
+  if (stream.OnGpu()) return gpu::VocabularyScratch(stream, rows, slice, dim, gradient);
+  return kCpuBackend.VocabularyScratch(stream, rows, slice, dim, gradient);
+}
+
+std::int64_t TileTokens(const device::Stream& stream, std::int64_t rows, std::int64_t slice,
+                        Dtype dtype) {
+  if (stream.OnGpu()) return gpu::VocabularyTileTokens(stream, rows, slice, dtype);
+  return kCpuBackend.VocabularyTileTokens(stream, rows, slice, dtype);
+}
+
+}  // namespace
+
+constinit const Backend kPlannedBackend = {
+    .MatrixMultiply = CountMultiply,
+    .MatrixMultiplyThen = CountMultiplyThen,
+    .LinearForward = CountLinearForward,
+    .LinearActivation = CountLinearActivation,
+    .LinearInputGradient = CountLinearInputGradient,
+    .LinearActivationGradient = CountLinearActivationGradient,
+    .LinearWeightGradient = CountLinearWeightGradient,
+    .AddBias = kNothing,
+    .ResidualForward = kNothing,
+    .Clear = kNothing,
+    .Copy = kNothing,
+    .Add = kNothing,
+    .ActivationForward = kNothing,
+    .ActivationBackward = kNothing,
+    .DropoutForward = kNothing,
+    .EmbeddingForward = kNothing,
+    .EmbeddingBackward = kNothing,
+    .PositionForward = kNothing,
+    .PositionBackward = kNothing,
+    .NormForward = kNothing,
+    .ResidualNormForward = kNothing,
+    .NormBackward = kNothing,
+    .NormBackwardInput = kNothing,
+    .NormBackwardWeight = kNothing,
+    .ColumnSum = kNothing,
+    .AttentionScratch = WholeAttentionScratch,
+    .AttentionForward = CountAttentionForward,
+    .AttentionBackward = CountAttentionBackward,
+    .Rope = kNothing,
+    .AttentionPartScratch = PartScratch,
+    .AttentionPartStart = kNothing,
+    .AttentionPartForward = CountAttentionPartForward,
+    .AttentionPartStartBackward = kNothing,
+    .AttentionPartBackward = CountAttentionPartBackward,
+    .CrossEntropy = kNothing,
+    .SoftmaxStatistics = kNothing,
+    .CrossEntropySlice = kNothing,
+    .VocabularyScratch = TileScratch,
+    .VocabularyTileTokens = TileTokens,
+    .VocabularyStatistics = CountVocabularyStatistics,
+    .VocabularyLosses = kNothing,
+    .VocabularyGradient = CountVocabularyGradient,
+    .AdamW = kNothing,
+    .GradientDescent = kNothing,
+    .SquareSum = kNothing,
+    .SquareSums = kNothing,
+    .ExactSquareSum = kNothing,
+    .Accumulate = kNothing,
+    .Convert = kNothing,
+    .MakeLibraries = kNothing,
+};
+
+}  // namespace trireme::kernels
