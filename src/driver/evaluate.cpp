@@ -17,7 +17,7 @@ ExitCode RunEvaluate(job::Job& job) {
   std::string path;
   const auto model = LoadModel(job, grid, tokens, job::ReadDataShape(job), path);
   if (job.World().IsRoot()) {
-    fmt::print("checkpoint  {}\nmodel       {}\n", path, job::Describe(model->Setup().options));
+    fmt::print("checkpoint  {}\nmodel       {}\n", path, job::Describe(model->Plan().options));
     std::fflush(stdout);
   }
   if (job.line->validate_only) return job::SayValid(job);

@@ -46,7 +46,7 @@ std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& op
 
 std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options) {
-  const std::int64_t longest = model.Setup().length;
+  const std::int64_t longest = model.Plan().length;
   std::vector<std::int32_t> added;
   for (std::int64_t i = 0; i < options.tokens; ++i) {
     // The model sees the last `longest` tokens.

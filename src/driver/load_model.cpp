@@ -17,33 +17,30 @@ std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::Proce
                             "Name a run folder or a checkpoint with -r.");
   });
   checkpoint = checkpoint::Find(world, job.line->resume);
-  model::ModelSetup setup;
-  parallel::PipelineShape pipeline;
-  model::Canonical canonical;
+  model::ModelPlan plan;
   world.Together([&] {
+    plan = job::ReadModelPlan(job, tokens.VocabularySize(), shape);
+    plan.training = false;
     // With one stage there is no schedule.
     if (grid.Shape().pipeline > 1) {
-      pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
+      plan.pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
     }
-    setup = job::ReadModelSetup(job, tokens.VocabularySize(), shape);
-    setup.training = setup.allocate = false;
     // Without a rehearsal: what the library proposes, the same in every run.
     if (job.libraries != nullptr) job.libraries->Seal();
-    model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
-    canonical =
-        training::ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
+    model::CheckLayout(job.deck, plan.options, grid.Shape(), plan.pipeline);
+    plan.canonical =
+        training::ReadCanonical(job.deck, plan.options, grid.Shape(), shape.batch, shape.length);
   });
-  auto model =
-      std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);
-  auto plan = model->MemoryPlan();
-  training::AddGpuTerms(setup, plan);
-  const machine::NodeDemand demand = machine::DemandOf(job.runtime->Node(), plan, job.stream);
+  auto model = std::make_unique<model::ParallelModel>(grid, plan, job.stream);
+  machine::MemoryTerms terms = training::TermsOf(model->Memory());
+  training::AddGpuTerms(plan, job.stream, terms);
+  const machine::NodeDemand demand = machine::DemandOf(job.runtime->Node(), terms, job.stream);
   world.Together([&] {
-    machine::CheckNodeMemory(demand, grid, canonical.On());
+    machine::CheckNodeMemory(demand, grid, plan.canonical.On());
     model->Allocate();
-    if (job.libraries != nullptr) job.libraries->Reserve(training::LargestOperand(setup));
+    if (job.libraries != nullptr) job.libraries->Reserve(training::LargestOperand(plan));
   });
-  const training::StateOnHost weights(setup.stream, model->Blocks());
+  const training::StateOnHost weights(model->Stream(), model->Blocks());
   checkpoint::ReadTensors(world, checkpoint, "model", weights);
   weights.Store();
   return model;

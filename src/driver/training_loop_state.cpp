@@ -98,7 +98,7 @@ bool TrainingLoop::Initialize() {
 
 // What has to stay as it is for the same bits: empty without run.canonical.
 std::string TrainingLoop::DescribeCanonical() const {
-  const model::Canonical& canonical = setup_.canonical;
+  const parallel::Canonical& canonical = setup_.model.canonical;
   if (!canonical.On()) return "none";
   return fmt::format("{}x{}, leaf {}, {}, {}", canonical.data_groups, canonical.slices,
                      canonical.leaf, job_.Precision(), device::InstructionSet());
@@ -192,7 +192,7 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.precision = job_.Precision();
   facts.grid =
       training::DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
-  if (const model::Canonical& canonical = setup_.canonical; canonical.On()) {
+  if (const parallel::Canonical& canonical = setup_.model.canonical; canonical.On()) {
     facts.grid += fmt::format("; canonical {}x{}, leaf of {} sequence{}", canonical.data_groups,
                               canonical.slices, monitor::WithThousands(canonical.leaf),
                               canonical.leaf == 1 ? "" : "s");

@@ -197,14 +197,14 @@ DataShape ReadDataShape(const Job& job) {
   return shape;
 }
 
-model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataShape& shape) {
-  model::ModelSetup setup;
-  setup.options = model::ReadModel(job.deck, vocabulary);
-  if (setup.options.position == model::Position::kLearned &&
-      shape.length > setup.options.max_positions) {
+model::ModelPlan ReadModelPlan(Job& job, std::int64_t vocabulary, const DataShape& shape) {
+  model::ModelPlan plan;
+  plan.options = model::ReadModel(job.deck, vocabulary);
+  if (plan.options.position == model::Position::kLearned &&
+      shape.length > plan.options.max_positions) {
     throw job.deck.Complain(
         "data.sequence_length",
-        fmt::format("longer than model.max_positions = {}", setup.options.max_positions),
+        fmt::format("longer than model.max_positions = {}", plan.options.max_positions),
         "Learned positions end there: raise model.max_positions or shorten the sequence.");
   }
   CheckPrecision(job);
@@ -213,16 +213,15 @@ model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataSh
                             "Use run.device = cpu, or run.canonical = none.");
   }
   if (job.stream.OnGpu() && job.libraries == nullptr) {
-    const std::int64_t sites = model::kSitesABlock * setup.options.layers;
+    const std::int64_t sites = model::kSitesABlock * plan.options.layers;
     job.libraries = kernels::MakeLibraries(job.stream, static_cast<int>(sites));
     job.stream.libraries = job.libraries.get();
   }
-  setup.dtype = job.dtype;
-  setup.stream = job.stream;
-  setup.seed = job.seed;
-  setup.length = shape.length;
-  setup.micro_batch = shape.micro_batch;
-  return setup;
+  plan.dtype = job.dtype;
+  plan.seed = job.seed;
+  plan.length = shape.length;
+  plan.micro_batch = shape.micro_batch;
+  return plan;
 }
 
 ExitCode SayValid(const Job& job) {

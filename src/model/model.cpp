@@ -14,45 +14,41 @@
 
 namespace trireme::model {
 
-Model::Model(const ModelSetup& setup) : setup_(setup), staged_(setup.stream) {
-  if (setup_.tensor == nullptr) setup_.tensor = &one_rank_;
-  if (setup_.context == nullptr) setup_.context = &one_context_;
-  if (setup_.chunks.empty()) setup_.chunks = {{0, setup_.options.layers}};
-  if (setup_.slots.empty()) setup_.slots.assign(setup_.chunks.size(), {1, 1, 0});
+Model::Model(const ModelPlan& plan, const StagePlan& local, const Collaborators& with)
+    : plan_(plan), local_(local), with_(with), staged_(with.stream) {
   RegisterParameters();
-  registry_.UseStream(setup_.stream);
-  registry_.Plan(setup_.dtype, parallel::PlanOwnership(registry_, setup_.dtype, setup_.shard));
+  registry_.UseStream(with_.stream);
+  registry_.Plan(plan_.dtype, parallel::PlanOwnership(registry_, plan_.dtype, local_.shard));
   PlanMemory();
-  if (setup_.allocate) Allocate();
 }
 
 void Model::Allocate() {
-  registry_.Allocate(setup_.dtype, setup_.training, tensor::Ownership(registry_.Owns()));
-  registry_.Initialise(setup_.seed);
+  registry_.Allocate(plan_.dtype, plan_.training, tensor::Ownership(registry_.Owns()));
+  registry_.Initialise(plan_.seed);
   MakePositions();
   AllocateStorage();
 }
 
 // All parameters of the model in its order, on every rank; those of other stages are only listed.
 void Model::RegisterParameters() {
-  const Options& options = setup_.options;
-  const bool first = setup_.stage == 0, last = setup_.stage == setup_.stages - 1;
-  Placement place{options, registry_, *setup_.tensor, true, setup_.stream};
-  embedding_.emplace(place, first, last, setup_.stages == 1);
+  const Options& options = plan_.options;
+  const bool first = local_.First(), last = local_.Last();
+  Placement place{options, registry_, with_.tensor, true, with_.stream};
+  embedding_.emplace(place, first, last, local_.stages == 1);
   token_unit_ = registry_.UnitOf(embedding_->Weight());
   if (embedding_->Positions() != tensor::kNoParameter) {
     position_unit_ = registry_.UnitOf(embedding_->Positions());
   }
-  chunks_.resize(setup_.chunks.size());
+  chunks_.resize(local_.chunks.size());
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
     const auto here =
-        std::find_if(setup_.chunks.begin(), setup_.chunks.end(),
+        std::find_if(local_.chunks.begin(), local_.chunks.end(),
                      [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
-    place.held = here != setup_.chunks.end();
+    place.held = here != local_.chunks.end();
     const int unit = registry_.BeginUnit(fmt::format("blocks.{}", layer), true);
     const Block block(place, static_cast<std::uint32_t>(layer));
     if (!place.held) continue;
-    Chunk& chunk = chunks_[static_cast<std::size_t>(here - setup_.chunks.begin())];
+    Chunk& chunk = chunks_[static_cast<std::size_t>(here - local_.chunks.begin())];
     chunk.parameters.push_back(unit);
     chunk.blocks.push_back(block);
   }
@@ -63,74 +59,70 @@ void Model::RegisterParameters() {
   if (options.norm_position == NormPosition::kPre) norm_.emplace(place, "norm");
   head_.emplace(place, embedding_->Weight());
   // Where a tied table is used twice on one rank, the two gradients meet where two stages' would.
-  if (setup_.shard.canonical && options.tie_embeddings && first && last && setup_.training) {
+  if (local_.shard.canonical && options.tie_embeddings && first && last && plan_.training) {
     registry_.AddSecondGradient(embedding_->Weight());
   }
 }
 
 // Columns of the fixed table: sinusoidal positions, or the angles of rotary ones; 0: none here.
 std::int64_t Model::TableColumns() const {
-  const Options& options = setup_.options;
+  const Options& options = plan_.options;
   if (options.position == Position::kRope) return options.head_dim;
   // Sinusoidal positions go with the embedding.
-  return options.position == Position::kSinusoidal && setup_.stage == 0 ? options.dim : 0;
+  return options.position == Position::kSinusoidal && local_.First() ? options.dim : 0;
 }
 
 void Model::MakePositions() {
   const std::int64_t columns = TableColumns();
   if (columns == 0) return;
-  const bool rope = setup_.options.position == Position::kRope;
-  const Dtype sums = registry_.SumType(), type = rope ? sums : setup_.dtype;
-  positions_storage_ = device::AllocateZeroed(table_bytes_, setup_.stream.Where());
-  Matrix table{positions_storage_.get(), type, setup_.length, columns, columns};
+  const bool rope = plan_.options.position == Position::kRope;
+  const Dtype sums = registry_.SumType(), type = rope ? sums : plan_.dtype;
+  positions_storage_ = device::AllocateZeroed(table_bytes_, with_.stream.Where());
+  Matrix table{positions_storage_.get(), type, plan_.length, columns, columns};
   (rope ? rope_ : positions_) = table;
   const auto size = static_cast<std::int64_t>(SizeOf(sums));
   const device::Buffer made = device::AllocateZeroed(table.Size() * size);
   table.data = made.get();
   table.dtype = sums;
   if (rope) {
-    kernels::RopeTable(setup_.options.rope_theta, table);
+    kernels::RopeTable(plan_.options.rope_theta, table);
   } else {
     kernels::SinusoidalPositions(table);
   }
   if (type == sums) {
-    return device::CopyIn(setup_.stream, made.get(), positions_storage_.get(), table_bytes_);
+    return device::CopyIn(with_.stream, made.get(), positions_storage_.get(), table_bytes_);
   }
   std::vector<std::uint16_t> rounded(static_cast<std::size_t>(table.Size()));
   std::transform(table.As<float>(), table.As<float>() + table.Size(), rounded.begin(),
                  RoundToBfloat16);
-  device::CopyIn(setup_.stream, rounded.data(), positions_storage_.get(), table_bytes_);
+  device::CopyIn(with_.stream, rounded.data(), positions_storage_.get(), table_bytes_);
 }
 
 Pass Model::MakePass(const data::MicroBatch* batch, bool training) {
   Pass pass;
-  pass.stream = setup_.stream;
+  pass.stream = with_.stream;
   pass.registry = &registry_;
-  pass.tensor = setup_.tensor;
-  pass.ring = setup_.context;
-  pass.progress = &setup_.progress;
+  pass.tensor = &with_.tensor;
+  pass.ring = &with_.ring;
+  pass.progress = &with_.progress;
   pass.workspace = workspace_;
   pass.batch = batch;
   if (batch != nullptr) pass.tokens = staged_.Of(*batch);
-  pass.sequences = batch == nullptr ? setup_.micro_batch : batch->sequences;
-  pass.length = batch == nullptr ? LocalLength() : batch->length;
-  pass.positions = batch == nullptr ? setup_.context->Own() : batch->positions;
-  pass.seed = setup_.seed;
+  pass.sequences = batch == nullptr ? plan_.micro_batch : batch->sequences;
+  pass.length = batch == nullptr ? local_.Length() : batch->length;
+  pass.positions = batch == nullptr ? local_.positions : batch->positions;
+  pass.seed = plan_.seed;
   pass.training = training;
-  pass.causal = setup_.causal;
+  pass.causal = plan_.causal;
   std::optional<device::Arena>& arena = training ? training_ : evaluation_;
   device::Arena* scratch = arena ? &*arena : nullptr;
   pass.lives = {scratch, scratch, scratch, scratch, scratch};
   return pass;
 }
 
-std::int64_t Model::LocalLength() const {
-  return setup_.context->Active() ? setup_.context->Own().Count() : setup_.length;
-}
-
 void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
-  const Options& o = setup_.options;
-  const parallel::TensorGroup& tensor = *setup_.tensor;
+  const Options& o = plan_.options;
+  const parallel::TensorGroup& tensor = with_.tensor;
   Workspace& workspace = pass.workspace;
   // As on one rank of the tensor group: a slice of the heads needs no more.
   const kernels::AttentionShape shape{.sequences = pass.sequences,
@@ -159,7 +151,7 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
     workspace.norm_parts = pass.Allocate(&arena, tensor.AllSlices(), 2 * o.dim);
   }
   if (!chunks_.back().last) return;
-  workspace.tile = head_->AllocateTile(pass, arena, setup_.training);
+  workspace.tile = head_->AllocateTile(pass, arena, plan_.training);
   const std::int64_t rows = head_->TileTokens(pass);
   workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, rows);
   workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
@@ -169,7 +161,7 @@ void Model::AllocateWorkspace(Pass& pass, device::Arena& arena) const {
 // Units 0, 1, ... belong to the first live entry's blocks, and so on; the last is the spare.
 void Model::NumberUnits(Chunk& chunk, int slots) const {
   const auto blocks = static_cast<int>(chunk.blocks.size());
-  chunk.live.resize(static_cast<std::size_t>(slots * setup_.leaves));
+  chunk.live.resize(static_cast<std::size_t>(slots * plan_.leaves));
   int next = 0;
   for (Live& live : chunk.live) {
     live.units.clear();
@@ -183,8 +175,8 @@ void Model::MeasureChunk(Chunk& chunk, device::Arena& scratch) {
   const auto index = static_cast<std::size_t>(&chunk - chunks_.data());
   device::Arena input = device::Arena::Measuring(), weight = device::Arena::Measuring(),
                 backward = device::Arena::Measuring();
-  const bool split = setup_.slots[index].backward > 0;
-  chunk.rotates = split && setup_.options.recompute == Recompute::kNone;
+  const bool split = local_.slots[index].backward > 0;
+  chunk.rotates = split && plan_.options.recompute == Recompute::kNone;
   NumberUnits(chunk, 1);
   const std::size_t units = static_cast<std::size_t>(chunk.spare) + 1;
   for (std::size_t unit = 0; unit < units; ++unit) {
@@ -214,12 +206,12 @@ std::int64_t Model::EvaluationBytes() {
 std::int64_t Model::SlotBytes() const {
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    const parallel::Slots& count = setup_.slots[i];
+    const parallel::Slots& count = local_.slots[i];
     const Chunk& chunk = chunks_[i];
     bytes += count.input * chunk.input_bytes + count.weight * chunk.weight_bytes +
              count.backward * chunk.backward_bytes;
     if (!chunk.rotates) continue;
-    bytes += (std::ssize(chunk.blocks) * count.weight * setup_.leaves + 1) * chunk.unit_bytes;
+    bytes += (std::ssize(chunk.blocks) * count.weight * plan_.leaves + 1) * chunk.unit_bytes;
   }
   return bytes;
 }
@@ -231,7 +223,7 @@ void Model::CutSlots(char* next) {
     for (std::int64_t slot = 0; slot < count; ++slot, next += size) arenas.emplace_back(next, size);
   };
   for (std::size_t i = 0; i < chunks_.size(); ++i) {
-    const parallel::Slots& count = setup_.slots[i];
+    const parallel::Slots& count = local_.slots[i];
     Chunk& chunk = chunks_[i];
     cut(chunk.input, count.input, chunk.input_bytes);
     cut(chunk.weight, count.weight, chunk.weight_bytes);
@@ -249,26 +241,25 @@ void Model::PlanMemory() {
   Pass pass = MakePass(nullptr, true);
   AllocateWorkspace(pass, shared);
   tile_bytes_ = pass.workspace.tile.rows * pass.workspace.tile.stride *
-                static_cast<std::int64_t>(SizeOf(setup_.dtype));
+                static_cast<std::int64_t>(SizeOf(plan_.dtype));
   std::int64_t slots = 0;
-  if (setup_.training) {
+  if (plan_.training) {
     for (Chunk& chunk : chunks_) MeasureChunk(chunk, scratch);
     slots = SlotBytes();
   }
   const std::int64_t passes = std::max(scratch.Peak() + slots, EvaluationBytes());
-  activation_bytes_ = shared.Peak() + passes - tile_bytes_;
   workspace_bytes_ = shared.Peak();
   scratch_bytes_ = scratch.Peak();
   storage_bytes_ = shared.Peak() + passes;
   const std::int64_t columns = TableColumns();
-  const bool rope = setup_.options.position == Position::kRope;
-  table_bytes_ = setup_.length * columns *
-                 static_cast<std::int64_t>(SizeOf(rope ? registry_.SumType() : setup_.dtype));
+  const bool rope = plan_.options.position == Position::kRope;
+  table_bytes_ = plan_.length * columns *
+                 static_cast<std::int64_t>(SizeOf(rope ? registry_.SumType() : plan_.dtype));
 }
 
 // The planned memory, in one piece.
 void Model::AllocateStorage() {
-  storage_ = device::AllocateZeroed(storage_bytes_, setup_.stream.Where());
+  storage_ = device::AllocateZeroed(storage_bytes_, with_.stream.Where());
   char* begin = static_cast<char*>(storage_.get());
   device::Arena workspace(begin, workspace_bytes_);
   Pass pass = MakePass(nullptr, true);
@@ -276,16 +267,27 @@ void Model::AllocateStorage() {
   workspace_ = pass.workspace;
   begin += workspace_bytes_;
   evaluation_.emplace(begin, storage_bytes_ - workspace_bytes_);
-  if (!setup_.training) return;
+  if (!plan_.training) return;
   training_.emplace(begin, scratch_bytes_);
   CutSlots(begin + scratch_bytes_);
 }
 
-std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
-  return {{"parameters", registry_.ValueBytes(setup_.training)},
-          {"gradients", setup_.training ? registry_.GradientBytes() : 0},
-          {"activations", activation_bytes_ + table_bytes_},
-          {"vocabulary tile", tile_bytes_}};
+ModelMemory Model::Memory() const {
+  ModelMemory memory;
+  const std::int64_t values = registry_.ValueBytes(false);
+  const std::int64_t masters = registry_.ValueBytes(plan_.training) - values;
+  memory.parameters = BufferBytes(values) + (masters > 0 ? BufferBytes(masters) : 0);
+  if (plan_.training) {
+    const tensor::Ownership& owned = registry_.Owns();
+    const std::int64_t all = registry_.GradientBytes();
+    const std::int64_t kept = owned.gradients * owned.gradient_levels *
+                              static_cast<std::int64_t>(SizeOf(registry_.SumType()));
+    memory.gradients = BufferBytes(kept) + (all > kept ? BufferBytes(all - kept) : 0);
+  }
+  memory.activations =
+      storage_bytes_ - tile_bytes_ + (table_bytes_ > 0 ? BufferBytes(table_bytes_) : 0);
+  memory.vocabulary_tile = tile_bytes_;
+  return memory;
 }
 
 }  // namespace trireme::model

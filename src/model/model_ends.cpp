@@ -6,7 +6,7 @@ namespace trireme::model {
 void Model::Embed(const Pass& pass, const Matrix& stream) const {
   const std::int64_t mark = pass.lives.scratch->Mark();
   const Matrix full = pass.tensor->Sharded()
-                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), setup_.options.dim)
+                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : stream;
   if (!pass.Dry()) embedding_->Forward(pass, positions_, full, stream);
   pass.lives.scratch->Release(mark);
@@ -15,7 +15,7 @@ void Model::Embed(const Pass& pass, const Matrix& stream) const {
 void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   const std::int64_t mark = pass.lives.scratch->Mark();
   const Matrix full = pass.tensor->Sharded()
-                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), setup_.options.dim)
+                          ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : gradient;
   if (!pass.Dry()) embedding_->BackwardWeight(pass, gradient, full);
   pass.lives.scratch->Release(mark);
@@ -24,7 +24,7 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
 void Model::HeadForward(const Pass& pass, const Matrix& x) {
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
-  const std::int64_t dim = setup_.options.dim;
+  const std::int64_t dim = plan_.options.dim;
   NormLayer::Saved norm;
   Matrix normed = x;
   if (norm_) {
@@ -50,7 +50,7 @@ void Model::HeadForward(const Pass& pass, const Matrix& x) {
 void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
-  const std::int64_t dim = setup_.options.dim, rows = pass.Rows().Size();
+  const std::int64_t dim = plan_.options.dim, rows = pass.Rows().Size();
   NormLayer::Saved norm;
   Matrix normed = x, dnormed = dx;
   if (norm_) {
@@ -66,7 +66,7 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
   if (!pass.Dry()) {
     if (norm_) norm_->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    head_->Loss(pass, full, setup_.label_smoothing, dfull);
+    head_->Loss(pass, full, plan_.label_smoothing, dfull);
     pass.tensor->Reduce(dfull, dnormed);
     if (norm_) {
       norm_->Backward(pass, norm, {.dy = dnormed, .dx = dx});
@@ -77,7 +77,7 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
 
 // The loss and the gradients of the head and the final norm; into `stream` that of its input.
 void Model::HeadGradients(Leaves& leaves) {
-  const bool tied = setup_.options.tie_embeddings;
+  const bool tied = plan_.options.tie_embeddings;
   Use(LastUnits());
   BeginGradient(LastUnits());
   for (Leaf& leaf : leaves) {
@@ -88,7 +88,7 @@ void Model::HeadGradients(Leaves& leaves) {
   Done(LastUnits());
   EndGradient({&tail_unit_, 1});
   // On one stage the embedding adds to the same gradient at the end of the backward pass.
-  if (tied && setup_.stages > 1) EndGradient({&token_unit_, 1});
+  if (tied && local_.stages > 1) EndGradient({&token_unit_, 1});
 }
 
 void Model::EmbeddingGradients(Leaves& leaves) {

@@ -40,9 +40,9 @@ void Model::ExpectLosses(std::span<const data::MicroBatch> batches) {
   loss_rows_ = rows;
   loss_known_ = false;
   if (rows <= loss_capacity_ || !chunks_.back().last) return;
-  device::Synchronise(setup_.stream);
+  device::Synchronise(with_.stream);
   loss_storage_ = device::AllocatePinned(rows * static_cast<std::int64_t>(sizeof(double)),
-                                         setup_.stream.Where());
+                                         with_.stream.Where());
   loss_capacity_ = rows;
   ++memory_version_;
 }
@@ -52,7 +52,7 @@ const ExactSum& Model::SummedLoss() {
   loss_known_ = true;
   loss_ = {};
   if (!chunks_.back().last || logits_position_ >= 0) return loss_;
-  device::Synchronise(setup_.stream);
+  device::Synchronise(with_.stream);
   const auto* losses = static_cast<const double*>(loss_storage_.get());
   for (std::int64_t i = 0; i < loss_rows_; ++i) loss_.Add(losses[i]);
   if (losses_ != nullptr) std::copy_n(losses, loss_rows_, losses_);
@@ -67,13 +67,13 @@ void Model::BeginLogits(std::span<const data::MicroBatch> batches, std::int64_t 
 std::int64_t Model::Rows(int micro_batch) const {
   std::int64_t rows = 0;
   for (const data::MicroBatch& batch : EntriesOf(micro_batch)) {
-    rows += setup_.tensor->Rows(batch.sequences * batch.length).Size();
+    rows += with_.tensor.Rows(batch.sequences * batch.length).Size();
   }
   return rows;
 }
 
 std::span<const data::MicroBatch> Model::EntriesOf(int micro_batch) const {
-  const auto leaves = static_cast<std::size_t>(setup_.leaves);
+  const auto leaves = static_cast<std::size_t>(plan_.leaves);
   return batches_.subspan(static_cast<std::size_t>(micro_batch) * leaves, leaves);
 }
 
@@ -89,7 +89,7 @@ Model::Leaves& Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& 
   }
   leaves_.clear();
   std::int64_t row = 0;
-  auto live = static_cast<std::size_t>(task.slots.weight * setup_.leaves);
+  auto live = static_cast<std::size_t>(task.slots.weight * plan_.leaves);
   for (const data::MicroBatch& batch : EntriesOf(task.task.micro_batch)) {
     const std::size_t mine = live++;
     if (batch.sequences == 0) continue;  // padding
@@ -108,7 +108,7 @@ Model::Leaves& Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& 
 
 Model::Leaves Model::MeasuringLeaves(Chunk& chunk, bool training, device::Arena& scratch) {
   Leaves leaves;
-  for (int i = 0; i < setup_.leaves; ++i) {
+  for (int i = 0; i < plan_.leaves; ++i) {
     Leaf& leaf = leaves.emplace_back();
     leaf.pass = MakePass(nullptr, training);
     leaf.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
@@ -122,7 +122,7 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
   Chunk& chunk = chunks_[static_cast<std::size_t>(task.task.chunk)];
   Leaves& leaves = LeavesOf(task, in, out);
   if (kind == TaskKind::kEvaluate) return Evaluate(leaves, chunk);
-  if (!setup_.training) throw RunError("a model for evaluation was asked for gradients");
+  if (!plan_.training) throw RunError("a model for evaluation was asked for gradients");
   SlotArenas slots{&chunk.input[static_cast<std::size_t>(task.slots.input)],
                    &chunk.weight[static_cast<std::size_t>(task.slots.weight)], nullptr};
   switch (kind) {
@@ -143,7 +143,7 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
 
 // Where a forward pass puts what it makes.
 Lifetimes Model::ForwardLives(const SlotArenas& slots, device::Arena* scratch) const {
-  switch (setup_.options.recompute) {
+  switch (plan_.options.recompute) {
     case Recompute::kNone:
       return {slots.weight, slots.input, slots.weight, nullptr, scratch};
     case Recompute::kSelective:
@@ -154,7 +154,7 @@ Lifetimes Model::ForwardLives(const SlotArenas& slots, device::Arena* scratch) c
 }
 
 Matrix Model::StreamOf(const Pass& pass, device::Arena* arena) const {
-  return pass.Allocate(arena, pass.Rows().Size(), setup_.options.dim);
+  return pass.Allocate(arena, pass.Rows().Size(), plan_.options.dim);
 }
 
 void Model::Forward(Leaves& leaves, Chunk& chunk, const SlotArenas& slots) const {
@@ -164,7 +164,7 @@ void Model::Forward(Leaves& leaves, Chunk& chunk, const SlotArenas& slots) const
                          : slots.input;
   };
   // The stream between blocks: a norm's input, or (post-norm) a product's too.
-  const bool pre = setup_.options.norm_position == NormPosition::kPre;
+  const bool pre = plan_.options.norm_position == NormPosition::kPre;
   const auto stream = [&](const Leaf& leaf, std::size_t block) {
     // Behind the last block the head's input, which is done with when the backward pass begins.
     return StreamOf(leaf.pass, !pre            ? slots.weight
@@ -243,7 +243,7 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   device::Arena *scratch = pass.lives.scratch, *backward = pass.lives.backward;
   const std::int64_t mark = scratch->Mark();
   pass.lives = {backward, scratch, backward, backward, scratch};
-  const Recompute recompute = setup_.options.recompute;
+  const Recompute recompute = plan_.options.recompute;
   if (recompute == Recompute::kSelective) block.AllocateCheap(pass, saved);
   if (recompute == Recompute::kFull) block.Allocate(pass, saved);
   block.AllocateBackward(pass, saved);
@@ -312,31 +312,11 @@ void Model::BackwardWeight(Leaves& leaves, const Chunk& chunk, bool report) {
   }
 }
 
-double Model::ForwardBackward(const data::MicroBatch& batch, const GradientsReady& ready) {
-  Begin({&batch, 1}, ready, nullptr);
-  Run({{TaskKind::kForward, 0, 0}, {}, false}, {}, {});
-  Run({{TaskKind::kBackward, 0, 0}, {}, true}, {}, {});
-  if (ready_) ready_(0);
-  return SummedLoss().Value();
-}
-
-double Model::Loss(const data::MicroBatch& batch, double* losses) {
-  Begin({&batch, 1}, {}, losses);
-  Run({{TaskKind::kEvaluate, 0, 0}, {}, false}, {}, {});
-  return SummedLoss().Value();
-}
-
-std::vector<double> Model::Logits(const data::MicroBatch& batch, std::int64_t position) {
-  BeginLogits({&batch, 1}, position);
-  Run({{TaskKind::kEvaluate, 0, 0}, {}, false}, {}, {});
-  return LogitsSlice();
-}
-
 std::vector<double> Model::LogitsSlice() const {
   std::vector<double> logits(static_cast<std::size_t>(logits_.columns));
   const std::int64_t bytes = logits_.columns * static_cast<std::int64_t>(SizeOf(logits_.dtype));
   std::vector<std::byte> raw(static_cast<std::size_t>(bytes));
-  device::CopyOut(setup_.stream, logits_.data, raw.data(), bytes);
+  device::CopyOut(with_.stream, logits_.data, raw.data(), bytes);
   for (std::size_t i = 0; i < logits.size(); ++i) {
     if (logits_.dtype == Dtype::kBfloat16) {
       logits[i] =

@@ -18,7 +18,7 @@ bool Model::Has(int unit) const {
 std::array<int, 2> Model::FirstUnits() const { return {token_unit_, position_unit_}; }
 
 std::array<int, 2> Model::LastUnits() const {
-  return {tail_unit_, setup_.options.tie_embeddings ? token_unit_ : -1};
+  return {tail_unit_, plan_.options.tie_embeddings ? token_unit_ : -1};
 }
 
 void Model::Use(std::span<const int> units) const {
@@ -98,15 +98,15 @@ void Model::Merge(const std::vector<Part>& ranges, int from, int to) const {
   for (const Part& range : ranges) {
     const Dtype type = registry_.SumType();
     void* source = ElementAt(registry_.GradientLevel(from), type, range.begin);
-    kernels::Accumulate(setup_.stream, type, range.Size(), source,
+    kernels::Accumulate(with_.stream, type, range.Size(), source,
                         ElementAt(registry_.GradientLevel(to), type, range.begin));
-    device::SetZero(setup_.stream, source, range.Size() * static_cast<std::int64_t>(SizeOf(type)));
+    device::SetZero(with_.stream, source, range.Size() * static_cast<std::int64_t>(SizeOf(type)));
   }
 }
 
 // Canonical: the gradients of this phase go to the level of the leaf's group.
 void Model::EnterLeaf(int unit, Phase phase, const Pass& pass) {
-  if (!setup_.shard.canonical || pass.Dry() || !Has(unit)) return;
+  if (!local_.shard.canonical || pass.Dry() || !Has(unit)) return;
   const auto [at, added] = trackers_.try_emplace({unit, phase});
   Tracker& tracker = at->second;
   if (added) tracker.ranges = RangesOf(unit, phase);
@@ -136,7 +136,7 @@ void Model::AddSecondGradient() {
                      "This is a bug in Trireme.");
     }
     const Dtype type = registry_.SumType();
-    kernels::Accumulate(setup_.stream, type, to.flat.Size(),
+    kernels::Accumulate(with_.stream, type, to.flat.Size(),
                         ElementAt(registry_.Gradients(), type, piece.gradient),
                         ElementAt(registry_.Gradients(), type, to.gradient));
   }

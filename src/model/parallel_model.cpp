@@ -13,136 +13,102 @@ namespace trireme::model {
 
 namespace {
 
-// This stage's blocks, chunk by chunk.
-std::vector<Part> ChunksOf(const Options& options, std::int64_t length,
-                           const parallel::PipelineShape& shape, int stage) {
-  const PartCosts costs = CostsPerToken(options, length);
-  const std::vector<Part> parts = parallel::BalanceStages(options.layers, shape.VirtualStages(),
-                                                          costs.block, costs.embedding, costs.head);
-  std::vector<Part> chunks;
-  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
-    chunks.push_back(parts.at(static_cast<std::size_t>(chunk * shape.stages + stage)));
-  }
-  return chunks;
+device::Stream StreamOf(const ModelPlan& plan, device::Stream stream) {
+  stream.canonical = plan.canonical.On();
+  return stream;
+}
+
+parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const ModelPlan& plan,
+                                      const device::Stream& stream) {
+  const comm::Collectives transfers = grid.Over(comm::Group::kTensor);
+  if (!plan.canonical.On()) return {transfers, grid.SequenceParallel()};
+  return {transfers, grid.SequenceParallel(), stream, plan.canonical.slices, plan.defect};
 }
 
 // Whether what follows is learned from.
-void SetTraining(const ModelSetup& setup, bool training) {
-  if (kernels::Libraries* const libraries = kernels::LibrariesOf(setup.stream)) {
+void SetTraining(const device::Stream& stream, bool training) {
+  if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
     libraries->SetTraining(training);
   }
 }
 
 }  // namespace
 
-ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
-                             const parallel::PipelineShape& pipeline, Defect defect,
-                             const Canonical& canonical)
+ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& plan,
+                             const device::Stream& stream)
     : grid_(grid),
-      canonical_(canonical),
-      tensor_(
-          canonical.On()
-              ? parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel(),
-                                      setup.stream, canonical.slices, defect)
-              : parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel())),
-      context_(grid.Over(comm::Group::kContext), setup.length, defect),
-      key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
-      done_(setup.stream),
+      plan_(plan),
+      local_plan_(PlanStage(plan, grid.Shape(), grid.Options(), grid.World().Rank())),
+      stream_(StreamOf(plan, stream)),
+      tensor_(MakeTensorGroup(grid, plan, stream_)),
+      context_(grid.Over(comm::Group::kContext), plan.length, plan.defect),
+      key_value_(grid.KeyValueGroup(plan.options.kv_heads)),
+      done_(stream_),
       key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
-      drain_(setup.stream, [&grid] { grid.GiveUp(); }) {
-  grid.World().Together([&] {
-    parallel::PipelineShape shape = pipeline;
-    shape.stages = grid.Shape().pipeline;
-    setup.tensor = &tensor_;
-    setup.context = &context_;
-    setup.stage = grid.Coordinates().pipeline;
-    setup.stages = shape.stages;
-    setup.chunks = ChunksOf(setup.options, setup.length, shape, setup.stage);
-    setup.stream.canonical = canonical.On();
-    setup.groups = canonical.On() ? canonical.data_groups / grid.Shape().data : 1;
-    parallel::ShardSetup& shard = setup.shard;
-    // A model that does not learn has nothing to share out but its parameters.
-    shard.sharding = setup.training || grid.Shards() == comm::Sharding::kParameters
-                         ? grid.Shards()
-                         : comm::Sharding::kNone;
-    shard.training = setup.training;
-    shard.rank = grid.Shard().Rank();
-    shard.ranks = grid.Shard().Size();
-    shard.tensor_ranks = grid.Shape().tensor;
-    shard.canonical = canonical.On();
-    shard.gradient_levels = parallel::LeafSums::Levels(setup.groups);
-    pipeline_ = std::make_unique<parallel::Pipeline>(grid.Over(comm::Group::kPipeline), shape,
-                                                     setup.dtype, StreamRows(setup) * setup.leaves,
-                                                     setup.options.dim, setup.stream.Where());
-    setup.slots = pipeline_->TrainingProgram(pipeline_->Shape().micro_batches).slots;
-    setup.progress = [this] {
-      pipeline_->Progress();
-      units_->Progress();
-    };
-    const bool allocate = std::exchange(setup.allocate, false);
-    part_ = std::make_unique<Model>(setup);
-    shared_ = std::make_unique<parallel::SharedGradients>(
-        part_->Parameters(),
-        std::map<tensor::GradientSum, comm::Collectives>{
-            {tensor::GradientSum::kTensor, grid.Over(comm::Group::kTensor)},
-            {tensor::GradientSum::kKeyValue,
-             comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic(),
-                               key_value_channel_.get())},
-            {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}},
-        defect, shard.sharding != comm::Sharding::kNone, setup.stream);
-    units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),
-                                                      part_->Parameters(), setup.stream, shard,
-                                                      shared_.get(), defect);
-    part_->SetAccess(units_.get());
-    if (allocate) Allocate();
-  });
+      drain_(stream_, [&grid] { grid.GiveUp(); }) {
+  grid.World().Together([&] { Construct(); });
+}
+
+void ParallelModel::Construct() {
+  const parallel::ShardSetup& shard = local_plan_.shard;
+  pipeline_ = std::make_unique<parallel::Pipeline>(
+      grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
+      local_plan_.stream_rows * plan_.leaves, plan_.options.dim, stream_.Where());
+  local_ =
+      std::make_unique<Model>(plan_, local_plan_, Collaborators{stream_, tensor_, context_, [this] {
+                                                                  pipeline_->Progress();
+                                                                  units_->Progress();
+                                                                }});
+  shared_ = std::make_unique<parallel::SharedGradients>(
+      local_->Parameters(),
+      std::map<tensor::GradientSum, comm::Collectives>{
+          {tensor::GradientSum::kTensor, grid_.Over(comm::Group::kTensor)},
+          {tensor::GradientSum::kKeyValue,
+           comm::Collectives(key_value_, comm::Group::kKeyValue, grid_.Traffic(),
+                             key_value_channel_.get())},
+          {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}},
+      plan_.defect, shard.sharding != comm::Sharding::kNone, stream_);
+  units_ = std::make_unique<parallel::ShardedUnits>(grid_.Over(comm::Group::kShard),
+                                                    local_->Parameters(), stream_, shard,
+                                                    shared_.get(), plan_.defect);
+  local_->SetAccess(units_.get());
 }
 
 void ParallelModel::Allocate() {
-  parallel::CheckTransfers(part_->Parameters(), Setup().shard);
-  part_->Allocate();
+  parallel::CheckTransfers(local_->Parameters(), local_plan_.shard);
+  local_->Allocate();
   pipeline_->Allocate();
-  if (Setup().training) shared_->Allocate();
+  if (plan_.training) shared_->Allocate();
   units_->Allocate();
-  const ModelSetup& setup = Setup();
-  tensor_.AllocateExchange(setup.dtype, ExchangeElements(setup));
-}
-
-std::int64_t ParallelModel::LengthHere(const ModelSetup& setup) const {
-  return context_.Active() ? context_.Own().Count() : setup.length;
+  tensor_.AllocateExchange(plan_.dtype, ExchangeElements());
 }
 
 // Of a stream between tensor ranks, with the largest part for each.
-std::int64_t ParallelModel::ExchangeElements(const ModelSetup& setup) const {
-  const std::int64_t rows = setup.micro_batch * LengthHere(setup);
-  return CeilDivide(rows, tensor_.Size()) * tensor_.Size() * setup.options.dim;
-}
-
-std::int64_t ParallelModel::StreamRows(const ModelSetup& setup) const {
-  return tensor_.MostRows(setup.micro_batch * LengthHere(setup));
+std::int64_t ParallelModel::ExchangeElements() const {
+  return CeilDivide(local_plan_.tokens, tensor_.Size()) * tensor_.Size() * plan_.options.dim;
 }
 
 void ParallelModel::BeginStep() {
   // Sharded gradients are cleared by who collects them.
-  if (!units_->GradientsSharded()) part_->Parameters().ZeroGradients();
+  if (!units_->GradientsSharded()) local_->Parameters().ZeroGradients();
   units_->BeginStep();
 }
 
 ExactSum ParallelModel::FinishLoss() {
-  if (const device::Stream& stream = Setup().stream; stream.OnGpu()) {
-    done_.Record(stream.gpu->queue);
+  if (stream_.OnGpu()) {
+    done_.Record(stream_.gpu->queue);
     grid_.Await(done_);
   }
-  return grid_.LastStage() && tensor_.Rank() == 0 ? part_->SummedLoss() : ExactSum();
+  return grid_.LastStage() && tensor_.Rank() == 0 ? local_->SummedLoss() : ExactSum();
 }
 
 int ParallelModel::MicroBatches(std::span<const data::MicroBatch> batches) const {
-  return static_cast<int>(std::ssize(batches)) / Setup().leaves;
+  return static_cast<int>(std::ssize(batches)) / plan_.leaves;
 }
 
 // What will be gathered, and when.
 void ParallelModel::Announce(const parallel::Program& program) {
-  if (units_->ValuesSharded()) units_->BeginTasks(part_->UsesOf(program));
+  if (units_->ValuesSharded()) units_->BeginTasks(local_->UsesOf(program));
 }
 
 ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
@@ -156,24 +122,24 @@ void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
                                const GradientsReady& ready) {
   if (batches.empty()) return;  // all ranks of the replica see this
   const int count = MicroBatches(batches);
-  SetTraining(Setup(), true);
-  part_->Begin(batches, ready, nullptr);
+  SetTraining(stream_, true);
+  local_->Begin(batches, ready, nullptr);
   Announce(pipeline_->TrainingProgram(count));
-  pipeline_->Train(count, *part_);
-  part_->FinishLeaves();
+  pipeline_->Train(count, *local_);
+  local_->FinishLeaves();
 }
 
 void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
   const int count = MicroBatches(batches);
-  SetTraining(Setup(), false);
+  SetTraining(stream_, false);
   Announce(pipeline_->EvaluationProgram(count));
-  pipeline_->ReceiveLate(Setup().stream.OnGpu());
-  pipeline_->Evaluate(count, *part_);
+  pipeline_->ReceiveLate(stream_.OnGpu());
+  pipeline_->Evaluate(count, *local_);
 }
 
 ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
   if (batches.empty()) return {};
-  part_->Begin(batches, {}, losses);
+  local_->Begin(batches, {}, losses);
   Evaluate(batches);
   return FinishLoss();
 }
@@ -196,7 +162,7 @@ data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
 // The context rank that holds a position, and where in its part.
 std::pair<int, std::int64_t> ParallelModel::Find(std::int64_t position) const {
   for (int rank = 0; rank < context_.Size(); ++rank) {
-    const Positions held = PositionsOf(Setup().length, rank, context_.Size());
+    const Positions held = PositionsOf(plan_.length, rank, context_.Size());
     for (std::int64_t p = 0; p < held.Count(); ++p) {
       if (held.At(p) == position) return {rank, p};
     }
@@ -206,23 +172,23 @@ std::pair<int, std::int64_t> ParallelModel::Find(std::int64_t position) const {
 
 std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::int64_t position) {
   int owner = 0;
-  std::vector<data::MicroBatch> entries(static_cast<std::size_t>(Setup().leaves));
+  std::vector<data::MicroBatch> entries(static_cast<std::size_t>(plan_.leaves));
   entries.front() = batch;
   if (context_.Active()) {
     entries.front() = LocalPart(batch);
     std::tie(owner, position) = Find(position);
     if (grid_.Coordinates().context != owner) position = 0;  // something; not looked at
   }
-  part_->BeginLogits(entries, position);
+  local_->BeginLogits(entries, position);
   Evaluate(entries);
-  const std::int64_t vocabulary = Setup().options.vocabulary;
+  const std::int64_t vocabulary = plan_.options.vocabulary;
   std::vector<double> logits(static_cast<std::size_t>(vocabulary));
   if (grid_.LastStage()) {
     std::vector<std::int64_t> counts;
     for (int rank = 0; rank < tensor_.Size(); ++rank) {
       counts.push_back(PartOf(vocabulary, rank, tensor_.Size()).Size());
     }
-    std::ranges::copy(part_->LogitsSlice(), logits.data() + part_->VocabularySlice().begin);
+    std::ranges::copy(local_->LogitsSlice(), logits.data() + local_->VocabularySlice().begin);
     tensor_.Transfers().OnHost().AllGatherInPlace(Dtype::kFloat64, logits.data(), counts);
   }
   grid_.Over(comm::Group::kPipeline)
@@ -235,26 +201,26 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
 }
 
 void ParallelModel::SumSharedGradients() {
-  part_->AddSecondGradient();
+  local_->AddSecondGradient();
   shared_->Sum();
 }
 
 std::vector<tensor::StateBlock> ParallelModel::Blocks() {
-  return part_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                         grid_.Shard().Size());
+  return local_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                          grid_.Shard().Size());
 }
 
-std::vector<std::pair<std::string, std::int64_t>> ParallelModel::MemoryPlan() const {
-  auto plan = part_->MemoryPlan();
-  const ModelSetup& setup = Setup();
-  const std::int64_t exchange = tensor_.ExchangeBytes(setup.dtype, ExchangeElements(setup));
-  const auto add = [&plan](const char* term, std::int64_t bytes) {
-    if (bytes > 0) plan.emplace_back(term, bytes);
-  };
-  add("gathered parameters", units_->GatherBytes());
-  if (setup.training) add("gradients under way", units_->GradientBytes());
-  add("exchange buffers", pipeline_->Bytes() + (setup.training ? shared_->Bytes() : 0) + exchange);
-  return plan;
+ModelMemory ParallelModel::Memory() const {
+  const auto counted = [](std::int64_t bytes) { return bytes > 0 ? BufferBytes(bytes) : 0; };
+  ModelMemory memory = local_->Memory();
+  memory.gathered_parameters = units_->GatherBytes();
+  if (plan_.training) {
+    memory.gradients_under_way = units_->GradientBytes();
+    memory.exchange += counted(shared_->Bytes());
+  }
+  memory.exchange +=
+      pipeline_->Bytes() + counted(tensor_.ExchangeBytes(plan_.dtype, ExchangeElements()));
+  return memory;
 }
 
 }  // namespace trireme::model

@@ -62,10 +62,7 @@ void Pipeline::Allocate() {
   }
 }
 
-int Pipeline::Padded(int count) const {
-  if (shape_.kind != ScheduleKind::kInterleaved) return count;
-  return static_cast<int>(CeilDivide(count, shape_.stages)) * shape_.stages;
-}
+int Pipeline::Padded(int count) const { return PaddedMicroBatches(shape_, count); }
 
 const Program& Pipeline::EvaluationProgram(int micro_batches) {
   return Kept(evaluation_, shape_, micro_batches, Stage(), MakeEvaluationProgram);

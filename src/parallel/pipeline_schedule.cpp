@@ -104,6 +104,11 @@ std::string Describe(const Task& task) {
                      task.micro_batch, task.chunk);
 }
 
+int PaddedMicroBatches(const PipelineShape& shape, int count) {
+  if (shape.kind != ScheduleKind::kInterleaved) return count;
+  return static_cast<int>(CeilDivide(count, shape.stages)) * shape.stages;
+}
+
 std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage) {
   if (shape.kind == ScheduleKind::kInterleaved) return Interleaved(shape, stage);
   if (shape.chunks != 1) {

@@ -85,9 +85,9 @@ void DeclareCanonical(input::Schema& schema) {
       "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.");
 }
 
-model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
-                               const comm::GridShape& grid, std::int64_t batch,
-                               std::int64_t length) {
+parallel::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
+                                  const comm::GridShape& grid, std::int64_t batch,
+                                  std::int64_t length) {
   const std::string value = deck.Text(kKey);
   if (value == "none") {
     if (deck.Integer("run.canonical_leaf") == 0) return {};
@@ -123,7 +123,7 @@ model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& op
   return {groups, slices, std::min(leaf, batch)};
 }
 
-void CheckLeaves(const input::Deck& deck, const model::Canonical& canonical) {
+void CheckLeaves(const input::Deck& deck, const parallel::Canonical& canonical) {
   const std::int64_t given = deck.Integer("data.micro_batch"), leaf = canonical.leaf;
   if (!canonical.On() || given % leaf == 0) return;
   const std::int64_t lower = std::max(leaf, given / leaf * leaf);

@@ -25,7 +25,7 @@ double SumOver(const comm::Communicator& world, const ExactSum& mine) {
 
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split) {
   const double start = Seconds();
-  const model::ModelSetup& setup = model.Setup();
+  const model::ModelPlan& setup = model.Plan();
   const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
   const std::int64_t length = setup.length;
   const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, setup.micro_batch));
@@ -53,7 +53,8 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
       entry.sequences = 0;
       if (begin >= share.size()) continue;
       const std::size_t count = std::min(share.size() - begin, most);
-      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, entry, model.Held());
+      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, entry,
+                           model.LocalPlan().positions);
       targets += entry.valid;
     }
     for (; filled % leaves != 0; ++filled) round[filled].sequences = 0;

@@ -63,73 +63,104 @@ std::int64_t ChooseMicroBatch(const input::Deck& deck, std::int64_t size, std::i
 
 }  // namespace
 
-std::int64_t LargestShare(std::int64_t batch, int data_ranks, const model::Canonical& canonical) {
+std::int64_t LargestShare(std::int64_t batch, int data_ranks,
+                          const parallel::Canonical& canonical) {
   if (!canonical.On()) return CeilDivide(batch, data_ranks);
   return std::min(batch, CanonicalShare(batch, 0, data_ranks, canonical).end);
 }
 
 Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
-                    const model::Canonical& canonical) {
+                    const parallel::Canonical& canonical) {
   const std::int64_t groups = canonical.data_groups / data_ranks;
   const std::int64_t size = groups * LeavesOfGroup(batch, canonical) * canonical.leaf;
   return {rank * size, (rank + 1) * size};
 }
 
-std::int64_t LeavesOfGroup(std::int64_t batch, const model::Canonical& canonical) {
+std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical) {
   return CeilDivide(CeilDivide(batch, canonical.leaf), canonical.data_groups);
 }
 
 std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
-                          const model::Canonical& canonical) {
+                          const parallel::Canonical& canonical) {
   return CeilDivide(LargestShare(batch, data_ranks, canonical), micro_batch);
 }
 
-std::int64_t LargestOperand(const model::ModelSetup& setup) {
-  const model::Options& o = setup.options;
-  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
-  return widest * std::max(setup.micro_batch * setup.length, o.dim);
+model::ModelPlan ModelPlanOf(const TrainingSetup& setup, const comm::GridShape& grid,
+                             std::int64_t batch) {
+  model::ModelPlan plan = setup.model;
+  const parallel::Canonical& canonical = plan.canonical;
+  plan.micro_batch = std::min(plan.micro_batch, LargestShare(batch, grid.data, canonical));
+  plan.pipeline.stages = grid.pipeline;
+  plan.pipeline.micro_batches =
+      static_cast<int>(MicroBatches(batch, grid.data, plan.micro_batch, canonical));
+  if (!canonical.On()) return plan;
+  plan.leaves = static_cast<int>(CeilDivide(plan.micro_batch, canonical.leaf));
+  plan.micro_batch = std::min(plan.micro_batch, canonical.leaf);
+  return plan;
 }
 
-void AddGpuTerms(const model::ModelSetup& setup,
-                 std::vector<std::pair<std::string, std::int64_t>>& plan) {
-  if (!setup.stream.OnGpu()) return;
-  plan.emplace_back("GPU libraries", machine::kGpuLibraryBytes);
+std::int64_t LargestOperand(const model::ModelPlan& plan) {
+  const model::Options& o = plan.options;
+  const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});
+  return widest * std::max(plan.micro_batch * plan.length, o.dim);
+}
+
+machine::MemoryTerms TermsOf(const model::ModelMemory& memory) {
+  machine::MemoryTerms terms = {{"parameters", memory.parameters},
+                                {"gradients", memory.gradients},
+                                {"activations", memory.activations},
+                                {"vocabulary tile", memory.vocabulary_tile}};
+  const auto add = [&terms](const char* name, std::int64_t bytes) {
+    if (bytes > 0) terms.emplace_back(name, bytes);
+  };
+  add("gathered parameters", memory.gathered_parameters);
+  add("gradients under way", memory.gradients_under_way);
+  add("exchange buffers", memory.exchange);
+  return terms;
+}
+
+void AddGpuTerms(const model::ModelPlan& plan, const device::Stream& stream,
+                 machine::MemoryTerms& terms) {
+  if (!stream.OnGpu()) return;
+  terms.emplace_back("GPU libraries", machine::kGpuLibraryBytes);
   // Two operands of a product, a byte a number.
-  if (setup.stream.fp8) plan.emplace_back("fp8 operands", 2 * LargestOperand(setup));
+  if (stream.fp8) terms.emplace_back("fp8 operands", 2 * LargestOperand(plan));
 }
 
 TrainingSetup ReadTraining(job::Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
                            std::int64_t tokens) {
   constexpr double kMib = 1024 * 1024;
   TrainingSetup setup;
-  setup.pipeline = parallel::ReadPipeline(job.deck, grid.pipeline);
+  const parallel::PipelineShape pipeline = parallel::ReadPipeline(job.deck, grid.pipeline);
   const job::DataShape shape = job::ReadDataShape(job);
-  setup.model = job::ReadModelSetup(job, vocabulary, shape);
+  setup.model = job::ReadModelPlan(job, vocabulary, shape);
+  setup.model.pipeline = pipeline;
+  setup.stream = job.stream;
   setup.stride = shape.stride;
   setup.batch = shape.batch;
   const data::Sampler sampler = MakeSampler(tokens, setup);
   const std::int64_t batch = std::min(shape.batch, sampler.Windows());
-  setup.canonical = ReadCanonical(job.deck, setup.model.options, grid, batch, shape.length);
-  const std::int64_t share = LargestShare(batch, grid.data, setup.canonical);
+  setup.model.canonical = ReadCanonical(job.deck, setup.model.options, grid, batch, shape.length);
+  const std::int64_t share = LargestShare(batch, grid.data, setup.model.canonical);
   std::int64_t& micro_batch = setup.model.micro_batch;
-  const std::int64_t unit = setup.canonical.On() ? setup.canonical.leaf : 1;
-  CheckLeaves(job.deck, setup.canonical);
-  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, unit, setup.pipeline);
-  model::CheckLayout(job.deck, setup.model.options, grid, setup.pipeline);
-  model::CheckMicroBatches(job.deck, setup.pipeline, grid.data, share, micro_batch, unit);
+  const std::int64_t unit = setup.model.canonical.On() ? setup.model.canonical.leaf : 1;
+  CheckLeaves(job.deck, setup.model.canonical);
+  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, unit, setup.model.pipeline);
+  model::CheckLayout(job.deck, setup.model.options, grid, setup.model.pipeline);
+  model::CheckMicroBatches(job.deck, setup.model.pipeline, grid.data, share, micro_batch, unit);
   setup.optimizer = optimizer::ReadOptimizer(job.deck);
   setup.model.label_smoothing = setup.optimizer.label_smoothing;
   setup.schedule =
       optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate, sampler.StepsPerEpoch());
   const bool given = job.deck.Given("grid.bucket_mib") || !job.stream.OnGpu();
   const double mib = given ? job.deck.Real("grid.bucket_mib") : kGpuBucketMib;
-  setup.bucket_bytes = static_cast<std::int64_t>(mib * kMib);
-  setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
-  setup.overlap = job.deck.Switch("grid.overlap");
+  setup.model.bucket_bytes = static_cast<std::int64_t>(mib * kMib);
+  setup.model.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
+  setup.model.overlap = job.deck.Switch("grid.overlap");
   setup.keep_gradients = false;
   setup.products_file = job.deck.Text("run.products");
   setup.graphs = job.deck.Text("run.graphs") == "auto";
-  setup.defect = job.defect;
+  setup.model.defect = job.defect;
   return setup;
 }
 
@@ -143,7 +174,7 @@ std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& s
                         ranks == 1 ? "" : "s");
     if (copies > 1) text += fmt::format(", {} copies", copies);
   }
-  const parallel::PipelineShape& pipeline = setup.pipeline;
+  const parallel::PipelineShape& pipeline = setup.model.pipeline;
   if (grid.Shape().pipeline > 1) {
     text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
     if (pipeline.chunks > 1) text += fmt::format(" of {} chunks", pipeline.chunks);
@@ -161,66 +192,44 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFil
     : grid_(grid),
       sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
       schedule_(setup.schedule),
-      drain_(setup.model.stream, [&grid] { grid.GiveUp(); }) {
-  if (setup.canonical.On()) CheckInstructionSets(grid.World());
-  const int data_ranks = grid.Shape().data;
-  const model::Canonical& canonical = setup.canonical;
-  model::ModelSetup model = setup.model;
+      drain_(setup.stream, [&grid] { grid.GiveUp(); }) {
+  if (setup.model.canonical.On()) CheckInstructionSets(grid.World());
   const std::int64_t batch = std::min(setup.batch, sampler_.Windows());  // the most of any step
-  model.micro_batch = std::min(model.micro_batch, LargestShare(batch, data_ranks, canonical));
-  parallel::PipelineShape pipeline = setup.pipeline;
-  pipeline.stages = grid.Shape().pipeline;
-  pipeline.micro_batches =
-      static_cast<int>(MicroBatches(batch, data_ranks, model.micro_batch, canonical));
-  if (canonical.On()) {
-    model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
-    model.micro_batch = std::min(model.micro_batch, canonical.leaf);
-  }
-  model.shard.bucket_bytes = setup.bucket_bytes;
-  model.shard.prefetch = setup.prefetch;
-  model.shard.overlap = setup.overlap;
-  model.allocate = false;
-  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect, canonical);
+  model_ = std::make_unique<model::ParallelModel>(grid, ModelPlanOf(setup, grid.Shape(), batch),
+                                                  setup.stream);
   moments_bytes_ = optimizer::Optimizer::Bytes(setup.optimizer, model_->Parameters());
   CheckMemory(setup);
   grid.World().Together([&] {
     model_->Allocate();
-    kernels::Libraries* const libraries = kernels::LibrariesOf(model_->Setup().stream);
-    if (libraries != nullptr) libraries->Reserve(LargestOperand(model_->Setup()));
+    kernels::Libraries* const libraries = kernels::LibrariesOf(model_->Stream());
+    if (libraries != nullptr) libraries->Reserve(LargestOperand(model_->Plan()));
     optimizer_ = std::make_unique<optimizer::Optimizer>(setup.optimizer, model_->Parameters(),
-                                                        model_->Setup().stream);
+                                                        model_->Stream());
     buckets_ = std::make_unique<parallel::GradientBuckets>(
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
-        model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
+        model_->Stream(), model_->LocalPlan().shard, &model_->Shared(), setup.model.defect);
     step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
                                            *buckets_, batch, setup.keep_gradients, setup.graphs,
-                                           setup.products_file, setup.defect);
+                                           setup.products_file, setup.model.defect);
   });
 }
 
-std::vector<std::pair<std::string, std::int64_t>> TrainingState::MemoryPlan() const {
-  auto plan = model_->MemoryPlan();
-  plan.insert(plan.begin() + 2, {"moments", moments_bytes_});
-  const std::int64_t exchange = parallel::GradientBuckets::Bytes(
-      model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
-  AddGpuTerms(model_->Setup(), plan);
-  if (exchange == 0) return plan;
-  const char* const name = "exchange buffers";
-  const auto model =
-      std::find_if(plan.begin(), plan.end(), [&](const auto& term) { return term.first == name; });
-  if (model == plan.end()) {
-    plan.emplace_back(name, exchange);
-  } else {
-    model->second += exchange;
-  }
-  return plan;
+machine::MemoryTerms TrainingState::MemoryPlan() const {
+  model::ModelMemory memory = model_->Memory();
+  memory.exchange +=
+      parallel::GradientBuckets::Bytes(model_->Parameters(), model_->LocalPlan().shard,
+                                       grid_.SameShard().Size(), grid_.Shard().Size());
+  machine::MemoryTerms terms = TermsOf(memory);
+  terms.insert(terms.begin() + 2, {"moments", moments_bytes_});
+  AddGpuTerms(model_->Plan(), model_->Stream(), terms);
+  return terms;
 }
 
 void TrainingState::CheckMemory(const TrainingSetup& setup) const {
   if (setup.node == nullptr) return;
-  const machine::NodeDemand demand =
-      machine::DemandOf(*setup.node, MemoryPlan(), setup.model.stream);
-  grid_.World().Together([&] { machine::CheckNodeMemory(demand, grid_, setup.canonical.On()); });
+  const machine::NodeDemand demand = machine::DemandOf(*setup.node, MemoryPlan(), setup.stream);
+  grid_.World().Together(
+      [&] { machine::CheckNodeMemory(demand, grid_, setup.model.canonical.On()); });
 }
 
 StepResult TrainingState::Run(std::int64_t step, const Requests& mine) {
@@ -228,7 +237,7 @@ StepResult TrainingState::Run(std::int64_t step, const Requests& mine) {
 }
 
 StateOnHost TrainingState::Unfetched(std::vector<tensor::StateBlock> blocks) const {
-  return {model_->Setup().stream, std::move(blocks)};
+  return {model_->Stream(), std::move(blocks)};
 }
 
 std::vector<tensor::StateBlock> TrainingState::MomentBlocks() const {

@@ -31,7 +31,7 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       defect_(defect),
       graphs_(graphs),
       products_file_(products_file),
-      done_(model.Setup().stream) {
+      done_(model.Stream()) {
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->SetScales(Stream(), {});
   }
@@ -69,7 +69,7 @@ double TrainingStep::Waited() const {
 // The positions of this step's batch that this data rank takes.
 Part TrainingStep::Share(std::int64_t step) const {
   const int rank = Grid().Coordinates().data, ranks = Grid().Shape().data;
-  const model::Canonical& canonical = model_.Canon();
+  const parallel::Canonical& canonical = model_.Plan().canonical;
   if (!canonical.On()) return PartOf(sampler_.BatchSize(step), rank, ranks);
   return CanonicalShare(batch_, rank, ranks, canonical);
 }
@@ -77,11 +77,11 @@ Part TrainingStep::Share(std::int64_t step) const {
 // Micro-batches of this step: this rank's, or, where all ranks of a shard group have to take part
 // in each one's transfers, those of the rank with the most windows.
 std::size_t TrainingStep::CountMicroBatches(std::int64_t step, std::size_t share) const {
-  const model::ModelSetup& setup = model_.Setup();
+  const model::ModelPlan& setup = model_.Plan();
   auto most = static_cast<std::int64_t>(share);
   if (model_.Units().ValuesSharded() || model_.Units().GradientsSharded()) {
     const std::int64_t batch = sampler_.BatchSize(step);
-    const model::Canonical& canonical = model_.Canon();
+    const parallel::Canonical& canonical = model_.Plan().canonical;
     // Canonical shares are those of the largest batch, filled from the front.
     most = std::min(batch,
                     LargestShare(canonical.On() ? batch_ : batch, Grid().Shape().data, canonical));
@@ -90,7 +90,7 @@ std::size_t TrainingStep::CountMicroBatches(std::int64_t step, std::size_t share
 }
 
 void TrainingStep::Load(std::int64_t step, Loaded& loaded) const {
-  const model::ModelSetup& setup = model_.Setup();
+  const model::ModelPlan& setup = model_.Plan();
   loaded.step = step;
   sampler_.Fill(step, Share(step), loaded.share);
   const std::span<const data::Sample> share(loaded.share);
@@ -100,7 +100,7 @@ void TrainingStep::Load(std::int64_t step, Loaded& loaded) const {
   const auto leaves = static_cast<std::size_t>(setup.leaves);
   loaded.count = leaves * static_cast<std::size_t>(model_.Stages().Padded(static_cast<int>(count)));
   if (loaded.batches.size() < loaded.count) loaded.batches.resize(loaded.count);
-  const model::Canonical& canonical = model_.Canon();
+  const parallel::Canonical& canonical = model_.Plan().canonical;
   const std::int64_t group =
       canonical.On() ? LeavesOfGroup(batch_, canonical) : std::int64_t{1};  // in entries
   for (std::size_t i = 0; i < loaded.count; ++i) {
@@ -109,7 +109,7 @@ void TrainingStep::Load(std::int64_t step, Loaded& loaded) const {
     if (i * most >= share.size()) continue;
     data::FillMicroBatch(tokens_, data::Split::kTrain,
                          share.subspan(i * most, std::min(share.size() - i * most, most)),
-                         setup.length, entry, model_.Held());
+                         setup.length, entry, model_.LocalPlan().positions);
     entry.group = static_cast<std::int64_t>(i) / group;
   }
 }
@@ -130,7 +130,7 @@ void TrainingStep::QueueGradients() {
   model_.BeginStep();
   buckets_.Begin();
   model::GradientsReady ready;
-  if (defect_ != Defect::kAverageOfAverages && !model_.Canon().On()) {
+  if (defect_ != Defect::kAverageOfAverages && !model_.Plan().canonical.On()) {
     ready = [this](std::int64_t begin) { buckets_.Ready(begin); };
   }
   model_.StartTrain(now_.Entries(), ready);
@@ -253,7 +253,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
 double TrainingStep::SumSquares() {
   std::array<double, ExactSum::kNumbers> digits{};
   std::span<double> sums(digits);
-  if (model_.Canon().On()) {
+  if (model_.Plan().canonical.On()) {
     digits = optimizer_.ExactGradientSquares().Digits();
   } else {
     sums = sums.first(1);
@@ -262,7 +262,7 @@ double TrainingStep::SumSquares() {
   for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
     Grid().Over(group).OnHost().AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
   }
-  return model_.Canon().On() ? ExactSum::FromDigits(sums).Value() : sums.front();
+  return model_.Plan().canonical.On() ? ExactSum::FromDigits(sums).Value() : sums.front();
 }
 
 void TrainingStep::RequireFiniteNorm() const {

@@ -40,7 +40,7 @@ std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus
 // Into how many parts heads, features and vocabulary are cut: slices of canonical arithmetic, which
 // tensor ranks divide, or these.
 std::int64_t Slices(const training::TrainingSetup& setup, const comm::GridShape& grid) {
-  return std::max(setup.canonical.slices, grid.tensor);
+  return std::max(setup.model.canonical.slices, grid.tensor);
 }
 
 // As they are, or as few as tell the same about the slices: whether one has one key/value head,
@@ -138,7 +138,7 @@ std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t
 // remainder.
 void ShrinkCanonicalBatch(const training::TrainingSetup& deck, const comm::GridShape& grid,
                           training::TrainingSetup& small) {
-  const model::Canonical& canonical = deck.canonical;
+  const parallel::Canonical& canonical = deck.model.canonical;
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
   const std::int64_t leaves = CeilDivide(deck.batch, canonical.leaf);
   const std::int64_t each = training::LeavesOfGroup(deck.batch, canonical);  // of a group
@@ -170,14 +170,14 @@ void ShrinkCanonicalBatch(const training::TrainingSetup& deck, const comm::GridS
   choose();
   const std::int64_t leaf = std::min<std::int64_t>(canonical.leaf, 2);
   const std::int64_t missing_windows = leaf > 1 && deck.batch % canonical.leaf != 0 ? 1 : 0;
-  small.canonical.leaf = leaf;
+  small.model.canonical.leaf = leaf;
   small.model.micro_batch = of_micro_batch * leaf;
   small.batch = (groups * of_group - missing) * leaf - missing_windows;
 }
 
 void ShrinkBatch(const training::TrainingSetup& deck, const comm::GridShape& grid,
                  training::TrainingSetup& small) {
-  if (deck.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
+  if (deck.model.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
   const std::int64_t share = CeilDivide(deck.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
   const auto here = [&](std::int64_t length) {  // positions of a context rank
@@ -208,7 +208,7 @@ training::TrainingSetup Shrink(const training::TrainingSetup& deck, const comm::
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
   const std::int64_t slices = Slices(deck, grid);
-  const int virtual_stages = grid.pipeline * deck.pipeline.chunks;
+  const int virtual_stages = grid.pipeline * deck.model.pipeline.chunks;
   small.model.length = ShrunkLength(length, slices, grid.context);
   small.stride = ShrunkStride(deck.stride, length, small.model.length);
   // A table with rows that no window reaches, if the deck's has some.
@@ -230,8 +230,9 @@ training::TrainingSetup Shrink(const training::TrainingSetup& deck, const comm::
   // Several buckets even here.
   constexpr std::int64_t kBuckets = 4, kLeastBytes = 512;
   const std::int64_t bytes = model::ParameterCount(o) * static_cast<std::int64_t>(sizeof(double));
-  small.bucket_bytes = std::max(bytes / (kBuckets * grid.tensor * grid.pipeline), kLeastBytes);
-  small.prefetch = std::min(deck.prefetch, kPrefetch);
+  small.model.bucket_bytes =
+      std::max(bytes / (kBuckets * grid.tensor * grid.pipeline), kLeastBytes);
+  small.model.prefetch = std::min(deck.model.prefetch, kPrefetch);
   return small;
 }
 

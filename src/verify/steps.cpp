@@ -19,13 +19,13 @@ constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
 // One rank and one thread, plain: nothing is sliced, staged, sharded or recomputed, and
 // micro-batches are others.
 training::TrainingSetup Alone(training::TrainingSetup setup, Arithmetic arithmetic) {
-  setup.pipeline = {};
-  setup.defect = Defect::kNone;
+  setup.model.pipeline = {};
+  setup.model.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
-  setup.model.stream.threads = 1;
-  if (arithmetic == Arithmetic::kFast) setup.canonical = {};
-  if (setup.canonical.On()) {
-    const std::int64_t leaf = setup.canonical.leaf;
+  setup.stream.threads = 1;
+  if (arithmetic == Arithmetic::kFast) setup.model.canonical = {};
+  if (setup.model.canonical.On()) {
+    const std::int64_t leaf = setup.model.canonical.leaf;
     setup.model.micro_batch = setup.model.micro_batch == leaf ? 2 * leaf : leaf;
     return setup;
   }
@@ -117,7 +117,7 @@ Verification Verifier::Run(Dtype precision) {
   CompareResume();
   setup_.model.dtype = precision;
   if (precision != Dtype::kFloat64) CompareLosses();
-  if (setup_.canonical.On()) CompareCanonical();
+  if (setup_.model.canonical.On()) CompareCanonical();
   return std::move(report_);
 }
 
@@ -239,7 +239,7 @@ std::string Verifier::HintForEvaluation() const {
 
 std::string Verifier::HintForBits(bool forward) const {
   Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
-  if (setup_.model.stream.threads > 1) keys.push_back("run.threads = 1");
+  if (setup_.stream.threads > 1) keys.push_back("run.threads = 1");
   return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
          "computed together" +
          DoesItPass(keys);
@@ -309,7 +309,7 @@ void Verifier::CompareEvaluation(training::TrainingState& alone) {
 
 // fp8: those of a rank by itself and of the grid take turns in the products that both use.
 void Verifier::SwapScales() {
-  const device::Stream& stream = setup_.model.stream;
+  const device::Stream& stream = setup_.stream;
   kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
   if (libraries == nullptr) return;
   std::vector<float> others = libraries->Scales();
@@ -318,8 +318,8 @@ void Verifier::SwapScales() {
 }
 
 void Verifier::CompareLosses() {
-  const bool bf16 = setup_.model.stream.bf16 || setup_.model.dtype == Dtype::kBfloat16;
-  const bool fp8 = setup_.model.stream.fp8;
+  const bool bf16 = setup_.stream.bf16 || setup_.model.dtype == Dtype::kBfloat16;
+  const bool fp8 = setup_.stream.fp8;
   const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(setup_.model.dtype);
   const std::string hint =
       "In fp64 all agreed: suspect something that happens in this precision only.";

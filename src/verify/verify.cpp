@@ -101,11 +101,11 @@ void PrintHead(const job::Job& job, const comm::ProcessGrid& grid, const std::st
   fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
              ranks == 1 ? "" : "s");
   const std::int64_t micro_batches = training::MicroBatches(
-      small.batch, grid.Shape().data, small.model.micro_batch, small.canonical);
+      small.batch, grid.Shape().data, small.model.micro_batch, small.model.canonical);
   fmt::print("grid    {}\n", training::DescribeLayout(grid, small, micro_batches));
-  if (small.canonical.On()) {
-    fmt::print("bits    canonical {}x{}: compared too\n", small.canonical.data_groups,
-               small.canonical.slices);
+  if (small.model.canonical.On()) {
+    fmt::print("bits    canonical {}x{}: compared too\n", small.model.canonical.data_groups,
+               small.model.canonical.slices);
   }
   fmt::print("data    {}; compared on made-up tokens\n", data);
   fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
@@ -129,8 +129,8 @@ std::string DescribeShrinking(const training::TrainingSetup& deck,
       {"stride", deck.stride, small.stride},
       {"batch", deck.batch, small.batch},
       {"micro_batch", deck.model.micro_batch, small.model.micro_batch},
-      {"canonical_leaf", deck.canonical.leaf, small.canonical.leaf},
-      {"prefetch", deck.prefetch, small.prefetch}};
+      {"canonical_leaf", deck.model.canonical.leaf, small.model.canonical.leaf},
+      {"prefetch", deck.model.prefetch, small.model.prefetch}};
   constexpr std::size_t kColumns = 100;
   std::string text;
   std::size_t column = indent;

@@ -122,7 +122,7 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& training,
                                        const data::TokenFile& tokens, std::int64_t step) {
   model::ParallelModel& net = training.Net();
   const comm::ProcessGrid& grid = training.Grid();
-  const model::ModelSetup& setup = net.Setup();
+  const model::ModelPlan& setup = net.Plan();
   if (grid.Shape().pipeline > 1 || net.Units().ValuesSharded() || net.Units().GradientsSharded() ||
       !grid.Recordable()) {
     return {};
@@ -135,12 +135,12 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& training,
   for (std::size_t i = 0; i < samples.size(); i += most) {
     data::FillMicroBatch(tokens, data::Split::kTrain,
                          samples.subspan(i, std::min(most, samples.size() - i)), setup.length,
-                         batches.emplace_back(), net.Held());
+                         batches.emplace_back(), net.LocalPlan().positions);
   }
   net.Take(batches);
-  device::Synchronise(setup.stream);
+  device::Synchronise(net.Stream());
   device::Graph graph;
-  graph.Begin(setup.stream);
+  graph.Begin(net.Stream());
   net.BeginStep();
   training.Buckets().Begin();
   net.StartTrain(batches, [&](std::int64_t begin) { training.Buckets().Ready(begin); });
@@ -148,7 +148,7 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& training,
   net.Units().FinishGradients();
   training.Buckets().Wait();
   net.SumSharedGradients();
-  graph.End(setup.stream);
+  graph.End(net.Stream());
   return graph.Nodes();
 }
 

@@ -69,8 +69,8 @@ void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
              training::TrainingSetup setup, const Layout& layout, const std::string& model,
              int steps) {
   const comm::ProcessGrid grid(world, layout.grid, layout.options);
-  setup.pipeline.kind = layout.schedule;
-  setup.pipeline.chunks = layout.chunks;
+  setup.model.pipeline.kind = layout.schedule;
+  setup.model.pipeline.chunks = layout.chunks;
   if (layout.grid.data > 1 || world.Size() == 1) setup.model.micro_batch *= 2;
   training::TrainingState training(grid, tokens, setup);
   std::vector<double> seconds, predicted, simulated;

@@ -27,7 +27,7 @@ inline training::TrainingSetup SetupOf(const std::string& model) {
   setup.model.length = jsc ? 32 : 256;
   setup.batch = jsc ? 512 : 16;
   setup.model.micro_batch = jsc ? 64 : 2;
-  setup.model.stream.threads = device::ConfigureThreads(0, 1);
+  setup.stream.threads = device::ConfigureThreads(0, 1);
   setup.schedule.steps = 1000;
   return setup;
 }

@@ -21,7 +21,7 @@ struct Variant {
   comm::GridOptions options;
   int prefetch = 1;
   bool overlap = true;
-  model::Canonical canonical = {};
+  parallel::Canonical canonical = {};
   int context = 1;
 };
 
@@ -48,9 +48,9 @@ struct Run {
       : name(variant.name),
         grid(world, {.data = world.Size() / variant.context, .context = variant.context},
              variant.options) {
-    setup.prefetch = variant.prefetch;
-    setup.overlap = variant.overlap;
-    setup.canonical = variant.canonical;
+    setup.model.prefetch = variant.prefetch;
+    setup.model.overlap = variant.overlap;
+    setup.model.canonical = variant.canonical;
     if (variant.canonical.On()) setup.model.micro_batch = variant.canonical.leaf;
     training = std::make_unique<training::TrainingState>(grid, tokens, setup);
   }

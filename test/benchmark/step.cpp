@@ -17,6 +17,7 @@
 #include "trireme/base/version.hpp"
 #include "trireme/machine/roof.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "whole_model.hpp"
 
 namespace {
 
@@ -56,7 +57,8 @@ Work ReadWork(int argc, char** argv) {
 }
 
 struct Setup {
-  model::ModelSetup model;
+  model::ModelPlan model;
+  device::Stream stream;
   optimizer::Options optimizer;
 };
 // The peer's models to the last parameter: positions learned, dropout on the embedding and the
@@ -80,8 +82,8 @@ Setup SetupOf(const Work& work) {
   setup.model.options = model::ReadModel(deck, work.preset.starts_with("gpt2") ? 50257 : 33278);
   setup.model.length = work.length;
   setup.model.micro_batch = work.micro_batch;
-  setup.model.stream.threads = device::ConfigureThreads(0, 1);
-  setup.model.stream.bf16 = work.bf16;
+  setup.stream.threads = device::ConfigureThreads(0, 1);
+  setup.stream.bf16 = work.bf16;
   setup.optimizer = optimizer::ReadOptimizer(deck);
   return setup;
 }
@@ -109,12 +111,12 @@ class Trial {
  public:
   Trial(const Work& work, const Setup& setup)
       : work_(work),
-        model_(setup.model),
-        optimizer_(setup.optimizer, model_.Parameters(), setup.model.stream) {}
+        model_(setup.model, setup.stream),
+        optimizer_(setup.optimizer, model_.Parameters(), setup.stream) {}
 
   // Seconds of the next step.
   double Step() {
-    const auto batches = RandomBatches(work_, model_.Setup().options.vocabulary, ++step_);
+    const auto batches = RandomBatches(work_, model_.Plan().options.vocabulary, ++step_);
     const auto start = std::chrono::steady_clock::now();
     model_.Parameters().ZeroGradients();
     double sum = 0;
@@ -129,7 +131,7 @@ class Trial {
 
  private:
   Work work_;
-  model::Model model_;
+  test::WholeModel model_;
   optimizer::Optimizer optimizer_;
   int step_ = 0;
   double loss_ = 0;
@@ -137,18 +139,19 @@ class Trial {
 
 void Run(const Work& work) {
   const Setup all = SetupOf(work);
-  const model::ModelSetup& setup = all.model;
+  const model::ModelPlan& setup = all.model;
+  const device::Stream& stream = all.stream;
   Trial trial(work, all);
   for (int step = 0; step < kWarmUp; ++step) trial.Step();
   // Before the roofs take memory of their own; later steps take no more.
   const std::int64_t peak = monitor::PeakResidentBytes();
 
   const benchmark::ProductRoof roof(
-      setup.stream, benchmark::ProductsOf(setup.options, work.micro_batch * work.length,
-                                          work.batch / work.micro_batch));
+      stream, benchmark::ProductsOf(setup.options, work.micro_batch * work.length,
+                                    work.batch / work.micro_batch));
   std::vector<double> times, speeds, products;
   const auto measure_roofs = [&] {
-    speeds.push_back(machine::MeasureRoof(setup.stream, setup.dtype));
+    speeds.push_back(machine::MeasureRoof(stream, setup.dtype));
     products.push_back(roof.Seconds());
   };
   measure_roofs();

@@ -71,9 +71,9 @@ DataShape ReadDataShape(const Job& job);
 // them, naming layouts that suit the model too.
 comm::ProcessGrid MakeGrid(Job& job);
 
-// The model of the deck for this vocabulary, as a whole. InputError with the deck's line; layouts
-// are checked elsewhere (model::CheckLayout).
-model::ModelSetup ReadModelSetup(Job& job, std::int64_t vocabulary, const DataShape& shape);
+// The deck's model for this vocabulary: all but what follows from the layout. InputError with the
+// deck's line; layouts are checked elsewhere (model::CheckLayout). On a GPU: makes job.products.
+model::ModelPlan ReadModelPlan(Job& job, std::int64_t vocabulary, const DataShape& shape);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

@@ -16,6 +16,7 @@
 
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/model/layers.hpp"
+#include "trireme/model/plan.hpp"
 #include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/ring_attention.hpp"
@@ -23,30 +24,12 @@
 
 namespace trireme::model {
 
-struct ModelSetup {
-  Options options;
-  Dtype dtype = Dtype::kFloat32;
+// Where a model computes and whom it works with; all referred to must outlive it.
+struct Collaborators {
   device::Stream stream;
-  std::uint32_t seed = 1;
-  std::int64_t length = 0;       // T: longest sequence
-  std::int64_t micro_batch = 0;  // B: most sequences at once
-  double label_smoothing = 0;
-  bool causal = true;    // false in tests only
-  bool training = true;  // false: no gradients, and the memory of evaluation
-  bool allocate = true;  // false: plans only, until Allocate()
-  // Entries of the batches that make up one micro-batch of the schedule: more than one where each
-  // is a canonical leaf. micro_batch counts the sequences of an entry.
-  int leaves = 1;
-  std::int64_t groups = 1;  // canonical: groups of leaves that this rank adds up, a power of two
-
-  // Which part; the default is the whole. ParallelModel fills these in.
-  const parallel::TensorGroup* tensor = nullptr;     // null: one rank
-  const parallel::RingAttention* context = nullptr;  // null: one rank
-  parallel::ShardSetup shard;
-  int stage = 0, stages = 1;
-  std::vector<Part> chunks;            // blocks of each of this stage's chunks; empty: one with all
-  std::vector<parallel::Slots> slots;  // [chunks]: micro-batches whose activations are kept
-  std::function<void()> progress = {};  // called between blocks; may be empty
+  const parallel::TensorGroup& tensor;
+  const parallel::RingAttention& ring;
+  std::function<void()> progress = {};  // chances for transfers, between blocks; may be empty
 };
 
 // Called during the backward pass: the gradients at flat offsets [begin, end of storage) are final.
@@ -54,10 +37,10 @@ using GradientsReady = std::function<void(std::int64_t begin)>;
 
 class Model : public parallel::StageWork {
  public:
-  // Registers, allocates and initialises the parameters, plans and allocates the activations. The
-  // sequence must fit the table of learned positions.
-  explicit Model(const ModelSetup& setup);
-  void Allocate();  // what the plan says; once, where setup.allocate was false
+  // Registers the parameters and plans the memory; Allocate follows, once, before anything is
+  // computed. The sequence must fit the table of learned positions.
+  Model(const ModelPlan& plan, const StagePlan& local, const Collaborators& with);
+  void Allocate();  // takes the planned memory; initialises the parameters
   // Who is told of the use of each unit's values and gradients; null: nobody need know.
   void SetAccess(parallel::ShardedUnits* access) { access_ = access; }
   // The units whose values these tasks use, in order; until the next call.
@@ -91,20 +74,13 @@ class Model : public parallel::StageWork {
   std::vector<double> LogitsSlice() const;  // empty on a context rank without the position
   const Part& VocabularySlice() const { return head_->Slice(); }
 
-  // For a whole model on one rank. Training: adds the gradients of the summed loss of `batch` to
-  // the registry's; returns the summed loss in nats. `ready` may be empty.
-  double ForwardBackward(const data::MicroBatch& batch, const GradientsReady& ready);
-  // Evaluation, without dropout or smoothing: the summed loss; `losses` (or null): [B * T].
-  double Loss(const data::MicroBatch& batch, double* losses = nullptr);
-  // Logits behind position `position` of sequence 0: [vocabulary].
-  std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position);
-
   tensor::Registry& Parameters() { return registry_; }
   const tensor::Registry& Parameters() const { return registry_; }
-  const ModelSetup& Setup() const { return setup_; }
-  // Terms of the memory plan in bytes: parameters, gradients, activations (workspace included),
-  // vocabulary tile.
-  std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
+  const ModelPlan& Plan() const { return plan_; }
+  const StagePlan& LocalPlan() const { return local_; }
+  const device::Stream& Stream() const { return with_.stream; }
+  // Bytes of its own: parameters, gradients, activations and vocabulary tile.
+  ModelMemory Memory() const;
 
  private:
   // What a micro-batch leaves for its backward pass.
@@ -132,7 +108,6 @@ class Model : public parallel::StageWork {
 
   void RegisterParameters();
   std::int64_t TableColumns() const;
-  std::int64_t LocalLength() const;  // positions of a sequence here
   void MakePositions();
   void PlanMemory();
   void AllocateStorage();
@@ -204,12 +179,12 @@ class Model : public parallel::StageWork {
   void HeadGradients(Leaves& leaves);
   void EmbeddingGradients(Leaves& leaves);
   void Progress() const {
-    if (setup_.progress) setup_.progress();
+    if (with_.progress) with_.progress();
   }
 
-  ModelSetup setup_;
-  parallel::TensorGroup one_rank_;
-  parallel::RingAttention one_context_;
+  const ModelPlan plan_;
+  const StagePlan local_;
+  const Collaborators with_;
   parallel::ShardedUnits* access_ = nullptr;
   tensor::Registry registry_;
   std::map<std::pair<int, Phase>, Tracker> trackers_;  // of (unit, phase), as they come
@@ -225,7 +200,7 @@ class Model : public parallel::StageWork {
   std::optional<device::Arena> training_;  // scratch of training tasks
   std::optional<device::Arena> evaluation_;
   Workspace workspace_;
-  std::int64_t activation_bytes_ = 0, tile_bytes_ = 0, table_bytes_ = 0;
+  std::int64_t tile_bytes_ = 0, table_bytes_ = 0;
   std::int64_t workspace_bytes_ = 0, scratch_bytes_ = 0, storage_bytes_ = 0;  // as planned
 
   std::span<const data::MicroBatch> batches_;

@@ -14,6 +14,15 @@
 
 namespace trireme::parallel {
 
+// run.canonical = DxT (doc/numerics.md): the cut of the work that every layout shares.
+struct Canonical {
+  int data_groups = 0;    // D, groups of leaves; 0: canonical arithmetic is off
+  int slices = 0;         // T, of heads, hidden features and vocabulary
+  std::int64_t leaf = 0;  // sequences that are always computed together
+  bool On() const { return data_groups > 0; }
+  bool operator==(const Canonical&) const = default;
+};
+
 // arrays[0] += all others, in the perfect binary tree over their number, a power of two:
 // ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count]. With the defect
 // kTreeOfRanks in the order ((0 + 1) + 2) + ...

@@ -42,6 +42,10 @@ void DeclarePipeline(input::Schema& schema);
 // interleaved, interleaved without chunks, chunks without stages).
 PipelineShape ReadPipeline(const input::Deck& deck, int stages);
 
+// Micro-batches that a step of `count` runs: a multiple of the stages if interleaved (the caller
+// adds empty micro-batches).
+int PaddedMicroBatches(const PipelineShape& shape, int count);
+
 // The tasks of one stage, in order. Each micro-batch's forward and backward pass once a chunk; of
 // any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...
 std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);

@@ -12,6 +12,7 @@
 #include "trireme/base/defect.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/job/job.hpp"
+#include "trireme/machine/node_memory.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
 #include "trireme/optimizer/schedule.hpp"
@@ -22,54 +23,57 @@
 namespace trireme::training {
 
 struct TrainingSetup {
-  model::ModelSetup model;  // micro_batch: as wanted; the largest share bounds it
+  // As the deck has it: micro_batch counts the sequences of all leaves of a micro-batch, at most
+  // the largest share, and pipeline has schedule and chunks. ModelPlanOf completes it.
+  model::ModelPlan model;
+  device::Stream stream;
   std::int64_t stride = 0;  // of windows; 0: their length
   std::int64_t batch = 1;   // windows a step, over all ranks
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
-  std::int64_t bucket_bytes = 4 << 20;
-  int prefetch = 1;                  // units gathered ahead
-  bool overlap = true;               // transfers while the backward pass goes on
-  bool keep_gradients = true;        // behind a step; else the update clears them as it goes
-  bool graphs = false;               // run.graphs
-  std::string products_file;         // run.products; empty: choices are kept nowhere
-  parallel::PipelineShape pipeline;  // schedule and chunks; the rest follows
-  model::Canonical canonical;        // run.canonical
+  bool keep_gradients = true;  // behind a step; else the update clears them as it goes
+  bool graphs = false;         // run.graphs
+  std::string products_file;   // run.products; empty: choices are kept nowhere
   // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it
   // is not.
   const comm::Communicator* node = nullptr;
-  Defect defect = Defect::kNone;  // tests only
 };
 
-// Elements of the largest operand of a linear layer's products, of a micro-batch or a weight.
-std::int64_t LargestOperand(const model::ModelSetup& setup);
+// The model that is trained on this grid with steps of at most `batch` windows.
+model::ModelPlan ModelPlanOf(const TrainingSetup& setup, const comm::GridShape& grid,
+                             std::int64_t batch);
 
+// Elements of the largest operand of a linear layer's products, of a micro-batch or a weight.
+std::int64_t LargestOperand(const model::ModelPlan& plan);
+
+// The terms of a model's memory, in the order in which they are shown.
+machine::MemoryTerms TermsOf(const model::ModelMemory& memory);
 // What a job on a GPU needs there besides the model: the libraries' memory, and fp8 operands as
 // they are reserved. Nothing on the CPU.
-void AddGpuTerms(const model::ModelSetup& setup,
-                 std::vector<std::pair<std::string, std::int64_t>>& plan);
+void AddGpuTerms(const model::ModelPlan& plan, const device::Stream& stream,
+                 machine::MemoryTerms& terms);
 
 // Windows of the data rank with the largest share of a batch, and its micro-batches.
-std::int64_t LargestShare(std::int64_t batch, int data_ranks, const model::Canonical& canonical);
+std::int64_t LargestShare(std::int64_t batch, int data_ranks, const parallel::Canonical& canonical);
 std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
-                          const model::Canonical& canonical = {});
+                          const parallel::Canonical& canonical = {});
 
 // run.canonical and run.canonical_leaf; `batch`: the most windows of a step. InputError with the
 // deck's line where the layout or the model does not suit it.
 void DeclareCanonical(input::Schema& schema);
-model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
-                               const comm::GridShape& grid, std::int64_t batch,
-                               std::int64_t length);
+parallel::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
+                                  const comm::GridShape& grid, std::int64_t batch,
+                                  std::int64_t length);
 // InputError where a micro-batch that the deck gives is not of whole leaves.
-void CheckLeaves(const input::Deck& deck, const model::Canonical& canonical);
+void CheckLeaves(const input::Deck& deck, const parallel::Canonical& canonical);
 // Collective. AgreedError where the ranks' processors have not one instruction set: their row
 // kernels would round differently.
 void CheckInstructionSets(const comm::Communicator& world);
 // Leaves of one of the data_groups, of a batch of this size; and the positions in the batch that
 // this data rank takes (some may lie behind its end).
-std::int64_t LeavesOfGroup(std::int64_t batch, const model::Canonical& canonical);
+std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical);
 Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
-                    const model::Canonical& canonical);
+                    const parallel::Canonical& canonical);
 
 // What the deck asks for on this grid, with a token file of this vocabulary and so many training
 // tokens. InputError with the deck's line, also where the layout does not suit the model.
@@ -99,7 +103,7 @@ class TrainingState {
   parallel::GradientBuckets& Buckets() { return *buckets_; }
 
   // Bytes of this rank, by term.
-  std::vector<std::pair<std::string, std::int64_t>> MemoryPlan() const;
+  machine::MemoryTerms MemoryPlan() const;
 
   // Blocks for a checkpoint, as they are now: parameters, moments.
   StateOnHost ModelBlocks();

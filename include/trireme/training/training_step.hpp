@@ -101,7 +101,7 @@ class TrainingStep {
   void SpoilOneSum();     // Defect::kDataSumSpoiled
   void SpoilAverages();   // Defect::kAverageOfAverages
   const comm::ProcessGrid& Grid() const { return model_.Grid(); }
-  const device::Stream& Stream() const { return model_.Setup().stream; }
+  const device::Stream& Stream() const { return model_.Stream(); }
 
   const data::TokenFile& tokens_;
   const data::Sampler& sampler_;

@@ -48,8 +48,8 @@ TEST_P(Allocations, NoneInTheStep) {
   RunSettings settings = SettingsOf(DeckOf(layout), tokens_, layout.ranks, Dtype::kFloat32);
   if (layout.bf16 && device::Bf16Instructions().empty()) GTEST_SKIP() << "no bf16 instructions";
   settings.keep_gradients = false;  // as in a training run
-  settings.model.stream.bf16 = layout.bf16;
-  settings.model.stream.threads = layout.threads;
+  settings.stream.bf16 = layout.bf16;
+  settings.stream.threads = layout.threads;
   device::ConfigureThreads(layout.threads, 1);
   TrainingRun run(layout.ranks == 1 ? self_ : world_, tokens_, settings);
   run.Train(kEpoch);

@@ -228,7 +228,7 @@ TEST_F(AnyLayout, KnownMistakesAreSeen) {
         Case{Defect::kRingOffsetWrong, "context=2\n"}}) {
     RunSettings settings = SettingsOf(DeckOf(kArchitectures[0], mistake.layout), tokens_,
                                       world_.Size(), Dtype::kFloat64);
-    settings.defect = mistake.defect;
+    settings.model.defect = mistake.defect;
     const Outcome& wanted = Serial(kArchitectures[0], Dtype::kFloat64);
     const Outcome got = RunDeck(world_, tokens_, settings, kDeckSteps);
     EXPECT_GT(RuleFourDifference(got.weights, wanted.weights).relative, kVisible) << mistake.layout;

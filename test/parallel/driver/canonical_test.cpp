@@ -120,7 +120,7 @@ class CanonicalTest : public testing::Test {
 
   RunSettings Settings(const std::string& deck, int ranks, Dtype dtype, int threads) {
     RunSettings settings = SettingsOf(deck, tokens_, ranks, dtype);
-    settings.model.stream.threads = threads;
+    settings.stream.threads = threads;
     return settings;
   }
 
@@ -240,8 +240,8 @@ TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
       run.Save(path);
       settings.model.training = false;
       settings.model.micro_batch = 3;
-      model::ParallelModel net(run.Grid(), settings.model, settings.pipeline, Defect::kNone,
-                               settings.canonical);
+      model::ParallelModel net(run.Grid(), settings.model, settings.stream);
+      net.Allocate();
       checkpoint::ReadTensors(group, checkpoint::Find(group, path), "model", net.Blocks());
       EXPECT_EQ(training::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
     });
@@ -305,7 +305,7 @@ TEST_F(CanonicalTest, OtherArithmeticDiffersInSomeBits) {
         Layout{4, 1, "[grid]\ntensor=4\n"},
         Layout{8, 1, "[grid]\ndata=2\ntensor=4\nsequence_parallel=yes\n"}}) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
-      settings.defect = Defect::kTreeOfRanks;
+      settings.model.defect = Defect::kTreeOfRanks;
       const Bits got = Train(group, settings, fmt::format("tree_{}", layout.ranks), kFew);
       EXPECT_LT(WorstRelative(got.losses, wanted.losses), 1e-5);
       EXPECT_FALSE(got.model == wanted.model);

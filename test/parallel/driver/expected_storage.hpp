@@ -56,7 +56,7 @@ class ExpectedStorage {
     tables_end_ = size_;
     for (std::int64_t block = 0; block < blocks; ++block) AddBlock();
     if (last) AddHead();
-    FinishPieces(setup.bucket_bytes);
+    FinishPieces(setup.model.bucket_bytes);
   }
 
   std::int64_t Elements() const { return size_; }  // gaps included

@@ -99,7 +99,7 @@ class ExpectedTraffic {
     for (; left > 0; left -= most) windows_.push_back(std::min(left, most));
     const std::int64_t largest = (windows + ranks - 1) / ranks;
     while (GathersAndScatters() && Count(windows_) * most < largest) windows_.push_back(0);
-    const bool rounds = setup_.pipeline.kind == parallel::ScheduleKind::kInterleaved;
+    const bool rounds = setup_.model.pipeline.kind == parallel::ScheduleKind::kInterleaved;
     while (rounds && Count(windows_) % stages_ != 0) windows_.push_back(0);
   }
 
@@ -157,8 +157,9 @@ class ExpectedTraffic {
 
   void AddPipeline() {
     using comm::Group, comm::Transfer;
-    const int chunks =
-        setup_.pipeline.kind == parallel::ScheduleKind::kInterleaved ? setup_.pipeline.chunks : 1;
+    const int chunks = setup_.model.pipeline.kind == parallel::ScheduleKind::kInterleaved
+                           ? setup_.model.pipeline.chunks
+                           : 1;
     const int stage = grid_.Coordinates().pipeline;
     std::int64_t links = 0;  // to other virtual stages; each carries activations or gradients out
     for (int chunk = 0; chunk < chunks; ++chunk) {

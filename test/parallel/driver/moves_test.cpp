@@ -308,7 +308,8 @@ TEST_F(MovesTest, WindowsOfEveryLengthFitWhereRowsAreSharded) {
       RunSettings settings = SettingsOf(text, tokens_, ranks.Size(), Dtype::kFloat64);
       settings.model.training = false;
       const comm::ProcessGrid grid(ranks, *settings.grid, settings.options);
-      model::ParallelModel net(grid, settings.model, settings.pipeline);
+      model::ParallelModel net(grid, settings.model, settings.stream);
+      net.Allocate();
       driver::GenerateOptions options;
       options.tokens = 14;
       options.seed = 3;

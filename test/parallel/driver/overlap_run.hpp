@@ -21,7 +21,7 @@ inline std::string OverlapDeck(int batch, int layers, const std::string& layout)
 
 inline std::int64_t BlocksOf(const TrainingRun& run) {
   std::int64_t blocks = 0;
-  for (const Part& chunk : run.Net().Setup().chunks) blocks += chunk.Size();
+  for (const Part& chunk : run.Net().LocalPlan().chunks) blocks += chunk.Size();
   return blocks;
 }
 
@@ -31,7 +31,7 @@ inline std::vector<data::MicroBatch> BatchesOf(TrainingRun& run, const data::Tok
   const auto share = run.All().Samples().Share(0, data.Rank(), data.Size());
   std::vector<data::MicroBatch> batches(share.size());
   for (std::size_t i = 0; i < share.size(); ++i) {
-    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Setup().length,
+    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Plan().length,
                          batches[i]);
   }
   return batches;

@@ -98,7 +98,7 @@ class Watched : public parallel::StageWork {
 
   Watched(TrainingRun& run, const parallel::Program& program) : run_(run), program_(program) {}
 
-  std::int64_t Rows(int micro_batch) const override { return run_.Net().Part().Rows(micro_batch); }
+  std::int64_t Rows(int micro_batch) const override { return run_.Net().Local().Rows(micro_batch); }
 
   void Run(const parallel::ProgramTask& task, const tensor::Matrix& in,
            const tensor::Matrix& out) override {
@@ -114,7 +114,7 @@ class Watched : public parallel::StageWork {
     }
     EXPECT_EQ(flying_.count(pass), 1U);
     usleep(static_cast<unsigned>(kNap * 1e6));
-    run_.Net().Part().Run(task, in, out);
+    run_.Net().Local().Run(task, in, out);
     const bool both = task.task.kind == TaskKind::kBackward;
     if (both || task.task.kind == TaskKind::kBackwardInput) {
       inputs_.erase({task.task.chunk, task.slots.input});
@@ -161,7 +161,7 @@ void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std:
   const int count = static_cast<int>(batches.size());
   ASSERT_EQ(net.Stages().Padded(count), count);
   const parallel::Program& program = net.Stages().TrainingProgram(count);
-  net.Part().Begin(batches, {}, nullptr);
+  net.Local().Begin(batches, {}, nullptr);
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   Watched watched(run, program);
@@ -172,11 +172,11 @@ void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std:
   EXPECT_EQ(watched.Most(),
             static_cast<std::size_t>(parallel::MostInFlight(shape, net.Stages().Stage())));
   // The model has the program's slots, no more and no fewer.
-  ASSERT_EQ(net.Setup().slots.size(), program.slots.size());
+  ASSERT_EQ(net.LocalPlan().slots.size(), program.slots.size());
   for (std::size_t chunk = 0; chunk < program.slots.size(); ++chunk) {
-    EXPECT_EQ(net.Setup().slots[chunk].input, program.slots[chunk].input);
-    EXPECT_EQ(net.Setup().slots[chunk].weight, program.slots[chunk].weight);
-    EXPECT_EQ(net.Setup().slots[chunk].backward, program.slots[chunk].backward);
+    EXPECT_EQ(net.LocalPlan().slots[chunk].input, program.slots[chunk].input);
+    EXPECT_EQ(net.LocalPlan().slots[chunk].weight, program.slots[chunk].weight);
+    EXPECT_EQ(net.LocalPlan().slots[chunk].backward, program.slots[chunk].backward);
   }
   // All but the first receive, and all but the last send of each flow, had a nap to hide in.
   for (const auto& [transfer, function] :

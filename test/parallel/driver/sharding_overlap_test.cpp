@@ -63,8 +63,8 @@ ShardedPass RunShardedPass(TrainingRun& run, const data::TokenFile& tokens, int 
   const MPI_Comm shard = run.Grid().Shard().Handle();
   const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens);
   model::ParallelModel& net = run.Net();
-  const std::int64_t uses =
-      std::ssize(net.Part().UsesOf(net.Stages().TrainingProgram(static_cast<int>(batches.size()))));
+  const std::int64_t uses = std::ssize(
+      net.Local().UsesOf(net.Stages().TrainingProgram(static_cast<int>(batches.size()))));
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   net.BeginStep();
@@ -117,7 +117,7 @@ TEST_F(ShardingOverlapTest, UnitsComeAndLeaveDuringTheBackwardPass) {
       EXPECT_EQ(pass.scattered, kMicroBatches * early + (kMicroBatches - 1) * late) << what;
       EXPECT_EQ(pass.gathered_ahead, pass.ahead_wanted) << what;
       // A task of weight gradients, which reports here, may come behind all uses.
-      const bool split = settings.pipeline.kind == parallel::ScheduleKind::kZeroBubble;
+      const bool split = settings.model.pipeline.kind == parallel::ScheduleKind::kZeroBubble;
       EXPECT_TRUE(split ||
                   (pass.ahead_wanted > 0) == (overlap && run.Net().Units().ValuesSharded()))
           << what;

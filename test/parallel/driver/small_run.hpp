@@ -64,7 +64,7 @@ inline RunSettings SmallSettings(Dtype dtype, std::int64_t micro_batch,
   settings.schedule.steps = kSteps;
   settings.schedule.warmup_steps = 3;
   settings.schedule.peak = 1e-2;
-  settings.bucket_bytes = 1500;  // several buckets even here
+  settings.model.bucket_bytes = 1500;  // several buckets even here
   return settings;
 }
 

@@ -104,7 +104,7 @@ std::string DeckOf(const Layout& layout) {
 
 std::int64_t BlocksOf(const TrainingRun& run) {
   std::int64_t blocks = 0;
-  for (const Part& chunk : run.Net().Setup().chunks) blocks += chunk.Size();
+  for (const Part& chunk : run.Net().LocalPlan().chunks) blocks += chunk.Size();
   return blocks;
 }
 

@@ -70,7 +70,7 @@ warmup_steps = 100
       const comm::ProcessGrid grid(world_, large.grid,
                                    comm::ReadGridOptions(large.job.deck, large.grid));
       training::TrainingSetup small = verify::Shrink(large.setup, large.grid);
-      small.defect = defect;
+      small.model.defect = defect;
       const std::string folder = folder_ / std::to_string(runs_++);
       world_.Together([&] {
         if (world_.IsRoot()) std::filesystem::create_directories(folder);

@@ -265,7 +265,7 @@ void ExpectShrunk(const job::Job& job, const TrainingSetup& large, const Trainin
   EXPECT_EQ(from.dim == from.heads * from.head_dim, to.dim == to.heads * to.head_dim);
   EXPECT_EQ(from.kv_heads % grid.tensor == 0, to.kv_heads % grid.tensor == 0);
   EXPECT_EQ(large.stride <=> large.model.length, small.stride <=> small.model.length);
-  const int stages = grid.pipeline * large.pipeline.chunks;
+  const int stages = grid.pipeline * large.model.pipeline.chunks;
   if (stages > 1) {
     EXPECT_EQ(from.layers % stages, to.layers % stages);
     EXPECT_EQ(HeadAlone(from, large.model.length, stages),
@@ -273,9 +273,9 @@ void ExpectShrunk(const job::Job& job, const TrainingSetup& large, const Trainin
   }
   EXPECT_EQ(training::MicroBatches(large.batch, grid.data, large.model.micro_batch) > 1,
             training::MicroBatches(small.batch, grid.data, small.model.micro_batch) > 1);
-  model::CheckLayout(job.deck, to, grid, small.pipeline);
-  model::CheckMicroBatches(job.deck, small.pipeline, grid.data, CeilDivide(small.batch, grid.data),
-                           small.model.micro_batch);
+  model::CheckLayout(job.deck, to, grid, small.model.pipeline);
+  model::CheckMicroBatches(job.deck, small.model.pipeline, grid.data,
+                           CeilDivide(small.batch, grid.data), small.model.micro_batch);
   EXPECT_LE(to.layers, std::max(3, 4 * stages));
   EXPECT_LE(to.dim, 66);
   const int blocks = grid.context == 1 ? 1 : 2 * grid.context;
@@ -338,7 +338,8 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
           SCOPED_TRACE(keys);
           const Large large = Read(keys, data * tensor * pipeline);
           const TrainingSetup small = verify::Shrink(large.setup, large.grid);
-          const model::Canonical &from = large.setup.canonical, &to = small.canonical;
+          const parallel::Canonical &from = large.setup.model.canonical,
+                                    &to = small.model.canonical;
           EXPECT_EQ(to.data_groups, from.data_groups);
           EXPECT_EQ(to.slices, from.slices);
           EXPECT_EQ(to.leaf, std::min<std::int64_t>(from.leaf, 2));
@@ -347,19 +348,19 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
           EXPECT_EQ(large.setup.model.options.kv_heads % slices, o.kv_heads % slices);
           EXPECT_EQ(small.model.micro_batch % to.leaf, 0);
           const auto missing = [&](const TrainingSetup& setup) {
-            return groups * LeavesOfGroup(setup.batch, setup.canonical) -
-                   CeilDivide(setup.batch, setup.canonical.leaf);
+            return groups * LeavesOfGroup(setup.batch, setup.model.canonical) -
+                   CeilDivide(setup.batch, setup.model.canonical.leaf);
           };
           EXPECT_EQ(missing(large.setup), missing(small));
           if (from.leaf > 1) {
             EXPECT_EQ(large.setup.batch % from.leaf == 0, small.batch % to.leaf == 0);
           }
           const auto count = [&](const TrainingSetup& setup) {
-            return MicroBatches(setup.batch, data, setup.model.micro_batch, setup.canonical);
+            return MicroBatches(setup.batch, data, setup.model.micro_batch, setup.model.canonical);
           };
           EXPECT_EQ(count(large.setup) % pipeline, count(small) % pipeline);
           EXPECT_EQ(count(large.setup) > 1, count(small) > 1);
-          model::CheckLayout(large.job.deck, o, large.grid, small.pipeline);
+          model::CheckLayout(large.job.deck, o, large.grid, small.model.pipeline);
           EXPECT_LE(small.batch, 6 * groups * pipeline);
         }
       }

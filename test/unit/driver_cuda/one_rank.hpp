@@ -52,7 +52,7 @@ class OneRank {
     settings_.keep_gradients = false;  // as in a run
     settings_.graphs = graphs;
     settings_.products_file = products_file;
-    settings_.model.stream = stream_;
+    settings_.stream = stream_;
     training_ = std::make_unique<training::TrainingState>(grid_, tokens, settings_);
   }
 

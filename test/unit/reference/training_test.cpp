@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "reference_training.hpp"
-#include "trireme/model/model.hpp"
+#include "whole_model.hpp"
 
 namespace trireme::test {
 namespace {
@@ -101,8 +101,8 @@ double Rate(std::int64_t step) {
 class Training {
  public:
   Training(const Settings& settings, Dtype dtype, bool bf16)
-      : model_(SetupOf(settings, dtype, bf16)),
-        optimizer_(settings.optimizer, model_.Parameters(), model_.Setup().stream) {}
+      : model_(PlanOf(settings, dtype), StreamOf(bf16)),
+        optimizer_(settings.optimizer, model_.Parameters(), model_.Stream()) {}
 
   double Step(const data::MicroBatch& batch, double rate) {
     model_.Parameters().ZeroGradients();
@@ -135,18 +135,19 @@ class Training {
   }
 
  private:
-  static model::ModelSetup SetupOf(const Settings& settings, Dtype dtype, bool bf16) {
-    model::ModelSetup setup;
-    setup.options = settings.model;
-    setup.dtype = dtype;
-    setup.stream.threads = device::ConfigureThreads(0, 1);
-    setup.stream.bf16 = bf16;
-    setup.seed = kSeed;
-    setup.length = kLength;
-    setup.micro_batch = kBatch;
-    return setup;
+  static model::ModelPlan PlanOf(const Settings& settings, Dtype dtype) {
+    model::ModelPlan plan;
+    plan.options = settings.model;
+    plan.dtype = dtype;
+    plan.seed = kSeed;
+    plan.length = kLength;
+    plan.micro_batch = kBatch;
+    return plan;
   }
-  model::Model model_;
+  static device::Stream StreamOf(bool bf16) {
+    return {.threads = device::ConfigureThreads(0, 1), .bf16 = bf16};
+  }
+  WholeModel model_;
   optimizer::Optimizer optimizer_;
   std::int64_t step_ = 0;
 };

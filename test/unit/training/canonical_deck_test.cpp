@@ -28,7 +28,7 @@
     return input::Deck::Parse(schema, text, "a.in", {});
   }
 
-  model::Canonical Read(const std::string& text, const comm::GridShape& grid,
+  parallel::Canonical Read(const std::string& text, const comm::GridShape& grid,
                         std::int64_t batch = kBatch, std::int64_t length = kLength) {
     input::Deck deck = DeckOf(text);
     return ReadCanonical(deck, model::ReadModel(deck, kVocabulary), grid, batch, length);
@@ -59,9 +59,9 @@
 
   TEST(CanonicalDeck, GroupsSlicesAndLeaf) {
     EXPECT_EQ(Read("[run]\ncanonical = 8x2\ncanonical_leaf = 3\n", Grid(4, 2)),
-              (model::Canonical{8, 2, 3}));
+              (parallel::Canonical{8, 2, 3}));
     EXPECT_EQ(Read("[run]\ncanonical = 1x1\ncanonical_leaf = 5\n", Grid(1)),
-              (model::Canonical{1, 1, 5}));
+              (parallel::Canonical{1, 1, 5}));
     // A leaf is no more than a batch.
     EXPECT_EQ(Read("[run]\ncanonical = 2x1\ncanonical_leaf = 99\n", Grid(2)).leaf, kBatch);
   }
@@ -82,7 +82,7 @@
     for (const int data : {1, 2, 4}) {
       for (const int tensor : {1, 2}) {
         EXPECT_EQ(Read("[run]\ncanonical = 4x2\n", Grid(data, tensor)),
-                  (model::Canonical{4, 2, 8}));
+                  (parallel::Canonical{4, 2, 8}));
       }
     }
   }
@@ -145,8 +145,8 @@
   }
 
   TEST(CanonicalDeck, MicroBatchesAreWholeLeaves) {
-    const model::Canonical leaf_of_four{4, 1, 4};
-    const auto check = [&](int asked, const model::Canonical& canonical) {
+    const parallel::Canonical leaf_of_four{4, 1, 4};
+    const auto check = [&](int asked, const parallel::Canonical& canonical) {
       CheckLeaves(DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n"), canonical);
     };
     for (const int fits : {0, 4, 8, 100}) check(fits, leaf_of_four);

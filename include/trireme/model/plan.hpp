@@ -1,0 +1,84 @@
+// The plan of a model, as values: what is the same on all ranks (ModelPlan) and one rank's part of
+// it (StagePlan). Models are constructed from both; neither changes afterwards.
+#ifndef TRIREME_MODEL_PLAN_HPP_
+#define TRIREME_MODEL_PLAN_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/base/defect.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/base/positions.hpp"
+#include "trireme/comm/process_grid.hpp"
+#include "trireme/model/options.hpp"
+#include "trireme/parallel/canonical.hpp"
+#include "trireme/parallel/pipeline_program.hpp"
+#include "trireme/parallel/sharding.hpp"
+
+namespace trireme::model {
+
+// A model and how it is computed: the same on all ranks.
+struct ModelPlan {
+  Options options;
+  Dtype dtype = Dtype::kFloat32;
+  std::uint32_t seed = 1;
+  std::int64_t length = 0;       // T: longest sequence
+  std::int64_t micro_batch = 0;  // B: most sequences of an entry
+  // Entries of the batches that make up one micro-batch of the schedule: more than one if each is a
+  // canonical leaf.
+  int leaves = 1;
+  double label_smoothing = 0;
+  bool training = true;  // false: no gradients, and the memory of evaluation
+  bool causal = true;    // false in tests only: predictions see their targets
+  parallel::Canonical canonical;
+  parallel::PipelineShape pipeline;     // micro_batches: the most of a step
+  std::int64_t bucket_bytes = 4 << 20;  // of a transfer of gradients
+  int prefetch = 1;                     // units gathered ahead of their use
+  bool overlap = true;                  // transfers run while the backward pass computes
+  Defect defect = Defect::kNone;        // tests only
+};
+
+// One rank's part of a model. The default is no rank's: PlanStage makes it.
+struct StagePlan {
+  int stage = 0, stages = 1;           // place along the pipeline
+  parallel::PipelineShape pipeline;    // micro_batches: as many as a step really runs
+  std::vector<Part> chunks;            // [chunks]: blocks of each of the stage's chunks
+  std::vector<parallel::Slots> slots;  // [chunks]: micro-batches whose activations are kept
+  Positions positions;                 // of each sequence, held by this rank
+  std::int64_t tokens = 0;             // most of an entry: micro_batch x positions
+  std::int64_t stream_rows = 0;        // of these, most rows of the residual stream on this rank
+  std::int64_t groups = 1;             // canonical: groups of leaves that this rank adds up
+  parallel::ShardSetup shard;
+
+  bool First() const { return stage == 0; }                  // has the embedding
+  bool Last() const { return stage == stages - 1; }          // has the head
+  std::int64_t Length() const { return positions.Count(); }  // of a sequence on this rank
+};
+
+// The part of `rank` of a grid. Pure; no MPI, no memory. Throws RunError unless the pipeline's
+// stages are the grid's, and the canonical groups a multiple of its data ranks.
+StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
+                    const comm::GridOptions& options, int rank);
+
+// Bytes of a model's buffers on one rank, each rounded up as device::AllocateZeroed does: the sum
+// is what the allocator counts.
+struct ModelMemory {
+  std::int64_t parameters = 0;           // values, and fp32 masters of 16-bit ones
+  std::int64_t gradients = 0;            // 0 without training
+  std::int64_t activations = 0;          // kept activations, workspace, scratch, fixed positions
+  std::int64_t vocabulary_tile = 0;      // logits of a tile of tokens
+  std::int64_t gathered_parameters = 0;  // whole units of sharded values
+  std::int64_t gradients_under_way = 0;  // whole units of sharded gradients
+  std::int64_t exchange = 0;             // buffers of transfers
+  std::int64_t Sum() const {
+    return parameters + gradients + activations + vocabulary_tile + gathered_parameters +
+           gradients_under_way + exchange;
+  }
+};
+
+// Bytes of a buffer of this size, as the allocator counts it.
+std::int64_t BufferBytes(std::int64_t bytes);
+
+}  // namespace trireme::model
+
+#endif  // TRIREME_MODEL_PLAN_HPP_

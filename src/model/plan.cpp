@@ -1,0 +1,92 @@
+// One rank's part of a model, from the plan of the whole.
+#include "trireme/model/plan.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+#include "trireme/device/arena.hpp"
+
+namespace trireme::model {
+
+namespace {
+
+// Blocks of each of a stage's chunks, by what blocks, embedding and head cost.
+std::vector<Part> ChunksOf(const ModelPlan& plan, int stage) {
+  const parallel::PipelineShape& shape = plan.pipeline;
+  const PartCosts costs = CostsPerToken(plan.options, plan.length);
+  const std::vector<Part> parts = parallel::BalanceStages(
+      plan.options.layers, shape.VirtualStages(), costs.block, costs.embedding, costs.head);
+  std::vector<Part> chunks;
+  for (int chunk = 0; chunk < shape.chunks; ++chunk) {
+    chunks.push_back(parts.at(static_cast<std::size_t>(chunk * shape.stages + stage)));
+  }
+  return chunks;
+}
+
+parallel::ShardSetup ShardOf(const ModelPlan& plan, const comm::GridShape& grid,
+                             const comm::GridOptions& options, const comm::GridShape& at) {
+  const int copies = grid.data * grid.context;  // ranks that hold the same part of the model
+  const int group = options.shard_group == 0 ? copies : options.shard_group;
+  const bool sharded = options.sharding != comm::Sharding::kNone;
+  parallel::ShardSetup shard;
+  // A model that does not learn has nothing to share out but its parameters.
+  if (plan.training || options.sharding == comm::Sharding::kParameters) {
+    shard.sharding = options.sharding;
+  }
+  shard.rank = sharded ? (at.data * grid.context + at.context) % group : 0;
+  shard.ranks = sharded ? group : 1;
+  shard.tensor_ranks = grid.tensor;
+  shard.bucket_bytes = plan.bucket_bytes;
+  shard.prefetch = plan.prefetch;
+  shard.overlap = plan.overlap;
+  shard.canonical = plan.canonical.On();
+  shard.training = plan.training;
+  return shard;
+}
+
+void Check(const ModelPlan& plan, const comm::GridShape& grid) {
+  if (plan.pipeline.stages != grid.pipeline) {
+    throw RunError(fmt::format("a model planned for {} pipeline stages on a grid of {}",
+                               plan.pipeline.stages, comm::Describe(grid)),
+                   "This is a bug in Trireme.");
+  }
+  if (plan.canonical.On() && plan.canonical.data_groups % grid.data != 0) {
+    throw RunError(fmt::format("{} canonical groups of leaves on {} data ranks",
+                               plan.canonical.data_groups, grid.data),
+                   "This is a bug in Trireme.");
+  }
+}
+
+}  // namespace
+
+StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
+                    const comm::GridOptions& options, int rank) {
+  Check(plan, grid);
+  const comm::GridShape at = comm::Locate(rank, grid);
+  StagePlan stage;
+  stage.stage = at.pipeline;
+  stage.stages = grid.pipeline;
+  stage.pipeline = plan.pipeline;
+  stage.pipeline.micro_batches =
+      parallel::PaddedMicroBatches(plan.pipeline, std::max(plan.pipeline.micro_batches, 1));
+  stage.chunks = ChunksOf(plan, at.pipeline);
+  stage.slots = parallel::MakeProgram(stage.pipeline, at.pipeline).slots;
+  stage.positions = PositionsOf(plan.length, at.context, grid.context);
+  stage.tokens = plan.micro_batch * stage.Length();
+  const bool cut = options.sequence_parallel && grid.tensor > 1;
+  stage.stream_rows = cut ? CeilDivide(stage.tokens, std::int64_t{grid.tensor}) : stage.tokens;
+  stage.groups = plan.canonical.On() ? plan.canonical.data_groups / grid.data : 1;
+  stage.shard = ShardOf(plan, grid, options, at);
+  stage.shard.gradient_levels = parallel::LeafSums::Levels(stage.groups);
+  return stage;
+}
+
+std::int64_t BufferBytes(std::int64_t bytes) {
+  device::Arena measuring = device::Arena::Measuring();
+  measuring.Allocate(std::max<std::int64_t>(bytes, 1));
+  return measuring.Peak();
+}
+
+}  // namespace trireme::model
