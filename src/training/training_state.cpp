@@ -1,102 +1,147 @@
+// TrainingState: construction, the collective tasks of a step, and what checkpoints hold.
 #include "trireme/training/training_state.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/node_memory.hpp"
-#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::training {
 
-namespace {
-
-data::Sampler MakeSampler(std::int64_t tokens, const TrainingSetup& setup) {
-  const std::int64_t length = setup.model.length;
-  return data::Sampler({tokens, length, setup.stride == 0 ? length : setup.stride, setup.batch,
-                        setup.model.seed, true});
+TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
+                             const device::Stream& stream)
+    : grid_(grid),
+      plan_(plan),
+      model_(grid, plan.model, stream),
+      drain_(stream, [&grid] { grid.GiveUp(); }) {
+  // All ranks have the memory that they need, or all say which one has not.
+  grid.World().Together([&] {
+    if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
+      libraries->Reserve(LargestOperand(plan.model));
+    }
+    optimizer_ = std::make_unique<optimizer::Optimizer>(plan.optimizer, model_.Parameters(),
+                                                        model_.Stream());
+    buckets_ = std::make_unique<parallel::GradientBuckets>(
+        grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_.Parameters(),
+        model_.Stream(), model_.LocalPlan().shard, &model_.Shared());
+  });
 }
 
-// "moments and gradients", of what is stored once a shard group.
-const char* WhatIsSharded(comm::Sharding sharding) {
-  switch (sharding) {
-    case comm::Sharding::kOptimizer:
-      return "moments";
-    case comm::Sharding::kGradients:
-      return "moments and gradients";
-    default:
-      return "moments, gradients and parameters";
+BatchShare TrainingState::Share() const {
+  const parallel::ShardedUnits& units = model_.Units();
+  return plan_.ShareOf(grid_.Coordinates().data, grid_.Shape().data,
+                       units.ValuesSharded() || units.GradientsSharded());
+}
+
+machine::MemoryTerms TrainingState::Memory() const {
+  machine::MemoryTerms terms = MemoryOf(model_);
+  terms.moments = optimizer_->Bytes();
+  terms.exchange_buffers += buckets_->Bytes();
+  return terms;
+}
+
+void TrainingState::QueueGradients(std::span<const data::MicroBatch> entries) {
+  model_.BeginStep();
+  buckets_->Begin();
+  model::GradientsReady ready;
+  if (!plan_.model.canonical.On()) ready = [this](std::int64_t begin) { buckets_->Ready(begin); };
+  model_.StartTrain(entries, ready);
+  // The rest, the first stage's embedding for one; a rank without samples takes part with zeros.
+  buckets_->Ready(0);
+}
+
+void TrainingState::QueueSums() {
+  model_.Units().FinishGradients();
+  buckets_->Wait();
+  model_.SumSharedGradients();
+  optimizer_->QueueSquares();
+  if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
+    libraries->QueueLargest(Stream());
   }
 }
 
-// Of gradients on a GPU, whose network is faster: enough to fill it.
-constexpr double kGpuBucketMib = 32;
+const std::string& TrainingState::NotFinite() const {
+  return buckets_->NotFinite().empty() ? model_.Units().NotFinite() : buckets_->NotFinite();
+}
 
-// Micro-batches enough for a pipeline's bubble to stay small: (P - 1) / (M + P - 1) under a fifth.
-constexpr std::int64_t kMicroBatchesAStage = 4;
+void TrainingState::Agree(std::array<double, kAgreed>& sums) const {
+  grid_.Over(comm::Group::kWorld).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
+}
 
-// The micro-batch for a data rank's share of the batch: the deck's, no larger than the share; an
-// automatic one is of whole units (canonical leaves), and such that a pipeline has enough of them.
-std::int64_t ChooseMicroBatch(const input::Deck& deck, std::int64_t size, std::int64_t share,
-                              std::int64_t unit, const parallel::PipelineShape& pipeline) {
-  if (deck.Integer("data.micro_batch") != 0) return std::min(size, share);
-  const std::int64_t all = CeilDivide(share, unit);  // in units from here on
-  std::int64_t units = std::clamp<std::int64_t>(size / unit, 1, all);
-  const auto sequences = [&] { return std::min(units * unit, share); };
-  if (pipeline.stages == 1) return sequences();
-  units = std::clamp<std::int64_t>(all / (kMicroBatchesAStage * pipeline.stages), 1, units);
-  if (pipeline.kind != parallel::ScheduleKind::kInterleaved) return sequences();
-  const auto fits = [&](std::int64_t candidate) {
-    return CeilDivide(all, candidate) % pipeline.stages == 0;
-  };
-  const std::int64_t wanted = units;
-  for (; units >= 1; --units) {
-    if (fits(units)) return sequences();
+// Each element counts once: the sums of shards, stages and slices make up the replica's. A
+// canonical sum is exact, so that no layout changes it.
+double TrainingState::GradientNorm(std::int64_t targets) const {
+  const bool exact = plan_.model.canonical.On();
+  std::array<double, ExactSum::kNumbers> digits{};
+  std::span<double> sums(digits);
+  if (exact) {
+    digits = optimizer_->ExactGradientSquares().Digits();
+  } else {
+    sums = sums.first(1);
+    sums[0] = optimizer_->GradientSquares();
   }
-  for (units = wanted + 1; units <= all; ++units) {
-    if (fits(units)) return sequences();
+  for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
+    grid_.Over(group).OnHost().AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
   }
-  units = wanted;
-  return sequences();  // none fits: CheckMicroBatches says so
+  const double squares = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
+  return std::sqrt(squares) / static_cast<double>(targets);
 }
 
-}  // namespace
-
-std::int64_t LargestShare(std::int64_t batch, int data_ranks,
-                          const parallel::Canonical& canonical) {
-  if (!canonical.On()) return CeilDivide(batch, data_ranks);
-  return std::min(batch, CanonicalShare(batch, 0, data_ranks, canonical).end);
+void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
+                           std::int64_t targets) {
+  optimizer_->Step(step, learning_rate, norm, targets, !plan_.keep_gradients);
+  model_.Units().GatherUpdated();
+  UpdateScales();
 }
 
-Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
-                    const parallel::Canonical& canonical) {
-  const std::int64_t groups = canonical.data_groups / data_ranks;
-  const std::int64_t size = groups * LeavesOfGroup(batch, canonical) * canonical.leaf;
-  return {rank * size, (rank + 1) * size};
+// Over all ranks: the scale of a tensor does not depend on which rank holds which part of it.
+void TrainingState::UpdateScales() {
+  kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
+  if (libraries == nullptr) return;
+  const std::span<float> largest = libraries->Largest();
+  if (largest.empty()) return;
+  grid_.Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat32, largest.data(), std::ssize(largest), comm::Reduction::kMax);
+  libraries->UpdateScales(Stream());
 }
 
-std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical) {
-  return CeilDivide(CeilDivide(batch, canonical.leaf), canonical.data_groups);
+StateOnHost TrainingState::Unfetched(std::vector<tensor::StateBlock> blocks) const {
+  return {Stream(), std::move(blocks)};
 }
 
-std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
-                          const parallel::Canonical& canonical) {
-  return CeilDivide(LargestShare(batch, data_ranks, canonical), micro_batch);
+std::vector<tensor::StateBlock> TrainingState::MomentBlocks() const {
+  return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size(), grid_.Shard().Size());
 }
 
-model::ModelPlan ModelPlanOf(const TrainingSetup& setup, const comm::GridShape& grid,
-                             std::int64_t batch) {
-  model::ModelPlan plan = setup.model;
-  const parallel::Canonical& canonical = plan.canonical;
-  plan.micro_batch = std::min(plan.micro_batch, LargestShare(batch, grid.data, canonical));
-  plan.pipeline.stages = grid.pipeline;
-  plan.pipeline.micro_batches =
-      static_cast<int>(MicroBatches(batch, grid.data, plan.micro_batch, canonical));
-  if (!canonical.On()) return plan;
-  plan.leaves = static_cast<int>(CeilDivide(plan.micro_batch, canonical.leaf));
-  plan.micro_batch = std::min(plan.micro_batch, canonical.leaf);
-  return plan;
+StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_.Blocks()).Fetch(); }
+
+StateOnHost TrainingState::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }
+
+StateOnHost TrainingState::GradientBlocks() const {
+  return Unfetched(model_.Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                                      grid_.Shard().Size()))
+      .Fetch();
+}
+
+void TrainingState::LoadWeights(const std::string& checkpoint) {
+  const StateOnHost weights = Unfetched(model_.Blocks());
+  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights);
+  weights.Store();
+  if (model_.Parameters().Masters() == nullptr) return;
+  optimizer_->RoundMasters();
+  model_.Units().GatherUpdated();
+}
+
+void TrainingState::Load(const std::string& checkpoint) {
+  LoadWeights(checkpoint);
+  const StateOnHost moments = Unfetched(MomentBlocks());
+  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments);
+  moments.Store();
 }
 
 std::int64_t LargestOperand(const model::ModelPlan& plan) {
@@ -105,169 +150,33 @@ std::int64_t LargestOperand(const model::ModelPlan& plan) {
   return widest * std::max(plan.micro_batch * plan.length, o.dim);
 }
 
-machine::MemoryTerms TermsOf(const model::ModelMemory& memory) {
-  machine::MemoryTerms terms = {{"parameters", memory.parameters},
-                                {"gradients", memory.gradients},
-                                {"activations", memory.activations},
-                                {"vocabulary tile", memory.vocabulary_tile}};
-  const auto add = [&terms](const char* name, std::int64_t bytes) {
-    if (bytes > 0) terms.emplace_back(name, bytes);
-  };
-  add("gathered parameters", memory.gathered_parameters);
-  add("gradients under way", memory.gradients_under_way);
-  add("exchange buffers", memory.exchange);
+machine::MemoryTerms MemoryOf(const model::ParallelModel& model) {
+  const model::ModelMemory memory = model.Memory();
+  machine::MemoryTerms terms{.parameters = memory.parameters,
+                             .gradients = memory.gradients,
+                             .activations = memory.activations,
+                             .vocabulary_tile = memory.vocabulary_tile,
+                             .gathered_parameters = memory.gathered_parameters,
+                             .gradients_under_way = memory.gradients_under_way,
+                             .exchange_buffers = memory.exchange};
+  if (!model.Stream().OnGpu()) return terms;
+  terms.gpu_libraries = machine::kGpuLibraryBytes;
+  // Two operands of a product, a byte per number.
+  if (model.Stream().fp8) terms.fp8_operands = 2 * LargestOperand(model.Plan());
   return terms;
 }
 
-void AddGpuTerms(const model::ModelPlan& plan, const device::Stream& stream,
-                 machine::MemoryTerms& terms) {
-  if (!stream.OnGpu()) return;
-  terms.emplace_back("GPU libraries", machine::kGpuLibraryBytes);
-  // Two operands of a product, a byte a number.
-  if (stream.fp8) terms.emplace_back("fp8 operands", 2 * LargestOperand(plan));
-}
-
-TrainingSetup ReadTraining(job::Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
-                           std::int64_t tokens) {
-  constexpr double kMib = 1024 * 1024;
-  TrainingSetup setup;
-  const parallel::PipelineShape pipeline = parallel::ReadPipeline(job.deck, grid.pipeline);
-  const job::DataShape shape = job::ReadDataShape(job);
-  setup.model = job::ReadModelPlan(job, vocabulary, shape);
-  setup.model.pipeline = pipeline;
-  setup.stream = job.stream;
-  setup.stride = shape.stride;
-  setup.batch = shape.batch;
-  const data::Sampler sampler = MakeSampler(tokens, setup);
-  const std::int64_t batch = std::min(shape.batch, sampler.Windows());
-  setup.model.canonical = ReadCanonical(job.deck, setup.model.options, grid, batch, shape.length);
-  const std::int64_t share = LargestShare(batch, grid.data, setup.model.canonical);
-  std::int64_t& micro_batch = setup.model.micro_batch;
-  const std::int64_t unit = setup.model.canonical.On() ? setup.model.canonical.leaf : 1;
-  CheckLeaves(job.deck, setup.model.canonical);
-  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, unit, setup.model.pipeline);
-  model::CheckLayout(job.deck, setup.model.options, grid, setup.model.pipeline);
-  model::CheckMicroBatches(job.deck, setup.model.pipeline, grid.data, share, micro_batch, unit);
-  setup.optimizer = optimizer::ReadOptimizer(job.deck);
-  setup.model.label_smoothing = setup.optimizer.label_smoothing;
-  setup.schedule =
-      optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate, sampler.StepsPerEpoch());
-  const bool given = job.deck.Given("grid.bucket_mib") || !job.stream.OnGpu();
-  const double mib = given ? job.deck.Real("grid.bucket_mib") : kGpuBucketMib;
-  setup.model.bucket_bytes = static_cast<std::int64_t>(mib * kMib);
-  setup.model.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
-  setup.model.overlap = job.deck.Switch("grid.overlap");
-  setup.keep_gradients = false;
-  setup.products_file = job.deck.Text("run.products");
-  setup.graphs = job.deck.Text("run.graphs") == "auto";
-  setup.model.defect = job.defect;
-  return setup;
-}
-
-std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& setup,
-                           std::int64_t micro_batches) {
-  std::string text = comm::Describe(grid.Shape());
-  if (grid.SequenceParallel()) text += ", sequence parallel";
-  if (grid.Shards() != comm::Sharding::kNone) {
-    const int ranks = grid.Shard().Size(), copies = grid.SameShard().Size();
-    text += fmt::format("; {} sharded over {} rank{}", WhatIsSharded(grid.Shards()), ranks,
-                        ranks == 1 ? "" : "s");
-    if (copies > 1) text += fmt::format(", {} copies", copies);
-  }
-  const parallel::PipelineShape& pipeline = setup.model.pipeline;
-  if (grid.Shape().pipeline > 1) {
-    text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
-    if (pipeline.chunks > 1) text += fmt::format(" of {} chunks", pipeline.chunks);
-    text += fmt::format(", {} micro-batch{}", monitor::WithThousands(micro_batches),
-                        micro_batches == 1 ? "" : "es");
-  }
-  if (setup.model.options.recompute != model::Recompute::kNone) {
-    text += fmt::format("; recompute {}", model::NameOf(setup.model.options.recompute));
-  }
-  return text;
-}
-
-TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
-                             const TrainingSetup& setup)
-    : grid_(grid),
-      sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
-      schedule_(setup.schedule),
-      drain_(setup.stream, [&grid] { grid.GiveUp(); }) {
-  if (setup.model.canonical.On()) CheckInstructionSets(grid.World());
-  const std::int64_t batch = std::min(setup.batch, sampler_.Windows());  // the most of any step
-  model_ = std::make_unique<model::ParallelModel>(grid, ModelPlanOf(setup, grid.Shape(), batch),
-                                                  setup.stream);
-  moments_bytes_ = optimizer::Optimizer::Bytes(setup.optimizer, model_->Parameters());
-  CheckMemory(setup);
-  grid.World().Together([&] {
-    model_->Allocate();
-    kernels::Libraries* const libraries = kernels::LibrariesOf(model_->Stream());
-    if (libraries != nullptr) libraries->Reserve(LargestOperand(model_->Plan()));
-    optimizer_ = std::make_unique<optimizer::Optimizer>(setup.optimizer, model_->Parameters(),
-                                                        model_->Stream());
-    buckets_ = std::make_unique<parallel::GradientBuckets>(
-        grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
-        model_->Stream(), model_->LocalPlan().shard, &model_->Shared(), setup.model.defect);
-    step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
-                                           *buckets_, batch, setup.keep_gradients, setup.graphs,
-                                           setup.products_file, setup.model.defect);
-  });
-}
-
-machine::MemoryTerms TrainingState::MemoryPlan() const {
-  model::ModelMemory memory = model_->Memory();
-  memory.exchange +=
-      parallel::GradientBuckets::Bytes(model_->Parameters(), model_->LocalPlan().shard,
-                                       grid_.SameShard().Size(), grid_.Shard().Size());
-  machine::MemoryTerms terms = TermsOf(memory);
-  terms.insert(terms.begin() + 2, {"moments", moments_bytes_});
-  AddGpuTerms(model_->Plan(), model_->Stream(), terms);
-  return terms;
-}
-
-void TrainingState::CheckMemory(const TrainingSetup& setup) const {
-  if (setup.node == nullptr) return;
-  const machine::NodeDemand demand = machine::DemandOf(*setup.node, MemoryPlan(), setup.stream);
-  grid_.World().Together(
-      [&] { machine::CheckNodeMemory(demand, grid_, setup.model.canonical.On()); });
-}
-
-StepResult TrainingState::Run(std::int64_t step, const Requests& mine) {
-  return step_->Run(step, mine);
-}
-
-StateOnHost TrainingState::Unfetched(std::vector<tensor::StateBlock> blocks) const {
-  return {model_->Stream(), std::move(blocks)};
-}
-
-std::vector<tensor::StateBlock> TrainingState::MomentBlocks() const {
-  return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size(), grid_.Shard().Size());
-}
-
-StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_->Blocks()).Fetch(); }
-
-StateOnHost TrainingState::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }
-
-StateOnHost TrainingState::GradientBlocks() const {
-  return Unfetched(model_->Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                                       grid_.Shard().Size()))
-      .Fetch();
-}
-
-void TrainingState::LoadWeights(const std::string& checkpoint) {
-  const StateOnHost weights = Unfetched(model_->Blocks());
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights);
-  weights.Store();
-  if (model_->Parameters().Masters() == nullptr) return;
-  optimizer_->RoundMasters();
-  model_->Units().GatherUpdated();
-}
-
-void TrainingState::Load(const std::string& checkpoint) {
-  LoadWeights(checkpoint);
-  const StateOnHost moments = Unfetched(MomentBlocks());
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments);
-  moments.Store();
+void CheckInstructionSets(const comm::Communicator& world) {
+  const std::vector<std::string> sets = world.Gather(device::InstructionSet());
+  const auto other = std::find_if(sets.begin(), sets.end(),
+                                  [&](const std::string& set) { return set != sets.front(); });
+  if (other == sets.end()) return;
+  throw AgreedError(
+      ExitCode::kBadInput,
+      fmt::format("run.canonical: rank 0 has {}, but rank {} has {}: the bits would depend on who "
+                  "computes what",
+                  sets.front(), other - sets.begin(), *other),
+      "Use nodes of one kind, or run.canonical = none.");
 }
 
 }  // namespace trireme::training

@@ -8,18 +8,22 @@
 
 namespace trireme::training {
 
+void TrainingStep::QueueOnGpu() {
+  state_.QueueGradients(now_.Entries());
+  state_.QueueSums();
+}
+
 void TrainingStep::Rehearse() {
   kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
   if (libraries == nullptr || (libraries->Sealed() && libraries->Scaled())) return;
   const device::ProfileRange range("rehearsal");
   const comm::Communicator& world = Grid().World();
-  const std::string file =
-      products_file_ == "auto" ? ChoicesFile(libraries->Chosen()) : products_file_;
+  const std::string& asked = state_.Plan().products_file;
+  const std::string file = asked == "auto" ? ChoicesFile(libraries->Chosen()) : asked;
   if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
   const comm::Ledger before = Grid().Traffic();
-  model_.Stages().ReceiveLate(true);
-  QueueGradients();
-  QueueSums();
+  Net().Stages().ReceiveLate(true);
+  QueueOnGpu();
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
   Grid().TakeExposed();
@@ -29,27 +33,15 @@ void TrainingStep::Rehearse() {
     libraries->Seal();
     KeepChoices(world, file, *libraries);
   }
-  UpdateScales();
+  state_.UpdateScales();
   Grid().Traffic() = before;
 }
 
-// Over all ranks: a tensor's scale does not depend on who holds which part of it.
-void TrainingStep::UpdateScales() {
-  kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());
-  if (libraries == nullptr) return;
-  const std::span<float> largest = libraries->Largest();
-  if (largest.empty()) return;
-  Grid()
-      .Over(comm::Group::kWorld)
-      .AllReduce(Dtype::kFloat32, largest.data(), std::ssize(largest), comm::Reduction::kMax);
-  libraries->UpdateScales(Stream());
-}
-
-// Stages take turns and shards come and go by what the host decides on the way.
+// Not between stages, which take turns, and not with shards that come and go: there the host
+// decides on the way.
 bool TrainingStep::RecordsGraph() const {
-  return graphs_ && defect_ == Defect::kNone && Grid().Shape().pipeline == 1 &&
-         !model_.Units().ValuesSharded() && !model_.Units().GradientsSharded() &&
-         Grid().Recordable();
+  return state_.Plan().graphs && Grid().Shape().pipeline == 1 && !Net().Units().ValuesSharded() &&
+         !Net().Units().GradientsSharded() && Grid().Recordable();
 }
 
 void TrainingStep::GradientsOnGpu() {
@@ -57,44 +49,45 @@ void TrainingStep::GradientsOnGpu() {
   gradients_start_ = Seconds();
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
-  if (now_.count > 0) model_.Take(now_.Entries());
-  // The same on all ranks: shares follow from the size of the batch.
-  const bool whole = sampler_.BatchSize(step_) == batch_;
-  model_.Stages().ReceiveLate(!whole || !warm_);
+  if (now_.count > 0) Net().Take(now_.Entries());
+  const bool whole = loader_.Whole(step_);
+  Net().Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
-    QueueGradients();
-    QueueSums();
+    QueueOnGpu();
     warm_ = warm_ || whole;
     return;
   }
-  if (graph_.Recorded() && graph_memory_ == model_.MemoryVersion()) {
+  if (graph_.Recorded() && graph_memory_ == Net().MemoryVersion()) {
     graph_.Launch(Stream());
-    if (now_.count > 0) model_.Repeated(now_.Entries());
+    if (now_.count > 0) Net().Repeated(now_.Entries());
     Grid().Traffic().Add(graph_traffic_);
     return;
   }
+  RecordGraph();
+  graph_.Launch(Stream());
+}
+
+void TrainingStep::RecordGraph() {
   const comm::Ledger before = Grid().Traffic();
   graph_ = {};
   graph_.Begin(Stream());
   try {
-    QueueGradients();
-    QueueSums();
+    QueueOnGpu();
   } catch (...) {
     graph_.Abandon(Stream());
     throw;
   }
   graph_.End(Stream());
-  graph_memory_ = model_.MemoryVersion();
+  graph_memory_ = Net().MemoryVersion();
   graph_traffic_ = Grid().Traffic();
   graph_traffic_.Subtract(before);
-  graph_.Launch(Stream());
 }
 
 void TrainingStep::LoadNextBatch() {
   const device::ProfileRange range("load next batch");
   const double start = Seconds();
-  Load(step_ + 1, next_);
-  if (next_.count > 0) model_.Prepare(next_.Entries());
+  loader_.Load(step_ + 1, next_);
+  if (next_.count > 0) Net().Prepare(next_.Entries());
   const double seconds = Seconds() - start;
   mine_.data += seconds;
   gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for

@@ -1,132 +1,96 @@
-// A training set-up on a grid of ranks: model, optimizer, gradient sums and the step, built
-// together. The trainer, the verification and the tests all train through it.
+// State of a training run on one rank: model, moments and gradient sums, and the collective tasks
+// of a step that change them. Training, verification, plans and tests all go through it.
 #ifndef TRIREME_TRAINING_TRAINING_STATE_HPP_
 #define TRIREME_TRAINING_TRAINING_STATE_HPP_
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
-#include "trireme/data/sampler.hpp"
-#include "trireme/job/job.hpp"
-#include "trireme/machine/node_memory.hpp"
+#include "trireme/base/exact_sum.hpp"
+#include "trireme/machine/memory_terms.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
-#include "trireme/optimizer/schedule.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
 #include "trireme/training/state_on_host.hpp"
-#include "trireme/training/training_step.hpp"
+#include "trireme/training/training_plan.hpp"
 
 namespace trireme::training {
 
-struct TrainingSetup {
-  // As the deck has it: micro_batch counts the sequences of all leaves of a micro-batch, at most
-  // the largest share, and pipeline has schedule and chunks. ModelPlanOf completes it.
-  model::ModelPlan model;
-  device::Stream stream;
-  std::int64_t stride = 0;  // of windows; 0: their length
-  std::int64_t batch = 1;   // windows a step, over all ranks
-  optimizer::Options optimizer;
-  optimizer::Schedule schedule;
-  bool keep_gradients = true;  // behind a step; else the update clears them as it goes
-  bool graphs = false;         // run.graphs
-  std::string products_file;   // run.products; empty: choices are kept nowhere
-  // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it
-  // is not.
-  const comm::Communicator* node = nullptr;
-};
-
-// The model that is trained on this grid with steps of at most `batch` windows.
-model::ModelPlan ModelPlanOf(const TrainingSetup& setup, const comm::GridShape& grid,
-                             std::int64_t batch);
-
-// Elements of the largest operand of a linear layer's products, of a micro-batch or a weight.
-std::int64_t LargestOperand(const model::ModelPlan& plan);
-
-// The terms of a model's memory, in the order in which they are shown.
-machine::MemoryTerms TermsOf(const model::ModelMemory& memory);
-// What a job on a GPU needs there besides the model: the libraries' memory, and fp8 operands as
-// they are reserved. Nothing on the CPU.
-void AddGpuTerms(const model::ModelPlan& plan, const device::Stream& stream,
-                 machine::MemoryTerms& terms);
-
-// Windows of the data rank with the largest share of a batch, and its micro-batches.
-std::int64_t LargestShare(std::int64_t batch, int data_ranks, const parallel::Canonical& canonical);
-std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
-                          const parallel::Canonical& canonical = {});
-
-// run.canonical and run.canonical_leaf; `batch`: the most windows of a step. InputError with the
-// deck's line where the layout or the model does not suit it.
-void DeclareCanonical(input::Schema& schema);
-parallel::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
-                                  const comm::GridShape& grid, std::int64_t batch,
-                                  std::int64_t length);
-// InputError where a micro-batch that the deck gives is not of whole leaves.
-void CheckLeaves(const input::Deck& deck, const parallel::Canonical& canonical);
-// Collective. AgreedError where the ranks' processors have not one instruction set: their row
-// kernels would round differently.
-void CheckInstructionSets(const comm::Communicator& world);
-// Leaves of one of the data_groups, of a batch of this size; and the positions in the batch that
-// this data rank takes (some may lie behind its end).
-std::int64_t LeavesOfGroup(std::int64_t batch, const parallel::Canonical& canonical);
-Part CanonicalShare(std::int64_t batch, int rank, int data_ranks,
-                    const parallel::Canonical& canonical);
-
-// What the deck asks for on this grid, with a token file of this vocabulary and so many training
-// tokens. InputError with the deck's line, also where the layout does not suit the model.
-TrainingSetup ReadTraining(job::Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
-                           std::int64_t tokens);
-
-// "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches; recompute full".
-std::string DescribeLayout(const comm::ProcessGrid& grid, const TrainingSetup& setup,
-                           std::int64_t micro_batches);
-
 class TrainingState {
  public:
-  // Collective over the grid's world. `grid` and `tokens` must outlive it.
-  TrainingState(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
-                const TrainingSetup& setup);
+  // Collective over the grid's world. Takes all memory and draws the initial weights; on a planned
+  // grid and stream it takes none. `grid` must outlive it.
+  TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
+                const device::Stream& stream);
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  // Collective. Step number `step` (from 0); see TrainingStep.
-  StepResult Run(std::int64_t step, const Requests& mine = {});
-
   const comm::ProcessGrid& Grid() const { return grid_; }
-  const data::Sampler& Samples() const { return sampler_; }
-  model::ParallelModel& Net() { return *model_; }
-  const model::ParallelModel& Net() const { return *model_; }
-  optimizer::Optimizer& Moments() { return *optimizer_; }
-  parallel::GradientBuckets& Buckets() { return *buckets_; }
+  const TrainingPlan& Plan() const { return plan_; }
+  const device::Stream& Stream() const { return model_.Stream(); }
+  model::ParallelModel& Net() { return model_; }
+  const model::ParallelModel& Net() const { return model_; }
+  const parallel::GradientBuckets& Buckets() const { return *buckets_; }
+  // Share of every batch that this data rank takes.
+  BatchShare Share() const;
+  machine::MemoryTerms Memory() const;  // bytes of all buffers, without the tokens
 
-  // Bytes of this rank, by term.
-  machine::MemoryTerms MemoryPlan() const;
+  // Collective tasks of a step, in this order.
+  // Gradients of this rank's entries, summed over its micro-batches; sums over the data group start
+  // with the last one. On a GPU this and the next are queued.
+  void QueueGradients(std::span<const data::MicroBatch> entries);
+  // Completes the sums over the data group and within the replica.
+  void QueueSums();
+  // Parameter of a local gradient that was not finite; empty: none was.
+  const std::string& NotFinite() const;
+  // Sum over the world of what the ranks agree on before weights change: flags and times, and the
+  // digits of the loss.
+  static constexpr std::size_t kFlags = 9, kAgreed = kFlags + ExactSum::kNumbers;
+  void Agree(std::array<double, kAgreed>& sums) const;
+  // Norm of the gradient of the mean loss over `targets`, before clipping: the same on every rank.
+  double GradientNorm(std::int64_t targets) const;
+  // Parameter of an owned gradient, summed over the ranks, that is not finite; empty: none.
+  std::string FirstNotFinite() const { return optimizer_->FirstNotFinite(); }
+  // Clips, updates what this rank owns, and gathers what others updated. step counts from 1.
+  void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
+  // fp8: agrees on the scales of the next step.
+  void UpdateScales();
 
-  // Blocks for a checkpoint, as they are now: parameters, moments.
+  // Blocks for a checkpoint as they are now: parameters, moments, sums of the last step's
+  // gradients.
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;
-  StateOnHost GradientBlocks() const;  // the last step's sums, likewise
+  StateOnHost GradientBlocks() const;
   // Collective over the grid's world: parameters and moments of a checkpoint folder.
   void Load(const std::string& checkpoint);
   void LoadWeights(const std::string& checkpoint);  // parameters alone
 
  private:
-  void CheckMemory(const TrainingSetup& setup) const;
   StateOnHost Unfetched(std::vector<tensor::StateBlock> blocks) const;
-  std::vector<tensor::StateBlock> MomentBlocks() const;  // where they are
+  std::vector<tensor::StateBlock> MomentBlocks() const;  // in the stream's memory
+
   const comm::ProcessGrid& grid_;
-  data::Sampler sampler_;
-  std::int64_t moments_bytes_ = 0;
-  std::unique_ptr<model::ParallelModel> model_;
+  const TrainingPlan plan_;
+  model::ParallelModel model_;
   std::unique_ptr<optimizer::Optimizer> optimizer_;
-  optimizer::Schedule schedule_;
   std::unique_ptr<parallel::GradientBuckets> buckets_;
-  std::unique_ptr<TrainingStep> step_;
-  device::Drain drain_;  // before any of the above goes
+  device::Drain drain_;  // ends before any of the above does
 };
+
+// Elements of the largest operand of a linear layer's products: of a micro-batch or a weight.
+std::int64_t LargestOperand(const model::ModelPlan& plan);
+
+// Bytes of a model by purpose, with what a GPU's libraries take beside it.
+machine::MemoryTerms MemoryOf(const model::ParallelModel& model);
+
+// Collective. Throws AgreedError unless all ranks' processors have one instruction set, which
+// run.canonical needs: row kernels would round differently.
+void CheckInstructionSets(const comm::Communicator& world);
 
 }  // namespace trireme::training
 

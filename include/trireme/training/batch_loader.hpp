@@ -1,0 +1,46 @@
+// Batches of a data rank: its share of a step's windows, cut into entries and filled with tokens.
+#ifndef TRIREME_TRAINING_BATCH_LOADER_HPP_
+#define TRIREME_TRAINING_BATCH_LOADER_HPP_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "trireme/data/batch.hpp"
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/training/training_state.hpp"
+
+namespace trireme::training {
+
+// A step's entries on this rank. Its memory is reused from step to step.
+struct LoadedBatch {
+  std::int64_t step = -1;
+  std::vector<data::Sample> windows;      // this data rank's
+  std::vector<data::MicroBatch> entries;  // as many as the largest step so far had
+  std::size_t count = 0;                  // entries of this step, the empty ones included
+  std::span<const data::MicroBatch> Entries() const { return {entries.data(), count}; }
+};
+
+class BatchLoader {
+ public:
+  // `tokens` must outlive it.
+  BatchLoader(const TrainingState& state, const data::TokenFile& tokens);
+
+  const data::Sampler& Samples() const { return sampler_; }
+  // Fills `batch` with the windows of step number `step` (from 0).
+  void Load(std::int64_t step, LoadedBatch& batch) const;
+  // Whether a step has as many windows as any: the same on all ranks.
+  bool Whole(std::int64_t step) const { return sampler_.BatchSize(step) == share_.batch; }
+
+ private:
+  const data::TokenFile& tokens_;
+  data::Sampler sampler_;
+  BatchShare share_;
+  Positions positions_;      // of each window, held by this rank
+  std::int64_t length_ = 0;  // T of a window
+};
+
+}  // namespace trireme::training
+
+#endif  // TRIREME_TRAINING_BATCH_LOADER_HPP_

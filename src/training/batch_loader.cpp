@@ -1,0 +1,33 @@
+// Loading of a step's windows into entries.
+#include "trireme/training/batch_loader.hpp"
+
+namespace trireme::training {
+
+BatchLoader::BatchLoader(const TrainingState& state, const data::TokenFile& tokens)
+    : tokens_(tokens),
+      sampler_(state.Plan().samples),
+      share_(state.Share()),
+      positions_(state.Net().LocalPlan().positions),
+      length_(state.Plan().model.length) {}
+
+void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
+  const std::int64_t windows = sampler_.BatchSize(step);
+  batch.step = step;
+  sampler_.Fill(step, share_.Positions(windows), batch.windows);
+  const std::span<const data::Sample> mine(batch.windows);
+  batch.count = static_cast<std::size_t>(share_.Entries(windows));
+  if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
+  for (std::size_t i = 0; i < batch.count; ++i) {
+    data::MicroBatch& entry = batch.entries[i];
+    entry.sequences = entry.valid = 0;
+    const Part part = share_.Entry(windows, static_cast<std::int64_t>(i));
+    if (part.Size() == 0) continue;  // the schedule or other ranks want more entries than it has
+    data::FillMicroBatch(
+        tokens_, data::Split::kTrain,
+        mine.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.Size())),
+        length_, entry, positions_);
+    entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
+  }
+}
+
+}  // namespace trireme::training

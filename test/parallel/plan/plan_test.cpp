@@ -1,0 +1,104 @@
+// A plan against the run that it plans: on each rank, to the byte, what is allocated and what a step
+// transfers.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+
+#include "layout_fixture.hpp"
+#include "trireme/device/arena.hpp"
+#include "trireme/plan/plan.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr std::array kLayouts = {
+    // Data parallel, micro-batches that do not divide.
+    "",
+    "[data]\nmicro_batch=3\n",
+    "[grid]\nbucket_mib=0.01\n[data]\nbatch=13\n",
+    // Tensor and sequence parallel.
+    "[grid]\ntensor=2\n[data]\nmicro_batch=2\n",
+    "[grid]\ntensor=4\nsequence_parallel=yes\n[data]\nmicro_batch=3\n",
+    "[grid]\ntensor=8\nsequence_parallel=yes\n[model]\nrecompute=full\n",
+    "[grid]\ntensor=8\n[model]\nkv_heads=2\nactivation=swiglu\nposition=rope\nnorm=rmsnorm\n",
+    // Pipelines.
+    "[grid]\npipeline=4\n[pipeline]\nschedule=gpipe\n[data]\nmicro_batch=1\n",
+    "[grid]\npipeline=4\n[data]\nmicro_batch=2\n",
+    "[grid]\npipeline=2\ntensor=2\nsequence_parallel=yes\n[pipeline]\nschedule=zero_bubble\n"
+    "[data]\nmicro_batch=2\n",
+    "[grid]\npipeline=2\ntensor=2\n[pipeline]\nschedule=interleaved\nchunks=2\n"
+    "[data]\nmicro_batch=2\n",
+    "[grid]\npipeline=8\n[pipeline]\nschedule=zero_bubble\n[data]\nmicro_batch=1\n",
+    "[grid]\npipeline=2\n[model]\ntie_embeddings=no\nnorm_position=post\nrecompute=selective\n",
+    // Sharding.
+    "[grid]\nsharding=optimizer\n[data]\nmicro_batch=2\n",
+    "[grid]\nsharding=gradients\n[data]\nmicro_batch=1\n",
+    "[grid]\nsharding=parameters\nprefetch=2\n[data]\nmicro_batch=1\n",
+    "[grid]\ntensor=2\nsequence_parallel=yes\nsharding=parameters\nshard_group=2\n"
+    "[data]\nmicro_batch=2\n",
+    "[grid]\npipeline=2\nsharding=gradients\n[pipeline]\nschedule=zero_bubble\n"
+    "[data]\nmicro_batch=1\n",
+    "[grid]\npipeline=2\nsharding=optimizer\nshard_group=2\n[model]\nposition=sinusoidal\n",
+    // Context.
+    "[grid]\ncontext=2\n",
+    "[grid]\ncontext=4\ntensor=2\nsharding=parameters\n",
+    "[grid]\ncontext=2\npipeline=2\nsequence_parallel=yes\ntensor=2\n[model]\nrecompute=full\n",
+    // Canonical arithmetic.
+    "[run]\ncanonical=8x2\n",
+    "[run]\ncanonical=4x4\ncanonical_leaf=2\n[grid]\ntensor=2\npipeline=2\nsharding=gradients\n"
+    "[data]\nmicro_batch=4\n",
+};
+static_assert(kLayouts.size() == 24);
+
+std::string DeckOf(const std::string& layout) {
+  return "[run]\nseed=11\n[data]\nbatch=16\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
+         "head_dim=4\nffn=44\nlayers=7\nmax_positions=9\n[schedule]\nsteps=20\n" +
+         layout;
+}
+
+class PlanTest : public LayoutTest {
+ protected:
+  plan::Plan PlanOf(const std::string& layout, Dtype dtype) const {
+    return test::PlanOf(DeckOf(layout), tokens_, world_.Size(), dtype);
+  }
+};
+
+TEST_F(PlanTest, MemoryAndTransfersAreTheRuns) {
+  for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
+    for (const char* layout : kLayouts) {
+      const std::string what = fmt::format("rank {}, {}, {}", world_.Rank(), NameOf(dtype), layout);
+      const plan::Plan plan = PlanOf(layout, dtype);
+      const std::int64_t planned_before = device::PlannedBytes();
+      const plan::RankPlan mine = plan::PlanRank(plan, world_.Rank());
+      EXPECT_EQ(device::PlannedBytes(), planned_before) << what;
+
+      const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
+      const std::int64_t before = device::AllocatedBytes();
+      training::TrainingState state(grid, plan.training, plan.machine.stream);
+      training::TrainingStep step(state, tokens_);
+      EXPECT_EQ(device::AllocatedBytes() - before, mine.memory.Total()) << what;
+      EXPECT_EQ(state.Memory(), mine.memory) << what;
+      EXPECT_EQ(plan::PlanMemory(plan, world_.Rank()), mine.memory) << what;
+
+      grid.Traffic().Clear();
+      step.Run(0);
+      ExpectSame(grid.Traffic(), mine.traffic, what);
+      EXPECT_EQ(device::AllocatedBytes() - before, mine.memory.Total()) << what;
+    }
+  }
+}
+
+// Whoever asks gets the same answer: a plan needs no rank of its own.
+TEST_F(PlanTest, EveryRankPlansForEveryOther) {
+  const plan::Plan plan = PlanOf("[grid]\npipeline=2\nsharding=parameters\n", Dtype::kFloat32);
+  for (int rank = 0; rank < world_.Size(); ++rank) {
+    const std::int64_t bytes = plan::PlanRank(plan, rank).memory.Total();
+    EXPECT_EQ(world_.Max(bytes), bytes);
+    EXPECT_EQ(world_.Min(bytes), bytes);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

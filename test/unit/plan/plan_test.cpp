@@ -1,0 +1,121 @@
+// Plans of ranks that are not there: what is decided, what is refused, which kinds of ranks there
+// are, and the operations of a step.
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "plan_of.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/plan/plan.hpp"
+
+namespace trireme::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr plan::TokenFacts kTokens{.vocabulary = 1000, .train = 100'000, .source = "made up"};
+
+std::string DeckOf(const std::string& more) {
+  return "[data]\nbatch=64\nsequence_length=64\n[model]\ndim=64\nheads=8\nffn=201\nlayers=12\n"
+         "max_positions=64\n[schedule]\nsteps=20\n" +
+         more;
+}
+
+plan::Plan Made(const std::string& more, int ranks) {
+  return PlanOf(DeckOf(more), kTokens, ranks, Dtype::kFloat32);
+}
+
+std::string Refusal(const std::string& more, int ranks) {
+  try {
+    Made(more, ranks);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown: " << more;
+  return {};
+}
+
+TEST(Plan, DecidesTheLayout) {
+  const plan::Plan plan = Made("[grid]\ntensor=2\npipeline=3\nsharding=optimizer\n", 24);
+  EXPECT_EQ(plan.grid, (comm::GridShape{.pipeline = 3, .data = 4, .context = 1, .tensor = 2}));
+  EXPECT_EQ(plan.training.batch, 64);
+  EXPECT_EQ(plan.training.model.pipeline.stages, 3);
+  // 16 windows for each data rank, in micro-batches of which each stage has 4.
+  EXPECT_EQ(plan.training.model.micro_batch, 1);
+  EXPECT_EQ(plan.training.model.pipeline.micro_batches, 16);
+  EXPECT_THAT(plan::Describe(plan), HasSubstr("pipeline 3 x data 4 x context 1 x tensor 2; moments "
+                                              "sharded over 4 ranks; 1f1b, 16 micro-batches"));
+}
+
+TEST(Plan, RefusesWithTheLineOfTheDeck) {
+  EXPECT_THAT(Refusal("[grid]\ntensor=3\n", 6), HasSubstr("deck:12: grid.tensor = 3"));
+  EXPECT_THAT(Refusal("[grid]\npipeline=5\n", 8), HasSubstr("deck:12: grid.pipeline = 5"));
+  EXPECT_THAT(Refusal("[grid]\npipeline=16\n", 16), HasSubstr("deck:12: grid.pipeline = 16"));
+  EXPECT_THAT(Refusal("[run]\ncanonical=2x1\n[grid]\ndata=4\n", 4), HasSubstr("deck:14: grid.data"));
+  EXPECT_THAT(Refusal("[run]\ncanonical=2x1\ncanonical_leaf=3\n[data]\nmicro_batch=4\n", 2),
+              HasSubstr("data.micro_batch = 4"));
+}
+
+// Stages, uneven slices, uneven blocks of sequences and places of shard groups all differ.
+TEST(Plan, KindsCoverAllRanks) {
+  for (const char* layout :
+       {"", "[grid]\ntensor=4\npipeline=3\nsequence_parallel=yes\n",
+        "[grid]\ncontext=5\ntensor=2\nsharding=parameters\n[data]\nsequence_length=61\n",
+        "[grid]\npipeline=4\nsharding=gradients\nshard_group=5\n",
+        "[grid]\ntensor=4\nsharding=optimizer\n"}) {
+    const plan::Plan plan = Made(layout, 60);
+    std::map<std::int64_t, std::int64_t> wanted, got;  // ranks by bytes
+    for (int rank = 0; rank < 60; ++rank) ++wanted[plan::PlanMemory(plan, rank).Total()];
+    const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan);
+    for (const plan::RankKind& kind : kinds) got[kind.memory.Total()] += kind.ranks;
+    EXPECT_EQ(got, wanted) << layout;
+    EXPECT_EQ(kinds.front().memory.Total(), wanted.rbegin()->first) << layout;
+    EXPECT_LT(kinds.size(), 60U) << layout;
+  }
+}
+
+// All products of a step, whoever computes them: 6 per matrix parameter and token, and attention.
+TEST(Plan, OperationsAreTheModels) {
+  for (const char* layout : {"", "[grid]\ntensor=2\n", "[grid]\npipeline=3\n[data]\nmicro_batch=2\n",
+                             "[grid]\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
+    const plan::Plan plan = Made(layout, 6);
+    double sum = 0;
+    for (int rank = 0; rank < 6; ++rank) {
+      for (const auto& chunk : plan::PlanRank(plan, rank).operations) {
+        for (const double operations : chunk) sum += operations;
+      }
+    }
+    const double wanted = model::FlopsPerToken(plan.training.model.options, 64) * 64 * 64;
+    EXPECT_NEAR(sum / wanted, 1, 1e-12) << layout;
+  }
+}
+
+TEST(Plan, RecomputationRepeatsTheForwardPass) {
+  const auto forward_and_backward = [](const char* model) {
+    double sum = 0;
+    for (const auto& chunk : plan::PlanRank(Made(model, 1), 0).operations) {
+      for (const double operations : chunk) sum += operations;
+    }
+    return sum;
+  };
+  EXPECT_GT(forward_and_backward("[model]\nrecompute=full\n"), 1.1 * forward_and_backward(""));
+}
+
+TEST(Plan, ManyRanks) {
+  constexpr int kRanks = 100'000;
+  const plan::Plan plan =
+      Made("[data]\nbatch=40000\n[grid]\ntensor=4\npipeline=5\nsharding=parameters\n", kRanks);
+  const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan);
+  std::int64_t ranks = 0;
+  for (const plan::RankKind& kind : kinds) ranks += kind.ranks;
+  EXPECT_EQ(ranks, kRanks);
+  EXPECT_THAT(plan::Describe(plan), HasSubstr("sharded over 5000 ranks"));
+}
+
+}  // namespace
+}  // namespace trireme::test
