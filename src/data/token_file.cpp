@@ -41,6 +41,15 @@ const char* NameOf(Split split) {
   return "?";
 }
 
+TokenCounts CountTokens(const std::string& path) {
+  const TokenLayout layout = InspectTokenFile(path);
+  TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words), .tokens = layout.counts};
+  for (std::size_t i = 0; i < layout.counts.size(); ++i) {
+    counts.bytes += layout.counts[i] * layout.widths[i];
+  }
+  return counts;
+}
+
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
                      const std::string& path, Staging staging) {
   TokenLayout layout;

@@ -5,24 +5,22 @@
 #include <cstdio>
 
 #include "trireme/driver/tasks.hpp"
+#include "trireme/driver/trained_model.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/training/evaluation.hpp"
 
 namespace trireme::driver {
 
 ExitCode RunEvaluate(job::Job& job) {
-  comm::ProcessGrid grid = job::MakeGrid(job);
-  job::UseGpu(job, grid);
-  const data::TokenFile tokens = job::OpenTokens(job);
-  std::string path;
-  const auto model = LoadModel(job, grid, tokens, job::ReadDataShape(job), path);
+  TrainedModel trained(job);
   if (job.World().IsRoot()) {
-    fmt::print("checkpoint  {}\nmodel       {}\n", path, job::Describe(model->Plan().options));
+    fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
+               plan::DescribeModel(trained.Net().Plan().options));
     std::fflush(stdout);
   }
   if (job.line->validate_only) return job::SayValid(job);
   for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
-    const training::Evaluation result = training::Evaluate(*model, tokens, split);
+    const training::Evaluation result = training::Evaluate(trained.Net(), trained.Tokens(), split);
     if (!job.World().IsRoot()) continue;
     fmt::print("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s\n",
                data::NameOf(split), result.loss, std::exp(result.loss),

@@ -9,6 +9,7 @@
 #include "printable.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/driver/trained_model.hpp"
 
 namespace trireme::driver {
 
@@ -87,25 +88,16 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
 }
 
 ExitCode RunGenerate(job::Job& job) {
-  comm::ProcessGrid grid = job::MakeGrid(job);
-  job::UseGpu(job, grid);
-  const data::TokenFile tokens = job::OpenTokens(job);
-  std::string path;
-  job::DataShape shape = job::ReadDataShape(job);
-  shape.micro_batch = 1;  // one prompt
-  const auto model = LoadModel(job, grid, tokens, shape, path);
+  constexpr std::int64_t kOnePrompt = 1;
+  TrainedModel trained(job, kOnePrompt);
+  const data::TokenFile& tokens = trained.Tokens();
   if (job.line->validate_only) return job::SayValid(job);
-  GenerateOptions options;
-  options.tokens = job.deck.Integer("generate.tokens");
-  options.temperature = job.deck.Real("generate.temperature");
-  options.top_k = job.deck.Integer("generate.top_k");
-  options.top_p = job.deck.Real("generate.top_p");
-  options.seed = static_cast<std::uint32_t>(job.deck.Integer("generate.seed"));
+  const GenerateOptions options = ReadGenerate(job.deck);
   std::vector<std::int32_t> shown;
-  job.World().Together([&] { shown = tokens.Encode(job.deck.Text("generate.prompt")); });
+  job.World().Together([&] { shown = tokens.Encode(options.prompt); });
   std::vector<std::int32_t> prompt = {static_cast<std::int32_t>(tokens.Words().eos)};
   prompt.insert(prompt.end(), shown.begin(), shown.end());
-  const std::vector<std::int32_t> added = ContinueOnce(*model, prompt, options);
+  const std::vector<std::int32_t> added = ContinueOnce(trained.Net(), prompt, options);
   if (!job.World().IsRoot()) return ExitCode::kDone;
   shown.insert(shown.end(), added.begin(), added.end());
   fmt::print("{}\n", Printable(tokens.Decode(shown)));

@@ -11,32 +11,33 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/monitor/monitor.hpp"
-#include "trireme/training/training_state.hpp"
+#include "trireme/training/training_step.hpp"
 #include "trireme/verify/verify.hpp"
 
 namespace trireme::driver {
 
 ExitCode RunTask(job::Job& job) {
-  const std::string& task = job.deck.Text("job.task");
-  if (task != "train" || job.line->validate_only) job.signals->Release();
-  if (task == "tokenize") return RunTokenize(job);
-  if (task == "evaluate") return RunEvaluate(job);
-  if (task == "generate") return RunGenerate(job);
-  if (task == "verify") return verify::RunVerify(job);
+  using job::Task;
+  const Task task = job.options.job.task;
+  if (task != Task::kTrain || job.line->validate_only) job.signals->Release();
+  if (task == Task::kTokenize) return RunTokenize(job);
+  if (task == Task::kEvaluate) return RunEvaluate(job);
+  if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kVerify) return verify::RunVerify(job);
   return RunTraining(job);
 }
 
 ExitCode RunTokenize(const job::Job& job) {
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
-    const std::string& path = job.deck.Text("data.file");
-    const bool overwrite = job.deck.Switch("tokenize.overwrite");
+    const std::string& path = job.options.data.file;
+    const bool overwrite = job.options.tokenize.overwrite;
     if (!job.line->resume.empty()) {
       throw InputError("command line: -r has no meaning for job.task = tokenize",
                        "Leave it out, or choose another task.");
     }
     data::CheckTokenFileTarget(path, overwrite);
-    const data::TokenData data = data::Tokenize(job.deck);
+    const data::TokenData data = data::Tokenize(job.options.tokenize, job.deck);
     if (job.line->validate_only) {
       fmt::print("valid: {} could be written; nothing was written\n", path);
       std::fflush(stdout);
@@ -58,32 +59,36 @@ ExitCode RunTokenize(const job::Job& job) {
 }
 
 ExitCode RunTraining(job::Job& job) {
-  // 1. Who computes what.
-  comm::ProcessGrid grid = job::MakeGrid(job);
+  const comm::Communicator& world = job.World();
+
+  // 1. The plan: who computes what, and what that takes.
+  const plan::TokenFacts facts = job::InspectTokens(job);
+  plan::Plan plan;
+  world.Together([&] { plan = plan::MakePlan(job::RequestOf(job, facts)); });
+
+  // 2. The ranks' groups, and the memory that they need.
+  comm::ProcessGrid grid(world, plan.grid, plan.sharing);
+  job::CheckMemory(job, plan::PlanMemory(plan, world.Rank()), grid);
+  if (plan.training.model.canonical.On()) training::CheckInstructionSets(world);
   job::UseGpu(job, grid);
 
-  // 2. The data, in memory.
+  // 3. The data, in memory.
   const data::TokenFile tokens = job::OpenTokens(job);
 
-  // 3. The model with its initial weights, spread over the grid; the optimizer and its schedule.
-  training::TrainingSetup setup;
-  job.World().Together([&] {
-    setup = training::ReadTraining(job, grid.Shape(), tokens.VocabularySize(),
-                                   tokens.Size(data::Split::kTrain));
-  });
-  setup.node = &job.runtime->Node();
-  training::TrainingState training(grid, tokens, setup);
+  // 4. The model with its initial weights, spread over the grid; the optimizer; a step.
+  training::TrainingState state(grid, plan.training, job.stream);
+  training::TrainingStep step(state, tokens);
 
-  // 4. The loop.
-  TrainingLoop trainer(job, tokens, setup, training);
+  // 5. The loop.
+  TrainingLoop loop(job, plan, tokens, state, step);
   if (job.line->validate_only) {
-    trainer.Validate();
+    loop.Validate();
     return ExitCode::kDone;
   }
   job.signals->Watch();
-  if (!trainer.Initialize()) return ExitCode::kDone;
-  const ExitCode code = trainer.Execute();
-  trainer.Finalize();
+  if (!loop.Initialize()) return ExitCode::kDone;
+  const ExitCode code = loop.Execute();
+  loop.Finalize();
   return code;
 }
 

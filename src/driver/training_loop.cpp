@@ -29,15 +29,16 @@ void EachTransfer(Visit visit) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(job::Job& job, const data::TokenFile& tokens,
-                           const training::TrainingSetup& setup, training::TrainingState& training)
+TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::TokenFile& tokens,
+                           training::TrainingState& state, training::TrainingStep& training_step)
     : job_(job),
       tokens_(tokens),
-      setup_(setup),
-      training_(training),
-      grid_(training.Grid()),
-      sampler_(training.Samples()),
-      schedule_(setup.schedule) {}
+      plan_(plan),
+      state_(state),
+      training_step_(training_step),
+      grid_(state.Grid()),
+      sampler_(training_step.Samples()),
+      schedule_(plan.training.schedule) {}
 
 ExitCode TrainingLoop::Execute() {
   last_checkpoint_time_ = Seconds();
@@ -58,9 +59,9 @@ ExitCode TrainingLoop::Execute() {
 // A step, with what it gathered counted: validations gather too.
 training::StepResult TrainingLoop::RunStep() {
   if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
-  const parallel::ShardedUnits& units = training_.Net().Units();
+  const parallel::ShardedUnits& units = state_.Net().Units();
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
-  const training::StepResult result = training_.Run(step_, MyRequests());
+  const training::StepResult result = training_step_.Run(step_, MyRequests());
   gathers_ += units.Gathers() - gathers;
   gathers_ready_ += units.GathersReady() - ready;
   return result;
@@ -71,7 +72,7 @@ training::Requests TrainingLoop::MyRequests() const {
   mine.signal = job_.signals->Received();
   if (!job_.World().IsRoot()) return mine;  // one clock decides
   const double now = Seconds();
-  const double every = job_.deck.Real("checkpoint.every_minutes");
+  const double every = job_.options.checkpoint.every_minutes;
   mine.walltime = schedule_.walltime_minutes > 0 &&
                   (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes;
   mine.checkpoint = every > 0 && (now - last_checkpoint_time_) / 60 >= every;
@@ -83,8 +84,9 @@ double TrainingLoop::Epoch() const {
 }
 
 void TrainingLoop::Report(const training::StepResult& result) {
-  const double flops = model::FlopsPerToken(setup_.model.options, setup_.model.length) *
-                       static_cast<double>(result.targets);
+  const double flops =
+      model::FlopsPerToken(plan_.training.model.options, plan_.training.model.length) *
+      static_cast<double>(result.targets);
   monitor::Record record;
   record.kind = monitor::Record::Kind::kStep;
   record.step = step_;
@@ -103,7 +105,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.seconds_bubble = result.times.bubble;
   record.seconds_data = result.times.data;
   record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
-  const std::int64_t every = job_.deck.Integer("monitor.every_steps");
+  const std::int64_t every = job_.options.monitor.every_steps;
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
     record.memory_bytes = PeakMemory();
@@ -120,7 +122,7 @@ std::int64_t TrainingLoop::PeakMemory() const {
 
 void TrainingLoop::RecordEvaluation(data::Split split) {
   const comm::Ledger steps_alone = grid_.Traffic();
-  const training::Evaluation result = training::Evaluate(training_.Net(), tokens_, split);
+  const training::Evaluation result = training::Evaluate(state_.Net(), tokens_, split);
   grid_.Traffic() = steps_alone;  // the summary's table is about the steps
   monitor::Record record;
   record.kind =
@@ -140,15 +142,15 @@ void TrainingLoop::RecordEvaluation(data::Split split) {
 }
 
 void TrainingLoop::ValidateIfDue() {
-  const std::int64_t every = job_.deck.Integer("monitor.validate_every_steps");
+  const std::int64_t every = job_.options.monitor.validate_every_steps;
   // A stop does not wait for a validation: the time left may be short.
   if (every == 0 || (stop_ && !Finished()) || (step_ % every != 0 && !Finished())) return;
   RecordEvaluation(data::Split::kValid);
 }
 
 void TrainingLoop::CheckpointIfDue() {
-  const std::int64_t every = job_.deck.Integer("checkpoint.every_steps");
-  const bool best = best_is_new_ && job_.deck.Switch("checkpoint.best");
+  const std::int64_t every = job_.options.checkpoint.every_steps;
+  const bool best = best_is_new_ && job_.options.checkpoint.best;
   const bool regular = every > 0 && step_ % every == 0;
   if (regular || checkpoint_now_ || best || Finished() || stop_) WriteCheckpoint(best);
 }
@@ -201,7 +203,7 @@ void TrainingLoop::Finalize() {
   const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
   const monitor::Gathers gathers = MeanGathers();
   if (Finished()) {
-    if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
+    if (job_.options.monitor.validate_every_steps > 0) RecordEvaluation(data::Split::kTest);
     PrintSample();
   }
   monitor::Record record;
@@ -229,12 +231,16 @@ void TrainingLoop::Finalize() {
 }
 
 void TrainingLoop::PrintSample() {
-  const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
+  const std::int64_t count = job_.options.monitor.sample_tokens;
   if (count == 0) return;
-  const GenerateOptions options{
-      .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
+  const GenerateOptions options{.prompt = {},
+                                .tokens = count,
+                                .temperature = 0.8,
+                                .top_k = 0,
+                                .top_p = 0.95,
+                                .seed = plan_.training.model.seed};
   const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
-  const std::vector<std::int32_t> added = ContinueOnce(training_.Net(), {eos}, options);
+  const std::vector<std::int32_t> added = ContinueOnce(state_.Net(), {eos}, options);
   if (job_.World().IsRoot()) monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
 }
 

@@ -41,8 +41,8 @@ bool SameFolder(const std::string& a, const std::string& b) {
 // another job.output given by the user begins a branch there. Changes nothing on disk.
 void TrainingLoop::FindStart() {
   const comm::Communicator& world = job_.World();
-  const std::string& start_from = job_.deck.Text("checkpoint.start_from");
-  folder_ = job_.deck.Text("job.output");
+  const std::string& start_from = job_.options.checkpoint.start_from;
+  folder_ = job_.options.job.output;
   world.Together([&] {
     if (job_.line->resume.empty() || start_from.empty()) return;
     throw job_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
@@ -53,11 +53,11 @@ void TrainingLoop::FindStart() {
     run_ = checkpoint::ReadRun(world, checkpoint_);
     Resume();
     const std::string owner = RunFolderOf(checkpoint_);
-    const bool branch = job_.deck.Given("job.output") && !SameFolder(folder_, owner);
+    const bool branch = job_.options.job.output_given && !SameFolder(folder_, owner);
     continues_ = !owner.empty() && !branch;
     if (continues_) folder_ = owner;
   } else if (!start_from.empty()) {
-    training_.LoadWeights(checkpoint::Find(world, start_from));
+    state_.LoadWeights(checkpoint::Find(world, start_from));
   }
   world.Together([&] {
     if (world.IsRoot()) monitor::CheckRunFolder(folder_, continues_);
@@ -80,9 +80,9 @@ bool TrainingLoop::Initialize() {
   });
   world.Together([&] {
     monitor_ = std::make_unique<monitor::Monitor>(
-        monitor::Options{.root = world.IsRoot(),
+        monitor::Session{.root = world.IsRoot(),
                          .folder = folder_,
-                         .every_steps = job_.deck.Integer("monitor.every_steps"),
+                         .every_steps = job_.options.monitor.every_steps,
                          .total_steps = schedule_.Last(),
                          .has_stages = grid_.Shape().pipeline > 1,
                          .resumed = continues_,
@@ -98,7 +98,7 @@ bool TrainingLoop::Initialize() {
 
 // What has to stay as it is for the same bits: empty without run.canonical.
 std::string TrainingLoop::DescribeCanonical() const {
-  const parallel::Canonical& canonical = setup_.model.canonical;
+  const parallel::Canonical& canonical = plan_.training.model.canonical;
   if (!canonical.On()) return "none";
   return fmt::format("{}x{}, leaf {}, {}, {}", canonical.data_groups, canonical.slices,
                      canonical.leaf, job_.Precision(), device::InstructionSet());
@@ -133,7 +133,7 @@ void TrainingLoop::ResumeProducts() {
 void TrainingLoop::Resume() {
   CheckCanonical();
   ResumeProducts();
-  training_.Load(checkpoint_);
+  state_.Load(checkpoint_);
   // Every rank parsed the same file: what is wrong with it, all throw together.
   try {
     step_ = run_.at("step").get<std::int64_t>();
@@ -152,30 +152,24 @@ void TrainingLoop::WarnOfChanges() {
     monitor_->Warn(fmt::format("{} is {} now and was {} when the checkpoint was written", key,
                                now.dump(), run_.at(key).dump()));
   };
-  compare("seed", job_.seed);
+  compare("seed", plan_.training.model.seed);
   compare("source_sha256", tokens_.SourceSha256());
-  compare("sequence_length", setup_.model.length);
-  compare("stride", setup_.stride);
-  compare("batch", setup_.batch);
+  compare("sequence_length", plan_.training.model.length);
+  compare("stride", plan_.training.samples.stride);
+  compare("batch", plan_.training.samples.batch);
   compare("precision", job_.Precision());
   compare("canonical", DescribeCanonical());
 }
 
 // Stages and slices differ in size: the plan of the rank that needs most decides what fits.
 void TrainingLoop::PlanMemory(monitor::BannerFacts& facts) const {
-  const comm::Communicator& world = job_.World();
-  auto& plan = facts.memory;
-  plan = training_.MemoryPlan();
-  plan.emplace_back("tokens", tokens_.MemoryBytes());
-  std::int64_t sum = 0;
-  for (const auto& [term, bytes] : plan) sum += bytes;
-  const std::int64_t most = world.Max(sum);
-  facts.memory_differs = world.Min(sum) < most;
-  if (!facts.memory_differs) return;
-  const std::int64_t mine = sum == most ? world.Rank() : world.Size();
-  const auto largest = static_cast<int>(world.Min(mine));
-  const std::string text = world.Broadcast(nlohmann::json(plan).dump(), largest);
-  plan = nlohmann::json::parse(text).get<std::vector<std::pair<std::string, std::int64_t>>>();
+  if (!job_.World().IsRoot()) return;
+  const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan_);
+  const machine::MemoryTerms& most = kinds.front().memory;
+  facts.memory_differs = kinds.back().memory.Total() < most.Total();
+  for (const machine::MemoryTerm& term : machine::kMemoryTerms) {
+    if (most.*term.bytes > 0) facts.memory.emplace_back(term.name, most.*term.bytes);
+  }
 }
 
 monitor::BannerFacts TrainingLoop::Banner() const {
@@ -190,21 +184,15 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.device = job_.stream.OnGpu() ? fmt::format("cuda ({})", job_.gpu->Context().name)
                                      : fmt::format("cpu ({})", device::InstructionSet());
   facts.precision = job_.Precision();
-  facts.grid =
-      training::DescribeLayout(grid_, setup_, training_.Net().Stages().Shape().micro_batches);
-  if (const parallel::Canonical& canonical = setup_.model.canonical; canonical.On()) {
-    facts.grid += fmt::format("; canonical {}x{}, leaf of {} sequence{}", canonical.data_groups,
-                              canonical.slices, monitor::WithThousands(canonical.leaf),
-                              canonical.leaf == 1 ? "" : "s");
-  }
+  facts.grid = plan::DescribeLayout(plan_.grid, plan_.sharing, plan_.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
-  facts.model = job::Describe(setup_.model.options);
+  facts.model = plan::DescribeModel(plan_.training.model.options);
   facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} step{} an epoch",
                            fs::path(tokens_.Path()).filename().string(),
                            monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
                            monitor::WithThousands(tokens_.Size(data::Split::kValid)),
                            monitor::WithThousands(tokens_.Size(data::Split::kTest)),
-                           monitor::WithThousands(sampler_.Windows()), setup_.model.length,
+                           monitor::WithThousands(sampler_.Windows()), plan_.training.model.length,
                            monitor::WithThousands(sampler_.StepsPerEpoch()),
                            sampler_.StepsPerEpoch() == 1 ? "" : "s");
   PlanMemory(facts);
@@ -214,9 +202,9 @@ monitor::BannerFacts TrainingLoop::Banner() const {
 
 void TrainingLoop::Validate() {
   FindStart();
-  monitor::Options options;  // no folder: the screen only
-  options.root = job_.World().IsRoot();
-  monitor::Monitor screen(options);
+  monitor::Session session;  // no folder: the screen only
+  session.root = job_.World().IsRoot();
+  monitor::Monitor screen(session);
   screen.Banner(Banner());
   screen.Line("valid: everything was constructed; nothing was written");
 }
@@ -224,32 +212,32 @@ void TrainingLoop::Validate() {
 void TrainingLoop::WriteCheckpoint(bool best) {
   const double start = Seconds();
   checkpoint::Contents contents;
-  const training::StateOnHost model = training_.ModelBlocks(),
-                              moments = training_.OptimizerBlocks();
+  const training::StateOnHost model = state_.ModelBlocks(), moments = state_.OptimizerBlocks();
   contents.model = model.Blocks();
   contents.optimizer = moments.Blocks();
-  contents.run = {{"format", 1},
-                  {"step", step_},
-                  {"epoch", Epoch()},
-                  {"next_sample", step_ / sampler_.StepsPerEpoch() * sampler_.Windows() +
-                                      step_ % sampler_.StepsPerEpoch() * setup_.batch},
-                  {"tokens", sampler_.TargetsBefore(step_)},
-                  {"seed", job_.seed},
-                  {"source_sha256", tokens_.SourceSha256()},
-                  {"sequence_length", setup_.model.length},
-                  {"stride", setup_.stride},
-                  {"batch", setup_.batch},
-                  {"precision", job_.Precision()},
-                  {"deck", job_.deck.Resolved()},
-                  {"trireme", Version()},
-                  {"commit", Commit()},
-                  {"compiler", Compiler()},
-                  {"matrix_library", kernels::MatrixLibrary()},
-                  {"instruction_set", device::InstructionSet()},
-                  {"canonical", DescribeCanonical()},
-                  {"ranks", job_.World().Size()},
-                  {"grid", comm::Describe(grid_.Shape())},
-                  {"host", job_.runtime->Hosts().front()}};
+  contents.run = {
+      {"format", 1},
+      {"step", step_},
+      {"epoch", Epoch()},
+      {"next_sample", step_ / sampler_.StepsPerEpoch() * sampler_.Windows() +
+                          step_ % sampler_.StepsPerEpoch() * plan_.training.samples.batch},
+      {"tokens", sampler_.TargetsBefore(step_)},
+      {"seed", plan_.training.model.seed},
+      {"source_sha256", tokens_.SourceSha256()},
+      {"sequence_length", plan_.training.model.length},
+      {"stride", plan_.training.samples.stride},
+      {"batch", plan_.training.samples.batch},
+      {"precision", job_.Precision()},
+      {"deck", job_.deck.Resolved()},
+      {"trireme", Version()},
+      {"commit", Commit()},
+      {"compiler", Compiler()},
+      {"matrix_library", kernels::MatrixLibrary()},
+      {"instruction_set", device::InstructionSet()},
+      {"canonical", DescribeCanonical()},
+      {"ranks", job_.World().Size()},
+      {"grid", comm::Describe(grid_.Shape())},
+      {"host", job_.runtime->Hosts().front()}};
   if (job_.libraries != nullptr) {
     contents.run["products"] = job_.libraries->Chosen();
     const std::vector<float> scales = job_.libraries->Scales();
@@ -260,7 +248,7 @@ void TrainingLoop::WriteCheckpoint(bool best) {
   contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
   if (std::isfinite(best_loss_)) contents.run["best_loss"] = best_loss_;
   checkpoint::Write(job_.World(), folder_ + "/checkpoints", step_, contents, best,
-                    job_.deck.Integer("checkpoint.keep"));
+                    job_.options.checkpoint.keep);
   best_is_new_ = false;
   last_checkpoint_time_ = Seconds();
   checkpoint_seconds_ += last_checkpoint_time_ - start;

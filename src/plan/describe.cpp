@@ -231,12 +231,22 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
   return text;
 }
 
+std::string DescribeModel(const model::Options& options) {
+  std::string heads = Plural(options.heads, "head");
+  if (options.kv_heads != options.heads) heads += fmt::format(" ({} kv)", options.kv_heads);
+  return fmt::format("{}{}, dim {}, {}, vocabulary {}; {} parameters",
+                     options.preset == "none" ? "" : options.preset + ": ",
+                     Plural(options.layers, "layer"), options.dim, heads,
+                     WithThousands(options.vocabulary),
+                     monitor::WithSuffix(static_cast<double>(model::ParameterCount(options))));
+}
+
 std::string Describe(const Plan& plan) {
   const std::vector<RankKind> kinds = PlanKinds(plan);
   const RankKind& largest = kinds.front();
   const comm::GridShape at = comm::Locate(largest.first, plan.grid);
   std::string text = Line("grid", DescribeLayout(plan.grid, plan.sharing, plan.training.model));
-  text += Line("model", model::Describe(plan.training.model.options));
+  text += Line("model", DescribeModel(plan.training.model.options));
   text += Line("data",
                fmt::format("{}; {} training tokens, {} per epoch", plan.tokens.source,
                            WithThousands(plan.tokens.train), Plural(plan.StepsPerEpoch(), "step")));

@@ -129,7 +129,8 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
   return {.grid = layout.grid,
           .sharing = layout.sharing,
           .model = layout.model,
-          .machine = request.machine};
+          .machine = request.machine,
+          .tokens = request.tokens};
 }
 
 }  // namespace trireme::plan

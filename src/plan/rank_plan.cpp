@@ -29,6 +29,7 @@ std::vector<data::MicroBatch> BlankEntries(const training::TrainingState& state)
 device::Stream PlannedStream(const device::Stream& stream, device::OperationCount& count) {
   device::Stream planned = stream;
   planned.planned = &count;
+  planned.libraries = nullptr;
   return planned;
 }
 
@@ -44,6 +45,23 @@ machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
   return memory;
 }
 
+machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
+  device::OperationCount count;
+  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
+  const model::ParallelModel model(grid, plan.model, PlannedStream(plan.machine.stream, count));
+  machine::MemoryTerms memory = training::MemoryOf(model);
+  memory.tokens = plan.tokens.bytes;
+  return memory;
+}
+
+tensor::Ownership PlanPieces(const Plan& plan, int rank) {
+  device::OperationCount count;
+  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
+  const model::ParallelModel model(grid, plan.training.model,
+                                   PlannedStream(plan.machine.stream, count));
+  return model.Parameters().Owns();
+}
+
 RankPlan PlanRank(const Plan& plan, int rank) {
   device::OperationCount count;
   const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
@@ -54,7 +72,7 @@ RankPlan PlanRank(const Plan& plan, int rank) {
   result.memory.tokens = plan.tokens.bytes;
 
   const std::vector<data::MicroBatch> entries = BlankEntries(state);
-  state.QueueGradients(state.Net().Stage(entries));
+  state.QueueGradients(entries);
   state.QueueSums();
   std::array<double, training::TrainingState::kAgreed> agreed{};
   state.Agree(agreed);

@@ -39,7 +39,7 @@ std::int64_t Reduce(std::int64_t value, std::int64_t least, std::int64_t modulus
 
 // Into how many parts heads, features and vocabulary are cut: slices of canonical arithmetic, which
 // tensor ranks divide, or these.
-std::int64_t Slices(const training::TrainingSetup& setup, const comm::GridShape& grid) {
+std::int64_t Slices(const training::TrainingOptions& setup, const comm::GridShape& grid) {
   return std::max(setup.model.canonical.slices, grid.tensor);
 }
 
@@ -136,8 +136,8 @@ std::int64_t ShrunkLength(std::int64_t length, std::int64_t slices, std::int64_t
 // The same places for leaves: as many groups, short or empty ones at the end as in the deck, a
 // short leaf where it has one; micro-batches of one leaf or of several, as many as ShrunkCount's
 // remainder.
-void ShrinkCanonicalBatch(const training::TrainingSetup& deck, const comm::GridShape& grid,
-                          training::TrainingSetup& small) {
+void ShrinkCanonicalBatch(const training::TrainingOptions& deck, const comm::GridShape& grid,
+                          training::TrainingOptions& small) {
   const parallel::Canonical& canonical = deck.model.canonical;
   const std::int64_t groups = canonical.data_groups, stages = grid.pipeline;
   const std::int64_t leaves = CeilDivide(deck.batch, canonical.leaf);
@@ -175,8 +175,8 @@ void ShrinkCanonicalBatch(const training::TrainingSetup& deck, const comm::GridS
   small.batch = (groups * of_group - missing) * leaf - missing_windows;
 }
 
-void ShrinkBatch(const training::TrainingSetup& deck, const comm::GridShape& grid,
-                 training::TrainingSetup& small) {
+void ShrinkBatch(const training::TrainingOptions& deck, const comm::GridShape& grid,
+                 training::TrainingOptions& small) {
   if (deck.model.canonical.On()) return ShrinkCanonicalBatch(deck, grid, small);
   const std::int64_t share = CeilDivide(deck.batch, grid.data);
   const std::int64_t micro = std::min(deck.model.micro_batch, share);
@@ -203,8 +203,9 @@ std::int64_t ShrunkStride(std::int64_t stride, std::int64_t length, std::int64_t
 
 }  // namespace
 
-training::TrainingSetup Shrink(const training::TrainingSetup& deck, const comm::GridShape& grid) {
-  training::TrainingSetup small = deck;
+training::TrainingOptions Shrink(const training::TrainingOptions& deck,
+                                 const comm::GridShape& grid) {
+  training::TrainingOptions small = deck;
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
   const std::int64_t slices = Slices(deck, grid);
@@ -236,7 +237,7 @@ training::TrainingSetup Shrink(const training::TrainingSetup& deck, const comm::
   return small;
 }
 
-data::TokenData VerificationTokens(const training::TrainingSetup& small) {
+data::TokenData VerificationTokens(const training::TrainingOptions& small) {
   const std::int64_t vocabulary = small.model.options.vocabulary;
   const std::int64_t length = small.model.length, stride = small.stride;
   // A second step with fewer windows: then, or in the first, data ranks have unequal shares.

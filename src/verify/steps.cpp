@@ -18,7 +18,7 @@ constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
 
 // One rank and one thread, plain: nothing is sliced, staged, sharded or recomputed, and
 // micro-batches are others.
-training::TrainingSetup Alone(training::TrainingSetup setup, Arithmetic arithmetic) {
+training::TrainingOptions Alone(training::TrainingOptions setup, Arithmetic arithmetic) {
   setup.model.pipeline = {};
   setup.model.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
@@ -98,26 +98,26 @@ bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differe
 
 }  // namespace
 
-Verifier::Verifier(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
+Verifier::Verifier(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
                    const std::string& folder)
     : grid_(grid),
       world_(grid.World()),
       self_(world_.Split(world_.Rank(), 0)),
       alone_(self_, comm::GridShape{}),
       tokens_(world_, VerificationTokens(small)),
-      setup_(small),
+      options_(small),
       folder_(folder) {
   report_.tolerance = kFp64;
-  setup_.keep_gradients = true;
+  options_.keep_gradients = true;
 }
 
-Verification Verifier::Run(Dtype precision) {
-  setup_.model.dtype = Dtype::kFloat64;
+Verification Verifier::CompareAll(Dtype precision) {
+  options_.model.dtype = Dtype::kFloat64;
   CompareSteps();
   CompareResume();
-  setup_.model.dtype = precision;
+  options_.model.dtype = precision;
   if (precision != Dtype::kFloat64) CompareLosses();
-  if (setup_.model.canonical.On()) CompareCanonical();
+  if (options_.model.canonical.On()) CompareCanonical();
   return std::move(report_);
 }
 
@@ -125,26 +125,21 @@ void Verifier::ByItself(const std::function<void()>& task) const {
   Guarded("the run on one rank", [&] { world_.Together(task); });
 }
 
-training::StepResult Verifier::StepOnGrid(training::TrainingState& training,
-                                          std::int64_t step) const {
+training::StepResult Verifier::StepOnGrid(Run& run, std::int64_t step) const {
   training::StepResult result;
-  Guarded("the run in the deck's layout", [&] { result = training.Run(step); });
+  Guarded("the run in the deck's layout", [&] { result = run.step.Run(step); });
   return result;
 }
 
-training::StepResult Verifier::StepAlone(training::TrainingState& training,
-                                         std::int64_t step) const {
+training::StepResult Verifier::StepAlone(Run& run, std::int64_t step) const {
   training::StepResult result;
-  ByItself([&] { result = training.Run(step); });
+  ByItself([&] { result = run.step.Run(step); });
   return result;
 }
 
-std::unique_ptr<training::TrainingState> Verifier::MakeAlone(Arithmetic arithmetic) const {
-  std::unique_ptr<training::TrainingState> training;
-  ByItself([&] {
-    training =
-        std::make_unique<training::TrainingState>(alone_, tokens_, Alone(setup_, arithmetic));
-  });
+std::unique_ptr<Run> Verifier::MakeAlone(Arithmetic arithmetic) const {
+  std::unique_ptr<Run> training;
+  ByItself([&] { training = std::make_unique<Run>(alone_, tokens_, Alone(options_, arithmetic)); });
   return training;
 }
 
@@ -239,7 +234,7 @@ std::string Verifier::HintForEvaluation() const {
 
 std::string Verifier::HintForBits(bool forward) const {
   Keys keys = forward ? WithoutForward(grid_) : WithoutAny(grid_);
-  if (setup_.stream.threads > 1) keys.push_back("run.threads = 1");
+  if (stream_.threads > 1) keys.push_back("run.threads = 1");
   return "Rounding depends on the layout, where run.canonical fixes every sum's tree and what is "
          "computed together" +
          DoesItPass(keys);
@@ -266,31 +261,32 @@ void Verifier::CompareTensors(const std::string& when, const char* what,
        column == &VerifiedTensor::gradient ? HintForGradients(differences) : hint);
 }
 
-void Verifier::CompareStep(std::int64_t step, training::TrainingState& alone) {
+void Verifier::CompareStep(std::int64_t step, Run& alone) {
   const std::string when = fmt::format("in step {}", step + 1);
-  const training::StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*training_, step);
+  const training::StepResult wanted = StepAlone(alone, step), got = StepOnGrid(*on_grid_, step);
   losses_.push_back(got.loss);
   Quantity("loss, fp64", RelativeDifference(got.loss, wanted.loss), kFp64, when + " the loss",
            HintForLoss(step));
   CompareTensors(when, "gradient",
-                 Compare(grid_, training_->GradientBlocks(), alone.GradientBlocks()),
+                 Compare(grid_, on_grid_->state.GradientBlocks(), alone.state.GradientBlocks()),
                  &VerifiedTensor::gradient, "");
   Quantity("gradient norm, fp64", RelativeDifference(got.gradient_norm, wanted.gradient_norm),
            kFp64, when + " the gradient norm", HintForNorm());
-  CompareTensors(when, "update", Compare(grid_, training_->ModelBlocks(), alone.ModelBlocks()),
+  CompareTensors(when, "update",
+                 Compare(grid_, on_grid_->state.ModelBlocks(), alone.state.ModelBlocks()),
                  &VerifiedTensor::weights, HintForUpdate());
 }
 
 void Verifier::CompareSteps() {
-  const std::unique_ptr<training::TrainingState> alone = MakeAlone();
-  training_ = std::make_unique<training::TrainingState>(grid_, tokens_, setup_);
-  const tensor::Registry& registry = training_->Net().Parameters();
+  const std::unique_ptr<Run> alone = MakeAlone();
+  on_grid_ = std::make_unique<Run>(grid_, tokens_, options_, stream_);
+  const tensor::Registry& registry = on_grid_->state.Net().Parameters();
   for (const tensor::Parameter& parameter : registry.Parameters()) {
     report_.tensors.push_back({parameter.name});
   }
   sums_ = GatherSums(grid_, registry);
   CompareTensors("before step 1", "initial weight",
-                 Compare(grid_, training_->ModelBlocks(), alone->ModelBlocks()),
+                 Compare(grid_, on_grid_->state.ModelBlocks(), alone->state.ModelBlocks()),
                  &VerifiedTensor::weights, "Suspect how weights are drawn from coordinates.");
   for (std::int64_t step = 0; step < kSteps; ++step) {
     if (step == kStop) WriteCheckpoint();
@@ -299,17 +295,18 @@ void Verifier::CompareSteps() {
   CompareEvaluation(*alone);
 }
 
-void Verifier::CompareEvaluation(training::TrainingState& alone) {
+void Verifier::CompareEvaluation(Run& alone) {
   double wanted = 0;
-  ByItself([&] { wanted = training::Evaluate(alone.Net(), tokens_, data::Split::kValid).loss; });
-  const double got = training::Evaluate(training_->Net(), tokens_, data::Split::kValid).loss;
+  ByItself(
+      [&] { wanted = training::Evaluate(alone.state.Net(), tokens_, data::Split::kValid).loss; });
+  const double got = training::Evaluate(on_grid_->state.Net(), tokens_, data::Split::kValid).loss;
   Quantity("evaluation loss, fp64", RelativeDifference(got, wanted), kFp64, "the evaluation loss",
            HintForEvaluation());
 }
 
 // fp8: those of a rank by itself and of the grid take turns in the products that both use.
 void Verifier::SwapScales() {
-  const device::Stream& stream = setup_.stream;
+  const device::Stream& stream = stream_;
   kernels::Libraries* const libraries = kernels::LibrariesOf(stream);
   if (libraries == nullptr) return;
   std::vector<float> others = libraries->Scales();
@@ -318,18 +315,18 @@ void Verifier::SwapScales() {
 }
 
 void Verifier::CompareLosses() {
-  const bool bf16 = setup_.stream.bf16 || setup_.model.dtype == Dtype::kBfloat16;
-  const bool fp8 = setup_.stream.fp8;
-  const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(setup_.model.dtype);
+  const bool bf16 = stream_.bf16 || options_.model.dtype == Dtype::kBfloat16;
+  const bool fp8 = stream_.fp8;
+  const char* const precision = fp8 ? "fp8" : bf16 ? "bf16" : NameOf(options_.model.dtype);
   const std::string hint =
       "In fp64 all agreed: suspect something that happens in this precision only.";
-  const std::unique_ptr<training::TrainingState> alone = MakeAlone();
-  training::TrainingState training(grid_, tokens_, setup_);
+  const std::unique_ptr<Run> alone = MakeAlone();
+  Run run(grid_, tokens_, options_, stream_);
   for (std::int64_t step = 0; step < kSteps; ++step) {
     SwapScales();
     const double wanted = StepAlone(*alone, step).loss;
     SwapScales();
-    const double got = StepOnGrid(training, step).loss;
+    const double got = StepOnGrid(run, step).loss;
     Quantity(fmt::format("loss, {}", precision), RelativeDifference(got, wanted),
              fp8    ? kFp8
              : bf16 ? kBf16
@@ -338,9 +335,9 @@ void Verifier::CompareLosses() {
   }
 }
 
-Verification Verify(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
+Verification Verify(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
                     Dtype precision, const std::string& folder) {
-  return Verifier(grid, small, folder).Run(precision);
+  return Verifier(grid, small, stream, folder).CompareAll(precision);
 }
 
 }  // namespace trireme::verify

@@ -28,13 +28,24 @@ inline constexpr std::int64_t kStop = 1;   // steps before a stop: in the middle
 // Of the run on one rank: run.canonical's, or the usual one.
 enum class Arithmetic { kFast, kCanonical };
 
+// One run: its state and its step.
+struct Run {
+  Run(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
+      const training::TrainingOptions& options, const device::Stream& stream)
+      : state(grid, training::PlanTraining(options, tokens.Size(data::Split::kTrain), grid.Shape()),
+              stream),
+        step(state, tokens) {}
+  training::TrainingState state;
+  training::TrainingStep step;
+};
+
 // Runs in lockstep: each step on the grid and, on every rank, alone.
 class Verifier {
  public:
   // `grid` must outlive it. `folder`: for a checkpoint.
-  Verifier(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
-           const std::string& folder);
-  Verification Run(Dtype precision);  // collective over the grid's world
+  Verifier(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
+           const device::Stream& stream, const std::string& folder);
+  Verification CompareAll(Dtype precision);  // collective over the grid's world
 
  private:
   // The comparisons, in order.
@@ -44,18 +55,17 @@ class Verifier {
   void SwapScales();
   void CompareCanonical();  // likewise, bit by bit
 
-  void CompareStep(std::int64_t step, training::TrainingState& alone);
-  void CompareEvaluation(training::TrainingState& alone);
+  void CompareStep(std::int64_t step, Run& alone);
+  void CompareEvaluation(Run& alone);
   void WriteCheckpoint();
   void ResumeOnGrid(const std::string& checkpoint);
   void ResumeAlone(const std::string& checkpoint);
 
   // Runs what every rank does by itself: all go on, or none.
   void ByItself(const std::function<void()>& task) const;
-  training::StepResult StepOnGrid(training::TrainingState& training, std::int64_t step) const;
-  training::StepResult StepAlone(training::TrainingState& training, std::int64_t step) const;
-  std::unique_ptr<training::TrainingState> MakeAlone(
-      Arithmetic arithmetic = Arithmetic::kFast) const;
+  training::StepResult StepOnGrid(Run& run, std::int64_t step) const;
+  training::StepResult StepAlone(Run& run, std::int64_t step) const;
+  std::unique_ptr<Run> MakeAlone(Arithmetic arithmetic = Arithmetic::kFast) const;
 
   // Into the report; the first difference over its tolerance becomes the failure.
   void Quantity(const std::string& name, double difference, double tolerance,
@@ -82,14 +92,15 @@ class Verifier {
   comm::Communicator self_;  // this rank
   comm::ProcessGrid alone_;
   data::TokenFile tokens_;
-  training::TrainingSetup setup_;
+  training::TrainingOptions options_;
+  device::Stream stream_;
   std::string folder_;
   Verification report_;
 
-  std::unique_ptr<training::TrainingState> training_;  // fp64, on the grid, uninterrupted
-  std::vector<double> losses_;                         // its, [kSteps]
-  std::vector<float> scales_;                          // of fp8: those that are not in use
-  std::vector<tensor::GradientSum> sums_;              // of each parameter's gradient
+  std::unique_ptr<Run> training_;          // fp64, on the grid, uninterrupted
+  std::vector<double> losses_;             // its, [kSteps]
+  std::vector<float> scales_;              // of fp8: those that are not in use
+  std::vector<tensor::GradientSum> sums_;  // of each parameter's gradient
 };
 
 }  // namespace trireme::verify

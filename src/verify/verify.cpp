@@ -14,6 +14,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "verifier.hpp"
 
 namespace trireme::verify {
 
@@ -22,16 +23,15 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::size_t kTensorsShown = 10;
-constexpr std::size_t kIndent = 8;                   // columns, of what the head says
-constexpr std::int64_t kAssumedVocabulary = 50'257;  // GPT-2's
+constexpr std::size_t kIndent = 8;  // columns, of what the head says
 
 // For the checkpoint: where every rank can read it, beside the run folder to be. Rank 0 makes it,
 // and removes it on the way out, whatever happens.
 class VerifyFolder {
  public:
-  VerifyFolder(const comm::Communicator& world, const input::Deck& deck) {
+  VerifyFolder(const comm::Communicator& world, const job::Job& job) {
     world.Together([&] {
-      if (world.IsRoot()) Make(deck);
+      if (world.IsRoot()) Make(job.options.job.output, job.deck);
     });
     path_ = world.Broadcast(path_);
     own_ = world.IsRoot();
@@ -45,9 +45,9 @@ class VerifyFolder {
   const std::string& Path() const { return path_; }
 
  private:
-  void Make(const input::Deck& deck) {
+  void Make(const std::string& output, const input::Deck& deck) {
     std::error_code error;
-    fs::path place = fs::absolute(deck.Text("job.output"), error).parent_path();
+    fs::path place = fs::absolute(output, error).parent_path();
     while (!fs::is_directory(place, error) && place.has_relative_path()) {
       place = place.parent_path();
     }
@@ -62,31 +62,23 @@ class VerifyFolder {
   bool own_ = false;
 };
 
-// The deck's set-up as training would read it. Without the token file only its vocabulary is
-// missing.
-training::TrainingSetup ReadSetup(job::Job& job, const comm::ProcessGrid& grid, std::string& data) {
-  const comm::Communicator& world = job.World();
-  const std::string& path = job.deck.Text("data.file");
+// Facts of the token file; if it is not there yet, of plan.vocabulary and of one batch of tokens,
+// so that the deck's batch is the largest step. data: what the head says of them.
+plan::TokenFacts FactsOf(const job::Job& job, std::string& data) {
+  const data::Options& options = job.options.data;
   std::error_code ignored;
-  // What exists but cannot be reached is for OpenTokens to complain of.
-  const bool missing = fs::status(path, ignored).type() == fs::file_type::not_found;
-  const bool there = world.Max(std::int64_t{world.IsRoot() && !missing}) > 0;
-  std::int64_t vocabulary = kAssumedVocabulary;
-  // As many as one batch takes: the deck's batch is then the largest step.
-  std::int64_t tokens =
-      job.deck.Integer("data.batch") * job.deck.Integer("data.sequence_length") + 1;
-  if (there) {
-    const data::TokenFile file = job::OpenTokens(job);
-    vocabulary = file.VocabularySize();
-    tokens = file.Size(data::Split::kTrain);
-    data = fmt::format("{}: vocabulary {}", path, monitor::WithThousands(vocabulary));
-  } else {
-    data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", path,
-                       monitor::WithThousands(vocabulary));
+  // A file that exists but cannot be reached is for InspectTokens to complain of.
+  const bool missing = fs::status(options.file, ignored).type() == fs::file_type::not_found;
+  const comm::Communicator& world = job.World();
+  if (world.Max(std::int64_t{world.IsRoot() && !missing}) > 0) {
+    plan::TokenFacts facts = job::InspectTokens(job);
+    data = fmt::format("{}: vocabulary {}", options.file, monitor::WithThousands(facts.vocabulary));
+    return facts;
   }
-  training::TrainingSetup setup;
-  world.Together([&] { setup = training::ReadTraining(job, grid.Shape(), vocabulary, tokens); });
-  return setup;
+  const std::int64_t vocabulary = job.options.plan.vocabulary;
+  data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", options.file,
+                     monitor::WithThousands(vocabulary));
+  return {.vocabulary = vocabulary, .train = options.batch * options.sequence_length + 1};
 }
 
 std::string Number(double value) {
@@ -95,14 +87,14 @@ std::string Number(double value) {
 }
 
 void PrintHead(const job::Job& job, const comm::ProcessGrid& grid, const std::string& data,
-               const training::TrainingSetup& deck, const training::TrainingSetup& small) {
+               const training::TrainingOptions& deck, const training::TrainingOptions& small) {
   if (!job.World().IsRoot()) return;
   const int ranks = job.World().Size();
   fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
              ranks == 1 ? "" : "s");
-  const std::int64_t micro_batches = training::MicroBatches(
-      small.batch, grid.Shape().data, small.model.micro_batch, small.model.canonical);
-  fmt::print("grid    {}\n", training::DescribeLayout(grid, small, micro_batches));
+  const training::TrainingPlan plan = training::PlanTraining(
+      small, std::ssize(VerificationTokens(small).tokens.front()), grid.Shape());
+  fmt::print("grid    {}\n", plan::DescribeLayout(grid.Shape(), grid.Options(), plan.model));
   if (small.model.canonical.On()) {
     fmt::print("bits    canonical {}x{}: compared too\n", small.model.canonical.data_groups,
                small.model.canonical.slices);
@@ -114,8 +106,8 @@ void PrintHead(const job::Job& job, const comm::ProcessGrid& grid, const std::st
 
 }  // namespace
 
-std::string DescribeShrinking(const training::TrainingSetup& deck,
-                              const training::TrainingSetup& small, std::size_t indent) {
+std::string DescribeShrinking(const training::TrainingOptions& deck,
+                              const training::TrainingOptions& small, std::size_t indent) {
   const model::Options &from = deck.model.options, &to = small.model.options;
   const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> sizes = {
       {"layers", from.layers, to.layers},
@@ -199,22 +191,25 @@ ExitCode RunVerify(job::Job& job) {
     throw InputError("command line: -r has no meaning for job.task = verify",
                      "Leave it out: verification starts from weights of its own.");
   });
-  comm::ProcessGrid grid(world, job.deck);
-  job::UseGpu(job, grid);
   std::string data;
-  const training::TrainingSetup deck = ReadSetup(job, grid, data);
-  const training::TrainingSetup small = Shrink(deck, grid.Shape());
+  const plan::TokenFacts facts = FactsOf(job, data);
+  plan::Plan plan;
+  world.Together([&] { plan = plan::MakePlan(job::RequestOf(job, facts)); });
+  comm::ProcessGrid grid(world, plan.grid, plan.sharing);
+  if (plan.training.model.canonical.On()) training::CheckInstructionSets(world);
+  job::UseGpu(job, grid);
+  const training::TrainingOptions small = Shrink(plan.options, plan.grid);
   if (job.line->validate_only) {
     const data::TokenFile tokens(world, VerificationTokens(small));
-    const training::TrainingState training(grid, tokens, small);
+    const Run run(grid, tokens, small, job.stream);
     return job::SayValid(job);
   }
   const double start = Seconds();
   Verification verification;
   {
-    const VerifyFolder folder(world, job.deck);
-    PrintHead(job, grid, data, deck, small);
-    verification = Verify(grid, small, job.dtype, folder.Path());
+    const VerifyFolder folder(world, job);
+    PrintHead(job, grid, data, plan.options, small);
+    verification = Verify(grid, small, job.stream, job.dtype, folder.Path());
   }
   Judge(verification, world, Seconds() - start);
   return ExitCode::kDone;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/data/options.hpp"
 
 namespace trireme::data {
 
@@ -47,8 +48,14 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite);
 // uint32. Throws InputError (exists, bad or forbidden folder) or RunError (disk full, with path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
-// How many copies of the tokens a node keeps.
-enum class Staging { kNone, kSharedMemory };
+// Numbers of a token file that a plan needs.
+struct TokenCounts {
+  std::int64_t vocabulary = 0;           // types
+  std::array<std::int64_t, 3> tokens{};  // by Split
+  std::int64_t bytes = 0;                // of a copy of all tokens in memory
+};
+// Checks everything but the tokens. Serial; needs no MPI. Throws InputError as opening does.
+TokenCounts CountTokens(const std::string& path);
 
 // An opened token file: all tokens in memory, no HDF5 call after construction.
 class TokenFile {

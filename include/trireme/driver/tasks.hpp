@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/driver/options.hpp"
 #include "trireme/job/job.hpp"
 
 namespace trireme::driver {
@@ -20,21 +21,6 @@ ExitCode RunEvaluate(job::Job& job);
 ExitCode RunGenerate(job::Job& job);
 ExitCode RunTraining(job::Job& job);
 
-// Collective. The model with the weights of -r, whose checkpoint it names, in the deck's layout;
-// AgreedError (exit code 2) without one. Warns where it learned another corpus. For tasks that do
-// not train.
-std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::ProcessGrid& grid,
-                                                const data::TokenFile& tokens,
-                                                const job::DataShape& shape,
-                                                std::string& checkpoint);
-
-struct GenerateOptions {
-  std::int64_t tokens = 0;
-  double temperature = 1;  // 0: greedy
-  std::int64_t top_k = 0;  // 0: all
-  double top_p = 1;        // nucleus (Holtzman et al. 2020)
-  std::uint32_t seed = 1;
-};
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
 // (never empty) token by token; returns the new tokens only, the same on every rank; none at all
 // where a prediction is not finite.

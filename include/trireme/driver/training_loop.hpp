@@ -11,15 +11,16 @@
 
 #include "trireme/job/job.hpp"
 #include "trireme/monitor/monitor.hpp"
-#include "trireme/training/training_state.hpp"
+#include "trireme/plan/plan.hpp"
+#include "trireme/training/training_step.hpp"
 
 namespace trireme::driver {
 
 class TrainingLoop {
  public:
-  // All arguments must outlive the trainer.
-  TrainingLoop(job::Job& job, const data::TokenFile& tokens, const training::TrainingSetup& setup,
-               training::TrainingState& training);
+  // All arguments must outlive the loop.
+  TrainingLoop(job::Job& job, const plan::Plan& plan, const data::TokenFile& tokens,
+               training::TrainingState& state, training::TrainingStep& training_step);
 
   // Collective: checkpoint to start from, run folder, monitor, banner. False when nothing is left
   // to do.
@@ -40,8 +41,8 @@ class TrainingLoop {
   void Resume();
   void WarnOfChanges();
   void PrintSample();
-  monitor::BannerFacts Banner() const;                     // collective
-  void PlanMemory(monitor::BannerFacts& facts) const;      // collective
+  monitor::BannerFacts Banner() const;  // collective
+  void PlanMemory(monitor::BannerFacts& facts) const;
   std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
   monitor::Gathers MeanGathers() const;                    // collective
   training::StepResult RunStep();                          // collective
@@ -55,8 +56,9 @@ class TrainingLoop {
 
   job::Job& job_;
   const data::TokenFile& tokens_;
-  const training::TrainingSetup& setup_;
-  training::TrainingState& training_;
+  const plan::Plan& plan_;
+  training::TrainingState& state_;
+  training::TrainingStep& training_step_;
   const comm::ProcessGrid& grid_;
   const data::Sampler& sampler_;
   const optimizer::Schedule& schedule_;

@@ -1,85 +1,75 @@
-// What every task of the program shares: the deck, the ranks, where and how to compute.
+// A job: the deck, the ranks, and the device that every task of the program computes on.
 #ifndef TRIREME_JOB_JOB_HPP_
 #define TRIREME_JOB_JOB_HPP_
 
-#include <cstdint>
 #include <memory>
 #include <string>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
+#include "trireme/job/options.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/placement.hpp"
 #include "trireme/machine/signals.hpp"
-#include "trireme/model/parallel_model.hpp"
+#include "trireme/plan/plan.hpp"
 
 namespace trireme::job {
-
-void DeclareJob(input::Schema& schema);  // [job], [run], [generate]
 
 struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
   machine::StopSignals* signals = nullptr;
-  input::Deck deck;                               // resolved as far as the task needs
+  input::Deck deck;                               // resolved
+  DeckOptions options;                            // the deck's values
   std::unique_ptr<device::Gpu> gpu;               // null: the CPU computes
-  std::unique_ptr<kernels::Libraries> libraries;  // of the GPU
-  bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
-  device::Stream stream;
-  machine::Placement placement;  // of the stream's threads
-  Dtype dtype = Dtype::kFloat32;
-  std::uint32_t seed = 1;
+  std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
+  bool gpu_shared = false;        // some ranks share a card: transfers pass through the host
+  device::Stream stream;          // where the ranks compute
+  machine::Placement placement;   // of the stream's threads
+  Dtype dtype = Dtype::kFloat32;  // of values and activations
   double start_seconds = 0;       // Seconds() when the job began
-  Defect defect = Defect::kNone;  // tests only: what verification must find
 
   const comm::Communicator& World() const { return runtime->World(); }
-  const char* Precision() const {
-    return stream.fp8 ? "fp8" : stream.bf16 ? "bf16" : NameOf(dtype);
-  }
+  const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
 };
 
-// The text of a deck's file; InputError when it cannot be read.
+// Text of a deck's file. Throws InputError if it cannot be read.
 std::string ReadDeckFile(const std::string& path);
-// Parses it and resolves what follows from other keys alone.
+// Parses it and supplies the values that follow from other keys: presets, the output folder.
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
                       const std::string& text);
 
-// Collective. World rank 0 reads the deck's file, all parse the same text. AgreedError (exit code
-// 2).
+// Collective. World rank 0 reads the deck's file, all parse the same text; then the device is
+// chosen and opened, and threads are placed. AgreedError (exit code 2).
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
 
-// Collective. From here on the grid moves the memory of the ranks' GPUs, where they compute.
+// Facts of a token file for a plan. shared_by: ranks of a node that share one copy with
+// data.staging = shared_memory; 0: unknown, so that no rank's share of it is counted. Serial.
+plan::TokenFacts FactsOf(const data::Options& options, int shared_by);
+
+// Collective. Facts of the deck's token file, of the device, and the request for a plan.
+plan::TokenFacts InspectTokens(const Job& job);
+plan::MachineFacts FactsOf(const Job& job);
+plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens);
+
+// Collective. Checks that a rank's planned memory is there, together with that of the ranks that
+// share it. AgreedError (exit code 2) that names the terms and what would help.
+void CheckMemory(const Job& job, const machine::MemoryTerms& planned,
+                 const comm::ProcessGrid& grid);
+
+// Collective. From here on the grid moves the memory of the ranks' GPUs, if they compute.
 void UseGpu(const Job& job, comm::ProcessGrid& grid);
 
 // Collective. The deck's token file, staged as it says.
 data::TokenFile OpenTokens(const Job& job);
 
-// What [data] asks for: sequence_length, stride (0 became the length), batch, and micro_batch (0
-// became as many as suit the device: about 2,048 tokens on the CPU, 16,384 on a GPU).
-struct DataShape {
-  std::int64_t length = 0, stride = 0, batch = 0, micro_batch = 0;
-};
-DataShape ReadDataShape(const Job& job);
-
-// Collective. The deck's grid on the job's ranks. AgreedError (exit code 2) where it does not fit
-// them, naming layouts that suit the model too.
-comm::ProcessGrid MakeGrid(Job& job);
-
-// The deck's model for this vocabulary: all but what follows from the layout. InputError with the
-// deck's line; layouts are checked elsewhere (model::CheckLayout). On a GPU: makes job.products.
-model::ModelPlan ReadModelPlan(Job& job, std::int64_t vocabulary, const DataShape& shape);
-
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);
-
-// "2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters".
-std::string Describe(const model::Options& options);
 
 }  // namespace trireme::job
 

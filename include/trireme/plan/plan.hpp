@@ -62,6 +62,7 @@ struct EvaluationPlan {
   comm::GridOptions sharing;
   model::ModelPlan model;
   MachineFacts machine;
+  TokenFacts tokens;
 };
 // As MakePlan. micro_batch: sequences that a rank takes at once; 0: as the deck says.
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch = 0);
@@ -69,6 +70,9 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
 // Layout in words: "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches".
 std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions& sharing,
                            const model::ModelPlan& model);
+
+// "2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters".
+std::string DescribeModel(const model::Options& options);
 
 // Text that -v prints with grid.ranks: layout, memory of the largest rank and of each stage,
 // transfers per group and operations of a step.

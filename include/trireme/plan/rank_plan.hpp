@@ -9,10 +9,12 @@
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/machine/memory_terms.hpp"
 #include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/tensor/registry.hpp"
 
 namespace trireme::plan {
 
 struct Plan;
+struct EvaluationPlan;
 
 struct RankPlan {
   comm::GridShape at;           // coordinates
@@ -31,6 +33,11 @@ struct RankKind {
 
 // Memory of one rank. Agrees to the byte with what that rank allocates.
 machine::MemoryTerms PlanMemory(const Plan& plan, int rank);
+machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank);
+
+// Pieces in which a rank's state is shared out: their lengths are those of every place of its shard
+// group.
+tensor::Ownership PlanPieces(const Plan& plan, int rank);
 
 // The same with a step of a whole batch: transfers and operations. Agrees to the byte with what the
 // rank's ledger counts.

@@ -9,17 +9,19 @@
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/training/training_state.hpp"
+#include "trireme/job/job.hpp"
+#include "trireme/training/training_step.hpp"
 
 namespace trireme::verify {
 
 // The deck's set-up with everything but its size: fewer and narrower layers, fewer tokens, windows,
 // micro-batches and steps, each with the remainder that the grid leaves of the deck's. Weights and
 // rates become large enough for every gradient to matter, and clipping acts where the deck clips.
-training::TrainingSetup Shrink(const training::TrainingSetup& deck, const comm::GridShape& grid);
+training::TrainingOptions Shrink(const training::TrainingOptions& deck,
+                                 const comm::GridShape& grid);
 
 // Tokens for a shrunk set-up: an epoch of two steps, the second short, one window short.
-data::TokenData VerificationTokens(const training::TrainingSetup& small);
+data::TokenData VerificationTokens(const training::TrainingOptions& small);
 
 struct VerifiedQuantity {
   std::string name;
@@ -49,15 +51,15 @@ struct Verification {
 // Collective over the grid's world. Trains `small` on the grid and, on every rank, alone, and
 // compares: losses in `precision`; in fp64 losses, gradients, weights and a resumed run, whose
 // checkpoint goes into `folder`. AgreedError (exit code 1) where a run cannot go on.
-Verification Verify(const comm::ProcessGrid& grid, const training::TrainingSetup& small,
-                    Dtype precision, const std::string& folder);
+Verification Verify(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
+                    const device::Stream& stream, Dtype precision, const std::string& folder);
 
 // The table, as it is printed.
 std::string Describe(const Verification& verification);
 // What became smaller: "layers 12 -> 4, dim 768 -> 48". Lines but the first begin with `indent`
 // blanks.
-std::string DescribeShrinking(const training::TrainingSetup& deck,
-                              const training::TrainingSetup& small, std::size_t indent);
+std::string DescribeShrinking(const training::TrainingOptions& deck,
+                              const training::TrainingOptions& small, std::size_t indent);
 
 // Collective. World rank 0 prints the table and the verdict. AgreedError (exit code 1) on all ranks
 // with what was over its tolerance first.

@@ -329,7 +329,7 @@ TEST(StepNames, OnlyExactOnesCount) {
 
 TEST(Declaration, KeysHaveTheirDefaults) {
   input::Schema schema;
-  DeclareCheckpoint(schema);
+  Declare(schema);
   const auto fallback = [&](const char* name) {
     const input::Key* key = schema.Find(name);
     return key == nullptr ? "undeclared" : key->fallback;

@@ -1,0 +1,25 @@
+// run.precision: the types and products that it means on a device, and whether the device has them.
+#ifndef TRIREME_MACHINE_PRECISION_HPP_
+#define TRIREME_MACHINE_PRECISION_HPP_
+
+#include "trireme/base/dtype.hpp"
+#include "trireme/device/stream.hpp"
+#include "trireme/machine/options.hpp"
+
+namespace trireme::machine {
+
+struct Arithmetic {
+  Dtype dtype =
+      Dtype::kFloat32;         // of values and activations; on a GPU bf16 storage for bf16 and fp8
+  bool bf16_products = false;  // on the CPU: products round their operands
+  bool fp8_products = false;   // on a GPU
+};
+Arithmetic ArithmeticOf(Precision precision, bool on_gpu);
+
+// Throws InputError with the deck's line if the device of the stream does not have it. Emulated
+// bf16 would be slower than fp32: that is refused too.
+void CheckPrecision(Precision precision, const device::Stream& stream, const input::Deck& deck);
+
+}  // namespace trireme::machine
+
+#endif  // TRIREME_MACHINE_PRECISION_HPP_

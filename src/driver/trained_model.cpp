@@ -1,0 +1,48 @@
+// A trained model for the tasks that do not train.
+#include "trireme/driver/trained_model.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/training/state_on_host.hpp"
+#include "trireme/training/training_state.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+std::string FindCheckpoint(const job::Job& job) {
+  job.World().Together([&] {
+    if (!job.line->resume.empty()) return;
+    throw job.deck.Complain("job.task", "a trained model is needed",
+                            "Name a run folder or a checkpoint with -r.");
+  });
+  return checkpoint::Find(job.World(), job.line->resume);
+}
+
+plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
+  const plan::TokenFacts facts = job::InspectTokens(job);
+  plan::EvaluationPlan plan;
+  job.World().Together(
+      [&] { plan = plan::MakeEvaluationPlan(job::RequestOf(job, facts), micro_batch); });
+  return plan;
+}
+
+}  // namespace
+
+TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
+    : checkpoint_(FindCheckpoint(job)),
+      plan_(MakePlan(job, micro_batch)),
+      grid_(job.World(), plan_.grid, plan_.sharing),
+      tokens_(job::OpenTokens(job)) {
+  job::UseGpu(job, grid_);
+  job::CheckMemory(job, plan::PlanMemory(plan_, job.World().Rank()), grid_);
+  // Without a rehearsal: the library's proposals, the same in every run.
+  if (job.libraries != nullptr) job.libraries->Seal();
+  model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);
+  job.World().Together([&] {
+    if (job.libraries != nullptr) job.libraries->Reserve(training::LargestOperand(plan_.model));
+  });
+  const training::StateOnHost weights(model_->Stream(), model_->Blocks());
+  checkpoint::ReadTensors(job.World(), checkpoint_, "model", weights);
+  weights.Store();
+}
+
+}  // namespace trireme::driver
