@@ -53,7 +53,7 @@ void ParallelModel::Construct() {
   const parallel::ShardSetup& shard = local_plan_.shard;
   pipeline_ = std::make_unique<parallel::Pipeline>(
       grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
-      local_plan_.stream_rows * plan_.leaves, plan_.options.dim, stream_.Where());
+      local_plan_.stream_rows * plan_.leaves, plan_.options.dim, stream_);
   local_ =
       std::make_unique<Model>(plan_, local_plan_, Collaborators{stream_, tensor_, context_, [this] {
                                                                   pipeline_->Progress();

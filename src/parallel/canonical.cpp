@@ -7,7 +7,7 @@
 #include <bit>
 #include <cstring>
 
-#include "sharding_cut.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/kernels/update.hpp"
 

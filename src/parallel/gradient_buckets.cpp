@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "not_finite.hpp"
-#include "sharding_cut.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 

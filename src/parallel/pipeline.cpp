@@ -27,13 +27,14 @@ const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int m
 }  // namespace
 
 Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
-                   std::int64_t rows, std::int64_t columns, device::Kind where)
+                   std::int64_t rows, std::int64_t columns, const device::Stream& stream)
     : transfers_(transfers),
       shape_(shape),
       dtype_(dtype),
       rows_(rows),
       columns_(columns),
-      where_(where) {
+      stream_(stream),
+      operations_(static_cast<std::size_t>(shape.chunks)) {
   if (transfers.Size() != shape.stages || (shape.stages == 1 && shape.chunks > 1)) {
     throw RunError(fmt::format("pipeline of {} stages with {} chunks on {} ranks: a bug in Trireme",
                                shape.stages, shape.chunks, transfers.Size()));
@@ -58,7 +59,7 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
 void Pipeline::Allocate() {
   for (Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
     const std::int64_t bytes = std::ssize(lane->requests) * BufferBytes();
-    if (bytes > 0) lane->memory = device::AllocateZeroed(bytes, where_);
+    if (bytes > 0) lane->memory = device::AllocateZeroed(bytes, stream_.Where());
   }
 }
 
@@ -143,10 +144,14 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
       waited_output_ += wait(request(out));
       break;
     case Action::kCompute: {
-      const double start = Seconds();
+      const double start = Seconds(), counted = stream_.Planned() ? stream_.planned->flops : 0;
       work.Run(task, matrix(in, task.receives_in), matrix(out, task.sends_from));
       seconds_[static_cast<std::size_t>(task.task.chunk)]
               [static_cast<std::size_t>(task.task.kind)] += Seconds() - start;
+      if (stream_.Planned()) {
+        operations_[static_cast<std::size_t>(task.task.chunk)]
+                   [static_cast<std::size_t>(task.task.kind)] += stream_.planned->flops - counted;
+      }
       break;
     }
     case Action::kSend: {

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sharding_cut.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "sharding_cut.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/sharding.hpp"
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "not_finite.hpp"
-#include "sharding_cut.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "trireme/base/positions.hpp"
-#include "trireme/parallel/sharding.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/plan/plan.hpp"
 #include "trireme/training/training_state.hpp"
 

@@ -21,6 +21,7 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
       drain_(stream, [&grid] { grid.GiveUp(); }) {
   // All ranks have the memory that they need, or all say which one has not.
   grid.World().Together([&] {
+    model_.Allocate();
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
     }

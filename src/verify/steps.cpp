@@ -22,7 +22,6 @@ training::TrainingOptions Alone(training::TrainingOptions setup, Arithmetic arit
   setup.model.pipeline = {};
   setup.model.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
-  setup.stream.threads = 1;
   if (arithmetic == Arithmetic::kFast) setup.model.canonical = {};
   if (setup.model.canonical.On()) {
     const std::int64_t leaf = setup.model.canonical.leaf;
@@ -99,13 +98,14 @@ bool DataRanksDisagree(const comm::ProcessGrid& grid, const Differences& differe
 }  // namespace
 
 Verifier::Verifier(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
-                   const std::string& folder)
+                   const device::Stream& stream, const std::string& folder)
     : grid_(grid),
       world_(grid.World()),
       self_(world_.Split(world_.Rank(), 0)),
       alone_(self_, comm::GridShape{}),
       tokens_(world_, VerificationTokens(small)),
       options_(small),
+      stream_(stream),
       folder_(folder) {
   report_.tolerance = kFp64;
   options_.keep_gradients = true;
@@ -138,9 +138,13 @@ training::StepResult Verifier::StepAlone(Run& run, std::int64_t step) const {
 }
 
 std::unique_ptr<Run> Verifier::MakeAlone(Arithmetic arithmetic) const {
-  std::unique_ptr<Run> training;
-  ByItself([&] { training = std::make_unique<Run>(alone_, tokens_, Alone(options_, arithmetic)); });
-  return training;
+  device::Stream serial = stream_;
+  serial.threads = 1;
+  std::unique_ptr<Run> run;
+  ByItself([&] {
+    run = std::make_unique<Run>(alone_, tokens_, Alone(options_, arithmetic), serial);
+  });
+  return run;
 }
 
 void Verifier::Fail(const std::string& failure, const std::string& hint) {
@@ -336,7 +340,7 @@ void Verifier::CompareLosses() {
 }
 
 Verification Verify(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
-                    Dtype precision, const std::string& folder) {
+                    const device::Stream& stream, Dtype precision, const std::string& folder) {
   return Verifier(grid, small, stream, folder).CompareAll(precision);
 }
 

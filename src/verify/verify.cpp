@@ -78,7 +78,9 @@ plan::TokenFacts FactsOf(const job::Job& job, std::string& data) {
   const std::int64_t vocabulary = job.options.plan.vocabulary;
   data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", options.file,
                      monitor::WithThousands(vocabulary));
-  return {.vocabulary = vocabulary, .train = options.batch * options.sequence_length + 1};
+  return {.vocabulary = vocabulary,
+          .train = options.batch * options.sequence_length + 1,
+          .source = options.file};
 }
 
 std::string Number(double value) {

@@ -8,6 +8,7 @@
 
 #include "trireme/driver/options.hpp"
 #include "trireme/job/job.hpp"
+#include "trireme/model/parallel_model.hpp"
 
 namespace trireme::driver {
 

@@ -34,7 +34,7 @@ class Pipeline {
   // Plans the buffers of the largest program (most_micro_batches a step; at least 1). rows,
   // columns: of the largest micro-batch's stream on this rank. With one stage there are no buffers.
   Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
-           std::int64_t rows, std::int64_t columns, device::Kind where = device::Kind::kCpu);
+           std::int64_t rows, std::int64_t columns, const device::Stream& stream = {});
 
   void Allocate();  // what is planned; before the first step
 
@@ -64,6 +64,8 @@ class Pipeline {
   double SecondsOf(TaskKind kind, int chunk) const {
     return seconds_.at(static_cast<std::size_t>(chunk)).at(static_cast<std::size_t>(kind));
   }
+  // Floating-point operations of the tasks since construction on a planned stream, [chunks][kinds].
+  const std::vector<std::array<double, kTaskKinds>>& Operations() const { return operations_; }
   std::int64_t Bytes() const { return bytes_; }  // of the buffers
 
  private:
@@ -80,12 +82,13 @@ class Pipeline {
   PipelineShape shape_;  // micro_batches: the most
   Dtype dtype_;
   std::int64_t rows_, columns_;
-  device::Kind where_;
+  device::Stream stream_;
   bool late_ = false;
   Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
   std::map<int, Program> training_, evaluation_;  // by micro-batches
   double waited_input_ = 0, waited_output_ = 0;
-  std::vector<std::array<double, kTaskKinds>> seconds_;  // [chunks]
+  std::vector<std::array<double, kTaskKinds>> seconds_;     // [chunks]
+  std::vector<std::array<double, kTaskKinds>> operations_;  // [chunks]
   std::int64_t bytes_ = 0;
 };
 
