@@ -2,7 +2,7 @@ cmake_minimum_required(VERSION 3.22)
 # Checks that every #include "trireme/<folder>/..." in src/<folder> and include/trireme/<folder> names a
 # folder that src/<folder>/CMakeLists.txt lists behind DEPENDS (or the folder itself), and that the
 # lists have no cycle: dependencies run downward only.
-set(order base input device comm tensor kernels data parallel model optimizer checkpoint monitor machine job training verify driver)
+set(order base input device comm tensor kernels data parallel model optimizer checkpoint monitor machine plan job training verify driver)
 set(errors 0)
 foreach(folder ${order})
   file(READ ${SOURCE}/src/${folder}/CMakeLists.txt list)

@@ -1,4 +1,4 @@
-// The deck's [grid]: its keys, and what a user is told when a layout does not fit the job.
+// The sizes of the grid's axes, and the message to a user whose layout does not fit the job.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -20,8 +20,7 @@ namespace trireme::comm {
 
 namespace {
 
-constexpr std::int64_t kMostRanks = std::int64_t{1} << 20;  // of an axis
-constexpr double kStepsOfDistance = 1e6;                    // a factor of e
+constexpr double kStepsOfDistance = 1e6;  // a factor of e
 
 // The axes that the data axis must leave ranks for: their sizes and names.
 enum { kTensor, kPipeline, kContext, kAxes };
@@ -173,43 +172,10 @@ const char* Blamed(const Sizes& asked, std::int64_t ranks) {
 
 }  // namespace
 
-void DeclareGrid(input::Schema& schema) {
-  schema.Section("grid",
-                 "How the MPI ranks share the work: data x context x tensor x pipeline of them.");
-  schema.Integer("grid.data", 0, input::Between(0, kMostRanks), "ranks",
-                 "Ranks along the data axis: replicas of the model, each of which takes its part "
-                 "of every batch. 0 takes what context, tensor and pipeline leave of the job's "
-                 "ranks.");
-  schema.Integer("grid.context", 1, input::Between(1, kMostRanks), "ranks",
-                 "Ranks along the context axis: each holds an early and a late block of every "
-                 "sequence, and the keys and values go around the ring of them. For sequences "
-                 "too long for the memory of one rank.");
-  schema.Integer("grid.tensor", 1, input::Between(1, kMostRanks), "ranks",
-                 "Ranks along the tensor axis: each holds its heads, hidden features and "
-                 "vocabulary rows of every layer. Neighbours in the world, so best on one node.");
-  schema.Integer("grid.pipeline", 1, input::Between(1, kMostRanks), "ranks",
-                 "Ranks along the pipeline axis (stages): each holds some of the layers.");
-  schema.Switch("grid.sequence_parallel", false,
-                "Norms, dropout and residuals on a shard of the rows of each tensor rank: "
-                "reduce-scatter and all-gather instead of all-reduce, and less memory. Needs "
-                "grid.tensor >= 2.");
-  schema.Choice(
-      "grid.sharding", "none", {"none", "optimizer", "gradients", "parameters"},
-      "What the data x context ranks that hold the same part of the model share out "
-      "among them instead of keeping a copy each (ZeRO). none: nothing; optimizer: the moments "
-      "(stage 1); gradients: moments and gradients (stage 2); parameters: these and the "
-      "parameters, of which each layer's are gathered when it is used (stage 3).");
-  schema.Integer("grid.shard_group", 0, input::Between(0, kMostRanks), "ranks",
-                 "Ranks that share one copy of what grid.sharding shares out; must divide "
-                 "data x context. Fewer keep those transfers among neighbours, such as those of a "
-                 "node, and need more memory. 0: all data x context ranks.");
-}
-
-GridShape ReadGrid(const input::Deck& deck, int ranks, const Allowed& given) {
+GridShape ReadGrid(const Options& options, const input::Deck& deck, int ranks,
+                   const Allowed& given) {
   const Allowed allowed = given ? given : [](std::int64_t, std::int64_t) { return true; };
-  Asked asked;
-  asked.data = deck.Integer("grid.data");
-  for (std::size_t axis = 0; axis < kAxes; ++axis) asked.sizes[axis] = deck.Integer(kNames[axis]);
+  const Asked asked{options.data, {options.tensor, options.pipeline, options.context}};
   const std::int64_t unit = Product(asked.sizes);
   if (!Divides(unit, ranks)) RefuseAxes(deck, asked, ranks, allowed);
   const std::int64_t left = ranks / unit;

@@ -13,31 +13,21 @@ namespace trireme::comm {
 
 namespace {
 
-constexpr Sharding kShardings[] = {Sharding::kNone, Sharding::kOptimizer, Sharding::kGradients,
-                                   Sharding::kParameters};
-
-Sharding ReadSharding(const input::Deck& deck) {
-  const std::string& name = deck.Text("grid.sharding");
-  for (const Sharding sharding : kShardings) {
-    if (name == NameOf(sharding)) return sharding;
-  }
-  throw deck.Complain("grid.sharding", "is not known");
-}
-
-void CheckSequenceParallel(const input::Deck& deck, const GridShape& shape) {
-  const std::string key = "grid.sequence_parallel";
-  if (!deck.Switch(key) || !deck.Given(key) || shape.tensor > 1) return;
-  throw deck.Complain(key, "it cuts the rows over the tensor group, which has one rank",
+void CheckSequenceParallel(const Options& options, const input::Deck& deck,
+                           const GridShape& shape) {
+  if (!options.sequence_parallel || !options.sequence_parallel_given || shape.tensor > 1) return;
+  throw deck.Complain("grid.sequence_parallel",
+                      "it cuts the rows over the tensor group, which has one rank",
                       "What fits: grid.tensor >= 2, or grid.sequence_parallel = no.");
 }
 
-// 0 without sharding, where a preset's size has no effect, but a user's would be ignored.
-int ReadShardGroup(const input::Deck& deck, const GridShape& shape, Sharding sharding) {
+// 0 without sharding: a preset's size has no effect then, but a user's is refused.
+int ReadShardGroup(const Options& options, const input::Deck& deck, const GridShape& shape) {
   const std::string key = "grid.shard_group";
-  const std::int64_t group = deck.Integer(key);
+  const std::int64_t group = options.shard_group;
   if (group == 0) return 0;
-  if (sharding == Sharding::kNone) {
-    if (!deck.Given(key)) return 0;
+  if (options.sharding == Sharding::kNone) {
+    if (!options.shard_group_given) return 0;
     throw deck.Complain(key, "nothing is sharded with grid.sharding = none",
                         "What fits: grid.sharding = optimizer, gradients or parameters; or leave "
                         "grid.shard_group out.");
@@ -56,27 +46,12 @@ int ReadShardGroup(const input::Deck& deck, const GridShape& shape, Sharding sha
 
 }  // namespace
 
-const char* NameOf(Sharding sharding) {
-  switch (sharding) {
-    case Sharding::kNone:
-      return "none";
-    case Sharding::kOptimizer:
-      return "optimizer";
-    case Sharding::kGradients:
-      return "gradients";
-    case Sharding::kParameters:
-      return "parameters";
-  }
-  return "?";
-}
-
-GridOptions ReadGridOptions(const input::Deck& deck, const GridShape& shape) {
-  CheckSequenceParallel(deck, shape);
-  GridOptions options;
-  options.sequence_parallel = deck.Switch("grid.sequence_parallel");
-  options.sharding = ReadSharding(deck);
-  options.shard_group = ReadShardGroup(deck, shape, options.sharding);
-  return options;
+GridOptions ReadGridOptions(const Options& options, const input::Deck& deck,
+                            const GridShape& shape) {
+  CheckSequenceParallel(options, deck, shape);
+  return {.sequence_parallel = options.sequence_parallel,
+          .sharding = options.sharding,
+          .shard_group = ReadShardGroup(options, deck, shape)};
 }
 
 }  // namespace trireme::comm

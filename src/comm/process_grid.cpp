@@ -30,11 +30,12 @@ std::string Describe(const GridShape& shape) {
                      shape.context, shape.tensor);
 }
 
-ProcessGrid::ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed)
+ProcessGrid::ProcessGrid(const Communicator& world, const comm::Options& options,
+                         const input::Deck& deck, const Allowed& allowed)
     : world_(&world) {
   world.Together([&] {
-    shape_ = ReadGrid(deck, world.Size(), allowed);
-    options_ = ReadGridOptions(deck, shape_);
+    shape_ = ReadGrid(options, deck, world.Size(), allowed);
+    options_ = ReadGridOptions(options, deck, shape_);
   });
   Split();
 }

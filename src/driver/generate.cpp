@@ -95,14 +95,9 @@ ExitCode RunGenerate(job::Job& job) {
   shape.micro_batch = 1;  // one prompt
   const auto model = LoadModel(job, grid, tokens, shape, path);
   if (job.line->validate_only) return job::SayValid(job);
-  GenerateOptions options;
-  options.tokens = job.deck.Integer("generate.tokens");
-  options.temperature = job.deck.Real("generate.temperature");
-  options.top_k = job.deck.Integer("generate.top_k");
-  options.top_p = job.deck.Real("generate.top_p");
-  options.seed = static_cast<std::uint32_t>(job.deck.Integer("generate.seed"));
+  const GenerateOptions options = ReadGenerate(job.deck);
   std::vector<std::int32_t> shown;
-  job.World().Together([&] { shown = tokens.Encode(job.deck.Text("generate.prompt")); });
+  job.World().Together([&] { shown = tokens.Encode(options.prompt); });
   std::vector<std::int32_t> prompt = {static_cast<std::int32_t>(tokens.Words().eos)};
   prompt.insert(prompt.end(), shown.begin(), shown.end());
   const std::vector<std::int32_t> added = ContinueOnce(*model, prompt, options);

@@ -23,15 +23,15 @@ std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::Proce
   world.Together([&] {
     // With one stage there is no schedule.
     if (grid.Shape().pipeline > 1) {
-      pipeline = parallel::ReadPipeline(job.deck, grid.Shape().pipeline);
+      pipeline = parallel::MakePipelineShape(job.options.parallel, job.deck, grid.Shape().pipeline);
     }
     setup = job::ReadModelSetup(job, tokens.VocabularySize(), shape);
     setup.training = setup.allocate = false;
     // Without a rehearsal: what the library proposes, the same in every run.
     if (job.products != nullptr) job.products->Seal();
     model::CheckLayout(job.deck, setup.options, grid.Shape(), pipeline);
-    canonical =
-        training::ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
+    canonical = training::ReadCanonical(job.deck, job.options, setup.options, grid.Shape(),
+                                        shape.batch, shape.length);
   });
   auto model =
       std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);

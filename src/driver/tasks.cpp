@@ -17,26 +17,27 @@
 namespace trireme::driver {
 
 ExitCode RunTask(job::Job& job) {
-  const std::string& task = job.deck.Text("job.task");
-  if (task != "train" || job.line->validate_only) job.signals->Release();
-  if (task == "tokenize") return RunTokenize(job);
-  if (task == "evaluate") return RunEvaluate(job);
-  if (task == "generate") return RunGenerate(job);
-  if (task == "verify") return verify::RunVerify(job);
+  using job::Task;
+  const Task task = job.options.job.task;
+  if (task != Task::kTrain || job.line->validate_only) job.signals->Release();
+  if (task == Task::kTokenize) return RunTokenize(job);
+  if (task == Task::kEvaluate) return RunEvaluate(job);
+  if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kVerify) return verify::RunVerify(job);
   return RunTraining(job);
 }
 
 ExitCode RunTokenize(const job::Job& job) {
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
-    const std::string& path = job.deck.Text("data.file");
-    const bool overwrite = job.deck.Switch("tokenize.overwrite");
+    const std::string& path = job.options.data.file;
+    const bool overwrite = job.options.tokenize.overwrite;
     if (!job.line->resume.empty()) {
       throw InputError("command line: -r has no meaning for job.task = tokenize",
                        "Leave it out, or choose another task.");
     }
     data::CheckTokenFileTarget(path, overwrite);
-    const data::TokenData data = data::Tokenize(job.deck);
+    const data::TokenData data = data::Tokenize(job.options.tokenize, job.deck);
     if (job.line->validate_only) {
       fmt::print("valid: {} could be written; nothing was written\n", path);
       std::fflush(stdout);

@@ -70,7 +70,7 @@ training::Requests TrainingLoop::MyRequests() const {
   mine.signal = job_.signals->Received();
   if (!job_.World().IsRoot()) return mine;  // one clock decides
   const double now = MPI_Wtime();
-  const double every = job_.deck.Real("checkpoint.every_minutes");
+  const double every = job_.options.checkpoint.every_minutes;
   mine.walltime = schedule_.walltime_minutes > 0 &&
                   (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes;
   mine.checkpoint = every > 0 && (now - last_checkpoint_time_) / 60 >= every;
@@ -102,7 +102,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.seconds_bubble = result.times.bubble;
   record.seconds_data = result.times.data;
   record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
-  const std::int64_t every = job_.deck.Integer("monitor.every_steps");
+  const std::int64_t every = job_.options.monitor.every_steps;
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
     record.memory_bytes = PeakMemory();
@@ -139,15 +139,15 @@ void TrainingLoop::RecordEvaluation(data::Split split) {
 }
 
 void TrainingLoop::ValidateIfDue() {
-  const std::int64_t every = job_.deck.Integer("monitor.validate_every_steps");
+  const std::int64_t every = job_.options.monitor.validate_every_steps;
   // A stop does not wait for a validation: the time left may be short.
   if (every == 0 || (stop_ && !Finished()) || (step_ % every != 0 && !Finished())) return;
   RecordEvaluation(data::Split::kValid);
 }
 
 void TrainingLoop::CheckpointIfDue() {
-  const std::int64_t every = job_.deck.Integer("checkpoint.every_steps");
-  const bool best = best_is_new_ && job_.deck.Switch("checkpoint.best");
+  const std::int64_t every = job_.options.checkpoint.every_steps;
+  const bool best = best_is_new_ && job_.options.checkpoint.best;
   const bool regular = every > 0 && step_ % every == 0;
   if (regular || checkpoint_now_ || best || Finished() || stop_) WriteCheckpoint(best);
 }
@@ -200,7 +200,7 @@ void TrainingLoop::Finalize() {
   const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
   const monitor::Gathers gathers = MeanGathers();
   if (Finished()) {
-    if (job_.deck.Integer("monitor.validate_every_steps") > 0) RecordEvaluation(data::Split::kTest);
+    if (job_.options.monitor.validate_every_steps > 0) RecordEvaluation(data::Split::kTest);
     PrintSample();
   }
   monitor::Record record;
@@ -228,10 +228,14 @@ void TrainingLoop::Finalize() {
 }
 
 void TrainingLoop::PrintSample() {
-  const std::int64_t count = job_.deck.Integer("monitor.sample_tokens");
+  const std::int64_t count = job_.options.monitor.sample_tokens;
   if (count == 0) return;
-  const GenerateOptions options{
-      .tokens = count, .temperature = 0.8, .top_k = 0, .top_p = 0.95, .seed = job_.seed};
+  const GenerateOptions options{.prompt = {},
+                                .tokens = count,
+                                .temperature = 0.8,
+                                .top_k = 0,
+                                .top_p = 0.95,
+                                .seed = job_.seed};
   const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
   const std::vector<std::int32_t> added = ContinueOnce(training_.Net(), {eos}, options);
   if (job_.World().IsRoot()) monitor_->Line("sample  " + Printable(tokens_.Decode(added)));

@@ -40,8 +40,8 @@ bool SameFolder(const std::string& a, const std::string& b) {
 // another job.output given by the user begins a branch there. Changes nothing on disk.
 void TrainingLoop::FindStart() {
   const comm::Communicator& world = job_.World();
-  const std::string& start_from = job_.deck.Text("checkpoint.start_from");
-  folder_ = job_.deck.Text("job.output");
+  const std::string& start_from = job_.options.checkpoint.start_from;
+  folder_ = job_.options.job.output;
   world.Together([&] {
     if (job_.line->resume.empty() || start_from.empty()) return;
     throw job_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
@@ -52,7 +52,7 @@ void TrainingLoop::FindStart() {
     run_ = checkpoint::ReadRun(world, checkpoint_);
     Resume();
     const std::string owner = RunFolderOf(checkpoint_);
-    const bool branch = job_.deck.Given("job.output") && !SameFolder(folder_, owner);
+    const bool branch = job_.options.job.output_given && !SameFolder(folder_, owner);
     continues_ = !owner.empty() && !branch;
     if (continues_) folder_ = owner;
   } else if (!start_from.empty()) {
@@ -79,9 +79,9 @@ bool TrainingLoop::Initialize() {
   });
   world.Together([&] {
     monitor_ = std::make_unique<monitor::Monitor>(
-        monitor::Options{.root = world.IsRoot(),
+        monitor::Session{.root = world.IsRoot(),
                          .folder = folder_,
-                         .every_steps = job_.deck.Integer("monitor.every_steps"),
+                         .every_steps = job_.options.monitor.every_steps,
                          .total_steps = schedule_.Last(),
                          .has_stages = grid_.Shape().pipeline > 1,
                          .resumed = continues_,
@@ -213,9 +213,9 @@ monitor::BannerFacts TrainingLoop::Banner() const {
 
 void TrainingLoop::Validate() {
   FindStart();
-  monitor::Options options;  // no folder: the screen only
-  options.root = job_.World().IsRoot();
-  monitor::Monitor screen(options);
+  monitor::Session session;  // no folder: the screen only
+  session.root = job_.World().IsRoot();
+  monitor::Monitor screen(session);
   screen.Banner(Banner());
   screen.Line("valid: everything was constructed; nothing was written");
 }
@@ -259,7 +259,7 @@ void TrainingLoop::WriteCheckpoint(bool best) {
   contents.run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
   if (std::isfinite(best_loss_)) contents.run["best_loss"] = best_loss_;
   checkpoint::Write(job_.World(), folder_ + "/checkpoints", step_, contents, best,
-                    job_.deck.Integer("checkpoint.keep"));
+                    job_.options.checkpoint.keep);
   best_is_new_ = false;
   last_checkpoint_time_ = MPI_Wtime();
   checkpoint_seconds_ += last_checkpoint_time_ - start;

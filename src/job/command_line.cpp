@@ -13,7 +13,6 @@
 #include "trireme/job/job.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "trireme/kernels/products.hpp"
-#include "trireme/model/options.hpp"
 
 namespace trireme::job {
 
@@ -63,11 +62,10 @@ std::string VersionText() {
       data::Hdf5Version(), gpu);
 }
 
-// The deck as it will be used: presets applied.
+// The deck as it will be used.
 void PrintResolved(const CommandLine& line, const input::Schema& schema) {
-  input::Deck deck = ParseDeck(schema, line, ReadDeckFile(line.deck));
-  constexpr std::int64_t kAnyVocabulary = 2;  // the token file is not opened here
-  model::ReadModel(deck, kAnyVocabulary);
+  const input::Deck deck = ParseDeck(schema, line, ReadDeckFile(line.deck));
+  ReadAll(deck);  // complains of values that contradict each other
   std::fputs(deck.Resolved().c_str(), stdout);
 }
 

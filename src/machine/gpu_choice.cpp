@@ -32,15 +32,14 @@ int AssignGpu(const std::vector<Ids>& visible, int rank) {
   return static_cast<int>(before % std::max<std::ptrdiff_t>(1, std::ssize(mine)));
 }
 
-GpuChoice ChooseGpu(const comm::Runtime& runtime, const input::Deck& deck) {
+GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck) {
   const comm::Communicator &world = runtime.World(), &node = runtime.Node();
-  const std::string& wanted = deck.Text("run.device");
   GpuChoice choice;
-  if (wanted == "cpu") return choice;
+  if (options.device == Device::kCpu) return choice;
   const std::string why = device::WhyNoGpu();
   choice.use = world.Min(std::int64_t{why.empty()}) == 1;
   world.Together([&] {
-    if (wanted == "auto" || why.empty()) return;
+    if (options.device == Device::kAuto || why.empty()) return;
     throw deck.Complain("run.device", why,
                         device::GpuBuilt() ? "Run where each rank sees a GPU (nvidia-smi shows "
                                              "them), or use run.device = cpu."
@@ -62,7 +61,7 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const input::Deck& deck) {
       ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   choice.shared = world.Max(std::int64_t{most->second > 1}) == 1;
   world.Together([&] {
-    if (most->second == 1 || deck.Switch("run.share_device")) return;
+    if (most->second == 1 || options.share_device) return;
     throw deck.Complain(
         "run.share_device",
         fmt::format("{} ranks of this node have {} GPU{}: {} of them would share one", node.Size(),

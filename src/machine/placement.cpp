@@ -77,11 +77,10 @@ RankThreads Unpack(const std::string& text) {
   return rank;
 }
 
-Pin ReadPin(const input::Deck& deck, bool on_gpu) {
-  const std::string& text = deck.Text("run.pin");
-  if (text == "no" || device::ThreadsArePlaced()) return Pin::kNo;
-  if (text == "auto" && on_gpu) return Pin::kNo;
-  return text == "yes" ? Pin::kYes : Pin::kAuto;
+// Threads that the environment has placed are left alone; so are a GPU's, unless asked for.
+Pin ChoosePin(Pin wanted, bool on_gpu) {
+  if (device::ThreadsArePlaced() || (wanted == Pin::kAuto && on_gpu)) return Pin::kNo;
+  return wanted;
 }
 
 // One line for all nodes.
@@ -132,15 +131,15 @@ NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pi
   return placement;
 }
 
-Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck, bool on_gpu) {
+Placement PlaceThreads(const comm::Runtime& runtime, const Options& options, bool on_gpu) {
   const comm::Communicator& node = runtime.Node();
-  const int wanted = device::RequestedThreads(static_cast<int>(deck.Integer("run.threads")));
+  const int wanted = device::RequestedThreads(options.threads);
   std::vector<RankThreads> ranks;
   for (const std::string& text :
        node.Gather(Pack({wanted, device::DescribeThreads(device::UsableNumbers())}))) {
     ranks.push_back(Unpack(text));
   }
-  const NodePlacement mine = PlaceOnNode(ranks, node.Rank(), ReadPin(deck, on_gpu));
+  const NodePlacement mine = PlaceOnNode(ranks, node.Rank(), ChoosePin(options.pin, on_gpu));
   Placement placement;
   placement.threads = device::ConfigureThreads(mine.threads, 1);
   placement.numbers = mine.numbers;

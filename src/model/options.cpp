@@ -4,9 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 #include <vector>
+
+#include "trireme/input/choice.hpp"
 
 namespace trireme::model {
 
@@ -83,42 +84,21 @@ const std::vector<std::pair<std::string, Settings>>& Presets() {
   return presets;
 }
 
-// Value number `index` of a choice, found by its text: the enum's order is the choices' order.
-template <typename Enum, std::size_t N>
-Enum Pick(const std::string& text, const std::array<const char*, N>& names) {
-  for (std::size_t i = 0; i < N; ++i) {
-    if (text == names[i]) return static_cast<Enum>(i);
-  }
-  throw RunError("choice '" + text + "' has no value: a bug in Trireme");
-}
-
-constexpr std::array kNorms = {"layernorm", "rmsnorm"};
-constexpr std::array kNormPositions = {"pre", "post"};
-constexpr std::array kActivations = {"relu", "gelu", "swiglu"};
-constexpr std::array kPositions = {"sinusoidal", "learned", "rope"};
-constexpr std::array kInits = {"normal", "gpt2", "xavier"};
-constexpr std::array kRecomputes = {"none", "selective", "full"};
-
-template <std::size_t N>
-std::vector<std::string> Texts(const std::array<const char*, N>& names) {
-  return {names.begin(), names.end()};
-}
+constexpr input::Names<2> kNorms = {"layernorm", "rmsnorm"};
+constexpr input::Names<2> kNormPositions = {"pre", "post"};
+constexpr input::Names<3> kActivations = {"relu", "gelu", "swiglu"};
+constexpr input::Names<3> kPositions = {"sinusoidal", "learned", "rope"};
+constexpr input::Names<3> kInits = {"normal", "gpt2", "xavier"};
+constexpr input::Names<3> kRecomputes = {"none", "selective", "full"};
 
 constexpr double kMostParameters = 1e14;  // in a matrix kind; byte counts stay within 64 bits
 
-// Divisibilities; each complaint names the key and what would do.
+// Divisibility; each complaint names the key and a remedy.
 void Check(const input::Deck& deck, const Options& o) {
   if (o.head_dim * o.heads != o.dim && deck.Integer("model.head_dim") == 0) {
     throw deck.Complain("model.heads",
                         fmt::format("{} heads do not divide model.dim = {}", o.heads, o.dim),
                         "Choose a divisor of model.dim, or set model.head_dim.");
-  }
-  if (static_cast<double>(o.layers) * static_cast<double>(o.dim) *
-              static_cast<double>(std::max(o.heads * o.head_dim, o.ffn)) +
-          static_cast<double>(o.vocabulary) * static_cast<double>(o.dim) >
-      kMostParameters) {
-    throw deck.Complain("model.dim", "the model has more parameters than can be addressed",
-                        "Lower model.layers, model.dim, model.ffn or model.head_dim.");
   }
   if (o.heads % o.kv_heads != 0) {
     throw deck.Complain("model.kv_heads", fmt::format("must divide model.heads = {}", o.heads));
@@ -135,7 +115,7 @@ const char* NameOf(Recompute recompute) {
   return kRecomputes.at(static_cast<std::size_t>(recompute));
 }
 
-void DeclareModel(input::Schema& schema) {
+void Declare(input::Schema& schema) {
   std::vector<std::string> presets = {"none"};
   for (const auto& [name, settings] : Presets()) presets.push_back(name);
   using input::AtLeast, input::Between, input::Above;
@@ -158,12 +138,13 @@ void DeclareModel(input::Schema& schema) {
                "Rows of the learned position table: the longest sequence.")
       .Real("model.rope_theta", 10000, Above(0), "", "Base of the rotary positions' angles.")
       .Real("model.norm_epsilon", 1e-5, Above(0), "", "Added to the variance in a norm.")
-      .Choice("model.norm", "layernorm", Texts(kNorms), "LayerNorm, or RMSNorm (no mean, no bias).")
-      .Choice("model.norm_position", "pre", Texts(kNormPositions),
+      .Choice("model.norm", "layernorm", input::Choices(kNorms),
+              "LayerNorm, or RMSNorm (no mean, no bias).")
+      .Choice("model.norm_position", "pre", input::Choices(kNormPositions),
               "Norms before each sub-layer, with one more before the head; or behind its residual.")
-      .Choice("model.activation", "gelu", Texts(kActivations),
+      .Choice("model.activation", "gelu", input::Choices(kActivations),
               "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
-      .Choice("model.position", "learned", Texts(kPositions), "How positions enter.")
+      .Choice("model.position", "learned", input::Choices(kPositions), "How positions enter.")
       .Switch("model.bias", true, "Biases in linear layers and LayerNorm; the head never has one.")
       .Switch("model.tie_embeddings", true, "The head uses the token embedding's weights.")
       .Switch("model.scale_embedding", false, "Token embedding times sqrt(dim).")
@@ -173,25 +154,35 @@ void DeclareModel(input::Schema& schema) {
             "The same for attention weights.")
       .Real("model.ffn_dropout", 0, Between(0, kMostDropout), "",
             "The same for the feed-forward layer's hidden activations.")
-      .Choice("model.init", "normal", Texts(kInits),
+      .Choice("model.init", "normal", input::Choices(kInits),
               "normal: all matrices N(0, init_deviation); gpt2: residual projections divided by "
               "sqrt(2 layers); xavier: uniform by fan-in and fan-out.")
       .Real("model.init_deviation", 0.02, AtLeast(0), "", "Standard deviation of normal and gpt2.")
-      .Choice("model.recompute", "none", Texts(kRecomputes),
+      .Choice("model.recompute", "none", input::Choices(kRecomputes),
               "What the backward pass computes again to save memory. selective: norms and "
               "activations, no products; full: everything but each block's input.");
 }
 
-Options ReadModel(input::Deck& deck, std::int64_t vocabulary) {
-  Options o;
-  o.preset = deck.Text("model.preset");
+void Resolve(input::Deck& deck) {
+  const std::string preset = deck.Text("model.preset");
   for (const auto& [name, settings] : Presets()) {
-    if (name != o.preset) continue;
+    if (name != preset) continue;
     for (const auto& [key, value] : settings) {
       deck.Supply(std::string("model.") + key, value, "preset " + name);
     }
   }
-  o.vocabulary = vocabulary;
+  const std::int64_t dim = deck.Integer("model.dim"), heads = deck.Integer("model.heads");
+  if (deck.Integer("model.kv_heads") == 0) {
+    deck.Supply("model.kv_heads", std::to_string(heads), "model.heads");
+  }
+  if (deck.Integer("model.head_dim") == 0 && dim % heads == 0) {
+    deck.Supply("model.head_dim", std::to_string(dim / heads), "model.dim / model.heads");
+  }
+}
+
+Options Read(const input::Deck& deck) {
+  Options o;
+  o.preset = deck.Text("model.preset");
   o.dim = deck.Integer("model.dim");
   o.heads = deck.Integer("model.heads");
   o.kv_heads = deck.Integer("model.kv_heads") == 0 ? o.heads : deck.Integer("model.kv_heads");
@@ -202,23 +193,34 @@ Options ReadModel(input::Deck& deck, std::int64_t vocabulary) {
   o.max_positions = deck.Integer("model.max_positions");
   o.rope_theta = deck.Real("model.rope_theta");
   o.norm_epsilon = deck.Real("model.norm_epsilon");
-  o.norm = Pick<Norm>(deck.Text("model.norm"), kNorms);
-  o.norm_position = Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
-  o.activation = Pick<Activation>(deck.Text("model.activation"), kActivations);
-  o.position = Pick<Position>(deck.Text("model.position"), kPositions);
+  o.norm = input::Pick<Norm>(deck.Text("model.norm"), kNorms);
+  o.norm_position = input::Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
+  o.activation = input::Pick<Activation>(deck.Text("model.activation"), kActivations);
+  o.position = input::Pick<Position>(deck.Text("model.position"), kPositions);
   o.bias = deck.Switch("model.bias");
   o.tie_embeddings = deck.Switch("model.tie_embeddings");
   o.scale_embedding = deck.Switch("model.scale_embedding");
   o.dropout = deck.Real("model.dropout");
   o.attention_dropout = deck.Real("model.attention_dropout");
   o.ffn_dropout = deck.Real("model.ffn_dropout");
-  o.init = Pick<Init>(deck.Text("model.init"), kInits);
+  o.init = input::Pick<Init>(deck.Text("model.init"), kInits);
   o.init_deviation = deck.Real("model.init_deviation");
-  o.recompute = Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
+  o.recompute = input::Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
   Check(deck, o);
-  deck.Supply("model.kv_heads", std::to_string(o.kv_heads), "model.heads");
-  deck.Supply("model.head_dim", std::to_string(o.head_dim), "model.dim / model.heads");
   return o;
+}
+
+Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck) {
+  Options o = options;
+  o.vocabulary = vocabulary;
+  const auto product = [](std::int64_t a, std::int64_t b) {
+    return static_cast<double>(a) * static_cast<double>(b);
+  };
+  const double blocks =
+      static_cast<double>(o.layers) * product(o.dim, std::max(o.heads * o.head_dim, o.ffn));
+  if (blocks + product(o.vocabulary, o.dim) <= kMostParameters) return o;
+  throw deck.Complain("model.dim", "the model has more parameters than can be addressed",
+                      "Lower model.layers, model.dim, model.ffn or model.head_dim.");
 }
 
 namespace {

@@ -25,20 +25,8 @@ double SecondsSince(std::chrono::steady_clock::time_point then) {
 
 }  // namespace
 
-void DeclareMonitor(input::Schema& schema) {
-  schema.Section("monitor", "What is printed, recorded and sampled, and how often")
-      .Integer("monitor.every_steps", 50, input::AtLeast(1), "steps",
-               "A line on the screen and a record in metrics.jsonl this often; step 1 and the last "
-               "step always have one.")
-      .Integer("monitor.validate_every_steps", 500, input::AtLeast(0), "steps",
-               "Evaluates the validation split this often and after the last step, which the test "
-               "split follows; 0: never, the test split included.")
-      .Integer("monitor.sample_tokens", 40, input::AtLeast(0), "tokens",
-               "Length of the text that the trained model writes at the end; 0: none.");
-}
-
 struct Monitor::State {
-  explicit State(const Options& given) : options(given), screen(IsTerminal()) {
+  explicit State(const Session& given) : options(given), screen(IsTerminal()) {
     if (options.folder.empty()) return;
     const std::string metrics_path = options.folder + "/metrics.jsonl";
     if (options.resumed) losses.history = CutMetrics(metrics_path, options.resume_step);
@@ -85,7 +73,7 @@ struct Monitor::State {
     return pace * static_cast<double>(options.total_steps - step);
   }
 
-  Options options;
+  Session options;
   Screen screen;
   std::unique_ptr<AppendFile> log, metrics;  // null without a run folder
   bool log_failed = false, metrics_failed = false;
@@ -98,8 +86,8 @@ struct Monitor::State {
   Losses losses;
 };
 
-Monitor::Monitor(const Options& options) {
-  if (options.root) state_ = std::make_unique<State>(options);
+Monitor::Monitor(const Session& session) {
+  if (session.root) state_ = std::make_unique<State>(session);
 }
 
 Monitor::~Monitor() = default;

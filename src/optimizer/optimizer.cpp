@@ -8,36 +8,6 @@
 
 namespace trireme::optimizer {
 
-void DeclareOptimizer(input::Schema& schema) {
-  using input::AtLeast, input::Above, input::HalfOpen;
-  schema.Section("optimizer", "How gradients become updates.")
-      .Choice("optimizer.kind", "adamw", {"adamw", "sgd"},
-              "adamw: decoupled weight decay (Loshchilov and Hutter 2019); sgd: plain.")
-      .Real("optimizer.learning_rate", 1e-3, AtLeast(0), "", "Peak of the schedule.")
-      .Real("optimizer.beta1", 0.9, HalfOpen(0, 1), "", "Decay of the first moment.")
-      .Real("optimizer.beta2", 0.95, HalfOpen(0, 1), "", "Decay of the second moment.")
-      .Real("optimizer.epsilon", 1e-8, Above(0), "", "Added to the root of the second moment.")
-      .Real("optimizer.weight_decay", 0.1, AtLeast(0), "",
-            "Decoupled, times the learning rate; on matrices, not on norms and biases.")
-      .Real("optimizer.clip_norm", 1, AtLeast(0), "",
-            "Gradients with a larger global norm are scaled down to it. 0: never.")
-      .Real("optimizer.label_smoothing", 0, HalfOpen(0, 1), "",
-            "Share of the target's probability spread over the vocabulary, in training only.");
-}
-
-Options ReadOptimizer(const input::Deck& deck) {
-  Options o;
-  o.kind = deck.Text("optimizer.kind") == "sgd" ? Kind::kSgd : Kind::kAdamW;
-  o.learning_rate = deck.Real("optimizer.learning_rate");
-  o.beta1 = deck.Real("optimizer.beta1");
-  o.beta2 = deck.Real("optimizer.beta2");
-  o.epsilon = deck.Real("optimizer.epsilon");
-  o.weight_decay = deck.Real("optimizer.weight_decay");
-  o.clip_norm = deck.Real("optimizer.clip_norm");
-  o.label_smoothing = deck.Real("optimizer.label_smoothing");
-  return o;
-}
-
 std::int64_t Optimizer::Bytes(const Options& options, const tensor::Registry& registry) {
   if (options.kind == Kind::kSgd) return 0;
   return 2 * registry.Owns().moments * static_cast<std::int64_t>(SizeOf(registry.SumType()));

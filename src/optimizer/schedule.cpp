@@ -8,54 +8,17 @@
 
 namespace trireme::optimizer {
 
-void DeclareSchedule(input::Schema& schema) {
-  using input::AtLeast, input::Between;
-  constexpr double kMostEpochs = 1e6, kMostSteps = 1e12;  // so that samples stay within 64 bits
-  schema.Section("schedule", "How long to train, and at which rate.")
-      .Real("schedule.epochs", 1, {0, kMostEpochs, true, false}, "epochs",
-            "Length of the run in passes over the training windows.")
-      .Integer("schedule.steps", 0, Between(0, kMostSteps), "steps",
-               "Length of the run in steps; excludes schedule.epochs. 0: by epochs.")
-      .Exclusive({"schedule.epochs", "schedule.steps"})
-      .Integer(
-          "schedule.stop_at", 0, AtLeast(0), "steps",
-          "End after this step with a checkpoint and exit code 0; rates follow the schedule of "
-          "the whole. 0: run to the end.")
-      .Integer("schedule.warmup_steps", 0, AtLeast(0), "steps",
-               "The rate grows linearly to its peak over these.")
-      .Choice("schedule.decay", "cosine", {"constant", "cosine", "linear", "wsd"},
-              "From the warm-up's end to the last step; wsd: constant, then linear over "
-              "schedule.decay_fraction of the steps.")
-      .Real("schedule.decay_fraction", 0.2, Between(0, 1), "",
-            "Share of all steps in wsd's final decay.")
-      .Real("schedule.final_fraction", 0.1, Between(0, 1), "",
-            "Rate of the last step, as a fraction of the peak.")
-      .Real(
-          "schedule.walltime_minutes", 0, AtLeast(0), "minutes",
-          "Stop in time: after the step that passes this, write a checkpoint and exit with code 3. "
-          "0: no limit.");
-}
-
-Schedule ReadSchedule(const input::Deck& deck, double peak, std::int64_t steps_per_epoch) {
-  Schedule s;
-  s.steps = deck.Integer("schedule.steps");
-  if (s.steps == 0) {
-    const double epochs = deck.Real("schedule.epochs");
-    s.steps =
-        std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(steps_per_epoch)));
-  }
-  s.stop_at = deck.Integer("schedule.stop_at");
-  s.warmup_steps = deck.Integer("schedule.warmup_steps");
-  const std::string& decay = deck.Text("schedule.decay");
-  s.decay = decay == "constant" ? Decay::kConstant
-            : decay == "cosine" ? Decay::kCosine
-            : decay == "linear" ? Decay::kLinear
-                                : Decay::kWsd;
-  s.peak = peak;
-  s.decay_fraction = deck.Real("schedule.decay_fraction");
-  s.final_fraction = deck.Real("schedule.final_fraction");
-  s.walltime_minutes = deck.Real("schedule.walltime_minutes");
-  return s;
+Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_per_epoch) {
+  const double steps = options.epochs * static_cast<double>(steps_per_epoch);
+  return {
+      .steps = options.steps > 0 ? options.steps : std::max<std::int64_t>(1, std::llround(steps)),
+      .stop_at = options.stop_at,
+      .warmup_steps = options.warmup_steps,
+      .decay = options.decay,
+      .peak = peak,
+      .decay_fraction = options.decay_fraction,
+      .final_fraction = options.final_fraction,
+      .walltime_minutes = options.walltime_minutes};
 }
 
 double Schedule::Rate(std::int64_t step) const {

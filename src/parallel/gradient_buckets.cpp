@@ -11,8 +11,6 @@ namespace trireme::parallel {
 
 namespace {
 
-constexpr double kDefaultBucketMib = 4;
-constexpr int kMostPrefetch = 64;
 // A bucket's second sum starts when that many buckets behind it are on their way: the first is
 // complete by then unless the network is slower than the backward pass. (Test could tell, but what
 // starts when must not depend on what has arrived.)
@@ -37,24 +35,6 @@ struct Largest {
 bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOptimizer; }
 
 }  // namespace
-
-void DeclareBuckets(input::Schema& schema) {
-  schema.Real(
-      "grid.bucket_mib", kDefaultBucketMib, {1.0 / 1024, 1024}, "MiB",
-      "Gradients are summed over the data group in pieces of this size, each as soon as the "
-      "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
-      "grid.sharding = gradients or parameters the pieces are "
-      "layers instead.");
-  schema.Integer(
-      "grid.prefetch", 1, input::Between(0, kMostPrefetch), "layers",
-      "With grid.sharding = parameters: how many layers ahead of the one that computes are "
-      "gathered. More hide a slower network and take the memory of a whole layer each; 0 gathers "
-      "each layer when it is needed and hides nothing.");
-  schema.Switch("grid.overlap", true,
-                "Transfers of gradients and gathered parameters run while the model computes. no: "
-                "each is awaited where it starts, to see what overlap gains; the results are the "
-                "same, bit for bit.");
-}
 
 GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
                                  tensor::Registry& registry, const device::Stream& stream,

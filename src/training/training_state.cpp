@@ -38,9 +38,9 @@ constexpr std::int64_t kMicroBatchesAStage = 4;
 
 // The micro-batch for a data rank's share of the batch: the deck's, no larger than the share; an
 // automatic one is of whole units (canonical leaves), and such that a pipeline has enough of them.
-std::int64_t ChooseMicroBatch(const input::Deck& deck, std::int64_t size, std::int64_t share,
-                              std::int64_t unit, const parallel::PipelineShape& pipeline) {
-  if (deck.Integer("data.micro_batch") != 0) return std::min(size, share);
+std::int64_t ChooseMicroBatch(bool given, std::int64_t size, std::int64_t share, std::int64_t unit,
+                              const parallel::PipelineShape& pipeline) {
+  if (given) return std::min(size, share);
   const std::int64_t all = CeilDivide(share, unit);  // in units from here on
   std::int64_t units = std::clamp<std::int64_t>(size / unit, 1, all);
   const auto sequences = [&] { return std::min(units * unit, share); };
@@ -101,34 +101,37 @@ void AddGpuTerms(const model::ModelSetup& setup,
 TrainingSetup ReadTraining(job::Job& job, const comm::GridShape& grid, std::int64_t vocabulary,
                            std::int64_t tokens) {
   constexpr double kMib = 1024 * 1024;
+  const job::DeckOptions& options = job.options;
   TrainingSetup setup;
-  setup.pipeline = parallel::ReadPipeline(job.deck, grid.pipeline);
+  setup.pipeline = parallel::MakePipelineShape(options.parallel, job.deck, grid.pipeline);
   const job::DataShape shape = job::ReadDataShape(job);
   setup.model = job::ReadModelSetup(job, vocabulary, shape);
   setup.stride = shape.stride;
   setup.batch = shape.batch;
   const data::Sampler sampler = MakeSampler(tokens, setup);
   const std::int64_t batch = std::min(shape.batch, sampler.Windows());
-  setup.canonical = ReadCanonical(job.deck, setup.model.options, grid, batch, shape.length);
+  setup.canonical =
+      ReadCanonical(job.deck, options, setup.model.options, grid, batch, shape.length);
   const std::int64_t share = LargestShare(batch, grid.data, setup.canonical);
   std::int64_t& micro_batch = setup.model.micro_batch;
   const std::int64_t unit = setup.canonical.On() ? setup.canonical.leaf : 1;
-  CheckLeaves(job.deck, setup.canonical);
-  micro_batch = ChooseMicroBatch(job.deck, micro_batch, share, unit, setup.pipeline);
+  CheckLeaves(job.deck, options.data.micro_batch, setup.canonical);
+  micro_batch =
+      ChooseMicroBatch(options.data.micro_batch != 0, micro_batch, share, unit, setup.pipeline);
   model::CheckLayout(job.deck, setup.model.options, grid, setup.pipeline);
   model::CheckMicroBatches(job.deck, setup.pipeline, grid.data, share, micro_batch, unit);
-  setup.optimizer = optimizer::ReadOptimizer(job.deck);
+  setup.optimizer = options.optimizer;
   setup.model.label_smoothing = setup.optimizer.label_smoothing;
-  setup.schedule =
-      optimizer::ReadSchedule(job.deck, setup.optimizer.learning_rate, sampler.StepsPerEpoch());
-  const bool given = job.deck.Given("grid.bucket_mib") || !job.stream.OnGpu();
-  const double mib = given ? job.deck.Real("grid.bucket_mib") : kGpuBucketMib;
+  setup.schedule = optimizer::MakeSchedule(options.schedule, setup.optimizer.learning_rate,
+                                           sampler.StepsPerEpoch());
+  const bool given = options.parallel.bucket_given || !job.stream.OnGpu();
+  const double mib = given ? options.parallel.bucket_mib : kGpuBucketMib;
   setup.bucket_bytes = static_cast<std::int64_t>(mib * kMib);
-  setup.prefetch = static_cast<int>(job.deck.Integer("grid.prefetch"));
-  setup.overlap = job.deck.Switch("grid.overlap");
+  setup.prefetch = options.parallel.prefetch;
+  setup.overlap = options.parallel.overlap;
   setup.keep_gradients = false;
-  setup.products_file = job.deck.Text("run.products");
-  setup.graphs = job.deck.Text("run.graphs") == "auto";
+  setup.products_file = options.machine.products;
+  setup.graphs = options.machine.graphs;
   setup.defect = job.defect;
   return setup;
 }

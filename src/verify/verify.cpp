@@ -28,9 +28,9 @@ constexpr std::int64_t kAssumedVocabulary = 50'257;  // GPT-2's
 // and removes it on the way out, whatever happens.
 class VerifyFolder {
  public:
-  VerifyFolder(const comm::Communicator& world, const input::Deck& deck) {
+  VerifyFolder(const comm::Communicator& world, const job::Job& job) {
     world.Together([&] {
-      if (world.IsRoot()) Make(deck);
+      if (world.IsRoot()) Make(job.options.job.output, job.deck);
     });
     path_ = world.Broadcast(path_);
     own_ = world.IsRoot();
@@ -44,9 +44,9 @@ class VerifyFolder {
   const std::string& Path() const { return path_; }
 
  private:
-  void Make(const input::Deck& deck) {
+  void Make(const std::string& output, const input::Deck& deck) {
     std::error_code error;
-    fs::path place = fs::absolute(deck.Text("job.output"), error).parent_path();
+    fs::path place = fs::absolute(output, error).parent_path();
     while (!fs::is_directory(place, error) && place.has_relative_path()) {
       place = place.parent_path();
     }
@@ -65,15 +65,14 @@ class VerifyFolder {
 // missing.
 training::TrainingSetup ReadSetup(job::Job& job, const comm::ProcessGrid& grid, std::string& data) {
   const comm::Communicator& world = job.World();
-  const std::string& path = job.deck.Text("data.file");
+  const std::string& path = job.options.data.file;
   std::error_code ignored;
   // What exists but cannot be reached is for OpenTokens to complain of.
   const bool missing = fs::status(path, ignored).type() == fs::file_type::not_found;
   const bool there = world.Max(std::int64_t{world.IsRoot() && !missing}) > 0;
   std::int64_t vocabulary = kAssumedVocabulary;
   // As many as one batch takes: the deck's batch is then the largest step.
-  std::int64_t tokens =
-      job.deck.Integer("data.batch") * job.deck.Integer("data.sequence_length") + 1;
+  std::int64_t tokens = job.options.data.batch * job.options.data.sequence_length + 1;
   if (there) {
     const data::TokenFile file = job::OpenTokens(job);
     vocabulary = file.VocabularySize();
@@ -198,7 +197,7 @@ ExitCode RunVerify(job::Job& job) {
     throw InputError("command line: -r has no meaning for job.task = verify",
                      "Leave it out: verification starts from weights of its own.");
   });
-  comm::ProcessGrid grid(world, job.deck);
+  comm::ProcessGrid grid(world, job.options.comm, job.deck);
   job::UseGpu(job, grid);
   std::string data;
   const training::TrainingSetup deck = ReadSetup(job, grid, data);
@@ -211,7 +210,7 @@ ExitCode RunVerify(job::Job& job) {
   const double start = MPI_Wtime();
   Verification verification;
   {
-    const VerifyFolder folder(world, job.deck);
+    const VerifyFolder folder(world, job);
     PrintHead(job, grid, data, deck, small);
     verification = Verify(grid, small, job.dtype, folder.Path());
   }

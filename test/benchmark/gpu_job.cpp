@@ -38,22 +38,24 @@ job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
     line.deck = "benchmark";
     line.overrides = overrides;
     job.deck = job::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
+    job.options = job::ReadAll(job.deck);
   });
-  job.placement = machine::PlaceThreads(runtime, job.deck, true);
+  job.placement = machine::PlaceThreads(runtime, job.options.machine, true);
   job.stream.threads = job.placement.threads;
-  const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.deck);
+  const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   world.Together([&] {
     if (!choice.use) throw InputError("run.device: this benchmark is about GPUs", "Leave it out.");
     job.gpu = std::make_unique<device::Gpu>(choice.device);
   });
   job.gpu_shared = choice.shared;
   job.stream.gpu = &job.gpu->Context();
-  const std::string& precision = job.deck.Text("run.precision");
-  job.stream.fp8 = precision == "fp8";
-  job.dtype = precision == "fp64"   ? Dtype::kFloat64
-              : precision == "fp32" ? Dtype::kFloat32
-                                    : Dtype::kBfloat16;
-  job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
+  using machine::Precision;
+  const Precision precision = job.options.machine.precision;
+  job.stream.fp8 = precision == Precision::kFp8;
+  job.dtype = precision == Precision::kFp64   ? Dtype::kFloat64
+              : precision == Precision::kFp32 ? Dtype::kFloat32
+                                              : Dtype::kBfloat16;
+  job.seed = job.options.machine.seed;
   return job;
 }
 

@@ -17,13 +17,14 @@ namespace trireme::benchmark {
 // is in the blocks. Both with 8 micro-batches in a pipeline.
 inline training::TrainingSetup SetupOf(const std::string& model) {
   input::Schema schema;
-  model::DeclareModel(schema);
+  model::Declare(schema);
   const bool jsc = model == "jsc";
   std::vector<std::string> keys = {"model.preset=jsc"};
   if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
   input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  model::Resolve(deck);
   training::TrainingSetup setup;
-  setup.model.options = model::ReadModel(deck, jsc ? 33278 : 256);
+  setup.model.options = model::WithVocabulary(model::Read(deck), jsc ? 33278 : 256, deck);
   setup.model.length = jsc ? 32 : 256;
   setup.batch = jsc ? 512 : 16;
   setup.model.micro_batch = jsc ? 64 : 2;

@@ -63,8 +63,8 @@ struct Setup {
 // residual branches only.
 Setup SetupOf(const Work& work) {
   input::Schema schema;
-  model::DeclareModel(schema);
-  optimizer::DeclareOptimizer(schema);
+  model::Declare(schema);
+  optimizer::Declare(schema);
   std::vector<std::string> keys = {"model.preset=" + work.preset};
   if (work.preset == "wt2") {
     keys = {"model.dim=256", "model.heads=8", "model.layers=4", "model.ffn=1024",
@@ -76,13 +76,15 @@ Setup SetupOf(const Work& work) {
   // Where activations are a quarter of the memory: norms and GELUs again in the backward pass.
   if (work.preset.starts_with("gpt2")) keys.push_back("model.recompute=selective");
   input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
+  model::Resolve(deck);
   Setup setup;
-  setup.model.options = model::ReadModel(deck, work.preset.starts_with("gpt2") ? 50257 : 33278);
+  setup.model.options = model::WithVocabulary(
+      model::Read(deck), work.preset.starts_with("gpt2") ? 50257 : 33278, deck);
   setup.model.length = work.length;
   setup.model.micro_batch = work.micro_batch;
   setup.model.stream.threads = device::ConfigureThreads(0, 1);
   setup.model.stream.bf16 = work.bf16;
-  setup.optimizer = optimizer::ReadOptimizer(deck);
+  setup.optimizer = optimizer::Read(deck);
   return setup;
 }
 

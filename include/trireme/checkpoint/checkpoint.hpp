@@ -9,13 +9,9 @@
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
-#include "trireme/input/schema.hpp"
 #include "trireme/tensor/state_block.hpp"
 
 namespace trireme::checkpoint {
-
-// [checkpoint]: every_steps, every_minutes, keep, best, start_from
-void DeclareCheckpoint(input::Schema& schema);
 
 // What a checkpoint folder holds: model.safetensors, optimizer.safetensors, run.json,
 // checksums.json. Every rank lists every tensor, in the same order (tensor/state_block.hpp).

@@ -13,19 +13,11 @@
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/ledger.hpp"
+#include "trireme/comm/options.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 
 namespace trireme::comm {
-
-// [grid]: data, context, tensor, pipeline, sequence_parallel, sharding, shard_group.
-void DeclareGrid(input::Schema& schema);
-
-// What the ranks that hold the same part of the model share out among them instead of holding
-// copies (ZeRO, Rajbhandari et al. 2020): nothing; moments (stage 1); gradients too (2); parameters
-// too (3).
-enum class Sharding { kNone, kOptimizer, kGradients, kParameters };
-const char* NameOf(Sharding sharding);  // as in the deck: "none", "optimizer" ...
 
 // Sizes of the grid's axes, and coordinates along them.
 struct GridShape {
@@ -43,7 +35,8 @@ using Allowed = std::function<bool(std::int64_t tensor, std::int64_t pipeline)>;
 
 // The deck's grid on `ranks` ranks; data = 0 takes what is left. Throws InputError with the deck's
 // line when the layout does not fill them exactly, naming the nearest that do and are allowed.
-GridShape ReadGrid(const input::Deck& deck, int ranks, const Allowed& allowed = {});
+GridShape ReadGrid(const Options& options, const input::Deck& deck, int ranks,
+                   const Allowed& allowed = {});
 
 // Coordinates of `rank` on a grid, and the rank at coordinates.
 GridShape Locate(int rank, const GridShape& shape);
@@ -63,13 +56,15 @@ struct GridOptions {
 // The deck's grid.sequence_parallel, grid.sharding, grid.shard_group on this grid. Throws
 // InputError with the deck's line: shard_group that does not divide data x context (names the
 // nearest that do), or given without sharding.
-GridOptions ReadGridOptions(const input::Deck& deck, const GridShape& shape);
+GridOptions ReadGridOptions(const Options& options, const input::Deck& deck,
+                            const GridShape& shape);
 
 class ProcessGrid {
  public:
   // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) where the
   // deck's layout does not fit.
-  ProcessGrid(const Communicator& world, const input::Deck& deck, const Allowed& allowed = {});
+  ProcessGrid(const Communicator& world, const comm::Options& options, const input::Deck& deck,
+              const Allowed& allowed = {});
   // Collective. shape.Ranks() must be world.Size().
   ProcessGrid(const Communicator& world, const GridShape& shape, const GridOptions& options = {});
   ProcessGrid(const ProcessGrid&) = delete;

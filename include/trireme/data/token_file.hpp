@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/data/options.hpp"
 
 namespace trireme::data {
 
@@ -46,9 +47,6 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite);
 // Existing files are refused unless `overwrite`. Ids are stored as uint16 where they fit, else
 // uint32. Throws InputError (exists, bad or forbidden folder) or RunError (disk full, with path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
-
-// How many copies of the tokens a node keeps.
-enum class Staging { kNone, kSharedMemory };
 
 // An opened token file: all tokens in memory, no HDF5 call after construction.
 class TokenFile {

@@ -2,17 +2,15 @@
 #ifndef TRIREME_DATA_TOKENIZE_HPP_
 #define TRIREME_DATA_TOKENIZE_HPP_
 
+#include "trireme/data/options.hpp"
 #include "trireme/data/token_file.hpp"
-#include "trireme/input/deck.hpp"
 
 namespace trireme::data {
 
-void DeclareData(input::Schema& schema);      // [data]
-void DeclareTokenize(input::Schema& schema);  // [tokenize]
-
-// Tokenises as the deck says, in memory. Serial. Throws InputError for a missing or empty file, an
-// empty split, bad UTF-8 (file, line, byte offset), or keys that do not fit together.
-TokenData Tokenize(const input::Deck& deck);
+// Tokenises as the deck says, in memory. Serial. Throws InputError with the deck's line for a
+// missing or empty file, an empty split, bad UTF-8 (file, line, byte offset), or keys that do not
+// fit together.
+TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck);
 
 }  // namespace trireme::data
 

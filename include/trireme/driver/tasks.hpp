@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/driver/options.hpp"
 #include "trireme/job/job.hpp"
 
 namespace trireme::driver {
@@ -28,13 +29,6 @@ std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::Proce
                                                 const job::DataShape& shape,
                                                 std::string& checkpoint);
 
-struct GenerateOptions {
-  std::int64_t tokens = 0;
-  double temperature = 1;  // 0: greedy
-  std::int64_t top_k = 0;  // 0: all
-  double top_p = 1;        // nucleus (Holtzman et al. 2020)
-  std::uint32_t seed = 1;
-};
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
 // (never empty) token by token; returns the new tokens only, the same on every rank; none at all
 // where a prediction is not finite.

@@ -13,6 +13,7 @@
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
+#include "trireme/job/options.hpp"
 #include "trireme/kernels/products.hpp"
 #include "trireme/machine/placement.hpp"
 #include "trireme/machine/signals.hpp"
@@ -20,13 +21,12 @@
 
 namespace trireme::job {
 
-void DeclareJob(input::Schema& schema);  // [job], [run], [generate]
-
 struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
   machine::StopSignals* signals = nullptr;
-  input::Deck deck;                             // resolved as far as the task needs
+  input::Deck deck;                             // resolved
+  DeckOptions options;                          // what it says
   std::unique_ptr<device::Gpu> gpu;             // null: the CPU computes
   std::unique_ptr<kernels::Products> products;  // of the GPU
   bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
@@ -45,7 +45,7 @@ struct Job {
 
 // The text of a deck's file; InputError when it cannot be read.
 std::string ReadDeckFile(const std::string& path);
-// Parses it and resolves what follows from other keys alone.
+// Parses it and gives keys that it leaves out the values that follow from others: presets applied.
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
                       const std::string& text);
 
@@ -69,7 +69,7 @@ DataShape ReadDataShape(const Job& job);
 
 // Collective. The deck's grid on the job's ranks. AgreedError (exit code 2) where it does not fit
 // them, naming layouts that suit the model too.
-comm::ProcessGrid MakeGrid(Job& job);
+comm::ProcessGrid MakeGrid(const Job& job);
 
 // The model of the deck for this vocabulary, as a whole. InputError with the deck's line; layouts
 // are checked elsewhere (model::CheckLayout).

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "trireme/comm/runtime.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/machine/options.hpp"
 
 namespace trireme::machine {
 
@@ -24,7 +24,7 @@ struct GpuChoice {
 // Collective over the world. run.device and run.share_device: `auto` takes GPUs where every rank
 // sees one. AgreedError (exit code 2) with the deck's line where a GPU is asked for and is not
 // there (why not), or ranks would share a card without being told to.
-GpuChoice ChooseGpu(const comm::Runtime& runtime, const input::Deck& deck);
+GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck);
 
 }  // namespace trireme::machine
 

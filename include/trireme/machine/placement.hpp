@@ -7,11 +7,9 @@
 
 #include "trireme/comm/runtime.hpp"
 #include "trireme/device/cores.hpp"
-#include "trireme/input/deck.hpp"
+#include "trireme/machine/options.hpp"
 
 namespace trireme::machine {
-
-enum class Pin { kAuto, kYes, kNo };  // run.pin
 
 // What a rank brings.
 struct RankThreads {
@@ -41,7 +39,7 @@ struct Placement {
 // and the environment say; rank 0 warns where a node has fewer cores than threads. With a GPU,
 // run.pin = auto pins nothing: threads that CUDA and NCCL start keep to the cores of the thread
 // that made them.
-Placement PlaceThreads(const comm::Runtime& runtime, const input::Deck& deck, bool on_gpu);
+Placement PlaceThreads(const comm::Runtime& runtime, const Options& options, bool on_gpu);
 
 }  // namespace trireme::machine
 

@@ -46,11 +46,19 @@ struct Options {
   Recompute recompute = Recompute::kNone;
 };
 
-void DeclareModel(input::Schema& schema);  // [model]
+void Declare(input::Schema& schema);  // [model]
 
-// Applies the preset (explicit keys beat it), checks divisibility, reads all keys. `vocabulary`
-// comes from the token file. Throws InputError with the deck's line.
-Options ReadModel(input::Deck& deck, std::int64_t vocabulary);
+// Gives the keys that the deck leaves out the values of its preset; kv_heads and head_dim follow
+// from heads and dim.
+void Resolve(input::Deck& deck);
+
+// All keys, without the vocabulary. Throws InputError with the deck's line for sizes that do not
+// divide.
+Options Read(const input::Deck& deck);
+
+// The same for a token file of `vocabulary` words. Throws InputError with the deck's line for more
+// parameters than can be addressed.
+Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck);
 
 // Number of parameters, tied ones counted once.
 std::int64_t ParameterCount(const Options& options);

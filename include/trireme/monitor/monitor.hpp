@@ -9,12 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/input/schema.hpp"
-
 namespace trireme::monitor {
-
-// [monitor]: every_steps, validate_every_steps (0: never), sample_tokens (0: none).
-void DeclareMonitor(input::Schema& schema);
 
 // The facts of the banner, one line each; see doc/design.md for the layout.
 struct BannerFacts {
@@ -79,7 +74,8 @@ struct Gathers {
   double ready = 0;  // those of them that were complete when the parameters were needed
 };
 
-struct Options {
+// The facts of a session, from its start or resumption to its end.
+struct Session {
   bool root = false;   // world rank 0
   std::string folder;  // the run folder; "" writes no files (evaluate, generate)
   std::int64_t every_steps =
@@ -94,7 +90,7 @@ class Monitor {
  public:
   // Opens log.txt (appended on resume) and metrics.jsonl (cut behind resume_step on resume). Throws
   // RunError when they cannot be written.
-  explicit Monitor(const Options& options);
+  explicit Monitor(const Session& session);
   ~Monitor();
 
   void Banner(const BannerFacts& facts);

@@ -9,25 +9,11 @@
 
 #include "trireme/base/exact_sum.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/input/deck.hpp"
 #include "trireme/kernels/update.hpp"
+#include "trireme/optimizer/options.hpp"
 #include "trireme/tensor/registry.hpp"
 
 namespace trireme::optimizer {
-
-void DeclareOptimizer(input::Schema& schema);  // [optimizer], label_smoothing included
-
-enum class Kind { kAdamW, kSgd };
-
-struct Options {
-  Kind kind = Kind::kAdamW;
-  double learning_rate = 1e-3;  // peak of the schedule
-  double beta1 = 0.9, beta2 = 0.95, epsilon = 1e-8;
-  double weight_decay = 0.1;  // on matrices; none on norms and biases
-  double clip_norm = 1;       // 0: never
-  double label_smoothing = 0;
-};
-Options ReadOptimizer(const input::Deck& deck);
 
 class Optimizer {
  public:

@@ -4,13 +4,9 @@
 
 #include <cstdint>
 
-#include "trireme/input/deck.hpp"
+#include "trireme/optimizer/options.hpp"
 
 namespace trireme::optimizer {
-
-void DeclareSchedule(input::Schema& schema);  // [schedule]
-
-enum class Decay { kConstant, kCosine, kLinear, kWsd };
 
 struct Schedule {
   std::int64_t steps = 0;    // of the whole run
@@ -29,8 +25,8 @@ struct Schedule {
   double Rate(std::int64_t step) const;
 };
 
-// `epochs` become steps of `steps_per_epoch`.
-Schedule ReadSchedule(const input::Deck& deck, double peak, std::int64_t steps_per_epoch);
+// The schedule with this peak rate; epochs become steps of `steps_per_epoch`, at least one.
+Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_per_epoch);
 
 }  // namespace trireme::optimizer
 

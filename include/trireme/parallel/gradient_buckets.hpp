@@ -11,15 +11,12 @@
 #include "trireme/base/defect.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/stream.hpp"
-#include "trireme/input/schema.hpp"
 #include "trireme/parallel/canonical.hpp"
 #include "trireme/parallel/sharding.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
 #include "trireme/tensor/registry.hpp"
 
 namespace trireme::parallel {
-
-void DeclareBuckets(input::Schema& schema);  // grid.bucket_mib, prefetch, overlap
 
 class GradientBuckets {
  public:

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "trireme/base/partition.hpp"
-#include "trireme/input/deck.hpp"
 
 namespace trireme::parallel {
 
@@ -35,12 +34,6 @@ struct PipelineShape {
   int micro_batches = 1;  // M; interleaved: a multiple of P
   int VirtualStages() const { return stages * chunks; }
 };
-
-// [pipeline]: schedule, chunks.
-void DeclarePipeline(input::Schema& schema);
-// schedule and chunks of the deck. InputError where they do not go together (chunks without
-// interleaved, interleaved without chunks, chunks without stages).
-PipelineShape ReadPipeline(const input::Deck& deck, int stages);
 
 // The tasks of one stage, in order. Each micro-batch's forward and backward pass once a chunk; of
 // any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...

@@ -54,14 +54,13 @@ std::int64_t LargestShare(std::int64_t batch, int data_ranks, const model::Canon
 std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro_batch,
                           const model::Canonical& canonical = {});
 
-// run.canonical and run.canonical_leaf; `batch`: the most windows of a step. InputError with the
-// deck's line where the layout or the model does not suit it.
-void DeclareCanonical(input::Schema& schema);
-model::Canonical ReadCanonical(const input::Deck& deck, const model::Options& options,
-                               const comm::GridShape& grid, std::int64_t batch,
-                               std::int64_t length);
-// InputError where a micro-batch that the deck gives is not of whole leaves.
-void CheckLeaves(const input::Deck& deck, const model::Canonical& canonical);
+// Canonical sums as asked for, on this grid; `batch`: the most windows of a step. InputError with
+// the deck's line if the layout or the model does not suit them.
+model::Canonical ReadCanonical(const input::Deck& deck, const plan::DeckOptions& asked,
+                               const model::Options& options, const comm::GridShape& grid,
+                               std::int64_t batch, std::int64_t length);
+// InputError if data.micro_batch, `given`, is not of whole leaves.
+void CheckLeaves(const input::Deck& deck, std::int64_t given, const model::Canonical& canonical);
 // Collective. AgreedError where the ranks' processors have not one instruction set: their row
 // kernels would round differently.
 void CheckInstructionSets(const comm::Communicator& world);

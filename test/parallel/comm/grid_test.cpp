@@ -15,15 +15,22 @@ namespace {
 
 class GridTest : public testing::Test {
  protected:
-  GridTest() { DeclareGrid(schema_); }
+  GridTest() { Declare(schema_); }
   input::Deck Deck(const std::string& text, const std::vector<std::string>& overrides = {}) const {
     return input::Deck::Parse(schema_, text, "a.in", overrides);
+  }
+  static GridShape Shape(const input::Deck& deck, int ranks, const Allowed& allowed = {}) {
+    return ReadGrid(Read(deck), deck, ranks, allowed);
+  }
+  ProcessGrid Make(const std::string& text) const {
+    const input::Deck deck = Deck(text);
+    return {world_, Read(deck), deck};
   }
   // What the readers say to a deck on that many ranks; empty where it fits.
   std::string Complaint(const std::string& text, int ranks) const {
     try {
       const input::Deck deck = Deck(text);
-      ReadGridOptions(deck, ReadGrid(deck, ranks));
+      ReadGridOptions(Read(deck), deck, Shape(deck, ranks));
       return {};
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput);
@@ -61,7 +68,7 @@ std::vector<int> Members(const Communicator& group, int world_rank) {
 }
 
 TEST_F(GridTest, ZeroTakesWhatIsLeft) {
-  const ProcessGrid grid(world_, Deck(""));
+  const ProcessGrid grid = Make("");
   EXPECT_EQ(grid.Shape().data, world_.Size());
   EXPECT_EQ(grid.Shape().Ranks(), world_.Size());
   EXPECT_EQ(grid.Shape().tensor, 1);
@@ -222,7 +229,7 @@ TEST_F(GridTest, PartOfTheWorldIsEnough) {
 }
 
 TEST_F(GridTest, DecksThatFit) {
-  const auto read = [&](const std::string& text) { return ReadGrid(Deck(text), 8); };
+  const auto read = [&](const std::string& text) { return Shape(Deck(text), 8); };
   EXPECT_EQ(read("[grid]\ntensor = 2\npipeline = 2\n"), (GridShape{2, 2, 1, 2}));
   EXPECT_EQ(read("[grid]\ndata = 4\ntensor = 2\n"), (GridShape{1, 4, 1, 2}));
   EXPECT_EQ(read("[grid]\npipeline = 8\n"), (GridShape{8, 1, 1, 1}));
@@ -231,13 +238,13 @@ TEST_F(GridTest, DecksThatFit) {
   EXPECT_EQ(read("[grid]\ncontext = 4\n"), (GridShape{1, 2, 4, 1}));
   EXPECT_EQ(read("[grid]\ncontext = 2\ntensor = 2\npipeline = 2\ndata = 1\n"),
             (GridShape{2, 1, 2, 2}));
-  const ProcessGrid grid(world_, Deck(fmt::format("[grid]\ntensor = {}\n", world_.Size())));
+  const ProcessGrid grid = Make(fmt::format("[grid]\ntensor = {}\n", world_.Size()));
   EXPECT_EQ(grid.Tensor().Size(), world_.Size());
 }
 
 TEST_F(GridTest, AnotherSizeIsRefusedByAllRanks) {
   try {
-    const ProcessGrid grid(world_, Deck("[grid]\ndata = 3\n"));
+    const ProcessGrid grid = Make("[grid]\ndata = 3\n");
     FAIL() << "3 ranks were accepted";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
@@ -311,7 +318,7 @@ TEST_F(GridTest, MessagesWithAContextAxis) {
 TEST_F(GridTest, ReadsSharding) {
   const auto read = [&](const std::string& text) {
     const input::Deck deck = Deck(text);
-    return ReadGridOptions(deck, ReadGrid(deck, 8));
+    return ReadGridOptions(Read(deck), deck, Shape(deck, 8));
   };
   EXPECT_EQ(read("").sharding, Sharding::kNone);
   EXPECT_EQ(read("").shard_group, 0);
@@ -329,7 +336,7 @@ TEST_F(GridTest, ReadsSharding) {
   }
   const std::string deck =
       fmt::format("[grid]\nsharding = gradients\nshard_group = {}\n", world_.Size());
-  const ProcessGrid grid(world_, Deck(deck));
+  const ProcessGrid grid = Make(deck);
   EXPECT_EQ(grid.Shards(), Sharding::kGradients);
   EXPECT_EQ(grid.Shard().Size(), world_.Size());
   EXPECT_EQ(grid.SameShard().Size(), 1);
@@ -356,10 +363,10 @@ TEST_F(GridTest, ShardGroupsThatDoNotFit) {
   // Not asked for by the user: without effect, and no reason to stop.
   input::Deck deck = Deck("");
   deck.Supply("grid.shard_group", "3", "preset x");
-  EXPECT_EQ(ReadGridOptions(deck, ReadGrid(deck, 8)).shard_group, 0);
+  EXPECT_EQ(ReadGridOptions(Read(deck), deck, Shape(deck, 8)).shard_group, 0);
   // All ranks leave together.
   try {
-    const ProcessGrid grid(world_, Deck("[grid]\nsharding = optimizer\nshard_group = 3\n"));
+    const ProcessGrid grid = Make("[grid]\nsharding = optimizer\nshard_group = 3\n");
     FAIL() << "3 ranks were accepted";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
@@ -373,9 +380,9 @@ TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {
   // Not asked for by the user: without effect, and no reason to stop.
   input::Deck deck = Deck("");
   deck.Supply("grid.sequence_parallel", "yes", "preset x");
-  const GridShape shape = ReadGrid(deck, 8);
+  const GridShape shape = Shape(deck, 8);
   EXPECT_EQ(shape.data, 8);
-  EXPECT_TRUE(ReadGridOptions(deck, shape).sequence_parallel);
+  EXPECT_TRUE(ReadGridOptions(Read(deck), deck, shape).sequence_parallel);
 }
 
 TEST_F(GridTest, HugeSizesAreRefused) {
@@ -395,7 +402,7 @@ TEST_F(GridTest, NamesWhatTheModelAllows) {
   };
   const auto complaint = [&](const std::string& text, int ranks) {
     try {
-      ReadGrid(Deck(text), ranks, allowed);
+      Shape(Deck(text), ranks, allowed);
     } catch (const Error& error) {
       return std::string(error.what());
     }

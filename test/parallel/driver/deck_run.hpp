@@ -30,17 +30,21 @@
               "pipeline.chunks=1",
               "model.recompute=none"};
     }
-    job.deck = input::Deck::Parse(schema, text, "deck", keys);
+    job::CommandLine line;
+    line.deck = "deck";
+    line.overrides = keys;
+    job.deck = job::ParseDeck(schema, line, text);
+    job.options = job::ReadAll(job.deck);
     job.dtype = dtype;
-    job.seed = static_cast<std::uint32_t>(job.deck.Integer("run.seed"));
+    job.seed = job.options.machine.seed;
     job.stream.threads = 1;
-    const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
+    const comm::GridShape grid = comm::ReadGrid(job.options.comm, job.deck, ranks);
     RunSettings settings;
     static_cast<training::TrainingSetup&>(settings) = training::ReadTraining(
         job, grid, tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
     settings.keep_gradients = true;  // to be compared
     settings.grid = grid;
-    if (ranks > 1) settings.options = comm::ReadGridOptions(job.deck, grid);
+    if (ranks > 1) settings.options = comm::ReadGridOptions(job.options.comm, job.deck, grid);
     return settings;
   }
 

@@ -55,10 +55,13 @@ warmup_steps = 100
       static const input::Schema schema = driver::DeclareAll();
       std::istringstream words(keys);
       job::Job job;
-      job.deck = input::Deck::Parse(schema, kDeck, "deck",
-                                    {std::istream_iterator<std::string>(words), {}});
+      job::CommandLine line;
+      line.deck = "deck";
+      line.overrides = {std::istream_iterator<std::string>(words), {}};
+      job.deck = job::ParseDeck(schema, line, kDeck);
+      job.options = job::ReadAll(job.deck);
       job.stream.threads = 1;
-      const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
+      const comm::GridShape grid = comm::ReadGrid(job.options.comm, job.deck, ranks);
       constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
       training::TrainingSetup setup = training::ReadTraining(job, grid, kVocabulary, kTokens);
       return {std::move(job), grid, setup};
@@ -68,7 +71,7 @@ warmup_steps = 100
                              Dtype precision = Dtype::kFloat32) {
       const Large large = Read(keys);
       const comm::ProcessGrid grid(world_, large.grid,
-                                   comm::ReadGridOptions(large.job.deck, large.grid));
+                                   comm::ReadGridOptions(large.job.options.comm, large.job.deck, large.grid));
       training::TrainingSetup small = verify::Shrink(large.setup, large.grid);
       small.defect = defect;
       const std::string folder = folder_ / std::to_string(runs_++);

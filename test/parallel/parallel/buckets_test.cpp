@@ -10,6 +10,7 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
+#include "trireme/parallel/options.hpp"
 
 namespace trireme::parallel {
 namespace {
@@ -177,8 +178,7 @@ TEST_F(BucketsTest, ABucketThatWasNeverReadyIsAnError) {
 
 TEST(BucketKeys, HaveDefaultsAndRanges) {
   input::Schema schema;
-  schema.Section("grid", "the grid");
-  DeclareBuckets(schema);
+  Declare(schema);
   ASSERT_NE(schema.Find("grid.prefetch"), nullptr);
   EXPECT_EQ(schema.Find("grid.prefetch")->fallback, "1");
   EXPECT_EQ(schema.Find("grid.prefetch")->minimum, 0);

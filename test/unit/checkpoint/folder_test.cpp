@@ -12,6 +12,7 @@
 #include "parallel_file.hpp"
 #include "posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/options.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {
@@ -329,7 +330,7 @@ TEST(StepNames, OnlyExactOnesCount) {
 
 TEST(Declaration, KeysHaveTheirDefaults) {
   input::Schema schema;
-  DeclareCheckpoint(schema);
+  Declare(schema);
   const auto fallback = [&](const char* name) {
     const input::Key* key = schema.Find(name);
     return key == nullptr ? "undeclared" : key->fallback;

@@ -71,8 +71,7 @@ inline std::string MessageOf(const std::function<void()>& body,
 // A schema and a deck of "section.key=value" texts, which must be kept together.
 struct TestDeck {
   explicit TestDeck(const std::vector<std::string>& values) {
-    DeclareData(schema);
-    DeclareTokenize(schema);
+    Declare(schema);
     deck = input::Deck::Parse(schema, "", "test.in", values);
   }
   input::Schema schema;

@@ -14,6 +14,11 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Ids = std::vector<std::int32_t>;
 
+TokenData TokenizeDeck(const std::vector<std::string>& keys) {
+  const TestDeck test(keys);
+  return Tokenize(ReadTokenize(test.deck), test.deck);
+}
+
 class Tokenizing : public Scratch {
  protected:
   // Tokenises three texts with more keys.
@@ -22,10 +27,10 @@ class Tokenizing : public Scratch {
     keys.push_back("tokenize.train=" + Write("train.txt", train));
     keys.push_back("tokenize.valid=" + Write("valid.txt", valid));
     keys.push_back("tokenize.test=" + Write("test.txt", test));
-    return Tokenize(TestDeck(keys).deck);
+    return TokenizeDeck(keys);
   }
   static std::string Fails(const std::vector<std::string>& keys) {
-    return MessageOf([&] { Tokenize(TestDeck(keys).deck); });
+    return MessageOf([&] { TokenizeDeck(keys); });
   }
 };
 
@@ -144,7 +149,7 @@ TEST_F(Tokenizing, KeysThatDoNotFitAreRefused) {
 TEST_F(Tokenizing, HarbourFillsItsFacts) {
   const std::vector<std::string> keys = {"tokenize.kind=harbour", "tokenize.harbour_tokens=3000",
                                          "tokenize.harbour_seed=5"};
-  const TokenData data = Tokenize(TestDeck(keys).deck);
+  const TokenData data = TokenizeDeck(keys);
   EXPECT_EQ(data.tokens[0].size(), 3000u);
   EXPECT_EQ(data.tokens[1].size(), 300u);
   EXPECT_EQ(data.tokens[2].size(), 300u);
@@ -162,10 +167,9 @@ TEST_F(Tokenizing, WikiText2HasThePublishedCounts) {
   if (!std::filesystem::exists(folder + "train.txt")) {
     GTEST_SKIP() << "WikiText-2 is not in '" << folder << "' (TRIREME_SHARED): counts not checked";
   }
-  const TestDeck deck({"tokenize.train=" + folder + "train.txt",
-                       "tokenize.valid=" + folder + "valid.txt",
-                       "tokenize.test=" + folder + "test.txt"});
-  const TokenData data = Tokenize(deck.deck);
+  const TokenData data = TokenizeDeck({"tokenize.train=" + folder + "train.txt",
+                                       "tokenize.valid=" + folder + "valid.txt",
+                                       "tokenize.test=" + folder + "test.txt"});
   EXPECT_EQ(data.tokens[0].size(), 2'088'628u);
   EXPECT_EQ(data.tokens[1].size(), 217'646u);
   EXPECT_EQ(data.tokens[2].size(), 245'569u);

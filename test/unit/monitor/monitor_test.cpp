@@ -10,6 +10,7 @@
 #include "scratch.hpp"
 #include "table.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/options.hpp"
 
 namespace trireme::monitor {
 namespace {
@@ -48,20 +49,20 @@ Record Valid(std::int64_t step) {
 
 class MonitorTest : public Scratch {
  protected:
-  Options RootOptions() const {
-    Options options;
-    options.root = true;
-    options.folder = folder_;
-    options.every_steps = 10;
-    options.total_steps = 25;
-    return options;
+  Session RootSession() const {
+    Session session;
+    session.root = true;
+    session.folder = folder_;
+    session.every_steps = 10;
+    session.total_steps = 25;
+    return session;
   }
 };
 
 TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
   testing::internal::CaptureStdout();
   {
-    Monitor monitor(RootOptions());
+    Monitor monitor(RootSession());
     monitor.Line("hello");
     for (int step = 1; step <= 25; ++step) monitor.Step(StepRecord(step));
     monitor.Evaluation(Valid(25));
@@ -83,11 +84,11 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
 }
 
 TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
-  Options options = RootOptions();
-  options.has_stages = true;
+  Session session = RootSession();
+  session.has_stages = true;
   testing::internal::CaptureStdout();
   {
-    Monitor monitor(options);
+    Monitor monitor(session);
     Record record = StepRecord(1);
     record.seconds_bubble = 0.05;
     monitor.Step(record);
@@ -106,7 +107,7 @@ TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
 TEST_F(MonitorTest, ARunStoppedEarlyIsNotDone) {
   testing::internal::CaptureStdout();
   {
-    Monitor monitor(RootOptions());
+    Monitor monitor(RootSession());
     monitor.Step(StepRecord(1));
     Record done = StepRecord(1);
     done.kind = Record::Kind::kDone;
@@ -119,7 +120,7 @@ TEST_F(MonitorTest, ARunStoppedEarlyIsNotDone) {
 TEST_F(MonitorTest, SpeedsAreMeansSinceTheLastLine) {
   testing::internal::CaptureStdout();
   {
-    Monitor monitor(RootOptions());
+    Monitor monitor(RootSession());
     for (int step = 1; step <= 10; ++step) {
       Record record = StepRecord(step);
       record.tokens_per_second = step == 1 ? 1.0 : 100.0 * step;
@@ -139,14 +140,14 @@ TEST_F(MonitorTest, SpeedsAreMeansSinceTheLastLine) {
 TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
   testing::internal::CaptureStdout();
   {
-    Monitor monitor(RootOptions());
+    Monitor monitor(RootSession());
     for (int step = 1; step <= 23; ++step) monitor.Step(StepRecord(step));
   }
-  Options options = RootOptions();
-  options.resumed = true;
-  options.resume_step = 15;
+  Session session = RootSession();
+  session.resumed = true;
+  session.resume_step = 15;
   {
-    Monitor monitor(options);
+    Monitor monitor(session);
     monitor.Line("again");
     for (int step = 16; step <= 25; ++step) monitor.Step(StepRecord(step));
     monitor.Done(StepRecord(25), {});
@@ -166,16 +167,16 @@ TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
 TEST_F(MonitorTest, ANewRunStartsItsFilesAnew) {
   WriteText(In("log.txt"), "old\n");
   WriteText(In("metrics.jsonl"), "old\n");
-  const Monitor monitor(RootOptions());
+  const Monitor monitor(RootSession());
   EXPECT_EQ(ReadAll(In("log.txt")), "");
   EXPECT_EQ(ReadAll(In("metrics.jsonl")), "");
 }
 
 TEST_F(MonitorTest, OtherRanksAreSilent) {
-  Options options = RootOptions();
-  options.root = false;
+  Session session = RootSession();
+  session.root = false;
   testing::internal::CaptureStdout();
-  Monitor monitor(options);
+  Monitor monitor(session);
   monitor.Banner({});
   monitor.Line("hello");
   monitor.Step(StepRecord(1));
@@ -187,10 +188,10 @@ TEST_F(MonitorTest, OtherRanksAreSilent) {
 }
 
 TEST_F(MonitorTest, EvaluationWithoutARunFolderHasAShortHeader) {
-  Options options;
-  options.root = true;
+  Session session;
+  session.root = true;
   testing::internal::CaptureStdout();
-  Monitor monitor(options);
+  Monitor monitor(session);
   monitor.Evaluation(Valid(25));
   EXPECT_EQ(testing::internal::GetCapturedStdout(),
             ShortTableHeader() + "\n   valid    0.00   0.4000         1.5\n");
@@ -199,7 +200,7 @@ TEST_F(MonitorTest, EvaluationWithoutARunFolderHasAShortHeader) {
 TEST_F(MonitorTest, AFullDiskIsSaidOnceAndTheRunGoesOn) {
   std::filesystem::create_symlink("/dev/full", In("metrics.jsonl"));
   testing::internal::CaptureStdout();
-  Monitor monitor(RootOptions());
+  Monitor monitor(RootSession());
   for (int step = 1; step <= 20; ++step) monitor.Step(StepRecord(step));
   const std::string screen = testing::internal::GetCapturedStdout();
   const std::string warning = "warning: " + In("metrics.jsonl") +
@@ -211,14 +212,14 @@ TEST_F(MonitorTest, AFullDiskIsSaidOnceAndTheRunGoesOn) {
 }
 
 TEST_F(MonitorTest, AFolderThatIsMissingIsAnError) {
-  Options options = RootOptions();
-  options.folder = In("missing");
-  EXPECT_THROW(Monitor monitor(options), Error);
+  Session session = RootSession();
+  session.folder = In("missing");
+  EXPECT_THROW(Monitor monitor(session), Error);
 }
 
 TEST(MonitorKeys, HaveTheDocumentedDefaults) {
   input::Schema schema;
-  DeclareMonitor(schema);
+  Declare(schema);
   EXPECT_EQ(schema.Find("monitor.every_steps")->fallback, "50");
   EXPECT_EQ(schema.Find("monitor.validate_every_steps")->fallback, "500");
   EXPECT_EQ(schema.Find("monitor.sample_tokens")->fallback, "40");

@@ -7,7 +7,6 @@ namespace trireme::test {
 namespace {
 
 using optimizer::Decay;
-using optimizer::ReadSchedule;
 using optimizer::Schedule;
 
 Schedule Make(Decay decay) {
@@ -63,20 +62,25 @@ input::Deck Parse(const input::Schema& schema, const std::vector<std::string>& k
   return input::Deck::Parse(schema, "", "test.in", keys);
 }
 
+// With 128 steps per epoch.
+std::int64_t StepsOf(const input::Deck& deck) {
+  return optimizer::MakeSchedule(optimizer::ReadSchedule(deck), 1, 128).steps;
+}
+
 TEST(Schedule, EpochsBecomeSteps) {
   input::Schema schema;
-  optimizer::DeclareSchedule(schema);
-  EXPECT_EQ(ReadSchedule(Parse(schema, {"schedule.epochs=2.5"}), 1, 128).steps, 320);
-  EXPECT_EQ(ReadSchedule(Parse(schema, {"schedule.epochs=0.001"}), 1, 128).steps, 1);
-  EXPECT_EQ(ReadSchedule(Parse(schema, {"schedule.steps=20"}), 1, 128).steps, 20);
+  optimizer::Declare(schema);
+  EXPECT_EQ(StepsOf(Parse(schema, {"schedule.epochs=2.5"})), 320);
+  EXPECT_EQ(StepsOf(Parse(schema, {"schedule.epochs=0.001"})), 1);
+  EXPECT_EQ(StepsOf(Parse(schema, {"schedule.steps=20"})), 20);
 }
 
 TEST(Schedule, StepsOnTheCommandLineReplaceTheDecksEpochs) {
   input::Schema schema;
-  optimizer::DeclareSchedule(schema);
+  optimizer::Declare(schema);
   const auto deck =
       input::Deck::Parse(schema, "[schedule]\nepochs = 3\n", "a.in", {"schedule.steps=20"});
-  EXPECT_EQ(ReadSchedule(deck, 1, 128).steps, 20);
+  EXPECT_EQ(StepsOf(deck), 20);
 }
 
 TEST(Schedule, StopAtKeepsTheRatesOfTheWhole) {

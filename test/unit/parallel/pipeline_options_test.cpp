@@ -6,7 +6,7 @@
 
 #include "shapes.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/parallel/pipeline_schedule.hpp"
+#include "trireme/parallel/options.hpp"
 
 namespace trireme::parallel {
 namespace {
@@ -15,8 +15,9 @@ using testing::HasSubstr;
 
 PipelineShape Read(const std::string& text, int stages) {
   input::Schema schema;
-  DeclarePipeline(schema);
-  return ReadPipeline(input::Deck::Parse(schema, text, "a.in", {}), stages);
+  Declare(schema);
+  const input::Deck deck = input::Deck::Parse(schema, text, "a.in", {});
+  return MakePipelineShape(parallel::Read(deck), deck, stages);
 }
 
 std::string Complaint(const std::string& text, int stages) {

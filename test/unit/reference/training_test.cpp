@@ -85,10 +85,11 @@ struct Settings {
 };
 Settings Jsc() {
   input::Schema schema;
-  model::DeclareModel(schema);
-  optimizer::DeclareOptimizer(schema);
+  model::Declare(schema);
+  optimizer::Declare(schema);
   input::Deck deck = input::Deck::Parse(schema, "", "test", {"model.preset=jsc"});
-  return {model::ReadModel(deck, kVocabulary), optimizer::ReadOptimizer(deck)};
+  model::Resolve(deck);
+  return {model::WithVocabulary(model::Read(deck), kVocabulary, deck), optimizer::Read(deck)};
 }
 
 // A linear warm-up: in its first steps AdamW moves a weight by the whole rate in the direction of

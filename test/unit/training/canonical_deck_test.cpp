@@ -25,13 +25,17 @@
 
   input::Deck DeckOf(const std::string& text) {
     static const input::Schema schema = driver::DeclareAll();  // decks refer to it
-    return input::Deck::Parse(schema, text, "a.in", {});
+    job::CommandLine line;
+    line.deck = "a.in";
+    return job::ParseDeck(schema, line, text);
   }
 
   model::Canonical Read(const std::string& text, const comm::GridShape& grid,
                         std::int64_t batch = kBatch, std::int64_t length = kLength) {
-    input::Deck deck = DeckOf(text);
-    return ReadCanonical(deck, model::ReadModel(deck, kVocabulary), grid, batch, length);
+    const input::Deck deck = DeckOf(text);
+    const job::DeckOptions asked = job::ReadAll(deck);
+    return ReadCanonical(deck, asked, model::WithVocabulary(asked.model, kVocabulary, deck), grid,
+                         batch, length);
   }
 
   // The message of the InputError; "" where there is none.
@@ -147,7 +151,9 @@
   TEST(CanonicalDeck, MicroBatchesAreWholeLeaves) {
     const model::Canonical leaf_of_four{4, 1, 4};
     const auto check = [&](int asked, const model::Canonical& canonical) {
-      CheckLeaves(DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n"), canonical);
+      const input::Deck deck =
+          DeckOf("[data]\nmicro_batch = " + std::to_string(asked) + "\n");
+      CheckLeaves(deck, asked, canonical);
     };
     for (const int fits : {0, 4, 8, 100}) check(fits, leaf_of_four);
     check(7, {});
@@ -162,12 +168,13 @@
   }
 
   std::string GridComplaint(const std::string& keys, const comm::GridShape& grid) {
-    return Complaint([&] { comm::ReadGridOptions(DeckOf("[grid]\n" + keys), grid); });
+    const input::Deck deck = DeckOf("[grid]\n" + keys);
+    return Complaint([&] { comm::ReadGridOptions(comm::Read(deck), deck, grid); });
   }
 
   TEST(GridDeck, WhatIsShared) {
-    const auto options = comm::ReadGridOptions(
-        DeckOf("[grid]\nsharding = gradients\nshard_group = 6\n"), Grid(6, 1, 2));
+    const input::Deck deck = DeckOf("[grid]\nsharding = gradients\nshard_group = 6\n");
+    const auto options = comm::ReadGridOptions(comm::Read(deck), deck, Grid(6, 1, 2));
     EXPECT_EQ(options.sharding, comm::Sharding::kGradients);
     EXPECT_EQ(options.shard_group, 6);
   }

@@ -1,9 +1,9 @@
-// The deck's keys for checkpoints.
-#include "trireme/checkpoint/checkpoint.hpp"
+// The keys of [checkpoint].
+#include "trireme/checkpoint/options.hpp"
 
 namespace trireme::checkpoint {
 
-void DeclareCheckpoint(input::Schema& schema) {
+void Declare(input::Schema& schema) {
   schema.Section("checkpoint", "When the state of a run is saved, and how many states are kept.");
   schema.Integer("checkpoint.every_steps", 500, input::AtLeast(0), "steps",
                  "Write a checkpoint after every so many steps; one always follows the last step. "
@@ -21,6 +21,14 @@ void DeclareCheckpoint(input::Schema& schema) {
   schema.Text("checkpoint.start_from", "",
               "A checkpoint, or a run folder with one, whose weights a new run starts with; steps, "
               "moments and data order start afresh. Empty: random initial weights.");
+}
+
+Options Read(const input::Deck& deck) {
+  return {.every_steps = deck.Integer("checkpoint.every_steps"),
+          .every_minutes = deck.Real("checkpoint.every_minutes"),
+          .keep = deck.Integer("checkpoint.keep"),
+          .best = deck.Switch("checkpoint.best"),
+          .start_from = deck.Text("checkpoint.start_from")};
 }
 
 }  // namespace trireme::checkpoint

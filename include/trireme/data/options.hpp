@@ -1,0 +1,53 @@
+// The [data] and [tokenize] sections.
+#ifndef TRIREME_DATA_OPTIONS_HPP_
+#define TRIREME_DATA_OPTIONS_HPP_
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "trireme/input/deck.hpp"
+
+namespace trireme::data {
+
+// Where tokens are kept: a copy per rank, or one per node in shared memory.
+enum class Staging { kNone, kSharedMemory };
+
+// word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
+// corpus of known entropy.
+enum class TokenizeKind { kWord, kByte, kHarbour };
+const char* NameOf(TokenizeKind kind);  // as in the deck
+
+struct Options {
+  std::string file = "data/tokens.h5";  // token file, HDF5
+  Staging staging = Staging::kSharedMemory;
+  std::int64_t sequence_length = 128;  // targets per window
+  std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows
+  std::int64_t batch = 64;             // windows per step, over all ranks
+  std::int64_t micro_batch = 0;  // windows that a rank takes at once; 0: chosen by the program
+};
+
+struct TokenizeOptions {
+  TokenizeKind kind = TokenizeKind::kWord;
+  std::array<std::string, 3> texts;       // paths, [train, valid, test] (word, byte)
+  bool lowercase = false;                 // fold the text (word)
+  std::int64_t min_count = 1;             // occurrences; rarer words become <unk> (word)
+  bool overwrite = false;                 // replace a token file that is there
+  std::int64_t harbour_tokens = 1000000;  // of the train split (harbour)
+  std::int64_t harbour_seed = 1;
+};
+
+void Declare(input::Schema& schema);  // [data], [tokenize]
+
+// Gives data.stride the value of data.sequence_length if the deck leaves it out.
+void Resolve(input::Deck& deck);
+
+Options Read(const input::Deck& deck);
+TokenizeOptions ReadTokenize(const input::Deck& deck);
+
+// Throws InputError with the deck's line for a given key that has no effect on this kind of text.
+void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck);
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_DATA_OPTIONS_HPP_

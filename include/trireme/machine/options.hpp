@@ -1,0 +1,34 @@
+// The [run] section: the device, its threads and the arithmetic.
+#ifndef TRIREME_MACHINE_OPTIONS_HPP_
+#define TRIREME_MACHINE_OPTIONS_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/input/deck.hpp"
+
+namespace trireme::machine {
+
+enum class Device { kAuto, kCpu, kCuda };  // kAuto: GPUs if every rank sees one
+enum class Precision { kFp32, kBf16, kFp8, kFp64 };
+enum class Pin { kAuto, kYes, kNo };
+
+struct Options {
+  Device device = Device::kAuto;
+  bool share_device = false;      // several ranks may share a GPU
+  bool graphs = true;             // on a GPU: steps are recorded as CUDA graphs if they can be
+  std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
+                                  // cache folder; empty: none
+  Precision precision = Precision::kFp32;
+  std::uint32_t seed = 1;  // of initial weights, sample order and dropout
+  int threads = 0;         // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share
+  Pin pin = Pin::kAuto;    // of threads to cores
+};
+
+void Declare(input::Schema& schema);  // [run], without its canonical keys (parallel/options.hpp)
+
+Options Read(const input::Deck& deck);
+
+}  // namespace trireme::machine
+
+#endif  // TRIREME_MACHINE_OPTIONS_HPP_

@@ -1,0 +1,23 @@
+// The [monitor] section.
+#ifndef TRIREME_MONITOR_OPTIONS_HPP_
+#define TRIREME_MONITOR_OPTIONS_HPP_
+
+#include <cstdint>
+
+#include "trireme/input/deck.hpp"
+
+namespace trireme::monitor {
+
+struct Options {
+  std::int64_t every_steps = 50;            // steps between lines on the screen and records
+  std::int64_t validate_every_steps = 500;  // steps between validations; 0: never
+  std::int64_t sample_tokens = 40;          // tokens of the text at the end; 0: none
+};
+
+void Declare(input::Schema& schema);  // [monitor]
+
+Options Read(const input::Deck& deck);
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_MONITOR_OPTIONS_HPP_

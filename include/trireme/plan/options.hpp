@@ -1,0 +1,45 @@
+// The [plan] section, and the options of all sections from which a plan is made.
+#ifndef TRIREME_PLAN_OPTIONS_HPP_
+#define TRIREME_PLAN_OPTIONS_HPP_
+
+#include <cstdint>
+
+#include "trireme/comm/options.hpp"
+#include "trireme/data/options.hpp"
+#include "trireme/input/deck.hpp"
+#include "trireme/machine/options.hpp"
+#include "trireme/model/options.hpp"
+#include "trireme/optimizer/options.hpp"
+#include "trireme/parallel/options.hpp"
+
+namespace trireme::plan {
+
+// The facts of a token file that is not there.
+struct Options {
+  std::int64_t vocabulary = 50257;      // tokens
+  std::int64_t tokens = 1'000'000'000;  // of the train split
+};
+
+// What the deck says in the sections that a plan follows from.
+struct DeckOptions {
+  machine::Options machine;
+  comm::Options comm;
+  parallel::Options parallel;
+  data::Options data;
+  model::Options model;  // without the vocabulary (model::WithVocabulary)
+  optimizer::Options optimizer;
+  optimizer::ScheduleOptions schedule;
+  Options plan;
+};
+
+void Declare(input::Schema& schema);  // [plan]
+
+Options Read(const input::Deck& deck);
+
+// Every section of DeckOptions. Throws InputError with the deck's line for values that contradict
+// each other.
+DeckOptions ReadAll(const input::Deck& deck);
+
+}  // namespace trireme::plan
+
+#endif  // TRIREME_PLAN_OPTIONS_HPP_

@@ -1,0 +1,119 @@
+// The keys of [data] and [tokenize].
+#include "trireme/data/options.hpp"
+
+#include <algorithm>
+#include <initializer_list>
+#include <limits>
+
+#include "trireme/input/choice.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr input::Names<2> kStagings = {"none", "shared_memory"};
+constexpr input::Names<3> kKinds = {"word", "byte", "harbour"};
+
+// Lengths and counts of windows: the product of two stays below 2^63.
+constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
+constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
+
+void DeclareData(input::Schema& schema) {
+  schema.Section("data", "the token file and how training takes windows from it")
+      .Text("data.file", "data/tokens.h5",
+            "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
+      .Integer("data.sequence_length", 128, input::Between(1, kLargestCount), "tokens",
+               "Targets of one window: how far a prediction can look back.")
+      .Integer(
+          "data.stride", 0, input::Between(0, kLargestCount), "tokens",
+          "Distance between the beginnings of neighbouring windows; 0: the sequence length, so "
+          "that each target is used once an epoch.")
+      .Integer("data.batch", 64, input::Between(1, kLargestCount), "windows",
+               "Windows a step, over all ranks; need not divide by anything.")
+      .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
+               "Windows that a rank takes at once; 0: chosen by the program.")
+      .Choice("data.staging", "shared_memory", input::Choices(kStagings),
+              "Where the tokens are kept: a copy a rank, or one a node in shared memory.");
+}
+
+void DeclareTokenize(input::Schema& schema) {
+  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
+  schema.Section("tokenize", "job.task = tokenize: from texts to the token file")
+      .Choice("tokenize.kind", "word", input::Choices(kKinds),
+              "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
+              "built-in corpus of known entropy, made from a grammar.")
+      .Text("tokenize.train", "", "Text of the train split (word, byte).")
+      .Text("tokenize.valid", "", "Text of the valid split (word, byte).")
+      .Text("tokenize.test", "", "Text of the test split (word, byte).")
+      .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
+      .Integer("tokenize.min_count", 1, input::AtLeast(1), "occurrences",
+               "Rarer words of the train split become <unk> (word).")
+      .Switch("tokenize.overwrite", false,
+              "Replace data.file where it exists; else that is refused.")
+      .Integer("tokenize.harbour_tokens", 1000000, input::Between(2, kLargestCorpus), "tokens",
+               "Size of the train split (harbour); valid and test get a tenth each.")
+      .Integer("tokenize.harbour_seed", 1, input::Between(0, kLargestSeed), "",
+               "Another seed is another corpus of the same language (harbour).");
+}
+
+// Refuses keys that have no effect, for the reason `why`.
+void RefuseKeys(const input::Deck& deck, std::initializer_list<const char*> names,
+                const std::string& why) {
+  const auto given =
+      std::find_if(names.begin(), names.end(), [&](const char* name) { return deck.Given(name); });
+  if (given != names.end()) throw deck.Complain(*given, why, "Remove this key.");
+}
+
+}  // namespace
+
+const char* NameOf(TokenizeKind kind) { return kKinds.at(static_cast<std::size_t>(kind)); }
+
+void Declare(input::Schema& schema) {
+  DeclareData(schema);
+  DeclareTokenize(schema);
+}
+
+void Resolve(input::Deck& deck) {
+  if (deck.Integer("data.stride") != 0) return;
+  deck.Supply("data.stride", std::to_string(deck.Integer("data.sequence_length")),
+              "data.sequence_length");
+}
+
+Options Read(const input::Deck& deck) {
+  Options options{.file = deck.Text("data.file"),
+                  .staging = input::Pick<Staging>(deck.Text("data.staging"), kStagings),
+                  .sequence_length = deck.Integer("data.sequence_length"),
+                  .stride = deck.Integer("data.stride"),
+                  .batch = deck.Integer("data.batch"),
+                  .micro_batch = deck.Integer("data.micro_batch")};
+  if (options.stride == 0) options.stride = options.sequence_length;
+  return options;
+}
+
+TokenizeOptions ReadTokenize(const input::Deck& deck) {
+  return {.kind = input::Pick<TokenizeKind>(deck.Text("tokenize.kind"), kKinds),
+          .texts = {deck.Text("tokenize.train"), deck.Text("tokenize.valid"),
+                    deck.Text("tokenize.test")},
+          .lowercase = deck.Switch("tokenize.lowercase"),
+          .min_count = deck.Integer("tokenize.min_count"),
+          .overwrite = deck.Switch("tokenize.overwrite"),
+          .harbour_tokens = deck.Integer("tokenize.harbour_tokens"),
+          .harbour_seed = deck.Integer("tokenize.harbour_seed")};
+}
+
+void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) {
+  if (options.kind == TokenizeKind::kHarbour) {
+    RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},
+               "tokenize.kind = harbour makes its own text and reads none");
+    RefuseKeys(deck, {"tokenize.lowercase", "tokenize.min_count"},
+               "belongs to tokenize.kind = word");
+    return;
+  }
+  RefuseKeys(deck, {"tokenize.harbour_tokens", "tokenize.harbour_seed"},
+             "belongs to tokenize.kind = harbour");
+  if (options.kind == TokenizeKind::kWord) return;
+  RefuseKeys(deck, {"tokenize.lowercase", "tokenize.min_count"},
+             "belongs to tokenize.kind = word; bytes are taken as they are");
+}
+
+}  // namespace trireme::data

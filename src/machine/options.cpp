@@ -1,0 +1,68 @@
+// The keys of [run] that say where and in which precision a job computes.
+#include "trireme/machine/options.hpp"
+
+#include <limits>
+
+#include "trireme/input/choice.hpp"
+
+namespace trireme::machine {
+
+namespace {
+constexpr input::Names<3> kDevices = {"auto", "cpu", "cuda"};
+constexpr input::Names<4> kPrecisions = {"fp32", "bf16", "fp8", "fp64"};
+constexpr input::Names<3> kPins = {"auto", "yes", "no"};
+}  // namespace
+
+void Declare(input::Schema& schema) {
+  using input::Between;
+  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
+  constexpr double kMostThreads = 4096;
+  schema.Section("run", "How to compute.")
+      .Choice("run.device", "auto", input::Choices(kDevices),
+              "auto: GPUs where the program was built for them and every rank sees one, else the "
+              "CPU. cuda: one GPU a rank, or an error that says what is missing.")
+      .Switch("run.share_device", false,
+              "Several ranks may share a GPU; transfers between ranks then pass through the host. "
+              "For trying out layouts, not for speed.")
+      .Choice("run.graphs", "auto", {"auto", "no"},
+              "auto: on a GPU, a step's gradients are recorded as a CUDA graph once and launched "
+              "as one from then on, where the schedule is static: one pipeline stage, parameters "
+              "and gradients not sharded, no shared GPU. Steps with other sizes (the last of an "
+              "epoch) run as before. no: every kernel is launched by itself.")
+      .Text("run.products", "auto",
+            "On a GPU: the file that keeps which algorithm computes each matrix product. They are "
+            "timed once for a card, library version and size; another choice would round "
+            "otherwise. auto: below XDG_CACHE_HOME, else ~/.cache. Empty: nowhere; each new run "
+            "times them, and may differ from the last in its last bits.")
+      .Choice(
+          "run.precision", "fp32", input::Choices(kPrecisions),
+          "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU all that is "
+          "stored stays fp32, and it takes a processor that multiplies bfloat16 (AVX512-BF16 or "
+          "AMX); on a GPU activations and the weights that products read are stored in bfloat16, "
+          "gradients, moments and the weights that are updated in fp32. Checkpoints are fp32. "
+          "fp8: as bf16, with the linear layers' products in fp8 (e4m3 forward, e5m2 gradients), "
+          "scaled tensor by tensor; GPUs from Hopper on. fp64 is for verification.")
+      .Integer("run.seed", 1, Between(0, kLargestSeed), "",
+               "Of initial weights, sample order, dropout.")
+      .Integer(
+          "run.threads", 0, Between(0, kMostThreads), "threads",
+          "OpenMP threads a rank. 0: OMP_NUM_THREADS, else its share of the cores it is bound to.")
+      .Choice("run.pin", "auto", input::Choices(kPins),
+              "Each OpenMP thread stays on a core of its own, those of a rank side by side. auto: "
+              "where the job's threads fill the cores that it may use on a node, and computes on "
+              "them; yes: wherever there are enough cores. OMP_PROC_BIND, OMP_PLACES and "
+              "GOMP_CPU_AFFINITY win.");
+}
+
+Options Read(const input::Deck& deck) {
+  return {.device = input::Pick<Device>(deck.Text("run.device"), kDevices),
+          .share_device = deck.Switch("run.share_device"),
+          .graphs = deck.Text("run.graphs") == "auto",
+          .products = deck.Text("run.products"),
+          .precision = input::Pick<Precision>(deck.Text("run.precision"), kPrecisions),
+          .seed = static_cast<std::uint32_t>(deck.Integer("run.seed")),
+          .threads = static_cast<int>(deck.Integer("run.threads")),
+          .pin = input::Pick<Pin>(deck.Text("run.pin"), kPins)};
+}
+
+}  // namespace trireme::machine

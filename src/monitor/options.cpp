@@ -1,0 +1,24 @@
+// The keys of [monitor].
+#include "trireme/monitor/options.hpp"
+
+namespace trireme::monitor {
+
+void Declare(input::Schema& schema) {
+  schema.Section("monitor", "What is printed, recorded and sampled, and how often")
+      .Integer("monitor.every_steps", 50, input::AtLeast(1), "steps",
+               "A line on the screen and a record in metrics.jsonl this often; step 1 and the last "
+               "step always have one.")
+      .Integer("monitor.validate_every_steps", 500, input::AtLeast(0), "steps",
+               "Evaluates the validation split this often and after the last step, which the test "
+               "split follows; 0: never, the test split included.")
+      .Integer("monitor.sample_tokens", 40, input::AtLeast(0), "tokens",
+               "Length of the text that the trained model writes at the end; 0: none.");
+}
+
+Options Read(const input::Deck& deck) {
+  return {.every_steps = deck.Integer("monitor.every_steps"),
+          .validate_every_steps = deck.Integer("monitor.validate_every_steps"),
+          .sample_tokens = deck.Integer("monitor.sample_tokens")};
+}
+
+}  // namespace trireme::monitor

@@ -1,0 +1,123 @@
+// The keys of parallelism within and between replicas: [pipeline], canonical sums, and the pieces
+// in which gradients and sharded parameters travel.
+#include "trireme/parallel/options.hpp"
+
+#include <fmt/format.h>
+
+#include <bit>
+#include <charconv>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/input/choice.hpp"
+
+namespace trireme::parallel {
+
+namespace {
+
+constexpr input::Names<4> kSchedules = {"gpipe", "1f1b", "interleaved", "zero_bubble"};
+constexpr int kMostChunks = 1024;  // far beyond any number of layers per stage
+constexpr int kMostPrefetch = 64;
+
+// "4x2" as two numbers; zeros for any other text.
+std::pair<int, int> ParsePair(const std::string& text) {
+  int groups = 0, slices = 0;
+  const char *begin = text.data(), *end = begin + text.size();
+  const auto [middle, first] = std::from_chars(begin, end, groups);
+  if (first != std::errc() || middle == end || *middle != 'x') return {0, 0};
+  const auto [last, second] = std::from_chars(middle + 1, end, slices);
+  if (second != std::errc() || last != end) return {0, 0};
+  return {groups, slices};
+}
+
+bool PowerOfTwo(int value) {
+  return value > 0 && std::has_single_bit(static_cast<unsigned>(value));
+}
+
+CanonicalOptions ReadCanonical(const input::Deck& deck) {
+  const std::string& text = deck.Text("run.canonical");
+  const std::int64_t leaf = deck.Integer("run.canonical_leaf");
+  if (text == "none") {
+    if (leaf == 0) return {};
+    throw deck.Complain("run.canonical_leaf", "run.canonical is none",
+                        "What fits: run.canonical = 1x1 or more, or leave the leaf out.");
+  }
+  const auto [groups, slices] = ParsePair(text);
+  if (PowerOfTwo(groups) && PowerOfTwo(slices)) return {groups, slices, leaf};
+  throw deck.Complain("run.canonical",
+                      fmt::format("\"{}\" is not DxT with powers of two D and T", text),
+                      "What fits: none, or for example 4x2: up to 4 data and 2 tensor ranks.");
+}
+
+}  // namespace
+
+const char* NameOf(ScheduleKind kind) { return kSchedules.at(static_cast<std::size_t>(kind)); }
+
+void Declare(input::Schema& schema) {
+  constexpr Options kDefaults;
+  schema.Real(
+      "grid.bucket_mib", kDefaults.bucket_mib, {1.0 / 1024, 1024}, "MiB",
+      "Gradients are summed over the data group in pieces of this size, each as soon as the "
+      "backward pass has finished it; on GPUs 32 MiB unless the deck says otherwise. With "
+      "grid.sharding = gradients or parameters the pieces are "
+      "layers instead.");
+  schema.Integer(
+      "grid.prefetch", 1, input::Between(0, kMostPrefetch), "layers",
+      "With grid.sharding = parameters: how many layers ahead of the one that computes are "
+      "gathered. More hide a slower network and take the memory of a whole layer each; 0 gathers "
+      "each layer when it is needed and hides nothing.");
+  schema.Switch("grid.overlap", true,
+                "Transfers of gradients and gathered parameters run while the model computes. no: "
+                "each is awaited where it starts, to see what overlap gains; the results are the "
+                "same, bit for bit.");
+  schema.Text(
+      "run.canonical", "none",
+      "DxT, powers of two: the same bits in every layout whose grid.data divides D and "
+      "grid.tensor divides T, whatever the pipeline, sharding, micro-batch and number of "
+      "threads. Needs grid.context = 1 and costs some speed. none: the same up to rounding.");
+  schema.Integer(
+      "run.canonical_leaf", 0, input::AtLeast(0), "sequences",
+      "With run.canonical: sequences that are always computed together; data.micro_batch "
+      "is a multiple. 0: about 4,096 tokens, but no more than a D-th of data.batch.");
+  schema.Section("pipeline", "The order of forward and backward passes over grid.pipeline stages.")
+      .Choice("pipeline.schedule", "1f1b", input::Choices(kSchedules),
+              "gpipe: all forward, then all backward passes. 1f1b: as gpipe in time, with the "
+              "activations of no more micro-batches than stages. interleaved: every stage holds "
+              "several parts of the model; shorter idle times, more messages and activations. "
+              "zero_bubble: weight gradients fill the idle times, with 1f1b's activations of the "
+              "first stage on every stage. With one stage there is nothing to schedule.")
+      .Integer("pipeline.chunks", 1, {1, kMostChunks}, "",
+               "Parts of the model that a stage holds; 2 or more with interleaved, else 1.");
+}
+
+Options Read(const input::Deck& deck) {
+  return {.schedule = input::Pick<ScheduleKind>(deck.Text("pipeline.schedule"), kSchedules),
+          .chunks = static_cast<int>(deck.Integer("pipeline.chunks")),
+          .bucket_mib = deck.Real("grid.bucket_mib"),
+          .bucket_given = deck.Given("grid.bucket_mib"),
+          .prefetch = static_cast<int>(deck.Integer("grid.prefetch")),
+          .overlap = deck.Switch("grid.overlap"),
+          .canonical = ReadCanonical(deck)};
+}
+
+PipelineShape MakePipelineShape(const Options& options, const input::Deck& deck, int stages) {
+  const PipelineShape shape{.kind = options.schedule, .stages = stages, .chunks = options.chunks};
+  const bool interleaved = shape.kind == ScheduleKind::kInterleaved;
+  if (interleaved && stages == 1) {
+    throw deck.Complain("pipeline.schedule", "one stage has nothing to interleave with",
+                        "Set grid.pipeline to 2 or more, or choose another schedule.");
+  }
+  if (interleaved && shape.chunks == 1) {
+    throw deck.Complain("pipeline.chunks", "interleaved needs several parts of the model a stage",
+                        "Choose 2 or more.");
+  }
+  if (!interleaved && shape.chunks > 1) {
+    throw deck.Complain(
+        "pipeline.chunks",
+        fmt::format("schedule {} has one part of the model a stage", NameOf(shape.kind)),
+        "Choose pipeline.schedule = interleaved, or leave pipeline.chunks out.");
+  }
+  return shape;
+}
+
+}  // namespace trireme::parallel
