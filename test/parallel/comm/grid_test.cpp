@@ -68,7 +68,7 @@ std::vector<int> Members(const Communicator& group, int world_rank) {
 }
 
 TEST_F(GridTest, ZeroTakesWhatIsLeft) {
-  const ProcessGrid grid(world_, Deck(""));
+  const ProcessGrid grid = Make("");
   EXPECT_EQ(grid.Shape().data, world_.Size());
   EXPECT_EQ(grid.Shape().Ranks(), world_.Size());
   EXPECT_EQ(grid.Shape().tensor, 1);
@@ -244,7 +244,7 @@ TEST_F(GridTest, DecksThatFit) {
 
 TEST_F(GridTest, AnotherSizeIsRefusedByAllRanks) {
   try {
-    const ProcessGrid grid(world_, Deck("[grid]\ndata = 3\n"));
+    const ProcessGrid grid = Make("[grid]\ndata = 3\n");
     FAIL() << "3 ranks were accepted";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);

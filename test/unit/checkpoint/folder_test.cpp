@@ -12,6 +12,7 @@
 #include "parallel_file.hpp"
 #include "posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/options.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {

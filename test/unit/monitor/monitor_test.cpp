@@ -10,6 +10,7 @@
 #include "scratch.hpp"
 #include "table.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/options.hpp"
 
 namespace trireme::monitor {
 namespace {
