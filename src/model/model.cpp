@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "slice_sums.hpp"
 #include "trireme/base/bfloat16.hpp"
@@ -19,29 +20,30 @@ Model::Model(const ModelSetup& setup) : setup_(setup), staged_(setup.stream) {
   if (setup_.context == nullptr) setup_.context = &one_context_;
   if (setup_.chunks.empty()) setup_.chunks = {{0, setup_.options.layers}};
   if (setup_.slots.empty()) setup_.slots.assign(setup_.chunks.size(), {1, 1, 0});
-  RegisterParameters();
-  registry_.UseStream(setup_.stream);
-  registry_.Plan(setup_.dtype, parallel::PlanOwnership(registry_, setup_.dtype, setup_.shard));
+  tensor::ParameterList list = ListParameters();
+  tensor::Ownership owns = parallel::PlanOwnership(list, setup_.dtype, setup_.shard);
+  registry_ = tensor::Registry(std::move(list), setup_.dtype, std::move(owns), setup_.training,
+                               setup_.stream);
   PlanMemory();
   if (setup_.allocate) Allocate();
 }
 
 void Model::Allocate() {
-  registry_.Allocate(setup_.dtype, setup_.training, tensor::Ownership(registry_.Owns()));
   registry_.Initialise(setup_.seed);
   MakePositions();
   AllocateStorage();
 }
 
 // All parameters of the model in its order, on every rank; those of other stages are only listed.
-void Model::RegisterParameters() {
+tensor::ParameterList Model::ListParameters() {
+  tensor::ParameterList list;
   const Options& options = setup_.options;
   const bool first = setup_.stage == 0, last = setup_.stage == setup_.stages - 1;
-  Placement place{options, registry_, *setup_.tensor, true, setup_.stream};
+  Placement place{options, list, *setup_.tensor, true, setup_.stream};
   embedding_.emplace(place, first, last, setup_.stages == 1);
-  token_unit_ = registry_.UnitOf(embedding_->Weight());
+  token_unit_ = list.UnitOf(embedding_->Weight());
   if (embedding_->Positions() != tensor::kNoParameter) {
-    position_unit_ = registry_.UnitOf(embedding_->Positions());
+    position_unit_ = list.UnitOf(embedding_->Positions());
   }
   chunks_.resize(setup_.chunks.size());
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
@@ -49,7 +51,7 @@ void Model::RegisterParameters() {
         std::find_if(setup_.chunks.begin(), setup_.chunks.end(),
                      [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
     place.held = here != setup_.chunks.end();
-    const int unit = registry_.BeginUnit(fmt::format("blocks.{}", layer), true);
+    const int unit = list.BeginUnit(fmt::format("blocks.{}", layer), true);
     const Block block(place, static_cast<std::uint32_t>(layer));
     if (!place.held) continue;
     Chunk& chunk = chunks_[static_cast<std::size_t>(here - setup_.chunks.begin())];
@@ -58,14 +60,15 @@ void Model::RegisterParameters() {
   }
   chunks_.front().first = first;
   chunks_.back().last = last;
-  tail_unit_ = registry_.BeginUnit("head");
+  tail_unit_ = list.BeginUnit("head");
   place.held = last;
   if (options.norm_position == NormPosition::kPre) norm_.emplace(place, "norm");
   head_.emplace(place, embedding_->Weight());
   // Where a tied table is used twice on one rank, the two gradients meet where two stages' would.
   if (setup_.shard.canonical && options.tie_embeddings && first && last && setup_.training) {
-    registry_.AddSecondGradient(embedding_->Weight());
+    list.AddSecondGradient(embedding_->Weight());
   }
+  return list;
 }
 
 // Columns of the fixed table: sinusoidal positions, or the angles of rotary ones; 0: none here.
@@ -282,8 +285,8 @@ void Model::AllocateStorage() {
 }
 
 std::vector<std::pair<std::string, std::int64_t>> Model::MemoryPlan() const {
-  return {{"parameters", registry_.ValueBytes(setup_.training)},
-          {"gradients", setup_.training ? registry_.GradientBytes() : 0},
+  return {{"parameters", registry_.ValueBytes()},
+          {"gradients", registry_.GradientBytes()},
           {"activations", activation_bytes_ + table_bytes_},
           {"vocabulary tile", tile_bytes_}};
 }

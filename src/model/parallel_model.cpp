@@ -33,16 +33,33 @@ void SetTraining(const ModelSetup& setup, bool training) {
 
 }  // namespace
 
+namespace {
+
+// Elements of a stream between tensor ranks, counting the largest part for each rank.
+std::int64_t ExchangeElements(const comm::ProcessGrid& grid, const ModelSetup& setup) {
+  const comm::GridShape& shape = grid.Shape();
+  const Positions own = PositionsOf(setup.length, grid.Coordinates().context, shape.context);
+  const std::int64_t rows = setup.micro_batch * own.Count();
+  return CeilDivide(rows, shape.tensor) * shape.tensor * setup.options.dim;
+}
+
+parallel::TensorGroup TensorGroupOf(const comm::ProcessGrid& grid, const ModelSetup& setup,
+                                    const Canonical& canonical, Defect defect) {
+  const comm::Collectives over = grid.Over(comm::Group::kTensor);
+  if (!canonical.On()) return {over, grid.SequenceParallel()};
+  return {over, grid.SequenceParallel(), canonical.slices,
+          parallel::TreeCollectives(over, setup.stream, setup.dtype, ExchangeElements(grid, setup),
+                                    defect)};
+}
+
+}  // namespace
+
 ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
                              const parallel::PipelineShape& pipeline, Defect defect,
                              const Canonical& canonical)
     : grid_(grid),
       canonical_(canonical),
-      tensor_(
-          canonical.On()
-              ? parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel(),
-                                      setup.stream, canonical.slices, defect)
-              : parallel::TensorGroup(grid.Over(comm::Group::kTensor), grid.SequenceParallel())),
+      tensor_(TensorGroupOf(grid, setup, canonical, defect)),
       context_(grid.Over(comm::Group::kContext), setup.length, defect),
       key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
       done_(setup.stream),
@@ -79,15 +96,15 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
     };
     const bool allocate = std::exchange(setup.allocate, false);
     part_ = std::make_unique<Model>(setup);
+    std::map<tensor::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
+    if (setup.training) {
+      groups = {{tensor::GradientSum::kTensor, grid.Over(comm::Group::kTensor)},
+                {tensor::GradientSum::kKeyValue,
+                 {key_value_, comm::Group::kKeyValue, grid.Traffic(), key_value_channel_.get()}},
+                {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}};
+    }
     shared_ = std::make_unique<parallel::SharedGradients>(
-        part_->Parameters(),
-        std::map<tensor::GradientSum, comm::Collectives>{
-            {tensor::GradientSum::kTensor, grid.Over(comm::Group::kTensor)},
-            {tensor::GradientSum::kKeyValue,
-             comm::Collectives(key_value_, comm::Group::kKeyValue, grid.Traffic(),
-                               key_value_channel_.get())},
-            {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}},
-        defect, shard.sharding != comm::Sharding::kNone, setup.stream);
+        part_->Parameters(), groups, defect, shard.sharding != comm::Sharding::kNone, setup.stream);
     units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),
                                                       part_->Parameters(), setup.stream, shard,
                                                       shared_.get(), defect);
@@ -96,24 +113,10 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
   });
 }
 
-void ParallelModel::Allocate() {
-  parallel::CheckTransfers(part_->Parameters(), Setup().shard);
-  part_->Allocate();
-  pipeline_->Allocate();
-  if (Setup().training) shared_->Allocate();
-  units_->Allocate();
-  const ModelSetup& setup = Setup();
-  tensor_.AllocateExchange(setup.dtype, ExchangeElements(setup));
-}
+void ParallelModel::Allocate() { part_->Allocate(); }
 
 std::int64_t ParallelModel::LengthHere(const ModelSetup& setup) const {
   return context_.Active() ? context_.Own().Count() : setup.length;
-}
-
-// Of a stream between tensor ranks, with the largest part for each.
-std::int64_t ParallelModel::ExchangeElements(const ModelSetup& setup) const {
-  const std::int64_t rows = setup.micro_batch * LengthHere(setup);
-  return CeilDivide(rows, tensor_.Size()) * tensor_.Size() * setup.options.dim;
 }
 
 std::int64_t ParallelModel::StreamRows(const ModelSetup& setup) const {
@@ -244,14 +247,12 @@ std::vector<tensor::StateBlock> ParallelModel::Blocks() {
 
 std::vector<std::pair<std::string, std::int64_t>> ParallelModel::MemoryPlan() const {
   auto plan = part_->MemoryPlan();
-  const ModelSetup& setup = Setup();
-  const std::int64_t exchange = tensor_.ExchangeBytes(setup.dtype, ExchangeElements(setup));
   const auto add = [&plan](const char* term, std::int64_t bytes) {
     if (bytes > 0) plan.emplace_back(term, bytes);
   };
   add("gathered parameters", units_->GatherBytes());
-  if (setup.training) add("gradients under way", units_->GradientBytes());
-  add("exchange buffers", pipeline_->Bytes() + (setup.training ? shared_->Bytes() : 0) + exchange);
+  add("gradients under way", units_->GradientBytes());
+  add("exchange buffers", pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes());
   return plan;
 }
 

@@ -28,12 +28,7 @@ const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int m
 
 Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
                    std::int64_t rows, std::int64_t columns, device::Kind where)
-    : transfers_(transfers),
-      shape_(shape),
-      dtype_(dtype),
-      rows_(rows),
-      columns_(columns),
-      where_(where) {
+    : transfers_(transfers), shape_(shape), dtype_(dtype), rows_(rows), columns_(columns) {
   if (transfers.Size() != shape.stages || (shape.stages == 1 && shape.chunks > 1)) {
     throw RunError(fmt::format("pipeline of {} stages with {} chunks on {} ranks: a bug in Trireme",
                                shape.stages, shape.chunks, transfers.Size()));
@@ -44,22 +39,23 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
   const Buffers& training = TrainingProgram(shape_.micro_batches).buffers;
   const Buffers& evaluation =
       Kept(evaluation_, shape_, busy, Stage(), MakeEvaluationProgram).buffers;
-  const auto plan = [&](Lane& lane, int one, int other) {
+  const auto allocate = [&](Lane& lane, int one, int other) {
     const int count = std::max(one, other);
     lane.requests.resize(static_cast<std::size_t>(count));
-    bytes_ += count * BufferBytes();
+    if (count > 0) lane.memory = device::AllocateZeroed(count * BufferBytes(), where);
   };
-  plan(activations_in_, training.activations_in, evaluation.activations_in);
-  plan(activations_out_, training.activations_out, evaluation.activations_out);
-  plan(gradients_in_, training.gradients_in, evaluation.gradients_in);
-  plan(gradients_out_, training.gradients_out, evaluation.gradients_out);
+  allocate(activations_in_, training.activations_in, evaluation.activations_in);
+  allocate(activations_out_, training.activations_out, evaluation.activations_out);
+  allocate(gradients_in_, training.gradients_in, evaluation.gradients_in);
+  allocate(gradients_out_, training.gradients_out, evaluation.gradients_out);
 }
 
-void Pipeline::Allocate() {
-  for (Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
-    const std::int64_t bytes = std::ssize(lane->requests) * BufferBytes();
-    if (bytes > 0) lane->memory = device::AllocateZeroed(bytes, where_);
+std::int64_t Pipeline::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
+    bytes += device::BytesOf(lane->memory);
   }
+  return bytes;
 }
 
 int Pipeline::Padded(int count) const {

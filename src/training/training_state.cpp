@@ -181,8 +181,6 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFil
   model.shard.overlap = setup.overlap;
   model.allocate = false;
   model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect, canonical);
-  moments_bytes_ = optimizer::Optimizer::Bytes(setup.optimizer, model_->Parameters());
-  CheckMemory(setup);
   grid.World().Together([&] {
     model_->Allocate();
     kernels::Products* const products = model_->Setup().stream.products;
@@ -196,13 +194,13 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFil
                                            *buckets_, batch, setup.keep_gradients, setup.graphs,
                                            setup.products_file, setup.defect);
   });
+  CheckMemory(setup);
 }
 
 std::vector<std::pair<std::string, std::int64_t>> TrainingState::MemoryPlan() const {
   auto plan = model_->MemoryPlan();
-  plan.insert(plan.begin() + 2, {"moments", moments_bytes_});
-  const std::int64_t exchange = parallel::GradientBuckets::Bytes(
-      model_->Parameters(), model_->Setup().shard, grid_.SameShard().Size(), grid_.Shard().Size());
+  plan.insert(plan.begin() + 2, {"moments", optimizer_->Bytes()});
+  const std::int64_t exchange = buckets_->Bytes();
   AddGpuTerms(model_->Setup(), plan);
   if (exchange == 0) return plan;
   const char* const name = "exchange buffers";

@@ -19,6 +19,10 @@ struct Free {
 };
 using Buffer = std::unique_ptr<void, Free>;
 Buffer AllocateZeroed(std::int64_t bytes, Kind kind = Kind::kCpu);
+// Bytes that a buffer takes, as the counters below count it; 0 for none.
+inline std::int64_t BytesOf(const Buffer& buffer) {
+  return buffer == nullptr ? 0 : buffer.get_deleter().bytes;
+}
 
 // The allocator's own counters: bytes of all Buffers that live in this process and on its GPU, and
 // their highest sum since ResetPeakAllocatedBytes. Rounded up to 128 a buffer, as allocated.

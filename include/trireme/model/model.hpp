@@ -130,7 +130,7 @@ class Model : public parallel::StageWork {
     int spare = 0;
   };
 
-  void RegisterParameters();
+  tensor::ParameterList ListParameters();
   std::int64_t TableColumns() const;
   std::int64_t LocalLength() const;  // positions of a sequence here
   void MakePositions();

@@ -108,7 +108,6 @@ class ParallelModel {
  private:
   std::int64_t LengthHere(const ModelSetup& setup) const;  // positions of a sequence
   std::int64_t StreamRows(const ModelSetup& setup) const;  // of an entry
-  std::int64_t ExchangeElements(const ModelSetup& setup) const;
   int MicroBatches(std::span<const data::MicroBatch> batches) const;
   void Announce(const parallel::Program& program);
   void Evaluate(std::span<const data::MicroBatch> batches);

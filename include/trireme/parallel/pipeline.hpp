@@ -31,12 +31,10 @@ class StageWork {
 
 class Pipeline {
  public:
-  // Plans the buffers of the largest program (most_micro_batches a step; at least 1). rows,
+  // Allocates the buffers of the largest program (shape.micro_batches per step; at least 1). rows,
   // columns: of the largest micro-batch's stream on this rank. With one stage there are no buffers.
   Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
            std::int64_t rows, std::int64_t columns, device::Kind where = device::Kind::kCpu);
-
-  void Allocate();  // what is planned; before the first step
 
   // shape.micro_batches with the micro-batches that a step of `count` really runs: a multiple of
   // the stages where interleaved (the caller adds empty micro-batches).
@@ -64,7 +62,7 @@ class Pipeline {
   double SecondsOf(TaskKind kind, int chunk) const {
     return seconds_.at(static_cast<std::size_t>(chunk)).at(static_cast<std::size_t>(kind));
   }
-  std::int64_t Bytes() const { return bytes_; }  // of the buffers
+  std::int64_t Bytes() const;  // of the buffers
 
  private:
   struct Lane {  // the buffers of one flow in one direction
@@ -80,13 +78,11 @@ class Pipeline {
   PipelineShape shape_;  // micro_batches: the most
   Dtype dtype_;
   std::int64_t rows_, columns_;
-  device::Kind where_;
   bool late_ = false;
   Lane activations_in_, activations_out_, gradients_in_, gradients_out_;
   std::map<int, Program> training_, evaluation_;  // by micro-batches
   double waited_input_ = 0, waited_output_ = 0;
   std::vector<std::array<double, kTaskKinds>> seconds_;  // [chunks]
-  std::int64_t bytes_ = 0;
 };
 
 }  // namespace trireme::parallel

@@ -115,7 +115,6 @@ class TrainingState {
   std::vector<tensor::StateBlock> MomentBlocks() const;  // where they are
   const comm::ProcessGrid& grid_;
   data::Sampler sampler_;
-  std::int64_t moments_bytes_ = 0;
   std::unique_ptr<model::ParallelModel> model_;
   std::unique_ptr<optimizer::Optimizer> optimizer_;
   optimizer::Schedule schedule_;
