@@ -38,7 +38,6 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
   if (job.libraries != nullptr) job.libraries->Seal();
   model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);
   job.World().Together([&] {
-    model_->Allocate();
     if (job.libraries != nullptr) job.libraries->Reserve(training::LargestOperand(plan_.model));
   });
   const training::StateOnHost weights(model_->Stream(), model_->Blocks());

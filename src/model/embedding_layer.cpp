@@ -28,12 +28,12 @@ EmbeddingLayer::EmbeddingLayer(const Placement& tables, bool first_stage, bool l
     table.copy = first_stage ? 0 : 1;
     table.sum = tensor::GradientSum::kTied;
   }
-  tables.registry.BeginUnit("embedding.token");
-  weight_ = tables.registry.Add(table);
+  tables.parameters.BeginUnit("embedding.token");
+  weight_ = tables.parameters.Add(table);
   if (o.position == Position::kLearned) {
     Placement positions = tables;
     positions.held = first_stage;
-    tables.registry.BeginUnit("embedding.position");
+    tables.parameters.BeginUnit("embedding.position");
     positions_ = AddWhole(positions, WeightOf(o, "embedding.position", o.max_positions, o.dim));
   }
 }

@@ -8,7 +8,7 @@
 
 #include "trireme/model/layers.hpp"
 #include "trireme/model/options.hpp"
-#include "trireme/tensor/registry.hpp"
+#include "trireme/tensor/parameter_list.hpp"
 
 namespace trireme::model {
 
@@ -64,7 +64,7 @@ inline tensor::ParameterId AddSlice(const Placement& place, tensor::Parameter pa
     parameter.copy = place.tensor.Rank() % copies;
     parameter.sum = sum;
   }
-  return place.registry.Add(std::move(parameter));
+  return place.parameters.Add(std::move(parameter));
 }
 
 // Registers a parameter that every tensor rank holds whole.

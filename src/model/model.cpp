@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "slice_sums.hpp"
 #include "trireme/base/bfloat16.hpp"
@@ -16,28 +17,26 @@ namespace trireme::model {
 
 Model::Model(const ModelPlan& plan, const StagePlan& local, const Collaborators& with)
     : plan_(plan), local_(local), with_(with), staged_(with.stream) {
-  RegisterParameters();
-  registry_.UseStream(with_.stream);
-  registry_.Plan(plan_.dtype, parallel::PlanOwnership(registry_, plan_.dtype, local_.shard));
+  tensor::ParameterList list = ListParameters();
+  tensor::Ownership owns = parallel::PlanOwnership(list, plan_.dtype, local_.shard);
+  registry_ = tensor::Registry(std::move(list), plan_.dtype, std::move(owns), plan_.training,
+                               with_.stream);
   PlanMemory();
-}
-
-void Model::Allocate() {
-  registry_.Allocate(plan_.dtype, plan_.training, tensor::Ownership(registry_.Owns()));
   registry_.Initialise(plan_.seed);
   MakePositions();
   AllocateStorage();
 }
 
 // All parameters of the model in its order, on every rank; those of other stages are only listed.
-void Model::RegisterParameters() {
+tensor::ParameterList Model::ListParameters() {
+  tensor::ParameterList list;
   const Options& options = plan_.options;
   const bool first = local_.First(), last = local_.Last();
-  Placement place{options, registry_, with_.tensor, true, with_.stream};
+  Placement place{options, list, with_.tensor, true, with_.stream};
   embedding_.emplace(place, first, last, local_.stages == 1);
-  token_unit_ = registry_.UnitOf(embedding_->Weight());
+  token_unit_ = list.UnitOf(embedding_->Weight());
   if (embedding_->Positions() != tensor::kNoParameter) {
-    position_unit_ = registry_.UnitOf(embedding_->Positions());
+    position_unit_ = list.UnitOf(embedding_->Positions());
   }
   chunks_.resize(local_.chunks.size());
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
@@ -45,7 +44,7 @@ void Model::RegisterParameters() {
         std::find_if(local_.chunks.begin(), local_.chunks.end(),
                      [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
     place.held = here != local_.chunks.end();
-    const int unit = registry_.BeginUnit(fmt::format("blocks.{}", layer), true);
+    const int unit = list.BeginUnit(fmt::format("blocks.{}", layer), true);
     const Block block(place, static_cast<std::uint32_t>(layer));
     if (!place.held) continue;
     Chunk& chunk = chunks_[static_cast<std::size_t>(here - local_.chunks.begin())];
@@ -54,14 +53,15 @@ void Model::RegisterParameters() {
   }
   chunks_.front().first = first;
   chunks_.back().last = last;
-  tail_unit_ = registry_.BeginUnit("head");
+  tail_unit_ = list.BeginUnit("head");
   place.held = last;
   if (options.norm_position == NormPosition::kPre) norm_.emplace(place, "norm");
   head_.emplace(place, embedding_->Weight());
   // Where a tied table is used twice on one rank, the two gradients meet where two stages' would.
   if (local_.shard.canonical && options.tie_embeddings && first && last && plan_.training) {
-    registry_.AddSecondGradient(embedding_->Weight());
+    list.AddSecondGradient(embedding_->Weight());
   }
+  return list;
 }
 
 // Columns of the fixed table: sinusoidal positions, or the angles of rotary ones; 0: none here.
@@ -273,21 +273,11 @@ void Model::AllocateStorage() {
 }
 
 ModelMemory Model::Memory() const {
-  ModelMemory memory;
-  const std::int64_t values = registry_.ValueBytes(false);
-  const std::int64_t masters = registry_.ValueBytes(plan_.training) - values;
-  memory.parameters = BufferBytes(values) + (masters > 0 ? BufferBytes(masters) : 0);
-  if (plan_.training) {
-    const tensor::Ownership& owned = registry_.Owns();
-    const std::int64_t all = registry_.GradientBytes();
-    const std::int64_t kept = owned.gradients * owned.gradient_levels *
-                              static_cast<std::int64_t>(SizeOf(registry_.SumType()));
-    memory.gradients = BufferBytes(kept) + (all > kept ? BufferBytes(all - kept) : 0);
-  }
-  memory.activations =
-      storage_bytes_ - tile_bytes_ + (table_bytes_ > 0 ? BufferBytes(table_bytes_) : 0);
-  memory.vocabulary_tile = tile_bytes_;
-  return memory;
+  return {.parameters = registry_.ValueBytes(),
+          .gradients = registry_.GradientBytes(),
+          .activations =
+              storage_bytes_ - tile_bytes_ + (table_bytes_ > 0 ? BufferBytes(table_bytes_) : 0),
+          .vocabulary_tile = tile_bytes_};
 }
 
 }  // namespace trireme::model

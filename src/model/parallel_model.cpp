@@ -18,11 +18,15 @@ device::Stream StreamOf(const ModelPlan& plan, device::Stream stream) {
   return stream;
 }
 
+// Canonical: with the exchange buffer of sums over the tensor ranks, the largest part for each.
 parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const ModelPlan& plan,
-                                      const device::Stream& stream) {
+                                      const StagePlan& local, const device::Stream& stream) {
   const comm::Collectives transfers = grid.Over(comm::Group::kTensor);
   if (!plan.canonical.On()) return {transfers, grid.SequenceParallel()};
-  return {transfers, grid.SequenceParallel(), stream, plan.canonical.slices, plan.defect};
+  const std::int64_t ranks = grid.Shape().tensor;
+  const std::int64_t most = CeilDivide(local.tokens, ranks) * ranks * plan.options.dim;
+  return {transfers, grid.SequenceParallel(), plan.canonical.slices,
+          parallel::TreeCollectives(transfers, stream, plan.dtype, most, plan.defect)};
 }
 
 // Whether what follows is learned from.
@@ -40,7 +44,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& pla
       plan_(plan),
       local_plan_(PlanStage(plan, grid.Shape(), grid.Options(), grid.World().Rank())),
       stream_(StreamOf(plan, stream)),
-      tensor_(MakeTensorGroup(grid, plan, stream_)),
+      tensor_(MakeTensorGroup(grid, plan, local_plan_, stream_)),
       context_(grid.Over(comm::Group::kContext), plan.length, plan.defect),
       key_value_(grid.KeyValueGroup(plan.options.kv_heads)),
       done_(stream_),
@@ -59,33 +63,19 @@ void ParallelModel::Construct() {
                                                                   pipeline_->Progress();
                                                                   units_->Progress();
                                                                 }});
+  std::map<tensor::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
+  if (plan_.training) {
+    groups = {{tensor::GradientSum::kTensor, grid_.Over(comm::Group::kTensor)},
+              {tensor::GradientSum::kKeyValue,
+               {key_value_, comm::Group::kKeyValue, grid_.Traffic(), key_value_channel_.get()}},
+              {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
+  }
   shared_ = std::make_unique<parallel::SharedGradients>(
-      local_->Parameters(),
-      std::map<tensor::GradientSum, comm::Collectives>{
-          {tensor::GradientSum::kTensor, grid_.Over(comm::Group::kTensor)},
-          {tensor::GradientSum::kKeyValue,
-           comm::Collectives(key_value_, comm::Group::kKeyValue, grid_.Traffic(),
-                             key_value_channel_.get())},
-          {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}},
-      plan_.defect, shard.sharding != comm::Sharding::kNone, stream_);
+      local_->Parameters(), groups, plan_.defect, shard.sharding != comm::Sharding::kNone, stream_);
   units_ = std::make_unique<parallel::ShardedUnits>(grid_.Over(comm::Group::kShard),
                                                     local_->Parameters(), stream_, shard,
                                                     shared_.get(), plan_.defect);
   local_->SetAccess(units_.get());
-}
-
-void ParallelModel::Allocate() {
-  parallel::CheckTransfers(local_->Parameters(), local_plan_.shard);
-  local_->Allocate();
-  pipeline_->Allocate();
-  if (plan_.training) shared_->Allocate();
-  units_->Allocate();
-  tensor_.AllocateExchange(plan_.dtype, ExchangeElements());
-}
-
-// Of a stream between tensor ranks, with the largest part for each.
-std::int64_t ParallelModel::ExchangeElements() const {
-  return CeilDivide(local_plan_.tokens, tensor_.Size()) * tensor_.Size() * plan_.options.dim;
 }
 
 void ParallelModel::BeginStep() {
@@ -211,15 +201,10 @@ std::vector<tensor::StateBlock> ParallelModel::Blocks() {
 }
 
 ModelMemory ParallelModel::Memory() const {
-  const auto counted = [](std::int64_t bytes) { return bytes > 0 ? BufferBytes(bytes) : 0; };
   ModelMemory memory = local_->Memory();
   memory.gathered_parameters = units_->GatherBytes();
-  if (plan_.training) {
-    memory.gradients_under_way = units_->GradientBytes();
-    memory.exchange += counted(shared_->Bytes());
-  }
-  memory.exchange +=
-      pipeline_->Bytes() + counted(tensor_.ExchangeBytes(plan_.dtype, ExchangeElements()));
+  memory.gradients_under_way = units_->GradientBytes();
+  memory.exchange = pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes();
   return memory;
 }
 

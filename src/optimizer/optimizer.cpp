@@ -8,27 +8,26 @@
 
 namespace trireme::optimizer {
 
-std::int64_t Optimizer::Bytes(const Options& options, const tensor::Registry& registry) {
-  if (options.kind == Kind::kSgd) return 0;
-  return 2 * registry.Owns().moments * static_cast<std::int64_t>(SizeOf(registry.SumType()));
-}
-
 Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
                      const device::Stream& stream)
     : options_(options), registry_(&registry), stream_(stream) {
+  // The host reads and writes its side of these, also if the stream is planned.
+  const bool copies = stream.Where() == device::Kind::kCuda;
+  const device::Kind host = copies ? device::Kind::kCuda : device::Kind::kCpu;
   if (options_.kind == Kind::kAdamW) {
-    first_ = device::AllocateZeroed(Bytes() / 2, stream.Where());
-    second_ = device::AllocateZeroed(Bytes() / 2, stream.Where());
+    const auto size = static_cast<std::int64_t>(SizeOf(registry.SumType()));
+    first_ = device::AllocateZeroed(registry.Owns().moments * size, stream.Where());
+    second_ = device::AllocateZeroed(registry.Owns().moments * size, stream.Where());
   }
   if (stream.OnGpu()) {
     scalars_there_ = device::AllocateZeroed(sizeof(kernels::UpdateScalars), stream.Where());
   }
-  scalars_ = device::AllocatePinned(sizeof(kernels::UpdateScalars), stream.Where());
+  scalars_ = device::AllocatePinned(sizeof(kernels::UpdateScalars), host);
   FindRanges();
   if (!stream.OnGpu()) return;
   const auto bytes = static_cast<std::int64_t>((counted_.size() + 1) * sizeof(double));
   squares_there_ = device::AllocateZeroed(bytes, stream.Where());
-  squares_ = device::AllocatePinned(bytes, stream.Where());
+  squares_ = device::AllocatePinned(bytes, host);
 }
 
 void Optimizer::FindRanges() {
@@ -146,6 +145,12 @@ std::vector<tensor::StateBlock> Optimizer::Blocks(int rank, int ranks, int share
   return blocks;
 }
 
-std::int64_t Optimizer::Bytes() const { return Bytes(options_, *registry_); }
+std::int64_t Optimizer::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const device::Buffer* buffer : {&first_, &second_, &squares_there_, &scalars_there_}) {
+    bytes += device::BytesOf(*buffer);
+  }
+  return bytes;
+}
 
 }  // namespace trireme::optimizer

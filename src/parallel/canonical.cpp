@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 #include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
 
 namespace trireme::parallel {
@@ -42,22 +42,16 @@ void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays
 }
 
 TreeCollectives::TreeCollectives(const comm::Collectives& group, const device::Stream& stream,
-                                 Defect defect)
+                                 Dtype dtype, std::int64_t most, Defect defect)
     : group_(group), stream_(stream), defect_(defect) {
-  if (std::has_single_bit(static_cast<unsigned>(group.Size()))) return;
-  throw RunError(fmt::format("canonical sums over {} ranks, no power of two", group.Size()), kBug);
-}
-
-std::int64_t TreeCollectives::Bytes(int ranks, Dtype dtype, std::int64_t most) {
-  if (ranks == 1) return 0;
-  return PartElements(ranks, most) * ranks * static_cast<std::int64_t>(SizeOf(dtype));
-}
-
-void TreeCollectives::Allocate(Dtype dtype, std::int64_t most) {
-  const std::int64_t bytes = Bytes(group_.Size(), dtype, most);
-  if (bytes == 0) return;
-  buffer_ = device::AllocateZeroed(bytes);
-  part_ = PartElements(group_.Size(), most);
+  const int ranks = group.Size();
+  if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
+    throw RunError(fmt::format("canonical sums over {} ranks, no power of two", ranks), kBug);
+  }
+  if (ranks == 1 || most == 0) return;
+  part_ = PartElements(ranks, most);
+  const std::int64_t bytes = part_ * ranks * static_cast<std::int64_t>(SizeOf(dtype));
+  buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
 // The sum of this rank's part, at the buffer's start.
@@ -83,7 +77,7 @@ void TreeCollectives::ReduceScatter(Dtype dtype, const void* from, void* to,
   if (group_.Size() == 1) return group_.ReduceScatter(dtype, from, to, counts);
   const void* sum = Exchange(dtype, from, counts);
   const std::int64_t own = counts.Of(group_.Rank(), group_.Size());
-  if (own > 0) std::memcpy(to, sum, static_cast<std::size_t>(own) * SizeOf(dtype));
+  device::CopyWithin(stream_, sum, to, own * static_cast<std::int64_t>(SizeOf(dtype)));
 }
 
 void TreeCollectives::AllReduce(Dtype dtype, void* data, std::int64_t count) const {

@@ -54,19 +54,8 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
   }
   if (!canonical_) return;
   const Largest largest(registry, setup);
-  data_tree_ = TreeCollectives(data, stream, defect);
-  data_tree_.Allocate(registry.SumType(), largest.reduced);
-  shard_tree_ = TreeCollectives(shard, stream, defect);
-  shard_tree_.Allocate(registry.SumType(), largest.scattered);
-  bytes_ = Bytes(registry, setup, data.Size(), shard.Size());
-}
-
-std::int64_t GradientBuckets::Bytes(const tensor::Registry& registry, const ShardSetup& setup,
-                                    int data_ranks, int shard_ranks) {
-  if (!setup.canonical) return 0;
-  const Largest largest(registry, setup);
-  return TreeCollectives::Bytes(data_ranks, registry.SumType(), largest.reduced) +
-         TreeCollectives::Bytes(shard_ranks, registry.SumType(), largest.scattered);
+  data_tree_ = TreeCollectives(data, stream, registry.SumType(), largest.reduced, defect);
+  shard_tree_ = TreeCollectives(shard, stream, registry.SumType(), largest.scattered, defect);
 }
 
 void GradientBuckets::Begin() {

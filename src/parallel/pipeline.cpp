@@ -45,22 +45,23 @@ Pipeline::Pipeline(const comm::Collectives& transfers, const PipelineShape& shap
   const Buffers& training = TrainingProgram(shape_.micro_batches).buffers;
   const Buffers& evaluation =
       Kept(evaluation_, shape_, busy, Stage(), MakeEvaluationProgram).buffers;
-  const auto plan = [&](Lane& lane, int one, int other) {
+  const auto allocate = [&](Lane& lane, int one, int other) {
     const int count = std::max(one, other);
     lane.requests.resize(static_cast<std::size_t>(count));
-    bytes_ += count * BufferBytes();
+    if (count > 0) lane.memory = device::AllocateZeroed(count * BufferBytes(), stream_.Where());
   };
-  plan(activations_in_, training.activations_in, evaluation.activations_in);
-  plan(activations_out_, training.activations_out, evaluation.activations_out);
-  plan(gradients_in_, training.gradients_in, evaluation.gradients_in);
-  plan(gradients_out_, training.gradients_out, evaluation.gradients_out);
+  allocate(activations_in_, training.activations_in, evaluation.activations_in);
+  allocate(activations_out_, training.activations_out, evaluation.activations_out);
+  allocate(gradients_in_, training.gradients_in, evaluation.gradients_in);
+  allocate(gradients_out_, training.gradients_out, evaluation.gradients_out);
 }
 
-void Pipeline::Allocate() {
-  for (Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
-    const std::int64_t bytes = std::ssize(lane->requests) * BufferBytes();
-    if (bytes > 0) lane->memory = device::AllocateZeroed(bytes, stream_.Where());
+std::int64_t Pipeline::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const Lane* lane : {&activations_in_, &activations_out_, &gradients_in_, &gradients_out_}) {
+    bytes += device::BytesOf(lane->memory);
   }
+  return bytes;
 }
 
 int Pipeline::Padded(int count) const { return PaddedMicroBatches(shape_, count); }

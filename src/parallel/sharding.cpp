@@ -31,11 +31,6 @@ ShardedUnits::ShardedUnits(const comm::Collectives& shard, tensor::Registry& reg
 std::int64_t ShardedUnits::GatherBytes() const { return gathers_ ? gathers_->Bytes() : 0; }
 std::int64_t ShardedUnits::GradientBytes() const { return scatters_ ? scatters_->Bytes() : 0; }
 
-void ShardedUnits::Allocate() {
-  if (gathers_) gathers_->Allocate();
-  if (scatters_) scatters_->Allocate();
-}
-
 void ShardedUnits::BeginTasks(const std::vector<int>& uses) {
   if (gathers_) gathers_->Announce(uses);
 }

@@ -7,15 +7,8 @@
 
 namespace trireme::parallel {
 
-namespace {
-
-constexpr std::int64_t kAlignment = 128;  // bytes: device::AllocateZeroed rounds up to it
-
-}  // namespace
-
 UnitBuffers::UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::Kind where,
-                         int block_buffers)
-    : where_(where) {
+                         int block_buffers) {
   const auto size = static_cast<std::int64_t>(SizeOf(dtype));
   const auto& units = registry.Units();
   std::int64_t largest = 0;
@@ -26,23 +19,20 @@ UnitBuffers::UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::
     ++blocks;
   }
   block_places_ = blocks > 0 ? std::min(block_buffers, blocks + 1) : 0;
-  for (int i = 0; i < block_places_; ++i) places_.push_back({largest, 0, nullptr});
+  for (int i = 0; i < block_places_; ++i)
+    places_.push_back({0, device::AllocateZeroed(largest, where)});
   own_.assign(units.size(), kNone);
   for (std::size_t i = 0; i < units.size(); ++i) {
     if (units[i].block || units[i].range.Size() == 0) continue;
     own_[i] = static_cast<int>(places_.size());
-    places_.push_back({units[i].range.Size() * size, 0, nullptr});
+    places_.push_back({0, device::AllocateZeroed(units[i].range.Size() * size, where)});
   }
 }
 
 std::int64_t UnitBuffers::Bytes() const {
   std::int64_t bytes = 0;
-  for (const Place& place : places_) bytes += CeilDivide(place.bytes, kAlignment) * kAlignment;
+  for (const Place& place : places_) bytes += device::BytesOf(place.memory);
   return bytes;
-}
-
-void UnitBuffers::Allocate() {
-  for (Place& place : places_) place.memory = device::AllocateZeroed(place.bytes, where_);
 }
 
 int UnitBuffers::Take(int unit) {

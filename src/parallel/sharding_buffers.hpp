@@ -15,10 +15,9 @@ namespace trireme::parallel {
 class UnitBuffers {
  public:
   static constexpr int kNone = -1;
-  // `block_buffers` for the blocks, no more than one more than there are blocks.
+  // Allocates `block_buffers` for the blocks, at most one more than there are blocks.
   UnitBuffers(const tensor::Registry& registry, Dtype dtype, device::Kind where, int block_buffers);
-  std::int64_t Bytes() const;  // as allocated
-  void Allocate();
+  std::int64_t Bytes() const;
 
   int Take(int unit);      // a free buffer for the unit, kNone: all are taken
   void Share(int buffer);  // one more user of a taken buffer
@@ -27,11 +26,9 @@ class UnitBuffers {
 
  private:
   struct Place {
-    std::int64_t bytes = 0;
     int users = 0;
     device::Buffer memory;
   };
-  device::Kind where_;
   std::vector<Place> places_;  // the blocks' first
   int block_places_ = 0;
   std::vector<int> own_;  // [units]: its place; kNone: a block

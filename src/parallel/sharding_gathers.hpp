@@ -17,7 +17,6 @@ class UnitGathers {
   UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
               const device::Stream& stream, const ShardSetup& setup, Defect defect);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
-  void Allocate() { buffers_.Allocate(); }
 
   void Announce(const std::vector<int>& uses);
   void Use(int unit);

@@ -18,10 +18,10 @@ using comm::Sharding;
 constexpr std::int64_t kMostElements = std::int64_t{1} << 28;
 
 // From the end, as the backward pass finishes them.
-std::vector<Part> Buckets(const tensor::Registry& registry, std::int64_t bucket_elements) {
+std::vector<Part> Buckets(const tensor::ParameterList& list, std::int64_t bucket_elements) {
   std::vector<Part> buckets;
-  std::int64_t end = registry.Size();
-  const auto& parameters = registry.Parameters();
+  std::int64_t end = list.Size();
+  const auto& parameters = list.Parameters();
   for (std::size_t i = parameters.size(); i-- > 0;) {
     // Nothing becomes ready at a parameter that other ranks hold: a bucket cut there would wait for
     // the next one before it.
@@ -45,14 +45,14 @@ struct UnitTraits {
   bool alone = false;         // holds the table that two stages or two gradients share
 };
 
-std::vector<UnitTraits> TraitsOf(const tensor::Registry& registry, int tensor_ranks) {
-  std::vector<UnitTraits> traits(registry.Units().size());
-  const auto& parameters = registry.Parameters();
+std::vector<UnitTraits> TraitsOf(const tensor::ParameterList& list, int tensor_ranks) {
+  std::vector<UnitTraits> traits(list.Units().size());
+  const auto& parameters = list.Parameters();
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto id = static_cast<tensor::ParameterId>(i);
-    UnitTraits& unit = traits[static_cast<std::size_t>(registry.UnitOf(id))];
+    UnitTraits& unit = traits[static_cast<std::size_t>(list.UnitOf(id))];
     unit.elements += tensor::ElementCount(parameters[i].shape);
-    if (parameters[i].sum == tensor::GradientSum::kTied || registry.SecondOf() == id) {
+    if (parameters[i].sum == tensor::GradientSum::kTied || list.SecondOf() == id) {
       unit.alone = true;
     }
   }
@@ -61,12 +61,12 @@ std::vector<UnitTraits> TraitsOf(const tensor::Registry& registry, int tensor_ra
 }
 
 // Whole units, from the end, as many as make a bucket.
-std::vector<Part> UnitGroups(const tensor::Registry& registry, std::int64_t bucket_elements,
+std::vector<Part> UnitGroups(const tensor::ParameterList& list, std::int64_t bucket_elements,
                              int tensor_ranks) {
-  const std::vector<UnitTraits> traits = TraitsOf(registry, tensor_ranks);
-  const auto& units = registry.Units();
+  const std::vector<UnitTraits> traits = TraitsOf(list, tensor_ranks);
+  const auto& units = list.Units();
   std::vector<Part> groups;
-  Part group{registry.Size(), registry.Size()};
+  Part group{list.Size(), list.Size()};
   std::int64_t elements = 0;
   const auto close = [&] {
     if (group.Size() > 0) groups.push_back(group);
@@ -84,35 +84,50 @@ std::vector<Part> UnitGroups(const tensor::Registry& registry, std::int64_t buck
   return groups;
 }
 
-std::vector<Part> WholeUnits(const tensor::Registry& registry) {
+std::vector<Part> WholeUnits(const tensor::ParameterList& list) {
   std::vector<Part> units;
-  for (const tensor::Unit& unit : registry.Units()) {
+  for (const tensor::Unit& unit : list.Units()) {
     if (unit.range.Size() > 0) units.push_back(unit.range);
   }
   std::reverse(units.begin(), units.end());
   return units;
 }
 
-std::vector<Part> CutPieces(const tensor::Registry& registry, Dtype dtype,
+std::vector<Part> CutPieces(const tensor::ParameterList& list, Dtype dtype,
                             const ShardSetup& setup) {
   const std::int64_t elements =
       CeilDivide(setup.bucket_bytes, static_cast<std::int64_t>(SizeOf(dtype)));
   switch (setup.sharding) {
     case Sharding::kNone:
-      return Buckets(registry, elements);
+      return Buckets(list, elements);
     case Sharding::kOptimizer:
-      return UnitGroups(registry, elements, setup.tensor_ranks);
+      return UnitGroups(list, elements, setup.tensor_ranks);
     default:
-      return WholeUnits(registry);
+      return WholeUnits(list);
+  }
+}
+
+// Refuses a piece that passes what one transfer can carry.
+void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  for (const tensor::Piece& piece : owns.pieces) {
+    if (piece.range.Size() <= kMost) continue;
+    for (const tensor::Unit& unit : list.Units()) {
+      if (unit.range.begin < piece.range.begin || unit.range.Size() == 0) continue;
+      throw InputError(
+          fmt::format("grid.sharding: {} has {} elements on a rank, and one transfer ends at {}",
+                      unit.name, unit.range.Size(), kMost),
+          "What helps: more ranks along grid.tensor, or grid.sharding = none.");
+    }
   }
 }
 
 }  // namespace
 
-tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
+tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
                                 const ShardSetup& setup) {
   const bool none = setup.sharding == Sharding::kNone;
-  const Part second = registry.SecondRange();
+  const Part second = list.SecondRange();
   tensor::Ownership owns;
   owns.values_sharded = setup.sharding == Sharding::kParameters;
   owns.gradients_sharded = setup.sharding >= Sharding::kGradients && !setup.canonical;
@@ -121,7 +136,7 @@ tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
     throw RunError("sharding: a second gradient or copies of gradients, which are sharded",
                    "This is a bug in Trireme.");
   }
-  std::vector<Part> cut = CutPieces(registry, dtype, setup);
+  std::vector<Part> cut = CutPieces(list, dtype, setup);
   std::reverse(cut.begin(), cut.end());
   for (const Part& range : cut) {
     tensor::Piece piece{range, range, range.begin, range.begin, range.begin};
@@ -137,9 +152,9 @@ tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
     owns.moments += piece.own.Size();
     owns.pieces.push_back(piece);
   }
-  if (none) owns.moments = registry.Size();
-  if (!owns.values_sharded) owns.values = registry.Size();
-  if (!owns.gradients_sharded) owns.gradients = registry.GradientSize();
+  if (none) owns.moments = list.Size();
+  if (!owns.values_sharded) owns.values = list.Size();
+  if (!owns.gradients_sharded) owns.gradients = list.GradientSize();
   // Each copy begins where products want it.
   if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
   if (second.Size() > 0) {
@@ -149,22 +164,8 @@ tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
     owns.pieces.push_back(
         {second, {second.begin + own.begin, second.begin + own.end}, 0, second.begin, 0});
   }
+  if (!none) CheckTransfers(list, owns);
   return owns;
-}
-
-void CheckTransfers(const tensor::Registry& registry, const ShardSetup& setup) {
-  if (setup.sharding == Sharding::kNone) return;
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  for (const tensor::Piece& piece : registry.Owns().pieces) {
-    if (piece.range.Size() <= kMost) continue;
-    for (const tensor::Unit& unit : registry.Units()) {
-      if (unit.range.begin < piece.range.begin || unit.range.Size() == 0) continue;
-      throw InputError(
-          fmt::format("grid.sharding: {} has {} elements on a rank, and one transfer ends at {}",
-                      unit.name, unit.range.Size(), kMost),
-          "What helps: more ranks along grid.tensor, or grid.sharding = none.");
-    }
-  }
 }
 
 }  // namespace trireme::parallel

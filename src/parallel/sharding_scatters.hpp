@@ -17,7 +17,6 @@ class UnitScatters {
   UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,
                const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
-  void Allocate() { buffers_.Allocate(); }
 
   void BeginStep();
   void Begin(int unit);

@@ -52,11 +52,8 @@ SharedGradients::SharedGradients(tensor::Registry& registry,
   for (const Message& message : messages_) {
     if (message.parameters.size() > 1) most = std::max(most, message.elements);
   }
-  bytes_ = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
-}
-
-void SharedGradients::Allocate() {
-  if (bytes_ > 0) buffer_ = device::AllocateZeroed(bytes_, stream_.Where());
+  const std::int64_t bytes = most * static_cast<std::int64_t>(SizeOf(registry.SumType()));
+  if (bytes > 0) buffer_ = device::AllocateZeroed(bytes, stream.Where());
 }
 
 void SharedGradients::Add(Message& message, tensor::ParameterId id) {

@@ -1,6 +1,8 @@
 // TensorGroup: the residual stream between tensor ranks, whole on each or cut by rows.
 #include "trireme/parallel/tensor_group.hpp"
 
+#include <utility>
+
 #include "trireme/base/error.hpp"
 
 namespace trireme::parallel {
@@ -34,21 +36,13 @@ comm::Counts RowCounts(const tensor::Matrix& full) {
 TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel)
     : collectives_(collectives), sequence_parallel_(sequence_parallel) {}
 
-TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel,
-                         const device::Stream& stream, int slices, Defect defect)
+TensorGroup::TensorGroup(const comm::Collectives& collectives, bool sequence_parallel, int slices,
+                         TreeCollectives tree)
     : collectives_(collectives),
       sequence_parallel_(sequence_parallel),
       canonical_(true),
       slices_(slices / collectives.Size()),
-      tree_(collectives, stream, defect) {}
-
-void TensorGroup::AllocateExchange(Dtype dtype, std::int64_t most) {
-  if (canonical_) tree_.Allocate(dtype, most);
-}
-
-std::int64_t TensorGroup::ExchangeBytes(Dtype dtype, std::int64_t most) const {
-  return canonical_ ? TreeCollectives::Bytes(Size(), dtype, most) : 0;
-}
+      tree_(std::move(tree)) {}
 
 void TensorGroup::Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const {
   Check(full, shard, Rows(full.rows), Sharded());

@@ -1,56 +1,16 @@
+// Registry: storages, views of them, and who owns which elements.
 #include "trireme/tensor/registry.hpp"
 
-#include <xxhash.h>
-
 #include <algorithm>
-#include <array>
-#include <cmath>
-#include <cstring>
-#include <numbers>
 #include <span>
 #include <utility>
 
-#include "trireme/base/bfloat16.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
 
 namespace trireme::tensor {
 
 namespace {
-
-constexpr std::int64_t kAlignment =
-    32;  // elements: 128 bytes in fp32, so that products start aligned
-
-// Values of the global elements 4 block to 4 block + 3 of the tensor whose name hashes to `hash`
-// (doc/numerics.md).
-std::array<double, 4> InitialValues(const Initialiser& initialiser, std::uint32_t seed,
-                                    std::uint64_t hash, std::int64_t block) {
-  const double scale = initialiser.scale;
-  if (initialiser.kind == InitialiserKind::kConstant) return {scale, scale, scale, scale};
-  const auto number = static_cast<std::uint64_t>(block);
-  const PhiloxCounter words =
-      Philox({static_cast<std::uint32_t>(number), static_cast<std::uint32_t>(number >> 32),
-              static_cast<std::uint32_t>(hash), static_cast<std::uint32_t>(hash >> 32)},
-             MakeKey(seed, Purpose::kInitialise));
-  std::array<double, 4> values;
-  if (initialiser.kind == InitialiserKind::kUniform) {
-    for (std::size_t lane = 0; lane < 4; ++lane) {
-      values[lane] = scale * (2 * UniformFrom(words[lane]) - 1);
-    }
-    return values;
-  }
-  // Box-Muller: lanes (0, 1) and (2, 3) are two pairs, cosine first.
-  for (std::size_t lane = 0; lane < 4; lane += 2) {
-    const double radius = std::sqrt(-2 * std::log(UniformFrom(words[lane])));
-    const double angle = 2 * std::numbers::pi * UniformFrom(words[lane + 1]);
-    values[lane] = scale * radius * std::cos(angle);
-    values[lane + 1] = scale * radius * std::sin(angle);
-  }
-  return values;
-}
-
-std::int64_t Aligned(std::int64_t size) { return CeilDivide(size, kAlignment) * kAlignment; }
 
 std::int64_t Bytes(Dtype dtype, std::int64_t elements) {
   return elements * static_cast<std::int64_t>(SizeOf(dtype));
@@ -58,82 +18,38 @@ std::int64_t Bytes(Dtype dtype, std::int64_t elements) {
 
 }  // namespace
 
-// A parameter that this rank holds of the group of adjacent ones lies before this one.
-bool Registry::BehindItsGroup(const Parameter& parameter) const {
-  bool adjacent = parameter.adjacent;
-  for (auto before = parameters_.rbegin(); adjacent && before != parameters_.rend(); ++before) {
-    if (before->Held()) return true;
-    adjacent = before->adjacent;
-  }
-  return false;
-}
-
-int Registry::BeginUnit(const std::string& name, bool block) {
-  size_ = Aligned(size_);
-  if (!units_.empty()) units_.back().range.end = size_;
-  units_.push_back({name, {size_, size_}, block});
-  return static_cast<int>(units_.size()) - 1;
-}
-
-ParameterId Registry::Add(Parameter parameter) {
-  if (units_.empty()) BeginUnit("");
-  if (parameter.end == kWhole) parameter.end = ElementCount(parameter.shape);
-  if (parameter.begin < 0 || parameter.end < parameter.begin ||
-      parameter.end > ElementCount(parameter.shape) || parameter.copy < 0 ||
-      parameter.copy >= parameter.copies) {
-    throw RunError("registry: " + parameter.name + " has no such elements or no such copy",
-                   "This is a bug in Trireme.");
-  }
-  if (parameter.Held() && !BehindItsGroup(parameter)) size_ = Aligned(size_);
-  parameter.offset = size_;
-  if (!parameter.Held()) parameter.spare = 0;
-  size_ += parameter.LocalSize() + parameter.spare;
-  units_.back().range.end = size_;
-  unit_of_.push_back(static_cast<int>(units_.size()) - 1);
-  early_at_.push_back(early_size_);
-  if (parameter.early) early_size_ += Aligned(parameter.LocalSize());
-  parameters_.push_back(std::move(parameter));
-  return static_cast<ParameterId>(parameters_.size()) - 1;
-}
-
-void Registry::AddSecondGradient(ParameterId id) {
-  size_ = Aligned(size_);
-  units_.back().range.end = size_;
-  second_ = id;
-  second_size_ = parameters_.at(static_cast<std::size_t>(id)).LocalSize();
-}
-
-void Registry::Plan(Dtype dtype, Ownership ownership) {
-  dtype_ = dtype;
-  ownership_ = std::move(ownership);
-  value_base_.assign(units_.size(), nullptr);
-  gradient_base_.assign(units_.size(), nullptr);
-  gradient_level_.assign(units_.size(), 0);
-  early_.assign(units_.size(), false);
-}
-
-void Registry::Allocate(Dtype dtype, bool gradients) { Allocate(dtype, gradients, OwnAll(size_)); }
-
-void Registry::Allocate(Dtype dtype, bool gradients, Ownership ownership) {
-  Plan(dtype, std::move(ownership));
+Registry::Registry(ParameterList list, Dtype dtype, Ownership ownership, bool gradients,
+                   const device::Stream& stream)
+    : list_(std::move(list)),
+      dtype_(dtype),
+      ownership_(std::move(ownership)),
+      stream_(stream),
+      value_base_(Units().size(), nullptr),
+      gradient_base_(Units().size(), nullptr),
+      gradient_level_(Units().size(), 0),
+      early_(Units().size(), false) {
   const device::Kind where = stream_.Where();
-  values_ = device::AllocateZeroed(ValueBytes(false), where);
+  values_ = device::AllocateZeroed(Bytes(dtype_, ownership_.values), where);
   if (!gradients) return;
-  const std::int64_t early = ownership_.gradients_sharded ? Bytes(SumType(), early_size_) : 0;
-  gradients_ = device::AllocateZeroed(GradientBytes() - early, where);
-  if (early > 0) early_gradients_ = device::AllocateZeroed(early, where);
-  const std::int64_t masters = ValueBytes() - ValueBytes(false);
-  if (masters > 0) masters_ = device::AllocateZeroed(masters, where);
+  const std::int64_t sums = ownership_.gradients * ownership_.gradient_levels;
+  gradients_ = device::AllocateZeroed(Bytes(SumType(), sums), where);
+  if (ownership_.gradients_sharded && list_.EarlySize() > 0) {
+    early_gradients_ = device::AllocateZeroed(Bytes(SumType(), list_.EarlySize()), where);
+  }
+  if (SumType() != dtype_) {
+    masters_ = device::AllocateZeroed(Bytes(SumType(), ownership_.moments), where);
+  }
 }
 
-std::int64_t Registry::ValueBytes(bool training) const {
-  const bool masters = training && SumType() != dtype_;
-  return Bytes(dtype_, ownership_.values) + (masters ? Bytes(SumType(), ownership_.moments) : 0);
+Registry::Registry(ParameterList list, Dtype dtype, bool gradients, const device::Stream& stream)
+    : Registry(list, dtype, OwnAll(list.Size()), gradients, stream) {}
+
+std::int64_t Registry::ValueBytes() const {
+  return device::BytesOf(values_) + device::BytesOf(masters_);
 }
 
 std::int64_t Registry::GradientBytes() const {
-  const std::int64_t early = ownership_.gradients_sharded ? early_size_ : 0;
-  return Bytes(SumType(), ownership_.gradients * ownership_.gradient_levels + early);
+  return device::BytesOf(gradients_) + device::BytesOf(early_gradients_);
 }
 
 void* Registry::GradientLevel(int level) const {
@@ -141,7 +57,7 @@ void* Registry::GradientLevel(int level) const {
 }
 
 Owned Registry::OwnedOf(ParameterId id) const {
-  const Parameter& parameter = parameters_.at(static_cast<std::size_t>(id));
+  const Parameter& parameter = Parameters().at(static_cast<std::size_t>(id));
   const Part flat{parameter.offset, parameter.offset + parameter.LocalSize()};
   Owned owned{{flat.begin, flat.begin}};
   for (const Piece& piece : ownership_.pieces) {
@@ -161,68 +77,13 @@ Owned Registry::OwnedOf(ParameterId id) const {
   return owned;
 }
 
-// Global elements of a parameter to `values`, where the first of them lies.
-void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part elements,
-                          Dtype dtype, void* values) const {
-  const std::uint64_t hash = XXH64(parameter.name.data(), parameter.name.size(), 0);
-  const auto fill = [&](const Part& part, auto* out, auto&& round) {
-#pragma omp parallel for schedule(static)
-    for (std::int64_t block = part.begin / 4; block < CeilDivide(part.end, 4); ++block) {
-      const auto four = InitialValues(parameter.initialiser, seed, hash, block);
-      const std::int64_t begin = std::max(part.begin, 4 * block);
-      for (std::int64_t i = begin; i < std::min(part.end, 4 * block + 4); ++i) {
-        // Rounded through fp32, so that an fp64 verification starts from the fp32 run's weights.
-        out[i - part.begin] = round(static_cast<float>(four[static_cast<std::size_t>(i % 4)]));
-      }
-    }
-  };
-  const auto fill_as = [&](const Part& part, void* out) {
-    if (dtype == Dtype::kBfloat16) {
-      fill(part, static_cast<std::uint16_t*>(out), RoundToBfloat16);
-    } else {
-      DispatchDtype(dtype, [&](auto zero) {
-        using T = decltype(zero);
-        fill(part, static_cast<T*>(out), [](float value) { return static_cast<T>(value); });
-      });
-    }
-  };
-  if (!stream_.OnGpu()) return fill_as(elements, values);
-  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // elements that pass through the host
-  const std::int64_t most = std::min(kPiece, elements.Size());
-  std::vector<std::byte> host(static_cast<std::size_t>(Bytes(dtype, most)));
-  for (std::int64_t begin = elements.begin; begin < elements.end; begin += kPiece) {
-    const Part part{begin, std::min(begin + kPiece, elements.end)};
-    fill_as(part, host.data());
-    device::CopyIn(stream_, host.data(), ElementAt(values, dtype, begin - elements.begin),
-                   Bytes(dtype, part.Size()));
-  }
-}
-
-void Registry::Initialise(std::uint32_t seed) {
-  for (std::size_t id = 0; id < parameters_.size(); ++id) {
-    const Parameter& parameter = parameters_[id];
-    const Owned owned = OwnedOf(static_cast<ParameterId>(id));
-    const std::int64_t first = parameter.begin + owned.flat.begin - parameter.offset;
-    const Part mine{first, first + owned.flat.Size()};
-    if (ownership_.values_sharded) {
-      Initialise(parameter, seed, mine, dtype_, ElementAt(values_.get(), dtype_, owned.value));
-    } else {
-      Initialise(parameter, seed, {parameter.begin, parameter.end}, dtype_,
-                 ElementAt(values_.get(), dtype_, parameter.offset));
-    }
-    if (masters_ == nullptr) continue;
-    Initialise(parameter, seed, mine, SumType(),
-               ElementAt(masters_.get(), SumType(), owned.moment));
-  }
-}
-
 std::pair<Matrix, std::int64_t> Registry::ViewOf(ParameterId id, int count, Dtype dtype) const {
-  const Parameter& first = parameters_.at(static_cast<std::size_t>(id));
+  const Parameter& first = Parameters().at(static_cast<std::size_t>(id));
   const bool vector = first.shape.size() < 2;
   const std::int64_t columns = vector ? 1 : ElementCount(std::span(first.shape).subspan(1));
   std::int64_t elements = 0, offset = first.offset;
   for (int i = 0; i < count; ++i) {
-    const Parameter& part = parameters_.at(static_cast<std::size_t>(id + i));
+    const Parameter& part = Parameters().at(static_cast<std::size_t>(id + i));
     if (i > 0 && !part.adjacent) throw RunError("registry: " + part.name + " is not adjacent");
     if (part.begin % columns != 0 || part.end % columns != 0) {
       throw RunError("registry: " + part.name + " is not held in whole rows");
@@ -251,8 +112,8 @@ Matrix Registry::Value(ParameterId id, int count) const {
     return view;
   }
   const auto unit = static_cast<std::size_t>(UnitOf(id));
-  RequireMemory(value_base_[unit], "values", units_[unit].name);
-  view.data = ElementAt(value_base_[unit], dtype_, offset - units_[unit].range.begin);
+  RequireMemory(value_base_[unit], "values", Units()[unit].name);
+  view.data = ElementAt(value_base_[unit], dtype_, offset - Units()[unit].range.begin);
   return view;
 }
 
@@ -265,21 +126,21 @@ Matrix Registry::Gradient(ParameterId id, int count) const {
     return view;
   }
   const auto at = static_cast<std::size_t>(id);
-  if (early_[unit] && parameters_[at].early) {
-    view.data = ElementAt(early_gradients_.get(), SumType(), early_at_[at]);
+  if (early_[unit] && Parameters()[at].early) {
+    view.data = ElementAt(early_gradients_.get(), SumType(), list_.EarlyOffset(id));
     return view;
   }
-  RequireMemory(gradient_base_[unit], "gradients", units_[unit].name);
-  view.data = ElementAt(gradient_base_[unit], SumType(), offset - units_[unit].range.begin);
+  RequireMemory(gradient_base_[unit], "gradients", Units()[unit].name);
+  view.data = ElementAt(gradient_base_[unit], SumType(), offset - Units()[unit].range.begin);
   return view;
 }
 
 Matrix Registry::SecondGradient(ParameterId id) const {
-  if (id != second_) return Gradient(id);
+  if (id != SecondOf()) return Gradient(id);
   auto [view, offset] = ViewOf(id, 1, SumType());
   if (view.rows == 0 || gradients_ == nullptr) return view;
   const auto unit = static_cast<std::size_t>(UnitOf(id));
-  view.data = ElementAt(GradientLevel(gradient_level_[unit]), SumType(), size_);
+  view.data = ElementAt(GradientLevel(gradient_level_[unit]), SumType(), Size());
   return view;
 }
 
@@ -302,10 +163,12 @@ void Registry::BindEarly(int unit, bool early) {
 void Registry::TakeEarly(int unit,
                          FunctionRef<void(void* from, void* to, std::int64_t count)> take) const {
   if (early_gradients_ == nullptr) return;
-  for (std::size_t id = 0; id < parameters_.size(); ++id) {
-    const Parameter& parameter = parameters_[id];
-    if (unit_of_[id] != unit || !parameter.early || !parameter.Held()) continue;
-    take(ElementAt(early_gradients_.get(), SumType(), early_at_[id]),
+  for (std::size_t id = 0; id < Parameters().size(); ++id) {
+    const Parameter& parameter = Parameters()[id];
+    if (list_.UnitOf(static_cast<ParameterId>(id)) != unit || !parameter.early || !parameter.Held())
+      continue;
+    take(ElementAt(early_gradients_.get(), SumType(),
+                   list_.EarlyOffset(static_cast<ParameterId>(id))),
          Gradient(static_cast<ParameterId>(id)).data, parameter.LocalSize());
   }
 }
@@ -316,15 +179,8 @@ void Registry::ZeroGradients() {
     if (storage == nullptr) return;
     device::SetZero(stream_, storage.get(), Bytes(SumType(), elements));
   };
-  clear(gradients_, ownership_.gradients);  // whoever empties another level leaves zeros there
-  clear(early_gradients_, early_size_);
-}
-
-Ownership OwnAll(std::int64_t size) {
-  Ownership all;
-  all.pieces = {{{0, size}, {0, size}}};
-  all.values = all.gradients = all.moments = size;
-  return all;
+  clear(gradients_, ownership_.gradients);  // other levels are left zero by their readers
+  clear(early_gradients_, list_.EarlySize());
 }
 
 }  // namespace trireme::tensor

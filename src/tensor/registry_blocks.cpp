@@ -11,8 +11,8 @@ std::vector<StateBlock> Registry::ValueBlocks(int rank, int ranks, int sharers) 
     return OwnedBlocks(values_.get(), dtype_, &Owned::value, "", rank, ranks, sharers);
   }
   std::vector<StateBlock> blocks;
-  blocks.reserve(parameters_.size());
-  for (const Parameter& parameter : parameters_) {
+  blocks.reserve(Parameters().size());
+  for (const Parameter& parameter : Parameters()) {
     void* data = parameter.Held() ? ElementAt(values_.get(), dtype_, parameter.offset) : nullptr;
     blocks.push_back({parameter.name, parameter.shape, dtype_, parameter.begin, parameter.end, data,
                       rank * parameter.copies + parameter.copy, ranks * parameter.copies});
@@ -34,9 +34,9 @@ std::vector<StateBlock> Registry::OwnedBlocks(void* storage, Dtype dtype,
                                               std::int64_t Owned::*place, const std::string& prefix,
                                               int rank, int ranks, int sharers) const {
   std::vector<StateBlock> blocks;
-  blocks.reserve(parameters_.size());
-  for (std::size_t id = 0; id < parameters_.size(); ++id) {
-    const Parameter& parameter = parameters_[id];
+  blocks.reserve(Parameters().size());
+  for (std::size_t id = 0; id < Parameters().size(); ++id) {
+    const Parameter& parameter = Parameters()[id];
     const Owned owned = OwnedOf(static_cast<ParameterId>(id));
     const std::int64_t begin = parameter.begin + owned.flat.begin - parameter.offset;
     const std::int64_t size = owned.flat.Size();

@@ -16,12 +16,36 @@ namespace trireme::training {
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
                              const device::Stream& stream)
     : grid_(grid),
+<<<<<<< HEAD
       plan_(plan),
       model_(grid, plan.model, stream),
       drain_(stream, [&grid] { grid.GiveUp(); }) {
   // All ranks have the memory that they need, or all say which one has not.
+=======
+      sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
+      schedule_(setup.schedule),
+      drain_(setup.model.stream, [&grid] { grid.GiveUp(); }) {
+  if (setup.canonical.On()) CheckInstructionSets(grid.World());
+  const int data_ranks = grid.Shape().data;
+  const model::Canonical& canonical = setup.canonical;
+  model::ModelSetup model = setup.model;
+  const std::int64_t batch = std::min(setup.batch, sampler_.Windows());  // the most of any step
+  model.micro_batch = std::min(model.micro_batch, LargestShare(batch, data_ranks, canonical));
+  parallel::PipelineShape pipeline = setup.pipeline;
+  pipeline.stages = grid.Shape().pipeline;
+  pipeline.micro_batches =
+      static_cast<int>(MicroBatches(batch, data_ranks, model.micro_batch, canonical));
+  if (canonical.On()) {
+    model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
+    model.micro_batch = std::min(model.micro_batch, canonical.leaf);
+  }
+  model.shard.bucket_bytes = setup.bucket_bytes;
+  model.shard.prefetch = setup.prefetch;
+  model.shard.overlap = setup.overlap;
+  model.allocate = false;
+  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect, canonical);
+>>>>>>> h3
   grid.World().Together([&] {
-    model_.Allocate();
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
     }
@@ -31,8 +55,10 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_.Parameters(),
         model_.Stream(), model_.LocalPlan().shard, &model_.Shared());
   });
+  CheckMemory(setup);
 }
 
+<<<<<<< HEAD
 BatchShare TrainingState::Share() const {
   const parallel::ShardedUnits& units = model_.Units();
   return plan_.ShareOf(grid_.Coordinates().data, grid_.Shape().data,
@@ -63,6 +89,21 @@ void TrainingState::QueueSums() {
   optimizer_->QueueSquares();
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->QueueLargest(Stream());
+=======
+std::vector<std::pair<std::string, std::int64_t>> TrainingState::MemoryPlan() const {
+  auto plan = model_->MemoryPlan();
+  plan.insert(plan.begin() + 2, {"moments", optimizer_->Bytes()});
+  const std::int64_t exchange = buckets_->Bytes();
+  AddGpuTerms(model_->Setup(), plan);
+  if (exchange == 0) return plan;
+  const char* const name = "exchange buffers";
+  const auto model =
+      std::find_if(plan.begin(), plan.end(), [&](const auto& term) { return term.first == name; });
+  if (model == plan.end()) {
+    plan.emplace_back(name, exchange);
+  } else {
+    model->second += exchange;
+>>>>>>> h3
   }
 }
 

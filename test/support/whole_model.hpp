@@ -13,7 +13,6 @@ class WholeModel {
  public:
   explicit WholeModel(const model::ModelPlan& plan, const device::Stream& stream = {})
       : model_(plan, model::PlanStage(plan, {}, {}, 0), {stream, tensor_, ring_}) {
-    model_.Allocate();
   }
 
   // Adds the gradients of the summed loss of `batch` to the registry's; returns the summed loss in

@@ -22,6 +22,10 @@ using Buffer = std::unique_ptr<void, Free>;
 //   kCuda     on the GPU that this thread has opened (device/gpu.hpp)
 //   kPlanned  no memory: an address of its own, which faults when it is touched
 Buffer AllocateZeroed(std::int64_t bytes, Kind kind = Kind::kCpu);
+// Bytes that a buffer takes, as the counters below count it; 0 for none.
+inline std::int64_t BytesOf(const Buffer& buffer) {
+  return buffer == nullptr ? 0 : buffer.get_deleter().bytes;
+}
 
 // Bytes of all live Buffers of this process and on its GPU, each rounded up to 128, and their
 // highest sum since ResetPeakAllocatedBytes. Planned buffers are not among them.

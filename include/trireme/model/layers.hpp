@@ -29,7 +29,7 @@ using tensor::ParameterId;
 // holds the layer at all (if not, its parameters are only listed).
 struct Placement {
   const Options& options;
-  tensor::Registry& registry;
+  tensor::ParameterList& parameters;
   const parallel::TensorGroup& tensor;
   bool held = true;
   device::Stream stream;  // where the products run

@@ -37,10 +37,9 @@ using GradientsReady = std::function<void(std::int64_t begin)>;
 
 class Model : public parallel::StageWork {
  public:
-  // Registers the parameters and plans the memory; Allocate follows, once, before anything is
-  // computed. The sequence must fit the table of learned positions.
+  // Takes all memory and draws the initial weights. The sequence must fit the table of learned
+  // positions.
   Model(const ModelPlan& plan, const StagePlan& local, const Collaborators& with);
-  void Allocate();  // takes the planned memory; initialises the parameters
   // Who is told of the use of each unit's values and gradients; null: nobody need know.
   void SetAccess(parallel::ShardedUnits* access) { access_ = access; }
   // The units whose values these tasks use, in order; until the next call.
@@ -106,7 +105,7 @@ class Model : public parallel::StageWork {
     int spare = 0;
   };
 
-  void RegisterParameters();
+  tensor::ParameterList ListParameters();
   std::int64_t TableColumns() const;
   void MakePositions();
   void PlanMemory();

@@ -37,7 +37,8 @@ void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& p
 
 class ParallelModel {
  public:
-  // Collective over the grid's world; plans only: Allocate follows. `grid` must outlive it.
+  // Collective over the grid's world. Takes all memory and draws the initial weights. `grid` must
+  // outlive it.
   ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& plan, const device::Stream& stream);
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
@@ -69,7 +70,6 @@ class ParallelModel {
   // of the replica hold parts of (see tensor::GradientSum).
   void SumSharedGradients();
   void BeginStep();  // gradients become zero
-  void Allocate();   // collective over the world: takes the planned memory, initialises the weights
   // The sharding of values and gradients.
   parallel::ShardedUnits& Units() { return *units_; }
   const parallel::ShardedUnits& Units() const { return *units_; }
@@ -91,7 +91,6 @@ class ParallelModel {
 
  private:
   void Construct();
-  std::int64_t ExchangeElements() const;
   int MicroBatches(std::span<const data::MicroBatch> batches) const;
   void Announce(const parallel::Program& program);
   void Evaluate(std::span<const data::MicroBatch> batches);

@@ -44,9 +44,7 @@ class Optimizer {
   // Moments for a checkpoint: "first_moment.<parameter>", "second_moment.<parameter>"; SGD has
   // none.
   std::vector<tensor::StateBlock> Blocks(int rank, int ranks, int sharers) const;
-  std::int64_t Bytes() const;  // of the moments
-  // What they will take.
-  static std::int64_t Bytes(const Options& options, const tensor::Registry& registry);
+  std::int64_t Bytes() const;  // of the moments, and of small buffers on a GPU
 
  private:
   void FindRanges();

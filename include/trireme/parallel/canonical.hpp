@@ -34,14 +34,12 @@ void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays
 class TreeCollectives {
  public:
   TreeCollectives() = default;  // one rank
-  // Throws RunError where the group's size is no power of two.
-  TreeCollectives(const comm::Collectives& group, const device::Stream& stream,
-                  Defect defect = Defect::kNone);
-  // The exchange buffer for operands of up to `most` elements in parts of nearly equal size
-  // (PartOf, on multiples of up to 32 elements); for others, ranks times the largest part to come.
-  // Once.
-  void Allocate(Dtype dtype, std::int64_t most);
-  static std::int64_t Bytes(int ranks, Dtype dtype, std::int64_t most);  // of that buffer
+  // Allocates the exchange buffer for operands of up to `most` elements in parts of nearly equal
+  // size (PartOf, on multiples of up to 32 elements); for others, pass ranks times the largest part
+  // to come. RunError if the group's size is no power of two.
+  TreeCollectives(const comm::Collectives& group, const device::Stream& stream, Dtype dtype,
+                  std::int64_t most, Defect defect = Defect::kNone);
+  std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
   // As comm::Collectives::StartReduceScatterInPlace, complete on return. Throws RunError where the
   // buffer is too small for the largest of `counts`.

@@ -27,7 +27,6 @@ class GradientBuckets {
   //   gradients   owned ones are summed over `shard` when Wait is called; all-reduced over `data`
   // With `canonical` all of it in the fixed tree, in Wait, from whole gradients. All referred to
   // must outlive it. `shared` (or null): sums within the replica that come before a reduce-scatter.
-  // registry: planned or allocated; exchange buffers are allocated here.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
                   tensor::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
                   SharedGradients* shared, Defect defect = Defect::kNone);
@@ -42,11 +41,8 @@ class GradientBuckets {
   // Returns when every bucket is summed. All must have been ready; ShardedUnits::FinishGradients
   // comes first where gradients are sharded.
   void Wait();
-  // Of exchange buffers, which canonical sums take; with groups of these sizes, before there are
-  // any.
-  std::int64_t Bytes() const { return bytes_; }
-  static std::int64_t Bytes(const tensor::Registry& registry, const ShardSetup& setup,
-                            int data_ranks, int shard_ranks);
+  // Of exchange buffers, which canonical sums take.
+  std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
 
   // Name of the first parameter whose local gradient was not finite in this step; empty when all
   // were (or they are sharded, and ShardedUnits looks).
@@ -82,7 +78,6 @@ class GradientBuckets {
   comm::Sharding sharding_;
   bool overlap_, canonical_;
   TreeCollectives data_tree_, shard_tree_;
-  std::int64_t bytes_ = 0;
   std::vector<Bucket> buckets_;  // in the order in which they become ready
   std::size_t next_ = 0;         // first bucket not started
   std::size_t across_ = 0;       // first bucket whose second sum has not started

@@ -31,12 +31,10 @@ class StageWork {
 
 class Pipeline {
  public:
-  // Plans the buffers of the largest program (most_micro_batches a step; at least 1). rows,
+  // Allocates the buffers of the largest program (shape.micro_batches per step; at least 1). rows,
   // columns: of the largest micro-batch's stream on this rank. With one stage there are no buffers.
   Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
            std::int64_t rows, std::int64_t columns, const device::Stream& stream = {});
-
-  void Allocate();  // what is planned; before the first step
 
   // shape.micro_batches with the micro-batches that a step of `count` really runs: a multiple of
   // the stages where interleaved (the caller adds empty micro-batches).
@@ -66,7 +64,7 @@ class Pipeline {
   }
   // Floating-point operations of the tasks since construction on a planned stream, [chunks][kinds].
   const std::vector<std::array<double, kTaskKinds>>& Operations() const { return operations_; }
-  std::int64_t Bytes() const { return bytes_; }  // of the buffers
+  std::int64_t Bytes() const;  // of the buffers
 
  private:
   struct Lane {  // the buffers of one flow in one direction
@@ -89,7 +87,6 @@ class Pipeline {
   double waited_input_ = 0, waited_output_ = 0;
   std::vector<std::array<double, kTaskKinds>> seconds_;     // [chunks]
   std::vector<std::array<double, kTaskKinds>> operations_;  // [chunks]
-  std::int64_t bytes_ = 0;
 };
 
 }  // namespace trireme::parallel

@@ -35,14 +35,13 @@ struct ShardSetup {
 // a table with a second gradient or shared by two stages, and the second gradient, are pieces of
 // their own. gradients, parameters: a unit a piece. A piece's owned elements are PartOf its length,
 // cut on multiples of 32 elements.
-tensor::Ownership PlanOwnership(const tensor::Registry& registry, Dtype dtype,
+// dtype: in which bucket_bytes are counted. InputError if a piece passes what one transfer can
+// carry: its count is an int.
+tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
                                 const ShardSetup& setup);
 
 class UnitGathers;
 class UnitScatters;
-
-// InputError where a piece passes what one transfer can carry: its count is an int.
-void CheckTransfers(const tensor::Registry& registry, const ShardSetup& setup);
 
 // The units of a rank's model where values or gradients are sharded; elsewhere every call returns
 // at once.
@@ -54,20 +53,19 @@ class ShardedUnits {
   ShardedUnits(const ShardedUnits&) = delete;
   ShardedUnits& operator=(const ShardedUnits&) = delete;
   ~ShardedUnits();
-  // `registry` was planned with PlanOwnership's result for this setup, and is allocated before the
-  // first collective call. `shared`: sums that a unit's gradients need within the replica before
-  // they are scattered (null: none). All referred to must outlive it.
+  // Allocates memory for gathered values and for gradients that are collected. `registry` has
+  // PlanOwnership's result for this setup. `shared`: sums that a unit's gradients need within the
+  // replica before they are scattered (null: none). All referred to must outlive it.
   ShardedUnits(const comm::Collectives& shard, tensor::Registry& registry,
                const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared,
                Defect defect = Defect::kNone);
 
-  // Bytes of what is gathered, and of whole gradients on their way to their owners, as Allocate
-  // takes them. Blocks share prefetch + 1 buffers of the largest one's size for values (one more
+  // Bytes of buffers for gathered values, and for whole gradients on their way to their owners.
+  // Blocks share prefetch + 1 buffers of the largest one's size for values (one more
   // than there are blocks is the most that can be of use) and two for gradients; each other unit
   // has a buffer of its own for each.
   std::int64_t GatherBytes() const;
   std::int64_t GradientBytes() const;
-  void Allocate();
 
   // Collective calls, the same on all ranks of the shard group from here on.
   // The uses to come, in order: of all tasks up to the next call; units that other ranks hold do

@@ -16,8 +16,8 @@ namespace trireme::parallel {
 
 class SharedGradients {
  public:
-  // groups: the transfers for each GradientSum that occurs. registry is planned or allocated, and
-  // must outlive this. All ranks of a group hold the same parameters of its kind, in the same
+  // groups: the transfers for each GradientSum that occurs. registry must outlive
+  // this. All ranks of a group hold the same parameters of its kind, in the same
   // sizes. sharded: gradients are reduce-scattered (grid.sharding), so that those that tensor ranks
   // hold parts of meet before that, piece by piece, and tied ones afterwards, their owned elements
   // alone.
@@ -25,14 +25,13 @@ class SharedGradients {
                   const std::map<tensor::GradientSum, comm::Collectives>& groups,
                   Defect defect = Defect::kNone, bool sharded = false,
                   const device::Stream& stream = {});
-  void Allocate();  // the packing buffer; before the first sum
   // Collective over the replica. Sharded: of tied gradients only.
   void Sum();
   // Sharded: the sums that this piece (its number in the registry's ownership) needs before it is
   // scattered. Its gradients are whole and, where they are sharded, bound. Collective over the
   // tensor group, in the same order on all its ranks.
   void SumPiece(int piece);
-  std::int64_t Bytes() const { return bytes_; }  // of the packing buffer
+  std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
  private:
   static constexpr int kAll = -1;
@@ -55,8 +54,7 @@ class SharedGradients {
   tensor::Registry* registry_;
   device::Stream stream_;
   std::vector<Message> messages_;
-  device::Buffer buffer_;  // of the largest message of more than one parameter
-  std::int64_t bytes_ = 0;
+  device::Buffer buffer_;  // packs the largest message of more than one parameter
 };
 
 }  // namespace trireme::parallel

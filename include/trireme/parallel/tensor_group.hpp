@@ -17,13 +17,11 @@ class TensorGroup {
  public:
   TensorGroup() = default;  // one rank: nothing to exchange
   TensorGroup(const comm::Collectives& collectives, bool sequence_parallel);
-  // Canonical: what is sliced is cut into `slices` for the whole group, a multiple of its size and
-  // a power of two, and sums over slices follow the fixed tree.
-  TensorGroup(const comm::Collectives& collectives, bool sequence_parallel,
-              const device::Stream& stream, int slices, Defect defect = Defect::kNone);
-  // Canonical: the exchange buffer for streams of up to `most` elements; bytes it takes.
-  void AllocateExchange(Dtype dtype, std::int64_t most);
-  std::int64_t ExchangeBytes(Dtype dtype, std::int64_t most) const;
+  // Canonical: sliced dimensions are cut into `slices` for the whole group, a multiple of its size
+  // and a power of two, and sums over slices follow `tree`, over the same collectives.
+  TensorGroup(const comm::Collectives& collectives, bool sequence_parallel, int slices,
+              TreeCollectives tree);
+  std::int64_t Bytes() const { return tree_.Bytes(); }  // of the tree's exchange buffer
 
   int Rank() const { return collectives_.Rank(); }
   int Size() const { return collectives_.Size(); }

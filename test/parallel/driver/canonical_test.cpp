@@ -241,7 +241,6 @@ TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
       settings.model.training = false;
       settings.model.micro_batch = 3;
       model::ParallelModel net(run.Grid(), settings.model, settings.stream);
-      net.Allocate();
       checkpoint::ReadTensors(group, checkpoint::Find(group, path), "model", net.Blocks());
       EXPECT_EQ(training::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
     });

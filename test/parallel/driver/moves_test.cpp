@@ -309,7 +309,6 @@ TEST_F(MovesTest, WindowsOfEveryLengthFitWhereRowsAreSharded) {
       settings.model.training = false;
       const comm::ProcessGrid grid(ranks, *settings.grid, settings.options);
       model::ParallelModel net(grid, settings.model, settings.stream);
-      net.Allocate();
       driver::GenerateOptions options;
       options.tokens = 14;
       options.seed = 3;

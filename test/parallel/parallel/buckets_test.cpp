@@ -29,7 +29,7 @@ class BucketsTest : public testing::Test {
     parameter.name = name;
     parameter.shape = {std::max(count, std::int64_t{1})};
     parameter.end = count;
-    registry_.Add(parameter);
+    list_.Add(parameter);
   }
   GradientBuckets Buckets(const comm::Collectives& data) {
     return {data, {}, registry_, {}, {}, nullptr};
@@ -46,7 +46,8 @@ class BucketsTest : public testing::Test {
   void Fill(std::int64_t bucket_bytes) {
     ShardSetup setup;
     setup.bucket_bytes = bucket_bytes;
-    registry_.Allocate(Dtype::kFloat32, true, PlanOwnership(registry_, Dtype::kFloat32, setup));
+    registry_ =
+        tensor::Registry(list_, Dtype::kFloat32, PlanOwnership(list_, Dtype::kFloat32, setup));
     for (std::int64_t i = 0; i < registry_.Size(); ++i) {
       Gradients()[i] = static_cast<float>((i % 1000) * (world_.Rank() + 1));
     }
@@ -73,6 +74,7 @@ class BucketsTest : public testing::Test {
   comm::Ledger ledger_;
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   comm::Collectives data_{world_, Group::kData, ledger_};
+  tensor::ParameterList list_;
   tensor::Registry registry_;
 };
 

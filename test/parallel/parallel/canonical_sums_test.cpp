@@ -104,8 +104,7 @@ INSTANTIATE_TEST_SUITE_P(GroupsOf, CanonicalSumsTest, testing::Values(1, 2, 4, 8
 TEST_P(CanonicalSumsTest, EverySplitHasTheBitsOfTheTree) {
   // 1000 passes the buffer and travels in pieces; 5 is less than a line for each rank.
   for (const std::int64_t count : {5, 320, 1000}) {
-    TreeCollectives tree(layout_.Shard(), {});
-    tree.Allocate(Dtype::kFloat32, 333);
+    TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, 333);
     for (std::int64_t present = 0; present <= kGroups; ++present) {
       Floats sum = Local(Rank(), Ranks(), present, count);
       tree.AllReduce(Dtype::kFloat32, sum.data(), count);
@@ -125,11 +124,9 @@ TEST_P(CanonicalSumsTest, PartsMayBeOfAnySize) {
     most = std::max(most, counts.back() * Ranks());
   }
   const std::int64_t own = counts[static_cast<std::size_t>(Rank())];
-  TreeCollectives tree(layout_.Shard(), {});
   const std::int64_t bytes = device::AllocatedBytes();
-  tree.Allocate(Dtype::kFloat32, most);
-  EXPECT_EQ(device::AllocatedBytes() - bytes,
-            TreeCollectives::Bytes(Ranks(), Dtype::kFloat32, most));
+  TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, most);
+  EXPECT_EQ(device::AllocatedBytes() - bytes, tree.Bytes());
   const Floats local = Local(Rank(), Ranks(), kGroups, total);
   const Floats wanted = Tree(0, kGroups, kGroups, total);
   Floats in_place = local, part(static_cast<std::size_t>(own) + 1, 77);
@@ -141,8 +138,7 @@ TEST_P(CanonicalSumsTest, PartsMayBeOfAnySize) {
 }
 
 TEST_P(CanonicalSumsTest, MovesWhatARingMoves) {
-  TreeCollectives tree(layout_.Shard(), {});
-  tree.Allocate(Dtype::kFloat32, 1000);
+  TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, 1000);
   Floats sum(1000);
   tree.AllReduce(Dtype::kFloat32, sum.data(), 1000);
   const double moved = layout_.ledger.At(Group::kShard, Transfer::kAllToAll).moved +
@@ -151,8 +147,7 @@ TEST_P(CanonicalSumsTest, MovesWhatARingMoves) {
 }
 
 TEST_P(CanonicalSumsTest, ATreeOfRanksShows) {
-  TreeCollectives tree(layout_.Shard(), {}, Defect::kTreeOfRanks);
-  tree.Allocate(Dtype::kFloat32, 1000);
+  TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, 1000, Defect::kTreeOfRanks);
   Floats sum = Local(Rank(), Ranks(), kGroups, 1000);
   tree.AllReduce(Dtype::kFloat32, sum.data(), 1000);
   const Floats wanted = Tree(0, kGroups, kGroups, 1000);
@@ -167,8 +162,7 @@ TEST_P(CanonicalSumsTest, ATreeOfRanksShows) {
 TEST_P(CanonicalSumsTest, ASmallBufferIsAnError) {
   if (Ranks() == 1) return;
   const std::vector<std::int64_t> counts(static_cast<std::size_t>(Ranks()), 33);
-  TreeCollectives tree(layout_.Shard(), {});
-  tree.Allocate(Dtype::kFloat32, 32 * Ranks());
+  TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, 32 * Ranks());
   Floats data(static_cast<std::size_t>(33 * Ranks()));
   EXPECT_THROW(tree.ReduceScatterInPlace(Dtype::kFloat32, data.data(), counts), Error);
 }
@@ -178,32 +172,33 @@ TEST(CanonicalSums, GroupsThatAreNoPowerOfTwoAreRefused) {
   const comm::Communicator three = world.Split(world.Rank() < 3 ? 0 : 1, world.Rank());
   if (three.Size() != 3) return;
   comm::Ledger ledger;
-  EXPECT_THROW(TreeCollectives({three, Group::kShard, ledger}, {}), Error);
+  EXPECT_THROW(TreeCollectives({three, Group::kShard, ledger}, {}, Dtype::kFloat32, 9), Error);
 }
 
 // A registry whose table has a second gradient; its gradients are whole until the step's end.
 class CanonicalBucketsTest : public CanonicalSumsTest {
  protected:
   void Build(Sharding sharding) {
-    registry_ = {};
+    tensor::ParameterList list;
     for (const auto& [name, rows] : {std::pair<const char*, std::int64_t>{"embedding.token", 53},
                                      {"blocks.0", 40},
                                      {"blocks.1", 41},
                                      {"head", 3}}) {
-      registry_.BeginUnit(name, std::string(name).starts_with("blocks"));
+      list.BeginUnit(name, std::string(name).starts_with("blocks"));
       tensor::Parameter parameter;
       parameter.name = std::string(name) + ".weight";
       parameter.shape = {rows, 7};
-      registry_.Add(parameter);
+      list.Add(parameter);
     }
-    registry_.AddSecondGradient(0);
+    list.AddSecondGradient(0);
     setup_.sharding = sharding;
     setup_.rank = sharding == Sharding::kNone ? 0 : Rank();
     setup_.ranks = sharding == Sharding::kNone ? 1 : Ranks();
     setup_.canonical = true;
     setup_.gradient_levels = 2;
     setup_.bucket_bytes = 500;
-    registry_.Allocate(Dtype::kFloat32, true, PlanOwnership(registry_, Dtype::kFloat32, setup_));
+    registry_ =
+        tensor::Registry(list, Dtype::kFloat32, PlanOwnership(list, Dtype::kFloat32, setup_));
     const Floats local = Local(layout_.world_rank, kGroups, kGroups, registry_.GradientSize());
     std::memcpy(registry_.Gradients(), local.data(), local.size() * sizeof(float));
   }

@@ -34,27 +34,26 @@ void Exchange(const TensorGroup& group) {
 }
 
 void SumGradients(const comm::ProcessGrid& grid) {
-  const auto add = [](tensor::Registry& registry, const char* name, GradientSum sum) {
+  const auto add = [](tensor::ParameterList& list, const char* name, GradientSum sum) {
     tensor::Parameter parameter;
     parameter.name = name;
     parameter.shape = {40, 5};
     parameter.sum = sum;
-    registry.Add(parameter);
+    list.Add(parameter);
   };
-  tensor::Registry registry;
-  if (grid.FirstStage() || grid.LastStage()) add(registry, "embedding", GradientSum::kTied);
-  add(registry, "norm", GradientSum::kTensor);
-  add(registry, "ffn.norm", GradientSum::kTensor);
+  tensor::ParameterList list;
+  if (grid.FirstStage() || grid.LastStage()) add(list, "embedding", GradientSum::kTied);
+  add(list, "norm", GradientSum::kTensor);
+  add(list, "ffn.norm", GradientSum::kTensor);
   ShardSetup setup;
   setup.bucket_bytes = 1024;
-  registry.Allocate(Dtype::kFloat64, true, PlanOwnership(registry, Dtype::kFloat64, setup));
+  tensor::Registry registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
   GradientBuckets buckets(grid.Over(Group::kData), {}, registry, {}, setup, nullptr);
   buckets.Begin();
   buckets.Ready(0);
   buckets.Wait();
   SharedGradients shared(registry, {{GradientSum::kTensor, grid.Over(Group::kTensor)},
                                     {GradientSum::kTied, grid.Over(Group::kEmbedding)}});
-  shared.Allocate();
   shared.Sum();
 }
 

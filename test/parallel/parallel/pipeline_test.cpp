@@ -110,7 +110,6 @@ class PipelineTest : public testing::Test {
     const PipelineShape most{kind, stages, chunks, 2 * stages + 3};
     const comm::Collectives transfers(group, comm::Group::kPipeline, ledger_);
     Pipeline pipeline(transfers, most, Dtype::kFloat64, kMostRows, columns);
-    pipeline.Allocate();
     for (const int count : counts) {
       SCOPED_TRACE(std::string(NameOf(kind)) + ", " + std::to_string(stages) + " stages, " +
                    std::to_string(count) + " micro-batches");
@@ -187,7 +186,6 @@ TEST_F(PipelineTest, WaitsAreMeasured) {
   const comm::Collectives transfers(group, comm::Group::kPipeline, ledger_);
   Pipeline pipeline(transfers, {ScheduleKind::kOneForwardOneBackward, 2, 1, 2}, Dtype::kFloat32, 1,
                     1);
-  pipeline.Allocate();
   Sleeper work(group.Rank() == 1);
   pipeline.Train(2, work);
   if (group.Rank() == 0) {

@@ -53,12 +53,11 @@ struct Toy {
       : setup(wanted) {
     setup.rank = layout.shard.Rank();
     setup.ranks = layout.shard.Size();
-    AddToyUnits(registry, blocks);
-    registry.Plan(Dtype::kFloat64, PlanOwnership(registry, Dtype::kFloat64, setup));
-    units = ShardedUnits(layout.Shard(), registry, {}, setup, nullptr, defect);
-    registry.Allocate(Dtype::kFloat64, true, PlanOwnership(registry, Dtype::kFloat64, setup));
+    tensor::ParameterList list;
+    AddToyUnits(list, blocks);
+    registry = tensor::Registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
     const std::int64_t before = device::AllocatedBytes();
-    units.Allocate();
+    units = ShardedUnits(layout.Shard(), registry, {}, setup, nullptr, defect);
     allocated = device::AllocatedBytes() - before;
     FillOwned(registry);
   }

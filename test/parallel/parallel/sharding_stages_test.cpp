@@ -30,12 +30,12 @@ class StagesTest : public testing::Test {
     grid_ = std::make_unique<comm::ProcessGrid>(world_, comm::GridShape{2, 2, 1, 2}, options);
     key_value_ = grid_->KeyValueGroup(1);
     const comm::GridShape at = grid_->Coordinates();
-    registry_ = {};
-    registry_.BeginUnit("embedding.token");
+    list_ = {};
+    list_.BeginUnit("embedding.token");
     Add("embedding", {kVocabulary, kDim}, GradientSum::kTied, true, true);
     for (int i = 0; i < 2 * kBlocksAStage; ++i) {
       const bool here = i / kBlocksAStage == at.pipeline;
-      registry_.BeginUnit("blocks." + std::to_string(i), true);
+      list_.BeginUnit("blocks." + std::to_string(i), true);
       Add("norm", {kDim}, GradientSum::kTensor, here, false);
       Add("key", {4, kDim}, GradientSum::kKeyValue, here, false);
       Add("up", {kFeatures, kDim}, GradientSum::kNone, here, true);
@@ -46,7 +46,8 @@ class StagesTest : public testing::Test {
     setup_.ranks = grid_->Shard().Size();
     setup_.tensor_ranks = 2;
     setup_.bucket_bytes = 700;  // between a block of the smaller and of the larger slice
-    registry_.Allocate(Dtype::kFloat64, true, PlanOwnership(registry_, Dtype::kFloat64, setup_));
+    registry_ =
+        tensor::Registry(list_, Dtype::kFloat64, PlanOwnership(list_, Dtype::kFloat64, setup_));
   }
   void Add(const char* name, const tensor::Shape& shape, GradientSum sum, bool here, bool sliced) {
     tensor::Parameter parameter;
@@ -59,7 +60,7 @@ class StagesTest : public testing::Test {
       parameter.end = rows.end * shape[1];
     }
     if (!here) parameter.begin = parameter.end = 0;
-    registry_.Add(parameter);
+    list_.Add(parameter);
   }
   // What the rank at these coordinates found for element `i` of what this one holds.
   static double Found(int stage, int data, int tensor, std::size_t id, std::int64_t i) {
@@ -98,9 +99,7 @@ class StagesTest : public testing::Test {
          {GradientSum::kTensor, grid_->Over(Group::kTensor)},
          {GradientSum::kKeyValue, {key_value_, Group::kKeyValue, grid_->Traffic()}}},
         Defect::kNone, setup_.sharding != Sharding::kNone);
-    shared.Allocate();
     ShardedUnits units(grid_->Over(Group::kShard), registry_, {}, setup_, &shared);
-    units.Allocate();
     GradientBuckets buckets(grid_->Over(Group::kData), grid_->Over(Group::kShard), registry_, {},
                             setup_, &shared);
     registry_.ZeroGradients();
@@ -132,6 +131,7 @@ class StagesTest : public testing::Test {
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   std::unique_ptr<comm::ProcessGrid> grid_;
   comm::Communicator key_value_;
+  tensor::ParameterList list_;
   tensor::Registry registry_;
   ShardSetup setup_;
 };
@@ -159,7 +159,7 @@ TEST_F(StagesTest, TensorRanksGroupTheSameUnitsInSpiteOfUnevenSlices) {
   EXPECT_LT(smallest, grid_->World().Max(bytes(block)));
   for (setup_.bucket_bytes = smallest; setup_.bucket_bytes < 3 * smallest;
        setup_.bucket_bytes += 8) {
-    const tensor::Ownership owns = PlanOwnership(registry_, Dtype::kFloat64, setup_);
+    const tensor::Ownership owns = PlanOwnership(list_, Dtype::kFloat64, setup_);
     const auto pieces = static_cast<std::int64_t>(owns.pieces.size());
     ASSERT_EQ(grid_->Tensor().Min(pieces), grid_->Tensor().Max(pieces)) << setup_.bucket_bytes;
   }

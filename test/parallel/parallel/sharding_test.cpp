@@ -218,7 +218,6 @@ TEST(Sharding, NothingShardedReturnsAtOnce) {
     units->BeginStep();
     units->FinishGradients();
     units->GatherUpdated();
-    units->Allocate();
     EXPECT_EQ(units->GatherBytes() + units->GradientBytes() + units->Gathers(), 0);
     EXPECT_EQ(units->NotFinite(), "");
     EXPECT_EQ(units->SecondsWaited(), 0);

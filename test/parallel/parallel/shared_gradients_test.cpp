@@ -28,10 +28,10 @@ class SharedGradientsTest : public testing::Test {
     // As a model registers them: two norms a stage, one key matrix a stage, the tied embedding on
     // the first and the last.
     const comm::GridShape at = grid_.Coordinates();
-    registry_.BeginUnit("embedding.token");
+    list_.BeginUnit("embedding.token");
     Add("embedding", {kVocabulary, kDim}, GradientSum::kTied, true, at.tensor);
     for (int stage = 0; stage < 2; ++stage) {
-      registry_.BeginUnit("blocks." + std::to_string(stage), true);
+      list_.BeginUnit("blocks." + std::to_string(stage), true);
       const bool here = stage == at.pipeline;
       Add("norm", {kDim}, GradientSum::kTensor, here);
       Add("key", {2, kDim}, GradientSum::kKeyValue, here);
@@ -41,7 +41,8 @@ class SharedGradientsTest : public testing::Test {
     Fill({});
   }
   void Fill(const ShardSetup& setup) {
-    registry_.Allocate(Dtype::kFloat64, true, PlanOwnership(registry_, Dtype::kFloat64, setup));
+    registry_ =
+        tensor::Registry(list_, Dtype::kFloat64, PlanOwnership(list_, Dtype::kFloat64, setup));
     for (const tensor::Parameter& parameter : registry_.Parameters()) {
       for (std::int64_t i = 0; i < parameter.end - parameter.begin; ++i) {
         Gradients()[parameter.offset + i] = Own(world_.Rank(), parameter, i);
@@ -61,7 +62,7 @@ class SharedGradientsTest : public testing::Test {
       parameter.end = rows.end * shape[1];
     }
     if (!here) parameter.begin = parameter.end = 0;
-    registry_.Add(parameter);
+    list_.Add(parameter);
   }
   double* Gradients() { return static_cast<double*>(registry_.Gradients()); }
   // What rank `rank` found for an element.
@@ -98,14 +99,14 @@ class SharedGradientsTest : public testing::Test {
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   comm::ProcessGrid grid_{world_, {2, 1, 1, 2}, {.sequence_parallel = true}};
   comm::Communicator key_value_;
+  tensor::ParameterList list_;
   tensor::Registry registry_;
 };
 
 TEST_F(SharedGradientsTest, EachKindIsSummedOverItsGroup) {
   SharedGradients shared(registry_, Groups());
-  shared.Allocate();
   // The norms travel packed; a single tensor in place.
-  EXPECT_EQ(shared.Bytes(), 3 * kDim * 8);
+  EXPECT_EQ(shared.Bytes(), 128);  // for 3 * kDim values: a buffer takes whole lines
   shared.Sum();
   ExpectSummed();
   EXPECT_EQ(Traffic(Group::kTensor).calls, 1);
@@ -119,7 +120,6 @@ TEST_F(SharedGradientsTest, EachKindIsSummedOverItsGroup) {
 
 TEST_F(SharedGradientsTest, DefectsLeaveOutTheirSumAlone) {
   SharedGradients shared(registry_, Groups(), Defect::kNormGradientNotSummed);
-  shared.Allocate();
   EXPECT_EQ(shared.Bytes(), 0);
   shared.Sum();
   ExpectSummed(GradientSum::kTensor);
@@ -128,7 +128,6 @@ TEST_F(SharedGradientsTest, DefectsLeaveOutTheirSumAlone) {
 
 TEST_F(SharedGradientsTest, TheTiedDefectToo) {
   SharedGradients shared(registry_, Groups(), Defect::kTiedGradientNotSummed);
-  shared.Allocate();
   shared.Sum();
   ExpectSummed(GradientSum::kTied);
   EXPECT_EQ(Traffic(Group::kEmbedding).calls, 0);
@@ -136,14 +135,12 @@ TEST_F(SharedGradientsTest, TheTiedDefectToo) {
 
 TEST_F(SharedGradientsTest, OtherDefectsAreNoneOfItsBusiness) {
   SharedGradients shared(registry_, Groups(), Defect::kAverageOfAverages);
-  shared.Allocate();
   shared.Sum();
   ExpectSummed();
 }
 
 TEST_F(SharedGradientsTest, GroupsOfOneAndMissingGroupsHaveNothingToSum) {
   SharedGradients shared(registry_, {{GradientSum::kTied, comm::Collectives()}});
-  shared.Allocate();
   shared.Sum();
   EXPECT_EQ(shared.Bytes(), 0);
   for (const tensor::Parameter& parameter : registry_.Parameters()) {
@@ -161,8 +158,7 @@ TEST_F(SharedGradientsTest, ShardedPiecesAreSummedOneByOne) {
   setup.bucket_bytes = 1;
   Fill(setup);
   SharedGradients shared(registry_, Groups(), Defect::kNone, true);
-  shared.Allocate();
-  EXPECT_EQ(shared.Bytes(), 3 * kDim * 8);
+  EXPECT_EQ(shared.Bytes(), 128);  // for 3 * kDim values: a buffer takes whole lines
   const int pieces = static_cast<int>(registry_.Owns().pieces.size());
   EXPECT_EQ(pieces, 2);  // the table, this stage's block
   shared.SumPiece(0);

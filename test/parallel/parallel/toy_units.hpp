@@ -12,7 +12,7 @@
 
 namespace trireme::parallel {
 
-inline tensor::ParameterId AddToy(tensor::Registry& registry, const std::string& name,
+inline tensor::ParameterId AddToy(tensor::ParameterList& list, const std::string& name,
                                   const tensor::Shape& shape, bool early = false,
                                   bool here = true) {
   tensor::Parameter parameter;
@@ -20,26 +20,26 @@ inline tensor::ParameterId AddToy(tensor::Registry& registry, const std::string&
   parameter.shape = shape;
   parameter.early = early;
   if (!here) parameter.end = 0;
-  return registry.Add(parameter);
+  return list.Add(parameter);
 }
 
 // embedding.token, blocks.0 ... of different sizes, one held elsewhere among them, head. Sizes are
 // odd, so that lines, shards and units end in different places.
-inline void AddToyUnits(tensor::Registry& registry, int blocks = 3) {
-  registry.BeginUnit("embedding.token");
-  AddToy(registry, "embedding.token.weight", {53, 7});
+inline void AddToyUnits(tensor::ParameterList& list, int blocks = 3) {
+  list.BeginUnit("embedding.token");
+  AddToy(list, "embedding.token.weight", {53, 7});
   for (int i = 0; i < blocks; ++i) {
     const std::string name = "blocks." + std::to_string(i);
-    registry.BeginUnit(name, true);
-    AddToy(registry, name + ".norm", {7}, true);
-    AddToy(registry, name + ".weight", {19 + 4 * i, 7});
-    AddToy(registry, name + ".bias", {3});
+    list.BeginUnit(name, true);
+    AddToy(list, name + ".norm", {7}, true);
+    AddToy(list, name + ".weight", {19 + 4 * i, 7});
+    AddToy(list, name + ".bias", {3});
   }
-  registry.BeginUnit("blocks.elsewhere", true);
-  AddToy(registry, "blocks.elsewhere.weight", {5, 7}, false, false);
-  registry.BeginUnit("head");
-  AddToy(registry, "head.norm", {7}, true);
-  AddToy(registry, "head.bias", {29});
+  list.BeginUnit("blocks.elsewhere", true);
+  AddToy(list, "blocks.elsewhere.weight", {5, 7}, false, false);
+  list.BeginUnit("head");
+  AddToy(list, "head.norm", {7}, true);
+  AddToy(list, "head.bias", {29});
 }
 
 inline double ToyValue(std::int64_t flat) { return 1 + static_cast<double>(flat % 1013) / 8; }

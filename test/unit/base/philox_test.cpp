@@ -33,14 +33,14 @@ TEST(Philox, UniformIsNeverZero) {
 }
 
 TEST(InitialWeights, AreWhatTheyWere) {
-  tensor::Registry registry;
-  registry.Add({.name = "embedding.token.weight",
-                .shape = {2, 3},
-                .initialiser = {tensor::InitialiserKind::kNormal, 1.0}});
-  registry.Add({.name = "head.weight",
-                .shape = {2, 3},
-                .initialiser = {tensor::InitialiserKind::kUniform, 1.0}});
-  registry.Allocate(Dtype::kFloat32);
+  tensor::ParameterList list;
+  list.Add({.name = "embedding.token.weight",
+            .shape = {2, 3},
+            .initialiser = {tensor::InitialiserKind::kNormal, 1.0}});
+  list.Add({.name = "head.weight",
+            .shape = {2, 3},
+            .initialiser = {tensor::InitialiserKind::kUniform, 1.0}});
+  tensor::Registry registry(list, Dtype::kFloat32);
   registry.Initialise(1);
   const float normal[] = {-0.229227066F, 1.04389095F,   1.05394983F,
                           0.997808218F,  -0.145413443F, -0.496243685F};

@@ -20,9 +20,10 @@ double Norm(const optimizer::Optimizer& optimizer) {
 class OptimizerTest : public testing::Test {
  protected:
   OptimizerTest() {
-    matrix_ = registry_.Add({.name = "matrix", .shape = {2, 3}, .initialiser = {}, .decay = true});
-    norm_ = registry_.Add({.name = "norm", .shape = {3}, .initialiser = {}});
-    registry_.Allocate(Dtype::kFloat64);
+    tensor::ParameterList list;
+    matrix_ = list.Add({.name = "matrix", .shape = {2, 3}, .initialiser = {}, .decay = true});
+    norm_ = list.Add({.name = "norm", .shape = {3}, .initialiser = {}});
+    registry_ = tensor::Registry(list, Dtype::kFloat64);
     for (int id : {matrix_, norm_}) {
       for (std::int64_t i = 0; i < registry_.Value(id).Size(); ++i) {
         registry_.Value(id).As<double>()[i] = 1;
@@ -94,15 +95,15 @@ TEST_F(OptimizerTest, ClearsGradientsOnlyWhereAsked) {
 
 // Gradients of which a rank owns a part, as with sharded moments: the others are cleared as well.
 TEST(OptimizerShards, ClearsWhatOthersUpdate) {
-  tensor::Registry registry;
-  const int matrix = registry.Add({.name = "matrix", .shape = {4, 5}, .initialiser = {}});
-  const int norm = registry.Add({.name = "norm", .shape = {40}, .initialiser = {}});
-  const std::int64_t size = registry.Size(), begin = 7, end = size - 9;
+  tensor::ParameterList list;
+  const int matrix = list.Add({.name = "matrix", .shape = {4, 5}, .initialiser = {}});
+  const int norm = list.Add({.name = "norm", .shape = {40}, .initialiser = {}});
+  const std::int64_t size = list.Size(), begin = 7, end = size - 9;
   tensor::Ownership owns;
   owns.pieces = {{.range = {0, size}, .own = {begin, end}, .value = begin, .gradient = begin}};
   owns.values = owns.gradients = size;
   owns.moments = end - begin;
-  registry.Allocate(Dtype::kFloat32, true, owns);
+  tensor::Registry registry(list, Dtype::kFloat32, owns);
   for (const int id : {matrix, norm}) {
     const tensor::Matrix gradient = registry.Gradient(id);
     std::fill_n(gradient.As<float>(), gradient.Size(), 3.0F);

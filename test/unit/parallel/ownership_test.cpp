@@ -9,18 +9,17 @@ namespace trireme::parallel {
 namespace {
 
 std::string Complaint(comm::Sharding sharding, std::int64_t rows) {
-  tensor::Registry registry;
-  registry.BeginUnit("small");
+  tensor::ParameterList list;
+  list.BeginUnit("small");
   tensor::Parameter parameter{.name = "a", .shape = {8, 8}, .initialiser = {}};
-  registry.Add(parameter);
-  registry.BeginUnit("large");
+  list.Add(parameter);
+  list.BeginUnit("large");
   parameter.name = "b";
   parameter.shape = {rows, 1 << 14};
-  registry.Add(parameter);
+  list.Add(parameter);
   const ShardSetup setup{.sharding = sharding, .rank = 1, .ranks = 2};
-  registry.Plan(Dtype::kFloat32, PlanOwnership(registry, Dtype::kFloat32, setup));
   try {
-    CheckTransfers(registry, setup);
+    PlanOwnership(list, Dtype::kFloat32, setup);
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
     return error.what();

@@ -53,6 +53,9 @@ const Parameter kKey{
 const Parameter kBias{.name = "bias", .shape = {17}, .initialiser = kNormal};
 const Parameter kNorm{.name = "norm", .shape = {5}, .initialiser = {InitialiserKind::kConstant, 1}};
 
+// Bytes that a buffer takes.
+std::int64_t Rounded(std::int64_t bytes) { return CeilDivide(bytes, 128) * 128; }
+
 template <typename Body>
 std::string MessageOf(Body body) {
   try {
@@ -64,12 +67,12 @@ std::string MessageOf(Body body) {
 }
 
 TEST(Registry, AWholeParameterByDefault) {
-  Registry registry;
-  const ParameterId id = registry.Add(kEmbedding);
-  EXPECT_EQ(registry.Parameters()[0].begin, 0);
-  EXPECT_EQ(registry.Parameters()[0].end, 505);
-  EXPECT_TRUE(registry.Parameters()[0].Held());
-  registry.Allocate(Dtype::kFloat32);
+  ParameterList list;
+  const ParameterId id = list.Add(kEmbedding);
+  EXPECT_EQ(list.Parameters()[0].begin, 0);
+  EXPECT_EQ(list.Parameters()[0].end, 505);
+  EXPECT_TRUE(list.Parameters()[0].Held());
+  Registry registry(list, Dtype::kFloat32);
   EXPECT_EQ(registry.Value(id).rows, 101);
   EXPECT_EQ(registry.Value(id).columns, 5);
 }
@@ -77,16 +80,16 @@ TEST(Registry, AWholeParameterByDefault) {
 TEST(Registry, SlicesOfEveryCutHoldTheWholesElements) {
   for (const Dtype dtype : {Dtype::kFloat32, Dtype::kFloat64}) {
     const std::vector<Parameter> parameters = {kEmbedding, kQuery, kKey, kBias, kNorm};
-    Registry whole;
-    for (const Parameter& each : parameters) whole.Add(each);
-    whole.Allocate(dtype);
+    ParameterList whole_list;
+    for (const Parameter& each : parameters) whole_list.Add(each);
+    Registry whole(whole_list, dtype);
     whole.Initialise(kSeed);
     for (int parts = 1; parts <= 8; ++parts) {
       std::vector<std::vector<double>> joined(parameters.size());
       for (int part = 0; part < parts; ++part) {
-        Registry registry;
-        for (const Parameter& each : parameters) registry.Add(Cut(each, part, parts));
-        registry.Allocate(dtype);
+        ParameterList list;
+        for (const Parameter& each : parameters) list.Add(Cut(each, part, parts));
+        Registry registry(list, dtype);
         registry.Initialise(kSeed);
         for (std::size_t i = 0; i < parameters.size(); ++i) {
           const std::vector<double> slice = Elements(registry, static_cast<ParameterId>(i));
@@ -102,11 +105,11 @@ TEST(Registry, SlicesOfEveryCutHoldTheWholesElements) {
 }
 
 TEST(Registry, TheViewOfASliceIsItsRows) {
-  Registry registry;
-  const ParameterId query = registry.Add(Cut(kQuery, 1, 4));  // rows 4 to 8
-  const ParameterId key = registry.Add(Cut(kKey, 3, 4));      // rows 12 to 17
-  const ParameterId bias = registry.Add(Cut(kBias, 3, 4));    // elements 12 to 17
-  registry.Allocate(Dtype::kFloat64);
+  ParameterList list;
+  const ParameterId query = list.Add(Cut(kQuery, 1, 4));  // rows 4 to 8
+  const ParameterId key = list.Add(Cut(kKey, 3, 4));      // rows 12 to 17
+  const ParameterId bias = list.Add(Cut(kBias, 3, 4));    // elements 12 to 17
+  Registry registry(list, Dtype::kFloat64);
   registry.Initialise(kSeed);
   const Matrix value = registry.Value(query);
   EXPECT_EQ(value.rows, 4);
@@ -128,11 +131,11 @@ TEST(Registry, SpareElementsLieBehindTheirParameter) {
   table.spare = 30 * 5;
   elsewhere.spare = 1000;
   elsewhere.begin = elsewhere.end = 0;
-  Registry registry;
-  const ParameterId first = registry.Add(table);
-  registry.Add(elsewhere);
-  const ParameterId next = registry.Add(kNorm);
-  registry.Allocate(Dtype::kFloat32);
+  ParameterList list;
+  const ParameterId first = list.Add(table);
+  list.Add(elsewhere);
+  const ParameterId next = list.Add(kNorm);
+  Registry registry(list, Dtype::kFloat32);
   registry.Initialise(kSeed);
   EXPECT_EQ(registry.Value(first).rows, 101);
   EXPECT_EQ(registry.OwnedOf(first).flat.Size(), 505);
@@ -147,35 +150,35 @@ TEST(Registry, SpareElementsLieBehindTheirParameter) {
 TEST(Registry, ParametersOfOtherRanksTakeNoPart) {
   const Parameter value{
       .name = "value", .shape = {17, 5}, .initialiser = kNormal, .decay = false, .adjacent = true};
-  Registry alone;
-  for (const Parameter& each : {kBias, kQuery, kKey, value, kNorm}) alone.Add(each);
-  Registry registry;
-  registry.Add(Elsewhere(kEmbedding));
-  const ParameterId bias = registry.Add(kBias);
-  registry.Add(Elsewhere(kEmbedding));
-  const ParameterId query = registry.Add(kQuery);
-  const ParameterId between = registry.Add(Elsewhere(kKey));
-  const ParameterId key = registry.Add(kKey);
-  registry.Add(value);
-  registry.Add(Elsewhere(kBias));
-  const ParameterId norm = registry.Add(kNorm);
-  registry.Add(Elsewhere(kEmbedding));
-  EXPECT_EQ(registry.Size(), alone.Size());
-  const auto offset = [](const Registry& of, ParameterId id) {
+  ParameterList alone_list;
+  for (const Parameter& each : {kBias, kQuery, kKey, value, kNorm}) alone_list.Add(each);
+  ParameterList list;
+  list.Add(Elsewhere(kEmbedding));
+  const ParameterId bias = list.Add(kBias);
+  list.Add(Elsewhere(kEmbedding));
+  const ParameterId query = list.Add(kQuery);
+  const ParameterId between = list.Add(Elsewhere(kKey));
+  const ParameterId key = list.Add(kKey);
+  list.Add(value);
+  list.Add(Elsewhere(kBias));
+  const ParameterId norm = list.Add(kNorm);
+  list.Add(Elsewhere(kEmbedding));
+  EXPECT_EQ(list.Size(), alone_list.Size());
+  const auto offset = [](const ParameterList& of, ParameterId id) {
     return of.Parameters()[static_cast<std::size_t>(id)].offset;
   };
-  EXPECT_EQ(offset(registry, bias), offset(alone, 0));
-  EXPECT_EQ(offset(registry, query), offset(alone, 1));
-  EXPECT_EQ(offset(registry, key), offset(alone, 2));
-  EXPECT_EQ(offset(registry, norm), offset(alone, 4));
-  EXPECT_EQ(offset(registry, query) % kAligned, 0);
-  EXPECT_EQ(offset(registry, norm) % kAligned, 0);
-  for (std::size_t i = 1; i < registry.Parameters().size(); ++i) {
-    EXPECT_GE(registry.Parameters()[i].offset, registry.Parameters()[i - 1].offset) << i;
+  EXPECT_EQ(offset(list, bias), offset(alone_list, 0));
+  EXPECT_EQ(offset(list, query), offset(alone_list, 1));
+  EXPECT_EQ(offset(list, key), offset(alone_list, 2));
+  EXPECT_EQ(offset(list, norm), offset(alone_list, 4));
+  EXPECT_EQ(offset(list, query) % kAligned, 0);
+  EXPECT_EQ(offset(list, norm) % kAligned, 0);
+  for (std::size_t i = 1; i < list.Parameters().size(); ++i) {
+    EXPECT_GE(list.Parameters()[i].offset, list.Parameters()[i - 1].offset) << i;
   }
-  registry.Allocate(Dtype::kFloat32);
+  Registry registry(list, Dtype::kFloat32);
   registry.Initialise(kSeed);
-  alone.Allocate(Dtype::kFloat32);
+  Registry alone(alone_list, Dtype::kFloat32);
   alone.Initialise(kSeed);
   EXPECT_EQ(Elements(registry, 0, registry.Size()), Elements(alone, 0, alone.Size()));
   EXPECT_EQ(registry.Value(query, 4).rows, 3 * 17) << "the empty one between adds nothing";
@@ -189,22 +192,22 @@ TEST(Registry, ParametersOfOtherRanksTakeNoPart) {
 
 // Where another rank holds the first of an adjacent group, the next one begins the group here.
 TEST(Registry, AGroupWhoseFirstIsElsewhere) {
-  Registry registry;
-  registry.Add(kNorm);  // 5 elements: what follows has to be aligned
-  const ParameterId query = registry.Add(Elsewhere(kQuery));
-  const ParameterId key = registry.Add(kKey);
-  EXPECT_EQ(registry.Parameters()[2].offset, kAligned);
-  registry.Allocate(Dtype::kFloat32);
+  ParameterList list;
+  list.Add(kNorm);  // 5 elements: what follows has to be aligned
+  const ParameterId query = list.Add(Elsewhere(kQuery));
+  const ParameterId key = list.Add(kKey);
+  EXPECT_EQ(list.Parameters()[2].offset, kAligned);
+  Registry registry(list, Dtype::kFloat32);
   const Matrix group = registry.Value(query, 2);
   EXPECT_EQ(group.rows, 17);
   EXPECT_EQ(group.data, registry.Value(key).data);
 }
 
 TEST(Registry, ARankThatHoldsNothing) {
-  Registry registry;
-  const ParameterId id = registry.Add(Elsewhere(kEmbedding));
-  EXPECT_EQ(registry.Size(), 0);
-  registry.Allocate(Dtype::kFloat32);
+  ParameterList list;
+  const ParameterId id = list.Add(Elsewhere(kEmbedding));
+  EXPECT_EQ(list.Size(), 0);
+  Registry registry(list, Dtype::kFloat32);
   registry.Initialise(kSeed);
   registry.ZeroGradients();
   EXPECT_EQ(registry.Value(id).rows, 0);
@@ -212,15 +215,15 @@ TEST(Registry, ARankThatHoldsNothing) {
 }
 
 TEST(Registry, BlocksNameEverythingAndCountAllCopies) {
-  Registry registry;
+  ParameterList list;
   Parameter shared = Cut(kKey, 1, 2);
   shared.adjacent = false;
   shared.copies = 3;
   shared.copy = 2;
-  registry.Add(Cut(kEmbedding, 2, 3));
-  registry.Add(shared);
-  registry.Add(Elsewhere(kNorm));
-  registry.Allocate(Dtype::kFloat32);
+  list.Add(Cut(kEmbedding, 2, 3));
+  list.Add(shared);
+  list.Add(Elsewhere(kNorm));
+  Registry registry(list, Dtype::kFloat32);
   const std::vector<StateBlock> blocks =
       registry.MomentBlocks(registry.Values(), "moment.", 4, 5, 1);
   ASSERT_EQ(blocks.size(), 3u);
@@ -241,10 +244,10 @@ TEST(Registry, BlocksNameEverythingAndCountAllCopies) {
   std::vector<bool> seen(15, false);
   for (int copy = 0; copy < 3; ++copy) {
     for (int replica = 0; replica < 5; ++replica) {
-      Registry other;
+      ParameterList other_list;
       shared.copy = copy;
-      other.Add(shared);
-      other.Allocate(Dtype::kFloat32);
+      other_list.Add(shared);
+      Registry other(other_list, Dtype::kFloat32);
       const int number = other.ValueBlocks(replica, 5, 1)[0].replica;
       ASSERT_LT(static_cast<std::size_t>(number), seen.size());
       EXPECT_FALSE(seen[static_cast<std::size_t>(number)]) << number << " twice";
@@ -254,9 +257,9 @@ TEST(Registry, BlocksNameEverythingAndCountAllCopies) {
 }
 
 // Two units, of which this rank, one of two sharers, owns the second half of each.
-Ownership Halves(const Registry& registry) {
+Ownership Halves(const ParameterList& list) {
   Ownership halves;
-  for (const Unit& unit : registry.Units()) {
+  for (const Unit& unit : list.Units()) {
     const Part own{unit.range.begin + unit.range.Size() / 2, unit.range.end};
     halves.pieces.push_back({unit.range, own, halves.values, halves.values, halves.values});
     halves.values += own.Size();
@@ -267,19 +270,19 @@ Ownership Halves(const Registry& registry) {
 }
 
 TEST(Registry, AShardedRankHoldsWhatItOwns) {
-  Registry whole, registry;
-  for (Registry* each : {&whole, &registry}) {
+  ParameterList whole_list, list;
+  for (ParameterList* each : {&whole_list, &list}) {
     EXPECT_EQ(each->BeginUnit("table"), 0);
     each->Add(kEmbedding);
     EXPECT_EQ(each->BeginUnit("block"), 1);
     each->Add(kNorm);
     each->Add(kBias);
   }
-  whole.Allocate(Dtype::kFloat32);
+  Registry whole(whole_list, Dtype::kFloat32);
   whole.Initialise(7);
-  registry.Allocate(Dtype::kFloat32, true, Halves(registry));
+  Registry registry(list, Dtype::kFloat32, Halves(list));
   registry.Initialise(7);
-  EXPECT_EQ(registry.ValueBytes(), 4 * registry.Owns().values);
+  EXPECT_EQ(registry.ValueBytes(), Rounded(4 * registry.Owns().values));
   const auto blocks = registry.ValueBlocks(3, 4, 2);  // the second pair's second
   for (std::size_t id = 0; id < blocks.size(); ++id) {
     const StateBlock& block = blocks[id];
@@ -305,13 +308,13 @@ TEST(Registry, AShardedRankHoldsWhatItOwns) {
 }
 
 TEST(Registry, EarlyGradientsWaitForTheirUnit) {
-  Registry registry;
-  registry.BeginUnit("block");
+  ParameterList list;
+  list.BeginUnit("block");
   Parameter norm = kNorm;
   norm.early = true;
-  registry.Add(kEmbedding);
-  registry.Add(norm);
-  registry.Allocate(Dtype::kFloat32, true, Halves(registry));
+  list.Add(kEmbedding);
+  list.Add(norm);
+  Registry registry(list, Dtype::kFloat32, Halves(list));
   registry.BindEarly(0, true);
   registry.Gradient(1).As<float>()[0] = 3;
   EXPECT_FALSE(MessageOf([&] { registry.Gradient(0); }).empty());
@@ -330,13 +333,13 @@ TEST(Registry, EarlyGradientsWaitForTheirUnit) {
 }
 
 TEST(Registry, SecondGradientsAndLevels) {
-  Registry registry;
-  registry.Add(kEmbedding);
-  registry.AddSecondGradient(0);
-  Ownership ownership = OwnAll(registry.Size());
-  ownership.gradients = registry.GradientSize();
+  ParameterList list;
+  list.Add(kEmbedding);
+  list.AddSecondGradient(0);
+  Ownership ownership = OwnAll(list.Size());
+  ownership.gradients = list.GradientSize();
   ownership.gradient_levels = 3;
-  registry.Allocate(Dtype::kFloat32, true, ownership);
+  Registry registry(list, Dtype::kFloat32, ownership);
   EXPECT_EQ(registry.SecondRange().Size(), 505);
   float* first = registry.Gradient(0).As<float>();
   EXPECT_EQ(registry.SecondGradient(0).As<float>(), first + registry.Size());
@@ -347,26 +350,26 @@ TEST(Registry, SecondGradientsAndLevels) {
 
 TEST(Registry, RefusesWhatCannotBe) {
   for (const Part range : {Part{-5, 5}, Part{5, 510}, Part{10, 5}}) {
-    Registry registry;
+    ParameterList list;
     Parameter bad = kEmbedding;
     bad.begin = range.begin;
     bad.end = range.end;
-    EXPECT_THAT(MessageOf([&] { registry.Add(bad); }), testing::HasSubstr("embedding"));
+    EXPECT_THAT(MessageOf([&] { list.Add(bad); }), testing::HasSubstr("embedding"));
   }
   for (const int copy : {-1, 2}) {
-    Registry registry;
+    ParameterList list;
     Parameter bad = kEmbedding;
     bad.copies = 2;
     bad.copy = copy;
-    EXPECT_THAT(MessageOf([&] { registry.Add(bad); }), testing::HasSubstr("embedding"));
+    EXPECT_THAT(MessageOf([&] { list.Add(bad); }), testing::HasSubstr("embedding"));
   }
-  Registry registry;
+  ParameterList list;
   Parameter torn = kEmbedding;
   torn.begin = 3;
-  registry.Add(torn);
-  registry.Add(kBias);
-  registry.Add(kNorm);
-  registry.Allocate(Dtype::kFloat32);
+  list.Add(torn);
+  list.Add(kBias);
+  list.Add(kNorm);
+  Registry registry(list, Dtype::kFloat32);
   EXPECT_THAT(MessageOf([&] { registry.Value(0); }), testing::HasSubstr("whole rows"));
   EXPECT_THAT(MessageOf([&] { registry.Value(0, 2); }), testing::HasSubstr("whole rows"));
   EXPECT_THAT(MessageOf([&] { registry.Value(1, 2); }), testing::HasSubstr("norm is not adjacent"));
