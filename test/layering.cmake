@@ -1,7 +1,8 @@
 cmake_minimum_required(VERSION 3.22)
-# Checks that every #include "trireme/<folder>/..." in src/<folder> and include/trireme/<folder> names a
-# folder that src/<folder>/CMakeLists.txt lists behind DEPENDS (or the folder itself), and that the
-# lists have no cycle: dependencies run downward only.
+# Checks that every #include "trireme/<folder>/..." and every namespace trireme::<folder> opened in
+# src/<folder> and include/trireme/<folder> (to define something, or to declare it forward) is of a folder
+# that src/<folder>/CMakeLists.txt lists after DEPENDS, or of the folder itself, and that the lists have no
+# cycle: dependencies run downward only.
 set(order base input device comm tensor kernels data parallel model optimizer checkpoint monitor machine training plan job verify driver)
 set(errors 0)
 foreach(folder ${order})
@@ -29,6 +30,16 @@ foreach(folder ${order})
       string(REGEX REPLACE "^#include \"trireme/([a-z]+)/.*" "\\1" used "${line}")
       if(NOT used IN_LIST allowed)
         message(SEND_ERROR "${file}: includes ${used}, which src/${folder}/CMakeLists.txt does not list")
+        math(EXPR errors "${errors} + 1")
+      endif()
+    endforeach()
+  endforeach()
+  foreach(file ${files})
+    file(STRINGS ${file} lines REGEX "^ *namespace trireme::[a-z]+")
+    foreach(line ${lines})
+      string(REGEX REPLACE "^ *namespace trireme::([a-z]+).*" "\\1" used "${line}")
+      if(NOT used IN_LIST allowed)
+        message(SEND_ERROR "${file}: declares names of ${used}, which src/${folder}/CMakeLists.txt does not list")
         math(EXPR errors "${errors} + 1")
       endif()
     endforeach()

@@ -1,4 +1,4 @@
-// Memory behind AllocateZeroed that is not on the host: of a GPU, and of a planned device.
+// Memory of AllocateZeroed outside of the host: of a GPU, and of a planned device.
 #ifndef TRIREME_SRC_DEVICE_ALLOCATE_HPP_
 #define TRIREME_SRC_DEVICE_ALLOCATE_HPP_
 

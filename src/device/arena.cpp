@@ -44,7 +44,7 @@ void ZeroByAll(char* data, std::int64_t bytes) {
 std::atomic<std::int64_t> allocated_bytes{0};
 std::atomic<std::int64_t> peak_bytes{0};
 std::atomic<std::int64_t> planned_bytes{0};
-std::atomic<std::uint64_t> next_planned{0};  // bytes behind kPlannedBegin
+std::atomic<std::uint64_t> next_planned{0};  // bytes after kPlannedBegin
 
 void CountAllocation(std::int64_t bytes) {
   const std::int64_t now = allocated_bytes += bytes;

@@ -1,3 +1,4 @@
+// Cores and hardware threads as Linux and OpenMP describe them, and binding threads to them.
 #include "trireme/device/cores.hpp"
 
 #include <fmt/format.h>
@@ -14,7 +15,7 @@
 namespace trireme::device {
 
 std::vector<int> UsableNumbers() {
-  // OpenMP confines this thread to its own place where it was told to place threads.
+  // OpenMP confines this thread to its own place if it was told to place threads.
   std::set<int> numbers;
   for (int place = 0; place < omp_get_num_places(); ++place) {
     std::vector<int> ids(static_cast<std::size_t>(omp_get_place_num_procs(place)));
@@ -34,7 +35,7 @@ std::vector<int> UsableNumbers() {
 
 namespace {
 
-// The first number in a file of the system; `otherwise` where there is none.
+// The first number in a file of the system; `otherwise` if there is none.
 int FirstNumber(const std::string& path, int otherwise) {
   std::ifstream file(path);
   int number = 0;

@@ -1,3 +1,4 @@
+// Threads of a process, and the instruction sets of its CPU.
 #include "trireme/device/stream.hpp"
 
 #if defined(__x86_64__)

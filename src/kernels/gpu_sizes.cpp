@@ -1,4 +1,4 @@
-// Sizes of scratch and tiles of our own GPU kernels.
+// Sizes of a GPU's memory for our own kernels.
 #include "gpu_sizes.hpp"
 
 #include <algorithm>
@@ -22,6 +22,11 @@ std::int64_t gpu::AttentionInner(const AttentionShape& shape) {
 
 std::int64_t gpu::LogitStride(std::int64_t slice) {
   return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit;
+}
+
+std::int64_t gpu::Fp8ScaleBytes(int sites) {
+  constexpr std::int64_t kNumbers = 3, kBytes = 4;
+  return kNumbers * kBytes * (std::int64_t{sites} + kFp8Places) * kFp8Roles;
 }
 
 std::int64_t gpu::AttentionScratch(const device::Stream&, const AttentionShape& shape, Dtype,

@@ -1,5 +1,5 @@
-// Sizes of scratch and tiles of our own GPU kernels. All follow from shapes, so that they are known
-// without CUDA, for a GPU that is only planned.
+// Sizes of a GPU's memory for our own kernels: scratch, tiles, fp8 operands. All follow from
+// shapes, so that they are known without CUDA, for a GPU that is only planned.
 #ifndef TRIREME_SRC_KERNELS_GPU_SIZES_HPP_
 #define TRIREME_SRC_KERNELS_GPU_SIZES_HPP_
 
@@ -17,6 +17,14 @@ std::int64_t AttentionInner(const AttentionShape& shape);
 
 // Elements from one row of logits to the next: rows begin on 128 bytes in bf16.
 std::int64_t LogitStride(std::int64_t slice);
+
+// fp8 operands of linear layers: values, weights and gradients have a scale each; a product has two
+// operands.
+inline constexpr int kFp8Roles = 3;
+inline constexpr int kFp8Places = 2;
+// Tensors with scales: kFp8Roles per linear layer, and kFp8Places * kFp8Roles for operands outside
+// of training. Each has a scale, its inverse and a maximum, of 4 bytes.
+std::int64_t Fp8ScaleBytes(int sites);
 
 // Of the public functions of the same name; nothing of the stream is read. RunError as
 // CheckHeadDim.

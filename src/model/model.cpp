@@ -19,8 +19,8 @@ Model::Model(const ModelPlan& plan, const StagePlan& local, const Collaborators&
     : plan_(plan), local_(local), with_(with), staged_(with.stream) {
   tensor::ParameterList list = ListParameters();
   tensor::Ownership owns = parallel::PlanOwnership(list, plan_.dtype, local_.shard);
-  registry_ = tensor::Registry(std::move(list), plan_.dtype, std::move(owns), plan_.training,
-                               with_.stream);
+  registry_ =
+      tensor::Registry(std::move(list), plan_.dtype, std::move(owns), plan_.training, with_.stream);
   PlanMemory();
   registry_.Initialise(plan_.seed);
   MakePositions();

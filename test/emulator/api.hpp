@@ -1,4 +1,4 @@
-// What the functions of the runtime's API share.
+// Common parts of the runtime's API.
 #ifndef TRIREME_TEST_EMULATOR_API_HPP_
 #define TRIREME_TEST_EMULATOR_API_HPP_
 

@@ -1,6 +1,6 @@
-// A thread runs until it has to wait; then the next one is drawn, of the same warp as a rule (its
-// stacks are in the cache), of any now and then. A thread that has not begun runs on whatever fiber
-// is free, so that a kernel without barriers needs one fiber in all.
+// Scheduling of a block's threads: a thread runs until it has to wait; then the next one is drawn,
+// usually of the same warp (its stacks are in the cache), of any now and then. A thread that has
+// not begun runs on any free fiber, so that a kernel without barriers needs one fiber in all.
 #include "block.hpp"
 
 #include <bit>

@@ -1,5 +1,5 @@
-// Graphs: operations recorded from streams, with what each comes behind, and run in any order that
-// respects it.
+// Graphs: operations recorded from streams, with the operations each comes after, run in any order
+// that respects these.
 #ifndef TRIREME_TEST_EMULATOR_CAPTURE_HPP_
 #define TRIREME_TEST_EMULATOR_CAPTURE_HPP_
 

@@ -1,4 +1,4 @@
-// What the emulated cuBLASLt's handles hold, and what it refuses.
+// Contents of the emulated cuBLASLt's handles, and its checks of them.
 #ifndef TRIREME_TEST_EMULATOR_CUBLASLT_CHECKS_HPP_
 #define TRIREME_TEST_EMULATOR_CUBLASLT_CHECKS_HPP_
 

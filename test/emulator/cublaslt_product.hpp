@@ -1,4 +1,4 @@
-// A matrix product of the emulated cuBLASLt, computed when its stream comes to it: Eigen's products
+// A matrix product of the emulated cuBLASLt, computed when its stream reaches it: Eigen's products
 // on operands converted to fp32 or fp64, then the epilogue, element by element.
 #ifndef TRIREME_TEST_EMULATOR_CUBLASLT_PRODUCT_HPP_
 #define TRIREME_TEST_EMULATOR_CUBLASLT_PRODUCT_HPP_

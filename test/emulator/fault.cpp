@@ -1,5 +1,5 @@
-// The handler of SIGSEGV: opens device memory that an operation touches for the first time, and
-// puts everything else into words.
+// Handler of SIGSEGV: opens device memory that an operation touches for the first time, and reports
+// any other access.
 #include "fault.hpp"
 
 #include <signal.h>

@@ -1,4 +1,4 @@
-// Ends the process with a message where an emulated program does what a GPU would not forgive.
+// Ends the process with a message if an emulated program does what fails on a GPU.
 #ifndef TRIREME_TEST_EMULATOR_FAULT_HPP_
 #define TRIREME_TEST_EMULATOR_FAULT_HPP_
 

@@ -1,5 +1,5 @@
-// Stacks lie in one mapping, a closed page below each; AddressSanitizer is told of every switch
-// where it is there.
+// Stacks of fibers, in one mapping with a closed page below each; AddressSanitizer, if present, is
+// told of every switch.
 #include "fiber.hpp"
 
 #include <sys/mman.h>

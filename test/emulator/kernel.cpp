@@ -1,5 +1,5 @@
 // Launches: checks the shape and the arguments, and runs the blocks one after another, in an order
-// that the dice decide, each in freshly spoilt shared memory.
+// drawn by the dice, each in freshly spoilt shared memory.
 #include "kernel.hpp"
 
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-// The limits of a launch: what a kernel may ask for, and the memory that its blocks share.
+// Limits of a launch, and the memory that the threads of a block share.
 #ifndef TRIREME_TEST_EMULATOR_KERNEL_HPP_
 #define TRIREME_TEST_EMULATOR_KERNEL_HPP_
 

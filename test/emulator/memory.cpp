@@ -1,4 +1,4 @@
-// Guarded memory out of one reserved range of addresses a kind.
+// Guarded memory, from one reserved range of addresses per kind.
 #include "memory.hpp"
 
 #include <sys/mman.h>

@@ -1,6 +1,6 @@
-// Memory of the emulated cards and page-locked host memory: each allocation ends at a guard, begins
-// behind one, and its addresses are never used again. Device memory is closed but while operations
-// of streams run.
+// Memory of the emulated cards and page-locked host memory: each allocation lies between guards,
+// and its addresses are never used again. Device memory is closed except while operations of
+// streams run.
 #ifndef TRIREME_TEST_EMULATOR_MEMORY_HPP_
 #define TRIREME_TEST_EMULATOR_MEMORY_HPP_
 

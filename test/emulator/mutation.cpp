@@ -1,4 +1,4 @@
-// Counts where barriers stand and how many waits there were.
+// Counts barriers and waits.
 #include "mutation.hpp"
 
 #include <charconv>

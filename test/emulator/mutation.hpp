@@ -1,5 +1,5 @@
-// Leaves out one barrier or one wait for an event of an unchanged program, so that a test of a test
-// can show that it would notice.
+// Leaves out one barrier or one wait for an event of an unchanged program, so that a test can show
+// that another test would notice.
 #ifndef TRIREME_TEST_EMULATOR_MUTATION_HPP_
 #define TRIREME_TEST_EMULATOR_MUTATION_HPP_
 

@@ -1,4 +1,4 @@
-// How members of a communicator find each other, and how one is lost on purpose.
+// Meeting of the members of a communicator, and the loss of one on purpose.
 #include "nccl_members.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The members of an emulated NCCL communicator, and who of them is lost.
+// Members of an emulated NCCL communicator, and the lost ones.
 #ifndef TRIREME_TEST_EMULATOR_NCCL_MEMBERS_HPP_
 #define TRIREME_TEST_EMULATOR_NCCL_MEMBERS_HPP_
 

@@ -1,5 +1,5 @@
-// NcclOperation: operands are copied to the host when the stream comes to it, results to the device
-// when MPI is through; nothing of MPI touches device memory in between.
+// NcclOperation: operands are copied to the host when the stream reaches it, results to the device
+// when MPI has finished; MPI touches no device memory in between.
 #include "nccl_operation.hpp"
 
 #include <fmt/format.h>

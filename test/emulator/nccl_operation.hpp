@@ -1,4 +1,4 @@
-// An operation of emulated NCCL: what a stream steps through.
+// An operation of emulated NCCL, in steps that a stream runs.
 #ifndef TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_
 #define TRIREME_TEST_EMULATOR_NCCL_OPERATION_HPP_
 

@@ -1,6 +1,6 @@
-// A process that waits in MPI lets its GPU run, as a real one does: in front of the calls of MPI
-// that wait for other ranks, this one's streams go on until the others have come. Weak definitions,
-// so that a test may count calls with its own.
+// Progress of the emulated GPU while a process waits in MPI: before calls of MPI that wait for
+// other ranks, the streams of this process go on until the others have come. Weak definitions, so
+// that a test may count calls with its own.
 #include <mpi.h>
 #include <sched.h>
 

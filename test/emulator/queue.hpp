@@ -1,4 +1,4 @@
-// What streams, events and captures consist of, within the emulator.
+// Streams, events and captures within the emulator.
 #ifndef TRIREME_TEST_EMULATOR_QUEUE_HPP_
 #define TRIREME_TEST_EMULATOR_QUEUE_HPP_
 

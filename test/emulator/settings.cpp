@@ -1,4 +1,4 @@
-// Reads the environment once.
+// Settings read once from the environment.
 #include "settings.hpp"
 
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// What the environment says about the emulated machine, and the dice that decide every order.
+// Settings of the emulated machine from the environment, and the dice that decide every order.
 #ifndef TRIREME_TEST_EMULATOR_SETTINGS_HPP_
 #define TRIREME_TEST_EMULATOR_SETTINGS_HPP_
 

@@ -1,5 +1,5 @@
-// __shared__ gives a variable a tag that is part of its symbol; the program's own symbol table says
-// where they are. A stripped program has none: then nothing is filled.
+// Static shared memory: __shared__ gives a variable a tag that is part of its symbol, and the
+// program's own symbol table has its address. In a stripped program nothing is filled.
 #include "static_shared.hpp"
 
 #include <elf.h>

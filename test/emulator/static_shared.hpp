@@ -1,4 +1,5 @@
-// Static shared memory: where the variables of all kernels lie, and filling those of one with NaN.
+// Static shared memory: addresses of the variables of all kernels, and filling those of one with
+// NaN.
 #ifndef TRIREME_TEST_EMULATOR_STATIC_SHARED_HPP_
 #define TRIREME_TEST_EMULATOR_STATIC_SHARED_HPP_
 

@@ -1,5 +1,5 @@
-// Runs queues as late as it may: an operation runs when somebody waits for it, for what is behind
-// it, or when the dice say so.
+// Runs queues as late as possible: an operation runs when it is awaited, when a later one is
+// awaited, or when the dice decide so.
 #include "stream.hpp"
 
 #include <sched.h>

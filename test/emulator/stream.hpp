@@ -1,6 +1,5 @@
-// Streams of the emulator: queues that run when somebody waits for them, or by chance. The part
-// that stand-ins of libraries (cublasLt, NCCL) need: to queue an operation, and to look at
-// pointers.
+// Streams of the emulator: queues that run when they are awaited, or by chance; the part needed by
+// stand-ins of libraries (cublasLt, NCCL), to queue an operation and to check pointers.
 #ifndef TRIREME_TEST_EMULATOR_STREAM_HPP_
 #define TRIREME_TEST_EMULATOR_STREAM_HPP_
 

@@ -1,5 +1,5 @@
-// Causal multi-head attention with grouped queries, in tiles of queries and keys, and rotary
-// positions.
+// Causal multi-head attention with grouped queries over whole sequences, in tiles of queries and
+// keys, and rotary positions.
 #ifndef TRIREME_KERNELS_ATTENTION_HPP_
 #define TRIREME_KERNELS_ATTENTION_HPP_
 
@@ -10,8 +10,8 @@ namespace trireme::kernels {
 
 // Query head h reads key/value head h / (heads / kv_heads).
 struct AttentionShape {
-  std::int64_t sequences = 0, length = 0;  // rows = sequences * length, sequence-major; length is
-                                           // what this rank holds of each sequence
+  std::int64_t sequences = 0, length = 0;  // rows = sequences * length, sequence-major; length:
+                                           // rows of each sequence on this rank
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
   bool causal = true;           // false only in tests that must catch a model which sees the future
@@ -20,38 +20,45 @@ struct AttentionShape {
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
 };
 
-// Elements of scratch for both passes with this many threads: tiles, whose size does not depend on
-// long sequences. These two are about whole sequences: shape.positions is not read. All products
-// are our own, in the type of the operands (fp32 on a bf16 stream), and on any stream each element
-// of a result is one order of operations of its sequence and head alone.
+// AttentionForward and AttentionBackward attend within whole sequences: shape.positions is not
+// read. On the CPU all products are our own, in the type of the operands (fp32 on a bf16 stream),
+// and each element of a result follows from its sequence and head alone, by one order of
+// operations.
+
+// Elements of scratch for both passes on the CPU with this many threads: tiles, whose size does not
+// grow with long sequences.
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
-// The same for wherever the stream computes; of a GPU, elements of the sums' type. dtype: of the
-// operands; dropout: whether it is active where a backward pass follows. Of no larger shape, and of
-// no other type, than the passes are called with. On a GPU the first call for a shape may take
-// seconds.
+// Elements of scratch for both passes on the stream's device; on a GPU, of the sums' type. dtype:
+// of the operands; dropout: whether it is active in passes with a backward pass. The passes may be
+// called with this type and with shapes up to this one. On a GPU the first call for a shape may
+// take seconds; for a planned GPU the answer is that of our own kernels, without cuDNN.
 std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                               Dtype dtype, bool dropout);
 
-// out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head. qkv: [rows, Width()] = all queries,
-// keys, values; out: [rows, heads * head_dim], overwritten; lse: [rows, heads], log-sum-exp of the
-// scaled scores, saved for the backward pass; scratch: [1, AttentionScratch()]. lse, scratch and
-// Rope's table are of the sums' type (SumTypeOf), the others of one type. Dropout's features
-// are key positions, its rows query positions, its site the head (dropout.site is not read).
+// out = dropout(softmax(q k^T / sqrt(head_dim))) v, per head.
+//   qkv      [rows, Width()], all queries, then keys, then values
+//   out      [rows, heads * head_dim], overwritten
+//   lse      [rows, heads], overwritten: log-sum-exp of the scaled scores, for the backward pass
+//   scratch  [1, AttentionScratch()]
+// lse, scratch and Rope's table are of the sums' type (SumTypeOf), the others of one type.
+// Dropout's features are key positions, its rows query positions, its site the head (dropout.site
+// is not read).
 void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
                       const tensor::Matrix& lse, const tensor::Matrix& scratch);
 
-// dqkv (overwritten) from dout; scores are computed again, masks regenerated.
+// dqkv (overwritten) from dout; scores are recomputed, masks regenerated.
 void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
                        const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
                        const tensor::Matrix& dout, const tensor::Matrix& lse,
                        const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
-// of each head by angle t theta^(-2 i / head_dim), t the row's position in the sequence. table: [>
-// last position, head_dim] = cosines then sines. `inverse` rotates back: the gradient.
+// of each head by angle t theta^(-2 i / head_dim), t the row's position in the sequence. table: of
+// RopeTable. `inverse` rotates back: the gradient.
 void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
           bool inverse, const tensor::Matrix& qkv);
+// Fills `table`, in host memory: [more than the last position, head_dim], cosines then sines.
 void RopeTable(double theta, const tensor::Matrix& table);
 
 }  // namespace trireme::kernels

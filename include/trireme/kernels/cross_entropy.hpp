@@ -10,27 +10,29 @@
 namespace trireme::kernels {
 
 // losses[r] = -(1 - e) ln p[target] - e / V sum_v ln p[v], p = softmax(logits[r]), e = smoothing; 0
-// where targets[r] < 0. With `gradient`, logits become d losses[r] / d logits (0 where masked);
-// without, they are used as scratch: their values are lost either way. logits: [rows, vocabulary];
-// targets: [rows]; losses: [rows], nats.
+// for masked rows (targets[r] < 0).
+//   logits   [rows, vocabulary]; with `gradient` they become d losses[r] / d logits (0 if masked),
+//            without they are used as scratch: their values are lost either way
+//   targets  [rows]
+//   losses   [rows], nats, overwritten
 void CrossEntropy(const device::Stream& stream, const tensor::Matrix& logits,
                   const std::int32_t* targets, double smoothing, bool gradient, double* losses);
 
-// The same where each rank has a slice of the vocabulary, in two passes with an exchange of
-// statistics between them.
-//
-inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers a row
+// The same with a slice of the vocabulary per rank, in two passes with an exchange of statistics
+// between them.
+inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers per row
 
-// logits: [rows, slice], logits of [first, first + slice); logits become exp(logit - largest).
-// statistics: [rows, 4] fp64, dense: largest logit, sum of exp(logit - largest), the target's logit
-// (0 where another slice has it), sum of logits. A slice is not empty. Rows with targets[r] < 0 are
-// left as they are, their statistics 0.
+// Statistics of a slice, which is not empty. Masked rows are left as they are, their statistics 0.
+//   logits      [rows, slice], of tokens [first, first + slice); become exp(logit - largest)
+//   statistics  [rows, 4] fp64, dense, overwritten: largest logit, sum of exp(logit - largest), the
+//               target's logit (0 if another slice has it), sum of logits
 void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, double* statistics);
 
-// statistics: [parts, rows, 4], of all slices; `part` is the one of these logits. losses[r] of the
-// whole vocabulary (the same bits on every rank; not finite where a logit is not); with `gradient`,
-// logits (as SoftmaxStatistics left them) become this slice of the gradient.
+// losses[r] of the whole vocabulary, the same bits on every rank; not finite if a logit is not.
+//   statistics  [parts, rows, 4], of all slices; `part` is the slice of these logits
+//   logits      as SoftmaxStatistics left them; with `gradient` they become this slice of the
+//               gradient
 void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
                        double smoothing, bool gradient, const double* statistics, int parts,

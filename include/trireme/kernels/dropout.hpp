@@ -1,4 +1,4 @@
-// Dropout as a pure function of global coordinates (rule 2): which mask belongs to which element.
+// Dropout as a pure function of global coordinates: the mask of each element, whatever the layout.
 #ifndef TRIREME_KERNELS_DROPOUT_HPP_
 #define TRIREME_KERNELS_DROPOUT_HPP_
 
@@ -11,22 +11,22 @@
 
 namespace trireme::kernels {
 
-// One place where dropout acts. Row r of a matrix is row R = first_row + r of the micro-batch,
-// which belongs to sequence R / length at position positions.At(R % length); column c is feature f
-// = first_feature + c. The 16-bit lane f % 8 of
+// A place of a model where dropout acts. Row r of a matrix is row R = first_row + r of the
+// micro-batch, in sequence R / length at position positions.At(R % length); column c is feature f =
+// first_feature + c. The 16-bit lane f % 8 of
 //   Philox({f / 8, position, ordinal low, ordinal high}, MakeKey(seed, purpose, layer, site))
-// decides: kept where lane >= threshold, and multiplied by 65536 / (65536 - threshold).
+// decides: an element is kept, and multiplied by 65536 / (65536 - threshold), if lane >= threshold.
 struct Dropout {
   double probability = 0;
   std::uint32_t seed = 0;
   Purpose purpose = Purpose::kResidualDropout;
   std::uint32_t layer = 0;
-  std::uint32_t site = 0;                   // which of a layer's places, or the head
+  std::uint32_t site = 0;                   // number of the place in its layer, or the head
   const std::uint64_t* ordinals = nullptr;  // [sequences], global sample numbers
-  std::int64_t length = 1;                  // positions of a sequence that this rank holds
-  std::int64_t first_row = 0;               // of the micro-batch: a shard of the rows begins there
-  std::int64_t first_feature = 0;           // a slice of the features begins there
-  Positions positions = {};                 // where those of `length` lie in the sequence
+  std::int64_t length = 1;                  // positions of a sequence on this rank
+  std::int64_t first_row = 0;               // first row of a shard of the micro-batch's rows
+  std::int64_t first_feature = 0;           // first feature of a slice
+  Positions positions = {};                 // of the `length` rows in their sequence
 
   // The same place, for a matrix that begins `rows` rows further on.
   Dropout From(std::int64_t rows) const {

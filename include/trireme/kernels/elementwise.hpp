@@ -6,11 +6,11 @@
 
 namespace trireme::kernels {
 
-// x += bias, row by row. x: [rows, columns], bias: [1, columns].
+// x += bias in each row. x: [rows, columns], bias: [1, columns].
 void AddBias(const device::Stream& stream, const tensor::Matrix& x, const tensor::Matrix& bias);
 
-// out = residual + dropout(branch + bias); bias may be Empty(); branch may be changed; out may be
-// residual or branch. [rows, dim].
+// out = residual + dropout(branch + bias), [rows, dim]. bias: [1, dim] or Empty(). branch may be
+// overwritten; out may be residual or branch.
 void ResidualForward(const device::Stream& stream, const tensor::Matrix& residual,
                      const tensor::Matrix& branch, const tensor::Matrix& bias,
                      const Dropout& dropout, const tensor::Matrix& out);
@@ -26,16 +26,17 @@ void Add(const device::Stream& stream, const tensor::Matrix& x, const tensor::Ma
 
 enum class ActivationKind { kRelu, kGelu, kSwiglu };
 
-// pre += bias (Empty(): none), then out = dropout(act(pre)). out: [rows, ffn].
-// kRelu, kGelu (tanh form, Hendrycks and Gimpel 2016): pre is [rows, ffn]; kRelu allows out = pre.
-// kSwiglu (Shazeer 2020): pre is [rows, 2 ffn], gate then up; out = silu(gate) * up.
+// pre += bias (unless Empty()), then out = dropout(act(pre)). out: [rows, ffn], overwritten.
+//   kRelu, kGelu  pre: [rows, ffn]; kGelu in tanh form (Hendrycks and Gimpel 2016); kRelu allows
+//                 out = pre
+//   kSwiglu       pre: [rows, 2 ffn], gate then up; out = silu(gate) * up (Shazeer 2020)
 void ActivationForward(const device::Stream& stream, ActivationKind kind, const tensor::Matrix& pre,
                        const tensor::Matrix& bias, const Dropout& dropout,
                        const tensor::Matrix& out);
 
-// dpre (overwritten, same shape as pre) from dout: [rows, ffn]. `pre` as the forward pass left it,
-// for kRelu the forward's `out`. All kinds allow dpre = pre (the same memory and stride), kRelu and
-// kGelu dpre = dout.
+// dpre (overwritten, of the shape of pre) from dout, [rows, ffn]. `pre`: as the forward pass left
+// it; for kRelu the `out` of the forward pass. All kinds allow dpre = pre (the same memory and
+// stride), kRelu and kGelu also dpre = dout.
 void ActivationBackward(const device::Stream& stream, ActivationKind kind,
                         const tensor::Matrix& pre, const Dropout& dropout,
                         const tensor::Matrix& dout, const tensor::Matrix& dpre);

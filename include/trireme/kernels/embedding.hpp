@@ -8,29 +8,28 @@
 
 namespace trireme::kernels {
 
-// out[r] = scale * weight[tokens[r] - first], or 0 for a token outside [first, first +
-// weight.rows): a slice of the vocabulary. Overwrites out: [rows, dim]; weight: [slice of the
-// vocabulary, dim].
+// out[r] = scale * weight[tokens[r] - first]; 0 for a token outside of the slice of the vocabulary,
+// [first, first + weight.rows). out: [rows, dim], overwritten; weight: [slice, dim].
 void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
                       const tensor::Matrix& weight, double scale, const tensor::Matrix& out);
 
-// dweight[token - first] += scale * dout for the tokens of the slice, in the order of the rows
-// whatever the number of threads. dout: [rows, dim].
+// dweight[tokens[r] - first] += scale * dout[r] for the tokens of the slice, in the order of the
+// rows, whatever the number of threads. dout: [rows, dim].
 void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
                        double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight);
 
-// x[r] = dropout(x[r] + positions[t]), t the position of row r as dropout has it. positions: [>
-// last position, dim] or Empty(). x: [rows, dim], in place.
+// x[r] = dropout(x[r] + positions[t]), t the position of row r by `dropout`. x: [rows, dim], in
+// place; positions: [more than the last position, dim] or Empty().
 void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
                      const Dropout& dropout, const tensor::Matrix& x);
 
-// dpositions[t] += dout[r], in the order of the rows (Empty(): nothing). dout: already
-// masked.
+// dpositions[t] += dout[r], in the order of the rows; nothing if dpositions is Empty(). dout:
+// masked already.
 void PositionBackward(const device::Stream& stream, const Dropout& dropout,
                       const tensor::Matrix& dout, const tensor::Matrix& dpositions);
 
-// The fixed table of Vaswani et al. 2017, section 3.5: [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1]
-// = cos.
+// Fills `table`, in host memory, with the fixed positions of Vaswani et al. 2017, section 3.5:
+// [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos of the same.
 void SinusoidalPositions(const tensor::Matrix& table);
 
 }  // namespace trireme::kernels

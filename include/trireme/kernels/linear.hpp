@@ -1,5 +1,5 @@
-// The products of a linear layer with what follows them: biases, activations and their gradients,
-// in the product's epilogue where the matrix library has it, else in a pass of their own.
+// Matrix products of a linear layer, each with the bias, activation or gradient that follows: in
+// the product's epilogue if the matrix library has one, else in a separate pass.
 #ifndef TRIREME_KERNELS_LINEAR_HPP_
 #define TRIREME_KERNELS_LINEAR_HPP_
 
@@ -11,18 +11,18 @@ namespace trireme::kernels {
 // A linear layer of the model: y = x form(weight). weight: [out, in] with Form::kTransposed, [in,
 // out] with Form::kPlain.
 struct Linear {
-  int site = -1;  // its number in the model, under which fp8 scales are kept; < 0: never fp8
+  int site = -1;  // number in the model, under which fp8 scales are kept; < 0: never fp8
   Form form = Form::kTransposed;
   tensor::Matrix weight;
 };
 
-// y = x form(weight) + bias, then `then` as in MatrixMultiply. bias: [1, out] or Empty(). x: [rows,
-// in], y: [rows, out].
+// y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or
+// Empty(); y: [rows, out], overwritten.
 void LinearForward(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
                    const tensor::Matrix& bias, const tensor::Matrix& y,
                    FunctionRef<void(const Part& rows)> then);
 
-// pre = x form(weight) + bias, out = dropout(act(pre)), as ActivationForward has them.
+// pre = x form(weight) + bias, out = dropout(act(pre)), with pre and out as in ActivationForward.
 void LinearActivation(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
                       const tensor::Matrix& bias, ActivationKind kind, const Dropout& dropout,
                       const tensor::Matrix& pre, const tensor::Matrix& out);
@@ -31,15 +31,15 @@ void LinearActivation(const device::Stream& stream, const Linear& linear, const 
 void LinearInputGradient(const device::Stream& stream, const Linear& linear,
                          const tensor::Matrix& dy, const tensor::Matrix& dx);
 
-// dhidden = dy form(weight)^T, then dpre from it as ActivationBackward has it: the gradient of what
-// went into the activation before this layer. `from`: its `pre`, for kRelu its output.
+// dhidden = dy form(weight)^T, then dpre from it as in ActivationBackward: the gradient of the
+// input of the activation before this layer. `from`: the activation's `pre`, for kRelu its output.
 void LinearActivationGradient(const device::Stream& stream, const Linear& linear,
                               const tensor::Matrix& dy, ActivationKind kind,
                               const tensor::Matrix& from, const Dropout& dropout,
                               const tensor::Matrix& dhidden, const tensor::Matrix& dpre);
 
-// dweight += x^T dy, or its transpose where the weight is kTransposed; of the sums' type.
-// linear.weight is not read: dweight has its shape.
+// dweight += x^T dy, transposed if linear.form is kTransposed. dweight: of the weight's shape and
+// the sums' type. linear.weight is not read.
 void LinearWeightGradient(const device::Stream& stream, const Linear& linear,
                           const tensor::Matrix& x, const tensor::Matrix& dy,
                           const tensor::Matrix& dweight);

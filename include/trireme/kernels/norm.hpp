@@ -1,4 +1,4 @@
-// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang and Sennrich 2019).
+// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang and Sennrich 2019), and sums over rows.
 #ifndef TRIREME_KERNELS_NORM_HPP_
 #define TRIREME_KERNELS_NORM_HPP_
 
@@ -8,28 +8,29 @@ namespace trireme::kernels {
 
 enum class NormKind { kLayerNorm, kRmsNorm };
 
-// y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0). y overwritten; bias
-// may be Empty(). x, y: [rows, dim]; weight, bias: [1, dim]; statistics: [rows, 2] = mean, rstd,
-// dense (as all scratch: strides are not read).
+// y = (x - mean) * rstd * weight + bias over the columns (RMSNorm: mean = 0).
+//   x, y          [rows, dim]; y overwritten
+//   weight, bias  [1, dim]; bias may be Empty()
+//   statistics    [rows, 2], overwritten: mean, rstd; dense (as all scratch: strides are not read)
 void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,
                  const tensor::Matrix& weight, const tensor::Matrix& bias, double epsilon,
                  const tensor::Matrix& y, const tensor::Matrix& statistics);
 
-// dx = gradient through the norm, or dx += where `accumulate` (dx may be dy where it does not).
+// dx = gradient through the norm, or dx += with `accumulate` (without it dx may be dy). CPU only.
 void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
                        const tensor::Matrix& x, const tensor::Matrix& weight,
                        const tensor::Matrix& statistics, const tensor::Matrix& dx, bool accumulate);
 
-// dweight += , dbias += (Empty(): none); the same bits for any number of threads.
-// scratch: [kReductionBlocks, 2 * dim].
+// dweight += , dbias += (unless Empty()); the same bits for any number of threads. scratch:
+// [kReductionBlocks, 2 * dim]. CPU only.
 void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
                         const tensor::Matrix& x, const tensor::Matrix& statistics,
                         const tensor::Matrix& dweight, const tensor::Matrix& dbias,
                         const tensor::Matrix& scratch);
 
-// A residual addition and the norm behind it in one pass: sum = residual + dropout(branch + bias),
-// y = norm(sum), statistics as NormForward. bias may be Empty(); branch is only read; sum may be
-// residual or branch. [rows, dim]; weight, norm_bias, bias: [1, dim].
+// A residual addition and the norm after it in one pass: sum = residual + dropout(branch + bias), y
+// = norm(sum), statistics as in NormForward. Matrices: [rows, dim]; weight, norm_bias, bias: [1,
+// dim]; both biases may be Empty(). branch is only read; sum may be residual or branch.
 void ResidualNormForward(const device::Stream& stream, NormKind kind,
                          const tensor::Matrix& residual, const tensor::Matrix& branch,
                          const tensor::Matrix& bias, const Dropout& dropout,
@@ -37,10 +38,11 @@ void ResidualNormForward(const device::Stream& stream, NormKind kind,
                          const tensor::Matrix& norm_bias, double epsilon, const tensor::Matrix& y,
                          const tensor::Matrix& statistics);
 
-// The backward pass of a norm and of the dropout in front of it in one pass. With g = dy + more:
-//   dx = residual + gradient through the norm of g;   dbranch = dropout's gradient of dx;
-//   dweight += , dbias += the norm's weight gradients, as NormBackwardWeight.
-// Empty() means: more = 0, residual = 0, dbranch, dweight, dbias not wanted. dx may be residual, dy
+// The backward pass of a norm and of the dropout before it in one pass. With g = dy + more:
+//   dx = residual + gradient of g through the norm
+//   dbranch = gradient of dx through the dropout
+//   dweight += , dbias += weight gradients of the norm, as in NormBackwardWeight
+// Empty() means: more = 0, residual = 0; dbranch, dweight, dbias not wanted. dx may be residual, dy
 // or more; dbranch is none of them. scratch: [kReductionBlocks, 2 * dim].
 struct NormBackwardPass {
   NormKind kind = NormKind::kLayerNorm;
@@ -50,8 +52,8 @@ struct NormBackwardPass {
 };
 void NormBackward(const device::Stream& stream, const NormBackwardPass& pass);
 
-// Sums over rows are cut into this many blocks of rows, added up in order: fixed, not a thread
-// count.
+// Number of blocks that a sum over rows is cut into, to be added up in order: fixed, whatever the
+// number of threads.
 inline constexpr int kReductionBlocks = 16;
 
 // sums += sum over rows of x. x: [rows, columns], sums: [1, columns], scratch: [kReductionBlocks,

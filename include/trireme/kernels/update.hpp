@@ -1,4 +1,4 @@
-// Updates of the weights over flat storage, and the sums they need.
+// Updates of the weights over flat storage, sums of squares, and conversions.
 #ifndef TRIREME_KERNELS_UPDATE_HPP_
 #define TRIREME_KERNELS_UPDATE_HPP_
 
@@ -11,7 +11,7 @@
 
 namespace trireme::kernels {
 
-// Scalars of one update, read by pointer so that a captured step replays with new values.
+// Scalars of one update, read by pointer so that a recorded step replays with new values.
 struct UpdateScalars {
   double learning_rate = 0;
   double beta1 = 0, beta2 = 0, epsilon = 0;
@@ -24,12 +24,12 @@ struct UpdateRange {
   std::int64_t count = 0;
   double decay = 0;
   void *gradients = nullptr, *values = nullptr, *first = nullptr, *second = nullptr;
-  void* copies = nullptr;  // bf16: takes the new values, rounded to nearest; null: there are none
+  void* copies = nullptr;  // bf16, overwritten with the new values, rounded to nearest; may be null
 };
 
-// AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass: decoupled
-// decay learning_rate * decay * w. values, first and second moment are updated; gradients become
-// zero with `clear`, else they are only read. scalars: in the stream's memory.
+// AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass, with
+// decoupled decay learning_rate * decay * w. Updates values and both moments; with `clear`
+// gradients become zero, else they are only read. scalars: in the stream's memory.
 void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
            const UpdateScalars* scalars, bool clear);
 
@@ -37,16 +37,16 @@ void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRang
 void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
                      const UpdateScalars* scalars, bool clear);
 
-// Flat storage that is only read.
+// Flat storage, only read.
 struct FlatRange {
   std::int64_t count = 0;
   const void* values = nullptr;
 };
 
-// Sum of squares: of blocks of 1,024 elements in their own type, of 8 such blocks, then of a range
-// and then of all ranges in fp64, in order: the same bits for any number of threads. A value that
-// is not finite makes the sum not finite (so do fp32 values beyond 1e19, which no gradient
-// survives).
+// Sum of the squares of all values: blocks of 1,024 elements are added up in their own type, then 8
+// such blocks, a range and all ranges in fp64, in order: the same bits for any number of threads.
+// Not finite if a value is not (or is above 1e19 in fp32, which no gradient survives). 0 on a
+// planned device.
 double SquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges);
 inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
                         const void* values) {
@@ -54,13 +54,13 @@ inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t 
   return SquareSum(stream, dtype, {&range, 1});
 }
 
-// sums[i] = SquareSum of range i alone, queued: sums lies in the stream's memory. On a GPU the
-// order of the sum is another one, as fixed, and blocks are added up in fp64.
+// sums[i] = SquareSum of range i alone, queued. sums: in the stream's memory. On a GPU the order of
+// the sum is another fixed one, and blocks are added up in fp64.
 void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
                 double* sums);
 
-// sum += the squares of all values, each as a double: exact of fp32, rounded of fp64. Nothing else
-// rounds, so neither order nor threads nor the cut of the storage matter.
+// sum += the squares of all values, each a double (exact of fp32, rounded of fp64). Nothing else
+// rounds: the sum depends on neither order, threads nor the cut of the storage. CPU only.
 void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
                     ExactSum& sum);
 inline void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64_t count,
@@ -73,7 +73,7 @@ inline void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64
 void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
                 void* to);
 
-// to = from, rounded to nearest where `to` is the narrower type. fp32 to bf16 and back.
+// to = from, between fp32 and bf16, rounded to nearest if `to` is the narrower type. GPU only.
 void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void* from,
              Dtype to_type, void* to);
 

@@ -1,5 +1,5 @@
-// What the device layer asks of CUDA; built with it only. Queues, events and graphs are CUDA's own
-// handles.
+// Functions of the device layer in CUDA, built with CUDA only. Queues, events and graphs are CUDA's
+// own handles.
 #ifndef TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_
 #define TRIREME_SRC_DEVICE_CUDA_BACKEND_HPP_
 

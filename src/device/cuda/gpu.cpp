@@ -1,4 +1,4 @@
-// Cards: which there are, and opening one.
+// Cards: the list of them, opening one, and CUDA's environment.
 #include <fmt/format.h>
 #include <stdlib.h>
 
@@ -29,7 +29,8 @@ std::string AdviceFor(cudaError_t code) {
 
 std::string Version(int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); }
 
-// Before MPI starts, so by what launchers say: Open MPI, PMI (MPICH, Cray), Slurm, PMIx.
+// Whether launchers announce other ranks, before MPI starts: Open MPI, PMI (MPICH, Cray), Slurm,
+// PMIx.
 bool MayHaveOtherRanks() {
   for (const char* const name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
     const char* const size = std::getenv(name);
@@ -47,9 +48,9 @@ void Check(cudaError_t code, const char* what) {
       AdviceFor(code));
 }
 
-// Before CUDA starts, and as far as the user has not decided: a receive that waits for its sender
-// must not share a hardware queue with what that sender waits for, nor hold up the loading of a
-// kernel. Alone, kernels are loaded as they come: a start with all of a library's takes seconds.
+// Called before CUDA starts; keeps variables that the user has set. A receive that waits for its
+// sender must not share a hardware queue with work that the sender waits for, nor delay the loading
+// of a kernel. Alone, kernels are loaded when first used: loading all of a library takes seconds.
 void PrepareEnvironment() {
   constexpr int kKeep = 0;
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
@@ -61,7 +62,7 @@ std::string WhyNoGpu() {
   int count = 0;
   const cudaError_t code = cudaGetDeviceCount(&count);
   if (code == cudaSuccess && count > 0) return "";
-  cudaGetLastError();  // it was reported here
+  cudaGetLastError();  // reported by the return value
   return fmt::format("no CUDA device: {}",
                      code == cudaSuccess ? "the driver shows none" : cudaGetErrorString(code));
 }
@@ -118,7 +119,7 @@ void Open(int device, GpuContext& context) {
 void Close(GpuContext& context) {
   for (void* queue : {context.queue, context.input_queue}) {
     if (queue == nullptr) continue;
-    // A destructor's business: an error of the work before has been reported where it was awaited.
+    // Errors of earlier work have been reported by the calls that waited for it.
     cudaStreamSynchronize(static_cast<cudaStream_t>(queue));
     cudaStreamDestroy(static_cast<cudaStream_t>(queue));
   }

@@ -1,4 +1,4 @@
-// Queues, moments in them, and graphs of what they were given.
+// Queues of a card: waiting, events, recorded graphs, ranges for profilers.
 #include <nvtx3/nvToolsExt.h>
 
 #include "backend.hpp"

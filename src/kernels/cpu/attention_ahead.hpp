@@ -1,6 +1,6 @@
-// Brings rows of attention's operands towards the caches before they are needed, some at a time
-// between products: a head's columns are few lines a row, far apart, which processors do not
-// foresee.
+// Fetches rows of attention's operands into the caches before they are needed, some at a time
+// between products: a head's columns are a few cache lines per row, far apart, which processors do
+// not predict.
 #ifndef TRIREME_KERNELS_CPU_ATTENTION_AHEAD_HPP_
 #define TRIREME_KERNELS_CPU_ATTENTION_AHEAD_HPP_
 

@@ -132,8 +132,8 @@ class BackwardHead {
                       at_.Queries<T>(call_, call_.dqkv, queries), call_.dqkv.stride);
   }
 
-  // What the tile's weights and slopes give to some of the keys and values, from the first query on
-  // that sees one of these.
+  // Contribution of the tile's weights and slopes to some of the keys and values, from the first
+  // query that sees one of these.
   void Columns(const AttentionTile& queries, std::int64_t begin, const Part& columns,
                const AttentionTile& keys, bool overwrite) {
     const AttentionTile some = keys.Piece(columns.begin, columns.Size());

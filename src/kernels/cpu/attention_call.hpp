@@ -1,4 +1,4 @@
-// What the two passes of attention share: which queries meet which keys, where they lie, and the
+// Common parts of attention's two passes: pairs of queries and keys, places of operands, and the
 // scratch of a thread. Whole sequences are a block of keys at the queries' own positions.
 #ifndef TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
 #define TRIREME_KERNELS_CPU_ATTENTION_CALL_HPP_
@@ -65,7 +65,7 @@ struct AttentionSizes {
   std::int64_t Backward() const {
     return keys * (2 * dim + width) + 2 * (span * width + State()) + 2 * queries * keys + Lanes();
   }
-  std::int64_t State() const { return span + kAttentionPad; }  // an element a row, a vector behind
+  std::int64_t State() const { return span + kAttentionPad; }  // an element per row, and a vector
   std::int64_t Lanes() const { return keys + kAttentionPad; }  // 16 bits each, an element reserved
   std::int64_t AThread() const { return std::max(Forward(), Backward()); }
 
@@ -119,12 +119,12 @@ struct AttentionCall {
   }
   Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
 
-  // How many of the tile's keys, from its first one on, a query at `position` can see.
+  // Number of the tile's keys, from its first on, that a query at `position` can see.
   std::int64_t Visible(std::int64_t position, const AttentionTile& keys) const {
     if (!shape.causal) return keys.count;
     return std::clamp<std::int64_t>(position + 1 - keys.position, 0, keys.count);
   }
-  // The same for queries from `position` on, of which none sees more than `seen` keys.
+  // The same for queries from `position` on, none of which sees more than `seen` keys.
   AttentionVisible VisibleFrom(std::int64_t position, const AttentionTile& keys,
                                std::int64_t seen) const {
     if (!shape.causal) return {seen, 0, seen};
@@ -165,7 +165,7 @@ struct AttentionHead {
   }
 };
 
-// Dropout of a head's weights, a row of a tile at a time.
+// Dropout of a head's weights, one row of a tile at a time.
 class AttentionMask {
  public:
   AttentionMask(const AttentionCall& call, const AttentionHead& at, void* lanes)
@@ -198,7 +198,7 @@ class AttentionMask {
   std::int64_t skipped_ = 0;
 };
 
-// Those that this CPU can run, the fastest first.
+// Kernels that this CPU can run, the fastest first.
 std::span<const AttentionKernels> UsableAttentionKernels();
 
 template <typename T>
@@ -210,7 +210,7 @@ const AttentionKernelsOf<T>& AttentionKernelsFor() {
   }
 }
 
-// Rows of a head: where they are, or packed.
+// Rows of a head, in place or packed.
 template <typename T>
 struct AttentionRows {
   const T* data;
@@ -234,7 +234,7 @@ inline double AttentionScale(const AttentionShape& shape) {
   return 1 / std::sqrt(static_cast<double>(shape.head_dim));
 }
 
-// What `scale` multiplies packed keys with: scores become exponents of 2.
+// Factor of packed keys: scores become exponents of 2.
 template <typename T>
 T KeyScale(const AttentionShape& shape) {
   return static_cast<T>(kLog2E * AttentionScale(shape));

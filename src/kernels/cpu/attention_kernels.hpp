@@ -1,6 +1,6 @@
-// What attention's tiles need of an instruction set. Included by files compiled for other
-// instruction sets than the rest: nothing here or below it may be an inline function that another
-// file could share.
+// Kernels of attention's tiles for one instruction set. Files compiled for different instruction
+// sets include this header: it and the headers that include it must not define inline functions
+// that files could share.
 #ifndef TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
 #define TRIREME_KERNELS_CPU_ATTENTION_KERNELS_HPP_
 
@@ -32,14 +32,14 @@ struct AttentionKernelsOf {
   void (*pack)(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns, T* to,
                std::int64_t to_stride);
 
-  // c = keep c + a b, where keep has a factor a row; c = a b without keep. Element (i, k) of a lies
+  // c = keep c + a b, keep with a factor per row; c = a b without keep. Element (i, k) of a lies
   // at i * a_row + k * a_inner; b has `inner` padded rows. Every element is one chain of fused
   // multiply-adds in the order of k.
   void (*multiply)(std::int64_t rows, std::int64_t columns, std::int64_t inner, const T* a,
                    std::int64_t a_row, std::int64_t a_inner, const T* b, std::int64_t b_stride,
                    const T* keep, T* c, std::int64_t c_stride);
 
-  // Scores s of rows <= `rows` queries become 2^(s - m), zero where they are not visible, with m
+  // Scores s of rows <= `rows` queries become 2^(s - m), zero if they are not visible, with m
   // the maximum of the scores and `top`, which becomes m. keep = 2^(top - m); sum = keep sum + the
   // new terms. Columns of s: visible.keys, padded; those of top, sum, keep: rows.
   void (*softmax)(std::int64_t rows, const AttentionVisible& visible, T* s, std::int64_t stride,
@@ -48,11 +48,11 @@ struct AttentionKernelsOf {
   void (*finish)(std::int64_t rows, std::int64_t columns, const T* top, const T* sum, T* out,
                  std::int64_t stride, T* lse, std::int64_t lse_stride);
 
-  // Row by row, dot = x y^T. A vector behind the last may be written.
+  // Row by row, dot = x y^T. A vector after the last may be written.
   void (*dot)(std::int64_t rows, std::int64_t columns, const T* x, std::int64_t x_stride,
               const T* y, std::int64_t y_stride, T* dot);
   // Scores p become weights 2^(p - lse), and the weights' gradient d that of the scores, scale p (d
-  // - inner); both zero where not visible. Columns: visible.keys, padded; lse, inner: rows.
+  // - inner); both zero if not visible. Columns: visible.keys, padded; lse, inner: rows.
   void (*gradient)(std::int64_t rows, const AttentionVisible& visible, T scale, const T* lse,
                    const T* inner, T* p, T* d, std::int64_t stride);
 };

@@ -1,4 +1,4 @@
-// The kernels of attention's tiles where the CPU is no x86-64: the portable ones.
+// Kernels of attention's tiles on other CPUs than x86-64: the portable ones.
 #include "attention_call.hpp"
 
 namespace trireme::kernels {

@@ -1,7 +1,7 @@
 // Vectors of one instruction set's width for attention's tiles, in the compilers' own notation:
 // arithmetic, comparison and selection are operators. Each file that includes this has its own
-// copy: everything is in an unnamed namespace. Sums of products are fused where the file is
-// compiled with -ffp-contract=fast.
+// copy: everything is in an unnamed namespace. Sums of products are fused in files compiled with
+// -ffp-contract=fast.
 #ifndef TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
 #define TRIREME_KERNELS_CPU_ATTENTION_VECTOR_HPP_
 
@@ -30,7 +30,7 @@ struct Vector {
     return y;
   }
   [[gnu::always_inline]] static void Store(T* x, Register y) { __builtin_memcpy(x, &y, sizeof(y)); }
-  // The first `count` elements, zeros behind.
+  // The first `count` elements, zeros after them.
   [[gnu::always_inline]] static Register LoadPart(const T* x, std::int64_t count) {
     Register y{};
     for (int i = 0; i < kLanes; ++i) {
@@ -44,7 +44,7 @@ struct Vector {
     }
   }
   [[gnu::always_inline]] static Register Max(Register x, Register y) { return x > y ? x : y; }
-  // Lane i of the mask is set where i < count.
+  // Lane i of the mask is set if i < count.
   [[gnu::always_inline]] static Bits First(std::int64_t count) {
     return Lanes(std::make_integer_sequence<int, kLanes>()) < static_cast<Integer>(count);
   }

@@ -1,4 +1,4 @@
-// Which of the kernels of attention's tiles an x86-64 CPU can run.
+// Kernels of attention's tiles that an x86-64 CPU can run.
 #include <array>
 #include <string>
 

@@ -1,5 +1,5 @@
-// Row primitives are compiled twice on x86-64, for AVX2 and for AVX-512, and chosen when the
-// program starts. This attribute is the one place that knows.
+// Attribute for row primitives, which are compiled twice on x86-64, for AVX2 and for AVX-512, and
+// chosen when the program starts.
 #ifndef TRIREME_KERNELS_CPU_CLONES_HPP_
 #define TRIREME_KERNELS_CPU_CLONES_HPP_
 

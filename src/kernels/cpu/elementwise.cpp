@@ -109,7 +109,7 @@ void cpu::ActivationBackward(const device::Stream& stream, ActivationKind kind,
         const T* d = dout.As<T>() + row * dout.stride;
         T* to = dpre.As<T>() + row * dpre.stride;
         if (kind == ActivationKind::kRelu) {
-          // What is positive after dropout was kept and was positive before: no mask is needed.
+          // A value that is positive after dropout was kept and positive before: no mask is needed.
           const T scale = static_cast<T>(dropout.Scale());
 #pragma omp simd
           for (std::int64_t i = 0; i < n; ++i) to[i] = p[i] > T(0) ? scale * d[i] : T(0);

@@ -1,5 +1,5 @@
-// exp and the logistic function in a form that a compiler can vectorise; in fp64 the standard
-// library's.
+// exp and the logistic function in a form that compilers vectorise; in fp64 those of the standard
+// library.
 #ifndef TRIREME_KERNELS_CPU_FAST_MATH_HPP_
 #define TRIREME_KERNELS_CPU_FAST_MATH_HPP_
 

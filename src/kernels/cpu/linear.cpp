@@ -1,5 +1,5 @@
-// Linear layers on the CPU: what follows a product is done to blocks of its rows, by the thread in
-// whose cache they lie. LinearWeightGradient accumulates, everything else is overwritten.
+// Linear layers on the CPU: the pass after a product runs on blocks of its rows, by the thread that
+// has them in its cache. LinearWeightGradient accumulates, everything else is overwritten.
 #include "backends.hpp"
 
 namespace trireme::kernels {

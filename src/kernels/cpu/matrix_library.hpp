@@ -1,4 +1,4 @@
-// What MatrixMultiply takes from the library that the build has chosen: oneDNN or OpenBLAS.
+// Products of the matrix library chosen by the build, oneDNN or OpenBLAS.
 #ifndef TRIREME_KERNELS_CPU_MATRIX_LIBRARY_HPP_
 #define TRIREME_KERNELS_CPU_MATRIX_LIBRARY_HPP_
 

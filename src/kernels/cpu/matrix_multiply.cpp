@@ -1,6 +1,5 @@
-// matrix_multiply: which product computes it. Our own on canonical and bf16 streams and where it is
-// faster, else the library's; oneDNN's in bf16 too where the CPU has AMX, which our own does not
-// know.
+// matrix_multiply: the choice between our own product (on canonical and bf16 streams, and where it
+// is faster) and the library's (in bf16 only on CPUs with AMX, which our own does not use).
 #include "trireme/kernels/matrix_multiply.hpp"
 #include "backends.hpp"
 
@@ -44,11 +43,10 @@ void MultiplyBf16(const device::Stream& stream, Form form_a, const tensor::Matri
   Bf16Multiply(*kernels, stream, form_a, a, form_b, b, c, accumulate);
 }
 
-// Whether our own product is the faster one in fp32. Measured beside oneDNN 2.6 on a Zen 5 core
-// (own : oneDNN): products that are over before the library is set up, 1.1 to 1.25 below 2^18
-// multiply-adds; weight gradients whose left operand no cache holds, and which the library
-// transposes beforehand, 1.05 to 1.2, while it is 0.85 to 0.95 for smaller ones; both transposed,
-// 1.15. Everything else lies between 0.85 and 1.05.
+// Whether our own product is the faster one in fp32. Speeds of own : oneDNN 2.6 measured on a Zen 5
+// core: 1.1 to 1.25 below 2^18 multiply-adds, which end before the library is set up; 1.05 to 1.2
+// for weight gradients whose left operand no cache holds and the library transposes beforehand,
+// 0.85 to 0.95 for smaller ones; 1.15 with both operands transposed; otherwise 0.85 to 1.05.
 bool OwnIsFaster(Form form_a, Form form_b, const tensor::Matrix& c, std::int64_t inner) {
   constexpr std::int64_t kSmall = 1 << 18, kLarge = 1 << 22;  // multiply-adds, elements
   if (!HasFastKernels() || c.dtype != Dtype::kFloat32) return false;
@@ -69,7 +67,7 @@ void Follow(const device::Stream& stream, const Part& rows,
   }
 }
 
-// In blocks of rows, by our own product. False, and nothing done, where that would be slower.
+// In blocks of rows, by our own product. False, with nothing done, if that would be slower.
 bool MultiplyInRows(const device::Stream& stream, Form form_a, const tensor::Matrix& a, Form form_b,
                     const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
                     FunctionRef<void(const Part& rows)> then) {
@@ -79,8 +77,8 @@ bool MultiplyInRows(const device::Stream& stream, Form form_a, const tensor::Mat
                             then);
   }
   if (!stream.canonical && !HasFastKernels()) return false;
-  return CanonicalMultiplyRows(UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
-                               accumulate, then);
+  return ProductMultiplyRows(UsableProductSets()[0], stream, form_a, a, form_b, b, c, accumulate,
+                             then);
 }
 
 }  // namespace
@@ -94,8 +92,7 @@ void cpu::MatrixMultiply(const device::Stream& stream, Form form_a, const tensor
     return MultiplyBf16(stream, form_a, a, form_b, b, c, inner, accumulate);
   }
   if (stream.canonical || OwnIsFaster(form_a, form_b, c, inner)) {
-    return CanonicalMultiply(UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
-                             accumulate);
+    return ProductMultiply(UsableProductSets()[0], stream, form_a, a, form_b, b, c, accumulate);
   }
   LibraryMultiply(form_a, a, form_b, b, c, accumulate);
 }

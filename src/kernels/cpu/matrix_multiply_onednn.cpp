@@ -1,5 +1,5 @@
-// The products of oneDNN: dnnl_sgemm in fp32; it has no fp64 product, where Eigen's takes its
-// place. Both run on the calling thread alone inside a parallel region.
+// Products of oneDNN: dnnl_sgemm in fp32. In fp64, which oneDNN does not multiply, Eigen's. Both
+// run on the calling thread alone inside a parallel region.
 #include <dnnl.h>
 #include <fmt/format.h>
 

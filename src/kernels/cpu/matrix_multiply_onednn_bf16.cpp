@@ -1,6 +1,6 @@
-// The product of oneDNN in bf16, for CPUs with AMX: both operands are rounded beforehand, in their
-// layout, and multiplied by a matmul primitive. A primitive runs with as many threads as it was
-// created for; each thread keeps the primitives that it has used lately.
+// oneDNN's product in bf16, for CPUs with AMX: both operands are rounded beforehand, in their
+// layout, and multiplied by a matmul primitive. A primitive runs with the number of threads that it
+// was created for; each thread keeps the primitives that it has used lately.
 #include <fmt/format.h>
 #include <omp.h>
 
@@ -123,7 +123,7 @@ void LibraryBf16Multiply(const device::Stream& /*stream*/, Form form_a, const te
   try {
     Matmul& matmul = matmuls.Find({c.rows, c.columns, inner, c.stride, form_a == Form::kTransposed,
                                    form_b == Form::kTransposed, accumulate, threads});
-    constexpr std::int64_t kLine = 64;  // bytes: where each piece of the workspace begins
+    constexpr std::int64_t kLine = 64;  // bytes: alignment of each piece of the workspace
     const auto lines = [](std::int64_t bytes) { return CeilDivide(bytes, kLine) * kLine; };
     const std::int64_t a_bytes = lines(a.Size() * 2), b_bytes = lines(b.Size() * 2);
     const auto scratch_bytes = static_cast<std::int64_t>(matmul.scratch.get_desc().get_size());

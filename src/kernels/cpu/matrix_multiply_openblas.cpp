@@ -1,5 +1,5 @@
-// The products of OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. The OpenMP build of the library
-// runs on the calling thread alone inside a parallel region. It is asked for no bf16.
+// Products of OpenBLAS, chosen by -DTRIREME_MATMUL=openblas. Its OpenMP build runs on the calling
+// thread alone inside a parallel region. Not used in bf16.
 #include <cblas.h>
 
 #include <string>

@@ -1,4 +1,4 @@
-// Products with nothing to multiply: libraries disagree about what they do then.
+// Products with an empty dimension, on which libraries disagree.
 #ifndef TRIREME_KERNELS_CPU_NO_PRODUCT_HPP_
 #define TRIREME_KERNELS_CPU_NO_PRODUCT_HPP_
 
@@ -8,7 +8,7 @@
 
 namespace trireme::kernels {
 
-// True where a dimension of the product is 0: c is then what it has to be.
+// True if a dimension of the product is 0; c then has its final value.
 inline bool NoProduct(std::int64_t inner, const tensor::Matrix& c, bool accumulate) {
   if (c.rows == 0 || c.columns == 0) return true;
   if (inner > 0) return false;

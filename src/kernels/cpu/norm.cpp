@@ -1,5 +1,6 @@
-// norm: forward overwrites y and statistics; backward-input overwrites or accumulates dx;
-// backward-weight accumulates, in kReductionBlocks blocks of rows whatever the number of threads.
+// norm: NormForward overwrites y and statistics; NormBackwardInput overwrites dx or accumulates
+// into it; NormBackwardWeight accumulates, in kReductionBlocks blocks of rows whatever the number
+// of threads.
 #include "trireme/kernels/norm.hpp"
 #include "backends.hpp"
 

@@ -1,4 +1,4 @@
-// Norms in one pass with what stands around them: ResidualNormForward overwrites sum, y and
+// Norms in one pass with the operations around them: ResidualNormForward overwrites sum, y and
 // statistics; NormBackward overwrites dx and dbranch and accumulates into dweight and dbias.
 #include <cmath>
 

@@ -1,4 +1,4 @@
-// Philox lanes for AVX2, compiled for x86-64-v3: four counters a register.
+// Philox lanes for AVX2, compiled for x86-64-v3: four counters per register.
 #include <immintrin.h>
 
 #include "philox_vector.hpp"
@@ -11,7 +11,7 @@ struct Words4 {
   using Register = __m256i;
   static constexpr int kCounters = 4;
   static Register Broadcast(std::uint32_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
-  // So that Store's unpacking, which works on pairs of lanes, leaves the counters in order.
+  // Order of counters that Store's unpacking, which works on pairs of lanes, restores.
   static Register Numbers(std::uint32_t first) {
     return Add(Broadcast(first), _mm256_setr_epi64x(0, 2, 1, 3));
   }

@@ -1,4 +1,4 @@
-// Philox lanes for AVX-512, compiled for x86-64-v4: eight counters a register.
+// Philox lanes for AVX-512, compiled for x86-64-v4: eight counters per register.
 #include <immintrin.h>
 
 #include "philox_vector.hpp"
@@ -14,7 +14,7 @@ struct Words8 {
   // own header.
   static constexpr __mmask8 kAll = 0xFF;
   static Register Broadcast(std::uint32_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
-  // So that Store's unpacking, which works on pairs of lanes, leaves the counters in order.
+  // Order of counters that Store's unpacking, which works on pairs of lanes, restores.
   static Register Numbers(std::uint32_t first) {
     return Add(Broadcast(first), _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7));
   }

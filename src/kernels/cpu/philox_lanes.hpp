@@ -1,6 +1,5 @@
-// Philox lanes of one row, for each instruction set. Included by files compiled for other
-// instruction sets than the rest: nothing here may be an inline function that another file could
-// share.
+// Philox lanes of one row, for each instruction set. Files compiled for different instruction sets
+// include this header: it must not define inline functions that files could share.
 #ifndef TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
 #define TRIREME_KERNELS_CPU_PHILOX_LANES_HPP_
 
@@ -26,7 +25,7 @@ extern const PhiloxLanesKernel kPhiloxPortable;
 extern const PhiloxLanesKernel kPhiloxAvx2;    // x86-64 with AVX2 only
 extern const PhiloxLanesKernel kPhiloxAvx512;  // x86-64-v4 only
 
-// Those that this CPU can run, the fastest first.
+// Kernels that this CPU can run, the fastest first.
 struct PhiloxLanesKernels {
   const PhiloxLanesKernel* all[3];
   int count;

@@ -1,4 +1,4 @@
-// CPUs other than x86-64 make Philox lanes as the compiler vectorises them.
+// Philox lanes on other CPUs than x86-64: the portable loop.
 #include "philox_lanes.hpp"
 
 namespace trireme::kernels {

@@ -1,7 +1,6 @@
-// Philox4x32-10 (base/philox.hpp) on registers of 64-bit lanes: a lane's lower half is a word of
-// one counter, its upper half is what a product left there, which no product reads. So a round is
-// two products, two shifts and two exclusive ors, and nothing is shuffled until the lanes are
-// stored.
+// Philox4x32-10 (base/philox.hpp) on registers of 64-bit lanes: the lower half of a lane is a word
+// of one counter, its upper half the rest of a product, which no product reads. A round is two
+// products, two shifts and two exclusive ors; nothing is shuffled until the lanes are stored.
 #ifndef TRIREME_KERNELS_CPU_PHILOX_VECTOR_HPP_
 #define TRIREME_KERNELS_CPU_PHILOX_VECTOR_HPP_
 

@@ -1,4 +1,4 @@
-// Which of the Philox kernels an x86-64 CPU can run.
+// Philox kernels that an x86-64 CPU can run.
 #include <string>
 
 #include "philox_lanes.hpp"

@@ -1,4 +1,4 @@
-// Carries an exception out of an OpenMP region, where it could not leave by itself.
+// Carries an exception out of an OpenMP region, which it must not leave by itself.
 #ifndef TRIREME_KERNELS_CPU_RESCUE_HPP_
 #define TRIREME_KERNELS_CPU_RESCUE_HPP_
 
@@ -18,7 +18,7 @@ class Rescue {
       if (!first_) first_ = std::current_exception();
     }
   }
-  // Behind the region: throws what was kept.
+  // Throws the exception that was kept, if any; called after the region.
   void Rethrow() const {
     if (first_) std::rethrow_exception(first_);
   }

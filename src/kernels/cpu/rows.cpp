@@ -1,4 +1,4 @@
-// Sums in blocks: long rows (the vocabulary) lose nothing.
+// Sums over one row, in blocks, so that long rows (the vocabulary) lose no precision.
 #include "rows.hpp"
 
 #include <algorithm>
@@ -50,8 +50,8 @@ template <typename T, typename Lanes>
   std::memcpy(&x, from, sizeof(x));
 }
 
-// total of [0, n): add(i, sum) adds element i to a sum, or that and those behind it to its lanes.
-// Eight sums of lanes side by side, since an addition takes several cycles.
+// total of [0, n): add(i, sum) adds element i to a sum, or that element and the next ones to its
+// lanes. Eight sums of lanes side by side, since an addition takes several cycles.
 template <typename T, typename AddTerm>
 [[gnu::always_inline]] inline double BlockedSum(std::int64_t n, AddTerm add) {
   using Lanes = typename LanesOf<T>::Type;

@@ -1,6 +1,5 @@
-// Primitives on one contiguous row: the vectorised inner loops of every CPU kernel but the
-// products. float versions are compiled for several instruction sets; double ones serve
-// verification.
+// Primitives on one contiguous row: the vectorised inner loops of all CPU kernels except products.
+// float versions are compiled for several instruction sets; double versions serve verification.
 #ifndef TRIREME_KERNELS_CPU_ROWS_HPP_
 #define TRIREME_KERNELS_CPU_ROWS_HPP_
 
@@ -66,7 +65,7 @@ void Mask(const float* x, const std::uint16_t* lanes, std::uint32_t threshold, f
           float* y, std::int64_t n);
 void Mask(const double* x, const std::uint16_t* lanes, std::uint32_t threshold, double scale,
           double* y, std::int64_t n);
-// What decides over each element of a row; inactive: all are kept as they are.
+// Mask of the elements of a row; inactive: all are kept as they are.
 struct RowLanes {
   const std::uint16_t* lanes = nullptr;
   std::uint32_t threshold = 0;

@@ -1,4 +1,4 @@
-// Philox lanes for one row, and the mask they make.
+// Philox lanes for one row, and the mask made of them.
 #include "clones.hpp"
 #include "philox_lanes.hpp"
 #include "rows.hpp"

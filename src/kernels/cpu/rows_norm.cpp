@@ -1,4 +1,4 @@
-// Norms on one row. Each pass over a row but the first finds it in the nearest cache.
+// Norms on one row. Each pass over a row except the first finds it in the nearest cache.
 #include "rows_norm.hpp"
 
 #include <algorithm>
@@ -91,7 +91,7 @@ template <typename T>
   return ResidualSumLoop<false, false>(residual, branch, bias, lanes, sum, n);
 }
 
-// mean(g weight) and mean(g weight h); adds to the weights' gradients where wanted.
+// mean(g weight) and mean(g weight h); adds to the weights' gradients if wanted.
 template <typename T>
 struct GradientMeans {
   T g, gh;

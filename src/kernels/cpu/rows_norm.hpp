@@ -1,5 +1,5 @@
-// Norms on one contiguous row: forward, backward, and both with what stands in front of the norm
-// (bias, dropout, residual) in the same pass.
+// Norms on one contiguous row: forward, backward, and both in one pass with the operations before
+// the norm (bias, dropout, residual).
 #ifndef TRIREME_KERNELS_CPU_ROWS_NORM_HPP_
 #define TRIREME_KERNELS_CPU_ROWS_NORM_HPP_
 

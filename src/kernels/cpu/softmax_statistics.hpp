@@ -1,4 +1,4 @@
-// What slices of the vocabulary know about a row of logits, and what follows for the whole row.
+// Statistics of a row of logits, from slices of the vocabulary to the whole row.
 #ifndef TRIREME_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
 #define TRIREME_KERNELS_CPU_SOFTMAX_STATISTICS_HPP_
 
@@ -13,11 +13,11 @@ namespace trireme::kernels {
 struct Statistics {
   double top = 0;     // largest logit
   double sum = 0;     // of exp(logit - top)
-  double picked = 0;  // the target's logit, 0 where another slice has it
+  double picked = 0;  // the target's logit, 0 if another slice has it
   double total = 0;   // sum of logits
 
   double LogSum() const { return top + std::log(sum); }
-  // Not finite where a logit is not: the total has seen all of them.
+  // Not finite if a logit is not: the total includes all of them.
   double Loss(double smoothing, std::int64_t vocabulary) const {
     return LogSum() - (1 - smoothing) * picked -
            smoothing * (total / static_cast<double>(vocabulary));
@@ -31,8 +31,8 @@ inline void Store(const Statistics& s, double* out) {
   out[3] = s.total;
 }
 
-// Of the whole row, from those of its parts: [parts, rows, kSoftmaxStatistics]. What is not a
-// number passes the maximum, but not the sums.
+// Statistics of the whole row, from those of its parts: [parts, rows, kSoftmaxStatistics]. NaN gets
+// past the maximum, but not past the sums.
 inline Statistics Combine(const double* statistics, std::int64_t rows, std::int64_t row,
                           int parts) {
   const auto part = [&](int p) { return statistics + (p * rows + row) * kSoftmaxStatistics; };

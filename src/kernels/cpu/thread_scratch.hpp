@@ -1,4 +1,5 @@
-// Memory of a thread that grows to the largest use and stays: the step loop allocates nothing.
+// Memory of a thread that grows to the largest use and stays, so that the step loop allocates
+// nothing.
 #ifndef TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
 #define TRIREME_KERNELS_CPU_THREAD_SCRATCH_HPP_
 

@@ -1,5 +1,5 @@
-// update: values and moments are updated in place, gradients read and, where wanted, cleared; sums
-// are added to.
+// update: values and moments are updated in place; gradients are read and, on request, cleared;
+// sums are added to.
 #include "trireme/kernels/update.hpp"
 #include "backends.hpp"
 
@@ -95,7 +95,7 @@ struct SquareBins {
       bin.high += (bits >> 32 & 0xFFFFF) | std::uint64_t{exponent != 0} << 20;
     }
   }
-  // All but what is not finite; true where there was such a term.
+  // Adds the finite terms to `sum`. True if a term was not finite.
   bool MoveTo(ExactSum& sum) const {
     for (int exponent = 0; exponent < kExponents - 1; ++exponent) {
       const Bin& bin = bins[static_cast<std::size_t>(exponent)];

@@ -1,4 +1,4 @@
-// How a slice of the vocabulary is cut, and where what a tile of tokens keeps lies in its scratch.
+// Cut of a slice of the vocabulary into parts and blocks, and the layout of a tile's scratch.
 #ifndef TRIREME_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
 #define TRIREME_KERNELS_CPU_VOCABULARY_BLOCKS_HPP_
 
@@ -10,7 +10,7 @@
 
 namespace trireme::kernels {
 
-// How a slice is cut into parts, one a thread, and those into blocks.
+// Cut of a slice into parts, one per thread, and of parts into blocks.
 class VocabularyCut {
  public:
   VocabularyCut(std::int64_t slice, std::int64_t dim, int threads)
@@ -27,7 +27,7 @@ class VocabularyCut {
     const Part range = PartOf(units_, part, parts_);
     return {range.begin * kUnit, std::min(range.end * kUnit, slice_)};
   }
-  // At most, of any part.
+  // Largest number of blocks of a part.
   std::int64_t Blocks() const { return CeilDivide(LargestPart(), width_); }
   std::int64_t Width() const { return std::min(width_, LargestPart()); }
 
@@ -55,13 +55,13 @@ class VocabularyCut {
   int parts_;
 };
 
-// Where things lie in the scratch, in elements.
+// Offsets in the scratch, in elements.
 struct VocabularyLayout {
   std::int64_t statistics = 0;  // fp64 [parts, rows, 4]
   std::int64_t log_sums = 0;    // fp64 [rows]: ln of the sum of exp(logit)
   std::int64_t pulls = 0;       // fp64 [rows]: p[target] - (1 - smoothing)
   std::int64_t references =
-      0;                    // [parts, blocks, rows]: what a block's exponentials are relative to
+      0;  // [parts, blocks, rows]: logits that a block's exponentials are relative to
   std::int64_t sums = 0;    // [parts, rows, dim]: of exponentials times W
   std::int64_t scaled = 0;  // [parts, rows, dim]: x exp(reference - log_sum)
   std::int64_t totals = 0;  // [parts + 1, dim]: sums of W, and of x

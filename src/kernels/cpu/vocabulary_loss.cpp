@@ -51,7 +51,7 @@ TRIREME_CLONES Largest<float> LargestAndSum(const float* x, std::int64_t n) {
 }
 Largest<double> LargestAndSum(const double* x, std::int64_t n) { return LargestOf(x, n); }
 
-// One call on one part of the slice.
+// One call of a pass, part by part of the slice.
 template <typename T>
 class Work {
  public:
@@ -132,7 +132,7 @@ void Work<T>::ForwardRow(std::int64_t row, const Part& columns, bool first, T* l
     s.picked = static_cast<double>(*picked);
     // In fp64: beside a target that is nearly certain the others still count.
     s.sum += std::exp(s.picked - s.top);
-    *picked = -std::numeric_limits<T>::infinity();  // whose exponential is nothing
+    *picked = -std::numeric_limits<T>::infinity();  // its exponential is 0
   }
   s.sum += rows::ExpSum(logits, n, T(1), static_cast<T>(s.top));
   Store(s, statistics);
@@ -173,7 +173,7 @@ void Work<T>::Weigh(const double* statistics, int parts) const {
     if (tile_.targets[row] < 0) continue;
     const Statistics whole = Combine(statistics, tile_.x.rows, row, parts);
     Doubles(layout_.log_sums)[row] = whole.LogSum();
-    // expm1: where the target is nearly certain, what is left of 1 still counts.
+    // expm1: if the target is nearly certain, the rest of 1 still counts.
     Doubles(layout_.pulls)[row] = std::expm1(whole.picked - whole.LogSum()) + tile_.smoothing;
     if (tile_.smoothing > 0) rows::Axpy(T(1), Row(tile_.x, row), total, dim);
   }

@@ -105,7 +105,7 @@ struct ActivationGradient {
     held.Widen(x);
     held_d.Widen(d);
     if constexpr (kKind == ActivationKind::kRelu) {
-      // What is positive after dropout was kept and was positive before: no mask is needed.
+      // A value that is positive after dropout was kept and positive before: no mask is needed.
       const S scale = static_cast<S>(place.scale);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) d[i] = x[i] > S(0) ? scale * d[i] : S(0);

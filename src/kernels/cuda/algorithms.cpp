@@ -1,4 +1,4 @@
-// The table of algorithms, and its text.
+// The table of cuBLASLt's algorithms, and its text.
 #include "cuda/algorithms.hpp"
 
 #include <fmt/format.h>
@@ -77,12 +77,12 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product) {
   return true;
 }
 
-// What an algorithm is kept for: one that was chosen with more workspace may need it.
+// Library and workspace that an algorithm is kept for: one chosen with more workspace may need it.
 std::string Algorithms::Library() const {
   return fmt::format("cuBLASLt {}, workspace {}", cublasLtGetVersion(), gpu_.workspace_bytes);
 }
 
-// The algorithm that `kept` has for the product; null, with one warning a rank, where the library
+// The algorithm that `kept` has for the product; null, with one warning per rank, if the library
 // does not admit it: the text may be damaged, or have been written by another build.
 const cublasLtMatmulAlgo_t* Algorithms::FindKept(const Plan& plan, const Kept& kept) {
   const std::string text = plan.Key().Text();
@@ -128,7 +128,8 @@ std::string Algorithms::Chosen() const {
   return json{{"card", Card(gpu_)}, {"library", Library()}, {"products", products}}.dump(1);
 }
 
-// Adds what `text` has and `kept` has not. False where it is another card's or library's, or none.
+// Adds algorithms of `text` that `kept` lacks. False if it is of another card or library, or no
+// text.
 bool Algorithms::Read(const std::string& text, Kept& kept) const {
   try {
     const json chosen = json::parse(text);
@@ -154,7 +155,7 @@ bool Algorithms::Adopt(const std::vector<std::string>& texts) {
       choice.algorithm = *taken;
     }
   }
-  kept.merge(kept_);  // what was adopted before and is not in these texts stays
+  kept.merge(kept_);  // algorithms adopted before stay, unless these texts have them
   kept_ = std::move(kept);
   return true;
 }

@@ -1,7 +1,6 @@
-// Which algorithm of cuBLASLt computes which product: found by timing where a product is met for
-// the first time, kept as text, taken over from other ranks and earlier runs. The library computes
-// the same bits each time with the same algorithm, version and kind of card, and other bits with
-// another algorithm.
+// cuBLASLt's algorithm of each product: found by timing when a product is first met, kept as text,
+// taken over from other ranks and earlier runs. The library computes the same bits each time with
+// the same algorithm, version and kind of card, and other bits with another algorithm.
 #ifndef TRIREME_KERNELS_CUDA_ALGORITHMS_HPP_
 #define TRIREME_KERNELS_CUDA_ALGORITHMS_HPP_
 
@@ -19,11 +18,11 @@ class Algorithms {
  public:
   explicit Algorithms(const device::GpuContext& gpu);
 
-  // Queues the product. False, and nothing is queued, where the library has no algorithm for it:
-  // for some epilogues, types and alignments.
+  // Queues the product. False, with nothing queued, if the library has no algorithm for it: for
+  // some epilogues, types and alignments.
   bool Run(const device::Stream& stream, const Product& product);
 
-  // As Products has them.
+  // Of kernels::Libraries.
   std::string Chosen() const;
   bool Adopt(const std::vector<std::string>& texts);
   void Seal() { sealed_ = true; }
@@ -44,14 +43,14 @@ class Algorithms {
   const device::GpuContext& gpu_;
   Handle handle_;
   std::map<ProductKey, Choice> choices_;
-  Kept kept_;  // adopted; of products that may not have been met yet
+  Kept kept_;  // adopted, of products that may not have been met yet
   bool sealed_ = false;
   bool warned_ = false;
 };
 
-// The fastest of the algorithms, on the real operands: product.c is overwritten where the product
-// overwrites it, and as it was where it accumulates (Plan::Run). Takes no memory. What is queued
-// before is awaited.
+// The fastest of the algorithms, on the real operands: product.c is overwritten if the product
+// overwrites it, unchanged if it accumulates (Plan::Run). Takes no memory. Waits for the work
+// queued before.
 const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
                                     const Plan& plan, const Product& product,
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals);

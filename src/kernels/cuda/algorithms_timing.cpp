@@ -12,7 +12,7 @@ namespace {
 // The library's order of proposals is right more often than a difference below this is not noise,
 // and runs should choose alike.
 constexpr double kClearlyFaster = 0.95;
-constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, behind one that is not
+constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, after one that is not
 constexpr double kRunsSeconds = 1e-3;          // in which there are no more than kLeastRuns
 // While the GPU is busy for so long with something else the host queues all runs: a short product
 // takes the GPU less time than the host's call.
@@ -72,7 +72,7 @@ const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals) {
   Stopwatch stopwatch(stream);
   const Lead lead(stream, stopwatch);
-  // Of one run, on average; infinite where the library refuses.
+  // Seconds of one run, on average; infinite if the library refuses.
   const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
     const auto run = [&] {
       return plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true);

@@ -1,6 +1,6 @@
-// Attention to whole sequences and to parts of them by our own kernels: from matrices to what the
-// kernels are told. Scratch holds `inner` (dout . out) and, for parts in bf16, a sum before it is
-// rounded to what is stored, so that merging many blocks costs no precision.
+// Attention to whole sequences and to parts of them by our own kernels: from matrices to the
+// kernels' operands. Scratch holds `inner` (dout . out) and, for parts in bf16, a sum before it is
+// rounded to the stored type, so that merging many blocks costs no precision.
 #include "attention.hpp"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ void Fill(const device::Stream& stream, const Matrix& m, double value) {
   });
 }
 
-// Operands of a call; of the forward pass the last three are Empty().
+// Operands of a call; in the forward pass the last three are Empty().
 struct Call {
   const device::Stream& stream;
   const AttentionShape& shape;
@@ -117,7 +117,7 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   return a;
 }
 
-// RunError where the card gives a block less than `bytes` of shared memory.
+// RunError if the card gives a block less than `bytes` of shared memory.
 void CheckRoom(const Call& call, int bytes) {
   const device::GpuContext& gpu = *call.stream.gpu;
   if (bytes <= gpu.shared_bytes) return;

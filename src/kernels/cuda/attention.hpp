@@ -1,5 +1,5 @@
-// Attention by our own kernels: what serves every shape, and what cuDNN's answers are compared
-// with; and what cuDNN needs of us.
+// Attention by our own GPU kernels, which serve every shape and check cuDNN's answers; and the
+// conversions that cuDNN needs.
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_HPP_
 
@@ -9,9 +9,9 @@
 
 namespace trireme::kernels::cuda {
 
-// "cuDNN 9.13.0 (frontend 1.18.0)", which serves what it can; "" where it is not built in.
+// "cuDNN 9.13.0 (frontend 1.18.0)"; "" if it is not built in.
 std::string CudnnName();
-// Whether it serves one pass over such a shape, without dropout. As slow as AttentionScratch.
+// Whether cuDNN serves one pass over such a shape, without dropout. As slow as AttentionScratch.
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward);
 
@@ -19,7 +19,7 @@ bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtyp
 decltype(kernels::AttentionForward) OwnAttentionForward;
 decltype(kernels::AttentionBackward) OwnAttentionBackward;
 
-// lse [rows, heads] in fp32 to and from packed [sequences, heads, length].
+// Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
                     const tensor::Matrix& lse, float* packed);
 void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,

@@ -1,4 +1,4 @@
-// What the two kernels of attention's backward pass share (Dao et al. 2022, appendix B). With
+// Common parts of the two kernels of attention's backward pass (Dao et al. 2022, appendix B). With
 // weights P = 2^(s - lse), their dropped form D(P), dO and inner = rowsum(dO * O): dV = D(P)^T dO;
 // dP = D(dO V^T); dS = P (dP - inner); dQ = scale dS K; dK = scale dS^T Q. P and dS exist for a
 // tile at a time.
@@ -9,7 +9,7 @@
 
 namespace trireme::kernels::cuda {
 
-// What a block keeps in shared memory.
+// Shared memory of a block.
 template <typename Sizes, typename Sum>
 struct AttentionBackwardShared {
   using Mask = AttentionMask<Sizes::kKeys>;
@@ -58,7 +58,7 @@ struct AttentionStatistics {
 };
 
 // Slopes, and weights where there is room for them, of a tile whose operands lie in shared memory:
-// zero where a key is not seen.
+// zero if a key is not seen.
 template <typename Sizes, typename T>
 __device__ __forceinline__ void AttentionSlopes(
     const AttentionOperands<T>& a, const AttentionTile& queries, const AttentionTile& keys,

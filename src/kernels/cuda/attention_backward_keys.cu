@@ -1,6 +1,6 @@
 // Attention's gradients of keys and values, overwritten: a block has a tile of keys of one
 // key/value head and goes through the query heads that read it, in order, and their queries tile by
-// tile. Of short sequences, which are one tile, the queries' gradient with them.
+// tile. For short sequences, which are one tile, also the gradient of the queries.
 #include "attention_backward.cuh"
 
 namespace trireme::kernels::cuda {

@@ -1,6 +1,6 @@
-// Attention's gradient of the queries, and inner = rowsum(dO * O), which comes first: a block has a
-// tile of queries and goes through the keys tile by tile. Of whole sequences dquery is overwritten;
-// of parts it is added to.
+// Attention's gradient of the queries, after inner = rowsum(dO * O): a block has a tile of queries
+// and goes through the keys tile by tile. For whole sequences dquery is overwritten, for parts it
+// is added to.
 #include "attention_backward.cuh"
 
 namespace trireme::kernels::cuda {

@@ -1,5 +1,5 @@
-// Who computes attention on a GPU: cuDNN where it is built in, serves the shape and pays, else our
-// own kernels. The choice follows from shapes, types and strides alone, so that runs repeat.
+// Choice of attention's kernels on a GPU: cuDNN if it is built in, serves the shape and pays, else
+// our own. It follows from shapes, types and strides alone, so that runs repeat.
 #include <algorithm>
 
 #include "attention.hpp"

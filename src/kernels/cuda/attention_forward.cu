@@ -1,14 +1,14 @@
 // Attention's forward pass (Dao 2023, "FlashAttention-2"): a block has a tile of queries of one
 // head and goes through the keys and values tile by tile; scores exist for a tile at a time, in
-// registers and shared memory. Of whole sequences out and lse are overwritten; of parts the block
-// so far is merged into.
+// registers and shared memory. For whole sequences out and lse are overwritten, for parts the block
+// is merged into them.
 #include "attention_kernels.cuh"
 
 namespace trireme::kernels::cuda {
 
 namespace {
 
-// What a block keeps in shared memory.
+// Shared memory of a block.
 template <typename Sizes, typename Sum>
 struct ForwardShared {
   using Mask = AttentionMask<Sizes::kKeys>;

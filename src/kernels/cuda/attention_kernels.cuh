@@ -1,4 +1,4 @@
-// What the kernels of attention share: where a block's head lies, and their launchers.
+// Common parts of attention's kernels: the head of a block, and the launchers.
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_KERNELS_CUH_
 
@@ -38,7 +38,7 @@ struct AttentionPlace {
     return {block / a.tasks, i / a.kv_heads, kv_head * a.Group(), kv_head};
   }
 
-  // This head's rows of this sequence.
+  // Rows of this head and sequence.
   __device__ AttentionHead<const T> Query(const AttentionOperands<T>& a) const {
     return OfQuery(a, a.query, a.query_stride);
   }
@@ -51,7 +51,7 @@ struct AttentionPlace {
   __device__ AttentionHead<T> Dquery(const AttentionOperands<T>& a) const {
     return OfQuery(a, a.dquery, a.dquery_stride);
   }
-  // Null where there is none.
+  // Null if there is none.
   __device__ AttentionHead<SumOf<T>> Exact(const AttentionOperands<T>& a) const {
     if (a.exact == nullptr) return {nullptr, 0, 0, false};
     return OfQuery(a, a.exact, std::int64_t{a.heads} * a.head_dim);
@@ -90,7 +90,7 @@ struct AttentionPlace {
   }
 };
 
-// A piece of what is stored in T, before it was rounded where that is known.
+// A piece of a row of `stored`, each value as it was before rounding if `exact` holds that.
 template <typename T>
 __device__ __forceinline__ AttentionPack<SumOf<T>> LoadExact(const AttentionHead<T>& stored,
                                                              const AttentionHead<SumOf<T>>& exact,
@@ -102,7 +102,7 @@ __device__ __forceinline__ AttentionPack<SumOf<T>> LoadExact(const AttentionHead
 #pragma unroll
       for (int i = 0; i < kAttentionWidth; ++i) {
         const bool same = Widen(Narrow<T>(kept.values[i])) == pack.values[i];
-        // Zero is where sums begin: nothing is known then.
+        // A sum begins at zero, before `exact` has been written.
         if (same && pack.values[i] != 0) pack.values[i] = kept.values[i];
       }
     }
@@ -131,7 +131,7 @@ int AttentionForwardBytes(int head_dim);
 template <typename T>
 int AttentionBackwardBytes(int head_dim);
 
-// Queued; nothing where there is nothing to write. For T float, double and Bf16.
+// Launchers, for T float, double and Bf16. Queued; nothing if there is nothing to write.
 template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a);
 template <typename T>

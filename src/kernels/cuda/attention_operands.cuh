@@ -1,5 +1,4 @@
-// What the kernels of attention are told: where operands lie, which queries meet which keys, and
-// the masks of dropout.
+// Operands of attention's kernels: addresses, pairs of queries and keys, and the masks of dropout.
 #ifndef TRIREME_SRC_KERNELS_CUDA_ATTENTION_OPERANDS_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_ATTENTION_OPERANDS_CUH_
 
@@ -80,7 +79,7 @@ struct AttentionOperands {
   }
 };
 
-// How many of the tile's keys, from its first one on, the query at `position` sees; below 0: none.
+// Number of the tile's keys, from its first on, that the query at `position` sees; below 0: none.
 template <typename T>
 __device__ __forceinline__ int AttentionVisible(const AttentionOperands<T>& a, int position,
                                                 const AttentionTile& keys) {

@@ -1,5 +1,5 @@
-// The log-sum-exp of attention's rows between our layout and that of libraries. Overwrites its
-// destination.
+// Copies of the log-sum-exp of attention's rows between our layout and that of libraries.
+// Overwrites its destination.
 #include "attention.hpp"
 #include "attention_kernels.cuh"
 

@@ -1,5 +1,5 @@
-// column_sum: adds to sums and to dpositions. Rows are cut into blocks by the shape and the number
-// of multiprocessors; the blocks' sums meet in order.
+// column_sum: adds to sums and to dpositions. The shape and the number of multiprocessors decide
+// how rows are cut into blocks; the sums of blocks are added up in order.
 #include "backends.hpp"
 #include "dropout.cuh"
 #include "reduce_rows.cuh"

@@ -1,4 +1,4 @@
-// convert: Copy and Convert overwrite y, rounded to nearest where its type is the narrower one;
+// convert: Copy and Convert overwrite y, rounded to nearest if its type is the narrower one;
 // Accumulate adds to it.
 #include "backends.hpp"
 #include "vector_pass.cuh"
@@ -7,7 +7,7 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// to[0, kWidth) = from[0, kWidth): the same bits where the types agree, NaNs too.
+// to[0, kWidth) = from[0, kWidth): the same bits if the types agree, NaNs too.
 template <int kWidth, typename X, typename Y>
 __device__ __forceinline__ void ConvertPack(const X* from, Y* to) {
   if constexpr (std::is_same_v<X, Y>) {

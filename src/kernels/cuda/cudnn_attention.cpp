@@ -1,5 +1,5 @@
-// Attention by cuDNN: which part of the batch a plan takes at once, and where operands and
-// workspace lie. Scratch: the log-sum-exp as cuDNN has it, [sequences, heads, length], then the
+// Attention by cuDNN: the part of the batch that a plan takes at once, and the places of operands
+// and workspace. Scratch: the log-sum-exp in cuDNN's order, [sequences, heads, length], then the
 // workspace of a plan.
 #include "cudnn_attention.hpp"
 
@@ -50,9 +50,9 @@ CudnnProblem ProblemOf(const AttentionShape& shape, bool backward) {
   return p;
 }
 
-// Looks for the largest piece of a problem that cuDNN serves with so much workspace: sequences with
-// all their heads, else key/value heads of one sequence with their query heads; a divisor, so that
-// one plan serves all pieces. The forward pass is one piece.
+// Search for the largest piece of a problem that cuDNN serves with `room` bytes of workspace:
+// sequences with all their heads, else key/value heads of one sequence with their query heads; a
+// divisor, so that one plan serves all pieces. The forward pass is one piece.
 class Search {
  public:
   Search(const device::Stream& stream, std::int64_t room) : stream_(stream), room_(room) {}
@@ -73,13 +73,13 @@ class Search {
     return choice ? choice : Largest(whole.kv_heads, of_heads);
   }
 
-  // No piece is served.
+  // Reason why no piece is served.
   std::string Why() const {
     if (!why_.empty()) return why_;
     return fmt::format("dP of the heads that share keys takes more than {} MiB",
                        kMostWorkspace >> 20);
   }
-  // Bytes of the smallest workspace that would have served; 0: none would.
+  // Bytes of the smallest workspace that would have sufficed; 0 if none would.
   std::int64_t Lacking() const { return lacking_; }
 
  private:
@@ -95,7 +95,7 @@ class Search {
     return std::nullopt;
   }
   std::optional<Choice> Accept(const CudnnProblem& problem) {
-    const CudnnPlan& plan = CudnnPlans::OfThisThread().Find(stream_, problem);
+    const CudnnPlan& plan = CudnnPlansOf(stream_).Find(stream_, problem);
     const std::int64_t bytes = plan.workspace_bytes;
     if (plan.graph == nullptr) {
       why_ = plan.why;
@@ -112,12 +112,12 @@ class Search {
 
   const device::Stream& stream_;
   std::int64_t room_, lacking_ = 0;
-  std::string why_;  // of the last that was tried
+  std::string why_;  // reason of the last refusal
 };
 
-// One line for each pass, whatever the reasons that follow.
-void Warn(bool backward, std::string why) {
-  CudnnPlans::PassState& state = CudnnPlans::OfThisThread().StateOf(backward);
+// Prints one line per pass, for the first reason.
+void Warn(const device::Stream& stream, bool backward, std::string why) {
+  CudnnPlans::PassState& state = CudnnPlansOf(stream).StateOf(backward);
   if (std::exchange(state.warned, true)) return;
   std::ranges::replace(why, '\n', ' ');
   fmt::print(stderr, "warning: attention {}: own kernels, without matrix units, because {}\n",
@@ -135,12 +135,12 @@ std::int64_t ScratchOf(const AttentionShape& shape, std::int64_t workspace_bytes
   return StatisticsElements(shape) + RoundUp(CeilDivide(workspace_bytes, kFloat));
 }
 
-// How to run a pass with this scratch; none, with a warning, where cuDNN does not serve it.
+// Plan of a pass with this scratch; none, with a warning, if cuDNN does not serve it.
 std::optional<Choice> ChooseWithin(const device::Stream& stream, const AttentionShape& shape,
                                    const CudnnProblem& problem, const Matrix& scratch,
                                    std::initializer_list<Matrix> operands) {
   if (!std::ranges::all_of(operands, Aligned)) {
-    Warn(problem.backward,
+    Warn(stream, problem.backward,
          fmt::format("its operands do not lie on boundaries of {} bytes", kAlignment));
     return std::nullopt;
   }
@@ -149,8 +149,8 @@ std::optional<Choice> ChooseWithin(const device::Stream& stream, const Attention
   auto choice = search.Choose(problem);
   if (choice) return choice;
   if (search.Lacking() == 0) {
-    Warn(problem.backward, search.Why());
-  } else if (CudnnPlans::OfThisThread().StateOf(problem.backward).planned) {
+    Warn(stream, problem.backward, search.Why());
+  } else if (CudnnPlansOf(stream).StateOf(problem.backward).planned) {
     throw RunError(fmt::format("attention of {} sequences of {}: {} bytes of scratch for cuDNN's "
                                "workspace of {}",
                                shape.sequences, shape.length, std::max<std::int64_t>(0, room),
@@ -168,7 +168,7 @@ void ForEachPiece(const AttentionShape& shape, const CudnnProblem& piece, const 
   }
 }
 
-// Where a piece's operands begin.
+// Places of a piece's operands.
 struct Piece {
   const AttentionShape& shape;
   std::int64_t sequence, kv_head;
@@ -201,9 +201,9 @@ std::int64_t CudnnAttentionScratch(const device::Stream& stream, const Attention
     Search search(stream, kMostWorkspace);
     if (const auto choice = search.Choose(ProblemOf(shape, pass))) {
       bytes = std::max({bytes, choice->plan->workspace_bytes, kLeastWorkspace});
-      CudnnPlans::OfThisThread().StateOf(pass).planned = true;
+      CudnnPlansOf(stream).StateOf(pass).planned = true;
     } else {
-      Warn(pass, search.Why());
+      Warn(stream, pass, search.Why());
     }
   }
   return bytes == 0 ? 0 : ScratchOf(shape, bytes);
@@ -217,13 +217,13 @@ bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& s
   const auto choice = ChooseWithin(stream, shape, problem, scratch, {qkv, out});
   if (!choice) return false;
   const Piece all = {shape, 0, 0};
-  CudnnPlans::OfThisThread().Execute(stream, *choice->plan,
-                                     {{kQuery, all.Query(qkv)},
-                                      {kKey, all.Key(qkv)},
-                                      {kValue, all.Value(qkv)},
-                                      {kOut, all.Query(out)},
-                                      {kStatistics, scratch.data}},
-                                     scratch.Offset(StatisticsElements(shape)));
+  CudnnPlansOf(stream).Execute(stream, *choice->plan,
+                               {{kQuery, all.Query(qkv)},
+                                {kKey, all.Key(qkv)},
+                                {kValue, all.Value(qkv)},
+                                {kOut, all.Query(out)},
+                                {kStatistics, scratch.data}},
+                               scratch.Offset(StatisticsElements(shape)));
   UnpackStatistics(stream, shape, scratch.As<float>(), lse);
   return true;
 }
@@ -239,17 +239,17 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
   PackStatistics(stream, shape, lse, scratch.As<float>());
   ForEachPiece(shape, choice->problem, [&](std::int64_t sequence, std::int64_t kv_head) {
     const Piece at = {shape, sequence, kv_head};
-    CudnnPlans::OfThisThread().Execute(stream, *choice->plan,
-                                       {{kQuery, at.Query(qkv)},
-                                        {kKey, at.Key(qkv)},
-                                        {kValue, at.Value(qkv)},
-                                        {kOut, at.Query(out)},
-                                        {kDout, at.Query(dout)},
-                                        {kStatistics, at.Statistics(scratch)},
-                                        {kDquery, at.Query(dqkv)},
-                                        {kDkey, at.Key(dqkv)},
-                                        {kDvalue, at.Value(dqkv)}},
-                                       scratch.Offset(StatisticsElements(shape)));
+    CudnnPlansOf(stream).Execute(stream, *choice->plan,
+                                 {{kQuery, at.Query(qkv)},
+                                  {kKey, at.Key(qkv)},
+                                  {kValue, at.Value(qkv)},
+                                  {kOut, at.Query(out)},
+                                  {kDout, at.Query(dout)},
+                                  {kStatistics, at.Statistics(scratch)},
+                                  {kDquery, at.Query(dqkv)},
+                                  {kDkey, at.Key(dqkv)},
+                                  {kDvalue, at.Value(dqkv)}},
+                                 scratch.Offset(StatisticsElements(shape)));
   });
   return true;
 }

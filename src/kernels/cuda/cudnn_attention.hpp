@@ -1,5 +1,5 @@
-// Attention by cuDNN's fused kernels, in bf16 and without dropout. Built where cuDNN 9 and the
-// headers of cudnn-frontend were found.
+// Attention by cuDNN's fused kernels, in bf16 and without dropout. Built if cuDNN 9 and the headers
+// of cudnn-frontend were found.
 #ifndef TRIREME_SRC_KERNELS_CUDA_CUDNN_ATTENTION_HPP_
 #define TRIREME_SRC_KERNELS_CUDA_CUDNN_ATTENTION_HPP_
 
@@ -9,22 +9,23 @@
 
 namespace trireme::kernels::cuda {
 
-// "cuDNN 9.13.0 (frontend 1.18.0)": the library that was loaded, the headers of the build.
+// Versions of the loaded library and of the headers of the build: "cuDNN 9.13.0 (frontend 1.18.0)".
 std::string CudnnVersions();
 
-// Plans are built, and kept, at the first call of any of these for a shape: that takes up to
-// seconds and allocates.
+// The first call of a function below for a shape builds its plan, which takes up to seconds and
+// allocates. Plans belong to the stream's libraries.
 
+// Whether cuDNN serves a pass over such a shape.
 bool CudnnHasPlan(const device::Stream& stream, const AttentionShape& shape, bool backward);
 // Elements (fp32) of scratch for the forward pass over such a shape, and with `backward` for both;
-// 0 where cuDNN serves none. A pass that it does not serve is told on stderr, with the reason, once
-// a process.
+// 0 if cuDNN serves neither. One line on stderr names a pass that it does not serve, with the
+// reason.
 std::int64_t CudnnAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                                    bool backward);
 
-// As kernels::AttentionForward and AttentionBackward, with bf16 operands on boundaries of 16 bytes.
-// False, and nothing is queued, where cuDNN does not serve the shape or the strides (likewise
-// told). RunError where it was to serve this pass and there is too little scratch.
+// kernels::AttentionForward and AttentionBackward, with bf16 operands on boundaries of 16 bytes.
+// False, with nothing queued and a line on stderr, if cuDNN does not serve the shape or the
+// strides. RunError if scratch was planned for the pass and is too small.
 bool CudnnAttentionForward(const device::Stream& stream, const AttentionShape& shape,
                            const tensor::Matrix& qkv, const tensor::Matrix& out,
                            const tensor::Matrix& lse, const tensor::Matrix& scratch);

@@ -1,4 +1,4 @@
-// Describes attention to cuDNN as a graph of one operation, and keeps the plans that it makes.
+// Describes attention to cuDNN as a graph of one operation, and keeps cuDNN's plans.
 #include "cudnn_plan.hpp"
 
 #include <cuda_runtime.h>
@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "cuda/libraries.hpp"
 #include "cudnn_attention.hpp"
 #include "trireme/base/error.hpp"
 
@@ -37,7 +38,7 @@ bool IsRecording(cudaStream_t queue) {
          status != cudaStreamCaptureStatusNone;
 }
 
-// Behind a failure that is no error here: nothing of it may be taken for that of a later call.
+// Clears a failure that is no error here, so that no later call reports it.
 void Forget(cudaStream_t queue, bool recording_before) {
   if (!recording_before && IsRecording(queue)) {
     cudaGraph_t recorded = nullptr;
@@ -158,9 +159,10 @@ CudnnPlans::~CudnnPlans() {
   if (handle_ != nullptr) cudnnDestroy(handle_);
 }
 
-CudnnPlans& CudnnPlans::OfThisThread() {
-  thread_local CudnnPlans plans;
-  return plans;
+CudnnPlans& CudnnPlansOf(const device::Stream& stream) {
+  std::unique_ptr<device::LibraryState>& state = GpuLibrariesOf(stream).Attention();
+  if (state == nullptr) state = std::make_unique<CudnnPlans>();
+  return static_cast<CudnnPlans&>(*state);
 }
 
 void CudnnPlans::Use(const device::Stream& stream) {

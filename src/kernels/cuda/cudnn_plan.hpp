@@ -1,5 +1,5 @@
-// Plans of cuDNN for attention (its graph API, through cudnn-frontend): one for each shape, pass
-// and strides, built when it is first asked for.
+// Plans of cuDNN for attention (its graph API, through cudnn-frontend): one per shape, pass and
+// strides, built when it is first asked for.
 #ifndef TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
 #define TRIREME_SRC_KERNELS_CUDA_CUDNN_PLAN_HPP_
 
@@ -20,8 +20,8 @@ class Graph;  // its header alone takes the compiler half a minute
 
 namespace trireme::kernels::cuda {
 
-// What a plan is for: all heads of some sequences, or some of one sequence. Strides in elements,
-// from row to row; 0 where a pass has no such operand.
+// Problem that a plan solves: all heads of some sequences, or some heads of one sequence. Strides
+// in elements, from row to row; 0 if a pass has no such operand.
 struct CudnnProblem {
   bool backward = false, causal = true;
   std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
@@ -29,7 +29,7 @@ struct CudnnProblem {
   auto operator<=>(const CudnnProblem&) const = default;
 };
 
-// Operands by the numbers that a plan knows them by.
+// Numbers of a plan's operands.
 enum CudnnOperand : std::int64_t {
   kQuery = 1,
   kKey,
@@ -45,31 +45,25 @@ enum CudnnOperand : std::int64_t {
 struct CudnnPlan {
   std::shared_ptr<cudnn_frontend::graph::Graph> graph;  // null: cuDNN does not serve the problem
   std::int64_t workspace_bytes = 0;
-  std::string why;  // it does not, in cuDNN's words
+  std::string why;  // reason why it does not, in cuDNN's words
 };
 
-// cuDNN on the GPU of the calling thread.
-class CudnnPlans {
+// cuDNN on the GPU of the calling thread, owned by the stream's libraries.
+class CudnnPlans final : public device::LibraryState {
  public:
   CudnnPlans();
-  ~CudnnPlans();
-  CudnnPlans(const CudnnPlans&) = delete;
-  CudnnPlans& operator=(const CudnnPlans&) = delete;
+  ~CudnnPlans() override;
 
-  // Those of this thread, which has one GPU; made at the first call.
-  static CudnnPlans& OfThisThread();
-
-  // Builds it where it is new, and loads its kernels, so that no step does: that may wait for the
-  // GPU, which may be waiting for another rank.
+  // Plan of the problem. A new plan is built and its kernels are loaded here, not within a step:
+  // that may wait for the GPU, which may be waiting for another rank.
   const CudnnPlan& Find(const device::Stream& stream, const CudnnProblem& problem);
-  // Queued. RunError where cuDNN refuses.
+  // Queued. RunError if cuDNN refuses.
   void Execute(const device::Stream& stream, const CudnnPlan& plan,
                std::unordered_map<std::int64_t, void*> operands, void* workspace);
 
-  // What is known of a pass, forward and backward.
   struct PassState {
-    bool planned = false;  // there is scratch for it
-    bool warned = false;   // that it is not served
+    bool planned = false;  // scratch is planned for it
+    bool warned = false;   // a line on stderr has said that it is not served
   };
   PassState& StateOf(bool backward) { return passes_[backward ? 1 : 0]; }
 
@@ -78,11 +72,14 @@ class CudnnPlans {
   CudnnPlan Build(const device::Stream& stream, const CudnnProblem& problem);
 
   cudnnContext* handle_ = nullptr;
-  std::string why_not_;    // there is no handle
-  void* queue_ = nullptr;  // that the handle has
+  std::string why_not_;    // reason why there is no handle
+  void* queue_ = nullptr;  // queue of the handle
   std::map<CudnnProblem, CudnnPlan> plans_;
-  std::array<PassState, 2> passes_;
+  std::array<PassState, 2> passes_;  // forward, backward
 };
+
+// Plans of the stream's libraries, made at the first call. RunError if the stream has no libraries.
+CudnnPlans& CudnnPlansOf(const device::Stream& stream);
 
 }  // namespace trireme::kernels::cuda
 

@@ -13,8 +13,8 @@
 
 namespace trireme::kernels::cuda {
 
-// What a kernel needs of a Dropout: its numbers in 32 bits, which rows and positions of a
-// micro-batch never leave. Built on the host.
+// A Dropout for kernels, in 32-bit numbers: rows and positions of a micro-batch fit them. Built on
+// the host.
 struct DropoutPlace {
   std::uint32_t key0 = 0, key1 = 0;
   std::uint32_t threshold = 0;  // 0: inactive, nothing else is read

@@ -7,7 +7,7 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
-// y += x, where x may be one row for all (stride 0).
+// y += x; x may be one row for all (stride 0).
 template <typename T, int kElements>
 struct AddOperation {
   static constexpr int kWidth = kElements;

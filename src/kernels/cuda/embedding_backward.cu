@@ -1,6 +1,6 @@
 // embedding, backward: adds to dweight. Rows are sorted by token, then cut into pieces of equal
-// size: a block adds up the runs of a token in its piece, so that frequent tokens keep nobody
-// waiting; runs that pass over the edge of a piece are put together in order. No atomics.
+// size: a block adds up the runs of a token in its piece, so that no block waits for a frequent
+// token; runs that cross the edge of a piece are put together in order. No atomics.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -28,7 +28,7 @@ struct Gradient {
   SumOf<T> scale;
   View<const T> dout;      // [rows, dim]
   View<SumOf<T>> dweight;  // [slice of the vocabulary, dim]
-  // Of each piece: the sum of the run that began before it, and of the run that goes on behind it.
+  // Of each piece: the sum of the run that began before it, and of the run that goes on after it.
   SumOf<T>*heads, *tails;  // [pieces, dim]
   std::int64_t dim;
 
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(kMostThreads) PieceKernel(const Gradient<T> of
 #pragma unroll
     for (unsigned j = 0; j < kBatch; ++j) {
       const unsigned i = first + j;
-      if (i >= count || key == of.outside) return;  // so are all behind it
+      if (i >= count || key == of.outside) return;  // like all after it
       S values[kWidth];
       WidenPack(batch[j], values);
 #pragma unroll
@@ -112,14 +112,14 @@ __device__ unsigned RowsUpTo(const Gradient<T>& of, std::uint32_t key) {
   return low;
 }
 
-// Runs that begin in the block's piece and go on behind it: the tail, then the heads, in order.
+// Runs that begin in the block's piece and go on after it: the tail, then the heads, in order.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads) RunsKernel(const Gradient<T> of) {
   using S = SumOf<T>;
   const unsigned begin = blockIdx.x * of.piece, end = min(begin + of.piece, of.rows);
   const std::uint32_t key = of.KeyAt(end - 1);
   if (key == of.outside || of.KeyAt(end) != key) return;
-  if (begin > 0 && of.KeyAt(begin - 1) == key) return;  // it began before
+  if (begin > 0 && of.KeyAt(begin - 1) == key) return;  // the run began in an earlier piece
   const std::int64_t column = (std::int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kWidth;
   if (column >= of.dim) return;
   const unsigned last = (RowsUpTo(of, key) - 1) / of.piece;
@@ -140,7 +140,7 @@ std::int64_t RoundedBytes(std::int64_t bytes) {
   return (bytes + kMultiple - 1) / kMultiple * kMultiple;
 }
 
-// How rows are dealt with: `slab` at a time, since scratch is bounded, in pieces of `piece`.
+// Cut of the rows: `slab` at a time, since scratch is bounded, in pieces of `piece`.
 struct Cut {
   std::int64_t slab = 0, piece = 0, pieces = 0;
 };

@@ -1,4 +1,4 @@
-// The scales and the memory of fp8 operands.
+// Scales and memory of fp8 operands.
 #include "cuda/fp8.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +29,7 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
   }
   const std::int64_t tensors = std::int64_t{sites} * kFp8Roles;
   const std::int64_t all = tensors + kFp8Places * kFp8Roles;
-  memory_ = device::AllocateZeroed(3 * all * kBytes, device::Kind::kCuda);
+  memory_ = device::AllocateZeroed(gpu::Fp8ScaleBytes(sites), device::Kind::kCuda);
   largest_ = device::AllocatePinned(tensors * kBytes, device::Kind::kCuda);
   uploaded_ = device::AllocatePinned(2 * tensors * kBytes, device::Kind::kCuda);
   scales_.tensors = static_cast<int>(tensors);

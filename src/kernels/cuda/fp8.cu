@@ -1,6 +1,6 @@
 // fp8 operands: Fp8Largest raises `largest`, Fp8Round overwrites out and raises `largest`,
-// Fp8FirstScale overwrites a scale. Maxima are taken on the bits of magnitudes, as whole numbers:
-// the order does not matter, and what is not a number is the largest of all.
+// Fp8FirstScale overwrites a scale. Maxima are taken on the bits of magnitudes, as integers: their
+// order does not matter, and NaN is the largest of all.
 #include <cuda_fp8.h>
 
 #include <algorithm>
@@ -146,9 +146,9 @@ __global__ void __launch_bounds__(kThreads)
   RaiseLargest(shared, largest);
 }
 
-// Where kUnit rows of a tile's column lie in shared memory, [column, unit]: units change places
-// from eight columns to the next, so that neither those who write four rows of eight columns apart
-// nor those who read units of one column meet in a bank.
+// Place of kUnit rows of a tile's column in shared memory, [column, unit]: units change places from
+// eight columns to the next, so that threads that write four rows of columns eight apart, and
+// threads that read units of one column, use different banks.
 constexpr int kTileUnits = kTileRows / kUnit;
 __device__ __forceinline__ int UnitPlace(int column, int unit) {
   return column * kTileUnits + (unit ^ (column / 8 % kTileUnits));
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(kThreads)
   RaiseLargest(shared, largest);
 }
 
-// Blocks of a pass over so many chunks: enough to fill the card, each with several chunks a thread.
+// Blocks of a pass over `chunks`: enough to fill the card, with several chunks per thread.
 dim3 Blocks(const device::Stream& stream, std::int64_t chunks) {
   constexpr std::int64_t kBlocksEach = 8;  // on a multiprocessor
   const std::int64_t most = std::int64_t{stream.gpu->multiprocessors} * kBlocksEach;

@@ -1,5 +1,5 @@
 // Operands of linear layers in fp8 (Micikevicius et al. 2022): values and weights in e4m3,
-// gradients in e5m2, each tensor with one scale, which follows from the largest magnitudes of the
+// gradients in e5m2. Each tensor has one scale, which follows from its largest magnitudes in the
 // last steps (delayed scaling), so that one pass rounds and finds the next maximum.
 #ifndef TRIREME_KERNELS_CUDA_FP8_HPP_
 #define TRIREME_KERNELS_CUDA_FP8_HPP_
@@ -9,25 +9,26 @@
 #include <vector>
 
 #include "cuda/products_plan.hpp"
+#include "gpu_sizes.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/memory.hpp"
 
 namespace trireme::kernels::cuda {
 
-// What a linear layer's product reads: each has a scale of its own.
+// Operands of a linear layer's products: each has a scale of its own.
 enum class Fp8Role { kValue, kWeight, kGradient };
-inline constexpr int kFp8Roles = 3;
+using gpu::kFp8Places;
+using gpu::kFp8Roles;
 constexpr Fp8Role RoleOf(int tensor) { return static_cast<Fp8Role>(tensor % kFp8Roles); }
-// The largest number of the type that a role is rounded to: e5m2 and e4m3.
+// Largest number of a role's type: e5m2 or e4m3.
 constexpr float LargestOf(Fp8Role role) { return role == Fp8Role::kGradient ? 57344.0f : 448.0f; }
-// So that a scale times its inverse stays a number.
+// Bound that keeps a scale times its inverse finite.
 inline constexpr float kFp8LargestScale = 1e30f;
-inline constexpr int kFp8Places = 2;          // for the operands of a product
 inline constexpr int kFp8History = 16;        // steps whose maxima count
 inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 product are multiples
 
-// The scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role. Behind
-// them kFp8Places * kFp8Roles more for operands of what is not training.
+// Scales of all tensors, on the GPU: [tensors] each, tensor = site * kFp8Roles + role, then
+// kFp8Places * kFp8Roles more for operands outside of training.
 struct Fp8Scales {
   float* scale = nullptr;       // stored = value * scale
   float* inverse = nullptr;     // value = stored * inverse
@@ -37,21 +38,22 @@ struct Fp8Scales {
 
 class Fp8 {
  public:
-  // RunError where the card has no fp8 and there are sites.
+  // RunError if the card has no fp8 and there are sites.
   Fp8(const device::Stream& stream, int sites);
 
-  // As Products has them.
+  // Of kernels::Libraries.
   void Reserve(std::int64_t bytes);
   void SetTraining(bool training) { training_ = training; }
 
-  // Rounds a bf16 matrix to the role's type, in memory of its own: `place` 0 or 1 for the two
-  // operands of a product, valid until that place is used again. Dense, [rows, columns], or with
-  // `transposed` [columns, rows]; both must be multiples of kFp8Unit. The operand's form is kPlain.
+  // Rounds a bf16 matrix to the role's type, into the memory of `place`, 0 or 1 for the two
+  // operands of a product; valid until that place is used again. Dense, [rows, columns], or
+  // [columns, rows] with `transposed`; both must be multiples of kFp8Unit. The operand's form is
+  // kPlain.
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
                    bool transposed, int place);
 
-  // scale = the type's largest number / the largest magnitude of the last kFp8History steps. What
-  // is not finite, and zero, say nothing.
+  // Scale = the type's largest number / the largest magnitude of the last kFp8History steps, of
+  // which zero and magnitudes that are not finite are passed over.
   void QueueLargest(const device::Stream& stream);
   std::span<float> Largest();
   void UpdateScales(const device::Stream& stream);
@@ -68,15 +70,15 @@ class Fp8 {
 
   device::Buffer memory_;  // of scales_
   Fp8Scales scales_;
-  device::PinnedBuffer largest_;   // [tensors], and
-  device::PinnedBuffer uploaded_;  // [2, tensors]: scales and their inverses, on their way
+  device::PinnedBuffer largest_;   // [tensors]
+  device::PinnedBuffer uploaded_;  // [2, tensors]: scales and their inverses, being copied
   std::vector<float> state_;
   bool scaled_ = false;
   std::vector<char> met_;  // [tensors]: whether it has a scale
   bool training_ = true;
   device::Buffer rooms_[kFp8Places];
   std::int64_t reserved_ = 0;             // bytes of a room
-  std::vector<device::Buffer> outgrown_;  // that recorded graphs may still name
+  std::vector<device::Buffer> outgrown_;  // earlier rooms, which recorded graphs may still name
 };
 
 // Launchers (fp8.cu). x: bf16.

@@ -1,8 +1,10 @@
-// State of a GPU's math libraries (kernels/libraries.hpp): algorithms of products, fp8 scales.
+// State of a GPU's math libraries (kernels/libraries.hpp): algorithms of products, fp8 scales and
+// memory, cuDNN's plans.
 #ifndef TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
 #define TRIREME_KERNELS_CUDA_LIBRARIES_HPP_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -36,10 +38,13 @@ class GpuLibraries final : public Libraries {
     return algorithms_.Run(stream, product);
   }
   Fp8& Quantiser() { return fp8_; }
+  // State of cuDNN, made by its first caller (cudnn_plan.hpp); null before, and without cuDNN.
+  std::unique_ptr<device::LibraryState>& Attention() { return attention_; }
 
  private:
   Algorithms algorithms_;
   Fp8 fp8_;
+  std::unique_ptr<device::LibraryState> attention_;
 };
 
 // Libraries of the stream. RunError if it has none.

@@ -1,8 +1,8 @@
 // Linear layers on the GPU: LinearWeightGradient accumulates, everything else is overwritten.
 //
-// Whether a product goes with its bias or activation in one kernel, and whether it takes fp8
-// operands, follows from types, shapes and addresses alone, so that runs repeat. The library's GELU
-// is the same tanh form as ours.
+// Types, shapes and addresses alone decide whether a product includes its bias or activation, and
+// whether it takes fp8 operands, so that runs repeat. The library's GELU is the same tanh form as
+// ours.
 #include "cuda/linear_fp8.hpp"
 
 namespace trireme::kernels {
@@ -15,8 +15,8 @@ namespace {
 
 Form Opposite(Form form) { return form == Form::kPlain ? Form::kTransposed : Form::kPlain; }
 
-// Where one of the library's epilogues can be asked for at all: not in fp64, and not where there is
-// nothing to multiply.
+// Whether the library may have an epilogue for the product: not in fp64, and not for an empty
+// product.
 bool HasEpilogues(const Matrix& x, const Matrix& out) {
   return out.dtype == x.dtype && x.dtype != Dtype::kFloat64 && x.columns > 0 && out.columns > 0;
 }
@@ -29,7 +29,7 @@ bool IsAux(const Matrix& aux, const Matrix& out) {
          aux.stride % kMultiple == 0 && reinterpret_cast<std::uintptr_t>(aux.data) % kAligned == 0;
 }
 
-// y = x form(weight) with an epilogue, in one kernel. False, and nothing done, where the library
+// y = x form(weight) with an epilogue, in one kernel. False, with nothing done, if the library
 // has none.
 bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matrix& weight,
            const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux) {
@@ -53,7 +53,7 @@ void BiasedProduct(const device::Stream& stream, const Linear& linear, const Mat
   if (!bias.Empty()) cuda::AddBias(stream, y, bias);
 }
 
-// The activation in the product's epilogue. False, and nothing done, where that is not possible.
+// The activation in the product's epilogue. False, with nothing done, if that is not possible.
 bool FusedActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
                      const Matrix& bias, ActivationKind kind, const Matrix& pre,
                      const Matrix& out) {
@@ -106,7 +106,7 @@ void cuda::LinearActivationGradient(const device::Stream& stream, const Linear& 
                                     const Dropout& dropout, const Matrix& dhidden,
                                     const Matrix& dpre) {
   if (dhidden.rows == 0) return;
-  // In one kernel nothing but dpre is written: where dhidden is wanted too, it is not one.
+  // One kernel writes dpre alone: if dhidden is wanted too, it takes two.
   const bool fused = kind == ActivationKind::kGelu && !dropout.Active() &&
                      dpre.data == dhidden.data && dpre.stride == dhidden.stride &&
                      HasEpilogues(dy, dpre) && IsAux(from, dpre) &&

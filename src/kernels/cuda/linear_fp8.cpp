@@ -1,4 +1,5 @@
-// A linear layer's products with fp8 operands: only LinearWeightGradient's accumulates.
+// Products of a linear layer with fp8 operands: LinearWeightGradient accumulates, everything else
+// is overwritten.
 #include "cuda/linear_fp8.hpp"
 
 namespace trireme::kernels::cuda {

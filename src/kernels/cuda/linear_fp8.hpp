@@ -1,6 +1,6 @@
-// A linear layer's products with fp8 operands. The library multiplies fp8 only where both operands
-// lie with the inner index contiguous, so operands are rounded and, where need be, transposed in
-// one pass. All return false, and do nothing, where the product is not one for fp8.
+// Products of a linear layer with fp8 operands. The library multiplies fp8 only if the inner index
+// is contiguous in both operands: operands are rounded and, if necessary, transposed in one pass.
+// All functions return false, with nothing done, if a product cannot take fp8.
 #ifndef TRIREME_KERNELS_CUDA_LINEAR_FP8_HPP_
 #define TRIREME_KERNELS_CUDA_LINEAR_FP8_HPP_
 

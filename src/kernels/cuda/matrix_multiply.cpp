@@ -1,4 +1,4 @@
-// matrix_multiply on the GPU: c is overwritten, or added to where `accumulate`.
+// matrix_multiply on the GPU: c is overwritten, or added to with `accumulate`.
 #include "backends.hpp"
 #include "cuda/libraries.hpp"
 #include "trireme/base/error.hpp"

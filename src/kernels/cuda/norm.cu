@@ -1,5 +1,5 @@
-// norm, forward: overwrites y and statistics, with the residual addition in front also sum. A row
-// is read once and kept in registers; very long ones are read again.
+// norm, forward: overwrites y and statistics, and sum if a residual addition comes first. A row is
+// read once and kept in registers; very long rows are read again.
 #include <cmath>
 
 #include "backends.hpp"
@@ -13,8 +13,8 @@ namespace {
 
 constexpr int kMostLanes = 1024, kMostChunks = 4, kBlockThreads = 128;
 
-// Where the kernel takes rows from. Hold loads an access, Take makes values of it: all of a
-// thread's loads are under way before the first is needed. Again reads a row a second time.
+// Source of the kernel's rows. Hold loads an access, Take converts it to values: all loads of a
+// thread are under way before the first is needed. Again reads a row a second time.
 template <typename T, int kWidth>
 struct PlainRows {
   using Held = HeldPack<T, kWidth>;

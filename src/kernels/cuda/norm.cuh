@@ -1,4 +1,4 @@
-// What the norms' kernels share: how threads are dealt to rows, and sums over a row.
+// Common parts of the norms' kernels: distribution of threads over rows, and sums over a row.
 #ifndef TRIREME_SRC_KERNELS_CUDA_NORM_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_NORM_CUH_
 
@@ -19,7 +19,7 @@ struct RowTeams {
   int chunks = 0;
 };
 
-// One access a thread where a warp or less does, else at most kMostChunks; up to most_lanes.
+// One access per thread if a warp or less suffices, else at most kMostChunks; up to most_lanes.
 inline RowTeams TeamsOf(std::int64_t accesses, int most_chunks, std::int64_t most_lanes,
                         std::int64_t block_threads) {
   RowTeams teams;

@@ -1,6 +1,6 @@
-// norm, backward: overwrites dx and dbranch, adds to dweight and dbias. One pass over the rows:
-// a block walks a fixed share of them and keeps its sums of the weights' gradients in registers;
-// the blocks' sums meet in order. Rows too long for that are read twice.
+// norm, backward: overwrites dx and dbranch, adds to dweight and dbias. One pass over the rows: a
+// block goes through a fixed share of them and keeps its sums of the weights' gradients in
+// registers; the sums of blocks are added up in order. Rows too long for that are read twice.
 #include <algorithm>
 #include <cstring>
 
@@ -87,7 +87,7 @@ __device__ __forceinline__ void StoreGradient(const Operands<T>& of, std::int64_
   }
 }
 
-// What is added to dx, loaded before the row's sums are known: then it is there when they are.
+// Loads the summand of dx before the row's sums are known, so that it has arrived when they are.
 template <int kWidth, typename T>
 __device__ __forceinline__ void HoldResidual(const Operands<T>& of, std::int64_t row,
                                              std::int64_t column, HeldPack<T, kWidth>& residual) {
@@ -144,8 +144,8 @@ __device__ void StorePartials(std::int64_t columns, const S (&dweight)[kChunks][
   }
 }
 
-// One pass, of blocks [rows, lanes]; kChunks accesses a thread. One access: the weight, d weight, h
-// and the residual stay in registers; more: they are loaded again, from the cache. partials:
+// One pass, of blocks [rows, lanes]; kChunks accesses per thread. One access: the weight, d weight,
+// h and the residual stay in registers; more: they are loaded again, from the cache. partials:
 // [blocks, 2, columns] or null.
 template <typename T, int kWidth, int kChunks>
 __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kBlockThreads, kChunks == 1 ? 2 : 1)
   }
 }
 
-// Very long rows, one a block: dx and dbranch only.
+// Very long rows, one per block: dx and dbranch only.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kBlockThreads) LongRowKernel(const Operands<T> of) {
   using S = SumOf<T>;

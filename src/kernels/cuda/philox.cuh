@@ -12,7 +12,7 @@ namespace trireme::kernels::cuda {
 
 inline constexpr int kPhiloxLanes = 8;  // 16-bit lanes of a counter
 
-// Those of one counter: its four words, of each the lower half first.
+// Numbers of one counter: its four words, the lower half of each first.
 struct PhiloxBits {
   std::uint32_t words[4];
 

@@ -1,4 +1,4 @@
-// cuBLASLt's handles with an owner, and its status codes as exceptions.
+// Owners of cuBLASLt's handles, and its status codes as exceptions.
 #ifndef TRIREME_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
 #define TRIREME_KERNELS_CUDA_PRODUCTS_LIBRARY_HPP_
 

@@ -1,4 +1,4 @@
-// Products in cuBLASLt's terms.
+// Products as cuBLASLt describes them.
 #include "cuda/products_plan.hpp"
 
 #include <fmt/format.h>
@@ -176,7 +176,7 @@ Plan::Plan(const Product& product) : key_(product), operation_(MakeOperation(key
   first_ = layout(key_.b_type, key_.b_form, key_.columns, key_.inner, key_.b_stride);
   second_ = layout(key_.a_type, key_.a_form, key_.inner, key_.rows, key_.a_stride);
   result_ = MakeLayout(key_.c_type, key_.columns, key_.rows, key_.c_stride);
-  SetPointers(product);  // whose alignment decides which algorithms are proposed
+  SetPointers(product);  // their alignment decides which algorithms are proposed
 }
 
 void Plan::SetPointers(const Product& product) const {
@@ -195,8 +195,8 @@ int Plan::Propose(cublasLtHandle_t handle, std::int64_t workspace, int most,
   Check(cublasLtMatmulPreferenceCreate(&created), "a preference among algorithms");
   const Preference preference(created);
   Set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace));
-  // Where the inner dimension is cut, the parts meet in a kernel of its own, in fp32: neither in
-  // the order in which blocks arrive nor rounded to bf16 in between.
+  // If the inner dimension is cut, a separate kernel adds up the parts, in fp32: neither in the
+  // order in which blocks arrive nor rounded to bf16 in between.
   Set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   Set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, key_.b_aligned);

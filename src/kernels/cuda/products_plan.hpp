@@ -1,5 +1,5 @@
-// One matrix product of a GPU: what it computes, what distinguishes it from others (its key, under
-// which an algorithm is kept), and its description in the matrix library's terms.
+// One matrix product of a GPU: its operands, its key (all properties that an algorithm may depend
+// on), and its description for cuBLASLt.
 #ifndef TRIREME_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
 #define TRIREME_KERNELS_CUDA_PRODUCTS_PLAN_HPP_
 
@@ -15,7 +15,7 @@ namespace trireme::kernels::cuda {
 
 cudaDataType_t TypeOf(Dtype dtype);
 
-// What is done to the sums before they are stored.
+// Operation on the sums before they are stored.
 enum class Epilogue {
   kNone,
   kBias,          // + bias
@@ -26,17 +26,17 @@ enum class Epilogue {
   kGeluGradient,  // sum gelu'(aux)
 };
 
-// A matrix as it lies in memory: row-major, `stride` elements from row to row.
+// A matrix in memory: row-major, `stride` elements from row to row.
 struct Operand {
   const void* data = nullptr;
   cudaDataType_t type = CUDA_R_32F;
   Form form = Form::kPlain;
   std::int64_t stride = 0;
-  const float* scale = nullptr;  // of fp8, on the GPU: what a stored value is multiplied by
+  const float* scale = nullptr;  // of fp8, on the GPU: factor of stored values
 };
 
-// c = form_a(a) form_b(b), or c += ; c: [rows, columns] with `inner` products an element, none of
-// them 0.
+// c = form_a(a) form_b(b), or c += ; c: [rows, columns], with `inner` products per element; no
+// dimension is 0.
 struct Product {
   Operand a, b;
   void* c = nullptr;
@@ -54,7 +54,8 @@ struct Product {
 Product MakeProduct(Form form_a, const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
                     const tensor::Matrix& c, bool accumulate);
 
-// All that an algorithm may depend on. Alignments are in bytes, those of 256 and more alike.
+// All properties that an algorithm may depend on. Alignments are in bytes, those of 256 and more
+// alike.
 struct ProductKey {
   cudaDataType_t a_type, b_type, c_type;
   Form a_form, b_form;

@@ -1,5 +1,5 @@
-// Many pieces of flat storage in one launch: the table of ranges travels with the kernel's
-// arguments, since a recorded launch may neither allocate nor copy from the host.
+// Many pieces of flat storage in one launch: the table of ranges is an argument of the kernel,
+// since a recorded launch may neither allocate nor copy from the host.
 #ifndef TRIREME_SRC_KERNELS_CUDA_RANGES_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_RANGES_CUH_
 
@@ -22,7 +22,7 @@ struct RangeTable {
   unsigned first_block[kMost + 1];
   int count;
 
-  // Whose block it is.
+  // Range of a block.
   __device__ __forceinline__ int Find(unsigned block) const {
     int low = 0, high = count;  // first_block[low] <= block < first_block[high]
     while (high - low > 1) {

@@ -17,7 +17,7 @@ template <typename T>
 struct Range {
   std::int64_t count;
   const T* values;
-  bool vectors;  // they begin on a boundary of 16 bytes
+  bool vectors;  // values begin on a boundary of 16 bytes
 };
 
 constexpr int kWarps = kRangeThreads / kWarpLanes;
@@ -32,7 +32,7 @@ __device__ __forceinline__ void AddSquares(const SumOf<T> (&x)[kWidth], double& 
 }
 
 // The sum of squares of a thread's whole accesses: they begin at `at`, `step` elements apart, and
-// end before `end`. kCount are loaded before the first is added. `at` moves behind them.
+// end before `end`. kCount are loaded before the first is added. `at` moves past them.
 template <int kWidth, typename T>
 __device__ __forceinline__ double SumOfAccesses(const T* values, std::int64_t end,
                                                 std::int64_t step, std::int64_t& at) {
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kRangeThreads)
       std::int64_t{table.first_block[which + 1] - first} * kRangeThreads * kWidth;
   std::int64_t at = thread * kWidth;
   double sum = range.vectors ? SumOfAccesses<kWidth>(range.values, range.count, step, at) : 0;
-  // What is no whole access, or all of a range that does not allow them: in the same order.
+  // The rest, or a whole range without vectors, in the same order.
   for (; at < range.count; at += step) {
     const std::int64_t end = at + kWidth < range.count ? at + kWidth : range.count;
 #pragma unroll 1

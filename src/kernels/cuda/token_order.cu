@@ -1,5 +1,5 @@
 // token_order: a stable radix sort (least significant digit first; Knuth, vol. 3, 5.2.5) of rows by
-// token. A pass counts the digits of every tile of rows, then puts each row behind all rows of
+// token. A pass counts the digits of every tile of rows, then puts each row after all rows of
 // smaller digits and of its own digit in earlier tiles, warps and lanes. Atomics only count.
 #include "token_order.cuh"
 
@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) CountKernel(const SortPass pass) {
   }
 }
 
-// offsets[bin] = where this tile's rows of that digit begin.
+// offsets[bin] = begin of this tile's rows of that digit.
 __device__ void FindOffsets(const SortPass& pass, unsigned (&offsets)[kMostBins]) {
   constexpr int kBinsEach = kMostBins / kThreads;
   __shared__ unsigned warp_totals[kWarps];

@@ -1,5 +1,5 @@
-// The rows of a batch sorted by token, those of a token in the order of the rows: with it the
-// gradient of an embedding needs no atomics.
+// Order of a batch's rows by token, and by row for one token: with it the gradient of an embedding
+// needs no atomics.
 #ifndef TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_
 

@@ -1,5 +1,5 @@
-// Element types of the GPU's kernels: what they are computed in, and the bridge from a run-time
-// type to a compile-time one.
+// Element types of the GPU's kernels: the type of their sums, and the bridge from a run-time type
+// to a compile-time one.
 #ifndef TRIREME_SRC_KERNELS_CUDA_TYPES_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_TYPES_CUH_
 
@@ -15,7 +15,7 @@ namespace trireme::kernels::cuda {
 
 using Bf16 = __nv_bfloat16;
 
-// What values of type T are computed and added up in: the C++ side of SumTypeOf.
+// Type in which values of type T are computed and added up: SumTypeOf in C++.
 template <typename T>
 struct SumOfType {
   using Type = T;
@@ -46,7 +46,7 @@ __device__ __forceinline__ T Narrow(SumOf<T> value) {
   }
 }
 
-// Calls body(T{}) with T the C++ type of `type`, on the host: where a kernel's type is chosen.
+// Calls body(T{}) with T the C++ type of `type`, on the host, to choose a kernel's type.
 template <typename Body>
 decltype(auto) Dispatch(Dtype type, Body&& body) {
   if (type == Dtype::kBfloat16) return std::forward<Body>(body)(Bf16{});

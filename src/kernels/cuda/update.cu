@@ -1,5 +1,5 @@
-// update: values and moments are updated in place, gradients read and, where wanted, cleared;
-// copies take the new values, rounded.
+// update: values and moments are updated in place; gradients are read and, on request, cleared;
+// copies are overwritten with the rounded new values.
 #include <cmath>
 
 #include "backends.hpp"
@@ -19,8 +19,8 @@ struct Range {
   bool vectors;  // all of them begin on boundaries of 16 bytes
 };
 
-// The step's scalars as the elements need them, computed in fp64 once a block; the same formulas as
-// kernels/cpu/update.cpp.
+// The step's scalars in the form for elements, computed in fp64 once per block; the same formulas
+// as kernels/cpu/update.cpp.
 template <typename T>
 struct AdamWRule {
   T beta1, beta2, rest1, rest2, scale, rate, root, epsilon, keep;

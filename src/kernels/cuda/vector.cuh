@@ -1,4 +1,5 @@
-// 16-byte accesses: several neighbouring elements at once, and when operands allow that.
+// Accesses of 16 bytes: several neighbouring elements at once, and the condition under which
+// operands allow it.
 #ifndef TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_VECTOR_CUH_
 
@@ -30,14 +31,14 @@ struct alignas(kWidth * sizeof(T) < kVectorBytes ? kWidth * sizeof(T) : kVectorB
   T values[kWidth];
 };
 
-// What is loaded or stored at once.
+// Type of kBytes that are loaded or stored at once.
 template <int kBytes>
 using WordsOf = std::conditional_t<
     kBytes == 16, uint4,
     std::conditional_t<kBytes == 8, uint2,
                        std::conditional_t<kBytes == 4, unsigned, unsigned short>>>;
 
-// `from` and `to` lie on boundaries of 16 bytes, or of the pack where that is smaller.
+// `from` and `to` lie on boundaries of 16 bytes, or of the pack if that is smaller.
 template <int kWidth, typename T>
 __device__ __forceinline__ Pack<T, kWidth> LoadPack(const T* from) {
   using Words = WordsOf<alignof(Pack<T, kWidth>)>;
@@ -71,7 +72,7 @@ __device__ __forceinline__ void StorePack(const Pack<T, kWidth>& pack, T* to) {
   for (int i = 0; i < kCount; ++i) reinterpret_cast<Words*>(to)[i] = words[i];
 }
 
-// The same where `to` lies in global memory: surely in accesses of 16 bytes, into which compilers
+// The same with `to` in global memory: certainly in accesses of 16 bytes, into which compilers
 // do not always put StorePack's together.
 template <int kWidth, typename T>
 __device__ __forceinline__ void StoreGlobal(const Pack<T, kWidth>& pack, T* to) {
@@ -142,7 +143,7 @@ __device__ __forceinline__ void Store(const SumOf<T> (&values)[kWidth], T* to) {
   StoreGlobal(NarrowPack<T>(values), to);
 }
 
-// A matrix as kernels see it: T may be const; data is null where the matrix was Empty().
+// A matrix for kernels: T may be const; data is null if the matrix was Empty().
 template <typename T>
 struct View {
   T* data = nullptr;

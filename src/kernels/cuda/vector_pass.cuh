@@ -1,4 +1,4 @@
-// One pass over all elements of a matrix, one 16-byte access (or one element) a thread: the frame
+// One pass over all elements of a matrix, one 16-byte access (or one element) per thread: the frame
 // of every element-wise kernel.
 #ifndef TRIREME_SRC_KERNELS_CUDA_VECTOR_PASS_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_VECTOR_PASS_CUH_

@@ -1,7 +1,7 @@
 // Rows of logits: statistics and losses are overwritten; LogitGradients overwrites the logits in
-// place. A block has a row (of losses: a thread); logits are read once for the statistics, and read
-// and written once for the gradient. Sums of a thread are kept in the type of sums, those of a row
-// in fp64; their order follows from the shape and the targets.
+// place. A block has a row (for losses a thread has one); logits are read once for the statistics,
+// and read and written once for the gradient. Sums of a thread are of the sums' type, those of a
+// row fp64; their order follows from the shape and the targets.
 #include "cuda/vocabulary.cuh"
 
 #include <bit>
@@ -107,7 +107,7 @@ struct WholeRow {
   }
 };
 
-// What the threads of a warp found becomes what the warp found.
+// Merges the results of a warp's threads.
 template <typename T>
 __device__ __forceinline__ Running<double> OfWarp(const Running<SumOf<T>>& mine) {
   const SumOf<T> top = WarpMaxOf(mine.top);
@@ -184,7 +184,7 @@ __global__ void __launch_bounds__(kMostThreads)
   out[3] = total;
 }
 
-// A thread a row.
+// One row per thread.
 __global__ void LossesKernel(std::int64_t count, VocabularyRows rows, const double* statistics,
                              double* losses) {
   const std::int64_t row = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -218,7 +218,7 @@ __global__ void __launch_bounds__(kMostThreads)
     const WholeRow whole(statistics, count, row, rows.parts);
     shared[0] = whole.top;
     shared[1] = 1 / whole.sum;
-    // expm1: where the target is nearly certain, what is left of 1 still counts.
+    // expm1: if the target is nearly certain, the rest of 1 still counts.
     shared[2] = expm1(whole.picked - whole.top - log(whole.sum)) + rows.smoothing;
   }
   __syncthreads();

@@ -1,4 +1,4 @@
-// Rows of logits: their statistics, losses and gradients. Launchers, for vocabulary_loss on the
+// Launchers for rows of logits: statistics, losses and gradients, used by vocabulary_loss on the
 // GPU.
 #ifndef TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_VOCABULARY_CUH_
@@ -9,8 +9,8 @@
 
 namespace trireme::kernels::cuda {
 
-// What is the same for all rows: targets [rows] (on the GPU, < 0: masked), the first token of this
-// slice, the size of all slices together, the smoothing, and how many slices there are.
+// Arguments common to all rows: targets [rows] (on the GPU, < 0: masked), the first token of this
+// slice, the tokens of all slices, the smoothing, and the number of slices.
 struct VocabularyRows {
   const std::int32_t* targets = nullptr;
   std::int32_t first = 0;

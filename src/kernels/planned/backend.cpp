@@ -180,6 +180,44 @@ std::int64_t TileTokens(const device::Stream& stream, std::int64_t rows, std::in
   return kCpuBackend.VocabularyTileTokens(stream, rows, slice, dtype);
 }
 
+// Libraries of a planned GPU: no algorithms to choose, and the memory of fp8 operands.
+class PlannedLibraries final : public Libraries {
+ public:
+  PlannedLibraries(const device::Stream& stream, int sites)
+      : scales_(stream.fp8 ? Planned(gpu::Fp8ScaleBytes(sites)) : device::Buffer()) {}
+
+  std::string Chosen() const override { return ""; }
+  bool Adopt(const std::vector<std::string>&) override { return true; }
+  void Seal() override {}
+  bool Sealed() const override { return true; }
+  void Reserve(std::int64_t fp8_elements) override {
+    if (scales_ == nullptr || fp8_elements <= reserved_) return;
+    for (device::Buffer& room : rooms_) room = Planned(fp8_elements);
+    reserved_ = fp8_elements;
+  }
+  void SetTraining(bool) override {}
+  void QueueLargest(const device::Stream&) override {}
+  std::span<float> Largest() override { return {}; }
+  void UpdateScales(const device::Stream&) override {}
+  bool Scaled() const override { return true; }
+  std::vector<float> Scales() const override { return {}; }
+  bool SetScales(const device::Stream&, std::span<const float>) override { return true; }
+
+ private:
+  static device::Buffer Planned(std::int64_t bytes) {
+    return device::AllocateZeroed(bytes, device::Kind::kPlanned);
+  }
+
+  device::Buffer scales_;  // null without fp8
+  device::Buffer rooms_[gpu::kFp8Places];
+  std::int64_t reserved_ = 0;
+};
+
+std::unique_ptr<Libraries> MakePlannedLibraries(const device::Stream& stream, int sites) {
+  if (!stream.OnGpu()) return nullptr;
+  return std::make_unique<PlannedLibraries>(stream, sites);
+}
+
 }  // namespace
 
 constinit const Backend kPlannedBackend = {
@@ -232,7 +270,7 @@ constinit const Backend kPlannedBackend = {
     .ExactSquareSum = kNothing,
     .Accumulate = kNothing,
     .Convert = kNothing,
-    .MakeLibraries = kNothing,
+    .MakeLibraries = MakePlannedLibraries,
 };
 
 }  // namespace trireme::kernels

@@ -1,4 +1,4 @@
-// Memory: what is handed out, given back and counted.
+// Memory: allocated, freed and counted; arenas.
 #include "trireme/device/arena.hpp"
 
 #include <gmock/gmock.h>

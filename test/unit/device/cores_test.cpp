@@ -1,3 +1,4 @@
+// Cores of a process, their order, and threads bound to them.
 #include "trireme/device/cores.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// Cards that are not there, too small, or hidden; and what CUDA's environment becomes. Each in a
-// process of its own, since CUDA reads its environment once.
+// Missing, too small and hidden cards, and CUDA's environment. Each test runs in a process of its
+// own, since CUDA reads its environment once.
 #include <gtest/gtest.h>
 
 #include <cstdio>

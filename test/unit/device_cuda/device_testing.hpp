@@ -1,4 +1,4 @@
-// What the tests of the device layer share: page-locked numbers, and an error's text.
+// Common parts of the tests of the device layer: page-locked numbers, and an error's text.
 #ifndef TRIREME_TEST_UNIT_DEVICE_CUDA_DEVICE_TESTING_HPP_
 #define TRIREME_TEST_UNIT_DEVICE_CUDA_DEVICE_TESTING_HPP_
 

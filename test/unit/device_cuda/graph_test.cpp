@@ -1,5 +1,5 @@
-// Graphs of a card's queues: recorded once, launched with what the memory holds then; dropped
-// behind an exception.
+// Graphs of a card's queues: recorded once, launched on the current contents of memory; dropped
+// after an exception.
 #include <gmock/gmock.h>
 
 #include <stdexcept>

@@ -1,5 +1,5 @@
-// What must not depend on luck, with the emulator's orders decided by seed: which queue work goes
-// to, and that a wait that is left out shows.
+// Independence of luck, with the emulator's orders decided by a seed: the queue that work goes to,
+// and a failure if a wait is left out.
 #include <gtest/gtest.h>
 
 #include <stdexcept>

@@ -1,5 +1,4 @@
-// Queues of a card and moments in them: what comes behind what, when the host knows, and how long
-// it took.
+// Queues of a card and events in them: the order of work, waiting by the host, and times.
 #include <gmock/gmock.h>
 
 #include <stdexcept>

@@ -1,5 +1,4 @@
-// The pieces of attention's tiles, for every instruction set that this CPU has, against plain loops
-// in fp64.
+// Pieces of attention's tiles, for every instruction set of this CPU, against plain loops in fp64.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Attention by blocks against attention to whole sequences, however these are cut; dropout, rotary
-// and position tables on parts of a sequence.
+// Attention by blocks against attention to whole sequences, for any cut; dropout, rotary and
+// position tables on parts of a sequence.
 #include "trireme/kernels/attention_part.hpp"
 
 #include <algorithm>

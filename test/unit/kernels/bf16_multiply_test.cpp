@@ -1,5 +1,5 @@
 // Products on a bf16 stream, our own and the library's: every element against operands rounded to
-// bf16 and multiplied in fp64; how operands are rounded; NaN and infinity; when there is none.
+// bf16 and multiplied in fp64; rounding of operands; NaN and infinity; CPUs without bf16.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "canonical_testing.hpp"
+#include "held_matrix.hpp"
 #include "kernels/cpu/matrix_library.hpp"
 #include "kernels/cpu/product/multiply.hpp"
 #include "trireme/base/error.hpp"

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "canonical_testing.hpp"
+#include "held_matrix.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/cross_entropy.hpp"

@@ -1,4 +1,4 @@
-// Cross-entropy on slices of the vocabulary, for every cut: what the whole vocabulary gives.
+// Cross-entropy on slices of the vocabulary, for every cut, against the whole vocabulary.
 #include <algorithm>
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-// Dropout on slices of the features and shards of the rows: the whole's masks, wherever a cut goes
-// through the eight lanes of a counter.
+// Dropout on slices of the features and shards of the rows: masks of the whole, wherever a cut
+// divides the eight lanes of a counter.
 #include "kernel_testing.hpp"
 #include "trireme/kernels/elementwise.hpp"
 

@@ -1,5 +1,5 @@
-// Token embedding on slices of the vocabulary and positions on shards of the rows: together they
-// are what one rank computes alone.
+// Token embedding on slices of the vocabulary and positions on shards of the rows: together the
+// result of one rank alone.
 #include <random>
 
 #include "kernel_testing.hpp"

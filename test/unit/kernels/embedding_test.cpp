@@ -1,4 +1,4 @@
-// Token embedding and its gradient, which must not depend on the number of threads.
+// Token embedding and its gradient, for any number of threads.
 #include "trireme/kernels/embedding.hpp"
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What the kernel tests share: operands of either type with guarded padding, and comparison with
-// the plain fp64 reference.
+// Common parts of the kernel tests: operands of either type with guarded padding, and comparison
+// with the plain fp64 reference.
 #ifndef TRIREME_TEST_UNIT_KERNELS_KERNEL_TESTING_HPP_
 #define TRIREME_TEST_UNIT_KERNELS_KERNEL_TESTING_HPP_
 

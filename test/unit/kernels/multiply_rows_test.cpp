@@ -1,12 +1,12 @@
-// Products whose rows are handed on as they are complete: each row exactly once and complete, the
-// same bits as without where that is promised.
+// Products that hand on rows as they are complete: each row exactly once and complete, with the
+// same bits as without if that is promised.
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cmath>
 #include <vector>
 
-#include "canonical_testing.hpp"
+#include "held_matrix.hpp"
 #include "kernels/cpu/product/multiply.hpp"
 
 namespace trireme::test {

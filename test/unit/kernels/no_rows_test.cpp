@@ -1,4 +1,4 @@
-// A rank may have no rows of a micro-batch: every kernel leaves memory as it is then.
+// Kernels without rows, as on a rank that has none of a micro-batch: memory stays as it is.
 #include <utility>
 
 #include "kernel_testing.hpp"

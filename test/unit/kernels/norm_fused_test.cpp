@@ -1,4 +1,4 @@
-// The fused passes against the kernels that they are made of, one after the other.
+// Fused passes against the kernels that they consist of, one after the other.
 #include <cstring>
 
 #include "kernel_testing.hpp"

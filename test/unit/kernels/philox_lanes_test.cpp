@@ -1,4 +1,4 @@
-// The dropout's lanes from every implementation that this CPU can run, against the plain function.
+// Dropout's lanes from every implementation for this CPU, against the plain function.
 #include <gtest/gtest.h>
 
 #include <cstdint>

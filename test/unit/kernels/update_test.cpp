@@ -1,4 +1,4 @@
-// AdamW, gradient descent and the square sum behind the gradient norm.
+// AdamW, gradient descent and the sum of squares for the gradient norm.
 #include "trireme/kernels/update.hpp"
 
 #include <algorithm>

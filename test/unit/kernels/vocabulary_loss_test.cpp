@@ -1,5 +1,5 @@
-// The vocabulary's loss and gradients in blocks, for every cut into slices, threads and blocks:
-// what whole logits give.
+// The vocabulary's loss and gradients in blocks, for every cut into slices, threads and blocks,
+// against whole logits.
 #include "trireme/kernels/vocabulary_loss.hpp"
 
 #include <algorithm>

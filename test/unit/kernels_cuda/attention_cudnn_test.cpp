@@ -1,8 +1,9 @@
 // cuDNN's attention against our own kernels, on a card: the choice between them must change no more
-// than rounding. And what passes between the two, which needs no cuDNN.
+// than rounding. Conversions between the two, which need no cuDNN.
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/gpu_sizes.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::test {
@@ -59,10 +60,10 @@ class Operands {
   test::OnGpu scratch_;
 };
 
-class CudnnAttentionTest : public GpuTest {
+class CudnnAttentionTest : public AttentionOnGpu {
  protected:
   void SetUp() override {
-    GpuTest::SetUp();
+    AttentionOnGpu::SetUp();
     if (!IsSkipped() && kernels::cuda::CudnnName().empty()) {
       GTEST_SKIP() << "skipped: this program was built without cuDNN";
     }
@@ -136,7 +137,7 @@ TEST_F(CudnnAttentionTest, TheSameBitsFromARecording) {
   }
 }
 
-class AttentionChoiceTest : public GpuTest {};
+class AttentionChoiceTest : public AttentionOnGpu {};
 
 // Nothing is asked of cuDNN, and no scratch planned for it, where it will not be called.
 TEST_F(AttentionChoiceTest, PlansForWhatIsCalled) {
@@ -144,8 +145,11 @@ TEST_F(AttentionChoiceTest, PlansForWhatIsCalled) {
   const auto scratch = [&](const AttentionShape& of, Dtype dtype) {
     return kernels::cuda::AttentionScratch(Stream(), of, dtype, false);
   };
-  EXPECT_EQ(scratch(shape, Dtype::kFloat32), kernels::cuda::OwnAttentionScratch(shape));
-  EXPECT_EQ(scratch(short_one, kType), kernels::cuda::OwnAttentionScratch(short_one));
+  const auto own = [&](const AttentionShape& of) {
+    return kernels::gpu::AttentionScratch(Stream(), of, kType, false);
+  };
+  EXPECT_EQ(scratch(shape, Dtype::kFloat32), own(shape));
+  EXPECT_EQ(scratch(short_one, kType), own(short_one));
   for (const bool backward : {false, true}) {
     EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), shape, Dtype::kFloat32, backward));
     EXPECT_FALSE(kernels::cuda::CudnnServes(Stream(), short_one, kType, backward));

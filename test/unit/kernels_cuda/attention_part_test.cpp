@@ -1,4 +1,4 @@
-// Attention by blocks on a GPU, however sequences are cut, against attention to whole sequences on
+// Attention by blocks on a GPU, for any cut of sequences, against attention to whole sequences on
 // the CPU in fp64.
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
-// What the tests of attention on a GPU share: a problem with operands that all types hold exactly,
-// what the CPU makes of it in fp64, and the same operands on the GPU.
+// Common parts of the tests of attention on a GPU: a problem with operands that all types hold
+// exactly, the CPU's results in fp64, and the same operands on the GPU.
 #ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
 #define TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
 
@@ -11,8 +11,23 @@
 
 #include "gpu_testing.hpp"
 #include "trireme/kernels/attention_part.hpp"
+#include "trireme/kernels/libraries.hpp"
 
 namespace trireme::test {
+
+// A stream with libraries, of which cuDNN's plans are a part.
+class AttentionOnGpu : public GpuTest {
+ protected:
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    libraries_ = kernels::MakeLibraries(Stream(), 0);
+    Stream().libraries = libraries_.get();
+  }
+
+ private:
+  std::unique_ptr<kernels::Libraries> libraries_;
+};
 
 using Values = std::vector<double>;  // of a dense row-major matrix
 

@@ -4,6 +4,7 @@
 
 #include "attention_testing.hpp"
 #include "kernels/cuda/attention.hpp"
+#include "kernels/gpu_sizes.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::test {
@@ -11,7 +12,7 @@ namespace {
 
 using kernels::AttentionShape;
 
-class CudaAttentionTest : public GpuTest, public testing::WithParamInterface<Dtype> {
+class CudaAttentionTest : public AttentionOnGpu, public testing::WithParamInterface<Dtype> {
  protected:
   Dtype Type() const { return GetParam(); }
 
@@ -29,7 +30,8 @@ class CudaAttentionTest : public GpuTest, public testing::WithParamInterface<Dty
         OnGpuAs(Stream(), Type(), layout, p.Queries(), NoNumbers(p.Rows() * p.Queries()));
     const auto lse = OnGpuAs(Stream(), sum, layout, s.heads, NoNumbers(p.Rows() * s.heads));
     const auto dqkv = OnGpuAs(Stream(), Type(), layout, s.Width(), NoNumbers(p.Rows() * s.Width()));
-    const std::int64_t elements = kernels::cuda::OwnAttentionScratch(s);
+    const std::int64_t elements =
+        kernels::gpu::AttentionScratch(Stream(), s, Dtype::kFloat32, false);
     const GpuMatrix scratch(Stream(), sum, 1, elements, NoNumbers(elements));
     const test::OnGpu ordinals(Stream(), p.ordinals);
     const kernels::Dropout dropout = p.DropoutWith(ordinals.As<std::uint64_t>());
@@ -128,7 +130,7 @@ TEST_P(CudaAttentionTest, NoNumbersAreSeen) {
 
 TEST_P(CudaAttentionTest, RefusesHeadsTooWide) {
   try {
-    kernels::cuda::OwnAttentionScratch({1, 4, 1, 1, 264});
+    kernels::gpu::AttentionScratch(Stream(), {1, 4, 1, 1, 264}, Dtype::kFloat32, false);
     FAIL() << "nothing was thrown";
   } catch (const std::runtime_error& error) {
     EXPECT_NE(std::string(error.what()).find("heads of 264 are wider than 256"), std::string::npos)

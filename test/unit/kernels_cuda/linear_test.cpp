@@ -1,5 +1,5 @@
 // Linear layers on a GPU against the CPU's in fp64: biases, activations and their gradients, in the
-// product's epilogue where there is one and behind it elsewhere.
+// product's epilogue or in a pass after it.
 #include <nlohmann/json.hpp>
 
 #include "multiply_testing.hpp"

@@ -1,5 +1,5 @@
-// For the tests of products on a GPU: a stream with products, operands on both sides, and bounds of
-// rounding.
+// Common parts of the tests of products on a GPU: a stream with libraries, operands on both sides,
+// and bounds of rounding.
 #ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_MULTIPLY_TESTING_HPP_
 #define TRIREME_TEST_UNIT_KERNELS_CUDA_MULTIPLY_TESTING_HPP_
 

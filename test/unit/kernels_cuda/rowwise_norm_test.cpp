@@ -1,5 +1,5 @@
-// Norms on a GPU against the CPU's: every path of the kernels, from a few lanes a row to rows that
-// no block keeps in registers.
+// Norms on a GPU against the CPU's: every path of the kernels, from a few lanes per row to rows too
+// long for the registers of a block.
 #include "rowwise_testing.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/norm.hpp"

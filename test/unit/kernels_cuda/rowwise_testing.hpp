@@ -1,4 +1,4 @@
-// What the tests of row-wise and element-wise kernels on a GPU share: operands of any type and
+// Common parts of the tests of row-wise and element-wise kernels on a GPU: operands of any type and
 // layout, the CPU's result in fp64 on the same numbers, and their comparison.
 #ifndef TRIREME_TEST_UNIT_KERNELS_CUDA_ROWWISE_TESTING_HPP_
 #define TRIREME_TEST_UNIT_KERNELS_CUDA_ROWWISE_TESTING_HPP_

@@ -1,4 +1,4 @@
-// CUDA's error codes as exceptions. Included by code that is built with CUDA only.
+// CUDA's error codes as exceptions. Included only by code that is built with CUDA.
 #ifndef TRIREME_DEVICE_CUDA_CHECK_HPP_
 #define TRIREME_DEVICE_CUDA_CHECK_HPP_
 
@@ -8,7 +8,7 @@
 
 namespace trireme::device::cuda {
 
-// RunError "what: CUDA says no kernel image is available (209)", with advice where there is some.
+// RunError "what: CUDA says no kernel image is available (209)", with advice for known codes.
 void Check(cudaError_t code, const char* what);
 
 inline cudaStream_t Queue(const Stream& stream) {

@@ -1,5 +1,5 @@
-// The only place where a kernel is launched, where a block finds its dynamic shared memory, and
-// where kernels find instructions that no function of CUDA stands for.
+// Launches of kernels, their dynamic shared memory, and instructions that CUDA has no function for:
+// the only place in the program for either.
 #ifndef TRIREME_DEVICE_CUDA_LAUNCH_CUH_
 #define TRIREME_DEVICE_CUDA_LAUNCH_CUH_
 
@@ -12,12 +12,12 @@
 
 namespace trireme::device::cuda {
 
-// Runs kernel(args...) on `blocks` x `threads` with `shared_bytes` of dynamic shared memory, behind
-// what was queued in `queue`. RunError where it cannot be launched.
+// Queues kernel(args...) on `blocks` x `threads` with `shared_bytes` of dynamic shared memory.
+// RunError if it cannot be launched.
 template <typename... P>
 void Launch(cudaStream_t queue, void (*kernel)(P...), dim3 blocks, dim3 threads,
             std::size_t shared_bytes, std::type_identity_t<P>... args) {
-  // Bytes; more has to be asked for: above 48 KiB with what the kernel declares itself.
+  // Bytes. More must be requested: above 48 KiB together with the kernel's static shared memory.
   constexpr std::size_t kAlwaysAllowed = 46 << 10;
   const auto function = reinterpret_cast<const void*>(kernel);
   if (shared_bytes > kAlwaysAllowed) {
@@ -37,14 +37,14 @@ __device__ T* SharedMemory() {
   return reinterpret_cast<T*>(trireme_shared_memory);
 }
 
-// 2^x in one instruction: within 2^-22 of it; below 2^-126 it is 0. (exp2f and __expf take three,
-// so as to round such small numbers too.)
+// 2^x in one instruction, with a relative error of 2^-22; 0 below 2^-126. (exp2f and __expf take
+// three, to round such small numbers too.)
 __device__ __forceinline__ float FastExp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 1 / x in one instruction, likewise: within one unit of the last place; beyond 2^126 it is 0.
+// 1 / x in one instruction, within one unit of the last place; 0 beyond 2^126.
 __device__ __forceinline__ float FastReciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

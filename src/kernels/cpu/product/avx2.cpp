@@ -1,4 +1,4 @@
-// The canonical product's kernels for AVX2 with FMA, compiled for x86-64-v3: tiles of 6 rows and
+// Kernels of our own matrix product for AVX2 with FMA, compiled for x86-64-v3: tiles of 6 rows and
 // two vectors, 12 of the 16 registers.
 #include <immintrin.h>
 
@@ -83,8 +83,7 @@ struct Double4 {
 
 }  // namespace
 
-constinit const CanonicalKernels kCanonicalAvx2{"AVX2",
-                                                MakeKernels<Plain<Float8>, 6, 2, kInnerBlock>(),
-                                                MakeKernels<Plain<Double4>, 6, 2, kInnerBlock>()};
+constinit const ProductSet kProductAvx2{"AVX2", MakeKernels<Plain<Float8>, 6, 2, kInnerBlock>(),
+                                        MakeKernels<Plain<Double4>, 6, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

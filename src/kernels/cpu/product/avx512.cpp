@@ -1,4 +1,4 @@
-// The canonical product's kernels for AVX-512, compiled for x86-64-v4: tiles of 14 rows and two
+// Kernels of our own matrix product for AVX-512, compiled for x86-64-v4: tiles of 14 rows and two
 // vectors, 28 of the 32 registers.
 #include <immintrin.h>
 
@@ -82,8 +82,8 @@ struct Double8 {
 
 }  // namespace
 
-constinit const CanonicalKernels kCanonicalAvx512{
-    "AVX-512", MakeKernels<Plain<Float16>, 14, 2, kInnerBlock>(),
-    MakeKernels<Plain<Double8>, 14, 2, kInnerBlock>()};
+constinit const ProductSet kProductAvx512{"AVX-512",
+                                          MakeKernels<Plain<Float16>, 14, 2, kInnerBlock>(),
+                                          MakeKernels<Plain<Double8>, 14, 2, kInnerBlock>()};
 
 }  // namespace trireme::kernels

@@ -1,6 +1,6 @@
-// The product of our own in bf16, compiled for x86-64-v4 with AVX512-BF16: operands are rounded
-// while they are packed, pairs of inner indices are multiplied and added up in fp32. Tiles as in
-// AVX-512's fp32.
+// Kernels of our own matrix product in bf16, compiled for x86-64-v4 with AVX512-BF16: operands are
+// rounded while they are packed, pairs of inner indices are multiplied and added up in fp32. Tiles
+// are those of fp32 in AVX-512.
 #include <immintrin.h>
 
 #include "tile.hpp"
@@ -45,12 +45,12 @@ struct Bf16x32 {
   static Operand Round(Register low, Register high) {
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low));
   }
-  // Words of one lane from its first `present` inner indices, zeros behind them.
+  // Words of one lane from its first `present` inner indices, zeros after them.
   static Operand LoadInner(const float* x, std::int64_t present) {
     if (present >= 2 * kLanes) return Round(Load(x), Load(x + kLanes));
     return Round(LoadPart(x, present), LoadPart(x + kLanes, present - kLanes));
   }
-  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros behind `present`.
+  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros after `present`.
   template <int kWidth>
   static void CopyLanes(const float* from, std::int64_t inner_stride, std::int64_t present,
                         std::int64_t inner, Word* to) {

@@ -1,5 +1,5 @@
-// Pieces of the product of our own: what it multiplies, the sizes of packed blocks, packing the
-// right operand, and multiplying rows by a packed superblock.
+// Pieces of our own matrix product: its operands, the sizes of packed blocks, packing the right
+// operand, and multiplying rows by a packed superblock.
 #ifndef TRIREME_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
 #define TRIREME_KERNELS_CPU_PRODUCT_BLOCKS_HPP_
 
@@ -42,7 +42,7 @@ struct Product {
   bool accumulate;
 };
 
-// Words that hold so many inner indices.
+// Words of packed memory for `inner` inner indices.
 template <typename Kernels>
 std::int64_t WordsOf(std::int64_t inner) {
   return CeilDivide(inner, kInnerOfWord<typename Kernels::Word>);
@@ -85,7 +85,7 @@ Product<K> ProductOf(const K& kernels, Form form_a, const tensor::Matrix& a, For
           accumulate};
 }
 
-// Threads that a product is worth: those of the stream, inside a parallel region the calling one.
+// Number of threads for a product: at most the stream's, inside a parallel region 1.
 template <typename K>
 std::int64_t ThreadsOf(const device::Stream& stream, const Product<K>& p) {
   const std::int64_t useful =
@@ -93,7 +93,7 @@ std::int64_t ThreadsOf(const device::Stream& stream, const Product<K>& p) {
   return omp_in_parallel() != 0 ? 1 : std::clamp<std::int64_t>(stream.threads, 1, useful);
 }
 
-// Sizes of the packed pieces, and where they lie.
+// Sizes of the packed pieces.
 template <typename K>
 struct Blocks {
   std::int64_t wide, deep;  // a superblock of the right operand: columns, inner
@@ -116,7 +116,8 @@ struct Blocks {
   }
 };
 
-// This thread's share of a superblock of the right operand: whole panels of whole inner blocks.
+// Packs this thread's share of a superblock of the right operand: whole panels of whole inner
+// blocks.
 template <typename K>
 void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thread,
                std::int64_t threads, typename K::Word* packed) {
@@ -137,8 +138,8 @@ void PackRight(const Product<K>& p, Range inner, Range columns, std::int64_t thr
   }
 }
 
-// Whether the left operand is multiplied as it lies: where it meets few columns, and so is read few
-// times, and where its lines do not fall on each other in the cache.
+// Whether the left operand is multiplied unpacked: it meets few columns, hence is read few times,
+// and its lines do not collide in the cache.
 template <typename K>
 bool AsItLies(const Product<K>& p, std::int64_t columns) {
   if constexpr (!std::is_same_v<typename K::Scalar, typename K::Word>) return false;
@@ -147,8 +148,8 @@ bool AsItLies(const Product<K>& p, std::int64_t columns) {
          std::max(p.left.lane_stride, p.left.inner_stride) % kApart != 0;
 }
 
-// c = (add ? c : 0) + left right of one block of the inner dimension. What is read of the left
-// operand afterwards lies `next` behind.
+// c = (add ? c : 0) + left right of one block of the inner dimension. The memory of the left
+// operand that is read next lies `next` elements further on.
 template <typename K>
 void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& left, bool as_it_lies,
                    std::int64_t next, const typename K::Word* right, std::int64_t inner,
@@ -171,7 +172,7 @@ void MultiplyBlock(const K& kernels, const ProductSource<typename K::Scalar>& le
                    stride, add, {left.data + next, inner, rows, left.inner_stride});
 }
 
-// c += left right of these rows, of these columns and of one superblock, whose columns p has.
+// c[rows, columns] += left · right, within one superblock, whose columns p has.
 template <typename K>
 void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Range columns,
                     Range inner, const typename K::Word* right, typename K::Word* left) {
@@ -183,7 +184,8 @@ void MultiplyPacked(const Product<K>& p, const Blocks<K>& blocks, Range rows, Ra
     const std::int64_t height = std::min(chunk, rows.end - i);
     for (std::int64_t k = inner.begin; k < inner.end; k += p.kernels.block) {
       const std::int64_t depth = std::min(p.kernels.block, inner.end - k);
-      // What these rows are followed by: their next block, or the next rows' first one.
+      // Offset of the memory that is read next: the next block of these rows, or the first of the
+      // next rows.
       const std::int64_t next = k + depth < inner.end ? depth * p.left.inner_stride
                                                       : chunk * p.left.lane_stride -
                                                             (k - inner.begin) * p.left.inner_stride;

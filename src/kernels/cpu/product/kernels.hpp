@@ -1,6 +1,6 @@
-// What a product of our own needs of an instruction set: packing and the product of one block of
-// the inner dimension. Included by files compiled for other instruction sets than the rest: nothing
-// here or below it may be an inline function that another file could share.
+// Kernels of our own matrix product for one instruction set: packing, and the product of one block
+// of the inner dimension. Files compiled for different instruction sets include this header: it and
+// the headers that include it must not define inline functions that files could share.
 #ifndef TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
 #define TRIREME_KERNELS_CPU_PRODUCT_KERNELS_HPP_
 
@@ -10,7 +10,7 @@ namespace trireme::kernels {
 
 // Inner indices of one chain of fused multiply-adds; chains are added to c in order.
 inline constexpr std::int64_t kInnerBlock = 256;
-// The same of a product in bf16, which takes two at a time.
+// The same in bf16, which takes two inner indices at a time.
 inline constexpr std::int64_t kBf16Block = 512;
 
 // A word of a packed operand in bf16: two consecutive inner indices of a lane. Elsewhere a word is
@@ -39,8 +39,8 @@ struct LeftPanels {
   std::int64_t panel_stride, row_stride, word_stride;
 };
 
-// What is fetched into the cache while a block is multiplied: memory that is read next. Any address
-// will do.
+// Memory that is read next, fetched into the cache while a block is multiplied. Any address is
+// valid.
 template <typename T>
 struct Ahead {
   const T* data;
@@ -54,8 +54,8 @@ struct ProductKernels {
   std::int64_t rows, columns;  // of a tile: lanes of a panel of the left and of the right operand
   std::int64_t block;          // the most inner indices of one call, a multiple of a word's
 
-  // Packs lanes [0, lanes) x [0, inner) into panels, one behind the other: panel p has, for each
-  // word of inner indices, `rows` (`columns`) lanes from p * rows on, zeros behind the last lane
+  // Packs lanes [0, lanes) x [0, inner) into panels, one after the other: panel p has, for each
+  // word of inner indices, `rows` (`columns`) lanes from p * rows on, zeros after the last lane
   // and index. Writes up to a vector beyond.
   void (*pack_left)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner, Word* to);
   void (*pack_right)(const ProductSource<T>& from, std::int64_t lanes, std::int64_t inner,
@@ -65,14 +65,15 @@ struct ProductKernels {
   void (*multiply)(const LeftPanels<Word>& left, const Word* right, std::int64_t words,
                    std::int64_t rows, std::int64_t columns, T* c, std::int64_t stride, bool add,
                    const Ahead<T>& ahead);
-  // The same with a left operand whose rows are contiguous in k: [rows, inner]. What is read after
-  // a panel's rows lies `next` behind them.
+  // The same with a left operand whose rows are contiguous in k: [rows, inner]. The memory read
+  // after a panel's rows lies `next` elements further on.
   void (*multiply_rows)(const T* left, std::int64_t left_stride, const Word* right,
                         std::int64_t inner, std::int64_t rows, std::int64_t columns, T* c,
                         std::int64_t stride, bool add, std::int64_t next);
 };
 
-struct CanonicalKernels {
+// Kernels of one instruction set. All sets give the same bits.
+struct ProductSet {
   const char* name;
   ProductKernels<float> fp32;
   ProductKernels<double> fp64;
@@ -84,10 +85,10 @@ struct Bf16Kernels {
   void (*round)(const float* from, std::int64_t count, std::uint16_t* to);
 };
 
-extern const CanonicalKernels kCanonicalPortable;
-extern const CanonicalKernels kCanonicalAvx2;    // x86-64 with AVX2 and FMA only
-extern const CanonicalKernels kCanonicalAvx512;  // x86-64-v4 only
-extern const Bf16Kernels kBf16Avx512;            // x86-64-v4 with AVX512-BF16 only
+extern const ProductSet kProductPortable;
+extern const ProductSet kProductAvx2;    // x86-64 with AVX2 and FMA only
+extern const ProductSet kProductAvx512;  // x86-64-v4 only
+extern const Bf16Kernels kBf16Avx512;    // x86-64-v4 with AVX512-BF16 only
 
 }  // namespace trireme::kernels
 

@@ -1,6 +1,6 @@
-// The product of our own: c is overwritten or accumulated into. The right operand is packed by all
-// threads together, a superblock at a time; each thread packs the rows of the left one that it
-// multiplies, a chunk of one inner block at a time (the scheme of Goto and van de Geijn 2008).
+// Our own matrix product: c is overwritten or accumulated into. All threads together pack the right
+// operand, a superblock at a time; each thread packs its rows of the left operand, a chunk of one
+// inner block at a time (the scheme of Goto and van de Geijn 2008).
 #include "multiply.hpp"
 
 #include "blocks.hpp"
@@ -9,8 +9,8 @@ namespace trireme::kernels {
 
 namespace {
 
-// How a product is shared out: a grid of parts of c, one a thread. Alone, each thread packs all
-// that its part needs; together, the team packs the right operand once, with barriers.
+// Partition of a product: a grid of parts of c, one per thread. With `together` the team packs the
+// right operand once, with barriers; without it each thread packs everything its part needs.
 struct Grid {
   std::int64_t down = 1, across = 1;
   bool together = false;
@@ -27,8 +27,8 @@ Range RowsOf(const Product<K>& p, const Grid& grid, std::int64_t part) {
   return ShareOf(p.rows, grid.down, part / grid.across);
 }
 
-// Grid of the least cost of its largest part, in multiply-adds: packing an element costs as much as
-// about kPacking of them. Together where that saves much.
+// Grid with the least cost of its largest part, in multiply-adds; packing an element costs about
+// kPacking of them. `together` if that saves much.
 template <typename K>
 Grid ChooseGrid(const Product<K>& p, std::int64_t threads) {
   constexpr double kPacking = 10, kMuch = 0.8;
@@ -69,7 +69,7 @@ void MultiplyPart(const Product<K>& of, const Blocks<K>& blocks, const Grid& gri
   MultiplyPacked(of, blocks, RowsOf(of, grid, part), columns, inner, right, left);
 }
 
-// What one thread of a team does of the grid's parts. Barriers only where there is a team.
+// Share of one thread of a team in the grid's parts. Barriers only if the team has several threads.
 template <typename K>
 void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, std::int64_t thread,
                std::int64_t threads, typename K::Word* right, typename K::Word* left) {
@@ -92,7 +92,7 @@ void RunThread(const Product<K>& p, const Blocks<K>& blocks, const Grid& grid, s
   }
 }
 
-struct PackedOperands {};  // of thread scratch
+struct PackedOperands {};  // name of a thread scratch
 
 template <typename K>
 void Run(const Product<K>& p, std::int64_t threads) {
@@ -135,9 +135,9 @@ void Multiply(const K& kernels, const device::Stream& stream, Form form_a, const
 
 }  // namespace
 
-void CanonicalMultiply(const CanonicalKernels& kernels, const device::Stream& stream, Form form_a,
-                       const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
-                       const tensor::Matrix& c, bool accumulate) {
+void ProductMultiply(const ProductSet& kernels, const device::Stream& stream, Form form_a,
+                     const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                     const tensor::Matrix& c, bool accumulate) {
   if (c.dtype == Dtype::kFloat64) {
     Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate);
   } else {

@@ -1,19 +1,19 @@
-// The product of our own in blocks of rows, for what follows on complete rows: the whole right
-// operand is packed first, by all threads together; then each thread takes blocks of rows that stay
-// in its cache, multiplies one and hands it over.
+// Our own matrix product in blocks of rows, for passes that follow on complete rows: all threads
+// together pack the whole right operand; then each thread multiplies blocks of rows that stay in
+// its cache, and hands each over when it is complete.
 #include "blocks.hpp"
 
 namespace trireme::kernels {
 
 namespace {
 
-// The most of a packed right operand. Larger ones come from the third-level cache for every block,
+// Largest packed right operand. A larger one comes from the third-level cache for every block,
 // which costs more than a second pass over c saves (measured: 1024 x 3072 x 768).
 constexpr std::int64_t kMostRightBytes = 2 << 20;
 constexpr std::int64_t kBlockBytes = 512 << 10;             // of c in a block: half of a 1 MiB L2
 constexpr std::int64_t kLeastPanels = 4, kMostPanels = 36;  // of a block: 56 to 504 rows in AVX-512
 
-// The packed right operand: superblocks of blocks.wide columns, one behind the other.
+// Packs the right operand: superblocks of blocks.wide columns, one after the other.
 template <typename K>
 void PackAll(const Product<K>& p, const Blocks<K>& blocks, std::int64_t thread,
              std::int64_t threads, typename K::Word* right) {
@@ -37,11 +37,11 @@ void MultiplyRowsOf(const Product<K>& p, const Blocks<K>& blocks, Range rows,
   }
 }
 
-// Of thread scratch: another than that of products without rows to hand over, which may run within
+// Name of a thread scratch, different from that of products without `then`, which may run within
 // `then`.
 struct PackedForRows {};
 
-// False where the right operand is too large to be packed as a whole.
+// False if the right operand is too large to be packed as a whole.
 template <typename K>
 bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const Part&)> then) {
   using Word = typename K::Word;
@@ -52,7 +52,7 @@ bool RunRows(const Product<K>& p, std::int64_t threads, FunctionRef<void(const P
       RoundUp((words + kSlack) * static_cast<std::int64_t>(sizeof(Word)), kPage);
   if (right_bytes > kMostRightBytes) return false;
   const std::int64_t most = std::clamp(kBlockBytes / row_bytes / unit, kLeastPanels, kMostPanels);
-  // As many for each thread.
+  // A multiple of the threads.
   const std::int64_t count = std::min(panels, RoundUp(CeilDivide(panels, most), threads));
   const Blocks<K> blocks(p.kernels, CeilDivide(panels, count) * unit, p.columns, p.inner);
   std::byte* memory =
@@ -91,10 +91,10 @@ bool Multiply(const K& kernels, const device::Stream& stream, Form form_a, const
 
 }  // namespace
 
-bool CanonicalMultiplyRows(const CanonicalKernels& kernels, const device::Stream& stream,
-                           Form form_a, const tensor::Matrix& a, Form form_b,
-                           const tensor::Matrix& b, const tensor::Matrix& c, bool accumulate,
-                           FunctionRef<void(const Part&)> then) {
+bool ProductMultiplyRows(const ProductSet& kernels, const device::Stream& stream, Form form_a,
+                         const tensor::Matrix& a, Form form_b, const tensor::Matrix& b,
+                         const tensor::Matrix& c, bool accumulate,
+                         FunctionRef<void(const Part&)> then) {
   if (c.dtype == Dtype::kFloat64) {
     return Multiply(kernels.fp64, stream, form_a, a, form_b, b, c, accumulate, then);
   }

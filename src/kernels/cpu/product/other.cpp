@@ -1,9 +1,9 @@
-// The kernels of our own product where the CPU is no x86-64: the portable ones.
+// Kernels of our own matrix product on other CPUs than x86-64: the portable ones.
 #include "multiply.hpp"
 
 namespace trireme::kernels {
 
-std::span<const CanonicalKernels> UsableCanonicalKernels() { return {&kCanonicalPortable, 1}; }
+std::span<const ProductSet> UsableProductSets() { return {&kProductPortable, 1}; }
 
 bool HasFastKernels() { return false; }
 

@@ -1,5 +1,5 @@
-// The kernels of our own product in plain C++, for any CPU. Where that has no fused multiply-add,
-// the library's function makes one: correct, and slow.
+// Kernels of our own matrix product in plain C++, for any CPU. Without a fused multiply-add the C
+// library computes it: correct, and slow.
 #include "tile.hpp"
 
 namespace trireme::kernels {
@@ -59,7 +59,7 @@ struct Lanes {
 
 }  // namespace
 
-constinit const CanonicalKernels kCanonicalPortable{
+constinit const ProductSet kProductPortable{
     "portable", MakeKernels<Plain<Lanes<float, 4>>, 4, 2, kInnerBlock>(),
     MakeKernels<Plain<Lanes<double, 2>>, 4, 2, kInnerBlock>()};
 

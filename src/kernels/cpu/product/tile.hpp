@@ -1,8 +1,8 @@
-// Packing and tiles of our own product over a vector type V: Scalar, kLanes, Zero, Load, LoadPart,
-// Store, StorePart, Add for what is summed up; Word, Operand, LoadWords, StoreWords, Broadcast,
-// MultiplyAdd (a b + c), Transpose of kLanes operands for what is packed; LoadInner and CopyLanes,
-// which make words. Each file that includes this has its own copy, for its instruction set:
-// everything is in an unnamed namespace.
+// Packing and tiles of our own matrix product over a vector type V. For sums: Scalar, kLanes, Zero,
+// Load, LoadPart, Store, StorePart, Add. For packed operands: Word, Operand, LoadWords, StoreWords,
+// Broadcast, MultiplyAdd (a b + c), Transpose of kLanes operands; LoadInner and CopyLanes make
+// words. Each file that includes this has its own copy, for its instruction set: everything is in
+// an unnamed namespace.
 #ifndef TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
 #define TRIREME_KERNELS_CPU_PRODUCT_TILE_HPP_
 
@@ -24,16 +24,16 @@ struct Plain : V {
   using Operand = typename V::Register;
   static Operand LoadWords(const Word* x) { return V::Load(x); }
   static void StoreWords(Word* x, const Operand& y) { V::Store(x, y); }
-  // Words of one lane from its first `present` inner indices, zeros behind them.
+  // Words of one lane from its first `present` inner indices, zeros after them.
   static Operand LoadInner(const Scalar* x, std::int64_t present) {
     return present >= V::kLanes ? V::Load(x) : V::LoadPart(x, static_cast<int>(present));
   }
-  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros behind `present`.
+  // The word of the first of `inner` indices of kWidth neighbouring lanes, zeros after `present`.
   template <int kWidth>
   static void CopyLanes(const Scalar* from, std::int64_t /*inner_stride*/, std::int64_t present,
                         std::int64_t inner, Word* to) {
     constexpr int kWhole = (kWidth + V::kLanes - 1) / V::kLanes * V::kLanes;
-    if (present >= kWhole && inner > 1) {  // what is beyond the width is written over
+    if (present >= kWhole && inner > 1) {  // memory beyond the width is written later
       for (int i = 0; i < kWidth; i += V::kLanes) V::Store(to + i, V::Load(from + i));
       return;
     }
@@ -63,7 +63,7 @@ void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes,
       typename V::Word* panel = to + lane * words;
       const typename V::Scalar* source = from.data + lane;
       for (std::int64_t k = begin; k < end; k += kStep) {
-        // An address behind the operand does no harm.
+        // An address beyond the operand does no harm.
         for (int i = 0; i < kStep; ++i) {
           const typename V::Scalar* later = source + (k + kRows + i) * from.inner_stride;
           for (int j = 0; j < kWidth; j += kLine) __builtin_prefetch(later + j);
@@ -76,7 +76,7 @@ void PackRows(const ProductSource<typename V::Scalar>& from, std::int64_t lanes,
 }
 
 // Lanes [0, lanes) of one panel, each contiguous in k, kLanes words of k at a time. A vector may
-// reach beyond the panel's width: what lies behind is written after it.
+// reach beyond the panel's width: the memory there is written later.
 template <typename V, int kWidth>
 void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::int64_t lanes,
                       std::int64_t inner, typename V::Word* to) {
@@ -85,12 +85,12 @@ void PackColumnsPanel(const typename V::Scalar* from, std::int64_t stride, std::
   const std::int64_t words = (inner + kStep - 1) / kStep;
   for (std::int64_t word = 0; word < words; word += kLanes) {
     const std::int64_t k = word * kStep;
-    // The groups of lanes are stored from the last to the first for the same reason.
+    // Groups of lanes are stored from the last to the first for the same reason.
     for (int group = kGroups - 1; group >= 0; --group) {
       typename V::Operand block[kLanes];
       const typename V::Scalar* first = from + group * kLanes * stride + k;
       const std::int64_t present = lanes - group * kLanes, left = inner - k;
-      // The next panel, or an address behind the operand, which does no harm.
+      // The next panel, or an address beyond the operand, which does no harm.
       for (int i = 0; i < kUsed; ++i) __builtin_prefetch(first + (kWidth + i) * stride);
       if (present >= kUsed && left >= kLanes * kStep) {
         for (int i = 0; i < kUsed; ++i) block[i] = V::LoadInner(first + i * stride, kLanes * kStep);
@@ -121,8 +121,8 @@ void Pack(const ProductSource<typename V::Scalar>& from, std::int64_t lanes, std
   }
 }
 
-// One tile, and what is fetched while it is computed: of each row as many words as the tile has at
-// most.
+// One tile, and the memory fetched while it is computed: of each row at most as many words as the
+// tile has.
 template <typename V>
 struct TileCall {
   LeftPanels<typename V::Word> left;
@@ -134,6 +134,35 @@ struct TileCall {
   Ahead<typename V::Scalar> ahead;
 };
 
+// Adds a tile's sums to c, or to zero: the whole tile, or its first columns.
+template <typename V, int kRows, int kVectors>
+[[gnu::always_inline]] inline void StoreTile(const typename V::Register (&sum)[kRows][kVectors],
+                                             const TileCall<V>& call) {
+  using T = typename V::Scalar;
+  constexpr int kLanes = V::kLanes;
+  const std::int64_t stride = call.stride, columns = call.columns;
+  const bool add = call.add;
+  if (columns >= kVectors * kLanes) {
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 4
+      for (int j = 0; j < kVectors; ++j) {
+        T* to = call.c + i * stride + j * kLanes;
+        V::Store(to, V::Add(add ? V::Load(to) : V::Zero(), sum[i][j]));
+      }
+    }
+    return;
+  }
+  for (int i = 0; i < kRows; ++i) {
+    for (int j = 0; j < kVectors; ++j) {
+      T* to = call.c + i * stride + j * kLanes;
+      const std::int64_t left_over = columns - j * kLanes;
+      const int count = left_over < kLanes ? static_cast<int>(left_over) : kLanes;
+      V::StorePart(to, count, V::Add(add ? V::LoadPart(to, count) : V::Zero(), sum[i][j]));
+    }
+  }
+}
+
 // Rows of vectors in registers: the chains of kRows x (kVectors * kLanes) elements.
 template <typename V, int kTileVectors, int kRows, int kVectors>
 void Tile(const TileCall<V>& call) {
@@ -141,12 +170,9 @@ void Tile(const TileCall<V>& call) {
   using Register = typename V::Register;
   constexpr int kLanes = V::kLanes;
   constexpr std::int64_t kStep = kInnerOfWord<typename V::Word>, kLine = 64 / sizeof(T);
-  T* const c = call.c;
-  const std::int64_t stride = call.stride, columns = call.columns;
-  const bool add = call.add;
-  if (add) {
+  if (call.add) {
 #pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) __builtin_prefetch(c + i * stride, 1);
+    for (int i = 0; i < kRows; ++i) __builtin_prefetch(call.c + i * call.stride, 1);
   }
   Register sum[kRows][kVectors];
 #pragma GCC unroll 16
@@ -154,7 +180,7 @@ void Tile(const TileCall<V>& call) {
 #pragma GCC unroll 4
     for (int j = 0; j < kVectors; ++j) sum[i][j] = V::Zero();
   }
-  // Four rows a pointer: what address arithmetic reaches without a register for each row.
+  // One pointer per four rows: address arithmetic reaches these without a register for each row.
   constexpr int kFours = (kRows + 3) / 4;
   const std::int64_t row_stride = call.left.row_stride, row_stride_3 = 3 * row_stride;
   const typename V::Word* four[kFours];
@@ -185,25 +211,7 @@ void Tile(const TileCall<V>& call) {
       right += kTileVectors * kLanes;
     }
   }
-  if (columns >= kVectors * kLanes) {
-#pragma GCC unroll 16
-    for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 4
-      for (int j = 0; j < kVectors; ++j) {
-        T* to = c + i * stride + j * kLanes;
-        V::Store(to, V::Add(add ? V::Load(to) : V::Zero(), sum[i][j]));
-      }
-    }
-    return;
-  }
-  for (int i = 0; i < kRows; ++i) {
-    for (int j = 0; j < kVectors; ++j) {
-      T* to = c + i * stride + j * kLanes;
-      const std::int64_t left_over = columns - j * kLanes;
-      const int count = left_over < kLanes ? static_cast<int>(left_over) : kLanes;
-      V::StorePart(to, count, V::Add(add ? V::LoadPart(to, count) : V::Zero(), sum[i][j]));
-    }
-  }
+  StoreTile<V>(sum, call);
 }
 
 template <typename V>
@@ -232,7 +240,7 @@ constexpr TileTable<V, kRows, kVectors> MakeTiles() {
 
 // A panel of rows: it stays in the first-level cache while the right operand's panels, which the
 // second level holds, pass by, and rows of c are written from one end to the other. `rows`: of this
-// panel and those behind it. `call`: of its first tile; the tiles share the rows to fetch ahead.
+// panel and of all after it. `call`: of its first tile; the tiles share the rows to fetch ahead.
 template <typename V, int kRows, int kVectors>
 void MultiplyPanel(const TileCall<V>& call, std::int64_t rows, std::int64_t columns) {
   static constexpr auto kTiles = MakeTiles<V, kRows, kVectors>();

@@ -1,4 +1,4 @@
-// Which of our own product's kernels an x86-64 CPU can run.
+// Kernels of our own matrix product that an x86-64 CPU can run.
 #include <array>
 #include <string>
 
@@ -6,9 +6,8 @@
 
 namespace trireme::kernels {
 
-std::span<const CanonicalKernels> UsableCanonicalKernels() {
-  static const std::array<CanonicalKernels, 3> all = {kCanonicalAvx512, kCanonicalAvx2,
-                                                      kCanonicalPortable};
+std::span<const ProductSet> UsableProductSets() {
+  static const std::array<ProductSet, 3> all = {kProductAvx512, kProductAvx2, kProductPortable};
   static const std::size_t first = [] {
     const std::string set = device::InstructionSet();
     return set == "AVX-512" ? 0 : set == "AVX2" ? 1 : 2;
@@ -16,7 +15,7 @@ std::span<const CanonicalKernels> UsableCanonicalKernels() {
   return std::span(all).subspan(first);
 }
 
-bool HasFastKernels() { return UsableCanonicalKernels().size() > 1; }
+bool HasFastKernels() { return UsableProductSets().size() > 1; }
 
 const Bf16Kernels* UsableBf16Kernels() {
   static const bool usable = !device::Bf16Instructions().empty();

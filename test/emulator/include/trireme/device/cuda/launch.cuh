@@ -1,4 +1,4 @@
-// Launches and dynamic shared memory as the emulator has them; shadows the header of the same name.
+// Launches and dynamic shared memory of the emulator; shadows the header of the same name.
 #ifndef TRIREME_DEVICE_CUDA_LAUNCH_CUH_
 #define TRIREME_DEVICE_CUDA_LAUNCH_CUH_
 

@@ -1,5 +1,6 @@
-// The canonical product against its definition, bit for bit: every form, odd sizes, strides,
-// misaligned operands, threads, pieces of a larger product, and every instruction set of this CPU.
+// The canonical form of our own product against its definition, bit for bit: every form, odd sizes,
+// strides, misaligned operands, threads, pieces of a larger product, and every instruction set of
+// this CPU.
 #include "kernels/cpu/product/multiply.hpp"
 
 #include <gtest/gtest.h>
@@ -8,7 +9,7 @@
 #include <cstring>
 #include <vector>
 
-#include "canonical_testing.hpp"
+#include "held_matrix.hpp"
 
 namespace trireme::test {
 namespace {
@@ -65,10 +66,10 @@ void Check(std::int64_t m, std::int64_t n, std::int64_t k) {
     const Held<T> start(m, n, x.padding, x.offset, 3);
     Held<T> want = start;
     Reference(x.form_a, a, x.form_b, b, want, x.accumulate);
-    for (const kernels::CanonicalKernels& set : kernels::UsableCanonicalKernels()) {
+    for (const kernels::ProductSet& set : kernels::UsableProductSets()) {
       const Held<T> got = start;
-      kernels::CanonicalMultiply(set, {.threads = x.threads, .canonical = true}, x.form_a, a.View(),
-                                 x.form_b, b.View(), got.View(), x.accumulate);
+      kernels::ProductMultiply(set, {.threads = x.threads, .canonical = true}, x.form_a, a.View(),
+                               x.form_b, b.View(), got.View(), x.accumulate);
       EXPECT_TRUE(got.SameBits(want))
           << set.name << " " << m << " x " << n << " x " << k << " forms " << !plain_a << !plain_b
           << (x.accumulate ? " accumulated, " : ", ") << x.threads << " threads";
@@ -77,11 +78,11 @@ void Check(std::int64_t m, std::int64_t n, std::int64_t k) {
 }
 
 template <typename T>
-class CanonicalMultiplyTest : public testing::Test {};
+class ProductCanonicalTest : public testing::Test {};
 using Types = testing::Types<float, double>;
-TYPED_TEST_SUITE(CanonicalMultiplyTest, Types);
+TYPED_TEST_SUITE(ProductCanonicalTest, Types);
 
-TYPED_TEST(CanonicalMultiplyTest, OddSizes) {
+TYPED_TEST(ProductCanonicalTest, OddSizes) {
   for (const std::int64_t m : {1, 6, 14, 15, 47}) {
     for (const std::int64_t n : {1, 8, 16, 17, 33, 70}) {
       for (const std::int64_t k : {1, 2, 16, 37}) Check<TypeParam>(m, n, k);
@@ -89,19 +90,19 @@ TYPED_TEST(CanonicalMultiplyTest, OddSizes) {
   }
 }
 
-TYPED_TEST(CanonicalMultiplyTest, SeveralInnerBlocks) {
+TYPED_TEST(ProductCanonicalTest, SeveralInnerBlocks) {
   for (const std::int64_t k : {255, 256, 257, 700}) Check<TypeParam>(29, 45, k);
 }
 
 // More than one superblock of columns, of the inner dimension, and more than one chunk of rows.
-TYPED_TEST(CanonicalMultiplyTest, SeveralSuperblocks) {
+TYPED_TEST(ProductCanonicalTest, SeveralSuperblocks) {
   Check<TypeParam>(5, 2100, 300);
   Check<TypeParam>(3, 40, 9000);
   Check<TypeParam>(700, 33, 65);
 }
 
 // So few rows a thread that the team packs together, more threads than cores.
-TYPED_TEST(CanonicalMultiplyTest, ManyThreads) {
+TYPED_TEST(ProductCanonicalTest, ManyThreads) {
   using T = TypeParam;
   const Held<T> a(45, 9000, 1, 1, 1), b(9000, 37, 1, 1, 2), start(45, 37, 1, 1, 3);
   Held<T> want = start;
@@ -115,7 +116,7 @@ TYPED_TEST(CanonicalMultiplyTest, ManyThreads) {
 }
 
 // Any piece of the rows and columns is what the whole product has there.
-TYPED_TEST(CanonicalMultiplyTest, PiecesOfALargerProduct) {
+TYPED_TEST(ProductCanonicalTest, PiecesOfALargerProduct) {
   using T = TypeParam;
   constexpr std::int64_t kRows = 129, kColumns = 203, kInner = 531;
   const Held<T> a(kRows, kInner, 0, 0, 1), b(kInner, kColumns, 0, 0, 2);
@@ -142,7 +143,7 @@ TYPED_TEST(CanonicalMultiplyTest, PiecesOfALargerProduct) {
   }
 }
 
-TYPED_TEST(CanonicalMultiplyTest, NeverMinusZero) {
+TYPED_TEST(ProductCanonicalTest, NeverMinusZero) {
   using T = TypeParam;
   Held<T> a(3, 5, 0, 0), b(5, 40, 0, 0);
   const Held<T> c(3, 40, 0, 0);
@@ -153,7 +154,7 @@ TYPED_TEST(CanonicalMultiplyTest, NeverMinusZero) {
   for (std::int64_t j = 0; j < 40; ++j) EXPECT_FALSE(std::signbit(c.At(1, j)));
 }
 
-TYPED_TEST(CanonicalMultiplyTest, RunsInsideAParallelRegion) {
+TYPED_TEST(ProductCanonicalTest, RunsInsideAParallelRegion) {
   using T = TypeParam;
   const Held<T> a(70, 300, 1, 1, 1), b(300, 90, 1, 1, 2), start(70, 90, 0, 0, 3);
   Held<T> want = start;
@@ -167,7 +168,7 @@ TYPED_TEST(CanonicalMultiplyTest, RunsInsideAParallelRegion) {
   for (const Held<T>& result : results) EXPECT_TRUE(result.SameBits(want));
 }
 
-TYPED_TEST(CanonicalMultiplyTest, NothingToMultiply) {
+TYPED_TEST(ProductCanonicalTest, NothingToMultiply) {
   using T = TypeParam;
   const device::Stream stream{.threads = 2, .canonical = true};
   const Held<T> a(4, 0, 0, 0), b(0, 6, 0, 0), start(4, 6, 1, 1, 3), added = start;

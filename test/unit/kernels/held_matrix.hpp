@@ -1,7 +1,6 @@
-// What the tests of canonical arithmetic share: matrices at any alignment and stride in guarded
-// memory, compared bit by bit.
-#ifndef TRIREME_TEST_UNIT_KERNELS_CANONICAL_TESTING_HPP_
-#define TRIREME_TEST_UNIT_KERNELS_CANONICAL_TESTING_HPP_
+// Matrices at any alignment and stride in guarded memory, compared bit by bit.
+#ifndef TRIREME_TEST_UNIT_KERNELS_HELD_MATRIX_HPP_
+#define TRIREME_TEST_UNIT_KERNELS_HELD_MATRIX_HPP_
 
 #include <cstdint>
 #include <cstring>
@@ -56,4 +55,4 @@ class Held {
 
 }  // namespace trireme::test
 
-#endif  // TRIREME_TEST_UNIT_KERNELS_CANONICAL_TESTING_HPP_
+#endif  // TRIREME_TEST_UNIT_KERNELS_HELD_MATRIX_HPP_
