@@ -2,6 +2,7 @@
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/machine/node_memory.hpp"
+#include "trireme/model/check_layout.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::driver {

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "trireme/machine/gpu_choice.hpp"
+#include "trireme/model/check_layout.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::job {

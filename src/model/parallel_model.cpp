@@ -1,3 +1,4 @@
+// ParallelModel: construction, steps and evaluations over the ranks of a replica.
 #include "trireme/model/parallel_model.hpp"
 
 #include <fmt/format.h>
@@ -25,7 +26,7 @@ parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const Model
   return {transfers, grid.SequenceParallel(), stream, plan.canonical.slices, plan.defect};
 }
 
-// Whether what follows is learned from.
+// Tells the products whether the model learns from what is computed next.
 void SetTraining(const device::Stream& stream, bool training) {
   if (stream.products != nullptr) stream.products->SetTraining(training);
 }
@@ -52,13 +53,9 @@ void ParallelModel::Construct() {
   pipeline_ = std::make_unique<parallel::Pipeline>(
       grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
       local_plan_.stream_rows * plan_.leaves, plan_.options.dim, stream_.Where());
-  local_ =
-      std::make_unique<Model>(plan_, local_plan_, Collaborators{stream_, tensor_, context_, [this] {
-                                                                  pipeline_->Progress();
-                                                                  units_->Progress();
-                                                                }});
+  layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
   shared_ = std::make_unique<parallel::SharedGradients>(
-      local_->Parameters(),
+      layers_->Parameters(),
       std::map<tensor::GradientSum, comm::Collectives>{
           {tensor::GradientSum::kTensor, grid_.Over(comm::Group::kTensor)},
           {tensor::GradientSum::kKeyValue,
@@ -67,13 +64,18 @@ void ParallelModel::Construct() {
           {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}},
       plan_.defect, shard.sharding != comm::Sharding::kNone, stream_);
   units_ = std::make_unique<parallel::ShardedUnits>(grid_.Over(comm::Group::kShard),
-                                                    local_->Parameters(), stream_, shard,
+                                                    layers_->Parameters(), stream_, shard,
                                                     shared_.get(), plan_.defect);
-  local_->SetAccess(units_.get());
+  local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
+                                   Collaborators{stream_, tensor_, context_, *units_, [this] {
+                                                   pipeline_->Progress();
+                                                   units_->Progress();
+                                                 }});
 }
 
 void ParallelModel::Allocate() {
-  parallel::CheckTransfers(local_->Parameters(), local_plan_.shard);
+  parallel::CheckTransfers(layers_->Parameters(), local_plan_.shard);
+  layers_->Allocate();
   local_->Allocate();
   pipeline_->Allocate();
   if (plan_.training) shared_->Allocate();
@@ -81,14 +83,14 @@ void ParallelModel::Allocate() {
   tensor_.AllocateExchange(plan_.dtype, ExchangeElements());
 }
 
-// Of a stream between tensor ranks, with the largest part for each.
+// Elements of a stream between tensor ranks, counting the largest part for each rank.
 std::int64_t ParallelModel::ExchangeElements() const {
   return CeilDivide(local_plan_.tokens, tensor_.Size()) * tensor_.Size() * plan_.options.dim;
 }
 
 void ParallelModel::BeginStep() {
-  // Sharded gradients are cleared by who collects them.
-  if (!units_->GradientsSharded()) local_->Parameters().ZeroGradients();
+  // Sharded gradients are cleared by ShardedUnits.
+  if (!units_->GradientsSharded()) layers_->Parameters().ZeroGradients();
   units_->BeginStep();
 }
 
@@ -104,24 +106,23 @@ int ParallelModel::MicroBatches(std::span<const data::MicroBatch> batches) const
   return static_cast<int>(std::ssize(batches)) / plan_.leaves;
 }
 
-// What will be gathered, and when.
+// Announces the units that the program gathers, in order.
 void ParallelModel::Announce(const parallel::Program& program) {
-  if (units_->ValuesSharded()) units_->BeginTasks(local_->UsesOf(program));
+  if (units_->ValuesSharded()) units_->BeginTasks(layers_->UsesOf(program));
 }
 
 ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
                               const GradientsReady& ready) {
   if (batches.empty()) return {};
-  StartTrain(batches, ready);
+  StartTrain(Take(Stage(batches)), ready);
   return FinishLoss();
 }
 
-void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
-                               const GradientsReady& ready) {
-  if (batches.empty()) return;  // all ranks of the replica see this
-  const int count = MicroBatches(batches);
+void ParallelModel::StartTrain(StagedBatches::Taken taken, const GradientsReady& ready) {
+  if (taken.Batches().empty()) return;  // all ranks of the replica see this
+  const int count = MicroBatches(taken.Batches());
   SetTraining(stream_, true);
-  local_->Begin(batches, ready, nullptr);
+  local_->Begin(std::move(taken), ready, nullptr);
   Announce(pipeline_->TrainingProgram(count));
   pipeline_->Train(count, *local_);
   local_->FinishLeaves();
@@ -137,13 +138,12 @@ void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
 
 ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
   if (batches.empty()) return {};
-  local_->Begin(batches, {}, losses);
+  local_->Begin(Take(Stage(batches)), {}, losses);
   Evaluate(batches);
   return FinishLoss();
 }
 
-// What this context rank holds of a batch of one whole sequence, padded to the length of the
-// ring's.
+// The part on this context rank of a batch of one whole sequence, padded to the ring's length.
 data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
   data::MicroBatch local = batch;
   local.positions = context_.Own();
@@ -157,7 +157,7 @@ data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
   return local;
 }
 
-// The context rank that holds a position, and where in its part.
+// The context rank that holds a position, and the place in its part.
 std::pair<int, std::int64_t> ParallelModel::Find(std::int64_t position) const {
   for (int rank = 0; rank < context_.Size(); ++rank) {
     const Positions held = PositionsOf(plan_.length, rank, context_.Size());
@@ -175,9 +175,9 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
   if (context_.Active()) {
     entries.front() = LocalPart(batch);
     std::tie(owner, position) = Find(position);
-    if (grid_.Coordinates().context != owner) position = 0;  // something; not looked at
+    if (grid_.Coordinates().context != owner) position = 0;  // any; the result is not used
   }
-  local_->BeginLogits(entries, position);
+  local_->BeginLogits(Take(Stage(entries)), position);
   Evaluate(entries);
   const std::int64_t vocabulary = plan_.options.vocabulary;
   std::vector<double> logits(static_cast<std::size_t>(vocabulary));
@@ -204,8 +204,8 @@ void ParallelModel::SumSharedGradients() {
 }
 
 std::vector<tensor::StateBlock> ParallelModel::Blocks() {
-  return local_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                          grid_.Shard().Size());
+  return layers_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                           grid_.Shard().Size());
 }
 
 ModelMemory ParallelModel::Memory() const {

@@ -6,6 +6,7 @@
 
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/machine/node_memory.hpp"
+#include "trireme/model/check_layout.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::training {

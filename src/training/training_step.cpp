@@ -7,6 +7,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/products.hpp"
@@ -89,6 +90,7 @@ std::size_t TrainingStep::CountMicroBatches(std::int64_t step, std::size_t share
 void TrainingStep::Load(std::int64_t step, Loaded& loaded) const {
   const model::ModelPlan& setup = model_.Plan();
   loaded.step = step;
+  loaded.staged.reset();
   sampler_.Fill(step, Share(step), loaded.share);
   const std::span<const data::Sample> share(loaded.share);
   const auto most = static_cast<std::size_t>(setup.micro_batch);
@@ -123,14 +125,21 @@ void TrainingStep::LoadBatch() {
   mine_.data += MPI_Wtime() - start;
 }
 
-void TrainingStep::QueueGradients() {
+model::StagedBatches::Taken TrainingStep::TakeBatch() {
+  if (!now_.staged) return model_.Take(model_.Stage(now_.Entries()));
+  model::StagedBatches::Taken taken = model_.Take(std::move(*now_.staged));
+  now_.staged.reset();
+  return taken;
+}
+
+void TrainingStep::QueueGradients(model::StagedBatches::Taken batch) {
   model_.BeginStep();
   buckets_.Begin();
   model::GradientsReady ready;
   if (defect_ != Defect::kAverageOfAverages && !model_.Plan().canonical.On()) {
     ready = [this](std::int64_t begin) { buckets_.Ready(begin); };
   }
-  model_.StartTrain(now_.Entries(), ready);
+  model_.StartTrain(std::move(batch), ready);
   if (defect_ == Defect::kAverageOfAverages) SpoilAverages();
   // What is left, the first stage's embedding for one; a rank without samples takes part with
   // zeros.
@@ -139,7 +148,7 @@ void TrainingStep::QueueGradients() {
 
 void TrainingStep::ComputeGradients() {
   const double start = MPI_Wtime(), waited = Waited();
-  QueueGradients();
+  QueueGradients(TakeBatch());
   StepTimes& times = mine_;
   const double exposed = Waited() - waited;
   double bubble = 0, output = 0;

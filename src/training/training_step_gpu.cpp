@@ -1,5 +1,7 @@
 // TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
 // loads the next batch.
+#include <utility>
+
 #include "product_choices.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/products.hpp"
@@ -17,7 +19,7 @@ void TrainingStep::Rehearse() {
   if (!products->Sealed()) TakeKeptChoices(world, file, *products);
   const comm::Ledger before = Grid().Traffic();
   model_.Stages().ReceiveLate(true);
-  QueueGradients();
+  QueueGradients(model_.Take(model_.Stage(now_.Entries())));
   QueueSums();
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
@@ -56,19 +58,19 @@ void TrainingStep::GradientsOnGpu() {
   gradients_start_ = MPI_Wtime();
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
-  if (now_.count > 0) model_.Take(now_.Entries());
+  model::StagedBatches::Taken batch = TakeBatch();
   // The same on all ranks: shares follow from the size of the batch.
   const bool whole = sampler_.BatchSize(step_) == batch_;
   model_.Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
-    QueueGradients();
+    QueueGradients(std::move(batch));
     QueueSums();
     warm_ = warm_ || whole;
     return;
   }
-  if (graph_.Recorded() && graph_memory_ == model_.MemoryVersion()) {
+  if (graph_.Recorded()) {
     graph_.Launch(Stream());
-    if (now_.count > 0) model_.Repeated(now_.Entries());
+    model_.Replayed(std::move(batch));
     Grid().Traffic().Add(graph_traffic_);
     return;
   }
@@ -76,14 +78,13 @@ void TrainingStep::GradientsOnGpu() {
   graph_ = {};
   graph_.Begin(Stream());
   try {
-    QueueGradients();
+    QueueGradients(std::move(batch));
     QueueSums();
   } catch (...) {
     graph_.Abandon(Stream());
     throw;
   }
   graph_.End(Stream());
-  graph_memory_ = model_.MemoryVersion();
   graph_traffic_ = Grid().Traffic();
   graph_traffic_.Subtract(before);
   graph_.Launch(Stream());
@@ -93,7 +94,7 @@ void TrainingStep::LoadNextBatch() {
   const device::ProfileRange range("load next batch");
   const double start = MPI_Wtime();
   Load(step_ + 1, next_);
-  if (next_.count > 0) model_.Prepare(next_.Entries());
+  next_.staged = model_.Stage(next_.Entries());
   const double seconds = MPI_Wtime() - start;
   mine_.data += seconds;
   gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for

@@ -3,6 +3,7 @@
 #define TRIREME_TRAINING_TRAINING_STEP_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -74,7 +75,9 @@ class TrainingStep {
   void LoadNextBatch();
   void AwaitGradients();
 
-  void QueueGradients();  // of the current batch
+  // The current batch, in its place; the copy is queued.
+  model::StagedBatches::Taken TakeBatch();
+  void QueueGradients(model::StagedBatches::Taken batch);
   void QueueSums();
   // Before the first step on a GPU: its products are tried out on this step's batch, whose
   // gradients are then forgotten, and all ranks agree on how each is computed and scaled.
@@ -87,7 +90,8 @@ class TrainingStep {
     std::int64_t step = -1;
     std::vector<data::Sample> share;  // these two are reused from step to step
     std::vector<data::MicroBatch> batches;
-    std::size_t count = 0;  // of its entries, with the empty ones
+    std::size_t count = 0;                               // of its entries, with the empty ones
+    std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
     std::span<const data::MicroBatch> Entries() const { return {batches.data(), count}; }
   };
   void Load(std::int64_t step, Loaded& loaded) const;
@@ -124,7 +128,6 @@ class TrainingStep {
   bool graphs_;
   std::string products_file_;
   device::Graph graph_;         // of a whole batch's gradients and sums
-  int graph_memory_ = 0;        // the model's MemoryVersion when it was recorded
   comm::Ledger graph_traffic_;  // what launching it transfers
   bool warm_ = false;           // a whole batch has run by itself
   device::Event done_;          // the gradients are complete
