@@ -1,3 +1,4 @@
+// EmbeddingLayer: its parameters, forward pass and weight gradient.
 #include "trireme/model/embedding_layer.hpp"
 
 #include <cmath>

@@ -1,3 +1,4 @@
+// HeadLayer: tiles of logits, their losses and gradients, fused or in canonical slices.
 #include "trireme/model/head_layer.hpp"
 
 #include <algorithm>

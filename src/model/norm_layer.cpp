@@ -1,3 +1,4 @@
+// NormLayer: its parameters, forward and backward pass.
 #include "trireme/model/norm_layer.hpp"
 
 #include <utility>
