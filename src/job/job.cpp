@@ -11,7 +11,7 @@
 #include "trireme/machine/gpu_choice.hpp"
 #include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/precision.hpp"
-#include "trireme/model/layers.hpp"
+#include "trireme/model/parameter_place.hpp"
 
 namespace trireme::job {
 

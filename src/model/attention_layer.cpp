@@ -1,7 +1,10 @@
+// Causal self-attention: projections, the query/key steps, attention over the context ring.
+#include "trireme/model/attention_layer.hpp"
+
 #include "initialisers.hpp"
 #include "slice_sums.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
-#include "trireme/model/layers.hpp"
+#include "trireme/kernels/norm.hpp"
 
 namespace trireme::model {
 
@@ -9,8 +12,8 @@ using kernels::Form;
 
 namespace {
 
-// Key/value heads of this rank: its slice, or the one head that its query heads read, which other
-// ranks then hold too.
+// Key/value heads of this rank: its slice, or the one head that its query heads read, if other
+// ranks hold that head too.
 struct KeyValueSlice {
   Part heads;
   int copies = 1;
@@ -28,38 +31,37 @@ Part Times(const Part& part, std::int64_t factor) {
 
 }  // namespace
 
-AttentionLayer::AttentionLayer(const Placement& placement, const std::string& name,
+AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& name,
                                std::uint32_t layer)
-    : head_dim_(placement.options.head_dim),
-      bias_(placement.options.bias),
-      rotary_(placement.options.position == Position::kRope),
-      dropout_(placement.options.attention_dropout),
-      layer_(layer) {
-  const Options& o = placement.options;
+    : head_dim_(place.options.head_dim),
+      bias_(place.options.bias),
+      rotary_(place.options.position == Position::kRope),
+      dropout_(place.options.attention_dropout),
+      layer_(layer),
+      steps_(MakeQueryKeySteps(place, name)) {
+  const Options& o = place.options;
   all_heads_ = o.heads;
   all_kv_heads_ = o.kv_heads;
-  const Part heads = placement.tensor.Slice(o.heads);
-  const KeyValueSlice kv = SliceOfKeyValue(o.kv_heads, placement.tensor);
+  const Part heads = place.tensor.Slice(o.heads);
+  const KeyValueSlice kv = SliceOfKeyValue(o.kv_heads, place.tensor);
   heads_ = heads.Size();
   first_head_ = heads.begin;
   kv_heads_ = kv.heads.Size();
   const Part query_rows = Times(heads, head_dim_), key_rows = Times(kv.heads, head_dim_);
   const std::int64_t queries = o.heads * head_dim_, keys = o.kv_heads * head_dim_;
   const auto sum = kv.copies > 1 ? tensor::GradientSum::kKeyValue : tensor::GradientSum::kNone;
-  qkv_weight_ = AddSlice(placement, WeightOf(o, name + ".query", queries, o.dim), query_rows);
+  qkv_weight_ = AddSlice(place, WeightOf(o, name + ".query", queries, o.dim), query_rows);
   for (const char* part : {".key", ".value"}) {
-    AddSlice(placement, WeightOf(o, name + part, keys, o.dim, false, true), key_rows, kv.copies,
-             sum);
+    AddSlice(place, WeightOf(o, name + part, keys, o.dim, false, true), key_rows, kv.copies, sum);
   }
   if (bias_) {
-    qkv_bias_ = AddSlice(placement, BiasOf(name + ".query", queries), query_rows);
+    qkv_bias_ = AddSlice(place, BiasOf(name + ".query", queries), query_rows);
     for (const char* part : {".key", ".value"}) {
-      AddSlice(placement, BiasOf(name + part, keys, true), key_rows, kv.copies, sum);
+      AddSlice(place, BiasOf(name + part, keys, true), key_rows, kv.copies, sum);
     }
   }
-  output_weight_ =
-      AddSlice(placement, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
-  if (bias_) output_bias_ = AddWhole(placement, BiasOf(name + ".output", o.dim));
+  output_weight_ = AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
+  if (bias_) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
 }
 
 kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
@@ -77,7 +79,7 @@ kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kAttentionDropout, layer_);
 }
 
-// Without its weight, which a weight gradient does not need.
+// A linear layer without its weight, as its weight gradient needs it.
 kernels::Linear AttentionLayer::Of(LinearSite site) const {
   return {SiteOf(layer_, site), site == LinearSite::kQkv ? Form::kTransposed : Form::kPlain, {}};
 }
@@ -94,10 +96,19 @@ kernels::Linear AttentionLayer::Output(const Pass& pass) const {
   return linear;
 }
 
+AttentionLayer::Saved AttentionLayer::MakeSaved() const {
+  Saved saved;
+  for (const auto& step : steps_) saved.steps.push_back(step->MakeSaved());
+  return saved;
+}
+
 void AttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   saved.qkv = pass.Allocate(pass.lives.input, pass.Tokens(), Shape(pass).Width());
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), heads_ * head_dim_);
   saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    steps_[i]->Allocate(pass, Shape(pass), saved.steps[i].get());
+  }
 }
 
 void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
@@ -105,12 +116,14 @@ void AttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), heads_ * head_dim_);
 }
 
-void AttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
-                             const Matrix& y, RowsDone then) const {
+void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
+                             RowsDone then) const {
   saved.x = x;
   kernels::LinearForward(pass.stream, Input(pass), x, pass.Value(qkv_bias_, 3), saved.qkv,
                          [](const Part&) {});
-  if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, false, saved.qkv);
+  for (std::size_t i = 0; i < steps_.size(); ++i) {
+    steps_[i]->Forward(pass, Shape(pass), saved.steps[i].get(), saved.qkv);
+  }
   pass.ring->Forward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out, saved.lse,
                      pass.workspace.attention);
   OutputProduct(pass, saved.out, y, then);
@@ -155,13 +168,15 @@ void AttentionLayer::InputGradient(const Pass& pass, const Matrix& dqkv, const M
   });
 }
 
-void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope,
-                                   Saved& saved, const Matrix& dx) const {
+void AttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
+                                   const Matrix& dx) const {
   saved.dy = dy;
   kernels::LinearInputGradient(pass.stream, Output(pass), dy, saved.dout);
   pass.ring->Backward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out,
                       saved.dout, saved.lse, saved.dqkv, pass.workspace.attention);
-  if (!rope.Empty()) kernels::Rope(pass.stream, Shape(pass), rope, true, saved.dqkv);
+  for (std::size_t i = steps_.size(); i-- > 0;) {
+    steps_[i]->Backward(pass, Shape(pass), saved.steps[i].get(), saved.dqkv);
+  }
   InputGradient(pass, saved.dqkv, dx);
 }
 

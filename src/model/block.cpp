@@ -1,11 +1,11 @@
 // A block is its two sub-layers and how residuals and norms join them:
 //   pre:   middle = x + drop(attention(norm(x)));   y = middle + drop(ffn(norm(middle)))
 //   post:  middle = norm(x + drop(attention(x)));   y = norm(middle + drop(ffn(middle)))
-// Tensor ranks add up their sub-layers' outputs (forward) and input gradients (backward). Where the
+// Tensor ranks add up their sub-layers' outputs (forward) and input gradients (backward). If the
 // stream is sharded by rows, the sums are reduce-scattered and a sub-layer's input is gathered.
-#include <fmt/format.h>
+#include "trireme/model/block.hpp"
 
-#include "trireme/model/layers.hpp"
+#include <fmt/format.h>
 
 namespace trireme::model {
 
@@ -18,19 +18,26 @@ bool Alone(const Pass& pass) { return pass.tensor->Size() == 1 && !pass.tensor->
 
 }  // namespace
 
-Block::Block(const Placement& placement, std::uint32_t layer)
-    : pre_(placement.options.norm_position == NormPosition::kPre),
-      dropout_(placement.options.dropout),
+Block::Block(const ParameterPlace& place, std::uint32_t layer)
+    : pre_(place.options.norm_position == NormPosition::kPre),
+      dropout_(place.options.dropout),
       layer_(layer),
-      dim_(placement.options.dim),
-      attention_norm_(placement, Prefix(layer) + ".attention.norm", true),
-      attention_(placement, Prefix(layer) + ".attention", layer),
-      ffn_norm_(placement, Prefix(layer) + ".ffn.norm", true),
-      ffn_(placement, Prefix(layer) + ".ffn", layer) {}
+      dim_(place.options.dim),
+      attention_norm_(place, Prefix(layer) + ".attention.norm", true),
+      attention_(place, Prefix(layer) + ".attention", layer),
+      ffn_norm_(place, Prefix(layer) + ".ffn.norm", true),
+      ffn_(MakeFfn(place, Prefix(layer) + ".ffn", layer)) {}
 
 kernels::Dropout Block::BranchDropout(const Pass& pass, Site site) const {
   return pass.MakeDropout(dropout_, Purpose::kResidualDropout, layer_,
                           static_cast<std::uint32_t>(site), pass.Rows().begin);
+}
+
+Block::Saved Block::MakeSaved() const {
+  Saved saved;
+  saved.attention = attention_.MakeSaved();
+  saved.ffn = ffn_->MakeSaved();
+  return saved;
 }
 
 void Block::Allocate(const Pass& pass, Saved& saved) const {
@@ -38,7 +45,7 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
   attention_norm_.Allocate(pass, saved.attention_norm);
   attention_.Allocate(pass, saved.attention);
   ffn_norm_.Allocate(pass, saved.ffn_norm);
-  ffn_.Allocate(pass, saved.ffn);
+  ffn_->Allocate(pass, *saved.ffn);
   if (pre_) {
     saved.middle = pass.Allocate(pass.lives.input, rows, dim_);
     saved.normed = pass.Allocate(pass.lives.cheap, rows, dim_);
@@ -53,10 +60,9 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
   saved.full_y = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
 }
 
-void Block::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved& saved,
-                    const Matrix& y) const {
+void Block::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const {
   saved.x = x;
-  ForwardAttention(pass, rope, saved);
+  ForwardAttention(pass, saved);
   if (pre_) {
     FeedForward(pass, saved.ffn_normed, saved, {Site::kFfn, saved.middle, y, nullptr, nullptr, {}});
   } else {
@@ -66,25 +72,25 @@ void Block::Forward(const Pass& pass, const Matrix& x, const Matrix& rope, Saved
 }
 
 // Up to the input of the feed-forward layer.
-void Block::ForwardAttention(const Pass& pass, const Matrix& rope, Saved& saved) const {
+void Block::ForwardAttention(const Pass& pass, Saved& saved) const {
   if (pre_) {
     attention_norm_.Forward(pass, saved.x, saved.attention_norm, saved.normed);
     Attend(
-        pass, saved.normed, rope, saved,
+        pass, saved.normed, saved,
         {Site::kAttention, saved.x, saved.middle, &ffn_norm_, &saved.ffn_norm, saved.ffn_normed});
   } else {
-    Attend(pass, saved.x, rope, saved,
+    Attend(pass, saved.x, saved,
            {Site::kAttention, saved.x, saved.sum, &attention_norm_, &saved.attention_norm,
             saved.middle});
   }
 }
 
-// For some of the rows; the branch lies where the sum will be.
+// Joins some of the rows; branch and sum share their memory.
 void Block::Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
                  const Part& rows) const {
   const bool attention = junction.site == Site::kAttention;
   const Residual residual{junction.residual, junction.out,
-                          pass.Value(attention ? attention_.OutputBias() : ffn_.OutputBias()),
+                          pass.Value(attention ? attention_.OutputBias() : ffn_->OutputBias()),
                           BranchDropout(pass, junction.site)};
   if (junction.norm != nullptr) {
     return junction.norm->Forward(pass, stream, residual, *junction.saved, junction.normed, rows);
@@ -94,8 +100,8 @@ void Block::Join(const Pass& pass, const device::Stream& stream, const Junction&
                            residual.dropout.From(rows.begin), of(junction.out));
 }
 
-// sub_layer(in, y, then) computes the branch; the junction follows on each range of rows at once
-// where no other rank adds to them.
+// sub_layer(in, y, then) computes the branch. On a rank alone the junction follows on each range of
+// rows at once; else after the sum over the ranks.
 void Block::Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
                    FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const {
   const bool sharded = pass.tensor->Sharded(), alone = Alone(pass);
@@ -110,10 +116,10 @@ void Block::Branch(const Pass& pass, const Matrix& in, const Saved& saved, const
   Join(pass, pass.stream, junction, {0, junction.out.rows});
 }
 
-void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved& saved,
+void Block::Attend(const Pass& pass, const Matrix& in, Saved& saved,
                    const Junction& junction) const {
   Branch(pass, in, saved, junction, [&](const Matrix& x, const Matrix& y, RowsDone then) {
-    attention_.Forward(pass, x, rope, saved.attention, y, then);
+    attention_.Forward(pass, x, saved.attention, y, then);
     pass.Progress();
   });
 }
@@ -121,15 +127,15 @@ void Block::Attend(const Pass& pass, const Matrix& in, const Matrix& rope, Saved
 void Block::FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
                         const Junction& junction) const {
   Branch(pass, in, saved, junction, [&](const Matrix& x, const Matrix& y, RowsDone then) {
-    ffn_.ForwardHidden(pass, x, saved.ffn);
+    ffn_->ForwardHidden(pass, x, *saved.ffn);
     pass.Progress();
-    ffn_.ForwardOutput(pass, saved.ffn, y, then);
+    ffn_->ForwardOutput(pass, *saved.ffn, y, then);
   });
 }
 
 void Block::AllocateCheap(const Pass& pass, Saved& saved) const {
   const std::int64_t rows = pass.Rows().Size();
-  ffn_.AllocateCheap(pass, saved.ffn);
+  ffn_->AllocateCheap(pass, *saved.ffn);
   if (pre_) {
     saved.normed = pass.Allocate(pass.lives.cheap, rows, dim_);
     saved.ffn_normed = pass.Allocate(pass.lives.cheap, rows, dim_);
@@ -145,20 +151,20 @@ void Block::RecomputeCheap(const Pass& pass, Saved& saved) const {
   } else {
     attention_norm_.Forward(pass, saved.sum, saved.attention_norm, saved.middle);
   }
-  ffn_.RecomputeHidden(pass, saved.ffn);
+  ffn_->RecomputeCheap(pass, *saved.ffn);
 }
 
-void Block::Recompute(const Pass& pass, const Matrix& rope, Saved& saved) const {
-  ForwardAttention(pass, rope, saved);
+void Block::Recompute(const Pass& pass, Saved& saved) const {
+  ForwardAttention(pass, saved);
   if (!pre_) {
-    // For its statistics: the output was sent on long ago, and goes to memory not yet in use.
+    // Computed for its statistics: the output, sent on long ago, goes to memory not yet in use.
     return FeedForward(
         pass, saved.middle, saved,
         {Site::kFfn, saved.middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, saved.dsum});
   }
   const Matrix full = pass.tensor->Sharded() ? saved.full_x : saved.ffn_normed;
   pass.tensor->Gather(saved.ffn_normed, full);
-  ffn_.ForwardHidden(pass, full, saved.ffn);
+  ffn_->ForwardHidden(pass, full, *saved.ffn);
 }
 
 }  // namespace trireme::model

@@ -1,13 +1,13 @@
 // The backward pass of a block: from the gradient of its output to that of its input, sub-layer by
 // sub-layer, each with the residual and the norm around it (block.cpp has the equations).
-#include "trireme/model/layers.hpp"
+#include "trireme/model/block.hpp"
 
 namespace trireme::model {
 
 void Block::AllocateBackward(const Pass& pass, Saved& saved) const {
   const std::int64_t rows = pass.Rows().Size();
   attention_.AllocateBackward(pass, saved.attention);
-  ffn_.AllocateBackward(pass, saved.ffn);
+  ffn_->AllocateBackward(pass, *saved.ffn);
   saved.dbranch = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
   saved.dffn_branch = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
   saved.dmiddle = pass.Allocate(pass.lives.scratch, rows, dim_);
@@ -20,26 +20,25 @@ void Block::AllocateBackward(const Pass& pass, Saved& saved) const {
   saved.dshard = pass.Allocate(pass.lives.scratch, rows, dim_);
 }
 
-void Block::BackwardInput(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
+void Block::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
                           const Matrix& dx) const {
-  return pre_ ? BackwardInputPre(pass, dy, rope, saved, dx)
-              : BackwardInputPost(pass, dy, rope, saved, dx);
+  return pre_ ? BackwardInputPre(pass, dy, saved, dx) : BackwardInputPost(pass, dy, saved, dx);
 }
 
-// Where a branch's gradient is made: this rank's rows, before they are gathered.
+// The matrix for a branch's gradient on this rank's rows, before they are gathered.
 Matrix Block::BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const {
   return pass.tensor->Sharded() ? saved.dshard : dbranch;
 }
 
 // dx = gradient through the attention, whose input was `in`. dy: [tokens, dim]; in, dx: [rows,
 // dim].
-void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, const Matrix& rope,
-                           Saved& saved, const Matrix& dx) const {
+void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
+                           const Matrix& dx) const {
   const bool sharded = pass.tensor->Sharded();
   saved.attention.x = sharded ? saved.attention_x : in;
   pass.tensor->Gather(in, saved.attention.x);
   const Matrix product = sharded ? saved.dfull : dx;
-  attention_.BackwardInput(pass, dy, rope, saved.attention, product);
+  attention_.BackwardInput(pass, dy, saved.attention, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
   pass.Progress();
@@ -52,19 +51,19 @@ void Block::AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in,
 void Block::FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                          const Matrix& dx) const {
   const bool sharded = pass.tensor->Sharded();
-  saved.ffn.x = sharded ? saved.ffn_x : in;
-  pass.tensor->Gather(in, saved.ffn.x);
+  saved.ffn->x = sharded ? saved.ffn_x : in;
+  pass.tensor->Gather(in, saved.ffn->x);
   const Matrix product = sharded ? saved.dfull : dx;
-  ffn_.BackwardInput(pass, dy, saved.ffn, product);
+  ffn_->BackwardInput(pass, dy, *saved.ffn, product);
   comm::Request sum = pass.tensor->StartReduce(product, dx);
   sum.Test();
   pass.Progress();
-  if (pass.weights_too) ffn_.BackwardWeight(pass, saved.ffn, sum);
+  if (pass.weights_too) ffn_->BackwardWeight(pass, *saved.ffn, sum);
   sum.Wait();
   pass.Progress();
 }
 
-void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
+void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
                              const Matrix& dx) const {
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
@@ -78,12 +77,12 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, const Matrix& r
                       .dx = saved.dmiddle,
                       .dbranch = attention_shard});
   pass.tensor->Gather(attention_shard, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.normed, rope, saved, saved.dinner);
+  AttendBackward(pass, saved.dbranch, saved.normed, saved, saved.dinner);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dinner, .residual = saved.dmiddle, .dx = dx});
 }
 
-void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, const Matrix& rope, Saved& saved,
+void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                               const Matrix& dx) const {
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
@@ -101,13 +100,13 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, const Matrix& 
                             .dx = saved.dinner,
                             .dbranch = attention_shard});
   pass.tensor->Gather(attention_shard, saved.dbranch);
-  AttendBackward(pass, saved.dbranch, saved.x, rope, saved, dx);
+  AttendBackward(pass, saved.dbranch, saved.x, saved, dx);
   kernels::Add(pass.stream, saved.dinner, dx);
 }
 
 void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
   comm::Request none;
-  ffn_.BackwardWeight(pass, saved.ffn, none);
+  ffn_->BackwardWeight(pass, *saved.ffn, none);
   attention_.BackwardWeight(pass, saved.attention, none);
 }
 

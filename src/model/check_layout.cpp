@@ -1,4 +1,6 @@
 // Whether a layout suits a model, and which ones would.
+#include "trireme/model/check_layout.hpp"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -6,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trireme/model/parallel_model.hpp"
+#include "trireme/base/partition.hpp"
 
 namespace trireme::model {
 

@@ -1,12 +1,15 @@
+// EmbeddingLayer: its parameters, forward pass and weight gradient.
+#include "trireme/model/embedding_layer.hpp"
+
 #include <cmath>
 
 #include "initialisers.hpp"
 #include "trireme/kernels/embedding.hpp"
-#include "trireme/model/layers.hpp"
+#include "trireme/kernels/vocabulary_loss.hpp"
 
 namespace trireme::model {
 
-EmbeddingLayer::EmbeddingLayer(const Placement& tables, bool first_stage, bool last_stage,
+EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage, bool last_stage,
                                bool one_stage)
     : scale_(tables.options.scale_embedding ? std::sqrt(static_cast<double>(tables.options.dim))
                                             : 1.0),
@@ -31,7 +34,7 @@ EmbeddingLayer::EmbeddingLayer(const Placement& tables, bool first_stage, bool l
   tables.parameters.BeginUnit("embedding.token");
   weight_ = tables.parameters.Add(table);
   if (o.position == Position::kLearned) {
-    Placement positions = tables;
+    ParameterPlace positions = tables;
     positions.held = first_stage;
     tables.parameters.BeginUnit("embedding.position");
     positions_ = AddWhole(positions, WeightOf(o, "embedding.position", o.max_positions, o.dim));

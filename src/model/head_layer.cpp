@@ -1,3 +1,6 @@
+// HeadLayer: tiles of logits, their losses and gradients, fused or in canonical slices.
+#include "trireme/model/head_layer.hpp"
+
 #include <algorithm>
 #include <utility>
 
@@ -6,22 +9,21 @@
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
-#include "trireme/model/layers.hpp"
 
 namespace trireme::model {
 
 using kernels::Form;
 
-HeadLayer::HeadLayer(const Placement& placement, ParameterId embedding)
-    : vocabulary_(placement.options.vocabulary),
-      dim_(placement.options.dim),
-      slice_(placement.tensor.Slice(vocabulary_)),
-      spare_(kernels::VocabularySpareRows(placement.stream, slice_.Size())),
+HeadLayer::HeadLayer(const ParameterPlace& place, ParameterId embedding)
+    : vocabulary_(place.options.vocabulary),
+      dim_(place.options.dim),
+      slice_(place.tensor.Slice(vocabulary_)),
+      spare_(kernels::VocabularySpareRows(place.stream, slice_.Size())),
       weight_(embedding) {
-  if (placement.options.tie_embeddings) return;
-  tensor::Parameter weight = WeightOf(placement.options, "head", vocabulary_, dim_);
+  if (place.options.tie_embeddings) return;
+  tensor::Parameter weight = WeightOf(place.options, "head", vocabulary_, dim_);
   weight.spare = spare_ * dim_;
-  weight_ = AddSlice(placement, std::move(weight), slice_);
+  weight_ = AddSlice(place, std::move(weight), slice_);
 }
 
 namespace {
@@ -142,7 +144,7 @@ void HeadLayer::CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t fi
 
 std::int64_t HeadLayer::TileTokens(const Pass& pass) const {
   const std::int64_t rows = std::max<std::int64_t>(1, pass.Tokens());
-  // Of the largest slice: ranks whose slices differ exchange statistics tile by tile.
+  // Sized by the largest slice: ranks whose slices differ exchange statistics tile by tile.
   const std::int64_t slice = CeilDivide(vocabulary_, std::int64_t{pass.tensor->Size()});
   return kernels::VocabularyTileTokens(pass.stream, rows, slice, pass.Type());
 }
@@ -170,7 +172,7 @@ Matrix HeadLayer::AllocateTile(const Pass& pass, device::Arena& arena, bool grad
   if (pass.tensor->Canonical()) return pass.Allocate(&arena, rows, TileColumns(*pass.tensor));
   const std::int64_t elements =
       kernels::VocabularyScratch(pass.stream, rows, slice_.Size(), dim_, gradient);
-  // Of one token's logits at least (Logits).
+  // Room for one token's logits at least (Logits).
   return pass.Allocate(&arena, 1, std::max(elements, slice_.Size()));
 }
 

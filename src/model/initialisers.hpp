@@ -1,4 +1,4 @@
-// How the parameters of a model start, and which part of each this rank holds.
+// How the parameters of a model are initialised, and which part of each this rank holds.
 #ifndef TRIREME_MODEL_INITIALISERS_HPP_
 #define TRIREME_MODEL_INITIALISERS_HPP_
 
@@ -6,8 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "trireme/model/layers.hpp"
-#include "trireme/model/options.hpp"
+#include "trireme/model/parameter_place.hpp"
 #include "trireme/tensor/parameter_list.hpp"
 
 namespace trireme::model {
@@ -53,8 +52,8 @@ inline tensor::Parameter BiasOf(const std::string& name, std::int64_t size, bool
 }
 
 // Registers rows `part` of the parameter (elements of a vector); `copies` tensor ranks hold them.
-inline tensor::ParameterId AddSlice(const Placement& place, tensor::Parameter parameter, Part part,
-                                    int copies = 1,
+inline tensor::ParameterId AddSlice(const ParameterPlace& place, tensor::Parameter parameter,
+                                    Part part, int copies = 1,
                                     tensor::GradientSum sum = tensor::GradientSum::kNone) {
   const std::int64_t row = tensor::ElementCount(parameter.shape) / parameter.shape[0];
   parameter.begin = place.held ? part.begin * row : 0;
@@ -68,7 +67,7 @@ inline tensor::ParameterId AddSlice(const Placement& place, tensor::Parameter pa
 }
 
 // Registers a parameter that every tensor rank holds whole.
-inline tensor::ParameterId AddWhole(const Placement& place, tensor::Parameter parameter,
+inline tensor::ParameterId AddWhole(const ParameterPlace& place, tensor::Parameter parameter,
                                     tensor::GradientSum sum = tensor::GradientSum::kNone) {
   const Part whole{0, parameter.shape[0]};
   return AddSlice(place, std::move(parameter), whole, place.tensor.Size(), sum);

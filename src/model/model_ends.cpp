@@ -8,7 +8,7 @@ void Model::Embed(const Pass& pass, const Matrix& stream) const {
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : stream;
-  if (!pass.Dry()) embedding_->Forward(pass, positions_, full, stream);
+  if (!pass.Dry()) layers_.Embedding().Forward(pass, positions_.Sinusoidal(), full, stream);
   pass.lives.scratch->Release(mark);
 }
 
@@ -17,44 +17,48 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : gradient;
-  if (!pass.Dry()) embedding_->BackwardWeight(pass, gradient, full);
+  if (!pass.Dry()) layers_.Embedding().BackwardWeight(pass, gradient, full);
   pass.lives.scratch->Release(mark);
 }
 
+// The final norm and the head: losses, or logits of one position.
 void Model::HeadForward(const Pass& pass, const Matrix& x) {
+  const NormLayer* final_norm = layers_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
   const std::int64_t dim = plan_.options.dim;
   NormLayer::Saved norm;
   Matrix normed = x;
-  if (norm_) {
-    norm_->Allocate(pass, norm);
+  if (final_norm != nullptr) {
+    final_norm->Allocate(pass, norm);
     normed = pass.Allocate(scratch, pass.Rows().Size(), dim);
   }
   const Matrix full = pass.tensor->Sharded() ? pass.Allocate(scratch, pass.Tokens(), dim) : normed;
   if (!pass.Dry()) {
-    if (norm_) norm_->Forward(pass, x, norm, normed);
+    if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
     if (logits_position_ >= 0 && full.rows == 0) {
       logits_ = {};  // a context rank without positions
     } else if (logits_position_ >= 0) {
-      logits_ = workspace_.tile.Rows(0, 1).Columns(0, head_->Slice().Size());
-      head_->Logits(pass, full.Rows(logits_position_, 1), logits_);
+      logits_ = pass.workspace.tile.Rows(0, 1).Columns(0, layers_.Head().Slice().Size());
+      layers_.Head().Logits(pass, full.Rows(logits_position_, 1), logits_);
     } else {
-      head_->Loss(pass, full, 0, {});
+      layers_.Head().Loss(pass, full, 0, {});
     }
   }
   scratch->Release(mark);
 }
 
-void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
+// The final norm and the head: the loss, and its gradient by x: [rows, dim] in dx.
+void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) const {
+  const NormLayer* final_norm = layers_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
   const std::int64_t mark = scratch->Mark();
   const std::int64_t dim = plan_.options.dim, rows = pass.Rows().Size();
   NormLayer::Saved norm;
   Matrix normed = x, dnormed = dx;
-  if (norm_) {
-    norm_->Allocate(pass, norm);
+  if (final_norm != nullptr) {
+    final_norm->Allocate(pass, norm);
     normed = pass.Allocate(scratch, rows, dim);
     dnormed = pass.Allocate(scratch, rows, dim);
   }
@@ -64,12 +68,12 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
     dfull = pass.Allocate(scratch, pass.Tokens(), dim);
   }
   if (!pass.Dry()) {
-    if (norm_) norm_->Forward(pass, x, norm, normed);
+    if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    head_->Loss(pass, full, plan_.label_smoothing, dfull);
+    layers_.Head().Loss(pass, full, plan_.label_smoothing, dfull);
     pass.tensor->Reduce(dfull, dnormed);
-    if (norm_) {
-      norm_->Backward(pass, norm, {.dy = dnormed, .dx = dx});
+    if (final_norm != nullptr) {
+      final_norm->Backward(pass, norm, {.dy = dnormed, .dx = dx});
     }
   }
   scratch->Release(mark);
@@ -78,26 +82,28 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) {
 // The loss and the gradients of the head and the final norm; into `stream` that of its input.
 void Model::HeadGradients(Leaves& leaves) {
   const bool tied = plan_.options.tie_embeddings;
-  Use(LastUnits());
-  BeginGradient(LastUnits());
+  const int tail = layers_.TailUnit(), token = layers_.TokenUnit();
+  Use(layers_.LastUnits());
+  BeginGradient(layers_.LastUnits());
   for (Leaf& leaf : leaves) {
-    EnterLeaf(tail_unit_, Phase::kWhole, leaf.pass);
-    if (tied) EnterLeaf(token_unit_, Phase::kHead, leaf.pass);
+    EnterLeaf(tail, LeafGradients::Phase::kWhole, leaf.pass);
+    if (tied) EnterLeaf(token, LeafGradients::Phase::kHead, leaf.pass);
     HeadBackward(leaf.pass, leaf.live->streams.back(), leaf.stream);
   }
-  Done(LastUnits());
-  EndGradient({&tail_unit_, 1});
+  Done(layers_.LastUnits());
+  EndGradient({&tail, 1});
   // On one stage the embedding adds to the same gradient at the end of the backward pass.
-  if (tied && local_.stages > 1) EndGradient({&token_unit_, 1});
+  if (tied && local_.stages > 1) EndGradient({&token, 1});
 }
 
 void Model::EmbeddingGradients(Leaves& leaves) {
-  BeginGradient(FirstUnits());
+  BeginGradient(layers_.FirstUnits());
   for (Leaf& leaf : leaves) {
-    for (const int unit : FirstUnits()) EnterLeaf(unit, Phase::kWhole, leaf.pass);
+    for (const int unit : layers_.FirstUnits())
+      EnterLeaf(unit, LeafGradients::Phase::kWhole, leaf.pass);
     EmbedBackward(leaf.pass, leaf.stream);
   }
-  EndGradient(FirstUnits());
+  EndGradient(layers_.FirstUnits());
 }
 
 }  // namespace trireme::model

@@ -1,27 +1,29 @@
+// NormLayer: its parameters, forward and backward pass.
+#include "trireme/model/norm_layer.hpp"
+
 #include <utility>
 
 #include "initialisers.hpp"
-#include "trireme/model/layers.hpp"
 
 namespace trireme::model {
 
-NormLayer::NormLayer(const Placement& placement, const std::string& name, bool early)
-    : kind_(placement.options.norm == Norm::kLayerNorm ? kernels::NormKind::kLayerNorm
-                                                       : kernels::NormKind::kRmsNorm),
-      epsilon_(placement.options.norm_epsilon) {
+NormLayer::NormLayer(const ParameterPlace& place, const std::string& name, bool early)
+    : kind_(place.options.norm == Norm::kLayerNorm ? kernels::NormKind::kLayerNorm
+                                                   : kernels::NormKind::kRmsNorm),
+      epsilon_(place.options.norm_epsilon) {
   // With a shard of the rows, a rank's gradient is a part of the sum over all of them; a canonical
   // one is summed at once.
-  const parallel::TensorGroup& tensor = placement.tensor;
+  const parallel::TensorGroup& tensor = place.tensor;
   const tensor::GradientSum sum = tensor.Sharded() && !tensor.Canonical()
                                       ? tensor::GradientSum::kTensor
                                       : tensor::GradientSum::kNone;
   const auto add = [&](tensor::Parameter parameter) {
     parameter.early = early;
-    return AddWhole(placement, std::move(parameter), sum);
+    return AddWhole(place, std::move(parameter), sum);
   };
-  weight_ = add(VectorOf(name + ".weight", placement.options.dim, 1));
-  if (placement.options.bias && placement.options.norm == Norm::kLayerNorm) {
-    bias_ = add(BiasOf(name, placement.options.dim));
+  weight_ = add(VectorOf(name + ".weight", place.options.dim, 1));
+  if (place.options.bias && place.options.norm == Norm::kLayerNorm) {
+    bias_ = add(BiasOf(name, place.options.dim));
   }
 }
 
@@ -61,8 +63,8 @@ void NormLayer::Backward(const Pass& pass, const Saved& saved,
   kernels::NormBackward(pass.stream, backward);
 }
 
-// The rows of all tensor ranks are cut into as many parts as there are slices, whoever has them:
-// each part's gradient is computed apart, and they meet in the fixed tree.
+// The rows of all tensor ranks are cut into as many parts as there are slices, whatever the layout:
+// each part's gradient is computed apart, and the parts meet in the fixed tree.
 void NormLayer::CanonicalBackwardWeight(const Pass& pass, const Saved& saved,
                                         const Matrix& dy) const {
   const parallel::TensorGroup& tensor = *pass.tensor;

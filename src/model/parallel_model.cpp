@@ -1,3 +1,4 @@
+// ParallelModel: construction, steps and evaluations over the ranks of a replica.
 #include "trireme/model/parallel_model.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +30,7 @@ parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const Model
           parallel::TreeCollectives(transfers, stream, plan.dtype, most, plan.defect)};
 }
 
-// Whether what follows is learned from.
+// Tells the products whether the model learns from what is computed next.
 void SetTraining(const device::Stream& stream, bool training) {
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
     libraries->SetTraining(training);
@@ -58,11 +59,7 @@ void ParallelModel::Construct() {
   pipeline_ = std::make_unique<parallel::Pipeline>(
       grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
       local_plan_.stream_rows * plan_.leaves, plan_.options.dim, stream_);
-  local_ =
-      std::make_unique<Model>(plan_, local_plan_, Collaborators{stream_, tensor_, context_, [this] {
-                                                                  pipeline_->Progress();
-                                                                  units_->Progress();
-                                                                }});
+  layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
   std::map<tensor::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
   if (plan_.training) {
     groups = {{tensor::GradientSum::kTensor, grid_.Over(comm::Group::kTensor)},
@@ -70,17 +67,22 @@ void ParallelModel::Construct() {
                {key_value_, comm::Group::kKeyValue, grid_.Traffic(), key_value_channel_.get()}},
               {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
   }
-  shared_ = std::make_unique<parallel::SharedGradients>(
-      local_->Parameters(), groups, plan_.defect, shard.sharding != comm::Sharding::kNone, stream_);
+  shared_ =
+      std::make_unique<parallel::SharedGradients>(layers_->Parameters(), groups, plan_.defect,
+                                                  shard.sharding != comm::Sharding::kNone, stream_);
   units_ = std::make_unique<parallel::ShardedUnits>(grid_.Over(comm::Group::kShard),
-                                                    local_->Parameters(), stream_, shard,
+                                                    layers_->Parameters(), stream_, shard,
                                                     shared_.get(), plan_.defect);
-  local_->SetAccess(units_.get());
+  local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
+                                   Collaborators{stream_, tensor_, context_, *units_, [this] {
+                                                   pipeline_->Progress();
+                                                   units_->Progress();
+                                                 }});
 }
 
 void ParallelModel::BeginStep() {
-  // Sharded gradients are cleared by who collects them.
-  if (!units_->GradientsSharded()) local_->Parameters().ZeroGradients();
+  // Sharded gradients are cleared by ShardedUnits.
+  if (!units_->GradientsSharded()) layers_->Parameters().ZeroGradients();
   units_->BeginStep();
 }
 
@@ -96,24 +98,23 @@ int ParallelModel::MicroBatches(std::span<const data::MicroBatch> batches) const
   return static_cast<int>(std::ssize(batches)) / plan_.leaves;
 }
 
-// What will be gathered, and when.
+// Announces the units that the program gathers, in order.
 void ParallelModel::Announce(const parallel::Program& program) {
-  if (units_->ValuesSharded()) units_->BeginTasks(local_->UsesOf(program));
+  if (units_->ValuesSharded()) units_->BeginTasks(layers_->UsesOf(program));
 }
 
 ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
                               const GradientsReady& ready) {
   if (batches.empty()) return {};
-  StartTrain(batches, ready);
+  StartTrain(Take(Stage(batches)), ready);
   return FinishLoss();
 }
 
-void ParallelModel::StartTrain(std::span<const data::MicroBatch> batches,
-                               const GradientsReady& ready) {
-  if (batches.empty()) return;  // all ranks of the replica see this
-  const int count = MicroBatches(batches);
+void ParallelModel::StartTrain(StagedBatches::Taken taken, const GradientsReady& ready) {
+  if (taken.Batches().empty()) return;  // all ranks of the replica see this
+  const int count = MicroBatches(taken.Batches());
   SetTraining(stream_, true);
-  local_->Begin(batches, ready, nullptr);
+  local_->Begin(std::move(taken), ready, nullptr);
   Announce(pipeline_->TrainingProgram(count));
   pipeline_->Train(count, *local_);
   local_->FinishLeaves();
@@ -129,13 +130,12 @@ void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
 
 ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
   if (batches.empty()) return {};
-  local_->Begin(batches, {}, losses);
+  local_->Begin(Take(Stage(batches)), {}, losses);
   Evaluate(batches);
   return FinishLoss();
 }
 
-// What this context rank holds of a batch of one whole sequence, padded to the length of the
-// ring's.
+// The part on this context rank of a batch of one whole sequence, padded to the ring's length.
 data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
   data::MicroBatch local = batch;
   local.positions = context_.Own();
@@ -149,7 +149,7 @@ data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
   return local;
 }
 
-// The context rank that holds a position, and where in its part.
+// The context rank that holds a position, and the place in its part.
 std::pair<int, std::int64_t> ParallelModel::Find(std::int64_t position) const {
   for (int rank = 0; rank < context_.Size(); ++rank) {
     const Positions held = PositionsOf(plan_.length, rank, context_.Size());
@@ -167,9 +167,9 @@ std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::in
   if (context_.Active()) {
     entries.front() = LocalPart(batch);
     std::tie(owner, position) = Find(position);
-    if (grid_.Coordinates().context != owner) position = 0;  // something; not looked at
+    if (grid_.Coordinates().context != owner) position = 0;  // any; the result is not used
   }
-  local_->BeginLogits(entries, position);
+  local_->BeginLogits(Take(Stage(entries)), position);
   Evaluate(entries);
   const std::int64_t vocabulary = plan_.options.vocabulary;
   std::vector<double> logits(static_cast<std::size_t>(vocabulary));
@@ -196,15 +196,15 @@ void ParallelModel::SumSharedGradients() {
 }
 
 std::vector<tensor::StateBlock> ParallelModel::Blocks() {
-  return local_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
-                                          grid_.Shard().Size());
+  return layers_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                           grid_.Shard().Size());
 }
 
 ModelMemory ParallelModel::Memory() const {
   ModelMemory memory = local_->Memory();
   memory.gathered_parameters = units_->GatherBytes();
   memory.gradients_under_way = units_->GradientBytes();
-  memory.exchange = pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes();
+  memory.exchange += pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes();
   return memory;
 }
 

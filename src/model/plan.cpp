@@ -12,6 +12,8 @@ namespace trireme::model {
 
 namespace {
 
+constexpr std::int64_t kRoundsAStage = 8;  // micro-batches of an evaluation at once
+
 // Blocks of each of a stage's chunks, by what blocks, embedding and head cost.
 std::vector<Part> ChunksOf(const ModelPlan& plan, int stage) {
   const parallel::PipelineShape& shape = plan.pipeline;
@@ -75,6 +77,9 @@ StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
   stage.slots = parallel::MakeProgram(stage.pipeline, at.pipeline).slots;
   stage.positions = PositionsOf(plan.length, at.context, grid.context);
   stage.tokens = plan.micro_batch * stage.Length();
+  stage.evaluation_entries = kRoundsAStage * grid.pipeline * plan.leaves;
+  stage.entries =
+      std::max<std::int64_t>(stage.pipeline.micro_batches * plan.leaves, stage.evaluation_entries);
   const bool cut = options.sequence_parallel && grid.tensor > 1;
   stage.stream_rows = cut ? CeilDivide(stage.tokens, std::int64_t{grid.tensor}) : stage.tokens;
   stage.groups = plan.canonical.On() ? plan.canonical.data_groups / grid.data : 1;

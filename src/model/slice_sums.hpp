@@ -1,5 +1,5 @@
-// Sums over slices of what is contracted: heads, hidden features, vocabulary. One product in the
-// fast mode; canonical slices apart, joined in the fixed tree (doc/numerics.md).
+// Sums over slices of the contracted dimension: heads, hidden features, vocabulary. One product in
+// the fast mode; canonical slices apart, joined in the fixed tree (doc/numerics.md).
 #ifndef TRIREME_MODEL_SLICE_SUMS_HPP_
 #define TRIREME_MODEL_SLICE_SUMS_HPP_
 
@@ -15,8 +15,8 @@ inline int SliceLevels(int slices) {
   return levels;
 }
 
-// y = the sum of this rank's slices [begin, begin + count), each of which product(slice, out)
-// overwrites `out` with. y: [rows, dim], rows within the workspace's.
+// y = sum of this rank's slices [begin, begin + count); product(slice, out) overwrites `out` with
+// one of them. y: [rows, dim], no more rows than the workspace's.
 template <typename Product>
 void SumSlices(const Pass& pass, const tensor::Matrix& y, const Product& product, int begin,
                int count, int level) {

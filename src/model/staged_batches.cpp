@@ -1,7 +1,9 @@
+// StagedBatches: packing, the copy on the input queue, and the order of its three stages.
 #include "trireme/model/staged_batches.hpp"
 
 #include <cstring>
 
+#include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 
 namespace trireme::model {
@@ -9,35 +11,55 @@ namespace trireme::model {
 namespace {
 
 constexpr std::int64_t kAlignment = 128;  // bytes, of each array
+constexpr const char* kBug = "This is a bug in Trireme.";
 
 template <typename T>
+std::int64_t Padded(std::int64_t count) {
+  return CeilDivide(count * static_cast<std::int64_t>(sizeof(T)), kAlignment) * kAlignment;
+}
+template <typename T>
 std::int64_t Padded(const std::vector<T>& values) {
-  const auto bytes = static_cast<std::int64_t>(values.size() * sizeof(T));
-  return CeilDivide(bytes, kAlignment) * kAlignment;
+  return Padded<T>(std::ssize(values));
 }
 
 }  // namespace
 
-StagedBatches::StagedBatches(const device::Stream& stream) : stream_(stream) {
+StagedBatches::StagedBatches(const device::Stream& stream, const Limits& limits)
+    : stream_(stream), limits_(limits) {
   if (!stream.OnGpu()) return;
   arrived_ = device::Event(stream);
-  taken_ = device::Event(stream);
+  read_ = device::Event(stream);
+  const std::int64_t each = EachBytes();
+  if (each == 0) return;
+  packed_ = device::AllocatePinned(each, stream_.Where());
+  arriving_ = device::AllocateZeroed(each, stream_.Where());
+  current_ = device::AllocateZeroed(each, stream_.Where());
+  const auto entries = static_cast<std::size_t>(limits_.entries);
+  places_.reserve(entries);
+  next_places_.reserve(entries);
 }
 
-void StagedBatches::Reserve(std::int64_t bytes) {
-  if (bytes <= capacity_) return;
-  device::Synchronise(stream_);  // what is read now
-  arrived_.Await();
-  capacity_ = bytes;
-  ++memory_version_;
-  packed_ = device::AllocatePinned(bytes, stream_.Where());
-  arriving_ = device::AllocateZeroed(bytes, stream_.Where());
-  current_ = device::AllocateZeroed(bytes, stream_.Where());
+std::int64_t StagedBatches::Bytes() const {
+  return device::BytesOf(arriving_) + device::BytesOf(current_);
 }
 
-void StagedBatches::Prepare(std::span<const data::MicroBatch> batches) {
-  prepared_ = batches;
-  if (!stream_.OnGpu()) return;
+std::int64_t StagedBatches::EachBytes() const {
+  const std::int64_t tokens = limits_.sequences * limits_.length;
+  const std::int64_t entry =
+      2 * Padded<std::int32_t>(tokens) + Padded<std::uint64_t>(limits_.sequences);
+  return limits_.entries * entry;
+}
+
+StagedBatches::Staged StagedBatches::Stage(std::span<const data::MicroBatch> batches) {
+  if (std::ssize(batches) > limits_.entries) {
+    throw RunError("more batches at once than a model was planned for", kBug);
+  }
+  staged_ = ++count_;
+  if (stream_.OnGpu()) Pack(batches);
+  return {batches, staged_};
+}
+
+void StagedBatches::Pack(std::span<const data::MicroBatch> batches) {
   next_places_.clear();
   bytes_ = 0;
   for (const data::MicroBatch& batch : batches) {
@@ -48,8 +70,9 @@ void StagedBatches::Prepare(std::span<const data::MicroBatch> batches) {
     at.ordinals = at.targets + Padded(batch.targets);
     bytes_ = at.ordinals + Padded(batch.ordinals);
   }
-  Reserve(bytes_);
-  arrived_.Await();  // the copy of the last ones, which reads `packed_`
+  if (bytes_ > Bytes() / 2) throw RunError("larger batches than a model was planned for", kBug);
+  if (bytes_ == 0) return;
+  arrived_.Await();  // the copy before this one reads `packed_`
   const auto pack = [&](std::int64_t at, const auto& values) {
     if (values.empty()) return;
     std::memcpy(static_cast<char*>(packed_.get()) + at, values.data(),
@@ -61,28 +84,40 @@ void StagedBatches::Prepare(std::span<const data::MicroBatch> batches) {
     pack(next_places_[i].targets, batches[i].targets);
     pack(next_places_[i].ordinals, batches[i].ordinals);
   }
-  taken_.MakeWait(stream_.gpu->input_queue);
+  read_.MakeWait(stream_.gpu->input_queue);
   device::StartInput(stream_, packed_.get(), arriving_.get(), bytes_);
   arrived_.Record(stream_.gpu->input_queue);
 }
 
-void StagedBatches::Use(std::span<const data::MicroBatch> batches) {
-  const bool ahead = prepared_.data() == batches.data() && prepared_.size() == batches.size();
-  if (!ahead) Prepare(batches);
-  prepared_ = {};  // used up: the same memory may hold another batch next time
-  used_ = batches;
-  if (!stream_.OnGpu()) return;
-  places_.swap(next_places_);
-  arrived_.MakeWait(stream_.gpu->queue);
-  device::CopyWithin(stream_, arriving_.get(), current_.get(), bytes_);
-  taken_.Record(stream_.gpu->queue);
+StagedBatches::Taken StagedBatches::Take(Staged staged) {
+  if (staged.number_ == 0) throw RunError("staged batches were taken twice", kBug);
+  if (staged.number_ != staged_) staged = Stage(staged.batches_);
+  here_ = staged.batches_;
+  staged_ = 0;
+  taken_ = ++count_;
+  if (stream_.OnGpu()) {
+    places_.swap(next_places_);
+    if (bytes_ > 0) {
+      arrived_.MakeWait(stream_.gpu->queue);
+      device::CopyWithin(stream_, arriving_.get(), current_.get(), bytes_);
+      read_.Record(stream_.gpu->queue);
+    }
+  }
+  return {here_, taken_};
 }
 
-StagedBatches::Entry StagedBatches::Of(const data::MicroBatch& batch) const {
+std::span<const data::MicroBatch> StagedBatches::Open(Taken taken) {
+  if (taken.number_ == 0) throw RunError("taken batches were used twice", kBug);
+  if (taken.number_ != taken_) throw RunError("batches are not in their place any more", kBug);
+  return taken.batches_;
+}
+
+StagedBatches::Entry StagedBatches::At(std::size_t entry) const {
   if (!stream_.OnGpu()) {
+    const data::MicroBatch& batch = here_[entry];
     return {batch.inputs.data(), batch.targets.data(), batch.ordinals.data()};
   }
-  const Places& at = places_[static_cast<std::size_t>(&batch - used_.data())];
+  const Places& at = places_[entry];
   const auto* base = static_cast<const char*>(current_.get());
   return {reinterpret_cast<const std::int32_t*>(base + at.inputs),
           reinterpret_cast<const std::int32_t*>(base + at.targets),

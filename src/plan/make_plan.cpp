@@ -5,7 +5,7 @@
 
 #include "canonical.hpp"
 #include "micro_batch.hpp"
-#include "trireme/model/parallel_model.hpp"
+#include "trireme/model/check_layout.hpp"
 #include "trireme/plan/plan.hpp"
 
 namespace trireme::plan {

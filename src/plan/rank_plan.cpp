@@ -72,7 +72,7 @@ RankPlan PlanRank(const Plan& plan, int rank) {
   result.memory.tokens = plan.tokens.bytes;
 
   const std::vector<data::MicroBatch> entries = BlankEntries(state);
-  state.QueueGradients(entries);
+  state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
   state.QueueSums();
   std::array<double, training::TrainingState::kAgreed> agreed{};
   state.Agree(agreed);

@@ -13,6 +13,7 @@ BatchLoader::BatchLoader(const TrainingState& state, const data::TokenFile& toke
 void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
   const std::int64_t windows = sampler_.BatchSize(step);
   batch.step = step;
+  batch.staged.reset();
   sampler_.Fill(step, share_.Positions(windows), batch.windows);
   const std::span<const data::Sample> mine(batch.windows);
   batch.count = static_cast<std::size_t>(share_.Entries(windows));

@@ -10,10 +10,6 @@
 namespace trireme::training {
 
 namespace {
-// Micro-batches that a stage takes in one go: enough to keep a pipeline full, few enough for their
-// tokens to stay small.
-constexpr std::size_t kRoundsAStage = 8;
-
 // Collective. Exact: the same in every layout that computes the same terms.
 double SumOver(const comm::Communicator& world, const ExactSum& mine) {
   const auto digits = mine.Digits();
@@ -39,7 +35,7 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   const std::span<const data::Sample> all(share);
   const auto leaves = static_cast<std::size_t>(setup.leaves);
   std::vector<data::MicroBatch> round(
-      kRoundsAStage * static_cast<std::size_t>(model.Grid().Shape().pipeline) * leaves);
+      static_cast<std::size_t>(model.LocalPlan().evaluation_entries));
   // Where parameters are gathered, all ranks take as many rounds as the one with the most windows.
   const std::int64_t windows =
       model.Units().ValuesSharded() ? CeilDivide(sampler.BatchSize(0), ranks) : std::ssize(share);

@@ -16,35 +16,10 @@ namespace trireme::training {
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
                              const device::Stream& stream)
     : grid_(grid),
-<<<<<<< HEAD
       plan_(plan),
       model_(grid, plan.model, stream),
       drain_(stream, [&grid] { grid.GiveUp(); }) {
   // All ranks have the memory that they need, or all say which one has not.
-=======
-      sampler_(MakeSampler(tokens.Size(data::Split::kTrain), setup)),
-      schedule_(setup.schedule),
-      drain_(setup.model.stream, [&grid] { grid.GiveUp(); }) {
-  if (setup.canonical.On()) CheckInstructionSets(grid.World());
-  const int data_ranks = grid.Shape().data;
-  const model::Canonical& canonical = setup.canonical;
-  model::ModelSetup model = setup.model;
-  const std::int64_t batch = std::min(setup.batch, sampler_.Windows());  // the most of any step
-  model.micro_batch = std::min(model.micro_batch, LargestShare(batch, data_ranks, canonical));
-  parallel::PipelineShape pipeline = setup.pipeline;
-  pipeline.stages = grid.Shape().pipeline;
-  pipeline.micro_batches =
-      static_cast<int>(MicroBatches(batch, data_ranks, model.micro_batch, canonical));
-  if (canonical.On()) {
-    model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
-    model.micro_batch = std::min(model.micro_batch, canonical.leaf);
-  }
-  model.shard.bucket_bytes = setup.bucket_bytes;
-  model.shard.prefetch = setup.prefetch;
-  model.shard.overlap = setup.overlap;
-  model.allocate = false;
-  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect, canonical);
->>>>>>> h3
   grid.World().Together([&] {
     if (kernels::Libraries* const libraries = kernels::LibrariesOf(stream)) {
       libraries->Reserve(LargestOperand(plan.model));
@@ -58,7 +33,6 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
   CheckMemory(setup);
 }
 
-<<<<<<< HEAD
 BatchShare TrainingState::Share() const {
   const parallel::ShardedUnits& units = model_.Units();
   return plan_.ShareOf(grid_.Coordinates().data, grid_.Shape().data,
@@ -72,12 +46,12 @@ machine::MemoryTerms TrainingState::Memory() const {
   return terms;
 }
 
-void TrainingState::QueueGradients(std::span<const data::MicroBatch> entries) {
+void TrainingState::QueueGradients(model::StagedBatches::Taken entries) {
   model_.BeginStep();
   buckets_->Begin();
   model::GradientsReady ready;
   if (!plan_.model.canonical.On()) ready = [this](std::int64_t begin) { buckets_->Ready(begin); };
-  model_.StartTrain(entries, ready);
+  model_.StartTrain(std::move(entries), ready);
   // The rest, the first stage's embedding for one; a rank without samples takes part with zeros.
   buckets_->Ready(0);
 }
@@ -89,21 +63,6 @@ void TrainingState::QueueSums() {
   optimizer_->QueueSquares();
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->QueueLargest(Stream());
-=======
-std::vector<std::pair<std::string, std::int64_t>> TrainingState::MemoryPlan() const {
-  auto plan = model_->MemoryPlan();
-  plan.insert(plan.begin() + 2, {"moments", optimizer_->Bytes()});
-  const std::int64_t exchange = buckets_->Bytes();
-  AddGpuTerms(model_->Setup(), plan);
-  if (exchange == 0) return plan;
-  const char* const name = "exchange buffers";
-  const auto model =
-      std::find_if(plan.begin(), plan.end(), [&](const auto& term) { return term.first == name; });
-  if (model == plan.end()) {
-    plan.emplace_back(name, exchange);
-  } else {
-    model->second += exchange;
->>>>>>> h3
   }
 }
 

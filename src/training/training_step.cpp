@@ -8,6 +8,7 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/kernels/libraries.hpp"
@@ -70,9 +71,16 @@ void TrainingStep::LoadBatch() {
   mine_.data += Seconds() - start;
 }
 
+model::StagedBatches::Taken TrainingStep::TakeBatch() {
+  if (!now_.staged) now_.staged = Net().Stage(now_.Entries());
+  model::StagedBatches::Staged staged = std::move(*now_.staged);
+  now_.staged.reset();
+  return Net().Take(std::move(staged));
+}
+
 void TrainingStep::ComputeGradients() {
   const double start = Seconds(), waited = Waited();
-  state_.QueueGradients(now_.Entries());
+  state_.QueueGradients(TakeBatch());
   const double exposed = Waited() - waited;
   double bubble = 0, output = 0;
   if (now_.count > 0) {

@@ -1,5 +1,7 @@
 // TrainingStep on a GPU: the host queues a step's work, or launches it as one graph, and meanwhile
 // loads the next batch.
+#include <utility>
+
 #include "product_choices.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/memory.hpp"
@@ -8,8 +10,8 @@
 
 namespace trireme::training {
 
-void TrainingStep::QueueOnGpu() {
-  state_.QueueGradients(now_.Entries());
+void TrainingStep::QueueOnGpu(model::StagedBatches::Taken batch) {
+  state_.QueueGradients(std::move(batch));
   state_.QueueSums();
 }
 
@@ -23,7 +25,7 @@ void TrainingStep::Rehearse() {
   if (!libraries->Sealed()) TakeKeptChoices(world, file, *libraries);
   const comm::Ledger before = Grid().Traffic();
   Net().Stages().ReceiveLate(true);
-  QueueOnGpu();
+  QueueOnGpu(Net().Take(Net().Stage(now_.Entries())));
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
   Grid().TakeExposed();
@@ -49,36 +51,35 @@ void TrainingStep::GradientsOnGpu() {
   gradients_start_ = Seconds();
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
-  if (now_.count > 0) Net().Take(now_.Entries());
+  model::StagedBatches::Taken batch = TakeBatch();
   const bool whole = loader_.Whole(step_);
   Net().Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
-    QueueOnGpu();
+    QueueOnGpu(std::move(batch));
     warm_ = warm_ || whole;
     return;
   }
-  if (graph_.Recorded() && graph_memory_ == Net().MemoryVersion()) {
+  if (graph_.Recorded()) {
     graph_.Launch(Stream());
-    if (now_.count > 0) Net().Repeated(now_.Entries());
+    Net().Replayed(std::move(batch));
     Grid().Traffic().Add(graph_traffic_);
     return;
   }
-  RecordGraph();
+  RecordGraph(std::move(batch));
   graph_.Launch(Stream());
 }
 
-void TrainingStep::RecordGraph() {
+void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
   const comm::Ledger before = Grid().Traffic();
   graph_ = {};
   graph_.Begin(Stream());
   try {
-    QueueOnGpu();
+    QueueOnGpu(std::move(batch));
   } catch (...) {
     graph_.Abandon(Stream());
     throw;
   }
   graph_.End(Stream());
-  graph_memory_ = Net().MemoryVersion();
   graph_traffic_ = Grid().Traffic();
   graph_traffic_.Subtract(before);
 }
@@ -87,7 +88,7 @@ void TrainingStep::LoadNextBatch() {
   const device::ProfileRange range("load next batch");
   const double start = Seconds();
   loader_.Load(step_ + 1, next_);
-  if (next_.count > 0) Net().Prepare(next_.Entries());
+  next_.staged = Net().Stage(next_.Entries());
   const double seconds = Seconds() - start;
   mine_.data += seconds;
   gradients_start_ += seconds;  // the GPU's work goes on, and is counted as far as it is waited for

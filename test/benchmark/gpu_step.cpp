@@ -137,13 +137,13 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& training,
                          samples.subspan(i, std::min(most, samples.size() - i)), setup.length,
                          batches.emplace_back(), net.LocalPlan().positions);
   }
-  net.Take(batches);
+  model::StagedBatches::Taken taken = net.Take(net.Stage(batches));
   device::Synchronise(net.Stream());
   device::Graph graph;
   graph.Begin(net.Stream());
   net.BeginStep();
   training.Buckets().Begin();
-  net.StartTrain(batches, [&](std::int64_t begin) { training.Buckets().Ready(begin); });
+  net.StartTrain(std::move(taken), [&](std::int64_t begin) { training.Buckets().Ready(begin); });
   training.Buckets().Ready(0);
   net.Units().FinishGradients();
   training.Buckets().Wait();

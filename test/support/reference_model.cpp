@@ -10,7 +10,7 @@ namespace trireme::test {
 
 namespace {
 
-// What one block's forward pass leaves for its backward pass. All [tokens, ...].
+// Arrays that one block's forward pass leaves for its backward pass. All [tokens, ...].
 struct Saved {
   Array attention_input;    // of the attention branch, before its pre-norm
   Array projected;          // what query, key and value are computed from

@@ -26,7 +26,7 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ParameterShapes(
 // [-scale, scale]. The same values on every machine.
 Parameters RandomParameters(const model::Options& options, std::uint32_t seed, double scale = 0.4);
 
-// Random tokens and targets; the last `masked` positions of the last sequence are behind its end.
+// Random tokens and targets; the last `masked` positions of the last sequence are past its end.
 // Ordinals do not follow each other and the last needs more than 32 bits.
 data::MicroBatch RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t length,
                              std::int64_t masked, std::uint32_t seed);

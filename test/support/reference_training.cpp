@@ -1,3 +1,4 @@
+// ReferenceTraining: a step of AdamW on the reference model, tensor by tensor.
 #include "reference_training.hpp"
 
 #include <cmath>

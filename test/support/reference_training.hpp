@@ -20,7 +20,7 @@ class ReferenceTraining {
   double Step(const data::MicroBatch& batch, double learning_rate);
 
  private:
-  // Of the mean loss's gradient with this factor.
+  // Takes the mean loss's gradient times this factor.
   void Update(const std::string& name, const std::vector<double>& gradient, double factor,
               double rate);
 

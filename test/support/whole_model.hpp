@@ -12,13 +12,16 @@ namespace trireme::test {
 class WholeModel {
  public:
   explicit WholeModel(const model::ModelPlan& plan, const device::Stream& stream = {})
-      : model_(plan, model::PlanStage(plan, {}, {}, 0), {stream, tensor_, ring_}) {
-  }
+      : plan_(plan),
+        local_(model::PlanStage(plan, {}, {}, 0)),
+        stream_(stream),
+        layers_(plan_, local_, tensor_, stream),
+        model_(plan_, local_, layers_, {stream, tensor_, ring_, units_}) {}
 
   // Adds the gradients of the summed loss of `batch` to the registry's; returns the summed loss in
   // nats. `ready` may be empty.
   double ForwardBackward(const data::MicroBatch& batch, const model::GradientsReady& ready) {
-    model_.Begin({&batch, 1}, ready, nullptr);
+    model_.Begin(Take(batch), ready, nullptr);
     Run(parallel::TaskKind::kForward);
     Run(parallel::TaskKind::kBackward, true);
     if (ready) ready(0);
@@ -26,29 +29,37 @@ class WholeModel {
   }
   // Evaluation, without dropout or smoothing: the summed loss; `losses` (or null): [B * T].
   double Loss(const data::MicroBatch& batch, double* losses = nullptr) {
-    model_.Begin({&batch, 1}, {}, losses);
+    model_.Begin(Take(batch), {}, losses);
     Run(parallel::TaskKind::kEvaluate);
     return model_.SummedLoss().Value();
   }
   // Logits of the token after position `position` of sequence 0: [vocabulary].
   std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position) {
-    model_.BeginLogits({&batch, 1}, position);
+    model_.BeginLogits(Take(batch), position);
     Run(parallel::TaskKind::kEvaluate);
     return model_.LogitsSlice();
   }
 
-  const model::ModelPlan& Plan() const { return model_.Plan(); }
-  const device::Stream& Stream() const { return model_.Stream(); }
-  tensor::Registry& Parameters() { return model_.Parameters(); }
-  const tensor::Registry& Parameters() const { return model_.Parameters(); }
+  const model::ModelPlan& Plan() const { return plan_; }
+  const device::Stream& Stream() const { return stream_; }
+  tensor::Registry& Parameters() { return layers_.Parameters(); }
+  const tensor::Registry& Parameters() const { return layers_.Parameters(); }
   model::ModelMemory Memory() const { return model_.Memory(); }
 
  private:
+  model::StagedBatches::Taken Take(const data::MicroBatch& batch) {
+    return model_.Take(model_.Stage({&batch, 1}));
+  }
   void Run(parallel::TaskKind kind, bool final = false) {
     model_.Run({{kind, 0, 0}, {}, final}, {}, {});
   }
+  model::ModelPlan plan_;
+  model::StagePlan local_;
+  device::Stream stream_;
   parallel::TensorGroup tensor_;
   parallel::RingAttention ring_;
+  parallel::ShardedUnits units_;  // nothing is sharded
+  model::StageLayers layers_;
   model::Model model_;
 };
 

@@ -21,20 +21,6 @@
 
 namespace trireme::model {
 
-// Whether this many tensor ranks and stages (of `chunks` chunks) can share the model.
-bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::int64_t pipeline);
-
-// InputError with the deck's line where the grid or the pipeline does not suit the model: heads,
-// hidden features and vocabulary against grid.tensor, layers against stages and chunks. Names the
-// nearest layouts of these ranks that do.
-void CheckLayout(const input::Deck& deck, const Options& options, const comm::GridShape& grid,
-                 const parallel::PipelineShape& pipeline);
-// InputError where a step's micro-batches do not suit the schedule. share: windows of a data rank
-// in a step; micro_batch: sequences at once; unit: those of which it has to be a multiple.
-void CheckMicroBatches(const input::Deck& deck, const parallel::PipelineShape& pipeline,
-                       std::int64_t data_ranks, std::int64_t share, std::int64_t micro_batch,
-                       std::int64_t unit = 1);
-
 class ParallelModel {
  public:
   // Collective over the grid's world. Takes all memory and draws the initial weights. `grid` must
@@ -44,26 +30,30 @@ class ParallelModel {
   ParallelModel& operator=(const ParallelModel&) = delete;
 
   // Collective over the replica; all its ranks pass the same micro-batches.
-  // As many micro-batches as Stages().Padded() says, Plan().leaves entries each, empty ones among
-  // them. Where values or gradients are sharded, as many on all ranks of the shard group.
+  // Stages().Padded() micro-batches of Plan().leaves entries each, empty ones among them. If values
+  // or gradients are sharded, as many on all ranks of the shard group.
   // Adds the gradients of the summed loss to the registry's. Returns the summed loss in nats of
   // this rank's tokens on the last stage's first tensor rank and 0 on others, so that a sum over
   // the grid counts it once.
   ExactSum Train(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
-  // The same in two: queued, and its loss, for which a GPU's host waits. The batches outlive both.
-  void StartTrain(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
+  // The same in steps, for batches that are prepared while others are computed on, and for graphs:
+  // batches are staged (their copy to a GPU starts), taken (the copy into place is queued; a graph
+  // cannot hold it) and trained on (queued), and the loss is awaited. The batches outlive all four.
+  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::MicroBatch> batches) {
+    return local_->Stage(batches);
+  }
+  [[nodiscard]] StagedBatches::Taken Take(StagedBatches::Staged staged) {
+    return local_->Take(std::move(staged));
+  }
+  void StartTrain(StagedBatches::Taken taken, const GradientsReady& ready);
   ExactSum FinishLoss();
-  // Of the next StartTrain's batches: their copy to a GPU starts; they take their place there. For
-  // steps that are recorded or prepared ahead; StartTrain does both where nobody did.
-  void Prepare(std::span<const data::MicroBatch> batches) { local_->Prepare(batches); }
-  void Take(std::span<const data::MicroBatch> batches) { local_->Take(batches); }
-  int MemoryVersion() const { return local_->MemoryVersion(); }
-  // What StartTrain queued was queued once more, for these batches.
-  void Repeated(std::span<const data::MicroBatch> batches) { local_->Repeated(batches); }
+  // After a graph replay of StartTrain's work: FinishLoss() reads these batches.
+  void Replayed(StagedBatches::Taken taken) { local_->Replayed(std::move(taken)); }
   // Evaluation: the summed loss, returned as above. losses (or null): [all rows of all batches],
   // one a target, filled on the last stage.
   ExactSum Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);
-  // Logits behind position `position` of sequence 0, on every rank of the replica: [vocabulary].
+  // Logits of the token after position `position` of sequence 0, on every rank of the replica:
+  // [vocabulary].
   std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position);
 
   // Collective over the replica, after the sums over the data group: gradients that several ranks
@@ -81,8 +71,9 @@ class ParallelModel {
   const device::Stream& Stream() const { return stream_; }  // canonical if the plan is
   Model& Local() { return *local_; }
   const Model& Local() const { return *local_; }
-  tensor::Registry& Parameters() { return local_->Parameters(); }
-  const tensor::Registry& Parameters() const { return local_->Parameters(); }
+  StageLayers& Layers() { return *layers_; }
+  tensor::Registry& Parameters() { return layers_->Parameters(); }
+  const tensor::Registry& Parameters() const { return layers_->Parameters(); }
   parallel::Pipeline& Stages() { return *pipeline_; }
   const parallel::Pipeline& Stages() const { return *pipeline_; }
   // This rank's blocks of every tensor of the model, for a checkpoint.
@@ -107,9 +98,10 @@ class ParallelModel {
   device::Event done_;            // on a GPU: what was queued
   std::unique_ptr<comm::Channel> key_value_channel_;
   std::unique_ptr<parallel::Pipeline> pipeline_;
-  std::unique_ptr<Model> local_;
+  std::unique_ptr<StageLayers> layers_;
   std::unique_ptr<parallel::SharedGradients> shared_;
   std::unique_ptr<parallel::ShardedUnits> units_;
+  std::unique_ptr<Model> local_;
   device::Drain drain_;  // before any of the above goes
 };
 

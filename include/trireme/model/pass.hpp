@@ -1,11 +1,12 @@
-// What every layer needs to know about the pass it takes part in: where to run, which parameters,
-// whose memory, which samples. And the scratch that all layers share.
+// A pass of one entry through the layers: where to run, which parameters, whose memory, which
+// samples; and the scratch that all layers share.
 #ifndef TRIREME_MODEL_PASS_HPP_
 #define TRIREME_MODEL_PASS_HPP_
 
 #include <cstdint>
 #include <functional>
 
+#include "trireme/base/function_ref.hpp"
 #include "trireme/base/positions.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/device/arena.hpp"
@@ -19,9 +20,12 @@
 
 namespace trireme::model {
 
+// Called with ranges of rows of a product as they are complete (kernels/matrix_multiply.hpp).
+using RowsDone = FunctionRef<void(const Part& rows)>;
+
 // Scratch shared by all layers; nothing in it outlives one call of a layer.
 struct Workspace {
-  tensor::Matrix attention;   // panels of scores, one pair a thread; blocks that go round a ring
+  tensor::Matrix attention;   // panels of scores, a pair per thread; blocks that go round a ring
   tensor::Matrix reduction;   // partial sums over blocks of rows
   tensor::Matrix tile;        // scratch of the vocabulary's loss (HeadLayer::AllocateTile)
   tensor::Matrix statistics;  // fp64 [slices, 4 kTileTokens]: softmax statistics of all slices
@@ -50,29 +54,29 @@ struct Pass {
   Workspace workspace;
   const data::MicroBatch* batch = nullptr;  // null while the memory plan is measured
   StagedBatches::Entry tokens;              // its arrays, in the stream's memory
+  tensor::Matrix rope;                      // rotary positions: [length, head_dim], or Empty()
   double* losses = nullptr;                 // [tokens], nats, on the host; pinned for a GPU
   std::int64_t sequences = 0;               // B of this micro-batch
   std::int64_t length = 0;                  // T, or what this context rank has of it
-  Positions positions;                      // which those are
+  Positions positions;                      // of these positions
   std::uint32_t seed = 0;
-  bool training = false;  // dropout acts
-  bool causal = true;     // false in tests only: a model that sees its targets
-  bool weights_too =
-      false;  // backward: weight gradients follow each layer's input gradient at once
+  bool training = false;     // dropout acts
+  bool causal = true;        // false in tests only: predictions see their targets
+  bool weights_too = false;  // backward: weight gradients follow each layer's input gradient
 
   bool Dry() const { return batch == nullptr; }  // allocations only
   std::int64_t Tokens() const { return sequences * length; }
   void Progress() const {
     if (progress != nullptr && *progress) (*progress)();
   }
-  // This rank's rows of the residual stream: all tokens, or a shard of them. Dry: the most of any
-  // micro-batch.
+  // This rank's rows of the residual stream: all tokens, or a shard of them. Dry: the most that any
+  // micro-batch has.
   Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
   Dtype Type() const { return registry->Type(); }
   tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return tensor::Allocate(*arena, Type(), rows, columns);
   }
-  // Of sums and statistics, whose type is no narrower than fp32.
+  // A matrix of sums or statistics, whose type is no narrower than fp32.
   tensor::Matrix AllocateSums(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return tensor::Allocate(*arena, registry->SumType(), rows, columns);
   }
@@ -82,7 +86,7 @@ struct Pass {
   tensor::Matrix Gradient(tensor::ParameterId id, int count = 1) const {
     return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Gradient(id, count);
   }
-  // Of a matrix whose row 0 is row `first_row` of the micro-batch.
+  // The dropout of a matrix whose row 0 is row `first_row` of the micro-batch.
   kernels::Dropout MakeDropout(double probability, Purpose purpose, std::uint32_t layer,
                                std::uint32_t site = 0, std::int64_t first_row = 0,
                                std::int64_t first_feature = 0) const {

@@ -47,7 +47,10 @@ struct StagePlan {
   Positions positions;                 // of each sequence, held by this rank
   std::int64_t tokens = 0;             // most of an entry: micro_batch x positions
   std::int64_t stream_rows = 0;        // of these, most rows of the residual stream on this rank
-  std::int64_t groups = 1;             // canonical: groups of leaves that this rank adds up
+  // Entries at once: at most in a step or an evaluation; in a round of an evaluation, enough to
+  // keep a pipeline full and few enough for their tokens to stay small.
+  std::int64_t entries = 0, evaluation_entries = 0;
+  std::int64_t groups = 1;  // canonical: groups of leaves that this rank adds up
   parallel::ShardSetup shard;
 
   bool First() const { return stage == 0; }                  // has the embedding

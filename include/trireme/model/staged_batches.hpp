@@ -1,10 +1,12 @@
-// The tokens of a step's micro-batches where the model computes. On the CPU that is where they are;
-// for a GPU they are packed into page-locked memory and copied while the step before computes.
+// Tokens of a step's micro-batches in the memory in which the model computes, in three stages that
+// types enforce: Stage (on their way), Take (in place for what is queued next), Open (being read).
 #ifndef TRIREME_MODEL_STAGED_BATCHES_HPP_
 #define TRIREME_MODEL_STAGED_BATCHES_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "trireme/data/batch.hpp"
@@ -13,41 +15,87 @@
 
 namespace trireme::model {
 
+// On the CPU the tokens stay where they are. For a GPU they are packed into page-locked memory and
+// copied on the input queue, while the step before computes.
 class StagedBatches {
  public:
-  explicit StagedBatches(const device::Stream& stream);
+  // The most that is staged at once; memory for all of it is taken at construction.
+  struct Limits {
+    std::int64_t entries = 0;
+    std::int64_t sequences = 0, length = 0;  // of an entry
+  };
+  StagedBatches(const device::Stream& stream, const Limits& limits);
+  std::int64_t Bytes() const;  // in the stream's memory; 0 on the CPU, which needs no copy
 
-  // Packs these and starts their copy, on the queue of input; whoever computes now still reads the
-  // last ones that were used.
-  void Prepare(std::span<const data::MicroBatch> batches);
-  // The computation that is queued from now on reads these: those prepared last, else they are
-  // prepared now. The same memory for batches of the same sizes, so that a graph may read it.
-  void Use(std::span<const data::MicroBatch> batches);
+  // Move-only; empty once moved from. The batches must outlive the computation on them.
+  class Ticket {
+   public:
+    Ticket(Ticket&& other) noexcept
+        : batches_(std::exchange(other.batches_, {})), number_(std::exchange(other.number_, 0)) {}
+    Ticket& operator=(Ticket&& other) noexcept {
+      batches_ = std::exchange(other.batches_, {});
+      number_ = std::exchange(other.number_, 0);
+      return *this;
+    }
+    Ticket(const Ticket&) = delete;
+    Ticket& operator=(const Ticket&) = delete;
+    ~Ticket() = default;
+    std::span<const data::MicroBatch> Batches() const { return batches_; }
 
-  // One entry's arrays, of those used: [B, T], [B, T], [B].
+   private:
+    friend class StagedBatches;
+    Ticket(std::span<const data::MicroBatch> batches, std::uint64_t number)
+        : batches_(batches), number_(number) {}
+    std::span<const data::MicroBatch> batches_;
+    std::uint64_t number_ = 0;  // of the Stage or Take that made it; 0: used up
+  };
+  // Batches on their way.
+  class Staged : public Ticket {
+    using Ticket::Ticket;
+    friend class StagedBatches;
+  };
+  // Batches in their place, for the computation that is queued from now on.
+  class Taken : public Ticket {
+    using Ticket::Ticket;
+    friend class StagedBatches;
+  };
+
+  // Packs the batches and starts their copy; the computation under way still reads the batches that
+  // were taken last. Throws RunError if they pass the limits.
+  [[nodiscard]] Staged Stage(std::span<const data::MicroBatch> batches);
+  // Batches of the same sizes take the same memory, so that a graph may read it. If others were
+  // staged in between, these are staged again. Throws RunError for a ticket that was used.
+  [[nodiscard]] Taken Take(Staged staged);
+  // Throws RunError if the ticket was used, or others were taken since.
+  std::span<const data::MicroBatch> Open(Taken taken);
+
+  // One entry's arrays, of the batches taken last: [B, T], [B, T], [B].
   struct Entry {
     const std::int32_t* inputs = nullptr;
     const std::int32_t* targets = nullptr;
     const std::uint64_t* ordinals = nullptr;
   };
-  Entry Of(const data::MicroBatch& batch) const;
-  int MemoryVersion() const { return memory_version_; }  // another one when it has moved
+  Entry At(std::size_t entry) const;
 
  private:
-  void Reserve(std::int64_t bytes);
-  device::Stream stream_;
-  std::span<const data::MicroBatch> prepared_, used_;
-  std::int64_t capacity_ = 0, bytes_ = 0;
-  int memory_version_ = 0;
-  device::PinnedBuffer packed_;
-  device::Buffer arriving_, current_;
-  device::Event arrived_;  // what was prepared, in `arriving_`
-  device::Event taken_;    // from there to `current_`
-  // Bytes into `current_`, [entries].
+  // Bytes from the start of the memory, of one entry's arrays.
   struct Places {
     std::int64_t inputs = 0, targets = 0, ordinals = 0;
   };
-  std::vector<Places> places_, next_places_;
+  std::int64_t EachBytes() const;  // of one copy
+  void Pack(std::span<const data::MicroBatch> batches);
+
+  device::Stream stream_;
+  Limits limits_;
+  std::uint64_t count_ = 0;                 // tickets so far
+  std::uint64_t staged_ = 0, taken_ = 0;    // numbers of the latest ones
+  std::span<const data::MicroBatch> here_;  // taken last
+  std::int64_t bytes_ = 0;                  // of the batches staged last
+  device::PinnedBuffer packed_;
+  device::Buffer arriving_, current_;
+  device::Event arrived_;                     // the staged batches, in `arriving_`
+  device::Event read_;                        // `arriving_` was copied to `current_`
+  std::vector<Places> places_, next_places_;  // [entries] of `current_`, of `arriving_`
 };
 
 }  // namespace trireme::model

@@ -3,6 +3,7 @@
 #define TRIREME_TRAINING_BATCH_LOADER_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -19,6 +20,7 @@ struct LoadedBatch {
   std::vector<data::Sample> windows;      // this data rank's
   std::vector<data::MicroBatch> entries;  // as many as the largest step so far had
   std::size_t count = 0;                  // entries of this step, the empty ones included
+  std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
   std::span<const data::MicroBatch> Entries() const { return {entries.data(), count}; }
 };
 

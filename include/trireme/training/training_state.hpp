@@ -41,9 +41,9 @@ class TrainingState {
   machine::MemoryTerms Memory() const;  // bytes of all buffers, without the tokens
 
   // Collective tasks of a step, in this order.
-  // Gradients of this rank's entries, summed over its micro-batches; sums over the data group start
+  // Gradients of the taken entries, summed over the micro-batches; sums over the data group start
   // with the last one. On a GPU this and the next are queued.
-  void QueueGradients(std::span<const data::MicroBatch> entries);
+  void QueueGradients(model::StagedBatches::Taken entries);
   // Completes the sums over the data group and within the replica.
   void QueueSums();
   // Parameter of a local gradient that was not finite; empty: none was.

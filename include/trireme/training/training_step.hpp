@@ -67,8 +67,10 @@ class TrainingStep {
   // gradients, and agrees with all ranks on the algorithm and scale of each product.
   void Rehearse();
   bool RecordsGraph() const;
-  void QueueOnGpu();  // gradients and sums, kernel by kernel
-  void RecordGraph();
+  // Entries of the current batch in their place; the copy is queued.
+  model::StagedBatches::Taken TakeBatch();
+  void QueueOnGpu(model::StagedBatches::Taken batch);  // gradients and sums, kernel by kernel
+  void RecordGraph(model::StagedBatches::Taken batch);
 
   double Waited() const;  // seconds, for all transfers so far but those of the pipeline
   void RequireFinite(bool finite_loss, bool all_ranks) const;
@@ -89,7 +91,6 @@ class TrainingStep {
 
   // On a GPU.
   device::Graph graph_;         // of a whole batch's gradients and sums
-  int graph_memory_ = 0;        // the model's MemoryVersion when it was recorded
   comm::Ledger graph_traffic_;  // transfers of one launch
   bool warm_ = false;           // a whole batch has run kernel by kernel
   device::Event done_;          // the gradients are complete

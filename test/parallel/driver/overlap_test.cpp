@@ -161,7 +161,7 @@ void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std:
   const int count = static_cast<int>(batches.size());
   ASSERT_EQ(net.Stages().Padded(count), count);
   const parallel::Program& program = net.Stages().TrainingProgram(count);
-  net.Local().Begin(batches, {}, nullptr);
+  net.Local().Begin(net.Take(net.Stage(batches)), {}, nullptr);
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   Watched watched(run, program);

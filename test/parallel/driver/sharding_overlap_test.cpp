@@ -64,7 +64,7 @@ ShardedPass RunShardedPass(TrainingRun& run, const data::TokenFile& tokens, int 
   const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens);
   model::ParallelModel& net = run.Net();
   const std::int64_t uses = std::ssize(
-      net.Local().UsesOf(net.Stages().TrainingProgram(static_cast<int>(batches.size()))));
+      net.Layers().UsesOf(net.Stages().TrainingProgram(static_cast<int>(batches.size()))));
   run.Grid().Traffic().Clear();
   counted_mpi::Reset();
   net.BeginStep();

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "compare.hpp"
+#include "trireme/model/check_layout.hpp"
 #include "verify_fixture.hpp"
 
 namespace trireme::test {

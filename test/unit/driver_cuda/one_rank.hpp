@@ -12,7 +12,7 @@
 #include "small_run.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/kernels/libraries.hpp"
-#include "trireme/model/layers.hpp"
+#include "trireme/model/parameter_place.hpp"
 #include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {

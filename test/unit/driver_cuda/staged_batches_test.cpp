@@ -1,23 +1,34 @@
-// Batches on their way to a GPU: prepared ahead, used at once, others in between, of any sizes.
+// Batches on their way to a GPU: staged ahead, used at once, others in between, of any sizes.
 #include "staged_testing.hpp"
 
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+
 #include "gpu_testing.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::test {
 namespace {
 
 class StagedOnGpu : public GpuTest {
  protected:
+  using Ticket = model::StagedBatches::Staged;
   void SetUp() override {
     GpuTest::SetUp();
-    if (!IsSkipped()) staged_ = std::make_unique<model::StagedBatches>(Stream());
+    if (IsSkipped()) return;
+    staged_ = std::make_unique<model::StagedBatches>(Stream(), kStagedLimits);
+    const std::int64_t before = device::AllocatedBytes();
+    staged_->Allocate();
+    EXPECT_EQ(device::AllocatedBytes() - before, staged_->Bytes());
   }
   void TearDown() override {
     if (!IsSkipped()) Synchronise();
     staged_.reset();
   }
+  void Use(const Batches& batches) { test::Use(*staged_, batches); }
+  void Use(Ticket ticket) { staged_->Open(staged_->Take(std::move(ticket))); }
   bool Sees(const Batches& batches) const { return test::Sees(Stream(), *staged_, batches); }
   std::unique_ptr<model::StagedBatches> staged_;
 };
@@ -25,60 +36,60 @@ class StagedOnGpu : public GpuTest {
 TEST_F(StagedOnGpu, UsedAtOnce) {
   for (std::int32_t step = 1; step < 5; ++step) {
     const Batches batches = NumberedBatches(step, {4, 4, 1});
-    staged_->Use(batches);
+    Use(batches);
     EXPECT_TRUE(Sees(batches)) << step;
   }
 }
 
-// Training's way: the next batch is prepared while this one is computed on.
-TEST_F(StagedOnGpu, PreparedAhead) {
+// Training's way: the next batch is staged while this one is computed on.
+TEST_F(StagedOnGpu, StagedAhead) {
   Batches now = NumberedBatches(1, {4, 4});
+  std::optional<Ticket> ticket = staged_->Stage(now);
   for (std::int32_t step = 2; step < 12; ++step) {
-    staged_->Use(now);
+    Use(std::move(*ticket));
     Batches next = NumberedBatches(step, {4, 4});
-    staged_->Prepare(next);
+    ticket = staged_->Stage(next);
     EXPECT_TRUE(Sees(now)) << step;
     now = std::move(next);  // keeps its address
   }
-  staged_->Use(now);
+  Use(std::move(*ticket));
   EXPECT_TRUE(Sees(now));
 }
 
-// An evaluation between two steps: what was prepared for the second is prepared once more.
+// An evaluation between two steps: the batches that were staged ahead are staged once more.
 TEST_F(StagedOnGpu, OthersInBetween) {
   const Batches first = NumberedBatches(1, {4, 4}), second = NumberedBatches(2, {4, 4});
-  staged_->Use(first);
-  staged_->Prepare(second);
+  Use(first);
+  Ticket ticket = staged_->Stage(second);
   for (std::int32_t round = 3; round < 6; ++round) {
     const Batches other = NumberedBatches(round, {2, 4, 3});
-    staged_->Use(other);
+    Use(other);
     EXPECT_TRUE(Sees(other));
   }
-  staged_->Use(second);
+  Use(std::move(ticket));
   EXPECT_TRUE(Sees(second));
 }
 
-// The same memory holds another batch from step to step, as the training step's does.
+// The same vector holds another batch from step to step.
 TEST_F(StagedOnGpu, TheSameVectorFilledAnew) {
   Batches batches = NumberedBatches(1, {4, 4});
   for (std::int32_t step = 2; step < 6; ++step) {
-    staged_->Use(batches);
+    Use(batches);
     EXPECT_TRUE(Sees(batches)) << step;
     Synchronise();
     const Batches next = NumberedBatches(step, {4, 4});
     std::copy(next.begin(), next.end(), batches.begin());
-    if (step % 2 == 0) staged_->Prepare(batches);
+    if (step % 2 == 0) (void)staged_->Stage(batches);
   }
 }
 
-TEST_F(StagedOnGpu, PreparedAnewWithoutUse) {
+TEST_F(StagedOnGpu, StagedAnewWithoutUse) {
   const Batches first = NumberedBatches(1, {4}), second = NumberedBatches(2, {4});
-  staged_->Prepare(first);
-  staged_->Prepare(second);
-  staged_->Prepare(first);
-  staged_->Use(first);
+  (void)staged_->Stage(first);
+  (void)staged_->Stage(second);
+  Use(first);
   EXPECT_TRUE(Sees(first));
-  EXPECT_FALSE(test::Sees(Stream(), *staged_, first) && first[0].inputs == second[0].inputs);
+  EXPECT_FALSE(Sees(second));
 }
 
 // A short last batch, an empty share, entries without sequences; then whole ones again.
@@ -88,64 +99,38 @@ TEST_F(StagedOnGpu, OfAnySizes) {
   std::int32_t step = 1;
   for (const auto& shape : shapes) {
     const Batches batches = NumberedBatches(step++, shape);
-    staged_->Prepare(batches);
-    staged_->Use(batches);
+    Use(batches);
     EXPECT_TRUE(Sees(batches)) << step;
   }
 }
 
-// Graphs read the memory of the first batch: it stays where it is until a larger one comes.
-TEST_F(StagedOnGpu, MemoryStaysUntilItHasToGrow) {
-  EXPECT_EQ(staged_->MemoryVersion(), 0);
+// Graphs read the memory of the first batch.
+TEST_F(StagedOnGpu, MemoryStaysWhereItIs) {
   const Batches first = NumberedBatches(1, {4, 4});
-  staged_->Use(first);
-  const int version = staged_->MemoryVersion();
-  EXPECT_GT(version, 0);
-  const model::StagedBatches::Entry at = staged_->Of(first[1]);
+  Use(first);
+  const model::StagedBatches::Entry at = staged_->At(1);
+  const std::int64_t allocated = device::AllocatedBytes();
   for (std::int32_t step = 2; step < 6; ++step) {
-    const Batches next = NumberedBatches(
-        step, step == 3 ? std::vector<std::int64_t>{2, 1} : std::vector<std::int64_t>{4, 4});
-    staged_->Use(next);
+    const Batches next = NumberedBatches(step, step == 3 ? std::vector<std::int64_t>{2, 1, 8, 8, 8}
+                                                         : std::vector<std::int64_t>{4, 4});
+    Use(next);
+    EXPECT_TRUE(Sees(next));
     if (step == 3) continue;
-    EXPECT_EQ(staged_->Of(next[1]).inputs, at.inputs);
-    EXPECT_EQ(staged_->Of(next[1]).targets, at.targets);
-    EXPECT_EQ(staged_->Of(next[1]).ordinals, at.ordinals);
+    EXPECT_EQ(staged_->At(1).inputs, at.inputs);
+    EXPECT_EQ(staged_->At(1).targets, at.targets);
+    EXPECT_EQ(staged_->At(1).ordinals, at.ordinals);
   }
-  EXPECT_EQ(staged_->MemoryVersion(), version);
-  const Batches larger = NumberedBatches(9, {4, 4, 4, 4, 4});
-  staged_->Prepare(larger);
-  EXPECT_NE(staged_->MemoryVersion(), version);
-  staged_->Use(larger);
-  EXPECT_TRUE(Sees(larger));
-  staged_->Use(first);
-  EXPECT_TRUE(Sees(first));
+  EXPECT_EQ(device::AllocatedBytes(), allocated);
 }
 
-// Growing while what was prepared is on its way, and what is used is being read.
-TEST_F(StagedOnGpu, GrowsInTheMiddle) {
-  std::vector<std::int64_t> shape = {1};
-  Batches now = NumberedBatches(1, shape);
-  for (std::int32_t step = 2; step < 7; ++step) {
-    staged_->Use(now);
-    shape.push_back(step);
-    Batches next = NumberedBatches(step, shape);
-    staged_->Prepare(next);
-    now = std::move(next);
-  }
-  staged_->Use(now);
-  EXPECT_TRUE(Sees(now));
-}
-
-TEST(StagedOnCpu, AreWhereTheyWere) {
-  const device::Stream cpu;
-  model::StagedBatches staged(cpu);
-  const Batches batches = NumberedBatches(1, {4, 0, 2});
-  staged.Prepare(batches);
-  staged.Use(batches);
-  EXPECT_EQ(staged.Of(batches[2]).inputs, batches[2].inputs.data());
-  EXPECT_EQ(staged.Of(batches[0]).targets, batches[0].targets.data());
-  EXPECT_EQ(staged.Of(batches[0]).ordinals, batches[0].ordinals.data());
-  EXPECT_EQ(staged.MemoryVersion(), 0);
+TEST_F(StagedOnGpu, NoMoreThanPlanned) {
+  const Batches full = NumberedBatches(1, std::vector<std::int64_t>(8, 8));
+  Use(full);
+  EXPECT_TRUE(Sees(full));
+  EXPECT_THROW((void)staged_->Stage(NumberedBatches(1, std::vector<std::int64_t>(9, 1))), Error);
+  std::vector<std::int64_t> larger(8, 8);
+  larger.back() = 16;
+  EXPECT_THROW((void)staged_->Stage(NumberedBatches(1, larger)), Error);
 }
 
 }  // namespace

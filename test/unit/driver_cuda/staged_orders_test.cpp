@@ -2,6 +2,9 @@
 // queues shows it.
 #include <gtest/gtest.h>
 
+#include <optional>
+#include <utility>
+
 #include "emulator/mutation.hpp"
 #include "emulator/stream.hpp"
 #include "gpu_testing.hpp"
@@ -18,25 +21,27 @@ class StagedOrders : public GpuTest {
  protected:
   // A few steps as training has them; whether the computation saw what it should have, though it
   // looked late: what it sees is copied within the queue, and read at the end. The computation is
-  // behind the host, or, `ahead`, done before the host prepares the next batch.
+  // behind the host, or, `ahead`, done before the host stages the next batch.
   bool Right(unsigned long long seed, bool ahead) {
     emulator::SetSeed(seed);
-    model::StagedBatches staged(Stream());
+    model::StagedBatches staged(Stream(), kStagedLimits);
+    staged.Allocate();
     std::vector<Batches> all;
     for (std::int32_t step = 0; step <= kSteps; ++step) {
       all.push_back(NumberedBatches(step + 1, {4, 2}));
     }
     const auto bytes = static_cast<std::int64_t>(all[0][1].inputs.size() * sizeof(std::int32_t));
     std::vector<device::PinnedBuffer> seen;
-    const auto look = [&](const data::MicroBatch& batch) {
+    const auto look = [&] {
       seen.push_back(device::AllocatePinned(bytes, device::Kind::kCuda));
-      device::StartCopyOut(Stream(), staged.Of(batch).inputs, seen.back().get(), bytes);
+      device::StartCopyOut(Stream(), staged.At(1).inputs, seen.back().get(), bytes);
     };
+    std::optional<model::StagedBatches::Staged> ticket = staged.Stage(all[0]);
     for (std::size_t step = 0; step < kSteps; ++step) {
-      staged.Use(all[step]);
-      look(all[step][1]);
+      staged.Open(staged.Take(std::move(*ticket)));
+      look();
       if (ahead) Synchronise();
-      staged.Prepare(all[step + 1]);
+      ticket = staged.Stage(all[step + 1]);
     }
     device::Event last(Stream());
     last.Record(Stream().gpu->input_queue);

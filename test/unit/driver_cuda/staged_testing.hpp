@@ -35,6 +35,15 @@ inline Batches NumberedBatches(std::int32_t number, const std::vector<std::int64
   return batches;
 }
 
+// Room for all that the tests stage.
+inline constexpr model::StagedBatches::Limits kStagedLimits{
+    .entries = 8, .sequences = 8, .length = 13};
+
+// The batches are in place for what is queued next.
+inline void Use(model::StagedBatches& staged, const Batches& batches) {
+  staged.Open(staged.Take(staged.Stage(batches)));
+}
+
 // Whether the computation sees these batches, those with something in them.
 inline bool Sees(const device::Stream& stream, const model::StagedBatches& staged,
                  const Batches& batches) {
@@ -44,9 +53,10 @@ inline bool Sees(const device::Stream& stream, const model::StagedBatches& stage
     device::CopyOut(stream, there, got.data(), bytes);
     return got == wanted;
   };
-  for (const data::MicroBatch& batch : batches) {
+  for (std::size_t i = 0; i < batches.size(); ++i) {
+    const data::MicroBatch& batch = batches[i];
     if (batch.sequences == 0) continue;
-    const model::StagedBatches::Entry entry = staged.Of(batch);
+    const model::StagedBatches::Entry entry = staged.At(i);
     if (!same(batch.inputs, entry.inputs) || !same(batch.targets, entry.targets) ||
         !same(batch.ordinals, entry.ordinals)) {
       return false;

@@ -148,7 +148,7 @@ TEST_P(ModelAgainstReference, EvaluatesWithoutDropout) {
   }
 }
 
-// The gradient adds up over micro-batches: one sequence at a time gives what all at once give.
+// The gradient adds up over micro-batches: one sequence at a time equals all at once.
 TEST_P(ModelAgainstReference, AccumulatesOverMicroBatches) {
   Trial whole = MakeTrial(GetParam(), Dtype::kFloat64, 1);
   Trial parts = MakeTrial(GetParam(), Dtype::kFloat64, 1);
@@ -258,7 +258,7 @@ TEST(ModelForEvaluation, GivesTheSameLossInLessMemory) {
   EXPECT_THROW(light.ForwardBackward(whole.batch, {}), Error);
 }
 
-// What the plan says is what the allocator counts, to the byte; no pass takes more.
+// The plan's bytes are the allocator's, exactly; no pass takes more.
 TEST(ModelMemory, IsThatOfTheAllocator) {
   for (const Configuration& configuration : AllConfigurations()) {
     for (const bool training : {true, false}) {

@@ -17,7 +17,7 @@ constexpr std::int64_t kSequences = 3, kLength = 7, kMaskedTail = 2;
 constexpr std::uint32_t kSeed = 11;
 // Fourth-order stencil: truncation ~ h^4, rounding ~ 1e-16 loss / h; both stay below 1e-9 here.
 constexpr double kStep = 2e-4;
-constexpr int kHalvings = 4;  // of the step, where it crossed a ReLU's kink
+constexpr int kHalvings = 4;  // of the step, if it crossed a ReLU's kink
 constexpr double kTolerance = 1e-7;
 // A key bias without rotation shifts all scores of a query alike: its true gradient is zero.
 constexpr double kZero = 1e-9;
@@ -46,7 +46,7 @@ std::vector<double> Direction(const std::vector<double>& gradient, std::uint32_t
   return direction;
 }
 
-// d loss / d (tensor along direction), or nothing where the stencil crosses a kink.
+// d loss / d (tensor along direction), or nothing if the stencil crosses a kink.
 std::optional<double> FiniteDifference(const Configuration& configuration,
                                        const Parameters& parameters, const data::MicroBatch& batch,
                                        const ReferenceResult& middle, const std::string& name,

@@ -22,7 +22,8 @@ namespace {
 constexpr double kFp32 = 1e-5;
 constexpr double kFp64 = 1e-11;
 constexpr double kBf16 = 1e-3;  // 8 bits of mantissa
-// Of the first loss, which fp32 has within 1e-9: a smaller one would mean that nothing was rounded.
+// Least difference of the first loss, which fp32 has within 1e-9: less would mean that nothing was
+// rounded.
 constexpr double kBf16Least = 1e-8;
 constexpr std::int64_t kSteps = 20, kFp64Steps = 6;
 constexpr std::int64_t kBatch = 16, kLength = 32;
@@ -31,7 +32,7 @@ constexpr std::uint32_t kSeed = 11;
 
 using Ids = std::vector<std::int32_t>;
 
-// The first tokens of WikiText-2; none where it is not there. A number for each new word.
+// The first tokens of WikiText-2; none if the file is not there. A number for each new word.
 Ids WikiText(std::size_t count) {
   const char* shared = std::getenv("TRIREME_SHARED");
   std::ifstream file(std::string(shared == nullptr ? "" : shared) + "/data/wikitext-2/train.txt");
@@ -93,7 +94,7 @@ Settings Jsc() {
 }
 
 // A linear warm-up: in its first steps AdamW moves a weight by the whole rate in the direction of
-// its gradient, and where that is rounding noise, so is the direction.
+// its gradient, and if that is rounding noise, so is the direction.
 double Rate(std::int64_t step) {
   constexpr double kPeak = 1e-3;
   return kPeak * static_cast<double>(step + 1) / static_cast<double>(kSteps);

@@ -1,7 +1,10 @@
+// DenseFfn: two products around an activation.
+#include "dense_ffn.hpp"
+
 #include "initialisers.hpp"
 #include "slice_sums.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
-#include "trireme/model/layers.hpp"
+#include "trireme/kernels/norm.hpp"
 
 namespace trireme::model {
 
@@ -23,78 +26,85 @@ ActivationKind KindOf(Activation activation) {
 
 }  // namespace
 
-FfnLayer::FfnLayer(const Placement& placement, const std::string& name, std::uint32_t layer)
-    : kind_(KindOf(placement.options.activation)),
-      ffn_(placement.options.ffn),
-      hidden_(placement.tensor.Slice(placement.options.ffn)),
-      bias_(placement.options.bias),
-      dropout_(placement.options.ffn_dropout),
+DenseFfn::DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer)
+    : kind_(KindOf(place.options.activation)),
+      ffn_(place.options.ffn),
+      hidden_(place.tensor.Slice(place.options.ffn)),
+      bias_(place.options.bias),
+      dropout_(place.options.ffn_dropout),
       layer_(layer) {
-  const Options& o = placement.options;
+  const Options& o = place.options;
   if (Gated()) {
-    up_weight_ = AddSlice(placement, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
-    AddSlice(placement, WeightOf(o, name + ".up", o.ffn, o.dim, false, true), hidden_);
+    up_weight_ = AddSlice(place, WeightOf(o, name + ".gate", o.ffn, o.dim), hidden_);
+    AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim, false, true), hidden_);
   } else {
-    up_weight_ = AddSlice(placement, WeightOf(o, name + ".up", o.ffn, o.dim), hidden_);
+    up_weight_ = AddSlice(place, WeightOf(o, name + ".up", o.ffn, o.dim), hidden_);
   }
   if (bias_ && Gated()) {
-    up_bias_ = AddSlice(placement, BiasOf(name + ".gate", o.ffn), hidden_);
-    AddSlice(placement, BiasOf(name + ".up", o.ffn, true), hidden_);
+    up_bias_ = AddSlice(place, BiasOf(name + ".gate", o.ffn), hidden_);
+    AddSlice(place, BiasOf(name + ".up", o.ffn, true), hidden_);
   } else if (bias_) {
-    up_bias_ = AddSlice(placement, BiasOf(name + ".up", o.ffn), hidden_);
+    up_bias_ = AddSlice(place, BiasOf(name + ".up", o.ffn), hidden_);
   }
-  down_weight_ = AddSlice(placement, WeightOf(o, name + ".down", o.ffn, o.dim, true), hidden_);
-  if (bias_) down_bias_ = AddWhole(placement, BiasOf(name + ".down", o.dim));
+  down_weight_ = AddSlice(place, WeightOf(o, name + ".down", o.ffn, o.dim, true), hidden_);
+  if (bias_) down_bias_ = AddWhole(place, BiasOf(name + ".down", o.dim));
 }
 
-kernels::Dropout FfnLayer::HiddenDropout(const Pass& pass) const {
+kernels::Dropout DenseFfn::HiddenDropout(const Pass& pass) const {
   return pass.MakeDropout(dropout_, Purpose::kFfnDropout, layer_, 0, 0, hidden_.begin);
 }
 
-kernels::Linear FfnLayer::Of(LinearSite site) const {
+kernels::Linear DenseFfn::Of(LinearSite site) const {
   return {SiteOf(layer_, site), site == LinearSite::kUp ? Form::kTransposed : Form::kPlain, {}};
 }
 
-kernels::Linear FfnLayer::Up(const Pass& pass) const {
+kernels::Linear DenseFfn::Up(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kUp);
   linear.weight = pass.Value(up_weight_, UpParts());
   return linear;
 }
 
-kernels::Linear FfnLayer::Down(const Pass& pass) const {
+kernels::Linear DenseFfn::Down(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kDown);
   linear.weight = pass.Value(down_weight_);
   return linear;
 }
 
-void FfnLayer::Allocate(const Pass& pass, Saved& saved) const {
-  // ReLU's output is all that is kept: it says where the input was positive.
+std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }
+
+void DenseFfn::Allocate(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
+  // ReLU keeps its output alone: the input was positive if the output is.
   device::Arena* life = Relu() ? pass.lives.weight : pass.lives.input;
   saved.pre = pass.Allocate(life, pass.Tokens(), UpParts() * hidden_.Size());
-  AllocateCheap(pass, saved);
+  AllocateCheap(pass, base);
 }
 
-void FfnLayer::AllocateCheap(const Pass& pass, Saved& saved) const {
+void DenseFfn::AllocateCheap(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
   saved.hidden =
       Relu() ? saved.pre : pass.Allocate(pass.lives.cheap, pass.Tokens(), hidden_.Size());
 }
 
-void FfnLayer::AllocateBackward(const Pass& pass, Saved& saved) const {
+void DenseFfn::AllocateBackward(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
   saved.dhidden = pass.Allocate(Gated() ? pass.lives.scratch : pass.lives.backward, pass.Tokens(),
                                 hidden_.Size());
   saved.dpre = Gated() ? pass.Allocate(pass.lives.backward, pass.Tokens(), 2 * hidden_.Size())
                        : saved.dhidden;
 }
 
-void FfnLayer::ForwardHidden(const Pass& pass, const Matrix& x, Saved& saved) const {
+void DenseFfn::ForwardHidden(const Pass& pass, const Matrix& x, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
   saved.x = x;
   const Matrix bias = bias_ ? pass.Value(up_bias_, UpParts()) : Matrix{};
   kernels::LinearActivation(pass.stream, Up(pass), x, bias, kind_, HiddenDropout(pass), saved.pre,
                             saved.hidden);
 }
 
-void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix& y,
+void DenseFfn::ForwardOutput(const Pass& pass, const Ffn::Saved& base, const Matrix& y,
                              RowsDone then) const {
+  const Saved& saved = Mine(base);
   if (!pass.tensor->Canonical()) {
     return kernels::LinearForward(pass.stream, Down(pass), saved.hidden, {}, y, then);
   }
@@ -109,7 +119,7 @@ void FfnLayer::ForwardOutput(const Pass& pass, const Saved& saved, const Matrix&
 }
 
 // dx = dpre W_up; canonical slices of gate and up apart.
-void FfnLayer::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const {
+void DenseFfn::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix& dx) const {
   if (!pass.tensor->Canonical()) {
     return kernels::LinearInputGradient(pass.stream, Up(pass), dpre, dx);
   }
@@ -124,14 +134,16 @@ void FfnLayer::InputGradient(const Pass& pass, const Matrix& dpre, const Matrix&
   });
 }
 
-void FfnLayer::RecomputeHidden(const Pass& pass, Saved& saved) const {
+void DenseFfn::RecomputeCheap(const Pass& pass, Ffn::Saved& base) const {
+  Saved& saved = Mine(base);
   if (Relu()) return;
   // The bias is in `pre` already.
   kernels::ActivationForward(pass.stream, kind_, saved.pre, {}, HiddenDropout(pass), saved.hidden);
 }
 
-void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
+void DenseFfn::BackwardInput(const Pass& pass, const Matrix& dy, Ffn::Saved& base,
                              const Matrix& dx) const {
+  Saved& saved = Mine(base);
   saved.dy = dy;
   kernels::LinearActivationGradient(pass.stream, Down(pass), dy, kind_,
                                     Relu() ? saved.hidden : saved.pre, HiddenDropout(pass),
@@ -139,7 +151,9 @@ void FfnLayer::BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved,
   InputGradient(pass, saved.dpre, dx);
 }
 
-void FfnLayer::BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const {
+void DenseFfn::BackwardWeight(const Pass& pass, const Ffn::Saved& base,
+                              comm::Request& pending) const {
+  const Saved& saved = Mine(base);
   kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kDown), saved.hidden, saved.dy,
                                 pass.Gradient(down_weight_));
   pending.Test();

@@ -1,0 +1,68 @@
+// Causal self-attention with grouped queries.
+#ifndef TRIREME_MODEL_ATTENTION_LAYER_HPP_
+#define TRIREME_MODEL_ATTENTION_LAYER_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/linear.hpp"
+#include "trireme/model/query_key_step.hpp"
+
+namespace trireme::model {
+
+// y = softmax(q k^T / sqrt(d)) v W_o. The output's bias is left to the residual addition. A tensor
+// rank holds a slice of the heads: y and dx are then partial sums.
+class AttentionLayer {
+ public:
+  struct Saved {
+    Matrix x;     // [tokens, dim], the caller's
+    Matrix qkv;   // [tokens, (heads + 2 kv_heads) head_dim], after the query/key steps
+    Matrix out;   // [tokens, heads head_dim], before the output projection
+    Matrix lse;   // [tokens, heads]
+    Matrix dy;    // the caller's: gradient of y
+    Matrix dout;  // [tokens, heads head_dim]
+    Matrix dqkv;  // like qkv
+    std::vector<std::unique_ptr<QueryKeyStep::Saved>> steps;  // [steps]
+  };
+  AttentionLayer(const ParameterPlace& place, const std::string& name, std::uint32_t layer);
+
+  Saved MakeSaved() const;
+  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  void AllocateBackward(const Pass& pass, Saved& saved) const;
+  // Calls `then` with ranges of rows of y as they are complete.
+  void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
+               RowsDone then) const;
+  void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
+  // pending: a transfer that is given chances to progress between the products.
+  void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
+  ParameterId OutputBias() const { return output_bias_; }
+
+ private:
+  kernels::AttentionShape Shape(const Pass& pass) const;
+  kernels::Dropout WeightDropout(const Pass& pass) const;
+
+  kernels::Linear Of(LinearSite site) const;
+  kernels::Linear Input(const Pass& pass) const;   // x W_qkv^T
+  kernels::Linear Output(const Pass& pass) const;  // out W_o
+  // out W_o, and dqkv W_qkv: partial sums, slice by slice in canonical arithmetic.
+  void OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y, RowsDone then) const;
+  void InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const;
+
+  std::int64_t all_heads_, all_kv_heads_;                  // global
+  std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // this rank's
+  bool bias_, rotary_;
+  double dropout_;
+  std::uint32_t layer_;
+  std::vector<std::unique_ptr<QueryKeyStep>> steps_;
+  ParameterId qkv_weight_;  // query, key, value: adjacent
+  ParameterId qkv_bias_ = tensor::kNoParameter;
+  ParameterId output_weight_;                       // [heads head_dim, dim], input-major
+  ParameterId output_bias_ = tensor::kNoParameter;  // [dim]
+};
+
+}  // namespace trireme::model
+
+#endif  // TRIREME_MODEL_ATTENTION_LAYER_HPP_

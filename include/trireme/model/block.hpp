@@ -1,0 +1,99 @@
+// A block: attention and feed-forward layer with residuals and norms.
+#ifndef TRIREME_MODEL_BLOCK_HPP_
+#define TRIREME_MODEL_BLOCK_HPP_
+
+#include <cstdint>
+#include <memory>
+
+#include "trireme/base/function_ref.hpp"
+#include "trireme/model/attention_layer.hpp"
+#include "trireme/model/ffn.hpp"
+#include "trireme/model/norm_layer.hpp"
+
+namespace trireme::model {
+
+// Norms come before (pre) or after (post) each sub-layer. The residual stream has `rows` rows: all
+// tokens, or this rank's shard; if sharded, the sub-layers' inputs are gathered and their outputs
+// reduce-scattered.
+// The backward pass has two calls: BackwardInput, which the block before waits for, and
+// BackwardWeight, which may run later, as long as dy and Saved are kept. Forward fills Saved,
+// BackwardInput its d-members.
+class Block {
+ public:
+  struct Saved {
+    NormLayer::Saved attention_norm, ffn_norm;
+    AttentionLayer::Saved attention;
+    std::unique_ptr<Ffn::Saved> ffn;
+    // [rows, dim]
+    Matrix x;             // the caller's: the block's input
+    Matrix normed;        // pre: norm(x), the attention's input
+    Matrix middle;        // residual stream between the sub-layers (post: after its norm)
+    Matrix ffn_normed;    // pre: norm(middle), the input of the feed-forward layer
+    Matrix sum;           // post: x + attention, before its norm
+    Matrix ffn_sum;       // post: middle + feed-forward, before its norm
+    Matrix dmiddle;       // gradient of middle
+    Matrix dinner, dsum;  // gradients of a norm's output or input, see block_backward.cpp
+    Matrix dshard;        // sharded: gradient of a branch before it is gathered
+    // [tokens, dim]
+    Matrix full_x, full_y;        // sharded: a sub-layer's input and output, forward
+    Matrix attention_x, ffn_x;    // sharded: inputs of the sub-layers, for their weight gradients
+    Matrix dbranch, dffn_branch;  // gradients of the two branches, after dropout
+    Matrix dfull;                 // sharded: gradient of a sub-layer's input, partial sums
+  };
+  Block(const ParameterPlace& place, std::uint32_t layer);
+
+  Saved MakeSaved() const;  // without memory; once per slot of activations
+  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
+  // The `cheap` matrices once more, in pass.lives.cheap.
+  void AllocateCheap(const Pass& pass, Saved& saved) const;
+  void RecomputeCheap(const Pass& pass, Saved& saved) const;
+  // Forward without its output, which no gradient needs.
+  void Recompute(const Pass& pass, Saved& saved) const;
+  void AllocateBackward(const Pass& pass, Saved& saved) const;
+  // dx, and the norms' weight gradients; with pass.weights_too all other weight gradients, computed
+  // while sums over the tensor group are under way.
+  void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
+  void BackwardWeight(const Pass& pass, const Saved& saved) const;  // of the products
+
+ private:
+  enum class Site : std::uint32_t { kAttention = 0, kFfn = 1 };  // of Purpose::kResidualDropout
+  // Junction of a sub-layer's output and the residual stream: out = residual + drop(branch), and,
+  // if a norm follows, normed = norm(out).
+  struct Junction {
+    Site site = Site::kAttention;
+    Matrix residual, out;  // [rows, dim]
+    const NormLayer* norm = nullptr;
+    NormLayer::Saved* saved = nullptr;
+    Matrix normed;  // [rows, dim]
+  };
+  kernels::Dropout BranchDropout(const Pass& pass, Site site) const;
+  void Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
+            const Part& rows) const;
+  void Branch(const Pass& pass, const Matrix& in, const Saved& saved, const Junction& junction,
+              FunctionRef<void(const Matrix&, const Matrix&, RowsDone)> sub_layer) const;
+  void Attend(const Pass& pass, const Matrix& in, Saved& saved, const Junction& junction) const;
+  void FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
+                   const Junction& junction) const;
+  void ForwardAttention(const Pass& pass, Saved& saved) const;
+  Matrix BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const;
+  void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
+                      const Matrix& dx) const;
+  void FeedBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
+                    const Matrix& dx) const;
+  void BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
+  void BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
+
+  bool pre_;
+  double dropout_;
+  std::uint32_t layer_;
+  std::int64_t dim_;
+  NormLayer attention_norm_;
+  AttentionLayer attention_;
+  NormLayer ffn_norm_;
+  std::unique_ptr<Ffn> ffn_;
+};
+
+}  // namespace trireme::model
+
+#endif  // TRIREME_MODEL_BLOCK_HPP_

@@ -1,0 +1,57 @@
+// The vocabulary head with its loss, fused.
+#ifndef TRIREME_MODEL_HEAD_LAYER_HPP_
+#define TRIREME_MODEL_HEAD_LAYER_HPP_
+
+#include <cstdint>
+
+#include "trireme/kernels/vocabulary_loss.hpp"
+#include "trireme/model/parameter_place.hpp"
+#include "trireme/model/pass.hpp"
+
+namespace trireme::model {
+
+// Logits exist for a tile of tokens at a time. While a tile is in memory its gradient goes into dx
+// and into the weight's gradient: three products per tile instead of four or five
+// (kernels/vocabulary_loss.hpp; separate products in canonical arithmetic). A tensor rank holds a
+// slice of the vocabulary; only softmax statistics travel, never logits.
+class HeadLayer {
+ public:
+  // embedding: the table that is the weight if tied.
+  HeadLayer(const ParameterPlace& place, ParameterId embedding);
+
+  std::int64_t TileTokens(const Pass& pass) const;  // of the workspace's tile
+  // The workspace's tile: logits and the kernels' scratch; gradient: Loss will be asked for dx.
+  Matrix AllocateTile(const Pass& pass, device::Arena& arena, bool gradient) const;
+  // x: [tokens, dim]. Queues the targets' losses in nats to pass.losses, one per token, 0 if
+  // masked, the same on every tensor rank. Unless dx is Empty() it is overwritten, [tokens, dim]
+  // (partial sums), and the weight's gradient is added to.
+  void Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const;
+  // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
+  void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
+  const Part& Slice() const { return slice_; }  // of the vocabulary, this rank's
+
+ private:
+  // Canonical: columns of a tile with each slice's logits on a boundary of 128 bytes.
+  std::int64_t TileColumns(const parallel::TensorGroup& tensor) const;
+  // Slice number `slice` of this rank (one, or the canonical ones): tokens, logits, weight rows.
+  Part SliceOf(const Pass& pass, int slice) const;
+  Matrix TileOf(const Pass& pass, std::int64_t rows, int slice) const;
+  Matrix WeightSlice(const Pass& pass, int slice) const;
+  void TileLogits(const Pass& pass, const Matrix& x) const;
+  // Canonical: losses of a tile; with `gradient` the tile becomes the gradient of the logits.
+  void TileLoss(const Pass& pass, std::int64_t rows, std::int64_t first_row, double smoothing,
+                bool gradient, double* losses) const;
+  void CanonicalTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
+                     double* losses, const Matrix& dx) const;
+  void FusedTile(const Pass& pass, const Matrix& x, std::int64_t first_row, double smoothing,
+                 double* losses, const Matrix& dx) const;
+  void GatherStatistics(const Pass& pass, std::int64_t count) const;
+  std::int64_t vocabulary_, dim_;
+  Part slice_;          // this rank's
+  std::int64_t spare_;  // rows of zeros after it
+  ParameterId weight_;  // [vocabulary, dim]; the embedding's if tied
+};
+
+}  // namespace trireme::model
+
+#endif  // TRIREME_MODEL_HEAD_LAYER_HPP_

@@ -1,0 +1,96 @@
+// Model: the backward pass of a training step, in one task or in two.
+#include <utility>
+
+#include "trireme/model/model.hpp"
+
+namespace trireme::model {
+
+using Phase = LeafGradients::Phase;
+
+// One block of one entry. Matrices that were not kept are computed again first.
+void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
+                          const Matrix& dx) const {
+  device::Arena *scratch = pass.lives.scratch, *backward = pass.lives.backward;
+  const std::int64_t mark = scratch->Mark();
+  pass.lives = {backward, scratch, backward, backward, scratch};
+  const Recompute recompute = plan_.options.recompute;
+  if (recompute == Recompute::kSelective) block.AllocateCheap(pass, saved);
+  if (recompute == Recompute::kFull) block.Allocate(pass, saved);
+  block.AllocateBackward(pass, saved);
+  if (!pass.Dry()) {
+    if (recompute == Recompute::kSelective) block.RecomputeCheap(pass, saved);
+    if (recompute == Recompute::kFull) block.Recompute(pass, saved);
+    block.BackwardInput(pass, dy, saved, dx);
+    Progress();
+  }
+  scratch->Release(mark);
+}
+
+void Model::Backward(Leaves& leaves, int chunk, const Arenas& arenas, bool report) {
+  const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
+  const bool weights_too = arenas.backward == nullptr;
+  const std::int64_t mark = leaves.empty() ? 0 : leaves.front().pass.lives.scratch->Mark();
+  for (Leaf& leaf : leaves) {
+    Pass& pass = leaf.pass;
+    device::Arena* scratch = pass.lives.scratch;
+    pass.weights_too = weights_too;
+    pass.lives = {scratch, scratch, scratch, weights_too ? scratch : arenas.backward, scratch};
+    for (Matrix& buffer : leaf.buffers) buffer = StreamOf(pass, scratch);
+    leaf.stream = leaf.in;
+    if (layers.last) leaf.stream = layers.blocks.empty() ? leaf.out : leaf.buffers[0];
+  }
+  if (layers.last) HeadGradients(leaves);
+  if (layers.last && report) Report(layers_.TailUnit());
+  for (std::size_t i = layers.blocks.size(); i-- > 0;) {
+    BackwardUnit(leaves, chunk, i, weights_too);
+    if (report && weights_too) Report(layers.units[i]);
+  }
+  if (layers.first) EmbeddingGradients(leaves);
+  if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(mark);
+}
+
+// One block of all entries: its values are used, and its gradients begun, once.
+void Model::BackwardUnit(Leaves& leaves, int chunk, std::size_t block, bool weights_too) {
+  const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
+  ChunkActivations& memory = memory_.Chunk(chunk);
+  const bool rotates = memory.Rotates() && !weights_too;
+  const int unit = layers.units[block];
+  // The last block reads buffer 0 if the head wrote it there, and the gradient alternates.
+  const std::size_t before = layers.blocks.size() - 1 - block + (layers.last ? 1 : 0);
+  Use({&unit, 1});
+  if (weights_too) BeginGradient({&unit, 1});
+  layers_.Parameters().BindEarly(unit, !weights_too);
+  for (Leaf& leaf : leaves) {
+    Pass pass = leaf.pass;
+    ChunkActivations::Live& live = *leaf.live;
+    const Matrix next = block == 0 && !layers.first ? leaf.out : leaf.buffers[before % 2];
+    if (rotates) {
+      pass.lives.backward = &memory.SpareFrame();
+      pass.lives.backward->Release(0);
+    }
+    EnterLeaf(unit, weights_too ? Phase::kWhole : Phase::kEarly, pass);
+    BackwardBlock(pass, layers.blocks[block], live.blocks[block], leaf.stream, next);
+    if (rotates) memory.SwapSpare(live, block);
+    leaf.stream = next;
+  }
+  layers_.Parameters().BindEarly(unit, false);
+  Done({&unit, 1});
+  if (weights_too) EndGradient({&unit, 1});
+}
+
+void Model::BackwardWeight(Leaves& leaves, int chunk, bool report) {
+  const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
+  for (std::size_t i = layers.blocks.size(); i-- > 0;) {
+    const int unit = layers.units[i];
+    BeginGradient({&unit, 1});
+    for (const Leaf& leaf : leaves) {
+      EnterLeaf(unit, Phase::kLate, leaf.pass);
+      layers.blocks[i].BackwardWeight(leaf.pass, leaf.live->blocks[i]);
+      Progress();
+    }
+    EndGradient({&unit, 1});
+    if (report) Report(unit);
+  }
+}
+
+}  // namespace trireme::model

@@ -1,0 +1,62 @@
+// Sizes of the workspace's matrices.
+#include "workspace.hpp"
+
+#include <algorithm>
+
+#include "slice_sums.hpp"
+#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/cross_entropy.hpp"
+#include "trireme/kernels/norm.hpp"
+
+namespace trireme::model {
+
+namespace {
+
+// Elements of the attention's scratch.
+std::int64_t AttentionElements(const Pass& pass, const Options& options,
+                               const kernels::AttentionShape& whole) {
+  kernels::AttentionShape shape = whole;
+  if (pass.stream.OnGpu()) {
+    // A library's scratch memory is that of the very shape. On the CPU a slice of the heads needs
+    // no more than all of them.
+    shape.heads = std::max<std::int64_t>(1, options.heads / pass.tensor->Size());
+    shape.kv_heads = std::max<std::int64_t>(1, options.kv_heads / pass.tensor->Size());
+  }
+  const bool dropout = kernels::Dropout{.probability = options.attention_dropout}.Active();
+  return pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
+}
+
+}  // namespace
+
+Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadLayer* head,
+                            device::Arena& arena) {
+  const Options& o = plan.options;
+  const parallel::TensorGroup& tensor = *pass.tensor;
+  const kernels::AttentionShape shape{.sequences = pass.sequences,
+                                      .length = pass.length,
+                                      .heads = o.heads,
+                                      .kv_heads = o.kv_heads,
+                                      .head_dim = o.head_dim,
+                                      .first_head = 0,
+                                      .causal = true,
+                                      .positions = pass.positions};
+  Workspace workspace;
+  workspace.attention = pass.AllocateSums(&arena, 1, AttentionElements(pass, o, shape));
+  const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
+  workspace.reduction = pass.AllocateSums(&arena, kernels::kReductionBlocks, widest);
+  if (const int levels = SliceLevels(tensor.Slices()); levels > 0) {
+    workspace.slices = pass.Allocate(&arena, levels * pass.Tokens(), o.dim);
+  }
+  if (tensor.Canonical()) {
+    workspace.norm_parts = pass.Allocate(&arena, tensor.AllSlices(), 2 * o.dim);
+  }
+  if (head == nullptr) return workspace;
+  workspace.tile = head->AllocateTile(pass, arena, plan.training);
+  const std::int64_t rows = head->TileTokens(pass);
+  workspace.losses = tensor::Allocate(arena, Dtype::kFloat64, 1, rows);
+  workspace.statistics = tensor::Allocate(arena, Dtype::kFloat64, tensor.AllSlices(),
+                                          kernels::kSoftmaxStatistics * rows);
+  return workspace;
+}
+
+}  // namespace trireme::model
