@@ -33,8 +33,7 @@ std::unique_ptr<model::ParallelModel> LoadModel(job::Job& job, const comm::Proce
     canonical =
         training::ReadCanonical(job.deck, setup.options, grid.Shape(), shape.batch, shape.length);
   });
-  auto model =
-      std::make_unique<model::ParallelModel>(grid, setup, pipeline, Defect::kNone, canonical);
+  auto model = std::make_unique<model::ParallelModel>(grid, setup, pipeline, canonical);
   auto plan = model->MemoryPlan();
   training::AddGpuTerms(setup, plan);
   const machine::NodeDemand demand = machine::DemandOf(job.runtime->Node(), plan, job.stream);

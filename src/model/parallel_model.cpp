@@ -44,23 +44,22 @@ std::int64_t ExchangeElements(const comm::ProcessGrid& grid, const ModelSetup& s
 }
 
 parallel::TensorGroup TensorGroupOf(const comm::ProcessGrid& grid, const ModelSetup& setup,
-                                    const Canonical& canonical, Defect defect) {
+                                    const Canonical& canonical) {
   const comm::Collectives over = grid.Over(comm::Group::kTensor);
   if (!canonical.On()) return {over, grid.SequenceParallel()};
-  return {over, grid.SequenceParallel(), canonical.slices,
-          parallel::TreeCollectives(over, setup.stream, setup.dtype, ExchangeElements(grid, setup),
-                                    defect)};
+  return {
+      over, grid.SequenceParallel(), canonical.slices,
+      parallel::TreeCollectives(over, setup.stream, setup.dtype, ExchangeElements(grid, setup))};
 }
 
 }  // namespace
 
 ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
-                             const parallel::PipelineShape& pipeline, Defect defect,
-                             const Canonical& canonical)
+                             const parallel::PipelineShape& pipeline, const Canonical& canonical)
     : grid_(grid),
       canonical_(canonical),
-      tensor_(TensorGroupOf(grid, setup, canonical, defect)),
-      context_(grid.Over(comm::Group::kContext), setup.length, defect),
+      tensor_(TensorGroupOf(grid, setup, canonical)),
+      context_(grid.Over(comm::Group::kContext), setup.length),
       key_value_(grid.KeyValueGroup(setup.options.kv_heads)),
       done_(setup.stream),
       key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
@@ -104,10 +103,9 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
                 {tensor::GradientSum::kTied, grid.Over(comm::Group::kEmbedding)}};
     }
     shared_ = std::make_unique<parallel::SharedGradients>(
-        part_->Parameters(), groups, defect, shard.sharding != comm::Sharding::kNone, setup.stream);
-    units_ = std::make_unique<parallel::ShardedUnits>(grid.Over(comm::Group::kShard),
-                                                      part_->Parameters(), setup.stream, shard,
-                                                      shared_.get(), defect);
+        part_->Parameters(), groups, shard.sharding != comm::Sharding::kNone, setup.stream);
+    units_ = std::make_unique<parallel::ShardedUnits>(
+        grid.Over(comm::Group::kShard), part_->Parameters(), setup.stream, shard, shared_.get());
     part_->SetAccess(units_.get());
     if (allocate) Allocate();
   });

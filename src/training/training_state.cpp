@@ -129,7 +129,6 @@ TrainingSetup ReadTraining(job::Job& job, const comm::GridShape& grid, std::int6
   setup.keep_gradients = false;
   setup.products_file = job.deck.Text("run.products");
   setup.graphs = job.deck.Text("run.graphs") == "auto";
-  setup.defect = job.defect;
   return setup;
 }
 
@@ -179,8 +178,9 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFil
   model.shard.bucket_bytes = setup.bucket_bytes;
   model.shard.prefetch = setup.prefetch;
   model.shard.overlap = setup.overlap;
+  model.shard.whole_parameters = optimizer::NeedsWholeParameters(setup.optimizer.kind);
   model.allocate = false;
-  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, setup.defect, canonical);
+  model_ = std::make_unique<model::ParallelModel>(grid, model, pipeline, canonical);
   grid.World().Together([&] {
     model_->Allocate();
     kernels::Products* const products = model_->Setup().stream.products;
@@ -189,10 +189,10 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const data::TokenFil
                                                         model_->Setup().stream);
     buckets_ = std::make_unique<parallel::GradientBuckets>(
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_->Parameters(),
-        model_->Setup().stream, model_->Setup().shard, &model_->Shared(), setup.defect);
+        model_->Setup().stream, model_->Setup().shard, &model_->Shared());
     step_ = std::make_unique<TrainingStep>(tokens, sampler_, *model_, *optimizer_, schedule_,
                                            *buckets_, batch, setup.keep_gradients, setup.graphs,
-                                           setup.products_file, setup.defect);
+                                           setup.products_file);
   });
   CheckMemory(setup);
 }

@@ -19,7 +19,7 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
                            model::ParallelModel& model, optimizer::Optimizer& optimizer,
                            const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
                            std::int64_t batch, bool keep_gradients, bool graphs,
-                           const std::string& products_file, Defect defect)
+                           const std::string& products_file)
     : tokens_(tokens),
       sampler_(sampler),
       model_(model),
@@ -28,7 +28,6 @@ TrainingStep::TrainingStep(const data::TokenFile& tokens, const data::Sampler& s
       buckets_(buckets),
       batch_(batch),
       keep_gradients_(keep_gradients),
-      defect_(defect),
       graphs_(graphs),
       products_file_(products_file),
       done_(model.Setup().stream) {
@@ -128,11 +127,10 @@ void TrainingStep::QueueGradients() {
   model_.BeginStep();
   buckets_.Begin();
   model::GradientsReady ready;
-  if (defect_ != Defect::kAverageOfAverages && !model_.Canon().On()) {
+  if (!model_.Canon().On()) {
     ready = [this](std::int64_t begin) { buckets_.Ready(begin); };
   }
   model_.StartTrain(now_.Entries(), ready);
-  if (defect_ == Defect::kAverageOfAverages) SpoilAverages();
   // What is left, the first stage's embedding for one; a rank without samples takes part with
   // zeros.
   buckets_.Ready(0);
@@ -153,41 +151,9 @@ void TrainingStep::ComputeGradients() {
   times.compute += Seconds() - start - exposed - output - bubble;
 }
 
-// What a mean of the ranks' means would be: wrong wherever ranks have different numbers of targets.
-void TrainingStep::SpoilAverages() {
-  std::int64_t valid = 0;
-  for (const data::MicroBatch& entry : now_.Entries()) valid += entry.valid;
-  if (valid == 0) return;
-  const double factor =
-      static_cast<double>(result_.targets) / static_cast<double>(valid * Grid().Shape().data);
-  EditGradients(model_.Parameters().Owns().gradients, [factor](std::span<double> gradients) {
-    for (double& gradient : gradients) gradient *= factor;
-  });
-}
-
-void TrainingStep::SpoilOneSum() {
-  EditGradients(1, [](std::span<double> gradients) { gradients[0] += 1; });
-}
-
-void TrainingStep::EditGradients(std::int64_t count,
-                                 FunctionRef<void(std::span<double>)> edit) const {
-  const tensor::Registry& parameters = model_.Parameters();
-  DispatchDtype(parameters.SumType(), [&](auto zero) {
-    std::vector<decltype(zero)> values(static_cast<std::size_t>(count));
-    const auto bytes = static_cast<std::int64_t>(values.size() * sizeof zero);
-    device::CopyOut(Stream(), parameters.Gradients(), values.data(), bytes);
-    std::vector<double> wide(values.begin(), values.end());
-    edit(wide);
-    std::ranges::transform(wide, values.begin(),
-                           [](double value) { return static_cast<decltype(zero)>(value); });
-    device::CopyIn(Stream(), values.data(), parameters.Gradients(), bytes);
-  });
-}
-
 void TrainingStep::QueueSums() {
   model_.Units().FinishGradients();
   buckets_.Wait();
-  if (defect_ == Defect::kDataSumSpoiled && Grid().Data().Rank() == 1) SpoilOneSum();
   model_.SumSharedGradients();
   optimizer_.QueueSquares();
   if (Stream().products != nullptr) Stream().products->QueueLargest(Stream());

@@ -47,9 +47,8 @@ void TrainingStep::UpdateScales() {
 
 // Stages take turns and shards come and go by what the host decides on the way.
 bool TrainingStep::RecordsGraph() const {
-  return graphs_ && defect_ == Defect::kNone && Grid().Shape().pipeline == 1 &&
-         !model_.Units().ValuesSharded() && !model_.Units().GradientsSharded() &&
-         Grid().Recordable();
+  return graphs_ && Grid().Shape().pipeline == 1 && !model_.Units().ValuesSharded() &&
+         !model_.Units().GradientsSharded() && Grid().Recordable();
 }
 
 void TrainingStep::GradientsOnGpu() {

@@ -20,7 +20,6 @@ constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
 // micro-batches are others.
 training::TrainingSetup Alone(training::TrainingSetup setup, Arithmetic arithmetic) {
   setup.pipeline = {};
-  setup.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
   setup.model.stream.threads = 1;
   if (arithmetic == Arithmetic::kFast) setup.canonical = {};

@@ -6,7 +6,6 @@
 #include <memory>
 #include <string>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/data/token_file.hpp"
@@ -34,8 +33,7 @@ struct Job {
   machine::Placement placement;  // of the stream's threads
   Dtype dtype = Dtype::kFloat32;
   std::uint32_t seed = 1;
-  double start_seconds = 0;       // Seconds() when the job began
-  Defect defect = Defect::kNone;  // tests only: what verification must find
+  double start_seconds = 0;  // Seconds() when the job began
 
   const comm::Communicator& World() const { return runtime->World(); }
   const char* Precision() const {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/input/deck.hpp"
@@ -51,8 +50,7 @@ class ParallelModel {
   // outlive it. pipeline.micro_batches: the most in a step. With setup.allocate == false it only
   // plans.
   ParallelModel(const comm::ProcessGrid& grid, ModelSetup setup,
-                const parallel::PipelineShape& pipeline, Defect defect = Defect::kNone,
-                const Canonical& canonical = {});
+                const parallel::PipelineShape& pipeline, const Canonical& canonical = {});
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
 

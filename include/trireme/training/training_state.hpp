@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/job/job.hpp"
 #include "trireme/model/parallel_model.hpp"
@@ -38,7 +37,6 @@ struct TrainingSetup {
   // Ranks that share this one's memory: what they plan is checked before it is allocated. Null: it
   // is not.
   const comm::Communicator* node = nullptr;
-  Defect defect = Defect::kNone;  // tests only
 };
 
 // Elements of the largest operand of a linear layer's products, of a micro-batch or a weight.

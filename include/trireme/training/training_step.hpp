@@ -7,7 +7,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
@@ -54,7 +53,7 @@ class TrainingStep {
                model::ParallelModel& model, optimizer::Optimizer& optimizer,
                const optimizer::Schedule& schedule, parallel::GradientBuckets& buckets,
                std::int64_t batch, bool keep_gradients, bool graphs,
-               const std::string& products_file, Defect defect = Defect::kNone);
+               const std::string& products_file);
 
   // Collective over the model's grid. Runs step number `step` (from 0): the weights move once.
   // Throws what World().Together throws, before the weights change, when a loss or a gradient is
@@ -95,11 +94,7 @@ class TrainingStep {
   std::size_t CountMicroBatches(std::int64_t step, std::size_t share) const;
   double SumSquares();
   void RequireFiniteNorm() const;
-  // Tests only: the owned gradients pass through the host.
-  void EditGradients(std::int64_t count, FunctionRef<void(std::span<double>)> edit) const;
   double Waited() const;  // for all transfers so far but those of the pipeline
-  void SpoilOneSum();     // Defect::kDataSumSpoiled
-  void SpoilAverages();   // Defect::kAverageOfAverages
   const comm::ProcessGrid& Grid() const { return model_.Grid(); }
   const device::Stream& Stream() const { return model_.Setup().stream; }
 
@@ -111,7 +106,6 @@ class TrainingStep {
   parallel::GradientBuckets& buckets_;
   std::int64_t batch_;
   bool keep_gradients_;
-  Defect defect_;
 
   std::int64_t step_ = 0;
   Loaded now_, next_;        // this step's batch; on a GPU, the next one's

@@ -240,8 +240,7 @@ TEST_F(CanonicalTest, EvaluationGivesTheSameBits) {
       run.Save(path);
       settings.model.training = false;
       settings.model.micro_batch = 3;
-      model::ParallelModel net(run.Grid(), settings.model, settings.pipeline, Defect::kNone,
-                               settings.canonical);
+      model::ParallelModel net(run.Grid(), settings.model, settings.pipeline, settings.canonical);
       checkpoint::ReadTensors(group, checkpoint::Find(group, path), "model", net.Blocks());
       EXPECT_EQ(training::Evaluate(net, tokens_, data::Split::kValid).loss, wanted);
     });
