@@ -48,6 +48,12 @@ Collectives Collectives::OnHost() const {
   return host;
 }
 
+Collectives Collectives::Carrying(Payload payload) const {
+  Collectives carrying = *this;
+  carrying.payload_ = payload;
+  return carrying;
+}
+
 void Collectives::Record(Transfer transfer, std::int64_t payload, double waited) const {
   ledger_->Record(name_, transfer, Size(), payload, waited, 0);
 }
@@ -65,7 +71,9 @@ Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
 
 Request Collectives::OnChannel(const Operation& operation, std::int64_t payload) const {
   Request request = Start(operation.transfer, payload);
-  request.ticket_ = channel_->Start(operation);
+  Operation carried = operation;
+  carried.payload = payload_;
+  request.ticket_ = channel_->Start(carried);
   request.channel_ = channel_;
   return request;
 }
@@ -285,6 +293,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
   requests[0] = Start(Transfer::kSend, Bytes(dtype, count));
   requests[0].ticket_ = channel_->Start({.transfer = Transfer::kAllToAll,
                                          .dtype = dtype,
+                                         .payload = payload_,
                                          .from = from,
                                          .to = to,
                                          .places = &places.sent,

@@ -106,7 +106,17 @@ std::unique_ptr<Channel> ProcessGrid::ChannelOver(const Communicator& group, Gro
   return NewChannel(group, {.group = name});
 }
 
+void ProcessGrid::Decorate(Group group, const Decorator& make) {
+  const Communicator& ranks = RanksOf(group);
+  if (ranks.Size() == 1) return;
+  const Collectives plain(ranks, group, unrecorded_, ChannelOf(group), stream_);
+  decorations_.emplace_back(group, make(plain));
+}
+
 Channel* ProcessGrid::ChannelOf(Group group) const {
+  for (auto entry = decorations_.rbegin(); entry != decorations_.rend(); ++entry) {
+    if (entry->first == group) return entry->second.get();
+  }
   for (const auto& [name, channel] : channels_) {
     if (name == group) return channel.get();
   }
@@ -154,8 +164,8 @@ void ProcessGrid::Await(const device::Event& event) const {
 }
 
 bool ProcessGrid::Recordable() const {
-  return std::all_of(listed_.begin(), listed_.end(),
-                     [](const auto& entry) { return entry.second->Recordable(); });
+  const auto recordable = [](const auto& entry) { return entry.second->Recordable(); };
+  return std::ranges::all_of(listed_, recordable) && std::ranges::all_of(decorations_, recordable);
 }
 
 }  // namespace trireme::comm

@@ -92,32 +92,33 @@ void ProcessGrid::Split() {
   same_shard_ = CutOut(data_, groups.same_shard);
 }
 
-Collectives ProcessGrid::Over(Group group) const {
-  const auto over = [&](const Communicator& ranks) {
-    const bool here = group == Group::kWorld || group == Group::kReplica;  // host memory
-    return Collectives(ranks, group, ledger_, ChannelOf(group), here ? device::Stream{} : stream_);
-  };
+const Communicator& ProcessGrid::RanksOf(Group group) const {
   switch (group) {
     case Group::kWorld:
-      return over(*world_);
+      return *world_;
     case Group::kData:
-      return over(same_shard_);
+      return same_shard_;
     case Group::kShard:
-      return over(shard_);
+      return shard_;
     case Group::kContext:
-      return over(context_);
+      return context_;
     case Group::kTensor:
-      return over(tensor_);
+      return tensor_;
     case Group::kPipeline:
-      return over(pipeline_);
+      return pipeline_;
     case Group::kEmbedding:
-      return over(embedding_);
+      return embedding_;
     case Group::kReplica:
-      return over(replica_);
+      return replica_;
     case Group::kKeyValue:
       break;
   }
   throw RunError("the grid has no key/value group: KeyValueGroup splits it for a model");
+}
+
+Collectives ProcessGrid::Over(Group group) const {
+  const bool on_host = group == Group::kWorld || group == Group::kReplica;
+  return {RanksOf(group), group, ledger_, ChannelOf(group), on_host ? device::Stream{} : stream_};
 }
 
 Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {

@@ -27,7 +27,7 @@ parallel::TensorGroup MakeTensorGroup(const comm::ProcessGrid& grid, const Model
   const std::int64_t ranks = grid.Shape().tensor;
   const std::int64_t most = CeilDivide(local.tokens, ranks) * ranks * plan.options.dim;
   return {transfers, grid.SequenceParallel(), plan.canonical.slices,
-          parallel::TreeCollectives(transfers, stream, plan.dtype, most, plan.defect)};
+          parallel::TreeCollectives(transfers, stream, plan.dtype, most)};
 }
 
 // Tells the products whether the model learns from what is computed next.
@@ -46,7 +46,7 @@ ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& pla
       local_plan_(PlanStage(plan, grid.Shape(), grid.Options(), grid.World().Rank())),
       stream_(StreamOf(plan, stream)),
       tensor_(MakeTensorGroup(grid, plan, local_plan_, stream_)),
-      context_(grid.Over(comm::Group::kContext), plan.length, plan.defect),
+      context_(grid.Over(comm::Group::kContext), plan.length),
       key_value_(grid.KeyValueGroup(plan.options.kv_heads)),
       done_(stream_),
       key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
@@ -68,11 +68,11 @@ void ParallelModel::Construct() {
               {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
   }
   shared_ =
-      std::make_unique<parallel::SharedGradients>(layers_->Parameters(), groups, plan_.defect,
+      std::make_unique<parallel::SharedGradients>(layers_->Parameters(), groups,
                                                   shard.sharding != comm::Sharding::kNone, stream_);
   units_ = std::make_unique<parallel::ShardedUnits>(grid_.Over(comm::Group::kShard),
                                                     layers_->Parameters(), stream_, shard,
-                                                    shared_.get(), plan_.defect);
+                                                    shared_.get());
   local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
                                    Collaborators{stream_, tensor_, context_, *units_, [this] {
                                                    pipeline_->Progress();

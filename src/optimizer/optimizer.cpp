@@ -1,3 +1,4 @@
+// Optimizer: owned gradients, their norm and their update; the keys of [optimizer].
 #include "trireme/optimizer/optimizer.hpp"
 
 #include <algorithm>
@@ -11,54 +12,56 @@ namespace trireme::optimizer {
 Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
                      const device::Stream& stream)
     : options_(options), registry_(&registry), stream_(stream) {
+  FindOwned();
+  FindUnowned();
+  rule_ = MakeRule(options, owned_, registry, stream);
   // The host reads and writes its side of these, also if the stream is planned.
   const bool copies = stream.Where() == device::Kind::kCuda;
   const device::Kind host = copies ? device::Kind::kCuda : device::Kind::kCpu;
-  if (options_.kind == Kind::kAdamW) {
-    const auto size = static_cast<std::int64_t>(SizeOf(registry.SumType()));
-    first_ = device::AllocateZeroed(registry.Owns().moments * size, stream.Where());
-    second_ = device::AllocateZeroed(registry.Owns().moments * size, stream.Where());
-  }
-  if (stream.OnGpu()) {
-    scalars_there_ = device::AllocateZeroed(sizeof(kernels::UpdateScalars), stream.Where());
-  }
   scalars_ = device::AllocatePinned(sizeof(kernels::UpdateScalars), host);
-  FindRanges();
   if (!stream.OnGpu()) return;
+  scalars_there_ = device::AllocateZeroed(sizeof(kernels::UpdateScalars), stream.Where());
   const auto bytes = static_cast<std::int64_t>((counted_.size() + 1) * sizeof(double));
   squares_there_ = device::AllocateZeroed(bytes, stream.Where());
   squares_ = device::AllocatePinned(bytes, host);
 }
 
-void Optimizer::FindRanges() {
+void Optimizer::FindOwned() {
   const auto at = [this](void* storage, std::int64_t offset) {
-    return storage == nullptr ? nullptr : ElementAt(storage, registry_->SumType(), offset);
+    return ElementAt(storage, registry_->SumType(), offset);
   };
   const bool masters = registry_->Masters() != nullptr;
   const auto& parameters = registry_->Parameters();
-  std::vector<Part> owned_gradients;
   for (std::size_t id = 0; id < parameters.size(); ++id) {
+    const tensor::Parameter& parameter = parameters[id];
     const tensor::Owned owned = registry_->OwnedOf(static_cast<tensor::ParameterId>(id));
     const std::int64_t size = owned.flat.Size();
     if (size == 0) continue;
+    const std::int64_t first = parameter.begin + owned.flat.begin - parameter.offset;
     void* const gradients = at(registry_->Gradients(), owned.gradient);
     void* const values = ElementAt(registry_->Values(), registry_->Type(), owned.value);
-    updated_.push_back({.count = size,
-                        .decay = parameters[id].decay ? options_.weight_decay : 0,
-                        .gradients = gradients,
-                        .values = masters ? at(registry_->Masters(), owned.moment) : values,
-                        .first = at(first_.get(), owned.moment),
-                        .second = at(second_.get(), owned.moment),
-                        .copies = masters ? values : nullptr});
-    if (parameters[id].copy == 0) counted_.push_back({size, gradients});
-    owned_gradients.push_back({owned.gradient, owned.gradient + size});
+    kernels::UpdateRange storage{.count = size, .gradients = gradients, .values = values};
+    if (masters) {
+      storage.values = at(registry_->Masters(), owned.moment);
+      storage.copies = values;
+    }
+    owned_.push_back({&parameter, {first, first + size}, owned.moment, storage});
+    if (parameter.copy == 0) counted_.push_back({size, gradients});
   }
-  // What lies between them, padding included.
-  std::sort(owned_gradients.begin(), owned_gradients.end(),
+}
+
+// Finds the gaps between the owned gradients in their storage, padding included.
+void Optimizer::FindUnowned() {
+  std::vector<Part> owned;
+  for (std::size_t id = 0; id < registry_->Parameters().size(); ++id) {
+    const tensor::Owned part = registry_->OwnedOf(static_cast<tensor::ParameterId>(id));
+    if (part.flat.Size() > 0) owned.push_back({part.gradient, part.gradient + part.flat.Size()});
+  }
+  std::sort(owned.begin(), owned.end(),
             [](const Part& a, const Part& b) { return a.begin < b.begin; });
+  owned.push_back({registry_->Owns().gradients, registry_->Owns().gradients});
   std::int64_t end = 0;
-  owned_gradients.push_back({registry_->Owns().gradients, registry_->Owns().gradients});
-  for (const Part& part : owned_gradients) {
+  for (const Part& part : owned) {
     if (part.begin > end) unowned_.push_back({end, part.begin});
     end = part.end;
   }
@@ -87,14 +90,10 @@ ExactSum Optimizer::ExactGradientSquares() const {
 }
 
 std::string Optimizer::FirstNotFinite() const {
-  const auto& parameters = registry_->Parameters();
-  std::size_t next = 0;  // of updated_, which has the parameters of which something is owned
-  for (std::size_t id = 0; id < parameters.size(); ++id) {
-    if (registry_->OwnedOf(static_cast<tensor::ParameterId>(id)).flat.Size() == 0) continue;
-    const kernels::UpdateRange& range = updated_[next++];
-    const kernels::FlatRange gradients{range.count, range.gradients};
+  for (const OwnedParameter& part : owned_) {
+    const kernels::FlatRange gradients{part.storage.count, part.storage.gradients};
     if (!std::isfinite(kernels::SquareSum(stream_, registry_->SumType(), {&gradients, 1}))) {
-      return parameters[id].name;
+      return part.parameter->name;
     }
   }
   return {};
@@ -106,20 +105,15 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
   // The stream may still read those of the step before: that step's gradients were awaited since.
   auto* const scalars = static_cast<kernels::UpdateScalars*>(scalars_.get());
   *scalars = {.learning_rate = learning_rate,
-              .beta1 = options_.beta1,
-              .beta2 = options_.beta2,
-              .epsilon = options_.epsilon,
-              .correction1 = 1 - std::pow(options_.beta1, static_cast<double>(step)),
-              .correction2 = 1 - std::pow(options_.beta2, static_cast<double>(step)),
               .gradient_scale =
                   (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
-  const auto update = options_.kind == Kind::kAdamW ? kernels::AdamW : kernels::GradientDescent;
+  rule_->SetScalars(step, *scalars);
   const kernels::UpdateScalars* there = scalars;
   if (scalars_there_ != nullptr) {
     device::StartCopyIn(stream_, scalars, scalars_there_.get(), sizeof *scalars);
     there = static_cast<const kernels::UpdateScalars*>(scalars_there_.get());
   }
-  update(stream_, registry_->SumType(), updated_, there, clear);
+  rule_->Update(there, clear);
   if (!clear) return;
   registry_->GradientsCleared();
   for (const Part& part : unowned_) {
@@ -130,7 +124,8 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
 }
 
 void Optimizer::RoundMasters() {
-  for (const kernels::UpdateRange& range : updated_) {
+  for (const OwnedParameter& part : owned_) {
+    const kernels::UpdateRange& range = part.storage;
     if (range.copies == nullptr) continue;
     kernels::Convert(stream_, range.count, registry_->SumType(), range.values, registry_->Type(),
                      range.copies);
@@ -138,19 +133,16 @@ void Optimizer::RoundMasters() {
 }
 
 std::vector<tensor::StateBlock> Optimizer::Blocks(int rank, int ranks, int sharers) const {
-  if (options_.kind == Kind::kSgd) return {};
-  auto blocks = registry_->MomentBlocks(first_.get(), "first_moment.", rank, ranks, sharers);
-  auto second = registry_->MomentBlocks(second_.get(), "second_moment.", rank, ranks, sharers);
-  blocks.insert(blocks.end(), second.begin(), second.end());
+  std::vector<tensor::StateBlock> blocks;
+  for (const Moment& moment : rule_->Moments()) {
+    auto more = registry_->MomentBlocks(moment.storage.get(), moment.prefix, rank, ranks, sharers);
+    blocks.insert(blocks.end(), more.begin(), more.end());
+  }
   return blocks;
 }
 
 std::int64_t Optimizer::Bytes() const {
-  std::int64_t bytes = 0;
-  for (const device::Buffer* buffer : {&first_, &second_, &squares_there_, &scalars_there_}) {
-    bytes += device::BytesOf(*buffer);
-  }
-  return bytes;
+  return rule_->Bytes() + device::BytesOf(squares_there_) + device::BytesOf(scalars_there_);
 }
 
 }  // namespace trireme::optimizer

@@ -27,23 +27,19 @@ std::int64_t PartElements(int ranks, std::int64_t most) {
 }  // namespace
 
 void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
-             std::int64_t count, Defect defect) {
+             std::int64_t count) {
   const auto add = [&](int from, int to) {
     kernels::Accumulate(stream, dtype, count, ElementAt(buffer, dtype, from * count),
                         ElementAt(buffer, dtype, to * count));
   };
-  if (defect == Defect::kTreeOfRanks) {
-    for (int i = 1; i < arrays; ++i) add(i, 0);
-    return;
-  }
   for (int stride = 1; stride < arrays; stride *= 2) {
     for (int i = 0; i + stride < arrays; i += 2 * stride) add(i + stride, i);
   }
 }
 
 TreeCollectives::TreeCollectives(const comm::Collectives& group, const device::Stream& stream,
-                                 Dtype dtype, std::int64_t most, Defect defect)
-    : group_(group), stream_(stream), defect_(defect) {
+                                 Dtype dtype, std::int64_t most)
+    : group_(group), stream_(stream) {
   const int ranks = group.Size();
   if (!std::has_single_bit(static_cast<unsigned>(ranks))) {
     throw RunError(fmt::format("canonical sums over {} ranks, no power of two", ranks), kBug);
@@ -64,7 +60,7 @@ void* TreeCollectives::Exchange(Dtype dtype, const void* from, const comm::Count
   }
   group_.AllToAll(dtype, from, buffer_.get(), counts);
   const std::int64_t own = counts.Of(group_.Rank(), group_.Size());
-  TreeSum(stream_, dtype, buffer_.get(), group_.Size(), own, defect_);
+  TreeSum(stream_, dtype, buffer_.get(), group_.Size(), own);
   return buffer_.get();
 }
 

@@ -23,7 +23,8 @@ struct Largest {
   Largest(const tensor::Registry& registry, const ShardSetup& setup) {
     for (const tensor::Piece& piece : registry.Owns().pieces) {
       reduced = std::max(reduced, piece.own.Size());
-      scattered = std::max(scattered, piece.range.Size());
+      const std::int64_t part = OwnCounts(piece).Largest(setup.ranks);
+      scattered = std::max({scattered, piece.range.Size(), part * setup.ranks});
     }
     const auto size = static_cast<std::int64_t>(SizeOf(registry.SumType()));
     reduced = std::min(reduced, CeilDivide(setup.bucket_bytes, size));
@@ -39,9 +40,9 @@ bool Scatters(comm::Sharding sharding) { return sharding == comm::Sharding::kOpt
 
 GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
                                  tensor::Registry& registry, const device::Stream& stream,
-                                 const ShardSetup& setup, SharedGradients* shared, Defect defect)
-    : data_(data),
-      shard_(shard),
+                                 const ShardSetup& setup, SharedGradients* shared)
+    : data_(data.Carrying(comm::Payload::kGradients)),
+      shard_(shard.Carrying(comm::Payload::kGradients)),
       registry_(&registry),
       stream_(stream),
       shared_(shared),
@@ -54,8 +55,8 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
   }
   if (!canonical_) return;
   const Largest largest(registry, setup);
-  data_tree_ = TreeCollectives(data, stream, registry.SumType(), largest.reduced, defect);
-  shard_tree_ = TreeCollectives(shard, stream, registry.SumType(), largest.scattered, defect);
+  data_tree_ = TreeCollectives(data_, stream, registry.SumType(), largest.reduced);
+  shard_tree_ = TreeCollectives(shard_, stream, registry.SumType(), largest.scattered);
 }
 
 void GradientBuckets::Begin() {
@@ -92,7 +93,7 @@ void GradientBuckets::Start(Bucket& bucket) {
   if (Scatters(sharding_)) {
     if (shared_ != nullptr) shared_->SumPiece(bucket.piece);
     bucket.request = shard_.StartReduceScatterInPlace(registry_->SumType(), Gradient(range.begin),
-                                                      OwnCounts(range.Size()));
+                                                      OwnCounts(bucket.cut));
   } else {
     bucket.request =
         data_.StartAllReduce(registry_->SumType(), Gradient(range.begin), range.Size());
@@ -132,7 +133,7 @@ void GradientBuckets::SumInTree(const Bucket& bucket) {
   const Dtype dtype = registry_->SumType();
   const tensor::Piece& cut = bucket.cut;
   if (sharding_ != comm::Sharding::kNone) {
-    shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin), OwnCounts(cut.range.Size()));
+    shard_tree_.ReduceScatterInPlace(dtype, Gradient(cut.range.begin), OwnCounts(cut));
   }
   data_tree_.AllReduce(dtype, Gradient(cut.gradient), cut.own.Size());
 }

@@ -52,15 +52,9 @@ struct LargestBlock {
 // One rank's way through one pass.
 class Trip {
  public:
-  Trip(const comm::Collectives& context, std::int64_t length, Defect defect,
-       const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
-       const Matrix& buffers)
-      : context_(context),
-        length_(length),
-        defect_(defect),
-        stream_(stream),
-        shape_(shape),
-        dtype_(dtype) {
+  Trip(const comm::Collectives& context, std::int64_t length, const device::Stream& stream,
+       const AttentionShape& shape, Dtype dtype, const Matrix& buffers)
+      : context_(context), length_(length), stream_(stream), shape_(shape), dtype_(dtype) {
     const LargestBlock largest(length, context.Size());
     const std::int64_t elements = largest.BufferElements(shape);
     for (int i = 0; i < kBlocks; ++i) blocks_[i] = buffers.Columns(i * elements, elements);
@@ -111,20 +105,11 @@ class Trip {
 
  private:
   int Owner(int step) const { return (context_.Rank() - step + Steps()) % Steps(); }
-  Positions Held(int step) const {
-    Positions held = PositionsOf(length_, Owner(step), Steps());
-    if (defect_ == Defect::kRingOffsetWrong && context_.Rank() == 1 && step > 0) {
-      for (Part* part : {&held.early, &held.late}) {
-        const std::int64_t shift = part->begin > 0 ? 1 : 0;
-        *part = {part->begin - shift, part->end - shift};
-      }
-    }
-    return held;
-  }
+  Positions Held(int step) const { return PositionsOf(length_, Owner(step), Steps()); }
   // A buffer as the block, or its gradient, of this step: dense.
   Matrix Shaped(const Matrix& buffer, int step) const {
     const std::int64_t width = 2 * shape_.kv_heads * shape_.head_dim;
-    const std::int64_t rows = shape_.sequences * PositionsOf(length_, Owner(step), Steps()).Count();
+    const std::int64_t rows = shape_.sequences * Held(step).Count();
     return {buffer.data, dtype_, rows, width, width};
   }
   Flights Shift(const Matrix& from, const Matrix& to, int tag) const {
@@ -133,7 +118,6 @@ class Trip {
 
   const comm::Collectives& context_;
   std::int64_t length_;
-  Defect defect_;
   const device::Stream& stream_;
   const AttentionShape& shape_;
   Dtype dtype_;                   // of what travels; buffers may be of a wider one
@@ -155,11 +139,10 @@ void Check(const AttentionShape& shape, const Positions& own) {
 
 }  // namespace
 
-RingAttention::RingAttention(const comm::Collectives& context, std::int64_t length, Defect defect)
+RingAttention::RingAttention(const comm::Collectives& context, std::int64_t length)
     : context_(context),
       length_(length),
-      own_(PositionsOf(length, context.Rank(), context.Size())),
-      defect_(defect) {}
+      own_(PositionsOf(length, context.Rank(), context.Size())) {}
 
 std::int64_t RingAttention::BufferElements(const device::Stream& stream,
                                            const AttentionShape& shape, Dtype dtype,
@@ -177,7 +160,7 @@ void RingAttention::Forward(const device::Stream& stream, const AttentionShape& 
     return kernels::AttentionForward(stream, shape, qkv, dropout, out, lse, buffers);
   }
   Check(shape, own_);
-  const Trip trip(context_, length_, defect_, stream, shape, qkv.dtype, buffers);
+  const Trip trip(context_, length_, stream, shape, qkv.dtype, buffers);
   kernels::AttentionPartStart(stream, out, lse);
   trip.Pack(qkv);
   for (int step = 0; step < trip.Steps(); ++step) {
@@ -200,7 +183,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
     return kernels::AttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, buffers);
   }
   Check(shape, own_);
-  const Trip trip(context_, length_, defect_, stream, shape, qkv.dtype, buffers);
+  const Trip trip(context_, length_, stream, shape, qkv.dtype, buffers);
   Flights block_flights, gradient_flights;  // each: out, in
   comm::Request* const flights[] = {&block_flights[1], &block_flights[0], &gradient_flights[1],
                                     &gradient_flights[0]};

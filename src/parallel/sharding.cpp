@@ -15,11 +15,13 @@ ShardedUnits::~ShardedUnits() = default;
 
 ShardedUnits::ShardedUnits(const comm::Collectives& shard, tensor::Registry& registry,
                            const device::Stream& stream, const ShardSetup& setup,
-                           SharedGradients* shared, Defect defect)
-    : shard_(shard), registry_(&registry), overlap_(setup.overlap) {
+                           SharedGradients* shared)
+    : shard_(shard.Carrying(comm::Payload::kParameters)),
+      registry_(&registry),
+      overlap_(setup.overlap) {
   const tensor::Ownership& owns = registry.Owns();
   if (owns.values_sharded) {
-    gathers_ = std::make_unique<UnitGathers>(shard, registry, stream, setup, defect);
+    gathers_ = std::make_unique<UnitGathers>(shard, registry, stream, setup);
   } else {
     gathers_updated_ = setup.sharding != comm::Sharding::kNone;
   }
@@ -74,8 +76,7 @@ void ShardedUnits::GatherUpdated() {
   for (const tensor::Piece& piece : registry_->Owns().pieces) {
     if (piece.range.begin >= registry_->Size()) continue;  // a second gradient has no values
     updates_.push_back(shard_.StartAllGatherInPlace(
-        dtype, ElementAt(registry_->Values(), dtype, piece.range.begin),
-        OwnCounts(piece.range.Size())));
+        dtype, ElementAt(registry_->Values(), dtype, piece.range.begin), OwnCounts(piece)));
     if (!overlap_) updates_.back().Wait();
   }
   for (comm::Request& request : updates_) request.Wait(start);

@@ -18,16 +18,13 @@ constexpr const char* kBug = "This is a bug in Trireme.";
 }
 
 UnitGathers::UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
-                         const device::Stream& stream, const ShardSetup& setup, Defect defect)
-    : shard_(shard),
+                         const device::Stream& stream, const ShardSetup& setup)
+    : shard_(shard.Carrying(comm::Payload::kParameters)),
       registry_(&registry),
       stream_(stream),
       prefetch_(setup.overlap ? setup.prefetch : 0),
-      late_(defect == Defect::kUsedBeforeGather),
       buffers_(registry, registry.Type(), stream.Where(), setup.prefetch + 1),
-      units_(registry) {
-  if (late_) prefetch_ = 0;
-}
+      units_(registry) {}
 
 void UnitGathers::Announce(const std::vector<int>& uses) {
   const bool used = next_ == announced_.size();
@@ -49,7 +46,7 @@ void UnitGathers::Start(Gather& gather) {
   const tensor::Piece& piece = units_.PieceOf(gather.unit);
   const Dtype dtype = registry_->Type();
   gather.request = shard_.StartAllGather(dtype, ElementAt(registry_->Values(), dtype, piece.value),
-                                         buffers_.At(gather.buffer), OwnCounts(piece.range.Size()));
+                                         buffers_.At(gather.buffer), OwnCounts(piece));
 }
 
 void UnitGathers::Wait(Gather& gather) {
@@ -102,12 +99,8 @@ void UnitGathers::Use(int unit) {
   if (ahead) {
     --started_;
     if (gather.request.Test()) ++ready_;
-  } else if (!late_) {
-    Start(gather);
   } else {
-    const std::int64_t elements = units_.PieceOf(unit).range.Size();
-    device::SetZero(stream_, buffers_.At(gather.buffer),
-                    elements * static_cast<std::int64_t>(SizeOf(registry_->Type())));
+    Start(gather);
   }
   Wait(gather);
   registry_->BindValues(unit, buffers_.At(gather.buffer));
@@ -125,10 +118,6 @@ void UnitGathers::Done(int unit) {
   if (last == in_use_.rend()) {
     throw RunError(fmt::format("sharding: {} is done with and was not in use", units_.NameOf(unit)),
                    kBug);
-  }
-  if (late_) {
-    Start(*last);
-    Wait(*last);
   }
   buffers_.Give(last->buffer);
   in_use_.erase(std::next(last).base());

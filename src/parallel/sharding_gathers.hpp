@@ -15,7 +15,7 @@ namespace trireme::parallel {
 class UnitGathers {
  public:
   UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,
-              const device::Stream& stream, const ShardSetup& setup, Defect defect);
+              const device::Stream& stream, const ShardSetup& setup);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
 
   void Announce(const std::vector<int>& uses);
@@ -44,7 +44,6 @@ class UnitGathers {
   tensor::Registry* registry_;
   device::Stream stream_;
   int prefetch_ = 0;
-  bool late_ = false;  // the defect: each gather comes after its use
   UnitBuffers buffers_;
   UnitPieces units_;
   std::vector<Gather> announced_;  // in order

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
+#include <utility>
 
 #include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/error.hpp"
@@ -107,6 +109,45 @@ std::vector<Part> CutPieces(const tensor::ParameterList& list, Dtype dtype,
   }
 }
 
+// Cuts a piece between parameters only: each cut is the parameter's begin that lies nearest to an
+// even one. Elements of each rank.
+std::vector<std::int64_t> CutBetweenParameters(const tensor::ParameterList& list, const Part& range,
+                                               int ranks) {
+  std::vector<std::int64_t> cuts = {range.begin, range.end};
+  for (const tensor::Parameter& parameter : list.Parameters()) {
+    const std::int64_t begin = parameter.offset;
+    if (parameter.Held() && begin > range.begin && begin < range.end) cuts.push_back(begin);
+  }
+  std::sort(cuts.begin(), cuts.end());
+  std::vector<std::int64_t> counts;
+  std::int64_t begin = range.begin;
+  for (int rank = 1; rank <= ranks; ++rank) {
+    const std::int64_t even = range.begin + PartOf(range.Size(), rank - 1, ranks).end;
+    const auto distance = [even](std::int64_t cut) { return cut < even ? even - cut : cut - even; };
+    const std::int64_t end = *std::min_element(
+        cuts.begin(), cuts.end(),
+        [&](std::int64_t a, std::int64_t b) { return distance(a) < distance(b); });
+    counts.push_back(end - begin);
+    begin = end;
+  }
+  return counts;
+}
+
+// The elements of `range` that this rank owns; with parameters kept whole, every rank's count too.
+void Share(const tensor::ParameterList& list, const ShardSetup& setup, tensor::Piece& piece) {
+  const Part& range = piece.range;
+  Part own = {0, range.Size()};
+  if (setup.sharding != Sharding::kNone && setup.whole_parameters) {
+    piece.counts = CutBetweenParameters(list, range, setup.ranks);
+    const auto mine = piece.counts.begin() + setup.rank;
+    own.begin = std::accumulate(piece.counts.begin(), mine, std::int64_t{0});
+    own.end = own.begin + *mine;
+  } else if (setup.sharding != Sharding::kNone) {
+    own = OwnPart(range.Size(), setup.rank, setup.ranks);
+  }
+  piece.own = {range.begin + own.begin, range.begin + own.end};
+}
+
 // Refuses a piece that passes what one transfer can carry.
 void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns) {
   constexpr std::int64_t kMost = std::numeric_limits<int>::max();
@@ -140,17 +181,19 @@ tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
   std::reverse(cut.begin(), cut.end());
   for (const Part& range : cut) {
     tensor::Piece piece{range, range, range.begin, range.begin, range.begin};
+    Share(list, setup, piece);
     if (!none) {
-      const Part own = OwnPart(range.Size(), setup.rank, setup.ranks);
-      piece.own = {range.begin + own.begin, range.begin + own.end};
       piece.value = owns.values_sharded ? owns.values : piece.own.begin;
       piece.gradient = owns.gradients_sharded ? owns.gradients : range.begin;
       piece.moment = owns.moments;
     }
-    owns.values += piece.own.Size();
-    owns.gradients += piece.own.Size();
-    owns.moments += piece.own.Size();
-    owns.pieces.push_back(piece);
+    // Each piece begins on a line, as even cuts make it by themselves.
+    const std::int64_t stored =
+        piece.counts.empty() ? piece.own.Size() : CeilDivide(piece.own.Size(), kCut) * kCut;
+    owns.values += stored;
+    owns.gradients += stored;
+    owns.moments += stored;
+    owns.pieces.push_back(std::move(piece));
   }
   if (none) owns.moments = list.Size();
   if (!owns.values_sharded) owns.values = list.Size();
@@ -158,11 +201,10 @@ tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
   // Each copy begins where products want it.
   if (owns.gradient_levels > 1) owns.gradients = CeilDivide(owns.gradients, kCut) * kCut;
   if (second.Size() > 0) {
-    // As its table is cut, whose unit may end in up to a line of nothing.
-    const Part own =
-        none ? Part{0, second.Size()} : OwnPart(second.Size(), setup.rank, setup.ranks);
-    owns.pieces.push_back(
-        {second, {second.begin + own.begin, second.begin + own.end}, 0, second.begin, 0});
+    // Cut as its table is, whose unit may end in up to a line of padding.
+    tensor::Piece piece{second, second, 0, second.begin, 0};
+    Share(list, setup, piece);
+    owns.pieces.push_back(std::move(piece));
   }
   if (!none) CheckTransfers(list, owns);
   return owns;

@@ -24,7 +24,7 @@ constexpr int kBlockBuffers = 2;
 UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,
                            const device::Stream& stream, const ShardSetup& setup,
                            SharedGradients* shared)
-    : shard_(shard),
+    : shard_(shard.Carrying(comm::Payload::kGradients)),
       registry_(&registry),
       stream_(stream),
       shared_(shared),
@@ -67,7 +67,7 @@ void UnitScatters::End(int unit) {
         fmt::format("sharding: gradients of {} are ended and were not begun", units_.NameOf(unit)),
         kBug);
   }
-  const Part range = units_.PieceOf(unit).range;
+  const tensor::Piece& piece = units_.PieceOf(unit);
   void* gradients = buffers_.At(scatter.buffer);
   registry_->TakeEarly(unit, [&](void* from, void* to, std::int64_t count) {
     const Dtype dtype = registry_->SumType();
@@ -75,13 +75,13 @@ void UnitScatters::End(int unit) {
     device::SetZero(stream_, from, count * static_cast<std::int64_t>(SizeOf(dtype)));
   });
   if (not_finite_.empty()) {
-    not_finite_ = FirstNotFinite(stream_, *registry_, range, gradients);
+    not_finite_ = FirstNotFinite(stream_, *registry_, piece.range, gradients);
   }
   if (shared_ != nullptr) {
     shared_->SumPiece(units_.Number(unit));
   }
   scatter.request =
-      shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(range.Size()));
+      shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(piece));
   registry_->BindGradients(unit, nullptr);
   running_.push_back(std::move(scatter));
   if (!overlap_) AddFront();

@@ -17,24 +17,19 @@ using tensor::GradientSum;
 // other.
 constexpr std::array kOrder = {GradientSum::kTensor, GradientSum::kKeyValue, GradientSum::kTied};
 
-bool LeftOut(GradientSum sum, Defect defect) {
-  return (sum == GradientSum::kTensor && defect == Defect::kNormGradientNotSummed) ||
-         (sum == GradientSum::kTied && defect == Defect::kTiedGradientNotSummed);
-}
-
 }  // namespace
 
 SharedGradients::SharedGradients(tensor::Registry& registry,
                                  const std::map<GradientSum, comm::Collectives>& groups,
-                                 Defect defect, bool sharded, const device::Stream& stream)
+                                 bool sharded, const device::Stream& stream)
     : registry_(&registry), stream_(stream) {
   const auto& parameters = registry.Parameters();
   for (const GradientSum sum : kOrder) {
     const auto group = groups.find(sum);
-    if (group == groups.end() || group->second.Size() == 1 || LeftOut(sum, defect)) continue;
+    if (group == groups.end() || group->second.Size() == 1) continue;
     const bool owned = sharded && sum == GradientSum::kTied;
     const bool by_piece = sharded && !owned;
-    Message message{group->second, kAll, {}, owned, 0};
+    Message message{group->second.Carrying(comm::Payload::kGradients), kAll, {}, owned, 0};
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (parameters[i].sum != sum || !parameters[i].Held()) continue;
       const int piece = by_piece ? PieceOf(parameters[i]) : kAll;

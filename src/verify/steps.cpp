@@ -20,7 +20,6 @@ constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
 // micro-batches are others.
 training::TrainingOptions Alone(training::TrainingOptions setup, Arithmetic arithmetic) {
   setup.model.pipeline = {};
-  setup.model.defect = Defect::kNone;
   setup.model.options.recompute = model::Recompute::kNone;
   if (arithmetic == Arithmetic::kFast) setup.model.canonical = {};
   if (setup.model.canonical.On()) {

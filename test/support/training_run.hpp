@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "defects.hpp"
 #include "temporary_folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/process_grid.hpp"
@@ -21,6 +22,7 @@ inline comm::Communicator World() { return comm::Communicator::Adopt(MPI_COMM_WO
 struct RunSettings : training::TrainingSetup {
   std::optional<comm::GridShape> grid;  // none: data parallel over all ranks of the group
   comm::GridOptions options;
+  Defect defect = Defect::kNone;
 };
 
 // The tensors of a model, whole, in the order of registration, widened.
@@ -36,7 +38,7 @@ class TrainingRun {
               settings.grid.value_or(
                   comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
               settings.options),
-        training_(grid_, tokens, settings) {}
+        training_(Spoiled(settings.defect), tokens, settings) {}
 
   // Runs up to step `end`; returns the losses of the steps.
   std::vector<double> Train(std::int64_t end) {
@@ -95,6 +97,11 @@ class TrainingRun {
       tensors.push_back(std::move(whole));
     }
     return tensors;
+  }
+
+  const comm::ProcessGrid& Spoiled(Defect defect) {
+    Spoil(grid_, defect);
+    return grid_;
   }
 
   const comm::Communicator& group_;

@@ -19,11 +19,15 @@ namespace trireme::comm {
 
 enum class Reduction { kSum, kMax };
 
+// Contents of an operand, for channels that tell transfers of one group apart.
+enum class Payload { kActivations, kParameters, kGradients };
+
 // One transfer, as Collectives was asked for it.
 struct Operation {
   Transfer transfer = Transfer::kAllReduce;
   Dtype dtype = Dtype::kFloat32;
   Reduction reduction = Reduction::kSum;  // of kAllReduce
+  Payload payload = Payload::kActivations;
   const void* from = nullptr;  // device memory. In place: all-reduce and broadcast from == to;
   void* to = nullptr;          // all-gather from == this rank's place in `to`; reduce-scatter from
                                // == to, the result at the front of it

@@ -65,7 +65,10 @@ class Collectives {
   Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel = nullptr,
               const device::Stream& stream = {});
   Collectives OnHost() const;  // the same group's transfers of host memory
+  // The same transfers, whose operands are said to be this.
+  Collectives Carrying(Payload payload) const;
 
+  Group Name() const { return name_; }
   int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
   int Size() const { return group_ == nullptr ? 1 : group_->Size(); }
   bool IsPlanned() const { return group_ != nullptr && group_->IsPlanned(); }
@@ -116,7 +119,8 @@ class Collectives {
   Group name_ = Group::kWorld;
   Ledger* ledger_ = nullptr;
   Channel* channel_ = nullptr;  // null: MPI
-  device::Stream stream_;       // whose memory it is
+  Payload payload_ = Payload::kActivations;
+  device::Stream stream_;  // whose memory it is
 };
 
 }  // namespace trireme::comm

@@ -105,6 +105,11 @@ class ProcessGrid {
   // but for kWorld and kReplica, whose transfers are the host's. staged: by way of the host.
   // pipeline_chunks: of the model on a stage.
   void UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks);
+  // Puts a channel in front of the transfers of a group of more than one rank: from here on
+  // Over(group) starts them there (not those of OnHost). make: gets the transfers as they are,
+  // which no ledger records. For faults and tests; after UseGpu, before anything transfers.
+  using Decorator = std::function<std::unique_ptr<Channel>(const Collectives& plain)>;
+  void Decorate(Group group, const Decorator& make);
   // Collective over `group`, which is none of this grid's: a channel like theirs, null without a
   // GPU, in a group of one and before UseGpu. TakeExposed and CheckHealth take it in while it
   // lives; it must not outlive the grid.
@@ -135,6 +140,7 @@ class ProcessGrid {
   ProcessGrid(int planned_rank, const GridShape& shape, const GridOptions& options);
   void Split();
   std::unique_ptr<Channel> NewChannel(const Communicator& group, ChannelSetup setup) const;
+  const Communicator& RanksOf(Group group) const;
   Channel* ChannelOf(Group group) const;
   Communicator planned_world_;  // of a planned grid
   const Communicator* world_;
@@ -147,6 +153,8 @@ class ProcessGrid {
   bool staged_ = false;
   mutable Listed listed_;  // all channels that live; before those that are listed
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> channels_;
+  std::vector<std::pair<Group, std::unique_ptr<Channel>>> decorations_;  // the last one counts
+  Ledger unrecorded_;                                                    // theirs
 };
 
 }  // namespace trireme::comm

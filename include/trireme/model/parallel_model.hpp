@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/input/deck.hpp"

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/base/positions.hpp"
 #include "trireme/comm/process_grid.hpp"
@@ -35,7 +34,6 @@ struct ModelPlan {
   std::int64_t bucket_bytes = 4 << 20;  // of a transfer of gradients
   int prefetch = 1;                     // units gathered ahead of their use
   bool overlap = true;                  // transfers run while the backward pass computes
-  Defect defect = Defect::kNone;        // tests only
 };
 
 // One rank's part of a model. The default is no rank's: PlanStage makes it.

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/base/function_ref.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
@@ -24,10 +23,9 @@ struct Canonical {
 };
 
 // arrays[0] += all others, in the perfect binary tree over their number, a power of two:
-// ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count]. With the defect
-// kTreeOfRanks in the order ((0 + 1) + 2) + ...
+// ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count].
 void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
-             std::int64_t count, Defect defect = Defect::kNone);
+             std::int64_t count);
 
 // Sums over the ranks of a group, a power of two, in that tree: parts are exchanged, added by one
 // rank each and gathered. Moves what a ring moves. The group must outlive it.
@@ -38,7 +36,7 @@ class TreeCollectives {
   // size (PartOf, on multiples of up to 32 elements); for others, pass ranks times the largest part
   // to come. RunError if the group's size is no power of two.
   TreeCollectives(const comm::Collectives& group, const device::Stream& stream, Dtype dtype,
-                  std::int64_t most, Defect defect = Defect::kNone);
+                  std::int64_t most);
   std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
   // As comm::Collectives::StartReduceScatterInPlace, complete on return. Throws RunError where the
@@ -53,7 +51,6 @@ class TreeCollectives {
   void* Exchange(Dtype dtype, const void* from, const comm::Counts& counts) const;
   comm::Collectives group_;
   device::Stream stream_;
-  Defect defect_ = Defect::kNone;
   device::Buffer buffer_;
   std::int64_t part_ = 0;  // elements that the buffer has for a rank's part: [ranks, part_]
 };

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/parallel/canonical.hpp"
@@ -29,7 +28,7 @@ class GradientBuckets {
   // must outlive it. `shared` (or null): sums within the replica that come before a reduce-scatter.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
                   tensor::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
-                  SharedGradients* shared, Defect defect = Defect::kNone);
+                  SharedGradients* shared);
 
   void Begin();  // a new step: nothing is ready
   // The gradients at flat offsets >= begin are final on this rank: starts the sums of the buckets

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/base/positions.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/kernels/attention_part.hpp"
@@ -21,8 +20,7 @@ class RingAttention {
  public:
   RingAttention() = default;  // one rank, sequences of any length
   // Of sequences of `length`, cut by PositionsOf over the ranks of `context`. Cheap.
-  RingAttention(const comm::Collectives& context, std::int64_t length,
-                Defect defect = Defect::kNone);
+  RingAttention(const comm::Collectives& context, std::int64_t length);
 
   int Size() const { return context_.Size(); }
   bool Active() const { return Size() > 1; }
@@ -52,7 +50,6 @@ class RingAttention {
   comm::Collectives context_;
   std::int64_t length_ = 0;
   Positions own_;
-  Defect defect_ = Defect::kNone;
 };
 
 }  // namespace trireme::parallel

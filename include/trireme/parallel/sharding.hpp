@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/device/stream.hpp"
@@ -23,20 +22,25 @@ struct ShardSetup {
   int rank = 0, ranks = 1;  // place in the shard group, and its size
   int tensor_ranks = 1;     // ranks that have to cut the same pieces in spite of uneven slices
   std::int64_t bucket_bytes = 4 << 20;
-  int prefetch = 1;        // units gathered ahead of their use
-  bool overlap = true;     // false: every transfer is awaited where it starts
-  bool canonical = false;  // gradients stay whole until the step's end
+  bool whole_parameters = false;  // pieces are cut between parameters only
+  int prefetch = 1;               // units gathered ahead of their use
+  bool overlap = true;            // false: every transfer is awaited where it starts
+  bool canonical = false;         // gradients stay whole until the step's end
   int gradient_levels = 1;
   bool training = true;  // false: there are no gradients
 };
 
-// none: buckets of at least bucket_bytes, from the end, between parameters (or within one beyond
-// MPI's count). optimizer: whole units, as many as make bucket_bytes, the same on all tensor ranks;
-// a table with a second gradient or shared by two stages, and the second gradient, are pieces of
-// their own. gradients, parameters: a unit a piece. A piece's owned elements are PartOf its length,
-// cut on multiples of 32 elements.
-// dtype: in which bucket_bytes are counted. InputError if a piece passes what one transfer can
-// carry: its count is an int.
+// Cuts the flat range into pieces, and each piece among the ranks. Pieces, by what is sharded:
+//   none         buckets of at least bucket_bytes, from the end, between parameters (or within one
+//                beyond MPI's count)
+//   optimizer    whole units, as many as make bucket_bytes, the same on all tensor ranks; a table
+//                with a second gradient or shared by two stages, and the second gradient, are
+//                pieces of their own
+//   gradients,
+//   parameters   one piece per unit
+// A rank owns PartOf a piece's length, cut on multiples of 32 elements; with whole_parameters, the
+// parameters between the begins nearest to these cuts. dtype: in which bucket_bytes are counted.
+// InputError if a piece passes what one transfer can carry: its count is an int.
 tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
                                 const ShardSetup& setup);
 
@@ -57,8 +61,7 @@ class ShardedUnits {
   // PlanOwnership's result for this setup. `shared`: sums that a unit's gradients need within the
   // replica before they are scattered (null: none). All referred to must outlive it.
   ShardedUnits(const comm::Collectives& shard, tensor::Registry& registry,
-               const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared,
-               Defect defect = Defect::kNone);
+               const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
 
   // Bytes of buffers for gathered values, and for whole gradients on their way to their owners.
   // Blocks share prefetch + 1 buffers of the largest one's size for values (one more

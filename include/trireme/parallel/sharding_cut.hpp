@@ -5,19 +5,25 @@
 #include <cstdint>
 
 #include "trireme/comm/counts.hpp"
+#include "trireme/tensor/ownership.hpp"
 
 namespace trireme::parallel {
 
-// Elements. Parts begin on a line of the cache, as parameters do.
+// Elements. Parts of a length that is cut evenly begin on a cache line, as parameters do.
 inline constexpr std::int64_t kCut = 32;
 
-// Part of `length` elements that rank `rank` of `ranks` owns; relative to their first.
+// The part of `length` elements, cut evenly, that rank `rank` of `ranks` owns; relative to their
+// first.
 inline Part OwnPart(std::int64_t length, int rank, int ranks) {
   return comm::PartOfGrains(length, kCut, rank, ranks);
 }
 
-// What each rank owns of them.
+// Elements that each rank owns, of a length cut evenly, and of a piece.
 inline comm::Counts OwnCounts(std::int64_t length) { return comm::Counts::Cut(length, kCut); }
+inline comm::Counts OwnCounts(const tensor::Piece& piece) {
+  if (piece.counts.empty()) return OwnCounts(piece.range.Size());
+  return {piece.counts};
+}
 
 }  // namespace trireme::parallel
 

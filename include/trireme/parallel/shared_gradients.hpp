@@ -7,7 +7,6 @@
 #include <map>
 #include <vector>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/tensor/registry.hpp"
@@ -23,8 +22,7 @@ class SharedGradients {
   // alone.
   SharedGradients(tensor::Registry& registry,
                   const std::map<tensor::GradientSum, comm::Collectives>& groups,
-                  Defect defect = Defect::kNone, bool sharded = false,
-                  const device::Stream& stream = {});
+                  bool sharded = false, const device::Stream& stream = {});
   // Collective over the replica. Sharded: of tied gradients only.
   void Sum();
   // Sharded: the sums that this piece (its number in the registry's ownership) needs before it is

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 
-#include "trireme/base/defect.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/parallel/canonical.hpp"

@@ -18,6 +18,8 @@ struct Piece {
   // Place of element own.begin in the storages of values, gradients (after their sum) and moments;
   // elements.
   std::int64_t value = 0, gradient = 0, moment = 0;
+  // Elements that each rank of the shard group owns, in order; empty: cut evenly.
+  std::vector<std::int64_t> counts = {};
 };
 
 struct Ownership {

@@ -222,7 +222,7 @@ TEST_F(AnyLayout, KnownMistakesAreSeen) {
   constexpr double kVisible = 1e-7;
   for (const Case& mistake :
        {Case{Defect::kNormGradientNotSummed, "tensor=2\nsequence_parallel=yes\n"},
-        Case{Defect::kAverageOfAverages, "tensor=2\npipeline=1\n"},
+        Case{Defect::kDataRanksWeighed, "tensor=2\npipeline=1\n"},
         Case{Defect::kTiedGradientNotSummed, "pipeline=2\n"},
         Case{Defect::kUsedBeforeGather, "sharding=parameters\n"},
         Case{Defect::kRingOffsetWrong, "context=2\n"}}) {

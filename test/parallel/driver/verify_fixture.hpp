@@ -14,13 +14,13 @@
 #include "trireme/job/command_line.hpp"
 #include "trireme/verify/verify.hpp"
 
-    namespace trireme::test {
+namespace trireme::test {
 
-  inline constexpr int kRanks = 8;
+inline constexpr int kRanks = 8;
 
-  // Pre-norm, tied, dropout everywhere; far too large to be run here.
-  inline constexpr const char* kDeck =
-      R"([data]
+// Pre-norm, tied, dropout everywhere; far too large to be run here.
+inline constexpr const char* kDeck =
+    R"([data]
 sequence_length = 512
 batch = 96
 micro_batch = 8
@@ -41,59 +41,55 @@ steps = 1000
 warmup_steps = 100
 )";
 
-  class Verifying : public testing::Test {
-   protected:
-    Verifying() : world_(World()), folder_(world_) {}
+class Verifying : public testing::Test {
+ protected:
+  Verifying() : world_(World()), folder_(world_) {}
 
-    struct Large {
-      job::Job job;
-      comm::GridShape grid;
-      training::TrainingSetup setup;
-    };
-    // The deck with other keys, "section.key=value ...", as large as it is.
-    Large Read(const std::string& keys, int ranks = kRanks) const {
-      static const input::Schema schema = driver::DeclareAll();
-      std::istringstream words(keys);
-      job::Job job;
-      job::CommandLine line;
-      line.deck = "deck";
-      line.overrides = {std::istream_iterator<std::string>(words), {}};
-      job.deck = job::ParseDeck(schema, line, kDeck);
-      job.options = job::ReadAll(job.deck);
-      job.stream.threads = 1;
-      const comm::GridShape grid = comm::ReadGrid(job.options.comm, job.deck, ranks);
-      constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-      training::TrainingSetup setup = training::ReadTraining(job, grid, kVocabulary, kTokens);
-      return {std::move(job), grid, setup};
-    }
-
-    verify::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
-                             Dtype precision = Dtype::kFloat32) {
-      const Large large = Read(keys);
-      const comm::ProcessGrid grid(world_, large.grid,
-                                   comm::ReadGridOptions(large.job.options.comm, large.job.deck, large.grid));
-      training::TrainingSetup small = verify::Shrink(large.setup, large.grid);
-      small.model.defect = defect;
-      const std::string folder = folder_ / std::to_string(runs_++);
-      world_.Together([&] {
-        if (world_.IsRoot()) std::filesystem::create_directories(folder);
-      });
-      return verify::Verify(grid, small, precision, folder);
-    }
-
-    comm::Communicator world_;
-    SharedFolder folder_;
-    int runs_ = 0;
+  struct Large {
+    job::Job job;
+    comm::GridShape grid;
+    training::TrainingSetup setup;
   };
-
-  inline const verify::VerifiedQuantity& Quantity(const verify::Verification& verification,
-                                                  const std::string& name) {
-    for (const auto& quantity : verification.quantities) {
-      if (quantity.name == name) return quantity;
-    }
-    ADD_FAILURE() << "no quantity " << name;
-    return verification.quantities.front();
+  // The deck with other keys, "section.key=value ...", as large as it is.
+  Large Read(const std::string& keys, int ranks = kRanks) const {
+    static const input::Schema schema = driver::DeclareAll();
+    std::istringstream words(keys);
+    job::Job job;
+    job.deck =
+        input::Deck::Parse(schema, kDeck, "deck", {std::istream_iterator<std::string>(words), {}});
+    job.stream.threads = 1;
+    const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
+    constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
+    training::TrainingSetup setup = training::ReadTraining(job, grid, kVocabulary, kTokens);
+    return {std::move(job), grid, setup};
   }
+
+  verify::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
+                           Dtype precision = Dtype::kFloat32) {
+    const Large large = Read(keys);
+    comm::ProcessGrid grid(world_, large.grid, comm::ReadGridOptions(large.job.deck, large.grid));
+    Spoil(grid, defect);
+    const training::TrainingSetup small = verify::Shrink(large.setup, large.grid);
+    const std::string folder = folder_ / std::to_string(runs_++);
+    world_.Together([&] {
+      if (world_.IsRoot()) std::filesystem::create_directories(folder);
+    });
+    return verify::Verify(grid, small, precision, folder);
+  }
+
+  comm::Communicator world_;
+  SharedFolder folder_;
+  int runs_ = 0;
+};
+
+inline const verify::VerifiedQuantity& Quantity(const verify::Verification& verification,
+                                                const std::string& name) {
+  for (const auto& quantity : verification.quantities) {
+    if (quantity.name == name) return quantity;
+  }
+  ADD_FAILURE() << "no quantity " << name;
+  return verification.quantities.front();
+}
 
 }  // namespace trireme::test
 

@@ -133,7 +133,7 @@ TEST_F(Verifying, FindsAnAverageOfAverages) {
   for (const char* keys : {"grid.data=8", "grid.tensor=4",
                            // One window a rank, and none on some: unequal already in step 1.
                            "grid.tensor=2 data.batch=3"}) {
-    const Verification verification = Run(keys, Defect::kAverageOfAverages);
+    const Verification verification = Run(keys, Defect::kDataRanksWeighed);
     EXPECT_THAT(verification.failure, HasSubstr("the gradient of embedding.token.weight")) << keys;
     EXPECT_THAT(verification.hint, HasSubstr("grid.data = 1")) << keys;
   }
@@ -207,7 +207,7 @@ TEST_F(Verifying, ShardsAreNoCopies) {
 // Where a mistake can do nothing, nothing is reported.
 TEST_F(Verifying, AMistakeWithoutEffectPasses) {
   EXPECT_EQ(Run("grid.tensor=4", Defect::kNormGradientNotSummed).failure, "");
-  EXPECT_EQ(Run("grid.tensor=2 grid.pipeline=4", Defect::kAverageOfAverages).failure, "");
+  EXPECT_EQ(Run("grid.tensor=2 grid.pipeline=4", Defect::kDataRanksWeighed).failure, "");
   EXPECT_EQ(Run("grid.tensor=8", Defect::kTiedGradientNotSummed).failure, "");
   EXPECT_EQ(Run("grid.pipeline=2 model.tie_embeddings=no", Defect::kTiedGradientNotSummed).failure,
             "");

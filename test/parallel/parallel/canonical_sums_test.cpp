@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "defects.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/gradient_buckets.hpp"
 
@@ -85,10 +87,11 @@ struct Layout {
     shard = world.Split(world.Rank() / ranks, world.Rank());
     data = world.Split(world.Rank() % ranks, world.Rank());
   }
-  comm::Collectives Shard() { return {shard, Group::kShard, ledger}; }
+  comm::Collectives Shard() { return {shard, Group::kShard, ledger, front.get()}; }
   comm::Collectives Data() { return {data, Group::kData, ledger}; }
   comm::Communicator shard, data;
   comm::Ledger ledger;
+  std::unique_ptr<comm::Channel> front;
   int world_rank = 0;
 };
 
@@ -147,7 +150,10 @@ TEST_P(CanonicalSumsTest, MovesWhatARingMoves) {
 }
 
 TEST_P(CanonicalSumsTest, ATreeOfRanksShows) {
-  TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, 1000, Defect::kTreeOfRanks);
+  comm::Ledger unrecorded;
+  layout_.front = std::make_unique<test::SpoilingChannel>(
+      comm::Collectives(layout_.shard, Group::kShard, unrecorded), test::Defect::kTreeOfRanks);
+  TreeCollectives tree(layout_.Shard(), {}, Dtype::kFloat32, 1000);
   Floats sum = Local(Rank(), Ranks(), kGroups, 1000);
   tree.AllReduce(Dtype::kFloat32, sum.data(), 1000);
   const Floats wanted = Tree(0, kGroups, kGroups, 1000);

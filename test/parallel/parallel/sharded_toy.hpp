@@ -6,9 +6,11 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "defects.hpp"
 #include "toy_units.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/arena.hpp"
@@ -37,27 +39,32 @@ struct Layout {
     world_rank = world.Rank();
     world_size = world.Size();
   }
-  comm::Collectives Shard() { return {shard, Group::kShard, ledger}; }
+  comm::Collectives Shard() { return {shard, Group::kShard, ledger, front.get()}; }
+  // Puts a channel with this defect in front of Shard().
+  void Spoil(test::Defect defect) {
+    front = std::make_unique<test::SpoilingChannel>(
+        comm::Collectives(shard, Group::kShard, unrecorded), defect);
+  }
   comm::Collectives Data() { return {data, Group::kData, ledger}; }
   const comm::Traffic& Traffic(Group group, Transfer transfer) const {
     return ledger.At(group, transfer);
   }
   comm::Communicator shard, data;
-  comm::Ledger ledger;
+  comm::Ledger ledger, unrecorded;
+  std::unique_ptr<comm::Channel> front;
   int world_rank = 0, world_size = 1;
 };
 
 // A toy model of one rank of the layout.
 struct Toy {
-  Toy(Layout& layout, ShardSetup wanted, Defect defect = Defect::kNone, int blocks = 3)
-      : setup(wanted) {
+  Toy(Layout& layout, ShardSetup wanted, int blocks = 3) : setup(wanted) {
     setup.rank = layout.shard.Rank();
     setup.ranks = layout.shard.Size();
     tensor::ParameterList list;
     AddToyUnits(list, blocks);
     registry = tensor::Registry(list, Dtype::kFloat64, PlanOwnership(list, Dtype::kFloat64, setup));
     const std::int64_t before = device::AllocatedBytes();
-    units = ShardedUnits(layout.Shard(), registry, {}, setup, nullptr, defect);
+    units = ShardedUnits(layout.Shard(), registry, {}, setup, nullptr);
     allocated = device::AllocatedBytes() - before;
     FillOwned(registry);
   }
@@ -80,12 +87,14 @@ struct Toy {
   std::int64_t allocated = 0;
 };
 
-inline ShardSetup SetupOf(Sharding sharding, int prefetch = 1, bool overlap = true) {
+inline ShardSetup SetupOf(Sharding sharding, int prefetch = 1, bool overlap = true,
+                          bool whole_parameters = false) {
   ShardSetup setup;
   setup.sharding = sharding;
   setup.bucket_bytes = 2000;
   setup.prefetch = prefetch;
   setup.overlap = overlap;
+  setup.whole_parameters = whole_parameters;
   return setup;
 }
 

@@ -53,7 +53,7 @@ TEST_P(ShardingGradientsTest, GradientsReachTheirOwnersSummed) {
   for (const Sharding sharding : {Sharding::kGradients, Sharding::kParameters}) {
     for (const bool apart : {false, true}) {
       for (const bool overlap : {true, false}) {
-        Toy toy(layout_, SetupOf(sharding, 1, overlap));
+        Toy toy(layout_, SetupOf(sharding, 1, overlap, apart == overlap));
         for (int step = 0; step < 2; ++step) {
           layout_.ledger.Clear();
           RunBackward(toy, layout_.shard.Rank(), kMicroBatches, apart);
@@ -161,7 +161,7 @@ TEST_P(ShardingGradientsTest, BucketsSumAcrossShardGroups) {
        {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
     for (const bool overlap : {true, false}) {
       layout_.ledger.Clear();
-      Toy toy(layout_, SetupOf(sharding, 1, overlap));
+      Toy toy(layout_, SetupOf(sharding, 1, overlap, !overlap));
       GradientBuckets buckets(layout_.Data(), layout_.Shard(), toy.registry, {}, toy.setup,
                               nullptr);
       EXPECT_EQ(buckets.Bytes(), 0);
@@ -174,8 +174,9 @@ TEST_P(ShardingGradientsTest, BucketsSumAcrossShardGroups) {
       buckets.Wait();
       EXPECT_EQ(WrongGradients(toy.registry, layout_.world_size, 1), 0);
       EXPECT_EQ(buckets.NotFinite(), "");
-      std::int64_t owned = toy.registry.Owns().moments, parts = 0;
+      std::int64_t owned = 0, parts = 0;
       for (const tensor::Piece& piece : toy.registry.Owns().pieces) {
+        owned += piece.own.Size();
         if (piece.own.Size() > 0) ++parts;
       }
       ExpectTraffic(layout_.Traffic(Group::kData, Transfer::kAllReduce), layout_.data.Size(), parts,

@@ -98,7 +98,7 @@ class StagesTest : public testing::Test {
         {{GradientSum::kTied, grid_->Over(Group::kEmbedding)},
          {GradientSum::kTensor, grid_->Over(Group::kTensor)},
          {GradientSum::kKeyValue, {key_value_, Group::kKeyValue, grid_->Traffic()}}},
-        Defect::kNone, setup_.sharding != Sharding::kNone);
+        setup_.sharding != Sharding::kNone);
     ShardedUnits units(grid_->Over(Group::kShard), registry_, {}, setup_, &shared);
     GradientBuckets buckets(grid_->Over(Group::kData), grid_->Over(Group::kShard), registry_, {},
                             setup_, &shared);

@@ -46,7 +46,7 @@ TEST_P(ShardingTest, EveryUseSeesTheWholeUnitAndIsOneGather) {
   for (const int prefetch : {0, 1, 2, 64}) {
     for (const bool overlap : {true, false}) {
       layout_.ledger.Clear();
-      Toy toy(layout_, SetupOf(Sharding::kParameters, prefetch, overlap));
+      Toy toy(layout_, SetupOf(Sharding::kParameters, prefetch, overlap, prefetch == 1));
       const std::vector<int> uses = toy.ThereAndBack();
       for (int step = 0; step < 2; ++step) {
         std::vector<int> announced = uses;
@@ -65,6 +65,29 @@ TEST_P(ShardingTest, EveryUseSeesTheWholeUnitAndIsOneGather) {
       EXPECT_LE(toy.units.GathersReady(), overlap && prefetch > 0 ? gathers : 0);
       ExpectTraffic(layout_.Traffic(Group::kShard, Transfer::kAllGather), Ranks(), gathers,
                     2 * toy.Elements(uses), 1);
+    }
+  }
+}
+
+// For rules of updates that need whole matrices.
+TEST_P(ShardingTest, WholeParametersHaveOneOwner) {
+  for (const Sharding sharding :
+       {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
+    Toy toy(layout_, SetupOf(sharding, 1, true, true));
+    std::int64_t moments = 0;
+    for (std::size_t id = 0; id < toy.registry.Parameters().size(); ++id) {
+      const std::int64_t size = toy.registry.Parameters()[id].LocalSize();
+      const std::int64_t own =
+          toy.registry.OwnedOf(static_cast<tensor::ParameterId>(id)).flat.Size();
+      EXPECT_TRUE(own == 0 || own == size) << id;
+      EXPECT_EQ(layout_.shard.Sum(own), size) << id;
+      moments += own;
+    }
+    EXPECT_GE(toy.registry.Owns().moments, moments);
+    for (const tensor::Piece& piece : toy.registry.Owns().pieces) {
+      ASSERT_EQ(std::ssize(piece.counts), Ranks());
+      EXPECT_EQ(piece.moment % 32, 0);
+      EXPECT_EQ(piece.own.Size(), piece.counts[static_cast<std::size_t>(layout_.shard.Rank())]);
     }
   }
 }
@@ -169,7 +192,9 @@ TEST_P(ShardingTest, UsesOutOfOrderNameBothUnits) {
 }
 
 TEST_P(ShardingTest, ThePrematureUseShowsAndCostsTheSame) {
-  Toy toy(layout_, SetupOf(Sharding::kParameters), Defect::kUsedBeforeGather);
+  if (Ranks() == 1) return;  // nothing is gathered
+  layout_.Spoil(test::Defect::kUsedBeforeGather);
+  Toy toy(layout_, SetupOf(Sharding::kParameters));
   const std::vector<int> uses = toy.ThereAndBack();
   toy.units.BeginTasks(uses);
   for (const int unit : uses) {
@@ -186,7 +211,7 @@ TEST_P(ShardingTest, WholeValuesAreGatheredFromThoseWhoUpdatedThem) {
        {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
     for (const bool overlap : {true, false}) {
       layout_.ledger.Clear();
-      Toy toy(layout_, SetupOf(sharding, 1, overlap));
+      Toy toy(layout_, SetupOf(sharding, 1, overlap, !overlap));
       toy.units.BeginStep();
       toy.units.GatherUpdated();
       if (sharding == Sharding::kParameters) {

@@ -118,25 +118,14 @@ TEST_F(SharedGradientsTest, EachKindIsSummedOverItsGroup) {
   EXPECT_EQ(Traffic(Group::kEmbedding).payload, rows * kDim * 8);
 }
 
-TEST_F(SharedGradientsTest, DefectsLeaveOutTheirSumAlone) {
-  SharedGradients shared(registry_, Groups(), Defect::kNormGradientNotSummed);
+TEST_F(SharedGradientsTest, AMissingGroupLeavesOutItsSumAlone) {
+  auto groups = Groups();
+  groups.erase(GradientSum::kTensor);
+  SharedGradients shared(registry_, groups);
   EXPECT_EQ(shared.Bytes(), 0);
   shared.Sum();
   ExpectSummed(GradientSum::kTensor);
   EXPECT_EQ(Traffic(Group::kTensor).calls, 0);
-}
-
-TEST_F(SharedGradientsTest, TheTiedDefectToo) {
-  SharedGradients shared(registry_, Groups(), Defect::kTiedGradientNotSummed);
-  shared.Sum();
-  ExpectSummed(GradientSum::kTied);
-  EXPECT_EQ(Traffic(Group::kEmbedding).calls, 0);
-}
-
-TEST_F(SharedGradientsTest, OtherDefectsAreNoneOfItsBusiness) {
-  SharedGradients shared(registry_, Groups(), Defect::kAverageOfAverages);
-  shared.Sum();
-  ExpectSummed();
 }
 
 TEST_F(SharedGradientsTest, GroupsOfOneAndMissingGroupsHaveNothingToSum) {
@@ -157,7 +146,7 @@ TEST_F(SharedGradientsTest, ShardedPiecesAreSummedOneByOne) {
   setup.tensor_ranks = 2;
   setup.bucket_bytes = 1;
   Fill(setup);
-  SharedGradients shared(registry_, Groups(), Defect::kNone, true);
+  SharedGradients shared(registry_, Groups(), true);
   EXPECT_EQ(shared.Bytes(), 128);  // for 3 * kDim values: a buffer takes whole lines
   const int pieces = static_cast<int>(registry_.Owns().pieces.size());
   EXPECT_EQ(pieces, 2);  // the table, this stage's block

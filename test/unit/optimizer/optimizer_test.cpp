@@ -82,6 +82,20 @@ TEST_F(OptimizerTest, AdamWsFirstStepIsTheRate) {
   EXPECT_NEAR(static_cast<double*>(blocks[3].data)[1], (1 - options.beta2) * 4, 1e-14);
 }
 
+// A rule names what it keeps from step to step; its memory is counted.
+TEST_F(OptimizerTest, RulesKeepNamedMoments) {
+  struct Recorder final : optimizer::Rule {
+    explicit Recorder(const tensor::Registry& registry) : Rule(registry, {}, {"velocity."}) {}
+    void SetScalars(std::int64_t, kernels::UpdateScalars&) const override {}
+    void Update(const kernels::UpdateScalars*, bool) override {}
+  };
+  const Recorder rule(registry_);
+  ASSERT_EQ(rule.Moments().size(), 1U);
+  EXPECT_EQ(rule.Moments()[0].prefix, "velocity.");
+  EXPECT_EQ(rule.Bytes(), 256 + 128);  // 32 + 3 elements of fp64, in whole lines
+  EXPECT_FALSE(optimizer::NeedsWholeParameters(optimizer::Kind::kAdamW));
+}
+
 TEST_F(OptimizerTest, ClearsGradientsOnlyWhereAsked) {
   for (const optimizer::Kind kind : {optimizer::Kind::kAdamW, optimizer::Kind::kSgd}) {
     optimizer::Optimizer optimizer({.kind = kind}, registry_, {});

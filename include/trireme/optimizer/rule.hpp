@@ -1,0 +1,75 @@
+// The rule by which an optimizer turns gradients into updates: an interface with one implementation
+// per method (adamw.cpp, sgd.cpp).
+#ifndef TRIREME_OPTIMIZER_RULE_HPP_
+#define TRIREME_OPTIMIZER_RULE_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/device/arena.hpp"
+#include "trireme/kernels/update.hpp"
+#include "trireme/optimizer/options.hpp"
+#include "trireme/tensor/registry.hpp"
+
+namespace trireme::optimizer {
+
+// The elements of one parameter that this rank updates.
+struct OwnedParameter {
+  const tensor::Parameter* parameter = nullptr;  // name and global shape
+  // Of the flattened global tensor; all elements of this rank's slice if parameters are kept whole
+  // (NeedsWholeParameters).
+  Part elements;
+  std::int64_t moment = 0;  // place of the first one in storages of moments
+  // Where they lie: gradients, values (masters if there are any), copies; no moments, no decay.
+  kernels::UpdateRange storage;
+};
+
+// A quantity that the rule keeps for each element from step to step.
+struct Moment {
+  std::string prefix;      // of the names in a checkpoint: "first_moment."
+  device::Buffer storage;  // local, [owned elements], the registry's SumType, zero at first
+};
+
+class Rule {
+ public:
+  virtual ~Rule() = default;
+  Rule(const Rule&) = delete;
+  Rule& operator=(const Rule&) = delete;
+
+  // Adds the rule's own scalars for step number `step` (from 1).
+  virtual void SetScalars(std::int64_t step, kernels::UpdateScalars& scalars) const = 0;
+  // Updates all owned values. scalars: in the stream's memory, so that a recorded step replays with
+  // new ones. With `clear`, the owned gradients are zero afterwards.
+  virtual void Update(const kernels::UpdateScalars* scalars, bool clear) = 0;
+
+  const std::vector<Moment>& Moments() const { return moments_; }
+  std::int64_t Bytes() const;  // of the moments
+
+ protected:
+  // Allocates a moment for each prefix.
+  Rule(const tensor::Registry& registry, const device::Stream& stream,
+       const std::vector<std::string>& prefixes);
+  // Address of an element of moment number `which`.
+  void* MomentAt(std::size_t which, std::int64_t element) const;
+  const device::Stream& Stream() const { return stream_; }
+  Dtype Type() const { return dtype_; }  // of gradients, moments and updated values
+
+ private:
+  device::Stream stream_;
+  Dtype dtype_;
+  std::vector<Moment> moments_;
+};
+
+// Makes the rule that the options name. owned: copied; what it points to must outlive the rule.
+std::unique_ptr<Rule> MakeRule(const Options& options, const std::vector<OwnedParameter>& owned,
+                               const tensor::Registry& registry, const device::Stream& stream);
+
+// Whether the rule reads whole matrices, so that sharding has to keep each on one rank
+// (parallel::ShardSetup::whole_parameters).
+bool NeedsWholeParameters(Kind kind);
+
+}  // namespace trireme::optimizer
+
+#endif  // TRIREME_OPTIMIZER_RULE_HPP_
