@@ -2,7 +2,6 @@
 #ifndef TRIREME_TEST_SUPPORT_TRAINING_RUN_HPP_
 #define TRIREME_TEST_SUPPORT_TRAINING_RUN_HPP_
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +11,7 @@
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/training/training_state.hpp"
+#include "whole_tensors.hpp"
 
 namespace trireme::test {
 
@@ -22,9 +22,6 @@ struct RunSettings : training::TrainingSetup {
   std::optional<comm::GridShape> grid;  // none: data parallel over all ranks of the group
   comm::GridOptions options;
 };
-
-// The tensors of a model, whole, in the order of registration, widened.
-using Tensors = std::vector<std::vector<double>>;
 
 class TrainingRun {
  public:
@@ -61,10 +58,17 @@ class TrainingRun {
     done_ = checkpoint::ReadRun(group_, found).at("step").get<std::int64_t>();
   }
 
-  // Collective over the group: put together from the parts that the ranks own.
-  Tensors Weights() const { return Whole(Net().Parameters().Values(), &tensor::Owned::value); }
+  // Collective over the group: put together from what the ranks hold, of which all copies are
+  // compared first (WholeTensors); the owned elements of gradients.
+  Tensors Weights() const {
+    return WholeTensors(group_,
+                        Net().Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                                       grid_.Shard().Size()));
+  }
   Tensors Gradients() const {
-    return Whole(Net().Parameters().Gradients(), &tensor::Owned::gradient);
+    return WholeTensors(group_,
+                        Net().Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                                          grid_.Shard().Size()));
   }
 
   model::ParallelModel& Net() { return training_.Net(); }
@@ -76,27 +80,6 @@ class TrainingRun {
   std::size_t Buckets() { return training_.Buckets().Count(); }
 
  private:
-  Tensors Whole(const void* storage, std::int64_t tensor::Owned::*place) const {
-    Tensors tensors;
-    const tensor::Registry& registry = Net().Parameters();
-    for (std::size_t id = 0; id < registry.Parameters().size(); ++id) {
-      const tensor::Parameter& parameter = registry.Parameters()[id];
-      std::vector<double> whole(static_cast<std::size_t>(tensor::ElementCount(parameter.shape)));
-      const tensor::Owned owned = registry.OwnedOf(static_cast<tensor::ParameterId>(id));
-      // One copy of each element.
-      if (parameter.copy == 0 && grid_.SameShard().Rank() == 0) {
-        DispatchDtype(registry.Type(), [&](auto zero) {
-          const auto* from = static_cast<const decltype(zero)*>(storage) + owned.*place;
-          std::copy(from, from + owned.flat.Size(),
-                    whole.begin() + parameter.begin + owned.flat.begin - parameter.offset);
-        });
-      }
-      group_.Sum(whole);
-      tensors.push_back(std::move(whole));
-    }
-    return tensors;
-  }
-
   const comm::Communicator& group_;
   comm::ProcessGrid grid_;
   training::TrainingState training_;
