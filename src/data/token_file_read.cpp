@@ -15,8 +15,6 @@ namespace trireme::data {
 
 namespace {
 
-// One round reads this much over all readers: counts and displacements in MPI and MPI-IO are ints.
-constexpr std::int64_t kRoundBytes = std::int64_t{1} << 30;
 constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
 
 // Readers' parts of one round: reader r has [Begin(r), Begin(r + 1)) of the whole dataset.
@@ -28,7 +26,8 @@ struct Round {
 
 class Reader {
  public:
-  Reader(const comm::Communicator& readers, const std::string& path) : readers_(readers) {
+  Reader(const comm::Communicator& readers, const std::string& path, std::int64_t round_bytes)
+      : readers_(readers), round_bytes_(round_bytes) {
     readers_.Together([&] {
       const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
       H5Pset_fapl_mpio(access.Get(), readers_.Handle(), MPI_INFO_NULL);
@@ -52,9 +51,9 @@ class Reader {
     });
     std::int64_t failed_at = kNone;
     std::string reason;
-    for (std::int64_t first = 0; first < count; first += kRoundBytes / width) {
-      const std::int64_t tokens_now = std::min(kRoundBytes / width, count - first);
-      const Round round = {first, tokens_now, readers_.Size()};
+    const std::int64_t most = std::max<std::int64_t>(round_bytes_ / width, 1);  // tokens per round
+    for (std::int64_t first = 0; first < count; first += most) {
+      const Round round = {first, std::min(most, count - first), readers_.Size()};
       if (!ReadPart(set, round, width, tokens) && failed_at == kNone) {
         failed_at = round.Begin(readers_.Rank());
         reason = Hdf5Reason();
@@ -99,6 +98,7 @@ class Reader {
   }
 
   const comm::Communicator& readers_;
+  std::int64_t round_bytes_;
   Hdf5Handle file_, transfer_;
 };
 
@@ -123,12 +123,12 @@ std::int64_t FirstBad(const comm::Communicator& world, const TokenLayout& layout
 }  // namespace
 
 void ReadTokens(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                TokenMemory& memory) {
+                TokenMemory& memory, std::int64_t round_bytes) {
   const QuietHdf5 quiet;
   const comm::Communicator readers = world.Split(memory.Fills() ? 0 : 1, world.Rank());
   world.Together([&] {
     if (!memory.Fills()) return;
-    const Reader reader(readers, path);
+    const Reader reader(readers, path, round_bytes);
     for (const Split split : kSplits) {
       const auto i = static_cast<std::size_t>(split);
       reader.Read(path, TokensOf(split), layout.counts.at(i), layout.widths.at(i),

@@ -2,16 +2,21 @@
 #ifndef TRIREME_SRC_DATA_TOKEN_FILE_READ_HPP_
 #define TRIREME_SRC_DATA_TOKEN_FILE_READ_HPP_
 
+#include <cstdint>
 #include <string>
 
 #include "token_memory.hpp"
 
 namespace trireme::data {
 
+// Most bytes that all readers together read in one round: counts and displacements of MPI and
+// MPI-IO are ints.
+inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 30;
+
 // Collective over `world`: fills `memory` and publishes it. Throws AgreedError for a file that
 // cannot be read, and for the first token whose id is not below the vocabulary.
 void ReadTokens(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                TokenMemory& memory);
+                TokenMemory& memory, std::int64_t round_bytes = kRoundBytes);
 
 }  // namespace trireme::data
 

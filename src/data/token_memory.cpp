@@ -37,7 +37,7 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
 }
 
 void* TokenMemory::Allocate() {
-  own_ = std::make_unique<std::byte[]>(static_cast<std::size_t>(bytes_));
+  own_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(bytes_));
   return own_.get();
 }
 

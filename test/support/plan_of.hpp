@@ -11,16 +11,33 @@
 
 namespace trireme::test {
 
+// A deck's text with the values of `overrides`; its name in messages is "deck".
+inline input::Deck DeckOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+  static const input::Schema schema = driver::DeclareAll();  // decks refer to it
+  job::CommandLine line;
+  line.deck = "deck";
+  line.overrides = overrides;
+  return job::ParseDeck(schema, line, text);
+}
+
 // The plan of a deck on `ranks` ranks of one thread. Throws InputError with the line in "deck".
 inline plan::Plan PlanOf(const std::string& text, const plan::TokenFacts& tokens, int ranks,
                          Dtype dtype, const std::vector<std::string>& overrides = {}) {
-  static const input::Schema schema = driver::DeclareAll();  // decks refer to it
-  const job::CommandLine line{.deck = "deck", .overrides = overrides};
-  const input::Deck deck = job::ParseDeck(schema, line, text);
+  const input::Deck deck = DeckOf(text, overrides);
   const job::DeckOptions options = job::ReadAll(deck);
-  plan::MachineFacts machine{.dtype = dtype};
+  plan::MachineFacts machine;
+  machine.dtype = dtype;
   machine.stream.threads = 1;
   return plan::MakePlan({options, deck, ranks, tokens, machine});
+}
+
+// With the facts of tokens in memory, whose own bytes are not counted.
+inline plan::Plan PlanOf(const std::string& text, const data::TokenFile& tokens, int ranks,
+                         Dtype dtype, const std::vector<std::string>& overrides = {}) {
+  const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
+                               .train = tokens.Size(data::Split::kTrain),
+                               .source = "tokens in memory"};
+  return PlanOf(text, facts, ranks, dtype, overrides);
 }
 
 }  // namespace trireme::test

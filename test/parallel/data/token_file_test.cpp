@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "temporary_folder.hpp"
+#include "token_file_read.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
 
@@ -72,6 +73,23 @@ class SharedTokenFile : public testing::Test {
     return "";
   }
 
+  // Reads the first `count` training tokens, and the other splits, in rounds of that size.
+  void ExpectRounds(const TokenLayout& layout, std::int64_t round_bytes, std::int64_t count) const {
+    for (const Staging staging : {Staging::kNone, Staging::kSharedMemory}) {
+      TokenMemory memory(world_, world_, layout, staging);
+      ReadTokens(world_, path_, layout, memory, round_bytes);
+      std::int64_t wrong = 0;
+      for (const Split split : kSplits) {
+        const std::int64_t size = layout.counts[static_cast<std::size_t>(split)];
+        for (std::int64_t i = 0; i < size; ++i) {
+          wrong +=
+              memory.Token(split, i) != Expected(split, i, std::ssize(layout.vocabulary.words));
+        }
+      }
+      EXPECT_EQ(wrong, 0) << round_bytes << " bytes per round, " << count << " tokens";
+    }
+  }
+
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
   const test::SharedFolder folder_{world_};
   const std::string path_ = folder_ / "tokens.h5";
@@ -103,6 +121,24 @@ TEST_F(SharedTokenFile, AllRanksSeeTheSameWithBothStagings) {
     const TokenFile shared(world_, world_, path_, Staging::kSharedMemory);
     ExpectContents(shared, words);
     EXPECT_EQ(shared.MemoryBytes(), own.MemoryBytes() / world_.Size());
+  }
+}
+
+// A file larger than a round, of two and of four bytes per token: rounds that end within it,
+// exactly at its end, and of one token for all readers.
+TEST_F(SharedTokenFile, RoundsMeetWithoutAGap) {
+  for (const std::int64_t words : {std::int64_t{100}, kWideWords}) {
+    OnRoot([&] { WriteTokenFile(path_, MakeData(words), true); });
+    TokenLayout layout;
+    OnRoot([&] { layout = InspectTokenFile(path_); });
+    Broadcast(world_, layout);
+    const std::int64_t width = layout.widths[0];
+    EXPECT_EQ(width, words == kWideWords ? 4 : 2);
+    for (const std::int64_t tokens : {std::int64_t{999}, kTrainTokens - 1, kTrainTokens}) {
+      ExpectRounds(layout, tokens * width, kTrainTokens);
+    }
+    layout.counts = {50, 17, kTestTokens};
+    ExpectRounds(layout, 1, 50);
   }
 }
 

@@ -28,7 +28,7 @@ constexpr std::array kArchitectures = {
                  "activation=relu\nposition=sinusoidal\ntie_embeddings=no\nscale_embedding=yes\n"},
     Architecture{"llama",
                  "heads=8\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=7\nffn=19\nnorm=rmsnorm\n"
-                 "activation=swiglu\nposition=rope\nbias=no\n"},
+                 "activation=swiglu\nposition=rope\nrope_theta=500000\nbias=no\n"},
     Architecture{"untied",
                  "heads=5\nkv_heads=5\nhead_dim=3\ndim=15\nlayers=3\nffn=11\n"
                  "tie_embeddings=no\nnorm_position=post\nactivation=gelu\n"}};

@@ -5,18 +5,15 @@
 #include <cmath>
 #include <string>
 
+#include "plan_of.hpp"
 #include "rule_four.hpp"
 #include "training_run.hpp"
-#include "trireme/driver/tasks.hpp"
-#include "trireme/job/command_line.hpp"
 
-    namespace trireme::test {
+namespace trireme::test {
   // The settings of `text` on `ranks` ranks; 1: the serial run, whose grid, schedule and
   // recomputation keys are dropped. InputError where the layout does not fit.
   inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& tokens, int ranks,
                                 Dtype dtype) {
-    static const input::Schema schema = driver::DeclareAll();
-    job::Job job;
     std::vector<std::string> keys;
     if (ranks == 1) {
       keys = {"grid.data=1",
@@ -30,21 +27,13 @@
               "pipeline.chunks=1",
               "model.recompute=none"};
     }
-    job::CommandLine line;
-    line.deck = "deck";
-    line.overrides = keys;
-    job.deck = job::ParseDeck(schema, line, text);
-    job.options = job::ReadAll(job.deck);
-    job.dtype = dtype;
-    job.seed = job.options.machine.seed;
-    job.stream.threads = 1;
-    const comm::GridShape grid = comm::ReadGrid(job.options.comm, job.deck, ranks);
+    const plan::Plan plan = PlanOf(text, tokens, ranks, dtype, keys);
     RunSettings settings;
-    static_cast<training::TrainingSetup&>(settings) = training::ReadTraining(
-        job, grid, tokens.VocabularySize(), tokens.Size(data::Split::kTrain));
+    static_cast<training::TrainingOptions&>(settings) = plan.options;
+    settings.stream = plan.machine.stream;
     settings.keep_gradients = true;  // to be compared
-    settings.grid = grid;
-    if (ranks > 1) settings.options = comm::ReadGridOptions(job.options.comm, job.deck, grid);
+    settings.grid = plan.grid;
+    settings.options = plan.sharing;
     return settings;
   }
 

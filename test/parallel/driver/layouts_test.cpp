@@ -1,9 +1,9 @@
 // Rule 4: every number of ranks and micro-batches computes the serial run's numbers; the same
 // layout the same bits; a stop and a resume, in the same or another layout, change nothing.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -100,13 +100,59 @@ TEST_F(Layouts, TheSameLayoutGivesTheSameBits) {
   EXPECT_EQ(first.Weights(), second.Weights());
 }
 
+// Eight copies; four of embedding and head, and norms on every tensor rank; copies of shards.
+RunSettings WithCopies(const comm::GridShape& shape, const comm::GridOptions& options = {}) {
+  RunSettings settings = SmallSettings(Dtype::kFloat32, 1);
+  settings.model.options.kv_heads = 3;
+  settings.grid = shape;
+  settings.options = options;
+  return settings;
+}
+
+std::vector<RunSettings> LayoutsWithCopies() {
+  const comm::GridShape data{1, 8, 1, 1}, cube{2, 2, 1, 2}, ring{1, 2, 2, 2};
+  return {WithCopies(data),
+          WithCopies(cube),
+          WithCopies(ring, {.sequence_parallel = true}),
+          WithCopies(data, {.sharding = comm::Sharding::kOptimizer, .shard_group = 4}),
+          WithCopies(data, {.sharding = comm::Sharding::kGradients}),
+          WithCopies(data, {.sharding = comm::Sharding::kParameters, .shard_group = 2})};
+}
+
 TEST_F(Layouts, EveryRankHoldsTheSameWeights) {
-  SmallRun run(world_, *tokens_, Dtype::kFloat32, 1);
-  run.Train(kSteps);
-  for (const std::vector<double>& tensor : run.Weights()) {
-    std::vector<double> roots = tensor;
-    world_.Broadcast(roots.data(), static_cast<std::int64_t>(roots.size() * sizeof(double)));
-    EXPECT_EQ(tensor, roots);
+  for (const RunSettings& settings : LayoutsWithCopies()) {
+    TrainingRun run(world_, *tokens_, settings);
+    run.Train(kSteps);
+    const std::string layout = comm::Describe(*settings.grid);
+    EXPECT_NO_THROW(run.Weights()) << layout;
+    EXPECT_NO_THROW(run.Gradients()) << layout;
+  }
+}
+
+// The last bit of one element of one copy, on the last rank.
+TEST_F(Layouts, ACopyThatDiffersIsNamed) {
+  const int last = world_.Size() - 1;
+  for (const RunSettings& settings : LayoutsWithCopies()) {
+    TrainingRun run(world_, *tokens_, settings);
+    run.Train(1);
+    const std::vector<tensor::StateBlock> blocks = run.Net().Blocks();
+    const auto held = std::find_if(blocks.rbegin(), blocks.rend(),
+                                   [](const auto& block) { return block.end > block.begin; });
+    const std::int64_t place = (held->begin + held->end) / 2;
+    const std::string element =
+        world_.Broadcast(fmt::format("{}: element {} is ", held->name, place), last);
+    if (world_.Rank() == last) {
+      float& value = static_cast<float*>(held->data)[place - held->begin];
+      value = std::nextafter(value, 1.0F);
+    }
+    try {
+      run.Weights();
+      ADD_FAILURE() << comm::Describe(*settings.grid) << ": no copy was found to differ";
+    } catch (const Error& error) {
+      const std::string what = error.what();
+      EXPECT_NE(what.find(element), std::string::npos) << what << " instead of " << element;
+      EXPECT_NE(what.find(fmt::format(" on rank {}", last)), std::string::npos) << what;
+    }
   }
 }
 

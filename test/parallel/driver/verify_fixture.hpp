@@ -12,6 +12,7 @@
 #include "small_run.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/command_line.hpp"
+#include "plan_of.hpp"
 #include "trireme/verify/verify.hpp"
 
 namespace trireme::test {
@@ -46,35 +47,34 @@ class Verifying : public testing::Test {
   Verifying() : world_(World()), folder_(world_) {}
 
   struct Large {
-    job::Job job;
+    input::Deck deck;
     comm::GridShape grid;
-    training::TrainingSetup setup;
+    comm::GridOptions sharing;
+    training::TrainingOptions setup;
+    device::Stream stream;
   };
   // The deck with other keys, "section.key=value ...", as large as it is.
   Large Read(const std::string& keys, int ranks = kRanks) const {
-    static const input::Schema schema = driver::DeclareAll();
     std::istringstream words(keys);
-    job::Job job;
-    job.deck =
-        input::Deck::Parse(schema, kDeck, "deck", {std::istream_iterator<std::string>(words), {}});
-    job.stream.threads = 1;
-    const comm::GridShape grid = comm::ReadGrid(job.deck, ranks);
+    const std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    training::TrainingSetup setup = training::ReadTraining(job, grid, kVocabulary, kTokens);
-    return {std::move(job), grid, setup};
+    const plan::TokenFacts facts{
+        .vocabulary = kVocabulary, .train = kTokens, .source = "made up"};
+    const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
+    return {DeckOf(kDeck, overrides), plan.grid, plan.sharing, plan.options, plan.machine.stream};
   }
 
   verify::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
                            Dtype precision = Dtype::kFloat32) {
     const Large large = Read(keys);
-    comm::ProcessGrid grid(world_, large.grid, comm::ReadGridOptions(large.job.deck, large.grid));
+    comm::ProcessGrid grid(world_, large.grid, large.sharing);
     Spoil(grid, defect);
-    const training::TrainingSetup small = verify::Shrink(large.setup, large.grid);
+    const training::TrainingOptions small = verify::Shrink(large.setup, large.grid);
     const std::string folder = folder_ / std::to_string(runs_++);
     world_.Together([&] {
       if (world_.IsRoot()) std::filesystem::create_directories(folder);
     });
-    return verify::Verify(grid, small, precision, folder);
+    return verify::Verify(grid, small, large.stream, precision, folder);
   }
 
   comm::Communicator world_;

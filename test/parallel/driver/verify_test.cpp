@@ -22,7 +22,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using training::TrainingSetup;
+using training::TrainingOptions;
 using verify::Verification;
 
 TEST_F(Verifying, SoundLayoutsPass) {
@@ -236,7 +236,7 @@ TEST_F(Verifying, OneRankIsNotComparedWithItself) {
 TEST_F(Verifying, ARunThatCannotGoOnSaysWhich) {
   const Large large = Read("grid.data=8");
   const comm::ProcessGrid grid(world_, large.grid);
-  TrainingSetup small = verify::Shrink(large.setup, large.grid);
+  TrainingOptions small = verify::Shrink(large.setup, large.grid);
   small.model.options.init_deviation = 1e300;
   try {
     verify::Verify(grid, small, Dtype::kFloat32, folder_.Path());
@@ -256,7 +256,7 @@ bool HeadAlone(const model::Options& o, std::int64_t length, int stages) {
 }
 
 // What is compared is small, suits the layout, and has the deck's remainders.
-void ExpectShrunk(const job::Job& job, const TrainingSetup& large, const TrainingSetup& small,
+void ExpectShrunk(const input::Deck& deck, const TrainingOptions& large, const TrainingOptions& small,
                   const comm::GridShape& grid) {
   const model::Options &from = large.model.options, &to = small.model.options;
   EXPECT_EQ(from.ffn % grid.tensor, to.ffn % grid.tensor);
@@ -274,8 +274,8 @@ void ExpectShrunk(const job::Job& job, const TrainingSetup& large, const Trainin
   }
   EXPECT_EQ(training::MicroBatches(large.batch, grid.data, large.model.micro_batch) > 1,
             training::MicroBatches(small.batch, grid.data, small.model.micro_batch) > 1);
-  model::CheckLayout(job.deck, to, grid, small.model.pipeline);
-  model::CheckMicroBatches(job.deck, small.model.pipeline, grid.data,
+  model::CheckLayout(deck, to, grid, small.model.pipeline);
+  model::CheckMicroBatches(deck, small.model.pipeline, grid.data,
                            CeilDivide(small.batch, grid.data), small.model.micro_batch);
   EXPECT_LE(to.layers, std::max(3, 4 * stages));
   EXPECT_LE(to.dim, 66);
@@ -310,7 +310,7 @@ TEST_F(Verifying, ShrinkingKeepsDivisibilities) {
           Large large = Read(keys, data * context * tensor * pipeline);
           for (const std::int64_t vocabulary : {101, 1000, 50257}) {
             large.setup.model.options.vocabulary = vocabulary;
-            ExpectShrunk(large.job, large.setup, verify::Shrink(large.setup, large.grid),
+            ExpectShrunk(large.deck, large.setup, verify::Shrink(large.setup, large.grid),
                          large.grid);
           }
         }
@@ -338,7 +338,7 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
               more.starts_with("model") ? more : "model.heads=32 model.kv_heads=8 " + more);
           SCOPED_TRACE(keys);
           const Large large = Read(keys, data * tensor * pipeline);
-          const TrainingSetup small = verify::Shrink(large.setup, large.grid);
+          const TrainingOptions small = verify::Shrink(large.setup, large.grid);
           const parallel::Canonical &from = large.setup.model.canonical,
                                     &to = small.model.canonical;
           EXPECT_EQ(to.data_groups, from.data_groups);
@@ -348,7 +348,7 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
           EXPECT_GE(std::min({o.heads, o.kv_heads, o.ffn, o.vocabulary}), slices);
           EXPECT_EQ(large.setup.model.options.kv_heads % slices, o.kv_heads % slices);
           EXPECT_EQ(small.model.micro_batch % to.leaf, 0);
-          const auto missing = [&](const TrainingSetup& setup) {
+          const auto missing = [&](const TrainingOptions& setup) {
             return groups * LeavesOfGroup(setup.batch, setup.model.canonical) -
                    CeilDivide(setup.batch, setup.model.canonical.leaf);
           };
@@ -356,12 +356,12 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
           if (from.leaf > 1) {
             EXPECT_EQ(large.setup.batch % from.leaf == 0, small.batch % to.leaf == 0);
           }
-          const auto count = [&](const TrainingSetup& setup) {
+          const auto count = [&](const TrainingOptions& setup) {
             return MicroBatches(setup.batch, data, setup.model.micro_batch, setup.model.canonical);
           };
           EXPECT_EQ(count(large.setup) % pipeline, count(small) % pipeline);
           EXPECT_EQ(count(large.setup) > 1, count(small) > 1);
-          model::CheckLayout(large.job.deck, o, large.grid, small.model.pipeline);
+          model::CheckLayout(large.deck, o, large.grid, small.model.pipeline);
           EXPECT_LE(small.batch, 6 * groups * pipeline);
         }
       }
@@ -371,7 +371,7 @@ TEST_F(Verifying, ShrinkingKeepsLeavesAndSlices) {
 
 TEST_F(Verifying, WhatShrankIsSaid) {
   const Large large = Read("grid.tensor=8");
-  const TrainingSetup small = verify::Shrink(large.setup, large.grid);
+  const TrainingOptions small = verify::Shrink(large.setup, large.grid);
   const std::string text = verify::DescribeShrinking(large.setup, small, 8);
   EXPECT_THAT(text, HasSubstr("layers 24 -> 3, dim 1024 -> 32, "));
   EXPECT_THAT(text, HasSubstr(",\n        "));
@@ -381,7 +381,7 @@ TEST_F(Verifying, WhatShrankIsSaid) {
 // The runs are worth comparing: clipping acts, and the weights learn.
 TEST_F(Verifying, TheSmallRunClipsAndHasAShortWindow) {
   const Large large = Read("grid.data=8");
-  const TrainingSetup small = verify::Shrink(large.setup, large.grid);
+  const TrainingOptions small = verify::Shrink(large.setup, large.grid);
   const data::TokenFile tokens(world_, verify::VerificationTokens(small));
   const comm::ProcessGrid grid(world_, large.grid);
   training::TrainingState training(grid, tokens, small);

@@ -52,7 +52,7 @@ constexpr std::array kLayouts = {
 };
 static_assert(kLayouts.size() == 24);
 
-std::string DeckOf(const std::string& layout) {
+std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=16\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
          "head_dim=4\nffn=44\nlayers=7\nmax_positions=9\n[schedule]\nsteps=20\n" +
          layout;
@@ -61,7 +61,7 @@ std::string DeckOf(const std::string& layout) {
 class PlanTest : public LayoutTest {
  protected:
   plan::Plan PlanOf(const std::string& layout, Dtype dtype) const {
-    return test::PlanOf(DeckOf(layout), tokens_, world_.Size(), dtype);
+    return test::PlanOf(TextOf(layout), tokens_, world_.Size(), dtype);
   }
 };
 

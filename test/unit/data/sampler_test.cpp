@@ -225,6 +225,41 @@ TEST(Sampler, CountsFarAheadAtOnce) {
   EXPECT_GT(sampler.BatchTargets(123'456'789), 1023 * 128);
 }
 
+// Beyond 2^31 tokens, windows and samples: no index is cut to 32 bits.
+TEST(Sampler, ReachesTokensBeyond2To31) {
+  constexpr std::int64_t kTokens = (std::int64_t{1} << 40) + 77, kLength = 8;
+  constexpr std::int64_t kWindows = (std::int64_t{1} << 37) + 10;  // the last one has 4 targets
+  for (const bool shuffle : {false, true}) {
+    const Sampler sampler({kTokens, kLength, kLength, 1024, 3, shuffle});
+    ASSERT_EQ(sampler.Windows(), kWindows);
+    for (const std::int64_t k :
+         {std::int64_t{1} << 31, (std::int64_t{1} << 36) + 5, kWindows - 1}) {
+      const Sample sample = sampler.At(k / 1024, k % 1024);
+      const std::int64_t window = shuffle ? Permute(3, 0, k, kWindows) : k;
+      EXPECT_EQ(sample.ordinal, k);
+      EXPECT_EQ(sample.start, window * kLength);
+      EXPECT_EQ(sample.targets, window == kWindows - 1 ? 4 : kLength);
+    }
+    // The whole of an epoch, and the next one's first sample.
+    const std::int64_t steps = sampler.StepsPerEpoch();
+    EXPECT_EQ(sampler.TargetsBefore(steps), kTokens - 1);
+    EXPECT_EQ(sampler.At(steps, 0).ordinal, kWindows);
+  }
+}
+
+// The two shares of a batch beyond 2^31 windows meet where they should.
+TEST(Sampler, SharesOfAHugeBatch) {
+  constexpr std::int64_t kWindows = (std::int64_t{1} << 36) + 1, kBatch = kWindows;
+  const Sampler sampler({kWindows + 1, 1, 1, kBatch, 3, false});
+  std::vector<Sample> samples;
+  const Part first = PartOf(kBatch, 1, 3), second = PartOf(kBatch, 2, 3);
+  EXPECT_EQ(first.end, second.begin);
+  sampler.Fill(0, {first.end - 1, second.begin + 1}, samples);
+  ASSERT_EQ(samples.size(), 2U);
+  EXPECT_EQ(samples[0].start, 2 * kBatch / 3 - 1);
+  EXPECT_EQ(samples[1].start, 2 * kBatch / 3);
+}
+
 TEST(Sampler, RefusesImpossibleOptions) {
   using testing::HasSubstr;
   EXPECT_THAT(MessageOf([] { Sampler({1, 8, 8, 1, 1, true}); }), HasSubstr("tokens is 1"));

@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "scratch.hpp"
+#include "token_memory.hpp"
 
 namespace trireme::data {
 namespace {
@@ -52,6 +53,48 @@ TEST_F(TokenFiles, WideIdsAreKept) {
   const TokenFile file = Open(In("wide.h5"));
   EXPECT_THAT(AllTokens(file, Split::kTrain), ElementsAre(69'999, 65'535, 65'536, 0));
   EXPECT_EQ(file.EntropyRate(), std::nullopt);
+}
+
+// What was written is read back in pieces of 2^20 tokens.
+TEST_F(TokenFiles, LongerThanWhatIsReadBackAtOnce) {
+  TokenData data = SmallData();
+  data.tokens[0].resize((std::size_t{1} << 20) + 3);
+  for (std::size_t i = 0; i < data.tokens[0].size(); ++i) {
+    data.tokens[0][i] = static_cast<std::int32_t>(i * 7 / 5 % 4);
+  }
+  WriteTokenFile(In("long.h5"), data, false);
+  EXPECT_EQ(AllTokens(Open(In("long.h5")), Split::kTrain), data.tokens[0]);
+}
+
+// Four and eight gigabytes of addresses, of which a few pages are touched.
+TEST_F(TokenFiles, MemoryReachesTokensBeyond2To31) {
+  for (const std::int64_t width : {2, 4}) {
+    TokenLayout layout;
+    constexpr std::int64_t kTrain = (std::int64_t{1} << 31) + 5;
+    layout.counts = {kTrain, 3, 2};
+    layout.widths = {width, width, width};
+    const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+    std::optional<TokenMemory> memory;
+    try {
+      memory.emplace(self, self, layout, Staging::kNone);
+    } catch (const Error& error) {
+      GTEST_SKIP() << "no " << kTrain * width << " bytes of addresses: " << error.what();
+    }
+    const auto put = [&](Split split, std::int64_t index, std::uint32_t id) {
+      void* const tokens = memory->Tokens(split);
+      if (width == 2) static_cast<std::uint16_t*>(tokens)[index] = static_cast<std::uint16_t>(id);
+      if (width == 4) static_cast<std::uint32_t*>(tokens)[index] = id;
+    };
+    put(Split::kTrain, 0, 1);
+    put(Split::kTrain, 4, 2);
+    put(Split::kTrain, kTrain - 1, 3);
+    put(Split::kValid, 0, 4);
+    EXPECT_EQ(memory->Token(Split::kTrain, 0), 1);
+    EXPECT_EQ(memory->Token(Split::kTrain, 4), 2);
+    EXPECT_EQ(memory->Token(Split::kTrain, kTrain - 1), 3);
+    EXPECT_EQ(memory->Token(Split::kValid, 0), 4);
+    EXPECT_GE(memory->Bytes(), (kTrain + 5) * width);
+  }
 }
 
 TEST_F(TokenFiles, InMemoryWithoutAFile) {

@@ -215,15 +215,17 @@ TEST_P(AttentionTest, Rope) {
 }
 
 TEST_P(AttentionTest, RopeTableIsCosinesThenSines) {
-  const Operand table(GetParam(), Poison(1000, 6));
-  kernels::RopeTable(10000, table.View());
-  const Array got = table.Values();
-  for (const std::int64_t t : {0, 1, 37, 999}) {
-    for (std::int64_t i = 0; i < 3; ++i) {
-      const double angle =
-          static_cast<double>(t) * std::pow(10000.0, -2.0 * static_cast<double>(i) / 6);
-      EXPECT_NEAR(got(t, i), std::cos(angle), Tolerance(1e-7, 1e-12));
-      EXPECT_NEAR(got(t, 3 + i), std::sin(angle), Tolerance(1e-7, 1e-12));
+  for (const double theta : {100.0, 10000.0, 500000.0}) {
+    const Operand table(GetParam(), Poison(1000, 6));
+    kernels::RopeTable(theta, table.View());
+    const Array got = table.Values();
+    for (const std::int64_t t : {0, 1, 37, 999}) {
+      for (std::int64_t i = 0; i < 3; ++i) {
+        const double angle =
+            static_cast<double>(t) * std::pow(theta, -2.0 * static_cast<double>(i) / 6);
+        EXPECT_NEAR(got(t, i), std::cos(angle), Tolerance(1e-7, 1e-12)) << theta;
+        EXPECT_NEAR(got(t, 3 + i), std::sin(angle), Tolerance(1e-7, 1e-12)) << theta;
+      }
     }
   }
 }

@@ -1,6 +1,7 @@
 // The model against the plain reference: losses, logits and every parameter's gradient, for every
 // choice of the architecture; and its own derivative, its causality and its independence of the
 // batch.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -244,6 +245,29 @@ TEST_P(ModelAgainstReference, GradientIsTheDerivativeOfTheLoss) {
 
 INSTANTIATE_TEST_SUITE_P(Table, ModelAgainstReference, testing::ValuesIn(AllConfigurations()),
                          [](const auto& info) { return info.param.name; });
+
+// The base of the rotary angles, from the deck to the loss; the reference has a base of its own.
+TEST(RotaryBase, OfTheDeckIsTheModels) {
+  input::Schema schema;
+  model::Declare(schema);
+  for (const double theta : {100.0, 500'000.0}) {
+    const input::Deck deck = input::Deck::Parse(
+        schema, "", "test", {"model.position=rope", fmt::format("model.rope_theta={}", theta)});
+    Configuration configuration = MakeConfiguration(
+        "Rotary", 0, [](model::Options& o) { o.position = model::Position::kRope; });
+    const model::Options usual = configuration.options;
+    configuration.options.rope_theta = model::Read(deck).rope_theta;
+    Trial trial = MakeTrial(configuration, Dtype::kFloat64, 1);
+    const double loss = trial.model->Loss(trial.batch);
+    const auto reference = [&](double base) {
+      model::Options options = usual;
+      options.rope_theta = base;
+      return RunReference(options, trial.parameters, trial.batch, kSeed, 0, false).loss_sum;
+    };
+    EXPECT_NEAR(loss, reference(theta), kFp64 * loss) << theta;
+    EXPECT_GT(std::abs(loss - reference(10'000)), 1e-6 * loss) << theta;
+  }
+}
 
 // Without training: no gradients, less memory, the same loss.
 TEST(ModelForEvaluation, GivesTheSameLossInLessMemory) {

@@ -19,14 +19,14 @@ using testing::HasSubstr;
 
 constexpr plan::TokenFacts kTokens{.vocabulary = 1000, .train = 100'000, .source = "made up"};
 
-std::string DeckOf(const std::string& more) {
+std::string TextOf(const std::string& more) {
   return "[data]\nbatch=64\nsequence_length=64\n[model]\ndim=64\nheads=8\nffn=201\nlayers=12\n"
          "max_positions=64\n[schedule]\nsteps=20\n" +
          more;
 }
 
 plan::Plan Made(const std::string& more, int ranks) {
-  return PlanOf(DeckOf(more), kTokens, ranks, Dtype::kFloat32);
+  return PlanOf(TextOf(more), kTokens, ranks, Dtype::kFloat32);
 }
 
 std::string Refusal(const std::string& more, int ranks) {
