@@ -67,12 +67,10 @@ void ParallelModel::Construct() {
                {key_value_, comm::Group::kKeyValue, grid_.Traffic(), key_value_channel_.get()}},
               {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
   }
-  shared_ =
-      std::make_unique<parallel::SharedGradients>(layers_->Parameters(), groups,
-                                                  shard.sharding != comm::Sharding::kNone, stream_);
-  units_ = std::make_unique<parallel::ShardedUnits>(grid_.Over(comm::Group::kShard),
-                                                    layers_->Parameters(), stream_, shard,
-                                                    shared_.get());
+  shared_ = std::make_unique<parallel::SharedGradients>(
+      layers_->Parameters(), groups, shard.sharding != comm::Sharding::kNone, stream_);
+  units_ = std::make_unique<parallel::ShardedUnits>(
+      grid_.Over(comm::Group::kShard), layers_->Parameters(), stream_, shard, shared_.get());
   local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
                                    Collaborators{stream_, tensor_, context_, *units_, [this] {
                                                    pipeline_->Progress();

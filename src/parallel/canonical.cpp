@@ -6,10 +6,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 
 namespace trireme::parallel {
 

@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "not_finite.hpp"
-#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 
 namespace trireme::parallel {
 

@@ -1,10 +1,10 @@
 // ShardedUnits: what is sharded, and values that are whole although their owners updated them.
 #include "trireme/parallel/sharding.hpp"
 
-#include "trireme/parallel/sharding_cut.hpp"
 #include "sharding_gathers.hpp"
 #include "sharding_scatters.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 
 namespace trireme::parallel {
 

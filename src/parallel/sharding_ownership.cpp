@@ -6,9 +6,9 @@
 #include <numeric>
 #include <utility>
 
-#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/parallel/sharding.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 
 namespace trireme::parallel {
 

@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "not_finite.hpp"
-#include "trireme/parallel/sharding_cut.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/update.hpp"
+#include "trireme/parallel/sharding_cut.hpp"
 
 namespace trireme::parallel {
 

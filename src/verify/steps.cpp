@@ -140,9 +140,8 @@ std::unique_ptr<Run> Verifier::MakeAlone(Arithmetic arithmetic) const {
   device::Stream serial = stream_;
   serial.threads = 1;
   std::unique_ptr<Run> run;
-  ByItself([&] {
-    run = std::make_unique<Run>(alone_, tokens_, Alone(options_, arithmetic), serial);
-  });
+  ByItself(
+      [&] { run = std::make_unique<Run>(alone_, tokens_, Alone(options_, arithmetic), serial); });
   return run;
 }
 

@@ -97,7 +97,7 @@ class Verifier {
   std::string folder_;
   Verification report_;
 
-  std::unique_ptr<Run> on_grid_;          // fp64, on the grid, uninterrupted
+  std::unique_ptr<Run> on_grid_;           // fp64, on the grid, uninterrupted
   std::vector<double> losses_;             // its, [kSteps]
   std::vector<float> scales_;              // of fp8: those that are not in use
   std::vector<tensor::GradientSum> sums_;  // of each parameter's gradient

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,15 @@ struct RunSettings : training::TrainingOptions {
   device::Stream stream;
   Defect defect = Defect::kNone;
 };
+
+// Bytes of one purpose, by its name on the screen.
+inline std::int64_t Term(const training::TrainingState& state, const std::string& name) {
+  const machine::MemoryTerms terms = state.Memory();
+  for (const machine::MemoryTerm& term : machine::kMemoryTerms) {
+    if (term.name == name) return terms.*term.bytes;
+  }
+  throw std::logic_error("no term " + name);
+}
 
 class TrainingRun {
  public:

@@ -13,7 +13,7 @@
 #include "trireme/base/positions.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/process_grid.hpp"
-#include "trireme/training/training_state.hpp"
+#include "trireme/training/training_plan.hpp"
 
 namespace trireme::test {
 
@@ -25,7 +25,7 @@ struct Expected {
 class ExpectedTraffic {
  public:
   // blocks: how many this rank's stage holds; windows: of the step's batch.
-  ExpectedTraffic(const training::TrainingSetup& setup, const comm::ProcessGrid& grid,
+  ExpectedTraffic(const training::TrainingOptions& setup, const comm::ProcessGrid& grid,
                   std::int64_t blocks, std::int64_t windows)
       : setup_(setup),
         o_(setup.model.options),
@@ -248,7 +248,7 @@ class ExpectedTraffic {
     }
   }
 
-  training::TrainingSetup setup_;
+  training::TrainingOptions setup_;
   model::Options o_;
   const comm::ProcessGrid& grid_;
   std::int64_t blocks_;

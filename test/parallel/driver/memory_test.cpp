@@ -15,7 +15,6 @@
 namespace trireme::test {
 namespace {
 
-constexpr double kPlanned = 0.02;  // relative difference of the plan and the allocator's count
 constexpr double kSomeMegabytes = 2e6;
 constexpr std::int64_t kFloat = 4;
 
@@ -35,20 +34,6 @@ std::string DeckOf(const Sizes& sizes, const std::string& model, const std::stri
       model, layout);
 }
 
-std::int64_t Term(const training::TrainingState& training, const std::string& name) {
-  for (const auto& [term, bytes] : training.MemoryPlan()) {
-    if (term == name) return bytes;
-  }
-  ADD_FAILURE() << "no term " << name;
-  return 0;
-}
-
-std::int64_t Planned(const training::TrainingState& training) {
-  std::int64_t sum = 0;
-  for (const auto& [term, bytes] : training.MemoryPlan()) sum += bytes;
-  return sum;
-}
-
 class MemoryTest : public LayoutTest {
  protected:
   RunSettings Settings(const std::string& model, const std::string& layout,
@@ -62,29 +47,23 @@ class MemoryTest : public LayoutTest {
   }
   void ExpectAsPlanned(const std::string& model, const std::string& layout) {
     const RunSettings settings = Settings(model, layout);
-    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
-    training::TrainingState training(grid, tokens_, settings);
+    TrainingRun run(world_, tokens_, settings);
     const std::int64_t built = device::AllocatedBytes();
-    const auto planned = static_cast<double>(Planned(training));
-    const auto counted = static_cast<double>(built - before);
+    const std::int64_t planned = run.All().Memory().Total();
     const std::string what = fmt::format("rank {}, {}{}", world_.Rank(), model, layout);
     EXPECT_GT(planned, kSomeMegabytes) << what;
-    EXPECT_LT(std::abs(counted - planned), kPlanned * counted) << what;
-    worst_ = std::max(worst_, std::abs(counted - planned) / counted);
+    EXPECT_EQ(built - before, planned) << what;
     // Two steps, an evaluation and a prediction take no more.
-    training.Run(0);
-    training.Run(1);
-    training::Evaluate(training.Net(), tokens_, data::Split::kValid);
+    run.Train(2);
+    training::Evaluate(run.Net(), tokens_, data::Split::kValid);
     driver::GenerateOptions few;
     few.tokens = 2;
-    driver::Continue(training.Net(), {1, 2, 3}, few);
+    driver::Continue(run.Net(), {1, 2, 3}, few);
     EXPECT_EQ(device::PeakAllocatedBytes(), built) << what;
     EXPECT_EQ(device::AllocatedBytes(), built) << what;
   }
-
-  double worst_ = 0;  // relative difference so far
 };
 
 constexpr std::array kModels = {

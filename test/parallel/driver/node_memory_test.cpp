@@ -71,21 +71,21 @@ std::string DeckOf(std::int64_t dim, const std::string& grid) {
 }
 
 // A model that no machine holds is refused by all ranks together, before anything is allocated.
-TEST_F(NodeMemoryTest, TrainingRefusesWhatNoNodeHolds) {
+TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
   for (const char* layout :
        {"", "sharding=parameters\n", "tensor=4\npipeline=2\nsequence_parallel=yes\n",
         "context=2\nsharding=gradients\n"}) {
-    RunSettings settings =
-        SettingsOf(DeckOf(1 << 17, layout), tokens_, world_.Size(), Dtype::kFloat32);
-    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
-    settings.node = &world_;
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
-    std::optional<training::TrainingState> training;
+    const plan::Plan plan =
+        PlanOf(DeckOf(1 << 17, layout), tokens_, world_.Size(), Dtype::kFloat32);
+    const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
+    const machine::NodeDemand demand =
+        machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
     try {
-      training.emplace(grid, tokens_, settings);
+      machine::CheckNodeMemory(demand, grid, false);
       ADD_FAILURE() << "nothing was thrown: " << layout;
-    } catch (const AgreedError& error) {
+    } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kBadInput) << layout;
       const std::string text = error.what();
       EXPECT_THAT(text, HasSubstr("memory: the 8 ranks of this node plan "));
@@ -100,14 +100,15 @@ TEST_F(NodeMemoryTest, TrainingRefusesWhatNoNodeHolds) {
 TEST_F(NodeMemoryTest, ASmallModelPasses) {
   for (const char* layout :
        {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {
-    RunSettings settings = SettingsOf(DeckOf(32, layout), tokens_, world_.Size(), Dtype::kFloat32);
-    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
-    settings.node = &world_;
+    const std::string deck = DeckOf(32, layout);
+    const plan::Plan plan = PlanOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
+    const machine::NodeDemand demand =
+        machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
     const std::int64_t before = device::AllocatedBytes();
-    const training::TrainingState training(grid, tokens_, settings);
-    const machine::NodeDemand demand = machine::DemandOf(world_, training.MemoryPlan());
+    const TrainingRun run(world_, tokens_,
+                          SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
     const std::int64_t counted = device::AllocatedBytes() - before;
-    EXPECT_EQ(static_cast<double>(demand.bytes), world_.Sum(static_cast<double>(counted)));
+    EXPECT_EQ(demand.terms.Total(), world_.Sum(counted));
   }
 }
 

@@ -45,19 +45,6 @@ std::string LargeDeck(const std::string& layout) {
       layout);
 }
 
-std::int64_t Term(const training::TrainingState& training, const std::string& name) {
-  for (const auto& [term, bytes] : training.MemoryPlan()) {
-    if (term == name) return bytes;
-  }
-  return 0;
-}
-
-std::int64_t Sum(const std::vector<std::pair<std::string, std::int64_t>>& plan) {
-  std::int64_t sum = 0;
-  for (const auto& [term, bytes] : plan) sum += bytes;
-  return sum;
-}
-
 std::int64_t ModelSize(const tensor::Registry& registry) {
   std::int64_t elements = 0;
   for (const tensor::Parameter& parameter : registry.Parameters()) {
@@ -99,9 +86,9 @@ TEST_F(ShardingCosts, ModelStatesAreThoseOfZero) {
             LargeDeck(fmt::format("sharding={}\n{}", comm::NameOf(sharding),
                                   none ? "" : fmt::format("shard_group={}\n", group)));
         const RunSettings settings = SettingsOf(deck, tokens_, ranks, Dtype::kFloat32);
-        const comm::ProcessGrid grid(world, *settings.grid, settings.options);
         const std::int64_t before = device::AllocatedBytes();
-        const training::TrainingState training(grid, tokens_, settings);
+        TrainingRun run(world, tokens_, settings);
+        const training::TrainingState& training = run.All();
         const std::int64_t counted = device::AllocatedBytes() - before;
         const auto psi = static_cast<double>(ModelSize(training.Net().Parameters()));
         EXPECT_GT(psi, 1e6);
@@ -109,7 +96,7 @@ TEST_F(ShardingCosts, ModelStatesAreThoseOfZero) {
         const std::int64_t planned =
             Term(training, "parameters") + Term(training, "gradients") + Term(training, "moments");
         // What the allocator counts beside everything else that is planned.
-        const std::int64_t stored = counted - (Sum(training.MemoryPlan()) - planned);
+        const std::int64_t stored = counted - (training.Memory().Total() - planned);
         const std::string what = fmt::format("{} on {} ranks, shards of {}, rank {}",
                                              comm::NameOf(sharding), ranks, group, world.Rank());
         EXPECT_LT(std::abs(static_cast<double>(planned) - wanted), kStates * wanted) << what;
@@ -305,13 +292,13 @@ TEST_F(ShardingCosts, ActivationsFallWithTheContextRanks) {
   const auto activations = [&](int layers, int context) {
     const RunSettings settings = SettingsOf(LongDeck(layers, context, world_.Size()), tokens_,
                                             world_.Size(), Dtype::kFloat32);
-    const comm::ProcessGrid grid(world_, *settings.grid, settings.options);
     const std::int64_t before = device::AllocatedBytes();
-    const training::TrainingState training(grid, tokens_, settings);
+    TrainingRun run(world_, tokens_, settings);
+    const training::TrainingState& training = run.All();
     const std::int64_t counted = device::AllocatedBytes() - before;
     const std::int64_t planned = Term(training, "activations");
     return Bytes{static_cast<double>(planned),
-                 static_cast<double>(counted - Sum(training.MemoryPlan()) + planned)};
+                 static_cast<double>(counted - training.Memory().Total() + planned)};
   };
   Bytes whole, kept;
   for (const int context : {1, 2, 4, 8}) {

@@ -9,10 +9,10 @@
 #include <sstream>
 #include <string>
 
+#include "plan_of.hpp"
 #include "small_run.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/command_line.hpp"
-#include "plan_of.hpp"
 #include "trireme/verify/verify.hpp"
 
 namespace trireme::test {
@@ -58,8 +58,7 @@ class Verifying : public testing::Test {
     std::istringstream words(keys);
     const std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    const plan::TokenFacts facts{
-        .vocabulary = kVocabulary, .train = kTokens, .source = "made up"};
+    const plan::TokenFacts facts{.vocabulary = kVocabulary, .train = kTokens, .source = "made up"};
     const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {DeckOf(kDeck, overrides), plan.grid, plan.sharing, plan.options, plan.machine.stream};
   }

@@ -226,8 +226,8 @@ TEST_F(Verifying, OneRankIsNotComparedWithItself) {
   const comm::ProcessGrid grid(alone, large.grid);
   const std::string folder = folder_ / ("alone" + std::to_string(world_.Rank()));
   std::filesystem::create_directories(folder);
-  const Verification verification =
-      verify::Verify(grid, verify::Shrink(large.setup, large.grid), Dtype::kFloat32, folder);
+  const Verification verification = verify::Verify(grid, verify::Shrink(large.setup, large.grid),
+                                                   large.stream, Dtype::kFloat32, folder);
   EXPECT_EQ(verification.failure, "");
   EXPECT_GT(verification.tensors.front().gradient, 0);
 }
@@ -239,7 +239,7 @@ TEST_F(Verifying, ARunThatCannotGoOnSaysWhich) {
   TrainingOptions small = verify::Shrink(large.setup, large.grid);
   small.model.options.init_deviation = 1e300;
   try {
-    verify::Verify(grid, small, Dtype::kFloat32, folder_.Path());
+    verify::Verify(grid, small, large.stream, Dtype::kFloat32, folder_.Path());
     FAIL() << "no error";
   } catch (const AgreedError& error) {
     EXPECT_EQ(error.Code(), ExitCode::kFailed);
@@ -256,8 +256,8 @@ bool HeadAlone(const model::Options& o, std::int64_t length, int stages) {
 }
 
 // What is compared is small, suits the layout, and has the deck's remainders.
-void ExpectShrunk(const input::Deck& deck, const TrainingOptions& large, const TrainingOptions& small,
-                  const comm::GridShape& grid) {
+void ExpectShrunk(const input::Deck& deck, const TrainingOptions& large,
+                  const TrainingOptions& small, const comm::GridShape& grid) {
   const model::Options &from = large.model.options, &to = small.model.options;
   EXPECT_EQ(from.ffn % grid.tensor, to.ffn % grid.tensor);
   EXPECT_EQ(from.vocabulary % grid.tensor, to.vocabulary % grid.tensor);
@@ -384,7 +384,9 @@ TEST_F(Verifying, TheSmallRunClipsAndHasAShortWindow) {
   const TrainingOptions small = verify::Shrink(large.setup, large.grid);
   const data::TokenFile tokens(world_, verify::VerificationTokens(small));
   const comm::ProcessGrid grid(world_, large.grid);
-  training::TrainingState training(grid, tokens, small);
+  training::TrainingState state(
+      grid, training::PlanTraining(small, tokens.Size(data::Split::kTrain), grid.Shape()), {});
+  training::TrainingStep training(state, tokens);
   const std::int64_t whole = small.batch * small.model.length;
   EXPECT_EQ(training.Samples().StepsPerEpoch(), 2);
   EXPECT_LT(training.Samples().TargetsBefore(2), whole + (small.batch - 1) * small.model.length);

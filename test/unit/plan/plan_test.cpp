@@ -56,7 +56,8 @@ TEST(Plan, RefusesWithTheLineOfTheDeck) {
   EXPECT_THAT(Refusal("[grid]\ntensor=3\n", 6), HasSubstr("deck:12: grid.tensor = 3"));
   EXPECT_THAT(Refusal("[grid]\npipeline=5\n", 8), HasSubstr("deck:12: grid.pipeline = 5"));
   EXPECT_THAT(Refusal("[grid]\npipeline=16\n", 16), HasSubstr("deck:12: grid.pipeline = 16"));
-  EXPECT_THAT(Refusal("[run]\ncanonical=2x1\n[grid]\ndata=4\n", 4), HasSubstr("deck:14: grid.data"));
+  EXPECT_THAT(Refusal("[run]\ncanonical=2x1\n[grid]\ndata=4\n", 4),
+              HasSubstr("deck:14: grid.data"));
   EXPECT_THAT(Refusal("[run]\ncanonical=2x1\ncanonical_leaf=3\n[data]\nmicro_batch=4\n", 2),
               HasSubstr("data.micro_batch = 4"));
 }
@@ -81,8 +82,9 @@ TEST(Plan, KindsCoverAllRanks) {
 
 // All products of a step, whoever computes them: 6 per matrix parameter and token, and attention.
 TEST(Plan, OperationsAreTheModels) {
-  for (const char* layout : {"", "[grid]\ntensor=2\n", "[grid]\npipeline=3\n[data]\nmicro_batch=2\n",
-                             "[grid]\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
+  for (const char* layout :
+       {"", "[grid]\ntensor=2\n", "[grid]\npipeline=3\n[data]\nmicro_batch=2\n",
+        "[grid]\npipeline=2\n[pipeline]\nschedule=zero_bubble\n"}) {
     const plan::Plan plan = Made(layout, 6);
     double sum = 0;
     for (int rank = 0; rank < 6; ++rank) {
