@@ -9,7 +9,8 @@
 int main(int argc, char** argv) {
   using namespace trireme;
 
-  // 1. Questions that need no MPI: --help, --help-deck, --version, -n.
+  // 1. Questions that need no MPI: --help, --help-deck, --version, -n; -v for ranks that are not
+  // there.
   const input::Schema schema = driver::DeclareAll();
   std::optional<job::CommandLine> line;
   std::optional<Error> bad_line;
@@ -18,21 +19,24 @@ int main(int argc, char** argv) {
     if (const auto answered = job::AnswerWithoutMpi(*line, schema)) {
       return static_cast<int>(*answered);
     }
+    if (const auto answered = driver::AnswerWithPlan(*line, schema)) {
+      return static_cast<int>(*answered);
+    }
   } catch (const Error& error) {
     bad_line = error;  // told below, by one rank
   }
 
-  // 2. Signals wait until somebody asks for them. MPI starts; from here on, every exception becomes
-  // one message and one agreed exit code.
+  // 2. Signals are blocked until a task waits for them. MPI starts; from here on, every exception
+  // becomes one message and one agreed exit code.
   machine::StopSignals signals;
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     if (bad_line) throw AgreedError(bad_line->Code(), bad_line->what());
 
-    // 3. The deck: read by one rank, parsed by all.
+    // 3. The deck: read by one rank, parsed by all; the device.
     job::Job job = job::MakeJob(runtime, *line, schema, signals);
 
-    // 4. The task: grid, data, model, optimizer, checkpoint, monitor and trainer, as it needs them.
+    // 4. The task: plan, grid, data, model, optimizer and the loop, as it needs them.
     return driver::RunTask(job);
   });
 }

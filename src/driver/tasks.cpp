@@ -1,4 +1,4 @@
-// Which task the deck asks for, and the two shortest ones.
+// Choice of the task that the deck asks for, and the two shortest tasks.
 #include "trireme/driver/tasks.hpp"
 
 #include <fmt/format.h>
@@ -18,6 +18,12 @@ namespace trireme::driver {
 
 ExitCode RunTask(job::Job& job) {
   using job::Task;
+  job.World().Together([&] {
+    const int ranks = job.options.comm.ranks;
+    if (ranks == 0 || ranks == job.World().Size()) return;
+    throw job.deck.Complain("grid.ranks", fmt::format("{} ranks run", job.World().Size()),
+                            "It names ranks to plan for, with -v: leave it out here.");
+  });
   const Task task = job.options.job.task;
   if (task != Task::kTrain || job.line->validate_only) job.signals->Release();
   if (task == Task::kTokenize) return RunTokenize(job);

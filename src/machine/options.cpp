@@ -13,6 +13,10 @@ constexpr input::Names<4> kPrecisions = {"fp32", "bf16", "fp8", "fp64"};
 constexpr input::Names<3> kPins = {"auto", "yes", "no"};
 }  // namespace
 
+const char* NameOf(Precision precision) {
+  return kPrecisions.at(static_cast<std::size_t>(precision));
+}
+
 void Declare(input::Schema& schema) {
   using input::Between;
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();

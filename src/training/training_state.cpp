@@ -30,7 +30,6 @@ TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& 
         grid.Over(comm::Group::kData), grid.Over(comm::Group::kShard), model_.Parameters(),
         model_.Stream(), model_.LocalPlan().shard, &model_.Shared());
   });
-  CheckMemory(setup);
 }
 
 BatchShare TrainingState::Share() const {

@@ -3,6 +3,7 @@
 #define TRIREME_DRIVER_TASKS_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,11 @@
 namespace trireme::driver {
 
 input::Schema DeclareAll();  // every module's keys
+
+// -v with grid.ranks: prints the plan for that many ranks and returns the exit code; nothing for
+// any other command line. Starts no MPI. A refused layout goes to standard error; a deck that
+// cannot be read is an InputError.
+std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema);
 
 // Collective. job.task: runs it to its end.
 ExitCode RunTask(job::Job& job);

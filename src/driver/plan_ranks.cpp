@@ -1,0 +1,90 @@
+// -v with grid.ranks: the plan of a layout whose ranks one does not have, without MPI.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+
+#include "trireme/base/version.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/machine/precision.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+plan::TokenFacts FactsOf(const job::DeckOptions& options) {
+  const std::string& path = options.data.file;
+  std::error_code ignored;
+  // A file that exists but cannot be reached is for CountTokens to complain of.
+  if (std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
+    return job::FactsOf(options.data, 0);
+  }
+  return {.vocabulary = options.plan.vocabulary,
+          .train = options.plan.tokens,
+          .bytes = 0,
+          .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
+}
+
+// The device that the plan is for: this machine's GPU if there is one, or the CPU.
+std::unique_ptr<device::Gpu> OpenGpu(const job::DeckOptions& options, const input::Deck& deck) {
+  const std::string why = device::WhyNoGpu();
+  if (options.machine.device == machine::Device::kCpu) return nullptr;
+  if (why.empty()) return std::make_unique<device::Gpu>(0);
+  if (options.machine.device == machine::Device::kAuto) return nullptr;
+  throw deck.Complain("run.device", "a plan for GPUs asks a card for its size: " + why,
+                      "Plan on a node with GPUs, or with run.device = cpu.");
+}
+
+plan::MachineFacts FactsOf(const machine::Options& options, const device::Gpu* gpu) {
+  const machine::Arithmetic arithmetic = machine::ArithmeticOf(options.precision, gpu != nullptr);
+  plan::MachineFacts facts;
+  facts.dtype = arithmetic.dtype;
+  facts.stream.bf16 = arithmetic.bf16_products;
+  facts.stream.fp8 = arithmetic.fp8_products;
+  facts.stream.gpu = gpu == nullptr ? nullptr : &gpu->Context();
+  facts.stream.threads = std::max(1, device::RequestedThreads(options.threads));
+  return facts;
+}
+
+void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
+  if (options.job.task != job::Task::kTrain) {
+    throw deck.Complain("grid.ranks", "plans a training run, but job.task is another",
+                        "Leave grid.ranks out, or choose job.task = train.");
+  }
+  const std::unique_ptr<device::Gpu> gpu = OpenGpu(options, deck);
+  const plan::MachineFacts machine = FactsOf(options.machine, gpu.get());
+  const plan::Plan plan = plan::MakePlan({.options = options,
+                                          .deck = deck,
+                                          .ranks = options.comm.ranks,
+                                          .tokens = FactsOf(options),
+                                          .machine = machine});
+  fmt::print("Trireme {} ({})   plan for {} rank{} of {} thread{}   device {}   {}\n", Version(),
+             Commit(), monitor::WithThousands(options.comm.ranks),
+             options.comm.ranks == 1 ? "" : "s", machine.stream.threads,
+             machine.stream.threads == 1 ? "" : "s", gpu ? gpu->Context().name : "cpu",
+             machine::NameOf(options.machine.precision));
+  fmt::print("{}valid: planned for ranks that need not be there; nothing was written\n",
+             plan::Describe(plan));
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema) {
+  if (!line.validate_only) return std::nullopt;
+  const input::Deck deck = job::ParseDeck(schema, line, job::ReadDeckFile(line.deck));
+  const job::DeckOptions options = job::ReadAll(deck);
+  if (options.comm.ranks == 0) return std::nullopt;
+  try {
+    PrintPlan(options, deck);
+    return ExitCode::kDone;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "trireme: error: %s\n", error.what());
+    return error.Code();
+  }
+}
+
+}  // namespace trireme::driver
