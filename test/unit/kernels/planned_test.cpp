@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "trireme/device/gpu.hpp"
@@ -237,6 +239,33 @@ TEST_P(PlannedKernels, ScratchIsThatOfThePlannedDevice) {
     EXPECT_EQ(tokens, kVocabularyTileTokens);
     EXPECT_EQ(VocabularySpareRows(Stream(), 1000), 0);
   }
+}
+
+// fp8: 3 roles of 10 layers and of 2 operands outside of training have 3 numbers of 4 bytes; then
+// two operands.
+TEST_P(PlannedKernels, LibrariesTakeTheMemoryOfFp8) {
+  device::Stream stream = Stream();
+  const std::int64_t before = device::PlannedBytes();
+  {
+    const std::unique_ptr<Libraries> without = MakeLibraries(stream, 10);
+    EXPECT_EQ(without != nullptr, GetParam());
+    if (without != nullptr) without->Reserve(1000);
+    EXPECT_EQ(device::PlannedBytes(), before);
+  }
+  if (!GetParam()) return;
+  stream.fp8 = true;
+  {
+    const std::unique_ptr<Libraries> libraries = MakeLibraries(stream, 10);
+    EXPECT_EQ(device::PlannedBytes() - before, 512);  // 432, rounded up to 128
+    libraries->Reserve(1000);
+    EXPECT_EQ(device::PlannedBytes() - before, 512 + 2 * 1024);
+    libraries->Reserve(500);
+    EXPECT_EQ(device::PlannedBytes() - before, 512 + 2 * 1024);
+    EXPECT_TRUE(libraries->Sealed());
+    EXPECT_TRUE(libraries->Scaled());
+    EXPECT_TRUE(libraries->Largest().empty());
+  }
+  EXPECT_EQ(device::PlannedBytes(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Device, PlannedKernels, testing::Bool(),

@@ -5,6 +5,7 @@
 
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
+#include "kernels/gpu_sizes.hpp"
 
 namespace trireme::test {
 namespace {
@@ -53,7 +54,7 @@ class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface
   }
   std::unique_ptr<GpuMatrix> Scratch(const AttentionShape& shape, const Positions& block) const {
     const std::int64_t most = std::max(block.early.Size(), block.late.Size());
-    const std::int64_t elements = kernels::cuda::AttentionPartScratch(Stream(), shape, most);
+    const std::int64_t elements = kernels::gpu::AttentionPartScratch(Stream(), shape, most);
     return std::make_unique<GpuMatrix>(Stream(), SumTypeOf(Type()), 1, elements,
                                        NoNumbers(elements));
   }
