@@ -55,7 +55,7 @@ StagedBatches::Staged StagedBatches::Stage(std::span<const data::MicroBatch> bat
     throw RunError("more batches at once than a model was planned for", kBug);
   }
   staged_ = ++count_;
-  if (stream_.OnGpu()) Pack(batches);
+  if (stream_.OnGpu() && !stream_.Planned()) Pack(batches);
   return {batches, staged_};
 }
 

@@ -17,7 +17,7 @@ constexpr std::array kLayouts = {
     // Data parallel, micro-batches that do not divide.
     "",
     "[data]\nmicro_batch=3\n",
-    "[grid]\nbucket_mib=0.01\n[data]\nbatch=13\n",
+    "[grid]\nbucket_mib=0.01\n",
     // Tensor and sequence parallel.
     "[grid]\ntensor=2\n[data]\nmicro_batch=2\n",
     "[grid]\ntensor=4\nsequence_parallel=yes\n[data]\nmicro_batch=3\n",
@@ -53,7 +53,7 @@ constexpr std::array kLayouts = {
 static_assert(kLayouts.size() == 24);
 
 std::string TextOf(const std::string& layout) {
-  return "[run]\nseed=11\n[data]\nbatch=16\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
+  return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
          "head_dim=4\nffn=44\nlayers=7\nmax_positions=9\n[schedule]\nsteps=20\n" +
          layout;
 }

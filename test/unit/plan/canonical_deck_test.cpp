@@ -64,9 +64,9 @@ TEST(CanonicalDeck, NoneIsTheDefault) {
 
 TEST(CanonicalDeck, GroupsSlicesAndLeaf) {
   EXPECT_EQ(Read("[run]\ncanonical = 8x2\ncanonical_leaf = 3\n", Grid(4, 2)),
-            (model::Canonical{8, 2, 3}));
+            (parallel::Canonical{8, 2, 3}));
   EXPECT_EQ(Read("[run]\ncanonical = 1x1\ncanonical_leaf = 5\n", Grid(1)),
-            (model::Canonical{1, 1, 5}));
+            (parallel::Canonical{1, 1, 5}));
   // A leaf is no more than a batch.
   EXPECT_EQ(Read("[run]\ncanonical = 2x1\ncanonical_leaf = 99\n", Grid(2)).leaf, kBatch);
 }
@@ -86,7 +86,7 @@ TEST(CanonicalDeck, AnAutomaticLeafHasAbout4096TokensAndAtMostADthOfTheBatch) {
 TEST(CanonicalDeck, TheLayoutDependsOnNothingElse) {
   for (const int data : {1, 2, 4}) {
     for (const int tensor : {1, 2}) {
-      EXPECT_EQ(Read("[run]\ncanonical = 4x2\n", Grid(data, tensor)), (model::Canonical{4, 2, 8}));
+      EXPECT_EQ(Read("[run]\ncanonical = 4x2\n", Grid(data, tensor)), (parallel::Canonical{4, 2, 8}));
     }
   }
 }
