@@ -1,4 +1,4 @@
-// The deck's [grid]: its keys, and what a user is told when a layout does not fit the job.
+// The deck's [grid]: its keys, and the message for a layout that does not fit the job.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

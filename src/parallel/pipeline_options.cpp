@@ -1,4 +1,4 @@
-// The [pipeline] section: its keys and which of them go together.
+// The [pipeline] section: its keys and their valid combinations.
 #include <fmt/format.h>
 
 #include <array>
