@@ -1,3 +1,4 @@
+// The version, the commit and the compiler of this binary.
 #include "trireme/base/version.hpp"
 
 #include "commit.hpp"  // generated: kCommit, kVersion

@@ -1,5 +1,5 @@
-// Which channel a group of GPUs has: the only place in this folder that knows whether CUDA was
-// built.
+// The choice of a channel for a group of GPUs: the only place in this folder that knows whether
+// CUDA was built.
 #include "trireme/comm/channel.hpp"
 
 #include <chrono>

@@ -1,4 +1,4 @@
-// Collectives on MPI or on a channel: counts and places as they want them, and a record of every
+// Collectives on MPI or on a channel: counts and places in their form, and a record of every
 // transfer.
 #include "trireme/comm/collectives.hpp"
 

@@ -1,5 +1,5 @@
-// The channels of a process grid: which groups move the memory of GPUs, and what all channels
-// together say of time and failures.
+// The channels of a process grid: one per group that moves memory of GPUs, and the time and the
+// failures of all of them together.
 #include <fmt/format.h>
 #include <sched.h>
 
@@ -89,7 +89,7 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
   add(tensor_, {.group = Group::kTensor});
   ChannelSetup pipeline = {.group = Group::kPipeline};
   for (int chunk = 0; chunk < pipeline_chunks; ++chunk) {
-    // As parallel/pipeline_program.hpp numbers them: flow + 2 * chunk of the receiver.
+    // Numbers of parallel/pipeline_program.hpp: flow + 2 * chunk of the receiver.
     pipeline.to_next.push_back(2 * chunk);
     pipeline.to_previous.push_back(2 * chunk + 1);
   }

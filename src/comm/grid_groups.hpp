@@ -1,5 +1,5 @@
-// The groups of a process grid as a pure function of a rank: what a real grid splits the world by,
-// and what a planned one is made of.
+// The groups of a process grid as a pure function of a rank, by which a real grid splits the world
+// and a planned one is made.
 #ifndef TRIREME_SRC_COMM_GRID_GROUPS_HPP_
 #define TRIREME_SRC_COMM_GRID_GROUPS_HPP_
 

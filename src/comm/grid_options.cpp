@@ -1,4 +1,4 @@
-// The deck's [grid] besides the sizes of the axes: what ranks share out within their groups.
+// The deck's [grid] besides the sizes of the axes: how ranks use their groups.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

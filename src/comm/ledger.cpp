@@ -1,4 +1,4 @@
-// Ledger: sums up what was transferred, and how long it took.
+// Ledger: sums of calls, bytes and seconds.
 #include "trireme/comm/ledger.hpp"
 
 #include <cstddef>

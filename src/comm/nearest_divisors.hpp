@@ -1,4 +1,4 @@
-// Which sizes a message names to a user whose size of an axis or group does not divide the whole.
+// The divisors nearest to a size of an axis or group that does not divide the whole, for messages.
 #ifndef TRIREME_COMM_NEAREST_DIVISORS_HPP_
 #define TRIREME_COMM_NEAREST_DIVISORS_HPP_
 

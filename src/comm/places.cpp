@@ -1,4 +1,4 @@
-// Places: counts made into MPI's, in memory that goes round.
+// Places: counts in MPI's form, in memory that is reused.
 #include "trireme/comm/places.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// A list of ranks as a person would write it.
+// ListRanks: a list of ranks as a person would write it.
 #include "trireme/comm/rank_list.hpp"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@ namespace trireme::comm {
 
 namespace {
 
-// Numbers and ranges printed; the ranks behind them are counted.
+// Numbers and ranges printed; the ranks after them are counted.
 constexpr int kMaximumListed = 16;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The banner's map: which host and which coordinates each rank has.
+// The banner's map: the host and the coordinates of each rank.
 #include <fmt/format.h>
 
 #include <algorithm>

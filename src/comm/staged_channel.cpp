@@ -19,7 +19,7 @@ std::int64_t Rounded(std::int64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Of what is only moved: bf16 is two bytes that MPI does not read.
+// Type of operands that are only moved: bf16 is two bytes that MPI does not interpret.
 MPI_Datatype TypeMoved(Dtype dtype) {
   return dtype == Dtype::kBfloat16 ? MPI_UINT16_T : MpiType(dtype);
 }
@@ -158,8 +158,8 @@ void StagedChannel::PostPlaced(const Operation& operation, Flight& flight) {
                  sizes + 2 * ranks, sizes + 3 * ranks, type, group_.Handle(), &flight.request);
 }
 
-// Of `count` elements on every rank. bf16 is added up in fp32 and rounded once, by every rank from
-// the same sums.
+// Starts a sum of `count` elements on every rank. bf16 is added up in fp32 and rounded once, by
+// every rank from the same sums.
 void StagedChannel::PostSum(const Operation& operation, Flight& flight, std::int64_t count) {
   void* operand = Fetch(operation, flight, 0, count);
   MPI_Datatype type = MpiType(operation.dtype);

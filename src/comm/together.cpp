@@ -1,4 +1,4 @@
-// Communicator::Together: how ranks agree that some of them failed, and leave with one message.
+// Communicator::Together: ranks agree that some of them failed, and leave with one message.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The learning-rate schedule: its keys, and the rate of a step.
 #include "trireme/optimizer/schedule.hpp"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// GradientBuckets: when each piece starts on its way, and which sums it meets.
+// GradientBuckets: the start of each piece's sums, and their order.
 #include "trireme/parallel/gradient_buckets.hpp"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace trireme::parallel {
 
 namespace {
 
-// A bucket's second sum starts when that many buckets behind it are on their way: the first is
+// A bucket's second sum starts when that many later buckets are on their way: the first is
 // complete by then unless the network is slower than the backward pass. (Test could tell, but what
 // starts when must not depend on what has arrived.)
 constexpr std::size_t kAcrossBehind = 2;

@@ -1,3 +1,4 @@
+// FirstNotFinite: by sums of squares, of the range first and then of each parameter.
 #include "not_finite.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Finds the parameter whose gradient is not a finite number.
+// Search for a parameter whose gradient is not finite.
 #ifndef TRIREME_PARALLEL_NOT_FINITE_HPP_
 #define TRIREME_PARALLEL_NOT_FINITE_HPP_
 
@@ -10,8 +10,8 @@
 
 namespace trireme::parallel {
 
-// gradients: those of the flat range, from its first element on. Name of the first parameter that
-// has one which is not finite; empty: all are.
+// Name of the first parameter in the flat range with a gradient that is not finite; empty: none.
+// gradients: of the range, from its first element on, in the stream's memory.
 std::string FirstNotFinite(const device::Stream& stream, const tensor::Registry& registry,
                            Part flat, void* gradients);
 

@@ -1,4 +1,5 @@
-// Which task waits for which: the data flow between virtual stages that every schedule must obey.
+// The data flow between virtual stages, which every schedule must obey: the task that each waits
+// for.
 #ifndef TRIREME_SRC_PARALLEL_PIPELINE_LINKS_HPP_
 #define TRIREME_SRC_PARALLEL_PIPELINE_LINKS_HPP_
 

@@ -1,5 +1,5 @@
-// From a stage's tasks to its program: slots for activations, buffers for messages, and where each
-// transfer is started and awaited.
+// MakeProgram: slots for activations, buffers for messages, and the places at which each transfer
+// is started and awaited.
 #include "trireme/parallel/pipeline_program.hpp"
 
 #include <algorithm>
@@ -145,7 +145,7 @@ class Builder {
     now.slots = held.slots;
   }
 
-  // What ends with this task.
+  // Slots and buffers that end with this task.
   void Release(const ProgramTask& now) {
     const TaskKind kind = now.task.kind;
     if (kind == TaskKind::kEvaluate) {

@@ -9,7 +9,7 @@ namespace trireme::parallel {
 
 namespace {
 
-// Of all chunks of a stage.
+// Costs of all chunks of a stage.
 std::vector<StageCost> SumChunks(const PipelineShape& shape, const std::vector<StageCost>& costs) {
   std::vector<StageCost> sums(static_cast<std::size_t>(shape.stages), {0, 0, 0});
   for (std::size_t i = 0; i < costs.size(); ++i) {

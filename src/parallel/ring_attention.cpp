@@ -29,8 +29,8 @@ constexpr std::int64_t kChunks = 8;         // of a step's work; transfers progr
 constexpr std::int64_t kAlignment = 32;     // elements: at least 128 bytes
 constexpr int kBlocks = 2, kGradients = 3;  // buffers
 
-std::int64_t RoundUp(std::int64_t count, std::int64_t unit) {
-  return CeilDivide(count, unit) * unit;
+std::int64_t RoundUp(std::int64_t count, std::int64_t multiple) {
+  return CeilDivide(count, multiple) * multiple;
 }
 
 // The largest of the blocks that `ranks` ranks cut sequences of `length` into.
@@ -76,7 +76,7 @@ class Trip {
     kernels::Copy(stream_, KeysAndValues(qkv), Shaped(blocks_[0], 0));
   }
   KeyValueBlock Block(int step) const { return {Held(step), Shaped(blocks_[step % 2], step)}; }
-  // This step's block goes on, the next one comes. Nothing where the last step has the last block.
+  // Sends this step's block on and receives the next one. Nothing in the last step.
   Flights ShiftBlock(int step) const {
     if (step + 1 == Steps()) return {};
     return Shift(Block(step).data, Shaped(blocks_[(step + 1) % 2], step + 1), kBlockTag);
@@ -196,7 +196,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   };
   kernels::AttentionPartStartBackward(stream, shape, dqkv);
   trip.Pack(qkv);
-  // This rank's own block hides the first block's arrival and its own gradient's way home.
+  // The rank's own block hides the first block's arrival and its own gradient's way home.
   const KeyValueBlock own = {own_, trip.KeysAndValues(qkv)};
   const Matrix own_gradient = trip.KeysAndValues(dqkv);
   const std::int64_t all = kernels::AttentionPartTasks(shape);

@@ -1,4 +1,4 @@
-// ShardedUnits: what is sharded, and values that are whole although their owners updated them.
+// ShardedUnits: the choice of transfers by what is sharded, and the gather of updated values.
 #include "trireme/parallel/sharding.hpp"
 
 #include "sharding_gathers.hpp"

@@ -1,4 +1,4 @@
-// UnitBuffers: sizes, and who has which.
+// UnitBuffers: sizes and users of the buffers; UnitPieces: the pieces of units.
 #include "sharding_buffers.hpp"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// UnitGathers: the queue of announced uses, and which of them are under way.
+// UnitGathers: the queue of announced uses, and their gathers under way.
 #include "sharding_gathers.hpp"
 
 #include <fmt/format.h>
@@ -55,7 +55,7 @@ void UnitGathers::Wait(Gather& gather) {
   seconds_waited_ += Seconds() - start;
 }
 
-// As many as may be ahead, in order: where one finds no buffer, those behind it wait too.
+// Starts as many gathers as may be ahead, in order: if one finds no buffer, later ones wait too.
 void UnitGathers::StartAhead() {
   const std::size_t most = std::min(static_cast<std::size_t>(prefetch_), announced_.size() - next_);
   while (started_ < most) {

@@ -1,4 +1,4 @@
-// PlanOwnership: pieces of the flat range, the owned part of each, and where that lies in storage.
+// PlanOwnership: pieces of the flat range, the owned part of each, and its place in storage.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -41,7 +41,7 @@ std::vector<Part> Buckets(const tensor::ParameterList& list, std::int64_t bucket
   return buckets;
 }
 
-// What decides about the grouping of units.
+// Traits of a unit that decide about its grouping.
 struct UnitTraits {
   std::int64_t elements = 0;  // a tensor rank's share, the same on all of them
   bool alone = false;         // holds the table that two stages or two gradients share

@@ -1,4 +1,4 @@
-// UnitScatters: buffers that units take turns in, and sums in the order of the starts.
+// UnitScatters: buffers that units use in turn, and sums in the order of the starts.
 #include "sharding_scatters.hpp"
 
 #include <fmt/format.h>

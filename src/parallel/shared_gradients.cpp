@@ -1,4 +1,4 @@
-// SharedGradients: which parameters share a message, packing, one all-reduce a group, unpacking.
+// SharedGradients: parameters that share a message, packing, one all-reduce per group, unpacking.
 #include "trireme/parallel/shared_gradients.hpp"
 
 #include <algorithm>

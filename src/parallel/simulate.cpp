@@ -1,4 +1,4 @@
-// A clock for schedules: when every task starts and ends, if transfers took no time.
+// A clock for schedules: start and end of every task if transfers took no time.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// How a model's blocks are shared out over the virtual stages, exactly and without trying all ways.
+// The best distribution of a model's blocks over the virtual stages, without trying all of them.
 #include <algorithm>
 #include <stdexcept>
 #include <vector>

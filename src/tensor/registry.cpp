@@ -1,4 +1,4 @@
-// Registry: storages, views of them, and who owns which elements.
+// Registry: storages, views of them, and the owned elements of each parameter.
 #include "trireme/tensor/registry.hpp"
 
 #include <algorithm>

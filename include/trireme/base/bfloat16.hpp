@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-// To nearest, ties to even; NaN stays NaN.
+// Rounds to nearest, ties to even; NaN stays NaN.
 inline std::uint16_t RoundToBfloat16(float value) {
   constexpr std::uint32_t kInfinity = 0x7f800000, kMagnitude = 0x7fffffff, kQuiet = 0x40;
   const auto bits = std::bit_cast<std::uint32_t>(value);

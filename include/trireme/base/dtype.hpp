@@ -10,7 +10,8 @@
 
 namespace trireme {
 
-// kBfloat16 is stored on GPUs only: the kernels of the CPU round to it within a product.
+// Types of stored elements. kBfloat16 on GPUs only: kernels of the CPU round to it within a
+// product.
 enum class Dtype { kFloat32, kFloat64, kBfloat16 };
 
 constexpr std::size_t SizeOf(Dtype type) {
@@ -20,14 +21,15 @@ constexpr const char* NameOf(Dtype type) {
   return type == Dtype::kFloat32 ? "fp32" : type == Dtype::kFloat64 ? "fp64" : "bf16";
 }
 
-// The type in which sums over values of that type are kept: gradients, moments, statistics.
+// The type of sums over values of a type: gradients, moments, statistics.
 constexpr Dtype SumTypeOf(Dtype type) { return type == Dtype::kBfloat16 ? Dtype::kFloat32 : type; }
 
-// Address of element `index` of an array of that type.
+// Address of element `index` of an array.
 inline void* ElementAt(void* array, Dtype type, std::int64_t index) {
   return static_cast<char*>(array) + index * static_cast<std::int64_t>(SizeOf(type));
 }
 
+// The dtype of float or double.
 template <typename T>
 constexpr Dtype DtypeOf() {
   static_assert(sizeof(T) == 4 || sizeof(T) == 8);
@@ -35,7 +37,7 @@ constexpr Dtype DtypeOf() {
 }
 
 // Calls body(T{}) with T the C++ type of `type`: the only place where a kernel's type is chosen on
-// the CPU, which has none for bf16: RunError.
+// the CPU. RunError for bf16, which the CPU does not store.
 template <typename Body>
 decltype(auto) DispatchDtype(Dtype type, Body&& body) {
   if (type == Dtype::kBfloat16)

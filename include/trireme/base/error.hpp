@@ -7,7 +7,7 @@
 
 namespace trireme {
 
-// Exit codes of the program; a batch script's requeue decision needs nothing else.
+// Exit codes of the program, sufficient for a batch script's decision to requeue.
 enum class ExitCode : int {
   kDone = 0,      // the task ended, also at schedule.stop_at
   kFailed = 1,    // the run failed
@@ -15,7 +15,7 @@ enum class ExitCode : int {
   kStopped = 3,   // stopped early by a signal or the walltime, checkpoint written: run it again
 };
 
-// Any failure that a user sees. `what()` is the whole message: one or more lines without a trailing
+// A failure that a user sees. what() is the whole message: one or more lines without a trailing
 // newline, in the form "where: what\n  hint".
 class Error : public std::runtime_error {
  public:
@@ -27,12 +27,12 @@ class Error : public std::runtime_error {
   ExitCode code_;
 };
 
-// The user's input is wrong: exit code 2.
+// An error of the user's input: exit code 2.
 inline Error InputError(const std::string& message, const std::string& hint = {}) {
   return Error(ExitCode::kBadInput, message, hint);
 }
 
-// The run cannot go on: exit code 1.
+// A failure after which the run cannot continue: exit code 1.
 inline Error RunError(const std::string& message, const std::string& hint = {}) {
   return Error(ExitCode::kFailed, message, hint);
 }

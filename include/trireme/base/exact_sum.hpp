@@ -18,9 +18,10 @@ namespace trireme {
 class ExactSum {
  public:
   static constexpr std::size_t kDigits = 68;
-  // What Digits() has: the digits, then how many were NaN, infinity, -infinity (0 or 1).
+  // Length of Digits(): the digits, then whether there was a NaN, infinity, -infinity (0 or 1).
   static constexpr std::size_t kNumbers = kDigits + 3;
 
+  // Adds one term.
   void Add(double x) {
     const auto bits = std::bit_cast<std::uint64_t>(x);
     const std::uint64_t exponent = bits >> 52 & 0x7FF,
@@ -42,6 +43,7 @@ class ExactSum {
     digit[2] += (static_cast<std::int64_t>(above >> kBits) ^ sign) - sign;
   }
 
+  // Adds all terms of another sum.
   void Add(const ExactSum& other) {
     for (std::size_t i = 0; i < kDigits; ++i) digits_[i] += other.digits_[i];
     for (std::size_t i = 0; i < specials_.size(); ++i) specials_[i] |= other.specials_[i];
@@ -49,12 +51,12 @@ class ExactSum {
     if (terms_ >= kMostTerms) Normalise();
   }
 
-  // The sum rounded once, to the nearest, ties to even; an empty one is +0. NaN of a NaN or of both
-  // infinities, infinity of one of them or of a sum beyond the largest double.
+  // The sum, rounded once to the nearest double, ties to even; +0 if empty. NaN if a term is NaN or
+  // both infinities occur; infinity if one of them does or the sum exceeds the largest double.
   double Value() const;
 
-  // Integers below 2^32 in magnitude: those of up to 2^20 sums add up in doubles without rounding,
-  // and FromDigits makes the sum of all of them.
+  // The sum as integers below 2^32 in magnitude: the digits of up to 2^20 sums add up in doubles
+  // without rounding, and FromDigits makes the sum of all terms of them.
   std::array<double, kNumbers> Digits() const;
   static ExactSum FromDigits(std::span<const double> numbers);
 
@@ -63,7 +65,7 @@ class ExactSum {
   static constexpr std::int64_t kMostTerms = std::int64_t{1} << 29;  // before digits could overflow
 
   void AddSpecial(double x) { specials_[std::isnan(x) ? 0 : x > 0 ? 1 : 2] = true; }
-  // Digits in [0, 2^32) but the last, which has the sign.
+  // Brings digits into [0, 2^32), except the last, which has the sign.
   void Normalise();
 
   std::array<std::int64_t, kDigits> digits_{};  // digit i counts 2^(32 i - 1074)

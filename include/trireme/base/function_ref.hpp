@@ -1,5 +1,5 @@
-// A reference to something callable: what std::function is without owning it, and so without
-// allocating. It must not outlive what it refers to.
+// FunctionRef: a reference to a callable object, like std::function without ownership and so
+// without allocation. Must not outlive the object.
 #ifndef TRIREME_BASE_FUNCTION_REF_HPP_
 #define TRIREME_BASE_FUNCTION_REF_HPP_
 

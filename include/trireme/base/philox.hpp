@@ -9,7 +9,7 @@
 
 namespace trireme {
 
-// What random bits are for. The numbers are part of the golden values: never renumber.
+// Purposes of random bits. The numbers are part of the golden values: never renumber.
 enum class Purpose : std::uint32_t {
   kInitialise = 1,        // initial weights: tensor, element
   kPermutation = 2,       // sample order: epoch, Feistel round
@@ -25,6 +25,7 @@ enum class Purpose : std::uint32_t {
 using PhiloxCounter = std::array<std::uint32_t, 4>;
 using PhiloxKey = std::array<std::uint32_t, 2>;
 
+// Four words of random bits for a counter and a key.
 constexpr PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
   constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
   constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
@@ -40,7 +41,7 @@ constexpr PhiloxCounter Philox(PhiloxCounter counter, PhiloxKey key) {
   return counter;
 }
 
-// key = (seed, purpose in bits 0-7 | layer in bits 8-19 | head or site in bits 20-31).
+// Key: (seed, purpose in bits 0-7 | layer in bits 8-19 | head or site in bits 20-31).
 constexpr PhiloxKey MakeKey(std::uint32_t seed, Purpose purpose, std::uint32_t layer = 0,
                             std::uint32_t head = 0) {
   return {seed,

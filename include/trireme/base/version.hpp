@@ -1,4 +1,4 @@
-// What this binary is: its version, the commit it was built from, compiler and libraries.
+// The identity of this binary: its version, the commit it was built from, the compiler.
 #ifndef TRIREME_BASE_VERSION_HPP_
 #define TRIREME_BASE_VERSION_HPP_
 
@@ -7,8 +7,7 @@
 namespace trireme {
 
 std::string Version();  // "0.1.0"
-std::string
-Commit();  // "3f2a9c1", with "+" behind it when the tree had changes; "unknown" outside git
+std::string Commit();   // "3f2a9c1", followed by "+" if the tree had changes; "unknown" outside git
 std::string Compiler();  // "GCC 12.2.0"
 
 }  // namespace trireme

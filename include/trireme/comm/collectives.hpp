@@ -18,8 +18,8 @@ namespace trireme::comm {
 class Collectives;
 
 // A transfer under way. Its memory must stay untouched (a send's: unchanged) until it is complete.
-// On a channel "complete" is a matter of order: what the computation queues from then on comes
-// behind the transfer, though the host may be ahead of both.
+// On a channel "complete" is a matter of order: work that the computation queues from then on runs
+// after the transfer, though the host may be ahead of both.
 class Request {
  public:
   Request() = default;  // nothing under way: complete
@@ -30,11 +30,12 @@ class Request {
   ~Request() = default;  // an incomplete request is a bug; MPI_Finalize would find it
 
   bool Complete() const { return handle_ == MPI_REQUEST_NULL && channel_ == nullptr; }
-  // Gives it a chance to progress; records it when it is complete: hidden since its start.
+  // Gives the transfer a chance to progress; true if it is complete, which is recorded with the
+  // time since its start as hidden.
   bool Test();
   void Wait();  // returns when complete; the time in here is recorded as waited
-  // The same for one of several transfers that are awaited in turn: since `since` (of Seconds())
-  // the caller computes nothing, so that this one has been hidden until then only.
+  // Waits for one of several transfers that are awaited in turn: the caller computes nothing since
+  // `since` (of Seconds()), so that the transfer was hidden until then only.
   void Wait(double since);
   double Started() const { return started_; }  // of Seconds()
 
@@ -42,7 +43,7 @@ class Request {
   friend class Collectives;
   void Finish(double waited, double hidden);
   MPI_Request handle_ = MPI_REQUEST_NULL;
-  Channel* channel_ = nullptr;  // where the transfer is a channel's, and its ticket
+  Channel* channel_ = nullptr;  // of a channel's transfer, with its ticket
   int ticket_ = 0;
   Ledger* ledger_ = nullptr;
   Group group_ = Group::kWorld;
@@ -59,13 +60,13 @@ class Request {
 class Collectives {
  public:
   Collectives() = default;  // a group of one
-  // All must outlive this and its copies. With a channel all operands are device memory, and
-  // nothing is complete for the host when a call returns: the computation's queue comes behind it.
-  // stream: whose memory a lone rank copies.
+  // All arguments must outlive this and its copies. With a channel all operands are device memory,
+  // and nothing is complete for the host when a call returns: the computation's queue continues
+  // after the transfer. stream: of the memory that a lone rank copies.
   Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel = nullptr,
               const device::Stream& stream = {});
   Collectives OnHost() const;  // the same group's transfers of host memory
-  // The same transfers, whose operands are said to be this.
+  // A copy whose operands are declared to be `payload`.
   Collectives Carrying(Payload payload) const;
 
   Group Name() const { return name_; }
@@ -78,20 +79,21 @@ class Collectives {
                  Reduction reduction = Reduction::kSum) const;
   Request StartAllReduce(Dtype dtype, void* data, std::int64_t count) const;  // sum; count < 2^31
 
-  // Collective. What `counts` says of each rank makes up `from` (reduce-scatter) or `to`
-  // (all-gather), which do not overlap. All counts together < 2^31.
+  // Collective. `from` of a reduce-scatter and `to` of an all-gather consist of counts[r] elements
+  // for each rank r, in order; the other operand of counts[Rank()]. The two do not overlap. All
+  // counts together < 2^31.
   void ReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const;
   Request StartReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const;
   void AllGather(Dtype dtype, const void* from, void* to, Counts counts) const;
   Request StartAllGather(Dtype dtype, const void* from, void* to, Counts counts) const;
-  // The same where each rank's part already lies at its place in `data`.
+  // Collective. All-gather of parts that already lie at their places in `data`.
   void AllGatherInPlace(Dtype dtype, void* data, Counts counts) const;
   Request StartAllGatherInPlace(Dtype dtype, void* data, Counts counts) const;
-  // The reduce-scatter of `data`, whose first counts[Rank()] elements become this rank's part of
-  // the sum, wherever that part lies in the whole; the rest of `data` is lost.
+  // Collective. Reduce-scatter of `data`, whose first counts[Rank()] elements become this rank's
+  // part of the sum, wherever that part lies in the whole; the rest of `data` is lost.
   Request StartReduceScatterInPlace(Dtype dtype, void* data, Counts counts) const;
-  // Collective. Without arithmetic: `from` holds counts[r] elements for each rank r, in order; `to`
-  // takes counts[Rank()] elements of each rank, in order. The two do not overlap.
+  // Collective. `from` holds counts[r] elements for each rank r, in order; `to` takes
+  // counts[Rank()] elements of each rank, in order. The two do not overlap.
   void AllToAll(Dtype dtype, const void* from, void* to, Counts counts) const;
   void Broadcast(Dtype dtype, void* data, std::int64_t count, int root) const;
 
@@ -99,9 +101,9 @@ class Collectives {
   // may be 0. RunError in a group of one, where nobody could answer.
   Request StartSend(Dtype dtype, const void* data, std::int64_t count, int to, int tag) const;
   Request StartReceive(Dtype dtype, void* data, std::int64_t count, int from, int tag) const;
-  // A step around the ring of ranks: `count` elements to the next one, `taken` from the one before;
-  // the requests of the two, in this order. Collective: on a channel it is one transfer, which none
-  // of another group or order can come into, and `tag` plays no part; shifts arrive in order.
+  // A step around the ring of ranks: sends `count` elements to the next rank and receives `taken`
+  // from the previous one; returns the requests of the two, in this order. Collective: on a channel
+  // it is one transfer, in order with the others of the group, and `tag` plays no part.
   std::array<Request, 2> StartShift(Dtype dtype, const void* from, std::int64_t count, void* to,
                                     std::int64_t taken, int tag) const;
 

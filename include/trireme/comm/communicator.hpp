@@ -52,13 +52,13 @@ class Communicator {
   void Sum(std::vector<double>& values) const;  // element-wise, in place
   std::string Broadcast(const std::string& text, int root = 0) const;
   void Broadcast(void* data, std::int64_t bytes, int root = 0) const;  // may exceed 2 GiB
-  std::vector<std::string> Gather(const std::string& text) const;      // one a rank, on every rank
+  std::vector<std::string> Gather(const std::string& text) const;      // [ranks], on every rank
 
   // Collective. Runs `body` on this rank, then agrees with all others: if it threw on any rank,
-  // every rank throws an AgreedError with the lowest failing rank's message (and, where not all
-  // ranks failed, the list of those that did) and the largest exit code. `body` must not call a
-  // collective that another rank could miss by throwing before it. A group that Split cut out of a
-  // larger one throws a plain Error instead: its ranks alone cannot leave through MPI_Finalize.
+  // every rank throws an AgreedError with the lowest failing rank's message (and the list of
+  // failing ranks, unless all failed) and the largest exit code. `body` must not call a collective
+  // that another rank could miss by throwing before it. A group that Split cut out of a larger one
+  // throws a plain Error instead: its ranks alone cannot leave through MPI_Finalize.
   void Together(const std::function<void()>& body) const;
 
  private:
@@ -74,6 +74,7 @@ class Communicator {
   int size_ = 1;
 };
 
+// MPI's type of fp32 and fp64.
 MPI_Datatype MpiType(Dtype type);
 
 }  // namespace trireme::comm

@@ -1,4 +1,4 @@
-// How many elements of a transfer belong to each rank of a group.
+// Counts: elements of a transfer that belong to each rank of a group.
 #ifndef TRIREME_COMM_COUNTS_HPP_
 #define TRIREME_COMM_COUNTS_HPP_
 
@@ -12,8 +12,8 @@
 
 namespace trireme::comm {
 
-// Part of `length` elements for rank `rank` of `ranks`, where they are cut between grains only: as
-// even as may be, the last grain short if it must be.
+// Part of `length` elements for rank `rank` of `ranks`, cut between grains only: as even as
+// possible, the last grain short if it must be.
 inline Part PartOfGrains(std::int64_t length, std::int64_t grain, int rank, int ranks) {
   const Part grains = PartOf(CeilDivide(length, grain), rank, ranks);
   return {std::min(length, grains.begin * grain), std::min(length, grains.end * grain)};
@@ -22,7 +22,7 @@ inline Part PartOfGrains(std::int64_t length, std::int64_t grain, int rank, int 
 // A list, or a rule that needs no list. Passed by value.
 class Counts {
  public:
-  // counts[r] elements for rank r, one for each rank; a list that outlives this.
+  // counts[r] elements for rank r; the list, [ranks], must outlive this.
   template <std::convertible_to<std::span<const std::int64_t>> List>
   Counts(const List& counts)  // NOLINT(google-explicit-constructor): a list is counts
       : list_(counts) {}

@@ -1,4 +1,4 @@
-// Where the ranks' parts of a transfer lie, as MPI takes it.
+// Places: counts and starts of the ranks' parts of a transfer, as MPI takes them.
 #ifndef TRIREME_COMM_PLACES_HPP_
 #define TRIREME_COMM_PLACES_HPP_
 
@@ -11,16 +11,16 @@
 
 namespace trireme::comm {
 
-// RunError where an MPI count cannot hold it.
+// The count as MPI takes it; RunError if it is no int.
 int CheckedCount(Transfer transfer, std::int64_t count);
 
-// Counts and starts of all ranks' parts. The memory of those that are gone is used again, so that
-// transfers allocate nothing once there were as many at a time.
+// Memory of destroyed Places is reused, so that transfers allocate nothing once as many were under
+// way at a time.
 class Places {
  public:
   Places() = default;
   Places(Transfer transfer, const Counts& counts, int ranks);
-  Places(Transfer transfer, std::int64_t count, int rank, int ranks);  // all of them one rank's
+  Places(Transfer transfer, std::int64_t count, int rank, int ranks);  // all for one rank
   Places(Places&& other) noexcept { *this = std::move(other); }
   Places& operator=(Places&& other) noexcept {
     std::swap(numbers_, other.numbers_);
@@ -31,7 +31,7 @@ class Places {
   Places& operator=(const Places&) = delete;
   ~Places();
 
-  // [ranks] each; moving this does not move them.
+  // [ranks] each; valid after a move of this.
   const int* Sizes() const { return numbers_.data(); }
   const int* Starts() const { return numbers_.data() + numbers_.size() / 2; }
   std::int64_t Total() const { return total_; }  // elements
@@ -43,8 +43,8 @@ class Places {
   std::int64_t total_ = 0;
 };
 
-// Of a step around the ring of ranks: `count` elements to the next one, `taken` from the one
-// before.
+// Places of a step around the ring of ranks: `count` elements to the next rank, `taken` from the
+// previous one.
 struct ShiftPlaces {
   ShiftPlaces(std::int64_t count, std::int64_t taken, int rank, int ranks)
       : sent(Transfer::kSend, count, (rank + 1) % ranks, ranks),

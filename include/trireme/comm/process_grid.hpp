@@ -46,7 +46,7 @@ int RankAt(const GridShape& coordinates, const GridShape& shape);
 // shortened in the middle. hosts: of world rank 0, 1, ...
 std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::string>& hosts);
 
-// How ranks use their group, besides the sizes.
+// Use of the groups, besides their sizes.
 struct GridOptions {
   bool sequence_parallel = false;
   Sharding sharding = Sharding::kNone;
@@ -61,7 +61,7 @@ GridOptions ReadGridOptions(const Options& options, const input::Deck& deck,
 
 class ProcessGrid {
  public:
-  // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) where the
+  // Collective over `world`, which must outlive the grid. AgreedError (exit code 2) if the
   // deck's layout does not fit.
   ProcessGrid(const Communicator& world, const comm::Options& options, const input::Deck& deck,
               const Allowed& allowed = {});
@@ -83,15 +83,16 @@ class ProcessGrid {
   bool LastStage() const { return at_.pipeline == shape_.pipeline - 1; }
 
   const Communicator& World() const { return *world_; }
-  // Groups of ranks that differ from this one in a single coordinate, ordered by it, unless they
-  // say otherwise. This one's differ in two: they hold the same part of the model, or shards of it,
+  // Groups of ranks that differ from this one in a single coordinate, ordered by it, unless said
+  // otherwise.
+  // Data: differs in two coordinates. Ranks that hold the same part of the model, or shards of it,
   // ordered by (data, context): rank data * C + context.
   const Communicator& Data() const { return data_; }
-  // This rank's shard_group consecutive ones of Data(), which together hold one copy of what is
-  // sharded; alone without sharding.
+  // Shard: the shard_group consecutive ranks of Data() around this one, which together hold one
+  // copy of sharded storage; alone without sharding.
   const Communicator& Shard() const { return shard_; }
-  // Ranks of Data() with this rank's place in their shard groups: they hold the same elements. All
-  // of Data() without sharding. Over(Group::kData) is about these.
+  // Ranks of Data() with this rank's place in their shard groups, which hold the same elements; all
+  // of Data() without sharding. Over(Group::kData) is over this group.
   const Communicator& SameShard() const { return same_shard_; }
   const Communicator& Context() const { return context_; }  // blocks of the same sequences
   const Communicator& Tensor() const { return tensor_; }
@@ -101,8 +102,8 @@ class ProcessGrid {
   // First and last stage, with more than one stage; alone on others.
   const Communicator& Embedding() const { return embedding_; }
 
-  // Collective over the world, once. From here on Over(group) moves the memory of this rank's GPU,
-  // but for kWorld and kReplica, whose transfers are the host's. staged: by way of the host.
+  // Collective over the world, once. From here on Over(group) moves memory of this rank's GPU,
+  // except kWorld and kReplica, which move host memory. staged: by way of the host.
   // pipeline_chunks: of the model on a stage.
   void UseGpu(const device::Stream& stream, bool staged, int pipeline_chunks);
   // Puts a channel in front of the transfers of a group of more than one rank: from here on
@@ -110,27 +111,27 @@ class ProcessGrid {
   // which no ledger records. For faults and tests; after UseGpu, before anything transfers.
   using Decorator = std::function<std::unique_ptr<Channel>(const Collectives& plain)>;
   void Decorate(Group group, const Decorator& make);
-  // Collective over `group`, which is none of this grid's: a channel like theirs, null without a
-  // GPU, in a group of one and before UseGpu. TakeExposed and CheckHealth take it in while it
-  // lives; it must not outlive the grid.
+  // Collective over `group`, which is not one of the grid's: makes a channel like theirs; null
+  // without a GPU, in a group of one and before UseGpu. TakeExposed and CheckHealth include it
+  // while it lives; it must not outlive the grid.
   std::unique_ptr<Channel> ChannelOver(const Communicator& group, Group name) const;
-  // Seconds that this rank's computation stood still for transfers since the last call (Channel's);
-  // they enter the ledger as waited by their groups.
+  // Seconds that this rank's computation stood still for transfers of all channels since the last
+  // call; recorded in the ledger as waited, group by group.
   double TakeExposed() const;
-  // Of all channels: RunError where a transfer cannot end, behind GiveUp.
+  // Throws a RunError if a transfer of any channel cannot end, after GiveUp.
   void CheckHealth() const;
-  // What this rank has under way in all channels ends, within seconds, whatever the others do: for
-  // a rank that leaves on its own, whose memory goes only when its transfers have ended. Nothing
-  // can be transferred any more.
+  // Abandons this rank's transfers in all channels and returns when they have ended, within
+  // seconds, whatever the others do: for a rank that leaves on its own, whose memory can be freed
+  // only then. No transfer may follow.
   void GiveUp() const noexcept;
-  // Returns when `event` has happened; until then the channels' health is looked after.
+  // Returns when `event` has happened; calls CheckHealth until then.
   void Await(const device::Event& event) const;
-  bool Recordable() const;  // whether all can be part of a device::Graph
+  bool Recordable() const;  // whether all transfers can be part of a device::Graph
 
-  // Transfers in this rank's group of that name. kKeyValue is not known here (KeyValueGroup).
+  // Transfers in this rank's group of that name. RunError for kKeyValue (see KeyValueGroup).
   Collectives Over(Group group) const;
-  // Collective over Tensor(). The ranks whose slice of `heads` key/value heads is the same: size
-  // tensor / heads where that is more than one, else alone.
+  // Collective over Tensor(). Tensor ranks with this rank's slice of `kv_heads` key/value heads:
+  // tensor / kv_heads ranks if that is more than one, else alone.
   Communicator KeyValueGroup(std::int64_t kv_heads) const;
   Ledger& Traffic() const { return ledger_; }
 
@@ -151,7 +152,7 @@ class ProcessGrid {
   mutable Ledger ledger_;
   device::Stream stream_;  // of the GPU, once there is one
   bool staged_ = false;
-  mutable Listed listed_;  // all channels that live; before those that are listed
+  mutable Listed listed_;  // all live channels; declared before its entries
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> channels_;
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> decorations_;  // the last one counts
   Ledger unrecorded_;                                                    // theirs

@@ -1,4 +1,4 @@
-// Which ranks: the words in which messages name them.
+// Lists of ranks, as messages name them.
 #ifndef TRIREME_COMM_RANK_LIST_HPP_
 #define TRIREME_COMM_RANK_LIST_HPP_
 

@@ -1,4 +1,4 @@
-// MPI's lifetime: the only place that initialises, finalises or names the world.
+// Runtime: MPI's lifetime. Nothing else initialises or finalises MPI, or names the world.
 #ifndef TRIREME_COMM_RUNTIME_HPP_
 #define TRIREME_COMM_RUNTIME_HPP_
 
@@ -22,9 +22,9 @@ class Runtime {
   const std::vector<std::string>& Hosts() const { return hosts_; }  // of world rank 0, 1, ...
 
   // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
-  // thrown by all ranks: world rank 0 prints it and the code is returned, to be left through
-  // MPI_Finalize. Any other exception is this rank's alone: it is printed with the rank and
-  // MPI_Abort ends the job.
+  // thrown by all ranks: world rank 0 prints it, and the returned code leaves through MPI_Finalize.
+  // Any other exception is this rank's alone: it is printed with the rank, and MPI_Abort ends the
+  // job.
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:

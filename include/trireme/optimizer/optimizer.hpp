@@ -25,7 +25,7 @@ class Optimizer {
   // Sum of squares of the owned gradients; elements that several ranks of a replica hold count on
   // the one whose copy is the first. On a GPU: of the last QueueSquares that the host has awaited.
   double GradientSquares() const;
-  // The same, exactly.
+  // The sum of GradientSquares, exactly.
   ExactSum ExactGradientSquares() const;
   // Name of the first parameter with an owned gradient that is not finite; empty: none.
   std::string FirstNotFinite() const;

@@ -18,11 +18,11 @@ namespace trireme::optimizer {
 // The elements of one parameter that this rank updates.
 struct OwnedParameter {
   const tensor::Parameter* parameter = nullptr;  // name and global shape
-  // Of the flattened global tensor; all elements of this rank's slice if parameters are kept whole
+  // Range in the flattened global tensor; this rank's whole slice if parameters are kept whole
   // (NeedsWholeParameters).
   Part elements;
   std::int64_t moment = 0;  // place of the first one in storages of moments
-  // Where they lie: gradients, values (masters if there are any), copies; no moments, no decay.
+  // Addresses: gradients, values (masters if there are any), copies; no moments, no decay.
   kernels::UpdateRange storage;
 };
 

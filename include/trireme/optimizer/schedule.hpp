@@ -18,7 +18,7 @@ struct Schedule {
   double final_fraction = 0.1;  // of the peak, at the last step
   double walltime_minutes = 0;  // 0: none
 
-  // Step where this invocation ends.
+  // The step at which this invocation ends.
   std::int64_t Last() const { return stop_at > 0 && stop_at < steps ? stop_at : steps; }
   // Rate of step s = 1 .. steps: peak s / warmup_steps up to the warm-up's end, then the decay,
   // which reaches final_fraction * peak at s = steps.

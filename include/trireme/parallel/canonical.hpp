@@ -1,5 +1,5 @@
-// The fixed tree in which run.canonical adds up leaves, so that no layout changes a bit
-// (doc/numerics.md): over the ranks of a group, and over the leaves that one rank meets one by one.
+// Sums in the fixed tree of run.canonical, so that no layout changes a bit (doc/numerics.md): over
+// the ranks of a group, and over leaves that one rank meets one by one.
 #ifndef TRIREME_PARALLEL_CANONICAL_HPP_
 #define TRIREME_PARALLEL_CANONICAL_HPP_
 
@@ -22,13 +22,13 @@ struct Canonical {
   bool operator==(const Canonical&) const = default;
 };
 
-// arrays[0] += all others, in the perfect binary tree over their number, a power of two:
-// ((0 + 1) + (2 + 3)) + ... In place; the others are lost. buffer: [arrays, count].
+// Adds up arrays in the perfect binary tree over their number, a power of two: ((0 + 1) + (2 + 3))
+// + ... buffer: [arrays, count]; array 0 becomes the sum, the others are lost.
 void TreeSum(const device::Stream& stream, Dtype dtype, void* buffer, int arrays,
              std::int64_t count);
 
 // Sums over the ranks of a group, a power of two, in that tree: parts are exchanged, added by one
-// rank each and gathered. Moves what a ring moves. The group must outlive it.
+// rank each and gathered. Moves as many bytes as a ring. The group must outlive it.
 class TreeCollectives {
  public:
   TreeCollectives() = default;  // one rank
@@ -39,12 +39,12 @@ class TreeCollectives {
                   std::int64_t most);
   std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
-  // As comm::Collectives::StartReduceScatterInPlace, complete on return. Throws RunError where the
-  // buffer is too small for the largest of `counts`.
+  // Like comm::Collectives::StartReduceScatterInPlace, complete on return. RunError if the buffer
+  // is too small for the largest of `counts`.
   void ReduceScatterInPlace(Dtype dtype, void* data, comm::Counts counts) const;
-  // As comm::Collectives::ReduceScatter.
+  // Like comm::Collectives::ReduceScatter.
   void ReduceScatter(Dtype dtype, const void* from, void* to, comm::Counts counts) const;
-  // Of any length: one that passes the buffer travels in pieces.
+  // In place, of any length: operands that exceed the buffer travel in pieces.
   void AllReduce(Dtype dtype, void* data, std::int64_t count) const;
 
  private:
@@ -52,22 +52,22 @@ class TreeCollectives {
   comm::Collectives group_;
   device::Stream stream_;
   device::Buffer buffer_;
-  std::int64_t part_ = 0;  // elements that the buffer has for a rank's part: [ranks, part_]
+  std::int64_t part_ = 0;  // elements of a rank's part in the buffer, [ranks, part_]
 };
 
-// Gradients of leaves that come one after the other. Leaves belong to groups, 0, 1, ... (a power of
-// two of them), which come in order; within a group each leaf is added to what its storage holds,
-// and groups meet in the perfect binary tree. Like a binary counter: group g is collected in level
-// popcount(g), so log2(groups) + 1 levels do. Groups may be missing: they are zeros,
+// Order of the sums of leaves' gradients that come one after the other. Leaves belong to groups 0,
+// 1, ... (a power of two of them), which come in order; within a group each leaf is added to its
+// storage, and groups meet in the perfect binary tree. As in a binary counter, group g is collected
+// in level popcount(g), so that log2(groups) + 1 levels suffice. Missing groups count as zeros,
 // which change no bit of a sum that began at zero.
 class LeafSums {
  public:
   // add(from, to): level `to` += level `from`, and `from` becomes zero, of one range of gradients.
   using Merge = FunctionRef<void(int from, int to)>;
-  // The level for the gradients of a leaf of `group`, not below the last one's (RunError); merges
-  // what is complete before it.
+  // Returns the level for the gradients of a leaf of `group`; merges the groups complete before it.
+  // RunError for a group below the last one.
   int Enter(std::int64_t group, const Merge& add);
-  void Finish(const Merge& add);           // all in level 0; ready for group 0 again
+  void Finish(const Merge& add);           // merges all into level 0; ready for group 0 again
   static int Levels(std::int64_t groups);  // log2(groups) + 1
 
  private:

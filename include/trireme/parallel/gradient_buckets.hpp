@@ -1,5 +1,5 @@
-// Data parallelism: gradients are summed over the data group in buckets, whose non-blocking
-// all-reduces (or reduce-scatters, where moments are sharded) start while the backward pass still
+// Data parallelism: sums of gradients over the data group in buckets, whose non-blocking
+// all-reduces (or reduce-scatters, if moments are sharded) start while the backward pass still
 // works on earlier layers (Li et al. 2020, "PyTorch Distributed").
 #ifndef TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
 #define TRIREME_PARALLEL_GRADIENT_BUCKETS_HPP_
@@ -19,40 +19,41 @@ namespace trireme::parallel {
 
 class GradientBuckets {
  public:
-  // The pieces of the registry's ownership are its buckets, from the end. `data`: ranks that own
-  // the same elements; `shard`: those that share out the pieces. Gradients are, by what is sharded:
+  // The pieces of the registry's ownership are the buckets, from the end. `data`: ranks that own
+  // the same elements; `shard`: ranks that share out the pieces. Gradients are, by what is sharded:
   //   none        all-reduced over `data`
   //   optimizer   reduce-scattered over `shard`, then the owned ones all-reduced over `data`
-  //   gradients   owned ones are summed over `shard` when Wait is called; all-reduced over `data`
-  // With `canonical` all of it in the fixed tree, in Wait, from whole gradients. All referred to
-  // must outlive it. `shared` (or null): sums within the replica that come before a reduce-scatter.
+  //   gradients   summed over `shard` by ShardedUnits before Wait, then all-reduced over `data`
+  // With setup.canonical all sums follow the fixed tree, in Wait, from whole gradients; exchange
+  // buffers are allocated here. All referred to must outlive it. `shared` (or null): sums within
+  // the replica that come before a reduce-scatter.
   GradientBuckets(const comm::Collectives& data, const comm::Collectives& shard,
                   tensor::Registry& registry, const device::Stream& stream, const ShardSetup& setup,
                   SharedGradients* shared);
 
   void Begin();  // a new step: nothing is ready
-  // The gradients at flat offsets >= begin are final on this rank: starts the sums of the buckets
-  // that are now whole, and gives running ones a chance to progress. Called at the same places on
-  // all ranks of both groups. Waits where owned gradients need a second sum, over `data`, until a
-  // bucket that was started two before has its first.
+  // Declares the gradients at flat offsets >= begin final on this rank: starts the sums of the
+  // buckets that are now whole, and gives running ones a chance to progress. Collective over both
+  // groups. If owned gradients need a second sum, over `data`, it waits for the first sum of the
+  // bucket that was started two before.
   void Ready(std::int64_t begin);
   void Progress();  // gives running sums a chance to progress
-  // Returns when every bucket is summed. All must have been ready; ShardedUnits::FinishGradients
-  // comes first where gradients are sharded.
+  // Returns when every bucket is summed. RunError if one was never ready. If gradients are sharded,
+  // ShardedUnits::FinishGradients comes first.
   void Wait();
-  // Of exchange buffers, which canonical sums take.
+  // Bytes of exchange buffers; 0 unless canonical.
   std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
 
-  // Name of the first parameter whose local gradient was not finite in this step; empty when all
-  // were (or they are sharded, and ShardedUnits looks).
+  // Name of the first parameter whose local gradient was not finite in this step; empty if all
+  // were (or gradients are sharded, which ShardedUnits checks).
   const std::string& NotFinite() const { return not_finite_; }
-  double SecondsWaited() const { return seconds_waited_; }  // this step: exposed
+  double SecondsWaited() const { return seconds_waited_; }  // in this step: exposed
   std::size_t Count() const { return buckets_.size(); }
-  // Seconds() when this step's first sum started; 0 when none did.
+  // Seconds() when this step's first sum started; 0 if none did.
   double FirstStart() const;
   // Seconds() when the last call of Ready began: the end of the backward pass; 0 before the first.
   double LastReady() const { return last_ready_; }
-  // Sums of this step that had started by then: in flight while the backward pass went on.
+  // Sums of this step that had started by then: in flight during the backward pass.
   std::int64_t StartedBeforeEnd() const;
 
  private:

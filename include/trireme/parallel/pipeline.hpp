@@ -14,17 +14,19 @@
 
 namespace trireme::parallel {
 
-// What a stage computes.
+// The computation of a stage.
 class StageWork {
  public:
   virtual ~StageWork() = default;
   // Rows of the residual stream that this rank holds of a micro-batch; may be 0.
   virtual std::int64_t Rows(int micro_batch) const = 0;
-  // kForward, kEvaluate: `in` is the stream that enters (Empty() on the first virtual stage), `out`
-  // to be filled with the one that leaves (Empty() on the last). Backward tasks: `in` is the
-  // gradient of what left, `out` takes the gradient of what entered. kBackwardWeight: both Empty().
-  // [rows, columns]. `in` of kForward keeps its contents until the micro-batch's weight gradient is
-  // done.
+  // Runs one task. in, out: [rows, columns].
+  //   kForward, kEvaluate  `in`: the stream that enters, Empty() on the first virtual stage; `out`:
+  //                        to be filled with the stream that leaves, Empty() on the last
+  //   backward tasks       `in`: gradient of the stream that left; `out`: to be filled with the
+  //                        gradient of the stream that entered
+  //   kBackwardWeight      both Empty()
+  // `in` of kForward keeps its contents until the micro-batch's weight gradient is done.
   virtual void Run(const ProgramTask& task, const tensor::Matrix& in,
                    const tensor::Matrix& out) = 0;
 };
@@ -36,26 +38,25 @@ class Pipeline {
   Pipeline(const comm::Collectives& transfers, const PipelineShape& shape, Dtype dtype,
            std::int64_t rows, std::int64_t columns, const device::Stream& stream = {});
 
-  // shape.micro_batches with the micro-batches that a step of `count` really runs: a multiple of
-  // the stages where interleaved (the caller adds empty micro-batches).
+  // Micro-batches that a step of `count` runs: a multiple of the stages if interleaved (the caller
+  // adds empty micro-batches).
   int Padded(int count) const;
 
-  // Collective over the pipeline group: a step of Padded(...) micro-batches.
+  // Collective over the pipeline group: runs a step of Padded(...) micro-batches.
   void Train(int micro_batches, StageWork& work);
   void Evaluate(int micro_batches, StageWork& work);
-  // late: a message is received when it is needed, not ahead of that. For steps in which a GPU may
-  // stop to load or build what it has not run before: what it stops for must not wait for a message
-  // that the stop holds up.
+  // late: posts a receive when its message is needed instead of ahead. For steps in which a GPU may
+  // stop to load or build a kernel: that must not wait for a message that the stop holds up.
   void ReceiveLate(bool late) { late_ = late; }
-  // Gives outstanding transfers a chance to progress; cheap. For the work, between its kernels.
+  // Gives outstanding transfers a chance to progress; cheap. For StageWork, between its kernels.
   void Progress();
 
   const Program& TrainingProgram(int micro_batches);    // made once, kept
   const Program& EvaluationProgram(int micro_batches);  // likewise
   const PipelineShape& Shape() const { return shape_; }
   int Stage() const { return transfers_.Rank(); }
-  // Seconds of the last Train or Evaluate: waiting for what another stage had not finished, and for
-  // buffers still being sent.
+  // Seconds of the last Train or Evaluate spent waiting for another stage's output, and for buffers
+  // still being sent.
   double SecondsWaitedForInput() const { return waited_input_; }
   double SecondsWaitedForOutput() const { return waited_output_; }
   // Seconds of the tasks of this kind and chunk in the last Train or Evaluate, all micro-batches.
@@ -67,7 +68,7 @@ class Pipeline {
   std::int64_t Bytes() const;  // of the buffers
 
  private:
-  struct Lane {  // the buffers of one flow in one direction
+  struct Lane {  // buffers of one flow in one direction
     device::Buffer memory;
     std::vector<comm::Request> requests;
   };
@@ -77,7 +78,7 @@ class Pipeline {
   tensor::Matrix BufferOf(const Lane& lane, int buffer, std::int64_t rows) const;
 
   comm::Collectives transfers_;
-  PipelineShape shape_;  // micro_batches: the most
+  PipelineShape shape_;  // micro_batches: the most per step
   Dtype dtype_;
   std::int64_t rows_, columns_;
   device::Stream stream_;

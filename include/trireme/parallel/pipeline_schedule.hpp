@@ -1,4 +1,4 @@
-// Pipeline schedules as pure functions: which stage computes what, in which order. No MPI.
+// Pipeline schedules as pure functions: the tasks of each stage, in order. No MPI.
 #ifndef TRIREME_PARALLEL_PIPELINE_SCHEDULE_HPP_
 #define TRIREME_PARALLEL_PIPELINE_SCHEDULE_HPP_
 
@@ -23,14 +23,14 @@ inline constexpr int kTaskKinds = 5;
 struct Task {
   TaskKind kind = TaskKind::kForward;
   int micro_batch = 0;
-  int chunk = 0;  // which of the stage's parts of the model: virtual stage chunk * stages + stage
+  int chunk = 0;  // of the stage's chunks of the model: virtual stage chunk * stages + stage
   bool operator==(const Task&) const = default;
 };
 
 struct PipelineShape {
   ScheduleKind kind = ScheduleKind::kOneForwardOneBackward;
   int stages = 1;         // P
-  int chunks = 1;         // v, parts of the model a stage holds; 1 unless interleaved
+  int chunks = 1;         // v, runs of blocks that a stage holds; 1 unless interleaved
   int micro_batches = 1;  // M; interleaved: a multiple of P
   int VirtualStages() const { return stages * chunks; }
 };
@@ -39,8 +39,8 @@ struct PipelineShape {
 // adds empty micro-batches).
 int PaddedMicroBatches(const PipelineShape& shape, int count);
 
-// The tasks of one stage, in order. Each micro-batch's forward and backward pass once a chunk; of
-// any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...
+// The tasks of one stage, in order: each micro-batch's forward and backward pass once per chunk;
+// of any chunk, micro-batches in ascending order. With one stage: forward, backward, forward ...
 std::vector<Task> MakeSchedule(const PipelineShape& shape, int stage);
 // Forward passes alone; any number of micro-batches, also with several chunks.
 std::vector<Task> MakeEvaluation(const PipelineShape& shape, int stage);
@@ -68,29 +68,29 @@ struct Simulation {
 };
 // Runs all stages' schedules with free, instant transfers. costs: [virtual stages].
 Simulation Simulate(const PipelineShape& shape, const std::vector<StageCost>& costs);
-// The same for any lists of tasks, one a stage. RunError naming the task that would wait for ever.
+// Runs any lists of tasks, one per stage. RunError naming a task that would wait for ever.
 Simulation Simulate(const PipelineShape& shape, const std::vector<std::vector<Task>>& schedules,
                     const std::vector<StageCost>& costs);
 
 // The schedule's time for one step as published, in its form for unequal stages; f, b, w: sums over
 // a stage's chunks, M micro-batches, v chunks. With equal stages all are exact.
 //   gpipe        sum f + (M - 1) max f + sum (b + w) + (M - 1) max (b + w); always exact.
-//   1f1b         sum (f + b + w) + (M - 1) max (f + b + w). Also exact where the last stage is the
-//                dearest and its f / (b + w) is the others'; with one such ratio for all stages it
-//                is an upper bound.
+//   1f1b         sum (f + b + w) + (M - 1) max (f + b + w). Also exact if the last stage is the
+//                most expensive and its f / (b + w) is the others'; with one such ratio for all
+//                stages it is an upper bound.
 //   interleaved  M max (f + b + w) + (sum (f + b + w) - max (f + b + w)) / v: an estimate.
 //   zero_bubble  no closed form is published for unequal stages: LeastTime.
-// doc/parallelism.md says why, and how far they are from Simulate.
+// doc/parallelism.md derives them, and compares them with Simulate.
 double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
-// No step of this schedule can be faster: the largest over the stages of its work, the time until
-// its first task can start, until its first and its last forward pass come back, and of what the
-// stages before it do after it. Exact for equal stages; 1f1b: also where their costs differ by no
-// more than a fifth, and where only the last stage is dearer; zero_bubble: the latter too.
+// A lower bound of a step of this schedule: the largest over the stages of its work, the time until
+// its first task can start, the time until its first and its last forward pass come back, and the
+// work of the stages before it after it. Exact for equal stages; 1f1b: also if costs differ by no
+// more than a fifth, and if only the last stage is more expensive; zero_bubble: the latter too.
 double LeastTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
-// Blocks [begin, end) of each virtual stage so that the dearest stage is as cheap as can be.
-// block, embedding and head cost: any unit. Every virtual stage but the last has at least one
+// Blocks [begin, end) of each virtual stage such that the most expensive stage is as cheap as
+// possible. Costs are relative to each other. Every virtual stage but the last has at least one
 // block; the last has the head. layers + 1 >= virtual stages.
 std::vector<Part> BalanceStages(std::int64_t layers, int virtual_stages, double block_cost,
                                 double embedding_cost, double head_cost);

@@ -1,5 +1,5 @@
 // Attention over sequences that the ranks of a context group hold in blocks: keys and values travel
-// round a ring while each rank's queries attend to the block it has (Liu et al. 2023).
+// around a ring while each rank's queries attend to the current block (Liu et al. 2023).
 #ifndef TRIREME_PARALLEL_RING_ATTENTION_HPP_
 #define TRIREME_PARALLEL_RING_ATTENTION_HPP_
 
@@ -19,15 +19,15 @@ namespace trireme::parallel {
 class RingAttention {
  public:
   RingAttention() = default;  // one rank, sequences of any length
-  // Of sequences of `length`, cut by PositionsOf over the ranks of `context`. Cheap.
+  // For sequences of `length`, cut by PositionsOf over the ranks of `context`. Cheap.
   RingAttention(const comm::Collectives& context, std::int64_t length);
 
   int Size() const { return context_.Size(); }
   bool Active() const { return Size() > 1; }
-  const Positions& Own() const { return own_; }  // what this rank holds
+  const Positions& Own() const { return own_; }  // held by this rank
 
-  // In what follows shape.length is Own().Count(), shape.positions is Own(), and rows are this
-  // rank's. One rank: kernels::AttentionForward and AttentionBackward with their scratch.
+  // Below, shape.length is Own().Count(), shape.positions is Own(), and rows are this rank's. With
+  // one rank: kernels::AttentionForward and AttentionBackward with their scratch.
 
   // Elements of scratch for either pass: panels, two blocks of keys and values, and for the
   // backward pass three of their gradients. Falls as 1 / Size() once sequences are long. dtype,

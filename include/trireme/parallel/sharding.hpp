@@ -1,5 +1,5 @@
 // Sharding over the ranks that hold the same part of the model (ZeRO, Rajbhandari et al. 2020;
-// fully sharded data parallelism, Zhao et al. 2023): who owns which elements, parameters gathered
+// fully sharded data parallelism, Zhao et al. 2023): ownership of elements, parameters gathered
 // before they are used, gradients scattered to their owners.
 #ifndef TRIREME_PARALLEL_SHARDING_HPP_
 #define TRIREME_PARALLEL_SHARDING_HPP_
@@ -20,7 +20,7 @@ namespace trireme::parallel {
 struct ShardSetup {
   comm::Sharding sharding = comm::Sharding::kNone;
   int rank = 0, ranks = 1;  // place in the shard group, and its size
-  int tensor_ranks = 1;     // ranks that have to cut the same pieces in spite of uneven slices
+  int tensor_ranks = 1;     // ranks that must cut the same pieces in spite of uneven slices
   std::int64_t bucket_bytes = 4 << 20;
   bool whole_parameters = false;  // pieces are cut between parameters only
   int prefetch = 1;               // units gathered ahead of their use
@@ -47,8 +47,8 @@ tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
 class UnitGathers;
 class UnitScatters;
 
-// The units of a rank's model where values or gradients are sharded; elsewhere every call returns
-// at once.
+// Transfers of a rank's units if values or gradients are sharded; otherwise every call returns at
+// once.
 class ShardedUnits {
  public:
   ShardedUnits();  // nothing is sharded
@@ -70,32 +70,33 @@ class ShardedUnits {
   std::int64_t GatherBytes() const;
   std::int64_t GradientBytes() const;
 
-  // Collective calls, the same on all ranks of the shard group from here on.
-  // The uses to come, in order: of all tasks up to the next call; units that other ranks hold do
-  // not count. Each is one gather. Starts the first gathers. Throws RunError where a use announced
-  // before is not over.
+  // The calls below are collective over the shard group, up to GatherUpdated.
+  // Announces the uses of all tasks up to the next call, in order, and starts the first gathers.
+  // Each use is one gather; units that other ranks hold do not count. RunError if an earlier use is
+  // not over.
   void BeginTasks(const std::vector<int>& uses);
-  // The unit's values are whole until Done; a unit may be used again before that. Throws RunError
-  // where it is not the next use announced, and for a block where the buffers of all are taken.
+  // Makes the unit's values whole until Done; a unit may be used again before that. RunError if it
+  // is not the next announced use, or if no buffer is free for a block.
   void Use(int unit);
   void Done(int unit);
-  // Gradients of the unit can be added to until EndGradient, which sends them on their way, in one
-  // reduce-scatter. Begun again before its end, a unit goes on. Of blocks, two at once at most.
+  // Opens the unit's gradients, to which can be added until EndGradient, which starts one
+  // reduce-scatter of them. Beginning again before the end changes nothing. At most two blocks at
+  // once.
   void BeginGradient(int unit);
   void EndGradient(int unit);
-  void Progress();   // chances for running transfers
+  void Progress();   // gives running transfers a chance to progress
   void BeginStep();  // owned gradients become zero where they are sharded
   // Returns when this step's owned gradients are summed over the shard group.
   void FinishGradients();
-  // Values that are stored whole although their owners alone updated them: gathers them.
+  // Gathers values that are stored whole but were updated by their owners alone.
   void GatherUpdated();
 
   bool ValuesSharded() const { return gathers_ != nullptr; }
   bool GradientsSharded() const { return scatters_ != nullptr; }
-  // Parameter of the first local gradient of this step that was not finite; empty: all were (or
-  // they are not sharded, and GradientBuckets looks).
+  // Name of the first parameter whose local gradient was not finite in this step; empty if all were
+  // (or gradients are not sharded, and GradientBuckets checks them).
   const std::string& NotFinite() const;
-  // Since construction: gathers used, and those that were complete when Use was called.
+  // Gathers used since construction, and the number complete when Use was called.
   std::int64_t Gathers() const;
   std::int64_t GathersReady() const;
   double SecondsWaited() const;  // for transfers over the shard group, in all calls since BeginStep

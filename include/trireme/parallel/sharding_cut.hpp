@@ -1,4 +1,4 @@
-// How the elements of a piece are shared out among the ranks of a shard group.
+// The cut of a piece among the ranks of a shard group.
 #ifndef TRIREME_PARALLEL_SHARDING_CUT_HPP_
 #define TRIREME_PARALLEL_SHARDING_CUT_HPP_
 

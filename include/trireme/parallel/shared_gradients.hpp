@@ -1,5 +1,5 @@
-// Gradients of which several ranks of one data replica hold parts: packed into one message a group
-// and summed once a step; those of sharded pieces before each one is scattered.
+// Sums of gradients of which several ranks of one data replica hold terms: packed into one message
+// per group and summed once per step; in sharded pieces before each piece is scattered.
 #ifndef TRIREME_PARALLEL_SHARED_GRADIENTS_HPP_
 #define TRIREME_PARALLEL_SHARED_GRADIENTS_HPP_
 
@@ -15,19 +15,18 @@ namespace trireme::parallel {
 
 class SharedGradients {
  public:
-  // groups: the transfers for each GradientSum that occurs. registry must outlive
-  // this. All ranks of a group hold the same parameters of its kind, in the same
-  // sizes. sharded: gradients are reduce-scattered (grid.sharding), so that those that tensor ranks
-  // hold parts of meet before that, piece by piece, and tied ones afterwards, their owned elements
-  // alone.
+  // Allocates the packing buffer. groups: the transfers for each GradientSum that occurs. registry
+  // must outlive this. All ranks of a group hold the same parameters of its kind, in the same
+  // sizes. sharded: gradients are reduce-scattered (grid.sharding); sums over tensor ranks come
+  // before that, piece by piece, and sums of tied gradients after it, of owned elements alone.
   SharedGradients(tensor::Registry& registry,
                   const std::map<tensor::GradientSum, comm::Collectives>& groups,
                   bool sharded = false, const device::Stream& stream = {});
-  // Collective over the replica. Sharded: of tied gradients only.
+  // Sums all gradients; if sharded, tied ones only. Collective over the replica.
   void Sum();
-  // Sharded: the sums that this piece (its number in the registry's ownership) needs before it is
-  // scattered. Its gradients are whole and, where they are sharded, bound. Collective over the
-  // tensor group, in the same order on all its ranks.
+  // If sharded: sums the gradients of this piece (a number in the registry's ownership) before it
+  // is scattered. They are whole and, if sharded, bound. Collective over the tensor group, in the
+  // same order on all its ranks.
   void SumPiece(int piece);
   std::int64_t Bytes() const { return device::BytesOf(buffer_); }
 
@@ -37,7 +36,7 @@ class SharedGradients {
     comm::Collectives group;
     int piece = kAll;
     std::vector<tensor::ParameterId> parameters;
-    bool owned = false;  // the elements that this rank owns, instead of all that it holds
+    bool owned = false;  // owned elements only, instead of all held ones
     std::int64_t elements = 0;
   };
   struct Span {

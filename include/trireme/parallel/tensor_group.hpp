@@ -1,5 +1,5 @@
-// Tensor parallelism's two exchanges (Shoeybi et al. 2019; Korthikanti et al. 2022): how partial
-// sums of a product become the residual stream, and how the stream reaches the next product.
+// The two exchanges of tensor parallelism (Shoeybi et al. 2019; Korthikanti et al. 2022): from
+// partial sums of a product to the residual stream, and from the stream to the next product.
 #ifndef TRIREME_PARALLEL_TENSOR_GROUP_HPP_
 #define TRIREME_PARALLEL_TENSOR_GROUP_HPP_
 
@@ -24,12 +24,12 @@ class TensorGroup {
 
   int Rank() const { return collectives_.Rank(); }
   int Size() const { return collectives_.Size(); }
-  // Sequence parallelism acts: the residual stream is cut by rows.
+  // Whether the residual stream is cut by rows (sequence parallelism).
   bool Sharded() const { return sequence_parallel_ && Size() > 1; }
   const comm::Collectives& Transfers() const { return collectives_; }
 
   Part Slice(std::int64_t total) const { return PartOf(total, Rank(), Size()); }
-  // Slices whose sums are taken apart: one, or this rank's canonical ones.
+  // Slices with separate sums: one, or this rank's canonical ones.
   int Slices() const { return slices_; }
   int AllSlices() const { return slices_ * Size(); }   // of the group
   int FirstSlice() const { return slices_ * Rank(); }  // of this rank
@@ -37,21 +37,21 @@ class TensorGroup {
     return PartOf(total, FirstSlice() + slice, AllSlices());
   }
   bool Canonical() const { return canonical_; }
-  // This rank's rows of a residual stream with `rows` rows.
+  // Rows that this rank holds of a residual stream with `rows` rows.
   Part Rows(std::int64_t rows) const { return Sharded() ? Slice(rows) : Part{0, rows}; }
 
-  // Most rows that a rank holds of a stream of up to `rows`. (A rank's own part may shrink as the
-  // stream grows by a row.)
+  // Most rows that a rank holds of a stream of up to `rows`. (The rows of one rank may shrink as
+  // the stream grows by one.)
   std::int64_t MostRows(std::int64_t rows) const {
     return Sharded() ? CeilDivide(rows, Size()) : rows;
   }
 
-  // full: [rows, columns], dense, this rank's partial sums. Sharded: `shard` becomes this rank's
-  // rows of the sum over the group (full is lost). Else full becomes the sum, and shard must be
-  // full.
+  // Sums over the group. full: [rows, columns], dense, this rank's partial sums. Sharded: `shard`
+  // becomes this rank's rows of the sum (full is lost). Else full becomes the sum, and shard must
+  // be full.
   void Reduce(const tensor::Matrix& full, const tensor::Matrix& shard) const;
   comm::Request StartReduce(const tensor::Matrix& full, const tensor::Matrix& shard) const;
-  // Sharded: `full` becomes all ranks' rows. Else nothing: shard must be full.
+  // Gathers all ranks' rows, from `shard` into `full`, if sharded. Else shard must be full.
   void Gather(const tensor::Matrix& shard, const tensor::Matrix& full) const;
 
  private:

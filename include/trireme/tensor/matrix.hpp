@@ -1,4 +1,4 @@
-// A view of a row-major matrix: what kernels read and write. Owns nothing.
+// Matrix: a view of a row-major matrix, the operand of kernels. Owns nothing.
 #ifndef TRIREME_TENSOR_MATRIX_HPP_
 #define TRIREME_TENSOR_MATRIX_HPP_
 

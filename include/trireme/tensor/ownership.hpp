@@ -1,4 +1,4 @@
-// Which elements of its parameters a rank owns, and where they lie in its storages.
+// Ownership: the elements of its parameters that a rank owns, and their places in its storages.
 #ifndef TRIREME_TENSOR_OWNERSHIP_HPP_
 #define TRIREME_TENSOR_OWNERSHIP_HPP_
 

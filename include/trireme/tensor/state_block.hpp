@@ -1,4 +1,4 @@
-// A named piece of training state: what checkpoints, sharding and the memory plan walk.
+// StateBlock: a named piece of training state, as checkpoints walk it.
 #ifndef TRIREME_TENSOR_STATE_BLOCK_HPP_
 #define TRIREME_TENSOR_STATE_BLOCK_HPP_
 
@@ -19,8 +19,8 @@ inline std::int64_t ElementCount(std::span<const std::int64_t> shape) {
   return count;
 }
 
-// This rank holds the elements [begin, end) of the flattened global tensor, contiguously at `data`.
-// Each element of it is held by `replicas` ranks, each with another number `replica` (a writer may
+// The elements [begin, end) of the flattened global tensor, held contiguously at `data` on this
+// rank. Each element is held by `replicas` ranks, each with another number `replica` (a writer may
 // split the work among them by number and place in the tensor; the ranges of ranks that are sharded
 // differently may begin and end elsewhere). A list of blocks names every tensor of the model once
 // and in the same order on every rank: a rank that holds nothing of a tensor (another pipeline

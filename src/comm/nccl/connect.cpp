@@ -1,4 +1,4 @@
-// NcclChannel: how its links come to be. MPI carries NCCL's names of them.
+// NcclChannel: the construction of its links. MPI carries NCCL's names of them.
 #include <fmt/format.h>
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which NCCL this is.
+// The name and version of NCCL.
 #include <fmt/format.h>
 #include <nccl.h>
 

@@ -27,13 +27,13 @@ class Link {
   cudaStream_t Queue() const { return queue_; }
   const std::string& Name() const { return name_; }
 
-  // What NCCL has found to be wrong since the start, "" if nothing: a rank that is gone, a network
+  // A failure that NCCL has found since the start, "" if none: a rank that is gone, a network
   // that failed.
   std::string Failure() const;
   bool Idle() const;  // all that was queued is done
   void Destroy();     // of a link that is idle on all its ranks
-  // What is under way ends, with what result ever. On a thread of its own, which nobody has to wait
-  // for: NCCL's call returns when its kernels have ended and their memory is free, and that may
+  // Abandons all transfers; results are undefined. Runs on a thread of its own, which needs no
+  // wait: NCCL's call returns when its kernels have ended and their memory is free, and that may
   // need the end of another link's. Ready from the start where there is nothing to end.
   std::shared_future<void> Abort() noexcept;
 

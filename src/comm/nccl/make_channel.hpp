@@ -1,4 +1,4 @@
-// The seam to what is built with CUDA only.
+// The seam to code that is built with CUDA only.
 #ifndef TRIREME_SRC_COMM_NCCL_MAKE_CHANNEL_HPP_
 #define TRIREME_SRC_COMM_NCCL_MAKE_CHANNEL_HPP_
 

@@ -1,5 +1,5 @@
-// NcclChannel: tickets, their events, and what is done about a failure. How links come to be stands
-// in connect.cpp.
+// NcclChannel: tickets, their events, and the response to a failure. Links are constructed in
+// connect.cpp.
 #include "nccl_channel.hpp"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ namespace nccl {
 
 namespace {
 
-// How long the end of a channel waits for transfers and for the other ranks.
+// Limit of the wait for transfers and for the other ranks at the end of a channel.
 constexpr double kPatience = 10;  // seconds
 
 bool IsMessage(const Operation& operation) {
@@ -62,7 +62,7 @@ NcclChannel::~NcclChannel() {
       return;
     }
   } catch (const std::exception&) {
-    // What was wrong has been or will be reported where it is awaited.
+    // A failure has been or will be reported at the wait for it.
   }
   if (!failed_) AwaitEnds(GiveUp());
 }

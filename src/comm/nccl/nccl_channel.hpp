@@ -36,7 +36,8 @@ class NcclChannel : public Channel {
   bool Recordable() const override { return true; }
 
  protected:
-  // The link's queue goes on behind what the computation had queued at Start. A test leaves it out.
+  // Orders the link's queue after the work that the computation had queued at Start. A test leaves
+  // it out.
   virtual void FollowComputation(const device::Event& operand, void* link_queue) const;
 
  private:

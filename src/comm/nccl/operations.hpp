@@ -1,4 +1,4 @@
-// What NCCL is called with for each kind of transfer.
+// NCCL's calls for each kind of transfer.
 #ifndef TRIREME_SRC_COMM_NCCL_OPERATIONS_HPP_
 #define TRIREME_SRC_COMM_NCCL_OPERATIONS_HPP_
 
