@@ -76,7 +76,7 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const std::vector<std::int32_t>& prompt,
                                        const GenerateOptions& options) {
   const comm::ProcessGrid& grid = model.Grid();
-  // Where parameters are gathered, all have to take part.
+  // All ranks take part in gathers of parameters.
   const bool writes = grid.Coordinates().data == 0 || model.Units().ValuesSharded();
   std::vector<std::int32_t> added;
   if (writes) added = Continue(model, prompt, options);

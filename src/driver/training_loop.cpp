@@ -155,7 +155,7 @@ void TrainingLoop::CheckpointIfDue() {
   if (regular || checkpoint_now_ || best || Finished() || stop_) WriteCheckpoint(best);
 }
 
-// What the steps of this session transferred, of all ranks: a row for each kind that occurred.
+// Transfers of this session's steps, of all ranks: a row for each kind that occurred.
 std::vector<monitor::TrafficRow> TrainingLoop::GatherTraffic() const {
   const comm::Communicator& world = job_.World();
   if (world.Size() == 1) return {};

@@ -1,4 +1,4 @@
-// What a training run starts from, leaves behind, and says about itself.
+// TrainingLoop: start, resume, banner and checkpoints of a run.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -37,8 +37,8 @@ bool SameFolder(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-// Where the run starts and where its results go. -r continues in the checkpoint's own run folder;
-// another job.output given by the user begins a branch there. Changes nothing on disk.
+// Finds the start of the run and the folder of its results. -r continues in the checkpoint's own
+// run folder; another job.output given by the user begins a branch there. Changes nothing on disk.
 void TrainingLoop::FindStart() {
   const comm::Communicator& world = job_.World();
   const std::string& start_from = job_.options.checkpoint.start_from;
@@ -96,7 +96,7 @@ bool TrainingLoop::Initialize() {
   return true;
 }
 
-// What has to stay as it is for the same bits: empty without run.canonical.
+// Everything that must stay as it is for the same bits; "none" without run.canonical.
 std::string TrainingLoop::DescribeCanonical() const {
   const parallel::Canonical& canonical = plan_.training.model.canonical;
   if (!canonical.On()) return "none";
@@ -144,8 +144,8 @@ void TrainingLoop::Resume() {
   }
 }
 
-// What the deck may change on resume, but a user should know of: the numbers differ from an
-// uninterrupted run's.
+// Warns of changes that a resume allows, but after which numbers differ from an uninterrupted
+// run's.
 void TrainingLoop::WarnOfChanges() {
   const auto compare = [&](const char* key, const nlohmann::json& now) {
     if (!run_.contains(key) || run_.at(key) == now) return;

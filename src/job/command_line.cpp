@@ -1,3 +1,4 @@
+// Parsing of the command line, and the answers that need no MPI.
 #include "trireme/job/command_line.hpp"
 
 #include <fmt/format.h>
@@ -29,7 +30,8 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
                        checkpoint
   -n                   print the resolved deck and stop
   -v                   validate: construct everything, allocate, check files, print the memory plan,
-                       stop; nothing is written
+                       stop; nothing is written. With grid.ranks=N: the plan for N ranks that need
+                       not be there, without MPI
   section.key=value    wins over the deck's value
   --help               this text
   --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning

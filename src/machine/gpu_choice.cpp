@@ -1,3 +1,4 @@
+// Choice of GPUs: which rank takes which card, and why a job cannot have any.
 #include "trireme/machine/gpu_choice.hpp"
 
 #include <fmt/format.h>

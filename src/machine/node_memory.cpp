@@ -1,3 +1,4 @@
+// Available memory from /proc and the control groups, and the demand of ranks that share it.
 #include "trireme/machine/node_memory.hpp"
 
 #include <fmt/format.h>
@@ -57,7 +58,7 @@ struct Version {
 constexpr Version kV2{"memory.max", "memory.current", "inactive_file"};
 constexpr Version kV1{"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
 
-// What this group and those above it, up to `root`, leave.
+// Bytes left by this group and those above it, up to `root`.
 std::int64_t LeftBy(fs::path group, const fs::path& root, const Version& version) {
   std::int64_t left = kNoLimit;
   for (;; group = group.parent_path()) {

@@ -1,3 +1,4 @@
+// Placement of threads: shares of cores, pinning, and the warning about too few cores.
 #include "trireme/machine/placement.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// Measurement of the matrix-multiply speed.
 #include "trireme/machine/roof.hpp"
 
 #include <algorithm>

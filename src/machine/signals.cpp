@@ -1,3 +1,4 @@
+// Stop signals: blocked everywhere, awaited by one thread.
 #include "trireme/machine/signals.hpp"
 
 #include <csignal>

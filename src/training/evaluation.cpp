@@ -36,7 +36,7 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   const auto leaves = static_cast<std::size_t>(setup.leaves);
   std::vector<data::MicroBatch> round(
       static_cast<std::size_t>(model.LocalPlan().evaluation_entries));
-  // Where parameters are gathered, all ranks take as many rounds as the one with the most windows.
+  // With gathered parameters all ranks take as many rounds as the one with the most windows.
   const std::int64_t windows =
       model.Units().ValuesSharded() ? CeilDivide(sampler.BatchSize(0), ranks) : std::ssize(share);
   const auto last = static_cast<std::size_t>(windows);

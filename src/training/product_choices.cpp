@@ -1,3 +1,4 @@
+// Files of chosen matrix-product algorithms: reading, agreeing among ranks, keeping.
 #include "product_choices.hpp"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+// StateOnHost: copies of training state between the device and the host.
 #include "trireme/training/state_on_host.hpp"
 
 #include <algorithm>

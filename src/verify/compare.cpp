@@ -1,3 +1,4 @@
+// Measures of difference between a layout's tensors and those of one rank.
 #include "compare.hpp"
 
 #include <fmt/format.h>

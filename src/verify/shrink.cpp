@@ -63,7 +63,7 @@ void ShrinkHeads(model::Options& o, std::int64_t slices) {
 void ShrinkWidths(model::Options& o, std::int64_t slices) {
   const std::int64_t beside = o.dim - o.heads * o.head_dim;
   ShrinkHeads(o, slices);
-  // Where the stream is not as wide as all heads together, it stays so.
+  // A stream that is not as wide as all heads together stays so.
   const std::int64_t heads = o.heads * o.head_dim;
   o.dim = beside == 0 ? heads : std::min(o.dim, heads + 1 + (o.dim - heads + 1) % 2);
   o.ffn = Reduce(o.ffn, std::max(kFfn, 2 * slices), slices);

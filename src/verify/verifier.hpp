@@ -78,7 +78,7 @@ class Verifier {
                      const std::vector<tensor::StateBlock>& wanted);
   void Fail(const std::string& failure, const std::string& hint);
 
-  // What a first difference there suggests.
+  // Advice that a first difference suggests.
   std::string HintForLoss(std::int64_t step) const;
   // Collective. Which sum over ranks would explain this set of wrong gradients.
   std::string HintForGradients(const Differences& differences) const;

@@ -1,6 +1,7 @@
-// Where a kernel runs: the handle that every kernel launcher takes. On the CPU a stream is a number
-// of threads, and every call is complete when it returns; on a GPU it is a queue, and every call
-// returns when its work is queued; on a planned device nothing is executed, and work is counted.
+// Place where a kernel runs: the handle that every kernel launcher takes. On the CPU a stream is a
+// number of threads, and every call is complete when it returns; on a GPU it is a queue, and every
+// call returns when its work is queued; on a planned device nothing is executed, and work is
+// counted.
 #ifndef TRIREME_DEVICE_STREAM_HPP_
 #define TRIREME_DEVICE_STREAM_HPP_
 

@@ -1,4 +1,4 @@
-// Which GPU each rank of a node takes.
+// Choice of the GPU that each rank of a node takes.
 #ifndef TRIREME_MACHINE_GPU_CHOICE_HPP_
 #define TRIREME_MACHINE_GPU_CHOICE_HPP_
 
@@ -10,10 +10,10 @@
 
 namespace trireme::machine {
 
-// The number, among those that it sees, of the card of rank `rank`. visible: of each rank of the
+// Number of the card of rank `rank`, among those that this rank sees. visible: for each rank of the
 // node, the identities of the cards that it sees, in its order (CUDA_VISIBLE_DEVICES, a batch
 // system's binding). Ranks that see the same cards take them in the order of the ranks; with more
-// ranks than cards they go round.
+// ranks than cards several share one.
 int AssignGpu(const std::vector<std::vector<std::string>>& visible, int rank);
 
 struct GpuChoice {
@@ -21,9 +21,9 @@ struct GpuChoice {
   int device = 0;       // among those that this rank sees
   bool shared = false;  // some card of the job has several ranks
 };
-// Collective over the world. run.device and run.share_device: `auto` takes GPUs where every rank
-// sees one. AgreedError (exit code 2) with the deck's line where a GPU is asked for and is not
-// there (why not), or ranks would share a card without being told to.
+// Collective over the world. Follows run.device and run.share_device; `auto` takes GPUs if every
+// rank sees one. AgreedError (exit code 2) with the deck's line if a GPU is asked for and missing
+// (with the reason), or if ranks would share a card without run.share_device.
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck);
 
 }  // namespace trireme::machine

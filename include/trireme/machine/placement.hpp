@@ -1,4 +1,4 @@
-// How many OpenMP threads each rank of a node gets, and the cores on which they run.
+// Number of OpenMP threads of each rank of a node, and the cores on which they run.
 #ifndef TRIREME_MACHINE_PLACEMENT_HPP_
 #define TRIREME_MACHINE_PLACEMENT_HPP_
 
@@ -11,7 +11,7 @@
 
 namespace trireme::machine {
 
-// What a rank brings.
+// Wish and binding of one rank.
 struct RankThreads {
   int wanted = 0;  // 0: its share
   std::vector<device::HardwareThread> usable;
@@ -23,13 +23,13 @@ struct NodePlacement {
   std::string shortage;      // "2 ranks x 2 threads on 2 cores"; empty: there are enough
 };
 
-// The placement of rank `rank` of the node's ranks. Ranks that are bound alike share what they are
+// Placement of rank `rank` of the node's ranks. Ranks that are bound alike share the cores they are
 // bound to: a rank's cores lie side by side, in the order of the ranks. A thread has a core of its
-// own, or, where there are fewer cores, a hardware thread. kAuto: pinned where the ranks use all
-// cores that they may use, so that no other program can be meant to share them.
+// own or, if there are fewer cores, a hardware thread. kAuto: pinned if the ranks use all cores
+// that they may use, so that no other program can be meant to share them.
 NodePlacement PlaceOnNode(const std::vector<RankThreads>& node, int rank, Pin pin);
 
-// What all ranks of the job do.
+// Placement of this rank, and whether the whole job is pinned.
 struct Placement {
   int threads = 1;           // of this rank
   std::vector<int> numbers;  // as above

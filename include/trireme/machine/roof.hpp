@@ -1,4 +1,4 @@
-// The roof: how fast this machine multiplies matrices right now.
+// Roof: the speed at which this machine multiplies matrices right now.
 #ifndef TRIREME_MACHINE_ROOF_HPP_
 #define TRIREME_MACHINE_ROOF_HPP_
 

@@ -9,9 +9,9 @@
 
 namespace trireme::machine {
 
-// There is no handler: one could interrupt a matrix product, and oneDNN's keep data below the stack
-// pointer, where a handler's frame would land. Instead the signals are blocked, in every thread
-// that is started later too, and one thread waits for them.
+// Blocks the signals, also in every thread that is started later, and lets one thread wait for
+// them. A handler could interrupt a matrix product, and oneDNN's products keep data below the stack
+// pointer, where a handler's frame would land.
 class StopSignals {
  public:
   StopSignals();   // blocks them: construct before anything starts a thread

@@ -14,8 +14,9 @@ enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
 enum class Init { kNormal, kGpt2, kXavier };
-// What the backward pass computes again instead of keeping. kSelective: norms and activations, no
-// products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen et al. 2016).
+// Values that the backward pass computes again instead of keeping. kSelective: norms and
+// activations, no products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen
+// et al. 2016).
 enum class Recompute { kNone, kSelective, kFull };
 const char* NameOf(Recompute recompute);  // as in the deck
 

@@ -56,8 +56,8 @@ Verification Verify(const comm::ProcessGrid& grid, const training::TrainingOptio
 
 // The table, as it is printed.
 std::string Describe(const Verification& verification);
-// What became smaller: "layers 12 -> 4, dim 768 -> 48". Lines but the first begin with `indent`
-// blanks.
+// Sizes that became smaller: "layers 12 -> 4, dim 768 -> 48". Lines but the first begin with
+// `indent` blanks.
 std::string DescribeShrinking(const training::TrainingOptions& deck,
                               const training::TrainingOptions& small, std::size_t indent);
 

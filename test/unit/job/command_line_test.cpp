@@ -6,57 +6,56 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/input/deck.hpp"
 
-    namespace trireme::test {
-  namespace {
+namespace trireme::test {
+namespace {
 
-  using job::ParseCommandLine;
+using job::ParseCommandLine;
 
-  TEST(CommandLine, TakesItsOptionsInAnyOrder) {
-    const auto line = ParseCommandLine({"data.batch=4", "-r", "runs/a", "-v", "-i", "a.in", "-n"});
-    EXPECT_EQ(line.deck, "a.in");
-    EXPECT_EQ(line.resume, "runs/a");
-    EXPECT_TRUE(line.validate_only);
-    EXPECT_TRUE(line.resolve_only);
-    EXPECT_EQ(line.overrides, std::vector<std::string>{"data.batch=4"});
+TEST(CommandLine, TakesItsOptionsInAnyOrder) {
+  const auto line = ParseCommandLine({"data.batch=4", "-r", "runs/a", "-v", "-i", "a.in", "-n"});
+  EXPECT_EQ(line.deck, "a.in");
+  EXPECT_EQ(line.resume, "runs/a");
+  EXPECT_TRUE(line.validate_only);
+  EXPECT_TRUE(line.resolve_only);
+  EXPECT_EQ(line.overrides, std::vector<std::string>{"data.batch=4"});
+}
+
+TEST(CommandLine, HelpDeckTakesASectionOrNone) {
+  EXPECT_EQ(*ParseCommandLine({"--help-deck"}).help_deck, "");
+  EXPECT_EQ(*ParseCommandLine({"--help-deck", "model"}).help_deck, "model");
+  const auto line = ParseCommandLine({"--help-deck", "-v"});
+  EXPECT_EQ(*line.help_deck, "");
+  EXPECT_TRUE(line.validate_only);
+}
+
+std::string Complaint(const std::vector<std::string>& arguments) {
+  try {
+    ParseCommandLine(arguments);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    return error.what();
   }
+  return "none";
+}
 
-  TEST(CommandLine, HelpDeckTakesASectionOrNone) {
-    EXPECT_EQ(*ParseCommandLine({"--help-deck"}).help_deck, "");
-    EXPECT_EQ(*ParseCommandLine({"--help-deck", "model"}).help_deck, "model");
-    const auto line = ParseCommandLine({"--help-deck", "-v"});
-    EXPECT_EQ(*line.help_deck, "");
-    EXPECT_TRUE(line.validate_only);
+TEST(CommandLine, SaysWhatIsWrong) {
+  EXPECT_NE(Complaint({}).find("no deck was given"), std::string::npos);
+  EXPECT_NE(Complaint({"-i"}).find("-i needs a value"), std::string::npos);
+  EXPECT_NE(Complaint({"-i", "a.in", "--verbose"}).find("'--verbose' is not an option"),
+            std::string::npos);
+  EXPECT_NE(Complaint({"-i", "a.in", "b.in"}).find("'b.in' is not an option"), std::string::npos);
+}
+
+// Every key of every module is declared once and has a default that its own checks accept.
+TEST(CommandLine, EveryModulesKeysAreDeclared) {
+  const input::Schema schema = driver::DeclareAll();
+  for (const char* key : {"job.task", "run.precision", "grid.data", "grid.bucket_mib", "data.file",
+                          "tokenize.kind", "model.preset", "optimizer.kind", "schedule.steps",
+                          "checkpoint.keep", "monitor.every_steps", "generate.prompt"}) {
+    EXPECT_NE(schema.Find(key), nullptr) << key;
   }
+  EXPECT_NO_THROW(input::Deck::Parse(schema, "", "empty.in", {}));
+}
 
-  std::string Complaint(const std::vector<std::string>& arguments) {
-    try {
-      ParseCommandLine(arguments);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.Code(), ExitCode::kBadInput);
-      return error.what();
-    }
-    return "none";
-  }
-
-  TEST(CommandLine, SaysWhatIsWrong) {
-    EXPECT_NE(Complaint({}).find("no deck was given"), std::string::npos);
-    EXPECT_NE(Complaint({"-i"}).find("-i needs a value"), std::string::npos);
-    EXPECT_NE(Complaint({"-i", "a.in", "--verbose"}).find("'--verbose' is not an option"),
-              std::string::npos);
-    EXPECT_NE(Complaint({"-i", "a.in", "b.in"}).find("'b.in' is not an option"), std::string::npos);
-  }
-
-  // Every key of every module is declared once and has a default that its own checks accept.
-  TEST(CommandLine, EveryModulesKeysAreDeclared) {
-    const input::Schema schema = driver::DeclareAll();
-    for (const char* key :
-         {"job.task", "run.precision", "grid.data", "grid.bucket_mib", "data.file", "tokenize.kind",
-          "model.preset", "optimizer.kind", "schedule.steps", "checkpoint.keep",
-          "monitor.every_steps", "generate.prompt"}) {
-      EXPECT_NE(schema.Find(key), nullptr) << key;
-    }
-    EXPECT_NO_THROW(input::Deck::Parse(schema, "", "empty.in", {}));
-  }
-
-  }  // namespace
+}  // namespace
 }  // namespace trireme::test

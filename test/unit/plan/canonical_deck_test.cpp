@@ -86,7 +86,8 @@ TEST(CanonicalDeck, AnAutomaticLeafHasAbout4096TokensAndAtMostADthOfTheBatch) {
 TEST(CanonicalDeck, TheLayoutDependsOnNothingElse) {
   for (const int data : {1, 2, 4}) {
     for (const int tensor : {1, 2}) {
-      EXPECT_EQ(Read("[run]\ncanonical = 4x2\n", Grid(data, tensor)), (parallel::Canonical{4, 2, 8}));
+      EXPECT_EQ(Read("[run]\ncanonical = 4x2\n", Grid(data, tensor)),
+                (parallel::Canonical{4, 2, 8}));
     }
   }
 }
