@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// What lies at `path`; not_found where nothing does. Throws InputError with the reason where that
+// Kind of the file at `path`; not_found if there is none. Throws InputError with the reason if that
 // cannot be told.
 fs::file_type TypeOf(const std::string& path) {
   std::error_code error;

@@ -1,5 +1,5 @@
-// The folder that holds a run's checkpoints: names, completeness, links, and removing what is old.
-// Everything here is plain POSIX work of one rank.
+// The folder that holds a run's checkpoints: names, completeness, links, and the removal of old
+// ones. Plain POSIX work of one rank.
 #ifndef TRIREME_SRC_CHECKPOINT_FOLDER_HPP_
 #define TRIREME_SRC_CHECKPOINT_FOLDER_HPP_
 
@@ -26,15 +26,15 @@ std::optional<std::int64_t> ParseStepName(const std::string& name);  // exactly 
 Checksums ReadChecksums(const std::string& checkpoint);
 
 // Why a checkpoint's folder is not complete: "model.safetensors has 10 bytes instead of 200"; empty
-// when it is.
+// if it is.
 std::string WhyIncomplete(const std::string& checkpoint);
 
 // Names in `folder` that begin with "step_", sorted downward. Throws InputError when it cannot be
 // read.
 std::vector<std::string> ListSteps(const std::string& folder);
 
-// Removes what a killed run left: temporary folders, and a replaced checkpoint whose successor is
-// in place (without one it gets its name back).
+// Removes the leftovers of a killed run: temporary folders, and a replaced checkpoint whose
+// successor is in place (without one it gets its name back).
 void RemoveLeftovers(const std::string& folder);
 
 // Renames the finished temporary folder; an older checkpoint of that name makes way first.

@@ -28,7 +28,7 @@ std::string MpiErrorText(int code) {
   return {text.data(), static_cast<std::size_t>(length)};
 }
 
-// What a failed transfer is called.
+// Name of a failed transfer, for its message.
 struct Words {
   std::string path, verb, nothing_moved;
 };
@@ -69,7 +69,7 @@ class Transfer {
     return rounds;
   }
 
-  // What comes next; nothing at the end, or after a failure.
+  // The next piece; nothing at the end, or after a failure.
   T Next() {
     while (at_ < pieces_.size() && pieces_[at_].bytes == 0) ++at_;
     if (failure_ || at_ == pieces_.size()) return {};

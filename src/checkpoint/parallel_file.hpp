@@ -1,5 +1,5 @@
-// One file that all ranks of a communicator read or write together at explicit offsets: a thin face
-// of collective MPI-IO.
+// One file that all ranks of a communicator read or write together at explicit offsets: a thin
+// layer over collective MPI-IO.
 #ifndef TRIREME_SRC_CHECKPOINT_PARALLEL_FILE_HPP_
 #define TRIREME_SRC_CHECKPOINT_PARALLEL_FILE_HPP_
 
@@ -62,7 +62,7 @@ class ParallelFile {
       const std::vector<Target>& targets,
       const std::function<void(std::size_t)>& use = [](std::size_t) {});
 
-  // Flushes what was written and closes; AgreedError when that failed on a rank.
+  // Flushes what was written and closes; AgreedError if that failed on a rank.
   void SyncAndClose();
 
  private:

@@ -1,5 +1,5 @@
-// Who writes which bytes of one tensor file: decided and checked by all ranks before a byte is
-// written.
+// The plan of who writes which bytes of one tensor file, made and checked by all ranks before a
+// byte is written.
 #ifndef TRIREME_SRC_CHECKPOINT_WRITE_PLAN_HPP_
 #define TRIREME_SRC_CHECKPOINT_WRITE_PLAN_HPP_
 
@@ -23,7 +23,7 @@ struct WritePlan {
 };
 
 // Collective. The range of a block is cut into segments that its replicas write in turn.
-// AgreedError (exit code 1) when ranks list different tensors, or when an element would be written
+// AgreedError (exit code 1) if ranks list different tensors, or if an element would be written
 // by no rank or by several: the state would not be whole.
 WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file,
                         const std::vector<tensor::StateBlock>& blocks);

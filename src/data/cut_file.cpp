@@ -1,5 +1,5 @@
-// Which dataset of a cut-off HDF5 file is the first to lack bytes. HDF5 refuses to open such a
-// file, so it is shown an image in memory: the file's pages, and zeros where bytes are missing.
+// Diagnosis of a cut-off HDF5 file. HDF5 refuses to open one, so it gets an image in memory: the
+// file's pages, and zeros for missing bytes.
 #include "cut_file.hpp"
 
 #include <fcntl.h>

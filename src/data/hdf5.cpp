@@ -1,4 +1,4 @@
-// What HDF5 says about a failure, and small openings.
+// HDF5's text of a failure, and the opening of files and property lists.
 #include "hdf5.hpp"
 
 #include <fmt/format.h>

@@ -1,5 +1,5 @@
-// HDF5 handles that close themselves, and HDF5's own words about a failure: it prints nothing by
-// itself while a QuietHdf5 lives.
+// HDF5 handles that close themselves, and HDF5's own words about a failure, which HDF5 does not
+// print while a QuietHdf5 lives.
 #ifndef TRIREME_SRC_DATA_HDF5_HPP_
 #define TRIREME_SRC_DATA_HDF5_HPP_
 
@@ -28,7 +28,7 @@ class Hdf5Handle {
 
   bool Valid() const { return id_ >= 0; }
   hid_t Get() const { return id_; }
-  // False when HDF5 reports a failure: a full disk may show only now.
+  // Closes early. False if HDF5 reports a failure: a full disk may show only now.
   bool Close() {
     if (id_ < 0) return true;
     return closer_(std::exchange(id_, H5I_INVALID_HID)) >= 0;

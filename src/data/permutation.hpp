@@ -1,4 +1,4 @@
-// The inverse of Permute, which the sampler needs to know in which step the short window falls.
+// The inverse of Permute: finds the step of the epoch's short window.
 #ifndef TRIREME_SRC_DATA_PERMUTATION_HPP_
 #define TRIREME_SRC_DATA_PERMUTATION_HPP_
 

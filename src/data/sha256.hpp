@@ -8,7 +8,7 @@
 
 namespace trireme::data {
 
-// 64 hex digits: of the texts one behind the other.
+// SHA-256 of the texts one after the other, 64 hex digits.
 std::string Sha256(std::span<const std::string_view> texts);
 
 }  // namespace trireme::data

@@ -27,7 +27,7 @@ std::uint64_t LittleEndian(const std::array<char, kLongestSuperblock>& bytes, st
   return value;
 }
 
-// Where the end-of-file address stands in a superblock; 0 for a version not known here.
+// Offset of the end-of-file address in a superblock; 0 for a version not known here.
 std::size_t EndAddressAt(int version) {
   constexpr std::array<std::size_t, 4> kPlaces = {40, 44, 28, 28};
   return version >= 0 && version < 4 ? kPlaces.at(static_cast<std::size_t>(version)) : 0;

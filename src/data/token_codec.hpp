@@ -14,7 +14,7 @@
 
 namespace trireme::data {
 
-// What a token file's attribute `tokenizer` may say.
+// Values of a token file's attribute `tokenizer`.
 inline constexpr const char* kWordTokenizer = "word";
 inline constexpr const char* kLowercaseTokenizer = "word lowercase";
 inline constexpr const char* kByteTokenizer = "byte";
@@ -37,7 +37,7 @@ class TokenCodec {
   std::vector<std::string> words_;
   std::int32_t eos_, unk_;
   bool bytes_ = false;
-  std::unique_ptr<const LowerCase> lower_case_;             // where the tokenizer folds case
+  std::unique_ptr<const LowerCase> lower_case_;             // null: case is kept
   std::unordered_map<std::string_view, std::int32_t> ids_;  // of words_
 };
 

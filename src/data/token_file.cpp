@@ -45,7 +45,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
                      const std::string& path, Staging staging) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
-  // What is wrong with the file is found by one rank, before any collective call could hang on it.
+  // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
     if (world.IsRoot()) layout = InspectTokenFile(path);
   });

@@ -1,4 +1,4 @@
-// Where a token file may be written, and the temporary file beside that place.
+// Checks of the place of a token file, and the temporary file beside it.
 #include "token_file_draft.hpp"
 
 #include <fcntl.h>
@@ -97,7 +97,7 @@ void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   const int mode = keep_length ? FALLOC_FL_KEEP_SIZE : 0;
   const int error = ::fallocate(file, mode, 0, static_cast<off_t>(bytes)) == 0 ? 0 : errno;
   ::close(file);
-  // This file system cannot reserve; the read-back judges then.
+  // Without a file system that can reserve, the read-back judges.
   if (error == 0 || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
   throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error);
 }

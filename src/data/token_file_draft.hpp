@@ -9,9 +9,9 @@ namespace trireme::data {
 
 class TokenFileDraft {
  public:
-  // Makes an empty file. Throws InputError when none can be made there.
+  // Makes an empty file. Throws InputError if none can be made there.
   explicit TokenFileDraft(const std::string& target);
-  // Removes it unless it was placed.
+  // Removes the file unless it was placed.
   ~TokenFileDraft();
   TokenFileDraft(const TokenFileDraft&) = delete;
   TokenFileDraft& operator=(const TokenFileDraft&) = delete;

@@ -71,7 +71,7 @@ class Hdf5Writer {
     planned_.push_back({name, std::move(set), memory_type, values});
   }
 
-  // With all that is planned.
+  // Size of the file with all planned blocks.
   std::size_t Bytes() const {
     hsize_t bytes = 0;
     if (H5Fget_filesize(file_.Get(), &bytes) < 0) Fail("has no size");

@@ -1,4 +1,5 @@
-// The names inside a token file, and what one rank finds out about a file before all ranks read it.
+// The names inside a token file, and all that one rank finds out before every rank reads the
+// tokens.
 #ifndef TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
 #define TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
 
@@ -20,7 +21,7 @@ std::string TokensOf(Split split);
 // Everything but the tokens.
 struct TokenLayout {
   std::array<std::int64_t, 3> counts{};  // tokens, by Split
-  std::array<std::int64_t, 3> widths{};  // bytes a token: 2 or 4, by Split
+  std::array<std::int64_t, 3> widths{};  // bytes per token: 2 or 4, by Split
   Vocabulary vocabulary;
   std::string tokenizer;
   std::string source_sha256;
@@ -33,7 +34,7 @@ void CheckWhole(const std::string& path);
 // Reads and checks everything but the tokens. Serial. Throws InputError.
 TokenLayout InspectTokenFile(const std::string& path);
 
-// Collective: hands root's layout to every rank.
+// Collective. Hands root's layout to every rank.
 void Broadcast(const comm::Communicator& world, TokenLayout& layout);
 
 }  // namespace trireme::data

@@ -23,9 +23,9 @@ class TokenMemory {
   TokenMemory(const TokenMemory&) = delete;
   TokenMemory& operator=(const TokenMemory&) = delete;
 
-  // Whether this rank fills the copy it sees: every rank its own, or the first of each node.
+  // True on a rank that fills its copy: every rank, or the first of each node.
   bool Fills() const { return fills_; }
-  // Collective over the node: what the filling rank wrote is seen by all.
+  // Collective over the node: makes the filling rank's writes visible to all.
   void Publish();
 
   void* Tokens(Split split) const { return bases_.at(static_cast<std::size_t>(split)); }
@@ -44,7 +44,7 @@ class TokenMemory {
 
   std::int64_t bytes_ = 0;
   std::array<void*, 3> bases_{};
-  std::array<bool, 3> narrow_{};  // two bytes a token, else four
+  std::array<bool, 3> narrow_{};  // two bytes per token, else four
   bool fills_ = true;
   std::unique_ptr<std::byte[]> own_;
   comm::Communicator node_;  // ours, so that its errors return instead of ending the program

@@ -109,7 +109,7 @@ TokenData TokenizeHarbour(const TokenizeOptions& options) {
   data.tokenizer = kHarbourTokenizer;
   data.entropy_rate = grammar.EntropyRate();
   data.harbour_seed = seed;
-  // What the generator was told stands in for a source text.
+  // The generator's settings take the place of a source text.
   const std::string deck_text =
       fmt::format("harbour_tokens = {}\nharbour_seed = {}\n", train, seed);
   const std::string_view text = deck_text;

@@ -20,8 +20,8 @@ struct WordOptions {
   std::int64_t min_count = 1;  // words of the train split that occur less often become <unk>
 };
 
-// One <eos> a line. The vocabulary is that of the train split, with <eos> and <unk>, in order of
-// falling frequency, then of bytes. Throws InputError for bad UTF-8.
+// Tokenises by blanks, one <eos> per line. The vocabulary is that of the train split, with <eos>
+// and <unk>, in order of falling frequency, then of bytes. Throws InputError for bad UTF-8.
 TokenData TokenizeWords(std::array<SourceText, 3> sources, const WordOptions& options);
 
 }  // namespace trireme::data

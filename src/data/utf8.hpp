@@ -13,7 +13,7 @@ std::size_t FirstInvalidUtf8(std::string_view text);
 // Each code point's simple lower case, as the C.UTF-8 locale has it. `text` must be valid.
 class LowerCase {
  public:
-  LowerCase();  // throws RunError where the system has no C.UTF-8 locale
+  LowerCase();  // throws RunError on a system without the C.UTF-8 locale
   ~LowerCase();
   LowerCase(const LowerCase&) = delete;
   LowerCase& operator=(const LowerCase&) = delete;

@@ -9,7 +9,7 @@ namespace trireme::data {
 inline constexpr std::string_view kEndOfSentence = "<eos>";  // stands at the end of every line
 inline constexpr std::string_view kUnknown = "<unk>";
 
-// Calls line(std::string_view) for each line, without its end ("\n" or "\r\n"). Text behind the
+// Calls line(std::string_view) for each line, without its end ("\n" or "\r\n"). Text after the
 // last line end is a line, too.
 template <typename Body>
 void ForEachLine(std::string_view text, Body&& body) {

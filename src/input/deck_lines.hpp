@@ -1,5 +1,5 @@
-// The lines of a deck's text: Boost.Program_options reads them, this finds out on which line what
-// stood.
+// The lines of a deck's text: the options that Boost.Program_options reads, each with its line
+// number.
 #ifndef TRIREME_SRC_INPUT_DECK_LINES_HPP_
 #define TRIREME_SRC_INPUT_DECK_LINES_HPP_
 
@@ -13,7 +13,7 @@ struct Assignment {
   std::string section;         // as between the brackets; empty before the first section
   std::string key;             // without the section
   std::string value;           // without surrounding blanks, comment cut
-  bool glued_comment = false;  // a '#' stood right behind the value, without a blank between
+  bool glued_comment = false;  // a '#' follows the value without a blank between
 };
 
 struct SectionLine {
@@ -26,7 +26,7 @@ struct SyntaxError {
   std::string text;  // the line, comment cut
 };
 
-// All in the order of their lines.
+// Each list in the order of lines.
 struct DeckLines {
   std::vector<Assignment> assignments;
   std::vector<SectionLine> sections;

@@ -14,7 +14,7 @@ int EditDistance(const std::string& a, const std::string& b);
 // The largest distance at which a name of this length still counts as a slip of the pen.
 int NearDistance(const std::string& name);
 
-// The candidate nearest to `name`; empty when none is near.
+// The candidate nearest to `name`; empty if none is near.
 std::string NearestOf(const std::string& name, const std::vector<std::string>& candidates);
 
 }  // namespace trireme::input

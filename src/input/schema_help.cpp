@@ -1,4 +1,4 @@
-// Schema::Help: what --help-deck prints. A section is its name and description, then for every key
+// Schema::Help: the text of --help-deck. A section is its name and description, then for every key
 //   name = default      kind (unit), range
 //                       what it means, wrapped
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// One value of one key: is it of the right kind, in range, one of the choices?
+// Checks of one value of one key: its kind, its range, its choices.
 #ifndef TRIREME_SRC_INPUT_VALUE_HPP_
 #define TRIREME_SRC_INPUT_VALUE_HPP_
 
@@ -10,7 +10,7 @@
 
 namespace trireme::input {
 
-// What is wrong, and what to do; both empty for a good value.
+// A fault of a value and its remedy; both empty for a good value.
 struct Problem {
   std::string message;
   std::string hint;
@@ -20,11 +20,11 @@ struct Problem {
 // Checks `text` (without surrounding blanks) against the key's declaration.
 Problem CheckValue(const Key& key, const std::string& text);
 
-// The whole text as a number; nothing when it is none or does not fit.
+// The whole text as a number; nothing if it is none or does not fit.
 std::optional<std::int64_t> ToInteger(const std::string& text);
 std::optional<double> ToReal(const std::string& text);  // finite
 
-// "at least 1", "above 0 and at most 1", "between 0 and 1"; empty where every number is allowed.
+// "at least 1", "above 0 and at most 1", "between 0 and 1"; empty if every number is allowed.
 std::string RangeText(const Key& key);
 
 // The user's text for a message: shortened, unprintable bytes replaced (a binary file is no deck,

@@ -11,7 +11,7 @@ namespace trireme::monitor {
 
 namespace {
 
-constexpr std::size_t kIndent = 8;  // of what stands behind the first word
+constexpr std::size_t kIndent = 8;  // of the text after the first word
 
 std::string Count(int number, const char* noun) {
   return fmt::format("{} {}{}", WithThousands(number), noun, number == 1 ? "" : "s");

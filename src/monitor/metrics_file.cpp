@@ -1,4 +1,4 @@
-// The records of metrics.jsonl: written a line at a time, cut when a run is resumed.
+// The records of metrics.jsonl: written line by line, cut when a run is resumed.
 #include "metrics_file.hpp"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// metrics.jsonl: one JSON object a record, flushed one by one; a resumed run cuts what lies behind
-// its checkpoint.
+// metrics.jsonl: one JSON object per record, flushed one by one; a resumed run cuts the records
+// after its checkpoint.
 #ifndef TRIREME_SRC_MONITOR_METRICS_FILE_HPP_
 #define TRIREME_SRC_MONITOR_METRICS_FILE_HPP_
 
@@ -20,7 +20,7 @@ double Perplexity(double loss);
 // for what is not a finite number.
 std::string ToJsonLine(const Record& record);
 
-// What the kept records of an earlier session say, for the closing summary.
+// Losses in the kept records of an earlier session, for the closing summary.
 struct History {
   std::optional<double> first_loss;  // of the first step record
   std::optional<double> best_valid;

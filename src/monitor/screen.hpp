@@ -8,7 +8,7 @@
 
 namespace trireme::monitor {
 
-// Whether a person watches standard output. Open MPI gives each rank a pseudo-terminal of its own,
+// True if a person watches standard output. Open MPI gives each rank a pseudo-terminal of its own,
 // so under mpirun the launcher's output decides.
 bool IsTerminal();
 
@@ -19,8 +19,8 @@ class Screen {
 
   bool Terminal() const { return terminal_; }
   void Line(std::string_view text);  // a line, or several; clears a live line first
-  // Shows `text` until the next line. True at most every 0.2 s and on a terminal only: ask before
-  // making the text.
+  // WantsLive is true at most every 0.2 s, on a terminal only, and is asked before the text is
+  // made; Live shows `text` until the next line.
   bool WantsLive();
   void Live(std::string_view text);
 

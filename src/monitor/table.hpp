@@ -1,4 +1,4 @@
-// The columns of the screen: one function a kind of line, all of one width.
+// The columns of the screen: one function per kind of line, all of one width.
 #ifndef TRIREME_SRC_MONITOR_TABLE_HPP_
 #define TRIREME_SRC_MONITOR_TABLE_HPP_
 

@@ -117,7 +117,7 @@ std::string LossText(const Losses& losses) {
   return text;
 }
 
-// Of parameters that are sharded; empty where none were gathered.
+// The line about gathers of sharded parameters; empty if there were none.
 std::string GathersText(const Gathers& gathers, std::int64_t steps) {
   if (!(gathers.count > 0) || steps == 0) return {};
   return fmt::format("{:.1f} a step and rank, of sharded parameters; {:.1f}% complete when needed",

@@ -1,4 +1,4 @@
-// Sums over step records: what the next line averages over, and what the closing summary totals.
+// Sums over step records, for the means of the next line and the totals of the closing summary.
 #ifndef TRIREME_SRC_MONITOR_TALLY_HPP_
 #define TRIREME_SRC_MONITOR_TALLY_HPP_
 
@@ -13,7 +13,7 @@
 
 namespace trireme::monitor {
 
-// Sums over the steps added; seconds, tokens and operations, of which means follow.
+// Sums over the steps added; seconds, tokens and operations, from which means follow.
 struct Tally {
   std::int64_t steps = 0;
   double seconds = 0;  // of the steps themselves

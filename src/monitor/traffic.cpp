@@ -1,4 +1,4 @@
-// The closing summary's table of what the ranks sent each other.
+// The table of transfers between ranks in the closing summary.
 #include <fmt/format.h>
 
 #include <cmath>

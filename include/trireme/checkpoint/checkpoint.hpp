@@ -1,5 +1,5 @@
 // Checkpoints: folders of safetensors files, written and read collectively through MPI-IO. Tensors
-// are global and canonical, so any layout reads what any layout wrote.
+// are global and canonical: any layout reads the files of any other.
 #ifndef TRIREME_CHECKPOINT_CHECKPOINT_HPP_
 #define TRIREME_CHECKPOINT_CHECKPOINT_HPP_
 
@@ -13,40 +13,41 @@
 
 namespace trireme::checkpoint {
 
-// What a checkpoint folder holds: model.safetensors, optimizer.safetensors, run.json,
-// checksums.json. Every rank lists every tensor, in the same order (tensor/state_block.hpp).
+// Contents of a checkpoint folder: model.safetensors, optimizer.safetensors and run.json, to which
+// checksums.json is added. Every rank lists every tensor, in the same order
+// (tensor/state_block.hpp).
 struct Contents {
   std::vector<tensor::StateBlock> model;
   std::vector<tensor::StateBlock> optimizer;
   nlohmann::json run;  // step, sampler position, seed, deck, versions; the same on every rank
 };
 
-// Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: space reserved
-// and agreed first, tensors written (each byte by one rank, in collective rounds below 2 GiB), read
-// back against checksums, synced, renamed, then the relative link `folder`/latest (and
-// `folder`/best when `best`) moved. A step that exists complete already is replaced. Then all but
-// the `keep` written last are removed (0 keeps all), never the target of `best` or `latest`. On
-// failure (a full disk, say) every rank throws AgreedError, the temporary folder is removed and
-// earlier checkpoints are untouched.
+// Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: reserves and
+// agrees on the space, writes the tensors (each byte by one rank, in collective rounds below 2
+// GiB), reads them back against checksums, syncs, renames, then moves the relative link
+// `folder`/latest, and `folder`/best if `best`. Replaces a complete checkpoint of the same step.
+// Then removes all but the `keep` checkpoints written last (0 keeps all), never the target of a
+// link. On failure, such as a full disk, throws AgreedError on every rank, removes the temporary
+// folder and leaves earlier checkpoints as they are.
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep);
 
-// Collective. `path` is a run folder (the checkpoint that was written last is taken, as `latest`
-// has it, else the complete one with the highest step), its checkpoints/ folder, or one checkpoint
-// (or a link to one). Returns the checkpoint's folder; AgreedError (exit code 2) when there is
-// none, saying what was looked for and what was found. Complete means: run.json, checksums.json and
-// both tensor files are there with the sizes in checksums.json.
+// Collective. Returns the folder of the checkpoint that `path` means: one checkpoint or a link to
+// it, or a run folder or its checkpoints/ folder, of which the checkpoint written last is taken
+// (the target of `latest`, else the complete one with the highest step). Complete: run.json,
+// checksums.json and both tensor files have the sizes in checksums.json. Throws AgreedError (exit
+// code 2) if there is none, with what was looked for and what was found.
 std::string Find(const comm::Communicator& world, const std::string& path);
 
-// Collective. The parsed run.json of a checkpoint folder, checked against checksums.json;
-// AgreedError (exit code 2) when it is missing or damaged.
+// Collective. Returns the parsed run.json of a checkpoint folder, checked against checksums.json.
+// Throws AgreedError (exit code 2) if it is missing or damaged.
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint);
 
 // Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
 // "optimizer"). Names, shapes and dtypes must match the file's, except that fp32 and fp64 convert
-// into each other; bytes are checked against checksums.json, each by one rank, before every rank
-// fetches what it holds, in collective rounds. Throws AgreedError (exit code 2) that names file,
-// tensor, what was expected and what was found.
+// into each other. Bytes are checked against checksums.json, each by one rank, before every rank
+// fetches its blocks, in collective rounds. Throws AgreedError (exit code 2) naming file, tensor,
+// expected and found.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<tensor::StateBlock>& blocks);
 

@@ -1,5 +1,5 @@
 // The harbour corpus: plain English sentences in WikiText's form from a unifilar finite-state
-// grammar, so that its entropy rate is known in closed form and no honest model can do better.
+// grammar. Its entropy rate, known in closed form, is a floor below every honest model's loss.
 #ifndef TRIREME_DATA_HARBOUR_HPP_
 #define TRIREME_DATA_HARBOUR_HPP_
 
@@ -20,14 +20,14 @@ class HarbourGrammar {
   ~HarbourGrammar();
   std::int64_t States() const;
   const Vocabulary& Words() const;
-  double EntropyRate() const;  // nats a token, of the stationary process
+  double EntropyRate() const;  // nats per token, of the stationary process
 
-  // `count` tokens of the stream (seed, split), by Philox coordinates: reproducible, any length.
+  // Generates `count` tokens of the stream (seed, split). Random numbers have coordinates (Philox),
+  // so that a shorter stream is the beginning of a longer one.
   std::vector<std::int32_t> Generate(std::uint32_t seed, Split split, std::int64_t count) const;
 
-  // The exact predictor for a window: starts from the stationary distribution over states and
-  // filters forward. Returns -ln p(target_t | inputs_0..t) in nats for each t. inputs, targets:
-  // [length].
+  // Loss of the exact predictor, which starts from the stationary distribution over states and
+  // filters forward: [length], -ln p(target_t | inputs_0..t) in nats. inputs, targets: [length].
   std::vector<double> PredictiveLoss(std::span<const std::int32_t> inputs,
                                      std::span<const std::int32_t> targets) const;
 

@@ -10,7 +10,7 @@
 
 namespace trireme::data {
 
-// Where tokens are kept: a copy per rank, or one per node in shared memory.
+// Copies of the tokens: one per rank, or one per node in shared memory.
 enum class Staging { kNone, kSharedMemory };
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in

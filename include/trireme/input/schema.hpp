@@ -1,4 +1,5 @@
-// The keys that a deck may hold. Each module declares its own, next to the code that reads them.
+// Declarations of the keys that a deck may hold. Each folder declares its own in options.cpp, next
+// to the code that reads them.
 #ifndef TRIREME_INPUT_SCHEMA_HPP_
 #define TRIREME_INPUT_SCHEMA_HPP_
 
@@ -22,10 +23,11 @@ struct Key {
   bool open_minimum = false;         // true: the value must lie above `minimum`
   bool open_maximum = false;         // true: the value must lie below `maximum`
   std::vector<std::string> choices;  // kChoice only; kSwitch takes yes/no/true/false/on/off
-  std::string unit;                  // "" where the key has none
+  std::string unit;                  // "": none
   std::string help;                  // one or more sentences, for --help-deck
 };
 
+// Range of a number, in the key's unit; closed unless an end is open.
 struct Range {
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
@@ -41,8 +43,10 @@ constexpr Range HalfOpen(double minimum, double maximum) { return {minimum, maxi
 
 class Schema {
  public:
-  // A section's one-line description; sections print in the order of their first mention.
+  // Adds a section's one-line description; sections print in the order of their first mention.
   Schema& Section(const std::string& name, const std::string& help);
+  // Declare one key each, `fallback` its default, `help` one or more sentences. Throw
+  // std::logic_error for a key declared twice and for a default that its own checks refuse.
   Schema& Integer(const std::string& name, std::int64_t fallback, Range range,
                   const std::string& unit, const std::string& help);
   Schema& Real(const std::string& name, double fallback, Range range, const std::string& unit,
@@ -51,19 +55,20 @@ class Schema {
   Schema& Choice(const std::string& name, const std::string& fallback,
                  const std::vector<std::string>& choices, const std::string& help);
   Schema& Switch(const std::string& name, bool fallback, const std::string& help);
-  // At most one key of the group may be given in a deck; one on the command line replaces the
-  // deck's. The first name stands when none is given.
+  // Declares keys of which a deck may give at most one; one on the command line replaces the
+  // deck's. Without any, the first one's default stands. Throws std::logic_error for an undeclared
+  // key.
   Schema& Exclusive(const std::vector<std::string>& names);
 
-  const Key* Find(const std::string& name) const;  // nullptr when nobody declared it
+  const Key* Find(const std::string& name) const;  // nullptr: undeclared
   bool HasSection(const std::string& section) const;
-  // The declared names nearest to `name` (edit distance; whole name and name without section),
-  // joined by "or"; empty when none is near.
+  // Declared names nearest to `name` (edit distance; whole name and name without section), joined
+  // by "or"; empty if none is near.
   std::string Nearest(const std::string& name) const;
-  // The same for a section's name: "[model]".
+  // Nearest section to a section's name: "[model]".
   std::string NearestSection(const std::string& section) const;
-  // --help-deck: every key of one section, or of all when `section` is empty. Throws InputError
-  // for a section that does not exist, naming the nearest.
+  // Text of --help-deck: every key of one section, or of all if `section` is empty. Throws
+  // InputError for a section that does not exist, naming the nearest.
   std::string Help(const std::string& section) const;
 
   const std::vector<Key>& Keys() const { return keys_; }

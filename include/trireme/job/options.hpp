@@ -21,7 +21,7 @@ struct Options {
   bool output_given = false;  // by the deck or the command line
 };
 
-// What the deck says in every section that a job reads; [generate] belongs to its task.
+// Options of every section that a job reads; [generate] belongs to its task.
 struct DeckOptions : plan::DeckOptions {
   Options job;
   data::TokenizeOptions tokenize;

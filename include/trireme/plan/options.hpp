@@ -20,7 +20,7 @@ struct Options {
   std::int64_t tokens = 1'000'000'000;  // of the train split
 };
 
-// What the deck says in the sections that a plan follows from.
+// Options of the sections that a plan follows from.
 struct DeckOptions {
   machine::Options machine;
   comm::Options comm;

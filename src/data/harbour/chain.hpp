@@ -29,7 +29,8 @@ class HarbourChain {
 
   // Long-run share of tokens that are written from each state; sums to one.
   const std::vector<double>& Stationary() const { return stationary_; }
-  // h = sum over states s of Stationary(s) H(words | s), in nats a token (Shannon 1948, section 7).
+  // h = sum over states s of Stationary(s) H(words | s), in nats per token (Shannon 1948, section
+  // 7).
   double EntropyRate() const;
 
  private:

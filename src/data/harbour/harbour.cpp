@@ -47,7 +47,7 @@ class Belief {
     return probability;
   }
 
-  // Bayes' rule with the next word; false where it is impossible.
+  // Bayes' rule with the next word; false if the word is impossible.
   bool Observe(std::int32_t word) {
     std::vector<std::int32_t> reached;
     double sum = 0;
@@ -72,7 +72,7 @@ class Belief {
 
  private:
   const HarbourChain& chain_;
-  std::vector<double> weights_;  // [states]; zero where not possible
+  std::vector<double> weights_;  // [states]; zero for impossible states
   std::vector<double> next_;     // [states]; zero between calls
   std::vector<std::int32_t> possible_;
 };
@@ -130,7 +130,7 @@ std::vector<double> HarbourGrammar::PredictiveLoss(std::span<const std::int32_t>
   Belief belief(tables_->chain);
   std::vector<double> losses;
   for (std::size_t t = 0; t < std::min(inputs.size(), targets.size()); ++t) {
-    if (targets[t] == kMasked) {  // behind a short window's end
+    if (targets[t] == kMasked) {  // after a short window's end
       losses.push_back(0);
       continue;
     }

@@ -137,7 +137,7 @@ WordList Formed(const WordList& list, Form&& form) {
   return result;
 }
 
-// carry: a y behind a consonant changes before an ending.
+// carry: a y after a consonant changes before an ending.
 bool EndsInConsonantY(const std::string& word) {
   return word.ends_with('y') && !IsVowel(word[word.size() - 2]);
 }

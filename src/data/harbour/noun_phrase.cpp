@@ -125,7 +125,7 @@ void HarbourRules::AddDeterminers(const State& state, double weight, bool capita
   add(0.14, lexicon_.determiners_many, Place::kAfterMany);
 }
 
-// The first word of a noun phrase behind a verb or a preposition.
+// The first word of a noun phrase after a verb or a preposition.
 void HarbourRules::AddOpening(const State& state, Choices& choices) const {
   AddDeterminers(state, 0.78, false, choices);
   State own = state;

@@ -1,4 +1,5 @@
-// The grammar of the harbour corpus: which words may follow in a state, and the state behind each.
+// The grammar of the harbour corpus: the words that may follow in a state, and the state after
+// each.
 #ifndef TRIREME_SRC_DATA_HARBOUR_RULES_HPP_
 #define TRIREME_SRC_DATA_HARBOUR_RULES_HPP_
 
@@ -10,7 +11,7 @@
 
 namespace trireme::data {
 
-// What a subject is: it decides number, pronoun, relative pronoun and verbs, however far behind.
+// Kind of a subject: decides number, pronoun, relative pronoun and verbs, however far they follow.
 enum class Kind { kNobody, kMan, kWoman, kVessel, kThing, kPeople, kVessels, kThings };
 const char* PronounOf(Kind kind);     // "she"
 const char* PossessiveOf(Kind kind);  // "her"
@@ -18,7 +19,7 @@ bool IsMany(Kind kind);
 bool IsPerson(Kind kind);
 bool IsActor(Kind kind);  // people and vessels
 
-// Where in the text a state stands: what was read last.
+// Place of a state in the text: what was read last.
 enum class Place {
   // headings and lines
   kHeading,       // "="
@@ -32,7 +33,7 @@ enum class Place {
   kBetween,       // a paragraph's <eos>
   kBlankLine,     // and an empty line's
   // beginning of a sentence
-  kSentence,      // "."; or a blank line behind a heading
+  kSentence,      // "."; or a blank line after a heading
   kFront,         // "In", "After"
   kFrontArticle,  // "In the"
   kFrontEnd,      // "In the morning", "Later"
@@ -59,7 +60,7 @@ enum class Place {
   kRoleOf,         // "... of"
   kRoleOfThe,      // "... of the"
   kAppositionEnd,  // "... of the Heron"
-  // behind a subject
+  // after a subject
   kSubject,       // "the captains"
   kSubjectRest,   // "the captains of the old ship"
   kRelative,      // "the captains who"
@@ -81,17 +82,17 @@ enum class Place {
   kSecondClause,  // "she waited , and", "she waited because"
 };
 
-// What a noun phrase is for: decides its nouns, and where the sentence goes on behind it.
+// Role of a noun phrase: decides its nouns, and how the sentence goes on after it.
 enum class Role { kNone, kSubject, kOfSubject, kInRelative, kAgent, kObject, kPhrase };
 
-// Which nouns an adjective leaves: anything is old, people are brave, things are rusty.
+// Nouns that an adjective leaves: anything is old, people are brave, things are rusty.
 enum class Scope { kAll, kPeople, kThings };
 
 struct State {
   Place place = Place::kHeading;
   Kind kind = Kind::kNobody;  // of the subject
   Role role = Role::kNone;    // inside a noun phrase
-  Scope scope = Scope::kAll;  // behind an adjective
+  Scope scope = Scope::kAll;  // after an adjective
   int ship = 0;               // that the article is about
   auto operator<=>(const State&) const = default;
 };
@@ -108,25 +109,29 @@ using Choices = std::vector<Choice>;
 class HarbourRules {
  public:
   HarbourRules();
-  // The state behind a title's "= The": each article passes through it, and it remembers nothing.
+  // The state after a title's "= The": each article passes through it, and it remembers nothing.
   static State Renewal();
   Choices After(const State& state) const;
 
  private:
-  // Weights of what may end or prolong a clause.
+  // Weights of the words that end or prolong a clause.
   struct Tail {
     double stop, phrase, comma, also, subordinate, adverb;
   };
+  static constexpr Tail kAfterVerb = {0.26, 0.44, 0.10, 0.05, 0.07, 0.08};
+  static constexpr Tail kAfterObject = {0.42, 0.30, 0.11, 0.06, 0.06, 0.05};
+  static constexpr Tail kAfterPhrase = {0.58, 0.07, 0.15, 0.08, 0.08, 0.04};
+  static constexpr Tail kAfterAdverb = {0.60, 0.10, 0.16, 0.06, 0.08, 0.00};
 
   void Add(Choices& choices, double weight, const WordList& words, const State& next) const;
   void Add(Choices& choices, double weight, const char* word, const State& next) const;
 
-  // harbour_rules.cpp: headings, lines, beginnings of sentences
+  // rules.cpp: headings, lines, beginnings of sentences
   bool AddText(const State& state, Choices& choices) const;
   void AddSentence(const State& state, Choices& choices) const;
   void AddClause(const State& state, Choices& choices) const;
   void AddTitle(const State& state, Choices& choices) const;
-  // harbour_noun_phrase.cpp
+  // noun_phrase.cpp
   bool AddNounPhrase(const State& state, Choices& choices) const;
   bool AddName(const State& state, Choices& choices) const;
   void AddDeterminers(const State& state, double weight, bool capital, Choices& choices) const;
@@ -135,9 +140,10 @@ class HarbourRules {
   void AddNouns(const State& state, double weight, bool one, bool many, int initial,
                 Choices& choices) const;
   State Close(const State& state, Kind noun) const;
-  // harbour_verb_phrase.cpp
+  // verb_phrase.cpp
   bool AddBehindSubject(const State& state, Choices& choices) const;
   bool AddPredicate(const State& state, Choices& choices) const;
+  bool AddEnding(const State& state, Choices& choices) const;
   const Verb& ActsOn(Kind kind) const;  // its verbs with an object
   const Verb& Acts(Kind kind) const;    // and without
   void AddVerbs(const State& state, double weight, Choices& choices) const;

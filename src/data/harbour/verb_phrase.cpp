@@ -106,10 +106,6 @@ void HarbourRules::AddTail(const State& state, double weight, const Tail& tail,
 }
 
 bool HarbourRules::AddPredicate(const State& state, Choices& choices) const {
-  constexpr Tail kBehindVerb = {0.26, 0.44, 0.10, 0.05, 0.07, 0.08};
-  constexpr Tail kBehindObject = {0.42, 0.30, 0.11, 0.06, 0.06, 0.05};
-  constexpr Tail kBehindPhrase = {0.58, 0.07, 0.15, 0.08, 0.08, 0.04};
-  constexpr Tail kBehindAdverb = {0.60, 0.10, 0.16, 0.06, 0.08, 0.00};
   const auto to = [&](Place place, Role role = Role::kNone) {
     return State{place, state.kind, role, Scope::kAll, state.ship};
   };
@@ -135,7 +131,7 @@ bool HarbourRules::AddPredicate(const State& state, Choices& choices) const {
       return true;
     case Place::kPassive:
       Add(choices, 0.3, "by", object);
-      AddTail(state, 0.7, kBehindVerb, choices);
+      AddTail(state, 0.7, kAfterVerb, choices);
       return true;
     case Place::kHave:
       Add(choices, 0.25, "been", to(Place::kBeMore));
@@ -146,17 +142,27 @@ bool HarbourRules::AddPredicate(const State& state, Choices& choices) const {
       Add(choices, 0.5, acts_on.base, object);
       Add(choices, 0.25, acts.base, to(Place::kAfterVerb));
       return true;
+    default:
+      return AddEnding(state, choices);
+  }
+}
+
+bool HarbourRules::AddEnding(const State& state, Choices& choices) const {
+  const auto to = [&](Place place) {
+    return State{place, state.kind, Role::kNone, Scope::kAll, state.ship};
+  };
+  switch (state.place) {
     case Place::kAfterVerb:
-      AddTail(state, 1, kBehindVerb, choices);
+      AddTail(state, 1, kAfterVerb, choices);
       return true;
     case Place::kAfterObject:
-      AddTail(state, 1, kBehindObject, choices);
+      AddTail(state, 1, kAfterObject, choices);
       return true;
     case Place::kAfterPhrase:
-      AddTail(state, 1, kBehindPhrase, choices);
+      AddTail(state, 1, kAfterPhrase, choices);
       return true;
     case Place::kAfterAdverb:
-      AddTail(state, 1, kBehindAdverb, choices);
+      AddTail(state, 1, kAfterAdverb, choices);
       return true;
     case Place::kConjunction:
       Add(choices, 1, lexicon_.conjunctions, to(Place::kSecondClause));
