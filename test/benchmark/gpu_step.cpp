@@ -18,6 +18,7 @@
 #include "gpu_job.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/driver/tasks.hpp"
 #include "trireme/machine/roof.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/training/training_state.hpp"
