@@ -13,6 +13,7 @@
 #include "kernels/cuda/attention.hpp"
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/driver/tasks.hpp"
 
 namespace {
 

@@ -19,6 +19,7 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/driver/tasks.hpp"
 #include "trireme/machine/roof.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/training/training_state.hpp"
