@@ -115,6 +115,21 @@ __device__ __forceinline__ Running<double> OfWarp(const Running<SumOf<T>>& mine)
   return {static_cast<double>(top), WarpSum(sum), WarpSum(static_cast<double>(mine.total))};
 }
 
+// Passes the results of a block's warps to the lanes of warp 0, a warp's to each.
+__device__ __forceinline__ Running<double> ToFirstWarp(const Running<double>& of_warp,
+                                                       double (&shared)[3][kMostWarps]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
+  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
+  if (lane == 0) {
+    shared[0][warp] = of_warp.top;
+    shared[1][warp] = of_warp.sum;
+    shared[2][warp] = of_warp.total;
+  }
+  __syncthreads();
+  if (warp > 0 || lane >= static_cast<int>(blockDim.x) / kWarpLanes) return {};
+  return {shared[0][lane], shared[1][lane], shared[2][lane]};
+}
+
 // logits: [rows, columns]; grid: rows.
 template <typename T, int kWidth>
 __global__ void __launch_bounds__(kMostThreads)
@@ -156,28 +171,15 @@ __global__ void __launch_bounds__(kMostThreads)
   if (last >= 0) {
     add(last, static_cast<int>(at - last), std::integral_constant<int, kWidth>{});
   }
-  Running<double> found = OfWarp<T>(running);
-  const int lane = static_cast<int>(threadIdx.x) % kWarpLanes;
-  const int warp = static_cast<int>(threadIdx.x) / kWarpLanes;
-  if (lane == 0) {
-    shared[0][warp] = found.top;
-    shared[1][warp] = found.sum;
-    shared[2][warp] = found.total;
-  }
-  __syncthreads();
-  if (warp > 0) return;
-  // A lane has what a warp found, and together they have the row's.
-  found = {};
-  if (lane < static_cast<int>(blockDim.x) / kWarpLanes) {
-    found = {shared[0][lane], shared[1][lane], shared[2][lane]};
-  }
+  const Running<double> found = ToFirstWarp(OfWarp<T>(running), shared);
+  if (threadIdx.x >= kWarpLanes) return;
   const bool here = at >= 0 && at < columns;
   const double picked = here ? static_cast<double>(Widen(from[at])) : 0;
   double top = WarpMaxOf(found.top);
   if (here && picked > top) top = picked;
   const double sum = WarpSum(found.sum * exp(found.top - top));
   const double total = WarpSum(found.total);
-  if (lane > 0) return;
+  if (threadIdx.x > 0) return;
   out[0] = top;
   out[1] = here ? sum + exp(picked - top) : sum;
   out[2] = picked;
