@@ -131,6 +131,10 @@ StateOnHost TrainingState::GradientBlocks() const {
 void TrainingState::LoadWeights(const std::string& checkpoint) {
   const StateOnHost weights = Unfetched(model_.Blocks());
   checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights);
+  StoreWeights(weights);
+}
+
+void TrainingState::StoreWeights(const StateOnHost& weights) {
   weights.Store();
   if (model_.Parameters().Masters() == nullptr) return;
   optimizer_->RoundMasters();

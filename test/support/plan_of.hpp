@@ -22,22 +22,25 @@ inline input::Deck DeckOf(const std::string& text, const std::vector<std::string
 
 // The plan of a deck on `ranks` ranks of one thread. Throws InputError with the line in "deck".
 inline plan::Plan PlanOf(const std::string& text, const plan::TokenFacts& tokens, int ranks,
-                         Dtype dtype, const std::vector<std::string>& overrides = {}) {
+                         Dtype dtype, const std::vector<std::string>& overrides = {},
+                         bool bf16_products = false) {
   const input::Deck deck = DeckOf(text, overrides);
   const job::DeckOptions options = job::ReadAll(deck);
   plan::MachineFacts machine;
   machine.dtype = dtype;
+  machine.stream.bf16 = bf16_products;
   machine.stream.threads = 1;
   return plan::MakePlan({options, deck, ranks, tokens, machine});
 }
 
 // With the facts of tokens in memory, whose own bytes are not counted.
 inline plan::Plan PlanOf(const std::string& text, const data::TokenFile& tokens, int ranks,
-                         Dtype dtype, const std::vector<std::string>& overrides = {}) {
+                         Dtype dtype, const std::vector<std::string>& overrides = {},
+                         bool bf16_products = false) {
   const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
                                .train = tokens.Size(data::Split::kTrain),
                                .source = "tokens in memory"};
-  return PlanOf(text, facts, ranks, dtype, overrides);
+  return PlanOf(text, facts, ranks, dtype, overrides, bf16_products);
 }
 
 }  // namespace trireme::test

@@ -35,6 +35,7 @@ class TrainingState {
   const device::Stream& Stream() const { return model_.Stream(); }
   model::ParallelModel& Net() { return model_; }
   const model::ParallelModel& Net() const { return model_; }
+  parallel::GradientBuckets& Buckets() { return *buckets_; }
   const parallel::GradientBuckets& Buckets() const { return *buckets_; }
   // Share of every batch that this data rank takes.
   BatchShare Share() const;
@@ -69,6 +70,8 @@ class TrainingState {
   // Collective over the grid's world: parameters and moments of a checkpoint folder.
   void Load(const std::string& checkpoint);
   void LoadWeights(const std::string& checkpoint);  // parameters alone
+  // Collective over the grid's world: blocks of ModelBlocks() that were changed on the host.
+  void StoreWeights(const StateOnHost& weights);
 
  private:
   StateOnHost Unfetched(std::vector<tensor::StateBlock> blocks) const;

@@ -54,7 +54,7 @@ TEST_P(Allocations, NoneInTheStep) {
   TrainingRun run(layout.ranks == 1 ? self_ : world_, tokens_, settings);
   run.Train(kEpoch);
   AllocationCount count;
-  for (std::int64_t step = kEpoch; step < 2 * kEpoch; ++step) run.All().Run(step);
+  for (std::int64_t step = kEpoch; step < 2 * kEpoch; ++step) run.Step().Run(step);
   count.Stop();
   EXPECT_EQ(count.Count(), 0) << "in " << kEpoch << " steps\n" << count.Places();
 }

@@ -304,7 +304,7 @@ TEST_F(CanonicalTest, OtherArithmeticDiffersInSomeBits) {
         Layout{4, 1, "[grid]\ntensor=4\n"},
         Layout{8, 1, "[grid]\ndata=2\ntensor=4\nsequence_parallel=yes\n"}}) {
     In(layout, kCanonical, [&](const comm::Communicator& group, RunSettings settings) {
-      settings.model.defect = Defect::kTreeOfRanks;
+      settings.defect = Defect::kTreeOfRanks;
       const Bits got = Train(group, settings, fmt::format("tree_{}", layout.ranks), kFew);
       EXPECT_LT(WorstRelative(got.losses, wanted.losses), 1e-5);
       EXPECT_FALSE(got.model == wanted.model);

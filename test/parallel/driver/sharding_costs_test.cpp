@@ -148,7 +148,7 @@ struct Moved {
 // Of one step, from the ledger: what each rank sends, times the ranks, which makes it whole.
 Moved MovedByAStep(TrainingRun& run, std::int64_t step) {
   run.Grid().Traffic().Clear();
-  run.All().Run(step);
+  run.Step().Run(step);
   const auto moved = [&](Group group, Transfer transfer, int size) {
     return std::llround(run.Grid().Traffic().At(group, transfer).moved * size);
   };
@@ -257,11 +257,11 @@ TEST_F(ShardingCosts, RingsMoveKeysAndValues) {
                    length);
         TrainingRun run(world_, tokens_, SettingsOf(deck, tokens_, world_.Size(), Dtype::kFloat32));
         const int data = run.Grid().Coordinates().data, rank = run.Grid().Coordinates().context;
-        windows = std::ssize(run.All().Samples().Share(0, data, run.Grid().Shape().data));
+        windows = std::ssize(run.Step().Samples().Share(0, data, run.Grid().Shape().data));
         own = PositionsOf(length, rank, context).Count();
         others = length - PositionsOf(length, (rank + 1) % context, context).Count();
         run.Grid().Traffic().Clear();
-        run.All().Run(0);
+        run.Step().Run(0);
         sent.push_back(run.Grid().Traffic().At(Group::kContext, Transfer::kSend).payload);
       }
       const std::int64_t forward = kLayers * windows * others * kPosition;

@@ -213,7 +213,7 @@ TEST_F(TrafficTest, OneStepMovesWhatTheSizesSay) {
       const std::string deck = DeckOf(layout);
       const RunSettings settings = SettingsOf(deck, tokens_, world_.Size(), dtype);
       TrainingRun run(world_, tokens_, settings);
-      const data::Sampler& samples = run.All().Samples();
+      const data::Sampler& samples = run.Step().Samples();
       const std::int64_t last = samples.StepsPerEpoch() - 1;
       ASSERT_LT(samples.BatchSize(last), settings.batch);
       for (const std::int64_t step : {std::int64_t{0}, last}) {
@@ -221,7 +221,7 @@ TEST_F(TrafficTest, OneStepMovesWhatTheSizesSay) {
                                        samples.BatchSize(step));
         run.Grid().Traffic().Clear();
         counted_mpi::Reset();
-        run.All().Run(step);
+        run.Step().Run(step);
         const std::string where = fmt::format(", step {} of\n{}", step, deck);
         ExpectLedgerIsAll(run.Grid(), where);
         for (int g = 0; g < comm::kGroups; ++g) {

@@ -14,6 +14,7 @@
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/model/parameter_place.hpp"
 #include "trireme/training/evaluation.hpp"
+#include "trireme/training/training_step.hpp"
 
 namespace trireme::test {
 
@@ -52,15 +53,17 @@ class OneRank {
     settings_.keep_gradients = false;  // as in a run
     settings_.graphs = graphs;
     settings_.products_file = products_file;
-    settings_.stream = stream_;
-    training_ = std::make_unique<training::TrainingState>(grid_, tokens, settings_);
+    training_ = std::make_unique<training::TrainingState>(
+        grid_, training::PlanTraining(settings_, tokens.Size(data::Split::kTrain), grid_.Shape()),
+        stream_);
+    step_ = std::make_unique<training::TrainingStep>(*training_, tokens);
   }
 
   // Runs up to step `end`; the losses of the steps.
   std::vector<double> Train(std::int64_t end) {
     std::vector<double> losses;
     for (; done_ < end; ++done_) {
-      const training::StepResult result = training_->Run(done_);
+      const training::StepResult result = step_->Run(done_);
       losses.push_back(result.loss);
       norms_.push_back(result.gradient_norm);
     }
@@ -71,6 +74,7 @@ class OneRank {
   }
   const std::vector<double>& Norms() const { return norms_; }  // of the gradients, so far
   training::TrainingState& All() { return *training_; }
+  training::TrainingStep& Step() { return *step_; }
   const kernels::Libraries& Libraries() const { return *libraries_; }
 
   // What a checkpoint would hold, widened: parameters, then moments.
@@ -95,6 +99,7 @@ class OneRank {
   comm::ProcessGrid grid_;
   std::unique_ptr<kernels::Libraries> libraries_;
   std::unique_ptr<training::TrainingState> training_;
+  std::unique_ptr<training::TrainingStep> step_;
   std::vector<double> norms_;
   std::int64_t done_ = 0;
 };

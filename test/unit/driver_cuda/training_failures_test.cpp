@@ -26,12 +26,11 @@ class NotFinite : public TrainingOnGpu, public testing::WithParamInterface<Dtype
       for (std::int64_t i = 0; i < block.end; ++i) static_cast<float*>(block.data)[i] = value(i);
     }
     ASSERT_TRUE(found) << name;
-    blocks.Store();
-    run.All().Moments().RoundMasters();
+    run.All().StoreWeights(blocks);
   }
   static std::string Message(OneRank& run, std::int64_t step) {
     try {
-      run.All().Run(step);
+      run.Step().Run(step);
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), ExitCode::kFailed);
       return error.what();

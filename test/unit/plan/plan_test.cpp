@@ -25,8 +25,8 @@ std::string TextOf(const std::string& more) {
          more;
 }
 
-plan::Plan Made(const std::string& more, int ranks) {
-  return PlanOf(TextOf(more), kTokens, ranks, Dtype::kFloat32);
+plan::Plan Made(const std::string& more, int ranks, const std::vector<std::string>& keys = {}) {
+  return PlanOf(TextOf(more), kTokens, ranks, Dtype::kFloat32, keys);
 }
 
 std::string Refusal(const std::string& more, int ranks) {
@@ -53,23 +53,22 @@ TEST(Plan, DecidesTheLayout) {
 }
 
 TEST(Plan, RefusesWithTheLineOfTheDeck) {
-  EXPECT_THAT(Refusal("[grid]\ntensor=3\n", 6), HasSubstr("deck:12: grid.tensor = 3"));
-  EXPECT_THAT(Refusal("[grid]\npipeline=5\n", 8), HasSubstr("deck:12: grid.pipeline = 5"));
-  EXPECT_THAT(Refusal("[grid]\npipeline=16\n", 16), HasSubstr("deck:12: grid.pipeline = 16"));
+  EXPECT_THAT(Refusal("[grid]\ntensor=3\n", 6), HasSubstr("deck:13: grid.tensor = 3"));
+  EXPECT_THAT(Refusal("[grid]\npipeline=5\n", 8), HasSubstr("deck:13: grid.pipeline = 5"));
+  EXPECT_THAT(Refusal("[grid]\npipeline=16\n", 16), HasSubstr("deck:13: grid.pipeline = 16"));
   EXPECT_THAT(Refusal("[run]\ncanonical=2x1\n[grid]\ndata=4\n", 4),
-              HasSubstr("deck:14: grid.data"));
+              HasSubstr("deck:15: grid.data"));
   EXPECT_THAT(Refusal("[run]\ncanonical=2x1\ncanonical_leaf=3\n[data]\nmicro_batch=4\n", 2),
               HasSubstr("data.micro_batch = 4"));
 }
 
 // Stages, uneven slices, uneven blocks of sequences and places of shard groups all differ.
 TEST(Plan, KindsCoverAllRanks) {
-  for (const char* layout :
-       {"", "[grid]\ntensor=4\npipeline=3\nsequence_parallel=yes\n",
-        "[grid]\ncontext=5\ntensor=2\nsharding=parameters\n[data]\nsequence_length=61\n",
-        "[grid]\npipeline=4\nsharding=gradients\nshard_group=5\n",
-        "[grid]\ntensor=4\nsharding=optimizer\n"}) {
-    const plan::Plan plan = Made(layout, 60);
+  for (const char* layout : {"", "[grid]\ntensor=4\npipeline=3\nsequence_parallel=yes\n",
+                             "[grid]\ncontext=5\ntensor=2\nsharding=parameters\n",
+                             "[grid]\npipeline=4\nsharding=gradients\nshard_group=5\n",
+                             "[grid]\ntensor=4\nsharding=optimizer\n"}) {
+    const plan::Plan plan = Made(layout, 60, {"data.sequence_length=61"});
     std::map<std::int64_t, std::int64_t> wanted, got;  // ranks by bytes
     for (int rank = 0; rank < 60; ++rank) ++wanted[plan::PlanMemory(plan, rank).Total()];
     const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan);
@@ -111,7 +110,7 @@ TEST(Plan, RecomputationRepeatsTheForwardPass) {
 TEST(Plan, ManyRanks) {
   constexpr int kRanks = 100'000;
   const plan::Plan plan =
-      Made("[data]\nbatch=40000\n[grid]\ntensor=4\npipeline=5\nsharding=parameters\n", kRanks);
+      Made("[grid]\ntensor=4\npipeline=5\nsharding=parameters\n", kRanks, {"data.batch=40000"});
   const std::vector<plan::RankKind> kinds = plan::PlanKinds(plan);
   std::int64_t ranks = 0;
   for (const plan::RankKind& kind : kinds) ranks += kind.ranks;
