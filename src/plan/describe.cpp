@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -164,16 +165,18 @@ std::string OperationsText(const RankPlan& dearest, double least) {
                      text, monitor::WithSuffix(Sum(kinds)), 100 * least / Sum(kinds));
 }
 
-// One rank of each kind of work: stages differ, places of a shard group hardly.
-std::vector<int> WorkingRanks(const Plan& plan, const std::vector<RankKind>& kinds) {
-  std::map<std::pair<int, int>, int> ranks;  // by stage and tensor coordinate
+// Ranks whose work differs: by stage, slices and positions; and by the batch, of which the first
+// and the last data rank take the smallest and the largest shares, in one order or the other.
+std::set<int> WorkingRanks(const Plan& plan, const std::vector<RankKind>& kinds) {
+  std::set<int> ranks;
   for (const RankKind& kind : kinds) {
-    const comm::GridShape at = comm::Locate(kind.first, plan.grid);
-    ranks.try_emplace({at.pipeline, at.tensor}, kind.first);
+    comm::GridShape at = comm::Locate(kind.first, plan.grid);
+    for (const int data : {0, plan.grid.data - 1}) {
+      at.data = data;
+      ranks.insert(comm::RankAt(at, plan.grid));
+    }
   }
-  std::vector<int> list;
-  for (const auto& [place, rank] : ranks) list.push_back(rank);
-  return list;
+  return ranks;
 }
 
 std::string StepText(const Plan& plan, const std::vector<RankKind>& kinds) {

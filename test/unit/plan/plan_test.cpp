@@ -107,6 +107,15 @@ TEST(Plan, RecomputationRepeatsTheForwardPass) {
   EXPECT_GT(forward_and_backward("[model]\nrecompute=full\n"), 1.1 * forward_and_backward(""));
 }
 
+// 7 windows: the first data rank has 1, the last one 2, and of 9 data ranks the first has none.
+TEST(Plan, TheBusiestRankHasTheLargestShareOfTheBatch) {
+  const std::vector<std::string> keys = {"data.batch=7", "data.micro_batch=1"};
+  EXPECT_THAT(plan::Describe(Made("", 4, keys)), HasSubstr("busiest rank; 50% of that"));
+  EXPECT_THAT(plan::Describe(Made("", 9, keys)), HasSubstr("busiest rank; 0% of that"));
+  EXPECT_THAT(plan::Describe(Made("[run]\ncanonical=4x1\ncanonical_leaf=1\n", 4, keys)),
+              HasSubstr("busiest rank; 50% of that"));
+}
+
 TEST(Plan, ManyRanks) {
   constexpr int kRanks = 100'000;
   const plan::Plan plan =
