@@ -12,7 +12,8 @@
 namespace trireme::test {
 
 // A deck's text with the values of `overrides`; its name in messages is "deck".
-inline input::Deck DeckOf(const std::string& text, const std::vector<std::string>& overrides = {}) {
+inline input::Deck ParsedDeck(const std::string& text,
+                              const std::vector<std::string>& overrides = {}) {
   static const input::Schema schema = driver::DeclareAll();  // decks refer to it
   job::CommandLine line;
   line.deck = "deck";
@@ -24,7 +25,7 @@ inline input::Deck DeckOf(const std::string& text, const std::vector<std::string
 inline plan::Plan PlanOf(const std::string& text, const plan::TokenFacts& tokens, int ranks,
                          Dtype dtype, const std::vector<std::string>& overrides = {},
                          bool bf16_products = false) {
-  const input::Deck deck = DeckOf(text, overrides);
+  const input::Deck deck = ParsedDeck(text, overrides);
   const job::DeckOptions options = job::ReadAll(deck);
   plan::MachineFacts machine;
   machine.dtype = dtype;

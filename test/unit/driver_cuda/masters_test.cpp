@@ -61,7 +61,7 @@ tensor::Ownership Own(std::int64_t size, Part own, bool sharded) {
 }
 
 // Bytes that a buffer takes.
-std::int64_t Rounded(std::int64_t bytes) { return CeilDivide(bytes, 128) * 128; }
+std::int64_t BufferBytes(std::int64_t bytes) { return CeilDivide(bytes, 128) * 128; }
 
 class Masters : public GpuTest {
  protected:
@@ -104,8 +104,8 @@ TEST_F(Masters, ValuesAreTheirRoundings) {
   EXPECT_EQ(size, cpu_.Size());
   EXPECT_EQ(gpu.Type(), Dtype::kBfloat16);
   EXPECT_EQ(gpu.SumType(), Dtype::kFloat32);
-  EXPECT_EQ(gpu.ValueBytes(), Rounded(size * 2) + Rounded(size * 4));
-  EXPECT_EQ(gpu.GradientBytes(), Rounded(size * 4));
+  EXPECT_EQ(gpu.ValueBytes(), BufferBytes(size * 2) + BufferBytes(size * 4));
+  EXPECT_EQ(gpu.GradientBytes(), BufferBytes(size * 4));
   EXPECT_EQ(gpu.Value(1).dtype, Dtype::kBfloat16);
   EXPECT_EQ(gpu.Gradient(1).dtype, Dtype::kFloat32);
   ASSERT_NE(gpu.Masters(), nullptr);
@@ -148,7 +148,7 @@ TEST_F(Masters, AreOfTheOwnedElementsAlone) {
       tensor::Registry gpu;
       const tensor::Ownership owns = Own(size, own, sharded);
       Allocate(gpu, &owns);
-      EXPECT_EQ(gpu.ValueBytes(), Rounded(owns.values * 2) + Rounded(own.Size() * 4));
+      EXPECT_EQ(gpu.ValueBytes(), BufferBytes(owns.values * 2) + BufferBytes(own.Size() * 4));
       EXPECT_EQ(Out<float>(gpu.Masters(), own.Size()), Wanted(own.begin, own.end));
       const Part stored = sharded ? own : Part{0, size};
       EXPECT_EQ(Out<std::uint16_t>(gpu.Values(), stored.Size()),

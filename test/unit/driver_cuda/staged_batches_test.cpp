@@ -18,9 +18,8 @@ class StagedOnGpu : public GpuTest {
   void SetUp() override {
     GpuTest::SetUp();
     if (IsSkipped()) return;
-    staged_ = std::make_unique<model::StagedBatches>(Stream(), kStagedLimits);
     const std::int64_t before = device::AllocatedBytes();
-    staged_->Allocate();
+    staged_ = std::make_unique<model::StagedBatches>(Stream(), kStagedLimits);
     EXPECT_EQ(device::AllocatedBytes() - before, staged_->Bytes());
   }
   void TearDown() override {

@@ -25,7 +25,6 @@ class StagedOrders : public GpuTest {
   bool Right(unsigned long long seed, bool ahead) {
     emulator::SetSeed(seed);
     model::StagedBatches staged(Stream(), kStagedLimits);
-    staged.Allocate();
     std::vector<Batches> all;
     for (std::int32_t step = 0; step <= kSteps; ++step) {
       all.push_back(NumberedBatches(step + 1, {4, 2}));
