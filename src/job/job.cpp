@@ -109,6 +109,8 @@ plan::TokenFacts InspectTokens(const Job& job) {
   const comm::Communicator& world = job.World();
   plan::TokenFacts facts;
   world.Together([&] {
+    // A wrong number of ranks is said before a missing file.
+    plan::PlanGrid(job.options, job.deck, world.Size());
     if (world.IsRoot()) facts = FactsOf(job.options.data, job.runtime->Node().Size());
   });
   // Sums of one rank's numbers and of zeros.

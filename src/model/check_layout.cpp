@@ -23,8 +23,9 @@ std::string Alternatives(const std::vector<std::int64_t>& values) {
 bool HeadsFit(const Options& o, std::int64_t tensor) {
   return o.heads % tensor == 0 && (o.kv_heads % tensor == 0 || tensor % o.kv_heads == 0);
 }
+// A vocabulary of 0 is not known yet.
 bool TensorFits(const Options& o, std::int64_t tensor) {
-  return HeadsFit(o, tensor) && tensor <= o.ffn && tensor <= o.vocabulary;
+  return HeadsFit(o, tensor) && tensor <= o.ffn && (o.vocabulary == 0 || tensor <= o.vocabulary);
 }
 
 // At most three values around `wanted` that `fits` accepts, ascending.

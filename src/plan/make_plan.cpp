@@ -40,10 +40,7 @@ Layout MakeLayout(const Request& request, bool training) {
   Layout layout;
   model::ModelPlan& model = layout.model;
   model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
-  layout.grid = comm::ReadGrid(
-      asked.comm, request.deck, request.ranks, [&](std::int64_t tensor, std::int64_t pipeline) {
-        return model::LayoutFits(model.options, asked.parallel.chunks, tensor, pipeline);
-      });
+  layout.grid = PlanGrid(asked, request.deck, request.ranks);
   layout.sharing = comm::ReadGridOptions(asked.comm, request.deck, layout.grid);
   if (training || layout.grid.pipeline > 1) {
     model.pipeline =
@@ -104,6 +101,12 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
 }
 
 }  // namespace
+
+comm::GridShape PlanGrid(const DeckOptions& options, const input::Deck& deck, int ranks) {
+  return comm::ReadGrid(options.comm, deck, ranks, [&](std::int64_t tensor, std::int64_t pipeline) {
+    return model::LayoutFits(options.model, options.parallel.chunks, tensor, pipeline);
+  });
+}
 
 Plan MakePlan(const Request& request) {
   comm::GridShape grid;

@@ -50,6 +50,9 @@ struct Plan {
   std::int64_t StepsPerEpoch() const { return data::Sampler(training.samples).StepsPerEpoch(); }
 };
 
+// Sizes of the grid's axes, which need no tokens. Throws InputError as MakePlan does.
+comm::GridShape PlanGrid(const DeckOptions& options, const input::Deck& deck, int ranks);
+
 // Decides the layout: grid, shares of the batch, micro-batches, stages' blocks, schedule. Throws
 // InputError with the deck's line for everything that can be refused: a grid that does not fill the
 // ranks, a model that it cannot share, micro-batches that the schedule cannot take, arithmetic that

@@ -63,22 +63,24 @@ TEST_F(NodeMemoryTest, TheHintSaysWhatShardingSharesOut) {
   EXPECT_THAT(Refusal(world_, Sharding::kParameters, false), Not(HasSubstr("grid.sharding")));
 }
 
-std::string DeckOf(std::int64_t dim, const std::string& grid) {
+std::string DeckOf(std::int64_t dim, int layers, const std::string& grid) {
   return fmt::format(
-      "[run]\nseed=11\n[data]\nbatch=16\nmicro_batch=2\nsequence_length=7\n[model]\nlayers=48\n"
+      "[run]\nseed=11\n[data]\nbatch=16\nmicro_batch=2\nsequence_length=7\n[model]\nlayers={}\n"
       "heads=8\nhead_dim=8\ndim={}\nffn={}\nmax_positions=7\n[schedule]\nsteps=20\n[grid]\n{}",
-      dim, 4 * dim, grid);
+      layers, dim, 4 * dim, grid);
 }
 
 // A model that no machine holds is refused by all ranks together, before anything is allocated.
 TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
+  constexpr std::int64_t kDim = 1 << 13;  // a block's shards still pass in one transfer
+  constexpr int kLayers = 960;
   for (const char* layout :
        {"", "sharding=parameters\n", "tensor=4\npipeline=2\nsequence_parallel=yes\n",
         "context=2\nsharding=gradients\n"}) {
     const std::int64_t before = device::AllocatedBytes();
     device::ResetPeakAllocatedBytes();
     const plan::Plan plan =
-        PlanOf(DeckOf(1 << 17, layout), tokens_, world_.Size(), Dtype::kFloat32);
+        PlanOf(DeckOf(kDim, kLayers, layout), tokens_, world_.Size(), Dtype::kFloat32);
     const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
     const machine::NodeDemand demand =
         machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
@@ -100,7 +102,7 @@ TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
 TEST_F(NodeMemoryTest, ASmallModelPasses) {
   for (const char* layout :
        {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {
-    const std::string deck = DeckOf(32, layout);
+    const std::string deck = DeckOf(32, 48, layout);
     const plan::Plan plan = PlanOf(deck, tokens_, world_.Size(), Dtype::kFloat32);
     const machine::NodeDemand demand =
         machine::DemandOf(world_, plan::PlanMemory(plan, world_.Rank()));
