@@ -75,6 +75,7 @@ ExitCode RunTraining(job::Job& job) {
   // 2. The ranks' groups, and the memory that they need.
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
   job::CheckMemory(job, plan::PlanMemory(plan, world.Rank()), grid);
+  world.Together([&] { plan::CheckTransfers(plan, world.Rank()); });
   if (plan.training.model.canonical.On()) training::CheckInstructionSets(world);
   job::UseGpu(job, grid);
 

@@ -34,6 +34,7 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
       tokens_(job::OpenTokens(job)) {
   job::UseGpu(job, grid_);
   job::CheckMemory(job, plan::PlanMemory(plan_, job.World().Rank()), grid_);
+  job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
   // Without a rehearsal: the library's proposals, the same in every run.
   if (job.libraries != nullptr) job.libraries->Seal();
   model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);

@@ -148,21 +148,6 @@ void Share(const tensor::ParameterList& list, const ShardSetup& setup, tensor::P
   piece.own = {range.begin + own.begin, range.begin + own.end};
 }
 
-// Refuses a piece that passes what one transfer can carry.
-void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns) {
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  for (const tensor::Piece& piece : owns.pieces) {
-    if (piece.range.Size() <= kMost) continue;
-    for (const tensor::Unit& unit : list.Units()) {
-      if (unit.range.begin < piece.range.begin || unit.range.Size() == 0) continue;
-      throw InputError(
-          fmt::format("grid.sharding: {} has {} elements on a rank, and one transfer ends at {}",
-                      unit.name, unit.range.Size(), kMost),
-          "What helps: more ranks along grid.tensor, or grid.sharding = none.");
-    }
-  }
-}
-
 }  // namespace
 
 tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
@@ -206,8 +191,21 @@ tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
     Share(list, setup, piece);
     owns.pieces.push_back(std::move(piece));
   }
-  if (!none) CheckTransfers(list, owns);
   return owns;
+}
+
+void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns) {
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  for (const tensor::Piece& piece : owns.pieces) {
+    if (piece.range.Size() <= kMost) continue;
+    for (const tensor::Unit& unit : list.Units()) {
+      if (unit.range.begin < piece.range.begin || unit.range.Size() == 0) continue;
+      throw InputError(
+          fmt::format("grid.sharding: {} has {} elements on a rank, and one transfer ends at {}",
+                      unit.name, unit.range.Size(), kMost),
+          "What helps: more ranks along grid.tensor, or grid.sharding = none.");
+    }
+  }
 }
 
 }  // namespace trireme::parallel

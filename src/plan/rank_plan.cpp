@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "trireme/parallel/sharding.hpp"
 #include "trireme/plan/plan.hpp"
 #include "trireme/training/training_state.hpp"
 
@@ -31,6 +32,15 @@ device::Stream PlannedStream(const device::Stream& stream, device::OperationCoun
   planned.planned = &count;
   planned.libraries = nullptr;
   return planned;
+}
+
+template <typename AnyPlan>
+void CheckTransfers(const AnyPlan& plan, const model::ModelPlan& of_model, int rank) {
+  if (plan.sharing.sharding == comm::Sharding::kNone) return;
+  device::OperationCount count;
+  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
+  const model::ParallelModel model(grid, of_model, PlannedStream(plan.machine.stream, count));
+  parallel::CheckTransfers(model.Parameters().List(), model.Parameters().Owns());
 }
 
 }  // namespace
@@ -62,7 +72,14 @@ tensor::Ownership PlanPieces(const Plan& plan, int rank) {
   return model.Parameters().Owns();
 }
 
+void CheckTransfers(const Plan& plan, int rank) { CheckTransfers(plan, plan.training.model, rank); }
+
+void CheckTransfers(const EvaluationPlan& plan, int rank) {
+  CheckTransfers(plan, plan.model, rank);
+}
+
 RankPlan PlanRank(const Plan& plan, int rank) {
+  CheckTransfers(plan, rank);
   device::OperationCount count;
   const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
   training::TrainingState state(grid, plan.training, PlannedStream(plan.machine.stream, count));

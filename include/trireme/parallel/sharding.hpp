@@ -40,9 +40,12 @@ struct ShardSetup {
 //   parameters   one piece per unit
 // A rank owns PartOf a piece's length, cut on multiples of 32 elements; with whole_parameters, the
 // parameters between the begins nearest to these cuts. dtype: in which bucket_bytes are counted.
-// InputError if a piece passes what one transfer can carry: its count is an int.
 tensor::Ownership PlanOwnership(const tensor::ParameterList& list, Dtype dtype,
                                 const ShardSetup& setup);
+
+// Throws InputError if a piece of sharded state passes what one transfer can carry: its count is an
+// int. The ownership is PlanOwnership's with any sharding but none.
+void CheckTransfers(const tensor::ParameterList& list, const tensor::Ownership& owns);
 
 class UnitGathers;
 class UnitScatters;

@@ -39,8 +39,12 @@ machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank);
 // group.
 tensor::Ownership PlanPieces(const Plan& plan, int rank);
 
-// The same with a step of a whole batch: transfers and operations. Agrees to the byte with what the
-// rank's ledger counts.
+// Throws InputError if a transfer of this rank's sharded state would be longer than MPI can count.
+void CheckTransfers(const Plan& plan, int rank);
+void CheckTransfers(const EvaluationPlan& plan, int rank);
+
+// Memory, and transfers and operations of a step of a whole batch. Agrees to the byte with what the
+// rank's ledger counts. Throws as CheckTransfers does.
 RankPlan PlanRank(const Plan& plan, int rank);
 
 // All kinds of ranks, the one that needs most memory first.
