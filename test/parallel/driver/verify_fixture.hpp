@@ -60,7 +60,8 @@ class Verifying : public testing::Test {
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
     const plan::TokenFacts facts{.vocabulary = kVocabulary, .train = kTokens, .source = "made up"};
     const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
-    return {DeckOf(kDeck, overrides), plan.grid, plan.sharing, plan.options, plan.machine.stream};
+    return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
+            plan.machine.stream};
   }
 
   verify::Verification Run(const std::string& keys, Defect defect = Defect::kNone,
