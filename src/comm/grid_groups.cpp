@@ -23,10 +23,7 @@ GridGroups GroupsOf(int rank, const GridShape& shape, const GridOptions& options
   groups.embedding = {shape.Ranks() + rank, 0, 1};  // alone: a colour that no other rank has
   if (first != last) groups.embedding = {lane, first ? 0 : 1, 2};
 
-  int sharers = 1;
-  if (options.sharding != Sharding::kNone) {
-    sharers = options.shard_group == 0 ? replicas : options.shard_group;
-  }
+  const int sharers = ShardRanks(shape, options);
   groups.shard = {replica / sharers, replica % sharers, sharers};
   groups.same_shard = {replica % sharers, replica / sharers, replicas / sharers};
   return groups;

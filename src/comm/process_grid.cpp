@@ -26,6 +26,11 @@ int RankAt(const GridShape& coordinates, const GridShape& shape) {
          coordinates.tensor;
 }
 
+int ShardRanks(const GridShape& shape, const GridOptions& options) {
+  if (options.sharding == Sharding::kNone) return 1;
+  return options.shard_group == 0 ? shape.data * shape.context : options.shard_group;
+}
+
 std::string Describe(const GridShape& shape) {
   return fmt::format("pipeline {} x data {} x context {} x tensor {}", shape.pipeline, shape.data,
                      shape.context, shape.tensor);

@@ -61,10 +61,9 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
                                           .ranks = options.comm.ranks,
                                           .tokens = FactsOf(options),
                                           .machine = machine});
-  fmt::print("Trireme {} ({})   plan for {} rank{} of {} thread{}   device {}   {}\n", Version(),
-             Commit(), monitor::WithThousands(options.comm.ranks),
-             options.comm.ranks == 1 ? "" : "s", machine.stream.threads,
-             machine.stream.threads == 1 ? "" : "s", gpu ? gpu->Context().name : "cpu",
+  fmt::print("Trireme {} ({})   plan for {} of {}   device {}   {}\n", Version(), Commit(),
+             monitor::Counted(options.comm.ranks, "rank"),
+             monitor::Counted(machine.stream.threads, "thread"), gpu ? gpu->Context().name : "cpu",
              machine::NameOf(options.machine.precision));
   fmt::print("{}valid: planned for ranks that need not be there; nothing was written\n",
              plan::Describe(plan));

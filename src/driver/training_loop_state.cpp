@@ -187,14 +187,13 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.grid = plan::DescribeLayout(plan_.grid, plan_.sharing, plan_.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = plan::DescribeModel(plan_.training.model.options);
-  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} step{} an epoch",
+  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} an epoch",
                            fs::path(tokens_.Path()).filename().string(),
                            monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
                            monitor::WithThousands(tokens_.Size(data::Split::kValid)),
                            monitor::WithThousands(tokens_.Size(data::Split::kTest)),
                            monitor::WithThousands(sampler_.Windows()), plan_.training.model.length,
-                           monitor::WithThousands(sampler_.StepsPerEpoch()),
-                           sampler_.StepsPerEpoch() == 1 ? "" : "s");
+                           monitor::Counted(sampler_.StepsPerEpoch(), "step"));
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;

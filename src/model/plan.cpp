@@ -29,16 +29,13 @@ std::vector<Part> ChunksOf(const ModelPlan& plan, int stage) {
 
 parallel::ShardSetup ShardOf(const ModelPlan& plan, const comm::GridShape& grid,
                              const comm::GridOptions& options, const comm::GridShape& at) {
-  const int copies = grid.data * grid.context;  // ranks that hold the same part of the model
-  const int group = options.shard_group == 0 ? copies : options.shard_group;
-  const bool sharded = options.sharding != comm::Sharding::kNone;
   parallel::ShardSetup shard;
   // A model that does not learn has nothing to share out but its parameters.
   if (plan.training || options.sharding == comm::Sharding::kParameters) {
     shard.sharding = options.sharding;
   }
-  shard.rank = sharded ? (at.data * grid.context + at.context) % group : 0;
-  shard.ranks = sharded ? group : 1;
+  shard.ranks = comm::ShardRanks(grid, options);
+  shard.rank = (at.data * grid.context + at.context) % shard.ranks;
   shard.tensor_ranks = grid.tensor;
   shard.bucket_bytes = plan.bucket_bytes;
   shard.prefetch = plan.prefetch;

@@ -13,10 +13,6 @@ namespace {
 
 constexpr std::size_t kIndent = 8;  // of the text after the first word
 
-std::string Count(int number, const char* noun) {
-  return fmt::format("{} {}{}", WithThousands(number), noun, number == 1 ? "" : "s");
-}
-
 // "parameters 37 + gradients 37 = 74 MiB": rounded so that the terms add up to the printed sum.
 std::string MemoryText(const BannerFacts& facts) {
   constexpr double kMebi = 1024.0 * 1024.0, kGibi = 1024.0 * kMebi;
@@ -71,8 +67,8 @@ std::string RoofText(double flops) {
 std::string BannerText(const BannerFacts& facts) {
   std::string text =
       fmt::format("Trireme {} ({})   {} on {}, {}{}{}   device {}   precision {}", facts.version,
-                  facts.commit, Count(facts.ranks, "rank"), Count(facts.hosts, "host"),
-                  Count(facts.threads, "thread"), facts.ranks > 1 ? " each" : "",
+                  facts.commit, Counted(facts.ranks, "rank"), Counted(facts.hosts, "host"),
+                  Counted(facts.threads, "thread"), facts.ranks > 1 ? " each" : "",
                   facts.pinned ? ", pinned" : "", facts.device, facts.precision);
   const auto add = [&text](const char* word, const std::string& line) {
     if (!line.empty()) text += fmt::format("\n{:<{}}{}", word, kIndent, line);

@@ -30,6 +30,10 @@ std::string WithThousands(std::int64_t value) {
   return text;
 }
 
+std::string Counted(std::int64_t count, const std::string& noun, const char* ending) {
+  return fmt::format("{} {}{}", WithThousands(count), noun, count == 1 ? "" : ending);
+}
+
 std::string WithSuffix(double value) {
   if (!std::isfinite(value)) return fmt::format("{}", value);
   if (value < 0) return "-" + WithSuffix(-value);

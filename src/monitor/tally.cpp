@@ -64,8 +64,7 @@ void Losses::Add(const Record& record) {
 namespace {
 
 std::string TotalsText(const Record& record, const Tally& session, double elapsed) {
-  std::string text =
-      fmt::format("{} step{}", WithThousands(record.step), record.step == 1 ? "" : "s");
+  std::string text = Counted(record.step, "step");
   if (session.steps != record.step) {
     text += fmt::format(" ({} in this session)", WithThousands(session.steps));
   }

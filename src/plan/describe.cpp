@@ -17,13 +17,9 @@ namespace trireme::plan {
 
 namespace {
 
-using monitor::AsBytes, monitor::WithThousands;
+using monitor::AsBytes, monitor::Counted, monitor::WithThousands;
 
 constexpr std::size_t kIndent = 8;  // of what follows the first word of a line
-
-std::string Plural(std::int64_t count, const std::string& noun, const char* ending = "s") {
-  return fmt::format("{} {}{}", WithThousands(count), noun, count == 1 ? "" : ending);
-}
 
 // "moments and gradients": state stored once per shard group.
 const char* ShardedState(comm::Sharding sharding) {
@@ -199,9 +195,9 @@ std::string StepText(const Plan& plan, const std::vector<RankKind>& kinds) {
 std::string BatchText(const Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
   return fmt::format("{} of {} tokens per step; {} of {} per data rank",
-                     Plural(plan.training.batch, "window"), WithThousands(model.length),
-                     Plural(model.pipeline.micro_batches, "micro-batch", "es"),
-                     Plural(model.micro_batch * model.leaves, "window"));
+                     Counted(plan.training.batch, "window"), WithThousands(model.length),
+                     Counted(model.pipeline.micro_batches, "micro-batch", "es"),
+                     Counted(model.micro_batch * model.leaves, "window"));
 }
 
 }  // namespace
@@ -211,8 +207,7 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
   std::string text = comm::Describe(grid);
   if (sharing.sequence_parallel) text += ", sequence parallel";
   if (sharing.sharding != comm::Sharding::kNone) {
-    const int all = grid.data * grid.context;
-    const int ranks = sharing.shard_group == 0 ? all : sharing.shard_group;
+    const int all = grid.data * grid.context, ranks = comm::ShardRanks(grid, sharing);
     text += fmt::format("; {} sharded over {} rank{}", ShardedState(sharing.sharding), ranks,
                         ranks == 1 ? "" : "s");
     if (all > ranks) text += fmt::format(", {} copies", all / ranks);
@@ -222,24 +217,24 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
     text += fmt::format("; {}", parallel::NameOf(pipeline.kind));
     if (pipeline.chunks > 1) text += fmt::format(" of {} chunks", pipeline.chunks);
     const int count = parallel::PaddedMicroBatches(pipeline, pipeline.micro_batches);
-    text += fmt::format(", {}", Plural(count, "micro-batch", "es"));
+    text += fmt::format(", {}", Counted(count, "micro-batch", "es"));
   }
   if (model.options.recompute != model::Recompute::kNone) {
     text += fmt::format("; recompute {}", model::NameOf(model.options.recompute));
   }
   if (const parallel::Canonical& canonical = model.canonical; canonical.On()) {
     text += fmt::format("; canonical {}x{}, leaf of {}", canonical.data_groups, canonical.slices,
-                        Plural(canonical.leaf, "sequence"));
+                        Counted(canonical.leaf, "sequence"));
   }
   return text;
 }
 
 std::string DescribeModel(const model::Options& options) {
-  std::string heads = Plural(options.heads, "head");
+  std::string heads = Counted(options.heads, "head");
   if (options.kv_heads != options.heads) heads += fmt::format(" ({} kv)", options.kv_heads);
   return fmt::format("{}{}, dim {}, {}, vocabulary {}; {} parameters",
                      options.preset == "none" ? "" : options.preset + ": ",
-                     Plural(options.layers, "layer"), options.dim, heads,
+                     Counted(options.layers, "layer"), options.dim, heads,
                      WithThousands(options.vocabulary),
                      monitor::WithSuffix(static_cast<double>(model::ParameterCount(options))));
 }
@@ -250,19 +245,19 @@ std::string Describe(const Plan& plan) {
   const comm::GridShape at = comm::Locate(largest.first, plan.grid);
   std::string text = Line("grid", DescribeLayout(plan.grid, plan.sharing, plan.training.model));
   text += Line("model", DescribeModel(plan.training.model.options));
-  text += Line("data",
-               fmt::format("{}; {} training tokens, {} per epoch", plan.tokens.source,
-                           WithThousands(plan.tokens.train), Plural(plan.StepsPerEpoch(), "step")));
-  text += Line("batch", BatchText(plan));
   text += Line(
-      "memory",
-      fmt::format("{}, like {}: {}",
-                  largest.ranks == plan.grid.Ranks() ? "every rank"
-                                                     : Plural(largest.ranks, "rank") + " with most",
-                  fmt::format("rank {} (pipeline {}, data {}, context {}, "
-                              "tensor {})",
-                              largest.first, at.pipeline, at.data, at.context, at.tensor),
-                  MemoryText(largest.memory)));
+      "data", fmt::format("{}; {} training tokens, {} per epoch", plan.tokens.source,
+                          WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step")));
+  text += Line("batch", BatchText(plan));
+  text += Line("memory",
+               fmt::format("{}, like {}: {}",
+                           largest.ranks == plan.grid.Ranks()
+                               ? "every rank"
+                               : Counted(largest.ranks, "rank") + " with most",
+                           fmt::format("rank {} (pipeline {}, data {}, context {}, "
+                                       "tensor {})",
+                                       largest.first, at.pipeline, at.data, at.context, at.tensor),
+                           MemoryText(largest.memory)));
   if (plan.grid.pipeline > 1) text += StageTable(StageRows(plan, kinds));
   return text + StepText(plan, kinds);
 }

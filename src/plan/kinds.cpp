@@ -51,17 +51,14 @@ std::vector<std::int64_t> OwnedElements(const tensor::Ownership& owns, int ranks
   return owned;
 }
 
-int ShardRanks(const Plan& plan) {
-  if (plan.sharing.sharding == comm::Sharding::kNone) return 1;
-  const int all = plan.grid.data * plan.grid.context;
-  return plan.sharing.shard_group == 0 ? all : plan.sharing.shard_group;
-}
-
 // Kinds of the ranks of one stage and one class of slices.
 class StageKinds {
  public:
   StageKinds(const Plan& plan, int stage, const AxisClass& tensor)
-      : plan_(plan), stage_(stage), tensor_(tensor), shard_ranks_(ShardRanks(plan)) {
+      : plan_(plan),
+        stage_(stage),
+        tensor_(tensor),
+        shard_ranks_(comm::ShardRanks(plan.grid, plan.sharing)) {
     if (shard_ranks_ > 1) FindOwned();
   }
 

@@ -27,48 +27,57 @@ std::vector<data::MicroBatch> BlankEntries(const training::TrainingState& state)
   return entries;
 }
 
-device::Stream PlannedStream(const device::Stream& stream, device::OperationCount& count) {
-  device::Stream planned = stream;
-  planned.planned = &count;
-  planned.libraries = nullptr;
-  return planned;
-}
+// Grid and stream of a rank that is not there, on which its real parts are constructed.
+class PlannedRank {
+ public:
+  template <typename AnyPlan>
+  PlannedRank(const AnyPlan& plan, int rank)
+      : grid_(comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank)),
+        stream_(plan.machine.stream) {
+    stream_.planned = &count_;
+    stream_.libraries = nullptr;
+  }
+  PlannedRank(const PlannedRank&) = delete;
+  PlannedRank& operator=(const PlannedRank&) = delete;
+
+  const comm::ProcessGrid& Grid() const { return grid_; }
+  const device::Stream& Stream() const { return stream_; }
+
+ private:
+  device::OperationCount count_;
+  comm::ProcessGrid grid_;
+  device::Stream stream_;
+};
 
 template <typename AnyPlan>
 void CheckTransfers(const AnyPlan& plan, const model::ModelPlan& of_model, int rank) {
   if (plan.sharing.sharding == comm::Sharding::kNone) return;
-  device::OperationCount count;
-  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
-  const model::ParallelModel model(grid, of_model, PlannedStream(plan.machine.stream, count));
+  const PlannedRank planned(plan, rank);
+  const model::ParallelModel model(planned.Grid(), of_model, planned.Stream());
   parallel::CheckTransfers(model.Parameters().List(), model.Parameters().Owns());
 }
 
 }  // namespace
 
 machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
-  device::OperationCount count;
-  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
-  const training::TrainingState state(grid, plan.training,
-                                      PlannedStream(plan.machine.stream, count));
+  const PlannedRank planned(plan, rank);
+  const training::TrainingState state(planned.Grid(), plan.training, planned.Stream());
   machine::MemoryTerms memory = state.Memory();
   memory.tokens = plan.tokens.bytes;
   return memory;
 }
 
 machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
-  device::OperationCount count;
-  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
-  const model::ParallelModel model(grid, plan.model, PlannedStream(plan.machine.stream, count));
+  const PlannedRank planned(plan, rank);
+  const model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
   machine::MemoryTerms memory = training::MemoryOf(model);
   memory.tokens = plan.tokens.bytes;
   return memory;
 }
 
 tensor::Ownership PlanPieces(const Plan& plan, int rank) {
-  device::OperationCount count;
-  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
-  const model::ParallelModel model(grid, plan.training.model,
-                                   PlannedStream(plan.machine.stream, count));
+  const PlannedRank planned(plan, rank);
+  const model::ParallelModel model(planned.Grid(), plan.training.model, planned.Stream());
   return model.Parameters().Owns();
 }
 
@@ -79,10 +88,11 @@ void CheckTransfers(const EvaluationPlan& plan, int rank) {
 }
 
 RankPlan PlanRank(const Plan& plan, int rank) {
-  CheckTransfers(plan, rank);
-  device::OperationCount count;
-  const comm::ProcessGrid grid = comm::ProcessGrid::Planned(plan.grid, plan.sharing, rank);
-  training::TrainingState state(grid, plan.training, PlannedStream(plan.machine.stream, count));
+  const PlannedRank planned(plan, rank);
+  const comm::ProcessGrid& grid = planned.Grid();
+  training::TrainingState state(grid, plan.training, planned.Stream());
+  const tensor::Registry& parameters = state.Net().Parameters();
+  parallel::CheckTransfers(parameters.List(), parameters.Owns());
   RankPlan result;
   result.at = grid.Coordinates();
   result.memory = state.Memory();

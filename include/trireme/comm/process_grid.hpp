@@ -53,6 +53,9 @@ struct GridOptions {
   int shard_group = 0;  // ranks that share one copy; divides data x context; 0: all of them
 };
 
+// Ranks that share one copy of what is sharded; 1 if nothing is.
+int ShardRanks(const GridShape& shape, const GridOptions& options);
+
 // The deck's grid.sequence_parallel, grid.sharding, grid.shard_group on this grid. Throws
 // InputError with the deck's line: shard_group that does not divide data x context (names the
 // nearest that do), or given without sharding.

@@ -116,9 +116,11 @@ class Monitor {
 
 // Numbers as every screen and log shows them.
 std::string WithThousands(std::int64_t value);  // "1,234,567"
-std::string WithSuffix(double value);           // "9.71 M"
-std::string AsClock(double seconds);            // "2:35", "1:02:03"
-std::string AsBytes(std::int64_t bytes);        // "309 MiB"
+// "1 batch", "1,234 batches": `ending` makes the plural.
+std::string Counted(std::int64_t count, const std::string& noun, const char* ending = "s");
+std::string WithSuffix(double value);     // "9.71 M"
+std::string AsClock(double seconds);      // "2:35", "1:02:03"
+std::string AsBytes(std::int64_t bytes);  // "309 MiB"
 
 // Peak resident set of this process, bytes.
 std::int64_t PeakResidentBytes();

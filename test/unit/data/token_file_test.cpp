@@ -55,7 +55,7 @@ TEST_F(TokenFiles, WideIdsAreKept) {
   EXPECT_EQ(file.EntropyRate(), std::nullopt);
 }
 
-// What was written is read back in pieces of 2^20 tokens.
+// Written tokens are read back in pieces of 2^20.
 TEST_F(TokenFiles, LongerThanWhatIsReadBackAtOnce) {
   TokenData data = SmallData();
   data.tokens[0].resize((std::size_t{1} << 20) + 3);

@@ -36,6 +36,7 @@ TEST(Ownership, APieceBeyondOneTransferIsRefused) {
     EXPECT_THAT(Complaint(sharding, kFits + 1),
                 testing::HasSubstr("grid.sharding: large has 2147483648 elements on a rank"));
   }
+  EXPECT_EQ(Complaint(comm::Sharding::kNone, kFits + 1), "");
 }
 
 }  // namespace
