@@ -38,6 +38,7 @@ parallel::ShardSetup ShardOf(const ModelPlan& plan, const comm::GridShape& grid,
   shard.rank = (at.data * grid.context + at.context) % shard.ranks;
   shard.tensor_ranks = grid.tensor;
   shard.bucket_bytes = plan.bucket_bytes;
+  shard.whole_parameters = plan.whole_parameters;
   shard.prefetch = plan.prefetch;
   shard.overlap = plan.overlap;
   shard.canonical = plan.canonical.On();

@@ -20,12 +20,13 @@ AdamW::AdamW(const Options& options, const std::vector<OwnedParameter>& owned,
   }
 }
 
-void AdamW::SetScalars(std::int64_t step, kernels::UpdateScalars& scalars) const {
-  scalars.beta1 = beta1_;
-  scalars.beta2 = beta2_;
-  scalars.epsilon = epsilon_;
-  scalars.correction1 = 1 - std::pow(beta1_, static_cast<double>(step));
-  scalars.correction2 = 1 - std::pow(beta2_, static_cast<double>(step));
+void AdamW::SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const {
+  kernels::UpdateScalars& own = scalars.front();
+  own.beta1 = beta1_;
+  own.beta2 = beta2_;
+  own.epsilon = epsilon_;
+  own.correction1 = 1 - std::pow(beta1_, static_cast<double>(step));
+  own.correction2 = 1 - std::pow(beta2_, static_cast<double>(step));
 }
 
 void AdamW::Update(const kernels::UpdateScalars* scalars, bool clear) {

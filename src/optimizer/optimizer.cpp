@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "trireme/device/memory.hpp"
 
@@ -18,9 +19,9 @@ Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
   // The host reads and writes its side of these, also if the stream is planned.
   const bool copies = stream.Where() == device::Kind::kCuda;
   const device::Kind host = copies ? device::Kind::kCuda : device::Kind::kCpu;
-  scalars_ = device::AllocatePinned(sizeof(kernels::UpdateScalars), host);
+  scalars_ = device::AllocatePinned(ScalarBytes(), host);
   if (!stream.OnGpu()) return;
-  scalars_there_ = device::AllocateZeroed(sizeof(kernels::UpdateScalars), stream.Where());
+  scalars_there_ = device::AllocateZeroed(ScalarBytes(), stream.Where());
   const auto bytes = static_cast<std::int64_t>((counted_.size() + 1) * sizeof(double));
   squares_there_ = device::AllocateZeroed(bytes, stream.Where());
   squares_ = device::AllocatePinned(bytes, host);
@@ -103,14 +104,17 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
                      std::int64_t count, bool clear) {
   const bool clip = options_.clip_norm > 0 && gradient_norm > options_.clip_norm;
   // The stream may still read those of the step before: that step's gradients were awaited since.
-  auto* const scalars = static_cast<kernels::UpdateScalars*>(scalars_.get());
-  *scalars = {.learning_rate = learning_rate,
-              .gradient_scale =
-                  (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
-  rule_->SetScalars(step, *scalars);
-  const kernels::UpdateScalars* there = scalars;
+  const std::span scalars(static_cast<kernels::UpdateScalars*>(scalars_.get()),
+                          static_cast<std::size_t>(rule_->ScalarSets()));
+  const kernels::UpdateScalars common{
+      .learning_rate = learning_rate,
+      .gradient_scale =
+          (clip ? options_.clip_norm / gradient_norm : 1.0) / static_cast<double>(count)};
+  std::fill(scalars.begin(), scalars.end(), common);
+  rule_->SetScalars(step, scalars);
+  const kernels::UpdateScalars* there = scalars.data();
   if (scalars_there_ != nullptr) {
-    device::StartCopyIn(stream_, scalars, scalars_there_.get(), sizeof *scalars);
+    device::StartCopyIn(stream_, scalars.data(), scalars_there_.get(), ScalarBytes());
     there = static_cast<const kernels::UpdateScalars*>(scalars_there_.get());
   }
   rule_->Update(there, clear);
@@ -121,6 +125,10 @@ void Optimizer::Step(std::int64_t step, double learning_rate, double gradient_no
     device::SetZero(stream_, ElementAt(registry_->Gradients(), type, part.begin),
                     part.Size() * static_cast<std::int64_t>(SizeOf(type)));
   }
+}
+
+std::int64_t Optimizer::ScalarBytes() const {
+  return rule_->ScalarSets() * static_cast<std::int64_t>(sizeof(kernels::UpdateScalars));
 }
 
 void Optimizer::RoundMasters() {

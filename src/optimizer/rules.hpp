@@ -13,7 +13,7 @@ class AdamW final : public Rule {
  public:
   AdamW(const Options& options, const std::vector<OwnedParameter>& owned,
         const tensor::Registry& registry, const device::Stream& stream);
-  void SetScalars(std::int64_t step, kernels::UpdateScalars& scalars) const override;
+  void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const override;
   void Update(const kernels::UpdateScalars* scalars, bool clear) override;
 
  private:
@@ -26,7 +26,7 @@ class Sgd final : public Rule {
  public:
   Sgd(const Options& options, const std::vector<OwnedParameter>& owned,
       const tensor::Registry& registry, const device::Stream& stream);
-  void SetScalars(std::int64_t, kernels::UpdateScalars&) const override {}
+  void SetScalars(std::int64_t, std::span<kernels::UpdateScalars>) const override {}
   void Update(const kernels::UpdateScalars* scalars, bool clear) override;
 
  private:

@@ -60,6 +60,16 @@ Layout MakeLayout(const Request& request, bool training) {
   return layout;
 }
 
+// A rule that reads whole matrices cannot have slices of them.
+void CheckWholeParameters(const Request& request, const comm::GridShape& grid) {
+  if (grid.tensor == 1) return;
+  if (!optimizer::NeedsWholeParameters(request.options.optimizer.kind)) return;
+  throw request.deck.Complain(
+      "optimizer.kind",
+      fmt::format("updates whole matrices, of which {} tensor ranks hold slices", grid.tensor),
+      "Use grid.tensor = 1, with grid.sharding or grid.pipeline to share out the memory.");
+}
+
 // Also decides the grid.
 training::TrainingOptions MakeTrainingOptions(const Request& request, comm::GridShape& grid,
                                               comm::GridOptions& sharing) {
@@ -68,6 +78,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   Layout layout = MakeLayout(request, true);
   grid = layout.grid;
   sharing = layout.sharing;
+  CheckWholeParameters(request, grid);
   const data::Sampler sampler({.tokens = request.tokens.train,
                                .length = asked.data.sequence_length,
                                .stride = asked.data.stride,

@@ -41,7 +41,8 @@ Registry::Registry(ParameterList list, Dtype dtype, Ownership ownership, bool gr
   }
 }
 
-Registry::Registry(ParameterList list, Dtype dtype, bool gradients, const device::Stream& stream)
+Registry::Registry(const ParameterList& list, Dtype dtype, bool gradients,
+                   const device::Stream& stream)
     : Registry(list, dtype, OwnAll(list.Size()), gradients, stream) {}
 
 std::int64_t Registry::ValueBytes() const {

@@ -7,8 +7,11 @@ namespace trireme::training {
 
 namespace {
 
-model::ModelPlan Complete(model::ModelPlan model, std::int64_t batch, const comm::GridShape& grid) {
+model::ModelPlan Complete(const TrainingOptions& options, std::int64_t batch,
+                          const comm::GridShape& grid) {
+  model::ModelPlan model = options.model;
   const parallel::Canonical& canonical = model.canonical;
+  model.whole_parameters = optimizer::NeedsWholeParameters(options.optimizer.kind);
   model.micro_batch = std::min(model.micro_batch, LargestShare(batch, grid.data, canonical));
   model.pipeline.stages = grid.pipeline;
   model.pipeline.micro_batches =
@@ -42,7 +45,7 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                                        .seed = options.model.seed,
                                        .shuffle = true};
   const std::int64_t batch = std::min(options.batch, data::Sampler(samples).Windows());
-  return {.model = Complete(options.model, batch, grid),
+  return {.model = Complete(options, batch, grid),
           .samples = samples,
           .batch = batch,
           .optimizer = options.optimizer,

@@ -19,12 +19,17 @@ struct UpdateScalars {
   double gradient_scale = 1;                // 1 / valid targets, times the clip factor
 };
 
-// Flat storage whose elements are updated alike. GradientDescent needs no moments.
+// Flat storage whose elements are updated alike. GradientDescent needs no moments; `scale` and
+// `squares` are its own.
 struct UpdateRange {
   std::int64_t count = 0;
   double decay = 0;
   void *gradients = nullptr, *values = nullptr, *first = nullptr, *second = nullptr;
   void* copies = nullptr;  // bf16, overwritten with the new values, rounded to nearest; may be null
+  double scale = 1;        // of the gradients
+  // In the stream's memory: the gradients are divided by the root of *squares, a sum of SquareSums
+  // (unless it is 0). Null: they are not.
+  const double* squares = nullptr;
 };
 
 // AdamW (Loshchilov and Hutter 2019, algorithm 2) on all ranges in one parallel pass, with
@@ -33,7 +38,9 @@ struct UpdateRange {
 void AdamW(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
            const UpdateScalars* scalars, bool clear);
 
-// values -= learning_rate * (gradient_scale * gradient + decay * value); `clear` as above.
+// values -= learning_rate * (gradient_scale * scale / sqrt(*squares) * gradient + decay * value);
+// `clear` as above. With learning_rate = 1 and gradient_scale = 1 a sum of any two flat storages:
+// values = (1 - decay) * values - scale * gradients.
 void GradientDescent(const device::Stream& stream, Dtype dtype, std::span<const UpdateRange> ranges,
                      const UpdateScalars* scalars, bool clear);
 

@@ -32,6 +32,7 @@ struct ModelPlan {
   parallel::Canonical canonical;
   parallel::PipelineShape pipeline;     // micro_batches: the most of a step
   std::int64_t bucket_bytes = 4 << 20;  // of a transfer of gradients
+  bool whole_parameters = false;        // sharding cuts between parameters only
   int prefetch = 1;                     // units gathered ahead of their use
   bool overlap = true;                  // transfers run while the backward pass computes
 };

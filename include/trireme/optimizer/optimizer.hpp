@@ -48,6 +48,7 @@ class Optimizer {
  private:
   void FindOwned();
   void FindUnowned();
+  std::int64_t ScalarBytes() const;  // of the rule's sets of scalars
   Options options_;
   tensor::Registry* registry_;
   device::Stream stream_;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,14 +39,18 @@ class Rule {
   Rule(const Rule&) = delete;
   Rule& operator=(const Rule&) = delete;
 
-  // Adds the rule's own scalars for step number `step` (from 1).
-  virtual void SetScalars(std::int64_t step, kernels::UpdateScalars& scalars) const = 0;
-  // Updates all owned values. scalars: in the stream's memory, so that a recorded step replays with
-  // new ones. With `clear`, the owned gradients are zero afterwards.
+  // Sets of scalars that Update reads: one for each pass over elements that needs its own.
+  virtual int ScalarSets() const { return 1; }
+  // Adds the rule's own scalars for step number `step` (from 1). scalars: [ScalarSets()], all with
+  // the step's learning rate and gradient scale at first.
+  virtual void SetScalars(std::int64_t step, std::span<kernels::UpdateScalars> scalars) const = 0;
+  // Updates all owned values. scalars: [ScalarSets()], in the stream's memory, so that a recorded
+  // step replays with new ones. With `clear`, the owned gradients are zero afterwards.
   virtual void Update(const kernels::UpdateScalars* scalars, bool clear) = 0;
 
   const std::vector<Moment>& Moments() const { return moments_; }
-  std::int64_t Bytes() const;  // of the moments
+  // Of the moments; a rule with memory of its own adds it.
+  virtual std::int64_t Bytes() const;
 
  protected:
   // Allocates a moment for each prefix.
@@ -66,8 +71,8 @@ class Rule {
 std::unique_ptr<Rule> MakeRule(const Options& options, const std::vector<OwnedParameter>& owned,
                                const tensor::Registry& registry, const device::Stream& stream);
 
-// Whether the rule reads whole matrices, so that sharding has to keep each on one rank
-// (parallel::ShardSetup::whole_parameters).
+// Whether the rule reads whole matrices. If so, sharding keeps each on one rank
+// (model::ModelPlan::whole_parameters), and plan::MakePlan refuses tensor ranks, which hold slices.
 bool NeedsWholeParameters(Kind kind);
 
 }  // namespace trireme::optimizer

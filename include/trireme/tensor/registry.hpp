@@ -28,7 +28,7 @@ class Registry {
   Registry(ParameterList list, Dtype dtype, Ownership ownership, bool gradients = true,
            const device::Stream& stream = {});
   // All parameters are this rank's.
-  Registry(ParameterList list, Dtype dtype, bool gradients = true,
+  Registry(const ParameterList& list, Dtype dtype, bool gradients = true,
            const device::Stream& stream = {});
 
   // Sets every owned (or, unsharded, held) element from its global coordinates (rule 2): the same

@@ -46,21 +46,29 @@ void AdamWRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear, 
   AdamWOf(n, s, decay, clear, gradients, values, first, second);
 }
 
+// The factor of a range's gradients.
+double ScaleOf(const UpdateRange& range) {
+  const bool divided = range.squares != nullptr && *range.squares != 0;
+  return divided ? range.scale / std::sqrt(*range.squares) : range.scale;
+}
+
 template <typename T>
-[[gnu::always_inline]] inline void DescentOf(std::int64_t n, const UpdateScalars& s, double decay,
-                                             bool clear, T* gradients, T* values) {
-  const T scale = T(s.learning_rate * s.gradient_scale), keep = T(1 - s.learning_rate * decay);
+[[gnu::always_inline]] inline void DescentOf(std::int64_t n, const UpdateScalars& s,
+                                             const UpdateRange& range, bool clear, T* gradients,
+                                             T* values) {
+  const T scale = T(s.learning_rate * s.gradient_scale * ScaleOf(range));
+  const T keep = T(1 - s.learning_rate * range.decay);
 #pragma omp simd
   for (std::int64_t i = 0; i < n; ++i) values[i] = keep * values[i] - scale * gradients[i];
   if (clear) std::fill_n(gradients, n, T(0));
 }
-TRIREME_CLONES void DescentRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear,
-                               float* gradients, float* values) {
-  DescentOf(n, s, decay, clear, gradients, values);
+TRIREME_CLONES void DescentRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range,
+                               bool clear, float* gradients, float* values) {
+  DescentOf(n, s, range, clear, gradients, values);
 }
-void DescentRow(std::int64_t n, const UpdateScalars& s, double decay, bool clear, double* gradients,
-                double* values) {
-  DescentOf(n, s, decay, clear, gradients, values);
+void DescentRow(std::int64_t n, const UpdateScalars& s, const UpdateRange& range, bool clear,
+                double* gradients, double* values) {
+  DescentOf(n, s, range, clear, gradients, values);
 }
 
 // visit(range, begin, size) for the chunks of all ranges, in one parallel region.
@@ -143,7 +151,7 @@ void cpu::GradientDescent(const device::Stream& stream, Dtype dtype,
   DispatchDtype(dtype, [&](auto zero) {
     using T = decltype(zero);
     EachChunk(stream, ranges, [&](const UpdateRange& r, std::int64_t begin, std::int64_t size) {
-      DescentRow(size, *scalars, r.decay, clear, static_cast<T*>(r.gradients) + begin,
+      DescentRow(size, *scalars, r, clear, static_cast<T*>(r.gradients) + begin,
                  static_cast<T*>(r.values) + begin);
     });
   });

@@ -13,10 +13,11 @@ namespace {
 template <typename T>
 struct Range {
   std::int64_t count;
-  double decay;
+  double decay, scale;
   T *gradients, *values, *first, *second;
-  Bf16* copies;  // or null
-  bool vectors;  // all of them begin on boundaries of 16 bytes
+  Bf16* copies;           // or null
+  const double* squares;  // or null
+  bool vectors;           // all of them begin on boundaries of 16 bytes
 };
 
 // The step's scalars in the form for elements, computed in fp64 once per block; the same formulas
@@ -25,7 +26,7 @@ template <typename T>
 struct AdamWRule {
   T beta1, beta2, rest1, rest2, scale, rate, root, epsilon, keep;
 
-  __device__ void Set(const UpdateScalars& s, double decay) {
+  __device__ void Set(const UpdateScalars& s, const Range<T>& range) {
     beta1 = T(s.beta1);
     beta2 = T(s.beta2);
     rest1 = T(1 - s.beta1);
@@ -34,7 +35,7 @@ struct AdamWRule {
     rate = T(s.learning_rate / s.correction1);
     root = T(1 / std::sqrt(s.correction2));
     epsilon = T(s.epsilon);
-    keep = T(1 - s.learning_rate * decay);
+    keep = T(1 - s.learning_rate * range.decay);
   }
   // values = the new ones of range's elements [at, at + kWidth).
   template <int kWidth>
@@ -59,9 +60,11 @@ template <typename T>
 struct DescentRule {
   T scale, keep;
 
-  __device__ void Set(const UpdateScalars& s, double decay) {
-    scale = T(s.learning_rate * s.gradient_scale);
-    keep = T(1 - s.learning_rate * decay);
+  __device__ void Set(const UpdateScalars& s, const Range<T>& range) {
+    const bool divided = range.squares != nullptr && *range.squares != 0;
+    const double factor = divided ? range.scale / std::sqrt(*range.squares) : range.scale;
+    scale = T(s.learning_rate * s.gradient_scale * factor);
+    keep = T(1 - s.learning_rate * range.decay);
   }
   template <int kWidth>
   __device__ __forceinline__ void Update(const Range<T>&, std::int64_t,
@@ -102,7 +105,7 @@ __global__ void __launch_bounds__(kRangeThreads)
   __shared__ Rule rule;
   const int which = table.Find(blockIdx.x);
   const Range<T>& range = table.ranges[which];
-  if (threadIdx.x == 0) rule.Set(*scalars, range.decay);
+  if (threadIdx.x == 0) rule.Set(*scalars, range);
   __syncthreads();
   const std::int64_t begin =
       (blockIdx.x - table.first_block[which]) * kElementsPerBlock<T> + threadIdx.x * kWidth;
@@ -121,11 +124,13 @@ Range<T> MakeRange(const UpdateRange& range) {
                        OnVectorBoundary(range.copies);
   return {range.count,
           range.decay,
+          range.scale,
           static_cast<T*>(range.gradients),
           static_cast<T*>(range.values),
           static_cast<T*>(range.first),
           static_cast<T*>(range.second),
           static_cast<Bf16*>(range.copies),
+          range.squares,
           vectors};
 }
 

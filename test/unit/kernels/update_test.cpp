@@ -93,6 +93,25 @@ TEST_P(UpdateTest, GradientDescent) {
   }
 }
 
+// values = (1 - decay) values - scale / sqrt(squares) gradients; a sum of squares of 0 divides
+// nothing.
+TEST_P(UpdateTest, GradientDescentScalesARangesGradients) {
+  kernels::UpdateScalars scalars;
+  scalars.learning_rate = 1;
+  for (const double squares : {0.0, 6.25}) {
+    Array w = Random(1, 33, 1);
+    const Array g = Random(1, 33, 2);
+    const Operand values(GetParam(), w), gradients(GetParam(), g);
+    kernels::UpdateRange range = RangeOf(1.5, gradients, values);
+    range.scale = -3;
+    range.squares = &squares;
+    kernels::GradientDescent(Stream(), Type(), {&range, 1}, &scalars, false);
+    const double factor = squares == 0 ? 3 : 3 / 2.5;
+    for (std::int64_t i = 0; i < 33; ++i) w(0, i) = -0.5 * w(0, i) + factor * g(0, i);
+    ExpectClose(values.Values(), w, Tolerance(kFp32, kFp64), "values");
+  }
+}
+
 // Ranges of their own decay in one pass, cleared or not, are what they are one by one.
 TEST_P(UpdateTest, RangesAndClearing) {
   const kernels::UpdateScalars scalars = {3e-3, 0.9, 0.98, 1e-8, 0.1, 0.02, 0.37};

@@ -114,6 +114,25 @@ TEST_P(RowwiseUpdate, GradientDescentNeedsNoMoments) {
   kernels::AdamW(Stream(), GetParam(), {}, scalars.As<UpdateScalars>(), true);
 }
 
+TEST_P(RowwiseUpdate, GradientDescentScalesByASumOnTheCard) {
+  const OnGpu scalars(Stream(), std::vector<UpdateScalars>{kScalars});
+  const std::vector<double> squares = {0.0, 6.25};
+  const OnGpu squares_there(Stream(), squares);
+  UpdateProblem problem(Stream(), GetParam(), Lengths(), false);
+  for (std::size_t i = 0; i < problem.host.size(); ++i) {
+    problem.card[i].scale = problem.host[i].scale = -1.5;
+    if (i % 3 == 0) continue;
+    problem.card[i].squares = squares_there.As<double>() + i % 2;
+    problem.host[i].squares = squares.data() + i % 2;
+  }
+  kernels::GradientDescent(Stream(), GetParam(), problem.card, scalars.As<UpdateScalars>(), false);
+  kernels::GradientDescent({}, Dtype::kFloat64, problem.host, &kScalars, false);
+  for (std::size_t i = 0; i < problem.host.size(); ++i) {
+    ExpectRows(problem.values_on[i].on.Values(), problem.values[i], Near(),
+               "range " + std::to_string(i));
+  }
+}
+
 TEST_P(RowwiseUpdate, SumsOfSquares) {
   std::vector<HostRows> host;
   std::vector<Storage> card;

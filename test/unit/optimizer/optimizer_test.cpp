@@ -86,7 +86,7 @@ TEST_F(OptimizerTest, AdamWsFirstStepIsTheRate) {
 TEST_F(OptimizerTest, RulesKeepNamedMoments) {
   struct Recorder final : optimizer::Rule {
     explicit Recorder(const tensor::Registry& registry) : Rule(registry, {}, {"velocity."}) {}
-    void SetScalars(std::int64_t, kernels::UpdateScalars&) const override {}
+    void SetScalars(std::int64_t, std::span<kernels::UpdateScalars>) const override {}
     void Update(const kernels::UpdateScalars*, bool) override {}
   };
   const Recorder rule(registry_);
