@@ -35,7 +35,6 @@ AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& n
                                std::uint32_t layer)
     : head_dim_(place.options.head_dim),
       bias_(place.options.bias),
-      rotary_(place.options.position == Position::kRope),
       dropout_(place.options.attention_dropout),
       layer_(layer),
       steps_(MakeQueryKeySteps(place, name)) {
@@ -190,12 +189,12 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
   pending.Test();
   if (!bias_) return;
   kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);
-  if (rotary_) {
+  if (!steps_.empty()) {
     kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
                        pass.workspace.reduction);
     return;
   }
-  // Without rotation a key's bias adds the same to all scores of a query, which softmax ignores:
+  // Without steps a key's bias adds the same to all scores of a query, which softmax ignores:
   // its gradient is zero. Computed, it would be rounding noise, which AdamW turns into steps.
   const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
   kernels::ColumnSum(pass.stream, saved.dqkv.Columns(0, queries), pass.Gradient(qkv_bias_),

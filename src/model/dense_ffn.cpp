@@ -8,23 +8,7 @@
 
 namespace trireme::model {
 
-using kernels::ActivationKind;
 using kernels::Form;
-
-namespace {
-
-ActivationKind KindOf(Activation activation) {
-  switch (activation) {
-    case Activation::kRelu:
-      return ActivationKind::kRelu;
-    case Activation::kGelu:
-      return ActivationKind::kGelu;
-    default:
-      return ActivationKind::kSwiglu;
-  }
-}
-
-}  // namespace
 
 DenseFfn::DenseFfn(const ParameterPlace& place, const std::string& name, std::uint32_t layer)
     : kind_(KindOf(place.options.activation)),

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 
+#include "trireme/kernels/elementwise.hpp"
 #include "trireme/model/parameter_place.hpp"
 #include "trireme/model/pass.hpp"
 
@@ -43,6 +44,9 @@ class Ffn {
                               comm::Request& pending) const = 0;
   virtual ParameterId OutputBias() const = 0;  // [dim], or kNoParameter
 };
+
+// The deck's activation in the words of the kernels.
+kernels::ActivationKind KindOf(Activation activation);
 
 // The kind that the options ask for. `name` is the prefix of its parameters, `layer` the block's
 // number in the model.
