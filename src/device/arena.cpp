@@ -66,10 +66,10 @@ void Free::operator()(void* data) const {
     planned_bytes -= bytes;
     return;
   }
-  if (kind == Kind::kCuda) {
-    FreeOnGpu(data);
-  } else {
+  if (kind == Kind::kCpu) {
     std::free(data);
+  } else {
+    FreeOn(kind, data, bytes);
   }
   allocated_bytes -= bytes;
 }
@@ -89,8 +89,8 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
     planned_bytes += size;
     return {PlannedAddress(size), Free{size, kind}};
   }
-  if (kind == Kind::kCuda) {
-    Buffer buffer(AllocateOnGpu(size), Free{size, kind});
+  if (kind != Kind::kCpu) {
+    Buffer buffer(AllocateOn(kind, size), Free{size, kind});
     CountAllocation(size);
     return buffer;
   }

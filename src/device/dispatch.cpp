@@ -79,13 +79,17 @@ std::int64_t FreeBytes(const Stream& stream) {
   return 0;
 }
 
-void* AllocateOnGpu(std::int64_t bytes) {
-  if constexpr (kCuda) return cuda::AllocateZeroed(bytes);
+void* AllocateOn(Kind kind, std::int64_t bytes) {
+  if constexpr (kCuda) {
+    if (kind == Kind::kCuda) return cuda::AllocateZeroed(bytes);
+  }
   throw RunError("memory of a GPU was asked for: " + WhyNoGpu(), "This is a bug in Trireme.");
 }
 
-void FreeOnGpu(void* data) {
-  if constexpr (kCuda) cuda::Free(data);
+void FreeOn(Kind kind, void* data, std::int64_t) {
+  if constexpr (kCuda) {
+    if (kind == Kind::kCuda) return cuda::Free(data);
+  }
 }
 
 void FreePinned::operator()(void* data) const {

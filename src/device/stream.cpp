@@ -1,4 +1,4 @@
-// Threads of a process, and the instruction sets of its CPU.
+// Names of devices, threads of a process, and the instruction sets of its CPU.
 #include "trireme/device/stream.hpp"
 
 #if defined(__x86_64__)
@@ -24,6 +24,18 @@ void KeepFreedMemory() {
 }
 
 }  // namespace
+
+const char* NameOf(Kind kind) {
+  switch (kind) {
+    case Kind::kCpu:
+      return "cpu";
+    case Kind::kCuda:
+      return "cuda";
+    case Kind::kPlanned:
+      break;
+  }
+  return "planned";
+}
 
 int RequestedThreads(int requested) {
   if (requested > 0) return requested;

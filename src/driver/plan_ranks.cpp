@@ -31,7 +31,7 @@ plan::TokenFacts FactsOf(const job::DeckOptions& options) {
 // The device that the plan is for: this machine's GPU if there is one, or the CPU.
 std::unique_ptr<device::Gpu> OpenGpu(const job::DeckOptions& options, const input::Deck& deck) {
   const std::string why = device::WhyNoGpu();
-  if (options.machine.device == machine::Device::kCpu) return nullptr;
+  if (!machine::MayTakeGpu(options.machine.device)) return nullptr;
   if (why.empty()) return std::make_unique<device::Gpu>(0);
   if (options.machine.device == machine::Device::kAuto) return nullptr;
   throw deck.Complain("run.device", "a plan for GPUs asks a card for its size: " + why,
@@ -63,7 +63,8 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
                                           .machine = machine});
   fmt::print("Trireme {} ({})   plan for {} of {}   device {}   {}\n", Version(), Commit(),
              monitor::Counted(options.comm.ranks, "rank"),
-             monitor::Counted(machine.stream.threads, "thread"), gpu ? gpu->Context().name : "cpu",
+             monitor::Counted(machine.stream.threads, "thread"),
+             gpu ? gpu->Context().name : device::NameOf(machine.stream.Where()),
              machine::NameOf(options.machine.precision));
   fmt::print("{}valid: planned for ranks that need not be there; nothing was written\n",
              plan::Describe(plan));

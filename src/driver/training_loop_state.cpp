@@ -181,8 +181,9 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size());
   facts.threads = job_.stream.threads;
   facts.pinned = job_.placement.pinned;
-  facts.device = job_.stream.OnGpu() ? fmt::format("cuda ({})", job_.gpu->Context().name)
-                                     : fmt::format("cpu ({})", device::InstructionSet());
+  facts.device =
+      fmt::format("{} ({})", device::NameOf(job_.stream.Where()),
+                  job_.stream.OnGpu() ? job_.gpu->Context().name : device::InstructionSet());
   facts.precision = job_.Precision();
   facts.grid = plan::DescribeLayout(plan_.grid, plan_.sharing, plan_.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);

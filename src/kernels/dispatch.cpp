@@ -9,9 +9,14 @@ namespace {
 constexpr bool kCuda = TRIREME_CUDA != 0;
 
 const Backend& BackendOf(const device::Stream& stream) {
-  if (stream.Planned()) return kPlannedBackend;
-  if constexpr (kCuda) {
-    if (stream.OnGpu()) return kCudaBackend;
+  switch (stream.Where()) {
+    case device::Kind::kPlanned:
+      return kPlannedBackend;
+    case device::Kind::kCuda:
+      if constexpr (kCuda) return kCudaBackend;
+      break;
+    case device::Kind::kCpu:
+      break;
   }
   return kCpuBackend;
 }

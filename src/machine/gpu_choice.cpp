@@ -36,7 +36,7 @@ int AssignGpu(const std::vector<Ids>& visible, int rank) {
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck) {
   const comm::Communicator &world = runtime.World(), &node = runtime.Node();
   GpuChoice choice;
-  if (options.device == Device::kCpu) return choice;
+  if (!MayTakeGpu(options.device)) return choice;
   const std::string why = device::WhyNoGpu();
   choice.use = world.Min(std::int64_t{why.empty()}) == 1;
   world.Together([&] {

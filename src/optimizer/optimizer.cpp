@@ -17,8 +17,7 @@ Optimizer::Optimizer(const Options& options, tensor::Registry& registry,
   FindUnowned();
   rule_ = MakeRule(options, owned_, registry, stream);
   // The host reads and writes its side of these, also if the stream is planned.
-  const bool copies = stream.Where() == device::Kind::kCuda;
-  const device::Kind host = copies ? device::Kind::kCuda : device::Kind::kCpu;
+  const device::Kind host = stream.Planned() ? device::Kind::kCpu : stream.Where();
   scalars_ = device::AllocatePinned(ScalarBytes(), host);
   if (!stream.OnGpu()) return;
   scalars_there_ = device::AllocateZeroed(ScalarBytes(), stream.Where());

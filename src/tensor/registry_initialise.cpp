@@ -85,8 +85,7 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
 }
 
 void Registry::Initialise(std::uint32_t seed) {
-  const device::Kind where = stream_.Where();
-  if (where != device::Kind::kCpu && where != device::Kind::kCuda) return;  // no memory
+  if (stream_.Planned()) return;  // no memory
   for (std::size_t id = 0; id < Parameters().size(); ++id) {
     const Parameter& parameter = Parameters()[id];
     const Owned owned = OwnedOf(static_cast<ParameterId>(id));

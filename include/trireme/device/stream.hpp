@@ -10,6 +10,7 @@
 namespace trireme::device {
 
 enum class Kind { kCpu, kCuda, kPlanned };
+const char* NameOf(Kind kind);  // "cpu", "cuda", as run.device names them; "planned"
 
 struct GpuContext;  // device/gpu.hpp
 
