@@ -157,8 +157,10 @@ std::string OperationsText(const RankPlan& dearest, double least) {
     text += fmt::format("{}{} {}FLOP", text.empty() ? "" : " + ", kNames[kind],
                         monitor::WithSuffix(kinds[kind]));
   }
-  return fmt::format("{} = {}FLOP per step on the busiest rank; {:.0f}% of that on the idlest",
-                     text, monitor::WithSuffix(Sum(kinds)), 100 * least / Sum(kinds));
+  const std::string sum = fmt::format("{}FLOP", monitor::WithSuffix(Sum(kinds)));
+  if (text.find(" + ") != std::string::npos) text += " = " + sum;
+  return fmt::format("{} per step on the busiest rank; {:.0f}% of that on the idlest", text,
+                     100 * least / Sum(kinds));
 }
 
 // Ranks whose work differs: by stage, slices and positions; and by the batch, of which the first
