@@ -1,4 +1,4 @@
-// Writing a checkpoint: reserve, write, read back, sync, rename.
+// Writing a checkpoint: reserve, write and sync, read back, rename.
 #include <fmt/format.h>
 
 #include <array>

@@ -7,8 +7,7 @@
 
 namespace trireme::comm {
 
-// The divisors of `whole` next to `near`, itself not among them, that `fits` accepts: one below and
-// one above, where there are.
+// Up to two divisors of `whole` accepted by `fits`: the nearest below and the nearest above `near`.
 template <typename Fits>
 std::vector<std::int64_t> NearestDivisors(std::int64_t whole, std::int64_t near, Fits fits) {
   std::int64_t below = 0, above = 0;

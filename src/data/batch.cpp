@@ -1,4 +1,4 @@
-// FillMicroBatch: windows of the token array, side by side and padded to one length.
+// FillEntry: windows of the token array, side by side and padded to one length.
 #include "trireme/data/batch.hpp"
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace {
 
 // Fills inputs and targets from `row` on with positions `part` of a sample's window.
 void FillPart(const TokenFile& file, Split split, const Sample& sample, const Part& part,
-              std::size_t row, MicroBatch& batch) {
+              std::size_t row, Entry& batch) {
   const std::int64_t end = std::min(part.end, sample.targets);
   if (part.begin >= end) return;
   batch.valid += end - part.begin;
@@ -24,8 +24,8 @@ void FillPart(const TokenFile& file, Split split, const Sample& sample, const Pa
 
 }  // namespace
 
-void FillMicroBatch(const TokenFile& file, Split split, std::span<const Sample> samples,
-                    std::int64_t length, MicroBatch& batch, const Positions& positions) {
+void FillEntry(const TokenFile& file, Split split, std::span<const Sample> samples,
+               std::int64_t length, Entry& batch, const Positions& positions) {
   const auto within = [&](const Part& part) {
     return Part{std::min(part.begin, length), std::min(part.end, length)};
   };

@@ -21,7 +21,8 @@ class TokenFileDraft {
   // All throw RunError.
 
   // Gives the file `bytes` bytes of real disk space, so that a full disk shows before any write.
-  // The second time, HDF5 has the file open and minds its length.
+  // keep_length: leaves the file's length unchanged, for the call made while HDF5 has the file
+  // open.
   void Reserve(std::size_t bytes, bool keep_length) const;
   void Sync() const;
   void Place();  // under the target's name

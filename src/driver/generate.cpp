@@ -53,7 +53,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
     // The model sees the last `longest` tokens.
     const std::int64_t size = static_cast<std::int64_t>(prompt.size());
     const std::int64_t seen = std::min(size, longest);
-    data::MicroBatch batch;
+    data::Entry batch;
     batch.sequences = 1;
     batch.length = seen;
     batch.inputs.assign(prompt.end() - seen, prompt.end());

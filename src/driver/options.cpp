@@ -9,7 +9,7 @@ void DeclareGenerate(input::Schema& schema) {
   using input::AtLeast, input::Between;
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   schema.Section("generate", "Continuing a prompt (job.task = generate).")
-      .Text("generate.prompt", "", "Text to continue. Empty: start behind an <eos>.")
+      .Text("generate.prompt", "", "Text to continue. Empty: start after an <eos>.")
       .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
       .Real("generate.temperature", 0.8, AtLeast(0), "", "0: greedy, always the likeliest.")
       .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")

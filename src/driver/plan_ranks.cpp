@@ -1,4 +1,4 @@
-// -v with grid.ranks: the plan of a layout whose ranks one does not have, without MPI.
+// -v with grid.ranks: the plan of a layout of ranks that do not run, without MPI.
 #include <fmt/format.h>
 
 #include <algorithm>

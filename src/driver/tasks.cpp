@@ -1,4 +1,4 @@
-// Choice of the task that the deck asks for, and the two shortest tasks.
+// The choice of the task that the deck asks for; tokenize and train.
 #include "trireme/driver/tasks.hpp"
 
 #include <fmt/format.h>

@@ -30,11 +30,11 @@ plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
 TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
     : checkpoint_(FindCheckpoint(job)),
       plan_(MakePlan(job, micro_batch)),
-      grid_(job.World(), plan_.grid, plan_.sharing),
-      tokens_(job::OpenTokens(job)) {
-  job::UseGpu(job, grid_);
+      grid_(job.World(), plan_.grid, plan_.sharing) {
   job::CheckMemory(job, plan::PlanMemory(plan_, job.World().Rank()), grid_);
   job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
+  job::UseGpu(job, grid_);
+  tokens_.emplace(job::OpenTokens(job));
   // Without a rehearsal: the library's proposals, the same in every run.
   if (job.libraries != nullptr) job.libraries->Seal();
   model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);

@@ -113,7 +113,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   monitor_->Step(record);
 }
 
-// Bytes of the largest rank: its resident set, or, of its card, what is taken.
+// Bytes of the largest rank: its peak resident set or, on a GPU, the bytes of its card in use now.
 std::int64_t TrainingLoop::PeakMemory() const {
   const bool on_gpu = job_.stream.OnGpu();
   return job_.World().Max(on_gpu ? job_.gpu->Context().memory_bytes - device::FreeBytes(job_.stream)

@@ -31,7 +31,7 @@ std::string RangeText(const Key& key);
 // and must not upset the terminal).
 std::string Shown(const std::string& text);
 
-// Without leading and trailing blanks, tabs and line ends.
+// `text` without leading and trailing blanks, tabs and line ends.
 std::string Trim(const std::string& text);
 
 }  // namespace trireme::input

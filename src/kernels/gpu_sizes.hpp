@@ -26,8 +26,8 @@ inline constexpr int kFp8Places = 2;
 // of training. Each has a scale, its inverse and a maximum, of 4 bytes.
 std::int64_t Fp8ScaleBytes(int sites);
 
-// Of the public functions of the same name; nothing of the stream is read. RunError as
-// CheckHeadDim.
+// As the public functions of the same name, for our own kernels on any GPU: nothing of the stream
+// is read. RunError as CheckHeadDim.
 AttentionScratchFunction AttentionScratch;
 AttentionPartScratchFunction AttentionPartScratch;
 VocabularyScratchFunction VocabularyScratch;

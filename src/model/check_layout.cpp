@@ -1,4 +1,4 @@
-// Whether a layout suits a model, and which ones would.
+// Check that a layout suits a model; names of layouts that do.
 #include "trireme/model/check_layout.hpp"
 
 #include <fmt/format.h>

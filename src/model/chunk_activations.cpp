@@ -25,7 +25,7 @@ void ChunkActivations::MakeLive(int weight_slots) {
   spare_ = 0;
   for (int entry = 0; entry < weight_slots * entries_; ++entry) {
     Live& live = live_.emplace_back();
-    live.streams.resize(blocks_.size() + 1);
+    live.residuals.resize(blocks_.size() + 1);
     live.blocks = MakeSaved();
     for (std::size_t block = 0; block < blocks_.size(); ++block) live.frames.push_back(spare_++);
   }

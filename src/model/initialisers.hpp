@@ -1,4 +1,4 @@
-// How the parameters of a model are initialised, and which part of each this rank holds.
+// Initial values of a model's parameters, and the part of each that this rank holds.
 #ifndef TRIREME_MODEL_INITIALISERS_HPP_
 #define TRIREME_MODEL_INITIALISERS_HPP_
 

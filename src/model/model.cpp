@@ -38,14 +38,14 @@ void Model::PlanMemory() {
   const auto train = [this](int chunk, device::Arena& scratch) {
     ChunkActivations& memory = memory_.Chunk(chunk);
     const Arenas arenas = memory.BeginMeasuring();
-    Leaves leaves = DryLeaves(chunk, true, scratch);
-    Forward(leaves, chunk, arenas);
-    Backward(leaves, chunk, arenas, false);
+    TaskEntries entries = DryEntries(chunk, true, scratch);
+    Forward(entries, chunk, arenas);
+    Backward(entries, chunk, arenas, false);
     memory.EndMeasuring();
   };
   const auto evaluate = [this](int chunk, device::Arena& scratch) {
-    Leaves leaves = DryLeaves(chunk, false, scratch);
-    Evaluate(leaves, chunk);
+    TaskEntries entries = DryEntries(chunk, false, scratch);
+    Evaluate(entries, chunk);
   };
   memory_.Measure(workspace, train, evaluate);
   planning_ = false;
@@ -65,7 +65,7 @@ ModelMemory Model::Memory() const {
 void Model::Open(StagedBatches::Taken taken, double* losses) {
   batches_ = staged_.Open(std::move(taken));
   std::int64_t tokens = 0;
-  for (const data::MicroBatch& batch : batches_) tokens += batch.sequences * batch.length;
+  for (const data::Entry& batch : batches_) tokens += batch.sequences * batch.length;
   // Logits alone have no loss.
   losses_.Expect(logits_position_ < 0 ? tokens : 0, losses);
 }
@@ -86,7 +86,7 @@ void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullpt
 
 std::int64_t Model::Rows(int micro_batch) const {
   std::int64_t rows = 0;
-  for (const data::MicroBatch& batch : EntriesOf(micro_batch)) {
+  for (const data::Entry& batch : EntriesOf(micro_batch)) {
     rows += with_.tensor.Rows(batch.sequences * batch.length).Size();
   }
   return rows;
@@ -96,7 +96,7 @@ std::size_t Model::FirstEntry(int micro_batch) const {
   return static_cast<std::size_t>(micro_batch) * static_cast<std::size_t>(plan_.leaves);
 }
 
-std::span<const data::MicroBatch> Model::EntriesOf(int micro_batch) const {
+std::span<const data::Entry> Model::EntriesOf(int micro_batch) const {
   return batches_.subspan(FirstEntry(micro_batch), static_cast<std::size_t>(plan_.leaves));
 }
 
@@ -121,7 +121,7 @@ Pass Model::MakePass(bool training) {
 }
 
 Pass Model::MakePass(std::size_t entry, bool training) {
-  const data::MicroBatch& batch = batches_[entry];
+  const data::Entry& batch = batches_[entry];
   Pass pass = MakePass(training);
   pass.batch = &batch;
   pass.tokens = staged_.At(entry);
@@ -131,61 +131,61 @@ Pass Model::MakePass(std::size_t entry, bool training) {
   return pass;
 }
 
-Model::Leaves& Model::LeavesOf(const parallel::ProgramTask& task, const Matrix& in,
-                               const Matrix& out) {
+Model::TaskEntries& Model::TaskEntriesOf(const parallel::ProgramTask& task, const Matrix& in,
+                                         const Matrix& out) {
   const bool training = task.task.kind != TaskKind::kEvaluate;
   const std::size_t first = FirstEntry(task.task.micro_batch);
   std::int64_t token = 0, row = 0;
-  for (std::size_t entry = 0; entry < first; ++entry) {
-    token += batches_[entry].sequences * batches_[entry].length;
+  for (const data::Entry& before : batches_.first(first)) {
+    token += before.sequences * before.length;
   }
-  leaves_.clear();
+  task_entries_.clear();
   for (int i = 0; i < plan_.leaves; ++i) {
-    const std::size_t entry = first + static_cast<std::size_t>(i);
-    if (batches_[entry].sequences == 0) continue;  // padding
-    Leaf& leaf = leaves_.emplace_back();
-    leaf.pass = MakePass(entry, training);
-    leaf.pass.losses = losses_.At(token);
-    token += leaf.pass.Tokens();
-    if (training) leaf.live = &memory_.Chunk(task.task.chunk).LiveAt(task.slots.weight, i);
-    const std::int64_t rows = leaf.pass.Rows().Size();
-    leaf.in = in.Rows(row, rows);
-    leaf.out = out.Rows(row, rows);
+    const std::size_t number = first + static_cast<std::size_t>(i);
+    if (batches_[number].sequences == 0) continue;  // padding
+    TaskEntry& entry = task_entries_.emplace_back();
+    entry.pass = MakePass(number, training);
+    entry.pass.losses = losses_.At(token);
+    token += entry.pass.Tokens();
+    if (training) entry.live = &memory_.Chunk(task.task.chunk).LiveAt(task.slots.weight, i);
+    const std::int64_t rows = entry.pass.Rows().Size();
+    entry.in = in.Rows(row, rows);
+    entry.out = out.Rows(row, rows);
     row += rows;
   }
-  return leaves_;
+  return task_entries_;
 }
 
-Model::Leaves Model::DryLeaves(int chunk, bool training, device::Arena& scratch) {
-  Leaves leaves;
+Model::TaskEntries Model::DryEntries(int chunk, bool training, device::Arena& scratch) {
+  TaskEntries entries;
   for (int i = 0; i < plan_.leaves; ++i) {
-    Leaf& leaf = leaves.emplace_back();
-    leaf.pass = MakePass(training);
-    leaf.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
-    if (training) leaf.live = &memory_.Chunk(chunk).LiveAt(0, i);
+    TaskEntry& entry = entries.emplace_back();
+    entry.pass = MakePass(training);
+    entry.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
+    if (training) entry.live = &memory_.Chunk(chunk).LiveAt(0, i);
   }
-  return leaves;
+  return entries;
 }
 
 void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out) {
   const TaskKind kind = task.task.kind;
   const int chunk = task.task.chunk;
-  Leaves& leaves = LeavesOf(task, in, out);
-  if (kind == TaskKind::kEvaluate) return Evaluate(leaves, chunk);
+  TaskEntries& entries = TaskEntriesOf(task, in, out);
+  if (kind == TaskKind::kEvaluate) return Evaluate(entries, chunk);
   if (!plan_.training) throw RunError("a model for evaluation was asked for gradients");
   const Arenas arenas = memory_.Chunk(chunk).At(task.slots, kind == TaskKind::kBackwardInput);
   switch (kind) {
     case TaskKind::kForward:
       arenas.input->Release(0);
       arenas.weight->Release(0);
-      return Forward(leaves, chunk, arenas);
+      return Forward(entries, chunk, arenas);
     case TaskKind::kBackward:
-      return Backward(leaves, chunk, arenas, task.final);
+      return Backward(entries, chunk, arenas, task.final);
     case TaskKind::kBackwardInput:
       arenas.backward->Release(0);  // of no size if memory rotates
-      return Backward(leaves, chunk, arenas, false);
+      return Backward(entries, chunk, arenas, false);
     default:
-      return BackwardWeight(leaves, chunk, task.final);
+      return BackwardWeight(entries, chunk, task.final);
   }
 }
 

@@ -26,31 +26,31 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   scratch->Release(mark);
 }
 
-void Model::Backward(Leaves& leaves, int chunk, const Arenas& arenas, bool report) {
+void Model::Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool report) {
   const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
   const bool weights_too = arenas.backward == nullptr;
-  const std::int64_t mark = leaves.empty() ? 0 : leaves.front().pass.lives.scratch->Mark();
-  for (Leaf& leaf : leaves) {
-    Pass& pass = leaf.pass;
+  const std::int64_t mark = entries.empty() ? 0 : entries.front().pass.lives.scratch->Mark();
+  for (TaskEntry& entry : entries) {
+    Pass& pass = entry.pass;
     device::Arena* scratch = pass.lives.scratch;
     pass.weights_too = weights_too;
     pass.lives = {scratch, scratch, scratch, weights_too ? scratch : arenas.backward, scratch};
-    for (Matrix& buffer : leaf.buffers) buffer = StreamOf(pass, scratch);
-    leaf.stream = leaf.in;
-    if (layers.last) leaf.stream = layers.blocks.empty() ? leaf.out : leaf.buffers[0];
+    for (Matrix& buffer : entry.buffers) buffer = ResidualOf(pass, scratch);
+    entry.residual = entry.in;
+    if (layers.last) entry.residual = layers.blocks.empty() ? entry.out : entry.buffers[0];
   }
-  if (layers.last) HeadGradients(leaves);
+  if (layers.last) HeadGradients(entries);
   if (layers.last && report) Report(layers_.TailUnit());
   for (std::size_t i = layers.blocks.size(); i-- > 0;) {
-    BackwardUnit(leaves, chunk, i, weights_too);
+    BackwardUnit(entries, chunk, i, weights_too);
     if (report && weights_too) Report(layers.units[i]);
   }
-  if (layers.first) EmbeddingGradients(leaves);
-  if (!leaves.empty()) leaves.front().pass.lives.scratch->Release(mark);
+  if (layers.first) EmbeddingGradients(entries);
+  if (!entries.empty()) entries.front().pass.lives.scratch->Release(mark);
 }
 
 // One block of all entries: its values are used, and its gradients begun, once.
-void Model::BackwardUnit(Leaves& leaves, int chunk, std::size_t block, bool weights_too) {
+void Model::BackwardUnit(TaskEntries& entries, int chunk, std::size_t block, bool weights_too) {
   const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
   ChunkActivations& memory = memory_.Chunk(chunk);
   const bool rotates = memory.Rotates() && !weights_too;
@@ -60,32 +60,32 @@ void Model::BackwardUnit(Leaves& leaves, int chunk, std::size_t block, bool weig
   Use({&unit, 1});
   if (weights_too) BeginGradient({&unit, 1});
   layers_.Parameters().BindEarly(unit, !weights_too);
-  for (Leaf& leaf : leaves) {
-    Pass pass = leaf.pass;
-    ChunkActivations::Live& live = *leaf.live;
-    const Matrix next = block == 0 && !layers.first ? leaf.out : leaf.buffers[before % 2];
+  for (TaskEntry& entry : entries) {
+    Pass pass = entry.pass;
+    ChunkActivations::Live& live = *entry.live;
+    const Matrix next = block == 0 && !layers.first ? entry.out : entry.buffers[before % 2];
     if (rotates) {
       pass.lives.backward = &memory.SpareFrame();
       pass.lives.backward->Release(0);
     }
     EnterLeaf(unit, weights_too ? Phase::kWhole : Phase::kEarly, pass);
-    BackwardBlock(pass, layers.blocks[block], live.blocks[block], leaf.stream, next);
+    BackwardBlock(pass, layers.blocks[block], live.blocks[block], entry.residual, next);
     if (rotates) memory.SwapSpare(live, block);
-    leaf.stream = next;
+    entry.residual = next;
   }
   layers_.Parameters().BindEarly(unit, false);
   Done({&unit, 1});
   if (weights_too) EndGradient({&unit, 1});
 }
 
-void Model::BackwardWeight(Leaves& leaves, int chunk, bool report) {
+void Model::BackwardWeight(TaskEntries& entries, int chunk, bool report) {
   const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
   for (std::size_t i = layers.blocks.size(); i-- > 0;) {
     const int unit = layers.units[i];
     BeginGradient({&unit, 1});
-    for (const Leaf& leaf : leaves) {
-      EnterLeaf(unit, Phase::kLate, leaf.pass);
-      layers.blocks[i].BackwardWeight(leaf.pass, leaf.live->blocks[i]);
+    for (const TaskEntry& entry : entries) {
+      EnterLeaf(unit, Phase::kLate, entry.pass);
+      layers.blocks[i].BackwardWeight(entry.pass, entry.live->blocks[i]);
       Progress();
     }
     EndGradient({&unit, 1});

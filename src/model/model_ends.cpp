@@ -3,12 +3,12 @@
 
 namespace trireme::model {
 
-void Model::Embed(const Pass& pass, const Matrix& stream) const {
+void Model::Embed(const Pass& pass, const Matrix& residual) const {
   const std::int64_t mark = pass.lives.scratch->Mark();
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
-                          : stream;
-  if (!pass.Dry()) layers_.Embedding().Forward(pass, positions_.Sinusoidal(), full, stream);
+                          : residual;
+  if (!pass.Dry()) layers_.Embedding().Forward(pass, positions_.Sinusoidal(), full, residual);
   pass.lives.scratch->Release(mark);
 }
 
@@ -79,16 +79,16 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) co
   scratch->Release(mark);
 }
 
-// The loss and the gradients of the head and the final norm; into `stream` that of its input.
-void Model::HeadGradients(Leaves& leaves) {
+// The loss and the gradients of the head and the final norm; into `residual` that of its input.
+void Model::HeadGradients(TaskEntries& entries) {
   const bool tied = plan_.options.tie_embeddings;
   const int tail = layers_.TailUnit(), token = layers_.TokenUnit();
   Use(layers_.LastUnits());
   BeginGradient(layers_.LastUnits());
-  for (Leaf& leaf : leaves) {
-    EnterLeaf(tail, LeafGradients::Phase::kWhole, leaf.pass);
-    if (tied) EnterLeaf(token, LeafGradients::Phase::kHead, leaf.pass);
-    HeadBackward(leaf.pass, leaf.live->streams.back(), leaf.stream);
+  for (TaskEntry& entry : entries) {
+    EnterLeaf(tail, LeafGradients::Phase::kWhole, entry.pass);
+    if (tied) EnterLeaf(token, LeafGradients::Phase::kHead, entry.pass);
+    HeadBackward(entry.pass, entry.live->residuals.back(), entry.residual);
   }
   Done(layers_.LastUnits());
   EndGradient({&tail, 1});
@@ -96,12 +96,12 @@ void Model::HeadGradients(Leaves& leaves) {
   if (tied && local_.stages > 1) EndGradient({&token, 1});
 }
 
-void Model::EmbeddingGradients(Leaves& leaves) {
+void Model::EmbeddingGradients(TaskEntries& entries) {
   BeginGradient(layers_.FirstUnits());
-  for (Leaf& leaf : leaves) {
+  for (TaskEntry& entry : entries) {
     for (const int unit : layers_.FirstUnits())
-      EnterLeaf(unit, LeafGradients::Phase::kWhole, leaf.pass);
-    EmbedBackward(leaf.pass, leaf.stream);
+      EnterLeaf(unit, LeafGradients::Phase::kWhole, entry.pass);
+    EmbedBackward(entry.pass, entry.residual);
   }
   EndGradient(layers_.FirstUnits());
 }

@@ -141,7 +141,7 @@ void Declare(input::Schema& schema) {
       .Choice("model.norm", "layernorm", input::Choices(kNorms),
               "LayerNorm, or RMSNorm (no mean, no bias).")
       .Choice("model.norm_position", "pre", input::Choices(kNormPositions),
-              "Norms before each sub-layer, with one more before the head; or behind its residual.")
+              "Norms before each sub-layer, with one more before the head; or after its residual.")
       .Choice("model.activation", "gelu", input::Choices(kActivations),
               "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
       .Choice("model.position", "learned", input::Choices(kPositions), "How positions enter.")
@@ -247,7 +247,7 @@ std::int64_t ParameterCount(const Options& o) {
 }
 
 PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
-  // Reading and writing a few rows costs about as much as this many operations an element.
+  // Reading and writing a few rows costs about as much as this many operations per element.
   constexpr double kEmbeddingWork = 100;
   const double layers = static_cast<double>(o.layers), dim = static_cast<double>(o.dim);
   PartCosts costs;

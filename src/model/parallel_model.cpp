@@ -58,7 +58,7 @@ void ParallelModel::Construct() {
   const parallel::ShardSetup& shard = local_plan_.shard;
   pipeline_ = std::make_unique<parallel::Pipeline>(
       grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
-      local_plan_.stream_rows * plan_.leaves, plan_.options.dim, stream_);
+      local_plan_.residual_rows * plan_.leaves, plan_.options.dim, stream_);
   layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
   std::map<tensor::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
   if (plan_.training) {
@@ -92,7 +92,7 @@ ExactSum ParallelModel::FinishLoss() {
   return grid_.LastStage() && tensor_.Rank() == 0 ? local_->SummedLoss() : ExactSum();
 }
 
-int ParallelModel::MicroBatches(std::span<const data::MicroBatch> batches) const {
+int ParallelModel::MicroBatches(std::span<const data::Entry> batches) const {
   return static_cast<int>(std::ssize(batches)) / plan_.leaves;
 }
 
@@ -101,8 +101,7 @@ void ParallelModel::Announce(const parallel::Program& program) {
   if (units_->ValuesSharded()) units_->BeginTasks(layers_->UsesOf(program));
 }
 
-ExactSum ParallelModel::Train(std::span<const data::MicroBatch> batches,
-                              const GradientsReady& ready) {
+ExactSum ParallelModel::Train(std::span<const data::Entry> batches, const GradientsReady& ready) {
   if (batches.empty()) return {};
   StartTrain(Take(Stage(batches)), ready);
   return FinishLoss();
@@ -118,7 +117,7 @@ void ParallelModel::StartTrain(StagedBatches::Taken taken, const GradientsReady&
   local_->FinishLeaves();
 }
 
-void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
+void ParallelModel::Evaluate(std::span<const data::Entry> batches) {
   const int count = MicroBatches(batches);
   SetTraining(stream_, false);
   Announce(pipeline_->EvaluationProgram(count));
@@ -126,7 +125,7 @@ void ParallelModel::Evaluate(std::span<const data::MicroBatch> batches) {
   pipeline_->Evaluate(count, *local_);
 }
 
-ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* losses) {
+ExactSum ParallelModel::Loss(std::span<const data::Entry> batches, double* losses) {
   if (batches.empty()) return {};
   local_->Begin(Take(Stage(batches)), {}, losses);
   Evaluate(batches);
@@ -134,8 +133,8 @@ ExactSum ParallelModel::Loss(std::span<const data::MicroBatch> batches, double* 
 }
 
 // The part on this context rank of a batch of one whole sequence, padded to the ring's length.
-data::MicroBatch ParallelModel::LocalPart(const data::MicroBatch& batch) const {
-  data::MicroBatch local = batch;
+data::Entry ParallelModel::LocalPart(const data::Entry& batch) const {
+  data::Entry local = batch;
   local.positions = context_.Own();
   local.length = local.positions.Count();
   local.inputs.clear();
@@ -158,9 +157,9 @@ std::pair<int, std::int64_t> ParallelModel::Find(std::int64_t position) const {
   throw RunError(fmt::format("no rank holds position {}", position));
 }
 
-std::vector<double> ParallelModel::Logits(const data::MicroBatch& batch, std::int64_t position) {
+std::vector<double> ParallelModel::Logits(const data::Entry& batch, std::int64_t position) {
   int owner = 0;
-  std::vector<data::MicroBatch> entries(static_cast<std::size_t>(plan_.leaves));
+  std::vector<data::Entry> entries(static_cast<std::size_t>(plan_.leaves));
   entries.front() = batch;
   if (context_.Active()) {
     entries.front() = LocalPart(batch);

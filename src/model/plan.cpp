@@ -79,7 +79,7 @@ StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
   stage.entries =
       std::max<std::int64_t>(stage.pipeline.micro_batches * plan.leaves, stage.evaluation_entries);
   const bool cut = options.sequence_parallel && grid.tensor > 1;
-  stage.stream_rows = cut ? CeilDivide(stage.tokens, std::int64_t{grid.tensor}) : stage.tokens;
+  stage.residual_rows = cut ? CeilDivide(stage.tokens, std::int64_t{grid.tensor}) : stage.tokens;
   stage.groups = plan.canonical.On() ? plan.canonical.data_groups / grid.data : 1;
   stage.shard = ShardOf(plan, grid, options, at);
   stage.shard.gradient_levels = parallel::LeafSums::Levels(stage.groups);

@@ -50,7 +50,7 @@ std::int64_t StagedBatches::EachBytes() const {
   return limits_.entries * entry;
 }
 
-StagedBatches::Staged StagedBatches::Stage(std::span<const data::MicroBatch> batches) {
+StagedBatches::Staged StagedBatches::Stage(std::span<const data::Entry> batches) {
   if (std::ssize(batches) > limits_.entries) {
     throw RunError("more batches at once than a model was planned for", kBug);
   }
@@ -59,10 +59,10 @@ StagedBatches::Staged StagedBatches::Stage(std::span<const data::MicroBatch> bat
   return {batches, staged_};
 }
 
-void StagedBatches::Pack(std::span<const data::MicroBatch> batches) {
+void StagedBatches::Pack(std::span<const data::Entry> batches) {
   next_places_.clear();
   bytes_ = 0;
-  for (const data::MicroBatch& batch : batches) {
+  for (const data::Entry& batch : batches) {
     Places& at = next_places_.emplace_back();
     if (batch.sequences == 0) continue;  // its arrays may be an older batch's
     at.inputs = bytes_;
@@ -106,7 +106,7 @@ StagedBatches::Taken StagedBatches::Take(Staged staged) {
   return {here_, taken_};
 }
 
-std::span<const data::MicroBatch> StagedBatches::Open(Taken taken) {
+std::span<const data::Entry> StagedBatches::Open(Taken taken) {
   if (taken.number_ == 0) throw RunError("taken batches were used twice", kBug);
   if (taken.number_ != taken_) throw RunError("batches are not in their place any more", kBug);
   return taken.batches_;
@@ -114,7 +114,7 @@ std::span<const data::MicroBatch> StagedBatches::Open(Taken taken) {
 
 StagedBatches::Entry StagedBatches::At(std::size_t entry) const {
   if (!stream_.OnGpu()) {
-    const data::MicroBatch& batch = here_[entry];
+    const data::Entry& batch = here_[entry];
     return {batch.inputs.data(), batch.targets.data(), batch.ordinals.data()};
   }
   const Places& at = places_[entry];

@@ -1,4 +1,4 @@
-// How numbers look on every screen and in every log: thousands, suffixes, clocks, bytes.
+// Format of numbers on every screen and in every log: thousands, suffixes, clocks, bytes.
 #include <fmt/format.h>
 
 #include <array>

@@ -1,4 +1,4 @@
-// The run folder: made for a new run, refused where one lies already.
+// The run folder: made for a new run, refused if it already holds a run's checkpoint.
 #include <fmt/format.h>
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// Optimizer: owned gradients, their norm and their update; the keys of [optimizer].
+// Optimizer: owned gradients, their norm and their update.
 #include "trireme/optimizer/optimizer.hpp"
 
 #include <algorithm>

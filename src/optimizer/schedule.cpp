@@ -1,4 +1,4 @@
-// The learning-rate schedule: its keys, and the rate of a step.
+// The learning-rate schedule: its length in steps, and the rate of a step.
 #include "trireme/optimizer/schedule.hpp"
 
 #include <fmt/format.h>

@@ -15,7 +15,7 @@ namespace {
 // A bucket's second sum starts when that many later buckets are on their way: the first is
 // complete by then unless the network is slower than the backward pass. (Test could tell, but what
 // starts when must not depend on what has arrived.)
-constexpr std::size_t kAcrossBehind = 2;
+constexpr std::size_t kAcrossLag = 2;
 
 // Elements of the largest operands of canonical sums over the data and the shard group: of an
 // all-reduce a bucket at a time is enough.
@@ -114,10 +114,10 @@ void GradientBuckets::StartAcross(Bucket& bucket, double since) {
 void GradientBuckets::Ready(std::int64_t begin) {
   last_ready_ = Seconds();
   const bool across = !canonical_ && Scatters(sharding_) && data_.Size() > 1;
-  const std::size_t behind = overlap_ && shard_.Size() > 1 ? kAcrossBehind : 0;
+  const std::size_t lag = overlap_ && shard_.Size() > 1 ? kAcrossLag : 0;
   while (next_ < buckets_.size() && buckets_[next_].cut.range.begin >= begin) {
     Start(buckets_[next_++]);
-    if (across && across_ + behind < next_) StartAcross(buckets_[across_++], Seconds());
+    if (across && across_ + lag < next_) StartAcross(buckets_[across_++], Seconds());
   }
   Progress();
 }

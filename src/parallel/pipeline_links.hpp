@@ -24,7 +24,7 @@ inline bool GivesWeightGradient(TaskKind kind) {
   return kind == TaskKind::kBackward || kind == TaskKind::kBackwardWeight;
 }
 
-// The virtual stage whose result `task` takes in; kNoStage where it needs none.
+// The virtual stage whose result `task` takes in; kNoStage if it needs none.
 int SourceOf(const PipelineShape& shape, int stage, const Task& task);
 // The virtual stage that takes in the result of `task`.
 int DestinationOf(const PipelineShape& shape, int stage, const Task& task);

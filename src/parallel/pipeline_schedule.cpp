@@ -35,8 +35,8 @@ std::vector<Task> OneForwardOneBackward(const PipelineShape& shape, int stage) {
 }
 
 // 1F1B on forward passes and input gradients; weight gradients follow `stage` micro-batches later.
-// What 1F1B's later stages save in activations is thus spent on waiting weight gradients, and
-// every stage holds as much as 1F1B's first.
+// Memory that 1F1B's later stages save is thus spent on waiting weight gradients, and every stage
+// holds as much as 1F1B's first.
 std::vector<Task> ZeroBubble(const PipelineShape& shape, int stage) {
   std::vector<Task> tasks;
   const int count = shape.micro_batches;

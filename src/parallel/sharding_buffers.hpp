@@ -34,10 +34,10 @@ class UnitBuffers {
   std::vector<int> own_;  // [units]: its place; kNone: a block
 };
 
-// The units of a registry whose pieces are its units.
+// Pieces of a registry in which every unit is one piece.
 class UnitPieces {
  public:
-  explicit UnitPieces(const tensor::Registry& registry);  // outlives it
+  explicit UnitPieces(const tensor::Registry& registry);  // `registry` must outlive this
   bool Held(int unit) const { return Number(unit) >= 0; }
   int Number(int unit) const { return numbers_[static_cast<std::size_t>(unit)]; }  // of the piece
   const tensor::Piece& PieceOf(int unit) const {  // of one that is held

@@ -10,8 +10,8 @@
 
 namespace trireme::parallel {
 
-// Every announced use is one gather. Gathers start in that order, in Announce, Use and Done, and
-// nowhere else: what has arrived by then decides nothing, so that all ranks start them alike.
+// Every announced use is one gather. Gathers start in the announced order, only in Announce, Use
+// and Done, and never depend on what has arrived: so all ranks start them in the same order.
 class UnitGathers {
  public:
   UnitGathers(const comm::Collectives& shard, tensor::Registry& registry,

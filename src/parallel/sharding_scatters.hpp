@@ -10,8 +10,8 @@
 
 namespace trireme::parallel {
 
-// One reduce-scatter for every End. What arrives is added to the owned gradients in the order in
-// which the scatters started, so that the sums do not depend on when that is.
+// Every End is one reduce-scatter. Results are added to the owned gradients in the order of the
+// starts, so that sums do not depend on arrival.
 class UnitScatters {
  public:
   UnitScatters(const comm::Collectives& shard, tensor::Registry& registry,

@@ -13,12 +13,12 @@ namespace trireme::plan {
 namespace {
 
 // Entries of this rank's share of a whole batch, without tokens.
-std::vector<data::MicroBatch> BlankEntries(const training::TrainingState& state) {
+std::vector<data::Entry> BlankEntries(const training::TrainingState& state) {
   const training::BatchShare share = state.Share();
   const std::int64_t windows = state.Plan().batch;
-  std::vector<data::MicroBatch> entries(static_cast<std::size_t>(share.Entries(windows)));
+  std::vector<data::Entry> entries(static_cast<std::size_t>(share.Entries(windows)));
   for (std::size_t i = 0; i < entries.size(); ++i) {
-    data::MicroBatch& entry = entries[i];
+    data::Entry& entry = entries[i];
     entry.positions = state.Net().LocalPlan().positions;
     entry.length = entry.positions.Count();
     entry.sequences = share.Entry(windows, static_cast<std::int64_t>(i)).Size();
@@ -98,7 +98,7 @@ RankPlan PlanRank(const Plan& plan, int rank) {
   result.memory = state.Memory();
   result.memory.tokens = plan.tokens.bytes;
 
-  const std::vector<data::MicroBatch> entries = BlankEntries(state);
+  const std::vector<data::Entry> entries = BlankEntries(state);
   state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
   state.QueueSums();
   std::array<double, training::TrainingState::kAgreed> agreed{};

@@ -14,16 +14,16 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
   const std::int64_t windows = sampler_.BatchSize(step);
   batch.step = step;
   batch.staged.reset();
-  sampler_.Fill(step, share_.Positions(windows), batch.windows);
+  sampler_.Fill(step, share_.Places(windows), batch.windows);
   const std::span<const data::Sample> mine(batch.windows);
   batch.count = static_cast<std::size_t>(share_.Entries(windows));
   if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
   for (std::size_t i = 0; i < batch.count; ++i) {
-    data::MicroBatch& entry = batch.entries[i];
+    data::Entry& entry = batch.entries[i];
     entry.sequences = entry.valid = 0;
     const Part part = share_.Entry(windows, static_cast<std::int64_t>(i));
     if (part.Size() == 0) continue;  // the schedule or other ranks want more entries than it has
-    data::FillMicroBatch(
+    data::FillEntry(
         tokens_, data::Split::kTrain,
         mine.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.Size())),
         length_, entry, positions_);

@@ -27,13 +27,13 @@ std::int64_t MicroBatches(std::int64_t batch, int data_ranks, std::int64_t micro
   return CeilDivide(LargestShare(batch, data_ranks, canonical), micro_batch);
 }
 
-Part BatchShare::Positions(std::int64_t windows) const {
+Part BatchShare::Places(std::int64_t windows) const {
   if (!canonical.On()) return PartOf(windows, rank, ranks);
   return CanonicalShare(batch, rank, ranks, canonical);
 }
 
 std::int64_t BatchShare::Count(std::int64_t windows) const {
-  const Part share = Positions(windows);
+  const Part share = Places(windows);
   return std::max<std::int64_t>(0, std::min(share.end, windows) - share.begin);
 }
 

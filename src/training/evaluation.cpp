@@ -34,8 +34,7 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   const std::vector<data::Sample> share = sampler.Share(0, rank, ranks);
   const std::span<const data::Sample> all(share);
   const auto leaves = static_cast<std::size_t>(setup.leaves);
-  std::vector<data::MicroBatch> round(
-      static_cast<std::size_t>(model.LocalPlan().evaluation_entries));
+  std::vector<data::Entry> round(static_cast<std::size_t>(model.LocalPlan().evaluation_entries));
   // With gathered parameters all ranks take as many rounds as the one with the most windows.
   const std::int64_t windows =
       model.Units().ValuesSharded() ? CeilDivide(sampler.BatchSize(0), ranks) : std::ssize(share);
@@ -45,12 +44,12 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   for (std::size_t begin = 0; begin < last;) {
     std::size_t filled = 0;
     for (; filled < round.size() && begin < last; ++filled, begin += most) {
-      data::MicroBatch& entry = round[filled];
+      data::Entry& entry = round[filled];
       entry.sequences = 0;
       if (begin >= share.size()) continue;
       const std::size_t count = std::min(share.size() - begin, most);
-      data::FillMicroBatch(tokens, split, all.subspan(begin, count), length, entry,
-                           model.LocalPlan().positions);
+      data::FillEntry(tokens, split, all.subspan(begin, count), length, entry,
+                      model.LocalPlan().positions);
       targets += entry.valid;
     }
     for (; filled % leaves != 0; ++filled) round[filled].sequences = 0;

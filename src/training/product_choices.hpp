@@ -10,15 +10,15 @@
 namespace trireme::training {
 
 // run.products = auto: a file of this card and library version below XDG_CACHE_HOME, else below
-// ~/.cache; "" where neither is known. chosen: kernels::Libraries::Chosen().
+// HOME/.cache; "" if neither is set. chosen: kernels::Libraries::Chosen().
 std::string ChoicesFile(const std::string& chosen);
 
-// Collective. World rank 0 reads the file, all take over what it has; nothing where it is not there
-// or is of another card or library.
+// Collective. World rank 0 reads the file and all ranks adopt its choices; no effect if the file is
+// missing or of another card or library.
 void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
                      kernels::Libraries& libraries);
-// World rank 0 writes the file anew, by way of a temporary one. What could not be done is a
-// warning: a later run may then choose, and round, otherwise.
+// World rank 0 writes the file anew, by way of a temporary one. A failure to write is a warning: a
+// later run may then choose, and round, otherwise.
 void KeepChoices(const comm::Communicator& world, const std::string& file,
                  const kernels::Libraries& libraries);
 

@@ -20,8 +20,8 @@ std::int64_t Bytes(const tensor::StateBlock& block) {
 
 }  // namespace
 
-StateOnHost::StateOnHost(const device::Stream& stream, std::vector<tensor::StateBlock> there)
-    : stream_(stream), there_(std::move(there)), here_(there_) {
+StateOnHost::StateOnHost(const device::Stream& stream, std::vector<tensor::StateBlock> blocks)
+    : stream_(stream), there_(std::move(blocks)), here_(there_) {
   if (!stream.OnGpu()) return;
   std::int64_t bytes = 0;
   for (tensor::StateBlock& block : here_) {

@@ -107,26 +107,30 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   const ExactSum loss = now_.count == 0 ? ExactSum() : Net().FinishLoss();
   const bool finite_loss = std::isfinite(loss.Value());
   const bool bad = !finite_loss || !state_.NotFinite().empty();
-  std::array<double, TrainingState::kAgreed> sums = {bad ? 1.0 : 0.0,
-                                                     mine.signal ? 1.0 : 0.0,
-                                                     mine.walltime ? 1.0 : 0.0,
-                                                     mine.checkpoint ? 1.0 : 0.0,
-                                                     mine_.total,
-                                                     mine_.data,
-                                                     mine_.compute,
-                                                     mine_.exposed_communication,
-                                                     mine_.bubble};
+  using State = TrainingState;
+  std::array<double, State::kAgreed> sums{};
+  sums[State::kBad] = bad ? 1 : 0;
+  sums[State::kSignal] = mine.signal ? 1 : 0;
+  sums[State::kWalltime] = mine.walltime ? 1 : 0;
+  sums[State::kCheckpoint] = mine.checkpoint ? 1 : 0;
+  sums[State::kTotal] = mine_.total;
+  sums[State::kData] = mine_.data;
+  sums[State::kCompute] = mine_.compute;
+  sums[State::kExposed] = mine_.exposed_communication;
+  sums[State::kBubble] = mine_.bubble;
   // The loss is summed exactly, so that no layout changes it but by its terms.
-  const std::span<double> digits = std::span(sums).subspan(TrainingState::kFlags);
+  const std::span<double> digits = std::span(sums).subspan(State::kLossDigits);
   std::ranges::copy((finite_loss ? loss : ExactSum()).Digits(), digits.begin());
   state_.Agree(sums);
   result_.loss = ExactSum::FromDigits(digits).Value() / static_cast<double>(result_.targets);
-  result_.requests = {sums[1] > 0, sums[2] > 0, sums[3] > 0};
+  result_.requests = {sums[State::kSignal] > 0, sums[State::kWalltime] > 0,
+                      sums[State::kCheckpoint] > 0};
   const double ranks = Grid().World().Size();
-  result_.times = {sums[4] / ranks, sums[5] / ranks, sums[6] / ranks, sums[7] / ranks,
-                   sums[8] / ranks};
+  result_.times = {sums[State::kTotal] / ranks, sums[State::kData] / ranks,
+                   sums[State::kCompute] / ranks, sums[State::kExposed] / ranks,
+                   sums[State::kBubble] / ranks};
   mine_ = {};
-  RequireFinite(finite_loss, sums[0] == 0);
+  RequireFinite(finite_loss, sums[State::kBad] == 0);
   mine_.exposed_communication += Seconds() - start;
 }
 

@@ -1,4 +1,5 @@
-// How verification measures what this rank holds against the whole that it computed alone.
+// Differences between this rank's tensors and the same tensors of another run, on the grid or
+// alone.
 #ifndef TRIREME_SRC_VERIFY_VERIFY_COMPARE_HPP_
 #define TRIREME_SRC_VERIFY_VERIFY_COMPARE_HPP_
 
@@ -11,7 +12,7 @@
 
 namespace trireme::verify {
 
-// |got - wanted| / |wanted|; infinite where that is no number.
+// |got - wanted| / max(|got|, |wanted|); infinite if undefined.
 double RelativeDifference(double got, double wanted);
 
 struct Differences {
@@ -35,7 +36,7 @@ Differences CompareBits(const comm::ProcessGrid& grid, const std::vector<tensor:
 // Collective. "rank 3 (pipeline 0, data 1, context 0, tensor 1)": where `mine` is largest.
 std::string WhereLargest(const comm::ProcessGrid& grid, double mine);
 
-// Collective. What each parameter's gradient is summed over, as its holders know it.
+// Collective. GradientSum of every parameter, from the ranks that hold it.
 std::vector<tensor::GradientSum> GatherSums(const comm::ProcessGrid& grid,
                                             const tensor::Registry& registry);
 

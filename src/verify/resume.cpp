@@ -1,5 +1,5 @@
-// Verification of what has to be the same bits: a stop and a resume, in the same layout (up to
-// rounding on one rank), and run.canonical on the grid and on one rank.
+// Bitwise verification: a stop and resume in the same layout (on one rank up to rounding), and
+// run.canonical on the grid and on one rank.
 #include <fmt/format.h>
 
 #include <memory>

@@ -49,7 +49,7 @@ class Verifier {
 
  private:
   // The comparisons, in order.
-  void CompareSteps();   // fp64; leaves a checkpoint behind step kStop
+  void CompareSteps();   // fp64; writes a checkpoint after step kStop
   void CompareResume();  // from it: on the grid, and on one rank
   void CompareLosses();  // in the deck's precision
   void SwapScales();
@@ -61,7 +61,7 @@ class Verifier {
   void ResumeOnGrid(const std::string& checkpoint);
   void ResumeAlone(const std::string& checkpoint);
 
-  // Runs what every rank does by itself: all go on, or none.
+  // Runs `task` on every rank alone; throws on all if it throws on one.
   void ByItself(const std::function<void()>& task) const;
   training::StepResult StepOnGrid(Run& run, std::int64_t step) const;
   training::StepResult StepAlone(Run& run, std::int64_t step) const;
@@ -99,7 +99,7 @@ class Verifier {
 
   std::unique_ptr<Run> on_grid_;           // fp64, on the grid, uninterrupted
   std::vector<double> losses_;             // its, [kSteps]
-  std::vector<float> scales_;              // of fp8: those that are not in use
+  std::vector<float> scales_;              // fp8 scales not in use at the moment
   std::vector<tensor::GradientSum> sums_;  // of each parameter's gradient
 };
 

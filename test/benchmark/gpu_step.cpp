@@ -132,11 +132,11 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& training,
       training.Samples().Share(step, grid.Coordinates().data, grid.Shape().data);
   const std::span<const data::Sample> samples(share);
   const auto most = static_cast<std::size_t>(setup.micro_batch);
-  std::vector<data::MicroBatch> batches;
+  std::vector<data::Entry> batches;
   for (std::size_t i = 0; i < samples.size(); i += most) {
-    data::FillMicroBatch(tokens, data::Split::kTrain,
-                         samples.subspan(i, std::min(most, samples.size() - i)), setup.length,
-                         batches.emplace_back(), net.LocalPlan().positions);
+    data::FillEntry(tokens, data::Split::kTrain,
+                    samples.subspan(i, std::min(most, samples.size() - i)), setup.length,
+                    batches.emplace_back(), net.LocalPlan().positions);
   }
   model::StagedBatches::Taken taken = net.Take(net.Stage(batches));
   device::Synchronise(net.Stream());

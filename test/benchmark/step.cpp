@@ -91,11 +91,11 @@ Setup SetupOf(const Work& work) {
 }
 
 // Micro-batches of one step.
-std::vector<data::MicroBatch> RandomBatches(const Work& work, std::int64_t vocabulary, int step) {
-  std::vector<data::MicroBatch> batches(static_cast<std::size_t>(work.batch / work.micro_batch));
+std::vector<data::Entry> RandomBatches(const Work& work, std::int64_t vocabulary, int step) {
+  std::vector<data::Entry> batches(static_cast<std::size_t>(work.batch / work.micro_batch));
   std::uint32_t number = 0;
   std::uint64_t ordinal = 0;
-  for (data::MicroBatch& batch : batches) {
+  for (data::Entry& batch : batches) {
     batch.sequences = work.micro_batch;
     batch.length = work.length;
     batch.valid = work.micro_batch * work.length;
@@ -122,7 +122,7 @@ class Trial {
     const auto start = std::chrono::steady_clock::now();
     model_.Parameters().ZeroGradients();
     double sum = 0;
-    for (const data::MicroBatch& batch : batches) sum += model_.ForwardBackward(batch, {});
+    for (const data::Entry& batch : batches) sum += model_.ForwardBackward(batch, {});
     const auto tokens = static_cast<double>(work_.Tokens());
     optimizer_.Step(step_, 1e-3, std::sqrt(optimizer_.GradientSquares()) / tokens, work_.Tokens(),
                     true);

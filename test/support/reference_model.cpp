@@ -25,8 +25,8 @@ struct Saved {
 
 class Reference {
  public:
-  Reference(const model::Options& options, const Parameters& parameters,
-            const data::MicroBatch& batch, std::uint32_t seed, bool training, bool causal)
+  Reference(const model::Options& options, const Parameters& parameters, const data::Entry& batch,
+            std::uint32_t seed, bool training, bool causal)
       : options_(options), batch_(batch), seed_(seed), training_(training), causal_(causal) {
     for (const auto& [name, extents] : ParameterShapes(options)) {
       const bool matrix = extents.size() == 2;
@@ -276,7 +276,7 @@ class Reference {
   }
 
   const model::Options& options_;
-  const data::MicroBatch& batch_;
+  const data::Entry& batch_;
   std::uint32_t seed_;
   bool training_, causal_;
   std::map<std::string, Array> weights_, gradients_;
@@ -287,8 +287,8 @@ class Reference {
 }  // namespace
 
 ReferenceResult RunReference(const model::Options& options, const Parameters& parameters,
-                             const data::MicroBatch& batch, std::uint32_t seed,
-                             double label_smoothing, bool training, bool causal) {
+                             const data::Entry& batch, std::uint32_t seed, double label_smoothing,
+                             bool training, bool causal) {
   return Reference(options, parameters, batch, seed, training, causal).Run(label_smoothing);
 }
 

@@ -28,8 +28,8 @@ Parameters RandomParameters(const model::Options& options, std::uint32_t seed, d
 
 // Random tokens and targets; the last `masked` positions of the last sequence are past its end.
 // Ordinals do not follow each other and the last needs more than 32 bits.
-data::MicroBatch RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t length,
-                             std::int64_t masked, std::uint32_t seed);
+data::Entry RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t length,
+                        std::int64_t masked, std::uint32_t seed);
 
 struct ReferenceResult {
   double loss_sum = 0;         // nats, over valid targets
@@ -42,8 +42,8 @@ struct ReferenceResult {
 // training: dropout on (keyed by seed). Throws std::out_of_range for a missing parameter and
 // std::invalid_argument for one of a wrong size.
 ReferenceResult RunReference(const model::Options& options, const Parameters& parameters,
-                             const data::MicroBatch& batch, std::uint32_t seed,
-                             double label_smoothing, bool training, bool causal = true);
+                             const data::Entry& batch, std::uint32_t seed, double label_smoothing,
+                             bool training, bool causal = true);
 
 }  // namespace trireme::test
 

@@ -58,10 +58,10 @@ Parameters RandomParameters(const model::Options& options, std::uint32_t seed, d
   return parameters;
 }
 
-data::MicroBatch RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t length,
-                             std::int64_t masked, std::uint32_t seed) {
+data::Entry RandomBatch(std::int64_t vocabulary, std::int64_t sequences, std::int64_t length,
+                        std::int64_t masked, std::uint32_t seed) {
   std::mt19937_64 engine(seed);
-  data::MicroBatch batch;
+  data::Entry batch;
   batch.sequences = sequences;
   batch.length = length;
   const std::int64_t tokens = sequences * length;

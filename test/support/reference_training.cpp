@@ -11,7 +11,7 @@ ReferenceTraining::ReferenceTraining(const model::Options& options,
                                      std::uint32_t seed)
     : options_(options), optimizer_(optimizer), seed_(seed), values_(std::move(start)) {}
 
-double ReferenceTraining::Step(const data::MicroBatch& batch, double learning_rate) {
+double ReferenceTraining::Step(const data::Entry& batch, double learning_rate) {
   ++step_;
   const ReferenceResult result =
       RunReference(options_, values_, batch, seed_, optimizer_.label_smoothing, true);

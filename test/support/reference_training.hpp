@@ -17,7 +17,7 @@ class ReferenceTraining {
                     Parameters start, std::uint32_t seed);
 
   // One step; the mean loss before it, nats a token.
-  double Step(const data::MicroBatch& batch, double learning_rate);
+  double Step(const data::Entry& batch, double learning_rate);
 
  private:
   // Takes the mean loss's gradient times this factor.

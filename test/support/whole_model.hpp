@@ -20,7 +20,7 @@ class WholeModel {
 
   // Adds the gradients of the summed loss of `batch` to the registry's; returns the summed loss in
   // nats. `ready` may be empty.
-  double ForwardBackward(const data::MicroBatch& batch, const model::GradientsReady& ready) {
+  double ForwardBackward(const data::Entry& batch, const model::GradientsReady& ready) {
     model_.Begin(Take(batch), ready, nullptr);
     Run(parallel::TaskKind::kForward);
     Run(parallel::TaskKind::kBackward, true);
@@ -28,13 +28,13 @@ class WholeModel {
     return model_.SummedLoss().Value();
   }
   // Evaluation, without dropout or smoothing: the summed loss; `losses` (or null): [B * T].
-  double Loss(const data::MicroBatch& batch, double* losses = nullptr) {
+  double Loss(const data::Entry& batch, double* losses = nullptr) {
     model_.Begin(Take(batch), {}, losses);
     Run(parallel::TaskKind::kEvaluate);
     return model_.SummedLoss().Value();
   }
   // Logits of the token after position `position` of sequence 0: [vocabulary].
-  std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position) {
+  std::vector<double> Logits(const data::Entry& batch, std::int64_t position) {
     model_.BeginLogits(Take(batch), position);
     Run(parallel::TaskKind::kEvaluate);
     return model_.LogitsSlice();
@@ -47,7 +47,7 @@ class WholeModel {
   model::ModelMemory Memory() const { return model_.Memory(); }
 
  private:
-  model::StagedBatches::Taken Take(const data::MicroBatch& batch) {
+  model::StagedBatches::Taken Take(const data::Entry& batch) {
     return model_.Take(model_.Stage({&batch, 1}));
   }
   void Run(parallel::TaskKind kind, bool final = false) {

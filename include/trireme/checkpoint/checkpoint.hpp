@@ -24,7 +24,7 @@ struct Contents {
 
 // Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: reserves and
 // agrees on the space, writes the tensors (each byte by one rank, in collective rounds below 2
-// GiB), reads them back against checksums, syncs, renames, then moves the relative link
+// GiB), syncs them, reads them back against checksums, renames, then moves the relative link
 // `folder`/latest, and `folder`/best if `best`. Replaces a complete checkpoint of the same step.
 // Then removes all but the `keep` checkpoints written last (0 keeps all), never the target of a
 // link. On failure, such as a full disk, throws AgreedError on every rank, removes the temporary

@@ -51,8 +51,8 @@ class Channel {
   // Orders the work that the computation queues from now on after the transfer, and ends the
   // ticket. The host waits only if it takes part in the transfer itself.
   virtual void Wait(int ticket) = 0;
-  // Seconds that the computation stood still in Wait since the last call, as far as the device has
-  // come; all of them once it is synchronised. 0 for replays of a graph, and if the host takes part
+  // Seconds that the computation waited for transfers since the last call, as far as the device has
+  // run; all of them once it is synchronised. 0 for replays of a graph, and if the host takes part
   // in the transfer, since the host waits then.
   virtual double TakeExposed() = 0;
   // Throws a RunError that names the group if a transfer failed on another rank (NCCL's
@@ -66,7 +66,7 @@ class Channel {
   virtual bool Recordable() const = 0;
 };
 
-// Returns when all have ended, or after a few seconds, when no more are to be expected.
+// Waits until all `ends` are ready, or gives up after a few seconds.
 void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept;
 
 // Name and version of the library behind the channels, for --version: "NCCL 2.28.3"; "" without

@@ -24,7 +24,7 @@ class Request {
  public:
   Request() = default;  // nothing under way: complete
   Request(Request&& other) noexcept;
-  Request& operator=(Request&& other) noexcept;  // what was here must be complete
+  Request& operator=(Request&& other) noexcept;  // the request overwritten must be complete
   Request(const Request&) = delete;
   Request& operator=(const Request&) = delete;
   ~Request() = default;  // an incomplete request is a bug; MPI_Finalize would find it
@@ -34,8 +34,8 @@ class Request {
   // time since its start as hidden.
   bool Test();
   void Wait();  // returns when complete; the time in here is recorded as waited
-  // Waits for one of several transfers that are awaited in turn: the caller computes nothing since
-  // `since` (of Seconds()), so that the transfer was hidden until then only.
+  // As Wait, for one of several transfers awaited in turn: the caller has been idle since `since`
+  // (Seconds()), so hidden time ends there.
   void Wait(double since);
   double Started() const { return started_; }  // of Seconds()
 

@@ -40,8 +40,9 @@ class Communicator {
   // Collective. Ranks of one colour form a group, ordered by key.
   Communicator Split(int color, int key) const;
   Communicator SplitNode() const;  // the ranks that share this node's memory
+  // Collective. A communicator of the same ranks, whose messages meet no others.
   Communicator Duplicate() const;
-  void Barrier() const;
+  void Barrier() const;  // collective
 
   // Collective reductions and broadcasts of small host data.
   double Sum(double value) const;

@@ -60,8 +60,8 @@ class Ledger {
   const Traffic& At(Group group, Transfer transfer) const;
   double SecondsWaited(Group group) const;  // over all kinds of transfer
   void Clear() { *this = {}; }
-  void Add(const Ledger& other);
-  void Subtract(const Ledger& other);  // an earlier state of this one, which leaves what came since
+  void Add(const Ledger& other);       // adds all counts of another
+  void Subtract(const Ledger& other);  // removes the counts of an earlier state of this ledger
 
  private:
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};

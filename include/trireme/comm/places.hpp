@@ -14,8 +14,8 @@ namespace trireme::comm {
 // The count as MPI takes it; RunError if it is no int.
 int CheckedCount(Transfer transfer, std::int64_t count);
 
-// Memory of destroyed Places is reused, so that transfers allocate nothing once as many were under
-// way at a time.
+// Move-only. Memory of destroyed Places is reused: no allocation once the largest number under way
+// has been reached.
 class Places {
  public:
   Places() = default;

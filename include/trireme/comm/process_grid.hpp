@@ -29,8 +29,8 @@ struct GridShape {
 // "pipeline 2 x data 4 x context 1 x tensor 2".
 std::string Describe(const GridShape& shape);
 
-// Whether something else, the model, allows these sizes of the tensor and the pipeline axis; empty:
-// all. 1 and 1 always fit.
+// Predicate of the model: true if it can run on these tensor and pipeline sizes; empty: no
+// restriction. 1 and 1 always fit.
 using Allowed = std::function<bool(std::int64_t tensor, std::int64_t pipeline)>;
 
 // The deck's grid on `ranks` ranks; data = 0 takes what is left. Throws InputError with the deck's
@@ -42,8 +42,8 @@ GridShape ReadGrid(const Options& options, const input::Deck& deck, int ranks,
 GridShape Locate(int rank, const GridShape& shape);
 int RankAt(const GridShape& coordinates, const GridShape& shape);
 
-// The lines of the banner's map: which host and which coordinates each rank has. A long list is
-// shortened in the middle. hosts: of world rank 0, 1, ...
+// Lines of the banner's map: host and coordinates of each rank. A long list is shortened in the
+// middle. hosts: of world rank 0, 1, ...
 std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::string>& hosts);
 
 // Use of the groups, besides their sizes.
@@ -70,7 +70,7 @@ class ProcessGrid {
               const Allowed& allowed = {});
   // Collective. shape.Ranks() must be world.Size().
   ProcessGrid(const Communicator& world, const GridShape& shape, const GridOptions& options = {});
-  // A grid whose ranks one does not have, as rank `rank` would see it; no MPI. All groups are
+  // A grid of ranks that do not run, as rank `rank` would see it; no MPI. All groups are
   // planned ones (Communicator::Planned) with the ranks and sizes of the real grid, and transfers
   // over them move nothing and are recorded in Traffic() as the real ones are.
   static ProcessGrid Planned(const GridShape& shape, const GridOptions& options, int rank);
@@ -123,9 +123,9 @@ class ProcessGrid {
   double TakeExposed() const;
   // Throws a RunError if a transfer of any channel cannot end, after GiveUp.
   void CheckHealth() const;
-  // Abandons this rank's transfers in all channels and returns when they have ended, within
-  // seconds, whatever the others do: for a rank that leaves on its own, whose memory can be freed
-  // only then. No transfer may follow.
+  // Abandons this rank's transfers in all channels; returns within seconds, whatever other ranks
+  // do. For a rank that leaves alone: its GPU memory can be freed only afterwards. No transfer may
+  // follow.
   void GiveUp() const noexcept;
   // Returns when `event` has happened; calls CheckHealth until then.
   void Await(const device::Event& event) const;
@@ -158,7 +158,7 @@ class ProcessGrid {
   mutable Listed listed_;  // all live channels; declared before its entries
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> channels_;
   std::vector<std::pair<Group, std::unique_ptr<Channel>>> decorations_;  // the last one counts
-  Ledger unrecorded_;                                                    // theirs
+  Ledger unrecorded_;  // transfers made by decorations
 };
 
 }  // namespace trireme::comm

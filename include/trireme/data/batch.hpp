@@ -14,8 +14,9 @@ namespace trireme::data {
 
 inline constexpr std::int32_t kMasked = -1;  // a target that does not exist: no loss, no gradient
 
-// B windows side by side, or, on a rank of a context group, its T positions of each.
-struct MicroBatch {
+// One entry: B windows side by side or, on a rank of a context group, its T positions of each. A
+// micro-batch of the schedule is one entry, or ModelPlan::leaves of them.
+struct Entry {
   std::int64_t sequences = 0;           // B
   std::int64_t length = 0;              // T: positions of each window that this rank holds
   std::vector<std::int32_t> inputs;     // [B, T]; 0 after a short window's end
@@ -28,8 +29,8 @@ struct MicroBatch {
 
 // Fills `batch` with the windows of `samples`, each `length` targets long: with those of
 // `positions` that lie within [0, length), by default all. Reuses the batch's memory.
-void FillMicroBatch(const TokenFile& file, Split split, std::span<const Sample> samples,
-                    std::int64_t length, MicroBatch& batch, const Positions& positions = {});
+void FillEntry(const TokenFile& file, Split split, std::span<const Sample> samples,
+               std::int64_t length, Entry& batch, const Positions& positions = {});
 
 }  // namespace trireme::data
 

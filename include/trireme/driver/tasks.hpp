@@ -1,4 +1,4 @@
-// The tasks besides training: tokenize, evaluate, generate.
+// All tasks of a job, the choice among them, and the answer to -v with grid.ranks.
 #ifndef TRIREME_DRIVER_TASKS_HPP_
 #define TRIREME_DRIVER_TASKS_HPP_
 
@@ -29,12 +29,12 @@ ExitCode RunGenerate(job::Job& job);
 ExitCode RunTraining(job::Job& job);
 
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
-// (never empty) token by token; returns the new tokens only, the same on every rank; none at all
-// where a prediction is not finite.
+// (never empty) token by token. Returns the new tokens only, the same on every rank; empty if a
+// prediction is not finite.
 std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std::int32_t> prompt,
                                    const GenerateOptions& options);
-// Collective over the grid. Continue on the first replica, the others wait, unless parameters are
-// sharded, which all have to gather; RunError on all ranks where a prediction is not finite.
+// Collective over the grid. Runs Continue on the first replica while others wait; on all replicas
+// if parameters are sharded. AgreedError on all ranks if a prediction is not finite.
 std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const std::vector<std::int32_t>& prompt,
                                        const GenerateOptions& options);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "trireme/job/job.hpp"
@@ -17,7 +18,7 @@ class TrainedModel {
   // that a rank takes at once; 0: as the deck says. AgreedError (exit code 2) without -r.
   explicit TrainedModel(const job::Job& job, std::int64_t micro_batch = 0);
 
-  const data::TokenFile& Tokens() const { return tokens_; }
+  const data::TokenFile& Tokens() const { return *tokens_; }
   const std::string& Checkpoint() const { return checkpoint_; }  // folder of the weights
   model::ParallelModel& Net() { return *model_; }
 
@@ -25,7 +26,7 @@ class TrainedModel {
   const std::string checkpoint_;
   const plan::EvaluationPlan plan_;
   comm::ProcessGrid grid_;
-  const data::TokenFile tokens_;
+  std::optional<data::TokenFile> tokens_;  // always there after construction
   std::unique_ptr<model::ParallelModel> model_;
 };
 

@@ -1,4 +1,4 @@
-// Training: the driver owns the loop: steps, validations, checkpoints, reports.
+// The training loop, owned by the driver: steps, validations, checkpoints, reports.
 #ifndef TRIREME_DRIVER_TRAINING_LOOP_HPP_
 #define TRIREME_DRIVER_TRAINING_LOOP_HPP_
 
@@ -69,16 +69,17 @@ class TrainingLoop {
   nlohmann::json run_;      // its run.json
   bool continues_ = false;  // in the checkpoint's own run folder
   std::int64_t step_ = 0;   // steps completed
-  double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats a token
+  double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats per token
   bool best_is_new_ = false;
   bool stop_ = false;  // agreed: a signal or the walltime
   std::string stop_reason_;
   bool checkpoint_now_ = false;      // agreed: checkpoint.every_minutes has passed
-  double last_loss_ = 0;             // of the last step, nats a token
+  double last_loss_ = 0;             // of the last step, nats per token
   double last_checkpoint_time_ = 0;  // of Seconds()
   double checkpoint_seconds_ = 0;    // since the last report
-  double roof_flops_ = 0;            // a rank, measured at start
-  // Of sharded parameters, in the steps of this session: of this rank, and complete when needed.
+  double roof_flops_ = 0;            // per rank, measured at start
+  // Gathers of sharded parameters on this rank in the steps of this session, and those complete
+  // when needed.
   std::int64_t gathers_ = 0, gathers_ready_ = 0;
 };
 

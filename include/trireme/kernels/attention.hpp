@@ -47,7 +47,8 @@ void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
                       const tensor::Matrix& lse, const tensor::Matrix& scratch);
 
-// dqkv (overwritten) from dout; scores are recomputed, masks regenerated.
+// dqkv (of the shape of qkv, overwritten) from dout (of the shape of out). out, lse: of
+// AttentionForward. Scores are recomputed, masks regenerated.
 void AttentionBackward(const device::Stream& stream, const AttentionShape& shape,
                        const tensor::Matrix& qkv, const Dropout& dropout, const tensor::Matrix& out,
                        const tensor::Matrix& dout, const tensor::Matrix& lse,

@@ -33,6 +33,12 @@ std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most
 std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
                                   std::int64_t most_keys);
 
+// Operands of the functions below:
+//   qkv, dqkv  [rows, Width()]
+//   out, dout  [rows, heads * head_dim]
+//   lse        [rows, heads]
+//   scratch    [1, AttentionPartScratch()]
+
 // Attention to no keys: out = 0, lse = -infinity.
 void AttentionPartStart(const device::Stream& stream, const tensor::Matrix& out,
                         const tensor::Matrix& lse);

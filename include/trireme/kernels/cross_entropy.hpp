@@ -26,6 +26,7 @@ inline constexpr std::int64_t kSoftmaxStatistics = 4;  // numbers per row
 //   logits      [rows, slice], of tokens [first, first + slice); become exp(logit - largest)
 //   statistics  [rows, 4] fp64, dense, overwritten: largest logit, sum of exp(logit - largest), the
 //               target's logit (0 if another slice has it), sum of logits
+//   targets     [rows], global ids; < 0: masked
 void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, double* statistics);
 
@@ -33,6 +34,8 @@ void SoftmaxStatistics(const device::Stream& stream, const tensor::Matrix& logit
 //   statistics  [parts, rows, 4], of all slices; `part` is the slice of these logits
 //   logits      as SoftmaxStatistics left them; with `gradient` they become this slice of the
 //               gradient
+//   targets     [rows], global ids; < 0: masked
+//   losses      [rows], nats, overwritten
 void CrossEntropySlice(const device::Stream& stream, const tensor::Matrix& logits,
                        const std::int32_t* targets, std::int32_t first, std::int64_t vocabulary,
                        double smoothing, bool gradient, const double* statistics, int parts,

@@ -9,12 +9,14 @@
 namespace trireme::kernels {
 
 // out[r] = scale * weight[tokens[r] - first]; 0 for a token outside of the slice of the vocabulary,
-// [first, first + weight.rows). out: [rows, dim], overwritten; weight: [slice, dim].
+// [first, first + weight.rows). tokens: [rows]; weight: [slice, dim]; out: [rows, dim],
+// overwritten.
 void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
                       const tensor::Matrix& weight, double scale, const tensor::Matrix& out);
 
 // dweight[tokens[r] - first] += scale * dout[r] for the tokens of the slice, in the order of the
-// rows, whatever the number of threads. dout: [rows, dim].
+// rows, whatever the number of threads. tokens: [rows]; dout: [rows, dim]; dweight: [slice, dim],
+// added to.
 void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
                        double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight);
 
@@ -24,12 +26,12 @@ void PositionForward(const device::Stream& stream, const tensor::Matrix& positio
                      const Dropout& dropout, const tensor::Matrix& x);
 
 // dpositions[t] += dout[r], in the order of the rows; nothing if dpositions is Empty(). dout:
-// masked already.
+// [rows, dim], already masked; dpositions: of the shape of positions.
 void PositionBackward(const device::Stream& stream, const Dropout& dropout,
                       const tensor::Matrix& dout, const tensor::Matrix& dpositions);
 
 // Fills `table`, in host memory, with the fixed positions of Vaswani et al. 2017, section 3.5:
-// [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos of the same.
+// [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos of the same. table: [positions, dim].
 void SinusoidalPositions(const tensor::Matrix& table);
 
 }  // namespace trireme::kernels

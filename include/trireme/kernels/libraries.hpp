@@ -30,8 +30,8 @@ class Libraries : public device::LibraryState {
   // larger operand is a RunError. Call it before any step: an allocation waits for the GPU, and the
   // GPU may wait for a receive from another rank. A later call may ask for more.
   virtual void Reserve(std::int64_t fp8_elements) = 0;
-  // fp8: with `training` (the default) scales follow from the last steps. Without, operands are
-  // scaled by their largest value at the moment, and the scales of training stay as they are.
+  // fp8: with `training` (the default) scales follow from earlier steps; without it, from each
+  // operand's current maximum, and the scales of training are kept.
   virtual void SetTraining(bool training) = 0;
   // fp8, delayed scaling (Micikevicius et al. 2022): a tensor's scale follows from its largest
   // magnitudes in the last steps. Called after the products of a step: copies the maxima of the

@@ -23,23 +23,25 @@ void LinearForward(const device::Stream& stream, const Linear& linear, const ten
                    FunctionRef<void(const Part& rows)> then);
 
 // pre = x form(weight) + bias, out = dropout(act(pre)), with pre and out as in ActivationForward.
+// x: [rows, in]; bias: [1, out] or Empty(); pre, out: overwritten.
 void LinearActivation(const device::Stream& stream, const Linear& linear, const tensor::Matrix& x,
                       const tensor::Matrix& bias, ActivationKind kind, const Dropout& dropout,
                       const tensor::Matrix& pre, const tensor::Matrix& out);
 
-// dx = dy form(weight)^T, overwritten.
+// dx = dy form(weight)^T. dy: [rows, out]; dx: [rows, in], overwritten.
 void LinearInputGradient(const device::Stream& stream, const Linear& linear,
                          const tensor::Matrix& dy, const tensor::Matrix& dx);
 
 // dhidden = dy form(weight)^T, then dpre from it as in ActivationBackward: the gradient of the
 // input of the activation before this layer. `from`: the activation's `pre`, for kRelu its output.
+// dy: [rows, out]; dhidden: [rows, in], overwritten; dpre: of the shape of `from`, overwritten.
 void LinearActivationGradient(const device::Stream& stream, const Linear& linear,
                               const tensor::Matrix& dy, ActivationKind kind,
                               const tensor::Matrix& from, const Dropout& dropout,
                               const tensor::Matrix& dhidden, const tensor::Matrix& dpre);
 
-// dweight += x^T dy, transposed if linear.form is kTransposed. dweight: of the weight's shape and
-// the sums' type. linear.weight is not read.
+// dweight += x^T dy, transposed if linear.form is kTransposed. x: [rows, in]; dy: [rows, out];
+// dweight: of the weight's shape and the sums' type. linear.weight is not read.
 void LinearWeightGradient(const device::Stream& stream, const Linear& linear,
                           const tensor::Matrix& x, const tensor::Matrix& dy,
                           const tensor::Matrix& dweight);

@@ -17,12 +17,18 @@ void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matr
                  const tensor::Matrix& y, const tensor::Matrix& statistics);
 
 // dx = gradient through the norm, or dx += with `accumulate` (without it dx may be dy). CPU only.
+//   dy, x, dx   [rows, dim]
+//   weight      [1, dim]
+//   statistics  [rows, 2], of NormForward
 void NormBackwardInput(const device::Stream& stream, NormKind kind, const tensor::Matrix& dy,
                        const tensor::Matrix& x, const tensor::Matrix& weight,
                        const tensor::Matrix& statistics, const tensor::Matrix& dx, bool accumulate);
 
-// dweight += , dbias += (unless Empty()); the same bits for any number of threads. scratch:
-// [kReductionBlocks, 2 * dim]. CPU only.
+// dweight += , dbias += (unless Empty()); the same bits for any number of threads. CPU only.
+//   dy, x           [rows, dim]
+//   dweight, dbias  [1, dim]
+//   statistics      [rows, 2], of NormForward
+//   scratch         [kReductionBlocks, 2 * dim]
 void NormBackwardWeight(const device::Stream& stream, const tensor::Matrix& dy,
                         const tensor::Matrix& x, const tensor::Matrix& statistics,
                         const tensor::Matrix& dweight, const tensor::Matrix& dbias,
@@ -43,7 +49,11 @@ void ResidualNormForward(const device::Stream& stream, NormKind kind,
 //   dbranch = gradient of dx through the dropout
 //   dweight += , dbias += weight gradients of the norm, as in NormBackwardWeight
 // Empty() means: more = 0, residual = 0; dbranch, dweight, dbias not wanted. dx may be residual, dy
-// or more; dbranch is none of them. scratch: [kReductionBlocks, 2 * dim].
+// or more; dbranch is none of them.
+//   dy, more, x, residual, dx, dbranch  [rows, dim]
+//   weight, dweight, dbias              [1, dim]
+//   statistics                          [rows, 2], of NormForward
+//   scratch                             [kReductionBlocks, 2 * dim]
 struct NormBackwardPass {
   NormKind kind = NormKind::kLayerNorm;
   tensor::Matrix dy = {}, more = {}, x = {}, weight = {}, statistics = {}, residual = {};

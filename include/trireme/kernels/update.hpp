@@ -61,8 +61,8 @@ inline double SquareSum(const device::Stream& stream, Dtype dtype, std::int64_t 
   return SquareSum(stream, dtype, {&range, 1});
 }
 
-// sums[i] = SquareSum of range i alone, queued. sums: in the stream's memory. On a GPU the order of
-// the sum is another fixed one, and blocks are added up in fp64.
+// sums[i] = SquareSum of range i alone, queued. sums: [ranges], fp64, in the stream's memory. On a
+// GPU the order of the sum is another fixed one, and blocks are added up in fp64.
 void SquareSums(const device::Stream& stream, Dtype dtype, std::span<const FlatRange> ranges,
                 double* sums);
 
@@ -76,11 +76,12 @@ inline void ExactSquareSum(const device::Stream& stream, Dtype dtype, std::int64
   ExactSquareSum(stream, dtype, {&range, 1}, sum);
 }
 
-// to += from, element by element.
+// to += from, element by element. from, to: [count], in the stream's memory.
 void Accumulate(const device::Stream& stream, Dtype dtype, std::int64_t count, const void* from,
                 void* to);
 
-// to = from, between fp32 and bf16, rounded to nearest if `to` is the narrower type. GPU only.
+// to = from, between fp32 and bf16, rounded to nearest if `to` is the narrower type. from, to:
+// [count], in the stream's memory. GPU only.
 void Convert(const device::Stream& stream, std::int64_t count, Dtype from_type, const void* from,
              Dtype to_type, void* to);
 

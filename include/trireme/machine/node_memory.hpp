@@ -1,4 +1,4 @@
-// Whether the memory that the ranks of a node plan is there, asked before it is taken.
+// Check, before allocation, that a node has the memory that its ranks plan.
 #ifndef TRIREME_MACHINE_NODE_MEMORY_HPP_
 #define TRIREME_MACHINE_NODE_MEMORY_HPP_
 

@@ -19,7 +19,7 @@ struct RankThreads {
 
 struct NodePlacement {
   int threads = 1;           // of this rank
-  std::vector<int> numbers;  // of the hardware threads, one a thread; empty: they are not pinned
+  std::vector<int> numbers;  // of the hardware threads, one per thread; empty: they are not pinned
   std::string shortage;      // "2 ranks x 2 threads on 2 cores"; empty: there are enough
 };
 
@@ -36,7 +36,7 @@ struct Placement {
   bool pinned = false;       // all ranks' threads are
 };
 // Collective over the world. Sets the number of threads and pins them, as run.threads and run.pin
-// and the environment say; rank 0 warns where a node has fewer cores than threads. With a GPU,
+// and the environment say; rank 0 warns if a node has fewer cores than threads. With a GPU,
 // run.pin = auto pins nothing: threads that CUDA and NCCL start keep to the cores of the thread
 // that made them.
 Placement PlaceThreads(const comm::Runtime& runtime, const Options& options, bool on_gpu);

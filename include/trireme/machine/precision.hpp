@@ -16,8 +16,8 @@ struct Arithmetic {
 };
 Arithmetic ArithmeticOf(Precision precision, bool on_gpu);
 
-// Throws InputError with the deck's line if the device of the stream does not have it. Emulated
-// bf16 would be slower than fp32: that is refused too.
+// Throws InputError with the deck's line if the stream's device lacks the precision. bf16 without
+// instructions for it is refused too: emulated, it would be slower than fp32.
 void CheckPrecision(Precision precision, const device::Stream& stream, const input::Deck& deck);
 
 }  // namespace trireme::machine

@@ -19,15 +19,18 @@ class ActivationMemory {
  public:
   ActivationMemory(const ModelPlan& plan, const StagePlan& local, const StageLayers& layers);
 
-  // Allocations of the largest micro-batch, in measuring arenas (dry passes).
   using MakeWorkspace = FunctionRef<Workspace(device::Arena& arena)>;
   using TrainDry = FunctionRef<void(int chunk, device::Arena& scratch)>;
   using EvaluateDry = FunctionRef<void(int chunk, device::Arena& scratch)>;
+  // Measures the allocations of the largest micro-batch in arenas that hand out no memory; sets
+  // Bytes().
   void Measure(MakeWorkspace workspace, TrainDry train, EvaluateDry evaluate);
   std::int64_t Bytes() const { return bytes_; }
   std::int64_t TileBytes() const { return tile_bytes_; }  // of these, the vocabulary's tile
+  // Takes the memory, once, after Measure.
   void Allocate(device::Kind where, MakeWorkspace workspace);
 
+  // Scratch that all layers share; valid after Allocate.
   const Workspace& Shared() const { return workspace_; }
   // Scratch of a task; null before Allocate.
   device::Arena* Scratch(bool training);

@@ -32,7 +32,8 @@ class AttentionLayer {
   Saved MakeSaved() const;
   void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
   void AllocateBackward(const Pass& pass, Saved& saved) const;
-  // Calls `then` with ranges of rows of y as they are complete.
+  // x, y, dy, dx: [tokens, dim]; y and dx are overwritten (partial sums on tensor ranks). Calls
+  // `then` with ranges of complete rows of y.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y,
                RowsDone then) const;
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;

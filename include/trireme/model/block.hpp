@@ -44,9 +44,11 @@ class Block {
 
   Saved MakeSaved() const;  // without memory; once per slot of activations
   void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  // x, y, dy, dx: [rows, dim]; y and dx are overwritten.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
-  // The `cheap` matrices once more, in pass.lives.cheap.
+  // Allocates the `cheap` matrices again, in pass.lives.cheap.
   void AllocateCheap(const Pass& pass, Saved& saved) const;
+  // Computes them again from what was kept.
   void RecomputeCheap(const Pass& pass, Saved& saved) const;
   // Forward without its output, which no gradient needs.
   void Recompute(const Pass& pass, Saved& saved) const;

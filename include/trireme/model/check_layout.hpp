@@ -1,4 +1,4 @@
-// Whether a layout suits a model, and which layouts would.
+// Check that a layout suits a model; names of layouts that do.
 #ifndef TRIREME_MODEL_CHECK_LAYOUT_HPP_
 #define TRIREME_MODEL_CHECK_LAYOUT_HPP_
 

@@ -22,7 +22,7 @@ class ChunkActivations {
  public:
   // Matrices that one entry of a micro-batch leaves.
   struct Live {
-    std::vector<Matrix> streams;       // [blocks + 1] of [rows, dim]: the residual stream
+    std::vector<Matrix> residuals;     // [blocks + 1] of [rows, dim]: the residual stream
     std::vector<Block::Saved> blocks;  // [blocks]
     std::vector<int> frames;           // [blocks]: of the memory that rotates
   };
@@ -36,7 +36,8 @@ class ChunkActivations {
   ChunkActivations(const std::vector<Block>& blocks, const parallel::Slots& slots, int entries,
                    bool recomputes);
 
-  // Planning: slots of measuring arenas, in which the largest micro-batch's tasks run dry once.
+  // Planning: measuring arenas, in which the tasks of the largest micro-batch run once without
+  // memory.
   Arenas BeginMeasuring();
   void EndMeasuring();
   std::int64_t Bytes() const;  // of all slots
@@ -47,7 +48,7 @@ class ChunkActivations {
   Live& LiveAt(int weight_slot, int entry) {
     return live_[static_cast<std::size_t>(weight_slot * entries_ + entry)];
   }
-  // For evaluation, which keeps nothing beyond a block: [blocks].
+  // Saved matrices of evaluation, which keeps nothing beyond a block: [blocks].
   std::vector<Block::Saved>& Passing() { return passing_; }
 
   bool Rotates() const { return rotates_; }

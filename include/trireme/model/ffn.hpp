@@ -14,7 +14,8 @@
 namespace trireme::model {
 
 // y = f(x), token by token. The output's bias is left to the residual addition. On tensor ranks y
-// and dx are partial sums.
+// and dx are partial sums. x, y, dy, dx: [tokens, dim]; y and dx are overwritten, weight gradients
+// are added to.
 class Ffn {
  public:
   // Matrices of one micro-batch. A kind adds its own.

@@ -37,7 +37,7 @@ struct Collaborators {
 using GradientsReady = std::function<void(std::int64_t begin)>;
 
 // A micro-batch of the schedule is a list of entries: one in the fast mode, several canonical
-// leaves otherwise. Parameters are gathered, and gradients scattered, once for all of them.
+// entries otherwise. Parameters are gathered, and gradients scattered, once for all of them.
 class Model : public parallel::StageWork {
  public:
   // Takes the memory of activations, batches and losses. layers: of the same plan; they must
@@ -47,9 +47,9 @@ class Model : public parallel::StageWork {
   // Bytes of parameters, gradients, activations, vocabulary tile, and of a GPU's tokens (exchange).
   ModelMemory Memory() const;
 
-  // The batches of the tasks to come, Plan().leaves entries per micro-batch: staged, possibly
-  // ahead; taken, which queues their copy into place; then Begin or BeginLogits.
-  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::MicroBatch> batches) {
+  // Batches of the next tasks, Plan().leaves entries per micro-batch. Order of calls: Stage
+  // (possibly ahead), Take (queues the copy into place), Begin or BeginLogits.
+  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::Entry> batches) {
     return staged_.Stage(batches);
   }
   [[nodiscard]] StagedBatches::Taken Take(StagedBatches::Staged staged) {
@@ -80,47 +80,48 @@ class Model : public parallel::StageWork {
 
  private:
   // One entry of a micro-batch in a task: its rows of the input and the output.
-  struct Leaf {
+  struct TaskEntry {
     Pass pass;
     ChunkActivations::Live* live = nullptr;  // of training tasks
     Matrix in, out;
     // The residual stream, or its gradient, and the two buffers through which it passes.
-    Matrix stream;
+    Matrix residual;
     std::array<Matrix, 2> buffers;
   };
-  using Leaves = std::vector<Leaf>;
+  using TaskEntries = std::vector<TaskEntry>;
   using Arenas = ChunkActivations::Arenas;
 
   void PlanMemory();
   Workspace MakeWorkspace(device::Arena& arena);
   Pass MakePass(bool training);                     // dry, of the largest entry
   Pass MakePass(std::size_t entry, bool training);  // of an entry of the batches
-  Leaves DryLeaves(int chunk, bool training, device::Arena& scratch);
+  TaskEntries DryEntries(int chunk, bool training, device::Arena& scratch);
   // The entries of a task's micro-batch that have sequences; the same memory for every task.
-  Leaves& LeavesOf(const parallel::ProgramTask& task, const Matrix& in, const Matrix& out);
+  TaskEntries& TaskEntriesOf(const parallel::ProgramTask& task, const Matrix& in,
+                             const Matrix& out);
   std::size_t FirstEntry(int micro_batch) const;
-  std::span<const data::MicroBatch> EntriesOf(int micro_batch) const;
+  std::span<const data::Entry> EntriesOf(int micro_batch) const;
   void Open(StagedBatches::Taken taken, double* losses);
 
   // The tasks.
-  void Forward(Leaves& leaves, int chunk, const Arenas& arenas);
-  void ForwardBlock(const Leaf& leaf, int chunk, std::size_t block, const Arenas& arenas);
-  void Evaluate(Leaves& leaves, int chunk);
-  void Backward(Leaves& leaves, int chunk, const Arenas& arenas, bool report);
-  void BackwardUnit(Leaves& leaves, int chunk, std::size_t block, bool weights_too);
+  void Forward(TaskEntries& entries, int chunk, const Arenas& arenas);
+  void ForwardBlock(const TaskEntry& entry, int chunk, std::size_t block, const Arenas& arenas);
+  void Evaluate(TaskEntries& entries, int chunk);
+  void Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool report);
+  void BackwardUnit(TaskEntries& entries, int chunk, std::size_t block, bool weights_too);
   void BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                      const Matrix& dx) const;
-  void BackwardWeight(Leaves& leaves, int chunk, bool report);
+  void BackwardWeight(TaskEntries& entries, int chunk, bool report);
   Lifetimes ForwardLives(const Arenas& arenas, device::Arena* scratch) const;
-  Matrix StreamOf(const Pass& pass, device::Arena* arena) const;
+  Matrix ResidualOf(const Pass& pass, device::Arena* arena) const;
 
   // The ends of the stack of blocks.
-  void Embed(const Pass& pass, const Matrix& stream) const;
+  void Embed(const Pass& pass, const Matrix& residual) const;
   void EmbedBackward(const Pass& pass, const Matrix& gradient) const;
   void HeadForward(const Pass& pass, const Matrix& x);
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) const;
-  void HeadGradients(Leaves& leaves);
-  void EmbeddingGradients(Leaves& leaves);
+  void HeadGradients(TaskEntries& entries);
+  void EmbeddingGradients(TaskEntries& entries);
 
   // Uses of values, gradients begun and ended, of those units that this rank holds.
   bool Tells(int unit) const;
@@ -144,11 +145,11 @@ class Model : public parallel::StageWork {
   StagedBatches staged_;
   TokenLosses losses_;
 
-  std::span<const data::MicroBatch> batches_;
+  std::span<const data::Entry> batches_;
   GradientsReady ready_;
   std::int64_t logits_position_ = -1;  // -1: the tasks compute losses
   Matrix logits_;                      // [1, slice of the vocabulary]
-  Leaves leaves_;                      // of the task that runs
+  TaskEntries task_entries_;           // of the task that runs
   bool planning_ = true;               // dry passes: nobody is told of uses
 };
 

@@ -30,6 +30,7 @@ class NormLayer {
   NormLayer(const ParameterPlace& place, const std::string& name, bool early = false);
 
   void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  // x, y: [rows, dim]; y is overwritten.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
   // x = residual + dropout(branch + bias), then y = norm(x), for some rows of all operands; x may
   // be the branch. Several threads may call this, each for its own rows: saved.x is set by the

@@ -28,17 +28,16 @@ class ParallelModel {
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
 
-  // Collective over the replica; all its ranks pass the same micro-batches.
-  // Stages().Padded() micro-batches of Plan().leaves entries each, empty ones among them. If values
-  // or gradients are sharded, as many on all ranks of the shard group.
-  // Adds the gradients of the summed loss to the registry's. Returns the summed loss in nats of
-  // this rank's tokens on the last stage's first tensor rank and 0 on others, so that a sum over
-  // the grid counts it once.
-  ExactSum Train(std::span<const data::MicroBatch> batches, const GradientsReady& ready);
-  // The same in steps, for batches that are prepared while others are computed on, and for graphs:
-  // batches are staged (their copy to a GPU starts), taken (the copy into place is queued; a graph
-  // cannot hold it) and trained on (queued), and the loss is awaited. The batches outlive all four.
-  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::MicroBatch> batches) {
+  // Collective over the replica, whose ranks pass the same batches: Stages().Padded() micro-batches
+  // of Plan().leaves entries each, some perhaps empty; if values or gradients are sharded, the same
+  // number on all ranks of the shard group. Adds the gradients of the summed loss to the
+  // registry's. Returns the summed loss in nats of this rank's tokens on the last stage's first
+  // tensor rank and 0 on others, so that a sum over the grid counts it once.
+  ExactSum Train(std::span<const data::Entry> batches, const GradientsReady& ready);
+  // Train in four calls, so that batches can be prepared during a computation and graphs recorded:
+  // Stage (starts the copy to a GPU), Take (queues the copy into place; not part of a graph),
+  // StartTrain (queued), FinishLoss (waits). The batches outlive all four.
+  [[nodiscard]] StagedBatches::Staged Stage(std::span<const data::Entry> batches) {
     return local_->Stage(batches);
   }
   [[nodiscard]] StagedBatches::Taken Take(StagedBatches::Staged staged) {
@@ -48,12 +47,12 @@ class ParallelModel {
   ExactSum FinishLoss();
   // After a graph replay of StartTrain's work: FinishLoss() reads these batches.
   void Replayed(StagedBatches::Taken taken) { local_->Replayed(std::move(taken)); }
-  // Evaluation: the summed loss, returned as above. losses (or null): [all rows of all batches],
-  // one a target, filled on the last stage.
-  ExactSum Loss(std::span<const data::MicroBatch> batches, double* losses = nullptr);
+  // Evaluation: summed loss, returned as by Train. losses (or null): [rows of all batches], one per
+  // target, filled on the last stage's first tensor rank.
+  ExactSum Loss(std::span<const data::Entry> batches, double* losses = nullptr);
   // Logits of the token after position `position` of sequence 0, on every rank of the replica:
   // [vocabulary].
-  std::vector<double> Logits(const data::MicroBatch& batch, std::int64_t position);
+  std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
 
   // Collective over the replica, after the sums over the data group: gradients that several ranks
   // of the replica hold parts of (see tensor::GradientSum).
@@ -81,10 +80,10 @@ class ParallelModel {
 
  private:
   void Construct();
-  int MicroBatches(std::span<const data::MicroBatch> batches) const;
+  int MicroBatches(std::span<const data::Entry> batches) const;
   void Announce(const parallel::Program& program);
-  void Evaluate(std::span<const data::MicroBatch> batches);
-  data::MicroBatch LocalPart(const data::MicroBatch& batch) const;
+  void Evaluate(std::span<const data::Entry> batches);
+  data::Entry LocalPart(const data::Entry& batch) const;
   std::pair<int, std::int64_t> Find(std::int64_t position) const;
 
   const comm::ProcessGrid& grid_;
@@ -94,14 +93,14 @@ class ParallelModel {
   parallel::TensorGroup tensor_;
   parallel::RingAttention context_;
   comm::Communicator key_value_;  // tensor ranks that share a key/value head
-  device::Event done_;            // on a GPU: what was queued
+  device::Event done_;            // on a GPU: end of the queued work
   std::unique_ptr<comm::Channel> key_value_channel_;
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<StageLayers> layers_;
   std::unique_ptr<parallel::SharedGradients> shared_;
   std::unique_ptr<parallel::ShardedUnits> units_;
   std::unique_ptr<Model> local_;
-  device::Drain drain_;  // before any of the above goes
+  device::Drain drain_;  // destroyed first
 };
 
 }  // namespace trireme::model

@@ -44,6 +44,7 @@ struct Lifetimes {
   device::Arena* scratch = nullptr;   // up to the end of the block
 };
 
+// State of one pass; copied freely. Pointers are null or outlive the pass.
 struct Pass {
   device::Stream stream;
   const tensor::Registry* registry = nullptr;
@@ -52,13 +53,13 @@ struct Pass {
   const std::function<void()>* progress = nullptr;  // chances for transfers; may be empty
   Lifetimes lives;
   Workspace workspace;
-  const data::MicroBatch* batch = nullptr;  // null while the memory plan is measured
-  StagedBatches::Entry tokens;              // its arrays, in the stream's memory
-  tensor::Matrix rope;                      // rotary positions: [length, head_dim], or Empty()
-  double* losses = nullptr;                 // [tokens], nats, on the host; pinned for a GPU
-  std::int64_t sequences = 0;               // B of this micro-batch
-  std::int64_t length = 0;                  // T, or what this context rank has of it
-  Positions positions;                      // of these positions
+  const data::Entry* batch = nullptr;  // null while the memory plan is measured
+  StagedBatches::Entry tokens;         // its arrays, in the stream's memory
+  tensor::Matrix rope;                 // rotary positions: [length, head_dim], or Empty()
+  double* losses = nullptr;            // [tokens], nats, on the host; pinned for a GPU
+  std::int64_t sequences = 0;          // B of this micro-batch
+  std::int64_t length = 0;             // T, or what this context rank has of it
+  Positions positions;                 // of these positions
   std::uint32_t seed = 0;
   bool training = false;     // dropout acts
   bool causal = true;        // false in tests only: predictions see their targets

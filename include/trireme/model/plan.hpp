@@ -37,7 +37,7 @@ struct ModelPlan {
   bool overlap = true;                  // transfers run while the backward pass computes
 };
 
-// One rank's part of a model. The default is no rank's: PlanStage makes it.
+// One rank's part of a model, made by PlanStage; default-constructed, it belongs to no rank.
 struct StagePlan {
   int stage = 0, stages = 1;           // place along the pipeline
   parallel::PipelineShape pipeline;    // micro_batches: as many as a step really runs
@@ -45,9 +45,9 @@ struct StagePlan {
   std::vector<parallel::Slots> slots;  // [chunks]: micro-batches whose activations are kept
   Positions positions;                 // of each sequence, held by this rank
   std::int64_t tokens = 0;             // most of an entry: micro_batch x positions
-  std::int64_t stream_rows = 0;        // of these, most rows of the residual stream on this rank
-  // Entries at once: at most in a step or an evaluation; in a round of an evaluation, enough to
-  // keep a pipeline full and few enough for their tokens to stay small.
+  std::int64_t residual_rows = 0;      // of these, most rows of the residual stream on this rank
+  // Most entries of a step or a round of an evaluation, and entries per round of an evaluation:
+  // enough to keep a pipeline full, few enough to keep memory small.
   std::int64_t entries = 0, evaluation_entries = 0;
   std::int64_t groups = 1;  // canonical: groups of leaves that this rank adds up
   parallel::ShardSetup shard;

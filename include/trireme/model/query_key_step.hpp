@@ -24,13 +24,14 @@ class QueryKeyStep {
 
   // Null if nothing is kept. Made once per slot of activations, not per step.
   virtual std::unique_ptr<Saved> MakeSaved() const { return nullptr; }
+  // Allocates what Saved keeps, by the lifetimes of `pass`.
   virtual void Allocate(const Pass& /*pass*/, const kernels::AttentionShape& /*shape*/,
                         Saved* /*saved*/) const {}
   // In place on the queries and keys of qkv: [tokens, shape.Width()].
   virtual void Forward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
                        const Matrix& qkv) const = 0;
-  // In place: the gradient of the step's output becomes that of its input. Adds the gradients of
-  // the step's own parameters, which are `early`.
+  // In place on dqkv, [tokens, shape.Width()]: the gradient of the step's output becomes that of
+  // its input. Adds the gradients of the step's own parameters, which are `early`.
   virtual void Backward(const Pass& pass, const kernels::AttentionShape& shape, Saved* saved,
                         const Matrix& dqkv) const = 0;
 };

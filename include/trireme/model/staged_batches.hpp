@@ -40,13 +40,13 @@ class StagedBatches {
     Ticket(const Ticket&) = delete;
     Ticket& operator=(const Ticket&) = delete;
     ~Ticket() = default;
-    std::span<const data::MicroBatch> Batches() const { return batches_; }
+    std::span<const data::Entry> Batches() const { return batches_; }
 
    private:
     friend class StagedBatches;
-    Ticket(std::span<const data::MicroBatch> batches, std::uint64_t number)
+    Ticket(std::span<const data::Entry> batches, std::uint64_t number)
         : batches_(batches), number_(number) {}
-    std::span<const data::MicroBatch> batches_;
+    std::span<const data::Entry> batches_;
     std::uint64_t number_ = 0;  // of the Stage or Take that made it; 0: used up
   };
   // Batches on their way.
@@ -62,12 +62,12 @@ class StagedBatches {
 
   // Packs the batches and starts their copy; the computation under way still reads the batches that
   // were taken last. Throws RunError if they pass the limits.
-  [[nodiscard]] Staged Stage(std::span<const data::MicroBatch> batches);
+  [[nodiscard]] Staged Stage(std::span<const data::Entry> batches);
   // Batches of the same sizes take the same memory, so that a graph may read it. If others were
   // staged in between, these are staged again. Throws RunError for a ticket that was used.
   [[nodiscard]] Taken Take(Staged staged);
   // Throws RunError if the ticket was used, or others were taken since.
-  std::span<const data::MicroBatch> Open(Taken taken);
+  std::span<const data::Entry> Open(Taken taken);
 
   // One entry's arrays, of the batches taken last: [B, T], [B, T], [B].
   struct Entry {
@@ -83,14 +83,14 @@ class StagedBatches {
     std::int64_t inputs = 0, targets = 0, ordinals = 0;
   };
   std::int64_t EachBytes() const;  // of one copy
-  void Pack(std::span<const data::MicroBatch> batches);
+  void Pack(std::span<const data::Entry> batches);
 
   device::Stream stream_;
   Limits limits_;
-  std::uint64_t count_ = 0;                 // tickets so far
-  std::uint64_t staged_ = 0, taken_ = 0;    // numbers of the latest ones
-  std::span<const data::MicroBatch> here_;  // taken last
-  std::int64_t bytes_ = 0;                  // of the batches staged last
+  std::uint64_t count_ = 0;               // tickets so far
+  std::uint64_t staged_ = 0, taken_ = 0;  // numbers of the latest ones
+  std::span<const data::Entry> here_;     // taken last
+  std::int64_t bytes_ = 0;                // of the batches staged last
   device::PinnedBuffer packed_;
   device::Buffer arriving_, current_;
   device::Event arrived_;                     // the staged batches, in `arriving_`

@@ -17,7 +17,8 @@ class TokenLosses {
   // Begins anew: losses of `tokens` tokens will be copied. copy (or null): [tokens], filled by Sum.
   // Throws RunError if there is no room for as many.
   void Expect(std::int64_t tokens, double* copy);
-  double* At(std::int64_t token) const;  // in memory that a GPU copies to; null: none here
+  // Address of a token's loss, in host memory that a GPU copies to; null: none is computed here.
+  double* At(std::int64_t token) const;
   // In nats. The first call after Expect waits for the stream.
   const ExactSum& Sum();
 

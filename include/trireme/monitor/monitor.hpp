@@ -47,7 +47,8 @@ struct Record {
   double tokens_per_second = 0;
   double flops_per_second = 0;  // of all ranks
   double roof_fraction = 0;
-  std::int64_t memory_bytes = 0;  // peak resident set of the largest rank
+  // Of the largest rank: peak resident set; on a GPU, bytes of the card in use.
+  std::int64_t memory_bytes = 0;
   double seconds_compute = 0;
   double seconds_exposed_communication = 0;
   double seconds_bubble = 0;

@@ -30,10 +30,9 @@ class Optimizer {
   // Name of the first parameter with an owned gradient that is not finite; empty: none.
   std::string FirstNotFinite() const;
   // Updates the values with the gradient of the mean loss, clipped to clip_norm. step: from 1.
-  // gradient_norm: of the mean loss, over all ranks. count: targets in the mean. With `clear`, the
-  // gradients' storage is zero afterwards, as Registry::ZeroGradients leaves it (early gradients
-  // excepted, which are cleared as they are taken): the elements owned in the pass that updates
-  // them, all others by themselves.
+  // gradient_norm: of the mean loss, over all ranks. count: targets in the mean. With `clear` all
+  // gradients in storage are zero afterwards, as after Registry::ZeroGradients: owned elements in
+  // the pass that updates them, the rest separately; early gradients are cleared when taken.
   void Step(std::int64_t step, double learning_rate, double gradient_norm, std::int64_t count,
             bool clear = false);
 
@@ -41,7 +40,8 @@ class Optimizer {
   // are no masters.
   void RoundMasters();
 
-  // Moments for a checkpoint: "<prefix><parameter>", moment by moment.
+  // Moments for a checkpoint, named "<prefix><parameter>", moment by moment. rank of `ranks`: place
+  // in the data group; sharers: consecutive ranks that share one copy.
   std::vector<tensor::StateBlock> Blocks(int rank, int ranks, int sharers) const;
   std::int64_t Bytes() const;  // of the moments, and of small buffers on a GPU
 

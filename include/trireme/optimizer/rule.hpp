@@ -49,7 +49,7 @@ class Rule {
   virtual void Update(const kernels::UpdateScalars* scalars, bool clear) = 0;
 
   const std::vector<Moment>& Moments() const { return moments_; }
-  // Of the moments; a rule with memory of its own adds it.
+  // Bytes of the moments. A rule with further memory overrides this and adds it.
   virtual std::int64_t Bytes() const;
 
  protected:

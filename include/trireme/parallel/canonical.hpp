@@ -55,11 +55,10 @@ class TreeCollectives {
   std::int64_t part_ = 0;  // elements of a rank's part in the buffer, [ranks, part_]
 };
 
-// Order of the sums of leaves' gradients that come one after the other. Leaves belong to groups 0,
-// 1, ... (a power of two of them), which come in order; within a group each leaf is added to its
-// storage, and groups meet in the perfect binary tree. As in a binary counter, group g is collected
-// in level popcount(g), so that log2(groups) + 1 levels suffice. Missing groups count as zeros,
-// which change no bit of a sum that began at zero.
+// Order of sums of leaves' gradients. Leaves arrive by groups 0, 1, ... (a power of two of them),
+// in order; within a group each leaf is added to its storage, and groups meet in the perfect binary
+// tree. As in a binary counter, group g is collected in level popcount(g), so that log2(groups) + 1
+// levels suffice. Missing groups count as zeros, which change no bit of a sum that began at zero.
 class LeafSums {
  public:
   // add(from, to): level `to` += level `from`, and `from` becomes zero, of one range of gradients.

@@ -34,8 +34,8 @@ class GradientBuckets {
   void Begin();  // a new step: nothing is ready
   // Declares the gradients at flat offsets >= begin final on this rank: starts the sums of the
   // buckets that are now whole, and gives running ones a chance to progress. Collective over both
-  // groups. If owned gradients need a second sum, over `data`, it waits for the first sum of the
-  // bucket that was started two before.
+  // groups. For gradients that need a second sum (over `data`), the call waits for the scatter of
+  // the bucket started two earlier.
   void Ready(std::int64_t begin);
   void Progress();  // gives running sums a chance to progress
   // Returns when every bucket is summed. RunError if one was never ready. If gradients are sharded,

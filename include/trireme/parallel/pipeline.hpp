@@ -21,8 +21,9 @@ class StageWork {
   // Rows of the residual stream that this rank holds of a micro-batch; may be 0.
   virtual std::int64_t Rows(int micro_batch) const = 0;
   // Runs one task. in, out: [rows, columns].
-  //   kForward, kEvaluate  `in`: the stream that enters, Empty() on the first virtual stage; `out`:
-  //                        to be filled with the stream that leaves, Empty() on the last
+  //   kForward, kEvaluate  `in`: the residual stream that enters, Empty() on the first virtual
+  //   stage; `out`:
+  //                        to be filled with what leaves, Empty() on the last
   //   backward tasks       `in`: gradient of the stream that left; `out`: to be filled with the
   //                        gradient of the stream that entered
   //   kBackwardWeight      both Empty()
@@ -45,8 +46,8 @@ class Pipeline {
   // Collective over the pipeline group: runs a step of Padded(...) micro-batches.
   void Train(int micro_batches, StageWork& work);
   void Evaluate(int micro_batches, StageWork& work);
-  // late: posts a receive when its message is needed instead of ahead. For steps in which a GPU may
-  // stop to load or build a kernel: that must not wait for a message that the stop holds up.
+  // late: posts a receive only when its message is needed. For steps in which a GPU may stop to
+  // load a kernel, which must not wait for a message still held up elsewhere.
   void ReceiveLate(bool late) { late_ = late; }
   // Gives outstanding transfers a chance to progress; cheap. For StageWork, between its kernels.
   void Progress();

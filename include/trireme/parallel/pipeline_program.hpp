@@ -72,8 +72,8 @@ Peer ReceiverFrom(const PipelineShape& shape, int stage, const Task& task);
 Program MakeProgram(const PipelineShape& shape, int stage);
 Program MakeEvaluationProgram(const PipelineShape& shape, int stage);
 
-// Whether all stages' programs end if a send completes only once its receive is posted: the
-// strictest rendezvous, hence under any.
+// True if all stages' programs end under the strictest rendezvous, in which a send completes only
+// when its receive is posted; they then end under any.
 bool Terminates(const std::vector<Program>& programs, const PipelineShape& shape);
 // The first fault of the programs: a task missing, done twice or before its operands, a buffer
 // reused too early, messages received in another order than sent, a deadlock. Empty: none.

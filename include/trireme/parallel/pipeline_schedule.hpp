@@ -83,10 +83,11 @@ Simulation Simulate(const PipelineShape& shape, const std::vector<std::vector<Ta
 // doc/parallelism.md derives them, and compares them with Simulate.
 double PredictedTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
-// A lower bound of a step of this schedule: the largest over the stages of its work, the time until
-// its first task can start, the time until its first and its last forward pass come back, and the
-// work of the stages before it after it. Exact for equal stages; 1f1b: also if costs differ by no
-// more than a fifth, and if only the last stage is more expensive; zero_bubble: the latter too.
+// Lower bound of a step's time: the largest over the stages of (earliest start of its first task +
+// its own work + time that earlier stages need after its last task), with the round trips of its
+// first and last forward pass (not if interleaved); gpipe: PredictedTime. Exact for equal stages;
+// 1f1b: also if costs differ by no more than a fifth, and if only the last stage is more expensive;
+// zero_bubble: the latter too.
 double LeastTime(const PipelineShape& shape, const std::vector<StageCost>& costs);
 
 // Blocks [begin, end) of each virtual stage such that the most expensive stage is as cheap as

@@ -67,9 +67,8 @@ class ShardedUnits {
                const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
 
   // Bytes of buffers for gathered values, and for whole gradients on their way to their owners.
-  // Blocks share prefetch + 1 buffers of the largest one's size for values (one more
-  // than there are blocks is the most that can be of use) and two for gradients; each other unit
-  // has a buffer of its own for each.
+  // Blocks share prefetch + 1 buffers of the largest block's size for values (at most one more than
+  // there are blocks), and two for gradients; every other unit has one buffer of each kind.
   std::int64_t GatherBytes() const;
   std::int64_t GradientBytes() const;
 
@@ -82,9 +81,8 @@ class ShardedUnits {
   // is not the next announced use, or if no buffer is free for a block.
   void Use(int unit);
   void Done(int unit);
-  // Opens the unit's gradients, to which can be added until EndGradient, which starts one
-  // reduce-scatter of them. Beginning again before the end changes nothing. At most two blocks at
-  // once.
+  // Opens the unit's gradients for additions; EndGradient closes them and starts their
+  // reduce-scatter. A second Begin before the End has no effect. At most two blocks may be open.
   void BeginGradient(int unit);
   void EndGradient(int unit);
   void Progress();   // gives running transfers a chance to progress

@@ -68,8 +68,8 @@ class ParameterList {
   // Starts a unit, to which parameters added from here on belong; returns its number. The first Add
   // without one starts a unit without a name.
   int BeginUnit(const std::string& name, bool block = false);
-  // Appends a parameter. One that other ranks hold (begin == end) takes no storage, and the others'
-  // offsets and adjacency are as if it were not there. RunError for a range outside of the tensor
+  // Appends a parameter. A parameter held by other ranks only (begin == end) takes no storage and
+  // does not change offsets or adjacency of the others. RunError for a range outside of the tensor
   // or an impossible copy.
   ParameterId Add(Parameter parameter);
   // Gives a parameter a second gradient with a flat range of its own after all parameters; after

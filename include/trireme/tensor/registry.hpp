@@ -56,11 +56,11 @@ class Registry {
   Matrix Gradient(ParameterId id, int count = 1) const;
   Matrix SecondGradient(ParameterId id) const;  // the gradient itself if there is no second
 
-  // Binds the whole of a unit, from range.begin's element on, to memory of those who gather values
-  // or collect gradients; null: absent. Unsharded storages need no binding.
+  // Binds a unit's whole range, from range.begin on, to memory that holds gathered values or
+  // collects gradients; null: unbinds. Unsharded storages need no binding.
   void BindValues(int unit, void* base);
   void BindGradients(int unit, void* base);
-  // The unit's gradients go to this copy of an unsharded storage.
+  // Selects the level (copy) of unsharded storage for the unit's gradients.
   void BindGradientLevel(int unit, int level);
   // Gradients of `early` parameters of the unit go to a small storage of their own (sharded
   // gradients only), because the unit's memory is not there yet.
@@ -69,6 +69,7 @@ class Registry {
   // parameter adds and clears. Elements of SumType().
   void TakeEarly(int unit, FunctionRef<void(void* from, void* to, std::int64_t count)> take) const;
 
+  // Clears the gradients: level 0 and the early ones; other levels are zero once added up.
   void ZeroGradients();
   // Gradients are zero: the next ZeroGradients has nothing to do.
   void GradientsCleared() { gradients_cleared_ = true; }

@@ -17,11 +17,11 @@ namespace trireme::training {
 // A step's entries on this rank. Its memory is reused from step to step.
 struct LoadedBatch {
   std::int64_t step = -1;
-  std::vector<data::Sample> windows;      // this data rank's
-  std::vector<data::MicroBatch> entries;  // as many as the largest step so far had
-  std::size_t count = 0;                  // entries of this step, the empty ones included
+  std::vector<data::Sample> windows;  // this data rank's
+  std::vector<data::Entry> entries;   // as many as the largest step so far had
+  std::size_t count = 0;              // entries of this step, the empty ones included
   std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
-  std::span<const data::MicroBatch> Entries() const { return {entries.data(), count}; }
+  std::span<const data::Entry> Entries() const { return {entries.data(), count}; }
 };
 
 class BatchLoader {
@@ -32,7 +32,7 @@ class BatchLoader {
   const data::Sampler& Samples() const { return sampler_; }
   // Fills `batch` with the windows of step number `step` (from 0).
   void Load(std::int64_t step, LoadedBatch& batch) const;
-  // Whether a step has as many windows as any: the same on all ranks.
+  // True if the step has a full batch; the same on all ranks.
   bool Whole(std::int64_t step) const { return sampler_.BatchSize(step) == share_.batch; }
 
  private:

@@ -1,5 +1,5 @@
-// Blocks of training state on the host: as they are where the CPU computes, copies of those on a
-// GPU. What checkpoints write and read, and verification compares.
+// Blocks of training state on the host, for checkpoints and verification: the blocks themselves on
+// a CPU, copies of them on a GPU.
 #ifndef TRIREME_TRAINING_STATE_ON_HOST_HPP_
 #define TRIREME_TRAINING_STATE_ON_HOST_HPP_
 
@@ -13,11 +13,11 @@ namespace trireme::training {
 
 class StateOnHost {
  public:
-  // `there`: in the stream's memory, which must outlive this. Their dtype on the host is that of
-  // sums (SumTypeOf): bf16 is fp32 here.
-  StateOnHost(const device::Stream& stream, std::vector<tensor::StateBlock> there);
-  StateOnHost Fetch() &&;  // with what is there now
-  void Store() const;      // what is here goes there
+  // blocks: in the stream's memory, which must outlive this. Host copies have the type of sums
+  // (SumTypeOf): fp32 for bf16.
+  StateOnHost(const device::Stream& stream, std::vector<tensor::StateBlock> blocks);
+  StateOnHost Fetch() &&;  // copies the device's contents in
+  void Store() const;      // copies the host's contents out
 
   const std::vector<tensor::StateBlock>& Blocks() const { return here_; }
   operator const std::vector<tensor::StateBlock>&() const {  // NOLINT(google-explicit-constructor)

@@ -41,7 +41,7 @@ struct TrainingPlan {
   BatchShare ShareOf(int data_rank, int data_ranks, bool alike) const;
 };
 
-// tokens: of the training split. Pure.
+// Completes the plan for a grid. Pure. tokens: length of the training split.
 TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                           const comm::GridShape& grid);
 

@@ -43,7 +43,8 @@ class TrainingState {
 
   // Collective tasks of a step, in this order.
   // Gradients of the taken entries, summed over the micro-batches; sums over the data group start
-  // with the last one. On a GPU this and the next are queued.
+  // with the last one. The gradients are complete on return on a CPU, queued on a GPU, as are the
+  // sums of QueueSums.
   void QueueGradients(model::StagedBatches::Taken entries);
   // Completes the sums over the data group and within the replica.
   void QueueSums();
@@ -51,7 +52,19 @@ class TrainingState {
   const std::string& NotFinite() const;
   // Sum over the world of what the ranks agree on before weights change: flags and times, and the
   // digits of the loss.
-  static constexpr std::size_t kFlags = 9, kAgreed = kFlags + ExactSum::kNumbers;
+  enum Agreed : std::size_t {
+    kBad,  // something is not finite
+    kSignal,
+    kWalltime,
+    kCheckpoint,
+    kTotal,  // seconds, as the next four
+    kData,
+    kCompute,
+    kExposed,
+    kBubble,
+    kLossDigits
+  };
+  static constexpr std::size_t kAgreed = kLossDigits + ExactSum::kNumbers;
   void Agree(std::array<double, kAgreed>& sums) const;
   // Norm of the gradient of the mean loss over `targets`, before clipping: the same on every rank.
   double GradientNorm(std::int64_t targets) const;

@@ -11,8 +11,7 @@
 
 namespace trireme::training {
 
-// Wishes that each rank brings to the agreement in the middle of a step, and that hold for all
-// ranks afterwards.
+// Requests of one rank, combined (or) over all ranks by the agreement in the middle of a step.
 struct Requests {
   bool signal = false;      // stop: a signal came
   bool walltime = false;    // stop: time is up
@@ -57,8 +56,8 @@ class TrainingStep {
   void SumGradients();      // over the data group, then within the replica
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
-  // On a GPU the second and the third are queued, or launched as one graph; then the host loads the
-  // next batch, and waits.
+  // On a GPU, instead of ComputeGradients and SumGradients: queued, or launched as one graph; then
+  // the host loads the next batch, and waits.
   void GradientsOnGpu();
   void LoadNextBatch();
   void AwaitGradients();

@@ -41,16 +41,16 @@ struct Verification {
   std::vector<VerifiedQuantity> quantities;
   std::vector<VerifiedTensor> tensors;  // in the order of the forward pass
   double tolerance = 0;                 // of the tensors
-  // What was over its tolerance first, in the order of a training run: the loss of step 1, its
-  // gradients in the order of the forward pass, and so on; empty: nothing was.
+  // First quantity over its tolerance, in the order of a training run (loss of step 1, its
+  // gradients in forward order, ...); empty: all passed.
   std::string failure;
-  std::string hint;  // what that suggests
+  std::string hint;  // probable cause
   bool Passed() const { return failure.empty(); }
 };
 
 // Collective over the grid's world. Trains `small` on the grid and, on every rank, alone, and
 // compares: losses in `precision`; in fp64 losses, gradients, weights and a resumed run, whose
-// checkpoint goes into `folder`. AgreedError (exit code 1) where a run cannot go on.
+// checkpoint goes into `folder`. AgreedError (exit code 1) if a run cannot go on.
 Verification Verify(const comm::ProcessGrid& grid, const training::TrainingOptions& small,
                     const device::Stream& stream, Dtype precision, const std::string& folder);
 
@@ -62,7 +62,7 @@ std::string DescribeShrinking(const training::TrainingOptions& deck,
                               const training::TrainingOptions& small, std::size_t indent);
 
 // Collective. World rank 0 prints the table and the verdict. AgreedError (exit code 1) on all ranks
-// with what was over its tolerance first.
+// with the first quantity over its tolerance.
 void Judge(const Verification& verification, const comm::Communicator& world, double seconds);
 
 // job.task = verify.

@@ -16,7 +16,7 @@ void Check(ncclResult_t result, const std::string& what, ncclComm_t communicator
 
 class Link {
  public:
-  // Collective over those who hold `id`, `ranks` of them. name: for messages. most_blocks: thread
+  // Collective over the `ranks` ranks that hold `id`. name: for messages. most_blocks: thread
   // blocks that an operation may take from the computation; 0: as NCCL likes.
   Link(std::string name, const ncclUniqueId& id, int ranks, int rank, int most_blocks);
   ~Link();  // gives up what is under way, unless Destroy was called
@@ -32,9 +32,9 @@ class Link {
   std::string Failure() const;
   bool Idle() const;  // all that was queued is done
   void Destroy();     // of a link that is idle on all its ranks
-  // Abandons all transfers; results are undefined. Runs on a thread of its own, which needs no
-  // wait: NCCL's call returns when its kernels have ended and their memory is free, and that may
-  // need the end of another link's. Ready from the start where there is nothing to end.
+  // Abandons all transfers; results are undefined. Runs on its own thread, because NCCL's call
+  // returns only when its kernels have ended, which may need another link's Abort. The future is
+  // ready at once if there is nothing to end.
   std::shared_future<void> Abort() noexcept;
 
  private:

@@ -21,9 +21,9 @@ class NcclChannel : public Channel {
   // the host. NCCL connects messages at the first one, and from 2.22 on what an algorithm of a
   // collective needs at its first use, which depends on the size too, unless NCCL_RUNTIME_CONNECT
   // is 0, as the start of the GPU sets it; hence a transfer of each link here. Transfer::kAllToAll
-  // alone, made of messages, connects when it is first used, where it is no shift.
+  // alone, made of messages, connects at its first use, unless it is a shift.
   NcclChannel(const Communicator& group, const ChannelSetup& setup);
-  // Collective, unless an exception is under way: awaits what runs, at most so long, and gives up
+  // Collective, unless an exception is under way: waits some seconds for what runs, then gives up
   // the rest.
   ~NcclChannel() override;
 

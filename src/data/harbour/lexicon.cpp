@@ -1,4 +1,4 @@
-// The lists themselves, in order of frequency, and the regular forms of nouns and verbs.
+// Words of the harbour corpus by category, in order of frequency; regular forms of nouns and verbs.
 #include "lexicon.hpp"
 
 #include <cctype>
@@ -82,7 +82,7 @@ constexpr std::string_view kAdjectivesThings =
     "shallow sharp thin tiny vast wide yellow elegant low";
 constexpr std::string_view kAdverbsBefore =
     "often never soon always once also rarely finally quickly later eventually secretly";
-constexpr std::string_view kAdverbsBehind =
+constexpr std::string_view kAdverbsAfter =
     "again together slowly twice quietly safely alone daily easily gladly calmly overnight";
 constexpr std::string_view kAdverbsFront =
     "Later Often Sometimes Soon Eventually Once Afterwards Meanwhile";
@@ -189,7 +189,7 @@ Lexicon::Lexicon()
       adjectives_people(Ranked(kAdjectivesPeople)),
       adjectives_things(Ranked(kAdjectivesThings)),
       adverbs_before(Ranked(kAdverbsBefore)),
-      adverbs_behind(Ranked(kAdverbsBehind)),
+      adverbs_after(Ranked(kAdverbsAfter)),
       adverbs_front(Ranked(kAdverbsFront)),
       acts_on(MakeVerb(kActsOn)),
       acts(MakeVerb(kActs)),

@@ -30,7 +30,7 @@ struct Lexicon {
   WordList roles;    // of a named person: pilot
   WordList ship_names, towns, men_names, women_names, surnames, years, topics, times;
   WordList adjectives_any, adjectives_people, adjectives_things;
-  WordList adverbs_before, adverbs_behind, adverbs_front;
+  WordList adverbs_before, adverbs_after, adverbs_front;
   Verb acts_on, acts;              // people and vessels: with and without an object
   Verb thing_acts_on, thing_acts;  // other things
   WordList prepositions, prepositions_front, subordinators, conjunctions, modals;

@@ -31,7 +31,7 @@ void HarbourRules::Add(Choices& choices, double weight, const char* word, const 
 Choices HarbourRules::After(const State& state) const {
   Choices choices;
   const bool known = AddText(state, choices) || AddNounPhrase(state, choices) ||
-                     AddName(state, choices) || AddBehindSubject(state, choices) ||
+                     AddName(state, choices) || AddAfterSubject(state, choices) ||
                      AddPredicate(state, choices);
   if (!known) throw std::logic_error("the harbour grammar has no rule for a state");
   return choices;

@@ -141,7 +141,7 @@ class HarbourRules {
                 Choices& choices) const;
   State Close(const State& state, Kind noun) const;
   // verb_phrase.cpp
-  bool AddBehindSubject(const State& state, Choices& choices) const;
+  bool AddAfterSubject(const State& state, Choices& choices) const;
   bool AddPredicate(const State& state, Choices& choices) const;
   bool AddEnding(const State& state, Choices& choices) const;
   const Verb& ActsOn(Kind kind) const;  // its verbs with an object

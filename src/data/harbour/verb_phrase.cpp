@@ -56,7 +56,7 @@ void HarbourRules::AddQualities(const State& state, double weight, Choices& choi
       IsPerson(state.kind) ? lexicon_.adjectives_people : lexicon_.adjectives_things, next);
 }
 
-bool HarbourRules::AddBehindSubject(const State& state, Choices& choices) const {
+bool HarbourRules::AddAfterSubject(const State& state, Choices& choices) const {
   const auto to = [&](Place place, Role role = Role::kNone) {
     return State{place, state.kind, role, Scope::kAll, state.ship};
   };
@@ -101,7 +101,7 @@ void HarbourRules::AddTail(const State& state, double weight, const Tail& tail,
   Add(choices, weight * tail.also, "and", to(Place::kVerbPhrase));
   Add(choices, weight * tail.subordinate, lexicon_.subordinators, to(Place::kSecondClause));
   if (tail.adverb > 0) {
-    Add(choices, weight * tail.adverb, lexicon_.adverbs_behind, to(Place::kAfterAdverb));
+    Add(choices, weight * tail.adverb, lexicon_.adverbs_after, to(Place::kAfterAdverb));
   }
 }
 

@@ -15,16 +15,16 @@ class AttentionAhead {
   AttentionAhead(const AttentionCall& call, const AttentionHead& at, const AttentionHead& next)
       : call_(call), at_(at), next_(next) {}
 
-  // While the queries of `span` meet these keys: what follows are the next keys and values of this
+  // Selects what to fetch while the queries of `span` meet `keys`: the next keys and values of this
   // head, or the first rows of the next head.
   void Aim(const AttentionTile& span, const AttentionTile& keys) {
     const KeyValueBlock& block = call_.block;
-    const std::int64_t behind = keys.row + keys.count, left = block.positions.Count() - behind;
+    const std::int64_t after = keys.row + keys.count, left = block.positions.Count() - after;
     views_ = 0;
     row_ = 0;
-    if (left > 0 && (!call_.shape.causal || block.positions.At(behind) <= span.Last())) {
+    if (left > 0 && (!call_.shape.causal || block.positions.At(after) <= span.Last())) {
       count_ = std::min(kAttentionKeys, left);
-      const AttentionTile tile{behind, 0, count_};
+      const AttentionTile tile{after, 0, count_};
       for (const int which : {0, 1}) {
         Add(at_.KeysOrValues<T>(call_, block.data, which, tile), block.data);
       }
@@ -41,7 +41,7 @@ class AttentionAhead {
     }
   }
 
-  // The next rows of each.
+  // Fetches the next rows of each selected operand.
   void Step() {
     constexpr std::int64_t kRows = 8, kLine = 64;
     const std::int64_t end = std::min(row_ + kRows, count_);

@@ -11,8 +11,8 @@ namespace trireme::kernels {
 // Packed rows are padded to a multiple of this many elements: the widest vector.
 inline constexpr std::int64_t kAttentionPad = 16;
 
-// Of consecutive queries, how many keys of a tile, from its first one on, each can see: query i
-// sees clamp(first + i * step, 0, keys).
+// Keys of a tile, counted from its first, that consecutive queries can see: query i sees
+// clamp(first + i * step, 0, keys).
 struct AttentionVisible {
   std::int64_t first, step, keys;
 };

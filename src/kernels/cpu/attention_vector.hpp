@@ -96,7 +96,8 @@ struct Vector {
   }
 };
 
-// Of 2^f, |f| <= 1/2, interpolated at Chebyshev's nodes (relative error 2.5e-9), from f^6 on.
+// Coefficients of 2^f, |f| <= 1/2, interpolated at Chebyshev's nodes (relative error 2.5e-9), from
+// f^6 on.
 inline constexpr float kExp2[] = {1.546144469646e-4f,
                                   1.340042817774e-3f,
                                   9.618056678526e-3f,
@@ -104,7 +105,8 @@ inline constexpr float kExp2[] = {1.546144469646e-4f,
                                   2.402265092229e-1f,
                                   6.931472067028e-1f,
                                   1.0f};
-// Of ln(1 + f), sqrt(1/2) <= 1 + f < sqrt(2), as Cephes has it (Moshier 1989), from f^9 to f^3.
+// Coefficients of ln(1 + f), sqrt(1/2) <= 1 + f < sqrt(2), as Cephes has it (Moshier 1989), from
+// f^9 to f^3.
 inline constexpr float kLog[] = {7.0376836292e-2f,  -1.1514610310e-1f, 1.1676998740e-1f,
                                  -1.2420140846e-1f, 1.4249322787e-1f,  -1.6668057665e-1f,
                                  2.0000714765e-1f,  -2.4999993993e-1f, 3.3333331174e-1f};

@@ -36,7 +36,7 @@ namespace trireme::kernels {
 }
 [[gnu::always_inline]] inline double Exp(double x) { return std::exp(x); }
 
-// 1 / (1 + exp(-x)), of a NaN something: whoever calls it multiplies with x.
+// 1 / (1 + exp(-x)); unspecified for NaN, since callers multiply by x.
 [[gnu::always_inline]] inline float Sigmoid(float x) {
   // |x| at most 87 through its bits: comparisons of floats make the compiler blend in what follows
   // from a constant after every later operation.

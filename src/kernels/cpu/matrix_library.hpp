@@ -11,7 +11,7 @@ void LibraryMultiply(Form form_a, const tensor::Matrix& a, Form form_b, const te
                      const tensor::Matrix& c, bool accumulate);
 
 // The library's product of fp32 operands rounded to bf16, every dimension > 0; needs a CPU with
-// UsableBf16Kernels(). A library without one takes our own.
+// UsableBf16Kernels(). A library without a bf16 product falls back to ours.
 void LibraryBf16Multiply(const device::Stream& stream, Form form_a, const tensor::Matrix& a,
                          Form form_b, const tensor::Matrix& b, const tensor::Matrix& c,
                          bool accumulate);

@@ -20,7 +20,7 @@ class RowMask {
         scale_(dropout.Scale()),
         room_(features + 2 * kLanes) {}
 
-  // Of the matrix's row `row`: valid until the thread's next call, of this mask or another.
+  // Lanes of the matrix's row `row`, valid until this thread's next call on any mask.
   rows::RowLanes Lanes(std::int64_t row, std::int64_t n) const {
     if (!Active()) return {};
     const std::int64_t global = dropout_.first_row + row;
@@ -49,7 +49,7 @@ class RowMask {
     return {lanes + skipped, threshold_, scale_};
   }
 
-  static constexpr std::int64_t kLanes = 8;  // features a Philox counter
+  static constexpr std::int64_t kLanes = 8;  // features per Philox counter
   Dropout dropout_;
   PhiloxKey key_;
   std::uint32_t threshold_;

@@ -20,6 +20,7 @@ double Max(const double* x, std::int64_t n);
 double ExpSum(float* x, std::int64_t n, float scale, float shift);
 double ExpSum(double* x, std::int64_t n, double scale, double shift);
 
+// Sum of x[0, n).
 double Sum(const float* x, std::int64_t n);
 double Sum(const double* x, std::int64_t n);
 
@@ -27,6 +28,7 @@ double Sum(const double* x, std::int64_t n);
 double SquaredDeviation(const float* x, std::int64_t n, float mean);
 double SquaredDeviation(const double* x, std::int64_t n, double mean);
 
+// Sum of the products x[i] y[i], i < n.
 double Dot(const float* x, const float* y, std::int64_t n);
 double Dot(const double* x, const double* y, std::int64_t n);
 

@@ -10,10 +10,10 @@
 
 namespace trireme::kernels {
 
-inline constexpr std::int64_t kPage = 4096;  // bytes of memory: what a thread's scratch begins on
+inline constexpr std::int64_t kPage = 4096;  // alignment of a thread's scratch, bytes
 
-// `count` elements of undefined contents on a page's boundary, until the calling thread asks for
-// the same Use again: a type of the caller's that names what for.
+// `count` uninitialised elements, page-aligned, valid until this thread asks for the same Use
+// again. Use: a type that names the purpose.
 template <typename Use, typename T>
 T* ThreadScratch(std::int64_t count) {
   struct Free {

@@ -31,7 +31,8 @@ class VocabularyCut {
   std::int64_t Blocks() const { return CeilDivide(LargestPart(), width_); }
   std::int64_t Width() const { return std::min(width_, LargestPart()); }
 
-  // body(block, columns) for the blocks of a part, numbered through all parts: of nearly one width.
+  // Calls body(block, columns) for each block of a part; blocks are numbered over all parts and of
+  // nearly equal width.
   template <typename Body>
   void ForBlocks(int part, Body body) const {
     const Part columns = ColumnsOf(part);
@@ -65,7 +66,7 @@ struct VocabularyLayout {
   std::int64_t sums = 0;    // [parts, rows, dim]: of exponentials times W
   std::int64_t scaled = 0;  // [parts, rows, dim]: x exp(reference - log_sum)
   std::int64_t totals = 0;  // [parts + 1, dim]: sums of W, and of x
-  std::int64_t exps = 0;    // [rows, width] for every block, or for one a part
+  std::int64_t exps = 0;    // [rows, width] for every block, or one per part
   std::int64_t size = 0;
 
   VocabularyLayout(const VocabularyCut& cut, std::int64_t rows, std::int64_t dim, bool gradient) {

@@ -22,7 +22,7 @@ class Algorithms {
   // some epilogues, types and alignments.
   bool Run(const device::Stream& stream, const Product& product);
 
-  // Of kernels::Libraries.
+  // As in kernels::Libraries.
   std::string Chosen() const;
   bool Adopt(const std::vector<std::string>& texts);
   void Seal() { sealed_ = true; }

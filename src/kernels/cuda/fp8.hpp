@@ -41,7 +41,7 @@ class Fp8 {
   // RunError if the card has no fp8 and there are sites.
   Fp8(const device::Stream& stream, int sites);
 
-  // Of kernels::Libraries.
+  // As in kernels::Libraries.
   void Reserve(std::int64_t bytes);
   void SetTraining(bool training) { training_ = training; }
 
@@ -52,8 +52,8 @@ class Fp8 {
   Operand Quantise(const device::Stream& stream, int site, Fp8Role role, const tensor::Matrix& x,
                    bool transposed, int place);
 
-  // Scale = the type's largest number / the largest magnitude of the last kFp8History steps, of
-  // which zero and magnitudes that are not finite are passed over.
+  // Scale = largest number of the type / largest magnitude of the last kFp8History steps, ignoring
+  // zeros and values that are not finite.
   void QueueLargest(const device::Stream& stream);
   std::span<float> Largest();
   void UpdateScales(const device::Stream& stream);

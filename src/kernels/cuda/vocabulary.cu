@@ -253,8 +253,8 @@ unsigned ThreadsOfRow(std::int64_t columns, int width) {
   return std::bit_ceil(static_cast<unsigned>(wanted));
 }
 
-// Calls body(T{}, width, threads) for the type of the logits and the width of accesses: what is
-// left of a row behind its whole vectors is read singly. Not for no rows.
+// Calls body(T{}, width, threads) for the type of the logits and the width of accesses: the rest of
+// a row after its whole vectors is read element by element. No call if there are no rows.
 template <typename Body>
 void ForLogits(const tensor::Matrix& logits, const Body& body) {
   if (logits.rows == 0) return;

@@ -200,8 +200,8 @@ TEST_F(SharedTokenFile, RanksTogetherTakeEachTargetOnce) {
   std::vector<double> uses(kTrainTokens, 0.0);
   for (std::int64_t step = 0; step < sampler.StepsPerEpoch(); ++step) {
     const std::vector<Sample> share = sampler.Share(step, world_.Rank(), world_.Size());
-    MicroBatch batch;
-    FillMicroBatch(file, Split::kTrain, share, 64, batch);
+    Entry batch;
+    FillEntry(file, Split::kTrain, share, 64, batch);
     ASSERT_EQ(world_.Sum(batch.valid), sampler.BatchTargets(step));
     for (const Sample& sample : share) {
       for (std::int64_t t = 1; t <= sample.targets; ++t) {

@@ -76,12 +76,12 @@ class HarbourFloor : public testing::Test {
   Comparison Compare(TrainingRun& run) const {
     const data::Sampler sampler(
         {tokens_->Size(data::Split::kValid), kLength, kLength, kValidTokens, kSeed, false});
-    data::MicroBatch batch;
+    data::Entry batch;
     std::vector<double> losses(static_cast<std::size_t>(kLength));
     // Of every window: targets, model, exact, difference, difference squared, one.
     std::vector<double> sums(6);
     for (const data::Sample& sample : sampler.Share(0, world_.Rank(), world_.Size())) {
-      data::FillMicroBatch(*tokens_, data::Split::kValid, std::span(&sample, 1), kLength, batch);
+      data::FillEntry(*tokens_, data::Split::kValid, std::span(&sample, 1), kLength, batch);
       const auto valid = static_cast<std::size_t>(sample.targets);
       const double model = run.Net().Loss({&batch, 1}, losses.data()).Value();
       const std::vector<double> exact = grammar_.PredictiveLoss(

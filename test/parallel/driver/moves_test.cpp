@@ -273,7 +273,7 @@ Words WordsOf(TrainingRun& run, const data::TokenFile& tokens) {
       training::Evaluate(run.Net(), tokens, data::Split::kValid);
   words.loss = evaluation.loss;
   words.targets = evaluation.targets;
-  data::MicroBatch batch;
+  data::Entry batch;
   batch.sequences = 1;
   batch.length = 5;  // shorter than the model's sequences
   batch.inputs = {3, 99, 17, 0, 42};

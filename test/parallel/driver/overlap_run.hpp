@@ -26,13 +26,13 @@ inline std::int64_t BlocksOf(const TrainingRun& run) {
 }
 
 // The micro-batches of step 0, as the training step cuts them.
-inline std::vector<data::MicroBatch> BatchesOf(TrainingRun& run, const data::TokenFile& tokens) {
+inline std::vector<data::Entry> BatchesOf(TrainingRun& run, const data::TokenFile& tokens) {
   const comm::Communicator& data = run.Grid().Data();
   const auto share = run.Step().Samples().Share(0, data.Rank(), data.Size());
-  std::vector<data::MicroBatch> batches(share.size());
+  std::vector<data::Entry> batches(share.size());
   for (std::size_t i = 0; i < share.size(); ++i) {
-    data::FillMicroBatch(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Plan().length,
-                         batches[i]);
+    data::FillEntry(tokens, data::Split::kTrain, {&share[i], 1}, run.Net().Plan().length,
+                    batches[i]);
   }
   return batches;
 }

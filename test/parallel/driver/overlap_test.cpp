@@ -74,7 +74,7 @@ TEST_F(OverlapTest, BucketsAreSummedMeanwhile) {
     parallel::GradientBuckets& buckets = run.All().Buckets();
     run.Grid().Traffic().Clear();
     buckets.Begin();
-    const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens_);
+    const std::vector<data::Entry> batches = BatchesOf(run, tokens_);
     std::int64_t naps = 0;
     run.Net().Train(batches, [&](std::int64_t begin) {
       buckets.Ready(begin);
@@ -156,7 +156,7 @@ class Watched : public parallel::StageWork {
 // Runs the step's program on the real model and compares with what is published and planned.
 void ExpectAsPlanned(TrainingRun& run, const data::TokenFile& tokens, const std::string& what) {
   SCOPED_TRACE(what);
-  const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens);
+  const std::vector<data::Entry> batches = BatchesOf(run, tokens);
   model::ParallelModel& net = run.Net();
   const int count = static_cast<int>(batches.size());
   ASSERT_EQ(net.Stages().Padded(count), count);

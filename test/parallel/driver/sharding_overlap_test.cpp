@@ -61,7 +61,7 @@ constexpr double kShardedNap = 2e-3;  // s
 
 ShardedPass RunShardedPass(TrainingRun& run, const data::TokenFile& tokens, int prefetch) {
   const MPI_Comm shard = run.Grid().Shard().Handle();
-  const std::vector<data::MicroBatch> batches = BatchesOf(run, tokens);
+  const std::vector<data::Entry> batches = BatchesOf(run, tokens);
   model::ParallelModel& net = run.Net();
   const std::int64_t uses = std::ssize(
       net.Layers().UsesOf(net.Stages().TrainingProgram(static_cast<int>(batches.size()))));

@@ -14,8 +14,8 @@ TEST_F(Batch, HoldsInputsShiftedTargetsAndMasks) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));  // train: 0 1 2 3 0 1 2 3 1 0
   const std::vector<Sample> samples = {{5, 1, 4}, {std::int64_t{1} << 40, 8, 1}};
-  MicroBatch batch;
-  FillMicroBatch(file, Split::kTrain, samples, 4, batch);
+  Entry batch;
+  FillEntry(file, Split::kTrain, samples, 4, batch);
   EXPECT_EQ(batch.sequences, 2);
   EXPECT_EQ(batch.length, 4);
   EXPECT_EQ(batch.valid, 5);
@@ -27,14 +27,14 @@ TEST_F(Batch, HoldsInputsShiftedTargetsAndMasks) {
 TEST_F(Batch, ForgetsTheLastFillAndTakesOtherSplits) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));
-  MicroBatch batch;
-  FillMicroBatch(file, Split::kTrain, std::vector<Sample>(3, Sample{0, 0, 4}), 4, batch);
-  FillMicroBatch(file, Split::kValid, std::vector<Sample>{{1, 0, 2}}, 2, batch);
+  Entry batch;
+  FillEntry(file, Split::kTrain, std::vector<Sample>(3, Sample{0, 0, 4}), 4, batch);
+  FillEntry(file, Split::kValid, std::vector<Sample>{{1, 0, 2}}, 2, batch);
   EXPECT_THAT(batch.inputs, ElementsAre(3, 2));
   EXPECT_THAT(batch.targets, ElementsAre(2, 1));
   EXPECT_THAT(batch.ordinals, ElementsAre(1u));
   EXPECT_EQ(batch.valid, 2);
-  FillMicroBatch(file, Split::kTest, {}, 2, batch);  // a rank without a share
+  FillEntry(file, Split::kTest, {}, 2, batch);  // a rank without a share
   EXPECT_EQ(batch.sequences, 0);
   EXPECT_TRUE(batch.inputs.empty());
 }
@@ -44,15 +44,15 @@ TEST_F(Batch, HoldsSomePositionsOfEachWindow) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));  // train: 0 1 2 3 0 1 2 3 1 0
   const std::vector<Sample> samples = {{5, 1, 5}, {6, 6, 3}};
-  MicroBatch batch;
-  FillMicroBatch(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 0, 2));
+  Entry batch;
+  FillEntry(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 0, 2));
   EXPECT_EQ(batch.length, 3);  // positions 0; 3, 4
   EXPECT_THAT(batch.inputs, ElementsAre(1, 0, 1, 2, 0, 0));
   EXPECT_THAT(batch.targets, ElementsAre(2, 1, 2, 3, kMasked, kMasked));
   EXPECT_EQ(batch.valid, 4);
   EXPECT_EQ(batch.positions.At(1), 3);
   EXPECT_THAT(batch.ordinals, ElementsAre(5u, 6u));
-  FillMicroBatch(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 1, 2));
+  FillEntry(file, Split::kTrain, samples, 5, batch, PositionsOf(5, 1, 2));
   EXPECT_EQ(batch.length, 2);  // positions 1; 2
   EXPECT_THAT(batch.inputs, ElementsAre(2, 3, 3, 1));
   EXPECT_THAT(batch.targets, ElementsAre(3, 0, 1, 0));
@@ -63,14 +63,14 @@ TEST_F(Batch, CutWindowsLoseAndRepeatNothing) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));
   const std::vector<Sample> samples = {{0, 0, 7}, {1, 5, 4}, {2, 2, 1}};
-  MicroBatch whole, part;
-  FillMicroBatch(file, Split::kTrain, samples, 7, whole);
+  Entry whole, part;
+  FillEntry(file, Split::kTrain, samples, 7, whole);
   EXPECT_EQ(whole.positions.Count(), 7);
   for (const int ranks : {1, 2, 3, 7, 8}) {
     std::vector<int> seen(21, 0);
     std::int64_t valid = 0;
     for (int rank = 0; rank < ranks; ++rank) {
-      FillMicroBatch(file, Split::kTrain, samples, 7, part, PositionsOf(7, rank, ranks));
+      FillEntry(file, Split::kTrain, samples, 7, part, PositionsOf(7, rank, ranks));
       valid += part.valid;
       ASSERT_EQ(part.inputs.size(), static_cast<std::size_t>(3 * part.length));
       for (std::int64_t row = 0; row < 3 * part.length; ++row) {
@@ -89,10 +89,10 @@ TEST_F(Batch, CutWindowsLoseAndRepeatNothing) {
 TEST_F(Batch, MayHoldNoPositions) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));
-  MicroBatch batch;
+  Entry batch;
   const Positions none = PositionsOf(1, 1, 4);
   ASSERT_EQ(none.Count(), 0);
-  FillMicroBatch(file, Split::kTrain, std::vector<Sample>{{3, 0, 1}}, 1, batch, none);
+  FillEntry(file, Split::kTrain, std::vector<Sample>{{3, 0, 1}}, 1, batch, none);
   EXPECT_EQ(batch.sequences, 1);
   EXPECT_EQ(batch.length, 0);
   EXPECT_EQ(batch.valid, 0);

@@ -10,14 +10,14 @@
 
 namespace trireme::test {
 
-using Batches = std::vector<data::MicroBatch>;
+using Batches = std::vector<data::Entry>;
 
 // sequences: of each entry; 0: an empty one, whose arrays are an older batch's.
 inline Batches NumberedBatches(std::int32_t number, const std::vector<std::int64_t>& sequences,
                                std::int64_t length = 13) {
   Batches batches;
   for (const std::int64_t count : sequences) {
-    data::MicroBatch& batch = batches.emplace_back();
+    data::Entry& batch = batches.emplace_back();
     batch.sequences = count;
     batch.length = length;
     const auto rows = static_cast<std::size_t>(count == 0 ? 3 : count);
@@ -54,7 +54,7 @@ inline bool Sees(const device::Stream& stream, const model::StagedBatches& stage
     return got == wanted;
   };
   for (std::size_t i = 0; i < batches.size(); ++i) {
-    const data::MicroBatch& batch = batches[i];
+    const data::Entry& batch = batches[i];
     if (batch.sequences == 0) continue;
     const model::StagedBatches::Entry entry = staged.At(i);
     if (!same(batch.inputs, entry.inputs) || !same(batch.targets, entry.targets) ||

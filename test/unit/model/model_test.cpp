@@ -28,7 +28,7 @@ constexpr std::int64_t kSequences = 3, kLength = 7, kMasked = 2;
 struct Trial {
   std::unique_ptr<WholeModel> model;
   Parameters parameters;
-  data::MicroBatch batch;
+  data::Entry batch;
 };
 
 model::ModelPlan PlanOf(const Configuration& configuration, Dtype dtype) {
@@ -156,7 +156,7 @@ TEST_P(ModelAgainstReference, AccumulatesOverMicroBatches) {
   const double loss = whole.model->ForwardBackward(whole.batch, {});
   double sum = 0;
   for (std::size_t b = 0; b < kSequences; ++b) {
-    data::MicroBatch one;
+    data::Entry one;
     one.sequences = 1;
     one.length = kLength;
     const auto begin = static_cast<std::ptrdiff_t>(b) * kLength;
@@ -185,7 +185,7 @@ TEST_P(ModelAgainstReference, PredictionsNeverSeeTheirTargets) {
     plan.causal = causal;
     WholeModel model(plan);
     SetParameters(model, RandomParameters(configuration.options, 5));
-    data::MicroBatch batch = RandomBatch(configuration.options.vocabulary, 1, kLength, 0, 3);
+    data::Entry batch = RandomBatch(configuration.options.vocabulary, 1, kLength, 0, 3);
     constexpr std::int64_t kPosition = 3;
     const std::vector<double> before = model.Logits(batch, kPosition);
     for (std::size_t t = kPosition + 1; t < kLength; ++t) {
@@ -294,7 +294,7 @@ TEST(ModelMemory, IsThatOfTheAllocator) {
       EXPECT_EQ(built - before, model.Memory().Sum()) << configuration.name;
       EXPECT_EQ(model.Memory().gradients > 0, training);
       device::ResetPeakAllocatedBytes();
-      const data::MicroBatch batch =
+      const data::Entry batch =
           RandomBatch(configuration.options.vocabulary, kSequences, kLength, kMasked, 9);
       if (training) model.ForwardBackward(batch, {});
       model.Loss(batch);

@@ -41,7 +41,7 @@ TEST(StagePlan, OfOneRankIsTheWholeModel) {
   EXPECT_EQ(whole.slots[0].backward, 0);
   EXPECT_EQ(whole.Length(), kLength);
   EXPECT_EQ(whole.tokens, kSequences * kLength);
-  EXPECT_EQ(whole.stream_rows, whole.tokens);
+  EXPECT_EQ(whole.residual_rows, whole.tokens);
   EXPECT_EQ(whole.groups, 1);
   EXPECT_EQ(whole.shard.ranks, 1);
 }
@@ -81,9 +81,9 @@ TEST(StagePlan, PositionsAndRowsAreCut) {
     const model::StagePlan cut = model::PlanStage(plan, kGrid, {.sequence_parallel = true}, rank);
     for (std::int64_t p = 0; p < whole.Length(); ++p) seen.insert(whole.positions.At(p));
     EXPECT_EQ(whole.tokens, kSequences * whole.Length());
-    EXPECT_EQ(whole.stream_rows, whole.tokens);
+    EXPECT_EQ(whole.residual_rows, whole.tokens);
     EXPECT_EQ(cut.tokens, whole.tokens);
-    EXPECT_EQ(cut.stream_rows, CeilDivide(whole.tokens, std::int64_t{kGrid.tensor}));
+    EXPECT_EQ(cut.residual_rows, CeilDivide(whole.tokens, std::int64_t{kGrid.tensor}));
   }
   EXPECT_EQ(std::ssize(seen), kLength);
 }

@@ -14,7 +14,7 @@ namespace trireme::test {
 namespace {
 
 using model::StagedBatches;
-using Batches = std::vector<data::MicroBatch>;
+using Batches = std::vector<data::Entry>;
 
 // A ticket cannot be copied, made up, or used at another stage.
 static_assert(!std::is_copy_constructible_v<StagedBatches::Staged>);
@@ -23,12 +23,12 @@ static_assert(!std::is_default_constructible_v<StagedBatches::Staged>);
 static_assert(!std::is_default_constructible_v<StagedBatches::Taken>);
 static_assert(!std::is_convertible_v<StagedBatches::Staged, StagedBatches::Taken>);
 static_assert(!std::is_constructible_v<StagedBatches::Taken, StagedBatches::Staged>);
-static_assert(!std::is_constructible_v<StagedBatches::Taken, std::span<const data::MicroBatch>,
-                                       std::uint64_t>);
+static_assert(
+    !std::is_constructible_v<StagedBatches::Taken, std::span<const data::Entry>, std::uint64_t>);
 
 Batches TwoEntries() {
   Batches batches(2);
-  for (data::MicroBatch& batch : batches) {
+  for (data::Entry& batch : batches) {
     batch.sequences = 1;
     batch.length = 3;
     batch.inputs = {1, 2, 3};

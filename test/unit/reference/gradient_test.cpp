@@ -48,7 +48,7 @@ std::vector<double> Direction(const std::vector<double>& gradient, std::uint32_t
 
 // d loss / d (tensor along direction), or nothing if the stencil crosses a kink.
 std::optional<double> FiniteDifference(const Configuration& configuration,
-                                       const Parameters& parameters, const data::MicroBatch& batch,
+                                       const Parameters& parameters, const data::Entry& batch,
                                        const ReferenceResult& middle, const std::string& name,
                                        const std::vector<double>& direction, double step) {
   const double points[] = {-2, -1, 1, 2};
@@ -71,8 +71,7 @@ TEST_P(ReferenceGradient, IsTheDerivativeOfTheLoss) {
   const Configuration& configuration = GetParam();
   const model::Options& options = configuration.options;
   const Parameters parameters = RandomParameters(options, 3);
-  const data::MicroBatch batch =
-      RandomBatch(options.vocabulary, kSequences, kLength, kMaskedTail, 5);
+  const data::Entry batch = RandomBatch(options.vocabulary, kSequences, kLength, kMaskedTail, 5);
   const ReferenceResult result =
       RunReference(options, parameters, batch, kSeed, configuration.label_smoothing, true);
   ASSERT_EQ(result.valid, kSequences * kLength - kMaskedTail);

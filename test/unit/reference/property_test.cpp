@@ -18,11 +18,9 @@ class ReferenceProperty : public testing::TestWithParam<Configuration> {
  protected:
   const model::Options& Options() const { return GetParam().options; }
   const Parameters parameters_ = RandomParameters(GetParam().options, 3);
-  const data::MicroBatch batch_ =
-      RandomBatch(GetParam().options.vocabulary, kSequences, kLength, 0, 5);
+  const data::Entry batch_ = RandomBatch(GetParam().options.vocabulary, kSequences, kLength, 0, 5);
 
-  ReferenceResult Run(const data::MicroBatch& batch, bool training = true,
-                      bool causal = true) const {
+  ReferenceResult Run(const data::Entry& batch, bool training = true, bool causal = true) const {
     return RunReference(Options(), parameters_, batch, kSeed, GetParam().label_smoothing, training,
                         causal);
   }
@@ -40,7 +38,7 @@ TEST_P(ReferenceProperty, NoPredictionSeesAFutureToken) {
   const ReferenceResult before = Run(batch_);
   const ReferenceResult open = Run(batch_, true, false);
   for (std::int64_t t = 1; t < kLength; ++t) {
-    data::MicroBatch changed = batch_;
+    data::Entry changed = batch_;
     std::int32_t& token = changed.inputs[static_cast<std::size_t>(kLength + t)];
     token = static_cast<std::int32_t>((token + 1) % Options().vocabulary);
     const ReferenceResult after = Run(changed);
@@ -56,7 +54,7 @@ TEST_P(ReferenceProperty, NoPredictionSeesAFutureToken) {
 }
 
 TEST_P(ReferenceProperty, MaskedTargetsGiveNothing) {
-  data::MicroBatch odd = batch_, even = batch_, none = batch_;
+  data::Entry odd = batch_, even = batch_, none = batch_;
   for (std::size_t i = 0; i < batch_.targets.size(); ++i) {
     (i % 2 == 0 ? odd : even).targets[i] = data::kMasked;
     none.targets[i] = data::kMasked;
@@ -75,8 +73,8 @@ TEST_P(ReferenceProperty, MaskedTargetsGiveNothing) {
 }
 
 TEST_P(ReferenceProperty, WhatStandsBehindAShortWindowDoesNotMatter) {
-  const data::MicroBatch padded = RandomBatch(Options().vocabulary, kSequences, kLength, 3, 5);
-  data::MicroBatch other = padded;
+  const data::Entry padded = RandomBatch(Options().vocabulary, kSequences, kLength, 3, 5);
+  data::Entry other = padded;
   other.inputs.back() = 7;
   const ReferenceResult a = Run(padded), b = Run(other);
   EXPECT_EQ(a.valid, kSequences * kLength - 3);
@@ -88,7 +86,7 @@ TEST_P(ReferenceProperty, ASequenceIsTheSameInAnyBatch) {
   const ReferenceResult together = Run(batch_);
   double loss = 0;
   for (std::int64_t b = 0; b < kSequences; ++b) {
-    data::MicroBatch alone;
+    data::Entry alone;
     alone.sequences = 1;
     alone.length = alone.valid = kLength;
     const auto slice = [&](const std::vector<std::int32_t>& v) {
@@ -153,7 +151,7 @@ TEST(ReferenceLoss, StaysFiniteForLargeLogits) {
 
 TEST(ReferenceModel, NamesAMissingOrMisshapenParameter) {
   const model::Options options = SmallOptions();
-  const data::MicroBatch batch = RandomBatch(options.vocabulary, 1, 2, 0, 5);
+  const data::Entry batch = RandomBatch(options.vocabulary, 1, 2, 0, 5);
   Parameters parameters = RandomParameters(options, 3);
   parameters["norm.weight"].pop_back();
   EXPECT_THROW(RunReference(options, parameters, batch, 0, 0, false), std::invalid_argument);

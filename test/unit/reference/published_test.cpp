@@ -41,8 +41,8 @@ Parameters ChirpParameters(const model::Options& options) {
   return parameters;
 }
 
-data::MicroBatch QuadraticBatch() {
-  data::MicroBatch batch;
+data::Entry QuadraticBatch() {
+  data::Entry batch;
   batch.sequences = 3;
   batch.length = 7;
   for (std::int32_t i = 0; i < 21; ++i) {

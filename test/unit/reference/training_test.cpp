@@ -58,13 +58,13 @@ Ids Made(std::size_t count) {
   return ids;
 }
 
-std::vector<data::MicroBatch> Batches() {
+std::vector<data::Entry> Batches() {
   const std::size_t count = kSteps * kBatch * kLength + 1;
   Ids ids = WikiText(count);
   if (ids.size() < count) ids = Made(count);
-  std::vector<data::MicroBatch> batches;
+  std::vector<data::Entry> batches;
   for (std::int64_t step = 0; step < kSteps; ++step) {
-    data::MicroBatch batch;
+    data::Entry batch;
     batch.sequences = kBatch;
     batch.length = kLength;
     batch.valid = kBatch * kLength;
@@ -106,14 +106,14 @@ class Training {
       : model_(PlanOf(settings, dtype), StreamOf(bf16)),
         optimizer_(settings.optimizer, model_.Parameters(), model_.Stream()) {}
 
-  double Step(const data::MicroBatch& batch, double rate) {
+  double Step(const data::Entry& batch, double rate) {
     model_.Parameters().ZeroGradients();
     const double loss = model_.ForwardBackward(batch, {});
     const auto count = static_cast<double>(batch.valid);
     optimizer_.Step(++step_, rate, std::sqrt(optimizer_.GradientSquares()) / count, batch.valid);
     return loss / count;
   }
-  std::vector<double> Losses(const std::vector<data::MicroBatch>& batches, std::int64_t steps) {
+  std::vector<double> Losses(const std::vector<data::Entry>& batches, std::int64_t steps) {
     std::vector<double> losses;
     for (std::int64_t i = 0; i < steps; ++i) {
       losses.push_back(Step(batches.at(static_cast<std::size_t>(i)), Rate(i)));
@@ -183,7 +183,7 @@ class TrainingAgainstReference : public testing::Test {
     RecordProperty("largest_difference", fmt::format("{:.2e}", LargestDifference(losses, right_)));
     return losses;
   }
-  inline static std::vector<data::MicroBatch> batches_;
+  inline static std::vector<data::Entry> batches_;
   inline static std::vector<double> right_;
 };
 
