@@ -25,7 +25,7 @@ if ! "$venv/bin/python3" -c 'import safetensors' 2>/dev/null; then
 fi
 [[ ! -x $venv/bin/python3 ]] || python=$PWD/$venv/bin/python3
 
-options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "-DTRIREME_PYTHON=$python")
+options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON "-DTRIREME_PYTHON=$python")
 if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   [[ -w ${HOME:-/nowhere} ]] || export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}

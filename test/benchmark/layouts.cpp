@@ -65,27 +65,26 @@ std::vector<parallel::StageCost> MeasuredCosts(const comm::ProcessGrid& grid,
   return costs;
 }
 
-void Measure(const comm::Communicator& world, const data::TokenFile& tokens,
-             training::TrainingSetup setup, const Layout& layout, const std::string& model,
-             int steps) {
+void Measure(const comm::Communicator& world, const data::TokenFile& tokens, Setup setup,
+             const Layout& layout, const std::string& model, int steps) {
   const comm::ProcessGrid grid(world, layout.grid, layout.options);
   setup.model.pipeline.kind = layout.schedule;
   setup.model.pipeline.chunks = layout.chunks;
   if (layout.grid.data > 1 || world.Size() == 1) setup.model.micro_batch *= 2;
-  training::TrainingState training(grid, tokens, setup);
+  Trial trial(grid, tokens, setup);
   std::vector<double> seconds, predicted, simulated;
   training::StepTimes times;
   for (int step = 0; step <= steps; ++step) {
     world.Barrier();
     const double start = Seconds();
-    times = training.Run(step).times;
+    times = trial.step.Run(step).times;
     const double own = Seconds() - start;
     const double longest = world.Max(own);
     if (step == 0) continue;  // memory is touched for the first time
     seconds.push_back(longest);
     if (layout.grid.pipeline == 1) continue;
     // The pipeline's part of the step against what its schedule predicts.
-    const parallel::Pipeline& pipeline = training.Net().Stages();
+    const parallel::Pipeline& pipeline = trial.state.Net().Stages();
     const auto costs = MeasuredCosts(grid, pipeline);
     double inside = pipeline.SecondsWaitedForInput() + pipeline.SecondsWaitedForOutput();
     for (int chunk = 0; chunk < layout.chunks; ++chunk) {
@@ -118,7 +117,7 @@ int main(int argc, char** argv) {
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     const auto [model, steps] = ReadArguments(argc, argv, "trireme_layouts_benchmark");
-    const training::TrainingSetup setup = SetupOf(model);
+    const Setup setup = SetupOf(model);
     const data::TokenFile tokens(
         runtime.World(),
         RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length));

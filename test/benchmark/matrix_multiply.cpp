@@ -72,8 +72,8 @@ void Library(const device::Stream& /*stream*/, Form form_a, const Matrix& a, For
 }
 void Own(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b, const Matrix& b,
          const Matrix& c, bool accumulate) {
-  kernels::CanonicalMultiply(kernels::UsableCanonicalKernels()[0], stream, form_a, a, form_b, b, c,
-                             accumulate);
+  kernels::ProductMultiply(kernels::UsableProductSets()[0], stream, form_a, a, form_b, b, c,
+                           accumulate);
 }
 void OwnBf16(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
              const Matrix& b, const Matrix& c, bool accumulate) {

@@ -1,4 +1,4 @@
-// What the benchmarks of layouts train: two models, made-up tokens.
+// Two models and made-up tokens, for the benchmarks of layouts.
 #ifndef TRIREME_TEST_BENCHMARK_MODELS_HPP_
 #define TRIREME_TEST_BENCHMARK_MODELS_HPP_
 
@@ -9,13 +9,27 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/philox.hpp"
-#include "trireme/training/training_state.hpp"
+#include "trireme/training/training_step.hpp"
 
 namespace trireme::benchmark {
 
+struct Setup : training::TrainingOptions {
+  device::Stream stream;
+};
+
+// A run on a grid.
+struct Trial {
+  Trial(const comm::ProcessGrid& grid, const data::TokenFile& tokens, const Setup& setup)
+      : state(grid, training::PlanTraining(setup, tokens.Size(data::Split::kTrain), grid.Shape()),
+              setup.stream),
+        step(state, tokens) {}
+  training::TrainingState state;
+  training::TrainingStep step;
+};
+
 // jsc: the deck input/wikitext2_jsc.in. gpt12: 12 blocks of dim 384 on bytes, where nearly all work
 // is in the blocks. Both with 8 micro-batches in a pipeline.
-inline training::TrainingSetup SetupOf(const std::string& model) {
+inline Setup SetupOf(const std::string& model) {
   input::Schema schema;
   model::Declare(schema);
   const bool jsc = model == "jsc";
@@ -23,7 +37,7 @@ inline training::TrainingSetup SetupOf(const std::string& model) {
   if (!jsc) keys = {"model.dim=384", "model.heads=6", "model.layers=12", "model.ffn=1536"};
   input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
   model::Resolve(deck);
-  training::TrainingSetup setup;
+  Setup setup;
   setup.model.options = model::WithVocabulary(model::Read(deck), jsc ? 33278 : 256, deck);
   setup.model.length = jsc ? 32 : 256;
   setup.batch = jsc ? 512 : 16;

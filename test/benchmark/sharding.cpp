@@ -43,7 +43,7 @@ std::vector<Variant> VariantsOf(int ranks) {
 }
 
 struct Run {
-  Run(const comm::Communicator& world, const data::TokenFile& tokens, training::TrainingSetup setup,
+  Run(const comm::Communicator& world, const data::TokenFile& tokens, Setup setup,
       const Variant& variant)
       : name(variant.name),
         grid(world, {.data = world.Size() / variant.context, .context = variant.context},
@@ -52,11 +52,11 @@ struct Run {
     setup.model.overlap = variant.overlap;
     setup.model.canonical = variant.canonical;
     if (variant.canonical.On()) setup.model.micro_batch = variant.canonical.leaf;
-    training = std::make_unique<training::TrainingState>(grid, tokens, setup);
+    trial = std::make_unique<Trial>(grid, tokens, setup);
   }
   const char* name;
   comm::ProcessGrid grid;
-  std::unique_ptr<training::TrainingState> training;
+  std::unique_ptr<Trial> trial;
   std::vector<double> seconds;
 };
 
@@ -64,7 +64,7 @@ void Print(const Run& run, double plain) {
   const double median = Median(run.seconds);
   std::string line = fmt::format("{:<26} {:8.3f} s/step  speed {:.3f} of the first's", run.name,
                                  median, plain / median);
-  const parallel::ShardedUnits& units = run.training->Net().Units();
+  const parallel::ShardedUnits& units = run.trial->state.Net().Units();
   if (units.Gathers() > 0) {
     line += fmt::format(
         "  {:.0f}% of {} gathers complete when needed",
@@ -80,7 +80,7 @@ int main(int argc, char** argv) {
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
     const auto [model, steps] = ReadArguments(argc, argv, "trireme_sharding_benchmark");
-    training::TrainingSetup setup = SetupOf(model);
+    Setup setup = SetupOf(model);
     setup.model.micro_batch = model == "jsc" ? 128 : 4;
     const comm::Communicator& world = runtime.World();
     const data::TokenFile tokens(
@@ -94,7 +94,7 @@ int main(int argc, char** argv) {
       for (const auto& run : runs) {
         world.Barrier();
         const double start = Seconds();
-        run->training->Run(step);
+        run->trial->step.Run(step);
         const double longest = world.Max(Seconds() - start);
         if (step > 0) run->seconds.push_back(longest);  // memory is touched for the first time
       }

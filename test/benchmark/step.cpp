@@ -56,14 +56,9 @@ Work ReadWork(int argc, char** argv) {
   return work;
 }
 
-struct Setup {
-  model::ModelPlan model;
-  device::Stream stream;
-  optimizer::Options optimizer;
-};
 // The peer's models to the last parameter: positions learned, dropout on the embedding and the
 // residual branches only.
-Setup SetupOf(const Work& work) {
+benchmark::Setup SetupOf(const Work& work) {
   input::Schema schema;
   model::Declare(schema);
   optimizer::Declare(schema);
@@ -79,7 +74,7 @@ Setup SetupOf(const Work& work) {
   if (work.preset.starts_with("gpt2")) keys.push_back("model.recompute=selective");
   input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
   model::Resolve(deck);
-  Setup setup;
+  benchmark::Setup setup;
   setup.model.options = model::WithVocabulary(
       model::Read(deck), work.preset.starts_with("gpt2") ? 50257 : 33278, deck);
   setup.model.length = work.length;
@@ -111,7 +106,7 @@ std::vector<data::Entry> RandomBatches(const Work& work, std::int64_t vocabulary
 
 class Trial {
  public:
-  Trial(const Work& work, const Setup& setup)
+  Trial(const Work& work, const benchmark::Setup& setup)
       : work_(work),
         model_(setup.model, setup.stream),
         optimizer_(setup.optimizer, model_.Parameters(), setup.stream) {}
@@ -140,7 +135,7 @@ class Trial {
 };
 
 void Run(const Work& work) {
-  const Setup all = SetupOf(work);
+  const benchmark::Setup all = SetupOf(work);
   const model::ModelPlan& setup = all.model;
   const device::Stream& stream = all.stream;
   Trial trial(work, all);
