@@ -8,6 +8,8 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/machine/gpu_choice.hpp"
+#include "trireme/machine/precision.hpp"
+#include "trireme/model/parameter_place.hpp"
 
 namespace trireme::benchmark {
 
@@ -41,22 +43,25 @@ job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
     job.deck = job::ParseDeck(schema, line, "[run]\ndevice = cuda\n" + deck);
     job.options = job::ReadAll(job.deck);
   });
-  job.placement = machine::PlaceThreads(runtime, job.options.machine, true);
-  job.stream.threads = job.placement.threads;
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   world.Together([&] {
     if (!choice.use) throw InputError("run.device: this benchmark is about GPUs", "Leave it out.");
-    job.gpu = std::make_unique<device::Gpu>(choice.device);
   });
-  job.gpu_shared = choice.shared;
-  job.stream.gpu = &job.gpu->Context();
-  using machine::Precision;
-  const Precision precision = job.options.machine.precision;
-  job.stream.fp8 = precision == Precision::kFp8;
-  job.dtype = precision == Precision::kFp64   ? Dtype::kFloat64
-              : precision == Precision::kFp32 ? Dtype::kFloat32
-                                              : Dtype::kBfloat16;
-  job.seed = job.options.machine.seed;
+  job.placement = machine::PlaceThreads(runtime, job.options.machine, true);
+  job.stream.threads = job.placement.threads;
+  const machine::Arithmetic arithmetic = machine::ArithmeticOf(job.options.machine.precision, true);
+  world.Together([&] {
+    job.gpu = std::make_unique<device::Gpu>(choice.device);
+    job.gpu_shared = choice.shared;
+    job.stream.gpu = &job.gpu->Context();
+    job.dtype = arithmetic.dtype;
+    job.stream.bf16 = arithmetic.bf16_products;
+    job.stream.fp8 = arithmetic.fp8_products;
+    machine::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
+    const std::int64_t sites = model::kSitesABlock * job.options.model.layers;
+    job.libraries = kernels::MakeLibraries(job.stream, static_cast<int>(sites));
+    job.stream.libraries = job.libraries.get();
+  });
   return job;
 }
 

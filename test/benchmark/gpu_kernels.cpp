@@ -152,9 +152,7 @@ void TimeTransfers(const comm::ProcessGrid& grid, const device::Stream& stream, 
 void Run(const comm::Runtime& runtime, bool tiny, const std::string& only,
          const std::vector<std::string>& overrides) {
   const input::Schema schema = driver::DeclareAll();
-  job::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
-  job.libraries = kernels::MakeLibraries(job.stream, 0);
-  job.stream.libraries = job.libraries.get();
+  const job::Job job = benchmark::MakeGpuJob(runtime, schema, "", overrides);
   const comm::Communicator& world = runtime.World();
   if (world.IsRoot()) fmt::print("{}", benchmark::DescribeGpu(job.gpu->Context()));
   if (world.Size() == 1) {

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "gpu_job.hpp"
 #include "trireme/base/clock.hpp"
@@ -21,8 +22,8 @@
 #include "trireme/device/memory.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/machine/roof.hpp"
-#include "trireme/monitor/monitor.hpp"
-#include "trireme/training/training_state.hpp"
+#include "trireme/plan/plan.hpp"
+#include "trireme/training/training_step.hpp"
 
 namespace {
 
@@ -117,37 +118,27 @@ data::TokenData MadeUpTokens(std::int64_t vocabulary, std::int64_t count) {
   return data;
 }
 
-// Launches that a step's gradients and sums consist of: recorded once more, and not run. Nothing
-// where the schedule cannot be recorded. Leaves the training in the middle of a step.
-std::optional<std::int64_t> CountNodes(training::TrainingState& training,
+// Launches that a step's gradients and their sums consist of, without those of the norm and of fp8
+// scales: recorded once more, and not run. Nothing where the schedule cannot be recorded. Leaves
+// the training in the middle of a step.
+std::optional<std::int64_t> CountNodes(training::TrainingState& state,
                                        const data::TokenFile& tokens, std::int64_t step) {
-  model::ParallelModel& net = training.Net();
-  const comm::ProcessGrid& grid = training.Grid();
-  const model::ModelPlan& setup = net.Plan();
+  model::ParallelModel& net = state.Net();
+  const comm::ProcessGrid& grid = state.Grid();
   if (grid.Shape().pipeline > 1 || net.Units().ValuesSharded() || net.Units().GradientsSharded() ||
       !grid.Recordable()) {
     return {};
   }
-  const std::vector<data::Sample> share =
-      training.Samples().Share(step, grid.Coordinates().data, grid.Shape().data);
-  const std::span<const data::Sample> samples(share);
-  const auto most = static_cast<std::size_t>(setup.micro_batch);
-  std::vector<data::Entry> batches;
-  for (std::size_t i = 0; i < samples.size(); i += most) {
-    data::FillEntry(tokens, data::Split::kTrain,
-                    samples.subspan(i, std::min(most, samples.size() - i)), setup.length,
-                    batches.emplace_back(), net.LocalPlan().positions);
-  }
-  model::StagedBatches::Taken taken = net.Take(net.Stage(batches));
+  const training::BatchLoader loader(state, tokens);
+  training::LoadedBatch batch;
+  loader.Load(step, batch);
+  model::StagedBatches::Taken taken = net.Take(net.Stage(batch.Entries()));
   device::Synchronise(net.Stream());
   device::Graph graph;
   graph.Begin(net.Stream());
-  net.BeginStep();
-  training.Buckets().Begin();
-  net.StartTrain(std::move(taken), [&](std::int64_t begin) { training.Buckets().Ready(begin); });
-  training.Buckets().Ready(0);
+  state.QueueGradients(std::move(taken));
   net.Units().FinishGradients();
-  training.Buckets().Wait();
+  state.Buckets().Wait();
   net.SumSharedGradients();
   graph.End(net.Stream());
   return graph.Nodes();
@@ -160,7 +151,7 @@ struct Measured {
   std::int64_t peak_bytes = 0, card_bytes = 0;  // allocated by the program; all that is taken
 };
 
-Measured Measure(const job::Job& job, training::TrainingState& training, int steps) {
+Measured Measure(const job::Job& job, training::TrainingStep& training, int steps) {
   Measured measured;
   const double roof = machine::MeasureRoof(job.stream, job.dtype);
   device::ResetPeakAllocatedBytes();
@@ -178,63 +169,66 @@ Measured Measure(const job::Job& job, training::TrainingState& training, int ste
   return measured;
 }
 
-void Print(const Arguments& arguments, const training::TrainingSetup& setup, int ranks,
+void Print(const Arguments& arguments, const training::TrainingPlan& plan, int ranks,
            const Measured& measured, const std::string& nodes) {
-  const model::Options& options = setup.model.options;
-  const std::int64_t tokens = setup.batch * setup.model.length;
+  const model::Options& options = plan.model.options;
+  const std::int64_t tokens = plan.batch * plan.model.length;
   const double seconds = benchmark::MedianOf(measured.seconds);
   const double flops = static_cast<double>(tokens) *
-                       model::FlopsPerToken(options, setup.model.length) / seconds / ranks;
+                       model::FlopsPerToken(options, plan.model.length) / seconds / ranks;
   fmt::print(
       "trireme {} {} ranks {} params {:.2f}M tokens/step {} micro_batch {} recompute {} "
       "step_s {:.5f} min {:.5f} tokens/s {:.0f} TFLOP/s {:.2f} roof_TFLOP/s {:.2f} of_roof {:.4f} "
       "peak_MiB {} card_MiB {} graphs {} nodes {} loss {:.3f}->{:.3f}\n",
       arguments.model, arguments.precision, ranks,
-      static_cast<double>(model::ParameterCount(options)) * 1e-6, tokens, setup.model.micro_batch,
+      static_cast<double>(model::ParameterCount(options)) * 1e-6, tokens, plan.model.micro_batch,
       model::NameOf(options.recompute), seconds,
       *std::min_element(measured.seconds.begin(), measured.seconds.end()),
       static_cast<double>(tokens) / seconds, flops * 1e-12, measured.roof * 1e-12,
       flops / measured.roof, measured.peak_bytes >> 20, measured.card_bytes >> 20,
-      setup.graphs ? "auto" : "no", nodes, measured.first_loss, measured.last_loss);
+      plan.graphs ? "auto" : "no", nodes, measured.first_loss, measured.last_loss);
 }
 
-void PrintPlan(const Arguments& arguments, const training::TrainingState& training) {
-  std::int64_t sum = 0;
-  std::string terms;
-  for (const auto& [name, bytes] : training.MemoryPlan()) {
-    sum += bytes;
-    terms += fmt::format("{}{} {}", terms.empty() ? "" : " + ", name, bytes >> 20);
+void PrintPlan(const Arguments& arguments, const machine::MemoryTerms& memory) {
+  std::string text;
+  for (const machine::MemoryTerm& term : machine::kMemoryTerms) {
+    const std::int64_t bytes = memory.*term.bytes;
+    if (bytes == 0) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : " + ", term.name, bytes >> 20);
   }
-  fmt::print("trireme {} {} fits: {} = {} MiB a rank\n", arguments.model, arguments.precision,
-             terms, sum >> 20);
+  fmt::print("trireme {} {} fits: {} = {} MiB a rank\n", arguments.model, arguments.precision, text,
+             memory.Total() >> 20);
 }
 
 void Run(const comm::Runtime& runtime, const Arguments& arguments) {
   const comm::Communicator& world = runtime.World();
   const Preset& preset = Presets().at(arguments.model);
   const input::Schema schema = driver::DeclareAll();
-  job::Job job =
+  const job::Job job =
       benchmark::MakeGpuJob(runtime, schema, DeckOf(arguments, world.Size()), arguments.overrides);
-  comm::ProcessGrid grid = job::MakeGrid(job);
-  job::UseGpu(job, grid);
-  const job::DataShape shape = job::ReadDataShape(job);
+  const data::Options& windows = job.options.data;
   const data::TokenFile tokens(
-      world, MadeUpTokens(preset.vocabulary, kLap * shape.batch * shape.length + 1));
-  training::TrainingSetup setup;
-  world.Together([&] {
-    setup = training::ReadTraining(job, grid.Shape(), tokens.VocabularySize(),
-                                   tokens.Size(data::Split::kTrain));
-  });
-  setup.node = &runtime.Node();
-  training::TrainingState training(grid, tokens, setup);
+      world, MadeUpTokens(preset.vocabulary, kLap * windows.batch * windows.sequence_length + 1));
+  const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
+                               .train = tokens.Size(data::Split::kTrain),
+                               .bytes = tokens.MemoryBytes(),
+                               .source = "made-up tokens"};
+  plan::Plan plan;
+  world.Together([&] { plan = plan::MakePlan(job::RequestOf(job, facts)); });
+  comm::ProcessGrid grid(world, plan.grid, plan.sharing);
+  job::CheckMemory(job, plan::PlanMemory(plan, world.Rank()), grid);
+  world.Together([&] { plan::CheckTransfers(plan, world.Rank()); });
+  job::UseGpu(job, grid);
+  training::TrainingState state(grid, plan.training, job.stream);
   if (arguments.steps == 0) {
-    if (world.IsRoot()) PrintPlan(arguments, training);
+    if (world.IsRoot()) PrintPlan(arguments, state.Memory());
     return;
   }
+  training::TrainingStep training(state, tokens);
   const Measured measured = Measure(job, training, arguments.steps);
-  const auto nodes = CountNodes(training, tokens, kWarmUp + arguments.steps);
+  const auto nodes = CountNodes(state, tokens, kWarmUp + arguments.steps);
   if (world.IsRoot()) {
-    Print(arguments, setup, world.Size(), measured, nodes ? std::to_string(*nodes) : "-");
+    Print(arguments, plan.training, world.Size(), measured, nodes ? std::to_string(*nodes) : "-");
   }
   if (measured.last_loss < measured.first_loss) return;  // nor where it is not a number
   throw AgreedError(ExitCode::kFailed,

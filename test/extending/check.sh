@@ -3,7 +3,7 @@
 # files it may touch, its build targets and its tests:
 #   check.sh apply BUILD                    each applies alone to this tree and keeps to its number of files
 #   check.sh build BUILD [CMAKE OPTION...]  each is applied, built and tested as well
-# Works in BUILD/extending, on a copy of the tree.
+# Works in BUILD/extending/tree, a copy of the tree.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -23,14 +23,15 @@ heading() {
 
 # The copy stands in no repository, so that git takes paths as they are.
 tree=$work/tree
-export GIT_CEILING_DIRECTORIES=$work
+# Paths below it count alike in a compiler cache, wherever it lies.
+export GIT_CEILING_DIRECTORIES=$work CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
 rm -rf "$tree"
 mkdir "$tree"
 tar -C "$root" --exclude='./build*' --exclude=./.git -cf - . | tar -C "$tree" -xf -
 patched() { git -C "$tree" apply "$@"; }
 
 if [[ $action == build ]]; then
-  cmake -S "$tree" -B "$work/build" -G Ninja -DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "$@" >"$work/configure.log" 2>&1 ||
+  cmake -S "$tree" -B "$tree/build" -G Ninja -DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "$@" >"$work/configure.log" 2>&1 ||
     { cat "$work/configure.log"; exit 1; }
 fi
 
@@ -40,9 +41,9 @@ build_and_test() {
   targets=$(heading "$1" Targets)
   tests=$(heading "$1" Tests)
   # shellcheck disable=SC2086  # a list of targets
-  cmake --build "$work/build" --parallel "$(build_jobs)" --target $targets >"$work/build.log" 2>&1 ||
+  cmake --build "$tree/build" --parallel "$(build_jobs)" --target $targets >"$work/build.log" 2>&1 ||
     { tail -n 40 "$work/build.log"; return 1; }
-  ctest --test-dir "$work/build" --output-on-failure --timeout 300 --no-tests=error \
+  ctest --test-dir "$tree/build" --output-on-failure --timeout 300 --no-tests=error \
     -R "^(layering|deck_keys|house_rules|style_format|${tests// /|})\$"
 }
 
