@@ -10,6 +10,17 @@
 #include "training_run.hpp"
 
 namespace trireme::test {
+// A planned run's settings, with gradients kept to be compared.
+inline RunSettings SettingsOf(const plan::Plan& plan) {
+  RunSettings settings;
+  static_cast<training::TrainingOptions&>(settings) = plan.options;
+  settings.stream = plan.machine.stream;
+  settings.keep_gradients = true;
+  settings.grid = plan.grid;
+  settings.options = plan.sharing;
+  return settings;
+}
+
 // The settings of `text` on `ranks` ranks; 1: the serial run, whose grid, schedule and
 // recomputation keys are dropped. InputError where the layout does not fit.
 inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& tokens, int ranks,
@@ -27,14 +38,7 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
             "pipeline.chunks=1",
             "model.recompute=none"};
   }
-  const plan::Plan plan = PlanOf(text, tokens, ranks, dtype, keys);
-  RunSettings settings;
-  static_cast<training::TrainingOptions&>(settings) = plan.options;
-  settings.stream = plan.machine.stream;
-  settings.keep_gradients = true;  // to be compared
-  settings.grid = plan.grid;
-  settings.options = plan.sharing;
-  return settings;
+  return SettingsOf(PlanOf(text, tokens, ranks, dtype, keys));
 }
 
 // What a run leaves to compare.

@@ -41,7 +41,7 @@ class OneRank {
   OneRank(const comm::Communicator& self, const data::TokenFile& tokens, const std::string& deck,
           const device::Stream& stream, Dtype dtype, bool graphs, const std::string& products_file)
       : tokens_(tokens),
-        settings_(SettingsOf(deck, tokens, 1, dtype)),
+        settings_(SettingsOf(PlanOf(deck, tokens, 1, dtype))),
         stream_(stream),
         grid_(self, *settings_.grid) {
     if (stream_.OnGpu()) {
@@ -120,6 +120,9 @@ class TrainingOnGpu : public GpuTest {
   OneRank OnHost(const std::string& deck, Dtype dtype = Dtype::kFloat32) const {
     return {self_, tokens_, deck, device::Stream{}, dtype, false, ""};
   }
+
+ protected:
+  const data::TokenFile& Tokens() const { return tokens_; }
 
  private:
   comm::Communicator self_;

@@ -83,6 +83,22 @@ INSTANTIATE_TEST_SUITE_P(Models, SameBits,
                          testing::Values(kCases[2], kCases[3], kCases[4], kCases[5]),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// Planned without a run, on the card's facts alone: the bytes that the run takes.
+TEST_P(SameBits, PlannedMemoryIsTheRuns) {
+  for (const char* recompute : {"none", "selective", "full"}) {
+    const std::string deck =
+        DeckOf(std::string(GetParam().model) + "recompute=" + recompute + "\n");
+    plan::Plan plan = PlanOf(deck, Tokens(), 1, GetParam().dtype);
+    plan.machine.stream = Stream();
+    const machine::MemoryTerms planned = plan::PlanMemory(plan, 0);
+    OneRank run = OnCard(deck, GetParam().dtype);
+    EXPECT_EQ(run.All().Memory(), planned) << recompute;
+    EXPECT_GT(planned.activations, 0);
+    run.Train(2);
+    EXPECT_EQ(run.All().Memory(), planned) << recompute;
+  }
+}
+
 // Recomputation, plain descent, tied weights with a learned position: the same losses.
 TEST_F(TrainingOnGpu, WhateverTheModel) {
   const std::array decks = {
