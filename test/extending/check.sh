@@ -3,7 +3,7 @@
 # files it may touch, its build targets and its tests:
 #   check.sh apply BUILD                    each applies alone to this tree and keeps to its number of files
 #   check.sh build BUILD [CMAKE OPTION...]  each is applied, built and tested as well
-# Works in BUILD/extending/tree, a copy of the tree.
+# The first changes nothing; the second works in BUILD/extending/tree, a copy of the tree.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -21,16 +21,19 @@ heading() {
   echo "$line"
 }
 
-# The copy stands in no repository, so that git takes paths as they are.
-tree=$work/tree
-# Paths below it count alike in a compiler cache, wherever it lies.
-export GIT_CEILING_DIRECTORIES=$work CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
-rm -rf "$tree"
-mkdir "$tree"
-tar -C "$root" --exclude='./build*' --exclude=./.git -cf - . | tar -C "$tree" -xf -
-patched() { git -C "$tree" apply "$@"; }
+tree=$root
+# No repository around the tree counts, so that git takes paths as they are.
+export GIT_CEILING_DIRECTORIES=$(dirname "$root"):$work
+patched() { git -c safe.directory="$tree" -C "$tree" apply "$@"; }
 
 if [[ $action == build ]]; then
+  tree=$work/tree
+  rm -rf "$tree"
+  mkdir "$tree"
+  tar -C "$root" --exclude='./build*' --exclude=./.git --exclude=./runs --exclude=./data -cf - . |
+    tar -C "$tree" -xf -
+  # Paths below it count alike in a compiler cache, wherever it lies.
+  export CCACHE_BASEDIR=$work CCACHE_NOHASHDIR=1
   cmake -S "$tree" -B "$tree/build" -G Ninja -DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "$@" >"$work/configure.log" 2>&1 ||
     { cat "$work/configure.log"; exit 1; }
 fi
