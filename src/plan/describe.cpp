@@ -252,13 +252,11 @@ std::string Describe(const Plan& plan) {
                           WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step")));
   text += Line("batch", BatchText(plan));
   text += Line("memory",
-               fmt::format("{}, like {}: {}",
+               fmt::format("{}, like rank {} (pipeline {}, data {}, context {}, tensor {}): {}",
                            largest.ranks == plan.grid.Ranks()
                                ? "every rank"
                                : Counted(largest.ranks, "rank") + " with most",
-                           fmt::format("rank {} (pipeline {}, data {}, context {}, "
-                                       "tensor {})",
-                                       largest.first, at.pipeline, at.data, at.context, at.tensor),
+                           largest.first, at.pipeline, at.data, at.context, at.tensor,
                            MemoryText(largest.memory)));
   if (plan.grid.pipeline > 1) text += StageTable(StageRows(plan, kinds));
   return text + StepText(plan, kinds);
