@@ -111,28 +111,4 @@ void CheckSegment(const Segment& segment, const void* data, const std::string& p
                                      "faulty");
 }
 
-void VerifyTogether(const comm::Communicator& group, ParallelFile& file, const FileSums& sums,
-                    const std::vector<Entry>& tensors) {
-  group.Together([&] {
-    if (const std::int64_t size = file.Size(); size != sums.bytes) {
-      throw Error(file.Blame(),
-                  fmt::format("{}: {} bytes expected, {} found: {}", file.Path(), sums.bytes, size,
-                              size < sums.bytes ? "it is truncated" : "it has grown"));
-    }
-  });
-  const auto count = static_cast<std::int64_t>(sums.segments.size());
-  const auto first = static_cast<std::size_t>(count * group.Rank() / group.Size());
-  const auto last = static_cast<std::size_t>(count * (group.Rank() + 1) / group.Size());
-  std::int64_t largest = 0;
-  for (std::size_t i = first; i < last; ++i) largest = std::max(largest, sums.segments[i].length);
-  std::vector<char> buffer(static_cast<std::size_t>(largest));  // of one segment at a time
-  std::vector<Target> targets;
-  for (std::size_t i = first; i < last; ++i) {
-    targets.push_back({sums.segments[i].offset, sums.segments[i].length, buffer.data()});
-  }
-  file.ReadAll(targets, [&](std::size_t i) {
-    CheckSegment(sums.segments[first + i], buffer.data(), file.Path(), tensors, file.Blame());
-  });
-}
-
 }  // namespace trireme::checkpoint

@@ -8,9 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "parallel_file.hpp"
 #include "safetensors.hpp"
-#include "trireme/comm/communicator.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::checkpoint {
 
@@ -42,11 +41,6 @@ Checksums ParseChecksums(const std::string& text, const std::string& path);
 // `tensors` says which tensor lies there.
 void CheckSegment(const Segment& segment, const void* data, const std::string& path,
                   const std::vector<Entry>& tensors, ExitCode blame);
-
-// Collective over `group`. Reads all of `file` once, each rank a share of the segments, and checks
-// it; AgreedError names the lowest failing rank's first damaged segment.
-void VerifyTogether(const comm::Communicator& group, ParallelFile& file, const FileSums& sums,
-                    const std::vector<Entry>& tensors);
 
 }  // namespace trireme::checkpoint
 

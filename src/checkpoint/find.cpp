@@ -1,6 +1,7 @@
 // Finding the checkpoint that a path on the command line means.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 
@@ -35,35 +36,9 @@ bool LooksLikeCheckpoint(const std::string& path) {
   return false;
 }
 
-// The last one written, which `latest` names; it need not have the highest step, for a run may have
-// been continued from an earlier checkpoint. Without the link, the highest step.
-std::string NewestIn(const std::string& folder) {
-  std::error_code no_link;
-  const fs::path latest = fs::read_symlink(folder + "/latest", no_link);
-  if (!no_link) {
-    const std::string path = folder + "/" + latest.filename().string();
-    if (ParseStepName(latest.filename().string()) && WhyIncomplete(path).empty()) return path;
-  }
-  std::string found;
-  for (const std::string& name : ListSteps(folder)) {
-    const std::string path = folder + "/" + name;
-    std::string reason = ParseStepName(name) ? WhyIncomplete(path) : "it is unfinished";
-    if (reason.empty()) return path;
-    if (name.ends_with(kReplacedEnding) && WhyIncomplete(path).empty()) {
-      reason =
-          "complete, but moved away by a run that was killed while it replaced it: rename it to " +
-          fs::path(name).stem().string();
-    }
-    found += fmt::format("\n  found {}: {}", name, reason);
-  }
-  if (found.empty()) found = "\n  found nothing of that name";
-  throw InputError(
-      fmt::format("{}: holds no complete checkpoint\n  looked for step_NNNNNNNN with {}, "
-                  "{}, {} and {}{}",
-                  folder, kModelFile, kOptimizerFile, kRunFile, kChecksumsFile, found));
-}
+}  // namespace
 
-std::string FindHere(std::string path) {
+Choice Locate(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   const fs::file_type type = TypeOf(path);
   if (type == fs::file_type::not_found) {
@@ -85,18 +60,41 @@ std::string FindHere(std::string path) {
       throw InputError(fmt::format("{}: is no complete checkpoint: {}", path, reason),
                        "take another checkpoint of the run");
     }
-    return path;
+    return {.folder = fs::path(path).parent_path().string(), .candidates = {path}, .others = {}};
   }
   const std::string inner = path + "/checkpoints";
-  return NewestIn(TypeOf(inner) == fs::file_type::directory ? inner : path);
+  Choice choice;
+  choice.folder = TypeOf(inner) == fs::file_type::directory ? inner : path;
+  for (const Found& found : ListComplete(choice.folder, &choice.others)) {
+    choice.candidates.push_back(choice.folder + "/" + found.name);
+  }
+  return choice;
 }
 
-}  // namespace
+Error NoneComplete(const Choice& choice) {
+  std::string found;
+  for (const std::string& other : choice.others) found += "\n  found " + other;
+  if (found.empty()) found = "\n  found nothing of that name";
+  return InputError(
+      fmt::format("{}: holds no complete checkpoint\n  looked for step_NNNNNNNN with {}, "
+                  "{}, {} and {}{}",
+                  choice.folder, kModelFile, kOptimizerFile, kRunFile, kChecksumsFile, found));
+}
+
+bool Choice::Unstarted() const {
+  const auto unfinished = [](const std::string& other) {
+    return other.find(std::string(kTemporaryEnding) + ":") != std::string::npos;
+  };
+  return candidates.empty() && std::all_of(others.begin(), others.end(), unfinished);
+}
 
 std::string Find(const comm::Communicator& world, const std::string& path) {
   std::string found;
   world.Together([&] {
-    if (world.IsRoot()) found = FindHere(path);
+    if (!world.IsRoot()) return;
+    const Choice choice = Locate(path);
+    if (choice.candidates.empty()) throw NoneComplete(choice);
+    found = choice.candidates.front();
   });
   return world.Broadcast(found);
 }

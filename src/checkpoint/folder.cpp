@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "posix_file.hpp"
@@ -51,6 +53,23 @@ std::string LinkTarget(const std::string& link) {
   return fs::read_symlink(link, error).filename().string();
 }
 
+// Why a name that begins as a step's is none.
+std::string UnfinishedName(const std::string& name) {
+  return name.find(kDamagedEnding) != std::string::npos ? "its bytes are damaged"
+                                                        : "it is unfinished";
+}
+
+// Place of a complete checkpoint in the order of writing; 0 if its run.json does not say.
+std::int64_t SequenceOf(const std::string& checkpoint) {
+  try {
+    const std::string path = checkpoint + "/" + kRunFile;
+    const auto run = nlohmann::json::parse(ReadText(path, kMostRunBytes));
+    return std::max<std::int64_t>(0, run.value("sequence", std::int64_t{0}));
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
 }  // namespace
 
 std::string StepName(std::int64_t step) { return fmt::format("{}{:08}", kStepPrefix, step); }
@@ -66,7 +85,7 @@ std::optional<std::int64_t> ParseStepName(const std::string& name) {
 
 Checksums ReadChecksums(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kChecksumsFile;
-  return ParseChecksums(ReadText(path), path);
+  return ParseChecksums(ReadText(path, kMostChecksumBytes), path);
 }
 
 std::string WhyIncomplete(const std::string& checkpoint) {
@@ -95,6 +114,13 @@ std::string WhyIncomplete(const std::string& checkpoint) {
         return fmt::format("{} has {} bytes instead of {}", file, size, found->second.bytes);
       }
     }
+    // Small, and read at once: a damaged one must not pass for the oldest.
+    const std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
+    for (const Segment& segment : sums.at(kRunFile).segments) {
+      if (Hash(run.data() + segment.offset, segment.length) != segment.hash) {
+        return fmt::format("{} is damaged", kRunFile);
+      }
+    }
   } catch (const std::exception& problem) {
     return problem.what();
   }
@@ -116,6 +142,35 @@ std::vector<std::string> ListSteps(const std::string& folder) {
            std::pair(ParseStepName(b).value_or(-1), b);
   });
   return names;
+}
+
+std::vector<Found> ListComplete(const std::string& folder, std::vector<std::string>* incomplete) {
+  struct Dated {
+    Found found;
+    bool is_latest = false;
+    fs::file_time_type time;
+    std::int64_t step = 0;
+    auto Key() const { return std::tuple(found.sequence, is_latest, time, step); }
+  };
+  const std::string latest = LinkTarget(folder + "/latest");
+  std::vector<Dated> all;
+  for (const std::string& name : ListSteps(folder)) {
+    const std::string path = folder + "/" + name;
+    const bool replaced = name.ends_with(kReplacedEnding);
+    const auto step = ParseStepName(replaced ? WithoutEnding(name) : name);
+    const std::string reason = step ? WhyIncomplete(path) : UnfinishedName(name);
+    if (!reason.empty()) {
+      if (incomplete != nullptr) incomplete->push_back(fmt::format("{}: {}", name, reason));
+      continue;
+    }
+    const Found found{name, SequenceOf(path)};
+    all.push_back({found, found.sequence == 0 && name == latest, TimeOf(path), *step});
+  }
+  std::stable_sort(all.begin(), all.end(),
+                   [](const Dated& a, const Dated& b) { return a.Key() > b.Key(); });
+  std::vector<Found> result;
+  for (const Dated& each : all) result.push_back(each.found);
+  return result;
 }
 
 void RemoveLeftovers(const std::string& folder) {
@@ -147,31 +202,60 @@ void Publish(const std::string& folder, const std::string& name) {
     throw;
   }
   SyncPath(folder);
-  if (exists) RemoveAll(replaced);
 }
 
-void Prune(const std::string& folder, std::int64_t keep) {
-  if (keep == 0) return;
+namespace {
+
+// Removes the old checkpoints that nothing keeps.
+template <typename Try>
+void Prune(const std::string& folder, const Retention& retention, const Try& attempt) {
+  if (retention.keep == 0) return;
   const std::set<std::string> linked = {LinkTarget(folder + "/best"),
                                         LinkTarget(folder + "/latest")};
-  std::vector<std::pair<fs::file_time_type, std::string>> complete;
-  for (const std::string& name : ListSteps(folder)) {
-    const std::string path = folder + "/" + name;
-    if (ParseStepName(name) && WhyIncomplete(path).empty()) {
-      complete.emplace_back(TimeOf(path), name);
-    }
-  }
-  // Stable: among those of one time the higher step counts as newer.
-  std::stable_sort(complete.begin(), complete.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
   std::int64_t kept = 0;
-  for (const auto& [time, name] : complete) {
-    if (++kept <= keep || linked.count(name) != 0) continue;
-    const std::string path = folder + "/" + name;
-    // Renamed first: a run killed half way leaves no half checkpoint under a good name.
-    Rename(path, path + kTemporaryEnding);
-    RemoveAll(path + kTemporaryEnding);
+  for (const Found& found : ListComplete(folder)) {
+    const auto step = ParseStepName(found.name);
+    if (!step) continue;  // replaced, and gone before
+    const std::int64_t every = retention.keep_every_steps;
+    const bool spared = every > 0 && *step % every == 0;
+    if (++kept <= retention.keep || spared || linked.contains(found.name)) continue;
+    const std::string path = folder + "/" + found.name;
+    attempt([&] {
+      // Renamed first: a run killed half way leaves no half checkpoint under a good name.
+      Rename(path, path + kTemporaryEnding);
+      RemoveAll(path + kTemporaryEnding);
+    });
   }
+}
+
+}  // namespace
+
+std::vector<std::string> TidyUp(const std::string& folder, const std::string& name, bool best,
+                                const Retention& retention) {
+  std::vector<std::string> warnings;
+  const auto attempt = [&](const auto& body) {
+    try {
+      body();
+    } catch (const std::exception& problem) {
+      warnings.emplace_back(problem.what());
+    }
+  };
+  attempt([&] { MoveLink(name, folder + "/latest"); });
+  if (best) attempt([&] { MoveLink(name, folder + "/best"); });
+  attempt([&] { SyncPath(folder); });
+  attempt([&] {
+    if (const std::string old = folder + "/" + name + kReplacedEnding; Exists(old)) RemoveAll(old);
+  });
+  attempt([&] { Prune(folder, retention, attempt); });
+  return warnings;
+}
+
+std::string SetAside(const std::string& checkpoint) {
+  std::string aside = checkpoint + kDamagedEnding;
+  for (int i = 2; Exists(aside); ++i) aside = fmt::format("{}{}{}", checkpoint, kDamagedEnding, i);
+  Rename(checkpoint, aside);
+  SyncPath(fs::path(checkpoint).parent_path().string());
+  return aside;
 }
 
 }  // namespace trireme::checkpoint

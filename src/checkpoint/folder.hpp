@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "checksums.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
 
@@ -16,11 +17,16 @@ inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";
 inline constexpr const char* kRunFile = "run.json";
 inline constexpr const char* kChecksumsFile = "checksums.json";
-inline constexpr const char* kTemporaryEnding = ".tmp";  // being written, or being removed
+inline constexpr const char* kTemporaryEnding = ".tmp";    // being written, or being removed
+inline constexpr const char* kDamagedEnding = ".damaged";  // set aside: its bytes are wrong
 inline constexpr const char* kReplacedEnding = ".old";  // moved away while its successor is renamed
 
 std::string StepName(std::int64_t step);                             // "step_00001200"
 std::optional<std::int64_t> ParseStepName(const std::string& name);  // exactly such a name
+
+// Lengths that no such file of ours has.
+inline constexpr std::int64_t kMostChecksumBytes = std::int64_t{1} << 30;
+inline constexpr std::int64_t kMostRunBytes = std::int64_t{64} << 20;
 
 // The checksums of a checkpoint. Throws InputError when the file is missing or damaged.
 Checksums ReadChecksums(const std::string& checkpoint);
@@ -33,17 +39,34 @@ std::string WhyIncomplete(const std::string& checkpoint);
 // read.
 std::vector<std::string> ListSteps(const std::string& folder);
 
+// A complete checkpoint of a folder.
+struct Found {
+  std::string name;           // may have kReplacedEnding
+  std::int64_t sequence = 0;  // in the order of writing, from 1; 0: written by an older version
+};
+// Complete checkpoints of a folder, those written last first, whatever their steps: a run may have
+// been continued from an earlier one. Those without a sequence: the target of `latest` first, then
+// by the time of writing. `incomplete`, if given, takes a line for each of the others: its name,
+// and why. Throws InputError if the folder cannot be read.
+std::vector<Found> ListComplete(const std::string& folder,
+                                std::vector<std::string>* incomplete = nullptr);
+
 // Removes the leftovers of a killed run: temporary folders, and a replaced checkpoint whose
-// successor is in place (without one it gets its name back).
+// successor is in place (without one it gets its name back). Throws RunError.
 void RemoveLeftovers(const std::string& folder);
 
-// Renames the finished temporary folder; an older checkpoint of that name makes way first.
+// Renames the finished temporary folder, durably; an older checkpoint of that name makes way first.
 void Publish(const std::string& folder, const std::string& name);
 
-// Removes all but the `keep` complete checkpoints that were written last (0 keeps all), whatever
-// their steps: a run may have been continued from an earlier one. Spares the targets of the links
-// best and latest.
-void Prune(const std::string& folder, std::int64_t keep);
+// After Publish: lets `latest`, and `best` if asked, point to the checkpoint, and removes what it
+// replaced and the old ones that `retention` does not keep; the targets of links stay. Returns what
+// could not be done, a line each: nothing of it is worth a run.
+std::vector<std::string> TidyUp(const std::string& folder, const std::string& name, bool best,
+                                const Retention& retention);
+
+// Renames a damaged checkpoint, so that it is neither taken nor counted nor removed any more.
+// Returns its new path. Throws RunError.
+std::string SetAside(const std::string& checkpoint);
 
 }  // namespace trireme::checkpoint
 

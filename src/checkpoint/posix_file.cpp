@@ -9,46 +9,16 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <system_error>
+#include <vector>
 
+#include "descriptor.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::checkpoint {
 
 namespace {
-
-// Repeats a system call that a signal interrupted.
-template <typename Call>
-auto Retry(Call&& call) {
-  auto result = call();
-  while (result == -1 && errno == EINTR) result = call();
-  return result;
-}
-
-// An open file; closed at the end of the scope.
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags)
-      : fd_(Retry([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); })) {}
-  ~Descriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  bool Valid() const { return fd_ >= 0; }
-  int Get() const { return fd_; }
-  // Returns 0 or an errno: a network file system may report a full disk only now. After EINTR the
-  // descriptor is gone all the same, so the call is not repeated.
-  int Close() {
-    const int result = ::close(fd_);
-    fd_ = -1;
-    return result == 0 || errno == EINTR ? 0 : errno;
-  }
-
- private:
-  int fd_;
-};
 
 Error SystemError(const std::string& path, const std::string& what, int error) {
   return RunError(fmt::format("{}: {}: {}", path, what, ErrorText(error)));
@@ -62,8 +32,8 @@ std::string Mebibytes(std::int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
 }
 
-std::string ReadText(const std::string& path) {
-  Descriptor file(path, O_RDONLY);
+std::string ReadText(const std::string& path, std::int64_t most) {
+  Descriptor file(path, O_RDONLY | O_NONBLOCK);  // a pipe must not make it wait
   if (!file.Valid()) {
     throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
   }
@@ -77,11 +47,15 @@ std::string ReadText(const std::string& path) {
     }
     if (got == 0) return text;
     text.append(buffer, 0, static_cast<std::size_t>(got));
+    if (static_cast<std::int64_t>(text.size()) > most) {
+      throw InputError(
+          fmt::format("{}: is longer than {} bytes, more than such a file ever has", path, most));
+    }
   }
 }
 
 void WriteTextDurably(const std::string& path, const std::string& text) {
-  Descriptor file(path, O_WRONLY | O_CREAT | O_TRUNC);
+  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (!file.Valid()) throw SystemError(path, "cannot be created", errno);
   std::size_t done = 0;
   while (done < text.size()) {
@@ -108,9 +82,9 @@ void SyncPath(const std::string& path) {
   }
 }
 
-int Reserve(const std::string& path, std::int64_t bytes, bool& held) {
+int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists) {
   held = true;
-  Descriptor file(path, O_RDWR | O_CREAT | O_EXCL);
+  Descriptor file(path, O_RDWR | (exists ? 0 : O_CREAT | O_EXCL) | O_NOFOLLOW);
   if (!file.Valid()) return errno;
   // fallocate(2), not posix_fallocate(3): where the file system cannot reserve, the latter writes a
   // byte to every block one by one, which takes hours for a large model.
@@ -121,6 +95,23 @@ int Reserve(const std::string& path, std::int64_t bytes, bool& held) {
   }
   if (result != 0) return errno;
   return file.Close();
+}
+
+void MakeFolderDurably(const std::string& folder) {
+  namespace fs = std::filesystem;
+  fs::path missing = fs::absolute(folder).lexically_normal();
+  if (!missing.has_filename()) missing = missing.parent_path();  // "a/b/"
+  std::vector<fs::path> made;
+  std::error_code error;
+  for (; !fs::exists(missing, error) && !error; missing = missing.parent_path()) {
+    made.push_back(missing);
+  }
+  fs::create_directories(folder, error);
+  if (error || !fs::is_directory(folder, error)) {
+    const std::string reason = error ? error.message() : ErrorText(ENOTDIR);
+    throw RunError(fmt::format("{}: cannot be created: {}", folder, reason));
+  }
+  for (const fs::path& each : made) SyncPath(each.parent_path().string());
 }
 
 std::int64_t FreeBytes(const std::string& folder) {

@@ -11,19 +11,23 @@ namespace trireme::checkpoint {
 std::string ErrorText(int error);           // of an errno value: "No space left on device"
 std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
 
-// The whole file. Throws InputError with path and reason.
-std::string ReadText(const std::string& path);
+// The whole file, of at most `most` bytes. Throws InputError with path and reason.
+std::string ReadText(const std::string& path, std::int64_t most);
 
-// Creates or overwrites the file and syncs it. Throws RunError with path and reason.
+// Creates the file, which must not exist, and syncs it. Throws RunError with path and reason.
 void WriteTextDurably(const std::string& path, const std::string& text);
 
 // Flushes a file, or the entries of a folder, to the disk. Throws RunError.
 void SyncPath(const std::string& path);
 
-// Creates `path` (which must not exist) with `bytes` bytes of real disk space. Where the file
-// system cannot reserve, the file only gets its length, and `held` becomes false. Returns 0 or the
+// Gives `path` `bytes` bytes of real disk space; creates it, unless it `exists`. On a file system
+// that cannot reserve, the file only gets its length, and `held` becomes false. Returns 0 or the
 // errno of the failure.
-int Reserve(const std::string& path, std::int64_t bytes, bool& held);
+int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists = false);
+
+// Makes the folder and those above it that are missing, each durable in the folder above it.
+// Throws RunError.
+void MakeFolderDurably(const std::string& folder);
 
 // Bytes that this user may still write to the file system of `folder`, quotas aside; -1 when
 // unknown.

@@ -4,12 +4,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <iterator>
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "checksums.hpp"
+#include "exchange.hpp"
 #include "folder.hpp"
-#include "parallel_file.hpp"
+#include "positioned_file.hpp"
 #include "posix_file.hpp"
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
@@ -21,36 +24,65 @@ namespace {
 
 constexpr std::size_t kShownProblems = 8;
 
-// Collective. The header's bytes, read by rank 0, checked against their checksum and sent to all.
-std::string ReadHeader(const comm::Communicator& world, ParallelFile& file, const FileSums& sums) {
-  const auto read = [&](std::string& bytes) {
-    std::vector<Target> targets;
-    if (world.IsRoot()) {
-      targets.push_back({0, static_cast<std::int64_t>(bytes.size()), bytes.data()});
-    }
-    file.ReadAll(targets);
-  };
-  world.Together([&] {
-    const std::int64_t size = file.Size();
-    if (size == sums.bytes) return;
-    throw InputError(fmt::format("{}: {} bytes expected, {} found: {}", file.Path(), sums.bytes,
-                                 size, size < sums.bytes ? "it is truncated" : "it has grown"));
-  });
+// What is wrong with bytes, not with what was asked for.
+class Damage : public Error {
+ public:
+  explicit Damage(const Error& error) : Error(ExitCode::kBadInput, error.what()) {}
+};
+
+// Together, with a DamagedError if a Damage was among what ranks threw.
+template <typename Body>
+void TogetherOrDamaged(const comm::Communicator& world, const Body& body) {
+  bool damaged = false;
+  try {
+    world.Together([&] {
+      try {
+        body();
+      } catch (const Damage&) {
+        damaged = true;
+        throw;
+      }
+    });
+  } catch (const Error& error) {  // on all ranks
+    if (world.Max(damaged ? std::int64_t{1} : 0) == 0) throw;
+    throw DamagedError(error.Code(), error.what());
+  }
+}
+
+template <typename Body>
+void AsDamage(const Body& body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    throw Damage(error);
+  }
+}
+
+PositionedFile OpenToRead(const std::string& path) {
+  return {path, PositionedFile::Access::kRead, ExitCode::kBadInput};
+}
+
+// The header's bytes, checked against their checksum. Serial.
+std::string ReadHeader(const std::string& path, const FileSums& sums) {
+  const PositionedFile file = OpenToRead(path);
   std::string header(kLengthBytes, '\0');
-  read(header);
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), sums.bytes, file.Path())));
-  });
-  read(header);
-  world.Together([&] {
+  AsDamage([&] {
+    if (const std::int64_t size = file.Size(); size != sums.bytes) {
+      throw InputError(fmt::format("{}: {} bytes expected, {} found: {}", path, sums.bytes, size,
+                                   size < sums.bytes ? "it is truncated" : "it has grown"));
+    }
+    file.Read(header.data(), kLengthBytes, 0);
+    header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), sums.bytes, path)));
     // Checked before it is parsed: damage is then called damage, not bad JSON.
     const Segment& first = sums.segments.front();
-    if (world.IsRoot() && first.length == static_cast<std::int64_t>(header.size())) {
-      CheckSegment(first, header.data(), file.Path(), {}, ExitCode::kBadInput);
+    if (first.length != std::ssize(header)) {
+      throw InputError(fmt::format("{}: the header has {} bytes, but {} says {}", path,
+                                   header.size(), kChecksumsFile, first.length));
     }
+    file.Read(header.data(), first.length, 0);
+    CheckSegment(first, header.data(), path, {}, ExitCode::kBadInput);
   });
-  return world.Broadcast(header);
+  return header;
 }
 
 // The file's entry for each block, in the blocks' order. Throws InputError listing every
@@ -91,153 +123,150 @@ std::vector<Entry> Match(const Layout& layout, const std::vector<tensor::StateBl
                    "the deck's [model] and [optimizer] must be those that wrote the checkpoint");
 }
 
-// Elements [first, first + count) of a block, stored in the file as another type.
-struct Conversion {
-  const tensor::StateBlock* block = nullptr;
-  std::int64_t first = 0, count = 0;
-  std::int64_t offset = 0;  // in the file
-};
-
-// From `buffer`, of type From, into the block's memory, of type To.
+// Converts a whole block, whose bytes came as type From, into its memory, of type To.
 template <typename From, typename To>
-void Convert(const Conversion& piece, const void* buffer, const std::string& path) {
-  const tensor::StateBlock& block = *piece.block;
-  const From* in = static_cast<const From*>(buffer);
-  To* out = static_cast<To*>(block.data) + (piece.first - block.begin);
-  for (std::int64_t i = 0; i < piece.count; ++i) {
+void Convert(const tensor::StateBlock& block, const Entry& entry, const void* bytes,
+             const std::string& path) {
+  const From* in = static_cast<const From*>(bytes);
+  To* out = static_cast<To*>(block.data);
+  for (std::int64_t i = 0; i < block.end - block.begin; ++i) {
     out[i] = static_cast<To>(in[i]);
     if (std::isfinite(in[i]) && !std::isfinite(out[i])) {
+      const std::int64_t element = block.begin + i;
       throw InputError(
           fmt::format("{}: tensor {}: element {} at offset {} is {}, beyond fp32's range", path,
-                      block.name, piece.first + i,
-                      piece.offset + i * static_cast<std::int64_t>(sizeof(From)), in[i]),
+                      block.name, element,
+                      entry.offset + element * static_cast<std::int64_t>(sizeof(From)), in[i]),
           "continue this run with run.precision = fp64");
     }
   }
 }
 
-// Collective. Fills this rank's blocks, those of the file's type in place and others by way of a
-// buffer, in bounded pieces.
-void ReadBlocks(ParallelFile& file, const std::vector<tensor::StateBlock>& blocks,
-                const std::vector<Entry>& entries) {
-  std::vector<Target> targets;
-  std::vector<Conversion> conversions;  // those of the last targets
-  std::vector<std::byte> buffer;
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
-    const auto place = [&](std::int64_t element) { return entries[i].offset + element * size; };
-    const tensor::StateBlock& block = blocks[i];
-    if (block.dtype == entries[i].dtype) {
-      targets.push_back({place(block.begin), (block.end - block.begin) * size, block.data});
-      continue;
+// Memory that a file's bytes go to: the blocks themselves or, for another type, buffers.
+class Destination {
+ public:
+  Destination(const std::vector<tensor::StateBlock>& blocks, const std::vector<Entry>& entries)
+      : blocks_(blocks), entries_(entries), buffers_(blocks.size()) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      const tensor::StateBlock& block = blocks[i];
+      const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
+      const std::int64_t bytes = (block.end - block.begin) * size;
+      if (bytes == 0) continue;
+      char* data = static_cast<char*>(block.data);
+      if (Converts(i)) {
+        buffers_[i].resize(static_cast<std::size_t>(bytes));
+        data = buffers_[i].data();
+      }
+      targets_.push_back({entries[i].offset + block.begin * size, bytes, data});
+      const auto own = static_cast<std::int64_t>(SizeOf(block.dtype));
+      memory_.push_back({0, (block.end - block.begin) * own, static_cast<char*>(block.data)});
     }
-    const std::int64_t step = kSegmentBytes / size;
-    for (std::int64_t first = block.begin; first < block.end; first += step) {
-      const std::int64_t count = std::min(step, block.end - first);
-      conversions.push_back({&block, first, count, place(first)});
-    }
+    std::sort(targets_.begin(), targets_.end(),
+              [](const Target& a, const Target& b) { return a.offset < b.offset; });
   }
-  const std::size_t in_place = targets.size();
-  if (!conversions.empty()) buffer.resize(static_cast<std::size_t>(kSegmentBytes));
-  for (const Conversion& piece : conversions) {
-    const Dtype stored = piece.block->dtype == Dtype::kFloat32 ? Dtype::kFloat64 : Dtype::kFloat32;
-    const auto size = static_cast<std::int64_t>(SizeOf(stored));
-    targets.push_back({piece.offset, piece.count * size, buffer.data()});
-  }
-  file.ReadAll(targets, [&](std::size_t i) {
-    if (i < in_place) return;
-    const Conversion& piece = conversions[i - in_place];
-    if (piece.block->dtype == Dtype::kFloat32) {
-      Convert<double, float>(piece, buffer.data(), file.Path());
-    } else {
-      Convert<float, double>(piece, buffer.data(), file.Path());
-    }
-  });
-}
 
-// Checks the segments that lie wholly in this rank's memory: when the rank that reads for others
-// fails, not every MPI tells the others.
-void CheckMemory(const std::string& path, const std::vector<tensor::StateBlock>& blocks,
-                 const std::vector<Entry>& entries, const FileSums& sums) {
-  for (std::size_t i = 0; i < blocks.size(); ++i) {
-    if (blocks[i].dtype != entries[i].dtype) continue;
-    const auto size = static_cast<std::int64_t>(SizeOf(entries[i].dtype));
-    const std::int64_t begin = entries[i].offset + blocks[i].begin * size;
-    const std::int64_t end = entries[i].offset + blocks[i].end * size;
-    auto segment = std::lower_bound(
-        sums.segments.begin(), sums.segments.end(), begin,
-        [](const Segment& each, std::int64_t offset) { return each.offset < offset; });
-    for (; segment != sums.segments.end() && segment->offset + segment->length <= end; ++segment) {
-      CheckSegment(*segment, static_cast<const char*>(blocks[i].data) + (segment->offset - begin),
-                   path, entries, ExitCode::kBadInput);
+  const std::vector<Target>& Targets() const { return targets_; }
+  const std::vector<Target>& Memory() const { return memory_; }  // of the blocks
+  void ConvertAll(const std::string& path) const {
+    for (std::size_t i = 0; i < blocks_.size(); ++i) {
+      if (buffers_[i].empty()) continue;
+      if (blocks_[i].dtype == Dtype::kFloat32) {
+        Convert<double, float>(blocks_[i], entries_[i], buffers_[i].data(), path);
+      } else {
+        Convert<float, double>(blocks_[i], entries_[i], buffers_[i].data(), path);
+      }
     }
   }
-}
 
-// checksums.json's record of one file, read by rank 0 and sent to all.
-FileSums SharedSums(const comm::Communicator& world, const std::string& checkpoint,
-                    const std::string& name) {
-  std::string text;
-  world.Together([&] {
+ private:
+  bool Converts(std::size_t i) const { return blocks_[i].dtype != entries_[i].dtype; }
+
+  const std::vector<tensor::StateBlock>& blocks_;
+  const std::vector<Entry>& entries_;
+  std::vector<std::vector<char>> buffers_;  // [blocks]
+  std::vector<Target> targets_, memory_;
+};
+
+// Facts about a file that rank 0 reads and sends to all.
+struct FileFacts {
+  FileSums sums;
+  std::string header;
+};
+FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkpoint,
+                      const std::string& name) {
+  std::string sums, header;
+  TogetherOrDamaged(world, [&] {
     if (!world.IsRoot()) return;
-    const Checksums all = ReadChecksums(checkpoint);
+    Checksums all;
+    AsDamage([&] { all = ReadChecksums(checkpoint); });
     const auto found = all.find(name);
     if (found == all.end() || found->second.segments.empty()) {
-      throw InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, name));
+      throw Damage(
+          InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, name)));
     }
-    text = ChecksumsText({*found});
+    sums = ChecksumsText({*found});
+    header = ReadHeader(checkpoint + "/" + name, found->second);
   });
-  text = world.Broadcast(text);
-  return ParseChecksums(text, checkpoint + "/" + kChecksumsFile).at(name);
+  sums = world.Broadcast(sums);
+  return {ParseChecksums(sums, checkpoint + "/" + kChecksumsFile).at(name),
+          world.Broadcast(header)};
 }
 
 }  // namespace
 
-nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint) {
+nlohmann::json ReadRun(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kRunFile;
+  const std::string text = ReadText(path, kMostRunBytes);
+  const Checksums sums = ReadChecksums(checkpoint);
+  const auto found = sums.find(kRunFile);
+  if (found == sums.end() || found->second.bytes != std::ssize(text)) {
+    throw InputError(
+        fmt::format("{}: its {} bytes are not what {} says", path, text.size(), kChecksumsFile),
+        "take another checkpoint of the run");
+  }
+  for (const Segment& segment : found->second.segments) {
+    CheckSegment(segment, text.data() + segment.offset, path, {}, ExitCode::kBadInput);
+  }
+  return nlohmann::json::parse(text);
+}
+
+nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint) {
   std::string text;
   world.Together([&] {
-    if (!world.IsRoot()) return;
-    text = ReadText(path);
-    const Checksums sums = ReadChecksums(checkpoint);
-    const auto found = sums.find(kRunFile);
-    if (found == sums.end() || found->second.bytes != static_cast<std::int64_t>(text.size())) {
-      throw InputError(
-          fmt::format("{}: its {} bytes are not what {} says", path, text.size(), kChecksumsFile),
-          "take another checkpoint of the run");
-    }
-    for (const Segment& segment : found->second.segments) {
-      CheckSegment(segment, text.data() + segment.offset, path, {}, ExitCode::kBadInput);
-    }
+    if (world.IsRoot()) text = ReadRun(checkpoint).dump();
   });
-  text = world.Broadcast(text);
-  nlohmann::json run;
-  world.Together([&] {
-    try {
-      run = nlohmann::json::parse(text);
-    } catch (const nlohmann::json::exception& problem) {
-      throw InputError(fmt::format("{}: is not valid JSON: {}", path, problem.what()));
-    }
-  });
-  return run;
+  return nlohmann::json::parse(world.Broadcast(text));
 }
 
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<tensor::StateBlock>& blocks) {
   const std::string name = file + ".safetensors";
   const std::string path = checkpoint + "/" + name;
-  const FileSums sums = SharedSums(world, checkpoint, name);
-  ParallelFile input(world, path, ParallelFile::Access::kRead, ExitCode::kBadInput);
-  const std::string header = ReadHeader(world, input, sums);
+  const FileFacts facts = SharedFacts(world, checkpoint, name);
   Layout layout;
   std::vector<Entry> entries;
+  std::optional<Destination> destination;
   world.Together([&] {
-    layout = ParseLayout(header, sums.bytes, path);
+    layout = ParseLayout(facts.header, facts.sums.bytes, path);
     entries = Match(layout, blocks, path);
+    destination.emplace(blocks, entries);
   });
-  VerifyTogether(world, input, sums, layout.entries);
-  ReadBlocks(input, blocks, entries);
-  world.Together([&] { CheckMemory(path, blocks, entries, sums); });
+  const std::vector<Segment> segments(facts.sums.segments.begin() + 1, facts.sums.segments.end());
+  const Exchange exchange(world, segments, destination->Targets());
+  TogetherOrDamaged(world, [&] {
+    std::optional<PositionedFile> opened;
+    exchange.Run([&](const Segment& segment, char* to) {
+      if (!opened) opened.emplace(OpenToRead(path));
+      AsDamage([&] {
+        opened->Read(to, segment.length, segment.offset);
+        CheckSegment(segment, to, path, layout.entries, ExitCode::kBadInput);
+      });
+    });
+  });
+  world.Together([&] {
+    if (exchange.Receives()) destination->ConvertAll(path);
+  });
+  exchange.PassOn(destination->Memory());
 }
 
 }  // namespace trireme::checkpoint

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
+#include <iterator>
 #include <set>
 #include <sstream>
 
@@ -55,44 +57,70 @@ void CheckSameListing(const std::string& file, const std::string& own, const std
                              file, own_line, root_line));
 }
 
+// What ranks tell each other about a segment.
+struct Claim {
+  std::int64_t offset = 0, length = 0;  // bytes of the file
+  std::int64_t rank = 0;
+};
+
+// A segment of this rank before its place among all is known.
+struct Candidate {
+  Claim claim;
+  OwnSegment own;
+};
+
 // Segments of one block that this rank writes. Copies take turns, starting with another one for
 // each tensor, so that many small tensors spread as well. Segments lie at the same places of the
 // tensor whatever the block: copies that are cut into blocks at other places agree.
-void AddPieces(const tensor::StateBlock& block, std::int64_t tensor_index,
-               std::int64_t tensor_offset, std::vector<Piece>& pieces) {
+void AddSegments(const tensor::StateBlock& block, std::size_t index, std::int64_t tensor_offset,
+                 std::vector<Candidate>& segments) {
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
   const std::int64_t step = kSegmentBytes / size;  // elements
   for (std::int64_t first = block.begin; first < block.end;) {
     const std::int64_t segment = first / step;
     const std::int64_t last = std::min((segment + 1) * step, block.end);
-    if ((tensor_index + segment) % block.replicas == block.replica) {
-      pieces.push_back({tensor_offset + first * size, (last - first) * size,
-                        static_cast<const char*>(block.data) + (first - block.begin) * size});
+    if ((static_cast<std::int64_t>(index) + segment) % block.replicas == block.replica) {
+      segments.push_back({{tensor_offset + first * size, (last - first) * size, 0},
+                          {.segment = 0, .block = index, .first = first, .last = last}});
     }
     first = last;
   }
 }
 
-std::string SegmentsText(const std::vector<Piece>& pieces) {
+std::string Pack(const std::vector<Candidate>& segments, int rank) {
   std::string text;
-  for (const Piece& piece : pieces) {
-    text += fmt::format("{} {} {:x}\n", piece.offset, piece.bytes, Hash(piece.data, piece.bytes));
+  for (const Candidate& segment : segments) {
+    Claim claim = segment.claim;
+    claim.rank = rank;
+    text.append(reinterpret_cast<const char*>(&claim), sizeof claim);
   }
   return text;
 }
 
-std::vector<Segment> ParseSegments(const std::vector<std::string>& texts) {
-  std::vector<Segment> segments;
+std::vector<Claim> Unpack(const std::vector<std::string>& texts) {
+  std::vector<Claim> claims;
   for (const std::string& text : texts) {
-    std::istringstream lines(text);
-    Segment segment;
-    while (lines >> std::dec >> segment.offset >> segment.length >> std::hex >> segment.hash) {
-      segments.push_back(segment);
-    }
+    const std::size_t at = claims.size();
+    claims.resize(at + text.size() / sizeof(Claim));
+    std::memcpy(claims.data() + at, text.data(), text.size());
   }
-  std::sort(segments.begin(), segments.end(),
-            [](const Segment& a, const Segment& b) { return a.offset < b.offset; });
-  return segments;
+  std::stable_sort(claims.begin(), claims.end(),
+                   [](const Claim& a, const Claim& b) { return a.offset < b.offset; });
+  return claims;
+}
+
+// Puts the claims of all ranks into the plan, and finds the places of this rank's own.
+void Order(const std::vector<Claim>& claims, const std::vector<Candidate>& own, int rank,
+           WritePlan& plan) {
+  plan.sums.bytes = plan.layout.bytes;
+  std::size_t next = 0;  // own ones are in the order of their offsets, too
+  for (std::size_t i = 0; i < claims.size(); ++i) {
+    plan.sums.segments.push_back({claims[i].offset, claims[i].length, 0});
+    plan.holders.push_back(static_cast<int>(claims[i].rank));
+    if (claims[i].rank != rank) continue;
+    plan.own.push_back(own[next++].own);
+    plan.own.back().segment = i;
+  }
 }
 
 // Throws unless the segments cover the file exactly once.
@@ -133,22 +161,19 @@ WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file
     listing = Listing(blocks);
   });
   const std::string root_listing = world.Broadcast(listing);
-  std::string segments;
+  std::vector<Candidate> own;
+  std::string claims;
   world.Together([&] {
     CheckSameListing(file, listing, root_listing);
-    if (world.IsRoot()) {
-      plan.pieces.push_back(
-          {0, static_cast<std::int64_t>(plan.layout.header.size()), plan.layout.header.data()});
-    }
+    if (world.IsRoot()) own.push_back({{0, std::ssize(plan.layout.header), 0}, {}});
     for (std::size_t i = 0; i < blocks.size(); ++i) {
-      AddPieces(blocks[i], static_cast<std::int64_t>(i), plan.layout.entries[i].offset,
-                plan.pieces);
+      AddSegments(blocks[i], i, plan.layout.entries[i].offset, own);
     }
-    segments = SegmentsText(plan.pieces);
+    claims = Pack(own, world.Rank());
   });
-  const std::vector<std::string> all_segments = world.Gather(segments);
+  const std::vector<std::string> all_claims = world.Gather(claims);
   world.Together([&] {
-    plan.sums = {plan.layout.bytes, ParseSegments(all_segments)};
+    Order(Unpack(all_claims), own, world.Rank(), plan);
     CheckCover(plan);
   });
   return plan;

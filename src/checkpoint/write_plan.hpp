@@ -1,25 +1,34 @@
-// The plan of who writes which bytes of one tensor file, made and checked by all ranks before a
-// byte is written.
+// The plan of who holds which bytes of one tensor file, made and checked by all ranks before a byte
+// is written.
 #ifndef TRIREME_SRC_CHECKPOINT_WRITE_PLAN_HPP_
 #define TRIREME_SRC_CHECKPOINT_WRITE_PLAN_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "checksums.hpp"
-#include "parallel_file.hpp"
 #include "safetensors.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/tensor/state_block.hpp"
 
 namespace trireme::checkpoint {
 
+// A segment of the file that this rank gives to its writer.
+struct OwnSegment {
+  static constexpr std::size_t kHeader = static_cast<std::size_t>(-1);
+  std::size_t segment = 0;      // in WritePlan::sums
+  std::size_t block = kHeader;  // of the list that the plan was made from; or the file's header
+  std::int64_t first = 0, last = 0;  // elements of the flattened tensor
+};
+
 struct WritePlan {
-  std::string file;           // "model.safetensors"
-  Layout layout;              // the same on every rank
-  std::vector<Piece> pieces;  // this rank's; they point into the blocks and into layout.header
-  FileSums sums;              // of the whole file, from memory; the same on every rank
+  std::string file;             // "model.safetensors"
+  Layout layout;                // the same on every rank
+  FileSums sums;                // of the whole file, the same on every rank; hashes are not set
+  std::vector<int> holders;     // world rank that has each segment
+  std::vector<OwnSegment> own;  // this rank's segments, in the order of their offsets
 };
 
 // Collective. The range of a block is cut into segments that its replicas write in turn.

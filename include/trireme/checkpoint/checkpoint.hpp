@@ -1,5 +1,5 @@
-// Checkpoints: folders of safetensors files, written and read collectively through MPI-IO. Tensors
-// are global and canonical: any layout reads the files of any other.
+// Checkpoints: folders of safetensors files, written and read by all ranks together. Tensors are
+// global and canonical: any layout reads the files of any other.
 #ifndef TRIREME_CHECKPOINT_CHECKPOINT_HPP_
 #define TRIREME_CHECKPOINT_CHECKPOINT_HPP_
 
@@ -8,46 +8,70 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/tensor/state_block.hpp"
 
 namespace trireme::checkpoint {
 
 // Contents of a checkpoint folder: model.safetensors, optimizer.safetensors and run.json, to which
-// checksums.json is added. Every rank lists every tensor, in the same order
-// (tensor/state_block.hpp).
+// checksums.json is added.
 struct Contents {
   std::vector<tensor::StateBlock> model;
   std::vector<tensor::StateBlock> optimizer;
-  nlohmann::json run;  // step, sampler position, seed, deck, versions; the same on every rank
+  nlohmann::json run;   // step, sampler position, seed, deck, versions; the same on every rank
+  ReadBlock read = {};  // none: each block lies at its `data`
 };
 
 // Collective. Writes `folder`/step_NNNNNNNN (8 digits) by way of a temporary name: reserves and
-// agrees on the space, writes the tensors (each byte by one rank, in collective rounds below 2
-// GiB), syncs them, reads them back against checksums, renames, then moves the relative link
-// `folder`/latest, and `folder`/best if `best`. Replaces a complete checkpoint of the same step.
-// Then removes all but the `keep` checkpoints written last (0 keeps all), never the target of a
-// link. On failure, such as a full disk, throws AgreedError on every rank, removes the temporary
-// folder and leaves earlier checkpoints as they are.
+// agrees on the space, writes the tensors (each byte once, by one of the writers), syncs them,
+// reads them back against checksums, renames, then moves the relative link `folder`/latest, and
+// `folder`/best if `best`. Replaces a complete checkpoint of the same step. Then removes all but
+// the `keep` checkpoints written last (0 keeps all), never the target of a link. On failure, such
+// as a full disk, throws AgreedError on every rank, removes the temporary folder and leaves earlier
+// checkpoints as they are. writer.hpp has the form for a run.
 void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
            const Contents& contents, bool best, std::int64_t keep);
 
-// Collective. Returns the folder of the checkpoint that `path` means: one checkpoint or a link to
-// it, or a run folder or its checkpoints/ folder, of which the checkpoint written last is taken
-// (the target of `latest`, else the complete one with the highest step). Complete: run.json,
-// checksums.json and both tensor files have the sizes in checksums.json. Throws AgreedError (exit
-// code 2) if there is none, with what was looked for and what was found.
+// Checkpoints that a path on the command line may mean.
+struct Choice {
+  std::string folder;                   // that holds them
+  std::vector<std::string> candidates;  // complete ones, those written last first
+  std::vector<std::string> others;      // "step_00000010.tmp: it is unfinished"
+  // Nothing but unfinished ones: the run ended before its first checkpoint.
+  bool Unstarted() const;
+};
+// Serial. `path`: one checkpoint or a link to it, which is then the only candidate; or a run folder
+// or its checkpoints/ folder. Complete: run.json, checksums.json and both tensor files have the
+// sizes in checksums.json, and run.json its checksum. Throws InputError if there is no such folder
+// or if the one checkpoint is not complete.
+Choice Locate(std::string path);
+// The InputError for a choice without candidates: what was looked for and what was found.
+Error NoneComplete(const Choice& choice);
+
+// Collective. Returns the first candidate of `path`. Throws AgreedError (exit code 2) if there is
+// none.
 std::string Find(const comm::Communicator& world, const std::string& path);
 
-// Collective. Returns the parsed run.json of a checkpoint folder, checked against checksums.json.
-// Throws AgreedError (exit code 2) if it is missing or damaged.
+// A checkpoint whose bytes are not those that were written; thrown by all ranks together.
+class DamagedError : public AgreedError {
+ public:
+  using AgreedError::AgreedError;
+};
+
+// Serial. Parsed run.json of a checkpoint folder, checked against checksums.json. Throws InputError
+// if it is missing or damaged.
+nlohmann::json ReadRun(const std::string& checkpoint);
+// Collective. The same, read by one rank. Throws AgreedError (exit code 2).
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint);
 
 // Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
 // "optimizer"). Names, shapes and dtypes must match the file's, except that fp32 and fp64 convert
-// into each other. Bytes are checked against checksums.json, each by one rank, before every rank
-// fetches its blocks, in collective rounds. Throws AgreedError (exit code 2) naming file, tensor,
-// expected and found.
+// into each other. Each byte is read once, by one process of each node, checked against
+// checksums.json, and sent to one of the ranks that need it, which sends it on to those that need
+// the same. Throws AgreedError (exit code 2) naming file, tensor, expected and found;
+// DamagedError if bytes are damaged or missing: blocks may be overwritten then.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
                  const std::string& file, const std::vector<tensor::StateBlock>& blocks);
 

@@ -1,5 +1,6 @@
 // Checkpoints across layouts: any split of the tensors over ranks writes the bytes that one process
 // writes, and any split reads them; failures are agreed by all ranks.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -91,6 +92,43 @@ TEST_F(Layouts, AnyLayoutReadsWhatAnyLayoutWrote) {
       ReadTensors(world_, checkpoint, "optimizer", moments_back.Blocks());
       EXPECT_EQ(model_back.Wrong(), 0) << writer << " -> " << reader;
       EXPECT_EQ(moments_back.Wrong(), 0) << writer << " -> " << reader;
+    }
+  }
+}
+
+// Whoever writes for whom, at once or behind the run: the same bytes; and a state that is not in
+// the host's memory.
+TEST_F(Layouts, AnyWritersWriteTheSameBytes) {
+  for (const auto& [name, split] : Splits()) {
+    TestState model(Model(), split), moments(Moments(Model()), split);
+    const std::string wanted = path_ + "/" + name + "/wanted";
+    model.Fill();
+    moments.Fill();
+    Write(world_, wanted, 5, {model.Blocks(), moments.Blocks(), {{"step", 5}}}, true, 2);
+    for (const WriterOptions& options :
+         {WriterOptions{.async = false, .writers = 0}, WriterOptions{.async = false, .writers = 1},
+          WriterOptions{.async = false, .writers = 2}, WriterOptions{.async = true, .writers = 0},
+          WriterOptions{.async = true, .writers = 1}, WriterOptions{.async = true, .writers = 3}}) {
+      const std::string folder =
+          fmt::format("{}/{}/{}{}", path_, name, options.async ? "async" : "sync", options.writers);
+      model.Fill();
+      moments.Fill();
+      Writer writer(world_, {model.Blocks(), moments.Blocks()}, options);
+      writer.Begin({.folder = folder, .step = 5, .run = {{"step", 5}}, .best = true});
+      if (options.async) {
+        for (const tensor::StateBlock& block : model.Blocks()) {
+          std::memset(block.data, 0,
+                      static_cast<std::size_t>(block.end - block.begin) * SizeOf(block.dtype));
+        }
+      }
+      EXPECT_EQ(writer.Finish().failure, "");
+      if (!world_.IsRoot()) continue;
+      for (const char* file :
+           {"/model.safetensors", "/optimizer.safetensors", "/run.json", "/checksums.json"}) {
+        EXPECT_TRUE(ReadBytes(folder + "/step_00000005" + file) ==
+                    ReadBytes(wanted + "/step_00000005" + file))
+            << folder << file;
+      }
     }
   }
 }

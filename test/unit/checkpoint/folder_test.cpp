@@ -9,7 +9,6 @@
 
 #include "checkpoint_fixture.hpp"
 #include "locked.hpp"
-#include "parallel_file.hpp"
 #include "posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/options.hpp"
@@ -27,9 +26,19 @@ class Folder : public testing::Test {
     model.Fill();
     Write(self_, checkpoints_, step, {model.Blocks(), none.Blocks(), {{"step", step}}}, best, keep);
   }
-  // Lets a checkpoint have been written so many seconds ago.
-  void SetAge(const std::string& name, int seconds) {
-    fs::last_write_time(checkpoints_ + "/" + name + "/run.json",
+  // Makes a checkpoint one of an older version, which does not say when it was written, and lets it
+  // have been written so many seconds ago.
+  void MakeOlder(const std::string& name, int seconds) {
+    const std::string path = checkpoints_ + "/" + name;
+    nlohmann::json run = nlohmann::json::parse(ReadBytes(path + "/run.json"));
+    run.erase("sequence");
+    const std::string text = run.dump();
+    WriteBytes(path + "/run.json", text);
+    Checksums sums = ReadChecksums(path);
+    const std::int64_t bytes = std::ssize(text);
+    sums[kRunFile] = {bytes, {{0, bytes, Hash(text.data(), bytes)}}};
+    WriteBytes(path + "/checksums.json", ChecksumsText(sums));
+    fs::last_write_time(path + "/run.json",
                         fs::file_time_type::clock::now() - std::chrono::seconds(seconds));
   }
   std::set<std::string> Names() {
@@ -71,8 +80,28 @@ TEST_F(Folder, FindsTheLastWrittenNotTheHighest) {
   Save(3);
   Save(4);
   EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
+  // A run killed before it moved the link has lost nothing.
   fs::remove(checkpoints_ + "/latest");
-  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000005");
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
+  fs::create_symlink("step_00000005", checkpoints_ + "/latest");
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
+  // Neither has one whose clock was set back.
+  fs::last_write_time(checkpoints_ + "/step_00000004/run.json",
+                      fs::file_time_type::clock::now() - std::chrono::hours(1000));
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
+}
+
+// Checkpoints of older versions: the link, then the time of writing.
+TEST_F(Folder, FindsTheLastWrittenOfAnOlderVersion) {
+  for (const std::int64_t step : {5, 3, 4}) Save(step);
+  MakeOlder("step_00000003", 10);
+  MakeOlder("step_00000004", 20);
+  MakeOlder("step_00000005", 30);
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
+  fs::remove(checkpoints_ + "/latest");
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000003");
+  Save(1);
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000001");
 }
 
 TEST_F(Folder, FindSaysWhatItFound) {
@@ -108,8 +137,6 @@ TEST_F(Folder, PrunesAllButTheNewestAndTheBest) {
   for (std::int64_t step = 2; step <= 5; ++step) Save(step, false, 2);
   EXPECT_THAT(Names(),
               ElementsAre("best", "latest", "step_00000001", "step_00000004", "step_00000005"));
-  SetAge("step_00000004", 20);
-  SetAge("step_00000005", 10);
   Save(3, false, 1);  // a lower step, but the last one written
   EXPECT_THAT(Names(), ElementsAre("best", "latest", "step_00000001", "step_00000003"));
   Save(6, true, 1);
@@ -118,22 +145,28 @@ TEST_F(Folder, PrunesAllButTheNewestAndTheBest) {
   EXPECT_EQ(Names().size(), 6u) << "0 keeps all";
 }
 
-// A run that went back to step 2 while 10 and 12 exist: what it writes from then on is the newest.
-TEST_F(Folder, PruningFollowsTheTimeOfWriting) {
+// A run that went back to step 2 while 10 and 12 exist: what it writes from then on is the newest,
+// whatever the clock says.
+TEST_F(Folder, PruningFollowsTheOrderOfWriting) {
   for (const std::int64_t step : {2, 10, 12}) Save(step, false, 3);
-  SetAge("step_00000002", 30);
-  SetAge("step_00000010", 20);
-  SetAge("step_00000012", 10);
   Save(4, false, 2);
   EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000012"));
-  SetAge("step_00000004", 5);
+  fs::last_write_time(checkpoints_ + "/step_00000004/run.json",
+                      fs::file_time_type::clock::now() - std::chrono::hours(1000));
   Save(6, false, 2);
   EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000006"));
-  SetAge("step_00000006", 4);
   Save(4, false, 2);  // written anew
-  SetAge("step_00000004", 3);
   Save(5, false, 2);
   EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000005"));
+}
+
+TEST_F(Folder, PruningOfAnOlderVersionFollowsTheTime) {
+  for (const std::int64_t step : {2, 10, 12}) Save(step);
+  MakeOlder("step_00000002", 10);
+  MakeOlder("step_00000010", 30);
+  MakeOlder("step_00000012", 20);
+  Save(4, false, 2);
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000002", "step_00000004"));
 }
 
 // A path in the deck may hold any bytes; they must not end a run at its first checkpoint.
@@ -184,13 +217,58 @@ TEST_F(Folder, LeftoversOfKilledRunsGo) {
 TEST_F(Folder, KilledReplacementIsNotLost) {
   Save(1);
   fs::rename(checkpoints_ + "/step_00000001", checkpoints_ + "/step_00000001.old");
-  EXPECT_THAT(
-      Complaint(run_.Path()),
-      HasSubstr("step_00000001.old: complete, but moved away by a run that was killed while it "
-                "replaced it: rename it to step_00000001"));
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000001.old");
   Save(2);
   EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001", "step_00000002"));
   EXPECT_EQ(Find(self_, checkpoints_ + "/step_00000001"), checkpoints_ + "/step_00000001");
+}
+
+TEST_F(Folder, DamagedRunJsonIsPassedOver) {
+  Save(1);
+  Save(2);
+  const std::string path = checkpoints_ + "/step_00000002/run.json";
+  std::string text = ReadBytes(path);
+  text.at(text.size() / 2) ^= 1;
+  WriteBytes(path, text);
+  const Choice choice = Locate(run_.Path());
+  EXPECT_THAT(choice.candidates, ElementsAre(checkpoints_ + "/step_00000001"));
+  EXPECT_THAT(choice.others, ElementsAre("step_00000002: run.json is damaged"));
+  EXPECT_FALSE(choice.Unstarted());
+  fs::remove_all(checkpoints_ + "/step_00000001");
+  EXPECT_FALSE(Locate(run_.Path()).Unstarted()) << "a damaged one is not nothing";
+}
+
+TEST_F(Folder, SetAsideIsOutOfTheWay) {
+  Save(1);
+  Save(2);
+  const std::string aside = SetAside(checkpoints_ + "/step_00000002");
+  EXPECT_EQ(aside, checkpoints_ + "/step_00000002.damaged");
+  EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000001");
+  Save(2);
+  EXPECT_EQ(SetAside(checkpoints_ + "/step_00000002"), checkpoints_ + "/step_00000002.damaged2");
+  for (std::int64_t step = 3; step <= 5; ++step) Save(step, false, 1);
+  EXPECT_TRUE(fs::exists(aside)) << "neither pruned nor a leftover";
+}
+
+TEST_F(Folder, OnlyUnfinishedOnesMeanUnstarted) {
+  fs::create_directories(checkpoints_ + "/step_00000010.tmp");
+  EXPECT_TRUE(Locate(run_.Path()).Unstarted());
+  EXPECT_TRUE(Locate(run_.Path()).candidates.empty());
+  fs::create_directories(checkpoints_ + "/step_00000010");
+  EXPECT_FALSE(Locate(run_.Path()).Unstarted());
+}
+
+TEST_F(Folder, EveryNthStepStays) {
+  TestState model(SmallModel()), none({});
+  for (std::int64_t step = 1; step <= 9; ++step) {
+    Writer writer(self_, {model.Blocks(), none.Blocks()}, {});
+    writer.Begin({.folder = checkpoints_,
+                  .step = step,
+                  .run = {},
+                  .retention = {.keep = 1, .keep_every_steps = 4}});
+    EXPECT_EQ(writer.Finish().failure, "");
+  }
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000004", "step_00000008", "step_00000009"));
 }
 
 TEST_F(Folder, UnwritableFolderIsNamed) {
@@ -241,30 +319,6 @@ TEST_F(Folder, FullDiskForTheSmallFilesToo) {
   EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001"));
 }
 
-// A file system that cannot reserve: the file has its length, the disk has not. Whatever the writes
-// report, reading back must tell.
-TEST_F(Folder, FullDiskBehindAReservationThatHoldsNothing) {
-  SmallDisk disk(checkpoints_, "1m");
-  if (!disk.Mounted()) GTEST_SKIP() << disk.Reason();
-  const std::string path = checkpoints_ + "/file";
-  WriteBytes(path, "");
-  const std::string data(3'000'000, 'x');
-  const auto bytes = static_cast<std::int64_t>(data.size());
-  fs::resize_file(path, data.size());
-  const FileSums sums = {bytes, {{0, bytes, Hash(data.data(), bytes)}}};
-  const Error error = Caught([&] {
-    {
-      ParallelFile file(self_, path, ParallelFile::Access::kWrite, ExitCode::kFailed);
-      file.WriteAll({{0, bytes, data.data()}});
-      file.SyncAndClose();
-    }
-    ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kFailed);
-    VerifyTogether(self_, file, sums, {});
-  });
-  EXPECT_EQ(error.Code(), ExitCode::kFailed);
-  EXPECT_THAT(error.what(), HasSubstr(path));
-}
-
 TEST_F(Folder, FileSystemsThatReserveNothingAndCountNoBlocks) {
   fs::create_directories(checkpoints_);
   if (mount("ramfs", checkpoints_.c_str(), "ramfs", 0, "") != 0) {
@@ -278,44 +332,6 @@ TEST_F(Folder, FileSystemsThatReserveNothingAndCountNoBlocks) {
   Save(1);
   EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000001");
   umount2(checkpoints_.c_str(), MNT_DETACH);
-}
-
-TEST_F(Folder, WhatDoesNotReadBackIsNoCheckpoint) {
-  fs::create_directories(checkpoints_);
-  const std::string path = checkpoints_ + "/file";
-  WriteBytes(path, std::string(100, '\0'));
-  const std::string meant(40, 'x');
-  const FileSums sums = {
-      100, {{0, 60, Hash(std::string(60, '\0').data(), 60)}, {60, 40, Hash(meant.data(), 40)}}};
-  ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kFailed);
-  const Error error = Caught([&] { VerifyTogether(self_, file, sums, {}); });
-  EXPECT_EQ(error.Code(), ExitCode::kFailed);
-  EXPECT_THAT(error.what(), HasSubstr("bytes 60 to 100 are damaged"));
-  EXPECT_THAT(error.what(), HasSubstr("what was written does not read back"));
-}
-
-TEST_F(Folder, LongTransfersAreSplit) {
-  fs::create_directories(checkpoints_);
-  const std::string path = checkpoints_ + "/file";
-  WriteBytes(path, "");
-  std::string data(10'001, '\0');
-  for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i % 251);
-  {
-    ParallelFile file(self_, path, ParallelFile::Access::kWrite, ExitCode::kFailed, 1000);
-    file.WriteAll({{3, 6'001, data.data()}, {6'004, 0, nullptr}, {6'004, 4'000, &data[6'001]}});
-    file.SyncAndClose();
-  }
-  ParallelFile file(self_, path, ParallelFile::Access::kRead, ExitCode::kBadInput, 777);
-  EXPECT_EQ(file.Size(), 10'004);
-  std::string back(10'001, '\0');
-  std::vector<std::size_t> used;
-  file.ReadAll({{3, 10'000, back.data()}, {5, 0, nullptr}, {10'003, 1, &back[10'000]}},
-               [&](std::size_t i) { used.push_back(i); });
-  EXPECT_EQ(back, data);
-  EXPECT_THAT(used, ElementsAre(0, 2));
-  const Error error = Caught([&] { file.ReadAll({{10'000, 5, back.data()}}); });
-  EXPECT_EQ(error.Code(), ExitCode::kBadInput);
-  EXPECT_THAT(error.what(), HasSubstr("cannot be read at offset 10004: the file ends there"));
 }
 
 TEST(StepNames, OnlyExactOnesCount) {

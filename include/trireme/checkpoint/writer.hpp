@@ -1,0 +1,107 @@
+// Writer: checkpoints of one training state, written whole at once or, asynchronously, beside the
+// steps that follow.
+//
+// Few processes write: checkpoint.writers of each node, each for the ranks next to it, through
+// memory that they share. All ranks plan together who holds which bytes; from then on nothing but
+// the outcome is agreed: writers put bytes at their offsets with plain positioned writes, so that
+// no collective call waits for a rank whose disk has failed. A thread of each writer does that, and
+// makes hashes, flushes and reads back; rank 0's thread prepares the folder and publishes it.
+#ifndef TRIREME_CHECKPOINT_WRITER_HPP_
+#define TRIREME_CHECKPOINT_WRITER_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/comm/communicator.hpp"
+#include "trireme/tensor/state_block.hpp"
+
+namespace trireme::checkpoint {
+
+// Copies elements [first, last) of a block, counted in the flattened tensor, to `to`, in the
+// block's dtype. For state that does not lie in the host's memory.
+using ReadBlock = std::function<void(const tensor::StateBlock& block, std::int64_t first,
+                                     std::int64_t last, void* to)>;
+
+// State that checkpoints hold. Every rank lists every tensor, in the same order
+// (tensor/state_block.hpp).
+struct State {
+  std::vector<tensor::StateBlock> model;
+  std::vector<tensor::StateBlock> optimizer;
+  ReadBlock read = {};  // none: each block lies at its `data`
+};
+
+struct WriterOptions {
+  bool async = false;           // copy the state, and write the copy while training goes on
+  int writers = 1;              // per node; 0: each rank writes its own bytes
+  std::string io_hints = {};         // "name=value,...": given to MPI-IO when files are created
+  std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
+};
+
+// Checkpoints that stay when old ones are removed.
+struct Retention {
+  std::int64_t keep = 0;              // those written last; 0: all
+  std::int64_t keep_every_steps = 0;  // and those whose step is a multiple of this; 0: none
+};
+
+// One checkpoint to write.
+struct Order {
+  std::string folder;  // of the run's checkpoints
+  std::int64_t step = 0;
+  nlohmann::json run;  // run.json, the same on every rank; its "sequence" is set by the writer
+  bool best = false;   // move the link `best` as well
+  Retention retention = {};
+  // On rank 0's thread, before the checkpoint gets its name: throws if it must not.
+  std::function<void()> may_publish = {};
+};
+
+// What became of an order; the same on every rank.
+struct Outcome {
+  std::int64_t step = 0;
+  std::string failure;                // why it was not written; empty: it was
+  std::vector<std::string> warnings;  // written, but a link or the removal of old ones failed
+  std::int64_t bytes = 0;             // of the tensor files
+  double seconds = 0;                 // from Begin to the end
+  double write_seconds = 0;           // of the slowest writer: hashes, writes and flush
+  double verify_seconds = 0;          // of the slowest writer: reading back
+};
+
+class Writer {
+ public:
+  // Collective. Plans the files and takes the memory: of an asynchronous writer, a copy of all
+  // bytes that the node's ranks hold. `world` must outlive it, as must the state's memory.
+  // AgreedError if the state is not whole (write_plan.hpp) or memory is missing.
+  Writer(const comm::Communicator& world, State state, WriterOptions options);
+  // Ends the thread after the write under way, and leaves an unpublished folder behind.
+  ~Writer();
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
+
+  // Bytes of shared memory that a checkpoint of a state takes on a writer's node, as planned.
+  std::int64_t MemoryBytes() const;  // on this rank
+
+  // Collective; nothing may be under way. Asynchronous: copies the state, which may change from
+  // then on. Else the state must stay as it is until Finish.
+  void Begin(Order order);
+  // The same on every rank: an order was begun whose outcome was not yet taken.
+  bool UnderWay() const;
+  // On this rank: its part of the work under way has not ended. Cheap.
+  bool Busy() const;
+  // Collective, once no rank is busy (it waits for those that are): goes on to the next part.
+  // Returns the outcome after the last one.
+  std::optional<Outcome> Advance();
+  // Collective. Waits for the end of what is under way.
+  Outcome Finish();
+
+ private:
+  class Work;
+  std::unique_ptr<Work> work_;
+};
+
+}  // namespace trireme::checkpoint
+
+#endif  // TRIREME_CHECKPOINT_WRITER_HPP_

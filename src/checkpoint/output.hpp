@@ -1,0 +1,58 @@
+// Output: the folder and the files of one checkpoint on their way to the disk. Serial work of a
+// writer's thread: no MPI, but for Create with hints.
+#ifndef TRIREME_SRC_CHECKPOINT_OUTPUT_HPP_
+#define TRIREME_SRC_CHECKPOINT_OUTPUT_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "positioned_file.hpp"
+#include "rounds.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "write_plan.hpp"
+
+namespace trireme::checkpoint {
+
+// World rank 0. Makes the folder of checkpoints and, empty, the temporary one with its tensor
+// files, and reserves their space. Returns the checkpoint's place in the order of writing.
+// Throws RunError. hints: see WriterOptions; with any, the calling thread must be MPI's.
+std::int64_t Prepare(const Order& order, const std::vector<WritePlan>& plans,
+                     const std::string& hints);
+
+// World rank 0. Writes the small files, flushes the folder and gives it its name, durably. The
+// plans' hashes are those of the written bytes. Throws RunError.
+void Complete(const Order& order, const std::vector<WritePlan>& plans);
+
+std::string TemporaryOf(const Order& order);
+
+// The tensor files as one writer sees them.
+class Output {
+ public:
+  // Opens the files of Prepare. Throws RunError, as all below.
+  Output(const Order& order, const std::vector<WritePlan>& plans);
+
+  // Writes a segment and keeps its hash.
+  void Write(const StagedSegment& segment, const void* data);
+  // Flushes all that was written, then reads it back from the disk and checks it. `stopping` is
+  // asked now and then: true ends the work early.
+  void Flush();
+  void Verify(const std::function<bool()>& stopping);
+
+  struct Written {
+    std::size_t file = 0, segment = 0;
+    std::uint64_t hash = 0;
+  };
+  const std::vector<Written>& Segments() const { return written_; }
+
+ private:
+  const std::vector<WritePlan>& plans_;
+  std::vector<PositionedFile> files_;
+  std::vector<Written> written_;
+};
+
+}  // namespace trireme::checkpoint
+
+#endif  // TRIREME_SRC_CHECKPOINT_OUTPUT_HPP_

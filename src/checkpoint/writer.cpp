@@ -1,0 +1,350 @@
+// Writer: who copies, who writes, and the parts that follow each other: prepare, write, publish.
+#include "trireme/checkpoint/writer.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <limits>
+#include <utility>
+
+#include "folder.hpp"
+#include "group_memory.hpp"
+#include "output.hpp"
+#include "rounds.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "worker.hpp"
+
+namespace trireme::checkpoint {
+
+namespace {
+
+constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
+constexpr int kSlots = 2;              // one is filled while the other one is written
+constexpr char kWarningsEnd = '\x1e';  // between warnings on their way to all ranks
+
+// Ranks next to each other on a node that share a writer: `writers` groups; 0: one per rank.
+comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
+  const comm::Communicator node = world.SplitNode();
+  const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
+  return node.Split(node.Rank() * groups / node.Size(), node.Rank());
+}
+
+std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group) {
+  std::vector<int> members;
+  for (const std::string& rank : group.Gather(std::to_string(world.Rank()))) {
+    members.push_back(std::stoi(rank));
+  }
+  return members;
+}
+
+// What a writer tells all ranks after its part of the files is on the disk.
+struct Report {
+  double write_seconds = 0, verify_seconds = 0;
+};
+
+}  // namespace
+
+class Writer::Work {
+ public:
+  Work(const comm::Communicator& world, State state, WriterOptions options)
+      : world_(world),
+        state_(std::move(state)),
+        options_(std::move(options)),
+        plans_{MakeWritePlan(world, kModelFile, state_.model),
+               MakeWritePlan(world, kOptimizerFile, state_.optimizer)},
+        group_(GroupOf(world, options_.writers)),
+        rounds_(
+            PlanRounds(plans_, Members(world, group_),
+                       options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes)),
+        direct_(!options_.async && group_.Size() == 1 && !state_.read),
+        slot_bytes_(LargestRound(rounds_)),
+        worker_(options_.cores) {
+    const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
+    if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
+  }
+
+  std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
+  bool UnderWay() const { return part_ != Part::kNone; }
+  bool Busy() const { return !worker_.Idle(); }
+
+  void Begin(Order order);
+  std::optional<Outcome> Advance();
+
+ private:
+  enum class Part { kNone, kPrepare, kWrite, kPublish };
+
+  bool Leads() const { return group_.IsRoot(); }
+  const std::vector<tensor::StateBlock>& Blocks(std::size_t file) const {
+    return file == 0 ? state_.model : state_.optimizer;
+  }
+  // Runs what may fail on this rank alone; the failure is agreed on later.
+  template <typename Body>
+  void Attempt(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      if (!failure_) failure_ = std::current_exception();
+    }
+  }
+
+  void StartPrepare();
+  void StartWrite();
+  void StartPublish();
+  void StageRounds();
+  void CopyIn(const Round& round, std::byte* slot);
+  void CopySegment(const StagedSegment& staged, void* to) const;
+  const OwnSegment& Own(const StagedSegment& staged) const;
+  const void* DirectData(const StagedSegment& staged) const;
+  void QueueWrite(const Round& round, const std::byte* slot);
+  std::optional<std::string> AgreedFailure();
+  void TakeReports();
+  Outcome End(const std::string& failure);
+
+  const comm::Communicator& world_;
+  const State state_;
+  const WriterOptions options_;
+  std::vector<WritePlan> plans_;  // model, optimizer; hashes are those of the last order
+  const comm::Communicator group_;
+  const std::vector<Round> rounds_;  // of the group
+  const bool direct_;                // this writer's thread reads the state where it lies
+  const std::int64_t slot_bytes_;
+  std::optional<GroupMemory> memory_;
+
+  // Of the order under way.
+  Part part_ = Part::kNone;
+  Order order_;
+  double begin_seconds_ = 0;
+  std::exception_ptr failure_;  // on this rank's own thread
+  Outcome outcome_;
+  std::optional<Output> output_;  // on writers; touched by the thread, or while it is idle
+  Report report_;                 // likewise
+  std::int64_t sequence_ = 0;     // likewise, on rank 0
+
+  Worker worker_;  // ends before what its tasks use
+};
+
+void Writer::Work::Begin(Order order) {
+  begin_seconds_ = Seconds();
+  order_ = std::move(order);
+  outcome_ = {};
+  outcome_.step = order_.step;
+  for (const WritePlan& plan : plans_) outcome_.bytes += plan.layout.bytes;
+  part_ = Part::kPrepare;
+  // The agreement at the end of this part comes after all copies of the group.
+  if (options_.async) CopyIn(rounds_.front(), memory_->Data());
+  StartPrepare();
+}
+
+void Writer::Work::StartPrepare() {
+  if (!world_.IsRoot()) return;
+  const auto prepare = [this] { sequence_ = Prepare(order_, plans_, options_.io_hints); };
+  if (options_.io_hints.empty()) {
+    worker_.Queue(prepare);
+  } else {
+    Attempt(prepare);
+  }
+}
+
+void Writer::Work::StartWrite() {
+  part_ = Part::kWrite;
+  report_ = {};
+  if (Leads()) {
+    worker_.Queue([this] { output_.emplace(order_, plans_); });
+  }
+  if (options_.async) {
+    if (Leads()) QueueWrite(rounds_.front(), memory_->Data());
+  } else {
+    StageRounds();
+  }
+  if (!Leads()) return;
+  worker_.Queue([this] {
+    const double start = Seconds();
+    output_->Flush();
+    report_.write_seconds += Seconds() - start;
+  });
+  worker_.Queue([this] {
+    const double start = Seconds();
+    output_->Verify([this] { return worker_.Stopping(); });
+    report_.verify_seconds += Seconds() - start;
+  });
+}
+
+// Rounds through the slots: the ranks fill one while the thread writes the other.
+void Writer::Work::StageRounds() {
+  for (std::size_t i = 0; i < rounds_.size(); ++i) {
+    if (direct_) {
+      QueueWrite(rounds_[i], nullptr);
+      continue;
+    }
+    std::byte* const slot = memory_->Data() + static_cast<std::int64_t>(i % kSlots) * slot_bytes_;
+    if (Leads()) worker_.Await(kSlots - 1);
+    group_.Barrier();
+    CopyIn(rounds_[i], slot);
+    group_.Barrier();
+    if (Leads()) QueueWrite(rounds_[i], slot);
+  }
+}
+
+void Writer::Work::CopyIn(const Round& round, std::byte* slot) {
+  Attempt([&] {
+    for (const StagedSegment& staged : round.segments) {
+      if (staged.member == group_.Rank()) CopySegment(staged, slot + staged.place);
+    }
+  });
+}
+
+const OwnSegment& Writer::Work::Own(const StagedSegment& staged) const {
+  const std::vector<OwnSegment>& own = plans_[staged.file].own;
+  return *std::lower_bound(
+      own.begin(), own.end(), staged.segment,
+      [](const OwnSegment& each, std::size_t segment) { return each.segment < segment; });
+}
+
+const void* Writer::Work::DirectData(const StagedSegment& staged) const {
+  const OwnSegment& own = Own(staged);
+  if (own.block == OwnSegment::kHeader) return plans_[staged.file].layout.header.data();
+  const tensor::StateBlock& block = Blocks(staged.file)[own.block];
+  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
+  return static_cast<const char*>(block.data) + (own.first - block.begin) * size;
+}
+
+void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
+  const OwnSegment& own = Own(staged);
+  if (own.block != OwnSegment::kHeader && state_.read) {
+    state_.read(Blocks(staged.file)[own.block], own.first, own.last, to);
+    return;
+  }
+  const std::int64_t bytes = plans_[staged.file].sums.segments[staged.segment].length;
+  std::memcpy(to, DirectData(staged), static_cast<std::size_t>(bytes));
+}
+
+void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
+  worker_.Queue([this, &round, slot] {
+    const double start = Seconds();
+    for (const StagedSegment& staged : round.segments) {
+      if (worker_.Stopping()) return;
+      output_->Write(staged, slot == nullptr ? DirectData(staged) : slot + staged.place);
+    }
+    report_.write_seconds += Seconds() - start;
+  });
+}
+
+// Collective. What failed on any rank since the last agreement.
+std::optional<std::string> Writer::Work::AgreedFailure() {
+  try {
+    world_.Together([&] {
+      worker_.Finish();
+      if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+    });
+    return std::nullopt;
+  } catch (const Error& error) {
+    failure_ = nullptr;
+    return error.what();
+  }
+}
+
+// Collective. Hashes of all writers' segments, and the times of the slowest.
+void Writer::Work::TakeReports() {
+  std::string text;
+  if (output_) {
+    const auto& segments = output_->Segments();
+    text.assign(reinterpret_cast<const char*>(segments.data()),
+                segments.size() * sizeof(Output::Written));
+  }
+  for (const std::string& each : world_.Gather(text)) {
+    std::vector<Output::Written> segments(each.size() / sizeof(Output::Written));
+    if (!segments.empty()) std::memcpy(segments.data(), each.data(), each.size());
+    for (const Output::Written& written : segments) {
+      plans_[written.file].sums.segments[written.segment].hash = written.hash;
+    }
+  }
+  outcome_.write_seconds = world_.Max(report_.write_seconds);
+  outcome_.verify_seconds = world_.Max(report_.verify_seconds);
+}
+
+void Writer::Work::StartPublish() {
+  part_ = Part::kPublish;
+  output_.reset();
+  if (!world_.IsRoot()) return;
+  worker_.Queue([this] {
+    order_.run["sequence"] = sequence_;
+    Complete(order_, plans_);
+    outcome_.warnings = TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention);
+  });
+}
+
+Outcome Writer::Work::End(const std::string& failure) {
+  part_ = Part::kNone;
+  output_.reset();
+  outcome_.failure = failure;
+  outcome_.seconds = Seconds() - begin_seconds_;
+  if (!failure.empty() && world_.IsRoot()) {
+    worker_.Queue([folder = TemporaryOf(order_)] {
+      std::error_code ignored;  // the next checkpoint tries again
+      std::filesystem::remove_all(folder, ignored);
+    });
+    worker_.Await();
+  }
+  return std::move(outcome_);
+}
+
+std::optional<Outcome> Writer::Work::Advance() {
+  if (const auto failure = AgreedFailure()) return End(*failure);
+  switch (part_) {
+    case Part::kPrepare:
+      StartWrite();
+      return std::nullopt;
+    case Part::kWrite:
+      TakeReports();
+      StartPublish();
+      return std::nullopt;
+    case Part::kPublish:
+      break;
+    case Part::kNone:
+      return std::nullopt;
+  }
+  std::string warnings;
+  for (const std::string& warning : outcome_.warnings) warnings += warning + kWarningsEnd;
+  warnings = world_.Broadcast(warnings);
+  outcome_.warnings.clear();
+  for (std::size_t at = 0; at < warnings.size();) {
+    const std::size_t end = warnings.find(kWarningsEnd, at);
+    outcome_.warnings.push_back(warnings.substr(at, end - at));
+    at = end + 1;
+  }
+  return End({});
+}
+
+Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
+    : work_(std::make_unique<Work>(world, std::move(state), std::move(options))) {}
+
+Writer::~Writer() = default;
+
+std::int64_t Writer::MemoryBytes() const { return work_->MemoryBytes(); }
+bool Writer::UnderWay() const { return work_->UnderWay(); }
+bool Writer::Busy() const { return work_->Busy(); }
+void Writer::Begin(Order order) { work_->Begin(std::move(order)); }
+std::optional<Outcome> Writer::Advance() { return work_->Advance(); }
+
+Outcome Writer::Finish() {
+  std::optional<Outcome> outcome;
+  while (!outcome) outcome = work_->Advance();
+  return *std::move(outcome);
+}
+
+void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
+           const Contents& contents, bool best, std::int64_t keep) {
+  Writer writer(world, {contents.model, contents.optimizer, contents.read}, {});
+  writer.Begin({.folder = folder,
+                .step = step,
+                .run = contents.run,
+                .best = best,
+                .retention = {.keep = keep},
+                .may_publish = {}});
+  const Outcome outcome = writer.Finish();
+  if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
+}
+
+}  // namespace trireme::checkpoint
