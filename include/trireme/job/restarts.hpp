@@ -1,0 +1,18 @@
+// The count of starts that led nowhere, so that a run whose state kills it cannot loop for ever.
+#ifndef TRIREME_JOB_RESTARTS_HPP_
+#define TRIREME_JOB_RESTARTS_HPP_
+
+#include <cstdint>
+#include <string>
+
+namespace trireme::job {
+
+// Notes in folder/restarts.json that a session begins at `step`, and returns how many sessions in a
+// row, this one included, have begun there: 1 after progress, a step back, or on the first start.
+// Serial: one rank, which holds the RunLock. A damaged file counts as none. The note is on the disk
+// when the call returns. Throws RunError if it cannot be written.
+int CountStart(const std::string& folder, std::int64_t step);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_JOB_RESTARTS_HPP_

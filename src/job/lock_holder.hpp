@@ -1,0 +1,50 @@
+// The process that holds a run folder, as its lock file describes it, and whether it is gone.
+#ifndef TRIREME_SRC_JOB_LOCK_HOLDER_HPP_
+#define TRIREME_SRC_JOB_LOCK_HOLDER_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "trireme/job/batch_job.hpp"
+
+namespace trireme::job {
+
+struct Holder {
+  std::string host;
+  std::string machine;       // /etc/machine-id, empty if there is none: two hosts may share a name
+  std::string boot;          // id of the host's start
+  std::string namespaces;    // of process ids and of time: containers count both on their own
+  std::int64_t pid = 0;      // of the process
+  std::int64_t started = 0;  // of the process, in clock ticks since the boot
+  std::string job, cluster;  // Slurm's, empty if none
+  std::int64_t restarts = 0;
+  std::string since;  // when the lock was taken, UTC; for people, nothing is decided by it
+  std::string token;  // random, of this lock alone: kTokenDigits hexadecimal digits
+};
+
+inline constexpr std::size_t kTokenDigits = 32;
+
+bool IsToken(const std::string& text);
+
+// This process, with a new token.
+Holder ThisProcess(const BatchJob& job);
+
+// A lock file's content. Returns none for anything but a complete lock.
+std::string Format(const Holder& holder);
+std::optional<Holder> Parse(const std::string& text);
+
+// "host a, Slurm job 12, process 34, since 2026-11-22 15:04:05 UTC".
+std::string Describe(const Holder& holder);
+
+// How certain it is, seen from the process `self`, that a holder has ended.
+struct Fate {
+  bool runs = false;  // it is there
+  std::string gone;   // the proof that it is gone: "its process has ended"; empty: none
+};
+// May ask Slurm's squeue, for at most kSqueueSeconds.
+Fate FateOf(const Holder& holder, const Holder& self);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_SRC_JOB_LOCK_HOLDER_HPP_

@@ -1,0 +1,111 @@
+// Small files shared between jobs.
+#include "small_file.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <system_error>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+// Openings of a file that another machine replaces over and over (ESTALE on NFS).
+constexpr int kStaleRetries = 10;
+
+int Open(const std::string& path, int flags) {
+  return Retry([&] { return ::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); });
+}
+
+// Reads an open file; returns 0 or an errno.
+int ReadAll(const Descriptor& file, std::size_t most_bytes, SmallFile& result) {
+  struct stat status = {};
+  if (::fstat(file.Get(), &status) != 0) return errno;
+  if (!S_ISREG(status.st_mode)) {
+    result.fault = "is not a plain file";
+    return 0;
+  }
+  // One byte more than allowed, so that a file that grows meanwhile is found out too.
+  std::string buffer(most_bytes + 1, '\0');
+  std::size_t done = 0;
+  while (done < buffer.size()) {
+    const ssize_t got =
+        Retry([&] { return ::read(file.Get(), buffer.data() + done, buffer.size() - done); });
+    if (got < 0) return errno;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  if (done > most_bytes) {
+    result.fault = fmt::format("is longer than {} bytes", most_bytes);
+  } else {
+    result.text = buffer.substr(0, done);
+  }
+  return 0;
+}
+
+// Writes and syncs an open file; returns 0 or an errno.
+int WriteAll(Descriptor& file, const std::string& text) {
+  std::size_t done = 0;
+  while (done < text.size()) {
+    const ssize_t put =
+        Retry([&] { return ::write(file.Get(), text.data() + done, text.size() - done); });
+    if (put < 0) return errno;
+    done += static_cast<std::size_t>(put);
+  }
+  if (Retry([&] { return ::fsync(file.Get()); }) != 0) return errno;
+  return file.Close();
+}
+
+}  // namespace
+
+int Descriptor::Close() {
+  if (number_ < 0) return 0;
+  const int result = ::close(number_);
+  number_ = -1;
+  return result == 0 || errno == EINTR ? 0 : errno;
+}
+
+std::string ErrorText(int error) { return std::generic_category().message(error); }
+
+SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes) {
+  SmallFile result;
+  int error = ESTALE;
+  for (int attempt = 0; error == ESTALE && attempt < kStaleRetries; ++attempt) {
+    // O_NONBLOCK: opening a named pipe would wait for its writer.
+    const Descriptor file(Open(path, O_RDONLY | O_NONBLOCK));
+    error = file.Valid() ? ReadAll(file, most_bytes, result) : errno;
+  }
+  result.exists = error != ENOENT;
+  if (error == ELOOP) {
+    result.fault = "is a symbolic link";
+  } else if (error != 0 && result.exists) {
+    result.fault = "cannot be read: " + ErrorText(error);
+  }
+  return result;
+}
+
+void CreateDurably(const std::string& path, const std::string& text, const std::string& hint) {
+  Descriptor file(Open(path, O_WRONLY | O_CREAT | O_EXCL));
+  if (!file.Valid()) {
+    throw RunError(fmt::format("{}: cannot be created: {}", path, ErrorText(errno)), hint);
+  }
+  if (const int error = WriteAll(file, text); error != 0) {
+    ::unlink(path.c_str());
+    throw RunError(fmt::format("{}: cannot be written: {}", path, ErrorText(error)), hint);
+  }
+}
+
+void SyncFolder(const std::string& folder) {
+  const Descriptor file(
+      Retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  // EINVAL: this file system has nothing to sync for a folder.
+  if (!file.Valid() || (Retry([&] { return ::fsync(file.Get()); }) != 0 && errno != EINVAL)) {
+    throw RunError(fmt::format("{}: cannot be synced: {}", folder, ErrorText(errno)));
+  }
+}
+
+}  // namespace trireme::job

@@ -1,0 +1,84 @@
+// The count of starts in a row from one step.
+#include "trireme/job/restarts.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "locked.hpp"
+#include "temporary_folder.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::job::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using trireme::test::TemporaryFolder;
+
+class Restarts : public testing::Test {
+ protected:
+  int Count(std::int64_t step) { return CountStart(run_.Path(), step); }
+  void Put(const std::string& text) { std::ofstream(file_) << text; }
+  TemporaryFolder run_;
+  std::string file_ = run_ / "restarts.json";
+};
+
+TEST_F(Restarts, CountsStartsWithoutProgress) {
+  EXPECT_EQ(Count(0), 1);
+  EXPECT_EQ(Count(0), 2);
+  EXPECT_EQ(Count(0), 3);
+  EXPECT_EQ(Count(200), 1);
+  EXPECT_EQ(Count(200), 2);
+  EXPECT_EQ(Count(100), 1);
+  EXPECT_EQ(Count(200), 1);
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(file_)),
+            (nlohmann::json{{"step", 200}, {"starts", 1}}));
+  EXPECT_EQ(std::distance(fs::directory_iterator(run_.Path()), {}), 1);
+}
+
+TEST_F(Restarts, ADamagedFileCountsAsNone) {
+  for (const char* text :
+       {"", "garbage", "{}", "[]", "7", R"({"step":5})", R"({"starts":5})",
+        R"({"step":"5","starts":1})", R"({"step":5,"starts":-1})", R"({"step":5,"starts":1.5})",
+        R"({"step":5,"starts":"1"})", R"({"step":5,"starts":2147483647})",
+        R"({"step":5,"starts":18446744073709551615})", R"({"step":5.5,"starts":1})"}) {
+    Put(text);
+    EXPECT_EQ(Count(5), 1) << text;
+    EXPECT_EQ(Count(5), 2) << text;
+  }
+  Put(R"({"step":5,"starts":1})" + std::string(10 << 20, ' '));
+  EXPECT_EQ(Count(5), 1);
+}
+
+TEST_F(Restarts, ReplacesLinksInsteadOfFollowingThem) {
+  const std::string victim = run_ / "victim";
+  std::ofstream(victim) << R"({"step":5,"starts":1})";
+  fs::create_symlink("victim", file_);
+  fs::create_symlink("victim", file_ + ".tmp");  // a leftover
+  EXPECT_EQ(Count(5), 1);
+  EXPECT_EQ(Count(5), 2);
+  EXPECT_TRUE(fs::is_regular_file(fs::symlink_status(file_)));
+  EXPECT_EQ(nlohmann::json::parse(std::ifstream(victim))["starts"], 1);
+}
+
+TEST_F(Restarts, SaysWhyTheNoteCannotBeWritten) {
+  Count(5);
+  const Locked closed(run_.Path(), 0555);
+  ASSERT_TRUE(closed.Good());
+  try {
+    Count(5);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kFailed);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("restarts.json.tmp"), HasSubstr("Permission denied"),
+                                    HasSubstr("job.output")));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::job::test

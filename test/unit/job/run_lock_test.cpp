@@ -1,0 +1,400 @@
+// The lock of a run folder: who may take it over, who may not, and what is said.
+#include "trireme/job/run_lock.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <set>
+
+#include "lock_holder.hpp"
+#include "locked.hpp"
+#include "temporary_folder.hpp"
+#include "trireme/base/clock.hpp"
+
+namespace trireme::job::test {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::AllOf;
+using testing::HasSubstr;
+using trireme::test::TemporaryFolder;
+
+const BatchJob kNoJob;
+const BatchJob kJob = {.id = "4711", .cluster = "booster", .restarts = 1, .end_unix_seconds = {}};
+
+class RunLockTest : public testing::Test {
+ protected:
+  void Put(const std::string& text, const std::string& name = "run.lock") {
+    std::ofstream(run_ / name) << text;
+  }
+  void Put(const Holder& holder) { Put(Format(holder)); }
+  std::string Content() {
+    std::ifstream file(lock_);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  std::set<std::string> Names() {
+    std::set<std::string> names;
+    for (const auto& item : fs::directory_iterator(run_.Path()))
+      names.insert(item.path().filename());
+    return names;
+  }
+  // What is said when the lock is refused; nothing in the folder may change.
+  std::string Refusal(const BatchJob& job = kNoJob, ExitCode code = ExitCode::kBadInput) {
+    const auto names = Names();
+    std::string text = "taken";
+    try {
+      RunLock lock(run_.Path(), job);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.Code(), code);
+      text = error.what();
+    }
+    EXPECT_EQ(Names(), names);
+    return text;
+  }
+  // Expects that the lock is taken over; returns why.
+  std::string TakenFrom(const BatchJob& job = kNoJob) {
+    std::string from;
+    {
+      RunLock lock(run_.Path(), job);
+      EXPECT_TRUE(lock.StillMine());
+      EXPECT_EQ(Names(), std::set<std::string>{"run.lock"});
+      from = lock.TakenFrom();
+    }
+    EXPECT_EQ(Names(), std::set<std::string>{});
+    return from;
+  }
+
+  TemporaryFolder run_;
+  std::string lock_ = run_ / "run.lock";
+};
+
+// A process that holds the lock until it is killed.
+class HoldingProcess {
+ public:
+  explicit HoldingProcess(const std::string& folder) {
+    int ready[2];
+    if (::pipe(ready) != 0) throw RunError("pipe failed");
+    id_ = ::fork();
+    if (id_ == 0) {
+      RunLock lock(folder, kNoJob);
+      if (::write(ready[1], "x", 1) == 1) ::pause();
+      _exit(0);
+    }
+    ::close(ready[1]);
+    char byte = 0;
+    good_ = ::read(ready[0], &byte, 1) == 1;
+    ::close(ready[0]);
+  }
+  ~HoldingProcess() {
+    Kill();
+    Reap();
+  }
+  bool Good() const { return good_; }
+  pid_t Id() const { return id_; }
+  // The process has ended, but its parent has not looked yet.
+  void Kill() {
+    if (id_ <= 0) return;
+    ::kill(id_, SIGKILL);
+    siginfo_t info;
+    ::waitid(P_PID, static_cast<id_t>(id_), &info, WEXITED | WNOWAIT);
+  }
+  void Reap() {
+    if (id_ > 0) ::waitpid(id_, nullptr, 0);
+    id_ = -1;
+  }
+
+ private:
+  pid_t id_ = -1;
+  bool good_ = false;
+};
+
+// Puts a squeue of one's own first on PATH.
+class FakeSqueue {
+ public:
+  explicit FakeSqueue(const std::string& script) {
+    std::ofstream(folder_ / "squeue") << "#!/bin/sh\n" << script << "\n";
+    fs::permissions(folder_ / "squeue", fs::perms::owner_all);
+    ::setenv("PATH", (folder_.Path() + ":" + path_).c_str(), 1);
+  }
+  ~FakeSqueue() { ::setenv("PATH", path_.c_str(), 1); }
+  FakeSqueue(const FakeSqueue&) = delete;
+  FakeSqueue& operator=(const FakeSqueue&) = delete;
+
+ private:
+  TemporaryFolder folder_;
+  std::string path_ = std::getenv("PATH");
+};
+
+TEST_F(RunLockTest, IsThereWhileItsHolderIs) {
+  {
+    RunLock lock(run_.Path(), kJob);
+    EXPECT_TRUE(lock.StillMine());
+    EXPECT_EQ(lock.TakenFrom(), "");
+    EXPECT_EQ(Names(), std::set<std::string>{"run.lock"});
+    EXPECT_THAT(Content(), AllOf(HasSubstr("\"job\": \"4711\""), HasSubstr("\"since\": \"20")));
+    EXPECT_THAT(Refusal(), AllOf(HasSubstr(run_.Path() + ": another job uses this run folder"),
+                                 HasSubstr(ThisProcess(kNoJob).host), HasSubstr("Slurm job 4711"),
+                                 HasSubstr(std::to_string(::getpid())), HasSubstr(" UTC"),
+                                 HasSubstr("job.output"), HasSubstr("remove " + lock_)));
+    EXPECT_TRUE(lock.StillMine());
+  }
+  EXPECT_EQ(Names(), std::set<std::string>{});
+}
+
+TEST_F(RunLockTest, IsRefusedWhileItsHolderLives) {
+  HoldingProcess other(run_.Path());
+  ASSERT_TRUE(other.Good());
+  const std::string content = Content();
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("uses"), HasSubstr(std::to_string(other.Id()))));
+  EXPECT_EQ(Content(), content);
+}
+
+TEST_F(RunLockTest, IsTakenOverAfterSigkill) {
+  for (const bool reaped : {false, true}) {
+    HoldingProcess other(run_.Path());
+    ASSERT_TRUE(other.Good());
+    const std::string id = std::to_string(other.Id());
+    other.Kill();
+    if (reaped) other.Reap();
+    EXPECT_THAT(TakenFrom(), AllOf(HasSubstr("process " + id), HasSubstr("process has ended")));
+  }
+}
+
+TEST_F(RunLockTest, IsTakenOverFromAProcessWhoseNumberIsAnothersNow) {
+  Holder holder = ThisProcess(kNoJob);
+  holder.started -= 1;
+  Put(holder);
+  EXPECT_THAT(TakenFrom(), HasSubstr("process has ended"));
+}
+
+TEST_F(RunLockTest, IsRefusedForProcessesThatCannotBeSeen) {
+  const Holder self = ThisProcess(kNoJob);
+  const auto refused = [&](const std::function<void(Holder&)>& change) {
+    Holder holder = self;
+    holder.pid = 1;  // another process, with another start
+    change(holder);
+    Put(holder);
+    EXPECT_THAT(Refusal(kJob), AllOf(HasSubstr("may still use"), HasSubstr("cannot tell")));
+  };
+  refused([](Holder& holder) { holder.host += "x"; });
+  refused([](Holder& holder) { holder.host += "x", holder.boot = "another"; });
+  refused([](Holder& holder) { holder.namespaces = "pid:[1]"; });
+  refused([](Holder& holder) { holder.machine += "x"; });
+  refused([](Holder& holder) { holder.machine += "x", holder.boot = "another"; });
+  refused([](Holder& holder) { holder.boot = "", holder.job = "4711"; });
+}
+
+TEST_F(RunLockTest, IsTakenOverIfTheHostWasStartedAgain) {
+  Holder holder = ThisProcess(kNoJob);
+  holder.boot = "00000000-0000-0000-0000-000000000000";
+  holder.namespaces = "pid:[1]";
+  Put(holder);
+  EXPECT_THAT(TakenFrom(), HasSubstr("host was started again"));
+}
+
+// A holder on another host, in Slurm's job.
+Holder Remote(const std::string& job, const std::string& cluster, std::int64_t restarts) {
+  Holder holder = ThisProcess(kNoJob);
+  holder.host = "node0123";
+  holder.job = job;
+  holder.cluster = cluster;
+  holder.restarts = restarts;
+  return holder;
+}
+
+TEST_F(RunLockTest, IsTakenOverByTheSameJobQueuedAgain) {
+  const FakeSqueue none("exit 3");
+  Put(Remote("4711", "booster", 0));
+  EXPECT_THAT(TakenFrom(kJob), HasSubstr("Slurm has started its job again"));
+  for (const Holder& other : {Remote("4711", "booster", 1), Remote("4711", "booster", 2),
+                              Remote("4711", "cluster", 0), Remote("4711", "", 0)}) {
+    Put(other);
+    EXPECT_THAT(Refusal(kJob), AllOf(HasSubstr("node0123"), HasSubstr("Slurm job 4711")));
+  }
+  Put(Remote("4711", "", 0));
+  EXPECT_THAT(Refusal({.id = "4711", .cluster = "", .restarts = 1, .end_unix_seconds = {}}),
+              HasSubstr("may still use"));
+}
+
+TEST_F(RunLockTest, AProcessThatRunsIsNotGoneWhateverSlurmSays) {
+  const FakeSqueue ended("true");
+  HoldingProcess other(run_.Path());
+  Holder holder = *Parse(Content());
+  holder.job = "12";
+  holder.cluster = "booster";
+  Put(holder);
+  EXPECT_THAT(Refusal(kJob), HasSubstr("uses"));
+}
+
+TEST_F(RunLockTest, BelievesSqueueThatAJobHasEnded) {
+  const char* const unknown = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1";
+  for (const auto& [script, why] :
+       {std::pair{unknown, "no longer knows job 12"}, std::pair{"true", "no longer lists job 12"},
+        std::pair{"echo TIMEOUT", "job 12 ended (TIMEOUT)"},
+        std::pair{"echo COMPLETED; echo NODE_FAIL", "job 12 ended (NODE_FAIL)"},
+        std::pair{R"([ "$*" = '-h -j 12 -o %T' ] && echo CANCELLED)", "ended (CANCELLED)"}}) {
+    const FakeSqueue squeue(script);
+    Put(Remote("12", "booster", 0));
+    EXPECT_THAT(TakenFrom(kJob), AllOf(HasSubstr("node0123"), HasSubstr(why)));
+  }
+}
+
+TEST_F(RunLockTest, NothingElseThatSqueueSaysIsProof) {
+  Put(Remote("12", "booster", 0));
+  for (const char* script :
+       {"echo RUNNING", "echo COMPLETING", "echo PENDING", "echo COMPLETED; echo RUNNING",
+        "echo 'Unable to contact slurm controller' >&2; exit 1", "exit 1", "kill -9 $$",
+        "echo COMPLETED; exit 1", "echo warning >&2", "yes COMPLETED"}) {
+    const FakeSqueue squeue(script);
+    EXPECT_THAT(Refusal(kJob), HasSubstr("Slurm job 12")) << script;
+  }
+  EXPECT_THAT(Refusal(kJob), HasSubstr("Slurm job 12"));  // no squeue on PATH
+  const FakeSqueue ended("true");
+  Put(Remote("12", "another", 0));
+  EXPECT_THAT(Refusal(kJob), HasSubstr("Slurm job 12"));
+  Put(Remote("12; true", "booster", 0));
+  EXPECT_THAT(Refusal(kJob), HasSubstr("Slurm job 12; true"));
+}
+
+TEST_F(RunLockTest, WaitsForSqueueOnlyForAWhile) {
+  Put(Remote("12", "booster", 0));
+  const FakeSqueue squeue("sleep 60");
+  const double start = Seconds();
+  EXPECT_THAT(Refusal(kJob), HasSubstr("may still use"));
+  EXPECT_LT(Seconds() - start, 20);
+}
+
+TEST_F(RunLockTest, ADamagedLockIsNoProof) {
+  const std::string good = Format(Remote("1", "a", 0));
+  const auto replaced = [&](const std::string& from, const std::string& to) {
+    std::string text = good;
+    return text.replace(text.find(from), from.size(), to);
+  };
+  const std::string token = "\"token\": \"";
+  for (const std::string& text :
+       {std::string(), std::string("garbage"), std::string("{}"), std::string("[1]"),
+        std::string("null"), std::string(4000, '['), std::string("\0\xff\xfe", 3),
+        good.substr(0, good.size() / 2), good + "x", replaced("\"pid\": ", "\"pid\": -"),
+        replaced("\"pid\": ", "\"pid\": 1.5e"), replaced("\"pid\": ", "\"pid\": 99999999999"),
+        replaced("\"host\": \"node0123\"", "\"host\": 7"), replaced("node0123", "\\u001b[2J"),
+        replaced(token, token + "/"), replaced(token, token + "0"),
+        std::string(10 * 1024 * 1024, 'x')}) {
+    Put(text);
+    EXPECT_THAT(Refusal(), AllOf(HasSubstr(lock_ + ": the lock of the run folder is "),
+                                 HasSubstr("then remove " + lock_ + ".")))
+        << text.substr(0, 1000);
+  }
+}
+
+TEST_F(RunLockTest, ADamagedSuccessorIsNamedWithTheLock) {
+  Holder gone = ThisProcess(kNoJob);
+  gone.started -= 1;
+  Put(gone);
+  const std::string name = "run.lock.after." + gone.token;
+  Put("", name);
+  EXPECT_THAT(Refusal(), HasSubstr("remove " + (run_ / name) + " and " + lock_ + "."));
+}
+
+TEST_F(RunLockTest, ALinkOrFolderInItsPlaceIsNotFollowed) {
+  Holder gone = ThisProcess(kNoJob);
+  gone.started -= 1;
+  Put(Format(gone), "elsewhere");
+  fs::create_symlink("elsewhere", lock_);
+  EXPECT_THAT(Refusal(), HasSubstr("is a symbolic link"));
+  fs::remove(lock_);
+  fs::create_symlink("nowhere", lock_);
+  EXPECT_THAT(Refusal(), HasSubstr("is a symbolic link"));
+  fs::remove(lock_);
+  fs::create_directory(lock_);
+  EXPECT_THAT(Refusal(), HasSubstr("is not a plain file"));
+  fs::remove(lock_);
+  ASSERT_EQ(::mkfifo(lock_.c_str(), 0600), 0);
+  EXPECT_THAT(Refusal(), HasSubstr("is not a plain file"));
+}
+
+TEST_F(RunLockTest, IsNotReadableByOthers) {
+  fs::permissions(run_.Path(), fs::perms::all);
+  RunLock lock(run_.Path(), kNoJob);
+  const Locked closed(lock_, 0);
+  ASSERT_TRUE(closed.Good());
+  EXPECT_THAT(Refusal(), HasSubstr("cannot be read: Permission denied"));
+  EXPECT_FALSE(lock.StillMine());
+}
+
+TEST_F(RunLockTest, AReadOnlyFolderIsAFailure) {
+  const Locked closed(run_.Path(), 0555);
+  ASSERT_TRUE(closed.Good());
+  EXPECT_THAT(Refusal(kNoJob, ExitCode::kFailed),
+              AllOf(HasSubstr(lock_), HasSubstr("cannot be created: Permission denied"),
+                    HasSubstr("job.output")));
+}
+
+TEST_F(RunLockTest, IsNoLongerMineOnceRemovedOrReplaced) {
+  RunLock lock(run_.Path(), kNoJob);
+  const std::string content = Content();
+  fs::remove(lock_);
+  EXPECT_FALSE(lock.StillMine());
+  Put(content);
+  EXPECT_TRUE(lock.StillMine());
+  Put("garbage");
+  EXPECT_FALSE(lock.StillMine());
+  Put(content);
+  // A successor's claim counts before its last step.
+  const std::string after = "run.lock.after." + Parse(content)->token;
+  Put(Format(ThisProcess(kNoJob)), after);
+  EXPECT_FALSE(lock.StillMine());
+  fs::remove(run_ / after);
+  EXPECT_TRUE(lock.StillMine());
+}
+
+TEST_F(RunLockTest, DoesNotReleaseTheLockOfAnother) {
+  const std::string other = Format(ThisProcess(kNoJob));
+  {
+    RunLock lock(run_.Path(), kNoJob);
+    fs::remove(lock_);
+    Put(other);
+  }
+  EXPECT_EQ(Content(), other);
+}
+
+TEST_F(RunLockTest, AForkedProcessDoesNotReleaseIt) {
+  auto lock = std::make_unique<RunLock>(run_.Path(), kNoJob);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    lock.reset();
+    _exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  EXPECT_TRUE(lock->StillMine());
+}
+
+TEST_F(RunLockTest, CleansUpAfterKilledNewcomers) {
+  const Holder one = ThisProcess(kNoJob), two = ThisProcess(kNoJob);
+  Put(Format(one), "run.lock." + one.token);
+  Put("", "run.lock." + two.token);
+  Put(Format(one), "run.lock.after." + two.token);
+  Put("a user's", "run.lock.txt");
+  RunLock lock(run_.Path(), kNoJob);
+  EXPECT_EQ(Names(), (std::set<std::string>{"run.lock", "run.lock.txt"}));
+}
+
+TEST_F(RunLockTest, ContinuesAChainOfKilledNewcomers) {
+  Holder first = ThisProcess(kNoJob), second = ThisProcess(kNoJob);
+  first.started -= 1;
+  second.started -= 2;
+  second.host = "node0123";
+  Put(first);
+  Put(Format(second), "run.lock.after." + first.token);
+  EXPECT_THAT(Refusal(), HasSubstr("node0123"));  // the last one counts
+  second.host = first.host;
+  Put(Format(second), "run.lock.after." + first.token);
+  EXPECT_THAT(TakenFrom(), HasSubstr("process has ended"));
+}
+
+}  // namespace
+}  // namespace trireme::job::test
