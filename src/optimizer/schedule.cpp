@@ -9,17 +9,15 @@
 
 namespace trireme::optimizer {
 
-Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_per_epoch) {
-  const double steps = options.epochs * static_cast<double>(steps_per_epoch);
-  return {
-      .steps = options.steps > 0 ? options.steps : std::max<std::int64_t>(1, std::llround(steps)),
-      .stop_at = options.stop_at,
-      .warmup_steps = options.warmup_steps,
-      .decay = options.decay,
-      .peak = peak,
-      .decay_fraction = options.decay_fraction,
-      .final_fraction = options.final_fraction,
-      .walltime_minutes = options.walltime_minutes};
+Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_of_epochs) {
+  return {.steps = options.steps > 0 ? options.steps : steps_of_epochs,
+          .stop_at = options.stop_at,
+          .warmup_steps = options.warmup_steps,
+          .decay = options.decay,
+          .peak = peak,
+          .decay_fraction = options.decay_fraction,
+          .final_fraction = options.final_fraction,
+          .walltime_minutes = options.walltime_minutes};
 }
 
 double Schedule::Rate(std::int64_t step) const {

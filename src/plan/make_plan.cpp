@@ -84,7 +84,8 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
                                .stride = asked.data.stride,
                                .batch = asked.data.batch,
                                .seed = asked.machine.seed,
-                               .shuffle = true});
+                               .shuffle = true,
+                               .origin = request.origin});
   const std::int64_t batch = std::min(asked.data.batch, sampler.Windows());
   layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
   const parallel::Canonical& canonical = layout.model.canonical;
@@ -103,9 +104,10 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   return {.model = layout.model,
           .stride = asked.data.stride,
           .batch = asked.data.batch,
+          .origin = request.origin,
           .optimizer = asked.optimizer,
           .schedule = optimizer::MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
-                                              sampler.StepsPerEpoch()),
+                                              sampler.StepsOf(asked.schedule.epochs)),
           .keep_gradients = false,
           .graphs = asked.machine.graphs,
           .products_file = asked.machine.products};

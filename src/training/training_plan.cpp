@@ -43,7 +43,8 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                                        .stride = options.stride == 0 ? length : options.stride,
                                        .batch = options.batch,
                                        .seed = options.model.seed,
-                                       .shuffle = true};
+                                       .shuffle = true,
+                                       .origin = options.origin};
   const std::int64_t batch = std::min(options.batch, data::Sampler(samples).Windows());
   return {.model = Complete(options, batch, grid),
           .samples = samples,

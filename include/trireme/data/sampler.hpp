@@ -23,6 +23,14 @@ struct Sample {
   std::int64_t targets = 0;  // valid ones: the length, or fewer in the last window
 };
 
+// Position in the data at which a step begins. After a change of the windows or of the batch, steps
+// from `step` on are counted from here; the default is the start of training.
+struct Origin {
+  std::int64_t step = 0;    // its number; earlier steps cannot be asked for
+  std::int64_t sample = 0;  // samples before it since the start of training, in windows of this run
+  std::int64_t targets = 0;  // valid targets seen before it, over all ranks
+};
+
 class Sampler {
  public:
   struct Options {
@@ -32,19 +40,32 @@ class Sampler {
     std::int64_t batch = 0;   // windows per step, over all ranks
     std::uint32_t seed = 0;
     bool shuffle = true;  // false: windows in order (validation)
+    Origin origin = {};   // of the steps
   };
-  // Throws InputError naming the deck's key for options out of range.
+  // Throws InputError naming the deck's key, or the origin's number, for options out of range.
   explicit Sampler(const Options& options);
 
   // Windows per epoch: ceil(max(N - T, 0) / S) + 1 with N = tokens - 1, but at most ceil(N / S): no
   // window begins after the end. The last one is short if it must be. With S < T windows overlap
   // and repeat targets; with S > T targets between windows are skipped.
   std::int64_t Windows() const;
-  std::int64_t StepsPerEpoch() const;                  // ceil(windows / batch)
+  std::int64_t StepsPerEpoch() const;  // of a whole epoch: ceil(windows / batch)
+  // Steps of a run of `epochs` (> 0) from its first step to its last, at least one: round(epochs *
+  // StepsPerEpoch()) of a run that never changed. After a change the run ends at the same place of
+  // the data (of a part of an epoch, at the first step that reaches it); where that lies before the
+  // origin, at the origin's step.
+  std::int64_t StepsOf(double epochs) const;
+
+  // Functions of a step number, not below the origin's: all O(1). Throw std::logic_error below it.
   std::int64_t BatchSize(std::int64_t step) const;     // windows; an epoch's last batch is short
-  std::int64_t BatchTargets(std::int64_t step) const;  // valid targets over all ranks: O(1)
-  // Targets of steps [0, step), over all epochs and ranks: O(1).
+  std::int64_t BatchTargets(std::int64_t step) const;  // valid targets over all ranks
+  // Samples before the step's first, since the start of training.
+  std::int64_t NextSample(std::int64_t step) const;
+  // Targets of all steps before this one, over all epochs and ranks: the origin's and those since.
   std::int64_t TargetsBefore(std::int64_t step) const;
+  // Epochs completed before the step: step / StepsPerEpoch() where a run that never changed would
+  // be at the same place, else whole epochs and the fraction of the windows.
+  double Epochs(std::int64_t step) const;
   // The sample at a position of the step's batch, 0 <= position < BatchSize(step).
   Sample At(std::int64_t step, std::int64_t position) const;
   // The share of rank d of D: positions floor(d B / D) to floor((d + 1) B / D), B =
@@ -55,14 +76,34 @@ class Sampler {
   void Fill(std::int64_t step, const Part& share, std::vector<Sample>& samples) const;
 
  private:
-  std::int64_t EpochTargets() const;  // valid targets of one epoch
+  // Place of a window in the order of training.
+  struct Place {
+    std::int64_t epoch = 0;
+    std::int64_t window = 0;  // windows of the epoch before it
+  };
+  Place PlaceOf(std::int64_t step) const;                // of the step's first window
+  std::int64_t TargetsBefore(const Place& place) const;  // in a run of these windows alone
+  std::int64_t EpochTargets() const;                     // valid targets of one epoch
   // Position of the epoch's only short window in its order of windows.
   std::int64_t ShortPosition(std::int64_t epoch) const;
+  void CheckOrigin() const;
 
   Options options_;
   std::int64_t windows_ = 0;
   std::int64_t missing_ = 0;  // targets that the last window lacks; 0 when it is whole
+  Place start_;               // of the origin
+  std::int64_t rest_ = 0;     // steps from the origin to the end of its epoch
+  std::int64_t skipped_ = 0;  // targets before start_ in a run of these windows alone
 };
+
+// The origin of a run with options `to` that takes over at `origin`, a position of a run with
+// options `from`; the options' own origins are not read. With the same windows (tokens, length,
+// stride) the sample is kept: every window of the epoch is still used once, whatever the batch, in
+// an order that the seed decides (another seed repeats some and skips others). With other windows
+// the same epoch begins anew at the same fraction of its windows, rounded down: the rest of that
+// epoch then repeats some targets and skips others, and later epochs are whole. Throws InputError
+// as Sampler does.
+Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Sampler::Options& to);
 
 }  // namespace trireme::data
 

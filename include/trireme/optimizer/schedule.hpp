@@ -25,8 +25,9 @@ struct Schedule {
   double Rate(std::int64_t step) const;
 };
 
-// The schedule with this peak rate; epochs become steps of `steps_per_epoch`, at least one.
-Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_per_epoch);
+// The schedule with this peak rate. steps_of_epochs: length of a run of options.epochs, for decks
+// that give no steps.
+Schedule MakeSchedule(const ScheduleOptions& options, double peak, std::int64_t steps_of_epochs);
 
 }  // namespace trireme::optimizer
 

@@ -15,9 +15,10 @@ namespace trireme::training {
 
 // A training run as it is asked for, before it meets its tokens and a grid.
 struct TrainingOptions {
-  model::ModelPlan model;   // micro_batch as wanted; stages, micro-batches and leaves follow
-  std::int64_t stride = 0;  // tokens between windows; 0: their length
-  std::int64_t batch = 1;   // windows per step, over all ranks
+  model::ModelPlan model;    // micro_batch as wanted; stages, micro-batches and leaves follow
+  std::int64_t stride = 0;   // tokens between windows; 0: their length
+  std::int64_t batch = 1;    // windows per step, over all ranks
+  data::Origin origin = {};  // of the steps
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;  // after a step; false: the update clears them as it goes
@@ -28,8 +29,9 @@ struct TrainingOptions {
 // The same run on a grid, complete; never changed.
 struct TrainingPlan {
   model::ModelPlan model;
-  data::Sampler::Options samples;  // of the training split: tokens, length, stride, batch, seed
-  std::int64_t batch = 1;          // most windows of a step: samples.batch, or a whole epoch
+  // Of the training split: tokens, length, stride, batch, seed, origin.
+  data::Sampler::Options samples;
+  std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;

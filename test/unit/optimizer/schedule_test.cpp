@@ -62,16 +62,16 @@ input::Deck Parse(const input::Schema& schema, const std::vector<std::string>& k
   return input::Deck::Parse(schema, "", "test.in", keys);
 }
 
-// With 128 steps per epoch.
+// With 320 steps in the deck's epochs.
 std::int64_t StepsOf(const input::Deck& deck) {
-  return optimizer::MakeSchedule(optimizer::ReadSchedule(deck), 1, 128).steps;
+  return optimizer::MakeSchedule(optimizer::ReadSchedule(deck), 1, 320).steps;
 }
 
 TEST(Schedule, EpochsBecomeSteps) {
   input::Schema schema;
   optimizer::Declare(schema);
   EXPECT_EQ(StepsOf(Parse(schema, {"schedule.epochs=2.5"})), 320);
-  EXPECT_EQ(StepsOf(Parse(schema, {"schedule.epochs=0.001"})), 1);
+  EXPECT_EQ(StepsOf(Parse(schema, {})), 320);
   EXPECT_EQ(StepsOf(Parse(schema, {"schedule.steps=20"})), 20);
 }
 

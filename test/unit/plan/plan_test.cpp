@@ -52,6 +52,23 @@ TEST(Plan, DecidesTheLayout) {
                                               "sharded over 4 ranks; 1f1b, 16 micro-batches"));
 }
 
+// 99,999 targets make 1,563 windows of 64: 25 steps of 64 windows per epoch, or 49 of 32.
+TEST(Plan, EpochsAreCountedFromTheOrigin) {
+  const input::Deck deck =
+      ParsedDeck(TextOf(""), {"schedule.epochs=3", "data.batch=32", "data.micro_batch=1"});
+  const job::DeckOptions options = job::ReadAll(deck);
+  plan::Request request{options, deck, 2, kTokens, {}, {}};
+  EXPECT_EQ(plan::MakePlan(request).training.schedule.steps, 3 * 49);
+  // After 30 steps of 64 windows, 20 steps of an epoch are left at half the batch, doubled.
+  request.origin = {.step = 30, .sample = 1563 + 5 * 64, .targets = 99'999 + 5 * 64 * 64};
+  const plan::Plan plan = plan::MakePlan(request);
+  EXPECT_EQ(plan.training.schedule.steps, 30 + 39 + 49);
+  EXPECT_EQ(plan.training.samples.origin.sample, request.origin.sample);
+  EXPECT_EQ(plan.StepsPerEpoch(), 49);
+  const data::Sampler sampler(plan.training.samples);
+  EXPECT_EQ(sampler.NextSample(plan.training.schedule.steps), 3 * 1563);
+}
+
 TEST(Plan, RefusesWithTheLineOfTheDeck) {
   EXPECT_THAT(Refusal("[grid]\ntensor=3\n", 6), HasSubstr("deck:13: grid.tensor = 3"));
   EXPECT_THAT(Refusal("[grid]\npipeline=5\n", 8), HasSubstr("deck:13: grid.pipeline = 5"));
