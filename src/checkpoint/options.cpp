@@ -1,33 +1,112 @@
 // The keys of [checkpoint].
 #include "trireme/checkpoint/options.hpp"
 
+#include <sstream>
+
+#include "trireme/base/error.hpp"
+
 namespace trireme::checkpoint {
 
+namespace {
+
+void DeclareWhen(input::Schema& schema) {
+  using input::AtLeast;
+  schema.Section("checkpoint", "When the state of a run is saved, and how many states are kept.")
+      .Integer("checkpoint.every_steps", 500, AtLeast(0), "steps",
+               "Write a checkpoint after every so many steps; one always follows the last step. "
+               "0: only that one.")
+      .Real("checkpoint.every_minutes", 0, AtLeast(0), "minutes",
+            "Write a checkpoint after every so many minutes of wall time, in addition to "
+            "every_steps. 0: never.")
+      .Switch("checkpoint.auto", false,
+              "Choose the time between checkpoints that wastes least, from what one costs and "
+              "run.mtbf_hours (Daly 2006), instead of every_steps and every_minutes.")
+      .Real("run.mtbf_hours", 0, AtLeast(0), "hours",
+            "Mean time between failures of the whole job: that of a node, divided by the number "
+            "of nodes. For checkpoint.auto. 0: unknown.")
+      .Integer("checkpoint.max_failures", 3, AtLeast(1), "checkpoints",
+               "A checkpoint that cannot be written is a warning, and the next one is tried when "
+               "it is due; so many failures in a row end the run.")
+      .Integer("checkpoint.max_restarts", 10, AtLeast(0), "starts",
+               "A run that starts more often than this at the same step, without a checkpoint in "
+               "between, ends with code 1, so that no batch system repeats it for ever. 0: no "
+               "limit.");
+}
+
+void DeclareHow(input::Schema& schema) {
+  using input::AtLeast;
+  schema
+      .Integer("checkpoint.keep", 2, AtLeast(0), "checkpoints",
+               "Keep so many checkpoints, those written last, and remove the others; the targets "
+               "of the links best and latest always stay. 0: keep all.")
+      .Integer("checkpoint.keep_every_steps", 0, AtLeast(0), "steps",
+               "Keep checkpoints whose step is a multiple of this as well. 0: none.")
+      .Switch("checkpoint.best", true,
+              "Let the link checkpoints/best point to the checkpoint with the lowest validation "
+              "loss.")
+      .Switch("checkpoint.async", false,
+              "Copy the state and go on at once; the copy is written while the next steps run. "
+              "Takes memory for the copy: parameters and moments, shared out over the ranks.")
+      .Integer("checkpoint.writers", 1, AtLeast(0), "processes",
+               "Processes of each node that write and open files, each for the ranks next to it. "
+               "0: every rank.")
+      .Text("checkpoint.io_hints", "",
+            "Hints for MPI-IO when a checkpoint's files are made, name=value with commas: "
+            "striping_factor=8,striping_unit=4194304 on Lustre. Empty: none.")
+      .Text("checkpoint.start_from", "",
+            "A checkpoint, or a run folder with one, whose weights a new run starts with; steps, "
+            "moments and data order start afresh. Empty: random initial weights.");
+}
+
+void CheckHints(const input::Deck& deck) {
+  std::istringstream hints(deck.Text("checkpoint.io_hints"));
+  for (std::string hint; std::getline(hints, hint, ',');) {
+    const std::size_t equals = hint.find('=');
+    const bool good = equals != std::string::npos && equals > 0 && equals + 1 < hint.size();
+    if (good) continue;
+    throw deck.Complain("checkpoint.io_hints", "'" + hint + "' is not name=value",
+                        "For example striping_factor=8,striping_unit=4194304.");
+  }
+}
+
+void CheckAuto(const input::Deck& deck) {
+  if (!deck.Switch("checkpoint.auto")) return;
+  if (deck.Real("run.mtbf_hours") == 0) {
+    throw deck.Complain("checkpoint.auto", "needs run.mtbf_hours",
+                        "Give the mean time between failures of the job in hours.");
+  }
+  for (const char* key : {"checkpoint.every_steps", "checkpoint.every_minutes"}) {
+    const bool none =
+        std::string(key) == "checkpoint.every_steps" ? deck.Integer(key) == 0 : deck.Real(key) == 0;
+    if (!deck.Given(key) || none) continue;
+    throw deck.Complain(key, "checkpoint.auto = yes chooses the interval",
+                        "Leave one of them out.");
+  }
+}
+
+}  // namespace
+
 void Declare(input::Schema& schema) {
-  schema.Section("checkpoint", "When the state of a run is saved, and how many states are kept.");
-  schema.Integer("checkpoint.every_steps", 500, input::AtLeast(0), "steps",
-                 "Write a checkpoint after every so many steps; one always follows the last step. "
-                 "0: only that one.");
-  schema.Real("checkpoint.every_minutes", 0, input::AtLeast(0), "minutes",
-              "Write a checkpoint after every so many minutes of wall time, in addition to "
-              "every_steps. 0: never.");
-  schema.Integer(
-      "checkpoint.keep", 2, input::AtLeast(0), "checkpoints",
-      "Keep so many checkpoints, those written last, and remove the others; the targets of "
-      "the links best and latest always stay. 0: keep all.");
-  schema.Switch("checkpoint.best", true,
-                "Let the link checkpoints/best point to the checkpoint with the lowest validation "
-                "loss.");
-  schema.Text("checkpoint.start_from", "",
-              "A checkpoint, or a run folder with one, whose weights a new run starts with; steps, "
-              "moments and data order start afresh. Empty: random initial weights.");
+  DeclareWhen(schema);
+  DeclareHow(schema);
 }
 
 Options Read(const input::Deck& deck) {
-  return {.every_steps = deck.Integer("checkpoint.every_steps"),
+  CheckHints(deck);
+  CheckAuto(deck);
+  const bool automatic = deck.Switch("checkpoint.auto");
+  return {.every_steps = automatic ? 0 : deck.Integer("checkpoint.every_steps"),
           .every_minutes = deck.Real("checkpoint.every_minutes"),
+          .automatic = automatic,
+          .mtbf_hours = deck.Real("run.mtbf_hours"),
+          .max_failures = deck.Integer("checkpoint.max_failures"),
+          .max_restarts = deck.Integer("checkpoint.max_restarts"),
           .keep = deck.Integer("checkpoint.keep"),
+          .keep_every_steps = deck.Integer("checkpoint.keep_every_steps"),
           .best = deck.Switch("checkpoint.best"),
+          .async = deck.Switch("checkpoint.async"),
+          .writers = deck.Integer("checkpoint.writers"),
+          .io_hints = deck.Text("checkpoint.io_hints"),
           .start_from = deck.Text("checkpoint.start_from")};
 }
 

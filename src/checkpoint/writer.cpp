@@ -65,6 +65,11 @@ class Writer::Work {
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
   }
 
+  std::int64_t Bytes() const {
+    std::int64_t bytes = 0;
+    for (const WritePlan& plan : plans_) bytes += plan.layout.bytes;
+    return bytes;
+  }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   bool UnderWay() const { return part_ != Part::kNone; }
   bool Busy() const { return !worker_.Idle(); }
@@ -130,7 +135,7 @@ void Writer::Work::Begin(Order order) {
   order_ = std::move(order);
   outcome_ = {};
   outcome_.step = order_.step;
-  for (const WritePlan& plan : plans_) outcome_.bytes += plan.layout.bytes;
+  outcome_.bytes = Bytes();
   part_ = Part::kPrepare;
   // The agreement at the end of this part comes after all copies of the group.
   if (options_.async) CopyIn(rounds_.front(), memory_->Data());
@@ -322,6 +327,7 @@ Writer::Writer(const comm::Communicator& world, State state, WriterOptions optio
 
 Writer::~Writer() = default;
 
+std::int64_t Writer::Bytes() const { return work_->Bytes(); }
 std::int64_t Writer::MemoryBytes() const { return work_->MemoryBytes(); }
 bool Writer::UnderWay() const { return work_->UnderWay(); }
 bool Writer::Busy() const { return work_->Busy(); }

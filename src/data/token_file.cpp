@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "sha256.hpp"
 #include "token_codec.hpp"
 #include "token_file_read.hpp"
 #include "token_layout.hpp"
@@ -125,6 +126,17 @@ std::int32_t TokenFile::Token(Split split, std::int64_t index) const {
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }
 const std::string& TokenFile::SourceSha256() const { return contents_->layout.source_sha256; }
+std::string TokenFile::VocabularySha256() const {
+  std::vector<std::string> lengths;
+  for (const std::string& word : Words().words) lengths.push_back(fmt::format("{} ", word.size()));
+  std::vector<std::string_view> texts;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.emplace_back(lengths[i]);
+    texts.emplace_back(Words().words[i]);
+  }
+  return Sha256(texts);
+}
+
 std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.entropy_rate; }
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }
 const std::string& TokenFile::Path() const { return contents_->path; }

@@ -14,6 +14,9 @@ namespace trireme::driver {
 ExitCode RunEvaluate(job::Job& job) {
   TrainedModel trained(job);
   if (job.World().IsRoot()) {
+    for (const std::string& passed_over : job.start.passed_over) {
+      fmt::print("passed over {}\n", passed_over);
+    }
     fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
                plan::DescribeModel(trained.Net().Plan().options));
     std::fflush(stdout);

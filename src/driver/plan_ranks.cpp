@@ -8,6 +8,7 @@
 
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/job/sources.hpp"
 #include "trireme/machine/precision.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -75,7 +76,7 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
 
 std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema) {
   if (!line.validate_only) return std::nullopt;
-  const input::Deck deck = job::ParseDeck(schema, line, job::ReadDeckFile(line.deck));
+  const input::Deck deck = job::ParseDeck(schema, line, job::ReadSources(schema, line));
   const job::DeckOptions options = job::ReadAll(deck);
   if (options.comm.ranks == 0) return std::nullopt;
   try {

@@ -27,10 +27,10 @@ ExitCode RunTask(job::Job& job) {
   const Task task = job.options.job.task;
   if (task != Task::kTrain || job.line->validate_only) job.signals->Release();
   if (task == Task::kTokenize) return RunTokenize(job);
-  if (task == Task::kEvaluate) return RunEvaluate(job);
-  if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kEvaluate) return job::FromNewestValid(job, [&] { return RunEvaluate(job); });
+  if (task == Task::kGenerate) return job::FromNewestValid(job, [&] { return RunGenerate(job); });
   if (task == Task::kVerify) return verify::RunVerify(job);
-  return RunTraining(job);
+  return job::FromNewestValid(job, [&] { return RunTraining(job); });
 }
 
 ExitCode RunTokenize(const job::Job& job) {
@@ -94,9 +94,8 @@ ExitCode RunTraining(job::Job& job) {
   }
   job.signals->Watch();
   if (!loop.Initialize()) return ExitCode::kDone;
-  const ExitCode code = loop.Execute();
-  loop.Finalize();
-  return code;
+  loop.Execute();
+  return loop.Finalize();
 }
 
 }  // namespace trireme::driver

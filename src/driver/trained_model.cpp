@@ -10,11 +10,11 @@ namespace {
 
 std::string FindCheckpoint(const job::Job& job) {
   job.World().Together([&] {
-    if (!job.line->resume.empty()) return;
+    if (!job.start.candidates.empty()) return;
     throw job.deck.Complain("job.task", "a trained model is needed",
                             "Name a run folder or a checkpoint with -r.");
   });
-  return checkpoint::Find(job.World(), job.line->resume);
+  return job.start.candidates.front();
 }
 
 plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
@@ -35,6 +35,9 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
   job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
   job::UseGpu(job, grid_);
   tokens_.emplace(job::OpenTokens(job));
+  job.World().Together([&] {
+    if (job.World().IsRoot()) job::CheckVocabulary(*job.start.record, *tokens_);
+  });
   // Without a rehearsal: the library's proposals, the same in every run.
   if (job.libraries != nullptr) job.libraries->Seal();
   model_ = std::make_unique<model::ParallelModel>(grid_, plan_.model, job.stream);

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <utility>
 
+#include "checkpoints.hpp"
 #include "printable.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/job/batch_job.hpp"
 #include "trireme/training/evaluation.hpp"
 
 namespace trireme::driver {
@@ -38,22 +40,31 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::To
       training_step_(training_step),
       grid_(state.Grid()),
       sampler_(training_step.Samples()),
-      schedule_(plan.training.schedule) {}
+      schedule_(plan.training.schedule),
+      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {}
 
-ExitCode TrainingLoop::Execute() {
-  last_checkpoint_time_ = Seconds();
+TrainingLoop::~TrainingLoop() = default;
+
+void TrainingLoop::Execute() {
   grid_.Traffic().Clear();
+  if (validation_due_) {
+    ValidateIfDue();
+    CheckpointIfDue();
+  }
   while (!Finished() && !stop_) {
     const training::StepResult result = RunStep();
     ++step_;
     stop_ = result.requests.signal || result.requests.walltime;
-    stop_reason_ = result.requests.signal ? "a signal" : "schedule.walltime_minutes";
+    if (result.requests.signal) stop_reason_ = "a signal";
     checkpoint_now_ = result.requests.checkpoint;
+    last_step_seconds_ = result.times.total;
+    deadline_.Step(result.times.total);
     Report(result);
+    checkpoints_->Advance(result.requests.busy);
+    AccountForCheckpoints();
     ValidateIfDue();
     CheckpointIfDue();
   }
-  return Finished() ? ExitCode::kDone : ExitCode::kStopped;
 }
 
 // A step, with what it gathered counted: validations gather too.
@@ -67,21 +78,32 @@ training::StepResult TrainingLoop::RunStep() {
   return result;
 }
 
-training::Requests TrainingLoop::MyRequests() const {
+training::Requests TrainingLoop::MyRequests() {
   training::Requests mine;
   mine.signal = job_.signals->Received();
+  mine.busy = checkpoints_->Busy();
   if (!job_.World().IsRoot()) return mine;  // one clock decides
   const double now = Seconds();
-  const double every = job_.options.checkpoint.every_minutes;
-  mine.walltime = schedule_.walltime_minutes > 0 &&
-                  (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes;
-  mine.checkpoint = every > 0 && (now - last_checkpoint_time_) / 60 >= every;
+  if (schedule_.walltime_minutes > 0 &&
+      (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes) {
+    mine.walltime = true;
+    stop_reason_ = "schedule.walltime_minutes";
+  } else if (deadline_.MustStop(now + last_step_seconds_, ValidationIsNear())) {
+    // A stop comes at this step's end; without one, a validation and another step follow.
+    mine.walltime = true;
+    stop_reason_ = fmt::format("the end of the job's time, {:.0f} s away", deadline_.Left(now));
+  }
+  mine.checkpoint = checkpoints_->TimeHasCome();
   return mine;
 }
 
-double TrainingLoop::Epoch() const {
-  return static_cast<double>(step_) / static_cast<double>(sampler_.StepsPerEpoch());
+// A validation comes after the step that begins or after the next one.
+bool TrainingLoop::ValidationIsNear() const {
+  const std::int64_t every = job_.options.monitor.validate_every_steps;
+  return every > 0 && ((step_ + 1) % every == 0 || (step_ + 2) % every == 0);
 }
+
+double TrainingLoop::Epoch() const { return sampler_.Epochs(step_); }
 
 void TrainingLoop::Report(const training::StepResult& result) {
   const double flops =
@@ -120,10 +142,18 @@ std::int64_t TrainingLoop::PeakMemory() const {
                                  : monitor::PeakResidentBytes());
 }
 
-void TrainingLoop::RecordEvaluation(data::Split split) {
+// False if a signal ended it.
+bool TrainingLoop::RecordEvaluation(data::Split split) {
   const comm::Ledger steps_alone = grid_.Traffic();
-  const training::Evaluation result = training::Evaluate(state_.Net(), tokens_, split);
+  const training::Evaluation result =
+      training::Evaluate(state_.Net(), tokens_, split, [this] { return job_.signals->Received(); });
   grid_.Traffic() = steps_alone;  // the summary's table is about the steps
+  if (result.stopped) {
+    stop_ = true;
+    stop_reason_ = "a signal";
+    return false;
+  }
+  if (split == data::Split::kValid) deadline_.Validation(result.seconds);
   monitor::Record record;
   record.kind =
       split == data::Split::kValid ? monitor::Record::Kind::kValid : monitor::Record::Kind::kTest;
@@ -139,20 +169,22 @@ void TrainingLoop::RecordEvaluation(data::Split split) {
     best_loss_ = result.loss;
     best_is_new_ = true;
   }
+  return true;
 }
 
 void TrainingLoop::ValidateIfDue() {
   const std::int64_t every = job_.options.monitor.validate_every_steps;
-  // A stop does not wait for a validation: the time left may be short.
-  if (every == 0 || (stop_ && !Finished()) || (step_ % every != 0 && !Finished())) return;
-  RecordEvaluation(data::Split::kValid);
+  const bool due = every > 0 && (step_ % every == 0 || Finished());
+  validation_due_ = false;
+  if (!due) return;
+  // A stop does not wait for a validation: the time left may be short. It comes first after -r.
+  validation_due_ = (stop_ && !Finished()) || !RecordEvaluation(data::Split::kValid);
 }
 
 void TrainingLoop::CheckpointIfDue() {
-  const std::int64_t every = job_.options.checkpoint.every_steps;
   const bool best = best_is_new_ && job_.options.checkpoint.best;
-  const bool regular = every > 0 && step_ % every == 0;
-  if (regular || checkpoint_now_ || best || Finished() || stop_) WriteCheckpoint(best);
+  const bool last = Finished() || stop_;
+  if (checkpoints_->DueAfter(step_) || checkpoint_now_ || best || last) WriteCheckpoint(best, last);
 }
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.
@@ -199,15 +231,17 @@ monitor::Gathers TrainingLoop::MeanGathers() const {
   return {.count = sums[0] / world.Size(), .ready = sums[1] / world.Size()};
 }
 
-void TrainingLoop::Finalize() {
+ExitCode TrainingLoop::Finalize() {
   const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
   const monitor::Gathers gathers = MeanGathers();
-  if (Finished()) {
-    if (job_.options.monitor.validate_every_steps > 0) RecordEvaluation(data::Split::kTest);
-    PrintSample();
+  bool ended = Finished() && !validation_due_;
+  if (ended && job_.options.monitor.validate_every_steps > 0) {
+    ended = RecordEvaluation(data::Split::kTest);
   }
+  if (ended) PrintSample();
   monitor::Record record;
   record.kind = monitor::Record::Kind::kDone;
+  record.ended = ended;
   record.step = step_;
   record.epoch = Epoch();
   record.tokens = sampler_.TargetsBefore(step_);
@@ -224,10 +258,15 @@ void TrainingLoop::Finalize() {
     files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
   }
   monitor_->Done(record, files, traffic, gathers);
-  if (Finished()) return;
+  if (const std::string summary = checkpoints_->Summary(); !summary.empty()) {
+    monitor_->Line(summary);
+  }
+  if (ended) return ExitCode::kDone;
+  SayEvent("stop", stop_reason_);
   monitor_->Line(
       fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",
                   stop_reason_, monitor::WithThousands(step_), folder_));
+  return ExitCode::kStopped;
 }
 
 void TrainingLoop::PrintSample() {

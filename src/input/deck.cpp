@@ -63,6 +63,22 @@ void Deck::Take(const std::string& name, const Value& value) {
   values_[name] = value;
 }
 
+void Deck::Forget(const std::string& name) {
+  const Value& value = Find(name);
+  if (value.where == kCommandLine) return;
+  values_[name] = {schema_->Find(name)->fallback, "default", false, value.dropped};
+}
+
+std::vector<std::pair<std::string, std::string>> Deck::Section(const std::string& section) const {
+  std::vector<std::pair<std::string, std::string>> values;
+  const std::string prefix = section + ".";
+  for (const Key& key : schema_->Keys()) {
+    if (!key.name.starts_with(prefix) || Find(key.name).dropped) continue;
+    values.emplace_back(key.name.substr(prefix.size()), Find(key.name).text);
+  }
+  return values;
+}
+
 void Deck::Supply(const std::string& name, const std::string& value, const std::string& origin) {
   if (Find(name).given) return;
   for (const auto& group : schema_->ExclusiveGroups()) {

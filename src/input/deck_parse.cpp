@@ -20,7 +20,6 @@ namespace trireme::input {
 
 namespace {
 
-constexpr const char* kCommandLine = "command line";
 // More problems than these are counted, not printed.
 constexpr std::size_t kMaximumPrinted = 30;
 

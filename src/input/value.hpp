@@ -34,6 +34,9 @@ std::string Shown(const std::string& text);
 // `text` without leading and trailing blanks, tabs and line ends.
 std::string Trim(const std::string& text);
 
+// Origin of the values that the command line gives.
+inline constexpr const char* kCommandLine = "command line";
+
 }  // namespace trireme::input
 
 #endif  // TRIREME_SRC_INPUT_VALUE_HPP_

@@ -11,7 +11,8 @@
 #include "trireme/comm/channel.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/device/gpu.hpp"
-#include "trireme/job/job.hpp"
+#include "trireme/job/options.hpp"
+#include "trireme/job/sources.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 
@@ -23,11 +24,12 @@ constexpr const char* kHelp =
     R"(Trireme trains Transformer language models through MPI.
 
 usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
+       trireme -r RUN_OR_CHECKPOINT [section.key=value ...]
        mpirun -n 4 trireme -i DECK ...        srun trireme -i DECK ...
 
   -i DECK              the input deck
-  -r PATH              continue from a run folder (its newest complete checkpoint) or from one
-                       checkpoint
+  -r PATH              continue from a run folder (its newest valid checkpoint) or from one
+                       checkpoint; without -i by the run's own deck
   -n                   print the resolved deck and stop
   -v                   validate: construct everything, allocate, check files, print the memory plan,
                        stop; nothing is written. With grid.ranks=N: the plan for N ranks that need
@@ -66,7 +68,7 @@ std::string VersionText() {
 
 // The deck as it will be used.
 void PrintResolved(const CommandLine& line, const input::Schema& schema) {
-  const input::Deck deck = ParseDeck(schema, line, ReadDeckFile(line.deck));
+  const input::Deck deck = ParseDeck(schema, line, ReadSources(schema, line));
   ReadAll(deck);  // complains of values that contradict each other
   std::fputs(deck.Resolved().c_str(), stdout);
 }
@@ -107,7 +109,7 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       line.overrides.push_back(word);
     }
   }
-  if (line.deck.empty() && !line.help && !line.version && !line.help_deck) {
+  if (line.deck.empty() && line.resume.empty() && !line.help && !line.version && !line.help_deck) {
     throw InputError("command line: no deck was given",
                      "usage: trireme -i DECK [-r RUN] [-n] [-v] [section.key=value ...]; see "
                      "trireme --help.");

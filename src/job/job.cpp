@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/job/sources.hpp"
 #include "trireme/machine/gpu_choice.hpp"
 #include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/precision.hpp"
@@ -17,30 +17,6 @@ namespace trireme::job {
 
 const char* Job::Precision() const {
   return stream.fp8 ? "fp8" : stream.bf16 ? "bf16" : NameOf(dtype);
-}
-
-std::string ReadDeckFile(const std::string& path) {
-  std::error_code error;
-  const bool regular = std::filesystem::is_regular_file(path, error);
-  std::ifstream file(path);
-  std::stringstream text;
-  if (regular && file) text << file.rdbuf();
-  if (!regular || !file || file.bad()) {
-    const char* reason = error ? "" : regular ? ": no permission" : ": is not a file";
-    throw InputError(fmt::format("{}: the deck cannot be read{}{}", path,
-                                 error ? ": " + error.message() : "", reason),
-                     "Check the path behind -i.");
-  }
-  return text.str();
-}
-
-input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
-                      const std::string& text) {
-  input::Deck deck = input::Deck::Parse(schema, text, line.deck, line.overrides);
-  Resolve(deck);
-  data::Resolve(deck);
-  model::Resolve(deck);
-  return deck;
 }
 
 namespace {
@@ -77,14 +53,15 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   job.runtime = &runtime;
   job.line = &line;
   job.signals = &signals;
-  std::string text;
+  const Sources sources = ShareSources(world, schema, line);
   world.Together([&] {
-    if (world.IsRoot()) text = ReadDeckFile(line.deck);
-  });
-  text = world.Broadcast(text);
-  world.Together([&] {
-    job.deck = ParseDeck(schema, line, text);
+    job.deck = ParseDeck(schema, line, sources);
     job.options = ReadAll(job.deck);
+    job.schema = &schema;
+    job.start = {.candidates = sources.candidates, .passed_over = sources.passed_over};
+    if (sources.candidates.empty()) return;
+    job.start.record = ParseRunRecord(nlohmann::json::parse(sources.run_text),
+                                      sources.candidates.front() + "/run.json");
   });
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   job.placement = machine::PlaceThreads(runtime, job.options.machine, choice.use);
@@ -128,7 +105,59 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
           .deck = job.deck,
           .ranks = job.World().Size(),
           .tokens = tokens,
-          .machine = FactsOf(job)};
+          .machine = FactsOf(job),
+          .origin = OriginOf(job, tokens)};
+}
+
+data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
+  const std::optional<RunRecord>& record = job.start.record;
+  if (!record || job.line->resume.empty() || !record->origin) return {};
+  const data::Sampler::Options now{.tokens = tokens.train,
+                                   .length = job.options.data.sequence_length,
+                                   .stride = job.options.data.stride,
+                                   .batch = job.options.data.batch,
+                                   .seed = job.options.machine.seed,
+                                   .shuffle = true};
+  data::Sampler::Options was = now;
+  was.length = record->length.value_or(now.length);
+  was.stride = record->stride.value_or(now.stride);
+  was.batch = record->batch.value_or(now.batch);
+  return data::MoveOrigin(*record->origin, was, now);
+}
+
+namespace {
+
+// Collective. Leaves out the first candidate, whose bytes are damaged.
+void PassOver(Job& job, const checkpoint::DamagedError& damage) {
+  Start& start = job.start;
+  start.passed_over.emplace_back(damage.what());
+  start.damaged.push_back(start.candidates.front());
+  start.candidates.erase(start.candidates.begin());
+  const std::string& next = start.candidates.front();
+  const nlohmann::json run = checkpoint::ReadRun(job.World(), next);
+  job.World().Together([&] {
+    RunRecord record = ParseRunRecord(run, next + "/run.json");
+    if (record.json.value("model", nlohmann::json()) !=
+        start.record->json.value("model", nlohmann::json())) {
+      throw InputError(fmt::format("{}: another model than the damaged {} before it", record.path,
+                                   start.damaged.back()),
+                       "Name one checkpoint with -r.");
+    }
+    start.record = std::move(record);
+  });
+}
+
+}  // namespace
+
+ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body) {
+  while (true) {
+    try {
+      return body();
+    } catch (const checkpoint::DamagedError& damage) {
+      if (job.start.candidates.size() <= 1) throw;
+      PassOver(job, damage);
+    }
+  }
 }
 
 void CheckMemory(const Job& job, const machine::MemoryTerms& planned,

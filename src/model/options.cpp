@@ -115,6 +115,33 @@ const char* NameOf(Recompute recompute) {
   return kRecomputes.at(static_cast<std::size_t>(recompute));
 }
 
+std::vector<Setting> SettingsOf(const Options& o) {
+  const auto name = [](const auto& names, auto value) -> std::string {
+    return names.at(static_cast<std::size_t>(value));
+  };
+  return {{"dim", o.dim},
+          {"heads", o.heads},
+          {"kv_heads", o.kv_heads},
+          {"head_dim", o.head_dim},
+          {"layers", o.layers},
+          {"ffn", o.ffn},
+          {"max_positions", o.max_positions},
+          {"rope_theta", o.rope_theta},
+          {"norm_epsilon", o.norm_epsilon},
+          {"norm", name(kNorms, o.norm)},
+          {"norm_position", name(kNormPositions, o.norm_position)},
+          {"activation", name(kActivations, o.activation)},
+          {"position", name(kPositions, o.position)},
+          {"bias", o.bias},
+          {"tie_embeddings", o.tie_embeddings},
+          {"scale_embedding", o.scale_embedding},
+          {"dropout", o.dropout, false},
+          {"attention_dropout", o.attention_dropout, false},
+          {"ffn_dropout", o.ffn_dropout, false},
+          {"init", name(kInits, o.init), false},
+          {"init_deviation", o.init_deviation, false}};
+}
+
 void Declare(input::Schema& schema) {
   std::vector<std::string> presets = {"none"};
   for (const auto& [name, settings] : Presets()) presets.push_back(name);
@@ -163,7 +190,7 @@ void Declare(input::Schema& schema) {
               "activations, no products; full: everything but each block's input.");
 }
 
-void Resolve(input::Deck& deck) {
+void ResolvePreset(input::Deck& deck) {
   const std::string preset = deck.Text("model.preset");
   for (const auto& [name, settings] : Presets()) {
     if (name != preset) continue;
@@ -171,6 +198,10 @@ void Resolve(input::Deck& deck) {
       deck.Supply(std::string("model.") + key, value, "preset " + name);
     }
   }
+}
+
+void Resolve(input::Deck& deck) {
+  ResolvePreset(deck);
   const std::int64_t dim = deck.Integer("model.dim"), heads = deck.Integer("model.heads");
   if (deck.Integer("model.kv_heads") == 0) {
     deck.Supply("model.kv_heads", std::to_string(heads), "model.heads");

@@ -41,6 +41,7 @@ struct Monitor::State {
   }
 
   void Write(const Record& record) { Keep(metrics, ToJsonLine(record), metrics_failed); }
+  void Write(const Event& event) { Keep(metrics, ToJsonLine(event), metrics_failed); }
 
   // Losing a log must not lose a run: the first failure is said, later ones are silent.
   void Keep(const std::unique_ptr<AppendFile>& file, const std::string& text, bool& failed) {
@@ -104,6 +105,10 @@ void Monitor::Warn(const std::string& text) {
   if (state_) state_->Put("warning: " + text);
 }
 
+void Monitor::Happened(const Event& event) {
+  if (state_) state_->Write(event);
+}
+
 void Monitor::Step(const Record& record) {
   if (!state_) return;
   State& state = *state_;
@@ -147,7 +152,7 @@ void Monitor::Done(const Record& record,
   if (!state_) return;
   State& state = *state_;
   state.session.checkpoint += record.seconds_checkpoint;
-  const bool finished = record.step >= state.options.total_steps;
+  const bool finished = record.ended && record.step >= state.options.total_steps;
   if (finished) state.Write(state.session.Mean(record));
   state.Put(SummaryText(finished ? "done" : "stopped", record, state.session, state.losses,
                         SecondsSince(state.started), files, traffic, gathers));

@@ -2,6 +2,10 @@
 #include "trireme/training/state_on_host.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <map>
+#include <memory>
 #include <utility>
 
 #include "trireme/base/bfloat16.hpp"
@@ -63,6 +67,73 @@ void StateOnHost::Store() const {
                    RoundToBfloat16);
     device::CopyIn(stream_, narrow.data(), to.data, Bytes(to));
   }
+}
+
+namespace {
+
+// Reads blocks of the device's memory through two page-locked buffers: the host copies out of one
+// while the device fills the other.
+class DeviceReader {
+ public:
+  DeviceReader(const device::Stream& stream, const std::vector<tensor::StateBlock>& blocks)
+      : stream_(stream) {
+    for (const tensor::StateBlock& block : blocks) stored_[block.data] = block.dtype;
+    for (device::PinnedBuffer& buffer : buffers_) {
+      buffer = device::AllocatePinned(kBounceBytes, stream.Where());
+    }
+  }
+
+  // Elements [first, last) of a block, in the type of sums.
+  void Read(const tensor::StateBlock& block, std::int64_t first, std::int64_t last, void* to) {
+    const Dtype stored = stored_.at(block.data);
+    const auto size = static_cast<std::int64_t>(SizeOf(stored));
+    const auto wide = static_cast<std::int64_t>(SizeOf(block.dtype));
+    const std::int64_t step = kBounceBytes / size;
+    const auto start = [&](std::int64_t at, std::size_t buffer) {
+      const std::int64_t count = std::min(step, last - at);
+      device::StartCopyOut(stream_,
+                           static_cast<const std::byte*>(block.data) + (at - block.begin) * size,
+                           buffers_[buffer].get(), count * size);
+    };
+    if (first < last) start(first, 0);
+    std::size_t buffer = 0;
+    for (std::int64_t at = first; at < last; at += step, buffer = 1 - buffer) {
+      device::Synchronise(stream_);
+      if (at + step < last) start(at + step, 1 - buffer);
+      const std::int64_t count = std::min(step, last - at);
+      auto* out = static_cast<std::byte*>(to) + (at - first) * wide;
+      const void* in = buffers_[buffer].get();
+      if (stored == block.dtype) {
+        std::memcpy(out, in, static_cast<std::size_t>(count * size));
+      } else {
+        const auto* narrow = static_cast<const std::uint16_t*>(in);
+        std::transform(narrow, narrow + count, reinterpret_cast<float*>(out), FromBfloat16);
+      }
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kBounceBytes = std::int64_t{1} << 20;
+
+  device::Stream stream_;
+  std::map<const void*, Dtype> stored_;  // types in the device's memory
+  std::array<device::PinnedBuffer, 2> buffers_;
+};
+
+}  // namespace
+
+checkpoint::State StateToRead(const device::Stream& stream, std::vector<tensor::StateBlock> model,
+                              std::vector<tensor::StateBlock> optimizer) {
+  if (!stream.OnGpu()) return {std::move(model), std::move(optimizer), {}};
+  std::vector<tensor::StateBlock> all = model;
+  all.insert(all.end(), optimizer.begin(), optimizer.end());
+  const auto reader = std::make_shared<DeviceReader>(stream, all);
+  for (auto* blocks : {&model, &optimizer}) {
+    for (tensor::StateBlock& block : *blocks) block.dtype = SumTypeOf(block.dtype);
+  }
+  return {std::move(model), std::move(optimizer),
+          [reader](const tensor::StateBlock& block, std::int64_t first, std::int64_t last,
+                   void* to) { reader->Read(block, first, last, to); }};
 }
 
 }  // namespace trireme::training

@@ -118,6 +118,10 @@ std::vector<tensor::StateBlock> TrainingState::MomentBlocks() const {
   return optimizer_->Blocks(grid_.Data().Rank(), grid_.Data().Size(), grid_.Shard().Size());
 }
 
+checkpoint::State TrainingState::CheckpointState() {
+  return StateToRead(Stream(), model_.Blocks(), MomentBlocks());
+}
+
 StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_.Blocks()).Fetch(); }
 
 StateOnHost TrainingState::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }

@@ -113,6 +113,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   sums[State::kSignal] = mine.signal ? 1 : 0;
   sums[State::kWalltime] = mine.walltime ? 1 : 0;
   sums[State::kCheckpoint] = mine.checkpoint ? 1 : 0;
+  sums[State::kBusy] = mine.busy ? 1 : 0;
   sums[State::kTotal] = mine_.total;
   sums[State::kData] = mine_.data;
   sums[State::kCompute] = mine_.compute;
@@ -124,7 +125,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   state_.Agree(sums);
   result_.loss = ExactSum::FromDigits(digits).Value() / static_cast<double>(result_.targets);
   result_.requests = {sums[State::kSignal] > 0, sums[State::kWalltime] > 0,
-                      sums[State::kCheckpoint] > 0};
+                      sums[State::kCheckpoint] > 0, sums[State::kBusy] > 0};
   const double ranks = Grid().World().Size();
   result_.times = {sums[State::kTotal] / ranks, sums[State::kData] / ranks,
                    sums[State::kCompute] / ranks, sums[State::kExposed] / ranks,

@@ -11,6 +11,11 @@ inline double Seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+// Seconds since 1970 on the system's clock, which may jump.
+inline double UnixSeconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 }  // namespace trireme
 
 #endif  // TRIREME_BASE_CLOCK_HPP_

@@ -10,16 +10,25 @@
 namespace trireme::checkpoint {
 
 struct Options {
-  std::int64_t every_steps = 500;  // steps between checkpoints; 0: after the last step only
-  double every_minutes = 0;        // minutes of wall time between checkpoints; 0: never
-  std::int64_t keep = 2;           // checkpoints that stay, the newest; 0: all
-  bool best = true;                // the link `best` follows the lowest validation loss
+  std::int64_t every_steps = 500;     // steps between checkpoints; 0: after the last step only
+  double every_minutes = 0;           // minutes of wall time between checkpoints; 0: never
+  bool automatic = false;             // checkpoint.auto: the interval follows from mtbf_hours
+  double mtbf_hours = 0;              // run.mtbf_hours: mean time between failures of the job
+  std::int64_t max_failures = 3;      // failed writes in a row that end the run
+  std::int64_t max_restarts = 10;     // starts in a row at one step that end the run; 0: no limit
+  std::int64_t keep = 2;              // checkpoints that stay, the newest; 0: all
+  std::int64_t keep_every_steps = 0;  // multiples of it stay, too; 0: none
+  bool best = true;                   // the link `best` follows the lowest validation loss
+  bool async = false;                 // written while training goes on
+  std::int64_t writers = 1;           // processes of each node that write; 0: every rank
+  std::string io_hints;               // for MPI-IO: "striping_factor=8,striping_unit=4194304"
   std::string start_from;  // checkpoint or run folder with the initial weights of a new run;
                            // empty: random weights
 };
 
 void Declare(input::Schema& schema);  // [checkpoint]
 
+// Throws InputError with the deck's line for values that contradict each other.
 Options Read(const input::Deck& deck);
 
 }  // namespace trireme::checkpoint

@@ -38,7 +38,7 @@ struct State {
 struct WriterOptions {
   bool async = false;           // copy the state, and write the copy while training goes on
   int writers = 1;              // per node; 0: each rank writes its own bytes
-  std::string io_hints = {};         // "name=value,...": given to MPI-IO when files are created
+  std::string io_hints = {};    // "name=value,...": given to MPI-IO when files are created
   std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
 };
 
@@ -81,8 +81,9 @@ class Writer {
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
 
-  // Bytes of shared memory that a checkpoint of a state takes on a writer's node, as planned.
-  std::int64_t MemoryBytes() const;  // on this rank
+  std::int64_t Bytes() const;  // of the tensor files of a checkpoint
+  // Memory that this rank and those next to it share for copies of the state.
+  std::int64_t MemoryBytes() const;
 
   // Collective; nothing may be under way. Asynchronous: copies the state, which may change from
   // then on. Else the state must stay as it is until Finish.

@@ -79,6 +79,7 @@ class TokenFile {
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;
   const std::string& SourceSha256() const;
+  std::string VocabularySha256() const;       // 64 hex digits: of the words, each after its length
   std::optional<double> EntropyRate() const;  // nats per token
   std::int64_t MemoryBytes() const;           // this rank's share of the copy
   const std::string& Path() const;

@@ -9,12 +9,16 @@
 #include <string>
 #include <vector>
 
+#include "trireme/job/deadline.hpp"
 #include "trireme/job/job.hpp"
+#include "trireme/job/run_lock.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/plan/plan.hpp"
 #include "trireme/training/training_step.hpp"
 
 namespace trireme::driver {
+
+class Checkpoints;
 
 class TrainingLoop {
  public:
@@ -22,24 +26,37 @@ class TrainingLoop {
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::TokenFile& tokens,
                training::TrainingState& state, training::TrainingStep& training_step);
 
-  // Collective: checkpoint to start from, run folder, monitor, banner. False when nothing is left
-  // to do.
+  ~TrainingLoop();
+  TrainingLoop(const TrainingLoop&) = delete;
+  TrainingLoop& operator=(const TrainingLoop&) = delete;
+
+  // Collective: run folder and its lock, state of the checkpoint to start from, monitor, banner.
+  // False when nothing is left to do.
   bool Initialize();
-  ExitCode Execute();  // collective: steps, validations and checkpoints up to the end or a stop
-  void Finalize();     // collective: test perplexity and sample text of a whole run; summary
+  void Execute();       // collective: steps, validations and checkpoints up to the end or a stop
+  ExitCode Finalize();  // collective: test perplexity and sample text of a whole run; summary
   // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
   void Validate();
 
  private:
-  training::Requests MyRequests() const;  // signals and clocks of this rank
+  training::Requests MyRequests();  // signals and clocks of this rank
   void Report(const training::StepResult& result);
 
-  void FindStart();
+  void FindFolder();
+  void FindStep();
+  void LockFolder();
+  void HoldLock() const;
+  void LoadState();  // collective
+  void Resume();
+  void SetDamagedAside();
+  void CountStart();
+  void MakeCheckpoints();  // collective
+  void SayStart();
+  void SayChanges();
+  void SayEvent(const std::string& event, const std::string& text);
   std::string DescribeCanonical() const;
   void CheckCanonical() const;
   void ResumeProducts();
-  void Resume();
-  void WarnOfChanges();
   void PrintSample();
   monitor::BannerFacts Banner() const;  // collective
   void PlanMemory(monitor::BannerFacts& facts) const;
@@ -48,10 +65,13 @@ class TrainingLoop {
   training::StepResult RunStep();                          // collective
   void ValidateIfDue();
   void CheckpointIfDue();
-  void WriteCheckpoint(bool best);
-  void RecordEvaluation(data::Split split);
+  void WriteCheckpoint(bool best, bool last);
+  void AccountForCheckpoints();
+  nlohmann::json RunJson() const;
+  bool RecordEvaluation(data::Split split);
   std::int64_t PeakMemory() const;  // collective
   double Epoch() const;
+  bool ValidationIsNear() const;
   bool Finished() const { return step_ >= schedule_.Last(); }
 
   job::Job& job_;
@@ -62,22 +82,28 @@ class TrainingLoop {
   const comm::ProcessGrid& grid_;
   const data::Sampler& sampler_;
   const optimizer::Schedule& schedule_;
+  std::unique_ptr<job::RunLock> lock_;  // on rank 0
   std::unique_ptr<monitor::Monitor> monitor_;
+  std::unique_ptr<Checkpoints> checkpoints_;
+  job::Deadline deadline_;  // of the batch job; its answers count on rank 0
 
-  std::string folder_;      // of the run
-  std::string checkpoint_;  // that -r named, or empty
-  nlohmann::json run_;      // its run.json
-  bool continues_ = false;  // in the checkpoint's own run folder
-  std::int64_t step_ = 0;   // steps completed
-  double best_loss_ = std::numeric_limits<double>::infinity();  // validation, nats per token
+  std::string folder_;         // of the run
+  std::string checkpoint_;     // that it starts from, or empty
+  bool continues_ = false;     // in the checkpoint's own run folder
+  nlohmann::json vocabulary_;  // for run.json
+  int starts_here_ = 1;        // in a row at this step; on rank 0
+  std::int64_t step_ = 0;      // steps completed
+  double best_loss_ = std::numeric_limits<double>::infinity();       // validation, nats per token
+  double kept_best_loss_ = std::numeric_limits<double>::infinity();  // of the target of `best`
   bool best_is_new_ = false;
-  bool stop_ = false;  // agreed: a signal or the walltime
-  std::string stop_reason_;
-  bool checkpoint_now_ = false;      // agreed: checkpoint.every_minutes has passed
-  double last_loss_ = 0;             // of the last step, nats per token
-  double last_checkpoint_time_ = 0;  // of Seconds()
-  double checkpoint_seconds_ = 0;    // since the last report
-  double roof_flops_ = 0;            // per rank, measured at start
+  bool validation_due_ = false;  // of this step: a stop did not wait for it
+  bool stop_ = false;            // agreed: a signal or a time limit
+  std::string stop_reason_;      // on rank 0
+  bool checkpoint_now_ = false;  // agreed: one is due by time
+  double last_loss_ = 0;         // of the last step, nats per token
+  double last_step_seconds_ = 0;
+  double checkpoint_seconds_ = 0;  // since the last report
+  double roof_flops_ = 0;          // per rank, measured at start
   // Gathers of sharded parameters on this rank in the steps of this session, and those complete
   // when needed.
   std::int64_t gathers_ = 0, gathers_ready_ = 0;

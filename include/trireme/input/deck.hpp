@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/error.hpp"
@@ -39,6 +40,14 @@ class Deck {
   // choice); no effect on a given key. `origin` goes to Where(). Throws InputError for a value that
   // the schema refuses.
   void Supply(const std::string& name, const std::string& value, const std::string& origin);
+
+  // Takes back what the deck says of a key, which has its default then; no effect on the command
+  // line's word.
+  void Forget(const std::string& name);
+
+  // Keys of a section (without its name) and their values as text, in the order of declaration;
+  // keys that lost to another of their exclusive group are left out.
+  std::vector<std::pair<std::string, std::string>> Section(const std::string& section) const;
 
   // Makes the InputError about one key's value: "input/a.in:12: data.batch = 0: message" and the
   // hint.

@@ -2,8 +2,11 @@
 #ifndef TRIREME_JOB_JOB_HPP_
 #define TRIREME_JOB_JOB_HPP_
 
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
@@ -12,6 +15,7 @@
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
 #include "trireme/job/options.hpp"
+#include "trireme/job/run_record.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/placement.hpp"
 #include "trireme/machine/signals.hpp"
@@ -19,15 +23,25 @@
 
 namespace trireme::job {
 
+// Checkpoints that a job may start from.
+struct Start {
+  std::vector<std::string> candidates;  // complete ones, the newest first; empty: none is asked for
+  std::vector<std::string> passed_over;  // what was wrong with newer ones, a text each
+  std::vector<std::string> damaged;      // folders among these whose bytes are wrong
+  std::optional<RunRecord> record;       // run.json of the first candidate
+};
+
 struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
   machine::StopSignals* signals = nullptr;
+  const input::Schema* schema = nullptr;
   input::Deck deck;                               // resolved
   DeckOptions options;                            // the deck's values
   std::unique_ptr<device::Gpu> gpu;               // null: the CPU computes
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
-  bool gpu_shared = false;        // some ranks share a card: transfers pass through the host
+  bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
+  Start start;
   device::Stream stream;          // where the ranks compute
   machine::Placement placement;   // of the stream's threads
   Dtype dtype = Dtype::kFloat32;  // of values and activations
@@ -37,14 +51,9 @@ struct Job {
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
 };
 
-// Text of a deck's file. Throws InputError if it cannot be read.
-std::string ReadDeckFile(const std::string& path);
-// Parses it and supplies the values that follow from other keys: presets, the output folder.
-input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
-                      const std::string& text);
-
-// Collective. World rank 0 reads the deck's file, all parse the same text; then the device is
-// chosen and opened, and threads are placed. AgreedError (exit code 2).
+// Collective. World rank 0 reads the deck's file and finds the checkpoint to start from, all parse
+// the same texts; then the device is chosen and opened, and threads are placed. AgreedError (exit
+// code 2).
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
 
@@ -56,6 +65,15 @@ plan::TokenFacts FactsOf(const data::Options& options, int shared_by);
 plan::TokenFacts InspectTokens(const Job& job);
 plan::MachineFacts FactsOf(const Job& job);
 plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens);
+
+// Position in the data at which a run that -r continues goes on: what the checkpoint says, in this
+// deck's windows. The start of training for any other job.
+data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens);
+
+// Collective. Runs `body`, which loads the first candidate of job.start; if the bytes of that one
+// are damaged, again with the one before it, and so on. What was passed over is noted in job.start.
+// Throws what `body` throws for any other reason, and for the last candidate.
+ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body);
 
 // Collective. Checks that a rank's planned memory is there, together with that of the ranks that
 // share it. AgreedError (exit code 2) that names the terms and what would help.

@@ -21,6 +21,8 @@ class StopSignals {
 
   void Watch();    // training: from now on a signal is a request; a second SIGINT or SIGTERM kills
   void Release();  // other tasks have nothing to save: the signals end the process again
+  // Hardware threads that the process was bound to at its start, before any thread was pinned.
+  const std::vector<int>& UsableCores() const { return usable_; }
   bool Received() const { return received_; }  // on this rank, since Watch
 
  private:

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <string>
+#include <variant>
+#include <vector>
 
 #include "trireme/input/deck.hpp"
 
@@ -52,6 +54,8 @@ void Declare(input::Schema& schema);  // [model]
 // Gives the keys that the deck leaves out the values of its preset; kv_heads and head_dim follow
 // from heads and dim.
 void Resolve(input::Deck& deck);
+// The first part of it: the preset's values.
+void ResolvePreset(input::Deck& deck);
 
 // All keys, without the vocabulary. Throws InputError with the deck's line for sizes that do not
 // divide.
@@ -60,6 +64,16 @@ Options Read(const input::Deck& deck);
 // The same for a token file of `vocabulary` words. Throws InputError with the deck's line for more
 // parameters than can be addressed.
 Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck);
+
+// One key of the section and its effective value.
+struct Setting {
+  std::string name;  // without "model."
+  std::variant<bool, std::int64_t, double, std::string> value;
+  // Part of the function that the weights compute; false: only of how they are trained.
+  bool of_function = true;
+};
+// All keys but preset and recompute, which leave no trace in a trained model.
+std::vector<Setting> SettingsOf(const Options& options);
 
 // Number of parameters, tied ones counted once.
 std::int64_t ParameterCount(const Options& options);

@@ -37,6 +37,7 @@ struct BannerFacts {
 struct Record {
   enum class Kind { kStep, kValid, kTest, kDone };
   Kind kind = Kind::kStep;
+  bool ended = true;        // kDone: nothing of the run is left to do
   std::int64_t step = 0;    // steps completed
   double epoch = 0;         // epochs completed, a fraction
   std::int64_t tokens = 0;  // training targets seen so far
@@ -75,6 +76,17 @@ struct Gathers {
   double ready = 0;  // of these, complete before the parameters were needed
 };
 
+// Something that happened in a run, for metrics.jsonl: {"kind": "event", "event": name, ...}.
+struct Event {
+  std::string
+      name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...
+  std::int64_t step = 0;
+  int rank = 0;      // that it happened on
+  std::string host;  // of that rank
+  std::string text;
+  std::vector<std::pair<std::string, double>> numbers = {};  // more members
+};
+
 // The facts of a session, from its start or resumption to its end.
 struct Session {
   bool root = false;              // this is world rank 0
@@ -96,6 +108,7 @@ class Monitor {
   void Banner(const BannerFacts& facts);
   void Line(const std::string& text);  // a plain line, on the screen and in the log
   void Warn(const std::string& text);  // likewise, "warning: ..."
+  void Happened(const Event& event);   // recorded; not printed
   // Takes every step. Prints and records multiples of every_steps, step 1 and the last step of the
   // schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times and
   // speeds in a record and its line are means over the steps since the one before, the time of
@@ -104,8 +117,8 @@ class Monitor {
   // Prints and records an evaluation, of kind valid or test.
   void Evaluation(const Record& record);
   // Prints the summary: totals, a breakdown of the time, best and last losses, a table of
-  // `traffic`, a line about `gathers` (if any), then `files`, pairs of (name, path). At the last
-  // step of the schedule also records it, as kind done, with speeds and times filled in here; a run
+  // `traffic`, a line about `gathers` (if any), then `files`, pairs of (name, path). At the end
+  // of the run also records it, as kind done, with speeds and times filled in here; a run
   // that stops earlier says so and leaves no such record.
   void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files,
             const std::vector<TrafficRow>& traffic = {}, const Gathers& gathers = {});
@@ -127,11 +140,16 @@ std::string AsBytes(std::int64_t bytes);  // "309 MiB"
 std::int64_t PeakResidentBytes();
 
 // Checks that a run may write to the folder. Throws InputError for a file, and, unless `resume`,
-// for a folder that holds a run already, that is a checkpoint. Changes nothing.
+// for a folder that holds a run already, that is a complete or damaged checkpoint; what a run that
+// was killed before its first one has left does not count. Changes nothing.
 void CheckRunFolder(const std::string& folder, bool resume);
-// Checks likewise, makes the folder with checkpoints/ inside and writes `deck` to deck.in. Serial:
-// for world rank 0, inside Communicator::Together.
+// Makes the folder with checkpoints/ inside, if they are not there. Throws InputError.
+void MakeRunFolder(const std::string& folder);
+// Checks and makes likewise, and writes `deck` to deck.in. Serial: for world rank 0, inside
+// Communicator::Together.
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck);
+// Whether the run's records say that it is done, test evaluation included. Serial.
+bool HasEnded(const std::string& folder);
 
 }  // namespace trireme::monitor
 

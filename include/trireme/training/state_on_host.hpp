@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/tensor/state_block.hpp"
 
@@ -32,6 +33,11 @@ class StateOnHost {
   std::vector<tensor::StateBlock> there_, here_;
   device::Buffer memory_;  // of here_; none on the CPU
 };
+
+// State for a checkpoint: on a GPU, blocks in the type of sums that are read from the device in
+// pieces, so that no copy of all is needed.
+checkpoint::State StateToRead(const device::Stream& stream, std::vector<tensor::StateBlock> model,
+                              std::vector<tensor::StateBlock> optimizer);
 
 }  // namespace trireme::training
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "trireme/base/exact_sum.hpp"
+#include "trireme/checkpoint/writer.hpp"
 #include "trireme/machine/memory_terms.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "trireme/optimizer/optimizer.hpp"
@@ -57,6 +58,7 @@ class TrainingState {
     kSignal,
     kWalltime,
     kCheckpoint,
+    kBusy,
     kTotal,  // seconds, as the next four
     kData,
     kCompute,
@@ -77,6 +79,9 @@ class TrainingState {
 
   // Blocks for a checkpoint as they are now: parameters, moments, sums of the last step's
   // gradients.
+  // What a checkpoint holds, wherever it lies; valid as long as this is, its values as they are
+  // when they are read.
+  checkpoint::State CheckpointState();
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;
   StateOnHost GradientBlocks() const;

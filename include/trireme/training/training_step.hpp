@@ -16,6 +16,7 @@ struct Requests {
   bool signal = false;      // stop: a signal came
   bool walltime = false;    // stop: time is up
   bool checkpoint = false;  // write one after this step
+  bool busy = false;        // an asynchronous checkpoint is under way
 };
 
 // Times of a step, seconds: from one agreement of the ranks to the next, so that the parts add up

@@ -1,0 +1,57 @@
+// What run.json of a checkpoint says about the run that wrote it.
+#ifndef TRIREME_JOB_RUN_RECORD_HPP_
+#define TRIREME_JOB_RUN_RECORD_HPP_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "trireme/data/sampler.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/input/deck.hpp"
+#include "trireme/model/options.hpp"
+
+namespace trireme::job {
+
+// The object "model" of run.json: every key of the architecture and its effective value.
+nlohmann::json ModelJson(const model::Options& options);
+// An object of a section's keys and their values as the deck has them.
+nlohmann::json SectionJson(const input::Deck& deck, const std::string& section);
+// The object "vocabulary": its size, the hash of its words, its tokenizer.
+nlohmann::json VocabularyJson(const data::TokenFile& tokens);
+
+// run.json, checked. Members that older versions did not write are empty or none.
+struct RunRecord {
+  std::string path;     // of run.json, for messages
+  nlohmann::json json;  // as read
+  std::int64_t step = 0;
+  std::optional<data::Origin> origin;  // the position in the data
+  std::optional<std::int64_t> seed, length, stride, batch;
+  std::string source_sha256, precision, canonical;
+  std::optional<double> best_loss;  // validation, nats per token
+  bool validation_due = false;      // the one at this step was skipped by a stop
+  std::string products;             // algorithms of matrix products on a GPU
+  std::vector<float> fp8_scales;
+  std::string deck;  // resolved
+};
+
+// Throws InputError naming path, member, what was expected and what was found.
+RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
+
+// Gives the model's keys that the deck leaves out the values of the checkpoint's model, from the
+// object "model" or, of an older version, from the recorded deck. Throws InputError (exit code 2)
+// for each key of the function (model::Setting) that the deck gives another value, with both.
+void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck& deck);
+
+// Throws InputError if the tokens' vocabulary is not the one that the model was trained with.
+void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
+
+// Values that a continued run has and that the recorded run had not: a line each, "optimizer.beta1
+// is 0.8 now and was 0.9 when the checkpoint was written".
+std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_JOB_RUN_RECORD_HPP_

@@ -1,0 +1,198 @@
+// Checkpoints of a run: policy around one Writer.
+#include "checkpoints.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/interval.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+// Speed of a first checkpoint for checkpoint.auto, before one is measured: of one disk.
+constexpr double kGuessedBytesPerSecond = 5e8;
+constexpr double kLeastCost = 1e-3;  // seconds; Daly's formula needs one above zero
+constexpr double kGiga = 1e9;
+
+checkpoint::WriterOptions WriterOptionsOf(const Checkpoints::Setup& setup) {
+  return {.async = setup.options.async,
+          .writers = static_cast<int>(setup.options.writers),
+          .io_hints = setup.options.io_hints,
+          .cores = setup.cores};
+}
+
+// Adds the time until it goes out of scope.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum), start_(Seconds()) {}
+  ~Stopwatch() { sum_ += Seconds() - start_; }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  double start_;
+};
+
+}  // namespace
+
+Checkpoints::Checkpoints(const Setup& setup, checkpoint::State state)
+    : setup_(setup),
+      writer_(setup.runtime.World(), std::move(state), WriterOptionsOf(setup)),
+      last_time_(Seconds()) {}
+
+double Checkpoints::Interval() const {
+  const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour;
+  const double guess = static_cast<double>(writer_.Bytes()) / kGuessedBytesPerSecond;
+  return checkpoint::YoungDaly(std::max(kLeastCost, written_ > 0 ? longest_stall_ : guess), mtbf);
+}
+
+bool Checkpoints::TimeHasCome() const {
+  const double passed = Seconds() - last_time_;
+  const double every = setup_.options.every_minutes;
+  if (setup_.options.automatic) return !writer_.UnderWay() && passed >= Interval();
+  return every > 0 && passed / 60 >= every;
+}
+
+bool Checkpoints::DueAfter(std::int64_t step) const {
+  const std::int64_t every = setup_.options.every_steps;
+  return every > 0 && step % every == 0;
+}
+
+void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, bool best) {
+  last_time_ = Seconds();
+  stall_ = 0;
+  best_under_way_ = best;
+  const Stopwatch stall(stall_);
+  writer_.Begin({.folder = setup_.folder + "/checkpoints",
+                 .step = step,
+                 .run = run,
+                 .best = best,
+                 .retention = {.keep = setup_.options.keep,
+                               .keep_every_steps = setup_.options.keep_every_steps},
+                 .may_publish = setup_.hold_lock});
+}
+
+void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, bool best) {
+  const Stopwatch untold(untold_stall_);
+  if (writer_.UnderWay()) Finish();
+  Begin(step, run, best);
+  if (!setup_.options.async) Finish();
+}
+
+void Checkpoints::Finish() {
+  checkpoint::Outcome outcome;
+  {
+    const Stopwatch stall(stall_);
+    outcome = writer_.Finish();
+  }
+  Account(outcome);
+}
+
+void Checkpoints::Advance(bool any_busy) {
+  if (!writer_.UnderWay() || any_busy) return;
+  const Stopwatch untold(untold_stall_);
+  std::optional<checkpoint::Outcome> outcome;
+  {
+    const Stopwatch stall(stall_);
+    outcome = writer_.Advance();
+  }
+  if (outcome) Account(*outcome);
+}
+
+void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, bool best) {
+  const Stopwatch untold(untold_stall_);
+  if (writer_.UnderWay()) Finish();
+  failures_ = 0;  // of this one: there is no later one to make up for it
+  do {
+    Begin(step, run, best);
+    Finish();
+  } while (failures_ > 0);
+}
+
+void Checkpoints::Account(const checkpoint::Outcome& outcome) {
+  if (!outcome.failure.empty()) return Fail(outcome);
+  failures_ = 0;
+  ++written_;
+  longest_stall_ = std::max(longest_stall_, stall_);
+  stalls_ += stall_;
+  bytes_ += static_cast<double>(outcome.bytes);
+  write_seconds_ += outcome.write_seconds;
+  verify_seconds_ += outcome.verify_seconds;
+  setup_.deadline.Checkpoint(outcome.seconds);
+  Report(outcome);
+}
+
+void Checkpoints::Report(const checkpoint::Outcome& outcome) {
+  const double bytes = static_cast<double>(outcome.bytes);
+  Say("checkpoint", outcome.step,
+      fmt::format("{} in {:.2f} s, training waited {:.2f} s", monitor::AsBytes(outcome.bytes),
+                  outcome.seconds, stall_),
+      {{"bytes", bytes},
+       {"seconds", outcome.seconds},
+       {"seconds_stalled", stall_},
+       {"seconds_write", outcome.write_seconds},
+       {"seconds_verify", outcome.verify_seconds},
+       {"gigabytes_per_second",
+        outcome.write_seconds > 0 ? bytes / kGiga / outcome.write_seconds : 0}});
+  for (const std::string& warning : outcome.warnings) {
+    setup_.monitor.Warn(
+        fmt::format("the checkpoint of step {} is written, but: {}", outcome.step, warning));
+    Say("clean-up failed", outcome.step, warning);
+  }
+}
+
+void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
+  ++failures_;
+  if (best_under_way_) lost_best_ = true;
+  Say("checkpoint failed", outcome.step, outcome.failure);
+  const comm::Communicator& world = setup_.runtime.World();
+  // A folder that another job has taken over is not written to again.
+  world.Together([&] {
+    if (world.IsRoot() && setup_.hold_lock) setup_.hold_lock();
+  });
+  if (failures_ >= setup_.options.max_failures) {
+    throw AgreedError(
+        ExitCode::kFailed,
+        fmt::format("the checkpoint of step {} was not written, {}: {}", outcome.step,
+                    failures_ == 1 ? "checkpoint.max_failures = 1"
+                                   : fmt::format("the last of {} failures in a row", failures_),
+                    outcome.failure));
+  }
+  setup_.monitor.Warn(
+      fmt::format("the checkpoint of step {} was not written: {}", outcome.step, outcome.failure));
+}
+
+void Checkpoints::Say(const std::string& event, std::int64_t step, const std::string& text,
+                      const std::vector<std::pair<std::string, double>>& numbers) {
+  setup_.monitor.Happened({.name = event,
+                           .step = step,
+                           .rank = 0,
+                           .host = setup_.runtime.Hosts().front(),
+                           .text = text,
+                           .numbers = numbers});
+}
+
+bool Checkpoints::TakeLostBest() { return std::exchange(lost_best_, false); }
+
+double Checkpoints::TakeSeconds() { return std::exchange(untold_stall_, 0); }
+
+std::string Checkpoints::Summary() const {
+  if (written_ == 0) return {};
+  const double count = static_cast<double>(written_);
+  const auto speed = [&](double seconds) { return seconds > 0 ? bytes_ / kGiga / seconds : 0; };
+  return fmt::format(
+      "{} of {}: written at {:.2f} GB/s, read back at {:.2f} GB/s; training waited {:.2f} s for "
+      "each",
+      monitor::Counted(written_, "checkpoint"),
+      monitor::AsBytes(static_cast<std::int64_t>(bytes_ / count)), speed(write_seconds_),
+      speed(verify_seconds_), stalls_ / count);
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,84 @@
+// Checkpoints of a training run: when they are due, and what becomes of those that fail.
+#ifndef TRIREME_DRIVER_CHECKPOINTS_HPP_
+#define TRIREME_DRIVER_CHECKPOINTS_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/checkpoint/options.hpp"
+#include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/runtime.hpp"
+#include "trireme/job/deadline.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::driver {
+
+class Checkpoints {
+ public:
+  // All must outlive it. hold_lock: on rank 0, throws if the run folder is another job's by now.
+  struct Setup {
+    const comm::Runtime& runtime;
+    const checkpoint::Options& options;
+    monitor::Monitor& monitor;
+    job::Deadline& deadline;
+    std::string folder;      // of the run
+    std::vector<int> cores;  // for the writing thread
+    std::function<void()> hold_lock;
+  };
+  // Collective. Takes the memory of the writer.
+  Checkpoints(const Setup& setup, checkpoint::State state);
+
+  // Whether one is due by time, on rank 0's clock: every_minutes, or the interval of
+  // checkpoint.auto.
+  bool TimeHasCome() const;
+  // Whether one is due after this step.
+  bool DueAfter(std::int64_t step) const;
+
+  // Collective. Writes one, or begins to. run: run.json, without what the writer adds. best: it has
+  // the lowest validation loss; lost() says later if it was not written.
+  void Write(std::int64_t step, const nlohmann::json& run, bool best);
+  // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
+  // AgreedError if none succeeds.
+  void WriteLast(std::int64_t step, const nlohmann::json& run, bool best);
+  // On this rank: a write goes on beside the steps. Cheap.
+  bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
+  // The same on every rank: what was written last is not known yet.
+  bool UnderWay() const { return writer_.UnderWay(); }
+  // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
+  void Advance(bool any_busy);
+
+  // Whether the last one marked best failed since this was asked.
+  bool TakeLostBest();
+  // Seconds that training waited since this was asked.
+  double TakeSeconds();
+  // "3 checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
+  std::string Summary() const;
+
+ private:
+  void Begin(std::int64_t step, const nlohmann::json& run, bool best);
+  void Finish();
+  void Account(const checkpoint::Outcome& outcome);
+  void Report(const checkpoint::Outcome& outcome);
+  void Fail(const checkpoint::Outcome& outcome);
+  double Interval() const;  // seconds, of checkpoint.auto
+  void Say(const std::string& event, std::int64_t step, const std::string& text,
+           const std::vector<std::pair<std::string, double>>& numbers = {});
+
+  const Setup setup_;
+  checkpoint::Writer writer_;
+  bool best_under_way_ = false, lost_best_ = false;
+  std::int64_t failures_ = 0;  // in a row
+  double last_time_ = 0;       // Seconds() of the last Begin
+  double stall_ = 0;           // of the one under way
+  double untold_stall_ = 0;    // since TakeSeconds
+  double longest_stall_ = 0;   // of those written
+  std::int64_t written_ = 0;   // in this session
+  double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums of those
+};
+
+}  // namespace trireme::driver
+
+#endif  // TRIREME_DRIVER_CHECKPOINTS_HPP_

@@ -1,0 +1,287 @@
+// TrainingLoop: where a run begins or goes on, and in which folder.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "checkpoints.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/driver/training_loop.hpp"
+#include "trireme/job/restarts.hpp"
+#include "trireme/machine/roof.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// runs/a/checkpoints/step_00000100 -> runs/a; empty for a checkpoint that lies elsewhere.
+std::string RunFolderOf(const std::string& checkpoint) {
+  const fs::path parent = fs::absolute(checkpoint).lexically_normal().parent_path();
+  if (parent.filename() != "checkpoints") return {};
+  const std::string folder = parent.parent_path().string();
+  const std::string near = fs::path(folder).lexically_proximate(fs::current_path()).string();
+  return near.starts_with("..") ? folder : near;  // short in messages where it can be
+}
+
+bool SameFolder(const std::string& a, const std::string& b) {
+  std::error_code error;
+  return fs::equivalent(a, b, error) && !error;
+}
+
+std::string WithoutSlash(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
+}  // namespace
+
+// Finds the folder of the results. -r continues in the checkpoint's own run folder; another
+// job.output given by the user begins a branch there. Changes nothing on disk.
+void TrainingLoop::FindFolder() {
+  const comm::Communicator& world = job_.World();
+  const std::string& resume = job_.line->resume;
+  world.Together([&] {
+    if (resume.empty() || job_.options.checkpoint.start_from.empty()) return;
+    throw job_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
+                             "Give one of them.");
+  });
+  folder_ = job_.options.job.output;
+  if (!job_.start.candidates.empty()) checkpoint_ = job_.start.candidates.front();
+  if (resume.empty()) return;
+  const std::string owner = checkpoint_.empty() ? WithoutSlash(resume) : RunFolderOf(checkpoint_);
+  const bool branch = job_.options.job.output_given && !SameFolder(folder_, owner);
+  continues_ = !owner.empty() && !branch;
+  if (continues_) folder_ = owner;
+}
+
+// Rank 0. From here on no other job writes into the folder.
+void TrainingLoop::LockFolder() {
+  monitor::CheckRunFolder(folder_, continues_);
+  monitor::MakeRunFolder(folder_);
+  lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
+  // What was there before the lock may be another job's last act.
+  monitor::CheckRunFolder(folder_, continues_);
+  if (!continues_ || checkpoint_.empty()) return;
+  const auto known = job_.start.damaged.size();
+  const std::vector<std::string> now = checkpoint::Locate(job_.line->resume).candidates;
+  if (now.size() > known && now[known] == checkpoint_) return;
+  throw InputError(
+      fmt::format("{}: another job has written or removed a checkpoint meanwhile", folder_),
+      "Start again.");
+}
+
+void TrainingLoop::LoadState() {
+  const comm::Communicator& world = job_.World();
+  if (job_.start.record) {
+    world.Together([&] {
+      if (world.IsRoot()) job::CheckVocabulary(*job_.start.record, tokens_);
+    });
+    if (job_.line->resume.empty()) {
+      state_.LoadWeights(checkpoint_);
+    } else {
+      Resume();
+    }
+  }
+  job::StopIfAsked(job_);
+  world.Together([&] { roof_flops_ = machine::MeasureRoof(job_.stream, job_.dtype); });
+}
+
+// The step of the checkpoint, before anything else of it is read.
+void TrainingLoop::FindStep() {
+  if (!job_.start.record || job_.line->resume.empty()) return;
+  step_ = job_.start.record->step;
+  best_loss_ = kept_best_loss_ =
+      job_.start.record->best_loss.value_or(std::numeric_limits<double>::infinity());
+  validation_due_ = job_.start.record->validation_due;
+}
+
+bool TrainingLoop::Initialize() {
+  const comm::Communicator& world = job_.World();
+  FindFolder();
+  FindStep();
+  bool ended = false;  // with its last record
+  world.Together([&] {
+    if (Finished() && world.IsRoot()) ended = !continues_ || monitor::HasEnded(folder_);
+  });
+  ended = world.Max(ended ? std::int64_t{1} : 0) == 1;
+  if (Finished() && ended) {
+    if (world.IsRoot()) {
+      fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
+                 monitor::WithThousands(step_));
+    }
+    return false;
+  }
+  const auto lock = [&] {
+    world.Together([&] {
+      if (world.IsRoot()) LockFolder();
+    });
+  };
+  // A new folder is made once nothing more can be refused.
+  if (continues_) lock();
+  LoadState();
+  if (!continues_) lock();
+  world.Together([&] {
+    vocabulary_ = job::VocabularyJson(tokens_);
+    if (world.IsRoot()) {
+      SetDamagedAside();
+      CountStart();
+      monitor::PrepareRunFolder(folder_, continues_, job_.deck.Resolved());
+    }
+  });
+  world.Together([&] {
+    monitor_ = std::make_unique<monitor::Monitor>(
+        monitor::Session{.root = world.IsRoot(),
+                         .folder = folder_,
+                         .every_steps = job_.options.monitor.every_steps,
+                         .total_steps = schedule_.Last(),
+                         .has_stages = grid_.Shape().pipeline > 1,
+                         .resumed = continues_,
+                         .resume_step = step_});
+  });
+  MakeCheckpoints();
+  monitor_->Banner(Banner());
+  SayStart();
+  return true;
+}
+
+void TrainingLoop::SetDamagedAside() {
+  if (!continues_) return;
+  for (const std::string& damaged : job_.start.damaged) {
+    job_.start.passed_over.push_back("it is called " + checkpoint::SetAside(damaged) + " now");
+  }
+}
+
+// Rank 0. A state that ends every session that starts from it must not do so for ever.
+void TrainingLoop::CountStart() {
+  if (!continues_) return;
+  const std::int64_t most = job_.options.checkpoint.max_restarts;
+  starts_here_ = job::CountStart(folder_, step_);
+  if (most == 0 || starts_here_ <= most) return;
+  throw RunError(
+      fmt::format("{}: start {} in a row at step {}, without a checkpoint in between", folder_,
+                  starts_here_, monitor::WithThousands(step_)),
+      "Find out what ends the run there. checkpoint.max_restarts = 0 sets no limit; removing "
+      "restarts.json there begins the count anew.");
+}
+
+void TrainingLoop::MakeCheckpoints() {
+  checkpoints_ =
+      std::make_unique<Checkpoints>(Checkpoints::Setup{.runtime = *job_.runtime,
+                                                       .options = job_.options.checkpoint,
+                                                       .monitor = *monitor_,
+                                                       .deadline = deadline_,
+                                                       .folder = folder_,
+                                                       .cores = job_.signals->UsableCores(),
+                                                       .hold_lock = [this] { HoldLock(); }},
+                                    state_.CheckpointState());
+}
+
+// Rank 0.
+void TrainingLoop::HoldLock() const {
+  if (lock_ == nullptr || lock_->StillMine()) return;
+  throw RunError(fmt::format("{}: its run.lock is not this job's any more", folder_),
+                 "Another job has taken the run over, or someone has removed the lock. This job "
+                 "ends, and writes no more into the folder.");
+}
+
+void TrainingLoop::SayEvent(const std::string& event, const std::string& text) {
+  monitor_->Happened({.name = event,
+                      .step = step_,
+                      .rank = 0,
+                      .host = job_.runtime->Hosts().front(),
+                      .text = text});
+}
+
+void TrainingLoop::SayStart() {
+  if (lock_ != nullptr && !lock_->TakenFrom().empty()) {
+    monitor_->Line("took the run over: " + lock_->TakenFrom());
+    SayEvent("lock taken over", lock_->TakenFrom());
+  }
+  for (const std::string& passed_over : job_.start.passed_over) {
+    monitor_->Warn("passed over " + passed_over);
+    SayEvent("checkpoint passed over", passed_over);
+  }
+  if (checkpoint_.empty() && continues_) {
+    monitor_->Line(fmt::format("{} holds no checkpoint yet: it begins at step 0", folder_));
+  }
+  if (continues_) SayEvent("restart", fmt::format("start {} at this step", starts_here_));
+  if (checkpoint_.empty() || job_.line->resume.empty()) return;
+  monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : "branched off",
+                             checkpoint_, monitor::WithThousands(step_)));
+  SayChanges();
+}
+
+// Changes that a resume allows, but after which numbers differ from those of an undisturbed run.
+void TrainingLoop::SayChanges() {
+  const job::RunRecord& record = *job_.start.record;
+  for (const std::string& change : job::Changes(record, RunJson())) monitor_->Warn(change);
+  const data::Sampler::Options& now = plan_.training.samples;
+  const bool windows = record.length.value_or(now.length) != now.length ||
+                       record.stride.value_or(now.stride) != now.stride;
+  if (!windows) return;
+  monitor_->Warn(
+      fmt::format("the windows are others: epoch {} goes on at the same fraction of them, and "
+                  "repeats or leaves out some of its targets; later epochs are whole",
+                  static_cast<std::int64_t>(Epoch()) + 1));
+}
+
+// Everything that must stay as it is for the same bits; "none" without run.canonical.
+std::string TrainingLoop::DescribeCanonical() const {
+  const parallel::Canonical& canonical = plan_.training.model.canonical;
+  if (!canonical.On()) return "none";
+  return fmt::format("{}x{}, leaf {}, {}, {}", canonical.data_groups, canonical.slices,
+                     canonical.leaf, job_.Precision(), device::InstructionSet());
+}
+
+// A canonical run that was promised the same bits cannot get them with other arithmetic.
+void TrainingLoop::CheckCanonical() const {
+  const std::string now = DescribeCanonical();
+  const std::string& recorded = job_.start.record->canonical;
+  const std::string was = recorded.empty() ? "none" : recorded;
+  if (was == now || was == "none" || now == "none") return;
+  throw AgreedError(ExitCode::kBadInput,
+                    fmt::format("{}: it was written by canonical arithmetic {}, this run has {}: "
+                                "the bits would not be the same",
+                                checkpoint_, was, now),
+                    "Continue with the same run.canonical, run.canonical_leaf, run.precision and "
+                    "instruction set, or with run.canonical = none.");
+}
+
+// The algorithms of the matrix products that the run began with, on the same kind of card, and the
+// scales of fp8 products: others would round otherwise.
+void TrainingLoop::ResumeProducts() {
+  if (job_.libraries == nullptr) return;
+  const job::RunRecord& record = *job_.start.record;
+  const bool scaled = job_.libraries->SetScales(job_.stream, record.fp8_scales);
+  if (record.products.empty()) return;
+  const bool taken = job_.libraries->Adopt({record.products});
+  if (taken && (scaled || !job_.stream.fp8)) job_.libraries->Seal();
+}
+
+void TrainingLoop::Resume() {
+  CheckCanonical();
+  ResumeProducts();
+  state_.Load(checkpoint_);
+}
+
+void TrainingLoop::Validate() {
+  FindFolder();
+  FindStep();
+  job_.World().Together([&] {
+    if (job_.World().IsRoot()) monitor::CheckRunFolder(folder_, continues_);
+  });
+  LoadState();
+  monitor::Session session;  // no folder: the screen only
+  session.root = job_.World().IsRoot();
+  monitor::Monitor screen(session);
+  screen.Banner(Banner());
+  for (const std::string& passed_over : job_.start.passed_over) {
+    screen.Warn("passed over " + passed_over);
+  }
+  screen.Line("valid: everything was constructed; nothing was written");
+}
+
+}  // namespace trireme::driver

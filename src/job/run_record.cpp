@@ -1,0 +1,204 @@
+// RunRecord: reading run.json, and holding a deck against it.
+#include "trireme/job/run_record.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <limits>
+#include <variant>
+
+#include "trireme/base/error.hpp"
+#include "trireme/input/json_text.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+constexpr std::int64_t kMostDeckBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostProductsBytes = std::int64_t{16} << 20;
+constexpr std::size_t kMostScales = 1'000'000;
+
+// A value of run.json as a deck would have it.
+std::string DeckText(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_number_integer()) return fmt::format("{}", value.get<std::int64_t>());
+  if (value.is_number()) return fmt::format("{}", value.get<double>());
+  return value.dump();
+}
+
+// The recorded model, for a version that has no object of it: the keys of the recorded deck.
+nlohmann::json ModelOf(const input::Schema& schema, const RunRecord& record) {
+  if (record.json.contains("model")) {
+    return input::JsonObject(record.json, record.path).Object("model").Value();
+  }
+  if (record.deck.empty()) return nlohmann::json::object();
+  input::Deck deck = input::Deck::Parse(schema, record.deck, record.path + ": deck", {});
+  model::Resolve(deck);
+  return ModelJson(model::Read(deck));
+}
+
+// Whether two texts of values say the same: "1e-3" and "0.001".
+bool SameValue(const std::string& a, const std::string& b) {
+  if (a == b) return true;
+  try {
+    std::size_t read_a = 0, read_b = 0;
+    const double x = std::stod(a, &read_a), y = std::stod(b, &read_b);
+    return read_a == a.size() && read_b == b.size() && x == y;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+// A key of the model as the deck has it; automatic values follow from the checkpoint's others.
+std::string Stated(const input::Deck& deck, const nlohmann::json& model, const std::string& name) {
+  const auto values = deck.Section("model");
+  const auto found = std::find_if(values.begin(), values.end(),
+                                  [&](const auto& value) { return value.first == name; });
+  const std::string text = found == values.end() ? std::string() : found->second;
+  if (model.at(name).is_boolean()) return deck.Switch("model." + name) ? "yes" : "no";
+  if (text != "0") return text;
+  if (name == "kv_heads" && model.contains("heads")) return DeckText(model.at("heads"));
+  if (name != "head_dim" || !model.contains("dim") || !model.contains("heads")) return text;
+  const nlohmann::json &dim = model.at("dim"), &heads = model.at("heads");
+  if (!dim.is_number_integer() || !heads.is_number_integer()) return text;
+  const std::int64_t by = heads.get<std::int64_t>();
+  return by <= 0 ? text : std::to_string(dim.get<std::int64_t>() / by);
+}
+
+std::optional<std::int64_t> MaybeInteger(const input::JsonObject& run, const std::string& name) {
+  if (!run.Has(name)) return std::nullopt;
+  return run.Integer(name);
+}
+
+std::string MaybeText(const input::JsonObject& run, const std::string& name,
+                      std::int64_t most = input::kMaxJsonText) {
+  return run.Has(name) ? run.Text(name, most) : std::string();
+}
+
+}  // namespace
+
+nlohmann::json ModelJson(const model::Options& options) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const model::Setting& setting : model::SettingsOf(options)) {
+    std::visit([&](const auto& value) { json[setting.name] = value; }, setting.value);
+  }
+  return json;
+}
+
+nlohmann::json SectionJson(const input::Deck& deck, const std::string& section) {
+  nlohmann::json json = nlohmann::json::object();
+  for (const auto& [name, value] : deck.Section(section)) json[name] = value;
+  return json;
+}
+
+nlohmann::json VocabularyJson(const data::TokenFile& tokens) {
+  return {{"size", tokens.VocabularySize()},
+          {"sha256", tokens.VocabularySha256()},
+          {"tokenizer", tokens.Tokenizer()}};
+}
+
+RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
+  constexpr std::int64_t kMostSeed = std::numeric_limits<std::uint32_t>::max();
+  RunRecord record;
+  record.path = path;
+  record.json = json;
+  const input::JsonObject run(record.json, path);
+  record.step = run.Integer("step");
+  if (run.Has("next_sample") && run.Has("tokens")) {
+    record.origin = {.step = record.step,
+                     .sample = run.Integer("next_sample"),
+                     .targets = run.Integer("tokens")};
+  }
+  if (run.Has("seed")) record.seed = run.Integer("seed", 0, kMostSeed);
+  record.length = MaybeInteger(run, "sequence_length");
+  record.stride = MaybeInteger(run, "stride");
+  record.batch = MaybeInteger(run, "batch");
+  record.source_sha256 = MaybeText(run, "source_sha256");
+  record.precision = MaybeText(run, "precision");
+  record.canonical = MaybeText(run, "canonical");
+  if (run.Has("best_loss")) record.best_loss = run.Real("best_loss");
+  if (run.Has("validation_due")) record.validation_due = run.Truth("validation_due");
+  record.products = MaybeText(run, "products", kMostProductsBytes);
+  if (run.Has("fp8_scales")) {
+    const nlohmann::json& scales = run.List("fp8_scales");
+    if (scales.size() > kMostScales) {
+      throw InputError(fmt::format("{}: fp8_scales: {} are too many", path, scales.size()));
+    }
+    for (const nlohmann::json& scale : scales) {
+      if (!scale.is_number()) {
+        throw InputError(
+            fmt::format("{}: fp8_scales: numbers expected, {} found", path, input::Brief(scale)));
+      }
+      record.fp8_scales.push_back(scale.get<float>());
+    }
+  }
+  record.deck = MaybeText(run, "deck", kMostDeckBytes);
+  return record;
+}
+
+void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck& deck) {
+  const nlohmann::json model = ModelOf(schema, record);
+  const std::string origin = "the checkpoint's " + record.path;
+  // What the deck does not state, by a key or by its preset.
+  for (const auto& [name, value] : model.items()) {
+    const std::string key = "model." + name;
+    if (schema.Find(key) == nullptr || deck.Where(key).starts_with("preset ")) continue;
+    deck.Supply(key, DeckText(value), origin);
+  }
+  std::vector<std::string> problems;
+  for (const model::Setting& setting : model::SettingsOf({})) {
+    const std::string key = "model." + setting.name;
+    if (!setting.of_function || !model.contains(setting.name)) continue;
+    const std::string was = DeckText(model.at(setting.name));
+    const std::string now = Stated(deck, model, setting.name);
+    if (SameValue(now, was)) continue;
+    problems.push_back(fmt::format("{}: {} = {}, but the checkpoint was trained with {} = {}",
+                                   deck.Where(key), key, now, key, was));
+  }
+  if (problems.empty()) return;
+  throw InputError(fmt::format("{}: another model than the deck's\n  {}", record.path,
+                               fmt::join(problems, "\n  ")),
+                   "Leave these keys out: the model comes from the checkpoint.");
+}
+
+void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
+  if (!record.json.contains("vocabulary")) return;
+  const input::JsonObject was = input::JsonObject(record.json, record.path).Object("vocabulary");
+  const std::string sha256 = was.Text("sha256");
+  if (sha256 == tokens.VocabularySha256() && was.Text("tokenizer") == tokens.Tokenizer()) return;
+  throw InputError(
+      fmt::format("{}: its vocabulary is not the checkpoint's: {} words by the tokenizer {}, "
+                  "sha256 {:.12}; {} has {} words by the tokenizer {}, sha256 {:.12}",
+                  tokens.Path(), tokens.VocabularySize(), tokens.Tokenizer(),
+                  tokens.VocabularySha256(), record.path, was.Integer("size"),
+                  was.Text("tokenizer"), sha256),
+      "Give a data.file that was made with the same vocabulary.");
+}
+
+std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now) {
+  std::vector<std::string> changes;
+  const auto compare = [&](const std::string& name, const nlohmann::json& was,
+                           const nlohmann::json& is) {
+    if (was == is || SameValue(DeckText(was), DeckText(is))) return;
+    changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written", name,
+                                  DeckText(is), DeckText(was)));
+  };
+  for (const char* name :
+       {"seed", "source_sha256", "sequence_length", "stride", "batch", "precision", "canonical"}) {
+    if (record.json.contains(name) && now.contains(name)) {
+      compare(name, record.json.at(name), now.at(name));
+    }
+  }
+  for (const char* section : {"model", "optimizer", "schedule"}) {
+    if (!record.json.contains(section) || !record.json.at(section).is_object()) continue;
+    for (const auto& [name, value] : now.at(section).items()) {
+      const nlohmann::json& was = record.json.at(section);
+      if (was.contains(name)) compare(fmt::format("{}.{}", section, name), was.at(name), value);
+    }
+  }
+  return changes;
+}
+
+}  // namespace trireme::job
