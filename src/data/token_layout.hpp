@@ -15,6 +15,8 @@ namespace trireme::data {
 
 inline constexpr std::int64_t kTokenFormat = 1;  // root attribute `format`
 
+inline constexpr std::int64_t kTokenAlignment = 64;  // bytes in memory, of a split's first token
+
 // "/train/tokens"
 std::string TokensOf(Split split);
 
