@@ -1,8 +1,6 @@
 // One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
 #include <fmt/format.h>
 
-#include <filesystem>
-#include <system_error>
 #include <type_traits>
 #include <vector>
 
@@ -21,18 +19,12 @@ namespace {
 constexpr std::int64_t kMaxWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
 
-std::int64_t SizeOfFile(const std::string& path) {
-  std::error_code error;
-  const auto bytes = std::filesystem::file_size(path, error);
-  if (!error) return static_cast<std::int64_t>(bytes);
-  throw InputError(fmt::format("{}: its size is unknown: {}", path, error.message()));
-}
-
 // The file with its name, for messages: "path: /train/tokens: what".
 class Inspector {
  public:
-  explicit Inspector(const std::string& path)
-      : path_(path), bytes_(SizeOfFile(path)), file_(OpenSerially(path)) {
+  // `bytes`: where HDF5 ends the file.
+  Inspector(const std::string& path, std::int64_t bytes)
+      : path_(path), bytes_(bytes), file_(OpenSerially(path)) {
     if (!file_.Valid()) {
       throw InputError(path + ": HDF5 cannot open this file", Hdf5Reason());
     }
@@ -156,9 +148,9 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
 std::string TokensOf(Split split) { return fmt::format("/{}/tokens", NameOf(split)); }
 
 TokenLayout InspectTokenFile(const std::string& path) {
-  CheckWhole(path);
+  const std::int64_t bytes_of_file = CheckWhole(path);
   const QuietHdf5 quiet;
-  const Inspector file(path);
+  const Inspector file(path, bytes_of_file);
   const std::int64_t format = file.Integer("format");
   if (format != kTokenFormat) {
     throw file.Complain("attribute format",
