@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "trireme/base/error.hpp"
+#include "trireme/input/json_text.hpp"
+#include "trireme/input/shown.hpp"
 
 namespace trireme::checkpoint {
 
@@ -16,31 +19,50 @@ namespace {
 
 constexpr const char* kAlgorithm = "XXH3_64bits";
 
-std::uint64_t ParseHash(const std::string& text) {
-  std::uint64_t hash = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), hash, 16);
-  if (error != std::errc() || end != text.data() + text.size()) {
-    throw InputError(fmt::format("\"{}\" is no hexadecimal hash", text));
+constexpr std::size_t kHashDigits = 16;
+
+// A segment of a file that was checked up to `at`; `where` names file and segment.
+Segment ParseSegment(const nlohmann::json& item, std::int64_t at, std::int64_t file_bytes,
+                     const std::string& where) {
+  const bool has_form = item.is_array() && item.size() == 3 && item[2].is_string();
+  const auto offset = has_form ? input::WholeNumber(item[0]) : std::nullopt;
+  const auto length = has_form ? input::WholeNumber(item[1]) : std::nullopt;
+  if (!offset || !length) {
+    throw InputError(
+        fmt::format("{}: [offset, length, hash] expected, {} found", where, input::Brief(item)));
   }
-  return hash;
+  if (*offset != at || *length <= 0 || *length > file_bytes - at) {
+    throw InputError(fmt::format("{}: segments do not cover the file at offset {}", where, at));
+  }
+  const std::int64_t longest = at == 0 ? kMaxHeaderBytes + kLengthBytes : kSegmentBytes;
+  if (*length > longest) {
+    throw InputError(
+        fmt::format("{}: a segment of at most {} bytes expected at offset {}, {} found", where,
+                    longest, at, *length));
+  }
+  const auto& digits = item[2].get_ref<const std::string&>();
+  Segment segment{*offset, *length, 0};
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), segment.hash, 16);
+  if (error != std::errc() || end != digits.data() + digits.size() ||
+      digits.size() != kHashDigits) {
+    throw InputError(fmt::format("{}: {} is no hexadecimal hash of {} digits", where,
+                                 input::Brief(item[2]), kHashDigits));
+  }
+  return segment;
 }
 
-FileSums ParseFile(const nlohmann::json& value) {
+FileSums ParseFile(const input::JsonObject& object) {
   FileSums sums;
-  sums.bytes = value.at("bytes").get<std::int64_t>();
+  sums.bytes = object.Integer("bytes");
   std::int64_t at = 0;
-  for (const auto& item : value.at("segments")) {
-    const Segment segment{item.at(0).get<std::int64_t>(), item.at(1).get<std::int64_t>(),
-                          ParseHash(item.at(2).get<std::string>())};
-    if (segment.offset != at || segment.length <= 0 || segment.length > sums.bytes - at) {
-      throw InputError(fmt::format("segments do not cover the file at offset {}", at));
-    }
-    at += segment.length;
-    sums.segments.push_back(segment);
+  for (const nlohmann::json& item : object.List("segments")) {
+    sums.segments.push_back(ParseSegment(item, at, sums.bytes, object.Where()));
+    at += sums.segments.back().length;
   }
-  if (at != sums.bytes)
-    throw InputError(fmt::format("segments do not cover the file at offset {}", at));
-  return sums;
+  if (at == sums.bytes) return sums;
+  throw InputError(
+      fmt::format("{}: segments do not cover the file at offset {}", object.Where(), at));
 }
 
 // "tensor X" or "the header".
@@ -79,22 +101,23 @@ std::string ChecksumsText(const Checksums& sums) {
 }
 
 Checksums ParseChecksums(const std::string& text, const std::string& path) {
-  std::string where;
-  try {
-    const auto object = nlohmann::json::parse(text);
-    const auto algorithm = object.at("algorithm").get<std::string>();
-    if (algorithm != kAlgorithm) {
-      throw InputError(fmt::format("algorithm {} expected, {} found", kAlgorithm, algorithm));
-    }
-    Checksums sums;
-    for (const auto& [name, value] : object.at("files").items()) {
-      where = name + ": ";
-      sums[name] = ParseFile(value);
-    }
-    return sums;
-  } catch (const std::exception& problem) {
-    throw InputError(fmt::format("{}: damaged: {}{}", path, where, problem.what()));
+  const std::string damaged = path + ": damaged";
+  const nlohmann::json object = input::ParseJson(text, damaged, kMaxChecksumsBytes);
+  const input::JsonObject top(object, damaged);
+  if (const std::string& algorithm = top.Text("algorithm"); algorithm != kAlgorithm) {
+    throw InputError(fmt::format("{}: algorithm {} expected, {} found", damaged, kAlgorithm,
+                                 input::Brief(algorithm)));
   }
+  const input::JsonObject files = top.Object("files");
+  Checksums sums;
+  for (const auto& [name, value] : object.at("files").items()) {
+    if (name.empty() || name.size() > kMaxFileNameBytes || name.find('/') != std::string::npos) {
+      throw InputError(fmt::format("{}: the name of a file expected, {} found", files.Where(),
+                                   input::Brief(name)));
+    }
+    sums[name] = ParseFile({value, fmt::format("{}: {}", damaged, input::Shown(name))});
+  }
+  return sums;
 }
 
 void CheckSegment(const Segment& segment, const void* data, const std::string& path,

@@ -3,6 +3,7 @@
 #ifndef TRIREME_SRC_CHECKPOINT_CHECKSUMS_HPP_
 #define TRIREME_SRC_CHECKPOINT_CHECKSUMS_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -24,6 +25,9 @@ struct Segment {
 // segment, whatever its size.
 inline constexpr std::int64_t kSegmentBytes = std::int64_t{4} << 20;
 
+inline constexpr std::int64_t kMaxChecksumsBytes = std::int64_t{1} << 30;  // of the JSON text
+inline constexpr std::size_t kMaxFileNameBytes = 255;  // what file systems allow
+
 struct FileSums {
   std::int64_t bytes = 0;         // of the file
   std::vector<Segment> segments;  // in the order of their offsets, without holes
@@ -34,7 +38,9 @@ using Checksums = std::map<std::string, FileSums>;  // by file name
 std::uint64_t Hash(const void* data, std::int64_t bytes);
 
 std::string ChecksumsText(const Checksums& sums);
-// Throws InputError (path, reason) when the text is not what ChecksumsText writes.
+// Throws InputError (path, reason) when the text is not what ChecksumsText writes, among that: a
+// segment longer than those that are written, which would ask for a buffer of its length. Takes
+// memory in proportion to the text only.
 Checksums ParseChecksums(const std::string& text, const std::string& path);
 
 // Throws Error(blame) naming path, offset and both hashes when `data` is not what `segment` says;

@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <limits>
 #include <nlohmann/json.hpp>
-#include <set>
+#include <string_view>
+#include <tuple>
 
 #include "trireme/base/error.hpp"
+#include "trireme/input/json_text.hpp"
+#include "trireme/input/shown.hpp"
 
 namespace trireme::checkpoint {
 
@@ -22,77 +24,39 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr const char* kMetadata = "__metadata__";
 
-// Parses the JSON text and refuses a name given twice, of which the parser would keep only the
-// last.
-nlohmann::ordered_json ParseObject(const std::string& text, const std::string& path) {
-  std::set<std::string> names;
-  const auto check_names = [&](int depth, nlohmann::ordered_json::parse_event_t event,
-                               nlohmann::ordered_json& value) {
-    if (depth == 1 && event == nlohmann::ordered_json::parse_event_t::key &&
-        !names.insert(value.get<std::string>()).second) {
-      throw InputError(
-          fmt::format("{}: tensor {}: named twice in the header", path, value.get<std::string>()));
-    }
-    return true;
-  };
-  try {
-    auto object = nlohmann::ordered_json::parse(text, check_names);
-    if (!object.is_object())
-      throw InputError(fmt::format("{}: the header is no JSON object", path));
-    return object;
-  } catch (const nlohmann::json::exception& problem) {
-    throw InputError(fmt::format("{}: the header is not valid JSON: {}", path, problem.what()));
-  }
+Dtype ParseDtype(const input::JsonObject& object) {
+  const std::string text = object.Has("dtype") ? object.Text("dtype") : "";
+  if (text == "F32") return Dtype::kFloat32;
+  if (text == "F64") return Dtype::kFloat64;
+  throw InputError(fmt::format("{}: dtype \"F32\" or \"F64\" expected, {} found", object.Where(),
+                               text.empty() ? "nothing" : input::Brief(text)));
 }
 
-// A list of whole numbers >= 0 under `key`.
-std::vector<std::int64_t> Numbers(const nlohmann::ordered_json& object, const char* key,
-                                  const std::string& where) {
-  const auto found = object.find(key);
-  if (found == object.end() || !found->is_array()) {
-    throw InputError(fmt::format("{}: {} expected as a list of numbers, {} found", where, key,
-                                 found == object.end() ? "nothing" : found->dump()));
-  }
-  std::vector<std::int64_t> numbers;
-  for (const auto& item : *found) {
-    if (!item.is_number_unsigned() ||
-        item.get<std::uint64_t>() > std::uint64_t{std::numeric_limits<std::int64_t>::max()}) {
-      throw InputError(
-          fmt::format("{}: {} expected as whole numbers, {} found", where, key, found->dump()));
-    }
-    numbers.push_back(item.get<std::int64_t>());
-  }
-  return numbers;
-}
-
-Dtype ParseDtype(const nlohmann::ordered_json& object, const std::string& where) {
-  const auto found = object.find("dtype");
-  const std::string text = found == object.end() ? "nothing" : found->dump();
-  if (text == "\"F32\"") return Dtype::kFloat32;
-  if (text == "\"F64\"") return Dtype::kFloat64;
-  throw InputError(fmt::format("{}: dtype \"F32\" or \"F64\" expected, {} found", where, text));
-}
-
-// Bytes of a tensor; throws when the product does not fit 63 bits.
+// Bytes of a tensor; throws when the product does not fit 63 bits, an extent of 0 left out: others
+// multiply in another order.
 std::int64_t TensorBytes(const tensor::Shape& shape, Dtype dtype, const std::string& where) {
   std::int64_t bytes = static_cast<std::int64_t>(SizeOf(dtype));
+  bool empty = false;
   for (const std::int64_t extent : shape) {
-    if (__builtin_mul_overflow(bytes, extent, &bytes)) {
+    empty = empty || extent == 0;
+    if (__builtin_mul_overflow(bytes, std::max<std::int64_t>(extent, 1), &bytes)) {
       throw InputError(fmt::format("{}: shape {} is too large", where, ShapeText(shape)));
     }
   }
-  return bytes;
+  return empty ? 0 : bytes;
 }
 
-Entry ParseEntry(const std::string& name, const nlohmann::ordered_json& value,
-                 std::int64_t data_start, std::int64_t file_bytes, const std::string& path) {
-  const std::string where = fmt::format("{}: tensor {}", path, name);
-  if (!value.is_object()) {
-    throw InputError(fmt::format("{}: an object expected, {} found", where, value.dump()));
+Entry ParseEntry(const std::string& name, const nlohmann::json& value, std::int64_t data_start,
+                 std::int64_t file_bytes, const std::string& path) {
+  const std::string where = fmt::format("{}: tensor {}", path, input::Shown(name));
+  if (name.size() > kMaxNameBytes) {
+    throw InputError(fmt::format("{}: a name of at most {} bytes expected, {} found", where,
+                                 kMaxNameBytes, name.size()));
   }
-  Entry entry{name, ParseDtype(value, where), Numbers(value, "shape", where), 0, 0};
+  const input::JsonObject object(value, where);
+  Entry entry{name, ParseDtype(object), object.Integers("shape", kMaxDimensions), 0, 0};
   entry.bytes = TensorBytes(entry.shape, entry.dtype, where);
-  const auto range = Numbers(value, "data_offsets", where);
+  const auto range = object.Integers("data_offsets", 2);
   if (range.size() != 2 || range[0] > range[1] || range[1] > file_bytes - data_start) {
     throw InputError(
         fmt::format("{}: data_offsets expected as [begin, end] within the file's {} bytes "
@@ -177,17 +141,23 @@ std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::
 
 Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std::string& path) {
   Layout layout{header, {}, file_bytes};
-  const auto object = ParseObject(header.substr(kLengthBytes), path);
+  const auto header_bytes = static_cast<std::int64_t>(header.size());
+  if (header_bytes < kLengthBytes || header_bytes > file_bytes) {
+    throw InputError(fmt::format("{}: a header of {} to {} bytes expected, {} found", path,
+                                 kLengthBytes, file_bytes, header_bytes));
+  }
+  const auto object = input::ParseJson(std::string_view(header).substr(kLengthBytes),
+                                       path + ": the header", kMaxHeaderBytes);
+  if (!object.is_object()) throw InputError(fmt::format("{}: the header is no JSON object", path));
   const auto data_start = static_cast<std::int64_t>(header.size());
   for (const auto& [name, value] : object.items()) {
     if (name == kMetadata) continue;
     layout.entries.push_back(ParseEntry(name, value, data_start, file_bytes, path));
   }
-  // Stable: an empty tensor stays before the one that begins at the same offset if it is listed so.
-  std::stable_sort(layout.entries.begin(), layout.entries.end(),
-                   [](const Entry& a, const Entry& b) {
-                     return std::pair(a.offset, a.bytes) < std::pair(b.offset, b.bytes);
-                   });
+  // Empty tensors come before the one that begins at the same offset.
+  std::sort(layout.entries.begin(), layout.entries.end(), [](const Entry& a, const Entry& b) {
+    return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
+  });
   CheckTiling(layout, path);
   return layout;
 }

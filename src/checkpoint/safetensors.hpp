@@ -4,6 +4,7 @@
 #ifndef TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_
 #define TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@ namespace trireme::checkpoint {
 inline constexpr std::int64_t kLengthBytes = 8;     // of the header length at the file's start
 inline constexpr std::int64_t kDataAlignment = 64;  // a cache line, and AVX-512's vector
 inline constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // what Python's safetensors accepts
+inline constexpr std::size_t kMaxNameBytes = 4096;            // of a tensor's name
+inline constexpr std::size_t kMaxDimensions = 32;             // as many as NumPy has
 
 // One tensor of a file.
 struct Entry {
@@ -43,9 +46,11 @@ Layout BuildLayout(const std::vector<tensor::StateBlock>& blocks);
 // InputError when that cannot be.
 std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::string& path);
 
-// The inverse of BuildLayout. Throws InputError naming path, tensor, expected and found: bad JSON,
-// a dtype other than F32 and F64, a byte range that does not fit the shape, overlaps, holes, or
-// lies outside the file, a name given twice.
+// The inverse of BuildLayout; entries without elements come first of those at one offset, by name.
+// Takes memory in proportion to the header only. Throws InputError naming path, tensor, expected
+// and found: bad JSON, a name or a number of dimensions beyond the bounds above, a dtype other than
+// F32 and F64, a byte range that does not fit the shape, overlaps, holes, or lies outside the file,
+// a name given twice.
 Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std::string& path);
 
 }  // namespace trireme::checkpoint

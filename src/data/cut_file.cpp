@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "hdf5.hpp"
+#include "plain_dataset.hpp"
 #include "token_layout.hpp"
 
 namespace trireme::data {
@@ -82,11 +83,12 @@ std::string FirstCutDataset(const std::string& path, std::uint64_t there, std::u
   for (const std::string& name :
        {std::string("/vocabulary/bytes"), std::string("/vocabulary/offsets"),
         TokensOf(Split::kTrain), TokensOf(Split::kValid), TokensOf(Split::kTest)}) {
+    if (!LinkFault(file.Get(), name).empty()) continue;
     const Hdf5Handle set(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
     if (!set.Valid()) continue;
     const haddr_t offset = H5Dget_offset(set.Get());
     if (offset == HADDR_UNDEF || offset >= first_offset) continue;
-    if (offset + H5Dget_storage_size(set.Get()) <= there) continue;
+    if (offset <= there && H5Dget_storage_size(set.Get()) <= there - offset) continue;
     first = name;
     first_offset = offset;
   }

@@ -35,7 +35,7 @@ std::size_t EndAddressAt(int version) {
 
 }  // namespace
 
-void CheckWhole(const std::string& path) {
+std::int64_t CheckWhole(const std::string& path) {
   if (path.empty()) {
     throw InputError("data.file is empty: it must name a token file",
                      "job.task = tokenize writes one.");
@@ -79,6 +79,7 @@ void CheckWhole(const std::string& path) {
                                     : "the first of them in " + dataset),
         "Copy it again, or write it again with job.task = tokenize.");
   }
+  return static_cast<std::int64_t>(readable ? end : size);
 }
 
 }  // namespace trireme::data

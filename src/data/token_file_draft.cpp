@@ -10,6 +10,7 @@
 #include <system_error>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
 #include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
@@ -74,7 +75,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
 
 TokenFileDraft::TokenFileDraft(const std::string& target)
     : target_(target), path_(target + ".tmp") {
-  const int file = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const int file = CreateNewFile(path_);
   if (file >= 0) {
     ::close(file);
     return;
@@ -90,7 +91,7 @@ TokenFileDraft::~TokenFileDraft() {
 }
 
 void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
-  const int file = ::open(path_.c_str(), O_RDWR | O_CLOEXEC);
+  const int file = ::open(path_.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC);
   if (file < 0) {
     throw RunError(fmt::format("{}: cannot be opened: {}", path_, SystemText(errno)));
   }
@@ -102,7 +103,7 @@ void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error);
 }
 
-void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR); }
+void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR | O_NOFOLLOW); }
 
 void TokenFileDraft::Place() {
   if (::rename(path_.c_str(), target_.c_str()) != 0) {

@@ -9,7 +9,8 @@ namespace trireme::data {
 
 class TokenFileDraft {
  public:
-  // Makes an empty file. Throws InputError if none can be made there.
+  // Makes an empty file in place of a leftover; a link of its name is not followed. Throws
+  // InputError if none can be made there.
   explicit TokenFileDraft(const std::string& target);
   // Removes the file unless it was placed.
   ~TokenFileDraft();

@@ -1,12 +1,12 @@
 // One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
-#include <algorithm>
-#include <limits>
+#include <type_traits>
 #include <vector>
 
+#include "attribute_text.hpp"
 #include "hdf5.hpp"
+#include "plain_dataset.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 
@@ -14,18 +14,30 @@ namespace trireme::data {
 
 namespace {
 
+// What is read into one process' memory before the tokens: beyond any vocabulary, and small beside
+// a model of such a one.
+constexpr std::int64_t kMaxWords = std::int64_t{1} << 24;
+constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
+
 // The file with its name, for messages: "path: /train/tokens: what".
 class Inspector {
  public:
-  explicit Inspector(const std::string& path) : path_(path), file_(OpenSerially(path)) {
+  // `bytes`: where HDF5 ends the file.
+  Inspector(const std::string& path, std::int64_t bytes)
+      : path_(path), bytes_(bytes), file_(OpenSerially(path)) {
     if (!file_.Valid()) {
       throw InputError(path + ": HDF5 cannot open this file", Hdf5Reason());
+    }
+    // The width that OpenPlainDataset and ReadAttributeText count on; all libraries write it.
+    const Hdf5Handle creation(H5Fget_create_plist(file_.Get()), H5Pclose);
+    std::size_t address = 0, length = 0;
+    if (H5Pget_sizes(creation.Get(), &address, &length) < 0 || address != 8 || length != 8) {
+      throw Complain("superblock", fmt::format("addresses of 8 bytes expected, {} found", address));
     }
   }
 
   Error Complain(const std::string& where, const std::string& what) const {
-    return InputError(fmt::format("{}: {}: {}", path_, where, what),
-                      "data.file names a file that job.task = tokenize has written.");
+    return TokenFileError(path_, where, what);
   }
 
   bool HasAttribute(const std::string& name) const {
@@ -35,9 +47,14 @@ class Inspector {
   template <typename T>
   T Number(const std::string& name, hid_t memory_type) const {
     const Hdf5Handle attribute = Attribute(name);
+    const Hdf5Handle type(H5Aget_type(attribute.Get()), H5Tclose);
     const Hdf5Handle space(H5Aget_space(attribute.Get()), H5Sclose);
+    const H5T_class_t kind = H5Tget_class(type.Get());
+    const bool is_number =
+        kind == H5T_INTEGER || (kind == H5T_FLOAT && std::is_floating_point_v<T>);
     T value{};
-    if (H5Sget_simple_extent_npoints(space.Get()) != 1 ||
+    if (!is_number || H5Tget_size(type.Get()) > sizeof(std::int64_t) ||
+        H5Sget_simple_extent_npoints(space.Get()) != 1 ||
         H5Aread(attribute.Get(), memory_type, &value) < 0) {
       throw Complain("attribute " + name, "is not a number");
     }
@@ -49,52 +66,27 @@ class Inspector {
 
   std::string Text(const std::string& name) const {
     const Hdf5Handle attribute = Attribute(name);
-    const Hdf5Handle type(H5Aget_type(attribute.Get()), H5Tclose);
-    const Hdf5Handle space(H5Aget_space(attribute.Get()), H5Sclose);
-    const bool is_text =
-        H5Tget_class(type.Get()) == H5T_STRING && H5Sget_simple_extent_npoints(space.Get()) == 1;
-    if (!is_text) throw Complain("attribute " + name, "is not one text");
-    if (H5Tis_variable_str(type.Get()) > 0) {
-      char* text = nullptr;
-      const bool read = H5Aread(attribute.Get(), type.Get(), &text) >= 0 && text != nullptr;
-      if (!read) throw Complain("attribute " + name, "cannot be read");
-      std::string result(text);
-      H5free_memory(text);
-      return result;
-    }
-    std::string result(H5Tget_size(type.Get()), '\0');
-    if (H5Aread(attribute.Get(), type.Get(), result.data()) < 0) {
-      throw Complain("attribute " + name, "cannot be read");
-    }
-    return result.substr(0, result.find('\0'));
+    std::string fault;
+    std::string text = ReadAttributeText(attribute.Get(), path_, bytes_, fault);
+    if (!fault.empty()) throw Complain("attribute " + name, fault);
+    return text;
   }
 
-  // Length and width in bytes of a 1-D dataset of unsigned integers of one of the widths.
-  std::pair<std::int64_t, std::int64_t> Extent(const std::string& name,
-                                               const std::vector<std::size_t>& widths) const {
-    const Hdf5Handle dataset = Dataset(name);
-    const Hdf5Handle space(H5Dget_space(dataset.Get()), H5Sclose);
-    const int dimensions = H5Sget_simple_extent_ndims(space.Get());
-    if (dimensions != 1) throw Complain(name, fmt::format("has {} dimensions, not 1", dimensions));
-    const Hdf5Handle type(H5Dget_type(dataset.Get()), H5Tclose);
-    const std::size_t width = H5Tget_size(type.Get());
-    const bool matches = H5Tget_class(type.Get()) == H5T_INTEGER &&
-                         H5Tget_sign(type.Get()) == H5T_SGN_NONE &&
-                         std::find(widths.begin(), widths.end(), width) != widths.end();
-    if (!matches) {
-      std::vector<std::string> names;
-      for (const std::size_t bytes : widths) names.push_back(fmt::format("uint{}", 8 * bytes));
-      throw Complain(name, fmt::format("its elements are not {}", fmt::join(names, " or ")));
-    }
-    return {H5Sget_simple_extent_npoints(space.Get()), static_cast<std::int64_t>(width)};
+  PlainDataset Open(const std::string& name, const std::vector<std::int64_t>& widths) const {
+    return OpenPlainDataset(file_.Get(), path_, name, widths, bytes_);
   }
 
+  // All of a dataset of at most `most` elements.
   template <typename T>
-  std::vector<T> Read(const std::string& name, hid_t memory_type) const {
-    std::vector<T> values(static_cast<std::size_t>(Extent(name, {sizeof(T)}).first));
-    const Hdf5Handle dataset = Dataset(name);
+  std::vector<T> Read(const std::string& name, hid_t memory_type, std::int64_t most) const {
+    const PlainDataset dataset = Open(name, {sizeof(T)});
+    if (dataset.count > most) {
+      throw Complain(name,
+                     fmt::format("holds {} elements; at most {} are allowed", dataset.count, most));
+    }
+    std::vector<T> values(static_cast<std::size_t>(dataset.count));
     if (!values.empty() &&
-        H5Dread(dataset.Get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
+        H5Dread(dataset.set.Get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
       throw InputError(fmt::format("{}: {}: cannot be read", path_, name), Hdf5Reason());
     }
     return values;
@@ -103,27 +95,22 @@ class Inspector {
  private:
   Hdf5Handle Attribute(const std::string& name) const {
     if (!HasAttribute(name)) throw Complain("attribute " + name, "is missing");
-    return {H5Aopen(file_.Get(), name.c_str(), H5P_DEFAULT), H5Aclose};
-  }
-  Hdf5Handle Dataset(const std::string& name) const {
-    Hdf5Handle dataset(H5Dopen2(file_.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
-    if (!dataset.Valid()) throw Complain(name, "this dataset is missing");
-    return dataset;
+    Hdf5Handle attribute(H5Aopen(file_.Get(), name.c_str(), H5P_DEFAULT), H5Aclose);
+    if (!attribute.Valid()) throw Complain("attribute " + name, "cannot be opened");
+    return attribute;
   }
 
   std::string path_;
+  std::int64_t bytes_;  // of the file
   Hdf5Handle file_;
 };
 
 Vocabulary ReadVocabulary(const Inspector& file) {
   const std::string where = "/vocabulary/offsets";
-  const auto bytes = file.Read<std::uint8_t>("/vocabulary/bytes", H5T_NATIVE_UINT8);
-  const auto offsets = file.Read<std::uint64_t>(where, H5T_NATIVE_UINT64);
+  const auto bytes =
+      file.Read<std::uint8_t>("/vocabulary/bytes", H5T_NATIVE_UINT8, kMaxVocabularyBytes);
+  const auto offsets = file.Read<std::uint64_t>(where, H5T_NATIVE_UINT64, kMaxWords + 1);
   if (offsets.size() < 2) throw file.Complain(where, "the vocabulary is empty");
-  // Ids are int32 in memory.
-  if (offsets.size() - 1 > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max())) {
-    throw file.Complain(where, fmt::format("{} words are too many", offsets.size() - 1));
-  }
   if (offsets.front() != 0) throw file.Complain(where, "does not begin with 0");
   for (std::size_t i = 1; i < offsets.size(); ++i) {
     if (offsets[i] < offsets[i - 1]) {
@@ -161,9 +148,9 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
 std::string TokensOf(Split split) { return fmt::format("/{}/tokens", NameOf(split)); }
 
 TokenLayout InspectTokenFile(const std::string& path) {
-  CheckWhole(path);
+  const std::int64_t bytes_of_file = CheckWhole(path);
   const QuietHdf5 quiet;
-  const Inspector file(path);
+  const Inspector file(path, bytes_of_file);
   const std::int64_t format = file.Integer("format");
   if (format != kTokenFormat) {
     throw file.Complain("attribute format",
@@ -179,9 +166,16 @@ TokenLayout InspectTokenFile(const std::string& path) {
   layout.vocabulary.eos = file.Integer("eos");
   layout.vocabulary.unk = file.Integer("unk");
   CheckSpecials(file, layout.vocabulary);
+  std::int64_t bytes = 0;  // of all tokens in memory
   for (const Split split : kSplits) {
     const auto i = static_cast<std::size_t>(split);
-    std::tie(layout.counts[i], layout.widths[i]) = file.Extent(TokensOf(split), {2, 4});
+    const PlainDataset dataset = file.Open(TokensOf(split), {2, 4});
+    layout.counts[i] = dataset.count;
+    layout.widths[i] = dataset.width;
+    // Each fits the file, and the file's length 63 bits; all three together need not.
+    if (__builtin_add_overflow(bytes, dataset.count * dataset.width + kTokenAlignment, &bytes)) {
+      throw file.Complain(TokensOf(split), "its tokens and those before are too many for memory");
+    }
     constexpr std::int64_t kLeast = 2;  // a first token, and one target
     if (layout.counts[i] < kLeast) {
       throw file.Complain(TokensOf(split), fmt::format("holds {} tokens; at least {} are needed",

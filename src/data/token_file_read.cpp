@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "hdf5.hpp"
+#include "plain_dataset.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -44,11 +45,21 @@ class Reader {
   // reader waits for one that left.
   void Read(const std::string& path, const std::string& name, std::int64_t count,
             std::int64_t width, void* tokens) const {
-    Hdf5Handle set;
+    PlainDataset dataset;
     readers_.Together([&] {
-      set = {H5Dopen2(file_.Get(), name.c_str(), H5P_DEFAULT), H5Dclose};
-      if (!set.Valid()) throw RunError(fmt::format("{}: {}: cannot be opened", path, name));
+      hsize_t bytes = 0;
+      if (H5Fget_filesize(file_.Get(), &bytes) < 0) {
+        throw RunError(fmt::format("{}: its size is unknown", path), Hdf5Reason());
+      }
+      dataset =
+          OpenPlainDataset(file_.Get(), path, name, {width}, static_cast<std::int64_t>(bytes));
+      if (dataset.count == count) return;
+      throw InputError(
+          fmt::format("{}: {}: {} tokens expected, {} found: another process writes "
+                      "this file",
+                      path, name, count, dataset.count));
     });
+    const Hdf5Handle& set = dataset.set;
     std::int64_t failed_at = kNone;
     std::string reason;
     const std::int64_t most = std::max<std::int64_t>(round_bytes_ / width, 1);  // tokens per round

@@ -15,6 +15,8 @@ namespace trireme::data {
 
 inline constexpr std::int64_t kTokenFormat = 1;  // root attribute `format`
 
+inline constexpr std::int64_t kTokenAlignment = 64;  // bytes in memory, of a split's first token
+
 // "/train/tokens"
 std::string TokensOf(Split split);
 
@@ -28,8 +30,9 @@ struct TokenLayout {
   std::optional<double> entropy_rate;
 };
 
-// Throws InputError unless the HDF5 file is as long as its superblock says.
-void CheckWhole(const std::string& path);
+// Throws InputError unless the HDF5 file is as long as its superblock says. Returns that length:
+// HDF5 reads nothing after it.
+std::int64_t CheckWhole(const std::string& path);
 
 // Reads and checks everything but the tokens. Serial. Throws InputError.
 TokenLayout InspectTokenFile(const std::string& path);

@@ -9,12 +9,6 @@
 
 namespace trireme::data {
 
-namespace {
-
-constexpr std::int64_t kAlignment = 64;  // bytes, of each split's first token
-
-}  // namespace
-
 TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
                          const TokenLayout& layout, Staging staging)
     : unwinding_(std::uncaught_exceptions()) {
@@ -23,7 +17,7 @@ TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicat
     begins[i] = bytes_;
     narrow_[i] = layout.widths[i] == 2;
     const std::int64_t bytes = layout.counts[i] * layout.widths[i];
-    bytes_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    bytes_ += (bytes + kTokenAlignment - 1) / kTokenAlignment * kTokenAlignment;
   }
   void* base = nullptr;
   if (staging == Staging::kSharedMemory) {

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "trireme/input/schema.hpp"
+#include "trireme/input/shown.hpp"
 
 namespace trireme::input {
 
@@ -26,10 +27,6 @@ std::optional<double> ToReal(const std::string& text);  // finite
 
 // "at least 1", "above 0 and at most 1", "between 0 and 1"; empty if every number is allowed.
 std::string RangeText(const Key& key);
-
-// The user's text for a message: shortened, unprintable bytes replaced (a binary file is no deck,
-// and must not upset the terminal).
-std::string Shown(const std::string& text);
 
 // `text` without leading and trailing blanks, tabs and line ends.
 std::string Trim(const std::string& text);

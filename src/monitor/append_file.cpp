@@ -6,8 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "trireme/base/error.hpp"
 
@@ -15,53 +16,40 @@ namespace trireme::monitor {
 
 namespace {
 
-constexpr mode_t kMode = 0666;  // the user's umask decides
-
-// All of `text`, through short writes and interruptions. False with errno set.
-bool WriteAll(int file, std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t written = write(file, text.data(), text.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return false;
-    if (written == 0) {
-      errno = ENOSPC;
-      return false;
-    }
-    text.remove_prefix(static_cast<std::size_t>(written));
-  }
-  return true;
-}
-
-Error CannotWrite(const std::string& path, int reason) {
-  return RunError(fmt::format("{}: cannot be written: {}", path, std::strerror(reason)),
+Error CannotWrite(const std::string& path, const std::string& reason) {
+  return RunError(fmt::format("{}: cannot be written: {}", path, reason),
                   "free some space or choose another job.output");
 }
 
 }  // namespace
 
+std::string TemporaryName(const std::string& path) { return path + ".tmp"; }
+
 void WriteWhole(const std::string& path, std::string_view text) {
-  const std::string temporary = path + ".tmp";
-  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, kMode);
-  if (file < 0) throw CannotWrite(path, errno);
-  bool ok = WriteAll(file, text) && fsync(file) == 0;
-  int reason = errno;
-  if (close(file) != 0 && ok) {
-    ok = false;
-    reason = errno;
-  }
-  if (ok && std::rename(temporary.c_str(), path.c_str()) != 0) {
-    ok = false;
-    reason = errno;
-  }
-  if (ok) return;
-  unlink(temporary.c_str());
-  throw CannotWrite(path, reason);
+  Replacement file(path, TemporaryName(path));
+  file.Write(text);
+  Place(file, path);
+}
+
+void Place(Replacement& file, const std::string& path) {
+  if (const std::error_code error = file.Place()) throw CannotWrite(path, error.message());
 }
 
 AppendFile::AppendFile(const std::string& path, bool truncate) : path_(path) {
-  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (truncate ? O_TRUNC : 0);
+  constexpr mode_t kMode = 0666;  // the user's umask decides
+  std::error_code ignored;
+  // A link to a file is the user's way to keep a long log elsewhere, and is followed. One that
+  // leads nowhere would make a file in a place that nobody has looked at.
+  if (std::filesystem::is_symlink(path, ignored) && !std::filesystem::exists(path, ignored)) {
+    throw CannotWrite(path, "it is a link that leads nowhere");
+  }
+  // Not blocking: the opening of a pipe without a reader would wait for one. Without effect on
+  // files.
+  const int flags =
+      O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC | (truncate ? O_TRUNC : 0);
   file_ = open(path.c_str(), flags, kMode);
-  if (file_ < 0) throw CannotWrite(path, errno);
+  if (file_ < 0) throw CannotWrite(path, std::strerror(errno));
+  fcntl(file_, F_SETFL, O_APPEND);
   size_ = lseek(file_, 0, SEEK_END);
 }
 

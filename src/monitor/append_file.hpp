@@ -6,14 +6,23 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/base/new_file.hpp"
+
 namespace trireme::monitor {
 
 // Writes `text` to `path` by way of a temporary name beside it, synced. RunError names the path.
 void WriteWhole(const std::string& path, std::string_view text);
 
+// "PATH.tmp", beside the file that it becomes.
+std::string TemporaryName(const std::string& path);
+
+// Moves `file` to `path`. RunError names the path.
+void Place(Replacement& file, const std::string& path);
+
 class AppendFile {
  public:
-  // Opens for appending, emptied first when `truncate`. Throws RunError naming the path.
+  // Opens for appending, emptied first when `truncate`. A link to a file is followed. Throws
+  // RunError naming the path, also for a link that leads nowhere and a pipe without a reader.
   AppendFile(const std::string& path, bool truncate);
   ~AppendFile();
   AppendFile(const AppendFile&) = delete;

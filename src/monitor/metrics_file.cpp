@@ -1,14 +1,21 @@
 // The records of metrics.jsonl: written line by line, cut when a run is resumed.
 #include "metrics_file.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
-#include <sstream>
+#include <string_view>
+#include <system_error>
+#include <vector>
 
 #include "append_file.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/input/json_text.hpp"
 
 namespace trireme::monitor {
 
@@ -56,47 +63,78 @@ std::string ToJsonLine(const Record& record) {
 
 namespace {
 
-// Whether a line is a record that a run resumed at `resume_step` keeps; notes what it says.
-bool Keeps(const std::string& line, std::int64_t resume_step, History& history) {
-  const auto json = nlohmann::json::parse(line, nullptr, false);
-  if (!json.is_object()) return false;
-  const auto kind = json.find("kind");
-  const auto step = json.find("step");
-  if (kind == json.end() || !kind->is_string() || step == json.end() ||
-      !step->is_number_integer()) {
-    return false;
-  }
-  const auto at = step->get<std::int64_t>();
-  if (at > resume_step || *kind == NameOf(Record::Kind::kDone)) return false;
-  const auto loss = json.find("loss");
-  if (loss == json.end() || !loss->is_number()) return true;
+// Whether a line is a record that a run resumed at `resume_step` keeps; notes what it says. Members
+// of other types than ours make a line no record, but for the loss, null after a divergence.
+bool Keeps(std::string_view line, std::int64_t resume_step, History& history) {
+  const auto json = input::TryParseJson(line, kMaxLineBytes);
+  if (!json || !json->is_object()) return false;
+  const auto kind = json->find("kind");
+  const auto step = json->find("step");
+  if (kind == json->end() || !kind->is_string() || step == json->end()) return false;
+  const auto at = input::WholeNumber(*step);
+  if (!at || *at > resume_step || *kind == NameOf(Record::Kind::kDone)) return false;
+  const auto loss = json->find("loss");
+  if (loss == json->end() || !loss->is_number()) return true;
   const auto value = loss->get<double>();
   if (*kind == NameOf(Record::Kind::kStep) && !history.first_loss) history.first_loss = value;
   if (*kind == NameOf(Record::Kind::kValid) && value < history.best_valid.value_or(INFINITY)) {
     history.best_valid = value;
-    history.best_valid_step = at;
+    history.best_valid_step = *at;
   }
   return true;
+}
+
+// Calls use(line, whole) for each line of a file, without its newline; `whole` is false for one
+// longer than a record, of which only the start is passed, and for a last one without a newline.
+// Takes memory for one record.
+template <typename Use>
+void ForEachLine(const std::string& path, Use&& use) {
+  std::ifstream file(path, std::ios::binary);
+  std::vector<char> buffer(kMaxLineBytes + 2);  // a line, its newline, a final zero
+  while (file) {
+    file.getline(buffer.data(), static_cast<std::streamsize>(buffer.size()));
+    const auto taken = static_cast<std::size_t>(file.gcount());
+    if (file.bad()) break;
+    if (file.eof()) {  // torn
+      if (taken > 0) use(std::string_view(buffer.data(), taken), false);
+      return;
+    }
+    const bool whole = !file.fail();
+    use(std::string_view(buffer.data(), whole ? taken - 1 : taken), whole);
+    if (whole) continue;
+    file.clear();
+    file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+  }
+  throw RunError(path + ": cannot be read");
 }
 
 }  // namespace
 
 History CutMetrics(const std::string& path, std::int64_t resume_step) {
   History history;
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return history;
-  std::string kept;
-  bool cut = false;
-  for (std::string line; std::getline(file, line);) {
-    const bool whole = !file.eof();  // a torn last line has no newline
-    if (whole && Keeps(line, resume_step, history)) {
-      kept += line + "\n";
-    } else {
-      cut = true;
-    }
-  }
-  if (file.bad()) throw RunError(path + ": cannot be read");
-  if (cut) WriteWhole(path, kept);
+  std::error_code error;
+  // A pipe or a device holds no records. A link is followed, here as by AppendFile.
+  if (!std::filesystem::is_regular_file(path, error)) return history;
+  const std::string target = std::filesystem::canonical(path, error).string();
+  if (error) throw RunError(fmt::format("{}: cannot be read: {}", path, error.message()));
+  std::vector<bool> kept;  // by line
+  ForEachLine(target, [&](std::string_view line, bool whole) {
+    kept.push_back(whole && Keeps(line, resume_step, history));
+  });
+  if (std::find(kept.begin(), kept.end(), false) == kept.end()) return history;
+  Replacement file(target, TemporaryName(target));
+  constexpr std::size_t kBlock = std::size_t{1} << 20;  // bytes written at once
+  std::string block;
+  auto keep = kept.begin();
+  ForEachLine(target, [&](std::string_view line, bool) {
+    if (keep == kept.end() || !*keep++) return;
+    block.append(line).append("\n");
+    if (block.size() < kBlock) return;
+    file.Write(block);
+    block.clear();
+  });
+  file.Write(block);
+  Place(file, path);
   return history;
 }
 

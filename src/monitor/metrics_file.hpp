@@ -11,6 +11,8 @@
 
 namespace trireme::monitor {
 
+inline constexpr std::int64_t kMaxLineBytes = std::int64_t{64} << 10;  // of a record
+
 const char* NameOf(Record::Kind kind);  // "step", "valid", "test", "done"
 
 // exp(loss), held below the largest double: JSON knows no infinity.
@@ -28,8 +30,9 @@ struct History {
 };
 
 // Cuts records beyond `resume_step`, "done" records (the run goes on) and lines that are no record
-// (a torn last line). The file is replaced in one move, and only when something is cut; a missing
-// one is left missing. Throws RunError.
+// (a torn last line; longer than kMaxLineBytes; a step that is no integer). Takes memory for one
+// record, whatever the file holds. The file is replaced in one move, and only when something is
+// cut; a missing one is left missing. Throws RunError.
 History CutMetrics(const std::string& path, std::int64_t resume_step);
 
 }  // namespace trireme::monitor

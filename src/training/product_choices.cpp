@@ -12,6 +12,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <system_error>
+
+#include "trireme/base/new_file.hpp"
 
 namespace trireme::training {
 
@@ -58,16 +61,11 @@ void KeepChoices(const comm::Communicator& world, const std::string& file,
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
   const std::string temporary = fmt::format("{}.{}.{}", file, host.data(), getpid());
-  {
-    std::ofstream out(temporary);
-    out << libraries.Chosen() << "\n";
-    out.close();
-    if (!out) error = std::make_error_code(std::errc::io_error);
-  }
-  if (!error) fs::rename(temporary, file, error);
+  Replacement out(file, temporary);
+  out.Write(libraries.Chosen());
+  out.Write("\n");
+  error = out.Place();
   if (!error) return;
-  std::error_code ignored;
-  fs::remove(temporary, ignored);
   fmt::print(stderr,
              "warning: {}: the algorithms of the matrix products could not be kept ({}): another "
              "run may choose others, and round otherwise (run.products)\n",

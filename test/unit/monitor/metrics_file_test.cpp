@@ -3,8 +3,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <cmath>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "append_file.hpp"
@@ -95,7 +98,94 @@ TEST_F(CutMetricsTest, LeavesAFileAloneThatHasNothingToCut) {
   EXPECT_FALSE(std::filesystem::exists(In("missing")));
 }
 
+// Lines of no record: of any length, depth and type, cut without taking memory or time.
+TEST_F(CutMetricsTest, HostileLinesAreCut) {
+  const std::string good = Line(Record::Kind::kStep, 1, 10.0);
+  const std::string later = Line(Record::Kind::kValid, 2, 7.0);
+  std::string longest = R"({"kind":"step","step":2,"text":")";
+  longest += std::string(kMaxLineBytes - longest.size() - 2, 'x') + "\"}\n";
+  std::string too_long = longest;
+  too_long.insert(too_long.size() - 3, "x");
+  const std::string unused = std::string(100'000, '[') + std::string(100'000, ']') + "\n" +
+                             std::string(1'000, '[') + "\n" +
+                             R"({"kind":"step","step":"2","loss":1.0})"
+                             "\n"
+                             R"({"kind":"step","step":2.0,"loss":1.0})"
+                             "\n"
+                             R"({"kind":"step","step":18446744073709551615,"loss":1.0})"
+                             "\n"
+                             R"({"kind":7,"step":2,"loss":1.0})"
+                             "\n"
+                             R"({"kind":"step","step":2,"step":2})"
+                             "\n\n" +
+                             too_long;
+  // Kept, but not part of the history: a diverged step, and a loss of another type.
+  const std::string kept = R"({"kind":"valid","step":2,"loss":null})"
+                           "\n"
+                           R"({"kind":"valid","step":2,"loss":"low"})"
+                           "\n"
+                           R"({"kind":"event","event":"restart","step":2,"text":"x"})"
+                           "\n";
+  WriteText(In("metrics.jsonl"),
+            good + unused + kept + longest + std::string("a\0b\n", 4) + later + too_long);
+  const History history = CutMetrics(In("metrics.jsonl"), 60);
+  EXPECT_EQ(ReadAll(In("metrics.jsonl")), good + kept + longest + later);
+  EXPECT_EQ(history.first_loss, 10.0);
+  EXPECT_EQ(history.best_valid, 7.0);
+}
+
+TEST_F(CutMetricsTest, OneLineOfGigabytesTakesNoMemory) {
+  WriteText(In("metrics.jsonl"), Line(Record::Kind::kStep, 1, 10.0));
+  std::filesystem::resize_file(In("metrics.jsonl"), std::uint64_t{1} << 30);  // zeros, on no disk
+  struct rusage before = {}, after = {};
+  getrusage(RUSAGE_SELF, &before);
+  CutMetrics(In("metrics.jsonl"), 60);
+  getrusage(RUSAGE_SELF, &after);
+  EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10);  // KiB
+  EXPECT_EQ(ReadAll(In("metrics.jsonl")), Line(Record::Kind::kStep, 1, 10.0));
+}
+
+TEST_F(CutMetricsTest, PlantedTemporaryIsNotFollowed) {
+  WriteText(In("victim"), "precious");
+  WriteText(In("metrics.jsonl"), "torn");
+  std::filesystem::create_symlink(In("victim"), In("metrics.jsonl.tmp"));
+  CutMetrics(In("metrics.jsonl"), 60);
+  EXPECT_EQ(ReadAll(In("victim")), "precious");
+  EXPECT_EQ(ReadAll(In("metrics.jsonl")), "");
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(In("metrics.jsonl.tmp"))));
+}
+
+// A user may keep a long file on another disk: cutting leaves the link as it is.
+TEST_F(CutMetricsTest, LinkToAFileStaysALink) {
+  const std::string line = Line(Record::Kind::kStep, 1, 10.0);
+  WriteText(In("elsewhere"), line + "torn");
+  std::filesystem::create_symlink(In("elsewhere"), In("metrics.jsonl"));
+  CutMetrics(In("metrics.jsonl"), 60);
+  EXPECT_TRUE(std::filesystem::is_symlink(In("metrics.jsonl")));
+  EXPECT_EQ(ReadAll(In("elsewhere")), line);
+}
+
 using AppendFileTest = Scratch;
+
+TEST_F(AppendFileTest, FollowsALinkToAFileOnly) {
+  const auto message = [&](const std::string& name) {
+    try {
+      AppendFile(In(name), false).Append("text");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  WriteText(In("elsewhere"), "kept ");
+  std::filesystem::create_symlink(In("elsewhere"), In("link"));
+  std::filesystem::create_symlink(In("nowhere"), In("dangling"));
+  ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
+  EXPECT_EQ(message("link"), "");
+  EXPECT_EQ(ReadAll(In("elsewhere")), "kept text");
+  EXPECT_THAT(message("dangling"), HasSubstr("it is a link that leads nowhere"));
+  EXPECT_FALSE(std::filesystem::exists(In("nowhere")));
+  EXPECT_THAT(message("pipe"), HasSubstr("pipe: cannot be written: No such device"));
+}
 
 TEST_F(AppendFileTest, AppendsAndTruncates) {
   {

@@ -29,6 +29,18 @@ TEST_F(RunFolder, IsMadeWithItsDeck) {
   EXPECT_TRUE(std::filesystem::is_directory(In("runs/a/checkpoints")));
 }
 
+TEST_F(RunFolder, PlantedTemporaryIsNotFollowed) {
+  WriteText(In("victim"), "precious");
+  for (const char* target : {"victim", "nowhere"}) {
+    std::filesystem::create_symlink(In(target), In("deck.in.tmp"));
+    PrepareRunFolder(folder_, false, "deck");
+    EXPECT_EQ(ReadAll(In("deck.in")), "deck");
+    EXPECT_FALSE(std::filesystem::is_symlink(In("deck.in")));
+  }
+  EXPECT_EQ(ReadAll(In("victim")), "precious");
+  EXPECT_FALSE(std::filesystem::exists(In("nowhere")));
+}
+
 TEST_F(RunFolder, MayExistWithoutARun) {
   WriteText(In("notes.txt"), "mine");
   PrepareRunFolder(folder_, false, "deck");

@@ -1,0 +1,44 @@
+// Files made anew under names that others can guess: a link or a leftover of that name is removed,
+// never followed or reused.
+#ifndef TRIREME_BASE_NEW_FILE_HPP_
+#define TRIREME_BASE_NEW_FILE_HPP_
+
+#include <string>
+#include <string_view>
+#include <system_error>
+
+namespace trireme {
+
+// Makes an empty file for reading and writing and returns its descriptor, closed on exec. A file or
+// link of that name, whole or dangling, is removed first, and its target left alone (O_EXCL,
+// O_NOFOLLOW). -1 with errno set: EISDIR for a folder of that name.
+int CreateNewFile(const std::string& path);
+
+// Writes all of `text`, through short writes and interruptions. False with errno set.
+bool WriteAll(int file, std::string_view text);
+
+// A new file written under a temporary name and moved to `path` as a whole, over what lies there.
+// The first failure is kept, and nothing is done after it.
+class Replacement {
+ public:
+  Replacement(std::string path, std::string temporary);
+  // Removes the temporary file unless it was placed.
+  ~Replacement();
+  Replacement(const Replacement&) = delete;
+  Replacement& operator=(const Replacement&) = delete;
+
+  void Write(std::string_view text);
+  // Syncs the file and renames it. Returns the first failure of all, or no error.
+  std::error_code Place();
+
+ private:
+  void Note(bool good);
+
+  std::string path_, temporary_;
+  int file_ = -1;
+  std::error_code error_;
+};
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_NEW_FILE_HPP_

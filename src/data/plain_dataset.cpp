@@ -1,0 +1,143 @@
+// Opening datasets with every check that needs no data.
+#include "plain_dataset.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+namespace trireme::data {
+
+namespace {
+
+// A fault of the storage, or "" for contiguous storage within the file. Asked for before the
+// extent: HDF5 opens a virtual dataset's sources for its extent.
+std::string LayoutFault(const Hdf5Handle& set) {
+  const Hdf5Handle creation(H5Dget_create_plist(set.Get()), H5Pclose);
+  if (!creation.Valid()) return "its description cannot be read";
+  switch (H5Pget_layout(creation.Get())) {
+    case H5D_CONTIGUOUS:
+      break;
+    case H5D_CHUNKED:
+      return "it is stored in chunks, not in one piece";
+    case H5D_COMPACT:
+      return "its storage is compact, not contiguous";
+    case H5D_VIRTUAL:
+      return "it is a virtual dataset, put together from others";
+    default:
+      return "its layout is unknown";
+  }
+  if (H5Pget_external_count(creation.Get()) != 0) return "it is stored in other files (external)";
+  if (H5Pget_nfilters(creation.Get()) != 0) return "it is stored through filters";
+  return {};
+}
+
+// Elements of the one dimension.
+std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& fault) {
+  const Hdf5Handle space(H5Dget_space(set.Get()), H5Sclose);
+  const H5S_class_t kind = H5Sget_simple_extent_type(space.Get());
+  if (kind == H5S_NULL) {
+    fault = "has no elements at all (a null dataspace)";
+    return 0;
+  }
+  const int dimensions = H5Sget_simple_extent_ndims(space.Get());
+  if (dimensions != 1) {
+    fault = fmt::format("has {} dimensions, not 1", dimensions);
+    return 0;
+  }
+  hsize_t extent = 0, largest = 0;
+  if (H5Sget_simple_extent_dims(space.Get(), &extent, &largest) != 1) {
+    fault = "its extent cannot be read";
+  } else if (largest != extent) {
+    fault = "its extent is not fixed";
+  } else if (extent > static_cast<hsize_t>(std::numeric_limits<std::int64_t>::max() / width)) {
+    fault = fmt::format("{} elements of {} bytes are too many", extent, width);
+  }
+  return fault.empty() ? static_cast<std::int64_t>(extent) : 0;
+}
+
+std::string TypeFault(const Hdf5Handle& set, const std::vector<std::int64_t>& widths,
+                      std::int64_t& width) {
+  const Hdf5Handle type(H5Dget_type(set.Get()), H5Tclose);
+  // As a whole: a damaged type may have gaps, or an order of bytes that HDF5 cannot convert.
+  const std::array<std::pair<std::int64_t, hid_t>, 8> known = {{{1, H5T_STD_U8LE},
+                                                                {1, H5T_STD_U8BE},
+                                                                {2, H5T_STD_U16LE},
+                                                                {2, H5T_STD_U16BE},
+                                                                {4, H5T_STD_U32LE},
+                                                                {4, H5T_STD_U32BE},
+                                                                {8, H5T_STD_U64LE},
+                                                                {8, H5T_STD_U64BE}}};
+  for (const auto& [bytes, standard] : known) {
+    if (H5Tequal(type.Get(), standard) <= 0) continue;
+    if (std::find(widths.begin(), widths.end(), bytes) == widths.end()) break;
+    width = bytes;
+    return {};
+  }
+  std::vector<std::string> names;
+  for (const std::int64_t each : widths) names.push_back(fmt::format("uint{}", 8 * each));
+  return fmt::format("its elements are not {}", fmt::join(names, " or "));
+}
+
+std::string StorageFault(const PlainDataset& dataset, std::int64_t file_bytes) {
+  const std::int64_t bytes = dataset.count * dataset.width;
+  if (bytes == 0) return {};  // none is allocated
+  const haddr_t offset = H5Dget_offset(dataset.set.Get());
+  const hsize_t stored = H5Dget_storage_size(dataset.set.Get());
+  if (offset == HADDR_UNDEF || stored == 0) {
+    return fmt::format("its {} elements were never written: it has no storage", dataset.count);
+  }
+  if (stored != static_cast<hsize_t>(bytes)) {
+    return fmt::format("{} bytes of storage expected for {} elements of {} bytes, {} found", bytes,
+                       dataset.count, dataset.width, stored);
+  }
+  const auto end = static_cast<haddr_t>(file_bytes);
+  if (offset <= end && stored <= end - offset) return {};
+  return fmt::format("its {} bytes at offset {} do not fit the file of {} bytes", bytes, offset,
+                     file_bytes);
+}
+
+}  // namespace
+
+Error TokenFileError(const std::string& path, const std::string& where, const std::string& what) {
+  return InputError(fmt::format("{}: {}: {}", path, where, what),
+                    "data.file names a file that job.task = tokenize has written.");
+}
+
+std::string LinkFault(hid_t file, const std::string& name) {
+  for (std::size_t slash = name.find('/', 1);; slash = name.find('/', slash + 1)) {
+    const std::string part = name.substr(0, slash);
+    H5L_info_t link = {};
+    if (H5Lget_info(file, part.c_str(), &link, H5P_DEFAULT) < 0) return "this dataset is missing";
+    if (link.type == H5L_TYPE_SOFT) return part + " is a soft link, which is not followed";
+    if (link.type == H5L_TYPE_EXTERNAL) {
+      return part + " is a link to another file, which is not followed";
+    }
+    if (link.type != H5L_TYPE_HARD) return part + " is a link of an unknown kind";
+    if (slash == std::string::npos) return {};
+  }
+}
+
+PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::string& name,
+                              const std::vector<std::int64_t>& widths, std::int64_t file_bytes) {
+  const auto check = [&](const std::string& fault) {
+    if (!fault.empty()) throw TokenFileError(path, name, fault);
+  };
+  check(LinkFault(file, name));
+  PlainDataset dataset{{H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}, 0, 0};
+  if (!dataset.set.Valid()) {
+    throw TokenFileError(path, name, "cannot be opened as a dataset: " + Hdf5Reason());
+  }
+  check(LayoutFault(dataset.set));
+  check(TypeFault(dataset.set, widths, dataset.width));
+  std::string fault;
+  dataset.count = Extent(dataset.set, dataset.width, fault);
+  check(fault);
+  check(StorageFault(dataset, file_bytes));
+  return dataset;
+}
+
+}  // namespace trireme::data
