@@ -3,9 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/machine/gpu_choice.hpp"
@@ -23,15 +23,21 @@ std::string ReadDeckFile(const std::string& path) {
   std::error_code error;
   const bool regular = std::filesystem::is_regular_file(path, error);
   std::ifstream file(path);
-  std::stringstream text;
-  if (regular && file) text << file.rdbuf();
-  if (!regular || !file || file.bad()) {
-    const char* reason = error ? "" : regular ? ": no permission" : ": is not a file";
+  std::string text;
+  std::array<char, 4096> piece{};
+  while (regular && (file.read(piece.data(), piece.size()), file.gcount() > 0)) {
+    text.append(piece.data(), static_cast<std::size_t>(file.gcount()));
+  }
+  if (!regular || !file.is_open() || file.bad()) {
+    const char* reason = error             ? ""
+                         : !regular        ? ": is not a file"
+                         : !file.is_open() ? ": no permission"
+                                           : ": an error of the disk";
     throw InputError(fmt::format("{}: the deck cannot be read{}{}", path,
                                  error ? ": " + error.message() : "", reason),
                      "Check the path behind -i.");
   }
-  return text.str();
+  return text;
 }
 
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
@@ -145,7 +151,14 @@ void UseGpu(const Job& job, comm::ProcessGrid& grid) {
 
 data::TokenFile OpenTokens(const Job& job) {
   return data::TokenFile(job.World(), job.runtime->Node(), job.options.data.file,
-                         job.options.data.staging);
+                         job.options.data.staging, [&job] { StopIfAsked(job); });
+}
+
+void StopIfAsked(const Job& job) {
+  if (job.World().Max(std::int64_t{job.signals->Received()}) == 0) return;
+  throw AgreedError(
+      ExitCode::kStopped,
+      "stopped by a signal during the set-up: nothing was computed yet; run it again");
 }
 
 ExitCode SayValid(const Job& job) {

@@ -2,6 +2,7 @@
 #ifndef TRIREME_COMM_RUNTIME_HPP_
 #define TRIREME_COMM_RUNTIME_HPP_
 
+#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -23,14 +24,17 @@ class Runtime {
 
   // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
   // thrown by all ranks: world rank 0 prints it, and the returned code leaves through MPI_Finalize.
-  // Any other exception is this rank's alone: it is printed with the rank, and MPI_Abort ends the
-  // job.
+  // Any other exception is this rank's alone and meets no handler: std::terminate is called before
+  // any destructor, the rank prints its message, and MPI_Abort ends the job. Others may still wait
+  // in collectives, and messages of this rank may be under way. So does an exception in a helper
+  // thread. A world of one rank agrees with itself.
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:
   Communicator world_;
   Communicator node_;
   std::vector<std::string> hosts_;
+  std::terminate_handler former_handler_ = nullptr;
 };
 
 }  // namespace trireme::comm

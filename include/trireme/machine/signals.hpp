@@ -19,7 +19,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  void Watch();    // training: from now on a signal is a request; a second SIGINT or SIGTERM kills
+  // Training, set-up included: from now on a signal is a request; a second SIGINT or SIGTERM kills.
+  void Watch();
   void Release();  // other tasks have nothing to save: the signals end the process again
   bool Received() const { return received_; }  // on this rank, since Watch
 
