@@ -9,6 +9,8 @@
 int main(int argc, char** argv) {
   using namespace trireme;
 
+  comm::Runtime::ReportTermination();
+
   // 1. Questions that need no MPI: --help, --help-deck, --version, -n; -v for ranks that are not
   // there.
   const input::Schema schema = driver::DeclareAll();

@@ -40,7 +40,7 @@ void Print(const std::string& message) {
 }
 
 // Beginning of the message of a rank that fails alone; ready before memory may run out.
-std::array<char, 512> failed_alone{};
+std::array<char, 512> failed_alone{"trireme: error: "};
 
 // Prints in one write, without allocating, and ends the job. An exception in flight is not unwound.
 [[noreturn]] void AbortAlone(ExitCode code, const char* message) {
@@ -51,7 +51,11 @@ std::array<char, 512> failed_alone{};
   const auto written = std::min(static_cast<std::size_t>(std::max(length, 0)), line.size() - 1);
   std::fwrite(line.data(), 1, written, stderr);
   std::fflush(stderr);
-  MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  // Without MPI the launcher ends the others at this exit code.
+  if (started != 0 && ended == 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
   std::_Exit(static_cast<int>(code));
 }
 
@@ -91,18 +95,19 @@ Runtime::Runtime(int* argc, char*** argv) {
   node_ = world_.SplitNode();
   hosts_ = world_.Gather(HostName());
   const auto rank = static_cast<std::size_t>(world_.Rank());
-  const std::string begin =
-      world_.Size() == 1 ? std::string("trireme: error: ")
-                         : fmt::format("trireme: error on rank {} ({}): ", rank, hosts_[rank]);
-  begin.copy(failed_alone.data(), failed_alone.size() - 1);
-  former_handler_ = std::set_terminate(EndAlone);
+  if (world_.Size() > 1) {
+    std::snprintf(failed_alone.data(), failed_alone.size(),
+                  "trireme: error on rank %d (%s): ", world_.Rank(), hosts_[rank].c_str());
+  }
+  ReportTermination();
 }
 
 Runtime::~Runtime() {
   { const Communicator freed_before_the_end = std::move(node_); }
   MPI_Finalize();
-  std::set_terminate(former_handler_);
 }
+
+void Runtime::ReportTermination() { std::set_terminate(EndAlone); }
 
 int Runtime::Guard(const std::function<ExitCode()>& body) const {
   const auto leave_together = [this](ExitCode code, const std::string& message) {

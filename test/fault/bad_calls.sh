@@ -49,6 +49,8 @@ bad() {
     [[ $code == 1 || $code == 2 ]] || fail "$what: exit code $code"
     says_once "trireme: error"
     grep 'trireme: error' -A 3 output | grep -qF -- "$named" || fail "$what: the message does not name $named"
+    # A process gets its rank when MPI starts.
+    [[ -n $path || $n == 1 ]] || says "rank $rank"
     ! grep -qE 'exited on signal|Aborted|Segmentation' output || fail "$what: a crash"
     ! pgrep -f "$scratch/deck.in" >/dev/null || fail "$what: a process is left"
     [[ -z $(find . -name 'core*') ]] || fail "$what: a core"
@@ -67,7 +69,7 @@ sweep() {
       [[ $done_ranks != *${each%:*}* ]] || continue
       done_ranks+=${each%:*}
     fi
-    bad "${each%:*}" "${each#*:}" "${path:-rank ${each%:*}}"
+    bad "${each%:*}" "${each#*:}" "${path:-out of memory}"
   done
 }
 

@@ -2,7 +2,6 @@
 #ifndef TRIREME_COMM_RUNTIME_HPP_
 #define TRIREME_COMM_RUNTIME_HPP_
 
-#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -13,7 +12,11 @@ namespace trireme::comm {
 
 class Runtime {
  public:
-  Runtime(int* argc, char*** argv);  // MPI_Init_thread(MPI_THREAD_FUNNELED)
+  // From now on an exception that meets no handler becomes one message and its exit code instead of
+  // a core; before MPI starts and after it ends too.
+  static void ReportTermination();
+
+  Runtime(int* argc, char*** argv);  // ReportTermination(), MPI_Init_thread(MPI_THREAD_FUNNELED)
   ~Runtime();                        // MPI_Finalize
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -34,7 +37,6 @@ class Runtime {
   Communicator world_;
   Communicator node_;
   std::vector<std::string> hosts_;
-  std::terminate_handler former_handler_ = nullptr;
 };
 
 }  // namespace trireme::comm
