@@ -9,6 +9,8 @@
 int main(int argc, char** argv) {
   using namespace trireme;
 
+  comm::Runtime::ReportTermination();
+
   // 1. Questions that need no MPI: --help, --help-deck, --version, -n; -v for ranks that are not
   // there.
   const input::Schema schema = driver::DeclareAll();
@@ -23,7 +25,7 @@ int main(int argc, char** argv) {
       return static_cast<int>(*answered);
     }
   } catch (const Error& error) {
-    bad_line = error;  // told below, by one rank
+    bad_line = error;  // told below, by one rank; perhaps not all could read the deck
   }
 
   // 2. Signals are blocked until a task waits for them. MPI starts; from here on, every exception
@@ -31,7 +33,9 @@ int main(int argc, char** argv) {
   machine::StopSignals signals;
   comm::Runtime runtime(&argc, &argv);
   return runtime.Guard([&] {
-    if (bad_line) throw AgreedError(bad_line->Code(), bad_line->what());
+    runtime.World().Together([&] {
+      if (bad_line) throw Error(*bad_line);
+    });
 
     // 3. The deck: read by one rank, parsed by all; the device.
     job::Job job = job::MakeJob(runtime, *line, schema, signals);

@@ -13,6 +13,7 @@
 
 #include "posix_file.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/input/json_text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -63,8 +64,8 @@ std::string UnfinishedName(const std::string& name) {
 std::int64_t SequenceOf(const std::string& checkpoint) {
   try {
     const std::string path = checkpoint + "/" + kRunFile;
-    const auto run = nlohmann::json::parse(ReadText(path, kMostRunBytes));
-    return std::max<std::int64_t>(0, run.value("sequence", std::int64_t{0}));
+    const auto run = input::ParseJson(ReadText(path, kMostRunBytes), path, kMostRunBytes);
+    return input::JsonObject(run, path).Integer("sequence");
   } catch (const std::exception&) {
     return 0;
   }

@@ -17,6 +17,7 @@
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/input/json_text.hpp"
 
 namespace trireme::checkpoint {
 
@@ -227,7 +228,7 @@ nlohmann::json ReadRun(const std::string& checkpoint) {
   for (const Segment& segment : found->second.segments) {
     CheckSegment(segment, text.data() + segment.offset, path, {}, ExitCode::kBadInput);
   }
-  return nlohmann::json::parse(text);
+  return input::ParseJson(text, path, kMostRunBytes);
 }
 
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint) {

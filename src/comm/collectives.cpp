@@ -90,7 +90,7 @@ Request Collectives::PlacedOnChannel(Transfer transfer, Dtype dtype, const void*
 }
 
 Request Collectives::StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const {
-  Places places(transfer, counts, Size());
+  Places places = PlacesOf(transfer, counts);
   Request request = Start(transfer, Bytes(dtype, places.Total()));
   request.places_ = std::move(places);
   return request;
@@ -116,6 +116,7 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
 
 Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count) const {
   if (Size() == 1) return {};
+  CheckPlanned(Transfer::kAllReduce, count);
   if (channel_ != nullptr) {
     return OnChannel({.dtype = dtype, .from = data, .to = data, .count = count},
                      Bytes(dtype, count));
@@ -128,7 +129,7 @@ Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count)
 }
 
 void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts counts) const {
-  const Places places(Transfer::kReduceScatter, counts, Size());
+  const Places places = PlacesOf(Transfer::kReduceScatter, counts);
   if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, places).Wait();
@@ -165,13 +166,13 @@ Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts c
 }
 
 void Collectives::AllGather(Dtype dtype, const void* from, void* to, Counts counts) const {
-  const Places places(Transfer::kAllGather, counts, Size());
+  const Places places = PlacesOf(Transfer::kAllGather, counts);
   if (Size() == 1) return CopyAlone(from, to, Bytes(dtype, places.Total()));
   GatherParts(dtype, from, to, places);
 }
 
 void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const {
-  const Places places(Transfer::kAllGather, counts, Size());
+  const Places places = PlacesOf(Transfer::kAllGather, counts);
   if (Size() > 1) GatherParts(dtype, MPI_IN_PLACE, data, places);
 }
 
@@ -208,6 +209,7 @@ Request Collectives::StartAllGatherInPlace(Dtype dtype, void* data, Counts count
 }
 
 void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts counts) const {
+  CheckPlanned(Transfer::kAllToAll, counts.Largest(Size()) * Size());
   const Places sent(Transfer::kAllToAll, counts, Size());
   // The largest rank's, so that all ranks refuse where one must.
   CheckedCount(Transfer::kAllToAll, counts.Largest(Size()) * Size());
@@ -246,6 +248,7 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
 Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count, int to,
                                int tag) const {
   RequireOther(Transfer::kSend, Size());
+  CheckPlanned(Transfer::kSend, count);
   if (channel_ != nullptr) {
     const Operation operation = {.transfer = Transfer::kSend,
                                  .dtype = dtype,
@@ -264,6 +267,7 @@ Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count
 Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, int from,
                                   int tag) const {
   RequireOther(Transfer::kReceive, Size());
+  CheckPlanned(Transfer::kReceive, count);
   if (channel_ != nullptr) {
     const Operation operation = {.transfer = Transfer::kReceive,
                                  .dtype = dtype,
@@ -289,6 +293,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
     return requests;
   }
   RequireOther(Transfer::kSend, Size());
+  CheckPlanned(Transfer::kSend, std::max(count, taken));
   const ShiftPlaces places(count, taken, Rank(), Size());
   requests[0] = Start(Transfer::kSend, Bytes(dtype, count));
   requests[0].ticket_ = channel_->Start({.transfer = Transfer::kAllToAll,

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
@@ -15,6 +18,10 @@
 namespace trireme::comm {
 
 namespace {
+
+constexpr const char* kOutOfMemory =
+    "out of memory\n  Use more ranks or nodes, or smaller sizes in the deck.";
+constexpr const char* kUnknown = "an exception of unknown type";
 
 std::string HostName() {
   char name[MPI_MAX_PROCESSOR_NAME] = {};
@@ -30,6 +37,44 @@ void Print(const std::string& message) {
   const std::string line = message + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
   std::fflush(stderr);
+}
+
+// Beginning of the message of a rank that fails alone; ready before memory may run out.
+std::array<char, 512> failed_alone{"trireme: error: "};
+
+// Prints in one write, without allocating, and ends the job. An exception in flight is not unwound.
+[[noreturn]] void AbortAlone(ExitCode code, const char* message) {
+  std::fflush(stdout);
+  std::array<char, 16384> line{};
+  const int length =
+      std::snprintf(line.data(), line.size(), "%s%s\n", failed_alone.data(), message);
+  const auto written = std::min(static_cast<std::size_t>(std::max(length, 0)), line.size() - 1);
+  std::fwrite(line.data(), 1, written, stderr);
+  std::fflush(stderr);
+  int started = 0, ended = 0;
+  MPI_Initialized(&started);
+  MPI_Finalized(&ended);
+  // Without MPI the launcher ends the others at this exit code.
+  if (started != 0 && ended == 0) MPI_Abort(MPI_COMM_WORLD, static_cast<int>(code));
+  std::_Exit(static_cast<int>(code));
+}
+
+// The terminate handler: called for an exception without a handler, before any destructor.
+[[noreturn]] void EndAlone() {
+  if (!std::current_exception()) {
+    AbortAlone(ExitCode::kFailed, "the program was terminated without an exception");
+  }
+  try {
+    throw;
+  } catch (const Error& error) {
+    AbortAlone(error.Code(), error.what());
+  } catch (const std::bad_alloc&) {
+    AbortAlone(ExitCode::kFailed, kOutOfMemory);
+  } catch (const std::exception& error) {
+    AbortAlone(ExitCode::kFailed, error.what());
+  } catch (...) {
+    AbortAlone(ExitCode::kFailed, kUnknown);
+  }
 }
 
 }  // namespace
@@ -49,6 +94,12 @@ Runtime::Runtime(int* argc, char*** argv) {
   }
   node_ = world_.SplitNode();
   hosts_ = world_.Gather(HostName());
+  const auto rank = static_cast<std::size_t>(world_.Rank());
+  if (world_.Size() > 1) {
+    std::snprintf(failed_alone.data(), failed_alone.size(),
+                  "trireme: error on rank %d (%s): ", world_.Rank(), hosts_[rank].c_str());
+  }
+  ReportTermination();
 }
 
 Runtime::~Runtime() {
@@ -56,33 +107,31 @@ Runtime::~Runtime() {
   MPI_Finalize();
 }
 
+void Runtime::ReportTermination() { std::set_terminate(EndAlone); }
+
 int Runtime::Guard(const std::function<ExitCode()>& body) const {
   const auto leave_together = [this](ExitCode code, const std::string& message) {
-    if (world_.IsRoot()) Print("trireme: error: " + message);
+    const char* kind = code == ExitCode::kStopped ? "" : "error: ";  // a stop that was asked for
+    if (world_.IsRoot()) Print(fmt::format("trireme: {}{}", kind, message));
     return static_cast<int>(code);
   };
-  const auto leave_alone = [&](ExitCode code, const std::string& message) {
-    // A world of one agrees with itself.
-    if (world_.Size() == 1) return leave_together(code, message);
-    const auto rank = static_cast<std::size_t>(world_.Rank());
-    Print(fmt::format("trireme: error on rank {} ({}): {}", rank, hosts_[rank], message));
-    MPI_Abort(world_.Handle(), static_cast<int>(code));
-    return static_cast<int>(code);
-  };
-
   try {
-    return static_cast<int>(body());
+    // No handler here or above may catch anything else: the search for one comes before the
+    // unwinding, and its failure calls EndAlone with every object still in place.
+    if (world_.Size() > 1) return static_cast<int>(body());
   } catch (const AgreedError& error) {
     return leave_together(error.Code(), error.what());
+  }
+  try {
+    return static_cast<int>(body());  // a world of one agrees with itself
   } catch (const Error& error) {
-    return leave_alone(error.Code(), error.what());
+    return leave_together(error.Code(), error.what());
   } catch (const std::bad_alloc&) {
-    return leave_alone(ExitCode::kFailed,
-                       "out of memory\n  Use more ranks or nodes, or smaller sizes in the deck.");
+    return leave_together(ExitCode::kFailed, kOutOfMemory);
   } catch (const std::exception& error) {
-    return leave_alone(ExitCode::kFailed, error.what());
+    return leave_together(ExitCode::kFailed, error.what());
   } catch (...) {
-    return leave_alone(ExitCode::kFailed, "an exception of unknown type");
+    return leave_together(ExitCode::kFailed, kUnknown);
   }
 }
 

@@ -52,7 +52,8 @@ TokenCounts CountTokens(const std::string& path) {
 }
 
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
-                     const std::string& path, Staging staging) {
+                     const std::string& path, Staging staging,
+                     const std::function<void()>& after_round) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
   // One rank finds faults of the file before a collective call could hang on them.
@@ -64,7 +65,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
       [&] { codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path); });
   contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), staging);
   contents_->codec = std::move(codec);
-  ReadTokens(world, path, contents_->layout, contents_->memory);
+  ReadTokens(world, path, contents_->layout, contents_->memory, after_round);
 }
 
 namespace {

@@ -1,11 +1,13 @@
-// Reads the tokens through HDF5's MPI-IO driver: the readers (every rank that fills a copy) split
-// the file among them, so that the file system delivers it once, and pass the parts on through MPI.
+// Reads the tokens: the readers (every rank that fills a copy) split the file among them, so that
+// the file system delivers it once, and pass the parts on through MPI. Each reader opens the file
+// by itself: a read that fails on one rank of MPI-IO's collective reads leaves the others waiting.
 #include "token_file_read.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 #include <vector>
 
 #include "hdf5.hpp"
@@ -25,139 +27,125 @@ struct Round {
   std::int64_t Begin(int reader) const { return first + tokens * reader / readers; }
 };
 
-class Reader {
+// One split of the file as one reader sees it.
+class SplitReader {
  public:
-  Reader(const comm::Communicator& readers, const std::string& path, std::int64_t round_bytes)
-      : readers_(readers), round_bytes_(round_bytes) {
-    readers_.Together([&] {
-      const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
-      H5Pset_fapl_mpio(access.Get(), readers_.Handle(), MPI_INFO_NULL);
-      file_ = {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.Get()), H5Fclose};
-      if (!file_.Valid()) {
-        throw RunError(path + ": cannot be opened through MPI-IO", Hdf5Reason());
-      }
-      transfer_ = MakeProperties(H5P_DATASET_XFER);
-      H5Pset_dxpl_mpio(transfer_.Get(), H5FD_MPIO_COLLECTIVE);
-    });
+  // Serial. `file` must outlive it; invalid: this rank reads nothing.
+  SplitReader(const Hdf5Handle& file, const std::string& path, const TokenLayout& layout,
+              const TokenMemory& memory, Split split)
+      : path_(path),
+        name_(TokensOf(split)),
+        width_(layout.widths.at(static_cast<std::size_t>(split))),
+        words_(std::ssize(layout.vocabulary.words)),
+        memory_(memory),
+        split_(split) {
+    if (!file.Valid()) return;
+    hsize_t bytes = 0;
+    if (H5Fget_filesize(file.Get(), &bytes) < 0) {
+      throw RunError(fmt::format("{}: its size is unknown", path_), Hdf5Reason());
+    }
+    PlainDataset dataset =
+        OpenPlainDataset(file.Get(), path_, name_, {width_}, static_cast<std::int64_t>(bytes));
+    const std::int64_t count = layout.counts.at(static_cast<std::size_t>(split));
+    if (dataset.count != count) {
+      throw InputError(
+          fmt::format("{}: {}: {} tokens expected, {} found: another process writes this file",
+                      path_, name_, count, dataset.count));
+    }
+    set_ = std::move(dataset.set);
   }
 
-  // Fills [count] tokens of `width` bytes. A failure is agreed on after the last round, so that no
-  // reader waits for one that left.
-  void Read(const std::string& path, const std::string& name, std::int64_t count,
-            std::int64_t width, void* tokens) const {
-    PlainDataset dataset;
-    readers_.Together([&] {
-      hsize_t bytes = 0;
-      if (H5Fget_filesize(file_.Get(), &bytes) < 0) {
-        throw RunError(fmt::format("{}: its size is unknown", path), Hdf5Reason());
-      }
-      dataset =
-          OpenPlainDataset(file_.Get(), path, name, {width}, static_cast<std::int64_t>(bytes));
-      if (dataset.count == count) return;
-      throw InputError(
-          fmt::format("{}: {}: {} tokens expected, {} found: another process writes "
-                      "this file",
-                      path, name, count, dataset.count));
-    });
-    const Hdf5Handle& set = dataset.set;
-    std::int64_t failed_at = kNone;
-    std::string reason;
-    const std::int64_t most = std::max<std::int64_t>(round_bytes_ / width, 1);  // tokens per round
-    for (std::int64_t first = 0; first < count; first += most) {
-      const Round round = {first, std::min(most, count - first), readers_.Size()};
-      if (!ReadPart(set, round, width, tokens) && failed_at == kNone) {
-        failed_at = round.Begin(readers_.Rank());
-        reason = Hdf5Reason();
-      }
-      PassOn(round, width, tokens);
+  // Fills [begin, end) and returns the offset of the first id that is not below the vocabulary, or
+  // kNone. Serial.
+  std::int64_t Read(std::int64_t begin, std::int64_t end) const {
+    if (begin == end) return kNone;
+    const auto start = static_cast<hsize_t>(begin), count = static_cast<hsize_t>(end - begin);
+    const Hdf5Handle space(H5Dget_space(set_.Get()), H5Sclose);
+    const Hdf5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
+    H5Sselect_hyperslab(space.Get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr);
+    const hid_t type = width_ == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32;
+    if (H5Dread(set_.Get(), type, memory.Get(), space.Get(), H5P_DEFAULT, At(begin)) < 0) {
+      throw RunError(fmt::format("{}: {}: cannot be read at offset {}", path_, name_, begin),
+                     Hdf5Reason());
     }
-    readers_.Together([&] {
-      if (failed_at == kNone) return;
-      throw RunError(fmt::format("{}: {}: cannot be read at offset {}", path, name, failed_at),
-                     reason);
-    });
+    for (std::int64_t i = begin; i < end; ++i) {
+      // Ids above 2^31 turn negative in int32.
+      const std::int32_t id = memory_.Token(split_, i);
+      if (id < 0 || id >= words_) return i;
+    }
+    return kNone;
+  }
+
+  // Collective over the readers: each one's part of a round goes to all.
+  void PassOn(const comm::Communicator& readers, const Round& round) const {
+    if (readers.Size() == 1) return;
+    std::vector<int> counts, begins;
+    for (int reader = 0; reader < readers.Size(); ++reader) {
+      const std::int64_t begin = round.Begin(reader) - round.first;
+      begins.push_back(static_cast<int>(begin * width_));
+      counts.push_back(static_cast<int>((round.Begin(reader + 1) - round.first - begin) * width_));
+    }
+    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, At(round.first), counts.data(), begins.data(),
+                   MPI_BYTE, readers.Handle());
+  }
+
+  // Collective. bad: offset of a bad id on this rank, or kNone. All throw for the first one.
+  void RequireGood(const comm::Communicator& world, std::int64_t bad) const {
+    const std::int64_t first = world.Min(bad);
+    if (first == kNone) return;
+    const std::int64_t mine =
+        bad == first ? static_cast<std::uint32_t>(memory_.Token(split_, bad)) : 0;
+    throw AgreedError(
+        ExitCode::kBadInput,
+        fmt::format("{}: {}: token at offset {} has id {}, but the vocabulary has {} words", path_,
+                    name_, first, world.Max(mine), words_),
+        "The file is damaged: write it again with job.task = tokenize.");
   }
 
  private:
-  bool ReadPart(const Hdf5Handle& set, const Round& round, std::int64_t width, void* tokens) const {
-    const std::int64_t begin = round.Begin(readers_.Rank());
-    const auto start = static_cast<hsize_t>(begin);
-    const auto count = static_cast<hsize_t>(round.Begin(readers_.Rank() + 1) - begin);
-    const Hdf5Handle space(H5Dget_space(set.Get()), H5Sclose);
-    const Hdf5Handle memory(H5Screate_simple(1, &count, nullptr), H5Sclose);
-    if (count > 0) {
-      H5Sselect_hyperslab(space.Get(), H5S_SELECT_SET, &start, nullptr, &count, nullptr);
-    } else {
-      H5Sselect_none(space.Get());
-      H5Sselect_none(memory.Get());
-    }
-    const hid_t type = width == 2 ? H5T_NATIVE_UINT16 : H5T_NATIVE_UINT32;
-    return H5Dread(set.Get(), type, memory.Get(), space.Get(), transfer_.Get(),
-                   static_cast<std::byte*>(tokens) + begin * width) >= 0;
+  void* At(std::int64_t token) const {
+    return static_cast<std::byte*>(memory_.Tokens(split_)) + token * width_;
   }
 
-  void PassOn(const Round& round, std::int64_t width, void* tokens) const {
-    if (readers_.Size() == 1) return;
-    std::vector<int> counts, begins;
-    for (int reader = 0; reader < readers_.Size(); ++reader) {
-      const std::int64_t begin = round.Begin(reader) - round.first;
-      begins.push_back(static_cast<int>(begin * width));
-      counts.push_back(static_cast<int>((round.Begin(reader + 1) - round.first - begin) * width));
-    }
-    MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, static_cast<std::byte*>(tokens) + round.first * width,
-                   counts.data(), begins.data(), MPI_BYTE, readers_.Handle());
-  }
-
-  const comm::Communicator& readers_;
-  std::int64_t round_bytes_;
-  Hdf5Handle file_, transfer_;
+  const std::string& path_;
+  const std::string name_;
+  const std::int64_t width_, words_;  // bytes per token; types
+  const TokenMemory& memory_;
+  const Split split_;
+  Hdf5Handle set_;
 };
-
-// Offset of the first token whose id is not below the vocabulary, or kNone. Each reader looks at
-// its part of the array; the smallest offset of all counts.
-std::int64_t FirstBad(const comm::Communicator& world, const TokenLayout& layout,
-                      const TokenMemory& memory, Split split) {
-  const auto words = static_cast<std::int64_t>(layout.vocabulary.words.size());
-  const std::int64_t count = layout.counts.at(static_cast<std::size_t>(split));
-  const Round all = {0, count, world.Size()};
-  std::int64_t bad = kNone;
-  for (std::int64_t i = all.Begin(world.Rank()); i < all.Begin(world.Rank() + 1); ++i) {
-    // Ids above 2^31 turn negative in int32.
-    const std::int32_t id = memory.Token(split, i);
-    if (id >= 0 && id < words) continue;
-    bad = i;
-    break;
-  }
-  return world.Min(bad);
-}
 
 }  // namespace
 
 void ReadTokens(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                TokenMemory& memory, std::int64_t round_bytes) {
+                TokenMemory& memory, const std::function<void()>& after_round,
+                std::int64_t round_bytes) {
   const QuietHdf5 quiet;
-  const comm::Communicator readers = world.Split(memory.Fills() ? 0 : 1, world.Rank());
+  const bool reads = memory.Fills();
+  const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank());
+  Hdf5Handle file;
   world.Together([&] {
-    if (!memory.Fills()) return;
-    const Reader reader(readers, path, round_bytes);
-    for (const Split split : kSplits) {
-      const auto i = static_cast<std::size_t>(split);
-      reader.Read(path, TokensOf(split), layout.counts.at(i), layout.widths.at(i),
-                  memory.Tokens(split));
-    }
+    if (reads) file = OpenSerially(path);
+    if (reads && !file.Valid()) throw RunError(path + ": cannot be opened", Hdf5Reason());
   });
-  memory.Publish();
   for (const Split split : kSplits) {
-    const std::int64_t bad = FirstBad(world, layout, memory, split);
-    world.Together([&] {
-      if (bad == kNone) return;
-      throw InputError(
-          fmt::format("{}: {}: token at offset {} has id {}, but the vocabulary has {} words", path,
-                      TokensOf(split), bad, static_cast<std::uint32_t>(memory.Token(split, bad)),
-                      layout.vocabulary.words.size()),
-          "The file is damaged: write it again with job.task = tokenize.");
-    });
+    const auto i = static_cast<std::size_t>(split);
+    std::optional<SplitReader> reader;
+    world.Together([&] { reader.emplace(file, path, layout, memory, split); });
+    const std::int64_t count = layout.counts.at(i);
+    const std::int64_t most = std::max<std::int64_t>(round_bytes / layout.widths.at(i), 1);
+    for (std::int64_t first = 0; first < count; first += most) {
+      const Round round = {first, std::min(most, count - first), readers.Size()};
+      std::int64_t bad = kNone;
+      world.Together([&] {
+        if (reads) bad = reader->Read(round.Begin(readers.Rank()), round.Begin(readers.Rank() + 1));
+      });
+      reader->RequireGood(world, bad);
+      if (reads) reader->PassOn(readers, round);
+      if (after_round) after_round();
+    }
   }
+  memory.Publish();
 }
 
 }  // namespace trireme::data

@@ -3,20 +3,23 @@
 #define TRIREME_SRC_DATA_TOKEN_FILE_READ_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "token_memory.hpp"
 
 namespace trireme::data {
 
-// Most bytes that all readers together read in one round: counts and displacements of MPI and
-// MPI-IO are ints.
-inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 30;
+// Most bytes that all readers together read in one round: a fraction of a second, and an int for
+// MPI's counts and displacements.
+inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 28;
 
-// Collective over `world`: fills `memory` and publishes it. Throws AgreedError for a file that
-// cannot be read, and for the first token whose id is not below the vocabulary.
+// Collective over `world`: fills `memory` and publishes it. after_round (may be empty) is called on
+// all ranks after each round; an AgreedError of it ends the reading. Throws AgreedError for a file
+// that cannot be read, and for the first token whose id is not below the vocabulary.
 void ReadTokens(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
-                TokenMemory& memory, std::int64_t round_bytes = kRoundBytes);
+                TokenMemory& memory, const std::function<void()>& after_round = {},
+                std::int64_t round_bytes = kRoundBytes);
 
 }  // namespace trireme::data
 

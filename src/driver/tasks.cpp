@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "trireme/data/tokenize.hpp"
@@ -25,7 +26,11 @@ ExitCode RunTask(job::Job& job) {
                             "It names ranks to plan for, with -v: leave it out here.");
   });
   const Task task = job.options.job.task;
-  if (task != Task::kTrain || job.line->validate_only) job.signals->Release();
+  if (task != Task::kTrain || job.line->validate_only) {
+    job.signals->Release();
+  } else {
+    job.signals->Watch();
+  }
   if (task == Task::kTokenize) return RunTokenize(job);
   if (task == Task::kEvaluate) return job::FromNewestValid(job, [&] { return RunEvaluate(job); });
   if (task == Task::kGenerate) return job::FromNewestValid(job, [&] { return RunGenerate(job); });
@@ -74,16 +79,20 @@ ExitCode RunTraining(job::Job& job) {
 
   // 2. The ranks' groups, and the memory that they need.
   comm::ProcessGrid grid(world, plan.grid, plan.sharing);
-  job::CheckMemory(job, plan::PlanMemory(plan, world.Rank()), grid);
+  machine::MemoryTerms memory;
+  world.Together([&] { memory = plan::PlanMemory(plan, world.Rank()); });
+  job::CheckMemory(job, memory, grid);
   world.Together([&] { plan::CheckTransfers(plan, world.Rank()); });
   if (plan.training.model.canonical.On()) training::CheckInstructionSets(world);
   job::UseGpu(job, grid);
+  const std::function<void()> stop_if_asked = [&job] { job::StopIfAsked(job); };
+  stop_if_asked();
 
   // 3. The data, in memory.
   const data::TokenFile tokens = job::OpenTokens(job);
 
   // 4. The model with its initial weights, spread over the grid; the optimizer; a step.
-  training::TrainingState state(grid, plan.training, job.stream);
+  training::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
   training::TrainingStep step(state, tokens);
 
   // 5. The loop.
@@ -92,7 +101,7 @@ ExitCode RunTraining(job::Job& job) {
     loop.Validate();
     return ExitCode::kDone;
   }
-  job.signals->Watch();
+  stop_if_asked();
   if (!loop.Initialize()) return ExitCode::kDone;
   loop.Execute();
   return loop.Finalize();

@@ -31,7 +31,9 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
     : checkpoint_(FindCheckpoint(job)),
       plan_(MakePlan(job, micro_batch)),
       grid_(job.World(), plan_.grid, plan_.sharing) {
-  job::CheckMemory(job, plan::PlanMemory(plan_, job.World().Rank()), grid_);
+  machine::MemoryTerms memory;
+  job.World().Together([&] { memory = plan::PlanMemory(plan_, job.World().Rank()); });
+  job::CheckMemory(job, memory, grid_);
   job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
   job::UseGpu(job, grid_);
   tokens_.emplace(job::OpenTokens(job));
@@ -44,9 +46,10 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
   job.World().Together([&] {
     if (job.libraries != nullptr) job.libraries->Reserve(training::LargestOperand(plan_.model));
   });
-  const training::StateOnHost weights(model_->Stream(), model_->Blocks());
-  checkpoint::ReadTensors(job.World(), checkpoint_, "model", weights);
-  weights.Store();
+  std::optional<training::StateOnHost> weights;
+  job.World().Together([&] { weights.emplace(model_->Stream(), model_->Blocks()); });
+  checkpoint::ReadTensors(job.World(), checkpoint_, "model", *weights);
+  weights->Store();
 }
 
 }  // namespace trireme::driver

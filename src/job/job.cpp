@@ -174,7 +174,14 @@ void UseGpu(const Job& job, comm::ProcessGrid& grid) {
 
 data::TokenFile OpenTokens(const Job& job) {
   return data::TokenFile(job.World(), job.runtime->Node(), job.options.data.file,
-                         job.options.data.staging);
+                         job.options.data.staging, [&job] { StopIfAsked(job); });
+}
+
+void StopIfAsked(const Job& job) {
+  if (job.World().Max(std::int64_t{job.signals->Received()}) == 0) return;
+  throw AgreedError(
+      ExitCode::kStopped,
+      "stopped by a signal during the set-up: nothing was computed yet; run it again");
 }
 
 ExitCode SayValid(const Job& job) {

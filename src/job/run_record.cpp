@@ -31,7 +31,8 @@ std::string DeckText(const nlohmann::json& value) {
 // The recorded model, for a version that has no object of it: the keys of the recorded deck.
 nlohmann::json ModelOf(const input::Schema& schema, const RunRecord& record) {
   if (record.json.contains("model")) {
-    return input::JsonObject(record.json, record.path).Object("model").Value();
+    static_cast<void>(input::JsonObject(record.json, record.path).Object("model"));
+    return record.json.at("model");
   }
   if (record.deck.empty()) return nlohmann::json::object();
   input::Deck deck = input::Deck::Parse(schema, record.deck, record.path + ": deck", {});

@@ -40,22 +40,36 @@ void SetTraining(const device::Stream& stream, bool training) {
 }  // namespace
 
 ParallelModel::ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& plan,
-                             const device::Stream& stream)
+                             const device::Stream& stream, const std::function<void()>& between)
     : grid_(grid),
       plan_(plan),
       local_plan_(PlanStage(plan, grid.Shape(), grid.Options(), grid.World().Rank())),
       stream_(StreamOf(plan, stream)),
-      tensor_(MakeTensorGroup(grid, plan, local_plan_, stream_)),
       context_(grid.Over(comm::Group::kContext), plan.length),
       key_value_(grid.KeyValueGroup(plan.options.kv_heads)),
       done_(stream_),
       key_value_channel_(grid.ChannelOver(key_value_, comm::Group::kKeyValue)),
       drain_(stream_, [&grid] { grid.GiveUp(); }) {
   grid.World().Together([&] { Construct(); });
+  DrawWeights(between);
+}
+
+// All ranks take as many pauses as the one with the most to draw.
+void ParallelModel::DrawWeights(const std::function<void()>& between) {
+  tensor::Registry& parameters = Parameters();
+  if (!between) return parameters.Initialise(plan_.seed);
+  const std::int64_t pauses = grid_.World().Max(parameters.InitialPieces());
+  std::int64_t taken = 0;
+  parameters.Initialise(plan_.seed, [&] {
+    ++taken;
+    between();
+  });
+  for (; taken < pauses; ++taken) between();
 }
 
 void ParallelModel::Construct() {
   const parallel::ShardSetup& shard = local_plan_.shard;
+  tensor_ = MakeTensorGroup(grid_, plan_, local_plan_, stream_);
   pipeline_ = std::make_unique<parallel::Pipeline>(
       grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
       local_plan_.residual_rows * plan_.leaves, plan_.options.dim, stream_);
@@ -127,9 +141,13 @@ void ParallelModel::Evaluate(std::span<const data::Entry> batches) {
 
 ExactSum ParallelModel::Loss(std::span<const data::Entry> batches, double* losses) {
   if (batches.empty()) return {};
+  QueueLoss(batches, losses);
+  return FinishLoss();
+}
+
+void ParallelModel::QueueLoss(std::span<const data::Entry> batches, double* losses) {
   local_->Begin(Take(Stage(batches)), {}, losses);
   Evaluate(batches);
-  return FinishLoss();
 }
 
 // The part on this context rank of a batch of one whole sequence, padded to the ring's length.

@@ -16,7 +16,6 @@ StageLayers::StageLayers(const ModelPlan& plan, const StagePlan& local,
   tensor::ParameterList list = ListParameters(plan, local, tensor, stream);
   tensor::Ownership owns = parallel::PlanOwnership(list, plan.dtype, local.shard);
   registry_ = tensor::Registry(std::move(list), plan.dtype, std::move(owns), plan.training, stream);
-  registry_.Initialise(plan.seed);
 }
 
 tensor::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const StagePlan& local,

@@ -61,6 +61,18 @@ std::string ToJsonLine(const Record& record) {
   return json.dump() + "\n";
 }
 
+std::string ToJsonLine(const Event& event) {
+  nlohmann::ordered_json json;
+  json["kind"] = "event";
+  json["event"] = event.name;
+  json["step"] = event.step;
+  json["rank"] = event.rank;
+  json["host"] = event.host;
+  json["text"] = event.text;
+  for (const auto& [name, number] : event.numbers) json[name] = number;
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 namespace {
 
 // Whether a line is a record that a run resumed at `resume_step` keeps; notes what it says. Members

@@ -21,6 +21,8 @@ double Perplexity(double loss);
 // One line with its newline; doubles in the shortest form that reads back to the same bits, null
 // for what is not a finite number.
 std::string ToJsonLine(const Record& record);
+// {"kind": "event", ...}; text that is not UTF-8 is made so.
+std::string ToJsonLine(const Event& event);
 
 // Losses in the kept records of an earlier session, for the closing summary.
 struct History {

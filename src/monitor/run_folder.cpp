@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -24,11 +25,13 @@ void MakeFolder(const fs::path& folder) {
   }
 }
 
-// A run that died before its first checkpoint left nothing to continue: its folder is free.
+// A run that died before its first checkpoint, or while it wrote it, left nothing to continue: its
+// folder is free.
 bool HoldsCheckpoint(const fs::path& checkpoints) {
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
-    if (entry.path().filename().string().starts_with("step_")) return true;
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("step_") && !name.ends_with(".tmp")) return true;
   }
   return false;
 }
@@ -46,6 +49,17 @@ void CheckRunFolder(const std::string& folder, bool resume) {
     throw InputError(folder + ": holds a run already",
                      fmt::format("continue it with -r {}, or choose another job.output", folder));
   }
+}
+
+void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
+
+bool HasEnded(const std::string& folder) {
+  std::ifstream file(folder + "/metrics.jsonl", std::ios::binary);
+  bool ended = false;
+  for (std::string line; std::getline(file, line);) {
+    ended = ended || line.starts_with(R"({"kind":"done")");
+  }
+  return ended;
 }
 
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {

@@ -2,6 +2,7 @@
 // compute nothing but keep account.
 #include "trireme/plan/rank_plan.hpp"
 
+#include <algorithm>
 #include <array>
 
 #include "trireme/parallel/sharding.hpp"
@@ -12,10 +13,9 @@ namespace trireme::plan {
 
 namespace {
 
-// Entries of this rank's share of a whole batch, without tokens.
-std::vector<data::Entry> BlankEntries(const training::TrainingState& state) {
+// Entries of this rank's share of a batch of `windows`, without tokens.
+std::vector<data::Entry> BlankEntries(const training::TrainingState& state, std::int64_t windows) {
   const training::BatchShare share = state.Share();
-  const std::int64_t windows = state.Plan().batch;
   std::vector<data::Entry> entries(static_cast<std::size_t>(share.Entries(windows)));
   for (std::size_t i = 0; i < entries.size(); ++i) {
     data::Entry& entry = entries[i];
@@ -49,12 +49,19 @@ class PlannedRank {
   device::Stream stream_;
 };
 
-template <typename AnyPlan>
-void CheckTransfers(const AnyPlan& plan, const model::ModelPlan& of_model, int rank) {
-  if (plan.sharing.sharding == comm::Sharding::kNone) return;
-  const PlannedRank planned(plan, rank);
-  const model::ParallelModel model(planned.Grid(), of_model, planned.Stream());
+void CheckShards(const model::ParallelModel& model) {
   parallel::CheckTransfers(model.Parameters().List(), model.Parameters().Owns());
+}
+
+// All transfers of a step, which meet the limits on their way.
+void PlanStep(training::TrainingState& state, std::int64_t windows) {
+  const std::vector<data::Entry> entries = BlankEntries(state, windows);
+  state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
+  state.QueueSums();
+  std::array<double, training::TrainingState::kAgreed> agreed{};
+  state.Agree(agreed);
+  const double norm = state.GradientNorm(1);
+  state.Update(1, 0, norm, 1);
 }
 
 }  // namespace
@@ -81,30 +88,39 @@ tensor::Ownership PlanPieces(const Plan& plan, int rank) {
   return model.Parameters().Owns();
 }
 
-void CheckTransfers(const Plan& plan, int rank) { CheckTransfers(plan, plan.training.model, rank); }
+// A micro-batch shows all lengths of transfers.
+void CheckTransfers(const Plan& plan, int rank) {
+  const PlannedRank planned(plan, rank);
+  training::TrainingState state(planned.Grid(), plan.training, planned.Stream());
+  CheckShards(state.Net());
+  const model::ModelPlan& model = plan.training.model;
+  const std::int64_t one_each = plan.grid.data * model.micro_batch * model.leaves;
+  PlanStep(state, std::min(plan.training.batch, one_each));
+}
 
 void CheckTransfers(const EvaluationPlan& plan, int rank) {
-  CheckTransfers(plan, plan.model, rank);
+  const PlannedRank planned(plan, rank);
+  model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
+  CheckShards(model);
+  std::vector<data::Entry> entries(static_cast<std::size_t>(plan.model.leaves));
+  for (data::Entry& entry : entries) {
+    entry.positions = model.LocalPlan().positions;
+    entry.length = entry.positions.Count();
+    entry.sequences = plan.model.micro_batch;
+  }
+  model.QueueLoss(entries);
 }
 
 RankPlan PlanRank(const Plan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   const comm::ProcessGrid& grid = planned.Grid();
   training::TrainingState state(grid, plan.training, planned.Stream());
-  const tensor::Registry& parameters = state.Net().Parameters();
-  parallel::CheckTransfers(parameters.List(), parameters.Owns());
+  CheckShards(state.Net());
   RankPlan result;
   result.at = grid.Coordinates();
   result.memory = state.Memory();
   result.memory.tokens = plan.tokens.bytes;
-
-  const std::vector<data::Entry> entries = BlankEntries(state);
-  state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
-  state.QueueSums();
-  std::array<double, training::TrainingState::kAgreed> agreed{};
-  state.Agree(agreed);
-  const double norm = state.GradientNorm(1);
-  state.Update(1, 0, norm, 1);
+  PlanStep(state, plan.training.batch);
   result.traffic = grid.Traffic();
   result.operations = state.Net().Stages().Operations();
   return result;

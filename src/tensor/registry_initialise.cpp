@@ -84,23 +84,43 @@ void Registry::Initialise(const Parameter& parameter, std::uint32_t seed, Part e
   }
 }
 
-void Registry::Initialise(std::uint32_t seed) {
-  if (stream_.Planned()) return;  // no memory
+void Registry::EachInitialPiece(
+    FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const {
+  if (stream_.Planned()) return;                          // no memory
+  constexpr std::int64_t kPiece = std::int64_t{1} << 24;  // elements: below a second of one thread
+  const auto in_pieces = [&](const Parameter& parameter, Part all, Dtype dtype, void* values) {
+    for (std::int64_t begin = all.begin; begin < all.end; begin += kPiece) {
+      visit(parameter, {begin, std::min(begin + kPiece, all.end)}, dtype,
+            ElementAt(values, dtype, begin - all.begin));
+    }
+  };
   for (std::size_t id = 0; id < Parameters().size(); ++id) {
     const Parameter& parameter = Parameters()[id];
     const Owned owned = OwnedOf(static_cast<ParameterId>(id));
     const std::int64_t first = parameter.begin + owned.flat.begin - parameter.offset;
     const Part mine{first, first + owned.flat.Size()};
     if (ownership_.values_sharded) {
-      Initialise(parameter, seed, mine, dtype_, ElementAt(values_.get(), dtype_, owned.value));
+      in_pieces(parameter, mine, dtype_, ElementAt(values_.get(), dtype_, owned.value));
     } else {
-      Initialise(parameter, seed, {parameter.begin, parameter.end}, dtype_,
-                 ElementAt(values_.get(), dtype_, parameter.offset));
+      in_pieces(parameter, {parameter.begin, parameter.end}, dtype_,
+                ElementAt(values_.get(), dtype_, parameter.offset));
     }
     if (masters_ == nullptr) continue;
-    Initialise(parameter, seed, mine, SumType(),
-               ElementAt(masters_.get(), SumType(), owned.moment));
+    in_pieces(parameter, mine, SumType(), ElementAt(masters_.get(), SumType(), owned.moment));
   }
+}
+
+void Registry::Initialise(std::uint32_t seed, const std::function<void()>& after_piece) {
+  EachInitialPiece([&](const Parameter& parameter, Part elements, Dtype dtype, void* values) {
+    Initialise(parameter, seed, elements, dtype, values);
+    if (after_piece) after_piece();
+  });
+}
+
+std::int64_t Registry::InitialPieces() const {
+  std::int64_t pieces = 0;
+  EachInitialPiece([&](const Parameter&, Part, Dtype, void*) { ++pieces; });
+  return pieces;
 }
 
 }  // namespace trireme::tensor

@@ -2,6 +2,9 @@
 #include "trireme/training/evaluation.hpp"
 
 #include <algorithm>
+#include <limits>
+#include <optional>
+#include <vector>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/data/batch.hpp"
@@ -17,47 +20,86 @@ double SumOver(const comm::Communicator& world, const ExactSum& mine) {
   world.Sum(sums);
   return ExactSum::FromDigits(sums).Value();
 }
+
+// Windows of a split without overlap, all in one step.
+data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length) {
+  data::Sampler::Options options;
+  options.tokens = tokens;
+  options.length = options.stride = length;
+  options.batch = std::max<std::int64_t>(1, CeilDivide(tokens, length));
+  options.shuffle = false;
+  return data::Sampler(options);
+}
+
+// This rank's windows, in rounds of as many micro-batches as the model takes at once.
+class Rounds {
+ public:
+  Rounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split)
+      : model_(model),
+        tokens_(tokens),
+        split_(split),
+        share_(WindowsOf(tokens.Size(split), model.Plan().length)
+                   .Share(0, model.Grid().Coordinates().data, model.Grid().Shape().data)),
+        most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
+        entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)) {
+    const std::int64_t longest =
+        CeilDivide(WindowsOf(tokens.Size(split), model.Plan().length).BatchSize(0),
+                   std::int64_t{model.Grid().Shape().data});
+    count_ = CeilDivide(longest, most_ * std::ssize(entries_));
+    // With gathered parameters all ranks take as many micro-batches as the one with the most.
+    last_ = model.Units().ValuesSharded() ? longest : std::ssize(share_);
+  }
+
+  std::int64_t Count() const { return count_; }      // the same on all ranks
+  std::int64_t Targets() const { return targets_; }  // of the rounds so far
+
+  // Entries of the next round; none if this rank has no more.
+  std::span<const data::Entry> Next() {
+    std::size_t filled = 0;
+    for (; filled < entries_.size() && begin_ < last_; ++filled, begin_ += most_) {
+      data::Entry& entry = entries_[filled];
+      entry.sequences = 0;
+      if (begin_ >= std::ssize(share_)) continue;
+      const std::int64_t count = std::min(std::ssize(share_) - begin_, most_);
+      const auto windows = std::span(share_).subspan(static_cast<std::size_t>(begin_),
+                                                     static_cast<std::size_t>(count));
+      data::FillEntry(tokens_, split_, windows, model_.Plan().length, entry,
+                      model_.LocalPlan().positions);
+      targets_ += entry.valid;
+    }
+    for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
+      entries_[filled].sequences = 0;
+    }
+    return {entries_.data(), filled};
+  }
+
+ private:
+  const model::ParallelModel& model_;
+  const data::TokenFile& tokens_;
+  const data::Split split_;
+  const std::vector<data::Sample> share_;
+  const std::int64_t most_;  // windows of an entry
+  std::vector<data::Entry> entries_;
+  std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
+};
+
 }  // namespace
 
-Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split) {
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                    const std::function<bool()>& stop) {
   const double start = Seconds();
-  const model::ModelPlan& setup = model.Plan();
-  const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
-  const std::int64_t length = setup.length;
-  const auto most = static_cast<std::size_t>(std::max<std::int64_t>(1, setup.micro_batch));
-  data::Sampler::Options options;
-  options.tokens = tokens.Size(split);
-  options.length = options.stride = length;
-  options.batch = std::max<std::int64_t>(1, CeilDivide(options.tokens, length));  // all: a step
-  options.shuffle = false;
-  const data::Sampler sampler(options);
-  const std::vector<data::Sample> share = sampler.Share(0, rank, ranks);
-  const std::span<const data::Sample> all(share);
-  const auto leaves = static_cast<std::size_t>(setup.leaves);
-  std::vector<data::Entry> round(static_cast<std::size_t>(model.LocalPlan().evaluation_entries));
-  // With gathered parameters all ranks take as many rounds as the one with the most windows.
-  const std::int64_t windows =
-      model.Units().ValuesSharded() ? CeilDivide(sampler.BatchSize(0), ranks) : std::ssize(share);
-  const auto last = static_cast<std::size_t>(windows);
+  const comm::Communicator& world = model.Grid().World();
+  std::optional<Rounds> rounds;
+  world.Together([&] { rounds.emplace(model, tokens, split); });
   ExactSum sum;
-  std::int64_t targets = 0;
-  for (std::size_t begin = 0; begin < last;) {
-    std::size_t filled = 0;
-    for (; filled < round.size() && begin < last; ++filled, begin += most) {
-      data::Entry& entry = round[filled];
-      entry.sequences = 0;
-      if (begin >= share.size()) continue;
-      const std::size_t count = std::min(share.size() - begin, most);
-      data::FillEntry(tokens, split, all.subspan(begin, count), length, entry,
-                      model.LocalPlan().positions);
-      targets += entry.valid;
-    }
-    for (; filled % leaves != 0; ++filled) round[filled].sequences = 0;
-    sum.Add(model.Loss({round.data(), filled}));
-  }
   Evaluation result;
-  result.targets = model.Grid().Data().Sum(targets);
-  result.loss = SumOver(model.Grid().World(), sum) / static_cast<double>(result.targets);
+  for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
+    result.stopped = stop && world.Max(std::int64_t{stop()}) > 0;
+    if (!result.stopped) sum.Add(model.Loss(rounds->Next()));
+  }
+  result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
+  result.loss = result.stopped ? std::numeric_limits<double>::quiet_NaN()
+                               : SumOver(world, sum) / static_cast<double>(result.targets);
   result.seconds = Seconds() - start;
   return result;
 }

@@ -14,10 +14,10 @@
 namespace trireme::training {
 
 TrainingState::TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
-                             const device::Stream& stream)
+                             const device::Stream& stream, const std::function<void()>& between)
     : grid_(grid),
       plan_(plan),
-      model_(grid, plan.model, stream),
+      model_(grid, plan.model, stream, between),
       drain_(stream, [&grid] { grid.GiveUp(); }) {
   // All ranks have the memory that they need, or all say which one has not.
   grid.World().Together([&] {

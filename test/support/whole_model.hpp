@@ -16,7 +16,9 @@ class WholeModel {
         local_(model::PlanStage(plan, {}, {}, 0)),
         stream_(stream),
         layers_(plan_, local_, tensor_, stream),
-        model_(plan_, local_, layers_, {stream, tensor_, ring_, units_}) {}
+        model_(plan_, local_, layers_, {stream, tensor_, ring_, units_}) {
+    Parameters().Initialise(plan.seed);
+  }
 
   // Adds the gradients of the summed loss of `batch` to the registry's; returns the summed loss in
   // nats. `ready` may be empty.

@@ -56,7 +56,8 @@ class Request {
 
 // The transfers of one group. Copies are cheap and refer to the same group. In a group of one every
 // call returns at once, copies where `from` and `to` differ, and records nothing. In a planned
-// group every call returns at once, touches no operand, and records what the real transfer would.
+// group every call returns at once, touches no operand, and records what the real transfer would;
+// it throws InputError, which names the deck's key, for one that is longer than MPI can count.
 class Collectives {
  public:
   Collectives() = default;  // a group of one
@@ -110,6 +111,8 @@ class Collectives {
  private:
   Request Start(Transfer transfer, std::int64_t payload) const;
   Request StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const;
+  void CheckPlanned(Transfer transfer, std::int64_t count) const;
+  Places PlacesOf(Transfer transfer, const Counts& counts) const;
   void Record(Transfer transfer, std::int64_t payload, double waited) const;
   void GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const;
   Request StartGather(Dtype dtype, const void* from, void* to, const Places& places) const;

@@ -12,7 +12,11 @@ namespace trireme::comm {
 
 class Runtime {
  public:
-  Runtime(int* argc, char*** argv);  // MPI_Init_thread(MPI_THREAD_FUNNELED)
+  // From now on an exception that meets no handler becomes one message and its exit code instead of
+  // a core; before MPI starts and after it ends too.
+  static void ReportTermination();
+
+  Runtime(int* argc, char*** argv);  // ReportTermination(), MPI_Init_thread(MPI_THREAD_FUNNELED)
   ~Runtime();                        // MPI_Finalize
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -23,8 +27,10 @@ class Runtime {
 
   // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
   // thrown by all ranks: world rank 0 prints it, and the returned code leaves through MPI_Finalize.
-  // Any other exception is this rank's alone: it is printed with the rank, and MPI_Abort ends the
-  // job.
+  // Any other exception is this rank's alone and meets no handler: std::terminate is called before
+  // any destructor, the rank prints its message, and MPI_Abort ends the job. Others may still wait
+  // in collectives, and messages of this rank may be under way. So does an exception in a helper
+  // thread. A world of one rank agrees with itself.
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:

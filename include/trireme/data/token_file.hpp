@@ -1,10 +1,11 @@
-// The token file: an HDF5 file of three token arrays and a vocabulary, read collectively through
-// the MPI-IO driver and checked on opening.
+// The token file: an HDF5 file of three token arrays and a vocabulary, read collectively in parts
+// and checked on opening.
 #ifndef TRIREME_DATA_TOKEN_FILE_HPP_
 #define TRIREME_DATA_TOKEN_FILE_HPP_
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,8 +65,11 @@ class TokenFile {
   // Reads a file. Collective over `world`; `node`: ranks that share memory. Checks that the file is
   // whole, its format and dimensions, ids below the vocabulary, and at least 2 tokens per split.
   // Throws AgreedError (exit code 2) naming file, dataset and offset of the first bad token.
+  // after_round (may be empty) is called on all ranks about every 256 MiB, and may throw an
+  // AgreedError.
   TokenFile(const comm::Communicator& world, const comm::Communicator& node,
-            const std::string& path, Staging staging);
+            const std::string& path, Staging staging,
+            const std::function<void()>& after_round = {});
   // Copies tokens in memory, without a file; Path() is empty. Collective over `world`, whose ranks
   // pass the same data. Throws AgreedError (exit code 2) for a split of fewer than 2 tokens and for
   // an id outside of the vocabulary.

@@ -83,7 +83,11 @@ void CheckMemory(const Job& job, const machine::MemoryTerms& planned,
 // Collective. From here on the grid moves the memory of the ranks' GPUs, if they compute.
 void UseGpu(const Job& job, comm::ProcessGrid& grid);
 
-// Collective. The deck's token file, staged as it says.
+// Collective. AgreedError (exit code 3) if a signal has asked a rank to stop: asked between the
+// phases of a training job's set-up, and within long ones.
+void StopIfAsked(const Job& job);
+
+// Collective. The deck's token file, staged as it says. AgreedError as of StopIfAsked.
 data::TokenFile OpenTokens(const Job& job);
 
 // The end of -v in a task that only computes.

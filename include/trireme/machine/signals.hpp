@@ -19,7 +19,8 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  void Watch();    // training: from now on a signal is a request; a second SIGINT or SIGTERM kills
+  // Training, set-up included: from now on a signal is a request; a second SIGINT or SIGTERM kills.
+  void Watch();
   void Release();  // other tasks have nothing to save: the signals end the process again
   // Hardware threads that the process was bound to at its start, before any thread was pinned.
   const std::vector<int>& UsableCores() const { return usable_; }

@@ -4,6 +4,7 @@
 #define TRIREME_MODEL_PARALLEL_MODEL_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,8 +24,10 @@ namespace trireme::model {
 class ParallelModel {
  public:
   // Collective over the grid's world. Takes all memory and draws the initial weights. `grid` must
-  // outlive it.
-  ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& plan, const device::Stream& stream);
+  // outlive it. between (may be empty) is called on all ranks about every second of the drawing,
+  // equally often, and may throw an AgreedError.
+  ParallelModel(const comm::ProcessGrid& grid, const ModelPlan& plan, const device::Stream& stream,
+                const std::function<void()>& between = {});
   ParallelModel(const ParallelModel&) = delete;
   ParallelModel& operator=(const ParallelModel&) = delete;
 
@@ -50,6 +53,8 @@ class ParallelModel {
   // Evaluation: summed loss, returned as by Train. losses (or null): [rows of all batches], one per
   // target, filled on the last stage's first tensor rank.
   ExactSum Loss(std::span<const data::Entry> batches, double* losses = nullptr);
+  void QueueLoss(std::span<const data::Entry> batches,
+                 double* losses = nullptr);  // FinishLoss waits
   // Logits of the token after position `position` of sequence 0, on every rank of the replica:
   // [vocabulary].
   std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
@@ -80,6 +85,7 @@ class ParallelModel {
 
  private:
   void Construct();
+  void DrawWeights(const std::function<void()>& between);
   int MicroBatches(std::span<const data::Entry> batches) const;
   void Announce(const parallel::Program& program);
   void Evaluate(std::span<const data::Entry> batches);

@@ -39,7 +39,8 @@ machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank);
 // group.
 tensor::Ownership PlanPieces(const Plan& plan, int rank);
 
-// Throws InputError if a transfer of this rank's sharded state would be longer than MPI can count.
+// Throws InputError, which names the deck's key, if a transfer of this rank would be longer than
+// MPI can count: of activations, gradients or sharded state, in a step or an evaluation.
 void CheckTransfers(const Plan& plan, int rank);
 void CheckTransfers(const EvaluationPlan& plan, int rank);
 

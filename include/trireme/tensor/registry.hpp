@@ -5,6 +5,7 @@
 #define TRIREME_TENSOR_REGISTRY_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,8 +33,10 @@ class Registry {
            const device::Stream& stream = {});
 
   // Sets every owned (or, unsharded, held) element from its global coordinates (rule 2): the same
-  // weights in every layout. Nothing on a planned stream.
-  void Initialise(std::uint32_t seed);
+  // weights in every layout. Nothing on a planned stream. after_piece (may be empty) is called
+  // InitialPieces() times, each time after at most 2^24 elements.
+  void Initialise(std::uint32_t seed, const std::function<void()>& after_piece = {});
+  std::int64_t InitialPieces() const;
 
   const ParameterList& List() const { return list_; }
   const std::vector<Parameter>& Parameters() const { return list_.Parameters(); }
@@ -95,6 +98,9 @@ class Registry {
  private:
   // Shape of the view of `count` parameters and the flat offset of its first element.
   std::pair<Matrix, std::int64_t> ViewOf(ParameterId id, int count, Dtype dtype) const;
+  // Visits the global elements of each parameter that Initialise sets, in pieces, with their place.
+  void EachInitialPiece(
+      FunctionRef<void(const Parameter&, Part elements, Dtype, void* values)> visit) const;
   void Initialise(const Parameter& parameter, std::uint32_t seed, Part elements, Dtype dtype,
                   void* values) const;
   std::vector<StateBlock> OwnedBlocks(void* storage, Dtype dtype, std::int64_t Owned::*place,

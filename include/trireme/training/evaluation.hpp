@@ -3,6 +3,7 @@
 #define TRIREME_TRAINING_EVALUATION_HPP_
 
 #include <cstdint>
+#include <functional>
 
 #include "trireme/data/token_file.hpp"
 #include "trireme/model/parallel_model.hpp"
@@ -13,10 +14,14 @@ struct Evaluation {
   double loss = 0;  // nats per token, mean over every target of the split
   std::int64_t targets = 0;
   double seconds = 0;
+  bool stopped = false;  // before the end: `loss` is not a number, `targets` 0
 };
 // Collective over the model's grid. Windows of the split follow each other without overlap and are
 // spread over the data ranks; every target counts once, whatever the layout.
-Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split);
+// stop: whether this rank wishes to stop, asked before every round of micro-batches; all ranks pass
+// one or none does. They agree, and all stop if one wishes it.
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                    const std::function<bool()>& stop = {});
 
 }  // namespace trireme::training
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,9 +26,9 @@ namespace trireme::training {
 class TrainingState {
  public:
   // Collective over the grid's world. Takes all memory and draws the initial weights; on a planned
-  // grid and stream it takes none. `grid` must outlive it.
+  // grid and stream it takes none. `grid` must outlive it. between: as of model::ParallelModel.
   TrainingState(const comm::ProcessGrid& grid, const TrainingPlan& plan,
-                const device::Stream& stream);
+                const device::Stream& stream, const std::function<void()>& between = {});
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 

@@ -77,7 +77,7 @@ class SharedTokenFile : public testing::Test {
   void ExpectRounds(const TokenLayout& layout, std::int64_t round_bytes, std::int64_t count) const {
     for (const Staging staging : {Staging::kNone, Staging::kSharedMemory}) {
       TokenMemory memory(world_, world_, layout, staging);
-      ReadTokens(world_, path_, layout, memory, round_bytes);
+      ReadTokens(world_, path_, layout, memory, {}, round_bytes);
       std::int64_t wrong = 0;
       for (const Split split : kSplits) {
         const std::int64_t size = layout.counts[static_cast<std::size_t>(split)];

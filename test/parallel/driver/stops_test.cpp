@@ -1,0 +1,107 @@
+// Requests to stop in an evaluation and in the construction of a model: all ranks are asked equally
+// often, all stop together, and a question that is answered with no changes no bit.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "layout_fixture.hpp"
+#include "trireme/training/evaluation.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr int kRanks = 4;
+
+// 98 windows: of four data ranks two take 25, in rounds of 8, and two 24, a round less.
+data::TokenData UnevenTokens() {
+  data::TokenData data = ManyTokens();
+  data.tokens[0].resize(98 * kLength - 2);
+  return data;
+}
+
+struct Layout {
+  comm::GridShape grid;
+  comm::Sharding sharding = comm::Sharding::kNone;
+};
+const std::vector<Layout> kLayouts = {
+    {{.pipeline = 1, .data = 4, .context = 1, .tensor = 1}},
+    {{.pipeline = 1, .data = 4, .context = 1, .tensor = 1}, comm::Sharding::kParameters},
+    {{.pipeline = 2, .data = 2, .context = 1, .tensor = 1}},
+    {{.pipeline = 1, .data = 2, .context = 2, .tensor = 1}}};
+
+RunSettings SettingsOf(const Layout& layout) {
+  RunSettings settings = SmallSettings(Dtype::kFloat32, 1);
+  settings.grid = layout.grid;
+  settings.options.sharding = layout.sharding;
+  return settings;
+}
+
+class Stops : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_EQ(world_.Size(), kRanks); }
+  // `count` is the same on all ranks.
+  void ExpectSame(std::int64_t count) const {
+    EXPECT_EQ(world_.Max(count), world_.Min(count)) << "rank " << world_.Rank();
+  }
+  const comm::Communicator world_ = World();
+  const data::TokenFile tokens_{world_, UnevenTokens()};
+};
+
+TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
+  for (const Layout& layout : kLayouts) {
+    TrainingRun run(world_, tokens_, SettingsOf(layout));
+    const auto wanted = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
+    EXPECT_FALSE(wanted.stopped);
+    std::int64_t asked = 0;
+    const auto got = training::Evaluate(run.Net(), tokens_, data::Split::kTrain, [&] {
+      ++asked;
+      return false;
+    });
+    EXPECT_GT(asked, 2);
+    ExpectSame(asked);
+    EXPECT_FALSE(got.stopped);
+    EXPECT_EQ(got.loss, wanted.loss);
+    EXPECT_EQ(got.targets, tokens_.Size(data::Split::kTrain) - 1);
+  }
+}
+
+TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
+  for (const Layout& layout : kLayouts) {
+    TrainingRun run(world_, tokens_, SettingsOf(layout));
+    const auto whole = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
+    std::int64_t asked = 0;
+    const auto got = training::Evaluate(run.Net(), tokens_, data::Split::kTrain,
+                                        [&] { return ++asked == 2 && world_.Rank() == 2; });
+    EXPECT_EQ(asked, 2);
+    EXPECT_TRUE(got.stopped);
+    EXPECT_TRUE(std::isnan(got.loss));
+    EXPECT_EQ(got.targets, 0);
+    // Nothing is left over from it.
+    EXPECT_EQ(training::Evaluate(run.Net(), tokens_, data::Split::kTrain).loss, whole.loss);
+  }
+}
+
+TEST_F(Stops, AllRanksPauseEquallyOftenInTheConstruction) {
+  for (const Layout& layout : kLayouts) {
+    const RunSettings settings = SettingsOf(layout);
+    const comm::ProcessGrid grid(world_, layout.grid, settings.options);
+    const auto plan =
+        training::PlanTraining(settings, tokens_.Size(data::Split::kTrain), grid.Shape());
+    std::int64_t pauses = 0;
+    {
+      const training::TrainingState state(grid, plan, {}, [&] { ++pauses; });
+    }
+    EXPECT_GT(pauses, 2);
+    ExpectSame(pauses);
+    std::int64_t before = 0;
+    const auto stop = [&] {
+      if (++before == 2) throw AgreedError(ExitCode::kStopped, "stopped");
+    };
+    EXPECT_THROW(const training::TrainingState state(grid, plan, {}, stop), AgreedError);
+    EXPECT_EQ(before, 2);
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
