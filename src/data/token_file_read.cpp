@@ -53,7 +53,7 @@ class Reader {
       }
       dataset =
           OpenPlainDataset(file_.Get(), path, name, {width}, static_cast<std::int64_t>(bytes));
-      if (dataset.count == count) return;
+      if (dataset.count >= count) return;
       throw InputError(
           fmt::format("{}: {}: {} tokens expected, {} found: another process writes "
                       "this file",
