@@ -14,8 +14,8 @@ namespace trireme::data {
 
 namespace {
 
-// What is read into one process' memory before the tokens: beyond any vocabulary, and small beside
-// a model of such a one.
+// Bounds of the memory that one process takes before the tokens: beyond any vocabulary, and small
+// beside a model of such a one.
 constexpr std::int64_t kMaxWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
 

@@ -99,3 +99,39 @@ says "grid.sharding = parameters (shares out "
 refused 2 "${vast[@]}" grid.tensor=2 run.canonical=4x2
 says_once "error: memory: the 2 ranks of this node plan"
 says "gradients 1728."  # three levels
+
+# 4. Token files that claim what is not there: one message, quickly, by ranks that stay small.
+hostile() { # DATASET REASON, patched by Python from the standard input with data, patch(from, to)
+  { cat <<'PYTHON'; cat; } >patch.py
+import struct, sys
+data = open("harbour.h5", "rb").read()
+def number(value): return struct.pack("<Q", value)
+def patch(old, new):
+    global data
+    if data.count(old) != 1: sys.exit(f"{data.count(old)} places to patch")
+    data = data.replace(old, new)
+heap = data.index(b"GCOL")
+PYTHON
+  echo 'open("hostile.h5", "wb").write(data)' >>patch.py
+  "$python" patch.py || fail "no hostile file for $1"
+  run 2 small "${mpi[@]}" 2 "$TRIREME" -i deck.in data.file=hostile.h5 job.output=refused
+  says_once "error:"
+  says_once "hostile.h5: $1: $2"
+  is_missing refused
+  run 2 small "$TRIREME" -i deck.in data.file=hostile.h5 job.output=refused -v
+  says_once "hostile.h5: $1: $2"
+}
+# The heap's texts of 64 bytes: the hash of the source, as its attribute refers to it.
+hostile "attribute source_sha256" "claims 4294967295 bytes, more than 65536" <<'PYTHON'
+patch(struct.pack("<IQ", 64, heap), struct.pack("<IQ", 2**32 - 1, heap))
+PYTHON
+hostile "attribute source_sha256" "its 64 bytes are not in the file" <<'PYTHON'
+patch(struct.pack("<IQ", 64, heap), struct.pack("<IQ", 64, 2**62))
+PYTHON
+# A dataset of one dimension and of a fixed extent: 2,000 tokens; 2^62 of 2 bytes do not fit 63 bits.
+hostile "/train/tokens" "4611686018427387904 elements of 2 bytes are too many" <<'PYTHON'
+patch(number(0x010101) + number(2000) + number(2000), number(0x010101) + number(2**62) * 2)
+PYTHON
+hostile "/train/tokens" "1099511627776 bytes of storage expected for 549755813888 elements of 2 bytes, " <<'PYTHON'
+patch(number(0x010101) + number(2000) + number(2000), number(0x010101) + number(2**39) * 2)
+PYTHON

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <stdexcept>
 
 #include "temporary_folder.hpp"
@@ -111,6 +112,33 @@ void ExpectContents(const TokenFile& file, std::int64_t words) {
   EXPECT_EQ(file.Words().unk, 7);
   EXPECT_EQ(file.EntropyRate(), 2.5);
   EXPECT_EQ(file.Tokenizer(), "word");
+}
+
+// What would reach into another file or take memory for what a file claims: refused by all ranks.
+TEST_F(SharedTokenFile, HostileStorageIsRefusedTogether) {
+  const auto replaced = [&](const std::function<void(hid_t)>& make) {
+    OnRoot([&] {
+      WriteTokenFile(path_, MakeData(100), true);
+      const hid_t file = H5Fopen(path_.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+      H5Ldelete(file, "/valid/tokens", H5P_DEFAULT);
+      make(file);
+      H5Fclose(file);
+    });
+    return Refusal(Staging::kSharedMemory);
+  };
+  EXPECT_THAT(replaced([](hid_t file) {
+                H5Lcreate_external("other.h5", "/tokens", file, "/valid/tokens", H5P_DEFAULT,
+                                   H5P_DEFAULT);
+              }),
+              HasSubstr("/valid/tokens is a link to another file, which is not followed"));
+  EXPECT_THAT(replaced([](hid_t file) {
+                const hsize_t extent = hsize_t{1} << 62;
+                const hid_t space = H5Screate_simple(1, &extent, nullptr);
+                H5Dclose(H5Dcreate2(file, "/valid/tokens", H5T_NATIVE_UINT16, space, H5P_DEFAULT,
+                                    H5P_DEFAULT, H5P_DEFAULT));
+                H5Sclose(space);
+              }),
+              HasSubstr("/valid/tokens: 4611686018427387904 elements of 2 bytes are too many"));
 }
 
 TEST_F(SharedTokenFile, AllRanksSeeTheSameWithBothStagings) {
