@@ -13,6 +13,7 @@
 
 #include "lock_holder.hpp"
 #include "locked.hpp"
+#include "squeue.hpp"
 #include "temporary_folder.hpp"
 #include "trireme/base/clock.hpp"
 
@@ -224,6 +225,7 @@ TEST_F(RunLockTest, IsTakenOverByTheSameJobQueuedAgain) {
 TEST_F(RunLockTest, AProcessThatRunsIsNotGoneWhateverSlurmSays) {
   const FakeSqueue ended("true");
   HoldingProcess other(run_.Path());
+  ASSERT_TRUE(other.Good());
   Holder holder = *Parse(Content());
   holder.job = "12";
   holder.cluster = "booster";
@@ -262,10 +264,13 @@ TEST_F(RunLockTest, NothingElseThatSqueueSaysIsProof) {
 }
 
 TEST_F(RunLockTest, WaitsForSqueueOnlyForAWhile) {
-  Put(Remote("12", "booster", 0));
-  const FakeSqueue squeue("sleep 60");
   const double start = Seconds();
-  EXPECT_THAT(Refusal(kJob), HasSubstr("may still use"));
+  {
+    const FakeSqueue silent("sleep 60; echo COMPLETED");
+    EXPECT_EQ(WhyJobEnded("12", 0.2), "");
+  }
+  const FakeSqueue closed("echo COMPLETED; exec >&- 2>&-; sleep 60");
+  EXPECT_EQ(WhyJobEnded("12", 0.2), "");
   EXPECT_LT(Seconds() - start, 20);
 }
 
