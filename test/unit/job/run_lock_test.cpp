@@ -82,9 +82,13 @@ class HoldingProcess {
     if (::pipe(ready) != 0) throw RunError("pipe failed");
     id_ = ::fork();
     if (id_ == 0) {
-      RunLock lock(folder, kNoJob);
-      if (::write(ready[1], "x", 1) == 1) ::pause();
-      _exit(0);
+      try {
+        RunLock lock(folder, kNoJob);
+        if (::write(ready[1], "x", 1) == 1) ::pause();
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(1);
     }
     ::close(ready[1]);
     char byte = 0;
