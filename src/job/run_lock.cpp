@@ -30,8 +30,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <vector>
 
 #include "lock_holder.hpp"

@@ -93,12 +93,12 @@ std::optional<int> WaitUntil(double end, pid_t child) {
   }
 }
 
-std::optional<Answer> Ask(const std::string& id) {
+std::optional<Answer> Ask(const std::string& id, double seconds) {
   std::array<int, 2> ends = {-1, -1};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return std::nullopt;
   const Descriptor in(ends[0]);
   Descriptor out(ends[1]);
-  const double end = Seconds() + kSqueueSeconds;
+  const double end = Seconds() + seconds;
   const pid_t child = Start(id, out.Get());
   out.Close();
   if (child < 0) return std::nullopt;
@@ -116,9 +116,9 @@ std::optional<Answer> Ask(const std::string& id) {
 
 }  // namespace
 
-std::string WhyJobEnded(const std::string& id) {
+std::string WhyJobEnded(const std::string& id, double seconds) {
   if (id.empty() || id.find_first_not_of("0123456789") != std::string::npos) return {};
-  const std::optional<Answer> answer = Ask(id);
+  const std::optional<Answer> answer = Ask(id, seconds);
   if (!answer) return {};
   if (answer->code != 0) {
     const bool unknown = answer->output.find("Invalid job id") != std::string::npos;

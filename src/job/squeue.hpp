@@ -10,9 +10,9 @@ namespace trireme::job {
 inline constexpr double kSqueueSeconds = 10;
 
 // Runs `squeue -h -j ID -o %T`, found on PATH. Returns the proof that the job has ended, "Slurm
-// says that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or is
-// late.
-std::string WhyJobEnded(const std::string& id);
+// says that job 12 ended (TIMEOUT)"; empty if it has not, or if squeue is missing, fails or takes
+// longer than `seconds`.
+std::string WhyJobEnded(const std::string& id, double seconds = kSqueueSeconds);
 
 }  // namespace trireme::job
 

@@ -15,6 +15,7 @@ class RunLock {
  public:
   // Takes the lock, also from a holder that is provably gone: its process has ended or its host was
   // started again, seen from the same host; Slurm has started its job again, or says that it ended.
+  // A process in another container (process-id namespace) of its host cannot be seen.
   // folder: exists. Throws InputError, with nothing changed, if another process may hold the lock
   // or the lock cannot be read; RunError if it cannot be written.
   RunLock(const std::string& folder, const BatchJob& job);
@@ -26,8 +27,8 @@ class RunLock {
   // nothing may be published in the folder any more.
   bool StillMine() const;
 
-  // The holder that was replaced, and why it is known to be gone: a sentence for a message; empty if
-  // the folder was free.
+  // The holder that was replaced, and why it is known to be gone: a sentence for a message; empty
+  // if the folder was free.
   const std::string& TakenFrom() const { return taken_from_; }
 
  private:

@@ -13,6 +13,7 @@
 
 #include "lock_holder.hpp"
 #include "locked.hpp"
+#include "squeue.hpp"
 #include "temporary_folder.hpp"
 #include "trireme/base/clock.hpp"
 
@@ -81,9 +82,13 @@ class HoldingProcess {
     if (::pipe(ready) != 0) throw RunError("pipe failed");
     id_ = ::fork();
     if (id_ == 0) {
-      RunLock lock(folder, kNoJob);
-      if (::write(ready[1], "x", 1) == 1) ::pause();
-      _exit(0);
+      try {
+        RunLock lock(folder, kNoJob);
+        if (::write(ready[1], "x", 1) == 1) ::pause();
+      } catch (const Error& error) {
+        std::fprintf(stderr, "%s\n", error.what());
+      }
+      _exit(1);
     }
     ::close(ready[1]);
     char byte = 0;
@@ -224,6 +229,7 @@ TEST_F(RunLockTest, IsTakenOverByTheSameJobQueuedAgain) {
 TEST_F(RunLockTest, AProcessThatRunsIsNotGoneWhateverSlurmSays) {
   const FakeSqueue ended("true");
   HoldingProcess other(run_.Path());
+  ASSERT_TRUE(other.Good());
   Holder holder = *Parse(Content());
   holder.job = "12";
   holder.cluster = "booster";
@@ -262,10 +268,13 @@ TEST_F(RunLockTest, NothingElseThatSqueueSaysIsProof) {
 }
 
 TEST_F(RunLockTest, WaitsForSqueueOnlyForAWhile) {
-  Put(Remote("12", "booster", 0));
-  const FakeSqueue squeue("sleep 60");
   const double start = Seconds();
-  EXPECT_THAT(Refusal(kJob), HasSubstr("may still use"));
+  {
+    const FakeSqueue silent("sleep 60; echo COMPLETED");
+    EXPECT_EQ(WhyJobEnded("12", 0.2), "");
+  }
+  const FakeSqueue closed("echo COMPLETED; exec >&- 2>&-; sleep 60");
+  EXPECT_EQ(WhyJobEnded("12", 0.2), "");
   EXPECT_LT(Seconds() - start, 20);
 }
 
