@@ -11,7 +11,7 @@ RANDOM=$seed
 echo "$kills kills, seed $seed"
 
 limit=10 # seconds from a kill to the end of mpirun and all ranks
-steps=600 validate_every=30
+steps=240 validate_every=30
 tiny_deck
 tokens
 keys=("schedule.steps=$steps" checkpoint.every_steps=10 checkpoint.keep=2
@@ -45,11 +45,11 @@ survivors() {
 }
 
 # The moments of a kill. Each returns early when the run ends.
-any_time() { pause "$(below "$whole_ms")"; }
+any_time() { pause "$(below $((whole_ms < 4000 ? whole_ms : 4000)))"; }
 start() { pause "$(below 1500)"; }
 # After the n-th change of the names in checkpoints/, to hit files written, published, linked, pruned.
 file_system() {
-  local changes=$((1 + RANDOM % 24)) names before
+  local changes=$((1 + RANDOM % 16)) names before
   before="$(echo "$folder"/checkpoints/* "$folder"/checkpoints/*/*)"
   while running && ((changes > 0)); do
     names="$folder/checkpoints/* $folder/checkpoints/*/*"
