@@ -1,6 +1,7 @@
 // Reads the tokens: the readers (every rank that fills a copy) split the file among them, so that
 // the file system delivers it once, and pass the parts on through MPI. Each reader opens the file
-// by itself: a read that fails on one rank of MPI-IO's collective reads leaves the others waiting.
+// by itself: under MPI-IO (Open MPI 4.1.4) an open that fails on one rank leaves the others
+// waiting, and a read that fails may be reported as done.
 #include "token_file_read.hpp"
 
 #include <fmt/format.h>
