@@ -13,6 +13,7 @@
 
 #include "posix_file.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::checkpoint {

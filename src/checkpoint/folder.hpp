@@ -64,10 +64,6 @@ void Publish(const std::string& folder, const std::string& name);
 std::vector<std::string> TidyUp(const std::string& folder, const std::string& name, bool best,
                                 const Retention& retention);
 
-// Renames a damaged checkpoint, so that it is neither taken nor counted nor removed any more.
-// Returns its new path. Throws RunError.
-std::string SetAside(const std::string& checkpoint);
-
 }  // namespace trireme::checkpoint
 
 #endif  // TRIREME_SRC_CHECKPOINT_FOLDER_HPP_

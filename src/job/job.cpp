@@ -58,7 +58,8 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
     job.deck = ParseDeck(schema, line, sources);
     job.options = ReadAll(job.deck);
     job.schema = &schema;
-    job.start = {.candidates = sources.candidates, .passed_over = sources.passed_over};
+    job.start.candidates = sources.candidates;
+    job.start.passed_over = sources.passed_over;
     if (sources.candidates.empty()) return;
     job.start.record = ParseRunRecord(nlohmann::json::parse(sources.run_text),
                                       sources.candidates.front() + "/run.json");
