@@ -91,6 +91,12 @@ void Declare(input::Schema& schema) {
   DeclareHow(schema);
 }
 
+void Resolve(input::Deck& deck) {
+  if (deck.Switch("checkpoint.auto")) {
+    deck.Supply("checkpoint.every_steps", "0", "checkpoint.auto");
+  }
+}
+
 Options Read(const input::Deck& deck) {
   CheckHints(deck);
   CheckAuto(deck);

@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/writer.hpp"
 
 namespace trireme::checkpoint {
 
@@ -149,6 +150,14 @@ void CheckCover(const WritePlan& plan) {
 }
 
 }  // namespace
+
+std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks) {
+  std::vector<Candidate> segments;
+  for (std::size_t i = 0; i < blocks.size(); ++i) AddSegments(blocks[i], i, 0, segments);
+  std::int64_t bytes = 0;
+  for (const Candidate& segment : segments) bytes += segment.claim.length;
+  return bytes;
+}
 
 WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file,
                         const std::vector<tensor::StateBlock>& blocks) {

@@ -61,7 +61,8 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
                                           .deck = deck,
                                           .ranks = options.comm.ranks,
                                           .tokens = FactsOf(options),
-                                          .machine = machine});
+                                          .machine = machine,
+                                          .async_checkpoints = options.checkpoint.async});
   fmt::print("Trireme {} ({})   plan for {} of {}   device {}   {}\n", Version(), Commit(),
              monitor::Counted(options.comm.ranks, "rank"),
              monitor::Counted(machine.stream.threads, "thread"),

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "checkpoints.hpp"
 #include "trireme/base/clock.hpp"
@@ -9,6 +10,7 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/job/restarts.hpp"
+#include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/roof.hpp"
 
 namespace trireme::driver {
@@ -167,7 +169,25 @@ void TrainingLoop::CountStart() {
       "restarts.json there begins the count anew.");
 }
 
+// On GPUs the planned memory is that of the cards; copies lie in the node's.
+void TrainingLoop::CheckCopyMemory(const checkpoint::State& state) const {
+  if (!job_.options.checkpoint.async || !job_.stream.OnGpu()) return;
+  const std::int64_t needed = job_.runtime->Node().Sum(checkpoint::CopyBytes(state.model) +
+                                                       checkpoint::CopyBytes(state.optimizer));
+  job_.World().Together([&] {
+    const machine::Available available = machine::AvailableMemory();
+    if (needed <= available.bytes) return;
+    throw InputError(
+        fmt::format("memory: copies for checkpoint.async take {} of this node, but {} "
+                    "are {}",
+                    monitor::AsBytes(needed), monitor::AsBytes(available.bytes), available.source),
+        "Use more nodes, or checkpoint.async = no.");
+  });
+}
+
 void TrainingLoop::MakeCheckpoints() {
+  checkpoint::State state = state_.CheckpointState();
+  CheckCopyMemory(state);
   checkpoints_ =
       std::make_unique<Checkpoints>(Checkpoints::Setup{.runtime = *job_.runtime,
                                                        .options = job_.options.checkpoint,
@@ -176,7 +196,7 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .folder = folder_,
                                                        .cores = job_.signals->UsableCores(),
                                                        .hold_lock = [this] { HoldLock(); }},
-                                    state_.CheckpointState());
+                                    std::move(state));
 }
 
 // Rank 0.

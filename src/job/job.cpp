@@ -2,10 +2,12 @@
 #include "trireme/job/job.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/job/sources.hpp"
 #include "trireme/machine/gpu_choice.hpp"
@@ -43,6 +45,28 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
   });
 }
 
+// What a rank runs: the program and its arguments.
+std::string Identity(const CommandLine& line) {
+  return fmt::format("Trireme {} ({}), build {}, -i '{}' -r '{}'{} {}", Version(), Commit(),
+                     BuildId(), line.deck, line.resume, line.validate_only ? " -v" : "",
+                     fmt::join(line.overrides, " "));
+}
+
+// Collective. A rank with another program or other arguments would compute something else.
+void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
+  const comm::Communicator& world = runtime.World();
+  std::string mine;
+  world.Together([&] { mine = Identity(line); });
+  const std::string of_root = world.Broadcast(mine);
+  world.Together([&] {
+    if (mine == of_root) return;
+    throw InputError(
+        fmt::format("another program or command line than rank 0's on {}:\n  {}\n  rank 0: {}",
+                    runtime.Hosts().at(static_cast<std::size_t>(world.Rank())), mine, of_root),
+        "Start all ranks with one file and the same arguments.");
+  });
+}
+
 }  // namespace
 
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
@@ -53,6 +77,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   job.runtime = &runtime;
   job.line = &line;
   job.signals = &signals;
+  RequireOneProgram(runtime, line);
   const Sources sources = ShareSources(world, schema, line);
   world.Together([&] {
     job.deck = ParseDeck(schema, line, sources);
@@ -107,6 +132,7 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
           .ranks = job.World().Size(),
           .tokens = tokens,
           .machine = FactsOf(job),
+          .async_checkpoints = job.options.checkpoint.async,
           .origin = OriginOf(job, tokens)};
 }
 

@@ -138,6 +138,7 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
   input::Deck deck = ParseAlone(schema, line, sources);
   Resolve(deck);
   data::Resolve(deck);
+  checkpoint::Resolve(deck);
   model::ResolvePreset(deck);
   if (!sources.candidates.empty()) {
     const std::string path = sources.candidates.front() + "/run.json";

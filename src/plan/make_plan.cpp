@@ -109,6 +109,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
           .schedule = optimizer::MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
                                               sampler.StepsOf(asked.schedule.epochs)),
           .keep_gradients = false,
+          .async_checkpoints = request.async_checkpoints,
           .graphs = asked.machine.graphs,
           .products_file = asked.machine.products};
 }

@@ -52,6 +52,7 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
           .optimizer = options.optimizer,
           .schedule = options.schedule,
           .keep_gradients = options.keep_gradients,
+          .async_checkpoints = options.async_checkpoints,
           .graphs = options.graphs,
           .products_file = options.products_file};
 }

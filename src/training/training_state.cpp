@@ -42,6 +42,11 @@ machine::MemoryTerms TrainingState::Memory() const {
   machine::MemoryTerms terms = MemoryOf(model_);
   terms.moments = optimizer_->Bytes();
   terms.exchange_buffers += buckets_->Bytes();
+  // A GPU's state is copied into the memory of the host.
+  if (plan_.async_checkpoints && !Stream().OnGpu()) {
+    terms.checkpoint_copy =
+        checkpoint::CopyBytes(model_.Blocks()) + checkpoint::CopyBytes(MomentBlocks());
+  }
   return terms;
 }
 

@@ -28,6 +28,9 @@ struct Options {
 
 void Declare(input::Schema& schema);  // [checkpoint]
 
+// Takes the default of checkpoint.every_steps away if checkpoint.auto chooses the interval.
+void Resolve(input::Deck& deck);
+
 // Throws InputError with the deck's line for values that contradict each other.
 Options Read(const input::Deck& deck);
 

@@ -59,6 +59,10 @@ struct Order {
   std::function<void()> may_publish = {};
 };
 
+// Bytes of a state's blocks that this rank gives to its writer, and that an asynchronous one
+// copies.
+std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks);
+
 // What became of an order; the same on every rank.
 struct Outcome {
   std::int64_t step = 0;

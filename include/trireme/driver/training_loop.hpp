@@ -50,7 +50,8 @@ class TrainingLoop {
   void Resume();
   void SetDamagedAside();
   void CountStart();
-  void MakeCheckpoints();  // collective
+  void CheckCopyMemory(const checkpoint::State& state) const;  // collective
+  void MakeCheckpoints();                                      // collective
   void SayStart();
   void SayChanges();
   void SayEvent(const std::string& event, const std::string& text);

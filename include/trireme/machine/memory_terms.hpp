@@ -18,6 +18,7 @@ struct MemoryTerms {
   std::int64_t gradients_under_way = 0;  // whole gradients on their way to their owners
   std::int64_t exchange_buffers = 0;     // messages between stages, packed and exchanged sums
   std::int64_t tokens = 0;               // of the token file
+  std::int64_t checkpoint_copy = 0;      // of the state, for asynchronous checkpoints
   std::int64_t gpu_libraries = 0;        // code and plans that libraries load (an allowance)
   std::int64_t fp8_operands = 0;         // rounded operands of matrix products
   std::int64_t Total() const;
@@ -29,7 +30,7 @@ struct MemoryTerm {
   const char* name;
   std::int64_t MemoryTerms::*bytes;
 };
-inline constexpr std::array<MemoryTerm, 11> kMemoryTerms = {{
+inline constexpr std::array<MemoryTerm, 12> kMemoryTerms = {{
     {"parameters", &MemoryTerms::parameters},
     {"gradients", &MemoryTerms::gradients},
     {"moments", &MemoryTerms::moments},
@@ -39,6 +40,7 @@ inline constexpr std::array<MemoryTerm, 11> kMemoryTerms = {{
     {"gradients under way", &MemoryTerms::gradients_under_way},
     {"exchange buffers", &MemoryTerms::exchange_buffers},
     {"tokens", &MemoryTerms::tokens},
+    {"checkpoint copy", &MemoryTerms::checkpoint_copy},
     {"GPU libraries", &MemoryTerms::gpu_libraries},
     {"fp8 operands", &MemoryTerms::fp8_operands},
 }};

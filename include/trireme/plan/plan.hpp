@@ -37,6 +37,7 @@ struct Request {
   int ranks = 1;
   TokenFacts tokens;
   MachineFacts machine;
+  bool async_checkpoints = false;
   data::Origin origin = {};  // of the steps of a run that is continued (data::MoveOrigin)
 };
 

@@ -21,9 +21,10 @@ struct TrainingOptions {
   data::Origin origin = {};  // of the steps
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
-  bool keep_gradients = true;  // after a step; false: the update clears them as it goes
-  bool graphs = false;         // run.graphs: a step on a GPU is recorded if that is possible
-  std::string products_file;   // run.products; empty: choices of algorithms are kept nowhere
+  bool keep_gradients = true;      // after a step; false: the update clears them as it goes
+  bool async_checkpoints = false;  // which copy the state
+  bool graphs = false;             // run.graphs: a step on a GPU is recorded if that is possible
+  std::string products_file;       // run.products; empty: choices of algorithms are kept nowhere
 };
 
 // The same run on a grid, complete; never changed.
@@ -35,6 +36,7 @@ struct TrainingPlan {
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;
+  bool async_checkpoints = false;
   bool graphs = false;
   std::string products_file;
 
