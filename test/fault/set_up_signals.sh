@@ -6,11 +6,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 : "${TRIREME_FAIL_CALLS:?the library to preload}" "${TRIREME_SPARSE_TOKENS:?the program}"
 tiny_deck
 tokens
-# Three rounds of 256 MiB, each of which takes seconds longer.
+# Three rounds of 256 MiB, each of which takes longer than it needs.
 "$TRIREME_SPARSE_TOKENS" harbour.h5 long.h5 $((3 * 128 << 20))
 slow=(env TRIREME_FAULT_CALL=read TRIREME_FAULT_PATH=long.h5 TRIREME_FAULT_BYTES=$((1 << 20))
-  TRIREME_FAULT_DELAY=2500 "TRIREME_FAULT_LOG=$scratch/log")
-most=7 # seconds from a signal to the end; all rounds take longer
+  TRIREME_FAULT_DELAY=1500 "TRIREME_FAULT_LOG=$scratch/log")
+most=7 # seconds from a signal to the end, at most one round later
 
 # begins COMMAND...: runs it in the background until the first round is being read.
 begins() {
