@@ -111,7 +111,7 @@ std::vector<Claim> Unpack(const std::vector<std::string>& texts) {
 }
 
 // Puts the claims of all ranks into the plan, and finds the places of this rank's own.
-void Order(const std::vector<Claim>& claims, const std::vector<Candidate>& own, int rank,
+void PutInOrder(const std::vector<Claim>& claims, const std::vector<Candidate>& own, int rank,
            WritePlan& plan) {
   plan.sums.bytes = plan.layout.bytes;
   std::size_t next = 0;  // own ones are in the order of their offsets, too
@@ -182,7 +182,7 @@ WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file
   });
   const std::vector<std::string> all_claims = world.Gather(claims);
   world.Together([&] {
-    Order(Unpack(all_claims), own, world.Rank(), plan);
+    PutInOrder(Unpack(all_claims), own, world.Rank(), plan);
     CheckCover(plan);
   });
   return plan;

@@ -148,4 +148,12 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
   return deck;
 }
 
+input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
+                      const std::string& text) {
+  Sources sources;
+  sources.deck_path = line.deck;
+  sources.deck_text = text;
+  return ParseDeck(schema, line, sources);
+}
+
 }  // namespace trireme::job

@@ -210,7 +210,7 @@ void ParallelModel::SumSharedGradients() {
   shared_->Sum();
 }
 
-std::vector<tensor::StateBlock> ParallelModel::Blocks() {
+std::vector<tensor::StateBlock> ParallelModel::Blocks() const {
   return layers_->Parameters().ValueBlocks(grid_.Data().Rank(), grid_.Data().Size(),
                                            grid_.Shard().Size());
 }

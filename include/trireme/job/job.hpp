@@ -16,6 +16,7 @@
 #include "trireme/job/command_line.hpp"
 #include "trireme/job/options.hpp"
 #include "trireme/job/run_record.hpp"
+#include "trireme/job/sources.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/placement.hpp"
 #include "trireme/machine/signals.hpp"

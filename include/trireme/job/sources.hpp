@@ -36,6 +36,10 @@ Sources ShareSources(const comm::Communicator& world, const input::Schema& schem
 // model, the output folder. Throws InputError.
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line, const Sources& sources);
 
+// The same for a deck's text alone, which starts from no checkpoint.
+input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
+                      const std::string& text);
+
 }  // namespace trireme::job
 
 #endif  // TRIREME_JOB_SOURCES_HPP_

@@ -80,7 +80,7 @@ class ParallelModel {
   parallel::Pipeline& Stages() { return *pipeline_; }
   const parallel::Pipeline& Stages() const { return *pipeline_; }
   // This rank's blocks of every tensor of the model, for a checkpoint.
-  std::vector<tensor::StateBlock> Blocks();
+  std::vector<tensor::StateBlock> Blocks() const;
   ModelMemory Memory() const;  // of this rank
 
  private:
