@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kShownProblems = 8;
 
-// What is wrong with bytes, not with what was asked for.
+// A fault of bytes, not of what was asked for.
 class Damage : public Error {
  public:
   explicit Damage(const Error& error) : Error(ExitCode::kBadInput, error.what()) {}

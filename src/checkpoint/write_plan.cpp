@@ -58,7 +58,7 @@ void CheckSameListing(const std::string& file, const std::string& own, const std
                              file, own_line, root_line));
 }
 
-// What ranks tell each other about a segment.
+// A segment as its rank announces it to the others.
 struct Claim {
   std::int64_t offset = 0, length = 0;  // bytes of the file
   std::int64_t rank = 0;

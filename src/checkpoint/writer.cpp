@@ -13,7 +13,6 @@
 #include "output.hpp"
 #include "rounds.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/checkpoint/checkpoint.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint {
@@ -39,7 +38,7 @@ std::vector<int> Members(const comm::Communicator& world, const comm::Communicat
   return members;
 }
 
-// What a writer tells all ranks after its part of the files is on the disk.
+// Times of a writer, told to all ranks after its part of the files is on the disk.
 struct Report {
   double write_seconds = 0, verify_seconds = 0;
 };
@@ -338,19 +337,6 @@ Outcome Writer::Finish() {
   std::optional<Outcome> outcome;
   while (!outcome) outcome = work_->Advance();
   return *std::move(outcome);
-}
-
-void Write(const comm::Communicator& world, const std::string& folder, std::int64_t step,
-           const Contents& contents, bool best, std::int64_t keep) {
-  Writer writer(world, {contents.model, contents.optimizer, contents.read}, {});
-  writer.Begin({.folder = folder,
-                .step = step,
-                .run = contents.run,
-                .best = best,
-                .retention = {.keep = keep},
-                .may_publish = {}});
-  const Outcome outcome = writer.Finish();
-  if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
 }
 
 }  // namespace trireme::checkpoint

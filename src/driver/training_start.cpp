@@ -64,7 +64,7 @@ void TrainingLoop::LockFolder() {
   monitor::CheckRunFolder(folder_, continues_);
   monitor::MakeRunFolder(folder_);
   lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
-  // What was there before the lock may be another job's last act.
+  // Changes before the lock was taken may be another job's last act.
   monitor::CheckRunFolder(folder_, continues_);
   if (!continues_ || checkpoint_.empty()) return;
   const auto known = job_.start.damaged.size();

@@ -45,7 +45,7 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
   });
 }
 
-// What a rank runs: the program and its arguments.
+// Name of what a rank runs: the program and its arguments.
 std::string Identity(const CommandLine& line) {
   return fmt::format("Trireme {} ({}), build {}, -i '{}' -r '{}'{} {}", Version(), Commit(),
                      BuildId(), line.deck, line.resume, line.validate_only ? " -v" : "",

@@ -63,7 +63,7 @@ struct Order {
 // copies.
 std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks);
 
-// What became of an order; the same on every rank.
+// Result of an order, the same on every rank.
 struct Outcome {
   std::int64_t step = 0;
   std::string failure;                // why it was not written; empty: it was

@@ -1,4 +1,4 @@
-// What run.json of a checkpoint says about the run that wrote it.
+// RunRecord: the contents of run.json, about the run that wrote a checkpoint.
 #ifndef TRIREME_JOB_RUN_RECORD_HPP_
 #define TRIREME_JOB_RUN_RECORD_HPP_
 

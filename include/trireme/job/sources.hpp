@@ -18,7 +18,7 @@ struct Sources {
   bool own_deck = false;  // the deck of the run that -r names, for want of -i
   // Complete checkpoints that the job may start from, the newest first; empty: it starts afresh.
   std::vector<std::string> candidates;
-  // Those of the same run that are not complete, and why: "step_00000020: it lacks run.json".
+  // Incomplete ones of the same run, and why: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
   std::string run_text;  // run.json of the first candidate
 };
