@@ -75,12 +75,13 @@ void CheckAuto(const input::Deck& deck) {
     throw deck.Complain("checkpoint.auto", "needs run.mtbf_hours",
                         "Give the mean time between failures of the job in hours.");
   }
-  for (const char* key : {"checkpoint.every_steps", "checkpoint.every_minutes"}) {
-    const bool none =
-        std::string(key) == "checkpoint.every_steps" ? deck.Integer(key) == 0 : deck.Real(key) == 0;
-    if (!deck.Given(key) || none) continue;
-    throw deck.Complain(key, "checkpoint.auto = yes chooses the interval",
-                        "Leave one of them out.");
+  const char* const chosen = "checkpoint.auto = yes chooses the interval";
+  const char* const hint = "Leave one of them out.";
+  if (deck.Given("checkpoint.every_steps") && deck.Integer("checkpoint.every_steps") > 0) {
+    throw deck.Complain("checkpoint.every_steps", chosen, hint);
+  }
+  if (deck.Real("checkpoint.every_minutes") > 0) {
+    throw deck.Complain("checkpoint.every_minutes", chosen, hint);
   }
 }
 

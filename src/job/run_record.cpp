@@ -58,7 +58,9 @@ std::string Stated(const input::Deck& deck, const nlohmann::json& model, const s
   const auto found = std::find_if(values.begin(), values.end(),
                                   [&](const auto& value) { return value.first == name; });
   const std::string text = found == values.end() ? std::string() : found->second;
-  if (model.at(name).is_boolean()) return deck.Switch("model." + name) ? "yes" : "no";
+  if (model.at(name).is_boolean()) {
+    return text == "yes" || text == "true" || text == "on" ? "yes" : "no";
+  }
   if (text != "0") return text;
   if (name == "kv_heads" && model.contains("heads")) return DeckText(model.at("heads"));
   if (name != "head_dim" || !model.contains("dim") || !model.contains("heads")) return text;
@@ -195,6 +197,8 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
   for (const char* section : {"model", "optimizer", "schedule"}) {
     if (!record.json.contains(section) || !record.json.at(section).is_object()) continue;
     for (const auto& [name, value] : now.at(section).items()) {
+      // Limits of a session, not of the run.
+      if (name == "stop_at" || name == "walltime_minutes") continue;
       const nlohmann::json& was = record.json.at(section);
       if (was.contains(name)) compare(fmt::format("{}.{}", section, name), was.at(name), value);
     }

@@ -84,9 +84,9 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
 // The checkpoints that the job may start from.
 void ReadStart(const CommandLine& line, const input::Deck& deck, Sources& sources) {
   const Task task = Read(deck).task;
-  const bool uses = task == Task::kTrain || task == Task::kEvaluate || task == Task::kGenerate;
+  const bool uses = task != Task::kTokenize && task != Task::kVerify;
   const bool resumes = !line.resume.empty();
-  const std::string path = resumes ? line.resume : deck.Text("checkpoint.start_from");
+  const std::string path = resumes ? line.resume : checkpoint::Read(deck).start_from;
   if (!uses || path.empty()) return;
   const checkpoint::Choice choice = checkpoint::Locate(path);
   if (choice.candidates.empty()) {

@@ -47,7 +47,7 @@ class ExpectedTraffic {
     AddTiedTable();
     Add(Group::kShard, Transfer::kAllReduce, grid.Shard().Size(), 1, 8);
     Add(Group::kReplica, Transfer::kAllReduce, stages_ * tensor_, 1, 8);
-    constexpr std::int64_t kAgreed = 9 * 8;  // faults, three requests, five times
+    constexpr std::int64_t kAgreed = 10 * 8;  // faults, four requests, five times
     constexpr std::int64_t kLoss = 71 * 8;   // an exact sum
     Add(Group::kWorld, Transfer::kAllReduce, grid.World().Size(), 1, kAgreed + kLoss);
   }
