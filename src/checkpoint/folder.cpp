@@ -48,6 +48,16 @@ fs::file_time_type TimeOf(const std::string& checkpoint) {
   return error ? fs::file_time_type::min() : time;
 }
 
+// Runs a body whose failure is no reason to fail; notes it.
+template <typename Body>
+void Attempt(std::vector<std::string>& warnings, const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& problem) {
+    warnings.emplace_back(problem.what());
+  }
+}
+
 std::string WithoutEnding(const std::string& name) { return name.substr(0, name.rfind('.')); }
 
 std::string LinkTarget(const std::string& link) {
@@ -102,6 +112,8 @@ std::string WhyIncomplete(const std::string& checkpoint) {
     }
     if (!fs::is_regular_file(status)) {
       missing += (missing.empty() ? "" : ", ") + std::string(file);
+    } else if (const int closed = MayRead(checkpoint + "/" + file); closed != 0) {
+      return fmt::format("{} cannot be read: {}", file, ErrorText(closed));
     }
   }
   if (!missing.empty()) return "it lacks " + missing;
@@ -175,21 +187,25 @@ std::vector<Found> ListComplete(const std::string& folder, std::vector<std::stri
   return result;
 }
 
-void RemoveLeftovers(const std::string& folder) {
+std::vector<std::string> RemoveLeftovers(const std::string& folder) {
+  std::vector<std::string> warnings;
   for (const std::string& name : ListSteps(folder)) {
     if (!ParseStepName(WithoutEnding(name))) continue;
     const std::string path = folder + "/" + name;
     const std::string successor = folder + "/" + WithoutEnding(name);
-    if (name.ends_with(kTemporaryEnding)) {
-      RemoveAll(path);
-    } else if (name.ends_with(kReplacedEnding)) {
-      if (Exists(successor)) {
+    Attempt(warnings, [&] {
+      if (name.ends_with(kTemporaryEnding)) {
         RemoveAll(path);
-      } else {
-        Rename(path, successor);
+      } else if (name.ends_with(kReplacedEnding)) {
+        if (Exists(successor)) {
+          RemoveAll(path);
+        } else {
+          Rename(path, successor);
+        }
       }
-    }
+    });
   }
+  return warnings;
 }
 
 void Publish(const std::string& folder, const std::string& name) {
@@ -209,8 +225,8 @@ void Publish(const std::string& folder, const std::string& name) {
 namespace {
 
 // Removes the old checkpoints that nothing keeps.
-template <typename Try>
-void Prune(const std::string& folder, const Retention& retention, const Try& attempt) {
+void Prune(const std::string& folder, const Retention& retention,
+           std::vector<std::string>& warnings) {
   if (retention.keep == 0) return;
   const std::set<std::string> linked = {LinkTarget(folder + "/best"),
                                         LinkTarget(folder + "/latest")};
@@ -222,7 +238,7 @@ void Prune(const std::string& folder, const Retention& retention, const Try& att
     const bool spared = every > 0 && *step % every == 0;
     if (++kept <= retention.keep || spared || linked.contains(found.name)) continue;
     const std::string path = folder + "/" + found.name;
-    attempt([&] {
+    Attempt(warnings, [&] {
       // Renamed first: a run killed half way leaves no half checkpoint under a good name.
       Rename(path, path + kTemporaryEnding);
       RemoveAll(path + kTemporaryEnding);
@@ -235,20 +251,14 @@ void Prune(const std::string& folder, const Retention& retention, const Try& att
 std::vector<std::string> TidyUp(const std::string& folder, const std::string& name, bool best,
                                 const Retention& retention) {
   std::vector<std::string> warnings;
-  const auto attempt = [&](const auto& body) {
-    try {
-      body();
-    } catch (const std::exception& problem) {
-      warnings.emplace_back(problem.what());
-    }
-  };
+  const auto attempt = [&](const auto& body) { Attempt(warnings, body); };
   attempt([&] { MoveLink(name, folder + "/latest"); });
   if (best) attempt([&] { MoveLink(name, folder + "/best"); });
   attempt([&] { SyncPath(folder); });
   attempt([&] {
     if (const std::string old = folder + "/" + name + kReplacedEnding; Exists(old)) RemoveAll(old);
   });
-  attempt([&] { Prune(folder, retention, attempt); });
+  attempt([&] { Prune(folder, retention, warnings); });
   return warnings;
 }
 

@@ -73,14 +73,15 @@ std::string TemporaryOf(const Order& order) {
   return order.folder + "/" + StepName(order.step) + kTemporaryEnding;
 }
 
-std::int64_t Prepare(const Order& order, const std::vector<WritePlan>& plans,
-                     const std::string& hints) {
+Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
+                 const std::string& hints) {
+  Prepared prepared;
   MakeFolderDurably(order.folder);
-  RemoveLeftovers(order.folder);
-  std::int64_t sequence = 0;
+  prepared.warnings = RemoveLeftovers(order.folder);
   for (const Found& found : ListComplete(order.folder)) {
-    sequence = std::max(sequence, found.sequence);
+    prepared.sequence = std::max(prepared.sequence, found.sequence);
   }
+  ++prepared.sequence;
   const std::string temporary = TemporaryOf(order);
   std::error_code error;
   if (!fs::create_directory(temporary, error) || error) {
@@ -88,7 +89,7 @@ std::int64_t Prepare(const Order& order, const std::vector<WritePlan>& plans,
     throw RunError(fmt::format("{}: cannot be created: {}", temporary, reason));
   }
   ReserveAll(order, plans, hints);
-  return sequence + 1;
+  return prepared;
 }
 
 void Complete(const Order& order, const std::vector<WritePlan>& plans) {

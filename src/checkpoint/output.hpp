@@ -17,10 +17,13 @@
 namespace trireme::checkpoint {
 
 // World rank 0. Makes the folder of checkpoints and, empty, the temporary one with its tensor
-// files, and reserves their space. Returns the checkpoint's place in the order of writing.
-// Throws RunError. hints: see WriterOptions; with any, the calling thread must be MPI's.
-std::int64_t Prepare(const Order& order, const std::vector<WritePlan>& plans,
-                     const std::string& hints);
+// files, and reserves their space. Throws RunError. hints: see WriterOptions; with any, the calling
+// thread must be MPI's.
+struct Prepared {
+  std::int64_t sequence = 0;          // the checkpoint's place in the order of writing
+  std::vector<std::string> warnings;  // leftovers of earlier sessions that cannot be removed
+};
+Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans, const std::string& hints);
 
 // World rank 0. Writes the small files, flushes the folder and gives it its name, durably. The
 // plans' hashes are those of the written bytes. Throws RunError.

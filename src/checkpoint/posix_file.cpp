@@ -72,6 +72,10 @@ void WriteTextDurably(const std::string& path, const std::string& text) {
     throw SystemError(path, "cannot be closed", error);
 }
 
+int MayRead(const std::string& path) {
+  return ::faccessat(AT_FDCWD, path.c_str(), R_OK, AT_EACCESS) == 0 ? 0 : errno;
+}
+
 void SyncPath(const std::string& path) {
   Descriptor file(path, O_RDONLY);
   if (!file.Valid()) throw SystemError(path, "cannot be opened", errno);

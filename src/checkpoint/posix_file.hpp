@@ -17,6 +17,9 @@ std::string ReadText(const std::string& path, std::int64_t most);
 // Creates the file, which must not exist, and syncs it. Throws RunError with path and reason.
 void WriteTextDurably(const std::string& path, const std::string& text);
 
+// 0 if this process may read the file, else an errno.
+int MayRead(const std::string& path);
+
 // Flushes a file, or the entries of a folder, to the disk. Throws RunError.
 void SyncPath(const std::string& path);
 

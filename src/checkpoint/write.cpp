@@ -1,4 +1,4 @@
-// Write: one checkpoint, by a writer of its own.
+// One checkpoint, written at once.
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/writer.hpp"

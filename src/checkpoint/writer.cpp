@@ -13,6 +13,7 @@
 #include "output.hpp"
 #include "rounds.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint {
@@ -38,7 +39,7 @@ std::vector<int> Members(const comm::Communicator& world, const comm::Communicat
   return members;
 }
 
-// Times of a writer, told to all ranks after its part of the files is on the disk.
+// Report of a writer to all ranks once its part of the files is on the disk.
 struct Report {
   double write_seconds = 0, verify_seconds = 0;
 };
@@ -143,7 +144,12 @@ void Writer::Work::Begin(Order order) {
 
 void Writer::Work::StartPrepare() {
   if (!world_.IsRoot()) return;
-  const auto prepare = [this] { sequence_ = Prepare(order_, plans_, options_.io_hints); };
+  const auto prepare = [this] {
+    Prepared prepared = Prepare(order_, plans_, options_.io_hints);
+    // One that cannot be read just now counts too, if it is of this session.
+    sequence_ = std::max(sequence_ + 1, prepared.sequence);
+    outcome_.warnings = std::move(prepared.warnings);
+  };
   if (options_.io_hints.empty()) {
     worker_.Queue(prepare);
   } else {
@@ -275,7 +281,9 @@ void Writer::Work::StartPublish() {
   worker_.Queue([this] {
     order_.run["sequence"] = sequence_;
     Complete(order_, plans_);
-    outcome_.warnings = TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention);
+    for (auto& each : TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention)) {
+      outcome_.warnings.push_back(std::move(each));
+    }
   });
 }
 

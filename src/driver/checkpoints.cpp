@@ -76,7 +76,7 @@ void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, bool best)
                  .best = best,
                  .retention = {.keep = setup_.options.keep,
                                .keep_every_steps = setup_.options.keep_every_steps},
-                 .may_publish = setup_.hold_lock});
+                 .may_publish = setup_.may_publish});
 }
 
 void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, bool best) {
@@ -145,6 +145,7 @@ void Checkpoints::Report(const checkpoint::Outcome& outcome) {
        {"gigabytes_per_second",
         outcome.write_seconds > 0 ? bytes / kGiga / outcome.write_seconds : 0}});
   for (const std::string& warning : outcome.warnings) {
+    if (!told_.insert(warning).second) continue;
     setup_.monitor.Warn(
         fmt::format("the checkpoint of step {} is written, but: {}", outcome.step, warning));
     Say("clean-up failed", outcome.step, warning);
@@ -158,7 +159,7 @@ void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
   const comm::Communicator& world = setup_.runtime.World();
   // A folder that another job has taken over is not written to again.
   world.Together([&] {
-    if (world.IsRoot() && setup_.hold_lock) setup_.hold_lock();
+    if (world.IsRoot() && setup_.may_go_on) setup_.may_go_on();
   });
   if (failures_ >= setup_.options.max_failures) {
     throw AgreedError(

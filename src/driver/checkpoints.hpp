@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,8 @@ namespace trireme::driver {
 
 class Checkpoints {
  public:
-  // All must outlive it. hold_lock: on rank 0, throws if the run folder is another job's by now.
+  // All must outlive it. On rank 0, may_publish throws unless the run folder is this job's for
+  // certain, and may_go_on if it is another's for certain.
   struct Setup {
     const comm::Runtime& runtime;
     const checkpoint::Options& options;
@@ -26,7 +28,7 @@ class Checkpoints {
     job::Deadline& deadline;
     std::string folder;      // of the run
     std::vector<int> cores;  // for the writing thread
-    std::function<void()> hold_lock;
+    std::function<void()> may_publish, may_go_on;
   };
   // Collective. Takes the memory of the writer.
   Checkpoints(const Setup& setup, checkpoint::State state);
@@ -70,12 +72,13 @@ class Checkpoints {
   const Setup setup_;
   checkpoint::Writer writer_;
   bool best_under_way_ = false, lost_best_ = false;
-  std::int64_t failures_ = 0;  // in a row
-  double last_time_ = 0;       // Seconds() of the last Begin
-  double stall_ = 0;           // of the one under way
-  double untold_stall_ = 0;    // since TakeSeconds
-  double longest_stall_ = 0;   // of those written
-  std::int64_t written_ = 0;   // in this session
+  std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint
+  std::int64_t failures_ = 0;   // in a row
+  double last_time_ = 0;        // Seconds() of the last Begin
+  double stall_ = 0;            // of the one under way
+  double untold_stall_ = 0;     // since TakeSeconds
+  double longest_stall_ = 0;    // of those written
+  std::int64_t written_ = 0;    // in this session
   double bytes_ = 0, write_seconds_ = 0, verify_seconds_ = 0, stalls_ = 0;  // sums of those
 };
 

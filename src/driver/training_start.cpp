@@ -64,7 +64,7 @@ void TrainingLoop::LockFolder() {
   monitor::CheckRunFolder(folder_, continues_);
   monitor::MakeRunFolder(folder_);
   lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
-  // Changes before the lock was taken may be another job's last act.
+  // Another job's last act may have come between the first look and the lock.
   monitor::CheckRunFolder(folder_, continues_);
   if (!continues_ || checkpoint_.empty()) return;
   const auto known = job_.start.damaged.size();
@@ -195,13 +195,21 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .deadline = deadline_,
                                                        .folder = folder_,
                                                        .cores = job_.signals->UsableCores(),
-                                                       .hold_lock = [this] { HoldLock(); }},
+                                                       .may_publish = [this] { HoldLock(true); },
+                                                       .may_go_on = [this] { HoldLock(false); }},
                                     std::move(state));
 }
 
-// Rank 0.
-void TrainingLoop::HoldLock() const {
-  if (lock_ == nullptr || lock_->StillMine()) return;
+// Rank 0. Throws if the lock is lost; if `certain`, also if it cannot be read just now.
+void TrainingLoop::HoldLock(bool certain) const {
+  if (lock_ == nullptr) return;
+  const job::RunLock::Standing standing = lock_->Look();
+  if (standing == job::RunLock::Standing::kMine) return;
+  if (standing == job::RunLock::Standing::kUnknown) {
+    if (!certain) return;
+    throw RunError(fmt::format("{}: its run.lock cannot be read", folder_),
+                   "Nothing is written without it: another job may have taken the run over.");
+  }
   throw RunError(fmt::format("{}: its run.lock is not this job's any more", folder_),
                  "Another job has taken the run over, or someone has removed the lock. This job "
                  "ends, and writes no more into the folder.");

@@ -56,7 +56,13 @@ std::string AfterName(const std::string& lock, const Holder& holder) {
   return lock + ".after." + holder.token;
 }
 
-// A lock in a file; none if there is no file. Throws InputError for anything else.
+// A lock of which nothing is known.
+class Unreadable : public Error {
+ public:
+  explicit Unreadable(const Error& error) : Error(error.Code(), error.what()) {}
+};
+
+// A lock in a file; none if there is no file. Throws Unreadable, or InputError for anything else.
 std::optional<Holder> ReadLock(const std::string& path, const std::string& lock) {
   const SmallFile file = ReadSmallFile(path, kMostBytes);
   if (!file.exists) return std::nullopt;
@@ -66,10 +72,12 @@ std::optional<Holder> ReadLock(const std::string& path, const std::string& lock)
     const std::string fault = !file.fault.empty() ? file.fault
                               : file.text.empty() ? "is empty"
                                                   : "is damaged";
-    throw InputError(
+    const Error error = InputError(
         fmt::format("{}: the lock of the run folder {}: another job may work there", path, fault),
         fmt::format("Make sure that no job uses the folder, then remove {}{}.", path,
                     path == lock ? "" : " and " + lock));
+    if (file.unreadable) throw Unreadable(error);
+    throw error;
   }
   return holder;
 }
@@ -93,15 +101,6 @@ bool Holds(const std::string& path, const std::string& lock, const std::string& 
   try {
     const std::optional<Holder> holder = ReadLock(path, lock);
     return holder && holder->token == token;
-  } catch (const Error&) {
-    return false;
-  }
-}
-
-bool EndsWith(const std::string& lock, const std::string& token) {
-  try {
-    const std::vector<Holder> chain = ReadChain(lock);
-    return !chain.empty() && chain.back().token == token;
   } catch (const Error&) {
     return false;
   }
@@ -195,7 +194,17 @@ RunLock::~RunLock() {
   if (::getpid() == process_ && StillMine()) ::unlink(path_.c_str());
 }
 
-bool RunLock::StillMine() const { return EndsWith(path_, token_); }
+RunLock::Standing RunLock::Look() const {
+  try {
+    const std::vector<Holder> chain = ReadChain(path_);
+    const bool mine = !chain.empty() && chain.back().token == token_;
+    return mine ? Standing::kMine : Standing::kLost;
+  } catch (const Unreadable&) {
+    return Standing::kUnknown;
+  } catch (const Error&) {
+    return Standing::kLost;
+  }
+}
 
 // Tries once to take the lock; false if another newcomer interfered.
 bool RunLock::Take(const BatchJob& job) {

@@ -84,6 +84,7 @@ SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes) {
     result.fault = "is a symbolic link";
   } else if (error != 0 && result.exists) {
     result.fault = "cannot be read: " + ErrorText(error);
+    result.unreadable = true;
   }
   return result;
 }

@@ -38,7 +38,8 @@ std::string ErrorText(int error);  // of an errno value: "No space left on devic
 
 struct SmallFile {
   bool exists = false;
-  std::string fault;  // why an existing one cannot be used; empty: `text` is its content
+  std::string fault;        // why an existing one cannot be used; empty: `text` is its content
+  bool unreadable = false;  // the fault is a failed call, and may pass
   std::string text;
 };
 

@@ -45,7 +45,7 @@ class TrainingLoop {
   void FindFolder();
   void FindStep();
   void LockFolder();
-  void HoldLock() const;
+  void HoldLock(bool certain) const;
   void LoadState();  // collective
   void Resume();
   void SetDamagedAside();

@@ -23,9 +23,14 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Reads the lock anew. False if it was removed, replaced or damaged, or cannot be read: then
-  // nothing may be published in the folder any more.
-  bool StillMine() const;
+  // Reads the lock anew. Unless it is kMine, nothing may be published in the folder.
+  enum class Standing {
+    kMine,
+    kLost,     // removed, replaced or damaged
+    kUnknown,  // it cannot be read just now: no descriptor is free, or the network is down
+  };
+  Standing Look() const;
+  bool StillMine() const { return Look() == Standing::kMine; }
 
   // The holder that was replaced, and why it is known to be gone: a sentence for a message; empty
   // if the folder was free.

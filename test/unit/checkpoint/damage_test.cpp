@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "checkpoint_fixture.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
@@ -117,6 +121,101 @@ TEST_F(Damage, ChecksumsJson) {
   EXPECT_THAT(Complaint(), HasSubstr("checksums.json: damaged"));
   WriteBytes(path, R"({"algorithm": "XXH3_64bits", "files": {}})");
   EXPECT_THAT(Complaint(), HasSubstr("checksums.json: does not list model.safetensors"));
+}
+
+// A checkpoint of some 200 KiB a file, and an older one that stays whole.
+class DamagedBlocks : public testing::Test {
+ protected:
+  static constexpr std::size_t kBlockBytes = 4096;
+  static constexpr std::size_t kTextStride = 7;  // of bytes flipped in the small texts
+
+  void SetUp() override {
+    TestState model(Tensors()), moments(Moments(Tensors()));
+    model.Fill();
+    moments.Fill();
+    for (const int step : {2, 3}) {
+      Write(self_, folder_.Path(), step, {model.Blocks(), moments.Blocks(), {{"step", step}}},
+            false, 0);
+    }
+  }
+  static std::vector<TestTensor> Tensors() {
+    return {{"embedding.weight", {300, 128}}, {"blocks.0.weight", {100, 128}}, {"scale", {}}};
+  }
+  // What names the damage when -r would look for a checkpoint and read it; empty: all was read as
+  // good. `bytes_are_damaged`: whether the reader called it that.
+  std::string Complaint(bool& bytes_are_damaged) {
+    bytes_are_damaged = false;
+    const Choice choice = Locate(folder_.Path());
+    EXPECT_FALSE(choice.candidates.empty());
+    EXPECT_EQ(choice.candidates.back(), folder_ / "step_00000002");
+    if (choice.candidates.size() < 2) return choice.others.empty() ? "" : choice.others.front();
+    return ReadError(choice.candidates.front(), bytes_are_damaged);
+  }
+  std::string ReadError(const std::string& checkpoint, bool& bytes_are_damaged) {
+    TestState model(Tensors()), moments(Moments(Tensors()));
+    try {
+      ReadRun(self_, checkpoint);
+      ReadTensors(self_, checkpoint, "model", model.Blocks());
+      ReadTensors(self_, checkpoint, "optimizer", moments.Blocks());
+    } catch (const DamagedError& error) {
+      bytes_are_damaged = true;
+      return error.what();
+    } catch (const AgreedError& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+      return error.what();
+    }
+    return {};
+  }
+  std::string Path(const std::string& file) { return folder_ / "step_00000003/" + file; }
+
+  comm::Communicator self_ = comm::Communicator::Adopt(MPI_COMM_SELF);
+  TemporaryFolder folder_;
+};
+
+TEST_F(DamagedBlocks, EveryBlockOfEveryFile) {
+  bool bytes_are_damaged = false;
+  ASSERT_EQ(Complaint(bytes_are_damaged), "");
+  for (const std::string file :
+       {"model.safetensors", "optimizer.safetensors", "run.json", "checksums.json"}) {
+    const std::string good = ReadBytes(Path(file));
+    const bool tensors = file.ends_with(".safetensors");
+    if (tensors) ASSERT_GT(good.size(), 48 * kBlockBytes);
+    const std::size_t stride = tensors ? kBlockBytes : kTextStride;
+    for (std::size_t begin = 0; begin < good.size(); begin += stride) {
+      const std::size_t length = std::min(stride, good.size() - begin);
+      std::string bad = good;
+      bad[begin + begin * 31 / stride % length] ^= 1;
+      WriteBytes(Path(file), bad);
+      const std::string text = Complaint(bytes_are_damaged);
+      EXPECT_TRUE(bytes_are_damaged || !tensors) << file << " at " << begin << ": " << text;
+      // A wrong hash speaks of the file whose it is.
+      EXPECT_THAT(text, file == "checksums.json" ? HasSubstr("step_00000003") : HasSubstr(file))
+          << "at " << begin;
+    }
+    WriteBytes(Path(file), good);
+  }
+  EXPECT_EQ(Complaint(bytes_are_damaged), "");
+}
+
+TEST_F(DamagedBlocks, EveryFileMissingOrEmpty) {
+  for (const std::string file :
+       {"model.safetensors", "optimizer.safetensors", "run.json", "checksums.json"}) {
+    const std::string good = ReadBytes(Path(file));
+    for (const bool missing : {true, false}) {
+      if (missing) {
+        fs::remove(Path(file));
+      } else {
+        WriteBytes(Path(file), "");
+      }
+      bool bytes_are_damaged = false;
+      EXPECT_THAT(Complaint(bytes_are_damaged), HasSubstr(file)) << missing;
+      const Choice choice = Locate(folder_.Path());
+      EXPECT_EQ(choice.candidates.size(), 1U);
+      // One that vanishes after it was found.
+      EXPECT_THAT(ReadError(folder_ / "step_00000003", bytes_are_damaged), HasSubstr(file));
+    }
+    WriteBytes(Path(file), good);
+  }
 }
 
 }  // namespace

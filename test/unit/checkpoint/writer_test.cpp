@@ -147,7 +147,7 @@ TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   plan.layout.entries = {{"weight", Dtype::kFloat32, {10}, 60, 40}};
   const std::vector<WritePlan> plans = {plan};
   const Order order{.folder = folder_.Path(), .step = 3, .run = {}};
-  EXPECT_EQ(Prepare(order, plans, {}), 1);
+  EXPECT_EQ(Prepare(order, plans, {}).sequence, 1);
   Output output(order, plans);
   const std::string data(60, 'x');
   output.Write({.file = 0, .segment = 0}, data.data());

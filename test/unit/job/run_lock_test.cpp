@@ -332,7 +332,7 @@ TEST_F(RunLockTest, IsNotReadableByOthers) {
   const Locked closed(lock_, 0);
   ASSERT_TRUE(closed.Good());
   EXPECT_THAT(Refusal(), HasSubstr("cannot be read: Permission denied"));
-  EXPECT_FALSE(lock.StillMine());
+  EXPECT_EQ(lock.Look(), RunLock::Standing::kUnknown);
 }
 
 TEST_F(RunLockTest, AReadOnlyFolderIsAFailure) {
@@ -347,11 +347,11 @@ TEST_F(RunLockTest, IsNoLongerMineOnceRemovedOrReplaced) {
   RunLock lock(run_.Path(), kNoJob);
   const std::string content = Content();
   fs::remove(lock_);
-  EXPECT_FALSE(lock.StillMine());
+  EXPECT_EQ(lock.Look(), RunLock::Standing::kLost);
   Put(content);
   EXPECT_TRUE(lock.StillMine());
   Put("garbage");
-  EXPECT_FALSE(lock.StillMine());
+  EXPECT_EQ(lock.Look(), RunLock::Standing::kLost);
   Put(content);
   // A successor's claim counts before its last step.
   const std::string after = "run.lock.after." + Parse(content)->token;

@@ -1,0 +1,69 @@
+# shellcheck shell=bash
+# Sourced after common.sh by tests that disturb a run in the background: $job is its process, log its
+# output. A test may stop it with SIGSTOP to change something at a known moment.
+job=
+
+# A pause without a process of its own, s.
+exec {never}<> <(:)
+pause() { read -rt "$1" -u "$never" _ || true; }
+
+background_leave() {
+  # shellcheck disable=SC2046  # one word a process
+  [[ -z $job ]] || kill -KILL $(pgrep -P "$job") "$job" 2>/dev/null || true
+  leave
+}
+trap background_leave EXIT
+
+fail_with_log() {
+  [[ ! -s $scratch/log ]] || cp "$scratch/log" "$scratch/output"
+  fail "$@"
+}
+
+# begins COMMAND...: in the background.
+begins() {
+  "$@" >"$scratch/log" 2>&1 </dev/null &
+  job=$!
+}
+# awaits FILE TEXT [COUNT]: so many lines of FILE with TEXT, 1 unless stated, while the job runs.
+awaits() {
+  local found end=$((SECONDS + 30))
+  while true; do
+    found=$(grep -cF -- "$2" "$1" 2>/dev/null) || found=${found:-0}
+    ((found < ${3:-1})) || return 0
+    kill -0 "$job" 2>/dev/null || fail_with_log "the job has ended before $1 says: $2"
+    ((SECONDS < end)) || fail_with_log "after 30 s $1 does not say: $2"
+    pause 0.01
+  done
+}
+# holds, goes_on: between two calls of the system; for a job of one process.
+holds() { kill -STOP "$job" || fail_with_log "the job has ended"; }
+goes_on() { kill -CONT "$job"; }
+# ends CODE: the job does.
+ends() {
+  local code=0
+  wait "$job" || code=$?
+  job=
+  cp "$scratch/log" "$scratch/output"
+  [[ $code == "$1" ]] || fail "exit code $code instead of $1"
+}
+# killed: it is, at once.
+killed() {
+  # shellcheck disable=SC2046  # one word a process
+  kill -KILL $(pgrep -P "$job") "$job" 2>/dev/null || true
+  wait "$job" 2>/dev/null || true
+  job=
+}
+
+count() { grep -cF -- "$2" "$1" || true; }
+# same_end RUN RUN: the weights, moments and losses of both.
+same_end() {
+  local file
+  for file in model optimizer; do
+    cmp "$1/checkpoints/latest/$file.safetensors" "$2/checkpoints/latest/$file.safetensors" ||
+      fail_with_log "$2: $file.safetensors differs from $1's"
+  done
+  for kind in step valid test; do
+    diff <(losses "$1/metrics.jsonl" $kind) <(losses "$2/metrics.jsonl" $kind) >difference ||
+      fail_with_log "$2: losses ($kind) differ from $1's: $(head -n 5 difference)"
+  done
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# Files of a checkpoint cut, emptied, closed to the user or with holes, in a stopped run and in one that
+# goes on: -r names what is damaged, passes over it, and ends in the bytes of an undisturbed run.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
+# shellcheck source=test/fault/background.sh
+source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
+tiny_deck
+tokens
+keys=(checkpoint.every_steps=5 monitor.sample_tokens=0)
+train() { "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
+run 0 train job.output=calm
+run 0 train job.output=stopped schedule.stop_at=15
+
+newest=step_00000015
+shorten() { truncate -s -1 "$1"; }
+empty() { truncate -s 0 "$1"; }
+hole() { fallocate -p -o 8192 -l 4096 "$1"; }
+# passes_over FILE DAMAGE TEXT: a stopped run, FILE of whose newest checkpoint is damaged.
+passes_over() {
+  rm -rf damaged
+  cp -r stopped damaged
+  "$2" "damaged/checkpoints/$newest/$1"
+  run 0 train -r damaged
+  grep -q "^warning: passed over .*$3" output || fail "$1, $2: not said: $3"
+  [[ $(count output "resumed from damaged/checkpoints/step_00000010") == 1 ]] || fail "$1, $2: not from step 10"
+  says "resumed from damaged/checkpoints/step_00000010"
+  ! grep -q "error:" output || fail "$1, $2: an error"
+  exists damaged/checkpoints/step_00000005
+  same_end calm damaged
+}
+passes_over model.safetensors shorten "$newest: model.safetensors has .* bytes instead of"
+passes_over run.json empty "$newest: run.json has 0 bytes instead of"
+passes_over checksums.json shorten "$newest: .*checksums.json"
+passes_over optimizer.safetensors rm "$newest: it lacks optimizer.safetensors"
+touch probe && truncate -s 64k probe
+if fallocate -p -o 0 -l 4096 probe 2>/dev/null; then
+  passes_over optimizer.safetensors hole "$newest/optimizer.safetensors: tensor .* are damaged"
+else
+  echo "SKIPPED: this file system punches no holes"
+fi
+
+# Every checkpoint damaged: one message, nothing is overwritten.
+rm -rf damaged
+cp -r stopped damaged
+for file in damaged/checkpoints/step_*/model.safetensors; do shorten "$file"; done
+cp -r damaged before
+run 2 train -r damaged
+says_once "error:"
+for step in 05 10 15; do says "step_000000$step: model.safetensors has"; done
+diff -r before damaged >difference || fail "something was changed: $(cat difference)"
+
+# A run that goes on does not read its checkpoints: the result is the same. Killed, it passes over.
+for killed in no yes; do
+  begins "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=600 checkpoint.every_steps=50 \
+    "job.output=live_$killed"
+  awaits "live_$killed/metrics.jsonl" '"event":"checkpoint"' 2
+  holds
+  reached=$(readlink "live_$killed/checkpoints/latest")
+  shorten "live_$killed/checkpoints/$reached/model.safetensors"
+  if [[ $killed == no ]]; then
+    goes_on
+    ends 0
+    ! grep -q "warning\|error" output || fail "a warning without a reason"
+  else
+    killed
+    run 0 train schedule.steps=600 checkpoint.every_steps=50 -r live_yes
+    says "passed over $reached: model.safetensors has"
+  fi
+done
+same_end live_no live_yes
+
+# Closed to the user: root may read what it likes, so as nobody.
+user=(setpriv --reuid=65534 --regid=65534 --clear-groups)
+[[ $(id -u) == 0 ]] || user=()
+chmod 755 "$scratch"
+rm -rf damaged
+cp -r stopped damaged
+[[ $(id -u) != 0 ]] || chown -R 65534 damaged
+if ! "${user[@]}" "$TRIREME" -v -i deck.in "${keys[@]}" -r damaged >output 2>&1; then
+  cat output
+  echo "SKIPPED: chmod 000: another user cannot run the program here"
+  exit 0
+fi
+as_user() { "${user[@]}" "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
+for file in model.safetensors run.json .; do
+  rm -rf damaged
+  cp -r stopped damaged
+  chmod 000 "damaged/checkpoints/$newest/$file"
+  [[ $(id -u) != 0 ]] || chown -R 65534 damaged
+  run 0 as_user -r damaged
+  says "warning: passed over $newest: "
+  says "Permission denied"
+  says "resumed from damaged/checkpoints/step_00000010"
+  chmod -R u+rwX damaged
+  same_end calm damaged
+done

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# A stop in the middle of a long validation, or of the test at the end, is answered at once; what was
+# skipped is done first when the run goes on.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
+# shellcheck source=test/fault/background.sh
+source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
+tiny_deck
+tokens tokenize.harbour_tokens=200000
+keys=(monitor.sample_tokens=0)
+limit=3 # seconds from a signal to the end
+
+run 0 "$TRIREME" -i deck.in "${keys[@]}" job.output=calm
+
+# stops_in KIND STEP ARGUMENTS...: while the evaluation after the records of that step runs.
+stops_in() {
+  local lines begin
+  begins "$TRIREME" -i deck.in "${keys[@]}" "${@:3}"
+  awaits run/metrics.jsonl "{\"kind\":\"$1\",\"step\":$2,"
+  pause 0.1
+  lines=$(grep -vc '"kind":"event"' run/metrics.jsonl)
+  begin=$SECONDS
+  kill -USR1 "$job"
+  ends 3
+  ((SECONDS - begin <= limit)) || fail "it took $((SECONDS - begin)) s to stop"
+  says_once "stopped by a signal after step $2"
+  # Nothing but the record of the end came after the signal: the evaluation was under way.
+  [[ $(grep -vc '"kind":"event"' run/metrics.jsonl) == $((lines + 1)) ]] || fail "no evaluation was under way"
+}
+stops_in step 10
+[[ $(count run/metrics.jsonl '"kind":"valid"') == 0 ]] || fail "a validation was recorded"
+[[ $(readlink run/checkpoints/latest) == step_00000010 ]] || fail "no checkpoint of step 10"
+
+# Twice in the same one, then in the test.
+stops_in event\",\"event\":\"restart 10 -r run
+stops_in valid 20 -r run
+diff <(losses calm/metrics.jsonl valid) <(losses run/metrics.jsonl valid) || fail "other validation losses"
+run 0 "$TRIREME" -i deck.in "${keys[@]}" -r run
+grep -q '"kind":"done"' run/metrics.jsonl || fail "no record of the end"
+[[ $(count run/metrics.jsonl '"kind":"valid"') == 2 ]] || fail "a validation was repeated"
+same_end calm run
+for link in best latest; do
+  [[ $(readlink run/checkpoints/$link) == $(readlink calm/checkpoints/$link) ]] || fail "$link differs"
+done
+run 0 "$TRIREME" -i deck.in "${keys[@]}" -r run
+says "nothing is left to do"
+same_end calm run
