@@ -9,7 +9,9 @@
 #include <variant>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/version.hpp"
 #include "trireme/input/json_text.hpp"
+#include "trireme/input/shown.hpp"
 
 namespace trireme::job {
 
@@ -18,6 +20,8 @@ namespace {
 constexpr std::int64_t kMostDeckBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMostProductsBytes = std::int64_t{16} << 20;
 constexpr std::size_t kMostScales = 1'000'000;
+constexpr std::int64_t kMostVersionBytes = 100;
+constexpr std::int64_t kFormat = 1;  // of checkpoints that this program reads; absent: 1
 
 // A value of run.json as a deck would have it.
 std::string DeckText(const nlohmann::json& value) {
@@ -80,6 +84,19 @@ std::string MaybeText(const input::JsonObject& run, const std::string& name,
   return run.Has(name) ? run.Text(name, most) : std::string();
 }
 
+// Refuses what a later version wrote, before its members are read by the rules of this one.
+void CheckFormat(const input::JsonObject& run, const std::string& path) {
+  const std::int64_t format = run.Has("format") ? run.Integer("format", 1) : kFormat;
+  if (format <= kFormat) return;
+  const std::string writer = run.Has("trireme") ? run.Text("trireme", kMostVersionBytes) : "";
+  throw InputError(
+      fmt::format("{}: written by {} in format {}; this is Trireme {}, which reads format {}", path,
+                  writer.empty() ? "a later Trireme" : "Trireme " + input::Shown(writer), format,
+                  Version(), kFormat),
+      writer.empty() ? "Use the version of Trireme that wrote it, or a later one."
+                     : fmt::format("Use Trireme {} or a later version.", input::Shown(writer)));
+}
+
 }  // namespace
 
 nlohmann::json ModelJson(const model::Options& options) {
@@ -108,6 +125,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
   record.path = path;
   record.json = json;
   const input::JsonObject run(record.json, path);
+  CheckFormat(run, path);
   record.step = run.Integer("step");
   if (run.Has("next_sample") && run.Has("tokens")) {
     record.origin = {.step = record.step,

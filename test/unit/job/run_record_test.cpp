@@ -1,0 +1,48 @@
+// Formats of run.json: those of this version and before are read, later ones refused.
+#include "trireme/job/run_record.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/version.hpp"
+
+namespace trireme::job {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Message of the InputError that a run.json leads to; empty if it is read.
+std::string Refusal(const nlohmann::json& run) {
+  try {
+    ParseRunRecord(run, "step_00000010/run.json");
+    return {};
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    return error.what();
+  }
+}
+
+TEST(RunRecord, FormatsUpToThisVersionsAreRead) {
+  EXPECT_EQ(Refusal({{"step", 10}}), "");
+  EXPECT_EQ(Refusal({{"step", 10}, {"format", 1}, {"trireme", "0.1.0"}}), "");
+}
+
+// A later format may lack any member of this one: the format is looked at first.
+TEST(RunRecord, LaterFormatsNameTheVersionThatReadsThem) {
+  EXPECT_EQ(Refusal({{"format", 2}, {"trireme", "0.9.3"}}),
+            "step_00000010/run.json: written by Trireme 0.9.3 in format 2; this is Trireme " +
+                Version() + ", which reads format 1\n  Use Trireme 0.9.3 or a later version.");
+  EXPECT_THAT(Refusal({{"format", 7}}),
+              AllOf(HasSubstr("written by a later Trireme in format 7"),
+                    HasSubstr("Use the version of Trireme that wrote it, or a later one.")));
+}
+
+TEST(RunRecord, FormatsThatAreNoneAreRefused) {
+  EXPECT_THAT(Refusal({{"step", 10}, {"format", "1"}}), HasSubstr("format"));
+  EXPECT_THAT(Refusal({{"step", 10}, {"format", 0}}), HasSubstr("format"));
+}
+
+}  // namespace
+}  // namespace trireme::job
