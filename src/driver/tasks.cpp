@@ -17,6 +17,20 @@
 
 namespace trireme::driver {
 
+namespace {
+
+ExitCode RunChosen(job::Job& job) {
+  using job::Task;
+  const Task task = job.options.job.task;
+  if (task == Task::kTokenize) return RunTokenize(job);
+  if (task == Task::kEvaluate) return RunEvaluate(job);
+  if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kVerify) return verify::RunVerify(job);
+  return RunTraining(job);
+}
+
+}  // namespace
+
 ExitCode RunTask(job::Job& job) {
   using job::Task;
   job.World().Together([&] {
@@ -31,11 +45,7 @@ ExitCode RunTask(job::Job& job) {
   } else {
     job.signals->Watch();
   }
-  if (task == Task::kTokenize) return RunTokenize(job);
-  if (task == Task::kEvaluate) return job::FromNewestValid(job, [&] { return RunEvaluate(job); });
-  if (task == Task::kGenerate) return job::FromNewestValid(job, [&] { return RunGenerate(job); });
-  if (task == Task::kVerify) return verify::RunVerify(job);
-  return job::FromNewestValid(job, [&] { return RunTraining(job); });
+  return job::FromNewestValid(job, [&] { return RunChosen(job); });
 }
 
 ExitCode RunTokenize(const job::Job& job) {
