@@ -112,7 +112,7 @@ std::vector<Claim> Unpack(const std::vector<std::string>& texts) {
 
 // Puts the claims of all ranks into the plan, and finds the places of this rank's own.
 void PutInOrder(const std::vector<Claim>& claims, const std::vector<Candidate>& own, int rank,
-           WritePlan& plan) {
+                WritePlan& plan) {
   plan.sums.bytes = plan.layout.bytes;
   std::size_t next = 0;  // own ones are in the order of their offsets, too
   for (std::size_t i = 0; i < claims.size(); ++i) {

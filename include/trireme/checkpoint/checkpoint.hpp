@@ -50,8 +50,8 @@ Choice Locate(std::string path);
 // The InputError for a choice without candidates: what was looked for and what was found.
 Error NoneComplete(const Choice& choice);
 
-// Serial. Renames a damaged checkpoint, so that it is neither taken nor counted nor removed any more.
-// Returns its new path. Throws RunError.
+// Serial. Renames a damaged checkpoint, so that it is neither taken nor counted nor removed any
+// more. Returns its new path. Throws RunError.
 std::string SetAside(const std::string& checkpoint);
 
 // Collective. Returns the first candidate of `path`. Throws AgreedError (exit code 2) if there is
