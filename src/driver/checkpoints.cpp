@@ -17,6 +17,10 @@ namespace {
 constexpr double kSecondsPerHour = 3600;
 // Speed of a first checkpoint for checkpoint.auto, before one is measured: of one disk.
 constexpr double kGuessedBytesPerSecond = 5e8;
+// For the end of the job's time, before one is measured: the speed of a busy shared disk, and the
+// time of its metadata calls.
+constexpr double kSlowBytesPerSecond = 1e8;
+constexpr double kSlowSeconds = 1;
 constexpr double kLeastCost = 1e-3;  // seconds; Daly's formula needs one above zero
 constexpr double kGiga = 1e9;
 
@@ -45,7 +49,10 @@ class Stopwatch {
 Checkpoints::Checkpoints(const Setup& setup, checkpoint::State state)
     : setup_(setup),
       writer_(setup.runtime.World(), std::move(state), WriterOptionsOf(setup)),
-      last_time_(Seconds()) {}
+      last_time_(Seconds()) {
+  const auto bytes = static_cast<double>(writer_.Bytes());
+  setup_.deadline.ExpectCheckpoint(kSlowSeconds + bytes / kSlowBytesPerSecond);
+}
 
 double Checkpoints::Interval() const {
   const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour;

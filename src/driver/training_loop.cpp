@@ -59,6 +59,10 @@ void TrainingLoop::Execute() {
     checkpoint_now_ = result.requests.checkpoint;
     last_step_seconds_ = result.times.total;
     deadline_.Step(result.times.total);
+    // Forward passes alone: a step of so many targets takes longer.
+    deadline_.ExpectValidation(result.times.total *
+                               static_cast<double>(tokens_.Size(data::Split::kValid)) /
+                               static_cast<double>(result.targets));
     Report(result);
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();

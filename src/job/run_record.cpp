@@ -198,6 +198,15 @@ void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
       "Give a data.file that was made with the same vocabulary.");
 }
 
+namespace {
+
+// Keys of a session, not of the numbers that a run computes.
+bool EndsSession(const std::string& section, const std::string& name) {
+  return section == "schedule" && (name == "stop_at" || name == "walltime_minutes");
+}
+
+}  // namespace
+
 std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now) {
   std::vector<std::string> changes;
   const auto compare = [&](const std::string& name, const nlohmann::json& was,
@@ -218,6 +227,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
       // Limits of a session, not of the run.
       if (name == "stop_at" || name == "walltime_minutes") continue;
       const nlohmann::json& was = record.json.at(section);
+      if (EndsSession(section, name)) continue;
       if (was.contains(name)) compare(fmt::format("{}.{}", section, name), was.at(name), value);
     }
   }

@@ -4,7 +4,7 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
-source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
+source "$TRIREME_SOURCE/test/fault/background.sh"
 library=
 for each in /usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1; do
   [[ ! -e $each ]] || library=$each
@@ -14,7 +14,7 @@ tiny_deck
 tokens
 keys=(schedule.steps=600 checkpoint.every_steps=25 checkpoint.keep=2 monitor.validate_every_steps=0
   monitor.sample_tokens=0)
-run 0 "$TRIREME" -i deck.in "${keys[@]}" job.output=calm
+run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" job.output=calm
 
 # The time of steps and waits goes on evenly, as a jump of a real clock leaves it.
 jumping=("${mpi[@]}" 2 -x "LD_PRELOAD=$library" -x DONT_FAKE_MONOTONIC=1 -x FAKETIME_NO_CACHE=1

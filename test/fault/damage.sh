@@ -4,10 +4,11 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
-source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
+source "$TRIREME_SOURCE/test/fault/background.sh"
 tiny_deck
 tokens
-keys=(checkpoint.every_steps=5 monitor.sample_tokens=0)
+keys=(monitor.sample_tokens=0)
+sed -i "s/^every_steps = 10/every_steps = 5/" deck.in # checkpoints
 train() { "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
 run 0 train job.output=calm
 run 0 train job.output=stopped schedule.stop_at=15
@@ -21,7 +22,7 @@ passes_over() {
   rm -rf damaged
   cp -r stopped damaged
   "$2" "damaged/checkpoints/$newest/$1"
-  run 0 train -r damaged
+  run 0 "$TRIREME" -r damaged
   grep -q "^warning: passed over .*$3" output || fail "$1, $2: not said: $3"
   [[ $(count output "resumed from damaged/checkpoints/step_00000010") == 1 ]] || fail "$1, $2: not from step 10"
   says "resumed from damaged/checkpoints/step_00000010"
@@ -31,7 +32,7 @@ passes_over() {
 }
 passes_over model.safetensors shorten "$newest: model.safetensors has .* bytes instead of"
 passes_over run.json empty "$newest: run.json has 0 bytes instead of"
-passes_over checksums.json shorten "$newest: .*checksums.json"
+passes_over checksums.json empty "$newest: .*checksums.json"
 passes_over optimizer.safetensors rm "$newest: it lacks optimizer.safetensors"
 touch probe && truncate -s 64k probe
 if fallocate -p -o 0 -l 4096 probe 2>/dev/null; then
@@ -45,14 +46,14 @@ rm -rf damaged
 cp -r stopped damaged
 for file in damaged/checkpoints/step_*/model.safetensors; do shorten "$file"; done
 cp -r damaged before
-run 2 train -r damaged
+run 2 "$TRIREME" -r damaged
 says_once "error:"
 for step in 05 10 15; do says "step_000000$step: model.safetensors has"; done
 diff -r before damaged >difference || fail "something was changed: $(cat difference)"
 
 # A run that goes on does not read its checkpoints: the result is the same. Killed, it passes over.
 for killed in no yes; do
-  begins "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=600 checkpoint.every_steps=50 \
+  begins "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=600 \
     "job.output=live_$killed"
   awaits "live_$killed/metrics.jsonl" '"event":"checkpoint"' 2
   holds
@@ -64,7 +65,7 @@ for killed in no yes; do
     ! grep -q "warning\|error" output || fail "a warning without a reason"
   else
     killed
-    run 0 train schedule.steps=600 checkpoint.every_steps=50 -r live_yes
+    run 0 "$TRIREME" -r live_yes
     says "passed over $reached: model.safetensors has"
   fi
 done
@@ -77,18 +78,17 @@ chmod 755 "$scratch"
 rm -rf damaged
 cp -r stopped damaged
 [[ $(id -u) != 0 ]] || chown -R 65534 damaged
-if ! "${user[@]}" "$TRIREME" -v -i deck.in "${keys[@]}" -r damaged >output 2>&1; then
+if ! "${user[@]}" "$TRIREME" -v -r damaged >output 2>&1; then
   cat output
   echo "SKIPPED: chmod 000: another user cannot run the program here"
   exit 0
 fi
-as_user() { "${user[@]}" "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
 for file in model.safetensors run.json .; do
   rm -rf damaged
   cp -r stopped damaged
   chmod 000 "damaged/checkpoints/$newest/$file"
   [[ $(id -u) != 0 ]] || chown -R 65534 damaged
-  run 0 as_user -r damaged
+  run 0 "${user[@]}" "$TRIREME" -r damaged
   says "warning: passed over $newest: "
   says "Permission denied"
   says "resumed from damaged/checkpoints/step_00000010"

@@ -4,15 +4,23 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
-source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
+source "$TRIREME_SOURCE/test/fault/background.sh"
 [[ $(id -u) == 0 ]] || skip "only root can mount a small file system"
 mkdir disk
 mount -t tmpfs -o size=16m tmpfs disk 2>/dev/null || skip "tmpfs cannot be mounted here"
-trap 'cd /; umount -l "$scratch"/disk/*/checkpoints/*/held "$scratch"/disk/* "$scratch/disk" 2>/dev/null; background_leave' EXIT
+unmount() {
+  local place
+  cd /
+  for place in "$scratch"/disk/*/checkpoints/*/held "$scratch"/disk/*/ "$scratch/disk"; do
+    ! mountpoint -q "$place" || umount -l "$place" || true
+  done
+  background_leave
+}
+trap unmount EXIT
 tiny_deck
 tokens
 
-keys=(schedule.steps=600 checkpoint.every_steps=50 monitor.validate_every_steps=0 checkpoint.keep=2
+keys=(schedule.steps=320 checkpoint.every_steps=40 monitor.validate_every_steps=0 checkpoint.keep=2
   monitor.sample_tokens=0)
 train() { "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
 launch() { begins "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
@@ -67,7 +75,7 @@ ends 1
 says_once "error:"
 says "the last of 2 failures in a row"
 rm disk/filler
-run 0 train -r disk/ended
+run 0 "$TRIREME" -r disk/ended
 says "resumed from disk/ended/checkpoints/step_"
 same_end calm disk/ended
 rm -r disk/ended

@@ -15,7 +15,7 @@ steps=240 validate_every=30
 tiny_deck
 tokens
 keys=("schedule.steps=$steps" checkpoint.every_steps=10 checkpoint.keep=2
-  "monitor.validate_every_steps=$validate_every" monitor.sample_tokens=0 "$@")
+  "monitor.validate_every_steps=$validate_every" monitor.sample_tokens=0 checkpoint.max_restarts=0 "$@")
 last=step_$(printf %08d $steps)
 program=$(readlink -f "$TRIREME")
 

@@ -4,14 +4,14 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
-source "$(dirname "${BASH_SOURCE[0]}")/background.sh"
+source "$TRIREME_SOURCE/test/fault/background.sh"
 tiny_deck
 tokens
 keys=(monitor.sample_tokens=0)
 train() { "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
 
 # 1. The end of the job's time: 20 s are always left over.
-end=$(($(date +%s) + 24))
+end=$(($(date +%s) + 25))
 begin=$SECONDS
 run 3 env TRIREME_JOB_END_TIME=$end "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=100000000 \
   checkpoint.keep=2 job.output=batch
@@ -20,7 +20,7 @@ run 3 env TRIREME_JOB_END_TIME=$end "$TRIREME" -i deck.in "${keys[@]}" schedule.
 says "stopped by the end of the job's time"
 says "run it again with -r batch"
 reached=$(readlink batch/checkpoints/latest)
-run 0 train schedule.steps=100000000 schedule.stop_at=$((10#${reached#step_} + 20)) -r batch
+run 0 "$TRIREME" -r batch schedule.stop_at=$((10#${reached#step_} + 20))
 says "resumed from batch/checkpoints/$reached"
 
 # 2. A state that ends every session: not for ever.
@@ -28,24 +28,24 @@ poison=(optimizer.learning_rate=1e30 schedule.warmup_steps=0 optimizer.clip_norm
 run 1 train "${poison[@]}" job.output=poisoned
 says "not finite"
 for _ in 1 2; do
-  run 1 train "${poison[@]}" -r poisoned
+  run 1 "$TRIREME" -r poisoned
   says "not finite"
 done
-run 1 train "${poison[@]}" -r poisoned
+run 1 "$TRIREME" -r poisoned
 says_once "error:"
 says "poisoned: start 3 in a row at step 0, without a checkpoint in between"
 says "checkpoint.max_restarts"
 rm poisoned/restarts.json
-run 1 train "${poison[@]}" -r poisoned
+run 1 "$TRIREME" -r poisoned
 says "not finite"
 
 # 3. A healthy run may start as often as it likes.
 run 0 train checkpoint.every_steps=2 job.output=whole
 run 0 train checkpoint.every_steps=2 checkpoint.max_restarts=1 schedule.stop_at=2 job.output=often
 for stop in 4 6 8 10 20; do
-  run 0 train checkpoint.every_steps=2 checkpoint.max_restarts=1 schedule.stop_at=$stop -r often
+  run 0 "$TRIREME" -r often schedule.stop_at=$stop
 done
-same_end whole often
+same_end whole often step # each stop_at adds a validation
 
 # 4. checkpoint.auto.
 sed -i '/^\[checkpoint\]/,/^\[/s/^every_steps.*//' deck.in
@@ -69,7 +69,7 @@ awaits told/metrics.jsonl '"event":"checkpoint"' 2
 kill -USR1 "$job"
 ends 3
 says "stopped by a signal"
-for _ in 1 2; do run 3 train schedule.steps=100000 schedule.walltime_minutes=0.005 -r told; done
+for _ in 1 2; do run 3 "$TRIREME" -r told schedule.walltime_minutes=0.005; done
 "$python" - told/metrics.jsonl <<'PYTHON' || fail "the events are not those that happened"
 import json, socket, sys
 events = [r for r in map(json.loads, open(sys.argv[1])) if r["kind"] == "event"]

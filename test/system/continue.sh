@@ -18,7 +18,7 @@ run 2 "$TRIREME" -i deck.in job.output=other checkpoint.start_from=whole model.l
 says "model.layers = 3, but the checkpoint was trained with model.layers = 2"
 is_missing other
 run 2 "$TRIREME" -i deck.in -r whole job.task=evaluate model.preset=jsc
-says "model.dim = 32"
+says "preset jsc: model.activation = relu, but the checkpoint was trained with model.activation = gelu"
 run 2 "$TRIREME" -i deck.in -r whole -v grid.ranks=2 model.dim=64
 says "model.dim = 64, but the checkpoint was trained with model.dim = 32"
 
