@@ -160,7 +160,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
 void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck& deck) {
   const nlohmann::json model = ModelOf(schema, record);
   const std::string origin = "the checkpoint's " + record.path;
-  // What the deck does not state, by a key or by its preset.
+  // For keys that neither the deck nor its preset states.
   for (const auto& [name, value] : model.items()) {
     const std::string key = "model." + name;
     if (schema.Find(key) == nullptr || deck.Where(key).starts_with("preset ")) continue;
