@@ -5,7 +5,8 @@
 #   bash versions.sh add FOLDER    makes one of the present version, before its release
 # A folder holds deck.in, step_00000010 (after 10 of the deck's 20 steps) and losses.json, and keeps
 # its content for good. 0.1.0_without_model is of an early 0.1.0, whose run.json has no objects
-# "model", "optimizer", "schedule" and "vocabulary", and no "sequence".
+# "model", "optimizer", "schedule" and "vocabulary", and no "sequence". later_format has a run.json of
+# format 2, which this version refuses.
 added=${2:+$(realpath -m "$2")}
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
@@ -62,7 +63,7 @@ if [[ ${1-} == add ]]; then
 fi
 
 count=0
-for version in "$versions"/*/; do
+for version in "$versions"/[0-9]*/; do
   rm -rf ./*
   cp "${version}deck.in" .
   cp -r "${version}step_00000010" .
@@ -74,4 +75,20 @@ for version in "$versions"/*/; do
   count=$((count + 1))
 done
 [[ $count -ge 2 ]] || fail "only $count versions found"
+
+# A checkpoint of a later version says which one reads it, to every task that takes one.
+rm -rf ./*
+cp -r "$versions/later_format/step_00000001" .
+cp "$versions/0.1.0/deck.in" .
+run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=2000
+refused() {
+  run 2 "$@"
+  says_once "error: step_00000001/run.json: written by Trireme 9.0.0 in format 2; this is Trireme"
+  says "Use Trireme 9.0.0 or a later version."
+}
+refused "$TRIREME" -r step_00000001 job.task=evaluate
+refused "$TRIREME" -i deck.in -r step_00000001 job.task=generate
+refused "$TRIREME" -i deck.in checkpoint.start_from=step_00000001
+refused "${mpi[@]}" 2 "$TRIREME" -i deck.in -r step_00000001
+is_missing run
 echo "$count versions read"
