@@ -22,6 +22,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
+// Fetched by the system while a segment is checked.
+constexpr std::int64_t kReadAheadBytes = 4 * kSegmentBytes;
+
 std::string MpiErrorText(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
@@ -144,6 +147,7 @@ void Output::Verify(const std::function<bool()>& stopping) {
     Segment place = plans_[written.file].sums.segments[written.segment];
     place.hash = written.hash;
     buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(place.length)));
+    files_[written.file].Expect(kReadAheadBytes, place.offset + place.length);
     files_[written.file].Read(buffer.data(), place.length, place.offset);
     CheckSegment(place, buffer.data(), files_[written.file].Path(),
                  plans_[written.file].layout.entries, ExitCode::kFailed);
