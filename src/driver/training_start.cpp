@@ -152,7 +152,8 @@ bool TrainingLoop::Initialize() {
 void TrainingLoop::SetDamagedAside() {
   if (!continues_) return;
   for (const std::string& damaged : job_.start.damaged) {
-    job_.start.passed_over.push_back("it is called " + checkpoint::SetAside(damaged) + " now");
+    job_.start.passed_over.push_back(
+        fmt::format("{}: it is called {} now", damaged, checkpoint::SetAside(damaged)));
   }
 }
 

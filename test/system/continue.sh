@@ -32,7 +32,7 @@ grep '^valid' output | sed 's/tokens.*//' | cmp - stated || fail "another loss w
 run 0 "$TRIREME" -r whole job.task=evaluate
 grep '^valid' output | sed 's/tokens.*//' | cmp - stated || fail "another loss by the run's own deck"
 run 0 "$TRIREME" -n -i bare.in -r whole
-says "dim = 32"
+grep -Eq '^dim +=  *32 ' output || fail "the model is not the checkpoint's"
 says "the checkpoint's whole/checkpoints/step_00000020/run.json"
 
 # By its own deck a run goes on to its end, whatever that deck's stop_at and output say.
@@ -65,11 +65,11 @@ says "same.h5: its vocabulary is not the checkpoint's"
 cp -r whole damaged
 rm -r damaged/checkpoints/step_00000020
 ln -sfn step_00000015 damaged/checkpoints/latest
-printf X | dd of=damaged/checkpoints/step_00000015/optimizer.safetensors bs=1 seek=5000 conv=notrunc 2>/dev/null
+printf X | dd of=damaged/checkpoints/step_00000015/optimizer.safetensors bs=1 seek=50000 conv=notrunc 2>/dev/null
 run 0 "$TRIREME" -r damaged job.task=evaluate # weights alone are whole
 run 0 "${mpi[@]}" 2 "$TRIREME" -r damaged
 says "warning: passed over damaged/checkpoints/step_00000015/optimizer.safetensors: tensor"
-says "warning: passed over it is called damaged/checkpoints/step_00000015.damaged now"
+says "warning: passed over damaged/checkpoints/step_00000015: it is called damaged/checkpoints/step_00000015.damaged now"
 says "resumed from damaged/checkpoints/step_00000010 at step 10"
 exists damaged/checkpoints/step_00000015.damaged
 grep -q '"event":"checkpoint passed over"' damaged/metrics.jsonl || fail "no event of what was passed over"
@@ -93,7 +93,7 @@ run 0 "$TRIREME" -i deck.in job.output=anew schedule.stop_at=5
 rm begun/checkpoints/latest
 run 2 "$TRIREME" -i deck.in job.output=begun
 says "begun: holds a run already"
-run 0 "$TRIREME" -i deck.in -r begun schedule.stop_at=6
+run 0 "$TRIREME" -i deck.in job.output=begun -r begun schedule.stop_at=6
 says "resumed from begun/checkpoints/step_00000005 at step 5"
 mkdir nothing
 run 2 "$TRIREME" -i deck.in -r nothing
@@ -101,7 +101,7 @@ says "holds no complete checkpoint"
 
 # Another batch goes on at the sample, with the right number of tokens.
 run 0 "$TRIREME" -i deck.in job.output=batches schedule.stop_at=5
-run 0 "$TRIREME" -i deck.in -r batches data.batch=5 optimizer.beta1=0.8 schedule.steps=40
+run 0 "$TRIREME" -i deck.in job.output=batches -r batches data.batch=5 optimizer.beta1=0.8 schedule.steps=40
 says "warning: batch is 5 now and was 8 when the checkpoint was written"
 says "warning: optimizer.beta1 is 0.8 now and was 0.9 when the checkpoint was written"
 "$python" - batches/metrics.jsonl <<'PYTHON' || fail "tokens or epochs are wrong"
