@@ -1,4 +1,5 @@
 # shellcheck shell=bash
+# shellcheck disable=SC2154  # scratch and python are of common.sh
 # Sourced after common.sh by tests that disturb a run in the background: $job is its process, log its
 # output. A test may stop it with SIGSTOP to change something at a known moment.
 job=

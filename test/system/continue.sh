@@ -118,7 +118,7 @@ PYTHON
 # Ranks that were started otherwise are refused.
 run 2 "${mpi[@]}" 1 "$TRIREME" -i deck.in job.output=mixed : -n 1 "$TRIREME" -i deck.in job.output=mixed data.batch=4
 says "another program or command line than rank 0's"
-says "(on rank 1)"
+says "(on rank 1 of 2)"
 is_missing mixed
 cp "$TRIREME" ./other_build
 if id=$(readelf -n "$TRIREME" 2>/dev/null | sed -n 's/ *Build ID: //p') && [[ -n $id ]]; then
