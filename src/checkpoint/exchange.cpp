@@ -3,18 +3,20 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <thread>
 
 #include "trireme/base/error.hpp"
+#include "worker.hpp"
 
 namespace trireme::checkpoint {
 
 namespace {
 
-constexpr int kTag = 16;             // of all messages: they arrive in the order of the segments
-constexpr std::size_t kBuffers = 4;  // segments on their way at once, per reader
+constexpr int kTag = 16;  // of all messages: they arrive in the order of the segments
 
 void WaitFor(std::vector<MPI_Request>& requests) {
   if (requests.empty()) return;
@@ -110,34 +112,85 @@ void Exchange::Deliver(const Segment& segment, const char* data,
   }
 }
 
-void Exchange::Run(const std::function<void(const Segment& segment, char* to)>& read) const {
+// A reader's way through its share: a thread reads and checks a few segments ahead, each in a slot
+// of the ring or in its place on this rank, while the rank's own thread sends.
+class Exchange::Reader {
+ public:
+  Reader(const Exchange& exchange, const Part& share, const ReadSegment& read)
+      : exchange_(exchange), share_(share), read_(read) {
+    for (; queued_ < std::min<std::int64_t>(kAhead, share_.Size()); ++queued_) Queue(queued_);
+  }
+
+  void SendAll() {
+    for (std::int64_t i = 0; i < share_.Size(); ++i) {
+      while (worker_.Unfinished() > static_cast<std::size_t>(queued_ - i - 1)) Progress();
+      exchange_.Deliver(SegmentAt(i), places_[Slot(i)], sends_[Slot(i)]);
+      if (queued_ == share_.Size()) continue;
+      WaitFor(sends_[Slot(queued_)]);
+      Queue(queued_++);
+    }
+    for (std::vector<MPI_Request>& each : sends_) WaitFor(each);
+  }
+  void Finish() { worker_.Finish(); }
+
+ private:
+  static constexpr std::size_t kSlots = 6;   // segments in memory at once
+  static constexpr std::int64_t kAhead = 4;  // of these, being read; others are being sent
+
+  static std::size_t Slot(std::int64_t i) { return static_cast<std::size_t>(i) % kSlots; }
+  const Segment& SegmentAt(std::int64_t i) const {
+    return exchange_.segments_[static_cast<std::size_t>(share_.begin + i)];
+  }
+
+  void Queue(std::int64_t i) {
+    const Segment& segment = SegmentAt(i);
+    char*& place = places_[Slot(i)];
+    place = exchange_.Here(segment.offset, segment.length);
+    if (place == nullptr) {
+      std::vector<char>& buffer = buffers_[Slot(i)];
+      buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(segment.length)));
+      place = buffer.data();
+    }
+    worker_.Queue([this, &segment, to = place] { read_(segment, to); });
+  }
+
+  // Lets MPI move what is being sent, while the thread reads.
+  void Progress() {
+    constexpr std::chrono::microseconds kPause(20);
+    for (std::vector<MPI_Request>& each : sends_) {
+      int done = 0;
+      if (!each.empty()) {
+        MPI_Testall(static_cast<int>(each.size()), each.data(), &done, MPI_STATUSES_IGNORE);
+      }
+      if (done != 0) each.clear();
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+
+  const Exchange& exchange_;
+  const Part share_;
+  const ReadSegment& read_;
+  std::int64_t queued_ = 0;  // segments given to the thread so far
+  std::array<char*, kSlots> places_{};
+  std::array<std::vector<char>, kSlots> buffers_;
+  std::array<std::vector<MPI_Request>, kSlots> sends_;
+  Worker worker_{{}};  // ends before what its tasks use
+};
+
+void Exchange::Run(const ReadSegment& read) const {
   std::vector<MPI_Request> receives;
   PostReceives(receives);
   std::exception_ptr failure;
-  std::array<std::vector<char>, kBuffers> buffers;
-  std::array<std::vector<MPI_Request>, kBuffers> sends;
   const auto reader = std::find(readers_.begin(), readers_.end(), world_.Rank());
-  const Part share = reader == readers_.end()
-                         ? Part{}
-                         : ShareOf(static_cast<std::size_t>(reader - readers_.begin()));
-  for (std::int64_t i = share.begin; i < share.end; ++i) {
-    const Segment& segment = segments_[static_cast<std::size_t>(i)];
-    const std::size_t slot = static_cast<std::size_t>(i) % kBuffers;
-    WaitFor(sends[slot]);
-    char* to = Here(segment.offset, segment.length);
-    if (to == nullptr) {
-      buffers[slot].resize(
-          std::max(buffers[slot].size(), static_cast<std::size_t>(segment.length)));
-      to = buffers[slot].data();
-    }
+  if (reader != readers_.end()) {
+    Reader mine(*this, ShareOf(static_cast<std::size_t>(reader - readers_.begin())), read);
+    mine.SendAll();
     try {
-      if (!failure) read(segment, to);
+      mine.Finish();
     } catch (...) {
       failure = std::current_exception();
     }
-    Deliver(segment, to, sends[slot]);
   }
-  for (std::vector<MPI_Request>& each : sends) WaitFor(each);
   WaitFor(receives);
   if (failure) std::rethrow_exception(failure);
 }

@@ -22,6 +22,9 @@ struct Target {
   char* data = nullptr;
 };
 
+// Brings a segment into memory and checks it. Called on a thread of its own: no MPI.
+using ReadSegment = std::function<void(const Segment& segment, char* to)>;
+
 // One process of each node reads a share of the segments, each once. Ranks whose targets are the
 // same places of the file form a set, whose first rank receives and then passes on.
 class Exchange {
@@ -31,10 +34,10 @@ class Exchange {
   Exchange(const comm::Communicator& world, const std::vector<Segment>& segments,
            const std::vector<Target>& targets);
 
-  // Fills the targets of the sets' first ranks. `read` brings a segment into memory and checks it;
-  // it is called on readers only. On every rank, within one Together: after `read` has thrown, this
-  // rank still sends (anything), so that no other waits for it, and throws the same at the end.
-  void Run(const std::function<void(const Segment& segment, char* to)>& read) const;
+  // Fills the targets of the sets' first ranks. On every rank, within one Together; `read` is
+  // called on readers only. After it has thrown, this rank still sends (anything), so that no other
+  // waits for it, and throws the same at the end.
+  void Run(const ReadSegment& read) const;
 
   // True on the first rank of a set.
   bool Receives() const { return set_.IsRoot(); }
@@ -43,6 +46,7 @@ class Exchange {
   void PassOn(const std::vector<Target>& memory) const;
 
  private:
+  class Reader;
   // Part of a segment that a rank needs.
   struct Cut {
     std::int64_t offset = 0, bytes = 0;  // in the file

@@ -24,8 +24,6 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr std::size_t kShownProblems = 8;
-// Fetched by the system while a segment is checked and sent.
-constexpr std::int64_t kReadAheadBytes = 4 * kSegmentBytes;
 
 // A fault of bytes, not of what was asked for.
 class Damage : public Error {
@@ -261,7 +259,6 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
     exchange.Run([&](const Segment& segment, char* to) {
       if (!opened) opened.emplace(OpenToRead(path));
       AsDamage([&] {
-        opened->Expect(kReadAheadBytes, segment.offset + segment.length);
         opened->Read(to, segment.length, segment.offset);
         CheckSegment(segment, to, path, layout.entries, ExitCode::kBadInput);
       });

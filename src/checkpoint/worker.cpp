@@ -28,9 +28,9 @@ void Worker::Queue(std::function<void()> task) {
   changed_.notify_all();
 }
 
-bool Worker::Idle() const {
+std::size_t Worker::Unfinished() const {
   const std::lock_guard lock(mutex_);
-  return tasks_.empty();
+  return tasks_.size();
 }
 
 void Worker::Await(std::size_t most) {

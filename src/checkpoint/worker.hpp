@@ -24,8 +24,8 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   void Queue(std::function<void()> task);
-  // True if no task is queued or under way.
-  bool Idle() const;
+  std::size_t Unfinished() const;  // tasks queued or under way
+  bool Idle() const { return Unfinished() == 0; }
   // Waits until at most so many tasks are queued or under way.
   void Await(std::size_t most = 0);
   // Waits for all tasks, and throws what the first failed one threw. Tasks after it were dropped.
