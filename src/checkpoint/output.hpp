@@ -37,16 +37,15 @@ class Output {
   // Opens the files of Prepare. Throws RunError, as all below.
   Output(const Order& order, const std::vector<WritePlan>& plans);
 
-  // Writes a segment and keeps its hash.
   void Write(const StagedSegment& segment, const void* data);
   // Flushes all that was written, then reads it back from the disk and checks it. `stopping` is
-  // asked now and then: true ends the work early.
+  // asked now and then: true ends the work early. hashes: by the segments' numbers.
   void Flush();
-  void Verify(const std::function<bool()>& stopping);
+  void Verify(const std::vector<std::uint64_t>& hashes, const std::function<bool()>& stopping);
 
   struct Written {
     std::size_t file = 0, segment = 0;
-    std::uint64_t hash = 0;
+    std::uint64_t hash = 0;  // since Verify
   };
   const std::vector<Written>& Segments() const { return written_; }
 
@@ -54,6 +53,7 @@ class Output {
   const std::vector<WritePlan>& plans_;
   std::vector<PositionedFile> files_;
   std::vector<Written> written_;
+  std::vector<std::size_t> numbers_;  // of these
 };
 
 }  // namespace trireme::checkpoint

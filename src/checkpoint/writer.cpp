@@ -60,6 +60,7 @@ class Writer::Work {
                        options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes)),
         direct_(!options_.async && group_.Size() == 1 && !state_.read),
         slot_bytes_(LargestRound(rounds_)),
+        hasher_(options_.cores),
         worker_(options_.cores) {
     const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
@@ -72,7 +73,7 @@ class Writer::Work {
   }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   bool UnderWay() const { return part_ != Part::kNone; }
-  bool Busy() const { return !worker_.Idle(); }
+  bool Busy() const { return !worker_.Idle() || !hasher_.Idle(); }
 
   void Begin(Order order);
   std::optional<Outcome> Advance();
@@ -127,7 +128,9 @@ class Writer::Work {
   Report report_;                 // likewise
   std::int64_t sequence_ = 0;     // likewise, on rank 0
 
-  Worker worker_;  // ends before what its tasks use
+  std::vector<std::uint64_t> hashes_;  // of the group's segments, by number; on writers
+  // Ended before what their tasks use, and the one that waits for the other first.
+  Worker hasher_, worker_;
 };
 
 void Writer::Work::Begin(Order order) {
@@ -160,6 +163,8 @@ void Writer::Work::StartPrepare() {
 void Writer::Work::StartWrite() {
   part_ = Part::kWrite;
   report_ = {};
+  const std::vector<StagedSegment>& last = rounds_.back().segments;
+  hashes_.assign(last.empty() ? 0 : last.back().number + 1, 0);
   if (Leads()) {
     worker_.Queue([this] { output_.emplace(order_, plans_); });
   }
@@ -176,7 +181,8 @@ void Writer::Work::StartWrite() {
   });
   worker_.Queue([this] {
     const double start = Seconds();
-    output_->Verify([this] { return worker_.Stopping(); });
+    hasher_.Await();
+    output_->Verify(hashes_, [this] { return worker_.Stopping(); });
     report_.verify_seconds += Seconds() - start;
   });
 }
@@ -189,7 +195,10 @@ void Writer::Work::StageRounds() {
       continue;
     }
     std::byte* const slot = memory_->Data() + static_cast<std::int64_t>(i % kSlots) * slot_bytes_;
-    if (Leads()) worker_.Await(kSlots - 1);
+    if (Leads()) {
+      worker_.Await(kSlots - 1);
+      hasher_.Await(kSlots - 1);
+    }
     group_.Barrier();
     CopyIn(rounds_[i], slot);
     group_.Barrier();
@@ -230,12 +239,23 @@ void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
   std::memcpy(to, DirectData(staged), static_cast<std::size_t>(bytes));
 }
 
+// One thread makes hashes while the other one writes the same bytes.
 void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
-  worker_.Queue([this, &round, slot] {
+  const auto data = [this, slot](const StagedSegment& staged) {
+    return slot == nullptr ? DirectData(staged) : slot + staged.place;
+  };
+  hasher_.Queue([this, &round, data] {
+    for (const StagedSegment& staged : round.segments) {
+      if (hasher_.Stopping()) return;
+      const std::int64_t bytes = plans_[staged.file].sums.segments[staged.segment].length;
+      hashes_[staged.number] = Hash(data(staged), bytes);
+    }
+  });
+  worker_.Queue([this, &round, data] {
     const double start = Seconds();
     for (const StagedSegment& staged : round.segments) {
       if (worker_.Stopping()) return;
-      output_->Write(staged, slot == nullptr ? DirectData(staged) : slot + staged.place);
+      output_->Write(staged, data(staged));
     }
     report_.write_seconds += Seconds() - start;
   });
@@ -245,6 +265,7 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
 std::optional<std::string> Writer::Work::AgreedFailure() {
   try {
     world_.Together([&] {
+      hasher_.Await();
       worker_.Finish();
       if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
     });

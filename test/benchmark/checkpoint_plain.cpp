@@ -5,6 +5,8 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <thread>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -97,16 +99,25 @@ double PlainFile::WriteHashing(double* hash_seconds) {
     if (!writes_) return;
     const double start = Seconds();
     const File file(path_, O_RDWR);
-    for (std::int64_t at = begin_; at < end_; at += kPieceBytes) {
-      const std::int64_t bytes = std::min(kPieceBytes, end_ - at);
-      char* const from = memory_.data() + (at - begin_);
-      if (hash_seconds != nullptr) {
-        const double hash_start = Seconds();
-        sum ^= XXH3_64bits(from, static_cast<std::size_t>(bytes));
-        hashing += Seconds() - hash_start;
+    const auto pieces = [&](const auto& body) {
+      for (std::int64_t at = begin_; at < end_; at += kPieceBytes) {
+        body(memory_.data() + (at - begin_), std::min(kPieceBytes, end_ - at), at);
       }
-      file.Whole(from, bytes, at, ::pwrite);
+    };
+    std::jthread hasher;  // beside the writing, as a checkpoint's
+    if (hash_seconds != nullptr) {
+      hasher = std::jthread([&] {
+        const double hash_start = Seconds();
+        pieces([&](const char* from, std::int64_t bytes, std::int64_t) {
+          sum ^= XXH3_64bits(from, static_cast<std::size_t>(bytes));
+        });
+        hashing = Seconds() - hash_start;
+      });
     }
+    pieces([&](char* from, std::int64_t bytes, std::int64_t at) {
+      file.Whole(from, bytes, at, ::pwrite);
+    });
+    if (hasher.joinable()) hasher.join();
     Must(::fsync(file.Get()) == 0, path_);
     seconds = Seconds() - start;
   });

@@ -33,7 +33,7 @@ class PlainFile {
   // Collective. The slowest writer's seconds. The file is new, its space reserved before.
   double Write();          // pieces, then fsync
   double Read(bool cold);  // pieces into memory
-  // hash_seconds: of XXH3 over each piece just before it is written; null: without.
+  // hash_seconds: of a thread that makes XXH3 of each piece beside the writing; null: without.
   double WriteHashing(double* hash_seconds);
   void Remove();  // collective
 

@@ -151,11 +151,13 @@ TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   Output output(order, plans);
   const std::string data(60, 'x');
   output.Write({.file = 0, .segment = 0}, data.data());
-  output.Write({.file = 0, .segment = 1}, data.data());
+  output.Write({.file = 0, .segment = 1, .number = 1}, data.data());
   output.Flush();
   const std::string path = TemporaryOf(order) + "/model.safetensors";
   PositionedFile(path, PositionedFile::Access::kWrite, ExitCode::kFailed).Write("y", 1, 99);
-  const Error error = Thrown([&] { output.Verify([] { return false; }); });
+  const Error error = Thrown([&] {
+    output.Verify({Hash(data.data(), 60), Hash(data.data(), 40)}, [] { return false; });
+  });
   EXPECT_EQ(error.Code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(), HasSubstr(path + ": tensor weight: bytes 60 to 100 are damaged"));
   EXPECT_THAT(error.what(), HasSubstr("what was written does not read back"));
