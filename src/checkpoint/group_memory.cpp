@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <string>
 
 #include "posix_file.hpp"
 #include "trireme/base/error.hpp"
@@ -22,9 +24,23 @@ void Touch(std::byte* begin, std::int64_t bytes) {
 
 }  // namespace
 
+comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
+  const comm::Communicator node = world.SplitNode();
+  const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
+  return node.Split(node.Rank() * groups / node.Size(), node.Rank());
+}
+
+std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group) {
+  std::vector<int> members;
+  for (const std::string& rank : group.Gather(std::to_string(world.Rank()))) {
+    members.push_back(std::stoi(rank));
+  }
+  return members;
+}
+
 GroupMemory::GroupMemory(const comm::Communicator& world, const comm::Communicator& group,
                          std::int64_t bytes)
-    : group_(&group), exceptions_(std::uncaught_exceptions()) {
+    : exceptions_(std::uncaught_exceptions()) {
   if (group.Size() == 1) {
     world.Together([&] {
       own_ = device::AllocateZeroed(bytes);

@@ -7,11 +7,18 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "trireme/comm/communicator.hpp"
 #include "trireme/device/arena.hpp"
 
 namespace trireme::checkpoint {
+
+// Collective. Ranks next to each other on a node that share a writer, their first: `writers` groups
+// per node; 0: one per rank.
+comm::Communicator GroupOf(const comm::Communicator& world, int writers);
+// Collective over `group`. World ranks of its members, in their order.
+std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group);
 
 class GroupMemory {
  public:
@@ -26,7 +33,6 @@ class GroupMemory {
   std::byte* Data() const { return data_; }
 
  private:
-  const comm::Communicator* group_;
   MPI_Win window_ = MPI_WIN_NULL;
   device::Buffer own_;  // of a group of one, which shares nothing
   std::byte* data_ = nullptr;

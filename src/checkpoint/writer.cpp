@@ -24,26 +24,6 @@ constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full
 constexpr int kSlots = 2;              // one is filled while the other one is written
 constexpr char kWarningsEnd = '\x1e';  // between warnings on their way to all ranks
 
-// Ranks next to each other on a node that share a writer: `writers` groups; 0: one per rank.
-comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
-  const comm::Communicator node = world.SplitNode();
-  const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
-  return node.Split(node.Rank() * groups / node.Size(), node.Rank());
-}
-
-std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group) {
-  std::vector<int> members;
-  for (const std::string& rank : group.Gather(std::to_string(world.Rank()))) {
-    members.push_back(std::stoi(rank));
-  }
-  return members;
-}
-
-// Report of a writer to all ranks once its part of the files is on the disk.
-struct Report {
-  double write_seconds = 0, verify_seconds = 0;
-};
-
 }  // namespace
 
 class Writer::Work {
@@ -66,11 +46,7 @@ class Writer::Work {
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
   }
 
-  std::int64_t Bytes() const {
-    std::int64_t bytes = 0;
-    for (const WritePlan& plan : plans_) bytes += plan.layout.bytes;
-    return bytes;
-  }
+  std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   bool UnderWay() const { return part_ != Part::kNone; }
   bool Busy() const { return !worker_.Idle() || !hasher_.Idle(); }
@@ -125,8 +101,8 @@ class Writer::Work {
   std::exception_ptr failure_;  // on this rank's own thread
   Outcome outcome_;
   std::optional<Output> output_;  // on writers; touched by the thread, or while it is idle
-  Report report_;                 // likewise
-  std::int64_t sequence_ = 0;     // likewise, on rank 0
+  double write_seconds_ = 0, verify_seconds_ = 0;  // likewise
+  std::int64_t sequence_ = 0;                      // likewise, on rank 0
 
   std::vector<std::uint64_t> hashes_;  // of the group's segments, by number; on writers
   // Ended before what their tasks use, and the one that waits for the other first.
@@ -162,7 +138,7 @@ void Writer::Work::StartPrepare() {
 
 void Writer::Work::StartWrite() {
   part_ = Part::kWrite;
-  report_ = {};
+  write_seconds_ = verify_seconds_ = 0;
   const std::vector<StagedSegment>& last = rounds_.back().segments;
   hashes_.assign(last.empty() ? 0 : last.back().number + 1, 0);
   if (Leads()) {
@@ -177,13 +153,13 @@ void Writer::Work::StartWrite() {
   worker_.Queue([this] {
     const double start = Seconds();
     output_->Flush();
-    report_.write_seconds += Seconds() - start;
+    write_seconds_ += Seconds() - start;
   });
   worker_.Queue([this] {
     const double start = Seconds();
     hasher_.Await();
     output_->Verify(hashes_, [this] { return worker_.Stopping(); });
-    report_.verify_seconds += Seconds() - start;
+    verify_seconds_ += Seconds() - start;
   });
 }
 
@@ -257,7 +233,7 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
       if (worker_.Stopping()) return;
       output_->Write(staged, data(staged));
     }
-    report_.write_seconds += Seconds() - start;
+    write_seconds_ += Seconds() - start;
   });
 }
 
@@ -291,8 +267,8 @@ void Writer::Work::TakeReports() {
       plans_[written.file].sums.segments[written.segment].hash = written.hash;
     }
   }
-  outcome_.write_seconds = world_.Max(report_.write_seconds);
-  outcome_.verify_seconds = world_.Max(report_.verify_seconds);
+  outcome_.write_seconds = world_.Max(write_seconds_);
+  outcome_.verify_seconds = world_.Max(verify_seconds_);
 }
 
 void Writer::Work::StartPublish() {
