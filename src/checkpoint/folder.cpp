@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "posix_file.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/input/json_text.hpp"

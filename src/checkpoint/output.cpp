@@ -79,7 +79,9 @@ std::string TemporaryOf(const Order& order) {
 Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
                  const std::string& hints) {
   Prepared prepared;
-  MakeFolderDurably(order.folder);
+  if (const int problem = MakeFolderDurably(order.folder); problem != 0) {
+    throw RunError(fmt::format("{}: cannot be created: {}", order.folder, ErrorText(problem)));
+  }
   prepared.warnings = RemoveLeftovers(order.folder);
   for (const Found& found : ListComplete(order.folder)) {
     prepared.sequence = std::max(prepared.sequence, found.sequence);

@@ -1,6 +1,7 @@
 // Reads and writes of one process at explicit offsets of a file.
 #include "positioned_file.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 

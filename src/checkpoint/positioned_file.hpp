@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "descriptor.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::checkpoint {

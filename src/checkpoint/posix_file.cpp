@@ -9,11 +9,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
-#include <system_error>
-#include <vector>
 
-#include "descriptor.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::checkpoint {
@@ -25,8 +22,6 @@ Error SystemError(const std::string& path, const std::string& what, int error) {
 }
 
 }  // namespace
-
-std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 std::string Mebibytes(std::int64_t bytes) {
   return fmt::format("{:.1f} MiB", static_cast<double>(bytes) / (1024.0 * 1024.0));
@@ -77,12 +72,8 @@ int MayRead(const std::string& path) {
 }
 
 void SyncPath(const std::string& path) {
-  Descriptor file(path, O_RDONLY);
-  if (!file.Valid()) throw SystemError(path, "cannot be opened", errno);
-  // EINVAL: this file system has nothing to sync for such an object (folders on some network
-  // mounts).
-  if (Retry([&] { return ::fsync(file.Get()); }) != 0 && errno != EINVAL) {
-    throw SystemError(path, "cannot be synced", errno);
+  if (const int error = SyncToDisk(path); error != 0) {
+    throw SystemError(path, "cannot be synced", error);
   }
 }
 
@@ -99,23 +90,6 @@ int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists
   }
   if (result != 0) return errno;
   return file.Close();
-}
-
-void MakeFolderDurably(const std::string& folder) {
-  namespace fs = std::filesystem;
-  fs::path missing = fs::absolute(folder).lexically_normal();
-  if (!missing.has_filename()) missing = missing.parent_path();  // "a/b/"
-  std::vector<fs::path> made;
-  std::error_code error;
-  for (; !fs::exists(missing, error) && !error; missing = missing.parent_path()) {
-    made.push_back(missing);
-  }
-  fs::create_directories(folder, error);
-  if (error || !fs::is_directory(folder, error)) {
-    const std::string reason = error ? error.message() : ErrorText(ENOTDIR);
-    throw RunError(fmt::format("{}: cannot be created: {}", folder, reason));
-  }
-  for (const fs::path& each : made) SyncPath(each.parent_path().string());
 }
 
 std::int64_t FreeBytes(const std::string& folder) {

@@ -8,7 +8,6 @@
 
 namespace trireme::checkpoint {
 
-std::string ErrorText(int error);           // of an errno value: "No space left on device"
 std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
 
 // The whole file, of at most `most` bytes. Throws InputError with path and reason.
@@ -27,10 +26,6 @@ void SyncPath(const std::string& path);
 // that cannot reserve, the file only gets its length, and `held` becomes false. Returns 0 or the
 // errno of the failure.
 int Reserve(const std::string& path, std::int64_t bytes, bool& held, bool exists = false);
-
-// Makes the folder and those above it that are missing, each durable in the folder above it.
-// Throws RunError.
-void MakeFolderDurably(const std::string& folder);
 
 // Bytes that this user may still write to the file system of `folder`, quotas aside; -1 when
 // unknown.

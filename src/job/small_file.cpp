@@ -6,9 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <system_error>
-
 #include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
 
 namespace trireme::job {
 
@@ -16,10 +15,6 @@ namespace {
 
 // Openings of a file that another machine replaces over and over (ESTALE on NFS).
 constexpr int kStaleRetries = 10;
-
-int Open(const std::string& path, int flags) {
-  return Retry([&] { return ::open(path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, 0666); });
-}
 
 // Reads an open file; returns 0 or an errno.
 int ReadAll(const Descriptor& file, std::size_t most_bytes, SmallFile& result) {
@@ -47,36 +42,14 @@ int ReadAll(const Descriptor& file, std::size_t most_bytes, SmallFile& result) {
   return 0;
 }
 
-// Writes and syncs an open file; returns 0 or an errno.
-int WriteAll(Descriptor& file, const std::string& text) {
-  std::size_t done = 0;
-  while (done < text.size()) {
-    const ssize_t put =
-        Retry([&] { return ::write(file.Get(), text.data() + done, text.size() - done); });
-    if (put < 0) return errno;
-    done += static_cast<std::size_t>(put);
-  }
-  if (Retry([&] { return ::fsync(file.Get()); }) != 0) return errno;
-  return file.Close();
-}
-
 }  // namespace
-
-int Descriptor::Close() {
-  if (number_ < 0) return 0;
-  const int result = ::close(number_);
-  number_ = -1;
-  return result == 0 || errno == EINTR ? 0 : errno;
-}
-
-std::string ErrorText(int error) { return std::generic_category().message(error); }
 
 SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes) {
   SmallFile result;
   int error = ESTALE;
   for (int attempt = 0; error == ESTALE && attempt < kStaleRetries; ++attempt) {
     // O_NONBLOCK: opening a named pipe would wait for its writer.
-    const Descriptor file(Open(path, O_RDONLY | O_NONBLOCK));
+    const Descriptor file(path, O_RDONLY | O_NONBLOCK | O_NOFOLLOW);
     error = file.Valid() ? ReadAll(file, most_bytes, result) : errno;
   }
   result.exists = error != ENOENT;
@@ -90,23 +63,16 @@ SmallFile ReadSmallFile(const std::string& path, std::size_t most_bytes) {
 }
 
 void CreateDurably(const std::string& path, const std::string& text, const std::string& hint) {
-  Descriptor file(Open(path, O_WRONLY | O_CREAT | O_EXCL));
+  Descriptor file(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW);
   if (!file.Valid()) {
     throw RunError(fmt::format("{}: cannot be created: {}", path, ErrorText(errno)), hint);
   }
-  if (const int error = WriteAll(file, text); error != 0) {
-    ::unlink(path.c_str());
-    throw RunError(fmt::format("{}: cannot be written: {}", path, ErrorText(error)), hint);
-  }
-}
-
-void SyncFolder(const std::string& folder) {
-  const Descriptor file(
-      Retry([&] { return ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  // EINVAL: this file system has nothing to sync for a folder.
-  if (!file.Valid() || (Retry([&] { return ::fsync(file.Get()); }) != 0 && errno != EINVAL)) {
-    throw RunError(fmt::format("{}: cannot be synced: {}", folder, ErrorText(errno)));
-  }
+  const bool synced = WriteAll(file.Get(), text) && Retry([&] { return ::fsync(file.Get()); }) == 0;
+  int error = synced ? 0 : errno;
+  if (error == 0) error = file.Close();
+  if (error == 0) return;
+  ::unlink(path.c_str());
+  throw RunError(fmt::format("{}: cannot be written: {}", path, ErrorText(error)), hint);
 }
 
 }  // namespace trireme::job

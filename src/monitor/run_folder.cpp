@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "append_file.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -17,10 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 
 void MakeFolder(const fs::path& folder) {
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) {
-    throw InputError(fmt::format("{}: cannot be made: {}", folder.string(), error.message()),
+  if (const int error = MakeFolderDurably(folder.string()); error != 0) {
+    throw InputError(fmt::format("{}: cannot be made: {}", folder.string(), ErrorText(error)),
                      "choose another job.output");
   }
 }

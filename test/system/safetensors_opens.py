@@ -46,7 +46,7 @@ def main():
         with safetensors.safe_open(checkpoint / "model.safetensors", "numpy") as file:
             assert file.metadata()["format"] == "pt", file.metadata()
         assert not safetensors.numpy.load_file(checkpoint / "optimizer.safetensors")
-        assert json.loads((checkpoint / "run.json").read_text()) == {"step": 1}
+        assert json.loads((checkpoint / "run.json").read_text()) == {"sequence": 1, "step": 1}
         assert json.loads((checkpoint / "checksums.json").read_text())["files"]
     print(f"safetensors {safetensors.__version__} read {len(wanted)} tensors, all values equal")
 

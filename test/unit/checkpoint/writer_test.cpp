@@ -129,14 +129,12 @@ TEST_F(PositionedFiles, LongFilesAreNotReadWhole) {
   EXPECT_THAT(Thrown([&] { ReadText(path_, 999); }).what(), HasSubstr("more than such a file"));
 }
 
-TEST_F(PositionedFiles, MadeFoldersLieWithinMadeFolders) {
-  MakeFolderDurably(folder_ / "a/b/c/");
-  EXPECT_TRUE(fs::is_directory(folder_ / "a/b/c"));
-  MakeFolderDurably(folder_ / "a/b/c");
+TEST_F(PositionedFiles, AFileInTheWayOfTheFolderIsNamed) {
   WriteBytes(path_, "");
-  EXPECT_THAT(Thrown([&] { MakeFolderDurably(path_ + "/d"); }).what(),
-              HasSubstr("cannot be created"));
-  EXPECT_THAT(Thrown([&] { MakeFolderDurably(path_); }).what(), HasSubstr("cannot be created"));
+  for (const std::string& folder : {path_ + "/d", path_}) {
+    const Order order{.folder = folder, .step = 1, .run = {}};
+    EXPECT_THAT(Thrown([&] { Prepare(order, {}, {}); }).what(), HasSubstr("cannot be created"));
+  }
 }
 
 // Bytes that change between writing and reading back: the file is written to a second time behind
