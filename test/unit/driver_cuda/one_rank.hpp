@@ -59,6 +59,10 @@ class OneRank {
     step_ = std::make_unique<training::TrainingStep>(*training_, tokens);
   }
 
+  // Takes the library's first proposal for each product instead of the fastest one: the same bits
+  // in every run of a test.
+  void TakeFirstAlgorithms() { libraries_->Seal(); }
+
   // Runs up to step `end`; the losses of the steps.
   std::vector<double> Train(std::int64_t end) {
     std::vector<double> losses;
