@@ -41,8 +41,8 @@ bool Exists(const std::string& path) {
   return fs::exists(status);
 }
 
-// When a complete checkpoint was written. Moving its folder keeps this; so does a change of the
-// folder's entries.
+// Time at which a complete checkpoint was written. Moving its folder keeps it; so does a change of
+// the folder's entries.
 fs::file_time_type TimeOf(const std::string& checkpoint) {
   std::error_code error;
   const auto time = fs::last_write_time(checkpoint + "/" + kRunFile, error);
@@ -66,7 +66,7 @@ std::string LinkTarget(const std::string& link) {
   return fs::read_symlink(link, error).filename().string();
 }
 
-// Why a name that begins as a step's is none.
+// Reason for which a name that begins as a step's is none.
 std::string UnfinishedName(const std::string& name) {
   return name.find(kDamagedEnding) != std::string::npos ? "its bytes are damaged"
                                                         : "it is unfinished";
@@ -152,7 +152,7 @@ std::vector<std::string> ListSteps(const std::string& folder) {
     if (name.starts_with(kStepPrefix)) names.push_back(name);
   }
   if (error) throw InputError(fmt::format("{}: cannot be listed: {}", folder, error.message()));
-  // By number first: step_100000000 is newer than step_99999999.
+  // Sorted by number first: step_100000000 is newer than step_99999999.
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     return std::pair(ParseStepName(a).value_or(-1), a) >
            std::pair(ParseStepName(b).value_or(-1), b);

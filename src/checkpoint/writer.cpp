@@ -124,7 +124,7 @@ void Writer::Work::StartPrepare() {
   if (!world_.IsRoot()) return;
   const auto prepare = [this] {
     Prepared prepared = Prepare(order_, plans_, options_.io_hints);
-    // One that cannot be read just now counts too, if it is of this session.
+    // Checkpoints of this session count even if they cannot be read just now.
     sequence_ = std::max(sequence_ + 1, prepared.sequence);
     outcome_.warnings = std::move(prepared.warnings);
   };
@@ -234,7 +234,7 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
   });
 }
 
-// Collective. What failed on any rank since the last agreement.
+// Collective. Failure on any rank since the last agreement.
 std::optional<std::string> Writer::Work::AgreedFailure() {
   try {
     world_.Together([&] {

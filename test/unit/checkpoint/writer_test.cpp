@@ -137,8 +137,8 @@ TEST_F(PositionedFiles, AFileInTheWayOfTheFolderIsNamed) {
   }
 }
 
-// Bytes that change between writing and reading back: the file is written to a second time behind
-// the output's back.
+// Bytes that change between writing and reading back: the file is written to a second time, unknown
+// to the output.
 TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   WritePlan plan = PlanOf({60, 40}, 1);
   plan.file = "model.safetensors";
@@ -200,7 +200,7 @@ class Asynchronous : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// What is written is the state at Begin, and the same bytes as a synchronous checkpoint's.
+// Bytes on the disk are the state at Begin, and the same as a synchronous checkpoint's.
 TEST_F(Asynchronous, TakesTheStateAsItWas) {
   TestState model(SmallModel()), moments(Moments(SmallModel()));
   model.Fill();
@@ -281,7 +281,7 @@ TEST_F(Asynchronous, ReadsBlocksThroughAFunction) {
   }
 }
 
-// What cannot be tidied up is told, and the checkpoint stands.
+// Files that cannot be tidied up are told, and the checkpoint stands.
 TEST_F(Asynchronous, FailedCleanUpIsAWarning) {
   TestState model(SmallModel()), none({});
   model.Fill();
