@@ -82,7 +82,7 @@ std::uint64_t Hash(const void* data, std::int64_t bytes) {
 }
 
 std::string ChecksumsText(const Checksums& sums) {
-  // By hand rather than by the library, for one line a segment.
+  // Written by hand rather than by the library, for one line a segment.
   std::string text = fmt::format("{{\n  \"algorithm\": \"{}\",\n  \"files\": {{", kAlgorithm);
   const char* file_comma = "";
   for (const auto& [name, file] : sums) {

@@ -41,8 +41,8 @@ bool Exists(const std::string& path) {
   return fs::exists(status);
 }
 
-// When a complete checkpoint was written. Moving its folder keeps this; so does a change of the
-// folder's entries.
+// Time at which a complete checkpoint was written. Moving its folder keeps it; so does a change of
+// the folder's entries.
 fs::file_time_type TimeOf(const std::string& checkpoint) {
   std::error_code error;
   const auto time = fs::last_write_time(checkpoint + "/" + kRunFile, error);
@@ -66,18 +66,18 @@ std::string LinkTarget(const std::string& link) {
   return fs::read_symlink(link, error).filename().string();
 }
 
-// Why a name that begins as a step's is none.
+// Reason for which a name that begins as a step's is none.
 std::string UnfinishedName(const std::string& name) {
   return name.find(kDamagedEnding) != std::string::npos ? "its bytes are damaged"
                                                         : "it is unfinished";
 }
 
-// Place of a complete checkpoint in the order of writing; 0 if its run.json does not say.
-std::int64_t SequenceOf(const std::string& checkpoint) {
+// Place of a complete checkpoint in the order of writing; 0 if the text of its run.json does not
+// say.
+std::int64_t SequenceOf(const std::string& run_text) {
   try {
-    const std::string path = checkpoint + "/" + kRunFile;
-    const auto run = input::ParseJson(ReadText(path, kMostRunBytes), path, kMostRunBytes);
-    return input::JsonObject(run, path).Integer("sequence");
+    const auto run = input::ParseJson(run_text, kRunFile, kMostRunBytes);
+    return input::JsonObject(run, kRunFile).Integer("sequence");
   } catch (const std::exception&) {
     return 0;
   }
@@ -101,7 +101,7 @@ Checksums ReadChecksums(const std::string& checkpoint) {
   return ParseChecksums(ReadText(path, kMostChecksumBytes), path);
 }
 
-std::string WhyIncomplete(const std::string& checkpoint) {
+std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text) {
   if (fs::path(checkpoint).filename().string().ends_with(kTemporaryEnding))
     return "it is unfinished";
   std::string missing;
@@ -130,12 +130,13 @@ std::string WhyIncomplete(const std::string& checkpoint) {
       }
     }
     // Small, and read at once: a damaged one must not pass for the oldest.
-    const std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
+    std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
     for (const Segment& segment : sums.at(kRunFile).segments) {
       if (Hash(run.data() + segment.offset, segment.length) != segment.hash) {
         return fmt::format("{} is damaged", kRunFile);
       }
     }
+    if (run_text != nullptr) *run_text = std::move(run);
   } catch (const std::exception& problem) {
     return problem.what();
   }
@@ -151,7 +152,7 @@ std::vector<std::string> ListSteps(const std::string& folder) {
     if (name.starts_with(kStepPrefix)) names.push_back(name);
   }
   if (error) throw InputError(fmt::format("{}: cannot be listed: {}", folder, error.message()));
-  // By number first: step_100000000 is newer than step_99999999.
+  // Sorted by number first: step_100000000 is newer than step_99999999.
   std::sort(names.begin(), names.end(), [](const std::string& a, const std::string& b) {
     return std::pair(ParseStepName(a).value_or(-1), a) >
            std::pair(ParseStepName(b).value_or(-1), b);
@@ -173,12 +174,13 @@ std::vector<Found> ListComplete(const std::string& folder, std::vector<std::stri
     const std::string path = folder + "/" + name;
     const bool replaced = name.ends_with(kReplacedEnding);
     const auto step = ParseStepName(replaced ? WithoutEnding(name) : name);
-    const std::string reason = step ? WhyIncomplete(path) : UnfinishedName(name);
+    std::string run;
+    const std::string reason = step ? WhyIncomplete(path, &run) : UnfinishedName(name);
     if (!reason.empty()) {
       if (incomplete != nullptr) incomplete->push_back(fmt::format("{}: {}", name, reason));
       continue;
     }
-    const Found found{name, SequenceOf(path)};
+    const Found found{name, SequenceOf(run)};
     all.push_back({found, found.sequence == 0 && name == latest, TimeOf(path), *step});
   }
   std::stable_sort(all.begin(), all.end(),

@@ -31,9 +31,10 @@ inline constexpr std::int64_t kMostRunBytes = std::int64_t{64} << 20;
 // The checksums of a checkpoint. Throws InputError when the file is missing or damaged.
 Checksums ReadChecksums(const std::string& checkpoint);
 
-// Why a checkpoint's folder is not complete: "model.safetensors has 10 bytes instead of 200"; empty
-// if it is.
-std::string WhyIncomplete(const std::string& checkpoint);
+// Reason for which a checkpoint's folder is not complete: "model.safetensors has 10 bytes instead
+// of 200"; empty if it is. `run_text`, if given, takes the checked text of a complete one's
+// run.json.
+std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text = nullptr);
 
 // Names in `folder` that begin with "step_", sorted downward. Throws InputError when it cannot be
 // read.

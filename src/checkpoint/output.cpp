@@ -22,9 +22,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-// Fetched by the system while a segment is checked.
-constexpr std::int64_t kReadAheadBytes = 4 * kSegmentBytes;
-
 std::string MpiErrorText(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
@@ -133,28 +130,25 @@ Output::Output(const Order& order, const std::vector<WritePlan>& plans) : plans_
 void Output::Write(const StagedSegment& segment, const void* data) {
   const Segment& place = plans_[segment.file].sums.segments[segment.segment];
   files_[segment.file].Write(data, place.length, place.offset);
-  written_.push_back({segment.file, segment.segment, 0});
-  numbers_.push_back(segment.number);
 }
 
 void Output::Flush() {
   for (const PositionedFile& file : files_) file.Sync();
 }
 
-void Output::Verify(const std::vector<std::uint64_t>& hashes,
-                    const std::function<bool()>& stopping) {
-  for (std::size_t i = 0; i < written_.size(); ++i) written_[i].hash = hashes.at(numbers_[i]);
+void Output::Verify(const std::vector<Round>& rounds, const std::function<bool()>& stopping) {
   for (const PositionedFile& file : files_) file.ForgetCopies();
   std::vector<char> buffer;
-  for (const Written& written : written_) {
-    if (stopping()) return;
-    Segment place = plans_[written.file].sums.segments[written.segment];
-    place.hash = written.hash;
-    buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(place.length)));
-    files_[written.file].Expect(kReadAheadBytes, place.offset + place.length);
-    files_[written.file].Read(buffer.data(), place.length, place.offset);
-    CheckSegment(place, buffer.data(), files_[written.file].Path(),
-                 plans_[written.file].layout.entries, ExitCode::kFailed);
+  for (const Round& round : rounds) {
+    for (const StagedSegment& staged : round.segments) {
+      if (stopping()) return;
+      const WritePlan& plan = plans_[staged.file];
+      const PositionedFile& file = files_[staged.file];
+      const Segment& place = plan.sums.segments[staged.segment];
+      buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(place.length)));
+      file.Read(buffer.data(), place.length, place.offset);
+      CheckSegment(place, buffer.data(), file.Path(), plan.layout.entries, ExitCode::kFailed);
+    }
   }
   for (PositionedFile& file : files_) file.Close();
 }

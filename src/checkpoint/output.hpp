@@ -34,26 +34,18 @@ std::string TemporaryOf(const Order& order);
 // The tensor files as one writer sees them.
 class Output {
  public:
-  // Opens the files of Prepare. Throws RunError, as all below.
+  // Opens the files of Prepare. Throws RunError, as all below. The plans must outlive it.
   Output(const Order& order, const std::vector<WritePlan>& plans);
 
   void Write(const StagedSegment& segment, const void* data);
-  // Flushes all that was written, then reads it back from the disk and checks it. `stopping` is
-  // asked now and then: true ends the work early. hashes: by the segments' numbers.
   void Flush();
-  void Verify(const std::vector<std::uint64_t>& hashes, const std::function<bool()>& stopping);
-
-  struct Written {
-    std::size_t file = 0, segment = 0;
-    std::uint64_t hash = 0;  // since Verify
-  };
-  const std::vector<Written>& Segments() const { return written_; }
+  // Reads the segments of these rounds back from the disk, checks them against the plans' hashes,
+  // and closes the files. `stopping` is asked before each segment: true ends the work early.
+  void Verify(const std::vector<Round>& rounds, const std::function<bool()>& stopping);
 
  private:
   const std::vector<WritePlan>& plans_;
-  std::vector<PositionedFile> files_;
-  std::vector<Written> written_;
-  std::vector<std::size_t> numbers_;  // of these
+  std::vector<PositionedFile> files_;  // [plans]
 };
 
 }  // namespace trireme::checkpoint

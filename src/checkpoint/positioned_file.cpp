@@ -77,10 +77,6 @@ void PositionedFile::Read(void* data, std::int64_t bytes, std::int64_t offset) c
   }
 }
 
-void PositionedFile::Expect(std::int64_t bytes, std::int64_t offset) const {
-  ::posix_fadvise(file_.Get(), offset, bytes, POSIX_FADV_WILLNEED);
-}
-
 void PositionedFile::Sync() const {
   if (Retry([&] { return ::fsync(file_.Get()); }) != 0) throw Complain("cannot be synced", errno);
 }

@@ -26,8 +26,6 @@ class PositionedFile {
   void Write(const void* data, std::int64_t bytes, std::int64_t offset) const;
   void Read(void* data, std::int64_t bytes, std::int64_t offset) const;
 
-  // Tells the system that these bytes are read next: it may fetch them meanwhile.
-  void Expect(std::int64_t bytes, std::int64_t offset) const;
   // Flushes what was written to the disk.
   void Sync() const;
   // Asks the system to forget its copies of synced bytes, so that the next read comes from the disk

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "write_plan.hpp"
@@ -14,7 +15,6 @@ namespace trireme::checkpoint {
 struct StagedSegment {
   std::size_t file = 0;     // index of its plan
   std::size_t segment = 0;  // in that plan's sums
-  std::size_t number = 0;   // among the segments of the group
   int member = 0;           // rank in the group that holds it
   std::int64_t place = 0;   // bytes from the begin of the round's memory
 };
@@ -32,6 +32,10 @@ std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, const std::ve
 
 // Bytes of the largest round.
 std::int64_t LargestRound(const std::vector<Round>& rounds);
+
+// Hashes of the rounds' segments, from a writer's plans to those of all ranks.
+std::string HashReport(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans);
+void TakeHashes(const std::string& report, std::vector<WritePlan>& plans);
 
 }  // namespace trireme::checkpoint
 

@@ -30,7 +30,7 @@ class Worker {
   void Await(std::size_t most = 0);
   // Waits for all tasks, and throws what the first failed one threw. Tasks after it were dropped.
   void Finish();
-  // For long tasks, between two pieces: true if the thread is to end.
+  // True if the thread is to end. Long tasks ask between two pieces.
   bool Stopping() const;
 
  private:

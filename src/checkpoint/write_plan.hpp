@@ -26,7 +26,7 @@ struct OwnSegment {
 struct WritePlan {
   std::string file;             // "model.safetensors"
   Layout layout;                // the same on every rank
-  FileSums sums;                // of the whole file, the same on every rank; hashes are not set
+  FileSums sums;                // of the whole file, the same on every rank; hashes set by Writer
   std::vector<int> holders;     // world rank that has each segment
   std::vector<OwnSegment> own;  // this rank's segments, in the order of their offsets
 };

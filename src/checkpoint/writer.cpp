@@ -87,7 +87,7 @@ class Writer::Work {
   const comm::Communicator& world_;
   const State state_;
   const WriterOptions options_;
-  std::vector<WritePlan> plans_;  // model, optimizer; hashes are those of the last order
+  std::vector<WritePlan> plans_;  // model, optimizer; hasher_ sets the hashes of the group
   const comm::Communicator group_;
   const std::vector<Round> rounds_;  // of the group
   const bool direct_;                // this writer's thread reads the state where it lies
@@ -104,7 +104,6 @@ class Writer::Work {
   double write_seconds_ = 0, verify_seconds_ = 0;  // likewise
   std::int64_t sequence_ = 0;                      // likewise, on rank 0
 
-  std::vector<std::uint64_t> hashes_;  // of the group's segments, by number; on writers
   // Ended before what their tasks use, and the one that waits for the other first.
   Worker hasher_, worker_;
 };
@@ -125,7 +124,7 @@ void Writer::Work::StartPrepare() {
   if (!world_.IsRoot()) return;
   const auto prepare = [this] {
     Prepared prepared = Prepare(order_, plans_, options_.io_hints);
-    // One that cannot be read just now counts too, if it is of this session.
+    // Checkpoints of this session count even if they cannot be read just now.
     sequence_ = std::max(sequence_ + 1, prepared.sequence);
     outcome_.warnings = std::move(prepared.warnings);
   };
@@ -139,8 +138,6 @@ void Writer::Work::StartPrepare() {
 void Writer::Work::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = verify_seconds_ = 0;
-  const std::vector<StagedSegment>& last = rounds_.back().segments;
-  hashes_.assign(last.empty() ? 0 : last.back().number + 1, 0);
   if (Leads()) {
     worker_.Queue([this] { output_.emplace(order_, plans_); });
   }
@@ -158,7 +155,7 @@ void Writer::Work::StartWrite() {
   worker_.Queue([this] {
     const double start = Seconds();
     hasher_.Await();
-    output_->Verify(hashes_, [this] { return worker_.Stopping(); });
+    output_->Verify(rounds_, [this] { return worker_.Stopping(); });
     verify_seconds_ += Seconds() - start;
   });
 }
@@ -223,8 +220,8 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
   hasher_.Queue([this, &round, data] {
     for (const StagedSegment& staged : round.segments) {
       if (hasher_.Stopping()) return;
-      const std::int64_t bytes = plans_[staged.file].sums.segments[staged.segment].length;
-      hashes_[staged.number] = Hash(data(staged), bytes);
+      Segment& segment = plans_[staged.file].sums.segments[staged.segment];
+      segment.hash = Hash(data(staged), segment.length);
     }
   });
   worker_.Queue([this, &round, data] {
@@ -237,7 +234,7 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
   });
 }
 
-// Collective. What failed on any rank since the last agreement.
+// Collective. Failure on any rank since the last agreement.
 std::optional<std::string> Writer::Work::AgreedFailure() {
   try {
     world_.Together([&] {
@@ -254,19 +251,8 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
 
 // Collective. Hashes of all writers' segments, and the times of the slowest.
 void Writer::Work::TakeReports() {
-  std::string text;
-  if (output_) {
-    const auto& segments = output_->Segments();
-    text.assign(reinterpret_cast<const char*>(segments.data()),
-                segments.size() * sizeof(Output::Written));
-  }
-  for (const std::string& each : world_.Gather(text)) {
-    std::vector<Output::Written> segments(each.size() / sizeof(Output::Written));
-    if (!segments.empty()) std::memcpy(segments.data(), each.data(), each.size());
-    for (const Output::Written& written : segments) {
-      plans_[written.file].sums.segments[written.segment].hash = written.hash;
-    }
-  }
+  const std::string own = Leads() ? HashReport(rounds_, plans_) : std::string();
+  for (const std::string& report : world_.Gather(own)) TakeHashes(report, plans_);
   outcome_.write_seconds = world_.Max(write_seconds_);
   outcome_.verify_seconds = world_.Max(verify_seconds_);
 }

@@ -55,7 +55,7 @@ struct Order {
   nlohmann::json run;  // run.json, the same on every rank; its "sequence" is set by the writer
   bool best = false;   // move the link `best` as well
   Retention retention = {};
-  // On rank 0's thread, before the checkpoint gets its name: throws if it must not.
+  // Called on rank 0's thread, before the checkpoint gets its name: throws if it must not.
   std::function<void()> may_publish = {};
 };
 
@@ -92,9 +92,9 @@ class Writer {
   // Collective; nothing may be under way. Asynchronous: copies the state, which may change from
   // then on. Else the state must stay as it is until Finish.
   void Begin(Order order);
-  // The same on every rank: an order was begun whose outcome was not yet taken.
+  // True from Begin until the outcome is taken. The same on every rank.
   bool UnderWay() const;
-  // On this rank: its part of the work under way has not ended. Cheap.
+  // True while this rank's part of the work is under way. Cheap.
   bool Busy() const;
   // Collective, once no rank is busy (it waits for those that are): goes on to the next part.
   // Returns the outcome after the last one.

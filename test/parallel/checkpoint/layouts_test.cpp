@@ -96,7 +96,7 @@ TEST_F(Layouts, AnyLayoutReadsWhatAnyLayoutWrote) {
   }
 }
 
-// Whoever writes for whom, at once or behind the run: the same bytes; and a state that is not in
+// Writers for any ranks, at once or beside the run: the same bytes; and a state that is not in
 // the host's memory.
 TEST_F(Layouts, AnyWritersWriteTheSameBytes) {
   for (const auto& [name, split] : Splits()) {

@@ -1,5 +1,5 @@
-// What the checkpoint tests share: temporary folders, a small disk, and a state with known values
-// that can be split over ranks in any way.
+// Parts shared by the checkpoint tests: temporary folders, a small disk, and a state with known
+// values that can be split over ranks in any way.
 #ifndef TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_
 #define TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_
 
@@ -75,7 +75,7 @@ struct TestTensor {
 // The tensors of a rank, with memory.
 class TestState {
  public:
-  // Which part of a tensor this rank holds.
+  // Part of a tensor that this rank holds.
   struct Part {
     std::int64_t begin = 0, end = 0;
     int replica = 0, replicas = 1;

@@ -141,8 +141,8 @@ class DamagedBlocks : public testing::Test {
   static std::vector<TestTensor> Tensors() {
     return {{"embedding.weight", {300, 128}}, {"blocks.0.weight", {100, 128}}, {"scale", {}}};
   }
-  // What names the damage when -r would look for a checkpoint and read it; empty: all was read as
-  // good. `bytes_are_damaged`: whether the reader called it that.
+  // Message that names the damage when -r would look for a checkpoint and read it; empty: all was
+  // read as good. `bytes_are_damaged`: whether the reader called it that.
   std::string Complaint(bool& bytes_are_damaged) {
     bytes_are_damaged = false;
     const Choice choice = Locate(folder_.Path());
@@ -213,7 +213,7 @@ TEST_F(DamagedBlocks, EveryFileMissingOrEmpty) {
       EXPECT_THAT(Complaint(bytes_are_damaged), HasSubstr(file)) << missing;
       const Choice choice = Locate(folder_.Path());
       EXPECT_EQ(choice.candidates.size(), 1U);
-      // One that vanishes after it was found.
+      // File that vanishes after its checkpoint was found.
       EXPECT_THAT(ReadError(folder_ / "step_00000003", bytes_are_damaged), HasSubstr(file));
     }
     WriteBytes(Path(file), good);

@@ -85,7 +85,7 @@ TEST_F(Folder, FindsTheLastWrittenNotTheHighest) {
   EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
   fs::create_symlink("step_00000005", checkpoints_ + "/latest");
   EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");
-  // Neither has one whose clock was set back.
+  // A clock that was set back changes nothing.
   fs::last_write_time(checkpoints_ + "/step_00000004/run.json",
                       fs::file_time_type::clock::now() - std::chrono::hours(1000));
   EXPECT_EQ(Find(self_, run_.Path()), checkpoints_ + "/step_00000004");

@@ -22,7 +22,7 @@ std::string WithLength(const std::string& json) {
   return header + json;
 }
 
-// The message for a header in a file with `data` bytes behind it.
+// The message for a header in a file with `data` bytes after it.
 std::string Complaint(const std::string& json, std::int64_t data) {
   const std::string header = WithLength(json);
   try {

@@ -53,16 +53,16 @@ TEST(Rounds, TakeEachSegmentOfTheGroupOnce) {
                                         PlanOf({40, 40, 40}, 3)};
   const std::vector<Round> rounds = PlanRounds(plans, {2, 0}, 100);
   std::set<std::pair<std::size_t, std::size_t>> seen;
-  std::size_t number = 0;
   for (const Round& round : rounds) {
     std::int64_t place = 0;
     for (const StagedSegment& staged : round.segments) {
       EXPECT_EQ(staged.place, place);
-      EXPECT_EQ(staged.number, number++);
       const int holder = plans[staged.file].holders[staged.segment];
       EXPECT_EQ(staged.member, holder == 2 ? 0 : 1);
       EXPECT_NE(holder, 1);
-      EXPECT_TRUE(seen.emplace(staged.file, staged.segment).second);
+      const std::pair next(staged.file, staged.segment);
+      EXPECT_TRUE(seen.empty() || *seen.rbegin() < next);
+      seen.insert(next);
       place += plans[staged.file].sums.segments[staged.segment].length;
     }
     EXPECT_EQ(round.bytes, place);
@@ -137,25 +137,25 @@ TEST_F(PositionedFiles, AFileInTheWayOfTheFolderIsNamed) {
   }
 }
 
-// Bytes that change between writing and reading back: the file is written to a second time behind
-// the output's back.
+// Bytes that change between writing and reading back: the file is written to a second time, unknown
+// to the output.
 TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   WritePlan plan = PlanOf({60, 40}, 1);
   plan.file = "model.safetensors";
   plan.layout.entries = {{"weight", Dtype::kFloat32, {10}, 60, 40}};
+  const std::string data(60, 'x');
+  for (Segment& segment : plan.sums.segments) segment.hash = Hash(data.data(), segment.length);
   const std::vector<WritePlan> plans = {plan};
+  const std::vector<Round> rounds = PlanRounds(plans, {0}, 100);
   const Order order{.folder = folder_.Path(), .step = 3, .run = {}};
   EXPECT_EQ(Prepare(order, plans, {}).sequence, 1);
   Output output(order, plans);
-  const std::string data(60, 'x');
   output.Write({.file = 0, .segment = 0}, data.data());
-  output.Write({.file = 0, .segment = 1, .number = 1}, data.data());
+  output.Write({.file = 0, .segment = 1}, data.data());
   output.Flush();
   const std::string path = TemporaryOf(order) + "/model.safetensors";
   PositionedFile(path, PositionedFile::Access::kWrite, ExitCode::kFailed).Write("y", 1, 99);
-  const Error error = Thrown([&] {
-    output.Verify({Hash(data.data(), 60), Hash(data.data(), 40)}, [] { return false; });
-  });
+  const Error error = Thrown([&] { output.Verify(rounds, [] { return false; }); });
   EXPECT_EQ(error.Code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(), HasSubstr(path + ": tensor weight: bytes 60 to 100 are damaged"));
   EXPECT_THAT(error.what(), HasSubstr("what was written does not read back"));
@@ -200,7 +200,7 @@ class Asynchronous : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// What is written is the state at Begin, and the same bytes as a synchronous checkpoint's.
+// Bytes on the disk are the state at Begin, and the same as a synchronous checkpoint's.
 TEST_F(Asynchronous, TakesTheStateAsItWas) {
   TestState model(SmallModel()), moments(Moments(SmallModel()));
   model.Fill();
@@ -281,7 +281,7 @@ TEST_F(Asynchronous, ReadsBlocksThroughAFunction) {
   }
 }
 
-// What cannot be tidied up is told, and the checkpoint stands.
+// Files that cannot be tidied up are told, and the checkpoint stands.
 TEST_F(Asynchronous, FailedCleanUpIsAWarning) {
   TestState model(SmallModel()), none({});
   model.Fill();
