@@ -78,16 +78,12 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   job.line = &line;
   job.signals = &signals;
   RequireOneProgram(runtime, line);
-  const Sources sources = ShareSources(world, schema, line);
+  Sources sources = ShareSources(world, schema, line);
   world.Together([&] {
     job.deck = ParseDeck(schema, line, sources);
     job.options = ReadAll(job.deck);
     job.schema = &schema;
-    job.start.candidates = sources.candidates;
-    job.start.passed_over = sources.passed_over;
-    if (sources.candidates.empty()) return;
-    job.start.record = ParseRunRecord(nlohmann::json::parse(sources.run_text),
-                                      sources.candidates.front() + "/run.json");
+    job.start = std::move(sources.start);
   });
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   job.placement = machine::PlaceThreads(runtime, job.options.machine, choice.use);

@@ -14,10 +14,12 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <utility>
 
 #include "small_file.hpp"
 #include "squeue.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/input/json_text.hpp"
 
 namespace trireme::job {
 
@@ -103,36 +105,6 @@ std::string UtcNow() {
   return text.data();
 }
 
-// Reads members of a lock's JSON object; any wrong type makes it not good.
-class Members {
- public:
-  explicit Members(const nlohmann::json& object) : object_(object), good_(object.is_object()) {}
-  bool Good() const { return good_; }
-  void Read(const char* key, std::string& value) {
-    const nlohmann::json* member = Find(key);
-    good_ = member != nullptr && member->is_string();
-    if (!good_) return;
-    value = member->get<std::string>();
-    good_ = value == Printable(value);
-  }
-  void Read(const char* key, std::int64_t& value, std::int64_t lowest, std::int64_t highest) {
-    const nlohmann::json* member = Find(key);
-    good_ = member != nullptr && member->is_number_unsigned() &&
-            member->get<std::uint64_t>() <= static_cast<std::uint64_t>(highest);
-    if (!good_) return;
-    value = member->get<std::int64_t>();
-    good_ = value >= lowest;
-  }
-
- private:
-  const nlohmann::json* Find(const char* key) const {
-    const auto member = good_ ? object_.find(key) : object_.end();
-    return good_ && member != object_.end() ? &*member : nullptr;
-  }
-  const nlohmann::json& object_;
-  bool good_;
-};
-
 }  // namespace
 
 bool IsToken(const std::string& text) {
@@ -168,23 +140,26 @@ std::string Format(const Holder& holder) {
 }
 
 std::optional<Holder> Parse(const std::string& text) {
-  const nlohmann::json object = nlohmann::json::parse(text, nullptr, false);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
-  Holder holder;
-  Members members(object);
-  members.Read("host", holder.host);
-  members.Read("pid", holder.pid, 1, std::numeric_limits<pid_t>::max());
-  members.Read("since", holder.since);
-  members.Read("job", holder.job);
-  members.Read("cluster", holder.cluster);
-  members.Read("restarts", holder.restarts, 0, kMost);
-  members.Read("machine", holder.machine);
-  members.Read("boot", holder.boot);
-  members.Read("namespaces", holder.namespaces);
-  members.Read("started", holder.started, 0, kMost);
-  members.Read("token", holder.token);
-  if (!members.Good() || !IsToken(holder.token)) return std::nullopt;
-  return holder;
+  const auto json = input::TryParseJson(text, kMostLockBytes);
+  if (!json) return std::nullopt;
+  try {
+    const input::JsonObject object(*json, "lock");
+    Holder holder;
+    for (const auto& [name, value] :
+         {std::pair{"host", &holder.host}, std::pair{"since", &holder.since},
+          std::pair{"job", &holder.job}, std::pair{"cluster", &holder.cluster},
+          std::pair{"machine", &holder.machine}, std::pair{"boot", &holder.boot},
+          std::pair{"namespaces", &holder.namespaces}, std::pair{"token", &holder.token}}) {
+      *value = object.Text(name);
+      if (*value != Printable(*value)) return std::nullopt;
+    }
+    holder.pid = object.Integer("pid", 1, std::numeric_limits<pid_t>::max());
+    holder.restarts = object.Integer("restarts");
+    holder.started = object.Integer("started");
+    return IsToken(holder.token) ? std::optional(holder) : std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
 }
 
 std::string Describe(const Holder& holder) {

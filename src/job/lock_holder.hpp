@@ -24,6 +24,7 @@ struct Holder {
 };
 
 inline constexpr std::size_t kTokenDigits = 32;
+inline constexpr std::size_t kMostLockBytes = 8192;  // of a lock file; about 700 are used
 
 bool IsToken(const std::string& text);
 

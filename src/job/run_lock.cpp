@@ -46,7 +46,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::size_t kMostBytes = 8192;     // of a lock; about 700 are used
 constexpr std::size_t kLongestChain = 1000;  // each link is a job that was killed while it started
 constexpr int kMostAttempts = 1000;          // each failure is another job's success
 // Errors of link(2) that other newcomers cause: the place is taken, or a new holder has cleaned up.
@@ -64,7 +63,7 @@ class Unreadable : public Error {
 
 // A lock in a file; none if there is no file. Throws Unreadable, or InputError for anything else.
 std::optional<Holder> ReadLock(const std::string& path, const std::string& lock) {
-  const SmallFile file = ReadSmallFile(path, kMostBytes);
+  const SmallFile file = ReadSmallFile(path, kMostLockBytes);
   if (!file.exists) return std::nullopt;
   std::optional<Holder> holder;
   if (file.fault.empty()) holder = Parse(file.text);

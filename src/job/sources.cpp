@@ -10,9 +10,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/options.hpp"
-#include "trireme/input/json_text.hpp"
 #include "trireme/job/options.hpp"
-#include "trireme/job/run_record.hpp"
 #include "trireme/model/options.hpp"
 
 namespace trireme::job {
@@ -51,9 +49,12 @@ bool Exists(const std::string& path) {
   return fs::exists(path, ignored);
 }
 
+RunRecord ReadRecord(const std::string& checkpoint) {
+  return ParseRunRecord(checkpoint::ReadRun(checkpoint), checkpoint + "/run.json");
+}
+
 // The run's own deck: of its folder, which its user may have changed, or of a lone checkpoint.
 void ReadOwnDeck(const CommandLine& line, Sources& sources) {
-  sources.own_deck = true;
   sources.deck_path = line.resume + "/deck.in";
   if (Exists(sources.deck_path)) {
     sources.deck_text = ReadDeckFile(sources.deck_path, "Give a deck with -i.");
@@ -61,11 +62,11 @@ void ReadOwnDeck(const CommandLine& line, Sources& sources) {
   }
   const checkpoint::Choice choice = checkpoint::Locate(line.resume);
   if (choice.candidates.empty()) throw checkpoint::NoneComplete(choice);
-  const std::string path = choice.candidates.front() + "/run.json";
-  sources.deck_path = path + ": deck";
-  sources.deck_text = ParseRunRecord(checkpoint::ReadRun(choice.candidates.front()), path).deck;
-  if (sources.deck_text.empty()) {
-    throw InputError(fmt::format("{}: records no deck", path), "Give one with -i.");
+  const RunRecord record = ReadRecord(choice.candidates.front());
+  sources.deck_path = record.path + ": deck";
+  sources.deck_text = record.deck;
+  if (record.deck.empty()) {
+    throw InputError(fmt::format("{}: records no deck", record.path), "Give one with -i.");
   }
 }
 
@@ -73,7 +74,7 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
                        const Sources& sources) {
   input::Deck deck =
       input::Deck::Parse(schema, sources.deck_text, sources.deck_path, line.overrides);
-  if (!sources.own_deck) return deck;
+  if (!line.deck.empty()) return deck;
   // Of that session, not of the run.
   for (const char* key : {"job.output", "schedule.stop_at", "checkpoint.start_from"}) {
     deck.Forget(key);
@@ -82,21 +83,22 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
 }
 
 // The checkpoints that the job may start from.
-void ReadStart(const CommandLine& line, const input::Deck& deck, Sources& sources) {
+Start ReadStart(const CommandLine& line, const input::Deck& deck) {
   const Task task = Read(deck).task;
   const bool uses = task != Task::kTokenize && task != Task::kVerify;
   const bool resumes = !line.resume.empty();
   const std::string path = resumes ? line.resume : checkpoint::Read(deck).start_from;
-  if (!uses || path.empty()) return;
+  if (!uses || path.empty()) return {};
   const checkpoint::Choice choice = checkpoint::Locate(path);
   if (choice.candidates.empty()) {
     const bool begun = Exists(path + "/deck.in");
-    if (task == Task::kTrain && resumes && begun && choice.Unstarted()) return;
+    if (task == Task::kTrain && resumes && begun && choice.Unstarted()) return {};
     throw checkpoint::NoneComplete(choice);
   }
-  sources.candidates = choice.candidates;
-  sources.passed_over = choice.others;
-  sources.run_text = checkpoint::ReadRun(choice.candidates.front()).dump();
+  return {.candidates = choice.candidates,
+          .passed_over = choice.others,
+          .damaged = {},
+          .record = ReadRecord(choice.candidates.front())};
 }
 
 }  // namespace
@@ -109,15 +111,19 @@ Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
     sources.deck_path = line.deck;
     sources.deck_text = ReadDeckFile(line.deck, "Check the path behind -i.");
   }
-  ReadStart(line, ParseAlone(schema, line, sources), sources);
+  sources.start = ReadStart(line, ParseAlone(schema, line, sources));
   return sources;
 }
 
 Sources ShareSources(const comm::Communicator& world, const input::Schema& schema,
                      const CommandLine& line) {
   Sources sources;
+  std::optional<RunRecord>& record = sources.start.record;
+  std::string run;
   world.Together([&] {
-    if (world.IsRoot()) sources = ReadSources(schema, line);
+    if (!world.IsRoot()) return;
+    sources = ReadSources(schema, line);
+    if (record) run = record->json.dump();
   });
   const auto share_list = [&](std::vector<std::string>& list) {
     const std::string count = world.Broadcast(std::to_string(list.size()));
@@ -126,10 +132,14 @@ Sources ShareSources(const comm::Communicator& world, const input::Schema& schem
   };
   sources.deck_path = world.Broadcast(sources.deck_path);
   sources.deck_text = world.Broadcast(sources.deck_text);
-  sources.own_deck = world.Max(sources.own_deck ? std::int64_t{1} : 0) == 1;
-  share_list(sources.candidates);
-  share_list(sources.passed_over);
-  sources.run_text = world.Broadcast(sources.run_text);
+  share_list(sources.start.candidates);
+  share_list(sources.start.passed_over);
+  run = world.Broadcast(run);
+  world.Together([&] {
+    if (record || run.empty()) return;
+    record =
+        ParseRunRecord(nlohmann::json::parse(run), sources.start.candidates.front() + "/run.json");
+  });
   return sources;
 }
 
@@ -140,20 +150,14 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
   data::Resolve(deck);
   checkpoint::Resolve(deck);
   model::ResolvePreset(deck);
-  if (!sources.candidates.empty()) {
-    const std::string path = sources.candidates.front() + "/run.json";
-    TakeModel(schema, ParseRunRecord(nlohmann::json::parse(sources.run_text), path), deck);
-  }
+  if (sources.start.record) TakeModel(schema, *sources.start.record, deck);
   model::Resolve(deck);
   return deck;
 }
 
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
                       const std::string& text) {
-  Sources sources;
-  sources.deck_path = line.deck;
-  sources.deck_text = text;
-  return ParseDeck(schema, line, sources);
+  return ParseDeck(schema, line, {.deck_path = line.deck, .deck_text = text, .start = {}});
 }
 
 }  // namespace trireme::job

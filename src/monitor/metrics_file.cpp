@@ -1,4 +1,5 @@
-// The records of metrics.jsonl: written line by line, cut when a run is resumed.
+// The records of metrics.jsonl: written line by line, cut when a run is resumed, searched for its
+// end.
 #include "metrics_file.hpp"
 
 #include <fmt/format.h>
@@ -96,6 +97,12 @@ bool Keeps(std::string_view line, std::int64_t resume_step, History& history) {
   return true;
 }
 
+bool IsDone(std::string_view line) {
+  const auto json = input::TryParseJson(line, kMaxLineBytes);
+  return json && json->is_object() &&
+         json->value("kind", nlohmann::json()) == NameOf(Record::Kind::kDone);
+}
+
 // Calls use(line, whole) for each line of a file, without its newline; `whole` is false for one
 // longer than a record, of which only the start is passed, and for a last one without a newline.
 // Takes memory for one record.
@@ -148,6 +155,16 @@ History CutMetrics(const std::string& path, std::int64_t resume_step) {
   file.Write(block);
   Place(file, path);
   return history;
+}
+
+bool HasEnded(const std::string& folder) {
+  const std::string path = folder + "/metrics.jsonl";
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
+  bool ended = false;
+  ForEachLine(path,
+              [&](std::string_view line, bool whole) { ended = ended || (whole && IsDone(line)); });
+  return ended;
 }
 
 }  // namespace trireme::monitor

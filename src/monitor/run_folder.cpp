@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <system_error>
 
@@ -51,15 +50,6 @@ void CheckRunFolder(const std::string& folder, bool resume) {
 }
 
 void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
-
-bool HasEnded(const std::string& folder) {
-  std::ifstream file(folder + "/metrics.jsonl", std::ios::binary);
-  bool ended = false;
-  for (std::string line; std::getline(file, line);) {
-    ended = ended || line.starts_with(R"({"kind":"done")");
-  }
-  return ended;
-}
 
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {
   CheckRunFolder(folder, resume);

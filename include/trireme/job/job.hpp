@@ -4,9 +4,7 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
@@ -15,7 +13,6 @@
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
 #include "trireme/job/options.hpp"
-#include "trireme/job/run_record.hpp"
 #include "trireme/job/sources.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/placement.hpp"
@@ -23,14 +20,6 @@
 #include "trireme/plan/plan.hpp"
 
 namespace trireme::job {
-
-// Checkpoints that a job may start from.
-struct Start {
-  std::vector<std::string> candidates;  // complete ones, the newest first; empty: none is asked for
-  std::vector<std::string> passed_over;  // what was wrong with newer ones, a text each
-  std::vector<std::string> damaged;      // folders among these whose bytes are wrong
-  std::optional<RunRecord> record;       // run.json of the first candidate
-};
 
 struct Job {
   const comm::Runtime* runtime = nullptr;

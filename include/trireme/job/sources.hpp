@@ -9,21 +9,26 @@
 #include "trireme/comm/communicator.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
+#include "trireme/job/run_record.hpp"
 
 namespace trireme::job {
+
+// Checkpoints that a job may start from.
+struct Start {
+  std::vector<std::string> candidates;  // complete ones, the newest first; empty: it starts afresh
+  // Newer ones of the same run, and why not: "step_00000020: it lacks run.json".
+  std::vector<std::string> passed_over;
+  std::vector<std::string> damaged;  // folders among these whose bytes are wrong
+  std::optional<RunRecord> record;   // run.json of the first candidate
+};
 
 struct Sources {
   std::string deck_path;
   std::string deck_text;
-  bool own_deck = false;  // the deck of the run that -r names, for want of -i
-  // Complete checkpoints that the job may start from, the newest first; empty: it starts afresh.
-  std::vector<std::string> candidates;
-  // Incomplete ones of the same run, and why: "step_00000020: it lacks run.json".
-  std::vector<std::string> passed_over;
-  std::string run_text;  // run.json of the first candidate
+  Start start;
 };
 
-// Serial. Reads the deck behind -i or, without it, of the run that -r names; finds the checkpoints
+// Serial. Reads the deck after -i or, without it, of the run that -r names; finds the checkpoints
 // that -r or, in the deck, checkpoint.start_from names. A run folder that -r names for training may
 // hold none yet: its run ended before the first. Throws InputError.
 Sources ReadSources(const input::Schema& schema, const CommandLine& line);

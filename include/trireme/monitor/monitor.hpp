@@ -148,7 +148,8 @@ void MakeRunFolder(const std::string& folder);
 // Checks and makes likewise, and writes `deck` to deck.in. Serial: for world rank 0, inside
 // Communicator::Together.
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck);
-// Whether the run's records say that it is done, test evaluation included. Serial.
+// Whether the run's records say that it is done, test evaluation included; false without records.
+// Throws RunError if they cannot be read. Serial.
 bool HasEnded(const std::string& folder);
 
 }  // namespace trireme::monitor

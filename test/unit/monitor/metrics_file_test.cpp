@@ -216,5 +216,25 @@ TEST(AppendFile, SaysThatADiskIsFull) {
   EXPECT_EQ(file.Append("text"), "No space left on device");
 }
 
+using HasEndedTest = Scratch;
+
+TEST_F(HasEndedTest, TakesAWholeRecordOfTheEnd) {
+  EXPECT_FALSE(HasEnded(folder_)) << "no file";
+  const std::string done = Line(Record::Kind::kDone, 60, 7.0);
+  std::string too_long = done;
+  too_long.insert(too_long.size() - 2, R"(,"text":")" + std::string(kMaxLineBytes, 'x') + "\"");
+  const std::string records = Line(Record::Kind::kStep, 60, 7.0) +
+                              R"({"kind":"event","event":"done","step":60})" + "\n[\"done\"]\n" +
+                              R"({"kind":"done","step":)" + "\n" + too_long;
+  for (const std::size_t torn : {done.size() / 2, done.size() - 1}) {
+    WriteText(In("metrics.jsonl"), records + done.substr(0, torn));
+    EXPECT_FALSE(HasEnded(folder_)) << "no whole record of an end";
+  }
+  WriteText(In("metrics.jsonl"), records + done);
+  EXPECT_TRUE(HasEnded(folder_));
+  WriteText(In("metrics.jsonl"), done + records);
+  EXPECT_TRUE(HasEnded(folder_)) << "before later records";
+}
+
 }  // namespace
 }  // namespace trireme::monitor
