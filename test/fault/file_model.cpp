@@ -8,22 +8,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "folder_test.hpp"
+
 namespace trireme::test {
 
 namespace fs = std::filesystem;
 
-namespace {
-
 using Kind = Call::Kind;
-
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-}  // namespace
 
 Tree Tree::Of(const std::string& folder) {
   Tree tree;
@@ -34,7 +25,7 @@ Tree Tree::Of(const std::string& folder) {
     } else if (entry.is_directory()) {
       tree.items[name] = {'d', {}};
     } else {
-      tree.items[name] = {'f', ReadAll(entry.path())};
+      tree.items[name] = {'f', ReadBytes(entry.path())};
     }
   }
   return tree;

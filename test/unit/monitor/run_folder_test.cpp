@@ -2,13 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "scratch.hpp"
+#include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {
 namespace {
 
+using test::FolderTest;
+using test::ReadBytes;
+using test::WriteBytes;
 using testing::HasSubstr;
 
 void ExpectRefused(const std::string& folder, const std::string& message) {
@@ -21,31 +24,31 @@ void ExpectRefused(const std::string& folder, const std::string& message) {
   }
 }
 
-using RunFolder = Scratch;
+using RunFolder = FolderTest;
 
 TEST_F(RunFolder, IsMadeWithItsDeck) {
   PrepareRunFolder(In("runs/a"), false, "[job]\n");
-  EXPECT_EQ(ReadAll(In("runs/a/deck.in")), "[job]\n");
+  EXPECT_EQ(ReadBytes(In("runs/a/deck.in")), "[job]\n");
   EXPECT_TRUE(std::filesystem::is_directory(In("runs/a/checkpoints")));
 }
 
 TEST_F(RunFolder, PlantedTemporaryIsNotFollowed) {
-  WriteText(In("victim"), "precious");
+  WriteBytes(In("victim"), "precious");
   for (const char* target : {"victim", "nowhere"}) {
     std::filesystem::create_symlink(In(target), In("deck.in.tmp"));
     PrepareRunFolder(folder_, false, "deck");
-    EXPECT_EQ(ReadAll(In("deck.in")), "deck");
+    EXPECT_EQ(ReadBytes(In("deck.in")), "deck");
     EXPECT_FALSE(std::filesystem::is_symlink(In("deck.in")));
   }
-  EXPECT_EQ(ReadAll(In("victim")), "precious");
+  EXPECT_EQ(ReadBytes(In("victim")), "precious");
   EXPECT_FALSE(std::filesystem::exists(In("nowhere")));
 }
 
 TEST_F(RunFolder, MayExistWithoutARun) {
-  WriteText(In("notes.txt"), "mine");
+  WriteBytes(In("notes.txt"), "mine");
   PrepareRunFolder(folder_, false, "deck");
-  EXPECT_EQ(ReadAll(In("notes.txt")), "mine");
-  EXPECT_EQ(ReadAll(In("deck.in")), "deck");
+  EXPECT_EQ(ReadBytes(In("notes.txt")), "mine");
+  EXPECT_EQ(ReadBytes(In("deck.in")), "deck");
 }
 
 TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
@@ -53,7 +56,7 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
   std::filesystem::create_directory(In("a/checkpoints/step_00000010"));
   ExpectRefused(In("a"), In("a") + ": holds a run already\n  continue it with -r " + In("a") +
                              ", or choose another job.output");
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "first");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "first");
   EXPECT_THROW(CheckRunFolder(In("a"), false), Error);
   EXPECT_NO_THROW(CheckRunFolder(In("a"), true));
 }
@@ -61,19 +64,19 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
 TEST_F(RunFolder, IsFreeWhenItsRunDiedBeforeACheckpoint) {
   PrepareRunFolder(In("a"), false, "first");
   CheckRunFolder(In("a"), false);
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "first") << "checking changes nothing";
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "first") << "checking changes nothing";
   PrepareRunFolder(In("a"), false, "second");
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "second");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "second");
 }
 
 TEST_F(RunFolder, IsTakenOverOnResume) {
   PrepareRunFolder(In("a"), false, "first");
   PrepareRunFolder(In("a"), true, "second");
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "second");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "second");
 }
 
 TEST_F(RunFolder, ImpossiblePathsAreInputErrors) {
-  WriteText(In("file"), "");
+  WriteBytes(In("file"), "");
   ExpectRefused(In("file"), "is a file, not a folder");
   ExpectRefused(In("file/run"), "cannot be made: Not a directory");
   ExpectRefused("", "job.output is empty");
