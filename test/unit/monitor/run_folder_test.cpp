@@ -2,6 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "call_record.hpp"
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/monitor.hpp"
@@ -30,6 +35,35 @@ TEST_F(RunFolder, IsMadeWithItsDeck) {
   PrepareRunFolder(In("runs/a"), false, "[job]\n");
   EXPECT_EQ(ReadBytes(In("runs/a/deck.in")), "[job]\n");
   EXPECT_TRUE(std::filesystem::is_directory(In("runs/a/checkpoints")));
+}
+
+// Folders that `make` makes within `folder`, by relative path, in their order; each must then be
+// synced into the folder above it.
+std::vector<std::string> DurablyMade(const std::string& folder, const std::function<void()>& make) {
+  test::CallRecord record(std::filesystem::canonical(folder).string());
+  make();
+  const std::vector<test::Call> calls = record.Stop();
+  std::vector<std::string> made;
+  for (auto call = calls.begin(); call != calls.end(); ++call) {
+    if (call->kind != test::Call::Kind::kMakeFolder) continue;
+    made.push_back(call->path);
+    const std::string parent = std::filesystem::path(call->path).parent_path().string();
+    EXPECT_TRUE(std::any_of(call, calls.end(),
+                            [&](const test::Call& later) {
+                              return later.kind == test::Call::Kind::kSync && later.path == parent;
+                            }))
+        << call->path << " is not synced into the folder above it";
+  }
+  return made;
+}
+
+TEST_F(RunFolder, IsDurableInTheFoldersAboveIt) {
+  using Names = std::vector<std::string>;
+  const auto make = [&] { MakeRunFolder(In("runs/a")); };
+  EXPECT_EQ(DurablyMade(folder_, make), (Names{"runs", "runs/a", "runs/a/checkpoints"}));
+  EXPECT_EQ(DurablyMade(folder_, make), Names{});
+  const auto prepare = [&] { PrepareRunFolder(In("runs/b"), false, "deck"); };
+  EXPECT_EQ(DurablyMade(folder_, prepare), (Names{"runs/b", "runs/b/checkpoints"}));
 }
 
 TEST_F(RunFolder, PlantedTemporaryIsNotFollowed) {
