@@ -43,19 +43,6 @@ struct Version {
 // A folder in memory if there is one, else where temporary files go.
 class Folder {
  public:
-  Folder() {
-    const std::string base =
-        fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path().string();
-    path_ = base + "/trireme_XXXXXX";
-    if (mkdtemp(path_.data()) == nullptr) throw RunError("mkdtemp failed: " + path_);
-    path_ = fs::canonical(path_).string();
-  }
-  ~Folder() {
-    std::error_code ignored;
-    fs::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
   const std::string& Path() const { return path_; }
   void Clear() const {
     for (const fs::directory_entry& entry : fs::directory_iterator(path_)) {
@@ -64,7 +51,8 @@ class Folder {
   }
 
  private:
-  std::string path_;
+  TemporaryFolder folder_{fs::is_directory("/dev/shm") ? "/dev/shm" : fs::temp_directory_path()};
+  std::string path_ = fs::canonical(folder_.Path()).string();
 };
 
 std::vector<TestTensor> ModelOf(int id) {

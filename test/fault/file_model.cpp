@@ -8,22 +8,13 @@
 #include <stdexcept>
 #include <utility>
 
+#include "folder_test.hpp"
+
 namespace trireme::test {
 
 namespace fs = std::filesystem;
 
-namespace {
-
 using Kind = Call::Kind;
-
-std::string ReadAll(const fs::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-}  // namespace
 
 Tree Tree::Of(const std::string& folder) {
   Tree tree;
@@ -34,7 +25,7 @@ Tree Tree::Of(const std::string& folder) {
     } else if (entry.is_directory()) {
       tree.items[name] = {'d', {}};
     } else {
-      tree.items[name] = {'f', ReadAll(entry.path())};
+      tree.items[name] = {'f', ReadBytes(entry.path())};
     }
   }
   return tree;
@@ -109,15 +100,19 @@ FileModel::Entry FileModel::Find(const std::string& path) const {
   return entry;
 }
 
-void FileModel::ChangeEntries(std::size_t index, std::vector<Entry> entries) {
+void FileModel::ApplyEntries(const std::vector<Entry>& entries, Objects& objects) {
   for (const Entry& entry : entries) {
-    auto& names = now_[static_cast<std::size_t>(entry.folder)].names;
+    auto& names = objects[static_cast<std::size_t>(entry.folder)].names;
     if (entry.object < 0) {
       names.erase(entry.name);
     } else {
       names[entry.name] = entry.object;
     }
   }
+}
+
+void FileModel::ChangeEntries(std::size_t index, std::vector<Entry> entries) {
+  ApplyEntries(entries, now_);
   Change change;
   change.call = index;
   change.entries = std::move(entries);
@@ -224,15 +219,8 @@ Tree FileModel::After(std::size_t calls, const std::vector<int>& choices, bool& 
     const int choice = change.synced < calls ? 1 : choices.at(at++);
     if (change.entries.empty()) {
       ApplyContent(change, choice, objects[static_cast<std::size_t>(change.file)].text);
-    }
-    if (choice == 0) continue;
-    for (const Entry& entry : change.entries) {
-      auto& names = objects[static_cast<std::size_t>(entry.folder)].names;
-      if (entry.object < 0) {
-        names.erase(entry.name);
-      } else {
-        names[entry.name] = entry.object;
-      }
+    } else if (choice != 0) {
+      ApplyEntries(change.entries, objects);
     }
   }
   Tree tree;

@@ -76,6 +76,7 @@ class FileModel {
   void Sync(int object, std::size_t index);
   Entry Find(const std::string& path) const;  // as all calls so far left it
   void ChangeEntries(std::size_t index, std::vector<Entry> entries);
+  static void ApplyEntries(const std::vector<Entry>& entries, Objects& objects);
   static void ApplyContent(const Change& change, int choice, std::string& text);
   static bool List(const Objects& objects, int folder, const std::string& prefix,
                    std::vector<int>& uses, Tree& tree);

@@ -2,17 +2,16 @@
 #include "call_count.hpp"
 
 #include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
 #include <cstdio>
+
+#include "forwarded_calls.hpp"
 
 namespace trireme::test {
 
@@ -29,14 +28,6 @@ std::string& Root() {
 bool Inside(const std::string& path) {
   const std::string& root = Root();
   return path.starts_with(root) && (path.size() == root.size() || path[root.size()] == '/');
-}
-
-// Path of an open descriptor, by a system call of its own: readlink() is counted.
-std::string PathOf(int fd) {
-  std::array<char, 4096> text{};
-  const std::string link = "/proc/self/fd/" + std::to_string(fd);
-  const auto length = syscall(SYS_readlinkat, AT_FDCWD, link.c_str(), text.data(), text.size());
-  return length <= 0 ? std::string() : std::string(text.data(), static_cast<std::size_t>(length));
 }
 
 void Add(Counted kind, std::int64_t amount = 1) {
@@ -59,10 +50,10 @@ void AddFile(Counted kind, int fd, std::int64_t amount = 1) {
   errno = error;
 }
 
-// The next definition of a function after the executable's.
-template <typename Function>
-Function* Next(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
+template <typename Forward>
+int Opened(int folder, const char* name, int, const Forward& call) {
+  AddName(Counted::kOpen, folder, name);
+  return call();
 }
 
 }  // namespace
@@ -92,38 +83,10 @@ CallCounts CallCount::Stop() {
 
 using namespace trireme::test;  // NOLINT: the functions below are the program's own
 
-// NAME's next definition, looked up once.
-#define NEXT(NAME)                                         \
-  ([] {                                                    \
-    static auto* const next = Next<decltype(NAME)>(#NAME); \
-    return next;                                           \
-  }())
-
 extern "C" {
 
-#define DEFINE_OPEN(NAME)                                                           \
-  int NAME(const char* path, int flags, ...) {                                      \
-    va_list list;                                                                   \
-    va_start(list, flags);                                                          \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(list, mode_t) : 0; \
-    va_end(list);                                                                   \
-    AddName(Counted::kOpen, AT_FDCWD, path);                                        \
-    return NEXT(NAME)(path, flags, mode);                                           \
-  }
-DEFINE_OPEN(open)
-DEFINE_OPEN(open64)
-
-#define DEFINE_OPENAT(NAME)                                                         \
-  int NAME(int folder, const char* path, int flags, ...) {                          \
-    va_list list;                                                                   \
-    va_start(list, flags);                                                          \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(list, mode_t) : 0; \
-    va_end(list);                                                                   \
-    AddName(Counted::kOpen, folder, path);                                          \
-    return NEXT(NAME)(folder, path, flags, mode);                                   \
-  }
-DEFINE_OPENAT(openat)
-DEFINE_OPENAT(openat64)
+DEFINE_OPEN(open, openat, Opened)
+DEFINE_OPEN(open64, openat64, Opened)
 
 // One path: RESULT NAME(path) and RESULT NAME(path, TYPE).
 #define DEFINE_PATH(KIND, RESULT, NAME)     \

@@ -1,4 +1,4 @@
-// Folders for tests, removed behind them.
+// Folders for tests, removed after them.
 #ifndef TRIREME_TEST_SUPPORT_TEMPORARY_FOLDER_HPP_
 #define TRIREME_TEST_SUPPORT_TEMPORARY_FOLDER_HPP_
 
@@ -15,7 +15,9 @@ namespace trireme::test {
 
 class TemporaryFolder {
  public:
-  TemporaryFolder() : path_((std::filesystem::temp_directory_path() / "trireme_XXXXXX").string()) {
+  explicit TemporaryFolder(
+      const std::filesystem::path& parent = std::filesystem::temp_directory_path())
+      : path_((parent / "trireme_XXXXXX").string()) {
     if (mkdtemp(path_.data()) == nullptr) throw RunError("mkdtemp failed: " + path_);
   }
   ~TemporaryFolder() {

@@ -42,6 +42,23 @@ says_once() {
 exists() { [[ -e $1 ]] || fail "$1 does not exist"; }
 is_missing() { [[ ! -e $1 ]] || fail "$1 exists"; }
 
+# small COMMAND...: ends within seconds; the largest of its processes stays below 200 MiB.
+small() {
+  "$python" - "$@" <<'PYTHON'
+import resource, subprocess, sys
+code = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, timeout=20).returncode
+peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss  # KiB
+sys.exit(code if peak < 200 * 1024 else f"peak memory {peak} KiB")
+PYTHON
+}
+# too_large FOLDER RANKS-IN-WORDS COMMAND...: refused before anything is taken or written to FOLDER.
+too_large() {
+  run 2 small "${@:3}"
+  says_once "error: memory: the $2"
+  says "; nothing was allocated"
+  is_missing "$1"
+}
+
 # losses FILE KIND: "step loss" a line, all digits.
 losses() {
   "$python" - "$1" "$2" <<'PYTHON'

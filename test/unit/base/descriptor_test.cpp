@@ -4,44 +4,39 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
+
+#include "folder_test.hpp"
 
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Folders : public testing::Test {
- protected:
-  void SetUp() override { ASSERT_NE(mkdtemp(root_.data()), nullptr); }
-  void TearDown() override { fs::remove_all(root_); }
-  std::string root_ = (fs::temp_directory_path() / "trireme_XXXXXX").string();
-};
+using Folders = test::FolderTest;
 
 TEST_F(Folders, AreMadeWithinMadeFolders) {
-  EXPECT_EQ(MakeFolderDurably(root_ + "/a/b/c/"), 0);
-  EXPECT_TRUE(fs::is_directory(root_ + "/a/b/c"));
-  EXPECT_EQ(MakeFolderDurably(root_ + "/a/b/c"), 0);
-  std::ofstream(root_ + "/file").flush();
-  EXPECT_EQ(MakeFolderDurably(root_ + "/file/d"), ENOTDIR);
-  EXPECT_EQ(MakeFolderDurably(root_ + "/file"), ENOTDIR);
+  EXPECT_EQ(MakeFolderDurably(In("a/b/c/")), 0);
+  EXPECT_TRUE(fs::is_directory(In("a/b/c")));
+  EXPECT_EQ(MakeFolderDurably(In("a/b/c")), 0);
+  test::WriteBytes(In("file"), "");
+  EXPECT_EQ(MakeFolderDurably(In("file/d")), ENOTDIR);
+  EXPECT_EQ(MakeFolderDurably(In("file")), ENOTDIR);
 }
 
 TEST_F(Folders, ThatDoNotExistCannotBeSynced) {
-  EXPECT_EQ(SyncToDisk(root_), 0);
-  EXPECT_EQ(SyncToDisk(root_ + "/none"), ENOENT);
+  EXPECT_EQ(SyncToDisk(folder_), 0);
+  EXPECT_EQ(SyncToDisk(In("none")), ENOENT);
 }
 
 TEST_F(Folders, AreClosedOnce) {
-  Descriptor folder(root_, O_RDONLY);
+  Descriptor folder(folder_, O_RDONLY);
   ASSERT_TRUE(folder.Valid());
   Descriptor moved(std::move(folder));
   EXPECT_FALSE(folder.Valid());  // NOLINT(bugprone-use-after-move): what a move leaves
   EXPECT_EQ(moved.Close(), 0);
   EXPECT_EQ(moved.Close(), 0);
-  EXPECT_FALSE(Descriptor(root_ + "/none", O_RDONLY).Valid());
+  EXPECT_FALSE(Descriptor(In("none"), O_RDONLY).Valid());
 }
 
 }  // namespace

@@ -3,42 +3,25 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
+
+#include "folder_test.hpp"
 
 namespace trireme {
 namespace {
 
 namespace fs = std::filesystem;
 
-class NewFile : public testing::Test {
- protected:
-  NewFile() : folder_((fs::temp_directory_path() / "new_file_XXXXXX").string()) {
-    EXPECT_NE(mkdtemp(folder_.data()), nullptr);
-  }
-  ~NewFile() override { fs::remove_all(folder_); }
-  std::string In(const std::string& name) const { return folder_ + "/" + name; }
-  std::string Text(const std::string& name) const {
-    std::ifstream file(In(name));
-    std::stringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-  void Put(const std::string& name, const std::string& text) const {
-    std::ofstream(In(name)) << text;
-  }
-
-  std::string folder_;
-};
+using test::ReadBytes;
+using test::WriteBytes;
+using NewFile = test::FolderTest;
 
 TEST_F(NewFile, FollowsNoLinkAndReusesNoFile) {
-  Put("victim", "precious");
-  Put("leftover", "half a file");
+  WriteBytes(In("victim"), "precious");
+  WriteBytes(In("leftover"), "half a file");
   fs::create_hard_link(In("victim"), In("hard"));
   fs::create_symlink(In("victim"), In("link"));
   fs::create_symlink(In("nowhere"), In("dangling"));
@@ -49,9 +32,9 @@ TEST_F(NewFile, FollowsNoLinkAndReusesNoFile) {
     EXPECT_NE(fcntl(file, F_GETFD) & FD_CLOEXEC, 0);
     close(file);
     EXPECT_FALSE(fs::is_symlink(In(name)));
-    EXPECT_EQ(Text(name), "new");
+    EXPECT_EQ(ReadBytes(In(name)), "new");
   }
-  EXPECT_EQ(Text("victim"), "precious");
+  EXPECT_EQ(ReadBytes(In("victim")), "precious");
   EXPECT_FALSE(fs::exists(In("nowhere")));
 }
 
@@ -64,7 +47,7 @@ TEST_F(NewFile, SaysWhyNot) {
 }
 
 TEST_F(NewFile, ReplacementTakesThePlaceOfALink) {
-  Put("victim", "precious");
+  WriteBytes(In("victim"), "precious");
   fs::create_symlink(In("victim"), In("a"));
   fs::create_symlink(In("victim"), In("a.tmp"));
   {
@@ -73,16 +56,16 @@ TEST_F(NewFile, ReplacementTakesThePlaceOfALink) {
     file.Write("two");
     EXPECT_EQ(file.Place(), std::error_code());
   }
-  EXPECT_EQ(Text("a"), "one two");
-  EXPECT_EQ(Text("victim"), "precious");
+  EXPECT_EQ(ReadBytes(In("a")), "one two");
+  EXPECT_EQ(ReadBytes(In("victim")), "precious");
   EXPECT_FALSE(fs::is_symlink(In("a")));
   EXPECT_FALSE(fs::exists(fs::symlink_status(In("a.tmp"))));
 }
 
 TEST_F(NewFile, ReplacementLeavesNothingOnFailure) {
-  Put("kept", "old");
+  WriteBytes(In("kept"), "old");
   { Replacement(In("kept"), In("kept.tmp")).Write("abandoned"); }
-  EXPECT_EQ(Text("kept"), "old");
+  EXPECT_EQ(ReadBytes(In("kept")), "old");
   fs::create_directory(In("folder"));
   fs::create_directory(In("folder/full"));
   Replacement file(In("folder"), In("folder.tmp"));

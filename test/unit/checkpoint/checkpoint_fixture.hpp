@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "temporary_folder.hpp"
+#include "folder_test.hpp"
 #include "trireme/base/dtype.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/tensor/state_block.hpp"
@@ -25,8 +25,10 @@ namespace trireme::checkpoint::test {
 
 namespace fs = std::filesystem;
 
+using trireme::test::ReadBytes;
 using trireme::test::SharedFolder;
 using trireme::test::TemporaryFolder;
+using trireme::test::WriteBytes;
 
 // A real file system of a few pages; mounting needs root.
 class SmallDisk {
@@ -49,17 +51,6 @@ class SmallDisk {
   std::string path_;
   std::string reason_;
 };
-
-inline std::string ReadBytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-inline void WriteBytes(const std::string& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary) << bytes;
-}
 
 // One global tensor; element i has the value Value(i), whoever holds it.
 struct TestTensor {

@@ -40,10 +40,7 @@ class HostileFile : public Scratch {
   }
   ~HostileFile() override { EXPECT_LT(PeakBytes() - peak_, kMemoryBound); }
 
-  std::string Bytes() const {
-    std::ifstream file(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string Bytes() const { return test::ReadBytes(path_); }
 
   // What opening says; the plan's look must say the same.
   std::string Refusal() const {

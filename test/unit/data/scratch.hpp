@@ -1,4 +1,4 @@
-// A folder for one test, removed behind it, with small token data, files and decks.
+// A temporary folder for each test, with small token data, files and decks.
 #ifndef TRIREME_TEST_UNIT_DATA_SCRATCH_HPP_
 #define TRIREME_TEST_UNIT_DATA_SCRATCH_HPP_
 
@@ -12,25 +12,20 @@
 #include <string>
 #include <vector>
 
-#include "temporary_folder.hpp"
+#include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/tokenize.hpp"
 
 namespace trireme::data {
 
-class Scratch : public testing::Test {
+class Scratch : public test::FolderTest {
  protected:
-  std::string In(const std::string& name) const { return folder_ + "/" + name; }
-
   // Writes the text to a file of that name and returns its path.
   std::string Write(const std::string& name, const std::string& text) const {
-    std::ofstream(In(name), std::ios::binary) << text;
+    test::WriteBytes(In(name), text);
     return In(name);
   }
-
-  const test::TemporaryFolder home_;
-  const std::string& folder_ = home_.Path();
 };
 
 // Four words, ten + three + two tokens.

@@ -14,13 +14,6 @@ using testing::HasSubstr;
 
 class TokenFiles : public Scratch {};
 
-std::string ReadAll(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 TEST_F(TokenFiles, RoundTrip) {
   TokenData data = SmallData();
   data.entropy_rate = 2.75;
@@ -121,7 +114,7 @@ TEST_F(TokenFiles, InMemoryWithoutAFile) {
 TEST_F(TokenFiles, SameDataAreTheSameBytes) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   WriteTokenFile(In("b.h5"), SmallData(), false);
-  EXPECT_EQ(ReadAll(In("a.h5")), ReadAll(In("b.h5")));
+  EXPECT_EQ(test::ReadBytes(In("a.h5")), test::ReadBytes(In("b.h5")));
 }
 
 TEST_F(TokenFiles, MovesItsContents) {
@@ -168,7 +161,7 @@ TEST_F(TokenFiles, H5dumpReadsThem) {
   data.entropy_rate = 2.75;
   WriteTokenFile(In("a.h5"), data, false);
   ASSERT_EQ(system(("h5dump -p " + In("a.h5") + " >" + In("dump.txt")).c_str()), 0);
-  const std::string dump = ReadAll(In("dump.txt"));
+  const std::string dump = test::ReadBytes(In("dump.txt"));
   EXPECT_THAT(dump, HasSubstr("GROUP \"train\""));
   EXPECT_THAT(dump, HasSubstr("H5T_STD_U16LE"));
   EXPECT_THAT(dump, HasSubstr("(0): 0, 1, 2, 3, 0, 1, 2, 3, 1, 0"));

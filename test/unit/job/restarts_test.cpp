@@ -8,8 +8,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "folder_test.hpp"
 #include "locked.hpp"
-#include "temporary_folder.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::job::test {
@@ -18,14 +18,12 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
-using trireme::test::TemporaryFolder;
+using trireme::test::WriteBytes;
 
-class Restarts : public testing::Test {
+class Restarts : public trireme::test::FolderTest {
  protected:
-  int Count(std::int64_t step) { return CountStart(run_.Path(), step); }
-  void Put(const std::string& text) { std::ofstream(file_) << text; }
-  TemporaryFolder run_;
-  std::string file_ = run_ / "restarts.json";
+  int Count(std::int64_t step) { return CountStart(folder_, step); }
+  std::string file_ = In("restarts.json");
 };
 
 TEST_F(Restarts, CountsStartsWithoutProgress) {
@@ -38,7 +36,7 @@ TEST_F(Restarts, CountsStartsWithoutProgress) {
   EXPECT_EQ(Count(200), 1);
   EXPECT_EQ(nlohmann::json::parse(std::ifstream(file_)),
             (nlohmann::json{{"step", 200}, {"starts", 1}}));
-  EXPECT_EQ(std::distance(fs::directory_iterator(run_.Path()), {}), 1);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
 }
 
 TEST_F(Restarts, ADamagedFileCountsAsNone) {
@@ -47,17 +45,17 @@ TEST_F(Restarts, ADamagedFileCountsAsNone) {
         R"({"step":"5","starts":1})", R"({"step":5,"starts":-1})", R"({"step":5,"starts":1.5})",
         R"({"step":5,"starts":"1"})", R"({"step":5,"starts":2147483647})",
         R"({"step":5,"starts":18446744073709551615})", R"({"step":5.5,"starts":1})"}) {
-    Put(text);
+    WriteBytes(file_, text);
     EXPECT_EQ(Count(5), 1) << text;
     EXPECT_EQ(Count(5), 2) << text;
   }
-  Put(R"({"step":5,"starts":1})" + std::string(10 << 20, ' '));
+  WriteBytes(file_, R"({"step":5,"starts":1})" + std::string(10 << 20, ' '));
   EXPECT_EQ(Count(5), 1);
 }
 
 TEST_F(Restarts, ReplacesLinksInsteadOfFollowingThem) {
-  const std::string victim = run_ / "victim";
-  std::ofstream(victim) << R"({"step":5,"starts":1})";
+  const std::string victim = In("victim");
+  WriteBytes(victim, R"({"step":5,"starts":1})");
   fs::create_symlink("victim", file_);
   fs::create_symlink("victim", file_ + ".tmp");  // a leftover
   EXPECT_EQ(Count(5), 1);
@@ -68,7 +66,7 @@ TEST_F(Restarts, ReplacesLinksInsteadOfFollowingThem) {
 
 TEST_F(Restarts, SaysWhyTheNoteCannotBeWritten) {
   Count(5);
-  const Locked closed(run_.Path(), 0555);
+  const Locked closed(folder_, 0555);
   ASSERT_TRUE(closed.Good());
   try {
     Count(5);

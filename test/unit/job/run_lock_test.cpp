@@ -11,10 +11,10 @@
 #include <functional>
 #include <set>
 
+#include "folder_test.hpp"
 #include "lock_holder.hpp"
 #include "locked.hpp"
 #include "squeue.hpp"
-#include "temporary_folder.hpp"
 #include "trireme/base/clock.hpp"
 
 namespace trireme::job::test {
@@ -23,25 +23,24 @@ namespace {
 namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
+using trireme::test::FolderTest;
+using trireme::test::ReadBytes;
 using trireme::test::TemporaryFolder;
+using trireme::test::WriteBytes;
 
 const BatchJob kNoJob;
 const BatchJob kJob = {.id = "4711", .cluster = "booster", .restarts = 1, .end_unix_seconds = {}};
 
-class RunLockTest : public testing::Test {
+class RunLockTest : public FolderTest {
  protected:
   void Put(const std::string& text, const std::string& name = "run.lock") {
-    std::ofstream(run_ / name) << text;
+    WriteBytes(In(name), text);
   }
   void Put(const Holder& holder) { Put(Format(holder)); }
-  std::string Content() {
-    std::ifstream file(lock_);
-    return {std::istreambuf_iterator<char>(file), {}};
-  }
+  std::string Content() { return ReadBytes(lock_); }
   std::set<std::string> Names() {
     std::set<std::string> names;
-    for (const auto& item : fs::directory_iterator(run_.Path()))
-      names.insert(item.path().filename());
+    for (const auto& item : fs::directory_iterator(folder_)) names.insert(item.path().filename());
     return names;
   }
   // What is said when the lock is refused; nothing in the folder may change.
@@ -49,7 +48,7 @@ class RunLockTest : public testing::Test {
     const auto names = Names();
     std::string text = "taken";
     try {
-      RunLock lock(run_.Path(), job);
+      RunLock lock(folder_, job);
     } catch (const Error& error) {
       EXPECT_EQ(error.Code(), code);
       text = error.what();
@@ -61,7 +60,7 @@ class RunLockTest : public testing::Test {
   std::string TakenFrom(const BatchJob& job = kNoJob) {
     std::string from;
     {
-      RunLock lock(run_.Path(), job);
+      RunLock lock(folder_, job);
       EXPECT_TRUE(lock.StillMine());
       EXPECT_EQ(Names(), std::set<std::string>{"run.lock"});
       from = lock.TakenFrom();
@@ -70,8 +69,7 @@ class RunLockTest : public testing::Test {
     return from;
   }
 
-  TemporaryFolder run_;
-  std::string lock_ = run_ / "run.lock";
+  std::string lock_ = In("run.lock");
 };
 
 // A process that holds the lock until it is killed.
@@ -137,12 +135,12 @@ class FakeSqueue {
 
 TEST_F(RunLockTest, IsThereWhileItsHolderIs) {
   {
-    RunLock lock(run_.Path(), kJob);
+    RunLock lock(folder_, kJob);
     EXPECT_TRUE(lock.StillMine());
     EXPECT_EQ(lock.TakenFrom(), "");
     EXPECT_EQ(Names(), std::set<std::string>{"run.lock"});
     EXPECT_THAT(Content(), AllOf(HasSubstr("\"job\": \"4711\""), HasSubstr("\"since\": \"20")));
-    EXPECT_THAT(Refusal(), AllOf(HasSubstr(run_.Path() + ": another job uses this run folder"),
+    EXPECT_THAT(Refusal(), AllOf(HasSubstr(folder_ + ": another job uses this run folder"),
                                  HasSubstr(ThisProcess(kNoJob).host), HasSubstr("Slurm job 4711"),
                                  HasSubstr(std::to_string(::getpid())), HasSubstr(" UTC"),
                                  HasSubstr("job.output"), HasSubstr("remove " + lock_)));
@@ -152,7 +150,7 @@ TEST_F(RunLockTest, IsThereWhileItsHolderIs) {
 }
 
 TEST_F(RunLockTest, IsRefusedWhileItsHolderLives) {
-  HoldingProcess other(run_.Path());
+  HoldingProcess other(folder_);
   ASSERT_TRUE(other.Good());
   const std::string content = Content();
   EXPECT_THAT(Refusal(), AllOf(HasSubstr("uses"), HasSubstr(std::to_string(other.Id()))));
@@ -161,7 +159,7 @@ TEST_F(RunLockTest, IsRefusedWhileItsHolderLives) {
 
 TEST_F(RunLockTest, IsTakenOverAfterSigkill) {
   for (const bool reaped : {false, true}) {
-    HoldingProcess other(run_.Path());
+    HoldingProcess other(folder_);
     ASSERT_TRUE(other.Good());
     const std::string id = std::to_string(other.Id());
     other.Kill();
@@ -228,7 +226,7 @@ TEST_F(RunLockTest, IsTakenOverByTheSameJobQueuedAgain) {
 
 TEST_F(RunLockTest, AProcessThatRunsIsNotGoneWhateverSlurmSays) {
   const FakeSqueue ended("true");
-  HoldingProcess other(run_.Path());
+  HoldingProcess other(folder_);
   ASSERT_TRUE(other.Good());
   Holder holder = *Parse(Content());
   holder.job = "12";
@@ -306,7 +304,7 @@ TEST_F(RunLockTest, ADamagedSuccessorIsNamedWithTheLock) {
   Put(gone);
   const std::string name = "run.lock.after." + gone.token;
   Put("", name);
-  EXPECT_THAT(Refusal(), HasSubstr("remove " + (run_ / name) + " and " + lock_ + "."));
+  EXPECT_THAT(Refusal(), HasSubstr("remove " + In(name) + " and " + lock_ + "."));
 }
 
 TEST_F(RunLockTest, ALinkOrFolderInItsPlaceIsNotFollowed) {
@@ -327,8 +325,8 @@ TEST_F(RunLockTest, ALinkOrFolderInItsPlaceIsNotFollowed) {
 }
 
 TEST_F(RunLockTest, IsNotReadableByOthers) {
-  fs::permissions(run_.Path(), fs::perms::all);
-  RunLock lock(run_.Path(), kNoJob);
+  fs::permissions(folder_, fs::perms::all);
+  RunLock lock(folder_, kNoJob);
   const Locked closed(lock_, 0);
   ASSERT_TRUE(closed.Good());
   EXPECT_THAT(Refusal(), HasSubstr("cannot be read: Permission denied"));
@@ -336,7 +334,7 @@ TEST_F(RunLockTest, IsNotReadableByOthers) {
 }
 
 TEST_F(RunLockTest, AReadOnlyFolderIsAFailure) {
-  const Locked closed(run_.Path(), 0555);
+  const Locked closed(folder_, 0555);
   ASSERT_TRUE(closed.Good());
   EXPECT_THAT(Refusal(kNoJob, ExitCode::kFailed),
               AllOf(HasSubstr(lock_), HasSubstr("cannot be created: Permission denied"),
@@ -344,7 +342,7 @@ TEST_F(RunLockTest, AReadOnlyFolderIsAFailure) {
 }
 
 TEST_F(RunLockTest, IsNoLongerMineOnceRemovedOrReplaced) {
-  RunLock lock(run_.Path(), kNoJob);
+  RunLock lock(folder_, kNoJob);
   const std::string content = Content();
   fs::remove(lock_);
   EXPECT_EQ(lock.Look(), RunLock::Standing::kLost);
@@ -357,14 +355,14 @@ TEST_F(RunLockTest, IsNoLongerMineOnceRemovedOrReplaced) {
   const std::string after = "run.lock.after." + Parse(content)->token;
   Put(Format(ThisProcess(kNoJob)), after);
   EXPECT_FALSE(lock.StillMine());
-  fs::remove(run_ / after);
+  fs::remove(In(after));
   EXPECT_TRUE(lock.StillMine());
 }
 
 TEST_F(RunLockTest, DoesNotReleaseTheLockOfAnother) {
   const std::string other = Format(ThisProcess(kNoJob));
   {
-    RunLock lock(run_.Path(), kNoJob);
+    RunLock lock(folder_, kNoJob);
     fs::remove(lock_);
     Put(other);
   }
@@ -372,7 +370,7 @@ TEST_F(RunLockTest, DoesNotReleaseTheLockOfAnother) {
 }
 
 TEST_F(RunLockTest, AForkedProcessDoesNotReleaseIt) {
-  auto lock = std::make_unique<RunLock>(run_.Path(), kNoJob);
+  auto lock = std::make_unique<RunLock>(folder_, kNoJob);
   const pid_t child = ::fork();
   if (child == 0) {
     lock.reset();
@@ -388,7 +386,7 @@ TEST_F(RunLockTest, CleansUpAfterKilledNewcomers) {
   Put("", "run.lock." + two.token);
   Put(Format(one), "run.lock.after." + two.token);
   Put("a user's", "run.lock.txt");
-  RunLock lock(run_.Path(), kNoJob);
+  RunLock lock(folder_, kNoJob);
   EXPECT_EQ(Names(), (std::set<std::string>{"run.lock", "run.lock.txt"}));
 }
 

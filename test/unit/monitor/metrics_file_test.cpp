@@ -11,12 +11,15 @@
 #include <nlohmann/json.hpp>
 
 #include "append_file.hpp"
-#include "scratch.hpp"
+#include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::monitor {
 namespace {
 
+using test::FolderTest;
+using test::ReadBytes;
+using test::WriteBytes;
 using testing::HasSubstr;
 
 std::string Line(Record::Kind kind, std::int64_t step, double loss) {
@@ -63,19 +66,19 @@ TEST(MetricsLine, IsJsonForDivergedRuns) {
   EXPECT_TRUE(nlohmann::json::parse(ToJsonLine(record))["loss"].is_null());
 }
 
-using CutMetricsTest = Scratch;
+using CutMetricsTest = FolderTest;
 
 TEST_F(CutMetricsTest, DropsLaterDoneAndTornRecords) {
   const std::string kept = Line(Record::Kind::kStep, 1, 10.0) + Line(Record::Kind::kStep, 50, 7.0) +
                            Line(Record::Kind::kValid, 50, 7.5) +
                            Line(Record::Kind::kValid, 60, 7.25);
   const std::string torn = Line(Record::Kind::kStep, 60, 6.0);
-  WriteText(In("metrics.jsonl"), kept + Line(Record::Kind::kDone, 60, 7.0) + "not json\n[1]\n" +
-                                     Line(Record::Kind::kStep, 61, 1.0) +
-                                     Line(Record::Kind::kValid, 100, 1.0) +
-                                     torn.substr(0, torn.size() / 2));
+  WriteBytes(In("metrics.jsonl"), kept + Line(Record::Kind::kDone, 60, 7.0) + "not json\n[1]\n" +
+                                      Line(Record::Kind::kStep, 61, 1.0) +
+                                      Line(Record::Kind::kValid, 100, 1.0) +
+                                      torn.substr(0, torn.size() / 2));
   const History history = CutMetrics(In("metrics.jsonl"), 60);
-  EXPECT_EQ(ReadAll(In("metrics.jsonl")), kept);
+  EXPECT_EQ(ReadBytes(In("metrics.jsonl")), kept);
   EXPECT_EQ(history.first_loss, 10.0);
   EXPECT_EQ(history.best_valid, 7.25);
   EXPECT_EQ(history.best_valid_step, 60);
@@ -84,13 +87,13 @@ TEST_F(CutMetricsTest, DropsLaterDoneAndTornRecords) {
 
 TEST_F(CutMetricsTest, WholeLineWithoutNewlineIsTorn) {
   const std::string line = Line(Record::Kind::kStep, 1, 10.0);
-  WriteText(In("metrics.jsonl"), line + line.substr(0, line.size() - 1));
+  WriteBytes(In("metrics.jsonl"), line + line.substr(0, line.size() - 1));
   CutMetrics(In("metrics.jsonl"), 60);
-  EXPECT_EQ(ReadAll(In("metrics.jsonl")), line);
+  EXPECT_EQ(ReadBytes(In("metrics.jsonl")), line);
 }
 
 TEST_F(CutMetricsTest, LeavesAFileAloneThatHasNothingToCut) {
-  WriteText(In("metrics.jsonl"), Line(Record::Kind::kStep, 1, 10.0));
+  WriteBytes(In("metrics.jsonl"), Line(Record::Kind::kStep, 1, 10.0));
   std::filesystem::create_hard_link(In("metrics.jsonl"), In("same"));
   CutMetrics(In("metrics.jsonl"), 1);
   EXPECT_TRUE(std::filesystem::equivalent(In("metrics.jsonl"), In("same")));
@@ -126,46 +129,46 @@ TEST_F(CutMetricsTest, HostileLinesAreCut) {
                            "\n"
                            R"({"kind":"event","event":"restart","step":2,"text":"x"})"
                            "\n";
-  WriteText(In("metrics.jsonl"),
-            good + unused + kept + longest + std::string("a\0b\n", 4) + later + too_long);
+  WriteBytes(In("metrics.jsonl"),
+             good + unused + kept + longest + std::string("a\0b\n", 4) + later + too_long);
   const History history = CutMetrics(In("metrics.jsonl"), 60);
-  EXPECT_EQ(ReadAll(In("metrics.jsonl")), good + kept + longest + later);
+  EXPECT_EQ(ReadBytes(In("metrics.jsonl")), good + kept + longest + later);
   EXPECT_EQ(history.first_loss, 10.0);
   EXPECT_EQ(history.best_valid, 7.0);
 }
 
 TEST_F(CutMetricsTest, OneLineOfGigabytesTakesNoMemory) {
-  WriteText(In("metrics.jsonl"), Line(Record::Kind::kStep, 1, 10.0));
+  WriteBytes(In("metrics.jsonl"), Line(Record::Kind::kStep, 1, 10.0));
   std::filesystem::resize_file(In("metrics.jsonl"), std::uint64_t{1} << 30);  // zeros, on no disk
   struct rusage before = {}, after = {};
   getrusage(RUSAGE_SELF, &before);
   CutMetrics(In("metrics.jsonl"), 60);
   getrusage(RUSAGE_SELF, &after);
   EXPECT_LT(after.ru_maxrss - before.ru_maxrss, 16 << 10);  // KiB
-  EXPECT_EQ(ReadAll(In("metrics.jsonl")), Line(Record::Kind::kStep, 1, 10.0));
+  EXPECT_EQ(ReadBytes(In("metrics.jsonl")), Line(Record::Kind::kStep, 1, 10.0));
 }
 
 TEST_F(CutMetricsTest, PlantedTemporaryIsNotFollowed) {
-  WriteText(In("victim"), "precious");
-  WriteText(In("metrics.jsonl"), "torn");
+  WriteBytes(In("victim"), "precious");
+  WriteBytes(In("metrics.jsonl"), "torn");
   std::filesystem::create_symlink(In("victim"), In("metrics.jsonl.tmp"));
   CutMetrics(In("metrics.jsonl"), 60);
-  EXPECT_EQ(ReadAll(In("victim")), "precious");
-  EXPECT_EQ(ReadAll(In("metrics.jsonl")), "");
+  EXPECT_EQ(ReadBytes(In("victim")), "precious");
+  EXPECT_EQ(ReadBytes(In("metrics.jsonl")), "");
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::symlink_status(In("metrics.jsonl.tmp"))));
 }
 
 // A user may keep a long file on another disk: cutting leaves the link as it is.
 TEST_F(CutMetricsTest, LinkToAFileStaysALink) {
   const std::string line = Line(Record::Kind::kStep, 1, 10.0);
-  WriteText(In("elsewhere"), line + "torn");
+  WriteBytes(In("elsewhere"), line + "torn");
   std::filesystem::create_symlink(In("elsewhere"), In("metrics.jsonl"));
   CutMetrics(In("metrics.jsonl"), 60);
   EXPECT_TRUE(std::filesystem::is_symlink(In("metrics.jsonl")));
-  EXPECT_EQ(ReadAll(In("elsewhere")), line);
+  EXPECT_EQ(ReadBytes(In("elsewhere")), line);
 }
 
-using AppendFileTest = Scratch;
+using AppendFileTest = FolderTest;
 
 TEST_F(AppendFileTest, FollowsALinkToAFileOnly) {
   const auto message = [&](const std::string& name) {
@@ -176,12 +179,12 @@ TEST_F(AppendFileTest, FollowsALinkToAFileOnly) {
     }
     return std::string();
   };
-  WriteText(In("elsewhere"), "kept ");
+  WriteBytes(In("elsewhere"), "kept ");
   std::filesystem::create_symlink(In("elsewhere"), In("link"));
   std::filesystem::create_symlink(In("nowhere"), In("dangling"));
   ASSERT_EQ(mkfifo(In("pipe").c_str(), 0600), 0);
   EXPECT_EQ(message("link"), "");
-  EXPECT_EQ(ReadAll(In("elsewhere")), "kept text");
+  EXPECT_EQ(ReadBytes(In("elsewhere")), "kept text");
   EXPECT_THAT(message("dangling"), HasSubstr("it is a link that leads nowhere"));
   EXPECT_FALSE(std::filesystem::exists(In("nowhere")));
   EXPECT_THAT(message("pipe"), HasSubstr("pipe: cannot be written: No such device"));
@@ -196,9 +199,9 @@ TEST_F(AppendFileTest, AppendsAndTruncates) {
     AppendFile file(In("a"), false);
     EXPECT_EQ(file.Append("two\n"), "");
   }
-  EXPECT_EQ(ReadAll(In("a")), "one\ntwo\n");
+  EXPECT_EQ(ReadBytes(In("a")), "one\ntwo\n");
   AppendFile(In("a"), true);
-  EXPECT_EQ(ReadAll(In("a")), "");
+  EXPECT_EQ(ReadBytes(In("a")), "");
 }
 
 TEST_F(AppendFileTest, NamesThePathItCannotOpen) {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "scratch.hpp"
+#include "folder_test.hpp"
 #include "table.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/options.hpp"
@@ -15,6 +15,9 @@
 namespace trireme::monitor {
 namespace {
 
+using test::FolderTest;
+using test::ReadBytes;
+using test::WriteBytes;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Pair;
@@ -47,7 +50,7 @@ Record Valid(std::int64_t step) {
   return record;
 }
 
-class MonitorTest : public Scratch {
+class MonitorTest : public FolderTest {
  protected:
   Session RootSession() const {
     Session session;
@@ -72,7 +75,7 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
     monitor.Done(done, {{"log", "there"}});
   }
   const std::string screen = testing::internal::GetCapturedStdout();
-  EXPECT_EQ(screen, ReadAll(In("log.txt"))) << "a batch log and log.txt are the same";
+  EXPECT_EQ(screen, ReadBytes(In("log.txt"))) << "a batch log and log.txt are the same";
   EXPECT_THAT(screen, StartsWith("hello\n" + TableHeader() + "\n       1 "));
   EXPECT_THAT(screen,
               HasSubstr("\n   valid    0.00   0.4000         1.5\nwarning: careful\ndone "));
@@ -153,7 +156,7 @@ TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
     monitor.Done(StepRecord(25), {});
   }
   const std::string screen = testing::internal::GetCapturedStdout();
-  EXPECT_EQ(screen, ReadAll(In("log.txt")));
+  EXPECT_EQ(screen, ReadBytes(In("log.txt")));
   EXPECT_THAT(screen, HasSubstr("\nagain\n" + TableHeader() + "\n      20 "));
   EXPECT_THAT(screen, HasSubstr("25 steps (10 in this session)"));
   EXPECT_THAT(screen, HasSubstr("loss    train first 10.0000, last 0.4000"));
@@ -165,11 +168,11 @@ TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
 }
 
 TEST_F(MonitorTest, ANewRunStartsItsFilesAnew) {
-  WriteText(In("log.txt"), "old\n");
-  WriteText(In("metrics.jsonl"), "old\n");
+  WriteBytes(In("log.txt"), "old\n");
+  WriteBytes(In("metrics.jsonl"), "old\n");
   const Monitor monitor(RootSession());
-  EXPECT_EQ(ReadAll(In("log.txt")), "");
-  EXPECT_EQ(ReadAll(In("metrics.jsonl")), "");
+  EXPECT_EQ(ReadBytes(In("log.txt")), "");
+  EXPECT_EQ(ReadBytes(In("metrics.jsonl")), "");
 }
 
 TEST_F(MonitorTest, OtherRanksAreSilent) {

@@ -2,13 +2,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "scratch.hpp"
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "call_record.hpp"
+#include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {
 namespace {
 
+using test::FolderTest;
+using test::ReadBytes;
+using test::WriteBytes;
 using testing::HasSubstr;
 
 void ExpectRefused(const std::string& folder, const std::string& message) {
@@ -21,31 +29,60 @@ void ExpectRefused(const std::string& folder, const std::string& message) {
   }
 }
 
-using RunFolder = Scratch;
+using RunFolder = FolderTest;
 
 TEST_F(RunFolder, IsMadeWithItsDeck) {
   PrepareRunFolder(In("runs/a"), false, "[job]\n");
-  EXPECT_EQ(ReadAll(In("runs/a/deck.in")), "[job]\n");
+  EXPECT_EQ(ReadBytes(In("runs/a/deck.in")), "[job]\n");
   EXPECT_TRUE(std::filesystem::is_directory(In("runs/a/checkpoints")));
 }
 
+// Folders that `make` makes within `folder`, by relative path, in their order; each must then be
+// synced into the folder above it.
+std::vector<std::string> DurablyMade(const std::string& folder, const std::function<void()>& make) {
+  test::CallRecord record(std::filesystem::canonical(folder).string());
+  make();
+  const std::vector<test::Call> calls = record.Stop();
+  std::vector<std::string> made;
+  for (auto call = calls.begin(); call != calls.end(); ++call) {
+    if (call->kind != test::Call::Kind::kMakeFolder) continue;
+    made.push_back(call->path);
+    const std::string parent = std::filesystem::path(call->path).parent_path().string();
+    EXPECT_TRUE(std::any_of(call, calls.end(),
+                            [&](const test::Call& later) {
+                              return later.kind == test::Call::Kind::kSync && later.path == parent;
+                            }))
+        << call->path << " is not synced into the folder above it";
+  }
+  return made;
+}
+
+TEST_F(RunFolder, IsDurableInTheFoldersAboveIt) {
+  using Names = std::vector<std::string>;
+  const auto make = [&] { MakeRunFolder(In("runs/a")); };
+  EXPECT_EQ(DurablyMade(folder_, make), (Names{"runs", "runs/a", "runs/a/checkpoints"}));
+  EXPECT_EQ(DurablyMade(folder_, make), Names{});
+  const auto prepare = [&] { PrepareRunFolder(In("runs/b"), false, "deck"); };
+  EXPECT_EQ(DurablyMade(folder_, prepare), (Names{"runs/b", "runs/b/checkpoints"}));
+}
+
 TEST_F(RunFolder, PlantedTemporaryIsNotFollowed) {
-  WriteText(In("victim"), "precious");
+  WriteBytes(In("victim"), "precious");
   for (const char* target : {"victim", "nowhere"}) {
     std::filesystem::create_symlink(In(target), In("deck.in.tmp"));
     PrepareRunFolder(folder_, false, "deck");
-    EXPECT_EQ(ReadAll(In("deck.in")), "deck");
+    EXPECT_EQ(ReadBytes(In("deck.in")), "deck");
     EXPECT_FALSE(std::filesystem::is_symlink(In("deck.in")));
   }
-  EXPECT_EQ(ReadAll(In("victim")), "precious");
+  EXPECT_EQ(ReadBytes(In("victim")), "precious");
   EXPECT_FALSE(std::filesystem::exists(In("nowhere")));
 }
 
 TEST_F(RunFolder, MayExistWithoutARun) {
-  WriteText(In("notes.txt"), "mine");
+  WriteBytes(In("notes.txt"), "mine");
   PrepareRunFolder(folder_, false, "deck");
-  EXPECT_EQ(ReadAll(In("notes.txt")), "mine");
-  EXPECT_EQ(ReadAll(In("deck.in")), "deck");
+  EXPECT_EQ(ReadBytes(In("notes.txt")), "mine");
+  EXPECT_EQ(ReadBytes(In("deck.in")), "deck");
 }
 
 TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
@@ -53,7 +90,7 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
   std::filesystem::create_directory(In("a/checkpoints/step_00000010"));
   ExpectRefused(In("a"), In("a") + ": holds a run already\n  continue it with -r " + In("a") +
                              ", or choose another job.output");
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "first");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "first");
   EXPECT_THROW(CheckRunFolder(In("a"), false), Error);
   EXPECT_NO_THROW(CheckRunFolder(In("a"), true));
 }
@@ -61,19 +98,19 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
 TEST_F(RunFolder, IsFreeWhenItsRunDiedBeforeACheckpoint) {
   PrepareRunFolder(In("a"), false, "first");
   CheckRunFolder(In("a"), false);
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "first") << "checking changes nothing";
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "first") << "checking changes nothing";
   PrepareRunFolder(In("a"), false, "second");
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "second");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "second");
 }
 
 TEST_F(RunFolder, IsTakenOverOnResume) {
   PrepareRunFolder(In("a"), false, "first");
   PrepareRunFolder(In("a"), true, "second");
-  EXPECT_EQ(ReadAll(In("a/deck.in")), "second");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), "second");
 }
 
 TEST_F(RunFolder, ImpossiblePathsAreInputErrors) {
-  WriteText(In("file"), "");
+  WriteBytes(In("file"), "");
   ExpectRefused(In("file"), "is a file, not a folder");
   ExpectRefused(In("file/run"), "cannot be made: Not a directory");
   ExpectRefused("", "job.output is empty");

@@ -1,7 +1,7 @@
 // Record of the system calls that change one folder, made by functions of the C library's names in
 // the test's executable, which forward to the real ones.
-#ifndef TRIREME_TEST_FAULT_CALL_RECORD_HPP_
-#define TRIREME_TEST_FAULT_CALL_RECORD_HPP_
+#ifndef TRIREME_TEST_SUPPORT_CALL_RECORD_HPP_
+#define TRIREME_TEST_SUPPORT_CALL_RECORD_HPP_
 
 #include <cstdint>
 #include <string>
@@ -46,4 +46,4 @@ class CallRecord {
 
 }  // namespace trireme::test
 
-#endif  // TRIREME_TEST_FAULT_CALL_RECORD_HPP_
+#endif  // TRIREME_TEST_SUPPORT_CALL_RECORD_HPP_

@@ -2,7 +2,6 @@
 // from sync_file_range: it is forwarded alone.
 #include "call_record.hpp"
 
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -11,10 +10,11 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdarg>
 #include <cstdio>
 #include <mutex>
 #include <utility>
+
+#include "forwarded_calls.hpp"
 
 namespace trireme::test {
 
@@ -32,14 +32,6 @@ std::string& Root() {
 std::vector<Call>& Calls() {
   static auto* const calls = new std::vector<Call>;
   return *calls;
-}
-
-// Path of an open descriptor, as it is named now; empty where it has no name.
-std::string PathOf(int fd) {
-  std::array<char, 4096> text{};
-  const std::string link = "/proc/self/fd/" + std::to_string(fd);
-  const ssize_t length = ::readlink(link.c_str(), text.data(), text.size());
-  return length <= 0 ? std::string() : std::string(text.data(), static_cast<std::size_t>(length));
 }
 
 // Absolute path of a name as it was given, relative to an open folder or AT_FDCWD.
@@ -80,12 +72,6 @@ auto Recorded(const Forward& call, const Record& record) {
   if (recording && result >= 0) record(result);
   errno = error;
   return result;
-}
-
-// The next definition of a function after the executable's.
-template <typename Function>
-Function* Next(const char* name) {
-  return reinterpret_cast<Function*>(dlsym(RTLD_NEXT, name));
 }
 
 template <typename Forward>
@@ -175,36 +161,10 @@ std::vector<Call> CallRecord::Stop() {
 
 using namespace trireme::test;  // NOLINT: the functions below are the program's own
 
-// NAME's next definition, looked up once.
-#define NEXT(NAME)                                         \
-  ([] {                                                    \
-    static auto* const next = Next<decltype(NAME)>(#NAME); \
-    return next;                                           \
-  }())
-
 extern "C" {
 
-#define DEFINE_OPEN(NAME)                                                                \
-  int NAME(const char* path, int flags, ...) {                                           \
-    va_list list;                                                                        \
-    va_start(list, flags);                                                               \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(list, mode_t) : 0;      \
-    va_end(list);                                                                        \
-    return Opened(AT_FDCWD, path, flags, [&] { return NEXT(NAME)(path, flags, mode); }); \
-  }
-DEFINE_OPEN(open)
-DEFINE_OPEN(open64)
-
-#define DEFINE_OPENAT(NAME)                                                                    \
-  int NAME(int folder, const char* path, int flags, ...) {                                     \
-    va_list list;                                                                              \
-    va_start(list, flags);                                                                     \
-    const mode_t mode = (flags & (O_CREAT | O_TMPFILE)) ? va_arg(list, mode_t) : 0;            \
-    va_end(list);                                                                              \
-    return Opened(folder, path, flags, [&] { return NEXT(NAME)(folder, path, flags, mode); }); \
-  }
-DEFINE_OPENAT(openat)
-DEFINE_OPENAT(openat64)
+DEFINE_OPEN(open, openat, Opened)
+DEFINE_OPEN(open64, openat64, Opened)
 
 #define DEFINE_CREAT(NAME)                                                                    \
   int NAME(const char* path, mode_t mode) {                                                   \
