@@ -219,7 +219,7 @@ TEST(AppendFile, SaysThatADiskIsFull) {
   EXPECT_EQ(file.Append("text"), "No space left on device");
 }
 
-using HasEndedTest = Scratch;
+using HasEndedTest = FolderTest;
 
 TEST_F(HasEndedTest, TakesAWholeRecordOfTheEnd) {
   EXPECT_FALSE(HasEnded(folder_)) << "no file";
@@ -230,12 +230,12 @@ TEST_F(HasEndedTest, TakesAWholeRecordOfTheEnd) {
                               R"({"kind":"event","event":"done","step":60})" + "\n[\"done\"]\n" +
                               R"({"kind":"done","step":)" + "\n" + too_long;
   for (const std::size_t torn : {done.size() / 2, done.size() - 1}) {
-    WriteText(In("metrics.jsonl"), records + done.substr(0, torn));
+    WriteBytes(In("metrics.jsonl"), records + done.substr(0, torn));
     EXPECT_FALSE(HasEnded(folder_)) << "no whole record of an end";
   }
-  WriteText(In("metrics.jsonl"), records + done);
+  WriteBytes(In("metrics.jsonl"), records + done);
   EXPECT_TRUE(HasEnded(folder_));
-  WriteText(In("metrics.jsonl"), done + records);
+  WriteBytes(In("metrics.jsonl"), done + records);
   EXPECT_TRUE(HasEnded(folder_)) << "before later records";
 }
 
