@@ -86,9 +86,13 @@ void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, bool best)
                  .may_publish = setup_.may_publish});
 }
 
-void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::Settle() {
   const Stopwatch untold(untold_stall_);
   if (writer_.UnderWay()) Finish();
+}
+
+void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, bool best) {
+  const Stopwatch untold(untold_stall_);
   Begin(step, run, best);
   if (!setup_.options.async) Finish();
 }
@@ -115,7 +119,6 @@ void Checkpoints::Advance(bool any_busy) {
 
 void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, bool best) {
   const Stopwatch untold(untold_stall_);
-  if (writer_.UnderWay()) Finish();
   failures_ = 0;  // of this one: there is no later one to make up for it
   do {
     Begin(step, run, best);
@@ -124,6 +127,7 @@ void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, bool b
 }
 
 void Checkpoints::Account(const checkpoint::Outcome& outcome) {
+  if (best_under_way_) best_written_ = outcome.failure.empty();
   if (!outcome.failure.empty()) return Fail(outcome);
   failures_ = 0;
   ++written_;
@@ -161,7 +165,6 @@ void Checkpoints::Report(const checkpoint::Outcome& outcome) {
 
 void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
   ++failures_;
-  if (best_under_way_) lost_best_ = true;
   Say("checkpoint failed", outcome.step, outcome.failure);
   const comm::Communicator& world = setup_.runtime.World();
   // A folder that another job has taken over is not written to again.
@@ -190,7 +193,7 @@ void Checkpoints::Say(const std::string& event, std::int64_t step, const std::st
                            .numbers = numbers});
 }
 
-bool Checkpoints::TakeLostBest() { return std::exchange(lost_best_, false); }
+std::optional<bool> Checkpoints::TakeBest() { return std::exchange(best_written_, std::nullopt); }
 
 double Checkpoints::TakeSeconds() { return std::exchange(untold_stall_, 0); }
 

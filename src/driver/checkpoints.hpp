@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,21 +40,22 @@ class Checkpoints {
   // Whether one is due after this step.
   bool DueAfter(std::int64_t step) const;
 
-  // Collective. Writes one, or begins to. run: run.json, without what the writer adds. best: it has
-  // the lowest validation loss; lost() says later if it was not written.
+  // Collective. Waits for the one under way, if any.
+  void Settle();
+  // Collective. Writes one, or begins to; none may be under way. run: run.json, without what the
+  // writer adds. best: it has the lowest validation loss; TakeBest() says later whether it was
+  // written.
   void Write(std::int64_t step, const nlohmann::json& run, bool best);
   // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
   // AgreedError if none succeeds.
   void WriteLast(std::int64_t step, const nlohmann::json& run, bool best);
   // On this rank: a write goes on beside the steps. Cheap.
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
-  // The same on every rank: what was written last is not known yet.
-  bool UnderWay() const { return writer_.UnderWay(); }
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
   void Advance(bool any_busy);
 
-  // Whether the last one marked best failed since this was asked.
-  bool TakeLostBest();
+  // Whether the last one marked best was written, if that is known since this was asked.
+  std::optional<bool> TakeBest();
   // Seconds that training waited since this was asked.
   double TakeSeconds();
   // "3 checkpoints of 1.2 GiB: ...": for the summary; empty if there was none.
@@ -71,7 +73,8 @@ class Checkpoints {
 
   const Setup setup_;
   checkpoint::Writer writer_;
-  bool best_under_way_ = false, lost_best_ = false;
+  bool best_under_way_ = false;
+  std::optional<bool> best_written_;  // since TakeBest
   std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint
   std::int64_t failures_ = 0;   // in a row
   double last_time_ = 0;        // Seconds() of the last Begin

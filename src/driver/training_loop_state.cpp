@@ -95,6 +95,10 @@ nlohmann::json TrainingLoop::RunJson() const {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best, bool last) {
+  // What became of the one before decides what this one says of the best.
+  checkpoints_->Settle();
+  AccountForCheckpoints();
+  if (best) best_under_way_loss_ = best_loss_;
   nlohmann::json run = RunJson();
   const std::time_t now = std::time(nullptr);
   run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
@@ -107,13 +111,16 @@ void TrainingLoop::WriteCheckpoint(bool best, bool last) {
   AccountForCheckpoints();
 }
 
-// A best checkpoint that was not written leaves the one before it the best.
+// A best checkpoint that was not written leaves the one before it the best, unless a validation has
+// found a better state meanwhile.
 void TrainingLoop::AccountForCheckpoints() {
   checkpoint_seconds_ += checkpoints_->TakeSeconds();
-  if (checkpoints_->TakeLostBest()) {
+  const std::optional<bool> written = checkpoints_->TakeBest();
+  if (!written) return;
+  if (*written) {
+    kept_best_loss_ = best_under_way_loss_;
+  } else if (best_loss_ == best_under_way_loss_) {
     best_loss_ = kept_best_loss_;
-  } else if (!checkpoints_->UnderWay()) {
-    kept_best_loss_ = best_loss_;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::monitor {
@@ -54,6 +55,11 @@ AppendFile::AppendFile(const std::string& path, bool truncate) : path_(path) {
 }
 
 AppendFile::~AppendFile() { close(file_); }
+
+// A pipe or a terminal has nothing to flush; a disk that fails fails the checkpoint, too.
+void AppendFile::Sync() const {
+  Retry([this] { return fdatasync(file_); });
+}
 
 std::string AppendFile::Append(std::string_view text) {
   if (WriteAll(file_, text)) {

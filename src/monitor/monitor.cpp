@@ -105,6 +105,10 @@ void Monitor::Warn(const std::string& text) {
   if (state_) state_->Put("warning: " + text);
 }
 
+void Monitor::SyncRecords() const {
+  if (state_ && state_->metrics) state_->metrics->Sync();
+}
+
 void Monitor::Happened(const Event& event) {
   if (state_) state_->Write(event);
 }

@@ -96,6 +96,7 @@ class TrainingLoop {
   std::int64_t step_ = 0;      // steps completed
   double best_loss_ = std::numeric_limits<double>::infinity();       // validation, nats per token
   double kept_best_loss_ = std::numeric_limits<double>::infinity();  // of the target of `best`
+  double best_under_way_loss_ = 0;  // of the last checkpoint that was begun as the best
   bool best_is_new_ = false;
   bool validation_due_ = false;  // of this step: a stop did not wait for it
   bool stop_ = false;            // agreed: a signal or a time limit

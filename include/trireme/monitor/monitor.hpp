@@ -109,6 +109,9 @@ class Monitor {
   void Line(const std::string& text);  // a plain line, on the screen and in the log
   void Warn(const std::string& text);  // likewise, "warning: ..."
   void Happened(const Event& event);   // recorded; not printed
+  // Flushes metrics.jsonl to the disk: a checkpoint must not outlive the records of the steps
+  // before it, which nobody computes again. May be called by another thread.
+  void SyncRecords() const;
   // Takes every step. Prints and records multiples of every_steps, step 1 and the last step of the
   // schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times and
   // speeds in a record and its line are means over the steps since the one before, the time of
