@@ -33,10 +33,10 @@ class Checkpoints {
   // Collective. Takes the memory of the writer.
   Checkpoints(const Setup& setup, checkpoint::State state);
 
-  // Whether one is due by time, on rank 0's clock: every_minutes, or the interval of
+  // Whether a checkpoint is due by time, on rank 0's clock: every_minutes, or the interval of
   // checkpoint.auto.
   bool TimeHasCome() const;
-  // Whether one is due after this step.
+  // Whether a checkpoint is due after this step.
   bool DueAfter(std::int64_t step) const;
 
   // Collective. Writes one, or begins to. run: run.json, without what the writer adds. best: it has
@@ -52,7 +52,7 @@ class Checkpoints {
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
   void Advance(bool any_busy);
 
-  // Whether the last one marked best failed since this was asked.
+  // Whether the last checkpoint marked best failed since the last call.
   bool TakeLostBest();
   // Seconds that training waited since this was asked.
   double TakeSeconds();
