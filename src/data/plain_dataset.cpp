@@ -62,7 +62,8 @@ std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& faul
 std::string TypeFault(const Hdf5Handle& set, const std::vector<std::int64_t>& widths,
                       std::int64_t& width) {
   const Hdf5Handle type(H5Dget_type(set.Get()), H5Tclose);
-  // As a whole: a damaged type may have gaps, or an order of bytes that HDF5 cannot convert.
+  // Compares whole types: a damaged one may have gaps, or an order of bytes that HDF5 cannot
+  // convert.
   const std::array<std::pair<std::int64_t, hid_t>, 8> known = {{{1, H5T_STD_U8LE},
                                                                 {1, H5T_STD_U8BE},
                                                                 {2, H5T_STD_U16LE},

@@ -26,7 +26,7 @@ class TokenCodec {
   // vocabulary other than the 256 bytes in order.
   TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer, const std::string& path);
 
-  // As TokenFile::Encode and Decode.
+  // Same as TokenFile::Encode and Decode.
   std::vector<std::int32_t> Encode(std::string_view text) const;
   std::string Decode(const std::vector<std::int32_t>& ids) const;
 

@@ -172,7 +172,7 @@ TokenLayout InspectTokenFile(const std::string& path) {
     const PlainDataset dataset = file.Open(TokensOf(split), {2, 4});
     layout.counts[i] = dataset.count;
     layout.widths[i] = dataset.width;
-    // Each fits the file, and the file's length 63 bits; all three together need not.
+    // Lengths fit the file one by one, and the file's length 63 bits; all three together need not.
     if (__builtin_add_overflow(bytes, dataset.count * dataset.width + kTokenAlignment, &bytes)) {
       throw file.Complain(TokensOf(split), "its tokens and those before are too many for memory");
     }

@@ -20,7 +20,7 @@ inline constexpr std::int64_t kTokenAlignment = 64;  // bytes in memory, of a sp
 // "/train/tokens"
 std::string TokensOf(Split split);
 
-// Everything but the tokens.
+// Contents except the tokens.
 struct TokenLayout {
   std::array<std::int64_t, 3> counts{};  // tokens, by Split
   std::array<std::int64_t, 3> widths{};  // bytes per token: 2 or 4, by Split

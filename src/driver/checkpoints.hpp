@@ -34,10 +34,10 @@ class Checkpoints {
   // Collective. Takes the memory of the writer.
   Checkpoints(const Setup& setup, checkpoint::State state);
 
-  // Whether one is due by time, on rank 0's clock: every_minutes, or the interval of
+  // Whether a checkpoint is due by time, on rank 0's clock: every_minutes, or the interval of
   // checkpoint.auto.
   bool TimeHasCome() const;
-  // Whether one is due after this step.
+  // Whether a checkpoint is due after this step.
   bool DueAfter(std::int64_t step) const;
 
   // Collective. Waits for the one under way, if any.
@@ -54,7 +54,7 @@ class Checkpoints {
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
   void Advance(bool any_busy);
 
-  // Whether the last one marked best was written, if that is known since this was asked.
+  // Whether the last one marked best was written, if that is known since the last call.
   std::optional<bool> TakeBest();
   // Seconds that training waited since this was asked.
   double TakeSeconds();

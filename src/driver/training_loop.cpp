@@ -86,7 +86,7 @@ training::Requests TrainingLoop::MyRequests() {
   training::Requests mine;
   mine.signal = job_.signals->Received();
   mine.busy = checkpoints_->Busy();
-  if (!job_.World().IsRoot()) return mine;  // one clock decides
+  if (!job_.World().IsRoot()) return mine;  // rank 0's clock decides
   const double now = Seconds();
   if (schedule_.walltime_minutes > 0 &&
       (now - job_.start_seconds) / 60 >= schedule_.walltime_minutes) {
@@ -228,7 +228,7 @@ std::vector<monitor::TrafficRow> TrainingLoop::GatherTraffic() const {
 }
 
 monitor::Gathers TrainingLoop::MeanGathers() const {
-  if (grid_.Shard().Size() == 1) return {};  // what one rank has whole is not gathered
+  if (grid_.Shard().Size() == 1) return {};  // no gather of parameters that one rank has whole
   const comm::Communicator& world = job_.World();
   std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
   world.Sum(sums);

@@ -261,7 +261,7 @@ void TrainingLoop::SayChanges() {
                   static_cast<std::int64_t>(Epoch()) + 1));
 }
 
-// Everything that must stay as it is for the same bits; "none" without run.canonical.
+// Settings that must stay as they are for the same bits; "none" without run.canonical.
 std::string TrainingLoop::DescribeCanonical() const {
   const parallel::Canonical& canonical = plan_.training.model.canonical;
   if (!canonical.On()) return "none";

@@ -19,7 +19,7 @@ struct Holder {
   std::int64_t started = 0;  // of the process, in clock ticks since the boot
   std::string job, cluster;  // Slurm's, empty if none
   std::int64_t restarts = 0;
-  std::string since;  // when the lock was taken, UTC; for people, nothing is decided by it
+  std::string since;  // UTC time at which the lock was taken; for people, decides nothing
   std::string token;  // random, of this lock alone: kTokenDigits hexadecimal digits
 };
 
@@ -28,7 +28,7 @@ inline constexpr std::size_t kMostLockBytes = 8192;  // of a lock file; about 70
 
 bool IsToken(const std::string& text);
 
-// This process, with a new token.
+// Description of this process, with a new token.
 Holder ThisProcess(const BatchJob& job);
 
 // A lock file's content. Returns none for anything but a complete lock.
@@ -38,10 +38,10 @@ std::optional<Holder> Parse(const std::string& text);
 // "host a, Slurm job 12, process 34, since 2026-11-22 15:04:05 UTC".
 std::string Describe(const Holder& holder);
 
-// How certain it is, seen from the process `self`, that a holder has ended.
+// Certainty, seen from the process `self`, about a holder's end; neither member set: unknown.
 struct Fate {
-  bool runs = false;  // it is there
-  std::string gone;   // the proof that it is gone: "its process has ended"; empty: none
+  bool runs = false;  // found alive
+  std::string gone;   // proof of its end: "its process has ended"; empty: none
 };
 // May ask Slurm's squeue, for at most kSqueueSeconds.
 Fate FateOf(const Holder& holder, const Holder& self);

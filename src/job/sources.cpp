@@ -75,7 +75,7 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
   input::Deck deck =
       input::Deck::Parse(schema, sources.deck_text, sources.deck_path, line.overrides);
   if (!line.deck.empty()) return deck;
-  // Of that session, not of the run.
+  // Keys of that session, not of the run.
   for (const char* key : {"job.output", "schedule.stop_at", "checkpoint.start_from"}) {
     deck.Forget(key);
   }

@@ -61,7 +61,7 @@ void PrepareRunFolder(const std::string& folder, bool resume, const std::string&
   try {
     WriteWhole(deck_path.string(), deck);
   } catch (...) {
-    // Nothing may be left that looks like a run.
+    // Leaves nothing that looks like a run.
     if (!had_checkpoints) fs::remove(checkpoints, ignored);
     if (!had_folder) fs::remove(run, ignored);
     throw;

@@ -116,3 +116,23 @@ says "Device or resource busy"
 (($(count output "is written, but: ") <= 2)) || fail "said again and again"
 grep -q "$(event 'clean-up failed')" disk/stuck/metrics.jsonl || fail "no event"
 same_end calm disk/stuck
+
+# 6. The best checkpoint of step 4 cannot be written: that of step 8 becomes the best, and stays it,
+# since the validations after it find higher losses.
+mkdir -p disk/best/checkpoints/step_00000004.tmp
+mount -t tmpfs tmpfs disk/best/checkpoints/step_00000004.tmp
+best=(job.output=disk/best checkpoint.async=yes checkpoint.every_steps=0 checkpoint.keep=0 schedule.steps=20
+  optimizer.learning_rate=3e-2 monitor.validate_every_steps=4)
+run 0 train "${best[@]}"
+says "the checkpoint of step 4 was not written"
+"$python" - disk/best <<'PYTHON' || fail "the best checkpoint is another one"
+import json, os, sys
+
+run = sys.argv[1] + "/"
+records = [json.loads(line) for line in open(run + "metrics.jsonl", encoding="utf-8")]
+valid = {r["step"]: r["loss"] for r in records if r["kind"] == "valid"}
+best = min(valid, key=valid.get)
+assert best == 8 and valid[12] > valid[8], valid
+assert os.readlink(run + "checkpoints/best") == "step_00000008", os.readlink(run + "checkpoints/best")
+assert json.load(open(run + "checkpoints/latest/run.json"))["best_loss"] == valid[8]
+PYTHON

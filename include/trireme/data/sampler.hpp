@@ -26,7 +26,7 @@ struct Sample {
 // Position in the data at which a step begins. After a change of the windows or of the batch, steps
 // from `step` on are counted from here; the default is the start of training.
 struct Origin {
-  std::int64_t step = 0;    // its number; earlier steps cannot be asked for
+  std::int64_t step = 0;    // number of the step; earlier steps cannot be asked for
   std::int64_t sample = 0;  // samples before it since the start of training, in windows of this run
   std::int64_t targets = 0;  // valid targets seen before it, over all ranks
 };

@@ -85,7 +85,7 @@ class TokenFile {
   const std::string& SourceSha256() const;
   std::string VocabularySha256() const;       // 64 hex digits: of the words, each after its length
   std::optional<double> EntropyRate() const;  // nats per token
-  std::int64_t MemoryBytes() const;           // this rank's share of the copy
+  std::int64_t MemoryBytes() const;           // of this rank's share of the copy
   const std::string& Path() const;
 
   // Ids of a text by the file's own tokenizer, without an <eos> at the end; unknown words become

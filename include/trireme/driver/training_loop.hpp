@@ -89,7 +89,7 @@ class TrainingLoop {
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0
 
   std::string folder_;         // of the run
-  std::string checkpoint_;     // that it starts from, or empty
+  std::string checkpoint_;     // to start from; empty: none
   bool continues_ = false;     // in the checkpoint's own run folder
   nlohmann::json vocabulary_;  // for run.json
   int starts_here_ = 1;        // in a row at this step; on rank 0

@@ -11,7 +11,7 @@ struct BatchJob {
   std::string id;                          // Slurm's number of the job, digits; empty: no job
   std::string cluster;                     // Slurm's name of the cluster; empty: unknown
   int restarts = 0;                        // times that Slurm has queued the job again
-  std::optional<double> end_unix_seconds;  // when its time ends; none: no limit, or unknown
+  std::optional<double> end_unix_seconds;  // end of its time; none: no limit, or unknown
 };
 
 // Reads SLURM_JOB_ID, SLURM_CLUSTER_NAME, SLURM_RESTART_COUNT and the job's end: SLURM_JOB_END_TIME

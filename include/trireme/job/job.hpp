@@ -32,7 +32,7 @@ struct Job {
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
   bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
   Start start;
-  device::Stream stream;          // where the ranks compute
+  device::Stream stream;          // of the ranks' computations
   machine::Placement placement;   // of the stream's threads
   Dtype dtype = Dtype::kFloat32;  // of values and activations
   double start_seconds = 0;       // Seconds() when the job began
@@ -61,7 +61,7 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens);
 data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens);
 
 // Collective. Runs `body`, which loads the first candidate of job.start; if the bytes of that one
-// are damaged, again with the one before it, and so on. What was passed over is noted in job.start.
+// are damaged, again with the one before it, and so on. Notes in job.start what it passed over.
 // Throws what `body` throws for any other reason, and for the last candidate.
 ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body);
 

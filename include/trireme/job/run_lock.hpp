@@ -27,7 +27,7 @@ class RunLock {
   enum class Standing {
     kMine,
     kLost,     // removed, replaced or damaged
-    kUnknown,  // it cannot be read just now: no descriptor is free, or the network is down
+    kUnknown,  // unreadable just now: no descriptor is free, or the network is down
   };
   Standing Look() const;
   bool StillMine() const { return Look() == Standing::kMine; }

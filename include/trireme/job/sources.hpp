@@ -16,7 +16,7 @@ namespace trireme::job {
 // Checkpoints that a job may start from.
 struct Start {
   std::vector<std::string> candidates;  // complete ones, the newest first; empty: it starts afresh
-  // Newer ones of the same run, and why not: "step_00000020: it lacks run.json".
+  // Newer ones and the reason for each: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
   std::vector<std::string> damaged;  // folders among these whose bytes are wrong
   std::optional<RunRecord> record;   // run.json of the first candidate

@@ -18,7 +18,7 @@ struct BannerFacts {
   int ranks = 1;
   int hosts = 1;
   int threads = 1;                     // per rank
-  bool pinned = false;                 // each thread to a core of its own
+  bool pinned = false;                 // one core per thread
   std::string device;                  // "cpu (AVX-512)"
   std::string precision;               // "fp32"
   std::string grid;                    // "pipeline 1 x data 2 x context 1 x tensor 1"
@@ -81,7 +81,7 @@ struct Event {
   std::string
       name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...
   std::int64_t step = 0;
-  int rank = 0;      // that it happened on
+  int rank = 0;      // of the event
   std::string host;  // of that rank
   std::string text;
   std::vector<std::pair<std::string, double>> numbers = {};  // more members
@@ -89,7 +89,7 @@ struct Event {
 
 // The facts of a session, from its start or resumption to its end.
 struct Session {
-  bool root = false;              // this is world rank 0
+  bool root = false;              // set on world rank 0
   std::string folder;             // the run folder; empty: no files are written
   std::int64_t every_steps = 50;  // steps between lines on the screen and records
   std::int64_t total_steps = 0;   // of the schedule, for the time left

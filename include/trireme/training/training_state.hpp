@@ -78,11 +78,10 @@ class TrainingState {
   // fp8: agrees on the scales of the next step.
   void UpdateScales();
 
-  // Blocks for a checkpoint as they are now: parameters, moments, sums of the last step's
-  // gradients.
-  // What a checkpoint holds, wherever it lies; valid as long as this is, its values as they are
+  // Content of a checkpoint, wherever it lies; valid as long as this is, its values as they are
   // when they are read.
   checkpoint::State CheckpointState();
+  // Blocks as they are now: parameters, moments, sums of the last step's gradients.
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;
   StateOnHost GradientBlocks() const;

@@ -5,7 +5,7 @@ namespace trireme::data {
 
 namespace {
 
-// How often a noun phrase of each role takes each category of nouns; sums to one.
+// Probability that a noun phrase of each role takes each category of nouns; sums to one.
 struct Mixture {
   double men, women, vessels, goods, places;
   double People() const { return men + women; }

@@ -29,7 +29,7 @@ enum class Place {
   kSectionTopic,  // "= = Cargo"
   kSectionClose,  // "= = Cargo ="
   kHeadingClose,  // the heading's last "="
-  kHeadingLine,   // its <eos>
+  kHeadingLine,   // the heading's <eos>
   kBetween,       // a paragraph's <eos>
   kBlankLine,     // and an empty line's
   // beginning of a sentence
@@ -93,7 +93,7 @@ struct State {
   Kind kind = Kind::kNobody;  // of the subject
   Role role = Role::kNone;    // inside a noun phrase
   Scope scope = Scope::kAll;  // after an adjective
-  int ship = 0;               // that the article is about
+  int ship = 0;               // subject of the article
   auto operator<=>(const State&) const = default;
 };
 
@@ -144,7 +144,7 @@ class HarbourRules {
   bool AddAfterSubject(const State& state, Choices& choices) const;
   bool AddPredicate(const State& state, Choices& choices) const;
   bool AddEnding(const State& state, Choices& choices) const;
-  const Verb& ActsOn(Kind kind) const;  // its verbs with an object
+  const Verb& ActsOn(Kind kind) const;  // verbs with an object
   const Verb& Acts(Kind kind) const;    // and without
   void AddVerbs(const State& state, double weight, Choices& choices) const;
   void AddQualities(const State& state, double weight, Choices& choices) const;

@@ -5,7 +5,7 @@ namespace trireme::data {
 
 namespace {
 
-// How often each form begins a predicate.
+// Probability that each form begins a predicate.
 struct VerbWeights {
   double be_past, be_present, had, have, past_on, past, present_on, present, modal, adverb;
 };
