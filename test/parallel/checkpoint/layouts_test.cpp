@@ -96,8 +96,8 @@ TEST_F(Layouts, AnyLayoutReadsWhatAnyLayoutWrote) {
   }
 }
 
-// Whoever writes for whom, at once or behind the run: the same bytes; and a state that is not in
-// the host's memory.
+// The same bytes from any writers for any ranks, at once or during the run; and a state that is not
+// in the host's memory.
 TEST_F(Layouts, AnyWritersWriteTheSameBytes) {
   for (const auto& [name, split] : Splits()) {
     TestState model(Model(), split), moments(Moments(Model()), split);

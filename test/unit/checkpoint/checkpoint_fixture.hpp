@@ -1,4 +1,4 @@
-// What the checkpoint tests share: temporary folders, a small disk, and a state with known values
+// Shared by the checkpoint tests: temporary folders, a small disk, and a state with known values
 // that can be split over ranks in any way.
 #ifndef TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_
 #define TRIREME_TEST_UNIT_CHECKPOINT_CHECKPOINT_FIXTURE_HPP_
@@ -66,7 +66,7 @@ struct TestTensor {
 // The tensors of a rank, with memory.
 class TestState {
  public:
-  // Which part of a tensor this rank holds.
+  // This rank's part of a tensor.
   struct Part {
     std::int64_t begin = 0, end = 0;
     int replica = 0, replicas = 1;

@@ -141,8 +141,8 @@ class DamagedBlocks : public testing::Test {
   static std::vector<TestTensor> Tensors() {
     return {{"embedding.weight", {300, 128}}, {"blocks.0.weight", {100, 128}}, {"scale", {}}};
   }
-  // What names the damage when -r would look for a checkpoint and read it; empty: all was read as
-  // good. `bytes_are_damaged`: whether the reader called it that.
+  // Message that names the damage when -r would look for a checkpoint and read it; empty: all was
+  // read as good. `bytes_are_damaged`: whether the reader called it that.
   std::string Complaint(bool& bytes_are_damaged) {
     bytes_are_damaged = false;
     const Choice choice = Locate(folder_.Path());

@@ -97,7 +97,7 @@ TEST_F(PositionedFiles, ReadWhatWasWritten) {
   EXPECT_EQ(error.what(), path_ + ": cannot be read at offset 11: the file ends there");
 }
 
-// Nobody can have planted a link that leads elsewhere.
+// A planted link cannot lead elsewhere.
 TEST_F(PositionedFiles, WritingFollowsNoLink) {
   WriteBytes(folder_ / "victim", "precious");
   fs::create_symlink("victim", path_);
@@ -200,7 +200,7 @@ class Asynchronous : public testing::Test {
   TemporaryFolder folder_;
 };
 
-// What is written is the state at Begin, and the same bytes as a synchronous checkpoint's.
+// Writes the state at Begin, and the same bytes as a synchronous checkpoint's.
 TEST_F(Asynchronous, TakesTheStateAsItWas) {
   TestState model(SmallModel()), moments(Moments(SmallModel()));
   model.Fill();
@@ -281,7 +281,7 @@ TEST_F(Asynchronous, ReadsBlocksThroughAFunction) {
   }
 }
 
-// What cannot be tidied up is told, and the checkpoint stands.
+// A failed clean-up is told, and the checkpoint stands.
 TEST_F(Asynchronous, FailedCleanUpIsAWarning) {
   TestState model(SmallModel()), none({});
   model.Fill();
