@@ -126,7 +126,7 @@ class CrashStates : public testing::Test {
   Folder crashed_;
   std::mt19937_64 random_;
   std::unordered_set<std::string> seen_;
-  std::size_t states_ = 0;  // that differ
+  std::size_t states_ = 0;  // differing ones
   int faults_ = 0;
 };
 

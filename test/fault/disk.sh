@@ -121,9 +121,9 @@ same_end calm disk/stuck
 # since the validations after it find higher losses.
 mkdir -p disk/best/checkpoints/step_00000004.tmp
 mount -t tmpfs tmpfs disk/best/checkpoints/step_00000004.tmp
-best=(job.output=disk/best checkpoint.async=yes checkpoint.every_steps=0 checkpoint.keep=0 schedule.steps=20
+best=(job.output=disk/best monitor.sample_tokens=0 checkpoint.async=yes checkpoint.every_steps=0 checkpoint.keep=0 schedule.steps=20
   optimizer.learning_rate=3e-2 monitor.validate_every_steps=4)
-run 0 train "${best[@]}"
+run 0 "$TRIREME" -i deck.in "${best[@]}"
 says "the checkpoint of step 4 was not written"
 "$python" - disk/best <<'PYTHON' || fail "the best checkpoint is another one"
 import json, os, sys

@@ -22,7 +22,7 @@ struct Tree {
   };
   std::map<std::string, Item> items;
 
-  static Tree Of(const std::string& folder);   // what is there
+  static Tree Of(const std::string& folder);   // contents of a folder
   void Make(const std::string& folder) const;  // into an empty folder
   std::string Key() const;                     // equal for equal trees only
   std::string Describe() const;                // a line for each item
@@ -39,8 +39,8 @@ class FileModel {
   // A number below the limit for each change that a crash after the first `calls` calls may lose:
   // 0 lost, 1 kept; of a write also 2: only its first half, 3: only the length that it gave.
   std::vector<int> Limits(std::size_t calls) const;
-  // What is there after that crash. choices: one for each of Limits(calls). Sets `sane` to false
-  // for a folder in two places, which no file system makes of these calls.
+  // Tree after that crash. choices: one for each of Limits(calls). Sets `sane` to false for a
+  // folder in two places, which no file system makes of these calls.
   Tree After(std::size_t calls, const std::vector<int>& choices, bool& sane) const;
   std::size_t Calls() const { return calls_; }
 

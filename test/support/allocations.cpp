@@ -37,7 +37,7 @@ constexpr std::size_t kMost = 20000;  // stacks kept; more are only counted
 
 using Stack = std::array<void*, kFrames>;
 
-// What operator new cannot be given as an argument.
+// State that operator new cannot be given as an argument.
 std::atomic<bool> counting{false};
 std::atomic<std::size_t> allocations{0};
 std::array<Stack, kMost> stacks;

@@ -106,7 +106,7 @@ void AddVector(int fd, std::int64_t offset, const iovec* parts, int count, ssize
   AddWrite(fd, offset, data.data(), size);
 }
 
-// Where a write() of `size` bytes began.
+// Offset at which a write() of `size` bytes began.
 std::int64_t Before(int fd, ssize_t size) { return ::lseek64(fd, 0, SEEK_CUR) - size; }
 
 void AddResize(int fd, std::int64_t size) {

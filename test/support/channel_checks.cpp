@@ -40,7 +40,7 @@ double Decoded(Dtype dtype, const void* from) {
   return static_cast<double>(std::bit_cast<float>(bits << 16));
 }
 
-// What `rank` has at `element`: small, and another at the next element.
+// Value of `rank` at `element`: small, and another at the next element.
 double Value(int rank, std::int64_t element) {
   return static_cast<double>((rank + 1) * (element % 5 + 1));
 }

@@ -1,5 +1,5 @@
-// What every channel must do, whatever is behind it: transfers of a group checked against what the
-// ranks alone make known, their operands made and read by the computation's queue.
+// Duties of every channel, whatever it is made of: transfers of a group checked against values that
+// the ranks alone make known, their operands made and read by the computation's queue.
 #ifndef TRIREME_TEST_SUPPORT_CHANNEL_CHECKS_HPP_
 #define TRIREME_TEST_SUPPORT_CHANNEL_CHECKS_HPP_
 

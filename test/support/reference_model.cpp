@@ -13,12 +13,12 @@ namespace {
 // Arrays that one block's forward pass leaves for its backward pass. All [tokens, ...].
 struct Saved {
   Array attention_input;    // of the attention branch, before its pre-norm
-  Array projected;          // what query, key and value are computed from
+  Array projected;          // input of query, key and value
   Array query, key, value;  // after rotation
   Array mixed;              // attention's result, before the output projection
   Array attention_sum;      // post-norm only: what the norm after attention reads
   Array ffn_input;          // of the feed-forward branch, before its pre-norm
-  Array expanded;           // what gate and up are computed from
+  Array expanded;           // input of gate and up
   Array gate, up, hidden;   // hidden: after activation and dropout
   Array ffn_sum;            // post-norm only
 };

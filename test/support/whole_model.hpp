@@ -60,7 +60,7 @@ class WholeModel {
   device::Stream stream_;
   parallel::TensorGroup tensor_;
   parallel::RingAttention ring_;
-  parallel::ShardedUnits units_;  // nothing is sharded
+  parallel::ShardedUnits units_;  // without sharding
   model::StageLayers layers_;
   model::Model model_;
 };

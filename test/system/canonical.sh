@@ -69,7 +69,7 @@ train moved 8 1 grid.pipeline=2 $whole grid.shard_group=2 "schedule.stop_at=$sto
 train moved 2 2 grid.tensor=2 grid.sharding=optimizer "$two" -r moved "${canonical[@]}"
 ! unexpected_warnings || fail "a warning about another layout"
 
-# What each step's record says of its loss and gradient, as text; and the last validation and test.
+# Loss and gradient in each step's record, as text; and the last validation and test.
 numbers() {
   grep -E "\"kind\":\"step\"|\"kind\":\"(valid|test)\",\"step\":$end," "$1/metrics.jsonl" |
     sed -E 's/.*("kind":"[a-z]+","step":[0-9]+,).*("loss":[^,]+,).*("grad_norm":[^,]+,).*/\1 \2 \3/'

@@ -6,7 +6,7 @@ if grep -qF "no CUDA device" "$scratch/version"; then
 fi
 # Cards of the emulator: as many as any test has ranks.
 export TRIREME_EMULATOR_DEVICES=8
-# What products are computed with is kept for this test alone.
+# Algorithms chosen for products are kept for this test alone.
 export XDG_CACHE_HOME=$scratch/cache
 
 # agree TOLERANCE RUN RUN [FROM]: training losses of two runs, relative, in the steps after FROM.

@@ -246,7 +246,7 @@ TEST_F(CollectivesTest, CutsBetweenGrains) {
   }
 }
 
-// What the ledger takes down of the started and the exchanged, on one group of all ranks.
+// Records in the ledger of started and exchanged transfers, on one group of all ranks.
 TEST_F(CollectivesTest, RecordsTheWholeOperand) {
   if (world_.Size() == 1) GTEST_SKIP() << "nothing is transferred";
   const Collectives group(world_, Group::kShard, ledger_);
@@ -461,7 +461,7 @@ TEST_F(CollectivesTest, CountsBeyondMpiAreRefused) {
             "reduce-scatter" + tail + hint);
   EXPECT_EQ(message([&] { group.AllToAll(Dtype::kFloat32, &none, &none, counts); }),
             "all-to-all" + tail + hint);
-  // What each sends fits, what rank 0 would take does not: all ranks say so.
+  // Each rank's message fits, their sum at rank 0 does not: all ranks say so.
   std::fill(counts.begin(), counts.end(), 0);
   counts[0] = many / world_.Size();
   EXPECT_EQ(message([&] { group.AllToAll(Dtype::kFloat32, &none, &none, counts); }),

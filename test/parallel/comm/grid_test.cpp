@@ -26,7 +26,7 @@ class GridTest : public testing::Test {
     const input::Deck deck = Deck(text);
     return {world_, Read(deck), deck};
   }
-  // What the readers say to a deck on that many ranks; empty where it fits.
+  // Message of the readers for a deck on that many ranks; empty if it fits.
   std::string Complaint(const std::string& text, int ranks) const {
     try {
       const input::Deck deck = Deck(text);
@@ -125,7 +125,7 @@ TEST_F(GridTest, GroupsOfEveryShape) {
       embedding = {pipeline.front(), pipeline.back()};
     }
     EXPECT_EQ(Members(grid.Data(), world_.Rank()), data);
-    EXPECT_EQ(Members(grid.SameShard(), world_.Rank()), data);  // nothing is sharded
+    EXPECT_EQ(Members(grid.SameShard(), world_.Rank()), data);  // no sharding
     EXPECT_EQ(Members(grid.Shard(), world_.Rank()), std::vector<int>{world_.Rank()});
     EXPECT_EQ(Members(grid.Context(), world_.Rank()), context);
     EXPECT_EQ(Members(grid.Tensor(), world_.Rank()), tensor);
@@ -388,7 +388,7 @@ TEST_F(GridTest, SequenceParallelNeedsATensorGroup) {
 TEST_F(GridTest, HugeSizesAreRefused) {
   EXPECT_THROW(Deck("", {"grid.data=4294967297"}), Error);
   EXPECT_THROW(Deck("", {"grid.tensor=4294967297"}), Error);
-  // Their product passes an int, and no size of a job is named that could not be.
+  // A product beyond an int: no impossible size of a job is named.
   EXPECT_EQ(Complaint("[grid]\ndata = 1048576\ntensor = 1048576\npipeline = 1048576\n", 8),
             "a.in:3: grid.tensor = 1048576 x grid.pipeline = 1048576 does not divide 8 ranks\n"
             "  What fits: grid.data = 0 and grid.tensor = 8 with grid.pipeline = 1, or "

@@ -14,7 +14,7 @@
 namespace trireme::comm {
 namespace {
 
-// What Together threw on this rank.
+// Exception of Together on this rank.
 struct Thrown {
   bool agreed = false;
   ExitCode code = ExitCode::kDone;

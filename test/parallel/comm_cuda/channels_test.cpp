@@ -124,7 +124,7 @@ TEST_P(ChannelsTest, RecordInTheLedger) {
   transfers.AllReduce(Dtype::kBfloat16, operand.At(), 10);
   Request request = transfers.StartAllReduce(Dtype::kBfloat16, operand.At(), 10);
   while (!request.Test()) std::this_thread::yield();
-  request.Wait();  // nothing more
+  request.Wait();  // no more to wait for
   const Traffic& traffic = ledger_.At(Group::kTensor, Transfer::kAllReduce);
   EXPECT_EQ(traffic.calls, 2);
   EXPECT_EQ(traffic.payload, 40);

@@ -1,4 +1,4 @@
-// Which groups of a process grid move the memory of GPUs, and what the grid says of all of them.
+// Groups of a process grid that move the memory of GPUs, and the grid's words on all of them.
 #include <gtest/gtest.h>
 
 #include <string>

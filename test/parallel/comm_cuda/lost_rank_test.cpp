@@ -50,7 +50,7 @@ TEST_F(LostRankTest, IsNamedWithinSeconds) {
         << message;
     EXPECT_NE(message.find("A rank of this group stopped"), std::string::npos) << message;
   }
-  // Nothing waits for what cannot end any more, and nothing new is started.
+  // No wait for a transfer that cannot end any more, and no new one started.
   device::Synchronise(Stream());
   EXPECT_THROW(transfers.AllReduce(Dtype::kFloat32, memory.get(), 100), Error);
   EXPECT_THROW(grid.CheckHealth(), Error);

@@ -114,7 +114,7 @@ void ExpectContents(const TokenFile& file, std::int64_t words) {
   EXPECT_EQ(file.Tokenizer(), "word");
 }
 
-// What would reach into another file or take memory for what a file claims: refused by all ranks.
+// Storage in another file, and memory for a file's mere claims: refused by all ranks.
 TEST_F(SharedTokenFile, HostileStorageIsRefusedTogether) {
   const auto replaced = [&](const std::function<void(hid_t)>& make) {
     OnRoot([&] {

@@ -154,7 +154,7 @@ class CanonicalTest : public testing::Test {
     world_.Barrier();
   }
 
-  // What one rank with one thread computes.
+  // Settings of one rank with one thread.
   RunSettings Serial() { return Settings(std::string(kCanonical) + kModel, 1, Dtype::kFloat32, 1); }
 
   comm::Communicator world_, self_;

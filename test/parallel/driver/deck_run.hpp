@@ -41,7 +41,7 @@ inline RunSettings SettingsOf(const std::string& text, const data::TokenFile& to
   return SettingsOf(PlanOf(text, tokens, ranks, dtype, keys));
 }
 
-// What a run leaves to compare.
+// Results of a run, to compare.
 struct Outcome {
   std::vector<double> losses;
   double norm = 0;  // of the last gradient

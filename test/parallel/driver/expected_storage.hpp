@@ -1,5 +1,5 @@
-// What lies in a rank's flat storage, from the sizes of the model and the layout alone: units,
-// pieces, and what of them a rank owns. Written down a second time, apart from the code that does
+// Contents of a rank's flat storage, from the sizes of the model and the layout alone: units,
+// pieces, and a rank's own parts of them. Written down a second time, apart from the code that does
 // it.
 #ifndef TRIREME_TEST_PARALLEL_DRIVER_EXPECTED_STORAGE_HPP_
 #define TRIREME_TEST_PARALLEL_DRIVER_EXPECTED_STORAGE_HPP_
@@ -26,7 +26,7 @@ struct ExpectedUnit {
   std::int64_t uses = 0;        // of its values in a training micro-batch
 };
 
-// What is scattered, gathered or summed in one go.
+// Elements scattered, gathered or summed in one go.
 struct ExpectedPiece {
   Part range;
   bool norms = false, key_values = false;  // holds some
@@ -78,7 +78,7 @@ class ExpectedStorage {
     return o_.dim * (o_.bias && o_.norm == model::Norm::kLayerNorm ? 2 : 1);
   }
 
-  // What this rank owns of a piece: whole lines.
+  // This rank's own part of a piece: whole lines.
   Part Owned(const Part& piece) const {
     if (grid_.Shards() == comm::Sharding::kNone) return piece;
     const std::int64_t lines = (piece.Size() + kLine - 1) / kLine;
@@ -148,7 +148,7 @@ class ExpectedStorage {
   }
   void AddHead() {
     const bool norm = o_.norm_position == model::NormPosition::kPre;
-    if (!norm && o_.tie_embeddings) return;  // nothing
+    if (!norm && o_.tie_embeddings) return;  // no unit
     Begin(UnitKind::kHead, 1);
     if (norm) AddNorm();
     if (!o_.tie_embeddings) Add(Slice(o_.vocabulary) * o_.dim);

@@ -1,5 +1,5 @@
-// What one training step must transfer on one rank, from the sizes of the model and the layout
-// alone: written down a second time, apart from the code that does it.
+// Transfers of one training step on one rank, from the sizes of the model and the layout alone:
+// written down a second time, apart from the code that does it.
 #ifndef TRIREME_TEST_PARALLEL_DRIVER_EXPECTED_TRAFFIC_HPP_
 #define TRIREME_TEST_PARALLEL_DRIVER_EXPECTED_TRAFFIC_HPP_
 
@@ -57,8 +57,8 @@ class ExpectedTraffic {
     return found == all_.end() ? Expected{} : found->second;
   }
   const ExpectedStorage& Storage() const { return storage_; }
-  // How many all-reduces sum the gradients where nothing is sharded, and how many of these come
-  // last.
+  // Number of all-reduces that sum the gradients if nothing is sharded, and of those among them
+  // that come last.
   std::int64_t Buckets() const { return Count(storage_.Pieces()); }
   std::int64_t LateBuckets() const { return storage_.LatePieces(); }
   std::int64_t MicroBatches() const { return Count(windows_); }  // empty ones among them
@@ -175,8 +175,8 @@ class ExpectedTraffic {
     }
   }
 
-  // What this rank owns, over the ranks that own the same: once a step, whatever the number of
-  // micro-batches.
+  // Sums of this rank's own part over the ranks that own the same: once a step, whatever the number
+  // of micro-batches.
   void AddDataSums() {
     std::int64_t calls = 0, elements = 0;
     for (const ExpectedPiece& piece : storage_.Pieces()) {
@@ -234,7 +234,7 @@ class ExpectedTraffic {
     }
   }
 
-  // What this rank owns of it.
+  // This rank's own part of the tied table.
   void AddTiedTable() {
     if (!o_.tie_embeddings || stages_ == 1) return;
     for (const ExpectedUnit& unit : storage_.Units()) {

@@ -1,4 +1,4 @@
-// What the tests of layouts share: the ranks, tokens in memory, and a small model as a deck's text.
+// Shared by the tests of layouts: the ranks, tokens in memory, and a small model as a deck's text.
 #ifndef TRIREME_TEST_PARALLEL_DRIVER_LAYOUT_FIXTURE_HPP_
 #define TRIREME_TEST_PARALLEL_DRIVER_LAYOUT_FIXTURE_HPP_
 

@@ -65,7 +65,7 @@ TEST_F(Layouts, LossesAndWeightsEqualTheSerialRuns) {
   for (const Dtype dtype : {Dtype::kFloat64, Dtype::kFloat32}) {
     SmallRun serial(self_, *tokens_, dtype, kBatch);
     const std::vector<double> losses = serial.Train(kSteps);
-    ASSERT_LT(losses.back(), losses.front());  // it learns: the comparison is about something
+    ASSERT_LT(losses.back(), losses.front());  // learns: the comparison is about something
     EXPECT_GE(serial.Buckets(), 3U);
     for (const int ranks : kRankCounts) {
       for (const std::int64_t parts : {1, 2, 4}) {

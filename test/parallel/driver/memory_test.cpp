@@ -23,7 +23,7 @@ struct Sizes {
   std::int64_t dim = 128, heads = 8, head_dim = 16, ffn = 512, layers = 4, length = 32;
 };
 
-// Where activations alone are compared.
+// Sizes for comparisons of activations alone.
 constexpr Sizes kSmall{.dim = 32, .heads = 8, .head_dim = 4, .ffn = 128};
 
 std::string DeckOf(const Sizes& sizes, const std::string& model, const std::string& layout) {

@@ -259,7 +259,7 @@ TEST_F(MovesTest, BlocksCoverEachTensorAndNothingElse) {
   }
 }
 
-// What a trained model says, besides its training loss.
+// Output of a trained model, besides its training loss.
 struct Words {
   double loss = 0;
   std::int64_t targets = 0;

@@ -98,7 +98,7 @@ TEST_F(NodeMemoryTest, AModelThatNoNodeHoldsIsRefused) {
   }
 }
 
-// What the check adds up is what is then allocated.
+// The check's sum is then allocated.
 TEST_F(NodeMemoryTest, ASmallModelPasses) {
   for (const char* layout :
        {"sharding=parameters\n", "pipeline=2\ntensor=2\n[run]\ncanonical=8x2\n"}) {

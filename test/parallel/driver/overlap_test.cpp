@@ -56,7 +56,7 @@ TEST_F(OverlapTest, BucketsLeaveBeforeTheBackwardPassEnds) {
     EXPECT_LT(buckets.LastReady(), end) << what;
     EXPECT_GT(run.Grid().Traffic().At(Group::kData, Transfer::kAllReduce).seconds_hidden, 0)
         << what;
-    // None of them was a call that returns when the sum is there.
+    // No call among them that returns when the sum is there.
     const MPI_Comm data = run.Grid().SameShard().Handle();
     EXPECT_EQ(counted_mpi::Of(Function::kIallreduce, data).calls, count) << what;
     EXPECT_EQ(counted_mpi::Of(Function::kAllreduce, data).calls, 0) << what;
@@ -107,7 +107,7 @@ class Watched : public parallel::StageWork {
     const std::pair<int, int> pass{task.task.chunk, task.task.micro_batch};
     if (task.task.kind == TaskKind::kForward) {
       EXPECT_TRUE(flying_.insert(pass).second);
-      // Nobody else's activations lie where this one's go.
+      // No other task's activations lie in this one's place.
       EXPECT_TRUE(inputs_.emplace(task.task.chunk, task.slots.input).second);
       EXPECT_TRUE(weights_.emplace(task.task.chunk, task.slots.weight).second);
       most_ = std::max(most_, flying_.size());

@@ -27,8 +27,8 @@ std::string RandomDeck(Draw& draw) {
       draw.Between(1, 1000), length, draw.Of({length, length, std::max(1, length - 1)}), batch,
       draw.Between(0, std::max(1, batch / 3)));
   deck += "[model]\n" + ModelKeys(draw, length);
-  // Where a gradient is zero but for rounding (a batch of two tokens has such), AdamW divides noise
-  // by epsilon: with 1e-8 it would show, and with 1e-6 one deck in 600 had 4e-11 (and 7e-12 between
+  // If a gradient is zero but for rounding (a batch of two tokens has such), AdamW divides noise by
+  // epsilon: with 1e-8 it would show, and with 1e-6 one deck in 600 had 4e-11 (and 7e-12 between
   // two micro-batch sizes of one serial process).
   deck += fmt::format(
       "[optimizer]\nkind={}\nepsilon=1e-5\nlearning_rate=1e-2\nclip_norm={}\nlabel_smoothing={}\n",

@@ -1,6 +1,6 @@
-// What sharding and context parallelism are said to cost, against the published formulas: bytes
-// stored and moved by ZeRO's stages (Rajbhandari et al. 2020, sections 5 and 7), and activations of
-// a part of each sequence.
+// Stated costs of sharding and context parallelism, against the published formulas: bytes stored
+// and moved by ZeRO's stages (Rajbhandari et al. 2020, sections 5 and 7), and activations of a part
+// of each sequence.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -22,8 +22,8 @@ using comm::Transfer;
 
 constexpr double kStates = 0.05;  // relative difference of stored bytes and ZeRO's formula
 
-// Nothing stands in the tables but what the formulas count: with a tied table, no learned positions
-// and no final norm, every unit is used twice in a micro-batch.
+// Tables with no more than the formulas count: with a tied table, no learned positions and no final
+// norm, every unit is used twice in a micro-batch.
 constexpr const char* kTwice =
     "norm_position=post\nactivation=relu\nposition=sinusoidal\ntie_embeddings=yes\n";
 constexpr const char* kOnceToo = "tie_embeddings=no\n";  // table, positions, head: once
@@ -95,7 +95,7 @@ TEST_F(ShardingCosts, ModelStatesAreThoseOfZero) {
         const double wanted = StatesOf(sharding, psi, group);
         const std::int64_t planned =
             Term(training, "parameters") + Term(training, "gradients") + Term(training, "moments");
-        // What the allocator counts beside everything else that is planned.
+        // Bytes that the allocator counts beside everything else that is planned.
         const std::int64_t stored = counted - (training.Memory().Total() - planned);
         const std::string what = fmt::format("{} on {} ranks, shards of {}, rank {}",
                                              comm::NameOf(sharding), ranks, group, world.Rank());
@@ -281,8 +281,8 @@ std::string LongDeck(int layers, int context, int ranks) {
       layers, ranks / context, context);
 }
 
-// What blocks keep between the passes is exactly the positions' share; the whole, with attention's
-// scratch and the ring's blocks, nearly so.
+// Memory that blocks keep between the passes is exactly the positions' share; the whole, with
+// attention's scratch and the ring's blocks, nearly so.
 TEST_F(ShardingCosts, ActivationsFallWithTheContextRanks) {
   constexpr double kKept = 0.01, kWhole = 0.1;
   constexpr int kLayers = 8;

@@ -48,8 +48,8 @@ TEST_F(ShardingOverlapTest, PiecesLeaveBeforeTheBackwardPassEnds) {
   }
 }
 
-// What a step's transfers of sharded units look like each time when gradients are reported, late in
-// the backward pass, with a nap behind.
+// State of a step's transfers of sharded units each time when gradients are reported, late in the
+// backward pass, with a nap after it.
 struct ShardedPass {
   std::int64_t naps = 0, scattered = 0;  // before the last report
   std::int64_t gathered_ahead = 0;       // of each report: started and not used yet

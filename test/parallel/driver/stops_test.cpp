@@ -77,7 +77,7 @@ TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
     EXPECT_TRUE(got.stopped);
     EXPECT_TRUE(std::isnan(got.loss));
     EXPECT_EQ(got.targets, 0);
-    // Nothing is left over from it.
+    // No rest of the stopped evaluation is left over.
     EXPECT_EQ(training::Evaluate(run.Net(), tokens_, data::Split::kTrain).loss, whole.loss);
   }
 }

@@ -153,7 +153,8 @@ void ExpectLedgerIsAll(const comm::ProcessGrid& grid, const std::string& what) {
       {Group::kEmbedding, grid.Embedding().Handle()}, {Group::kReplica, grid.Replica().Handle()}};
   for (int kind = 0; kind < comm::kTransfers; ++kind) {
     const auto transfer = static_cast<Transfer>(kind);
-    // What no other communicator took is the key/value group's, whose communicator is the model's.
+    // Transfers that no other communicator took are the key/value group's, whose communicator is
+    // the model's.
     Expected rest = GivenToMpi(transfer, MPI_COMM_NULL);
     for (const auto& [group, handle] : groups) {
       const Expected given = GivenToMpi(transfer, handle);

@@ -1,4 +1,4 @@
-// What the tests of verification share: a large deck, and its small run on the ranks at hand.
+// Shared by the tests of verification: a large deck, and its small run on the ranks at hand.
 #ifndef TRIREME_TEST_PARALLEL_DRIVER_VERIFY_FIXTURE_HPP_
 #define TRIREME_TEST_PARALLEL_DRIVER_VERIFY_FIXTURE_HPP_
 

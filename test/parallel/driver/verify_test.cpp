@@ -204,7 +204,7 @@ TEST_F(Verifying, ShardsAreNoCopies) {
                                  HasSubstr("grid.sharding = none")));
 }
 
-// Where a mistake can do nothing, nothing is reported.
+// Mistakes without an effect are not reported.
 TEST_F(Verifying, AMistakeWithoutEffectPasses) {
   EXPECT_EQ(Run("grid.tensor=4", Defect::kNormGradientNotSummed).failure, "");
   EXPECT_EQ(Run("grid.tensor=2 grid.pipeline=4", Defect::kDataRanksWeighed).failure, "");
@@ -255,7 +255,7 @@ bool HeadAlone(const model::Options& o, std::int64_t length, int stages) {
              .Size() == 0;
 }
 
-// What is compared is small, suits the layout, and has the deck's remainders.
+// The compared run is small, suits the layout, and has the deck's remainders.
 void ExpectShrunk(const input::Deck& deck, const TrainingOptions& large,
                   const TrainingOptions& small, const comm::GridShape& grid) {
   const model::Options &from = large.model.options, &to = small.model.options;

@@ -49,7 +49,7 @@ Floats Tree(std::int64_t begin, std::int64_t end, std::int64_t present, std::int
   return sum;
 }
 
-// What rank `rank` of `ranks` has when it met its groups one by one.
+// Values of rank `rank` of `ranks` when it met its groups one by one.
 Floats Local(int rank, int ranks, std::int64_t present, std::int64_t count) {
   const Part groups = PartOf(kGroups, rank, ranks);
   std::vector<Floats> levels(static_cast<std::size_t>(LeafSums::Levels(groups.Size())),

@@ -62,7 +62,7 @@ class StagesTest : public testing::Test {
     if (!here) parameter.begin = parameter.end = 0;
     list_.Add(parameter);
   }
-  // What the rank at these coordinates found for element `i` of what this one holds.
+  // Gradient that the rank at these coordinates found for element `i` of this one's part.
   static double Found(int stage, int data, int tensor, std::size_t id, std::int64_t i) {
     return 1 + stage + 10 * data + 100 * tensor + 1000 * static_cast<double>(id) +
            static_cast<double>(i % 7);

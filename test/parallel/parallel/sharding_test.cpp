@@ -114,7 +114,7 @@ TEST_P(ShardingTest, MemoryInUseIsNotGatheredInto) {
   toy.units.Use(0);
   toy.units.Done(0);
   double* value = toy.registry.Value(0).As<double>();
-  value[0] = -5;  // what arrives now would take its place
+  value[0] = -5;  // a late arrival would take its place
   layout_.shard.Barrier();
   for (int i = 0; i < 200; ++i) toy.units.Progress();
   EXPECT_EQ(value[0], -5);
@@ -192,7 +192,7 @@ TEST_P(ShardingTest, UsesOutOfOrderNameBothUnits) {
 }
 
 TEST_P(ShardingTest, ThePrematureUseShowsAndCostsTheSame) {
-  if (Ranks() == 1) return;  // nothing is gathered
+  if (Ranks() == 1) return;  // no gathering
   layout_.Spoil(test::Defect::kUsedBeforeGather);
   Toy toy(layout_, SetupOf(Sharding::kParameters));
   const std::vector<int> uses = toy.ThereAndBack();
@@ -235,7 +235,7 @@ TEST(Sharding, NothingShardedReturnsAtOnce) {
   ShardedUnits none;
   for (ShardedUnits* units : {&toy.units, &none}) {
     units->BeginTasks({0, 1});
-    units->Use(1);  // whatever the order
+    units->Use(1);  // in any order
     units->Done(1);
     units->BeginGradient(2);
     units->EndGradient(3);

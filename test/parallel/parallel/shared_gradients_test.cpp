@@ -65,7 +65,7 @@ class SharedGradientsTest : public testing::Test {
     list_.Add(parameter);
   }
   double* Gradients() { return static_cast<double*>(registry_.Gradients()); }
-  // What rank `rank` found for an element.
+  // Gradient that rank `rank` found for an element.
   static double Own(int rank, const tensor::Parameter& parameter, std::int64_t i) {
     return (rank + 1) * 100 + static_cast<double>(parameter.offset + i);
   }

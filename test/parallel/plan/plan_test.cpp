@@ -120,7 +120,7 @@ TEST_F(PlanTest, MemoryAndTransfersAreTheRuns) {
   }
 }
 
-// Whoever asks gets the same answer: a plan needs no rank of its own.
+// The same answer for every rank that asks: a plan needs no rank of its own.
 TEST_F(PlanTest, EveryRankPlansForEveryOther) {
   const plan::Plan plan = PlanOf("[grid]\npipeline=2\nsharding=parameters\n", kPrecisions[0]);
   for (int rank = 0; rank < world_.Size(); ++rank) {

@@ -97,7 +97,7 @@ TEST_F(PositionedFiles, ReadWhatWasWritten) {
   EXPECT_EQ(error.what(), path_ + ": cannot be read at offset 11: the file ends there");
 }
 
-// Nobody can have planted a link that leads elsewhere.
+// A planted link cannot lead elsewhere.
 TEST_F(PositionedFiles, WritingFollowsNoLink) {
   WriteBytes(folder_ / "victim", "precious");
   fs::create_symlink("victim", path_);

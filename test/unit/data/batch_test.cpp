@@ -39,7 +39,7 @@ TEST_F(Batch, ForgetsTheLastFillAndTakesOtherSplits) {
   EXPECT_TRUE(batch.inputs.empty());
 }
 
-// What ranks of a context group hold makes up the whole window, in the order of their blocks.
+// Parts of the ranks of a context group make up the whole window, in the order of their blocks.
 TEST_F(Batch, HoldsSomePositionsOfEachWindow) {
   WriteTokenFile(In("a.h5"), SmallData(), false);
   const TokenFile file = Open(In("a.h5"));  // train: 0 1 2 3 0 1 2 3 1 0

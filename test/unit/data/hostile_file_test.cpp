@@ -42,7 +42,7 @@ class HostileFile : public Scratch {
 
   std::string Bytes() const { return test::ReadBytes(path_); }
 
-  // What opening says; the plan's look must say the same.
+  // Message of opening; the plan's look must say the same.
   std::string Refusal() const {
     const std::string message = MessageOf([&] { Open(path_); });
     EXPECT_EQ(message, MessageOf([&] { CountTokens(path_); }));

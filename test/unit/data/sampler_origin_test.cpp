@@ -45,7 +45,7 @@ Sampler Continued(Sampler::Options options, const Origin& origin) {
   return Sampler(options);
 }
 
-// What follows from the step alone must be what the formulas of a run from step 0 give.
+// Numbers that follow from the step alone must be those of the formulas of a run from step 0.
 void CheckPlain(const Sampler& plain, const Sampler::Options& options, std::int64_t step) {
   const std::int64_t steps = plain.StepsPerEpoch();
   ASSERT_EQ(plain.NextSample(step), step / steps * plain.Windows() + step % steps * options.batch);

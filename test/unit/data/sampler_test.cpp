@@ -179,7 +179,7 @@ TEST(Sampler, EveryTargetOnceWhenStrideIsLength) {
       }
     }
   }
-  EXPECT_EQ(uses.front(), 0);  // nothing predicts the first token
+  EXPECT_EQ(uses.front(), 0);  // no token predicts the first
   EXPECT_TRUE(std::all_of(uses.begin() + 1, uses.end(), [](int n) { return n == 1; }));
 }
 

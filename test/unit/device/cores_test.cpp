@@ -50,7 +50,7 @@ TEST(Cores, PinsEachThreadAndAgainWhenItIsNew) {
   const int threads = 3;
   std::vector<int> numbers;
   for (std::size_t i = 0; i < threads; ++i) numbers.push_back(usable[i % usable.size()]);
-  std::thread([&] {  // what is pinned here ends here
+  std::thread([&] {  // pinning ends with this thread
     for (int round = 0; round < 2; ++round) {
       ASSERT_TRUE(PinThreads(numbers));
       std::vector<std::vector<int>> allowed(threads);

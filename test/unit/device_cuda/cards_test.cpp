@@ -114,7 +114,7 @@ TEST_F(CardsDeathTest, MemoryThatDoesNotSufficeIsNamed) {
       kLeaves, kAdvice);
 }
 
-// What the environment has of kernels' loading, where a launcher has said what `launcher` says.
+// Setting of kernels' loading in the environment, after a launcher has set `launcher`.
 std::string Prepared(const std::map<std::string, const char*>& launcher) {
   for (const char* const name :
        {"CUDA_DEVICE_MAX_CONNECTIONS", "CUDA_MODULE_LOADING", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",

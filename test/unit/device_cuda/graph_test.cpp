@@ -73,7 +73,7 @@ TEST_F(GpuGraphs, ReplayTakesWhatIsThere) {
   EXPECT_TRUE(graph.Recorded());
   EXPECT_EQ(graph.Nodes(), 3);
   Synchronise();
-  EXPECT_TRUE(out_->All(0));  // nothing ran
+  EXPECT_TRUE(out_->All(0));  // not run yet
   for (int round = 2; round < 6; ++round) {
     in_->Fill(round);
     graph.Launch(Stream());
@@ -160,7 +160,7 @@ TEST_F(GpuGraphs, AbandonedBehindAnException) {
   }
   EXPECT_FALSE(graph.Recorded());
   Synchronise();
-  EXPECT_TRUE(out_->All(0));  // what was recorded never ran
+  EXPECT_TRUE(out_->All(0));  // the recorded work never ran
   ExpectUsable();
 }
 
@@ -183,7 +183,7 @@ TEST_F(GpuGraphs, AbandonedWithAnotherQueueInside) {
   ExpectUsable();
 }
 
-// What cannot be recorded is an error, and spoils nothing but the graph.
+// Work that cannot be recorded is an error, and spoils nothing but the graph.
 TEST_F(GpuGraphs, WhatCannotBeRecordedIsRefused) {
   for (const bool allocates : {true, false}) {
     device::Graph graph;

@@ -104,7 +104,7 @@ TEST_F(GpuOrders, ACopyOfOrdinaryMemoryIsCompleteWhenItReturns) {
   device::StartCopyOut(Stream(), x_.get(), out_->Data(), kBytes);
   device::CopyOut(Stream(), x_.get(), host.data(), kBytes);
   EXPECT_EQ(host, std::vector<std::int32_t>(kSize, 4));
-  EXPECT_TRUE(out_->All(4));  // it lay before
+  EXPECT_TRUE(out_->All(4));  // there before
 }
 
 TEST_F(GpuOrders, FreeMemoryIsCountedToTheByte) {

@@ -1,4 +1,4 @@
-// What a model writes is shown safely.
+// Text that a model writes is shown safely.
 #include "printable.hpp"
 
 #include <gtest/gtest.h>

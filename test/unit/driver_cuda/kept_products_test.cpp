@@ -43,7 +43,7 @@ TEST_F(KeptProducts, AreTakenByTheNextRun) {
   EXPECT_EQ(kept, first);
   EXPECT_EQ(Train(), first);
   EXPECT_EQ(json::parse(Read()), first);
-  // What this run does not compute is kept all the same.
+  // Products that this run does not compute are kept all the same.
   json more = kept;
   more["products"].push_back(kept["products"][0]);
   more["products"].back()["product"] = "another";
@@ -68,7 +68,7 @@ TEST_F(KeptProducts, AreChosenAnewWhereTheFileIsOfNoUse) {
   }
 }
 
-// Its text is an algorithm's, but not of this product.
+// Text of an algorithm, but not of this product.
 TEST_F(KeptProducts, AnAlgorithmThatDoesNotFitIsNamedAndReplaced) {
   const json first = Train();
   json kept = first;

@@ -113,7 +113,7 @@ TEST_F(Masters, ValuesAreTheirRoundings) {
   EXPECT_EQ(Out<std::uint16_t>(gpu.Values(), size), Rounded(Wanted(0, size)));
 }
 
-// What a checkpoint holds is the masters: those of the CPU's run, bit for bit.
+// A checkpoint holds the masters: those of the CPU's run, bit for bit.
 TEST_F(Masters, AreWhatBlocksHold) {
   tensor::Registry gpu;
   Allocate(gpu);
@@ -212,7 +212,7 @@ TEST_P(MastersMove, AsTheWeightsOfTheCpu) {
     const auto* const values = static_cast<const float*>(reference.Values());
     const Floats masters = Out<float>(gpu.Masters(), own.Size());
     EXPECT_LT(Worst(masters, {values + own.begin, values + own.end}), kFp32);
-    EXPECT_GT(Worst(masters, Wanted(own.begin, own.end)), 1e-2);  // they did move
+    EXPECT_GT(Worst(masters, Wanted(own.begin, own.end)), 1e-2);  // moved
     // Copies are roundings of the masters where they are owned, and as they were elsewhere.
     const auto copies = Out<std::uint16_t>(gpu.Values(), size);
     auto expected = Rounded(Wanted(0, size));

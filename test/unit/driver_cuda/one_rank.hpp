@@ -26,8 +26,8 @@ inline constexpr const char* kLlama =
     "preset=llama_5m\nlayers=2\nheads=4\nkv_heads=2\nhead_dim=4\ndim=16\nffn=24\n"
     "max_positions=7\ninit_deviation=0.2\n";
 
-// Nothing divides: 37 windows of 7 (small_run.hpp) in batches of 10, the last of an epoch of 7, in
-// micro-batches of 4.
+// No size divides another: 37 windows of 7 (small_run.hpp) in batches of 10, the last of an epoch
+// of 7, in micro-batches of 4.
 inline std::string DeckOf(const std::string& model, const std::string& optimizer = "") {
   return "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\nmicro_batch=4\n[model]\n" + model +
          "[optimizer]\nlearning_rate=1e-2\nclip_norm=0.5\nlabel_smoothing=0.05\n" + optimizer +
@@ -81,7 +81,7 @@ class OneRank {
   training::TrainingStep& Step() { return *step_; }
   const kernels::Libraries& Libraries() const { return *libraries_; }
 
-  // What a checkpoint would hold, widened: parameters, then moments.
+  // Contents of a checkpoint, widened: parameters, then moments.
   Tensors State() {
     Tensors tensors;
     for (const training::StateOnHost& blocks :

@@ -79,7 +79,7 @@ std::string Read(const std::string& file) {
 class ProductChoices : public testing::Test {
  protected:
   ProductChoices() : world_(World()) {}
-  // What KeepChoices says on stderr.
+  // Output of KeepChoices on stderr.
   std::string Keep(const std::string& file, const kernels::Libraries& products) const {
     testing::internal::CaptureStderr();
     training::KeepChoices(world_, file, products);

@@ -114,7 +114,7 @@ TEST_F(StateOnGpu, LargeBlocksPassThrough) {
   EXPECT_TRUE(ValuesOf<float>(here[0]) == values);
 }
 
-// Where the CPU computes the blocks are what they were.
+// Blocks of a run on the CPU are unchanged.
 TEST(StateOnCpu, IsWhereItWas) {
   std::vector<float> values = kSingles;
   const device::Stream cpu;

@@ -10,8 +10,8 @@
 namespace trireme::test {
 namespace {
 
-// Where the next allocations would lie: addresses are never used again, so that they move on by the
-// same distance unless something was allocated in between.
+// Places of the next allocations: addresses are never used again, so that they move on by the same
+// distance unless something was allocated in between.
 struct Places {
   std::uintptr_t device = 0, pinned = 0;
   bool operator==(const Places&) const = default;

@@ -1,4 +1,4 @@
-// What is not finite on a GPU is named, and the weights are those before the step.
+// Values that are not finite on a GPU are named, and the weights are those before the step.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 

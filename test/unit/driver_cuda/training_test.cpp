@@ -17,8 +17,8 @@ struct Case {
   double losses;  // relative, each step's loss and norm
   double state;   // weights and moments, in rule 4's norm
 };
-// What fp32 and fp64 leave is the order of sums, grown over 20 steps. bf16 rounds every activation:
-// its norms and moments are not compared so closely (0: not at all).
+// Differences in fp32 and fp64 come from the order of sums, grown over 20 steps. bf16 rounds every
+// activation: its norms and moments are not compared so closely (0: not at all).
 constexpr Case kCases[] = {{"CourseFp64", kCourse, Dtype::kFloat64, 1e-13, 1e-12},
                            {"LlamaFp64", kLlama, Dtype::kFloat64, 1e-13, 1e-12},
                            {"CourseFp32", kCourse, Dtype::kFloat32, 1e-6, 2e-5},
@@ -36,7 +36,7 @@ TEST_P(LikeTheCpu, TwentySteps) {
   const std::vector<double> wanted = cpu.Train(kSteps), got = gpu.Train(kSteps);
   ASSERT_EQ(got.size(), static_cast<std::size_t>(kSteps));
   EXPECT_LT(WorstRelative(got, wanted), GetParam().losses);
-  EXPECT_LT(wanted.back(), 0.96 * wanted.front());  // it learns
+  EXPECT_LT(wanted.back(), 0.96 * wanted.front());  // learns
   RecordProperty("losses", fmt::format("{:.1e}", WorstRelative(got, wanted)));
   const Tensors state = gpu.State(), wanted_state = cpu.State();
   ASSERT_EQ(state.size(), wanted_state.size());
@@ -62,8 +62,8 @@ TEST_P(SameBits, WithGraphsAndWithout) {
   EXPECT_EQ(graphs.State(), eager.State());
 }
 
-// Its batches are larger and smaller than those of a step, and a recorded step reads the same
-// memory.
+// Batches of an evaluation are larger and smaller than those of a step, and a recorded step reads
+// the same memory.
 TEST_P(SameBits, WhateverIsEvaluatedInBetween) {
   const std::string deck = DeckOf(GetParam().model);
   const Dtype on_cpu = SumTypeOf(GetParam().dtype);

@@ -60,7 +60,7 @@ class Array {
   Array(const Array&) = delete;
   Array& operator=(const Array&) = delete;
   T* Data() const { return data_; }
-  // What it holds now; what is queued is not waited for.
+  // Present contents; queued work is not waited for.
   std::vector<T> Values() const {
     std::vector<T> values(size_);
     Check(cudaMemcpy(values.data(), data_, size_ * sizeof(T), cudaMemcpyDeviceToHost), "copying");

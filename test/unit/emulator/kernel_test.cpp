@@ -186,7 +186,7 @@ TEST(Kernel, PartsOfAWarpMeetApartAndThreadsThatReturnedAreNotAwaited) {
   }
 }
 
-// Where each block and thread believes to be; how often each ran.
+// Place that each block and thread believes to have; how often each ran.
 __global__ void PlaceKernel(int* count, unsigned* last) {
   const unsigned block = blockIdx.x + gridDim.x * (blockIdx.y + gridDim.y * blockIdx.z);
   const unsigned thread = threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
@@ -256,7 +256,7 @@ TEST(Kernel, DynamicSharedMemoryIsAlignedAndLimited) {
     EXPECT_EQ(out.Values()[0], 1);
   }
   testing::internal::CaptureStderr();
-  // What Launch asks for above 48 KiB is refused beyond what a block can have.
+  // Requests of Launch above 48 KiB are refused beyond a block's most.
   EXPECT_ANY_THROW(Launch(stream, AlignmentKernel, dim3(1), dim3(1), 228 * 1024, out.Data()));
   EXPECT_EQ(cudaFuncSetAttribute(AlignmentKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  228 * 1024),

@@ -47,7 +47,7 @@ TEST(Streams, AWaitLeftOutFromOutsideIsCaught) {
   EXPECT_TRUE(SumIsRight(true, 1));
 }
 
-// Nothing is queued any more: what was left out shows while the host waits for the other stream.
+// No work is queued any more: a wait left out shows while the host waits for the other stream.
 TEST(Streams, OthersGetAheadWhileOneIsAwaited) {
   int caught = 0;
   for (unsigned long long seed = 1; seed <= kSeeds; ++seed) {

@@ -43,7 +43,7 @@ class RunLockTest : public FolderTest {
     for (const auto& item : fs::directory_iterator(folder_)) names.insert(item.path().filename());
     return names;
   }
-  // What is said when the lock is refused; nothing in the folder may change.
+  // Message when the lock is refused; nothing in the folder may change.
   std::string Refusal(const BatchJob& job = kNoJob, ExitCode code = ExitCode::kBadInput) {
     const auto names = Names();
     std::string text = "taken";

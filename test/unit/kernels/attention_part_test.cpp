@@ -16,7 +16,7 @@ namespace {
 constexpr double kFp32 = 1e-5, kFp64 = 1e-12;  // relative to the largest element
 
 using kernels::AttentionShape;
-using Cut = std::vector<Positions>;  // what each rank holds; together the sequence
+using Cut = std::vector<Positions>;  // parts of the ranks; together the sequence
 
 Cut RingCut(std::int64_t length, int ranks) {
   Cut cut;
@@ -80,7 +80,7 @@ class AttentionPartTest : public KernelTest {
     return {y.Values(), lse.Values(), dx.Values()};
   }
 
-  // What each rank of `cut` makes of its queries and all blocks, its own first, put together.
+  // Results of each rank of `cut` from its queries and all blocks, its own first, put together.
   Results InParts(const AttentionShape& shape, const Cut& cut, const Array& qkv, const Array& dout,
                   const kernels::Dropout& dropout, bool task_by_task) const {
     Results sum = {Array(qkv.rows, Queries(shape)), Array(qkv.rows, shape.heads),
@@ -152,7 +152,7 @@ class AttentionPartTest : public KernelTest {
       const double tolerance = Tolerance(kFp32, kFp64);
       ExpectClose(got.out, want.out, tolerance, what + ": out");
       ExpectClose(got.lse, want.lse, tolerance, what + ": lse");
-      // Where there is one key, scores' gradients are rounding.
+      // With one key, scores' gradients are rounding.
       const std::int64_t q = Queries(shape), kv = shape.kv_heads * shape.head_dim;
       const double floor = shape.length == 1 ? 1 : 0;
       const Part parts[] = {{0, q}, {q, q + kv}, {q + kv, q + 2 * kv}};
@@ -209,7 +209,7 @@ TEST_P(AttentionPartTest, LargeScoresStayFinite) {
   ExpectClose(got.lse, want.lse, Tolerance(1e-6, 1e-14), "lse");
 }
 
-// What acts on single rows acts on a part of the sequence as on the whole.
+// Kernels of single rows act on a part of the sequence as on the whole.
 TEST_P(AttentionPartTest, RowsKnowTheirPositions) {
   const AttentionShape shape = MakeShape(3, 11, 2, 1, 4);
   const Array x = Random(33, shape.Width(), 1), table = Random(11, shape.Width(), 2);

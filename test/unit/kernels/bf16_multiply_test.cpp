@@ -49,7 +49,7 @@ struct Named {
 constexpr Named kProducts[] = {
     {"own", &Own}, {"library", &kernels::LibraryBf16Multiply}, {"seam", &kernels::MatrixMultiply}};
 
-// What an element must be, and by how much it may differ.
+// Value that an element must have, and by how much it may differ.
 struct Want {
   double value, bound;
 };

@@ -67,7 +67,7 @@ TYPED_TEST(CanonicalUpdateTest, ZerosTheSmallestAndTheLargest) {
   std::vector<T> values(5000, T(0));
   EXPECT_EQ(this->SquareSum(values, 2), 0);
   values[7] = Limits::denorm_min();
-  values[8] = static_cast<T>(0x1p-531);  // its square is subnormal in fp64
+  values[8] = static_cast<T>(0x1p-531);  // square subnormal in fp64
   values[9] = -Limits::max();
   ExactSum want;
   for (const T value : values) want.Add(static_cast<double>(value) * value);

@@ -83,7 +83,7 @@ TEST_P(CrossEntropyTest, LargeLogits) {
   Check(x, 0.1, Tolerance(2e-3, 1e-11));
 }
 
-// Where the target is nearly certain, the loss is tiny and its relative accuracy still counts.
+// If the target is nearly certain, the loss is tiny and its relative accuracy still counts.
 TEST_P(CrossEntropyTest, ACertainPrediction) {
   Array x(1, 5, {12, 0, 0, 0, 0});
   const std::int32_t target = 0;

@@ -18,7 +18,7 @@
 
 namespace trireme::test {
 
-// How a kernel is called: its results may not depend on any of these beyond rounding.
+// Settings of a kernel's call: its results may not depend on any of these beyond rounding.
 struct Setting {
   Dtype dtype = Dtype::kFloat32;
   int threads = 1;
@@ -66,7 +66,7 @@ class Operand {
   std::vector<std::byte> bytes_;
   tensor::Matrix matrix_;
 };
-// Where a setting's padding does not apply: statistics and scratch are dense by contract.
+// Setting without padding: statistics and scratch are dense by contract.
 inline Setting Dense(Setting setting) {
   setting.padding = 0;
   return setting;

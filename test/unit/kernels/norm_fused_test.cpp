@@ -75,7 +75,7 @@ TEST_P(NormFusedTest, ResidualNormForward) {
   }
 }
 
-// Which optional operands a pass has.
+// Optional operands of a pass.
 struct Options {
   bool more, residual, dbranch, dropout, dweight, dbias;
 };

@@ -101,7 +101,7 @@ TYPED_TEST(ProductCanonicalTest, SeveralSuperblocks) {
   Check<TypeParam>(700, 33, 65);
 }
 
-// So few rows a thread that the team packs together, more threads than cores.
+// Rows so few per thread that the team packs together, more threads than cores.
 TYPED_TEST(ProductCanonicalTest, ManyThreads) {
   using T = TypeParam;
   const Held<T> a(45, 9000, 1, 1, 1), b(9000, 37, 1, 1, 2), start(45, 37, 1, 1, 3);

@@ -262,8 +262,8 @@ TEST_P(VocabularyLossTest, StatisticsAreThoseOfWholeLogits) {
   }
 }
 
-// Where the target is nearly certain, the loss and the gradient are tiny and their relative
-// accuracy still counts.
+// If the target is nearly certain, the loss and the gradient are tiny and their relative accuracy
+// still counts.
 TEST_P(VocabularyLossTest, ACertainPrediction) {
   Problem p{Array(1, 1, {1}), Array(5, 1, {12, 0, 0, 0, 0}), Array(5, 1), {0}, 0};
   const Result got = InSlices(GetParam(), p, 1, true);

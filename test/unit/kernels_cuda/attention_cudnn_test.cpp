@@ -117,7 +117,7 @@ TEST_F(CudnnAttentionTest, TheSameBitsTenTimes) {
   }
 }
 
-// What a recorded graph reads must be there when it is launched later.
+// Memory that a recorded graph reads must be there when it is launched later.
 TEST_F(CudnnAttentionTest, TheSameBitsFromARecording) {
   const AttentionProblem problem({3, 200, 2, 1, 64}, 0);
   ExpectServed(problem.shape);
@@ -139,7 +139,7 @@ TEST_F(CudnnAttentionTest, TheSameBitsFromARecording) {
 
 class AttentionChoiceTest : public AttentionOnGpu {};
 
-// Nothing is asked of cuDNN, and no scratch planned for it, where it will not be called.
+// No request to cuDNN, and no scratch planned for it, if it will not be called.
 TEST_F(AttentionChoiceTest, PlansForWhatIsCalled) {
   const AttentionShape shape = {2, 128, 2, 2, 64}, short_one = {2, 64, 2, 2, 64};
   const auto scratch = [&](const AttentionShape& of, Dtype dtype) {

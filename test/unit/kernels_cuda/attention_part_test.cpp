@@ -12,7 +12,7 @@ namespace {
 
 using kernels::AttentionShape;
 using kernels::KeyValueBlock;
-using Cut = std::vector<Positions>;  // what each rank holds; together the sequence
+using Cut = std::vector<Positions>;  // parts of the ranks; together the sequence
 
 // Gradients of keys in bf16 are rounded once a block.
 constexpr double kBlocks = 2;
@@ -59,14 +59,15 @@ class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface
                                        NoNumbers(elements));
   }
 
-  // How a pass goes.
+  // Choices of a pass.
   struct Way {
     Layout layout = Layout::kAligned;
     bool task_by_task = false;
     bool keep_scratch = true;  // as ring attention does; else every block finds NaN there
   };
 
-  // What rank `rank` of `cut` makes of its queries and all blocks, its own first, added to `sum`.
+  // Adds to `sum` the results of rank `rank` of `cut` from its queries and all blocks, its own
+  // first.
   void AddRank(const AttentionProblem& p, const Cut& cut, std::size_t rank, const Way& way,
                AttentionResults& sum) const {
     AttentionShape shape = p.shape;

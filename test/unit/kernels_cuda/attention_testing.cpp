@@ -119,7 +119,7 @@ void ExpectNear(const AttentionProblem& problem, const AttentionResults& got,
   ExpectNear(got.out, want.out, tolerance.out, what + "out");
   ExpectNear(got.lse, want.lse, tolerance.lse, what + "lse", 1);
   const std::int64_t q = problem.Queries(), kv = s.kv_heads * s.head_dim, width = s.Width();
-  // Where there is one key, scores' gradients are rounding.
+  // With one key, scores' gradients are rounding.
   ExpectNear(ColumnsOf(got.dqkv, width, 0, q), ColumnsOf(want.dqkv, width, 0, q),
              tolerance.gradient, what + "gradient of queries", 1);
   ExpectNear(ColumnsOf(got.dqkv, width, q, q + kv), ColumnsOf(want.dqkv, width, q, q + kv),

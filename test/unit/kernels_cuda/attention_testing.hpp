@@ -38,7 +38,7 @@ struct AttentionTolerance {
 };
 AttentionTolerance ToleranceOf(Dtype dtype);
 
-// How operands lie in memory: whole vectors, or one element at a time.
+// Layout of operands in memory: whole vectors, or one element at a time.
 enum class Layout { kAligned, kOdd };
 
 struct AttentionResults {

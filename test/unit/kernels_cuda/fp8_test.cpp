@@ -77,7 +77,7 @@ class Fp8Test : public ProductsTest {
   }
   bool UsesFp8() { return Libraries().Chosen().find("e4m3") != std::string::npos; }
   void Compare(const Shape& shape, Form form, bool quantised, std::int64_t padding);
-  // What a layer with a weight of 1 makes of x: x as fp8 has it, at its present scale.
+  // Output of a layer with a weight of 1 for x: x as fp8 has it, at its present scale.
   Values Through(const Values& x) {
     Values unit(16 * 16);
     for (std::size_t i = 0; i < 16; ++i) unit[i * 17] = 1;
@@ -166,7 +166,7 @@ TEST_F(Fp8Test, LiesCloseToBf16) {
   }
 }
 
-// Where a dimension is no multiple of 16 the product is bf16's, to bf16's rounding.
+// If a dimension is no multiple of 16, the product is bf16's, to bf16's rounding.
 TEST_F(Fp8Test, FallsBackWhereTheShapeDoesNotFit) {
   for (const Shape& shape : {Shape{17, 16, 16}, Shape{16, 24, 16}, Shape{16, 16, 40}}) {
     const auto [rows, in, out] = shape;
@@ -226,7 +226,7 @@ TEST_F(Fp8Test, ScalesFollowTheLastSteps) {
   ExpectClose(Through(smaller), AsBf16(Quantised(smaller, kE4m3, amax / 64)), 1e-6, 0);
 }
 
-// What another rank saw counts, and what is not finite does not.
+// Values that another rank saw count, and those that are not finite do not.
 TEST_F(Fp8Test, ScalesFollowWhatRanksAgreeOn) {
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   Through(x);
@@ -331,7 +331,7 @@ TEST_F(Fp8Test, ScalesSeeEveryElement) {
   }
 }
 
-// What is not finite says nothing about a scale, and is not lost.
+// Values that are not finite say nothing about a scale, and are not lost.
 TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   const Values before = Through(x);
@@ -349,8 +349,7 @@ TEST_F(Fp8Test, WhatIsNotANumberStaysOne) {
   EXPECT_EQ(Through(x), before);
 }
 
-// Where nothing is learned a tensor is scaled by itself, and training goes on as if it had not
-// been.
+// In an evaluation a tensor is scaled by itself, and training goes on as if there had been none.
 TEST_F(Fp8Test, EvaluationKeepsItsScalesToItself) {
   const Values x = Random(16 * 16, 1, Dtype::kBfloat16);
   const double amax = LargestOf(x);

@@ -80,7 +80,7 @@ TEST_F(MultiplyAlgorithms, OfAnotherCardAreRefused) {
   EXPECT_TRUE(Libraries().Adopt({}));
 }
 
-// What was chosen with more workspace may need it.
+// Algorithms chosen with more workspace may need it.
 TEST_F(MultiplyAlgorithms, OfAnotherWorkspaceAreRefused) {
   Bits();
   const json chosen = ChosenNow();
@@ -95,7 +95,7 @@ TEST_F(MultiplyAlgorithms, OfAnotherWorkspaceAreRefused) {
   EXPECT_TRUE(Libraries().Adopt({chosen.dump()}));
 }
 
-// What is kept for this product belongs to another one: it is as if nothing were kept.
+// The algorithm kept for this product belongs to another one: it is as if none were kept.
 TEST_F(MultiplyAlgorithms, ThatDoNotFitAreReplacedWithAWarning) {
   if (!IsEmulated()) GTEST_SKIP() << "the library may admit it";
   Libraries().Seal();
@@ -170,7 +170,7 @@ TEST_F(MultiplyAlgorithms, AreTheLibrarysFirstWhereSealed) {
   }
 }
 
-// Nothing can be timed while a graph is recorded.
+// Timing is impossible while a graph is recorded.
 TEST_F(MultiplyAlgorithms, AreChosenWithinARecording) {
   const Values numbers = Random(24 * 24, 1, Dtype::kFloat32);
   const GpuMatrix a(Stream(), Dtype::kFloat32, 24, 24, numbers);

@@ -109,7 +109,7 @@ TEST_P(RowwiseActivation, BackwardAndItsPlaces) {
   });
 }
 
-// Where exp overflows, GELU and its gradient are their limits.
+// If exp overflows, GELU and its gradient are their limits.
 TEST_P(RowwiseActivation, LargeValues) {
   HostRows pre(1, 8), dout(1, 8, 1), out(1, 8), dpre(1, 8);
   pre.values = {-1000, -100, -20, -8, 8, 20, 100, 1000};

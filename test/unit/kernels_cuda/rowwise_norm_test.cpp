@@ -182,7 +182,7 @@ TEST_P(RowwiseNorm, BackwardInOnePass) {
   });
 }
 
-// So many very long rows that a block's threads share the rows of its sums: on a card of one
+// Very long rows, so many that a block's threads share the rows of its sums: on a card of one
 // multiprocessor a few are enough.
 TEST_P(RowwiseNorm, BackwardOfLongRowsSumsOverManyRows) {
   if (GetParam().layout != RowLayout::kDense) GTEST_SKIP() << "other layouts change nothing here";

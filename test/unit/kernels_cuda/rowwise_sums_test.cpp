@@ -49,8 +49,8 @@ TEST_P(RowwiseSums, Positions) {
   }
 }
 
-// How often tokens come: hardly ever twice, or one of them nearly always, so that its rows reach
-// over many blocks' shares.
+// Frequency of tokens: hardly ever twice, or one of them nearly always, so that its rows reach over
+// many blocks' shares.
 std::vector<std::int32_t> Tokens(std::int64_t rows, std::int32_t vocabulary, bool frequent) {
   std::vector<std::int32_t> tokens;
   for (std::int64_t row = 0; row < rows; ++row) {

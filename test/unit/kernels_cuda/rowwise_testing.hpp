@@ -12,7 +12,7 @@
 
 namespace trireme::test {
 
-// How a matrix lies in memory: rows one behind the other; with gaps, on boundaries of 16 bytes;
+// Layout of a matrix in memory: rows one after the other; with gaps, on boundaries of 16 bytes;
 // with gaps, the first row alone on one; with gaps and on no boundary.
 enum class RowLayout { kDense, kGaps, kOddGaps, kOdd };
 
@@ -36,8 +36,9 @@ struct HostRows {
   std::vector<double> values;
 };
 
-// How far a result may be from fp64's: `rounding` of the element itself, and `noise` of the largest
-// one. In bf16 a result is rounded once at the end, and where a kernel's `steps` > 1 earlier too.
+// Distance allowed of a result from fp64's: `rounding` of the element itself, and `noise` of the
+// largest one. In bf16 a result is rounded once at the end, and where a kernel's `steps` > 1
+// earlier too.
 struct RowwiseTolerance {
   double rounding = 0, noise = 0;
 };
@@ -60,7 +61,7 @@ class RowwiseTest : public GpuTest, public testing::WithParamInterface<RowwiseSe
   RowwiseTolerance Tolerance(std::int64_t terms = 1, int steps = 1) const {
     return ToleranceFor(Type(), terms, steps);
   }
-  // What the CPU computes with.
+  // Stream of the CPU.
   device::Stream Cpu() const { return {}; }
 
  private:

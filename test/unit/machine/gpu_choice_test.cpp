@@ -1,4 +1,4 @@
-// Which card each rank of a node takes.
+// Choice of a card for each rank of a node.
 #include "trireme/machine/gpu_choice.hpp"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// What a process may still take, from trees like /proc and /sys/fs/cgroup, and the refusal of what
-// is too much.
+// Memory that a process may still take, from trees like /proc and /sys/fs/cgroup, and the refusal
+// of more.
 #include "trireme/machine/node_memory.hpp"
 
 #include <gmock/gmock.h>
@@ -187,7 +187,7 @@ TEST(NodeDemand, IsRefusedWhereItIsTooMuch) {
                                 "GiB + activations 2.0 GiB), but 3.0 GiB are left by the control "
                                 "group's limit; nothing was allocated\n  What helps: "));
     EXPECT_THAT(text, HasSubstr("a smaller data.micro_batch, model.recompute = full."));
-    // Nobody to share with.
+    // No rank to share with.
     EXPECT_THAT(text, Not(HasSubstr("grid.sharding")));
   }
 }

@@ -1,4 +1,4 @@
-// Which cores the ranks of a node get: pure, from what each rank is bound to.
+// Cores that the ranks of a node get: pure, from the cores that each rank is bound to.
 #include "trireme/machine/placement.hpp"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// What one transfer cannot carry is refused before it is tried.
+// Transfers beyond one call's limit are refused before they are tried.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -220,7 +220,7 @@ TEST(Program, PeersAreNeighboursOnTheRing) {
   EXPECT_EQ(back.tag, 1);  // a gradient for chunk 0
 }
 
-// What the checker says after `damage` was done to sound programs.
+// Message of the checker after `damage` was done to sound programs.
 template <typename Damage>
 std::string FaultAfter(ScheduleKind kind, Damage damage) {
   const PipelineShape shape{kind, 3, 1, 6};

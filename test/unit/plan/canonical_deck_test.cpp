@@ -121,7 +121,7 @@ TEST(CanonicalDeck, DataRanksThatDoNotDivide) {
   EXPECT_EQ(Complaint("[grid]\ndata = 8\n[run]\ncanonical = 4x2\n", Grid(8)),
             "a.in:2: grid.data = 8: 8 data ranks do not divide the 4 of run.canonical = 4x2\n"
             "  What fits: 1, 2 or 4 data ranks, or run.canonical = 8x2.");
-  // What is left of the job's ranks; three never divide.
+  // Rest of the job's ranks; three never divide.
   EXPECT_EQ(
       Complaint("[run]\ncanonical = 4x2\n", Grid(3)),
       "a.in: grid.data = 0 (default): 3 data ranks do not divide the 4 of run.canonical = 4x2\n"

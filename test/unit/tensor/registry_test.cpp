@@ -190,7 +190,7 @@ TEST(Registry, ParametersOfOtherRanksTakeNoPart) {
   }
 }
 
-// Where another rank holds the first of an adjacent group, the next one begins the group here.
+// If another rank holds the first of an adjacent group, the next one begins the group here.
 TEST(Registry, AGroupWhoseFirstIsElsewhere) {
   ParameterList list;
   list.Add(kNorm);  // 5 elements: what follows has to be aligned
