@@ -2,12 +2,17 @@
 #include "trireme/driver/tasks.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <optional>
+#include <string>
 
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
@@ -18,6 +23,29 @@
 namespace trireme::driver {
 
 namespace {
+
+// Whether the process was started by an MPI launcher that ends its ranks soon after Ctrl-C.
+bool LauncherIsImpatient() {
+  std::ifstream file(fmt::format("/proc/{}/comm", getppid()));
+  std::string name;
+  std::getline(file, name);
+  return name == "mpirun" || name == "mpiexec" || name == "orterun" || name == "orted" ||
+         name == "prterun" || name == "prted";
+}
+
+// Answer to the first signal, at once: the step under way may take minutes.
+void SayStop(int signal) {
+  const bool gentle = signal == SIGUSR1;
+  std::string text =
+      fmt::format("trireme: SIG{}: the run stops at the end of a step and writes a checkpoint{}\n",
+                  sigabbrev_np(signal), gentle ? "" : "; a second one ends it at once");
+  if (!gentle && LauncherIsImpatient()) {
+    text +=
+        "  mpirun kills its ranks soon, maybe before: send SIGUSR1 to mpirun instead, or start it "
+        "with --mca odls_base_sigkill_timeout 600\n";
+  }
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
 
 ExitCode RunChosen(job::Job& job) {
   using job::Task;
@@ -43,7 +71,7 @@ ExitCode RunTask(job::Job& job) {
   if (task != Task::kTrain || job.line->validate_only) {
     job.signals->Release();
   } else {
-    job.signals->Watch();
+    job.signals->Watch(job.World().IsRoot() ? SayStop : std::function<void(int)>());
   }
   return job::FromNewestValid(job, [&] { return RunChosen(job); });
 }

@@ -28,7 +28,8 @@ StopSignals::StopSignals() : usable_(device::UsableNumbers()) {
 
 StopSignals::~StopSignals() = default;  // the thread is asked to stop, and joined
 
-void StopSignals::Watch() {
+void StopSignals::Watch(std::function<void(int)> announce) {
+  announce_ = std::move(announce);
   watcher_ = std::jthread([this](const std::stop_token& stop) { Wait(stop); });
 }
 
@@ -45,7 +46,7 @@ void StopSignals::Wait(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     const int signal = sigtimedwait(&set, nullptr, &kPause);
     if (signal < 0) continue;  // nothing came
-    received_ = true;
+    if (!received_.exchange(true) && announce_) announce_(signal);
     if (signal == SIGUSR1) continue;
     if (std::exchange(asked_to_end, true)) {
       std::signal(signal, SIG_DFL);

@@ -68,6 +68,7 @@ awaits told/metrics.jsonl '"event":"checkpoint"' 2
 kill -USR1 "$job"
 ends 3
 says "stopped by a signal"
+says "SIGUSR1: the run stops at the end of a step and writes a checkpoint"
 for _ in 1 2; do run 3 "$TRIREME" -r told schedule.walltime_minutes=0.005; done
 "$python" - told/metrics.jsonl <<'PYTHON' || fail "the events are not those that happened"
 import json, socket, sys

@@ -4,6 +4,7 @@
 #define TRIREME_MACHINE_SIGNALS_HPP_
 
 #include <atomic>
+#include <functional>
 #include <thread>
 #include <vector>
 
@@ -20,7 +21,8 @@ class StopSignals {
   StopSignals& operator=(const StopSignals&) = delete;
 
   // Training, set-up included: from now on a signal is a request; a second SIGINT or SIGTERM kills.
-  void Watch();
+  // announce: called with the first one's number, by the waiting thread.
+  void Watch(std::function<void(int signal)> announce = {});
   void Release();  // other tasks have nothing to save: the signals end the process again
   // Hardware threads that the process was bound to at its start, before any thread was pinned.
   const std::vector<int>& UsableCores() const { return usable_; }
@@ -28,6 +30,7 @@ class StopSignals {
 
  private:
   void Wait(const std::stop_token& stop);
+  std::function<void(int)> announce_;
   std::vector<int> usable_;  // cores, as the process was bound
   std::atomic<bool> received_ = false;
   std::jthread watcher_;

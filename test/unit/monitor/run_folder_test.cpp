@@ -1,4 +1,5 @@
 // Run folders: made, refused, resumed.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,6 +65,20 @@ TEST_F(RunFolder, IsDurableInTheFoldersAboveIt) {
   EXPECT_EQ(DurablyMade(folder_, make), Names{});
   const auto prepare = [&] { PrepareRunFolder(In("runs/b"), false, "deck"); };
   EXPECT_EQ(DurablyMade(folder_, prepare), (Names{"runs/b", "runs/b/checkpoints"}));
+}
+
+// A checkpoint on the disk without the records of the steps before it would lose them: nobody
+// computes these steps again.
+TEST_F(RunFolder, RecordsAreFlushedWhenAsked) {
+  Monitor monitor(Session{.root = true, .folder = folder_});
+  test::CallRecord record(std::filesystem::canonical(folder_));
+  monitor.Happened({.name = "restart", .host = "node1", .text = ""});
+  monitor.SyncRecords();
+  std::vector<std::string> calls;
+  for (const test::Call& call : record.Stop()) {
+    calls.push_back(fmt::format("{} {}", NameOf(call.kind), call.path));
+  }
+  EXPECT_THAT(calls, testing::ElementsAre("write metrics.jsonl", "sync metrics.jsonl"));
 }
 
 TEST_F(RunFolder, PlantedTemporaryIsNotFollowed) {
