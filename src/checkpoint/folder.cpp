@@ -205,10 +205,11 @@ std::vector<std::string> RemoveLeftovers(const std::string& folder) {
         RemoveAll(path);
       } else if (name.ends_with(kReplacedEnding)) {
         if (Exists(successor)) {
-          RemoveAll(path);
-        } else {
-          Rename(path, successor);
+          // Removed only beside a whole one: it may be the only good checkpoint of the run.
+          if (WhyIncomplete(successor).empty()) return RemoveAll(path);
+          SetAside(successor);
         }
+        Rename(path, successor);
       }
     });
   }

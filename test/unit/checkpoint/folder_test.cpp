@@ -224,6 +224,24 @@ TEST_F(Folder, KilledReplacementIsNotLost) {
   EXPECT_EQ(Find(self_, checkpoints_ + "/step_00000001"), checkpoints_ + "/step_00000001");
 }
 
+// Killed after the new name was given and before the old one went; then the new one was damaged.
+TEST_F(Folder, ReplacedOneStaysUntilItsSuccessorIsWhole) {
+  Save(15);
+  const std::string path = checkpoints_ + "/step_00000015";
+  fs::copy(path, path + ".old");
+  fs::resize_file(path + "/model.safetensors", fs::file_size(path + "/model.safetensors") - 1);
+  EXPECT_THAT(RemoveLeftovers(checkpoints_), ElementsAre());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000015", "step_00000015.damaged"));
+  EXPECT_EQ(WhyIncomplete(path), "");
+  EXPECT_EQ(Find(self_, run_.Path()), path);
+  // Neither is whole: no folder is in the way of the next checkpoint of the step.
+  fs::copy(path, path + ".old");
+  fs::remove(path + "/run.json");
+  fs::remove(path + ".old/run.json");
+  Save(15);
+  EXPECT_EQ(Find(self_, run_.Path()), path);
+}
+
 // A file whose size is that of checksums.json, but whose text ends before: it has shrunk meanwhile,
 // or is one of a system that tells no sizes.
 TEST_F(Folder, ShrunkRunJsonIsIncomplete) {
