@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,18 +27,29 @@ struct Target {
 using ReadSegment = std::function<void(const Segment& segment, char* to)>;
 
 // One process of each node reads a share of the segments, each once. Ranks whose targets are the
-// same places of the file form a set, whose first rank receives and then passes on.
+// same places of the file form a set, whose first rank receives and then passes on. Messages move
+// in rounds, between which ranks may agree to leave: then none is under way.
 class Exchange {
  public:
-  // Collective over `world`. targets: of this rank, in the order of their offsets, without
-  // overlaps. All must outlive it.
-  Exchange(const comm::Communicator& world, const std::vector<Segment>& segments,
-           const std::vector<Target>& targets);
+  // Sent in seconds even from a slow disk.
+  static constexpr std::int64_t kRoundBytes = std::int64_t{256} << 20;
 
-  // Fills the targets of the sets' first ranks. On every rank, within one Together; `read` is
-  // called on readers only. After it has thrown, this rank still sends (anything), so that no other
-  // waits for it, and throws the same at the end.
-  void Run(const ReadSegment& read) const;
+  // Collective over `world`. targets: of this rank, in the order of their offsets, without
+  // overlaps. Takes all memory, and starts the readers' threads, which begin to read. All must
+  // outlive it. AgreedError if memory or a thread is missing. round_bytes: of a reader.
+  Exchange(const comm::Communicator& world, const std::vector<Segment>& segments,
+           const std::vector<Target>& targets, const ReadSegment& read,
+           std::int64_t round_bytes = kRoundBytes);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  int Rounds() const { return static_cast<int>(rounds_.size()) - 1; }  // the same on every rank
+  // Collective. Fills targets of the sets' first ranks with the round's bytes; all rounds follow
+  // each other. A reader whose `read` has thrown sends anything, so that no rank waits for it.
+  void Run(int round) noexcept;
+  // Throws what `read` threw first on this rank.
+  void Check() const;
 
   // True on the first rank of a set.
   bool Receives() const { return set_.IsRoot(); }
@@ -51,13 +63,18 @@ class Exchange {
   struct Cut {
     std::int64_t offset = 0, bytes = 0;  // in the file
   };
-  std::vector<Cut> CutsOf(const Segment& segment, int rank) const;
+  void ShareNeeds();
+  void PlanRounds(std::int64_t round_bytes);
+  // Calls body(cut) for the parts of a segment that a rank needs.
+  template <typename Body>
+  void EachCut(const Segment& segment, int rank, const Body& body) const;
+  // Calls body(reader's world rank, cut) for what this rank receives in a round.
+  template <typename Body>
+  void EachReceive(std::size_t round, const Body& body) const;
   // Memory of this rank at a place of the file; null unless one target holds all the bytes.
   char* Here(std::int64_t offset, std::int64_t bytes) const;
-  void PostReceives(std::vector<MPI_Request>& requests) const;
   // Sends the parts of a segment, and copies this rank's own.
   void Deliver(const Segment& segment, const char* data, std::vector<MPI_Request>& sends) const;
-  Part ShareOf(std::size_t reader) const;  // of the segments
 
   const comm::Communicator& world_;
   const std::vector<Segment>& segments_;
@@ -65,6 +82,10 @@ class Exchange {
   comm::Communicator set_;               // ranks that need the same
   std::vector<std::vector<Cut>> needs_;  // [world ranks]: of the sets' first ranks, else empty
   std::vector<int> readers_;             // world ranks
+  // First segments of the readers' rounds, and an end. [rounds + 1][readers]
+  std::vector<std::vector<std::int64_t>> rounds_;
+  std::vector<MPI_Request> receives_;  // of a round; has the room of the largest
+  std::unique_ptr<Reader> reader_;     // on readers; its thread ends before the above do
 };
 
 }  // namespace trireme::checkpoint

@@ -120,17 +120,21 @@ std::string WhyIncomplete(const std::string& checkpoint, std::string* run_text) 
   if (!missing.empty()) return "it lacks " + missing;
   try {
     const Checksums sums = ReadChecksums(checkpoint);
-    for (const char* file : {kModelFile, kOptimizerFile, kRunFile}) {
+    // Small, and read at once: a damaged one must not pass for the oldest.
+    std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
+    for (const std::string file : {kModelFile, kOptimizerFile, kRunFile}) {
       const auto found = sums.find(file);
       if (found == sums.end()) return fmt::format("{} does not list {}", kChecksumsFile, file);
-      const auto size = static_cast<std::int64_t>(fs::file_size(checkpoint + "/" + file, error));
+      // Of the text in memory: the file may have shrunk since.
+      const std::int64_t size =
+          file == kRunFile
+              ? std::ssize(run)
+              : static_cast<std::int64_t>(fs::file_size(checkpoint + "/" + file, error));
       if (error) return fmt::format("{} has no known size: {}", file, error.message());
       if (size != found->second.bytes) {
         return fmt::format("{} has {} bytes instead of {}", file, size, found->second.bytes);
       }
     }
-    // Small, and read at once: a damaged one must not pass for the oldest.
-    std::string run = ReadText(checkpoint + "/" + kRunFile, kMostRunBytes);
     for (const Segment& segment : sums.at(kRunFile).segments) {
       if (Hash(run.data() + segment.offset, segment.length) != segment.hash) {
         return fmt::format("{} is damaged", kRunFile);
@@ -201,10 +205,11 @@ std::vector<std::string> RemoveLeftovers(const std::string& folder) {
         RemoveAll(path);
       } else if (name.ends_with(kReplacedEnding)) {
         if (Exists(successor)) {
-          RemoveAll(path);
-        } else {
-          Rename(path, successor);
+          // Removed only beside a whole one: it may be the only good checkpoint of the run.
+          if (WhyIncomplete(successor).empty()) return RemoveAll(path);
+          SetAside(successor);
         }
+        Rename(path, successor);
       }
     });
   }

@@ -53,9 +53,10 @@ std::vector<Found> ListComplete(const std::string& folder,
                                 std::vector<std::string>* incomplete = nullptr);
 
 // Removes the leftovers of a killed run: temporary folders, and a replaced checkpoint whose
-// successor is in place (without one it gets its name back). Returns what could not be done, a line
-// each: a file that another process holds open on NFS, say, must not keep a run from its next
-// checkpoint. Throws InputError if the folder cannot be read.
+// successor is in place and complete (else it gets its name back, and an incomplete successor is
+// set aside). Returns what could not be done, a line each: a file that another process holds open
+// on NFS, say, must not keep a run from its next checkpoint. Throws InputError if the folder cannot
+// be read.
 std::vector<std::string> RemoveLeftovers(const std::string& folder);
 
 // Renames the finished temporary folder, durably; an older checkpoint of that name makes way first.

@@ -76,6 +76,7 @@ std::string TemporaryOf(const Order& order) {
 Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
                  const std::string& hints) {
   Prepared prepared;
+  if (order.may_publish) order.may_publish();  // before the first change: removals as well
   if (const int problem = MakeFolderDurably(order.folder); problem != 0) {
     throw RunError(fmt::format("{}: cannot be created: {}", order.folder, ErrorText(problem)));
   }

@@ -18,7 +18,7 @@ namespace trireme::checkpoint {
 
 // World rank 0. Makes the folder of checkpoints and, empty, the temporary one with its tensor
 // files, and reserves their space. Throws RunError. hints: see WriterOptions; with any, the calling
-// thread must be MPI's.
+// thread must be MPI's. Throws what the order's may_publish throws, before the first change.
 struct Prepared {
   std::int64_t sequence = 0;          // the checkpoint's place in the order of writing
   std::vector<std::string> warnings;  // leftovers of earlier sessions that cannot be removed

@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <filesystem>
 #include <iterator>
 #include <map>
 #include <optional>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "checksums.hpp"
@@ -31,22 +34,31 @@ class Damage : public Error {
   explicit Damage(const Error& error) : Error(ExitCode::kBadInput, error.what()) {}
 };
 
-// Together, with a DamagedError if a Damage was among what ranks threw.
+enum Fault : std::int64_t { kOther, kDamaged, kVanished };
+
+// Together, with a VanishedError if a rank that threw finds `checkpoint` gone, else with a
+// DamagedError if a Damage was among what ranks threw.
 template <typename Body>
-void TogetherOrDamaged(const comm::Communicator& world, const Body& body) {
-  bool damaged = false;
+void TogetherReading(const comm::Communicator& world, const std::string& checkpoint,
+                     const Body& body) {
+  std::int64_t fault = kOther;
   try {
     world.Together([&] {
       try {
         body();
       } catch (const Damage&) {
-        damaged = true;
+        fault = Vanished(checkpoint) ? kVanished : kDamaged;
+        throw;
+      } catch (const Error&) {
+        if (Vanished(checkpoint)) fault = kVanished;
         throw;
       }
     });
   } catch (const Error& error) {  // on all ranks
-    if (world.Max(damaged ? std::int64_t{1} : 0) == 0) throw;
-    throw DamagedError(error.Code(), error.what());
+    fault = world.Max(fault);
+    if (fault == kVanished) throw VanishedError(error.Code(), error.what());
+    if (fault == kDamaged) throw DamagedError(error.Code(), error.what());
+    throw;
   }
 }
 
@@ -196,7 +208,7 @@ struct FileFacts {
 FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkpoint,
                       const std::string& name) {
   std::string sums, header;
-  TogetherOrDamaged(world, [&] {
+  TogetherReading(world, checkpoint, [&] {
     if (!world.IsRoot()) return;
     Checksums all;
     AsDamage([&] { all = ReadChecksums(checkpoint); });
@@ -209,11 +221,22 @@ FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkp
     header = ReadHeader(checkpoint + "/" + name, found->second);
   });
   sums = world.Broadcast(sums);
-  return {ParseChecksums(sums, checkpoint + "/" + kChecksumsFile).at(name),
-          world.Broadcast(header)};
+  header = world.Broadcast(header);
+  FileFacts facts;
+  world.Together([&] {
+    facts.sums = ParseChecksums(sums, checkpoint + "/" + kChecksumsFile).at(name);
+    facts.header = std::move(header);
+  });
+  return facts;
 }
 
 }  // namespace
+
+bool Vanished(const std::string& checkpoint) {
+  std::error_code error;
+  const auto type = std::filesystem::status(checkpoint, error).type();
+  return type == std::filesystem::file_type::not_found;
+}
 
 nlohmann::json ReadRun(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kRunFile;
@@ -233,37 +256,42 @@ nlohmann::json ReadRun(const std::string& checkpoint) {
 
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint) {
   std::string text;
-  world.Together([&] {
+  TogetherReading(world, checkpoint, [&] {
     if (world.IsRoot()) text = ReadRun(checkpoint).dump();
   });
   return nlohmann::json::parse(world.Broadcast(text));
 }
 
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
-                 const std::string& file, const std::vector<tensor::StateBlock>& blocks) {
+                 const std::string& file, const std::vector<tensor::StateBlock>& blocks,
+                 const std::function<void()>& between) {
   const std::string name = file + ".safetensors";
   const std::string path = checkpoint + "/" + name;
   const FileFacts facts = SharedFacts(world, checkpoint, name);
   Layout layout;
   std::vector<Entry> entries;
+  std::vector<Segment> segments;
   std::optional<Destination> destination;
   world.Together([&] {
     layout = ParseLayout(facts.header, facts.sums.bytes, path);
     entries = Match(layout, blocks, path);
     destination.emplace(blocks, entries);
+    segments.assign(facts.sums.segments.begin() + 1, facts.sums.segments.end());
   });
-  const std::vector<Segment> segments(facts.sums.segments.begin() + 1, facts.sums.segments.end());
-  const Exchange exchange(world, segments, destination->Targets());
-  TogetherOrDamaged(world, [&] {
-    std::optional<PositionedFile> opened;
-    exchange.Run([&](const Segment& segment, char* to) {
-      if (!opened) opened.emplace(OpenToRead(path));
-      AsDamage([&] {
-        opened->Read(to, segment.length, segment.offset);
-        CheckSegment(segment, to, path, layout.entries, ExitCode::kBadInput);
-      });
+  std::optional<PositionedFile> opened;
+  const ReadSegment read = [&](const Segment& segment, char* to) {
+    if (!opened) opened.emplace(OpenToRead(path));
+    AsDamage([&] {
+      opened->Read(to, segment.length, segment.offset);
+      CheckSegment(segment, to, path, layout.entries, ExitCode::kBadInput);
     });
-  });
+  };
+  Exchange exchange(world, segments, destination->Targets(), read);
+  for (int round = 0; round < exchange.Rounds(); ++round) {
+    if (between) between();
+    exchange.Run(round);
+    TogetherReading(world, checkpoint, [&] { exchange.Check(); });
+  }
   world.Together([&] {
     if (exchange.Receives()) destination->ConvertAll(path);
   });

@@ -2,17 +2,9 @@
 #include "rounds.hpp"
 
 #include <algorithm>
-#include <array>
-#include <cstring>
 #include <map>
 
 namespace trireme::checkpoint {
-
-namespace {
-
-using ReportedHash = std::array<std::uint64_t, 3>;  // file, segment, hash
-
-}  // namespace
 
 std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, const std::vector<int>& members,
                               std::int64_t most) {
@@ -39,23 +31,23 @@ std::int64_t LargestRound(const std::vector<Round>& rounds) {
   return largest;
 }
 
-std::string HashReport(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans) {
-  std::string report;
+void ListHashes(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans,
+                std::vector<std::uint64_t>& list) {
   for (const Round& round : rounds) {
-    for (const auto& [file, segment, member, place] : round.segments) {
-      const ReportedHash entry = {file, segment, plans[file].sums.segments[segment].hash};
-      report.append(reinterpret_cast<const char*>(entry.data()), sizeof(entry));
+    for (const StagedSegment& staged : round.segments) {
+      std::size_t place = staged.segment;
+      for (std::size_t file = 0; file < staged.file; ++file) {
+        place += plans[file].sums.segments.size();
+      }
+      list[place] = plans[staged.file].sums.segments[staged.segment].hash;
     }
   }
-  return report;
 }
 
-void TakeHashes(const std::string& report, std::vector<WritePlan>& plans) {
-  for (std::size_t at = 0; at < report.size(); at += sizeof(ReportedHash)) {
-    ReportedHash entry{};
-    std::memcpy(entry.data(), report.data() + at, sizeof(entry));
-    const auto [file, segment, hash] = entry;
-    plans[file].sums.segments[segment].hash = hash;
+void TakeHashes(const std::vector<std::uint64_t>& list, std::vector<WritePlan>& plans) {
+  std::size_t next = 0;
+  for (WritePlan& plan : plans) {
+    for (Segment& segment : plan.sums.segments) segment.hash = list[next++];
   }
 }
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "write_plan.hpp"
@@ -33,9 +32,12 @@ std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, const std::ve
 // Bytes of the largest round.
 std::int64_t LargestRound(const std::vector<Round>& rounds);
 
-// Hashes of the rounds' segments, from a writer's plans to those of all ranks.
-std::string HashReport(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans);
-void TakeHashes(const std::string& report, std::vector<WritePlan>& plans);
+// Hashes of the rounds' segments, from a writer's plans to a list of all files' segments. Takes no
+// memory.
+void ListHashes(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans,
+                std::vector<std::uint64_t>& list);
+// From such a list to the plans.
+void TakeHashes(const std::vector<std::uint64_t>& list, std::vector<WritePlan>& plans);
 
 }  // namespace trireme::checkpoint
 

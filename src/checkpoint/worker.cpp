@@ -17,13 +17,14 @@ Worker::~Worker() {
   thread_.request_stop();
 }
 
+void Worker::Start() {
+  thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
+}
+
 void Worker::Queue(std::function<void()> task) {
   {
     const std::lock_guard lock(mutex_);
     tasks_.push_back(std::move(task));
-    if (!thread_.joinable()) {
-      thread_ = std::jthread([this](const std::stop_token& stop) { Run(stop); });
-    }
   }
   changed_.notify_all();
 }

@@ -23,6 +23,8 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
+  // Starts the thread, once, before the first task. Throws if the system has none to give.
+  void Start();
   void Queue(std::function<void()> task);
   std::size_t Unfinished() const;  // tasks queued or under way
   bool Idle() const { return Unfinished() == 0; }
@@ -41,7 +43,7 @@ class Worker {
   std::condition_variable_any changed_;
   std::deque<std::function<void()>> tasks_;  // the first one is under way
   std::exception_ptr failure_;
-  std::jthread thread_;  // started with the first task; ends before the members above
+  std::jthread thread_;  // ends before the members above
 };
 
 }  // namespace trireme::checkpoint

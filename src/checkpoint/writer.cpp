@@ -1,6 +1,8 @@
 // Writer: who copies, who writes, and the parts that follow each other: prepare, write, publish.
 #include "trireme/checkpoint/writer.hpp"
 
+#include <mpi.h>
+
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -10,6 +12,7 @@
 
 #include "folder.hpp"
 #include "group_memory.hpp"
+#include "lines.hpp"
 #include "output.hpp"
 #include "rounds.hpp"
 #include "trireme/base/clock.hpp"
@@ -21,8 +24,7 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
-constexpr int kSlots = 2;              // one is filled while the other one is written
-constexpr char kWarningsEnd = '\x1e';  // between warnings on their way to all ranks
+constexpr int kSlots = 2;  // one is filled while the other one is written
 
 }  // namespace
 
@@ -44,6 +46,13 @@ class Writer::Work {
         worker_(options_.cores) {
     const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
+    // Missing memory or threads are told here, not at the first checkpoint.
+    world.Together([&] {
+      hashes_.resize(plans_[0].sums.segments.size() + plans_[1].sums.segments.size());
+      if (!Leads()) return;
+      hasher_.Start();
+      worker_.Start();
+    });
   }
 
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
@@ -61,13 +70,15 @@ class Writer::Work {
   const std::vector<tensor::StateBlock>& Blocks(std::size_t file) const {
     return file == 0 ? state_.model : state_.optimizer;
   }
-  // Runs what may fail on this rank alone; the failure is agreed on later.
+  // Runs what may fail on this rank alone; the failure is agreed on later. Nothing is attempted
+  // after one.
   template <typename Body>
   void Attempt(const Body& body) {
+    if (failure_) return;
     try {
       body();
     } catch (...) {
-      if (!failure_) failure_ = std::current_exception();
+      failure_ = std::current_exception();
     }
   }
 
@@ -80,6 +91,7 @@ class Writer::Work {
   const OwnSegment& Own(const StagedSegment& staged) const;
   const void* DirectData(const StagedSegment& staged) const;
   void QueueWrite(const Round& round, const std::byte* slot);
+  void QueueVerify();
   std::optional<std::string> AgreedFailure();
   void TakeReports();
   Outcome End(const std::string& failure);
@@ -93,6 +105,7 @@ class Writer::Work {
   const bool direct_;                // this writer's thread reads the state where it lies
   const std::int64_t slot_bytes_;
   std::optional<GroupMemory> memory_;
+  std::vector<std::uint64_t> hashes_;  // of both files' segments, on their way to rank 0
 
   // Of the order under way.
   Part part_ = Part::kNone;
@@ -129,7 +142,7 @@ void Writer::Work::StartPrepare() {
     outcome_.warnings = std::move(prepared.warnings);
   };
   if (options_.io_hints.empty()) {
-    worker_.Queue(prepare);
+    Attempt([&] { worker_.Queue(prepare); });
   } else {
     Attempt(prepare);
   }
@@ -139,14 +152,17 @@ void Writer::Work::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = verify_seconds_ = 0;
   if (Leads()) {
-    worker_.Queue([this] { output_.emplace(order_, plans_); });
+    Attempt([&] { worker_.Queue([this] { output_.emplace(order_, plans_); }); });
   }
   if (options_.async) {
-    if (Leads()) QueueWrite(rounds_.front(), memory_->Data());
+    if (Leads()) Attempt([&] { QueueWrite(rounds_.front(), memory_->Data()); });
   } else {
     StageRounds();
   }
-  if (!Leads()) return;
+  if (Leads()) Attempt([&] { QueueVerify(); });
+}
+
+void Writer::Work::QueueVerify() {
   worker_.Queue([this] {
     const double start = Seconds();
     output_->Flush();
@@ -164,7 +180,7 @@ void Writer::Work::StartWrite() {
 void Writer::Work::StageRounds() {
   for (std::size_t i = 0; i < rounds_.size(); ++i) {
     if (direct_) {
-      QueueWrite(rounds_[i], nullptr);
+      Attempt([&] { QueueWrite(rounds_[i], nullptr); });
       continue;
     }
     std::byte* const slot = memory_->Data() + static_cast<std::int64_t>(i % kSlots) * slot_bytes_;
@@ -175,7 +191,7 @@ void Writer::Work::StageRounds() {
     group_.Barrier();
     CopyIn(rounds_[i], slot);
     group_.Barrier();
-    if (Leads()) QueueWrite(rounds_[i], slot);
+    if (Leads()) Attempt([&] { QueueWrite(rounds_[i], slot); });
   }
 }
 
@@ -249,10 +265,13 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
   }
 }
 
-// Collective. Hashes of all writers' segments, and the times of the slowest.
+// Collective. Hashes of all writers' segments, to rank 0, and the slowest times. Takes no memory.
 void Writer::Work::TakeReports() {
-  const std::string own = Leads() ? HashReport(rounds_, plans_) : std::string();
-  for (const std::string& report : world_.Gather(own)) TakeHashes(report, plans_);
+  std::fill(hashes_.begin(), hashes_.end(), 0);
+  if (Leads()) ListHashes(rounds_, plans_, hashes_);
+  MPI_Reduce(world_.IsRoot() ? MPI_IN_PLACE : hashes_.data(), hashes_.data(),
+             static_cast<int>(hashes_.size()), MPI_UINT64_T, MPI_BOR, 0, world_.Handle());
+  if (world_.IsRoot()) TakeHashes(hashes_, plans_);
   outcome_.write_seconds = world_.Max(write_seconds_);
   outcome_.verify_seconds = world_.Max(verify_seconds_);
 }
@@ -261,13 +280,14 @@ void Writer::Work::StartPublish() {
   part_ = Part::kPublish;
   output_.reset();
   if (!world_.IsRoot()) return;
-  worker_.Queue([this] {
+  const auto publish = [this] {
     order_.run["sequence"] = sequence_;
     Complete(order_, plans_);
     for (auto& each : TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention)) {
       outcome_.warnings.push_back(std::move(each));
     }
-  });
+  };
+  Attempt([&] { worker_.Queue(publish); });
 }
 
 Outcome Writer::Work::End(const std::string& failure) {
@@ -276,11 +296,16 @@ Outcome Writer::Work::End(const std::string& failure) {
   outcome_.failure = failure;
   outcome_.seconds = Seconds() - begin_seconds_;
   if (!failure.empty() && world_.IsRoot()) {
-    worker_.Queue([folder = TemporaryOf(order_)] {
-      std::error_code ignored;  // the next checkpoint tries again
-      std::filesystem::remove_all(folder, ignored);
-    });
-    worker_.Await();
+    const auto remove = [this] {
+      if (order_.may_publish) order_.may_publish();
+      std::error_code ignored;
+      std::filesystem::remove_all(TemporaryOf(order_), ignored);
+    };
+    try {
+      worker_.Queue(remove);
+      worker_.Finish();
+    } catch (const std::exception&) {  // the next checkpoint tries again
+    }
   }
   return std::move(outcome_);
 }
@@ -300,15 +325,7 @@ std::optional<Outcome> Writer::Work::Advance() {
     case Part::kNone:
       return std::nullopt;
   }
-  std::string warnings;
-  for (const std::string& warning : outcome_.warnings) warnings += warning + kWarningsEnd;
-  warnings = world_.Broadcast(warnings);
-  outcome_.warnings.clear();
-  for (std::size_t at = 0; at < warnings.size();) {
-    const std::size_t end = warnings.find(kWarningsEnd, at);
-    outcome_.warnings.push_back(warnings.substr(at, end - at));
-    at = end + 1;
-  }
+  outcome_.warnings = ShareLines(world_, outcome_.warnings);
   return End({});
 }
 

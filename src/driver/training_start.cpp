@@ -82,7 +82,7 @@ void TrainingLoop::LoadState() {
       if (world.IsRoot()) job::CheckVocabulary(*job_.start.record, tokens_);
     });
     if (job_.line->resume.empty()) {
-      state_.LoadWeights(checkpoint_);
+      state_.LoadWeights(checkpoint_, [this] { job::StopIfAsked(job_); });
     } else {
       Resume();
     }
@@ -297,7 +297,7 @@ void TrainingLoop::ResumeProducts() {
 void TrainingLoop::Resume() {
   CheckCanonical();
   ResumeProducts();
-  state_.Load(checkpoint_);
+  state_.Load(checkpoint_, [this] { job::StopIfAsked(job_); });
 }
 
 void TrainingLoop::Validate() {

@@ -137,9 +137,10 @@ StateOnHost TrainingState::GradientBlocks() const {
       .Fetch();
 }
 
-void TrainingState::LoadWeights(const std::string& checkpoint) {
+void TrainingState::LoadWeights(const std::string& checkpoint,
+                                const std::function<void()>& between) {
   const StateOnHost weights = Unfetched(model_.Blocks());
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights);
+  checkpoint::ReadTensors(grid_.World(), checkpoint, "model", weights, between);
   StoreWeights(weights);
 }
 
@@ -150,10 +151,10 @@ void TrainingState::StoreWeights(const StateOnHost& weights) {
   model_.Units().GatherUpdated();
 }
 
-void TrainingState::Load(const std::string& checkpoint) {
-  LoadWeights(checkpoint);
+void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
+  LoadWeights(checkpoint, between);
   const StateOnHost moments = Unfetched(MomentBlocks());
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments);
+  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments, between);
   moments.Store();
 }
 

@@ -11,6 +11,10 @@ tiny_deck
 tokens
 ulimit -c unlimited
 
+# What is validated, and the folder that must stay as `kept`, or be missing without one.
+arguments=(-i "$scratch/deck.in" data.staging=none "job.output=$scratch/run")
+folder=run
+
 # job RANK NTH: validates on 2 ranks; sets `code`.
 job() {
   rm -f log
@@ -18,7 +22,7 @@ job() {
   env TRIREME_FAULT_CALL="$call" TRIREME_FAULT_RANK="$1" TRIREME_FAULT_PATH="$path" TRIREME_FAULT_BYTES="$bytes" \
     TRIREME_FAULT_NTH="$2" TRIREME_FAULT_ERRNO="$errno" TRIREME_FAULT_LOG="$scratch/log" \
     timeout -k 5 "$patience" "${mpi[@]}" 2 -x "LD_PRELOAD=$TRIREME_FAIL_CALLS" \
-    "$TRIREME" -i "$scratch/deck.in" -v data.staging=none "job.output=$scratch/run" >output 2>&1 </dev/null || code=$?
+    "$TRIREME" -v "${arguments[@]}" >output 2>&1 </dev/null || code=$?
 }
 
 # counts: of the chosen calls on each rank.
@@ -50,18 +54,18 @@ bad() {
     says_once "trireme: error"
     grep 'trireme: error' -A 3 output | grep -qF -- "$named" || fail "$what: the message does not name $named"
     # A process gets its rank when MPI starts.
-    [[ -n $path || $n == 1 ]] || says "rank $rank"
+    [[ $call != allocate || $n == 1 ]] || says "rank $rank"
     ! grep -qE 'exited on signal|Aborted|Segmentation' output || fail "$what: a crash"
-    ! pgrep -f "$scratch/deck.in" >/dev/null || fail "$what: a process is left"
+    ! pgrep -f -- "-v .*$scratch" >/dev/null || fail "$what: a process is left"
     [[ -z $(find . -name 'core*') ]] || fail "$what: a core"
-    is_missing run
+    if [[ -e kept ]]; then diff -r kept "$folder" >&2 || fail "$what: $folder was changed"; else is_missing "$folder"; fi
   done
 }
 
 # sweep CALL PATH BYTES ERRNO RANK:WHICH...: the message names the file or, without one, the rank.
 sweep() {
   call=$1 path=$2 bytes=$3 errno=$4
-  local each done_ranks=""
+  local each named done_ranks=""
   counts
   echo "$call of ${path:-$bytes bytes}: ${count[0]} and ${count[1]} calls"
   for each in "${@:5}"; do
@@ -69,7 +73,9 @@ sweep() {
       [[ $done_ranks != *${each%:*}* ]] || continue
       done_ranks+=${each%:*}
     fi
-    bad "${each%:*}" "${each#*:}" "${path:-out of memory}"
+    named=$path
+    [[ $call != allocate ]] || named="out of memory"
+    bad "${each%:*}" "${each#*:}" "$named"
   done
 }
 
@@ -81,3 +87,12 @@ sweep open harbour.h5 0 $eio 0:middle 0:last 1:last
 sweep read harbour.h5 0 $eio 0:middle 0:last 1:last
 # The model, its gradients and moments, activations.
 sweep allocate "" 16384 $enomem 0:middle 1:first 1:last
+
+# A restore by two ranks, of which the first reads for both.
+run 0 "$TRIREME" -i deck.in job.output=run schedule.stop_at=1
+cp -r run kept
+arguments=(-r "$scratch/run" grid.tensor=2)
+sweep open model.safetensors 0 $eacces 0:last
+sweep read model.safetensors 0 $eio 0:first 0:last
+sweep open optimizer.safetensors 0 $eio 0:last
+sweep allocate model.safetensors 4096 $enomem 0:first 0:middle

@@ -298,5 +298,15 @@ TEST_F(CrashStates, LeftoversOfAKilledReplacement) {
   Check(1, {3, 2}, true, 1);
 }
 
+// Killed before the replaced one went, and its successor damaged since: the replaced one is the only
+// complete checkpoint.
+TEST_F(CrashStates, LeftoversOfADamagedReplacement) {
+  const std::string checkpoints = run_.Path() + "/checkpoints";
+  Save(run_.Path(), {2, 1}, true, 1);
+  fs::copy(checkpoints + "/step_00000002", checkpoints + "/step_00000002.old");
+  fs::resize_file(checkpoints + "/step_00000002/model.safetensors", 100);
+  Check(1, {3, 2}, true, 1);
+}
+
 }  // namespace
 }  // namespace trireme::checkpoint::test

@@ -1,7 +1,9 @@
 // Preloaded into the program under test: makes chosen calls of one rank fail, or last long.
 //   TRIREME_FAULT_CALL    open, read or allocate
 //   TRIREME_FAULT_RANK    rank of the world; all of them if unset or empty
-//   TRIREME_FAULT_PATH    open, read: text in the path of the file
+//   TRIREME_FAULT_PATH    open, read: text in the path of the file; allocate, if not empty: only
+//   after
+//                         such a file was opened
 //   TRIREME_FAULT_BYTES   read, allocate: least size asked for; allocations only of the program and
 //                         of C++'s library
 //   TRIREME_FAULT_NTH     the call that fails, counted from 1; 0: none does
@@ -31,6 +33,7 @@ static struct {
   int here;  // this rank's calls are chosen
 } fault;
 static atomic_long calls;
+static atomic_int opened;  // a file of the chosen path
 
 void* __libc_malloc(size_t bytes);
 void* __libc_calloc(size_t count, size_t bytes);
@@ -90,6 +93,10 @@ static int ChosenPath(const char* call, const char* path) {
   return Chosen(call) && fault.path != NULL && path != NULL && strstr(path, fault.path) != NULL;
 }
 
+static void NoteOpened(const char* path) {
+  if (ChosenPath("allocate", path)) atomic_store(&opened, 1);
+}
+
 static int ChosenRead(int file, size_t bytes) {
   if (!Chosen("read") || bytes < fault.bytes) return 0;
   char link[64], path[kPathBytes];
@@ -103,6 +110,7 @@ static int ChosenRead(int file, size_t bytes) {
 // Requests of the program's own code, which may throw std::bad_alloc.
 static int ChosenRequest(size_t bytes, const void* caller) {
   if (!Chosen("allocate") || bytes < fault.bytes) return 0;
+  if (fault.path != NULL && *fault.path != '\0' && !atomic_load(&opened)) return 0;
   Dl_info from;
   if (dladdr(caller, &from) == 0 || from.dli_fname == NULL) return 0;
   const char* name = from.dli_fname;
@@ -117,6 +125,7 @@ static int ChosenRequest(size_t bytes, const void* caller) {
     va_end(list);                                                                     \
     int (*real)(const char*, int, ...) = (int (*)(const char*, int, ...))Next(#name); \
     if (ChosenPath("open", path) && Fails()) return -1;                               \
+    NoteOpened(path);                                                                 \
     return real(path, flags, mode);                                                   \
   }
 OPEN(open)

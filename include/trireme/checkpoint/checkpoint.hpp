@@ -4,6 +4,7 @@
 #define TRIREME_CHECKPOINT_CHECKPOINT_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -64,10 +65,20 @@ class DamagedError : public AgreedError {
   using AgreedError::AgreedError;
 };
 
+// A checkpoint whose folder went while it was read, as one does that its run prunes; thrown by all
+// ranks together. Another choice of Locate may succeed.
+class VanishedError : public AgreedError {
+ public:
+  using AgreedError::AgreedError;
+};
+// Serial. True if there is no such folder (any more): tells why a serial call has failed.
+bool Vanished(const std::string& checkpoint);
+
 // Serial. Parsed run.json of a checkpoint folder, checked against checksums.json. Throws InputError
 // if it is missing or damaged.
 nlohmann::json ReadRun(const std::string& checkpoint);
-// Collective. The same, read by one rank. Throws AgreedError (exit code 2).
+// Collective. The same, read by one rank. Throws AgreedError (exit code 2), as VanishedError or
+// DamagedError where it is one.
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint);
 
 // Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
@@ -75,9 +86,12 @@ nlohmann::json ReadRun(const comm::Communicator& world, const std::string& check
 // into each other. Each byte is read once, by one process of each node, checked against
 // checksums.json, and sent to one of the ranks that need it, which sends it on to those that need
 // the same. Throws AgreedError (exit code 2) naming file, tensor, expected and found;
-// DamagedError if bytes are damaged or missing: blocks may be overwritten then.
+// VanishedError; DamagedError if bytes are damaged or missing: blocks may be overwritten then.
+// between: called on all ranks every few hundred megabytes per reader; may throw an AgreedError,
+// which ends the reading.
 void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
-                 const std::string& file, const std::vector<tensor::StateBlock>& blocks);
+                 const std::string& file, const std::vector<tensor::StateBlock>& blocks,
+                 const std::function<void()>& between = {});
 
 }  // namespace trireme::checkpoint
 

@@ -55,7 +55,8 @@ struct Order {
   nlohmann::json run;  // run.json, the same on every rank; its "sequence" is set by the writer
   bool best = false;   // move the link `best` as well
   Retention retention = {};
-  // Called on rank 0's thread, before the checkpoint gets its name: throws if it must not.
+  // Called on rank 0's thread, before the folder is changed, before the checkpoint gets its name,
+  // and before the clean-up after a failure: throws if the folder must be left as it is.
   std::function<void()> may_publish = {};
 };
 

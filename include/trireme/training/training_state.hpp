@@ -85,9 +85,11 @@ class TrainingState {
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;
   StateOnHost GradientBlocks() const;
-  // Collective over the grid's world: parameters and moments of a checkpoint folder.
-  void Load(const std::string& checkpoint);
-  void LoadWeights(const std::string& checkpoint);  // parameters alone
+  // Collective over the grid's world: parameters and moments of a checkpoint folder. between: as of
+  // checkpoint::ReadTensors.
+  void Load(const std::string& checkpoint, const std::function<void()>& between = {});
+  // Parameters alone.
+  void LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});
   // Collective over the grid's world: blocks of ModelBlocks() that were changed on the host.
   void StoreWeights(const StateOnHost& weights);
 

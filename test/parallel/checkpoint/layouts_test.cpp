@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "checkpoint_fixture.hpp"
+#include "exchange.hpp"
 #include "folder.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
@@ -202,6 +203,111 @@ TEST_F(Layouts, RanksThatDisagreeAreNamed) {
   EXPECT_THAT(overlap.what(),
               HasSubstr("tensor embedding.weight: elements 0 to 592 of 592 are held by "
                         "several ranks that are not numbered as replicas"));
+}
+
+// Segments of a file in which byte i is Byte(i), cut among the ranks, sent in many rounds.
+class Exchanges : public testing::Test {
+ protected:
+  static constexpr std::int64_t kLength = 1000, kSegments = 61;
+
+  static char Byte(std::int64_t i) { return static_cast<char>(i * 31 % 127); }
+  static void Fill(const Segment& segment, char* to) {
+    for (std::int64_t i = 0; i < segment.length; ++i) to[i] = Byte(segment.offset + i);
+  }
+  Exchanges() {
+    for (std::int64_t i = 0; i < kSegments; ++i) segments_.push_back({i * kLength, kLength, 0});
+    const Part part = PartOf(kSegments * kLength, world_.Rank(), world_.Size());
+    data_.resize(static_cast<std::size_t>(part.Size()));
+    targets_ = {{part.begin, part.Size(), data_.data()}};
+  }
+  // Bytes from `begin` of the targets that are not those of the file.
+  std::int64_t Wrong() const {
+    std::int64_t wrong = 0;
+    for (std::size_t i = 0; i < data_.size(); ++i) {
+      wrong += data_[i] != Byte(targets_[0].offset + static_cast<std::int64_t>(i));
+    }
+    return wrong;
+  }
+  // True if a message waits for this rank.
+  bool Pending() const {
+    world_.Barrier();
+    int found = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_.Handle(), &found, MPI_STATUS_IGNORE);
+    return found != 0;
+  }
+
+  comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
+  std::vector<Segment> segments_;
+  std::vector<char> data_;
+  std::vector<Target> targets_;
+};
+
+TEST_F(Exchanges, RanksLeaveBetweenRounds) {
+  const ReadSegment read = Fill;
+  for (const int leave : {0, 1, 4}) {
+    Exchange exchange(world_, segments_, targets_, read, 5 * kLength);
+    EXPECT_EQ(exchange.Rounds(), 13);
+    for (int round = 0; round < leave; ++round) exchange.Run(round);
+    EXPECT_FALSE(Pending());
+  }
+  EXPECT_GT(world_.Max(Wrong()), 0);
+  Exchange exchange(world_, segments_, targets_, read, 5 * kLength);
+  for (int round = 0; round < exchange.Rounds(); ++round) exchange.Run(round);
+  exchange.Check();
+  EXPECT_EQ(Wrong(), 0);
+  EXPECT_FALSE(Pending());
+}
+
+TEST_F(Exchanges, FailedReadKeepsNoRankWaiting) {
+  const ReadSegment read = [](const Segment& segment, char* to) {
+    if (segment.offset == 30 * kLength) throw std::bad_alloc();
+    Fill(segment, to);
+  };
+  Exchange exchange(world_, segments_, targets_, read, 5 * kLength);
+  for (int round = 0; round < 6; ++round) exchange.Run(round);
+  exchange.Run(6);
+  if (world_.IsRoot()) {
+    EXPECT_THROW(exchange.Check(), std::bad_alloc);
+  } else {
+    exchange.Check();
+  }
+  EXPECT_FALSE(Pending());
+}
+
+TEST_F(Layouts, RanksThatAreAskedToStopLeaveTogether) {
+  TestState model(Model(), Splits()[0].second), none({});
+  model.Fill();
+  Write(world_, path_, 1, {model.Blocks(), none.Blocks(), {}}, false, 0);
+  TestState back(Model(), Splits()[1].second);
+  const std::string checkpoint = path_ + "/step_00000001";
+  const Error error = Caught([&] {
+    ReadTensors(world_, checkpoint, "model", back.Blocks(),
+                [] { throw AgreedError(ExitCode::kStopped, "asked to"); });
+  });
+  EXPECT_EQ(error.Code(), ExitCode::kStopped);
+  ReadTensors(world_, checkpoint, "model", back.Blocks());
+  EXPECT_EQ(back.Wrong(), 0);
+}
+
+// The folder goes while it is read: not damage, and no reason to give up.
+TEST_F(Layouts, VanishedOnesAreTold) {
+  TestState model(Model(), Splits()[0].second), none({});
+  model.Fill();
+  Write(world_, path_, 1, {model.Blocks(), none.Blocks(), {}}, false, 0);
+  const std::string checkpoint = path_ + "/step_00000001";
+  const auto remove = [&](const std::string& path) {
+    world_.Barrier();
+    if (world_.IsRoot()) fs::remove_all(path);
+    world_.Barrier();
+  };
+  TestState back(Model(), Splits()[1].second);
+  remove(checkpoint + "/model.safetensors");
+  EXPECT_FALSE(Vanished(checkpoint));
+  EXPECT_THROW(ReadTensors(world_, checkpoint, "optimizer", back.Blocks()), AgreedError);
+  remove(checkpoint);
+  EXPECT_TRUE(Vanished(checkpoint));
+  EXPECT_THROW(ReadTensors(world_, checkpoint, "model", back.Blocks()), VanishedError);
+  EXPECT_THROW(ReadRun(world_, checkpoint), VanishedError);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // The folder of checkpoints: finding, links, pruning, leftovers of killed runs, and a full disk.
 #include "folder.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -221,6 +222,42 @@ TEST_F(Folder, KilledReplacementIsNotLost) {
   Save(2);
   EXPECT_THAT(Names(), ElementsAre("latest", "step_00000001", "step_00000002"));
   EXPECT_EQ(Find(self_, checkpoints_ + "/step_00000001"), checkpoints_ + "/step_00000001");
+}
+
+// Killed after the new name was given and before the old one went; then the new one was damaged.
+TEST_F(Folder, ReplacedOneStaysUntilItsSuccessorIsWhole) {
+  Save(15);
+  const std::string path = checkpoints_ + "/step_00000015";
+  fs::copy(path, path + ".old");
+  fs::resize_file(path + "/model.safetensors", fs::file_size(path + "/model.safetensors") - 1);
+  EXPECT_THAT(RemoveLeftovers(checkpoints_), ElementsAre());
+  EXPECT_THAT(Names(), ElementsAre("latest", "step_00000015", "step_00000015.damaged"));
+  EXPECT_EQ(WhyIncomplete(path), "");
+  EXPECT_EQ(Find(self_, run_.Path()), path);
+  // Neither is whole: no folder is in the way of the next checkpoint of the step.
+  fs::copy(path, path + ".old");
+  fs::remove(path + "/run.json");
+  fs::remove(path + ".old/run.json");
+  Save(15);
+  EXPECT_EQ(Find(self_, run_.Path()), path);
+}
+
+// A file whose size is that of checksums.json, but whose text ends before: it has shrunk meanwhile,
+// or is one of a system that tells no sizes.
+TEST_F(Folder, ShrunkRunJsonIsIncomplete) {
+  const std::string liar = "/sys/kernel/uevent_seqnum";
+  std::error_code error;
+  const auto size = static_cast<std::int64_t>(fs::file_size(liar, error));
+  const std::int64_t text = std::ssize(ReadBytes(liar));
+  if (error || text == 0 || text >= size) GTEST_SKIP() << "SKIPPED: no such file here: " << liar;
+  Save(1);
+  const std::string path = checkpoints_ + "/step_00000001";
+  fs::remove(path + "/run.json");
+  fs::create_symlink(liar, path + "/run.json");
+  Checksums sums = ReadChecksums(path);
+  sums[kRunFile] = {size, {{0, size, 0}}};
+  WriteBytes(path + "/checksums.json", ChecksumsText(sums));
+  EXPECT_EQ(WhyIncomplete(path), fmt::format("run.json has {} bytes instead of {}", text, size));
 }
 
 TEST_F(Folder, DamagedRunJsonIsPassedOver) {

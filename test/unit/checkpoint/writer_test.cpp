@@ -163,6 +163,7 @@ TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
 
 TEST(Workers, RunTasksInOrder) {
   Worker worker({});
+  worker.Start();
   std::string order;
   for (const char letter : {'a', 'b', 'c'}) worker.Queue([&, letter] { order += letter; });
   worker.Finish();
@@ -172,6 +173,7 @@ TEST(Workers, RunTasksInOrder) {
 
 TEST(Workers, DropWhatFollowsAFailure) {
   Worker worker({});
+  worker.Start();
   bool ran = false;
   worker.Queue([] { throw RunError("first"); });
   worker.Queue([&] { ran = true; });
@@ -186,6 +188,7 @@ TEST(Workers, EndWithoutTheTasksThatWait) {
   std::atomic<bool> second = false;
   {
     Worker worker({});
+    worker.Start();
     worker.Queue([&] {
       while (!worker.Stopping()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     });
@@ -243,16 +246,47 @@ TEST_F(Asynchronous, FailureIsToldAndTheNextOneWorks) {
   writer.Begin({.folder = checkpoints, .step = 1, .run = {}});
   EXPECT_THAT(writer.Finish().failure, HasSubstr(checkpoints));
   fs::remove(checkpoints);
-  writer.Begin({.folder = checkpoints, .step = 2, .run = {}, .may_publish = [] {
-                  throw RunError("the run is another's");
+  int asked = 0;  // at the begin, before the name is given, before the clean-up
+  writer.Begin({.folder = checkpoints, .step = 2, .run = {}, .may_publish = [&] {
+                  if (++asked == 2) throw RunError("the run is another's for a moment");
                 }});
-  EXPECT_EQ(writer.Finish().failure, "the run is another's");
+  EXPECT_EQ(writer.Finish().failure, "the run is another's for a moment");
   EXPECT_TRUE(fs::is_empty(checkpoints)) << "nothing unfinished is left";
   writer.Begin({.folder = checkpoints, .step = 3, .run = {}});
   EXPECT_EQ(writer.Finish().failure, "");
   TestState back(SmallModel());
   ReadTensors(self_, Find(self_, checkpoints), "model", back.Blocks());
   EXPECT_EQ(back.Wrong(), 0);
+}
+
+// A run that is another job's: what lies in its folder is that job's.
+TEST_F(Asynchronous, TouchesNothingInAFolderThatIsAnothers) {
+  TestState model(SmallModel()), none({});
+  model.Fill();
+  Writer writer(self_, {model.Blocks(), none.Blocks()}, {});
+  const auto foreign = [&](const char* name) {
+    WriteBytes(folder_ / (std::string(name) + "/file"), "theirs");
+  };
+  for (const char* name : {"step_00000001.tmp", "step_00000009.tmp"}) {
+    fs::create_directory(folder_ / name);
+    foreign(name);
+  }
+  int asked = 0;
+  const auto order = [&](std::int64_t step, int from) {
+    asked = 0;
+    writer.Begin({.folder = folder_.Path(), .step = step, .run = {}, .may_publish = [&, from] {
+                    if (++asked >= from) throw RunError("the run is another's");
+                  }});
+    return writer.Finish().failure;
+  };
+  EXPECT_EQ(order(1, 1), "the run is another's");
+  EXPECT_EQ(ReadBytes(folder_ / "step_00000001.tmp/file"), "theirs");
+  EXPECT_EQ(ReadBytes(folder_ / "step_00000009.tmp/file"), "theirs");
+  fs::remove_all(folder_ / "step_00000001.tmp");
+  EXPECT_EQ(order(2, 2), "the run is another's");
+  EXPECT_TRUE(fs::exists(folder_ / "step_00000002.tmp")) << "it may be that job's by now";
+  EXPECT_EQ(order(2, 4), "") << "the next session removes it";
+  EXPECT_FALSE(fs::exists(folder_ / "step_00000002.tmp"));
 }
 
 // State that is not in the host's memory comes through a function.
