@@ -8,6 +8,7 @@ set -euo pipefail
 here=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobscripts/machine.sh
+source jobscripts/run_folder.sh
 
 deck=
 overrides=()
@@ -39,18 +40,6 @@ if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
 fi
 cmake --build build --parallel "$(build_jobs)" --target trireme
 trireme=$PWD/build/trireme
-
-# resolved KEY: a value of the deck as the program sees it.
-resolved() {
-  "$trireme" -i "$deck" -n "${overrides[@]}" | awk -v key="$1" '
-    { sub(/#.*/, "") }
-    /^[ \t]*\[/ { gsub(/[][ \t]/, ""); section = $0; next }
-    index($0, "=") {
-      name = $0; sub(/=.*/, "", name); gsub(/[ \t]/, "", name)
-      value = $0; sub(/^[^=]*=/, "", value); gsub(/^[ \t]+|[ \t]+$/, "", value)
-      if (section "." name == key) print value
-    }'
-}
 
 # The texts: where the user says, beside the repository, in data/, or from the network.
 find_wikitext() {
@@ -94,29 +83,7 @@ say "tokens"
 resolved job.task >/dev/null # a bad deck ends here with the program's message
 make_tokens
 
-# Which folder: the run's own; a stopped run of the same deck is continued, beside any other a new one is
-# begun.
-is_same_deck() {  # run folder
-  local strip='s/[ \t]*#.*//; /^$/d'
-  cmp -s <("$trireme" -i "$deck" -n "${overrides[@]}" "job.output=$1" | sed "$strip") \
-    <(sed "$strip" "$1/deck.in" 2>/dev/null)
-}
-base=$(resolved job.output)
-[[ -n $base ]] || base=runs/$(resolved job.name)
-run=$base
-number=1
-resume=()
-while compgen -G "$run/checkpoints/step_*" >/dev/null; do
-  finished=no
-  ! tail -n 1 "$run/metrics.jsonl" 2>/dev/null | grep -q '"kind":"done"' || finished=yes
-  if [[ $finished == no && -e $run/checkpoints/latest ]] && is_same_deck "$run"; then
-    echo "$run was stopped before its end: continuing it (-r $run)"
-    resume=(-r "$run")
-    break
-  fi
-  number=$((number + 1))
-  run=$base-$number
-done
+choose_run_folder
 
 ranks=$(usable_cores)
 launch=(mpirun -n "$ranks")

@@ -77,9 +77,11 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
 
 std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema) {
   if (!line.validate_only) return std::nullopt;
-  const input::Deck deck = job::ParseDeck(schema, line, job::ReadSources(schema, line));
+  const job::Sources sources = job::ReadSources(schema, line);
+  const input::Deck deck = job::ParseDeck(schema, line, sources);
   const job::DeckOptions options = job::ReadAll(deck);
   if (options.comm.ranks == 0) return std::nullopt;
+  job::PrintWarnings(sources.start);
   try {
     PrintPlan(options, deck);
     return ExitCode::kDone;

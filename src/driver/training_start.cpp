@@ -233,6 +233,7 @@ void TrainingLoop::SayStart() {
     monitor_->Line("took the run over: " + lock_->TakenFrom());
     SayEvent("lock taken over", lock_->TakenFrom());
   }
+  for (const std::string& warning : job_.start.warnings) monitor_->Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     monitor_->Warn("passed over " + passed_over);
     SayEvent("checkpoint passed over", passed_over);
@@ -311,6 +312,7 @@ void TrainingLoop::Validate() {
   session.root = job_.World().IsRoot();
   monitor::Monitor screen(session);
   screen.Banner(Banner());
+  for (const std::string& warning : job_.start.warnings) screen.Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     screen.Warn("passed over " + passed_over);
   }

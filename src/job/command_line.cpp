@@ -68,8 +68,10 @@ std::string VersionText() {
 
 // The deck as it will be used.
 void PrintResolved(const CommandLine& line, const input::Schema& schema) {
-  const input::Deck deck = ParseDeck(schema, line, ReadSources(schema, line));
+  const Sources sources = ReadSources(schema, line);
+  const input::Deck deck = ParseDeck(schema, line, sources);
   ReadAll(deck);  // complains of values that contradict each other
+  PrintWarnings(sources.start);
   std::fputs(deck.Resolved().c_str(), stdout);
 }
 

@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <filesystem>
+#include <optional>
+#include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
@@ -84,6 +86,8 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
     job.options = ReadAll(job.deck);
     job.schema = &schema;
     job.start = std::move(sources.start);
+    // A run's go to its monitor.
+    if (world.IsRoot() && job.options.job.task != Task::kTrain) PrintWarnings(job.start);
   });
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   job.placement = machine::PlaceThreads(runtime, job.options.machine, choice.use);
@@ -150,6 +154,13 @@ data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
 
 namespace {
 
+void RequireSameModel(const RunRecord& was, const RunRecord& now) {
+  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json()))
+    return;
+  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
+                   "Name one checkpoint with -r.");
+}
+
 // Collective. Leaves out the first candidate, whose bytes are damaged.
 void PassOver(Job& job, const checkpoint::DamagedError& damage) {
   Start& start = job.start;
@@ -160,26 +171,72 @@ void PassOver(Job& job, const checkpoint::DamagedError& damage) {
   const nlohmann::json run = checkpoint::ReadRun(job.World(), next);
   job.World().Together([&] {
     RunRecord record = ParseRunRecord(run, next + "/run.json");
-    if (record.json.value("model", nlohmann::json()) !=
-        start.record->json.value("model", nlohmann::json())) {
-      throw InputError(fmt::format("{}: another model than the damaged {} before it", record.path,
-                                   start.damaged.back()),
-                       "Name one checkpoint with -r.");
-    }
+    RequireSameModel(*start.record, record);
     start.record = std::move(record);
   });
+}
+
+// Collective. Whether the first candidate was removed since it was found: the run that it is of
+// goes on. Of tasks that only read; a run that trains removes old checkpoints itself.
+bool HasVanished(const Job& job) {
+  const Task task = job.options.job.task;
+  const bool reads = task == Task::kEvaluate || task == Task::kGenerate || job.line->validate_only;
+  if (!reads || job.start.candidates.empty()) return false;
+  std::error_code error;
+  const bool gone = job.World().IsRoot() &&
+                    !std::filesystem::exists(job.start.candidates.front(), error) && !error;
+  return job.World().Max(gone ? std::int64_t{1} : 0) == 1;
+}
+
+// Collective. Goes on with what the run has written meanwhile.
+void TakeNewer(Job& job) {
+  const std::optional<RunRecord> before = job.start.record;
+  FindAgain(job.World(), *job.line, job.deck, job.start);
+  job.World().Together([&] { RequireSameModel(*before, *job.start.record); });
+}
+
+std::string FirstLineOf(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+// Throws for a run whose last checkpoint is damaged, too; again what was thrown for a checkpoint
+// that was named alone. Collective.
+[[noreturn]] void ThrowNoneWhole(const Job& job, const checkpoint::DamagedError& damage) {
+  const std::string& resume = job.line->resume;
+  const std::string path = resume.empty() ? job.options.checkpoint.start_from : resume;
+  std::error_code error;
+  const bool alone = job.World().IsRoot() &&
+                     std::filesystem::equivalent(path, job.start.candidates.front(), error) &&
+                     !error;
+  if (job.World().Max(alone ? std::int64_t{1} : 0) == 1) throw damage;
+  std::string text = path + ": no checkpoint of the run is whole";
+  for (const std::string& other : job.start.passed_over) text += "\n  " + FirstLineOf(other);
+  text += "\n  " + FirstLineOf(damage.what());
+  throw AgreedError(damage.Code(), text,
+                    "Restore one from a copy, or train anew into another job.output.");
 }
 
 }  // namespace
 
 ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body) {
+  constexpr int kMostVanished = 20;
+  int vanished = 0;
+  std::optional<checkpoint::DamagedError> damage;
   while (true) {
     try {
+      if (damage) PassOver(job, *std::exchange(damage, std::nullopt));
       return body();
-    } catch (const checkpoint::DamagedError& damage) {
-      if (job.start.candidates.size() <= 1) throw;
-      PassOver(job, damage);
+    } catch (const AgreedError& error) {
+      if (error.Code() != ExitCode::kBadInput) throw;
+      if (vanished < kMostVanished && HasVanished(job)) {
+        ++vanished;
+      } else if (const auto* found = dynamic_cast<const checkpoint::DamagedError*>(&error)) {
+        if (job.start.candidates.size() <= 1) ThrowNoneWhole(job, *found);
+        damage = *found;
+        continue;
+      } else {
+        throw;
+      }
     }
+    TakeNewer(job);
   }
 }
 

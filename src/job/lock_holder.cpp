@@ -171,9 +171,11 @@ Fate FateOf(const Holder& holder, const Holder& self) {
   const bool same_host =
       !self.host.empty() && holder.host == self.host && holder.machine == self.machine;
   if (same_host && !self.boot.empty() && !holder.boot.empty()) {
-    if (holder.boot != self.boot)
+    // Two machines without an id may share a name: containers of both, say.
+    if (holder.boot != self.boot && !self.machine.empty()) {
       return {.runs = false, .gone = "the host was started again since"};
-    if (holder.namespaces == self.namespaces) {
+    }
+    if (holder.boot == self.boot && holder.namespaces == self.namespaces) {
       if (Runs(holder)) return {.runs = true, .gone = {}};
       return {.runs = false, .gone = "its process has ended"};
     }

@@ -19,25 +19,33 @@ namespace {
 
 constexpr std::size_t kMostBytes = 4096;
 
-// Starts noted for that step; 0 if the file is missing, damaged, or tells of another step.
-int StartsNoted(const std::string& path, std::int64_t step) {
+struct Note {
+  std::int64_t step = 0;
+  int starts = 0;
+};
+
+// The note of the last start; empty if the file is missing or damaged.
+Note ReadNote(const std::string& path) {
   const auto noted = input::TryParseJson(ReadSmallFile(path, kMostBytes).text, kMostBytes);
-  if (!noted) return 0;
+  if (!noted) return {};
   try {
     const input::JsonObject object(*noted, path);
     constexpr int kMost = std::numeric_limits<int>::max() - 1;
     const auto starts = static_cast<int>(object.Integer("starts", 0, kMost));
-    return object.Integer("step") == step ? starts : 0;
+    return {.step = object.Integer("step"), .starts = starts};
   } catch (const Error&) {
-    return 0;
+    return {};
   }
 }
+
+std::string PathIn(const std::string& folder) { return folder + "/restarts.json"; }
 
 }  // namespace
 
 int CountStart(const std::string& folder, std::int64_t step) {
-  const std::string path = folder + "/restarts.json";
-  const int starts = StartsNoted(path, step) + 1;
+  const std::string path = PathIn(folder);
+  const Note before = ReadNote(path);
+  const int starts = before.step == step ? before.starts + 1 : 1;
   const nlohmann::ordered_json object = {{"step", step}, {"starts", starts}};
   Replacement file(path, path + ".tmp");
   file.Write(object.dump() + "\n");
@@ -50,5 +58,7 @@ int CountStart(const std::string& folder, std::int64_t step) {
   }
   return starts;
 }
+
+std::int64_t LastStart(const std::string& folder) { return ReadNote(PathIn(folder)).step; }
 
 }  // namespace trireme::job

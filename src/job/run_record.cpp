@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <limits>
+#include <set>
+#include <string_view>
 #include <variant>
 
 #include "trireme/base/error.hpp"
@@ -205,30 +207,39 @@ bool EndsSession(const std::string& section, const std::string& name) {
   return section == "schedule" && (name == "stop_at" || name == "walltime_minutes");
 }
 
+// A member's value; "not set" for a key that lost to another, as schedule.steps to schedule.epochs.
+std::string TextOfMember(const nlohmann::json& section, const std::string& name) {
+  return section.contains(name) ? DeckText(section.at(name)) : "not set";
+}
+
 }  // namespace
 
 std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now) {
   std::vector<std::string> changes;
-  const auto compare = [&](const std::string& name, const nlohmann::json& was,
-                           const nlohmann::json& is) {
-    if (was == is || SameValue(DeckText(was), DeckText(is))) return;
-    changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written", name,
-                                  DeckText(is), DeckText(was)));
+  const auto change = [&](const std::string& name, const std::string& was, const std::string& is) {
+    if (SameValue(was, is)) return;
+    changes.push_back(
+        fmt::format("{} is {} now and was {} when the checkpoint was written", name, is, was));
   };
   for (const char* name :
        {"seed", "source_sha256", "sequence_length", "stride", "batch", "precision", "canonical"}) {
     if (record.json.contains(name) && now.contains(name)) {
-      compare(name, record.json.at(name), now.at(name));
+      change(name, DeckText(record.json.at(name)), DeckText(now.at(name)));
     }
   }
   for (const char* section : {"model", "optimizer", "schedule"}) {
     if (!record.json.contains(section) || !record.json.at(section).is_object()) continue;
-    for (const auto& [name, value] : now.at(section).items()) {
-      // Limits of a session, not of the run.
-      if (name == "stop_at" || name == "walltime_minutes") continue;
-      const nlohmann::json& was = record.json.at(section);
+    const nlohmann::json &was = record.json.at(section), &is = now.at(section);
+    std::set<std::string> names;
+    for (const nlohmann::json* side : {&was, &is}) {
+      for (const auto& [name, value] : side->items()) names.insert(name);
+    }
+    for (const std::string& name : names) {
       if (EndsSession(section, name)) continue;
-      if (was.contains(name)) compare(fmt::format("{}.{}", section, name), was.at(name), value);
+      // A model has every key but those that came with a later version.
+      const bool on_both = was.contains(name) && is.contains(name);
+      if (!on_both && section == std::string_view("model")) continue;
+      change(fmt::format("{}.{}", section, name), TextOfMember(was, name), TextOfMember(is, name));
     }
   }
   return changes;

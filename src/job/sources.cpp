@@ -3,15 +3,19 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/job/options.hpp"
+#include "trireme/job/restarts.hpp"
 #include "trireme/model/options.hpp"
+#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::job {
 
@@ -53,21 +57,70 @@ RunRecord ReadRecord(const std::string& checkpoint) {
   return ParseRunRecord(checkpoint::ReadRun(checkpoint), checkpoint + "/run.json");
 }
 
-// The run's own deck: of its folder, which its user may have changed, or of a lone checkpoint.
-void ReadOwnDeck(const CommandLine& line, Sources& sources) {
-  sources.deck_path = line.resume + "/deck.in";
-  if (Exists(sources.deck_path)) {
-    sources.deck_text = ReadDeckFile(sources.deck_path, "Give a deck with -i.");
-    return;
+struct Located {
+  checkpoint::Choice choice;
+  std::optional<RunRecord> record;  // of the first candidate
+};
+
+// Locates checkpoints, without those in `damaged`. A run that goes on may remove what was just
+// found: then it has written another one.
+Located LocateWhole(const std::string& path, const std::vector<std::string>& damaged = {}) {
+  constexpr int kMostLooks = 10;
+  std::vector<std::string> before;
+  for (int look = 1;; ++look) {
+    Located found{checkpoint::Locate(path), {}};
+    std::vector<std::string>& candidates = found.choice.candidates;
+    std::erase_if(candidates, [&](const std::string& each) {
+      return std::find(damaged.begin(), damaged.end(), each) != damaged.end();
+    });
+    if (candidates.empty()) {
+      if (look == kMostLooks || (look > 1 && found.choice.others == before)) return found;
+      before = found.choice.others;
+      continue;
+    }
+    try {
+      found.record = ReadRecord(candidates.front());
+      return found;
+    } catch (const Error&) {
+      if (look == kMostLooks || Exists(candidates.front())) throw;
+    }
   }
-  const checkpoint::Choice choice = checkpoint::Locate(line.resume);
-  if (choice.candidates.empty()) throw checkpoint::NoneComplete(choice);
-  const RunRecord record = ReadRecord(choice.candidates.front());
-  sources.deck_path = record.path + ": deck";
-  sources.deck_text = record.deck;
-  if (record.deck.empty()) {
-    throw InputError(fmt::format("{}: records no deck", record.path), "Give one with -i.");
+}
+
+// Whether the text of a deck.in is only the beginning of what was written.
+bool IsCutOff(const std::string& text, const std::string& recorded) {
+  const monitor::DeckEnd end = monitor::EndOf(text);
+  if (end != monitor::DeckEnd::kUnmarked) return end == monitor::DeckEnd::kMissing;
+  return text.size() < recorded.size() && recorded.starts_with(text);
+}
+
+// The run's own deck: of its folder, which its user may have changed, or of a checkpoint. Returns a
+// warning or nothing.
+std::string ReadOwnDeck(const CommandLine& line, Sources& sources) {
+  const std::string path = line.resume + "/deck.in";
+  const bool exists = Exists(path);
+  if (exists) {
+    sources.deck_path = path;
+    sources.deck_text = ReadDeckFile(path, "Give a deck with -i.");
+    if (monitor::EndOf(sources.deck_text) == monitor::DeckEnd::kThere) return {};
   }
+  const Located found = LocateWhole(line.resume);
+  const std::string recorded = found.record ? found.record->deck : "";
+  if (exists && !IsCutOff(sources.deck_text, recorded)) return {};
+  if (exists && recorded.empty()) {
+    throw InputError(
+        fmt::format("{}: the deck was cut off: its end is missing, and no checkpoint has a copy",
+                    path),
+        "Give the run's deck with -i.");
+  }
+  if (!found.record) throw checkpoint::NoneComplete(found.choice);
+  if (recorded.empty()) {
+    throw InputError(fmt::format("{}: records no deck", found.record->path), "Give one with -i.");
+  }
+  sources.deck_path = found.record->path + ": deck";
+  sources.deck_text = recorded;
+  if (!exists) return {};
+  return fmt::format("{}: the deck was cut off: the one in {} is taken", path, found.record->path);
 }
 
 input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
@@ -82,65 +135,113 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
   return deck;
 }
 
-// The checkpoints that the job may start from.
-Start ReadStart(const CommandLine& line, const input::Deck& deck) {
+// Refuses a run whose checkpoints are gone: beginning anew would erase its records.
+void RequireNoneWritten(const std::string& run, const std::string& folder) {
+  const std::optional<std::int64_t> written = monitor::LastCheckpoint(run);
+  const std::int64_t started = LastStart(run);
+  if (!written && started == 0) return;
+  const char* file = written ? "metrics.jsonl" : "restarts.json";
+  throw InputError(
+      fmt::format("{0}: its checkpoints are gone: {0}/{1} tells of one at step {2}, but {3} holds "
+                  "none; nothing was changed",
+                  run, file, written.value_or(started), folder),
+      fmt::format("Mount or restore the folder {0}/checkpoints. To begin at step 0 instead, name "
+                  "another job.output with -i {0}/deck.in, without -r.",
+                  run));
+}
+
+// The checkpoints that the job may start from, without those in `damaged`.
+Start ReadStart(const CommandLine& line, const input::Deck& deck,
+                const std::vector<std::string>& damaged = {}) {
   const Task task = Read(deck).task;
   const bool uses = task != Task::kTokenize && task != Task::kVerify;
   const bool resumes = !line.resume.empty();
   const std::string path = resumes ? line.resume : checkpoint::Read(deck).start_from;
   if (!uses || path.empty()) return {};
-  const checkpoint::Choice choice = checkpoint::Locate(path);
-  if (choice.candidates.empty()) {
+  Located found = LocateWhole(path, damaged);
+  if (!found.record) {
     const bool begun = Exists(path + "/deck.in");
-    if (task == Task::kTrain && resumes && begun && choice.Unstarted()) return {};
-    throw checkpoint::NoneComplete(choice);
+    if (task != Task::kTrain || !resumes || !begun || !found.choice.Unstarted()) {
+      throw checkpoint::NoneComplete(found.choice);
+    }
+    RequireNoneWritten(path, found.choice.folder);
+    return {};
   }
-  return {.candidates = choice.candidates,
-          .passed_over = choice.others,
-          .damaged = {},
-          .record = ReadRecord(choice.candidates.front())};
+  return {.candidates = std::move(found.choice.candidates),
+          .passed_over = std::move(found.choice.others),
+          .damaged = damaged,
+          .warnings = {},
+          .record = std::move(found.record)};
+}
+
+// Collective. Gives every rank world rank 0's.
+void Share(const comm::Communicator& world, Start& start) {
+  const auto share_list = [&](std::vector<std::string>& list) {
+    const std::string count = world.Broadcast(std::to_string(list.size()));
+    list.resize(std::stoul(count));
+    for (std::string& each : list) each = world.Broadcast(each);
+  };
+  for (auto* list : {&start.candidates, &start.passed_over, &start.damaged, &start.warnings}) {
+    share_list(*list);
+  }
+  std::string run;
+  world.Together([&] {
+    if (world.IsRoot() && start.record) run = start.record->json.dump();
+  });
+  run = world.Broadcast(run);
+  world.Together([&] {
+    if (world.IsRoot() || run.empty()) return;
+    start.record =
+        ParseRunRecord(nlohmann::json::parse(run), start.candidates.front() + "/run.json");
+  });
 }
 
 }  // namespace
 
 Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
   Sources sources;
+  std::string warning;
   if (line.deck.empty()) {
-    ReadOwnDeck(line, sources);
+    warning = ReadOwnDeck(line, sources);
   } else {
     sources.deck_path = line.deck;
     sources.deck_text = ReadDeckFile(line.deck, "Check the path behind -i.");
   }
   sources.start = ReadStart(line, ParseAlone(schema, line, sources));
+  if (!warning.empty()) sources.start.warnings.push_back(warning);
   return sources;
 }
 
 Sources ShareSources(const comm::Communicator& world, const input::Schema& schema,
                      const CommandLine& line) {
   Sources sources;
-  std::optional<RunRecord>& record = sources.start.record;
-  std::string run;
   world.Together([&] {
-    if (!world.IsRoot()) return;
-    sources = ReadSources(schema, line);
-    if (record) run = record->json.dump();
+    if (world.IsRoot()) sources = ReadSources(schema, line);
   });
-  const auto share_list = [&](std::vector<std::string>& list) {
-    const std::string count = world.Broadcast(std::to_string(list.size()));
-    list.resize(std::stoul(count));
-    for (std::string& each : list) each = world.Broadcast(each);
-  };
   sources.deck_path = world.Broadcast(sources.deck_path);
   sources.deck_text = world.Broadcast(sources.deck_text);
-  share_list(sources.start.candidates);
-  share_list(sources.start.passed_over);
-  run = world.Broadcast(run);
-  world.Together([&] {
-    if (record || run.empty()) return;
-    record =
-        ParseRunRecord(nlohmann::json::parse(run), sources.start.candidates.front() + "/run.json");
-  });
+  Share(world, sources.start);
   return sources;
+}
+
+void FindAgain(const comm::Communicator& world, const CommandLine& line, const input::Deck& deck,
+               Start& start) {
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    Start found = ReadStart(line, deck, start.damaged);
+    if (found.candidates.empty()) {
+      throw InputError(fmt::format("{}: its checkpoints are gone", line.resume), "Start again.");
+    }
+    start.candidates = std::move(found.candidates);
+    start.record = std::move(found.record);
+  });
+  Share(world, start);
+}
+
+void PrintWarnings(const Start& start) {
+  for (const std::string& warning : start.warnings) {
+    fmt::print(stderr, "trireme: warning: {}\n", warning);
+  }
 }
 
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,

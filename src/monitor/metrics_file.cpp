@@ -103,6 +103,18 @@ bool IsDone(std::string_view line) {
          json->value("kind", nlohmann::json()) == NameOf(Record::Kind::kDone);
 }
 
+// Step of an event of a published checkpoint.
+std::optional<std::int64_t> CheckpointIn(std::string_view line) {
+  // Most lines are another record: not worth parsing.
+  if (line.find("\"checkpoint\"") == std::string_view::npos) return std::nullopt;
+  const auto json = input::TryParseJson(line, kMaxLineBytes);
+  if (!json || !json->is_object() || json->value("kind", nlohmann::json()) != "event" ||
+      json->value("event", nlohmann::json()) != "checkpoint") {
+    return std::nullopt;
+  }
+  return input::WholeNumber(json->value("step", nlohmann::json()));
+}
+
 // Calls use(line, whole) for each line of a file, without its newline; `whole` is false for one
 // longer than a record, of which only the start is passed, and for a last one without a newline.
 // Takes memory for one record.
@@ -125,6 +137,17 @@ void ForEachLine(const std::string& path, Use&& use) {
     file.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
   }
   throw RunError(path + ": cannot be read");
+}
+
+// Calls use(line) for each whole line of the records of a run; for none without such a file.
+template <typename Use>
+void ForEachRecord(const std::string& folder, Use&& use) {
+  const std::string path = folder + "/metrics.jsonl";
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  ForEachLine(path, [&](std::string_view line, bool whole) {
+    if (whole) use(line);
+  });
 }
 
 }  // namespace
@@ -158,13 +181,17 @@ History CutMetrics(const std::string& path, std::int64_t resume_step) {
 }
 
 bool HasEnded(const std::string& folder) {
-  const std::string path = folder + "/metrics.jsonl";
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
   bool ended = false;
-  ForEachLine(path,
-              [&](std::string_view line, bool whole) { ended = ended || (whole && IsDone(line)); });
+  ForEachRecord(folder, [&](std::string_view line) { ended = ended || IsDone(line); });
   return ended;
+}
+
+std::optional<std::int64_t> LastCheckpoint(const std::string& folder) {
+  std::optional<std::int64_t> last;
+  ForEachRecord(folder, [&](std::string_view line) {
+    if (const auto step = CheckpointIn(line)) last = step;
+  });
+  return last;
 }
 
 }  // namespace trireme::monitor

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "append_file.hpp"
@@ -22,6 +23,11 @@ void MakeFolder(const fs::path& folder) {
                      "choose another job.output");
   }
 }
+
+// First and last line of a deck.in, by which one that was cut off is known.
+constexpr std::string_view kFirstLine =
+    "# Deck of a run. Its last line is \"# end of the deck\": without it, it counts as cut off.\n";
+constexpr std::string_view kLastLine = "# end of the deck\n";
 
 // A run that died before its first checkpoint, or while it wrote it, left nothing to continue: its
 // folder is free.
@@ -51,6 +57,18 @@ void CheckRunFolder(const std::string& folder, bool resume) {
 
 void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
 
+std::string MarkEnds(const std::string& deck) {
+  const bool ends = deck.empty() || deck.back() == '\n';
+  return fmt::format("{}{}{}{}", kFirstLine, deck, ends ? "" : "\n", kLastLine);
+}
+
+DeckEnd EndOf(const std::string& deck) {
+  if (kFirstLine.starts_with(deck)) return DeckEnd::kMissing;
+  if (!deck.starts_with(kFirstLine)) return DeckEnd::kUnmarked;
+  const bool there = (deck + "\n").find(fmt::format("\n{}", kLastLine)) != std::string::npos;
+  return there ? DeckEnd::kThere : DeckEnd::kMissing;
+}
+
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck) {
   CheckRunFolder(folder, resume);
   const fs::path run(folder), deck_path = run / "deck.in", checkpoints = run / "checkpoints";
@@ -59,7 +77,9 @@ void PrepareRunFolder(const std::string& folder, bool resume, const std::string&
   const bool had_checkpoints = fs::exists(checkpoints, ignored);
   MakeFolder(checkpoints);
   try {
-    WriteWhole(deck_path.string(), deck);
+    // A new run has no starts yet, whatever the folder held.
+    if (!resume) fs::remove(run / "restarts.json", ignored);
+    WriteWhole(deck_path.string(), MarkEnds(deck));
   } catch (...) {
     // Leaves nothing that looks like a run.
     if (!had_checkpoints) fs::remove(checkpoints, ignored);

@@ -51,6 +51,70 @@ says_once "error:"
 for step in 05 10 15; do says "step_000000$step: model.safetensors has"; done
 diff -r before damaged >difference || fail "something was changed: $(cat difference)"
 
+# One byte of each: all are named, and no advice to take another one.
+rm -rf damaged
+cp -r stopped damaged
+for file in damaged/checkpoints/step_*/optimizer.safetensors; do
+  printf X | dd of="$file" bs=1 seek=9000 conv=notrunc 2>/dev/null
+done
+rm -rf before
+cp -r damaged before
+run 2 "$TRIREME" -r damaged
+says_once "error:"
+says "error: damaged: no checkpoint of the run is whole"
+for step in 05 10 15; do says_once "damaged/checkpoints/step_000000$step/optimizer.safetensors: tensor"; done
+! grep -q "take another" output || fail "there is no other checkpoint to take"
+diff -r before damaged >difference || fail "something was changed: $(cat difference)"
+run 2 "$TRIREME" -i deck.in -r damaged/checkpoints/$newest
+says "take another checkpoint of the run"
+
+# A deck.in that was cut off, by this version or by one that did not mark its end: the newest
+# checkpoint's is taken.
+at_section() { sed -i '/^\[optimizer\]/,$d' "$1"; }
+in_a_line() { truncate -s "$(($(grep -bo '^learning_rate' "$1" | cut -d: -f1) + 20))" "$1"; }
+in_the_first_line() { truncate -s 20 "$1"; }
+no_marks() { sed -i '/^# Deck of a run/d; /^# end of the deck/d' "$1"; }
+taken="damaged/deck.in: the deck was cut off: the one in damaged/checkpoints/$newest/run.json is taken"
+for cut in at_section in_a_line in_the_first_line empty "at_section no_marks" "in_a_line no_marks"; do
+  rm -rf damaged
+  cp -r stopped damaged
+  for change in $cut; do $change damaged/deck.in; done
+  cp damaged/deck.in cut.in
+  run 0 "$TRIREME" -r damaged job.task=evaluate
+  says_once "trireme: warning: $taken"
+  run 0 "$TRIREME" -n -r damaged
+  says_once "trireme: warning: $taken"
+  cmp cut.in damaged/deck.in || fail "$cut: deck.in was changed by a task that reads"
+  run 0 "$TRIREME" -r damaged
+  says_once "warning: $taken"
+  ! grep -q "when the checkpoint was written" output || fail "$cut: another deck than the run's"
+  same_end calm damaged step # the stop has added a validation
+  run 0 "$TRIREME" -n -r damaged
+  ! grep -q "cut off" output || fail "$cut: deck.in is not whole again"
+done
+# Changed on purpose, with the marks or without, it is the run's.
+for change in true no_marks; do
+  rm -rf damaged
+  cp -r stopped damaged
+  $change damaged/deck.in
+  sed -i 's/^\(learning_rate *= \)[^ ]*/\12e-3/' damaged/deck.in
+  run 0 "$TRIREME" -r damaged
+  says "optimizer.learning_rate is 2e-3 now and was 3e-3"
+  ! grep -q "cut off" output || fail "$change: a changed deck passes for one that was cut off"
+done
+# Without a checkpoint there is no copy.
+for cut in at_section empty; do
+  rm -rf begun before
+  mkdir -p begun/checkpoints
+  cp stopped/deck.in begun/
+  $cut begun/deck.in
+  cp -r begun before
+  run 2 "$TRIREME" -r begun
+  says_once "error: begun/deck.in: the deck was cut off"
+  says "Give the run's deck with -i."
+  diff -r before begun >difference || fail "something was changed: $(cat difference)"
+done
+
 sed "s/^every_steps = 5/every_steps = 50/; s/^validate_every_steps = .*/validate_every_steps = 0/" deck.in >live.in
 # A run that goes on does not read its checkpoints: the result is the same. Killed, it passes over.
 for killed in no yes; do

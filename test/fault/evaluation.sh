@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A stop in the middle of a long validation, or of the test at the end, is answered at once; what was
-# skipped is done first when the run goes on.
+# skipped is done first when the run goes on. A run that goes on may be evaluated at any time.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
@@ -45,3 +45,18 @@ done
 run 0 "$TRIREME" -i deck.in "${keys[@]}" -r run
 says "nothing is left to do"
 same_end calm run
+
+# Evaluated while it goes on: checkpoints are removed between being found and being read.
+run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=2000 data.file=small.h5
+begins "$TRIREME" -i deck.in "${keys[@]}" data.file=small.h5 job.output=goes_on schedule.steps=1000000 \
+  checkpoint.every_steps=1 checkpoint.keep=1 checkpoint.best=no monitor.validate_every_steps=0
+awaits goes_on/metrics.jsonl '"event":"checkpoint"' 2
+for _ in 1 2 3 4 5; do
+  run 0 "$TRIREME" -r goes_on job.task=evaluate
+  says_once "checkpoint  goes_on/checkpoints/step_"
+  run 0 "$TRIREME" -r goes_on job.task=generate
+done
+run 0 "$TRIREME" -r goes_on -v
+run 0 "${mpi[@]}" 2 "$TRIREME" -r goes_on job.task=evaluate
+kill -0 "$job" || fail_with_log "the run has ended"
+killed

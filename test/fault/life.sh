@@ -84,3 +84,32 @@ assert names.count("checkpoint") >= 5, names
 assert [e["text"] for e in events if e["event"] == "stop"][0] == "a signal", events
 assert [e["step"] for e in events] == sorted(e["step"] for e in events), events
 PYTHON
+
+# 6. Checkpoints that are gone, as in a file system that is not mounted: never from step 0 by itself.
+run 0 train job.output=gone schedule.stop_at=10
+run 0 "$TRIREME" -r gone schedule.stop_at=15
+mv gone/checkpoints kept
+refuses() {
+  rm -rf before
+  cp -r gone before
+  run 2 "$TRIREME" -r gone
+  says_once "error:"
+  says "gone: its checkpoints are gone: gone/$1, but "
+  says "nothing was changed"
+  diff -r before gone >difference || fail "something was changed: $(cat difference)"
+}
+refuses "metrics.jsonl tells of one at step 15"
+mkdir gone/checkpoints
+refuses "metrics.jsonl tells of one at step 15"
+mv gone/metrics.jsonl metrics.jsonl
+refuses "restarts.json tells of one at step 10"
+rmdir gone/checkpoints
+mv kept gone/checkpoints
+mv metrics.jsonl gone
+run 0 "$TRIREME" -r gone
+same_end whole gone step
+# A new run in the folder that has none yet may be continued from step 0.
+rm -r gone/checkpoints
+run 1 train "${poison[@]}" job.output=gone
+run 1 "$TRIREME" -r gone
+says "gone holds no checkpoint yet: it begins at step 0"

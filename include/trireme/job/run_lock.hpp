@@ -14,10 +14,10 @@ namespace trireme::job {
 class RunLock {
  public:
   // Takes the lock, also from a holder that is provably gone: its process has ended or its host was
-  // started again, seen from the same host; Slurm has started its job again, or says that it ended.
-  // A process in another container (process-id namespace) of its host cannot be seen.
-  // folder: exists. Throws InputError, with nothing changed, if another process may hold the lock
-  // or the lock cannot be read; RunError if it cannot be written.
+  // started again, seen from the same host (by /etc/machine-id); Slurm has started its job again,
+  // or says that it ended. A process in another container (process-id namespace) of its host cannot
+  // be seen. folder: exists. Throws InputError, with nothing changed, if another process may hold
+  // the lock or the lock cannot be read; RunError if it cannot be written.
   RunLock(const std::string& folder, const BatchJob& job);
   ~RunLock();  // removes the lock if it is still this one's
   RunLock(const RunLock&) = delete;

@@ -49,7 +49,8 @@ void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
 
 // Values that a continued run has and that the recorded run had not: a line each, "optimizer.beta1
-// is 0.8 now and was 0.9 when the checkpoint was written".
+// is 0.8 now and was 0.9 when the checkpoint was written". Keys of [optimizer] and [schedule] that
+// one side alone has are "not set" on the other.
 std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now);
 
 }  // namespace trireme::job

@@ -18,8 +18,9 @@ struct Start {
   std::vector<std::string> candidates;  // complete ones, the newest first; empty: it starts afresh
   // Newer ones and the reason for each: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
-  std::vector<std::string> damaged;  // folders among these whose bytes are wrong
-  std::optional<RunRecord> record;   // run.json of the first candidate
+  std::vector<std::string> damaged;   // folders among these whose bytes are wrong
+  std::vector<std::string> warnings;  // about the deck
+  std::optional<RunRecord> record;    // run.json of the first candidate
 };
 
 struct Sources {
@@ -30,12 +31,22 @@ struct Sources {
 
 // Serial. Reads the deck after -i or, without it, of the run that -r names; finds the checkpoints
 // that -r or, in the deck, checkpoint.start_from names. A run folder that -r names for training may
-// hold none yet: its run ended before the first. Throws InputError.
+// hold none yet: its run ended before the first. Refused if its records tell of one: what they tell
+// of is gone. A deck.in that was cut off gives way to the deck in the newest checkpoint, with a
+// warning, or is refused. Throws InputError.
 Sources ReadSources(const input::Schema& schema, const CommandLine& line);
 
 // The same on every rank: world rank 0 reads. AgreedError (exit code 2).
 Sources ShareSources(const comm::Communicator& world, const input::Schema& schema,
                      const CommandLine& line);
+
+// Collective. Finds the checkpoints anew after the first candidate has vanished: pruned by the run
+// that goes on writing them. `deck` is the job's. AgreedError (exit code 2) if there are none.
+void FindAgain(const comm::Communicator& world, const CommandLine& line, const input::Deck& deck,
+               Start& start);
+
+// Serial. Prints the warnings to standard error.
+void PrintWarnings(const Start& start);
 
 // Parses the deck and supplies the values that follow from other keys: presets, the checkpoint's
 // model, the output folder. Throws InputError.

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -148,12 +149,23 @@ std::int64_t PeakResidentBytes();
 void CheckRunFolder(const std::string& folder, bool resume);
 // Makes the folder with checkpoints/ inside, if they are not there. Throws InputError.
 void MakeRunFolder(const std::string& folder);
-// Checks and makes likewise, and writes `deck` to deck.in. Serial: for world rank 0, inside
-// Communicator::Together.
+// Content of a deck.in: the deck between two comments, the first of which tells of the last.
+std::string MarkEnds(const std::string& deck);
+enum class DeckEnd {
+  kThere,
+  kMissing,   // the file was cut off: it is empty, ends in its first line, or lacks its last one
+  kUnmarked,  // no first line: written by an older version, or by the user
+};
+DeckEnd EndOf(const std::string& deck);
+// Checks and makes likewise, and writes `deck` to deck.in with its ends marked. Serial: for world
+// rank 0, inside Communicator::Together.
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck);
 // Whether the run's records say that it is done, test evaluation included; false without records.
 // Throws RunError if they cannot be read. Serial.
 bool HasEnded(const std::string& folder);
+// Step of the last checkpoint in the run's records; none if there is no record of one. Throws
+// RunError if they cannot be read. Serial.
+std::optional<std::int64_t> LastCheckpoint(const std::string& folder);
 
 }  // namespace trireme::monitor
 

@@ -53,6 +53,14 @@ TEST_F(Restarts, ADamagedFileCountsAsNone) {
   EXPECT_EQ(Count(5), 1);
 }
 
+TEST_F(Restarts, TellTheStepOfTheLastStart) {
+  EXPECT_EQ(LastStart(folder_), 0);
+  Count(200);
+  EXPECT_EQ(LastStart(folder_), 200);
+  WriteBytes(file_, "garbage");
+  EXPECT_EQ(LastStart(folder_), 0);
+}
+
 TEST_F(Restarts, ReplacesLinksInsteadOfFollowingThem) {
   const std::string victim = In("victim");
   WriteBytes(victim, R"({"step":5,"starts":1})");

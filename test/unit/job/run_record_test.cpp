@@ -11,7 +11,10 @@ namespace trireme::job {
 namespace {
 
 using testing::AllOf;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::SizeIs;
 
 // Message of the InputError that a run.json leads to; empty if it is read.
 std::string Refusal(const nlohmann::json& run) {
@@ -37,6 +40,39 @@ TEST(RunRecord, LaterFormatsNameTheVersionThatReadsThem) {
   EXPECT_THAT(Refusal({{"format", 7}}),
               AllOf(HasSubstr("written by a later Trireme in format 7"),
                     HasSubstr("Use the version of Trireme that wrote it, or a later one.")));
+}
+
+// What a continued run has changed, as its warnings say it.
+std::vector<std::string> ChangesOf(const nlohmann::json& was, const nlohmann::json& now) {
+  nlohmann::json run = was;
+  run["step"] = 10;
+  return Changes(ParseRunRecord(run, "step_00000010/run.json"), now);
+}
+
+TEST(Changes, NameKeysThatOneSideAloneHas) {
+  const nlohmann::json was = {{"optimizer", {{"beta1", "0.9"}, {"kind", "adamw"}}},
+                              {"schedule", {{"steps", "20"}, {"warmup_steps", "4"}}}};
+  nlohmann::json now = was;
+  now["schedule"] = {{"epochs", "3"}, {"warmup_steps", "4"}};
+  EXPECT_THAT(
+      ChangesOf(was, now),
+      ElementsAre("schedule.epochs is 3 now and was not set when the checkpoint was written",
+                  "schedule.steps is not set now and was 20 when the checkpoint was "
+                  "written"));
+  EXPECT_THAT(ChangesOf(now, was), SizeIs(2));
+  EXPECT_THAT(ChangesOf(was, was), IsEmpty());
+}
+
+TEST(Changes, LeaveOutWhatIsOfASessionOrWasNotRecorded) {
+  const nlohmann::json now = {{"batch", 8},
+                              {"model", {{"dim", 4}, {"later", 1}}},
+                              {"optimizer", {{"beta1", "0.90"}}},
+                              {"schedule", {{"steps", "20"}, {"stop_at", "5"}}}};
+  EXPECT_THAT(ChangesOf({}, now), IsEmpty()) << "an early version recorded none of it";
+  const nlohmann::json was = {{"model", {{"dim", 4}}},
+                              {"optimizer", {{"beta1", "0.9"}}},
+                              {"schedule", {{"steps", "20"}, {"walltime_minutes", "1"}}}};
+  EXPECT_THAT(ChangesOf(was, now), IsEmpty());
 }
 
 TEST(RunRecord, FormatsThatAreNoneAreRefused) {

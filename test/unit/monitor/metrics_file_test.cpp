@@ -239,5 +239,24 @@ TEST_F(HasEndedTest, TakesAWholeRecordOfTheEnd) {
   EXPECT_TRUE(HasEnded(folder_)) << "before later records";
 }
 
+using LastCheckpointTest = FolderTest;
+
+TEST_F(LastCheckpointTest, IsOfTheLastWholeEventOfOne) {
+  EXPECT_EQ(LastCheckpoint(folder_), std::nullopt) << "no file";
+  const auto event = [](const std::string& name, std::int64_t step) {
+    return ToJsonLine(
+        Event{.name = name, .step = step, .rank = 0, .host = "a", .text = "checkpoint"});
+  };
+  const std::string others = event("checkpoint failed", 5) + event("restart", 6) +
+                             R"({"kind":"checkpoint","step":7})" + "\n[\"checkpoint\"]\n" +
+                             R"({"kind":"event","event":"checkpoint","step":"8"})" + "\n";
+  const std::string torn = event("checkpoint", 9);
+  WriteBytes(In("metrics.jsonl"), others + torn.substr(0, torn.size() - 1));
+  EXPECT_EQ(LastCheckpoint(folder_), std::nullopt);
+  WriteBytes(In("metrics.jsonl"),
+             event("checkpoint", 3) + others + event("checkpoint", 4) + others);
+  EXPECT_EQ(LastCheckpoint(folder_), 4);
+}
+
 }  // namespace
 }  // namespace trireme::monitor

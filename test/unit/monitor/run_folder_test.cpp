@@ -30,11 +30,32 @@ void ExpectRefused(const std::string& folder, const std::string& message) {
   }
 }
 
+TEST(DeckEnd, IsMissingWhereverATextWasCut) {
+  const std::string whole = MarkEnds("[job]\nname = a\n");
+  EXPECT_EQ(EndOf(whole), DeckEnd::kThere);
+  for (std::size_t size = 0; size + 1 < whole.size(); ++size) {
+    EXPECT_EQ(EndOf(whole.substr(0, size)), DeckEnd::kMissing) << size;
+  }
+  EXPECT_EQ(EndOf(whole.substr(0, whole.size() - 1)), DeckEnd::kThere) << "all but a newline";
+  EXPECT_EQ(EndOf(whole + "[optimizer]\nbeta1 = 0.8\n"), DeckEnd::kThere) << "changed";
+  EXPECT_EQ(EndOf("[job]\nname = a\n"), DeckEnd::kUnmarked);
+  EXPECT_EQ(EndOf("# mine\n"), DeckEnd::kUnmarked);
+  EXPECT_EQ(MarkEnds("a = 1"), MarkEnds("a = 1\n"));
+}
+
 using RunFolder = FolderTest;
+
+TEST_F(RunFolder, OfANewRunHasNoStarts) {
+  WriteBytes(In("restarts.json"), "{}");
+  PrepareRunFolder(folder_, true, "deck");
+  EXPECT_TRUE(std::filesystem::exists(In("restarts.json")));
+  PrepareRunFolder(folder_, false, "deck");
+  EXPECT_FALSE(std::filesystem::exists(In("restarts.json")));
+}
 
 TEST_F(RunFolder, IsMadeWithItsDeck) {
   PrepareRunFolder(In("runs/a"), false, "[job]\n");
-  EXPECT_EQ(ReadBytes(In("runs/a/deck.in")), "[job]\n");
+  EXPECT_EQ(ReadBytes(In("runs/a/deck.in")), MarkEnds("[job]\n"));
   EXPECT_TRUE(std::filesystem::is_directory(In("runs/a/checkpoints")));
 }
 
@@ -86,7 +107,7 @@ TEST_F(RunFolder, PlantedTemporaryIsNotFollowed) {
   for (const char* target : {"victim", "nowhere"}) {
     std::filesystem::create_symlink(In(target), In("deck.in.tmp"));
     PrepareRunFolder(folder_, false, "deck");
-    EXPECT_EQ(ReadBytes(In("deck.in")), "deck");
+    EXPECT_EQ(ReadBytes(In("deck.in")), MarkEnds("deck"));
     EXPECT_FALSE(std::filesystem::is_symlink(In("deck.in")));
   }
   EXPECT_EQ(ReadBytes(In("victim")), "precious");
@@ -97,7 +118,7 @@ TEST_F(RunFolder, MayExistWithoutARun) {
   WriteBytes(In("notes.txt"), "mine");
   PrepareRunFolder(folder_, false, "deck");
   EXPECT_EQ(ReadBytes(In("notes.txt")), "mine");
-  EXPECT_EQ(ReadBytes(In("deck.in")), "deck");
+  EXPECT_EQ(ReadBytes(In("deck.in")), MarkEnds("deck"));
 }
 
 TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
@@ -105,7 +126,7 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
   std::filesystem::create_directory(In("a/checkpoints/step_00000010"));
   ExpectRefused(In("a"), In("a") + ": holds a run already\n  continue it with -r " + In("a") +
                              ", or choose another job.output");
-  EXPECT_EQ(ReadBytes(In("a/deck.in")), "first");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), MarkEnds("first"));
   EXPECT_THROW(CheckRunFolder(In("a"), false), Error);
   EXPECT_NO_THROW(CheckRunFolder(In("a"), true));
 }
@@ -113,15 +134,15 @@ TEST_F(RunFolder, IsRefusedWhenItHoldsARun) {
 TEST_F(RunFolder, IsFreeWhenItsRunDiedBeforeACheckpoint) {
   PrepareRunFolder(In("a"), false, "first");
   CheckRunFolder(In("a"), false);
-  EXPECT_EQ(ReadBytes(In("a/deck.in")), "first") << "checking changes nothing";
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), MarkEnds("first")) << "checking changes nothing";
   PrepareRunFolder(In("a"), false, "second");
-  EXPECT_EQ(ReadBytes(In("a/deck.in")), "second");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), MarkEnds("second"));
 }
 
 TEST_F(RunFolder, IsTakenOverOnResume) {
   PrepareRunFolder(In("a"), false, "first");
   PrepareRunFolder(In("a"), true, "second");
-  EXPECT_EQ(ReadBytes(In("a/deck.in")), "second");
+  EXPECT_EQ(ReadBytes(In("a/deck.in")), MarkEnds("second"));
 }
 
 TEST_F(RunFolder, ImpossiblePathsAreInputErrors) {

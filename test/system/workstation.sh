@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The folder that jobscripts/workstation.sh trains in: a run that was stopped or killed is continued
+# there, whatever it had written; beside a finished one, or one of another deck, a new one is begun.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=jobscripts/run_folder.sh
+source "$TRIREME_SOURCE/jobscripts/run_folder.sh"
+tiny_deck
+tokens
+# shellcheck disable=SC2034  # of run_folder.sh
+trireme=$TRIREME deck=deck.in overrides=(monitor.sample_tokens=0)
+
+# chooses FOLDER [-r FOLDER]
+chooses() {
+  choose_run_folder >chosen
+  # shellcheck disable=SC2154  # set by choose_run_folder
+  [[ "$run ${resume[*]}" == "$1 ${*:2}" ]] || fail "$run ${resume[*]} was chosen instead of $*"
+}
+trains() { run "$1" "$TRIREME" -i deck.in "${resume[@]}" "${overrides[@]}" "job.output=$run" "${@:2}"; }
+
+chooses run
+# Ended before its first checkpoint.
+trains 2 model.heads=3
+is_missing run
+trains 3 schedule.walltime_minutes=1e-9
+sed -i 's/^walltime_minutes .*/walltime_minutes = 0/' run/deck.in
+rm -r run/checkpoints run/metrics.jsonl
+for name in "" checkpoints checkpoints/step_00000005.tmp; do
+  mkdir -p "run/$name"
+  chooses run -r run
+done
+trains 3 schedule.walltime_minutes=1e-9
+sed -i 's/^walltime_minutes .*/walltime_minutes = 0/' run/deck.in
+# Killed after the checkpoint was published, before the link.
+rm run/checkpoints/latest
+chooses run -r run
+trains 0
+chooses run-2
+overrides+=(schedule.steps=30)
+chooses run-2
+trains 3 schedule.walltime_minutes=1e-9
+chooses run-3
