@@ -46,14 +46,14 @@ void TrainingLoop::FindFolder() {
   const comm::Communicator& world = job_.World();
   const std::string& resume = job_.line->resume;
   world.Together([&] {
-    if (resume.empty() || job_.options.checkpoint.start_from.empty()) return;
+    if (job_.start.weights_alone || job_.options.checkpoint.start_from.empty()) return;
     throw job_.deck.Complain("checkpoint.start_from", "begins a new run, but -r continues one",
                              "Give one of them.");
   });
   folder_ = job_.options.job.output;
   if (!job_.start.candidates.empty()) checkpoint_ = job_.start.candidates.front();
   if (resume.empty()) return;
-  const std::string owner = checkpoint_.empty() ? WithoutSlash(resume) : RunFolderOf(checkpoint_);
+  const std::string owner = Resumes() ? RunFolderOf(checkpoint_) : WithoutSlash(resume);
   const bool branch = job_.options.job.output_given && !SameFolder(folder_, owner);
   continues_ = !owner.empty() && !branch;
   if (continues_) folder_ = owner;
@@ -66,7 +66,7 @@ void TrainingLoop::LockFolder() {
   lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
   // Another job's last act may have come between the first look and the lock.
   monitor::CheckRunFolder(folder_, continues_);
-  if (!continues_ || checkpoint_.empty()) return;
+  if (!continues_ || !Resumes()) return;
   const auto known = job_.start.damaged.size();
   const std::vector<std::string> now = checkpoint::Locate(job_.line->resume).candidates;
   if (now.size() > known && now[known] == checkpoint_) return;
@@ -81,7 +81,7 @@ void TrainingLoop::LoadState() {
     world.Together([&] {
       if (world.IsRoot()) job::CheckVocabulary(*job_.start.record, tokens_);
     });
-    if (job_.line->resume.empty()) {
+    if (job_.start.weights_alone) {
       state_.LoadWeights(checkpoint_, [this] { job::StopIfAsked(job_); });
     } else {
       Resume();
@@ -93,7 +93,7 @@ void TrainingLoop::LoadState() {
 
 // The step of the checkpoint, before anything else of it is read.
 void TrainingLoop::FindStep() {
-  if (!job_.start.record || job_.line->resume.empty()) return;
+  if (!Resumes()) return;
   step_ = job_.start.record->step;
   best_loss_ = kept_best_loss_ =
       job_.start.record->best_loss.value_or(std::numeric_limits<double>::infinity());
@@ -150,7 +150,7 @@ bool TrainingLoop::Initialize() {
 }
 
 void TrainingLoop::SetDamagedAside() {
-  if (!continues_) return;
+  if (!continues_ || !Resumes()) return;
   for (const std::string& damaged : job_.start.damaged) {
     job_.start.passed_over.push_back(
         fmt::format("{}: it is called {} now", damaged, checkpoint::SetAside(damaged)));
@@ -158,8 +158,13 @@ void TrainingLoop::SetDamagedAside() {
 }
 
 // Rank 0. A state that ends every session that starts from it must not do so for ever.
+// A branch that ends before its first checkpoint must not begin at step 0: the note tells of it.
 void TrainingLoop::CountStart() {
-  if (!continues_) return;
+  if (!continues_) {
+    job::ForgetStarts(folder_);
+    if (step_ > 0) job::CountStart(folder_, step_);
+    return;
+  }
   const std::int64_t most = job_.options.checkpoint.max_restarts;
   starts_here_ = job::CountStart(folder_, step_);
   if (most == 0 || starts_here_ <= most) return;
@@ -238,11 +243,11 @@ void TrainingLoop::SayStart() {
     monitor_->Warn("passed over " + passed_over);
     SayEvent("checkpoint passed over", passed_over);
   }
-  if (checkpoint_.empty() && continues_) {
+  if (continues_ && !Resumes()) {
     monitor_->Line(fmt::format("{} holds no checkpoint yet: it begins at step 0", folder_));
   }
   if (continues_) SayEvent("restart", fmt::format("start {} at this step", starts_here_));
-  if (checkpoint_.empty() || job_.line->resume.empty()) return;
+  if (!Resumes()) return;
   monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : "branched off",
                              checkpoint_, monitor::WithThousands(step_)));
   SayChanges();

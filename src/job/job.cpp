@@ -138,7 +138,7 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
 
 data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
   const std::optional<RunRecord>& record = job.start.record;
-  if (!record || job.line->resume.empty() || !record->origin) return {};
+  if (!record || job.start.weights_alone || !record->origin) return {};
   const data::Sampler::Options now{.tokens = tokens.train,
                                    .length = job.options.data.sequence_length,
                                    .stride = job.options.data.stride,
@@ -200,8 +200,8 @@ std::string FirstLineOf(const std::string& text) { return text.substr(0, text.fi
 // Throws for a run whose last checkpoint is damaged, too; again what was thrown for a checkpoint
 // that was named alone. Collective.
 [[noreturn]] void ThrowNoneWhole(const Job& job, const checkpoint::DamagedError& damage) {
-  const std::string& resume = job.line->resume;
-  const std::string path = resume.empty() ? job.options.checkpoint.start_from : resume;
+  const std::string& path =
+      job.start.weights_alone ? job.options.checkpoint.start_from : job.line->resume;
   std::error_code error;
   const bool alone = job.World().IsRoot() &&
                      std::filesystem::equivalent(path, job.start.candidates.front(), error) &&

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -57,6 +58,11 @@ int CountStart(const std::string& folder, std::int64_t step) {
         "Check the run folder's permissions and free space (job.output).");
   }
   return starts;
+}
+
+void ForgetStarts(const std::string& folder) {
+  std::error_code ignored;  // what cannot be removed cannot be written either: CountStart tells
+  std::filesystem::remove(PathIn(folder), ignored);
 }
 
 std::int64_t LastStart(const std::string& folder) { return ReadNote(PathIn(folder)).step; }

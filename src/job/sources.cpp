@@ -129,9 +129,8 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
       input::Deck::Parse(schema, sources.deck_text, sources.deck_path, line.overrides);
   if (!line.deck.empty()) return deck;
   // Keys of that session, not of the run.
-  for (const char* key : {"job.output", "schedule.stop_at", "checkpoint.start_from"}) {
-    deck.Forget(key);
-  }
+  for (const char* key : {"job.output", "schedule.stop_at"}) deck.Forget(key);
+  if (!sources.start.weights_alone) deck.Forget("checkpoint.start_from");
   return deck;
 }
 
@@ -146,32 +145,44 @@ void RequireNoneWritten(const std::string& run, const std::string& folder) {
                   "none; nothing was changed",
                   run, file, written.value_or(started), folder),
       fmt::format("Mount or restore the folder {0}/checkpoints. To begin at step 0 instead, name "
-                  "another job.output with -i {0}/deck.in, without -r.",
+                  "another job.output with -i {0}/deck.in, without -r. A run that was branched off "
+                  "another one and ended before its first checkpoint is to be branched off again.",
                   run));
 }
 
-// The checkpoints that the job may start from, without those in `damaged`.
-Start ReadStart(const CommandLine& line, const input::Deck& deck,
-                const std::vector<std::string>& damaged = {}) {
-  const Task task = Read(deck).task;
-  const bool uses = task != Task::kTokenize && task != Task::kVerify;
-  const bool resumes = !line.resume.empty();
-  const std::string path = resumes ? line.resume : checkpoint::Read(deck).start_from;
-  if (!uses || path.empty()) return {};
-  Located found = LocateWhole(path, damaged);
-  if (!found.record) {
-    const bool begun = Exists(path + "/deck.in");
-    if (task != Task::kTrain || !resumes || !begun || !found.choice.Unstarted()) {
-      throw checkpoint::NoneComplete(found.choice);
-    }
-    RequireNoneWritten(path, found.choice.folder);
-    return {};
-  }
+Start StartOf(Located found, const std::vector<std::string>& damaged, bool weights_alone) {
   return {.candidates = std::move(found.choice.candidates),
+          .weights_alone = weights_alone,
           .passed_over = std::move(found.choice.others),
           .damaged = damaged,
           .warnings = {},
           .record = std::move(found.record)};
+}
+
+// Checkpoints that give a new run its weights, without those in `damaged`.
+Start ReadWeights(const input::Deck& deck, const std::vector<std::string>& damaged) {
+  const std::string path = checkpoint::Read(deck).start_from;
+  if (path.empty()) return {};
+  Located found = LocateWhole(path, damaged);
+  if (!found.record) throw checkpoint::NoneComplete(found.choice);
+  return StartOf(std::move(found), damaged, true);
+}
+
+// The checkpoints that the job may start from, without those in `damaged`. Empty, too, for a run
+// that ended before its first one.
+Start ReadStart(const CommandLine& line, const input::Deck& deck,
+                const std::vector<std::string>& damaged = {}) {
+  const Task task = Read(deck).task;
+  if (task == Task::kTokenize || task == Task::kVerify) return {};
+  const std::string& run = line.resume;
+  if (run.empty()) return ReadWeights(deck, damaged);
+  Located found = LocateWhole(run, damaged);
+  if (found.record) return StartOf(std::move(found), damaged, false);
+  if (task != Task::kTrain || !Exists(run + "/deck.in") || !found.choice.Unstarted()) {
+    throw checkpoint::NoneComplete(found.choice);
+  }
+  RequireNoneWritten(run, found.choice.folder);
+  return {};
 }
 
 // Collective. Gives every rank world rank 0's.
@@ -184,6 +195,7 @@ void Share(const comm::Communicator& world, Start& start) {
   for (auto* list : {&start.candidates, &start.passed_over, &start.damaged, &start.warnings}) {
     share_list(*list);
   }
+  start.weights_alone = world.Broadcast(start.weights_alone ? "yes" : "no") == "yes";
   std::string run;
   world.Together([&] {
     if (world.IsRoot() && start.record) run = start.record->json.dump();
@@ -208,6 +220,10 @@ Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
     sources.deck_text = ReadDeckFile(line.deck, "Check the path behind -i.");
   }
   sources.start = ReadStart(line, ParseAlone(schema, line, sources));
+  if (!line.resume.empty() && sources.start.candidates.empty()) {
+    sources.start.weights_alone = true;  // so that the deck keeps what the run began with
+    sources.start = ReadWeights(ParseAlone(schema, line, sources), {});
+  }
   if (!warning.empty()) sources.start.warnings.push_back(warning);
   return sources;
 }

@@ -77,8 +77,6 @@ void PrepareRunFolder(const std::string& folder, bool resume, const std::string&
   const bool had_checkpoints = fs::exists(checkpoints, ignored);
   MakeFolder(checkpoints);
   try {
-    // A new run has no starts yet, whatever the folder held.
-    if (!resume) fs::remove(run / "restarts.json", ignored);
     WriteWhole(deck_path.string(), MarkEnds(deck));
   } catch (...) {
     // Leaves nothing that looks like a run.

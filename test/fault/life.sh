@@ -46,7 +46,24 @@ for stop in 4 6 8 10 20; do
 done
 same_end whole often step # each stop_at adds a validation
 
-# 4. checkpoint.auto.
+# 4. Killed before its first checkpoint: a run that began with another one's weights does so again, and a
+# branch of another run does not begin at step 0.
+late=(checkpoint.every_steps=0 monitor.validate_every_steps=0 schedule.steps=600)
+run 0 train "${late[@]}" checkpoint.start_from=whole job.output=tuned
+begins "$TRIREME" -i deck.in "${keys[@]}" "${late[@]}" checkpoint.start_from=whole job.output=cut
+awaits cut/metrics.jsonl '"kind":"step"' 5
+killed
+run 0 "$TRIREME" -r cut
+says "cut holds no checkpoint yet: it begins at step 0"
+same_end tuned cut step
+begins "$TRIREME" -i deck.in "${keys[@]}" "${late[@]}" -r whole job.output=branch
+awaits branch/metrics.jsonl '"kind":"step"' 5
+killed
+run 2 "$TRIREME" -r branch
+says_once "error:"
+says "branched off again"
+
+# 5. checkpoint.auto.
 sed -i '/^\[checkpoint\]/,/^\[/s/^every_steps.*//' deck.in
 run 2 train checkpoint.auto=yes job.output=auto
 says "needs run.mtbf_hours"
@@ -62,7 +79,7 @@ run 0 "$TRIREME" -r auto
 (($(count auto/metrics.jsonl '"event":"checkpoint"') >= 8)) || fail "few checkpoints with mtbf_hours = 1e-4"
 same_end unharmed auto
 
-# 5. Events.
+# 6. Events.
 begins "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=100000 checkpoint.every_steps=100 job.output=told
 awaits told/metrics.jsonl '"event":"checkpoint"' 2
 kill -USR1 "$job"

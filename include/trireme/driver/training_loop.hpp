@@ -73,6 +73,8 @@ class TrainingLoop {
   std::int64_t PeakMemory() const;  // collective
   double Epoch() const;
   bool ValidationIsNear() const;
+  // From a checkpoint, with all that it holds; not with its weights alone.
+  bool Resumes() const { return job_.start.record && !job_.start.weights_alone; }
   bool Finished() const { return step_ >= schedule_.Last(); }
 
   job::Job& job_;
@@ -89,7 +91,7 @@ class TrainingLoop {
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0
 
   std::string folder_;         // of the run
-  std::string checkpoint_;     // to start from; empty: none
+  std::string checkpoint_;     // to start from, or to take the weights from; empty: none
   bool continues_ = false;     // in the checkpoint's own run folder
   nlohmann::json vocabulary_;  // for run.json
   int starts_here_ = 1;        // in a row at this step; on rank 0

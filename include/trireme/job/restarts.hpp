@@ -13,6 +13,9 @@ namespace trireme::job {
 // when the call returns. Throws RunError if it cannot be written.
 int CountStart(const std::string& folder, std::int64_t step);
 
+// Removes the note, as for a new run in a folder that held another one. Serial.
+void ForgetStarts(const std::string& folder);
+
 // Step of the last start noted in folder/restarts.json; 0 without one that can be read. Serial.
 std::int64_t LastStart(const std::string& folder);
 

@@ -16,6 +16,8 @@ namespace trireme::job {
 // Checkpoints that a job may start from.
 struct Start {
   std::vector<std::string> candidates;  // complete ones, the newest first; empty: it starts afresh
+  // The run begins at step 0 with their weights (checkpoint.start_from); false: it goes on.
+  bool weights_alone = false;
   // Newer ones and the reason for each: "step_00000020: it lacks run.json".
   std::vector<std::string> passed_over;
   std::vector<std::string> damaged;   // folders among these whose bytes are wrong
@@ -31,9 +33,9 @@ struct Sources {
 
 // Serial. Reads the deck after -i or, without it, of the run that -r names; finds the checkpoints
 // that -r or, in the deck, checkpoint.start_from names. A run folder that -r names for training may
-// hold none yet: its run ended before the first. Refused if its records tell of one: what they tell
-// of is gone. A deck.in that was cut off gives way to the deck in the newest checkpoint, with a
-// warning, or is refused. Throws InputError.
+// hold none yet: its run ended before the first, and begins as its deck says. Refused if its
+// records tell of one: what they tell of is gone. A deck.in that was cut off gives way to the deck
+// in the newest checkpoint, with a warning, or is refused. Throws InputError.
 Sources ReadSources(const input::Schema& schema, const CommandLine& line);
 
 // The same on every rank: world rank 0 reads. AgreedError (exit code 2).

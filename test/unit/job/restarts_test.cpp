@@ -54,9 +54,13 @@ TEST_F(Restarts, ADamagedFileCountsAsNone) {
 }
 
 TEST_F(Restarts, TellTheStepOfTheLastStart) {
+  ForgetStarts(folder_);
   EXPECT_EQ(LastStart(folder_), 0);
   Count(200);
   EXPECT_EQ(LastStart(folder_), 200);
+  ForgetStarts(folder_);
+  EXPECT_EQ(LastStart(folder_), 0);
+  EXPECT_EQ(Count(200), 1);
   WriteBytes(file_, "garbage");
   EXPECT_EQ(LastStart(folder_), 0);
 }

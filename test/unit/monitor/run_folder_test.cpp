@@ -45,14 +45,6 @@ TEST(DeckEnd, IsMissingWhereverATextWasCut) {
 
 using RunFolder = FolderTest;
 
-TEST_F(RunFolder, OfANewRunHasNoStarts) {
-  WriteBytes(In("restarts.json"), "{}");
-  PrepareRunFolder(folder_, true, "deck");
-  EXPECT_TRUE(std::filesystem::exists(In("restarts.json")));
-  PrepareRunFolder(folder_, false, "deck");
-  EXPECT_FALSE(std::filesystem::exists(In("restarts.json")));
-}
-
 TEST_F(RunFolder, IsMadeWithItsDeck) {
   PrepareRunFolder(In("runs/a"), false, "[job]\n");
   EXPECT_EQ(ReadBytes(In("runs/a/deck.in")), MarkEnds("[job]\n"));
