@@ -77,8 +77,8 @@ bool Vanished(const std::string& checkpoint);
 // Serial. Parsed run.json of a checkpoint folder, checked against checksums.json. Throws InputError
 // if it is missing or damaged.
 nlohmann::json ReadRun(const std::string& checkpoint);
-// Collective. The same, read by one rank. Throws AgreedError (exit code 2), as VanishedError or
-// DamagedError where it is one.
+// Collective. The same, read by one rank. Throws AgreedError (exit code 2); VanishedError if the
+// folder is gone.
 nlohmann::json ReadRun(const comm::Communicator& world, const std::string& checkpoint);
 
 // Collective. Fills this rank's blocks from one safetensors file of the checkpoint ("model" or
