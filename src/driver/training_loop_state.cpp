@@ -95,7 +95,7 @@ nlohmann::json TrainingLoop::RunJson() const {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best, bool last) {
-  // What became of the one before decides what this one says of the best.
+  // The outcome of the one before decides what this one says of the best.
   checkpoints_->Settle();
   AccountForCheckpoints();
   if (best) best_under_way_loss_ = best_loss_;
