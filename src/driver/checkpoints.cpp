@@ -72,24 +72,24 @@ bool Checkpoints::DueAfter(std::int64_t step) const {
   return every > 0 && step % every == 0;
 }
 
-void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   last_time_ = Seconds();
   stall_ = 0;
-  best_under_way_ = best;
+  under_way_ = reason;
   const Stopwatch stall(stall_);
   writer_.Begin({.folder = setup_.folder + "/checkpoints",
                  .step = step,
                  .run = run,
-                 .best = best,
+                 .best = reason.best,
                  .retention = {.keep = setup_.options.keep,
                                .keep_every_steps = setup_.options.keep_every_steps},
                  .may_publish = setup_.may_publish});
 }
 
-void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   const Stopwatch untold(untold_stall_);
   if (writer_.UnderWay()) Finish();
-  Begin(step, run, best);
+  Begin(step, run, reason);
   if (!setup_.options.async) Finish();
 }
 
@@ -113,19 +113,26 @@ void Checkpoints::Advance(bool any_busy) {
   if (outcome) Account(*outcome);
 }
 
-void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   const Stopwatch untold(untold_stall_);
   if (writer_.UnderWay()) Finish();
   failures_ = 0;  // of this one: there is no later one to make up for it
   do {
-    Begin(step, run, best);
+    Begin(step, run, reason);
     Finish();
   } while (failures_ > 0);
+}
+
+void Checkpoints::Settle() {
+  if (!writer_.UnderWay()) return;
+  const Stopwatch untold(untold_stall_);
+  Finish();
 }
 
 void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   if (!outcome.failure.empty()) return Fail(outcome);
   failures_ = 0;
+  if (!under_way_.stop_only) last_regular_ = outcome.step;
   ++written_;
   longest_stall_ = std::max(longest_stall_, stall_);
   stalls_ += stall_;
@@ -161,7 +168,7 @@ void Checkpoints::Report(const checkpoint::Outcome& outcome) {
 
 void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
   ++failures_;
-  if (best_under_way_) lost_best_ = true;
+  if (under_way_.best) lost_best_ = true;
   Say("checkpoint failed", outcome.step, outcome.failure);
   const comm::Communicator& world = setup_.runtime.World();
   // A folder that another job has taken over is not written to again.

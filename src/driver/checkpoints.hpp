@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -39,12 +40,20 @@ class Checkpoints {
   // Whether one is due after this step.
   bool DueAfter(std::int64_t step) const;
 
-  // Collective. Writes one, or begins to. run: run.json, without what the writer adds. best: it has
-  // the lowest validation loss; lost() says later if it was not written.
-  void Write(std::int64_t step, const nlohmann::json& run, bool best);
+  // Why one is written.
+  struct Reason {
+    bool best = false;       // the lowest validation loss; TakeLostBest tells if it was not written
+    bool stop_only = false;  // without a stop there would be none
+  };
+  // Collective. Writes one, or begins to. run: run.json, without what the writer adds.
+  void Write(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
   // AgreedError if none succeeds.
-  void WriteLast(std::int64_t step, const nlohmann::json& run, bool best);
+  void WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason);
+  // Collective. Waits for the one under way, if any.
+  void Settle();
+  // Step of the last one written in this session that was not written for a stop alone.
+  std::optional<std::int64_t> LastRegular() const { return last_regular_; }
   // On this rank: a write goes on beside the steps. Cheap.
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
   // The same on every rank: what was written last is not known yet.
@@ -60,7 +69,7 @@ class Checkpoints {
   std::string Summary() const;
 
  private:
-  void Begin(std::int64_t step, const nlohmann::json& run, bool best);
+  void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   void Finish();
   void Account(const checkpoint::Outcome& outcome);
   void Report(const checkpoint::Outcome& outcome);
@@ -71,7 +80,9 @@ class Checkpoints {
 
   const Setup setup_;
   checkpoint::Writer writer_;
-  bool best_under_way_ = false, lost_best_ = false;
+  Reason under_way_;
+  bool lost_best_ = false;
+  std::optional<std::int64_t> last_regular_;
   std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint
   std::int64_t failures_ = 0;   // in a row
   double last_time_ = 0;        // Seconds() of the last Begin

@@ -55,6 +55,7 @@ struct Record {
   double seconds_bubble = 0;
   double seconds_data = 0;
   double seconds_checkpoint = 0;
+  std::int64_t bad_steps = 0;  // of the run so far: steps whose update was left out
 };
 
 // One kind of transfer in one kind of group, over the steps of this session: a row of the table in
@@ -109,6 +110,8 @@ class Monitor {
   void Line(const std::string& text);  // a plain line, on the screen and in the log
   void Warn(const std::string& text);  // likewise, "warning: ..."
   void Happened(const Event& event);   // recorded; not printed
+  // The run goes back to `step`: later records are cut, as when a run is resumed there.
+  void GoBack(std::int64_t step);
   // Takes every step. Prints and records multiples of every_steps, step 1 and the last step of the
   // schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times and
   // speeds in a record and its line are means over the steps since the one before, the time of
