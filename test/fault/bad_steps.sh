@@ -40,7 +40,7 @@ PYTHON
 }
 
 # 1. A passing fault: two steps in a row are left out, the run goes on.
-train 2>/dev/null >/dev/null job.output=calm || fail "the calm run"
+run 0 train job.output=calm
 run 0 train_spoiled 7 2 run.max_bad_steps=2 job.output=passing
 says "summed over the ranks, on rank"
 says "its update is left out, 2 of at most 2 in a row"
@@ -73,16 +73,16 @@ expects none "${bad[0]}"
 # 3. A state that is spoiled for good ends, whatever is started again: the row goes on.
 train_poisoned() {
   "$TRIREME" -i deck.in "${keys[@]}" optimizer.learning_rate=1e30 schedule.warmup_steps=0 \
-    optimizer.clip_norm=0 checkpoint.every_steps=1 run.max_bad_steps=3 job.output=poisoned "$@"
+    optimizer.clip_norm=0 checkpoint.every_steps=1 job.output=poisoned "$@"
 }
-run 1 train_poisoned
+run 1 train_poisoned run.max_bad_steps=3
 says "on rank 0 ($(hostname))"
 says "bad step 4 in a row"
 grep -q '"bad_steps_in_a_row": *3' poisoned/checkpoints/latest/run.json || fail "run.json forgets the row"
 first=$("$python" -c '
 import json
 print(next(r["step"] for r in map(json.loads, open("poisoned/metrics.jsonl")) if r.get("event") == "bad step"))')
-run 1 train_poisoned -r poisoned
+run 1 train_poisoned run.max_bad_steps=3 -r poisoned
 says "step $((first + 3)): "
 says "bad step 4 in a row"
 run 0 train_poisoned -r poisoned run.max_bad_steps=100

@@ -57,9 +57,9 @@ class NanChannel final : public ForwardingChannel {
 };
 
 // A run with a channel of its own in front of one group.
-class Run {
+class SpoiledRun {
  public:
-  Run(const comm::Communicator& group, const data::TokenFile& tokens, const RunSettings& settings,
+  SpoiledRun(const comm::Communicator& group, const data::TokenFile& tokens, const RunSettings& settings,
       comm::Group spoiled = comm::Group::kWorld)
       : grid_(group, *settings.grid, settings.options),
         state_(Armed(spoiled),
@@ -137,10 +137,10 @@ class BadSteps : public LayoutTest, public testing::WithParamInterface<bool> {
     return settings;
   }
   // The serial run that leaves out the same step.
-  Run Serial() {
+  SpoiledRun Serial() {
     return {self_, tokens_, SettingsOf({"serial", {1, 1, 1, 1}, comm::Sharding::kNone, {}})};
   }
-  void Compare(Run& run, const std::vector<double>& losses, Run& serial,
+  void Compare(SpoiledRun& run, const std::vector<double>& losses, SpoiledRun& serial,
                const std::vector<double>& wanted, const char* name) {
     for (std::int64_t step = 0; step < kEnd; ++step) {
       if (step == kSpoiled) continue;
@@ -152,11 +152,11 @@ class BadSteps : public LayoutTest, public testing::WithParamInterface<bool> {
 };
 
 TEST_P(BadSteps, AParameterOfOneRankIsNamedAndNothingLeaks) {
-  Run serial = Serial();
+  SpoiledRun serial = Serial();
   const std::vector<double> wanted = serial.Train(true, false);
   ASSERT_LT(wanted.back(), wanted.front());
   for (const Layout& layout : kLayouts) {
-    Run run(world_, tokens_, SettingsOf(layout));
+    SpoiledRun run(world_, tokens_, SettingsOf(layout));
     const std::vector<double> losses = run.Train(world_.Rank() == kGuilty, false);
     Compare(run, losses, serial, wanted, layout.name);
     const std::string name = world_.Broadcast(run.Name(), kGuilty);
@@ -168,10 +168,10 @@ TEST_P(BadSteps, AParameterOfOneRankIsNamedAndNothingLeaks) {
 }
 
 TEST_P(BadSteps, ATransferThatArrivesSpoiledOnOneRankIsLeftOutByAll) {
-  Run serial = Serial();
+  SpoiledRun serial = Serial();
   const std::vector<double> wanted = serial.Train(true, false);
   for (const Layout& layout : kLayouts) {
-    Run run(world_, tokens_, SettingsOf(layout), layout.spoiled);
+    SpoiledRun run(world_, tokens_, SettingsOf(layout), layout.spoiled);
     const std::vector<double> losses = run.Train(world_.Rank() == kGuilty, true);
     EXPECT_TRUE(run.Spent()) << layout.name << ": no transfer was spoiled";
     Compare(run, losses, serial, wanted, layout.name);
@@ -184,7 +184,7 @@ TEST_P(BadSteps, TheSameStepLeftOutGivesTheSameBits) {
     std::vector<std::vector<double>> losses;
     std::vector<Tensors> weights;
     for (int time = 0; time < 2; ++time) {
-      Run run(world_, tokens_, SettingsOf(layout), layout.spoiled);
+      SpoiledRun run(world_, tokens_, SettingsOf(layout), layout.spoiled);
       losses.push_back(run.Train(world_.Rank() == kGuilty, true));
       losses.back()[kSpoiled] = 0;  // not a number
       weights.push_back(run.Weights());
