@@ -1,4 +1,4 @@
-// What a run remembers of steps that went wrong, and what it may answer. Every rank holds the same:
+// Memory of a run for steps that went wrong, and what it may answer. Every rank holds the same:
 // all decisions follow from agreed numbers.
 #ifndef TRIREME_DRIVER_SAFEGUARDS_HPP_
 #define TRIREME_DRIVER_SAFEGUARDS_HPP_

@@ -31,7 +31,7 @@ struct StepTimes {
   double bubble = 0;                 // waiting for another pipeline stage's result
 };
 
-// What to do about a fault that ends a run.
+// Advice about a fault that ends a run.
 inline constexpr const char* kFaultAdvice =
     "The weights were not changed. Lower optimizer.learning_rate or lengthen "
     "schedule.warmup_steps, and continue from the last checkpoint with -r.";

@@ -49,7 +49,9 @@ class NanChannel final : public ForwardingChannel {
   void After(const comm::Operation& o, std::int64_t arrived) override {
     if (!*armed_ || arrived == 0) return;
     *armed_ = false;
-    DispatchDtype(o.dtype, [&](auto zero) { *static_cast<decltype(zero)*>(o.to) = NAN; });
+    DispatchDtype(o.dtype, [&](auto zero) {
+      std::fill_n(static_cast<decltype(zero)*>(o.to), arrived, static_cast<decltype(zero)>(kNan));
+    });
   }
 
  private:
@@ -59,8 +61,8 @@ class NanChannel final : public ForwardingChannel {
 // A run with a channel of its own in front of one group.
 class SpoiledRun {
  public:
-  SpoiledRun(const comm::Communicator& group, const data::TokenFile& tokens, const RunSettings& settings,
-      comm::Group spoiled = comm::Group::kWorld)
+  SpoiledRun(const comm::Communicator& group, const data::TokenFile& tokens,
+             const RunSettings& settings, comm::Group spoiled = comm::Group::kWorld)
       : grid_(group, *settings.grid, settings.options),
         state_(Armed(spoiled),
                training::PlanTraining(settings, tokens.Size(data::Split::kTrain), grid_.Shape()),
@@ -83,7 +85,7 @@ class SpoiledRun {
       EXPECT_EQ(std::isnan(result.gradient_norm), step == kSpoiled);
       EXPECT_GT(result.learning_rate, 0);
       losses.push_back(result.loss);
-      if (step == kSpoiled) fault_ = *result.fault;
+      if (result.fault) fault_ = *result.fault;
     }
     return losses;
   }
@@ -154,7 +156,6 @@ class BadSteps : public LayoutTest, public testing::WithParamInterface<bool> {
 TEST_P(BadSteps, AParameterOfOneRankIsNamedAndNothingLeaks) {
   SpoiledRun serial = Serial();
   const std::vector<double> wanted = serial.Train(true, false);
-  ASSERT_LT(wanted.back(), wanted.front());
   for (const Layout& layout : kLayouts) {
     SpoiledRun run(world_, tokens_, SettingsOf(layout));
     const std::vector<double> losses = run.Train(world_.Rank() == kGuilty, false);
