@@ -69,9 +69,12 @@ void TrainingLoop::Execute() {
     Report(result);
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();
-    const bool gone_back = !result.fault && AnswerSpike(result.loss);
-    if (!gone_back) ValidateIfDue();
-    if (!gone_back || stop_) CheckpointIfDue();
+    if (!result.fault && AnswerSpike(result.loss)) {
+      if (stop_) WriteCheckpoint(false, true);
+      continue;
+    }
+    ValidateIfDue();
+    CheckpointIfDue();
   }
 }
 

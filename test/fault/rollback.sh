@@ -81,12 +81,18 @@ for axis in data tensor pipeline; do
   accounts $axis
 done
 
-# 4. Stopped before the checkpoint, between it and the spike, in the step of the spike, after it; killed
-# after it has gone back: the same bits, and the same decisions.
+# 4. Stopped before the checkpoint, between it and the spike, in the step of the spike, where the run
+# goes back before it stops, after it; killed after it has gone back: the same bits, and the same decisions.
 run 0 train "${back[@]}" checkpoint.keep=2 schedule.stop_at=60 job.output=stopped
-for stop in 68 72 110; do
-  run 0 train "${back[@]}" checkpoint.keep=2 schedule.stop_at=$stop -r stopped job.output=stopped
-done
+run 0 train "${back[@]}" checkpoint.keep=2 schedule.stop_at=71 -r stopped job.output=stopped
+run 3 train "${back[@]}" checkpoint.keep=2 schedule.walltime_minutes=1e-9 -r stopped job.output=stopped
+says "back from step 72 to stopped/checkpoints/step_00000064"
+says "stopped by schedule.walltime_minutes after step 64"
+"$python" -c '
+import json
+guards = json.load(open("stopped/checkpoints/latest/run.json"))["safeguards"]
+assert (guards["goes_back_to"], guards["rollbacks_to_it"]) == (64, 1), guards' || fail "the rollback is forgotten"
+run 0 train "${back[@]}" checkpoint.keep=2 schedule.stop_at=140 -r stopped job.output=stopped
 run 0 train "${back[@]}" checkpoint.keep=2 -r stopped job.output=stopped
 same_end calm stopped step
 accounts stopped exact
