@@ -63,11 +63,11 @@ diff <(losses calm/metrics.jsonl step | head -n $((bad[0] - 1))) \
 # 2. One more in a row than allowed, and the default, which allows none.
 run 1 train_spoiled 7 2 run.max_bad_steps=1 job.output=too_many
 says_once "error:"
-says "step ${bad[1]}: "
+says "error: step ${bad[1]}: "
 says "bad step 2 in a row, with run.max_bad_steps = 1"
 expects too_many "${bad[@]}"
 run 1 train_spoiled 7 2 job.output=none
-says "step ${bad[0]}: "
+says "error: step ${bad[0]}: "
 expects none "${bad[0]}"
 
 # 3. A state that is spoiled for good ends, whatever is started again: the row goes on.
@@ -83,7 +83,7 @@ first=$("$python" -c '
 import json
 print(next(r["step"] for r in map(json.loads, open("poisoned/metrics.jsonl")) if r.get("event") == "bad step"))')
 run 1 train_poisoned run.max_bad_steps=3 -r poisoned
-says "step $((first + 3)): "
+says "error: step $((first + 3)): "
 says "bad step 4 in a row"
 run 0 train_poisoned -r poisoned run.max_bad_steps=100
 expects poisoned $(seq "$first" 20)
