@@ -1,8 +1,8 @@
 // Preloaded into the program under test: one sum of fp32 numbers goes wrong on one rank.
 //   TRIREME_SPOIL_RANK   rank of the world
-//   TRIREME_SPOIL_NTH    the sum, counted from 1 among those of at least TRIREME_SPOIL_LEAST numbers
-//   TRIREME_SPOIL_LEAST  1 unless stated
-//   TRIREME_SPOIL_COUNT  so many sums from that one on; 1 unless stated
+//   TRIREME_SPOIL_NTH    the sum, counted from 1 among those of at least TRIREME_SPOIL_LEAST
+//   numbers TRIREME_SPOIL_LEAST  1 unless stated TRIREME_SPOIL_COUNT  so many sums from that one
+//   on; 1 unless stated
 #include <math.h>
 #include <mpi.h>
 #include <stdlib.h>
