@@ -72,15 +72,15 @@ bool Checkpoints::DueAfter(std::int64_t step) const {
   return every > 0 && step % every == 0;
 }
 
-void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   last_time_ = Seconds();
   stall_ = 0;
-  best_under_way_ = best;
+  under_way_ = reason;
   const Stopwatch stall(stall_);
   writer_.Begin({.folder = setup_.folder + "/checkpoints",
                  .step = step,
                  .run = run,
-                 .best = best,
+                 .best = reason.best,
                  .retention = {.keep = setup_.options.keep,
                                .keep_every_steps = setup_.options.keep_every_steps},
                  .may_publish = setup_.may_publish});
@@ -91,9 +91,9 @@ void Checkpoints::Settle() {
   if (writer_.UnderWay()) Finish();
 }
 
-void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   const Stopwatch untold(untold_stall_);
-  Begin(step, run, best);
+  Begin(step, run, reason);
   if (!setup_.options.async) Finish();
 }
 
@@ -117,19 +117,20 @@ void Checkpoints::Advance(bool any_busy) {
   if (outcome) Account(*outcome);
 }
 
-void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, bool best) {
+void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
   const Stopwatch untold(untold_stall_);
   failures_ = 0;  // of this one: there is no later one to make up for it
   do {
-    Begin(step, run, best);
+    Begin(step, run, reason);
     Finish();
   } while (failures_ > 0);
 }
 
 void Checkpoints::Account(const checkpoint::Outcome& outcome) {
-  if (best_under_way_) best_written_ = outcome.failure.empty();
+  if (under_way_.best) best_written_ = outcome.failure.empty();
   if (!outcome.failure.empty()) return Fail(outcome);
   failures_ = 0;
+  if (!under_way_.stop_only) last_regular_ = outcome.step;
   ++written_;
   longest_stall_ = std::max(longest_stall_, stall_);
   stalls_ += stall_;

@@ -42,13 +42,19 @@ class Checkpoints {
 
   // Collective. Waits for the one under way, if any.
   void Settle();
+  // Why one is written.
+  struct Reason {
+    bool best = false;       // the lowest validation loss; TakeBest tells whether it was written
+    bool stop_only = false;  // without a stop there would be none
+  };
   // Collective. Writes one, or begins to; none may be under way. run: run.json, without what the
-  // writer adds. best: it has the lowest validation loss; TakeBest() says later whether it was
-  // written.
-  void Write(std::int64_t step, const nlohmann::json& run, bool best);
+  // writer adds.
+  void Write(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
   // AgreedError if none succeeds.
-  void WriteLast(std::int64_t step, const nlohmann::json& run, bool best);
+  void WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason);
+  // Step of the last one written in this session that was not written for a stop alone.
+  std::optional<std::int64_t> LastRegular() const { return last_regular_; }
   // On this rank: a write goes on beside the steps. Cheap.
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
@@ -62,7 +68,7 @@ class Checkpoints {
   std::string Summary() const;
 
  private:
-  void Begin(std::int64_t step, const nlohmann::json& run, bool best);
+  void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   void Finish();
   void Account(const checkpoint::Outcome& outcome);
   void Report(const checkpoint::Outcome& outcome);
@@ -73,8 +79,9 @@ class Checkpoints {
 
   const Setup setup_;
   checkpoint::Writer writer_;
-  bool best_under_way_ = false;
+  Reason under_way_;
   std::optional<bool> best_written_;  // since TakeBest
+  std::optional<std::int64_t> last_regular_;
   std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint
   std::int64_t failures_ = 0;   // in a row
   double last_time_ = 0;        // Seconds() of the last Begin

@@ -16,6 +16,7 @@ input::Schema DeclareAll() {
   optimizer::Declare(schema);
   checkpoint::Declare(schema);
   monitor::Declare(schema);
+  training::Declare(schema);
   plan::Declare(schema);
   return schema;
 }

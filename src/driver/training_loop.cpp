@@ -8,6 +8,7 @@
 
 #include "checkpoints.hpp"
 #include "printable.hpp"
+#include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -41,6 +42,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::To
       grid_(state.Grid()),
       sampler_(training_step.Samples()),
       schedule_(plan.training.schedule),
+      safeguards_(std::make_unique<Safeguards>(job.options.training)),
       deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {}
 
 TrainingLoop::~TrainingLoop() = default;
@@ -59,6 +61,7 @@ void TrainingLoop::Execute() {
     checkpoint_now_ = result.requests.checkpoint;
     last_step_seconds_ = result.times.total;
     deadline_.Step(result.times.total);
+    if (result.fault) AnswerFault(*result.fault);
     // Forward passes alone: a step of so many targets takes longer.
     deadline_.ExpectValidation(result.times.total *
                                static_cast<double>(tokens_.Size(data::Split::kValid)) /
@@ -66,6 +69,10 @@ void TrainingLoop::Execute() {
     Report(result);
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();
+    if (!result.fault && AnswerSpike(result.loss)) {
+      if (stop_) WriteCheckpoint(false, true);
+      continue;
+    }
     ValidateIfDue();
     CheckpointIfDue();
   }
@@ -76,7 +83,8 @@ training::StepResult TrainingLoop::RunStep() {
   if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
   const parallel::ShardedUnits& units = state_.Net().Units();
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
-  const training::StepResult result = training_step_.Run(step_, MyRequests());
+  const training::StepResult result =
+      training_step_.Run(step_, MyRequests(), training::OnFault::kSkip);
   gathers_ += units.Gathers() - gathers;
   gathers_ready_ += units.GathersReady() - ready;
   return result;
@@ -131,6 +139,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.seconds_bubble = result.times.bubble;
   record.seconds_data = result.times.data;
   record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
+  record.bad_steps = safeguards_->BadSteps();
   const std::int64_t every = job_.options.monitor.every_steps;
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
@@ -168,6 +177,7 @@ bool TrainingLoop::RecordEvaluation(data::Split split) {
   record.step_seconds = result.seconds;
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
   record.memory_bytes = PeakMemory();
+  record.bad_steps = safeguards_->BadSteps();
   monitor_->Evaluation(record);
   if (split == data::Split::kValid && result.loss < best_loss_) {
     best_loss_ = result.loss;
@@ -188,7 +198,8 @@ void TrainingLoop::ValidateIfDue() {
 void TrainingLoop::CheckpointIfDue() {
   const bool best = best_is_new_ && job_.options.checkpoint.best;
   const bool last = Finished() || stop_;
-  if (checkpoints_->DueAfter(step_) || checkpoint_now_ || best || last) WriteCheckpoint(best, last);
+  const bool regular = checkpoints_->DueAfter(step_) || checkpoint_now_ || best;
+  if (regular || last) WriteCheckpoint(best, !regular);
 }
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.
@@ -252,6 +263,7 @@ ExitCode TrainingLoop::Finalize() {
   record.loss = last_loss_;
   record.memory_bytes = PeakMemory();
   record.seconds_checkpoint = checkpoint_seconds_;
+  record.bad_steps = safeguards_->BadSteps();
   std::vector<std::pair<std::string, std::string>> files = {
       {"run folder", folder_},
       {"checkpoint", folder_ + "/checkpoints/latest"},
@@ -262,8 +274,8 @@ ExitCode TrainingLoop::Finalize() {
     files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
   }
   monitor_->Done(record, files, traffic, gathers);
-  if (const std::string summary = checkpoints_->Summary(); !summary.empty()) {
-    monitor_->Line(summary);
+  for (const std::string& summary : {checkpoints_->Summary(), safeguards_->Summary()}) {
+    if (!summary.empty()) monitor_->Line(summary);
   }
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "checkpoints.hpp"
+#include "safeguards.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/training_loop.hpp"
@@ -91,21 +92,27 @@ nlohmann::json TrainingLoop::RunJson() const {
   }
   if (std::isfinite(best_loss_)) run["best_loss"] = best_loss_;
   if (validation_due_) run["validation_due"] = true;
+  if (safeguards_->HasGoneBack()) {
+    run["planned"] = {{"epochs", job_.options.schedule.epochs}, {"steps", schedule_.steps}};
+  }
   return run;
 }
 
-void TrainingLoop::WriteCheckpoint(bool best, bool last) {
+void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
   // The outcome of the one before decides what this one says of the best.
   checkpoints_->Settle();
   AccountForCheckpoints();
   if (best) best_under_way_loss_ = best_loss_;
+  if (stop_only) NoteCheckpoint();
   nlohmann::json run = RunJson();
+  run["safeguards"] = safeguards_->Json(stop_only);
   const std::time_t now = std::time(nullptr);
   run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
-  if (last) {
-    checkpoints_->WriteLast(step_, run, best);
+  const Checkpoints::Reason reason{.best = best, .stop_only = stop_only};
+  if (Finished() || stop_) {
+    checkpoints_->WriteLast(step_, run, reason);
   } else {
-    checkpoints_->Write(step_, run, best);
+    checkpoints_->Write(step_, run, reason);
   }
   best_is_new_ = false;
   AccountForCheckpoints();

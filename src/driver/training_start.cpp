@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoints.hpp"
+#include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -98,6 +99,7 @@ void TrainingLoop::FindStep() {
   best_loss_ = kept_best_loss_ =
       job_.start.record->best_loss.value_or(std::numeric_limits<double>::infinity());
   validation_due_ = job_.start.record->validation_due;
+  job_.World().Together([&] { safeguards_->Restore(*job_.start.record); });
 }
 
 bool TrainingLoop::Initialize() {

@@ -126,6 +126,21 @@ plan::TokenFacts InspectTokens(const Job& job) {
 
 plan::MachineFacts FactsOf(const Job& job) { return {.dtype = job.dtype, .stream = job.stream}; }
 
+namespace {
+
+// Steps of a continued run that keeps them; 0: as its epochs say, also if the windows have changed.
+std::int64_t PlannedSteps(const Job& job) {
+  const std::optional<RunRecord>& record = job.start.record;
+  if (!record || job.line->resume.empty() || !record->planned) return 0;
+  const data::Options& now = job.options.data;
+  const bool same = record->planned->epochs == job.options.schedule.epochs &&
+                    record->length == now.sequence_length && record->stride == now.stride &&
+                    record->batch == now.batch;
+  return same ? record->planned->steps : 0;
+}
+
+}  // namespace
+
 plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
   return {.options = job.options,
           .deck = job.deck,
@@ -133,7 +148,8 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
           .tokens = tokens,
           .machine = FactsOf(job),
           .async_checkpoints = job.options.checkpoint.async,
-          .origin = OriginOf(job, tokens)};
+          .origin = OriginOf(job, tokens),
+          .steps = PlannedSteps(job)};
 }
 
 data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {

@@ -39,6 +39,7 @@ DeckOptions ReadAll(const input::Deck& deck) {
   options.tokenize = data::ReadTokenize(deck);
   options.checkpoint = checkpoint::Read(deck);
   options.monitor = monitor::Read(deck);
+  options.training = training::Read(deck);
   return options;
 }
 

@@ -142,6 +142,10 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
   record.precision = MaybeText(run, "precision");
   record.canonical = MaybeText(run, "canonical");
   if (run.Has("best_loss")) record.best_loss = run.Real("best_loss");
+  if (run.Has("planned")) {
+    const input::JsonObject planned = run.Object("planned");
+    record.planned = {.epochs = planned.Real("epochs"), .steps = planned.Integer("steps", 1)};
+  }
   if (run.Has("validation_due")) record.validation_due = run.Truth("validation_due");
   record.products = MaybeText(run, "products", kMostProductsBytes);
   if (run.Has("fp8_scales")) {

@@ -59,6 +59,7 @@ std::string ToJsonLine(const Record& record) {
   json["seconds_bubble"] = record.seconds_bubble;
   json["seconds_data"] = record.seconds_data;
   json["seconds_checkpoint"] = record.seconds_checkpoint;
+  json["bad_steps"] = record.bad_steps;
   return json.dump() + "\n";
 }
 

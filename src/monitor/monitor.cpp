@@ -12,6 +12,7 @@
 #include "screen.hpp"
 #include "table.hpp"
 #include "tally.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::monitor {
 
@@ -111,6 +112,24 @@ void Monitor::SyncRecords() const {
 
 void Monitor::Happened(const Event& event) {
   if (state_) state_->Write(event);
+}
+
+void Monitor::GoBack(std::int64_t step) {
+  if (!state_) return;
+  State& state = *state_;
+  state.interval = {};
+  if (!state.metrics) return;
+  const std::string path = state.metrics->Path();
+  state.metrics.reset();
+  const auto unless_lost = [&](const auto& change) {
+    try {
+      change();
+    } catch (const Error& error) {
+      state.Put(fmt::format("warning: {}; the run goes on", error.what()));
+    }
+  };
+  unless_lost([&] { state.losses.history = CutMetrics(path, step); });
+  unless_lost([&] { state.metrics = std::make_unique<AppendFile>(path, false); });
 }
 
 void Monitor::Step(const Record& record) {

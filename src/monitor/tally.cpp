@@ -43,7 +43,7 @@ Record Tally::Mean(Record record) const {
 void Losses::Add(const Record& record) {
   switch (record.kind) {
     case Record::Kind::kStep:
-      if (!history.first_loss) history.first_loss = record.loss;
+      if (!history.first_loss && std::isfinite(record.loss)) history.first_loss = record.loss;
       last_step = record.loss;
       break;
     case Record::Kind::kValid:

@@ -106,8 +106,9 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
           .batch = asked.data.batch,
           .origin = request.origin,
           .optimizer = asked.optimizer,
-          .schedule = optimizer::MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
-                                              sampler.StepsOf(asked.schedule.epochs)),
+          .schedule = optimizer::MakeSchedule(
+              asked.schedule, asked.optimizer.learning_rate,
+              request.steps > 0 ? request.steps : sampler.StepsOf(asked.schedule.epochs)),
           .keep_gradients = false,
           .async_checkpoints = request.async_checkpoints,
           .graphs = asked.machine.graphs,

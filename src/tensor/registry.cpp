@@ -176,12 +176,18 @@ void Registry::TakeEarly(int unit,
 
 void Registry::ZeroGradients() {
   if (std::exchange(gradients_cleared_, false)) return;
+  DropGradients();
+  gradients_cleared_ = false;
+}
+
+void Registry::DropGradients() {
   const auto clear = [this](const device::Buffer& storage, std::int64_t elements) {
     if (storage == nullptr) return;
     device::SetZero(stream_, storage.get(), Bytes(SumType(), elements));
   };
   clear(gradients_, ownership_.gradients);  // other levels are left zero by their readers
   clear(early_gradients_, list_.EarlySize());
+  GradientsCleared();
 }
 
 }  // namespace trireme::tensor

@@ -5,10 +5,16 @@ namespace trireme::training {
 
 BatchLoader::BatchLoader(const TrainingState& state, const data::TokenFile& tokens)
     : tokens_(tokens),
-      sampler_(state.Plan().samples),
+      samples_(state.Plan().samples),
+      sampler_(samples_),
       share_(state.Share()),
       positions_(state.Net().LocalPlan().positions),
       length_(state.Plan().model.length) {}
+
+void BatchLoader::Move(const data::Origin& origin) {
+  samples_.origin = origin;
+  sampler_ = data::Sampler(samples_);
+}
 
 void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
   const std::int64_t windows = sampler_.BatchSize(step);

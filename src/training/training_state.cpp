@@ -104,6 +104,22 @@ void TrainingState::Update(std::int64_t step, double learning_rate, double norm,
   UpdateScales();
 }
 
+// A graph may have been recorded without the clearing that an update does.
+void TrainingState::DropGradients() { model_.Parameters().DropGradients(); }
+
+std::string TrainingState::FirstParameterNotFinite() {
+  if (Stream().OnGpu()) return {};
+  for (const tensor::StateBlock& block : model_.Blocks()) {
+    const bool finite = DispatchDtype(block.dtype, [&](auto zero) {
+      const auto* const values = static_cast<const decltype(zero)*>(block.data);
+      return std::all_of(values, values + (block.end - block.begin),
+                         [](auto value) { return std::isfinite(value); });
+    });
+    if (!finite) return block.name;
+  }
+  return {};
+}
+
 // Over all ranks: the scale of a tensor does not depend on which rank holds which part of it.
 void TrainingState::UpdateScales() {
   kernels::Libraries* const libraries = kernels::LibrariesOf(Stream());

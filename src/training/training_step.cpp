@@ -1,27 +1,16 @@
 // TrainingStep: the tasks of a step on the CPU, and those that both kinds of device share.
 #include "trireme/training/training_step.hpp"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <span>
-#include <string>
 #include <utility>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/kernels/libraries.hpp"
 
 namespace trireme::training {
-
-namespace {
-
-constexpr const char* kAdvice =
-    "The weights were not changed. Lower optimizer.learning_rate or lengthen "
-    "schedule.warmup_steps, and continue from the last checkpoint with -r.";
-
-}  // namespace
 
 TrainingStep::TrainingStep(TrainingState& state, const data::TokenFile& tokens)
     : state_(state), loader_(state, tokens), done_(state.Stream()) {
@@ -30,7 +19,7 @@ TrainingStep::TrainingStep(TrainingState& state, const data::TokenFile& tokens)
   }
 }
 
-StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
+StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on_fault) {
   window_start_ = Seconds();
   step_ = step;
   result_ = {};
@@ -44,10 +33,17 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine) {
     ComputeGradients();
     SumGradients();
   }
+  MeasureGradient();
   AgreeOnStep(mine);
-  UpdateWeights();
+  if (!result_.fault) UpdateWeights();
+  if (result_.fault) LeaveOutUpdate(on_fault);
   mine_.total += Seconds() - window_start_;
   return result_;
+}
+
+void TrainingStep::Move(const data::Origin& origin) {
+  loader_.Move(origin);
+  next_.step = -1;  // loaded ahead from another place
 }
 
 double TrainingStep::Waited() const {
@@ -98,6 +94,16 @@ void TrainingStep::SumGradients() {
   mine_.exposed_communication += Waited() - waited;
 }
 
+// Before the agreement: a sum that arrived on one rank as a value that is not finite is a fault for
+// all. On a GPU nobody has looked at the gradients before.
+void TrainingStep::MeasureGradient() {
+  const double start = Seconds(), waited = Waited();
+  result_.gradient_norm = state_.GradientNorm(result_.targets);
+  const double exposed = Waited() - waited;
+  mine_.exposed_communication += exposed;
+  mine_.compute += Seconds() - start - exposed;
+}
+
 // One small all-reduce carries everything on which the ranks must agree before the weights change,
 // and the times of the last step's end and of this one so far.
 void TrainingStep::AgreeOnStep(const Requests& mine) {
@@ -106,7 +112,8 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   window_start_ = start;
   const ExactSum loss = now_.count == 0 ? ExactSum() : Net().FinishLoss();
   const bool finite_loss = std::isfinite(loss.Value());
-  const bool bad = !finite_loss || !state_.NotFinite().empty();
+  const bool bad =
+      !finite_loss || !state_.NotFinite().empty() || !std::isfinite(result_.gradient_norm);
   using State = TrainingState;
   std::array<double, State::kAgreed> sums{};
   sums[State::kBad] = bad ? 1 : 0;
@@ -131,45 +138,14 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
                    sums[State::kCompute] / ranks, sums[State::kExposed] / ranks,
                    sums[State::kBubble] / ranks};
   mine_ = {};
-  RequireFinite(finite_loss, sums[State::kBad] == 0);
+  if (sums[State::kBad] > 0) result_.fault = FindFault(finite_loss);
   mine_.exposed_communication += Seconds() - start;
-}
-
-void TrainingStep::RequireFinite(bool finite_loss, bool all_ranks) const {
-  if (all_ranks) return;
-  const std::string& tensor = state_.NotFinite();
-  Grid().World().Together([&] {
-    if (finite_loss && tensor.empty()) return;
-    throw RunError(fmt::format("step {}: {} is not finite on rank {}", step_ + 1,
-                               finite_loss ? "the gradient of " + tensor : std::string("the loss"),
-                               Grid().World().Rank()),
-                   kAdvice);
-  });
-}
-
-void TrainingStep::RequireFiniteNorm() const {
-  if (std::isfinite(result_.gradient_norm)) return;
-  // Every rank holds the same sum: all see this together. On a GPU nobody has looked before.
-  Grid().World().Together([&] {
-    const std::string name = state_.FirstNotFinite();
-    if (name.empty()) return;
-    throw RunError(
-        fmt::format("step {}: the gradient of {} is not finite, summed over the ranks, on rank {}",
-                    step_ + 1, name, Grid().World().Rank()),
-        kAdvice);
-  });
-  throw AgreedError(
-      ExitCode::kFailed,
-      fmt::format("step {}: the sum of the gradients over the ranks is not finite", step_ + 1),
-      kAdvice);
 }
 
 void TrainingStep::UpdateWeights() {
   const device::ProfileRange range("update");
   const double start = Seconds(), waited = Waited();
   result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
-  result_.gradient_norm = state_.GradientNorm(result_.targets);
-  RequireFiniteNorm();
   state_.Update(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;

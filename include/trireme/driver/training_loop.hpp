@@ -19,6 +19,7 @@
 namespace trireme::driver {
 
 class Checkpoints;
+class Safeguards;
 
 class TrainingLoop {
  public:
@@ -66,7 +67,13 @@ class TrainingLoop {
   training::StepResult RunStep();                          // collective
   void ValidateIfDue();
   void CheckpointIfDue();
-  void WriteCheckpoint(bool best, bool last);
+  void WriteCheckpoint(bool best, bool stop_only);
+  void AnswerFault(const training::Fault& fault);
+  bool AnswerSpike(double loss);  // collective; true: the run has gone back
+  std::string FindCheckpoint(std::int64_t step) const;
+  void NoteCheckpoint();                       // collective
+  std::string CheckpointToGoBackTo();          // collective
+  void GoBack(const std::string& checkpoint);  // collective
   void AccountForCheckpoints();
   nlohmann::json RunJson() const;
   bool RecordEvaluation(data::Split split);
@@ -88,6 +95,7 @@ class TrainingLoop {
   std::unique_ptr<job::RunLock> lock_;  // on rank 0
   std::unique_ptr<monitor::Monitor> monitor_;
   std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<Safeguards> safeguards_;
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0
 
   std::string folder_;         // of the run

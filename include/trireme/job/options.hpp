@@ -9,6 +9,7 @@
 #include "trireme/input/deck.hpp"
 #include "trireme/monitor/options.hpp"
 #include "trireme/plan/options.hpp"
+#include "trireme/training/options.hpp"
 
 namespace trireme::job {
 
@@ -27,6 +28,7 @@ struct DeckOptions : plan::DeckOptions {
   data::TokenizeOptions tokenize;
   checkpoint::Options checkpoint;
   monitor::Options monitor;
+  training::Options training;
 };
 
 void Declare(input::Schema& schema);  // [job]

@@ -31,8 +31,15 @@ struct RunRecord {
   std::optional<std::int64_t> seed, length, stride, batch;
   std::string source_sha256, precision, canonical;
   std::optional<double> best_loss;  // validation, nats per token
-  bool validation_due = false;      // the one at this step was skipped by a stop
-  std::string products;             // algorithms of matrix products on a GPU
+  // Length of a run that has gone back over steps (run.on_spike): it keeps the steps with which it
+  // began, whatever samples it left out.
+  struct Planned {
+    double epochs = 0;
+    std::int64_t steps = 0;
+  };
+  std::optional<Planned> planned;
+  bool validation_due = false;  // the one at this step was skipped by a stop
+  std::string products;         // algorithms of matrix products on a GPU
   std::vector<float> fp8_scales;
   std::string deck;  // resolved
 };

@@ -56,6 +56,7 @@ struct Record {
   double seconds_bubble = 0;
   double seconds_data = 0;
   double seconds_checkpoint = 0;
+  std::int64_t bad_steps = 0;  // of the run so far: steps whose update was left out
 };
 
 // One kind of transfer in one kind of group, over the steps of this session: a row of the table in
@@ -113,6 +114,8 @@ class Monitor {
   // Flushes metrics.jsonl to the disk: a checkpoint must not outlive the records of the steps
   // before it, which nobody computes again. May be called by another thread.
   void SyncRecords() const;
+  // The run goes back to `step`: later records are cut, as when a run is resumed there.
+  void GoBack(std::int64_t step);
   // Takes every step. Prints and records multiples of every_steps, step 1 and the last step of the
   // schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times and
   // speeds in a record and its line are means over the steps since the one before, the time of

@@ -39,6 +39,7 @@ struct Request {
   MachineFacts machine;
   bool async_checkpoints = false;
   data::Origin origin = {};  // of the steps of a run that is continued (data::MoveOrigin)
+  std::int64_t steps = 0;  // of a continued run by schedule.epochs, if it keeps them; 0: by epochs
 };
 
 struct Plan {

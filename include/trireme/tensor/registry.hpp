@@ -76,6 +76,8 @@ class Registry {
   void ZeroGradients();
   // Gradients are zero: the next ZeroGradients has nothing to do.
   void GradientsCleared() { gradients_cleared_ = true; }
+  // Clears them now, whatever they hold and whoever was to clear them.
+  void DropGradients();
 
   void* Values() const { return values_.get(); }
   // [owned elements], laid out like the moments, of SumType(); null if the values serve.

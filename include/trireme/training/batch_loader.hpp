@@ -30,6 +30,8 @@ class BatchLoader {
   BatchLoader(const TrainingState& state, const data::TokenFile& tokens);
 
   const data::Sampler& Samples() const { return sampler_; }
+  // Steps from origin.step on are counted from there.
+  void Move(const data::Origin& origin);
   // Fills `batch` with the windows of step number `step` (from 0).
   void Load(std::int64_t step, LoadedBatch& batch) const;
   // True if the step has a full batch; the same on all ranks.
@@ -37,6 +39,7 @@ class BatchLoader {
 
  private:
   const data::TokenFile& tokens_;
+  data::Sampler::Options samples_;
   data::Sampler sampler_;
   BatchShare share_;
   Positions positions_;      // of each window, held by this rank

@@ -75,6 +75,11 @@ class TrainingState {
   std::string FirstNotFinite() const { return optimizer_->FirstNotFinite(); }
   // Clips, updates what this rank owns, and gathers what others updated. step counts from 1.
   void Update(std::int64_t step, double learning_rate, double norm, std::int64_t targets);
+  // Instead of Update: nothing of this step's gradients is left for the next one. Moments and the
+  // scales of fp8 stay as they are, too.
+  void DropGradients();
+  // Parameter with an element that is not finite on this rank; empty: none, or they lie on a GPU.
+  std::string FirstParameterNotFinite();
   // fp8: agrees on the scales of the next step.
   void UpdateScales();
 

@@ -3,6 +3,8 @@
 #define TRIREME_TRAINING_TRAINING_STEP_HPP_
 
 #include <cstdint>
+#include <optional>
+#include <string>
 
 #include "trireme/comm/ledger.hpp"
 #include "trireme/device/gpu.hpp"
@@ -29,6 +31,24 @@ struct StepTimes {
   double bubble = 0;                 // waiting for another pipeline stage's result
 };
 
+// Advice about a fault that ends a run.
+inline constexpr const char* kFaultAdvice =
+    "The weights were not changed. Lower optimizer.learning_rate or lengthen "
+    "schedule.warmup_steps, and continue from the last checkpoint with -r.";
+
+// A value that is not finite, found before the weights changed; the same on every rank.
+struct Fault {
+  int rank = 0;      // of the grid's world, that found it
+  std::string what;  // "the gradient of blocks.1.ffn.down.weight (layer 2 of 2) is not finite"
+  std::string more;  // of a loss, the first tensor: "; so is ..."; else empty
+  // "the loss is not finite on rank 3 (node07); so is the parameter head.weight". host: of the
+  // rank, may be empty.
+  std::string Text(const std::string& host = {}) const;
+};
+
+// Answer to a step with a fault: throw, or leave its update out.
+enum class OnFault { kThrow, kSkip };
+
 struct StepResult {
   double loss = 0;  // nats per token, over the global batch's valid targets
   double learning_rate = 0;
@@ -36,6 +56,8 @@ struct StepResult {
   std::int64_t targets = 0;  // valid ones of the global batch
   StepTimes times;           // means over the ranks
   Requests requests;         // agreed: true if any rank asked
+  // If it is there, the update was left out; loss and gradient_norm are not numbers.
+  std::optional<Fault> fault;
 };
 
 class TrainingStep {
@@ -46,15 +68,21 @@ class TrainingStep {
   const data::Sampler& Samples() const { return loader_.Samples(); }
 
   // Collective over the state's grid. Runs step number `step` (from 0): the weights move once.
-  // Throws what World().Together throws, before the weights change, if a loss or a gradient is not
-  // finite, naming the step, the rank and the tensor of the gradient.
-  StepResult Run(std::int64_t step, const Requests& mine = {});
+  // If a loss or a gradient is not finite, all ranks either throw what World().Together throws,
+  // naming the step, the rank and the tensor, or leave the update out: weights, moments and the
+  // scales of fp8 stay as they are, and the next step takes nothing over. on_fault: the same on
+  // all ranks.
+  StepResult Run(std::int64_t step, const Requests& mine = {}, OnFault on_fault = OnFault::kThrow);
+  // Goes on at another place of the data: steps from origin.step on are counted from there. The
+  // same on all ranks.
+  void Move(const data::Origin& origin);
 
  private:
   // The tasks, in order.
   void LoadBatch();         // tokens of this data rank's share
   void ComputeGradients();  // the pipeline's program; all-reduces start with the last micro-batch
   void SumGradients();      // over the data group, then within the replica
+  void MeasureGradient();   // its norm
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
   // On a GPU, instead of ComputeGradients and SumGradients: queued, or launched as one graph; then
@@ -73,8 +101,15 @@ class TrainingStep {
   void RecordGraph(model::StagedBatches::Taken batch);
 
   double Waited() const;  // seconds, for all transfers so far but those of the pipeline
-  void RequireFinite(bool finite_loss, bool all_ranks) const;
-  void RequireFiniteNorm() const;
+  // A fault as one rank sees it. `order`: the lowest one is told.
+  struct Finding {
+    std::int64_t order = 0;
+    std::string what, more = {};
+  };
+  Fault FindFault(bool finite_loss);  // collective
+  Finding LookForFault(bool finite_loss);
+  std::string Named(const std::string& parameter) const;  // with its layer
+  void LeaveOutUpdate(OnFault on_fault);
   const comm::ProcessGrid& Grid() const { return state_.Grid(); }
   const device::Stream& Stream() const { return state_.Stream(); }
   model::ParallelModel& Net() { return state_.Net(); }

@@ -88,6 +88,36 @@ TEST_P(NotFinite, AGradientIsNamed) {
   }
 }
 
+// Gradients that are not finite, in a step that runs by itself, one that is recorded, and one that
+// is launched again: the steps after it are those of a run that never saw it, though a recorded
+// step relies on the update to clear them.
+TEST_P(NotFinite, NothingOfAStepLeftOutIsLeftBehind) {
+  constexpr std::int64_t kEnd = 6;
+  for (const std::int64_t bad : {0, 1, 2}) {
+    OneRank spoiled = OnCard(DeckOf(kLlama), GetParam()),
+            other = OnCard(DeckOf(kLlama), GetParam());
+    spoiled.TakeFirstAlgorithms();
+    other.TakeFirstAlgorithms();
+    for (std::int64_t step = 0; step < kEnd; ++step) {
+      if (step != bad) {
+        EXPECT_EQ(spoiled.Step().Run(step).loss, other.Step().Run(step).loss)
+            << bad << ", " << step;
+        continue;
+      }
+      const auto before = Bits(spoiled);
+      const training::StateOnHost weights = spoiled.All().ModelBlocks();
+      Set(spoiled, "blocks.1.ffn.down.weight", [](std::int64_t) { return std::nanf(""); });
+      const auto result = spoiled.Step().Run(step, {}, training::OnFault::kSkip);
+      ASSERT_TRUE(result.fault);
+      EXPECT_THAT(result.fault->Text(), HasSubstr("the loss is not finite on rank 0"));
+      EXPECT_TRUE(std::isnan(result.loss) && std::isnan(result.gradient_norm));
+      spoiled.All().StoreWeights(weights);
+      EXPECT_EQ(Bits(spoiled), before);
+    }
+    EXPECT_EQ(Bits(spoiled), Bits(other)) << bad;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, NotFinite, testing::Values(Dtype::kFloat32, Dtype::kBfloat16),
                          [](const auto& info) { return std::string(NameOf(info.param)); });
 
