@@ -93,7 +93,10 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
   for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
     grid_.Over(group).OnHost().AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
   }
-  const double squares = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
+  double squares = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
+  // Each replica has made the sum by itself, perhaps in another order: the clipping must be the
+  // same.
+  grid_.Over(comm::Group::kWorld).Broadcast(Dtype::kFloat64, &squares, 1, 0);
   return std::sqrt(squares) / static_cast<double>(targets);
 }
 
