@@ -123,6 +123,12 @@ void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, bool b
   } while (failures_ > 0);
 }
 
+void Checkpoints::Settle() {
+  if (!writer_.UnderWay()) return;
+  const Stopwatch untold(untold_stall_);
+  Finish();
+}
+
 void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   if (!outcome.failure.empty()) return Fail(outcome);
   failures_ = 0;

@@ -45,6 +45,8 @@ class Checkpoints {
   // Collective. Writes the last one of a session, with all attempts at once, and waits for it.
   // AgreedError if none succeeds.
   void WriteLast(std::int64_t step, const nlohmann::json& run, bool best);
+  // Collective. Waits for the one under way, if any.
+  void Settle();
   // On this rank: a write goes on beside the steps. Cheap.
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
   // The same on every rank: what was written last is not known yet.

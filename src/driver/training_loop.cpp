@@ -66,6 +66,8 @@ void TrainingLoop::Execute() {
     Report(result);
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();
+    const std::int64_t every = job_.options.checkpoint.check_replicas_every;
+    if (every > 0 && step_ % every == 0 && ReplicasDiffer(false)) continue;
     ValidateIfDue();
     CheckpointIfDue();
   }
@@ -188,7 +190,8 @@ void TrainingLoop::ValidateIfDue() {
 void TrainingLoop::CheckpointIfDue() {
   const bool best = best_is_new_ && job_.options.checkpoint.best;
   const bool last = Finished() || stop_;
-  if (checkpoints_->DueAfter(step_) || checkpoint_now_ || best || last) WriteCheckpoint(best, last);
+  const bool due = checkpoints_->DueAfter(step_) || checkpoint_now_ || best || last;
+  if (due && !ReplicasDiffer(true)) WriteCheckpoint(best, last);
 }
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.
@@ -265,6 +268,7 @@ ExitCode TrainingLoop::Finalize() {
   if (const std::string summary = checkpoints_->Summary(); !summary.empty()) {
     monitor_->Line(summary);
   }
+  if (const std::string summary = ReplicaSummary(); !summary.empty()) monitor_->Line(summary);
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
   monitor_->Line(

@@ -130,6 +130,18 @@ checkpoint::State TrainingState::CheckpointState() {
   return StateToRead(Stream(), model_.Blocks(), MomentBlocks());
 }
 
+checkpoint::State TrainingState::ReplicatedState() {
+  const tensor::Registry& parameters = model_.Parameters();
+  const int rank = grid_.Data().Rank(), ranks = grid_.Data().Size(), sharers = grid_.Shard().Size();
+  std::vector<tensor::StateBlock> owned;
+  if (parameters.Masters() != nullptr) owned = parameters.ValueBlocks(rank, ranks, sharers);
+  for (tensor::StateBlock& master : owned) master.name = "master." + master.name;
+  const std::vector<tensor::StateBlock> moments = MomentBlocks();
+  owned.insert(owned.end(), moments.begin(), moments.end());
+  return StateToRead(Stream(), parameters.StoredValueBlocks(rank, ranks, sharers),
+                     std::move(owned));
+}
+
 StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_.Blocks()).Fetch(); }
 
 StateOnHost TrainingState::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }
