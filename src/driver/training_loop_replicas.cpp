@@ -60,10 +60,11 @@ void TrainingLoop::AnswerCorruption(const std::vector<training::Corruption>& fou
                       .text = text,
                       .numbers = {{"ranks", static_cast<double>(found.front().wrong.size())},
                                   {"copies", static_cast<double>(found.front().holders.size())}}});
-  bool again = false;
-  for (const training::Corruption& corruption : found) {
-    for (const int rank : corruption.wrong) again = !corrupted_.insert(rank).second || again;
-  }
+  std::set<int> wrong;  // ranks, in whatever tensors
+  for (const training::Corruption& one : found) wrong.insert(one.wrong.begin(), one.wrong.end());
+  const bool again =
+      std::ranges::any_of(wrong, [this](int rank) { return corrupted_.contains(rank); });
+  corrupted_.insert(wrong.begin(), wrong.end());
   checkpoints_->Settle();  // of a state that was compared before it was written
   AccountForCheckpoints();
   const std::vector<std::string> usable = CheckpointsToRestore();
@@ -130,6 +131,7 @@ bool TrainingLoop::RestoreCheckpoint(const std::string& checkpoint) {
   grid_.Traffic() = steps_alone;
   if (job_.libraries != nullptr) job_.libraries->SetScales(job_.stream, record.fp8_scales);
   step_ = record.step;
+  compared_at_ = -1;
   best_loss_ = kept_best_loss_ = record.best_loss.value_or(std::numeric_limits<double>::infinity());
   best_is_new_ = validation_due_ = checkpoint_now_ = false;
   return true;

@@ -1,8 +1,10 @@
 // Preloaded into the program under test: an MPI that adds in another order in some groups, or gives
 // wrong bits to some ranks.
-//   TRIREME_SUMS_GROUP   world ranks "4,5,6,7": sums of floating-point numbers in groups of three or
+//   TRIREME_SUMS_GROUP   world ranks "4,5,6,7": sums of floating-point numbers in groups of three
+//   or
 //                        more of these alone are made from the last rank to the first
-//   TRIREME_SUMS_WRONG   world rank that gets a wrong last bit of the first number that is not zero
+//   TRIREME_SUMS_WRONG   world rank that gets a wrong bit (one that no rounding hides) of the first
+//                        number that is not zero
 //   TRIREME_SUMS_NTH     from which of its sums of 32 or more numbers on, counted from 1
 //   TRIREME_SUMS_COUNT   how many sums are wrong; all from there on if unset
 //   TRIREME_SUMS_LOG     file that gets a line at the first sum that is changed
@@ -12,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { kMostRanks = 64, kFewNumbers = 32 };
+enum { kMostRanks = 64, kFewNumbers = 32, kWrongBit = 1 << 16 };
 
 static long sums;
 
@@ -94,7 +96,7 @@ static void Spoil(void* data, int count, MPI_Datatype type) {
   uint32_t* bits = data;
   for (int i = 0; i < count; ++i) {
     if ((bits[i] & 0x7FFFFFFF) == 0) continue;
-    bits[i] ^= 1;
+    bits[i] ^= kWrongBit;
     return Log("a wrong bit");
   }
 }

@@ -28,18 +28,17 @@ in_other_order 6 1,3,5 grid.data=3 grid.tensor=2 grid.sharding=optimizer
 wrong=(-x LD_PRELOAD="$TRIREME_CHANGE_SUMS" -x TRIREME_SUMS_WRONG=1 -x TRIREME_SUMS_NTH=13)
 wrong_bit() {
   rm -rf run
-  run "$1" "${mpi[@]}" "$2" "${wrong[@]}" "$TRIREME" -i deck.in monitor.sample_tokens=0 run.check_replicas_every=5 "${@:3}"
+  run "$1" "${mpi[@]}" "$2" "${wrong[@]}" "$TRIREME" -i deck.in monitor.sample_tokens=0 "${@:3}"
 }
-wrong_bit 1 3
+wrong_bit 1 3 run.check_replicas_every=5
 says_once "step 15: rank 1 on $host holds other bits of"
 says_once "than ranks 0, 2 of 3, which agree"
 says_once "The last checkpoint, compared before it was written, is run/checkpoints/step_00000010."
-grep -q '"event":"corruption","host":"'"$host"'","rank":1,' run/metrics.jsonl ||
-  grep -q '"event":"corruption"' run/metrics.jsonl || fail "no event"
+grep '"event":"corruption"' run/metrics.jsonl | grep -q '"rank":1,' || fail "no event that names rank 1"
 is_missing run/checkpoints/step_00000015
 is_missing run/checkpoints/step_00000020
 # Before a checkpoint, too; two copies are named both.
-wrong_bit 1 2 run.check_replicas_every=1000 checkpoint.every_steps=7
+wrong_bit 1 2 checkpoint.every_steps=7
 says_once "step 14: rank 0 on $host and rank 1 on $host differ in"
 says_once "with two copies it cannot be told which one is wrong"
 is_missing run/checkpoints/step_00000014
@@ -47,7 +46,7 @@ exists run/checkpoints/step_00000007
 
 # Back to step 10, and to the same end as a run that nothing befell.
 wrong+=(-x TRIREME_SUMS_COUNT=1)
-wrong_bit 0 3 run.on_corruption=restore
+wrong_bit 0 3 run.check_replicas_every=5 run.on_corruption=restore
 says_once "back to the checkpoint of step 10"
 mv run restored
 run 0 "${mpi[@]}" 3 "$TRIREME" -i deck.in monitor.sample_tokens=0
@@ -56,5 +55,5 @@ for file in model optimizer; do
 done
 # The same rank again: the end.
 wrong=("${wrong[@]/TRIREME_SUMS_COUNT=1/TRIREME_SUMS_COUNT=9}")
-wrong_bit 1 3 run.on_corruption=restore
+wrong_bit 1 3 run.check_replicas_every=5 run.on_corruption=restore
 says_once "and a rank is named for the second time in this job"

@@ -25,7 +25,7 @@ constexpr const char* kModel =
     "dropout=0.1\ninit_deviation=0.2\n";
 // Copies of key/value heads, on tensor ranks whose feed-forward slices differ in size.
 constexpr const char* kUneven =
-    "[model]\nheads=4\nkv_heads=1\nhead_dim=3\ndim=13\nlayers=4\nffn=19\nnorm=rmsnorm\n"
+    "[model]\nheads=4\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=4\nffn=19\nnorm=rmsnorm\n"
     "activation=swiglu\nposition=rope\nbias=no\ndropout=0.1\n";
 
 struct Layout {
@@ -38,7 +38,7 @@ constexpr std::array kLayouts = {
     Layout{kModel, "data=4\npipeline=2\n"},
     Layout{kModel, "data=8\nsharding=optimizer\n"},
     Layout{kModel, "data=4\npipeline=2\nsharding=parameters\nshard_group=2\n"},
-    Layout{kModel, "ranks=6\ndata=6\nsharding=parameters\nshard_group=2\n"},
+    Layout{kModel, "data=6\nsharding=parameters\nshard_group=2\n"},
     Layout{kUneven, "data=2\ntensor=4\nsequence_parallel=yes\nsharding=parameters\n"},
     Layout{kUneven, "data=4\ntensor=2\nsharding=gradients\nshard_group=2\n"}};
 
@@ -109,12 +109,11 @@ class ReplicasTest : public LayoutTest {
 TEST_F(ReplicasTest, AFlippedBitIsFoundAndItsRankNamed) {
   for (const Layout& layout : kLayouts) {
     const std::string grid = layout.grid;
-    const int ranks = grid.find("ranks=6") == std::string::npos ? 8 : 6;
+    const int ranks = grid.find("data=6") == std::string::npos ? 8 : 6;
     const comm::Communicator group = world_.Split(world_.Rank() < ranks ? 0 : 1, world_.Rank());
     if (world_.Rank() >= ranks) continue;
     SCOPED_TRACE(grid);
-    TrainingRun run(group, tokens_,
-                    SettingsOf(DeckOf(layout), tokens_, ranks, Dtype::kFloat32));
+    TrainingRun run(group, tokens_, SettingsOf(DeckOf(layout), tokens_, ranks, Dtype::kFloat32));
     ReplicaCheck check(run.All());
     ASSERT_TRUE(check.Active());
     EXPECT_THAT(check.Look(), testing::IsEmpty());
@@ -180,7 +179,8 @@ class ProcessorsTest : public ReplicasTest {
       : grid_(world_, {.pipeline = 2, .data = 2, .context = 1, .tensor = 2}),
         hosts_(Hosts(world_.Size())) {}
   std::string Check(const std::string& kind, std::uint64_t bits) {
-    return training::CheckProcessors(grid_, kind, [bits] { return bits; }, hosts_);
+    return training::CheckProcessors(
+        grid_, kind, [bits] { return bits; }, hosts_);
   }
   std::string Refusal(const std::string& kind, std::uint64_t bits) {
     try {
@@ -216,9 +216,9 @@ TEST_F(ProcessorsTest, StagesMayDiffer) {
 
 TEST_F(ProcessorsTest, UpdateBitsAreTheSameOnEveryRankAndThoseOfTheRule) {
   const auto bits_of = [this](const std::string& optimizer) {
-    TrainingRun run(world_, tokens_,
-                    SettingsOf(DeckOf(kLayouts[0]) + optimizer, tokens_, world_.Size(),
-                               Dtype::kFloat32));
+    TrainingRun run(
+        world_, tokens_,
+        SettingsOf(DeckOf(kLayouts[0]) + optimizer, tokens_, world_.Size(), Dtype::kFloat32));
     return training::UpdateBits(run.All());
   };
   const std::uint64_t bits = bits_of("");
