@@ -91,8 +91,8 @@ void TrainingLoop::AnswerCorruption(const std::vector<training::Corruption>& fou
                         usable.front()));
 }
 
-// Those of this session's steps, and the one that it continued; the newest first. Earlier ones may
-// have other windows.
+// Checkpoints of this session's steps, and the one that it continued; the newest first. Earlier
+// ones may have other windows.
 std::vector<std::string> TrainingLoop::CheckpointsToRestore() const {
   std::vector<std::string> paths;
   if (job_.World().IsRoot()) {
@@ -139,9 +139,9 @@ bool TrainingLoop::RestoreCheckpoint(const std::string& checkpoint) {
 
 std::string TrainingLoop::ReplicaSummary() const {
   if (comparisons_ == 0) return {};
-  return fmt::format("replicas compared {}, in {:.3f} s each",
+  return fmt::format("replicas compared {}, in {:.1f} ms each",
                      monitor::Counted(comparisons_, "time"),
-                     comparison_seconds_ / static_cast<double>(comparisons_));
+                     1e3 * comparison_seconds_ / static_cast<double>(comparisons_));
 }
 
 }  // namespace trireme::driver

@@ -83,7 +83,7 @@ class TrainingState {
   // What a checkpoint holds, wherever it lies; valid as long as this is, its values as they are
   // when they are read.
   checkpoint::State CheckpointState();
-  // What replicas hold alike: the stored values (model), then masters, if there are any, and
+  // State that replicas hold alike: the stored values (model), then masters, if there are any, and
   // moments (optimizer), each a list of all parameters. Valid as CheckpointState() is.
   checkpoint::State ReplicatedState();
   StateOnHost ModelBlocks();
