@@ -4,10 +4,26 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
+#include "trireme/input/choice.hpp"
 
 namespace trireme::checkpoint {
 
 namespace {
+
+constexpr input::Names<2> kAnswers = {"stop", "restore"};
+
+// Whether the state is fit to be saved.
+void DeclareReplicas(input::Schema& schema) {
+  schema
+      .Integer("run.check_replicas_every", 100, input::AtLeast(0), "steps",
+               "After every so many steps, and before a checkpoint is written, compare hashes of "
+               "weights and moments among the ranks that hold the same ones, and name the rank "
+               "that differs (doc/reliability.md). 0: never.")
+      .Choice("run.on_corruption", "stop", input::Choices(kAnswers),
+              "If copies differ: stop ends the run with code 1 and writes nothing more; restore "
+              "goes back to the newest valid checkpoint and on from there, unless a rank is "
+              "named for the second time.");
+}
 
 void DeclareWhen(input::Schema& schema) {
   using input::AtLeast;
@@ -88,6 +104,7 @@ void CheckAuto(const input::Deck& deck) {
 }  // namespace
 
 void Declare(input::Schema& schema) {
+  DeclareReplicas(schema);
   DeclareWhen(schema);
   DeclareHow(schema);
 }
@@ -106,6 +123,8 @@ Options Read(const input::Deck& deck) {
           .every_minutes = deck.Real("checkpoint.every_minutes"),
           .automatic = automatic,
           .mtbf_hours = deck.Real("run.mtbf_hours"),
+          .check_replicas_every = deck.Integer("run.check_replicas_every"),
+          .on_corruption = input::Pick<OnCorruption>(deck.Text("run.on_corruption"), kAnswers),
           .max_failures = deck.Integer("checkpoint.max_failures"),
           .max_restarts = deck.Integer("checkpoint.max_restarts"),
           .keep = deck.Integer("checkpoint.keep"),

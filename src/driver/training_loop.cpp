@@ -73,6 +73,8 @@ void TrainingLoop::Execute() {
       if (stop_) WriteCheckpoint(false, true);
       continue;
     }
+    const std::int64_t every = job_.options.checkpoint.check_replicas_every;
+    if (every > 0 && step_ % every == 0 && ReplicasDiffer(false)) continue;
     ValidateIfDue();
     CheckpointIfDue();
   }
@@ -199,7 +201,7 @@ void TrainingLoop::CheckpointIfDue() {
   const bool best = best_is_new_ && job_.options.checkpoint.best;
   const bool last = Finished() || stop_;
   const bool regular = checkpoints_->DueAfter(step_) || checkpoint_now_ || best;
-  if (regular || last) WriteCheckpoint(best, !regular);
+  if ((regular || last) && !ReplicasDiffer(true)) WriteCheckpoint(best, !regular);
 }
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.
@@ -277,6 +279,7 @@ ExitCode TrainingLoop::Finalize() {
   for (const std::string& summary : {checkpoints_->Summary(), safeguards_->Summary()}) {
     if (!summary.empty()) monitor_->Line(summary);
   }
+  if (const std::string summary = ReplicaSummary(); !summary.empty()) monitor_->Line(summary);
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
   monitor_->Line(

@@ -116,7 +116,7 @@ void TrainingLoop::NoteCheckpoint() {
 // the checkpoint that this session continued. Empty: none of these.
 std::string TrainingLoop::FindCheckpoint(std::int64_t step) const {
   if (std::string found = FindIn(folder_, step); !found.empty()) return found;
-  if (job_.line->resume.empty() || checkpoint_.empty()) return {};
+  if (!Resumes()) return {};
   const std::string beside = std::filesystem::path(checkpoint_).parent_path().string();
   if (std::string found = FindIn(beside, step); !found.empty()) return found;
   return FindIn(checkpoint_, job_.start.record->step);
@@ -130,30 +130,40 @@ std::string TrainingLoop::CheckpointToGoBackTo() {
   return job_.World().Broadcast(found);
 }
 
-void TrainingLoop::GoBack(const std::string& checkpoint) {
+job::RunRecord TrainingLoop::LoadCheckpoint(const std::string& checkpoint) {
   const comm::Communicator& world = job_.World();
+  const comm::Ledger steps_alone = grid_.Traffic();
   const nlohmann::json run = checkpoint::ReadRun(world, checkpoint);
   job::RunRecord record;
+  world.Together([&] { record = job::ParseRunRecord(run, checkpoint + "/run.json"); });
+  state_.Load(checkpoint);
+  grid_.Traffic() = steps_alone;
+  return record;
+}
+
+void TrainingLoop::ReturnTo(const job::RunRecord& record, const data::Origin& origin) {
+  if (job_.libraries != nullptr) job_.libraries->SetScales(job_.stream, record.fp8_scales);
+  training_step_.Move(origin);
+  step_ = record.step;
+  compared_at_ = -1;
+  best_loss_ = kept_best_loss_ = record.best_loss.value_or(std::numeric_limits<double>::infinity());
+  best_is_new_ = validation_due_ = checkpoint_now_ = false;
+  monitor_->GoBack(step_);
+}
+
+void TrainingLoop::GoBack(const std::string& checkpoint) {
   const std::int64_t next_sample = sampler_.NextSample(step_);
-  world.Together([&] {
-    record = job::ParseRunRecord(run, checkpoint + "/run.json");
-    safeguards_->GoBack(record, next_sample);
-  });
   try {
-    state_.Load(checkpoint);
+    const job::RunRecord record = LoadCheckpoint(checkpoint);
+    job_.World().Together([&] { safeguards_->GoBack(record, next_sample); });
+    ReturnTo(record, {.step = record.step,
+                      .sample = next_sample,
+                      .targets = record.origin ? record.origin->targets : 0});
   } catch (const checkpoint::DamagedError& damage) {
     throw AgreedError(ExitCode::kFailed, damage.what(),
                       "It was to be gone back to after a spike of the loss. -r goes on from the "
                       "checkpoint before it.");
   }
-  if (job_.libraries != nullptr) job_.libraries->SetScales(job_.stream, record.fp8_scales);
-  training_step_.Move({.step = record.step,
-                       .sample = next_sample,
-                       .targets = record.origin ? record.origin->targets : 0});
-  step_ = record.step;
-  best_loss_ = kept_best_loss_ = record.best_loss.value_or(std::numeric_limits<double>::infinity());
-  best_is_new_ = validation_due_ = checkpoint_now_ = false;
-  monitor_->GoBack(step_);
 }
 
 }  // namespace trireme::driver

@@ -13,6 +13,7 @@
 #include "trireme/job/restarts.hpp"
 #include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/roof.hpp"
+#include "trireme/training/processors.hpp"
 
 namespace trireme::driver {
 
@@ -104,6 +105,9 @@ void TrainingLoop::FindStep() {
 
 bool TrainingLoop::Initialize() {
   const comm::Communicator& world = job_.World();
+  const std::string mixed = training::CheckProcessors(
+      grid_, job_.stream.OnGpu() ? job_.gpu->Context().name : device::InstructionSet(),
+      [this] { return training::UpdateBits(state_); }, job_.runtime->Hosts());
   FindFolder();
   FindStep();
   bool ended = false;  // with its last record
@@ -146,8 +150,14 @@ bool TrainingLoop::Initialize() {
                          .resume_step = step_});
   });
   MakeCheckpoints();
+  first_step_ = step_;
+  replicas_ = std::make_unique<training::ReplicaCheck>(state_);
   monitor_->Banner(Banner());
   SayStart();
+  if (!mixed.empty()) {
+    monitor_->Warn(mixed);
+    SayEvent("mixed processors", mixed);
+  }
   return true;
 }
 

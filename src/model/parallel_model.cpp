@@ -74,15 +74,23 @@ void ParallelModel::Construct() {
       grid_.Over(comm::Group::kPipeline), local_plan_.pipeline, plan_.dtype,
       local_plan_.residual_rows * plan_.leaves, plan_.options.dim, stream_);
   layers_ = std::make_unique<StageLayers>(plan_, local_plan_, tensor_, stream_);
+  const bool sharded = shard.sharding != comm::Sharding::kNone;
   std::map<tensor::GradientSum, comm::Collectives> groups;  // a model that learns has gradients
   if (plan_.training) {
-    groups = {{tensor::GradientSum::kTensor, grid_.Over(comm::Group::kTensor)},
-              {tensor::GradientSum::kKeyValue,
-               {key_value_, comm::Group::kKeyValue, grid_.Traffic(), key_value_channel_.get()}},
+    const comm::Collectives tensor = grid_.Over(comm::Group::kTensor);
+    const comm::Collectives key_value(key_value_, comm::Group::kKeyValue, grid_.Traffic(),
+                                      key_value_channel_.get());
+    groups = {{tensor::GradientSum::kTensor, tensor},
+              {tensor::GradientSum::kKeyValue, key_value},
               {tensor::GradientSum::kTied, grid_.Over(comm::Group::kEmbedding)}};
+    copied_ = std::make_unique<parallel::CopiedGradients>(
+        layers_->Parameters(),
+        parallel::CopyGroups{tensor, key_value, grid_.Over(comm::Group::kData),
+                             grid_.Over(comm::Group::kShard)},
+        sharded, plan_.canonical.On(), stream_);
   }
-  shared_ = std::make_unique<parallel::SharedGradients>(
-      layers_->Parameters(), groups, shard.sharding != comm::Sharding::kNone, stream_);
+  shared_ =
+      std::make_unique<parallel::SharedGradients>(layers_->Parameters(), groups, sharded, stream_);
   units_ = std::make_unique<parallel::ShardedUnits>(
       grid_.Over(comm::Group::kShard), layers_->Parameters(), stream_, shard, shared_.get());
   local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
@@ -208,6 +216,7 @@ std::vector<double> ParallelModel::Logits(const data::Entry& batch, std::int64_t
 void ParallelModel::SumSharedGradients() {
   local_->AddSecondGradient();
   shared_->Sum();
+  if (copied_) copied_->Share();
 }
 
 std::vector<tensor::StateBlock> ParallelModel::Blocks() const {
@@ -220,6 +229,7 @@ ModelMemory ParallelModel::Memory() const {
   memory.gathered_parameters = units_->GatherBytes();
   memory.gradients_under_way = units_->GradientBytes();
   memory.exchange += pipeline_->Bytes() + shared_->Bytes() + tensor_.Bytes();
+  if (copied_) memory.exchange += copied_->Bytes();
   return memory;
 }
 

@@ -7,6 +7,10 @@ std::vector<StateBlock> Registry::ValueBlocks(int rank, int ranks, int sharers) 
   if (masters_ != nullptr) {
     return OwnedBlocks(masters_.get(), SumType(), &Owned::moment, "", rank, ranks, sharers);
   }
+  return StoredValueBlocks(rank, ranks, sharers);
+}
+
+std::vector<StateBlock> Registry::StoredValueBlocks(int rank, int ranks, int sharers) const {
   if (ownership_.values_sharded) {
     return OwnedBlocks(values_.get(), dtype_, &Owned::value, "", rank, ranks, sharers);
   }

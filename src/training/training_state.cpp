@@ -93,7 +93,10 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
   for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
     grid_.Over(group).OnHost().AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
   }
-  const double squares = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
+  double squares = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
+  // Each replica has made the sum by itself, perhaps in another order: the clipping must be the
+  // same.
+  grid_.Over(comm::Group::kWorld).Broadcast(Dtype::kFloat64, &squares, 1, 0);
   return std::sqrt(squares) / static_cast<double>(targets);
 }
 
@@ -141,6 +144,18 @@ std::vector<tensor::StateBlock> TrainingState::MomentBlocks() const {
 
 checkpoint::State TrainingState::CheckpointState() {
   return StateToRead(Stream(), model_.Blocks(), MomentBlocks());
+}
+
+checkpoint::State TrainingState::ReplicatedState() {
+  const tensor::Registry& parameters = model_.Parameters();
+  const int rank = grid_.Data().Rank(), ranks = grid_.Data().Size(), sharers = grid_.Shard().Size();
+  std::vector<tensor::StateBlock> owned;
+  if (parameters.Masters() != nullptr) owned = parameters.ValueBlocks(rank, ranks, sharers);
+  for (tensor::StateBlock& master : owned) master.name = "master." + master.name;
+  const std::vector<tensor::StateBlock> moments = MomentBlocks();
+  owned.insert(owned.end(), moments.begin(), moments.end());
+  return StateToRead(Stream(), parameters.StoredValueBlocks(rank, ranks, sharers),
+                     std::move(owned));
 }
 
 StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_.Blocks()).Fetch(); }

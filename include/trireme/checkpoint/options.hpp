@@ -9,12 +9,16 @@
 
 namespace trireme::checkpoint {
 
+enum class OnCorruption { kStop, kRestore };
+
 struct Options {
-  std::int64_t every_steps = 500;     // steps between checkpoints; 0: after the last step only
-  double every_minutes = 0;           // minutes of wall time between checkpoints; 0: never
-  bool automatic = false;             // checkpoint.auto: the interval follows from mtbf_hours
-  double mtbf_hours = 0;              // run.mtbf_hours: mean time between failures of the job
-  std::int64_t max_failures = 3;      // failed writes in a row that end the run
+  std::int64_t every_steps = 500;  // steps between checkpoints; 0: after the last step only
+  double every_minutes = 0;        // minutes of wall time between checkpoints; 0: never
+  bool automatic = false;          // checkpoint.auto: the interval follows from mtbf_hours
+  double mtbf_hours = 0;           // run.mtbf_hours: mean time between failures of the job
+  std::int64_t check_replicas_every = 100;           // run.check_replicas_every: steps; 0: never
+  OnCorruption on_corruption = OnCorruption::kStop;  // run.on_corruption
+  std::int64_t max_failures = 3;                     // failed writes in a row that end the run
   std::int64_t max_restarts = 10;     // starts in a row at one step that end the run; 0: no limit
   std::int64_t keep = 2;              // checkpoints that stay, the newest; 0: all
   std::int64_t keep_every_steps = 0;  // multiples of it stay, too; 0: none

@@ -6,6 +6,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "trireme/job/run_lock.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/plan/plan.hpp"
+#include "trireme/training/replica_check.hpp"
 #include "trireme/training/training_step.hpp"
 
 namespace trireme::driver {
@@ -71,9 +73,17 @@ class TrainingLoop {
   void AnswerFault(const training::Fault& fault);
   bool AnswerSpike(double loss);  // collective; true: the run has gone back
   std::string FindCheckpoint(std::int64_t step) const;
-  void NoteCheckpoint();                       // collective
-  std::string CheckpointToGoBackTo();          // collective
-  void GoBack(const std::string& checkpoint);  // collective
+  void NoteCheckpoint();                                         // collective
+  std::string CheckpointToGoBackTo();                            // collective
+  void GoBack(const std::string& checkpoint);                    // collective
+  job::RunRecord LoadCheckpoint(const std::string& checkpoint);  // collective
+  // What follows from the state of a checkpoint of this run; `origin`: of the steps from there on.
+  void ReturnTo(const job::RunRecord& record, const data::Origin& origin);
+  bool ReplicasDiffer(bool whole);  // collective; true: the run is back at a checkpoint
+  void AnswerCorruption(const std::vector<training::Corruption>& found);  // collective
+  std::vector<std::string> CheckpointsToRestore() const;                  // collective
+  bool RestoreCheckpoint(const std::string& checkpoint);                  // collective
+  std::string ReplicaSummary() const;
   void AccountForCheckpoints();
   nlohmann::json RunJson() const;
   bool RecordEvaluation(data::Split split);
@@ -96,6 +106,7 @@ class TrainingLoop {
   std::unique_ptr<monitor::Monitor> monitor_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<Safeguards> safeguards_;
+  std::unique_ptr<training::ReplicaCheck> replicas_;
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0
 
   std::string folder_;         // of the run
@@ -108,11 +119,16 @@ class TrainingLoop {
   double kept_best_loss_ = std::numeric_limits<double>::infinity();  // of the target of `best`
   double best_under_way_loss_ = 0;  // of the last checkpoint that was begun as the best
   bool best_is_new_ = false;
-  bool validation_due_ = false;  // of this step: a stop did not wait for it
-  bool stop_ = false;            // agreed: a signal or a time limit
-  std::string stop_reason_;      // on rank 0
-  bool checkpoint_now_ = false;  // agreed: one is due by time
-  double last_loss_ = 0;         // of the last step, nats per token
+  bool validation_due_ = false;    // of this step: a stop did not wait for it
+  std::int64_t first_step_ = 0;    // where this session began
+  std::int64_t compared_at_ = -1;  // step at which all replicas were compared last
+  std::int64_t comparisons_ = 0;   // of replicas, in this session
+  double comparison_seconds_ = 0;  // sum of these
+  std::set<int> corrupted_;        // ranks whose copies have differed
+  bool stop_ = false;              // agreed: a signal or a time limit
+  std::string stop_reason_;        // on rank 0
+  bool checkpoint_now_ = false;    // agreed: one is due by time
+  double last_loss_ = 0;           // of the last step, nats per token
   double last_step_seconds_ = 0;
   double checkpoint_seconds_ = 0;  // since the last report
   double roof_flops_ = 0;          // per rank, measured at start

@@ -15,6 +15,7 @@
 #include "trireme/data/batch.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/model/model.hpp"
+#include "trireme/parallel/copied_gradients.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/shared_gradients.hpp"
 #include "trireme/parallel/tensor_group.hpp"
@@ -59,8 +60,8 @@ class ParallelModel {
   // [vocabulary].
   std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
 
-  // Collective over the replica, after the sums over the data group: gradients that several ranks
-  // of the replica hold parts of (see tensor::GradientSum).
+  // Collective over the replicas, after the sums over the data group: gradients that several ranks
+  // of the replica hold parts of (see tensor::GradientSum), then one rank's bits for all copies.
   void SumSharedGradients();
   void BeginStep();  // gradients become zero
   // The sharding of values and gradients.
@@ -104,6 +105,7 @@ class ParallelModel {
   std::unique_ptr<parallel::Pipeline> pipeline_;
   std::unique_ptr<StageLayers> layers_;
   std::unique_ptr<parallel::SharedGradients> shared_;
+  std::unique_ptr<parallel::CopiedGradients> copied_;  // of a model that learns
   std::unique_ptr<parallel::ShardedUnits> units_;
   std::unique_ptr<Model> local_;
   device::Drain drain_;  // destroyed first

@@ -91,6 +91,8 @@ class Registry {
   // Blocks for a checkpoint, in the stream's memory. rank of `ranks`: this rank's place in the data
   // group, of whose ranks `sharers` consecutive ones share one copy of what is sharded.
   std::vector<StateBlock> ValueBlocks(int rank, int ranks, int sharers) const;  // or masters
+  // The values themselves, of Type(), beside masters too.
+  std::vector<StateBlock> StoredValueBlocks(int rank, int ranks, int sharers) const;
   // Blocks of a storage laid out like the moments; names get `prefix`.
   std::vector<StateBlock> MomentBlocks(void* storage, const std::string& prefix, int rank,
                                        int ranks, int sharers) const;

@@ -86,6 +86,9 @@ class TrainingState {
   // Content of a checkpoint, wherever it lies; valid as long as this is, its values as they are
   // when they are read.
   checkpoint::State CheckpointState();
+  // State that replicas hold alike: the stored values (model), then masters, if there are any, and
+  // moments (optimizer), each a list of all parameters. Valid as CheckpointState() is.
+  checkpoint::State ReplicatedState();
   // Blocks as they are now: parameters, moments, sums of the last step's gradients.
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;

@@ -20,6 +20,7 @@ struct ExpectedUnit {
   UnitKind kind;
   Part range;                   // flat
   std::int64_t norms = 0;       // elements of these
+  std::int64_t whole = 0;       // elements of all else that every tensor rank holds
   std::int64_t key_values = 0;  // elements of these weights and biases
   std::int64_t table = 0;       // elements of the token table
   std::int64_t of_model = 0;    // elements on all tensor ranks, each once
@@ -50,7 +51,7 @@ class ExpectedStorage {
     if (first && o_.position == model::Position::kLearned) {
       Begin(UnitKind::kPositions, 1);
       Add(o_.max_positions * o_.dim);
-      units_.back().of_model = o_.max_positions * o_.dim;
+      units_.back().of_model = units_.back().whole = o_.max_positions * o_.dim;
       End();
     }
     tables_end_ = size_;
@@ -140,6 +141,7 @@ class ExpectedStorage {
     }
     Add(ffn * o_.dim);
     if (o_.bias) Add(o_.dim);
+    if (o_.bias) units_.back().whole = 2 * o_.dim;  // outputs of attention and ffn
     const std::int64_t bias = o_.bias ? 1 : 0, heads = o_.heads * o_.head_dim;
     units_.back().of_model =
         2 * NormElements() + (heads + 2 * o_.kv_heads * o_.head_dim) * (o_.dim + bias) +

@@ -45,11 +45,13 @@ class ExpectedTraffic {
     AddShards();
     AddNormsAndKeyValues();
     AddTiedTable();
+    AddCopies();
     Add(Group::kShard, Transfer::kAllReduce, grid.Shard().Size(), 1, 8);
     Add(Group::kReplica, Transfer::kAllReduce, stages_ * tensor_, 1, 8);
     constexpr std::int64_t kAgreed = 10 * 8;  // faults, four requests, five times
     constexpr std::int64_t kLoss = 71 * 8;    // an exact sum
     Add(Group::kWorld, Transfer::kAllReduce, grid.World().Size(), 1, kAgreed + kLoss);
+    Add(Group::kWorld, Transfer::kBroadcast, grid.World().Size(), 1, 8);  // the norm
   }
 
   Expected At(comm::Group group, comm::Transfer transfer) const {
@@ -246,6 +248,35 @@ class ExpectedTraffic {
       Add(comm::Group::kEmbedding, comm::Transfer::kAllReduce, 2, elements > 0 ? 1 : 0,
           elements * bytes_);
     }
+  }
+
+  // One rank's bits for all copies of a gradient, where groups of three ranks or more made sums.
+  void AddCopies() {
+    using comm::Group;
+    std::int64_t norms = 0, key_values = 0, complete = 0;
+    for (const ExpectedUnit& unit : storage_.Units()) {
+      norms += unit.norms;
+      key_values += unit.key_values;
+      complete += unit.whole;
+    }
+    if (!sharded_rows_) complete += std::exchange(norms, 0);
+    const int heads = tensor_ > o_.kv_heads ? tensor_ / static_cast<int>(o_.kv_heads) : 1;
+    if (tensor_ > 1) AddCopies(Group::kTensor, tensor_, complete, false);
+    if (tensor_ > 1) AddCopies(Group::kTensor, tensor_, norms, true);
+    if (heads > 1) AddCopies(Group::kKeyValue, heads, key_values, true);
+  }
+  void AddCopies(comm::Group group, int copies, std::int64_t elements, bool summed) {
+    using comm::Group, comm::Sharding, comm::Transfer;
+    const int data = grid_.SameShard().Size(), shard = grid_.Shard().Size();
+    const std::int64_t calls = elements > 0 ? 1 : 0, bytes = elements * bytes_;
+    if (grid_.Shards() == Sharding::kNone && summed) {
+      return Add(Group::kData, Transfer::kBroadcast, data, copies > 2 ? calls : 0, bytes);
+    }
+    if (std::max(data, shard) <= 2) return;
+    if (grid_.Shards() != Sharding::kNone) {
+      Add(Group::kShard, Transfer::kAllReduce, shard, calls, bytes);
+    }
+    Add(group, Transfer::kBroadcast, copies, calls, bytes);
   }
 
   training::TrainingOptions setup_;

@@ -1,0 +1,27 @@
+// Votes of ranks on the elements that they hold alike, and who is outvoted.
+#ifndef TRIREME_SRC_TRAINING_REPLICA_VOTES_HPP_
+#define TRIREME_SRC_TRAINING_REPLICA_VOTES_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/training/replica_check.hpp"
+
+namespace trireme::training {
+
+// One rank's hash of elements of a block. Copied as bytes between ranks.
+struct Vote {
+  std::int64_t block = 0;
+  Part elements;
+  std::int64_t rank = 0;  // of the world
+  std::uint64_t hash = 0;
+};
+
+// Elements on which the votes differ, those with a majority first, then in the order of the
+// blocks. A tie that involves a rank outvoted elsewhere is explained by that and left out.
+std::vector<Corruption> CountVotes(std::vector<Vote> votes,
+                                   const std::vector<tensor::StateBlock>& blocks);
+
+}  // namespace trireme::training
+
+#endif  // TRIREME_SRC_TRAINING_REPLICA_VOTES_HPP_
