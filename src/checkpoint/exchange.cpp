@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint {
@@ -38,7 +39,7 @@ Exchange::Exchange(const comm::Communicator& world, const std::vector<Segment>& 
   const std::string hash = std::to_string(Hash(mine.data(), std::ssize(mine)));
   const std::vector<std::string> hashes = world.Gather(hash);
   const auto first = std::find(hashes.begin(), hashes.end(), hash) - hashes.begin();
-  set_ = world.Split(static_cast<int>(first), world.Rank());
+  set_ = world.Split(static_cast<int>(first), world.Rank(), "same bytes");
   const std::string of_first = set_.Broadcast(mine);
   world.Together([&] {
     if (of_first == mine) return;
@@ -178,6 +179,7 @@ class Exchange::Reader {
 };
 
 void Exchange::Run(const ReadSegment& read) const {
+  const comm::Recorded recorded(world_, comm::Call::kExchange);
   std::vector<MPI_Request> receives;
   PostReceives(receives);
   std::exception_ptr failure;
