@@ -95,6 +95,7 @@ nlohmann::json TrainingLoop::RunJson() const {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best, bool last) {
+  Watch(comm::Phase::kCheckpoint, step_);
   nlohmann::json run = RunJson();
   const std::time_t now = std::time(nullptr);
   run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
