@@ -17,7 +17,7 @@ struct CallRow {
   Phase phase = Phase::kSetUp;
   Call call = Call::kBarrier;
   std::uint64_t group = 0;  // its id; 0: none
-  std::string name;         // of the group
+  std::string name = {};    // of the group
   int peer = -1, tag = 0;   // of messages
   bool left = false;
   double seconds = 0;  // since it was entered

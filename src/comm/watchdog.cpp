@@ -100,7 +100,7 @@ void Watchdog::Watch(const std::stop_token& stop) {
       Alarm(fmt::format("a process of the job has ended by itself (process {})", gone), true);
     }
     if (Expired(elapsed)) {
-      Alarm(fmt::format("nothing has come forward for {:.1f} s", idle_), false);
+      Alarm(fmt::format("nothing has come forward for {:.1f} s (run.hang_timeout)", idle_), false);
     }
     if (SessionHasFiles()) Alarm("another node has raised an alarm", false);
   }

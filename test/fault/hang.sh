@@ -12,9 +12,9 @@ most=10   # seconds from the bound to the last process gone
 host=$(uname -n)
 tiny_deck
 # Validations of many windows, so that most of the time goes by in them.
-run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=20000
+run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=60000
 keys=("run.hang_timeout=$bound" schedule.steps=1000000 monitor.sample_tokens=0 monitor.every_steps=1
-  checkpoint.keep=1 checkpoint.every_steps=0 monitor.validate_every_steps=0)
+  checkpoint.keep=1)
 square=(grid.data=2 grid.tensor=2)
 stages=(grid.data=2 grid.pipeline=2)
 
@@ -87,14 +87,15 @@ if lost["process"] == "T":
 PYTHON
 }
 
-validations=(monitor.validate_every_steps=1)
-checkpoints=(checkpoint.every_steps=1)
+steps=(checkpoint.every_steps=0 monitor.validate_every_steps=0)
+validations=(checkpoint.every_steps=0 monitor.validate_every_steps=1)
+checkpoints=(checkpoint.every_steps=1 monitor.validate_every_steps=0)
 if [[ ${1:-} == every ]]; then
   for signal in STOP KILL; do
     for rank in 0 1 2 3; do
       for layout in square stages; do
         declare -n of=$layout
-        disturbed "$signal" "$rank" step "${of[@]}"
+        disturbed "$signal" "$rank" step "${of[@]}" "${steps[@]}"
         disturbed "$signal" "$rank" validation "${of[@]}" "${validations[@]}"
         disturbed "$signal" "$rank" checkpoint "${of[@]}" "${checkpoints[@]}"
       done
@@ -102,13 +103,13 @@ if [[ ${1:-} == every ]]; then
   done
   exit 0
 fi
-disturbed STOP 0 step "${square[@]}"
+disturbed STOP 0 step "${square[@]}" "${steps[@]}"
 disturbed STOP 1 validation "${square[@]}" "${validations[@]}"
 disturbed STOP 2 checkpoint "${square[@]}" "${checkpoints[@]}"
-disturbed STOP 3 step "${stages[@]}"
+disturbed STOP 3 step "${stages[@]}" "${steps[@]}"
 disturbed STOP 0 checkpoint "${stages[@]}" "${checkpoints[@]}"
 disturbed STOP 2 validation "${stages[@]}" "${validations[@]}"
-disturbed KILL 1 step "${square[@]}"
+disturbed KILL 1 step "${square[@]}" "${steps[@]}"
 disturbed KILL 0 checkpoint "${stages[@]}" "${checkpoints[@]}"
 
 # Late, but in time: stopped for half the bound, again and again. Suspended as a whole, for longer than
