@@ -68,7 +68,7 @@ struct alignas(64) RankSlot {
   std::array<Word<char>, 8192> stack;  // text
 };
 
-// What the watchdogs of a node agree on.
+// Words on which the watchdogs of a node agree.
 struct alignas(64) NodeWords {
   Word<std::int32_t> claim;  // 1 + rank on the node of the watchdog that leads; 0: none
   Word<bool> over;           // the message is out: every process ends

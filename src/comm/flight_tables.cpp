@@ -30,7 +30,7 @@ std::string Text(const std::array<Word<char>, kBytes>& words) {
 // end.
 std::optional<CallRow> ReadCall(const RankSlot& slot, std::int64_t number, std::int64_t now) {
   const CallEntry& entry = slot.ring[static_cast<std::size_t>(number % kRing)];
-  if (entry.number.load(kAcquire) != number) return std::nullopt;
+  if (number == 0 || entry.number.load(kAcquire) != number) return std::nullopt;
   CallRow row = {
       .number = number,
       .sequence = entry.sequence.load(kAcquire),

@@ -11,7 +11,7 @@
 
 namespace trireme::comm {
 
-// What is known of all ranks of this node now. hosts: of world rank 0, 1, ...
+// Tables of all ranks of this node, as they are now. hosts: of world rank 0, 1, ...
 std::vector<RankTable> ReadTables(const FlightMemory& memory,
                                   const std::vector<std::string>& hosts);
 

@@ -118,7 +118,7 @@ class Graph {
   std::vector<Edge> edges_;
 };
 
-// What a rank has left undone, as those see it who wait for it.
+// The call that a rank has left undone, as ranks see it that wait for it.
 std::string Undone(const RankTable& rank, const Graph& graph) {
   if (const Edge* const missing = graph.Missing(rank)) {
     CallRow call = missing->call;

@@ -1,4 +1,4 @@
-// What the watchdogs of all nodes do together through files, and the message that follows.
+// Meeting of the watchdogs of all nodes through files, and the message that follows.
 #ifndef TRIREME_SRC_COMM_WATCHDOG_FINDINGS_HPP_
 #define TRIREME_SRC_COMM_WATCHDOG_FINDINGS_HPP_
 

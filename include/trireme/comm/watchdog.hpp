@@ -18,7 +18,7 @@
 
 namespace trireme::comm {
 
-// What a watchdog has found out, for the run's records.
+// Findings of a watchdog, for the run's records.
 struct HangReport {
   int rank = 0;  // the first that holds others up; -1: none stands out
   std::string host;
