@@ -114,7 +114,7 @@ disturbed KILL 0 checkpoint "${stages[@]}" "${checkpoints[@]}"
 
 # Late, but in time: stopped for half the bound, again and again. Suspended as a whole, for longer than
 # the bound. Both end as an undisturbed run does.
-few=(run.hang_timeout=4 schedule.steps=400 monitor.sample_tokens=0 monitor.validate_every_steps=0
+few=(run.hang_timeout=3 schedule.steps=120 monitor.sample_tokens=0 monitor.validate_every_steps=0
   checkpoint.every_steps=0)
 run 0 "${mpi[@]}" "$ranks" "$TRIREME" -i deck.in "${few[@]}" "${square[@]}" job.output=calm
 launch "${few[@]}" "${square[@]}"
@@ -122,12 +122,12 @@ awaits run/metrics.jsonl '"kind":"step"' 3
 for rank in 1 3; do
   victim=$(process $rank)
   kill -STOP "$victim"
-  pause 1.5
+  pause 1.2
   kill -CONT "$victim"
 done
 # shellcheck disable=SC2046  # one word a process
 kill -STOP $(pgrep -P "$job")
-pause 6
+pause 4.5
 # shellcheck disable=SC2046
 kill -CONT $(pgrep -P "$job")
 ends 0
