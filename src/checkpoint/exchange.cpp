@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {
 
@@ -186,7 +187,7 @@ void Exchange::ShareNeeds() {
   });
   const std::vector<std::string> hashes = world_.Gather(hash);
   const auto first = std::find(hashes.begin(), hashes.end(), hash) - hashes.begin();
-  set_ = world_.Split(static_cast<int>(first), world_.Rank());
+  set_ = world_.Split(static_cast<int>(first), world_.Rank(), "same bytes");
   const std::string of_first = set_.Broadcast(mine);
   world_.Together([&] {
     if (of_first == mine) return;
@@ -275,6 +276,7 @@ void Exchange::Deliver(const Segment& segment, const char* data,
 }
 
 void Exchange::Run(int round) noexcept {
+  const comm::Recorded recorded(world_, comm::Call::kExchange);
   const auto index = static_cast<std::size_t>(round);
   EachReceive(index, [&](int from, const Cut& cut) {
     MPI_Irecv(Here(cut.offset, cut.bytes), static_cast<int>(cut.bytes), MPI_BYTE, from, kTag,

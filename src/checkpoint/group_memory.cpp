@@ -10,6 +10,7 @@
 
 #include "posix_file.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {
 
@@ -27,7 +28,7 @@ void Touch(std::byte* begin, std::int64_t bytes) {
 comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
   const comm::Communicator node = world.SplitNode();
   const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
-  return node.Split(node.Rank() * groups / node.Size(), node.Rank());
+  return node.Split(node.Rank() * groups / node.Size(), node.Rank(), "writer");
 }
 
 std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group) {
@@ -51,8 +52,13 @@ GroupMemory::GroupMemory(const comm::Communicator& world, const comm::Communicat
   MPI_Comm_set_errhandler(group.Handle(), MPI_ERRORS_RETURN);
   void* base = nullptr;
   const MPI_Aint own_bytes = group.IsRoot() ? bytes : 0;
-  const int result = MPI_Win_allocate_shared(own_bytes, 1, MPI_INFO_NULL, group.Handle(),
-                                             static_cast<void*>(&base), &window_);
+  group_ = &group;
+  int result = MPI_SUCCESS;
+  {
+    const comm::Recorded recorded(group, comm::Call::kWindow, bytes);
+    result = MPI_Win_allocate_shared(own_bytes, 1, MPI_INFO_NULL, group.Handle(),
+                                     static_cast<void*>(&base), &window_);
+  }
   world.Together([&] {
     if (result == MPI_SUCCESS) return;
     window_ = MPI_WIN_NULL;
@@ -71,7 +77,9 @@ GroupMemory::GroupMemory(const comm::Communicator& world, const comm::Communicat
 
 GroupMemory::~GroupMemory() {
   const bool alone = std::uncaught_exceptions() > exceptions_;
-  if (window_ != MPI_WIN_NULL && !alone) MPI_Win_free(&window_);
+  if (window_ == MPI_WIN_NULL || alone) return;
+  const comm::Recorded recorded(*group_, comm::Call::kWindow);
+  MPI_Win_free(&window_);
 }
 
 }  // namespace trireme::checkpoint

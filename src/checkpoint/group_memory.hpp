@@ -22,8 +22,8 @@ std::vector<int> Members(const comm::Communicator& world, const comm::Communicat
 
 class GroupMemory {
  public:
-  // Collective over `world`, of which `group` is a part on one node. `bytes`: the same on all ranks
-  // of the group. AgreedError if a node has not enough of it.
+  // Collective over `world`, of which `group` is a part on one node and outlives it. `bytes`: the
+  // same on all ranks of the group. AgreedError if a node has not enough of it.
   GroupMemory(const comm::Communicator& world, const comm::Communicator& group, std::int64_t bytes);
   // Collective over the group, unless this rank unwinds: MPI's end frees the memory then.
   ~GroupMemory();
@@ -33,6 +33,7 @@ class GroupMemory {
   std::byte* Data() const { return data_; }
 
  private:
+  const comm::Communicator* group_ = nullptr;  // that shares the window
   MPI_Win window_ = MPI_WIN_NULL;
   device::Buffer own_;  // of a group of one, which shares nothing
   std::byte* data_ = nullptr;

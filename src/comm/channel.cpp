@@ -7,6 +7,7 @@
 #include "nccl/make_channel.hpp"
 #include "staged_channel.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::comm {
 
@@ -29,6 +30,7 @@ std::string GpuTransferLibrary() {
 
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup) {
   if (group.Size() == 1 || !setup.stream.OnGpu()) return nullptr;
+  const Recorded recorded(group, Call::kConnect);
   if (setup.staged) return std::make_unique<StagedChannel>(group, setup);
   if constexpr (kCuda) return nccl::MakeChannel(group, setup);
   throw RunError("transfers between GPUs in a program built without CUDA",

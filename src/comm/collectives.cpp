@@ -27,6 +27,12 @@ void RequireOther(Transfer transfer, int size) {
   if (size == 1) throw RunError(fmt::format("{} in a group of one rank", NameOf(transfer)));
 }
 
+// The recorder's calls begin with the ledger's transfers.
+constexpr Call CallOf(Transfer transfer) { return static_cast<Call>(transfer); }
+static_assert(CallOf(Transfer::kAllReduce) == Call::kAllReduce);
+static_assert(CallOf(Transfer::kBroadcast) == Call::kBroadcast);
+static_assert(CallOf(Transfer::kReceive) == Call::kReceive);
+
 }  // namespace
 
 Collectives::Collectives(const Communicator& group, Group name, Ledger& ledger, Channel* channel,
@@ -69,10 +75,19 @@ Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
   return request;
 }
 
+Recorded Collectives::Watch(Transfer transfer, std::int64_t bytes) const {
+  return {*group_, CallOf(transfer), bytes};
+}
+
 Request Collectives::OnChannel(const Operation& operation, std::int64_t payload) const {
   Request request = Start(operation.transfer, payload);
   Operation carried = operation;
   carried.payload = payload_;
+  if (operation.transfer == Transfer::kSend || operation.transfer == Transfer::kReceive) {
+    request.BeginMessage(*group_, CallOf(operation.transfer), operation.peer, operation.tag);
+  } else {
+    request.BeginFlight(*group_, CallOf(operation.transfer));
+  }
   request.ticket_ = channel_->Start(carried);
   request.channel_ = channel_;
   return request;
@@ -106,6 +121,7 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
   }
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
   const double start = Seconds();
+  const Recorded recorded = Watch(Transfer::kAllReduce, Bytes(dtype, count));
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
@@ -123,6 +139,7 @@ Request Collectives::StartAllReduce(Dtype dtype, void* data, std::int64_t count)
   }
   const int elements = CheckedCount(Transfer::kAllReduce, count);
   Request request = Start(Transfer::kAllReduce, Bytes(dtype, count));
+  request.BeginFlight(*group_, Call::kAllReduce);
   MPI_Iallreduce(MPI_IN_PLACE, data, elements, MpiType(dtype), MPI_SUM, group_->Handle(),
                  &request.handle_);
   return request;
@@ -135,6 +152,7 @@ void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts 
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, places).Wait();
   }
   const double start = Seconds();
+  const Recorded recorded = Watch(Transfer::kReduceScatter, Bytes(dtype, places.Total()));
   MPI_Reduce_scatter(from, to, places.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle());
   Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), Seconds() - start);
 }
@@ -149,6 +167,7 @@ Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, request.places_);
   }
+  request.BeginFlight(*group_, Call::kReduceScatter);
   MPI_Ireduce_scatter(from, to, request.places_.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle(),
                       &request.handle_);
   return request;
@@ -160,6 +179,7 @@ Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts c
   if (channel_ != nullptr) {
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, data, data, request.places_);
   }
+  request.BeginFlight(*group_, Call::kReduceScatter);
   MPI_Ireduce_scatter(MPI_IN_PLACE, data, request.places_.Sizes(), MpiType(dtype), MPI_SUM,
                       group_->Handle(), &request.handle_);
   return request;
@@ -179,6 +199,7 @@ void Collectives::AllGatherInPlace(Dtype dtype, void* data, Counts counts) const
 void Collectives::GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const {
   if (channel_ != nullptr) return StartGather(dtype, from, to, places).Wait();
   const double start = Seconds();
+  const Recorded recorded = Watch(Transfer::kAllGather, Bytes(dtype, places.Total()));
   MPI_Allgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
                  MpiType(dtype), group_->Handle());
   Record(Transfer::kAllGather, Bytes(dtype, places.Total()), Seconds() - start);
@@ -198,6 +219,7 @@ Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Cou
   }
   const Places& places = request.places_;
   if (channel_ != nullptr) return StartGather(dtype, from, to, places);
+  request.BeginFlight(*group_, Call::kAllGather);
   MPI_Iallgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
                   MpiType(dtype), group_->Handle(), &request.handle_);
   return request;
@@ -221,6 +243,7 @@ void Collectives::AllToAll(Dtype dtype, const void* from, void* to, Counts count
     return PlacedOnChannel(Transfer::kAllToAll, dtype, from, to, sent, &taken).Wait();
   }
   const double start = Seconds();
+  const Recorded recorded = Watch(Transfer::kAllToAll, Bytes(dtype, sent.Total()));
   MPI_Alltoallv(from, sent.Sizes(), sent.Starts(), MpiType(dtype), to, taken.Sizes(),
                 taken.Starts(), MpiType(dtype), group_->Handle());
   Record(Transfer::kAllToAll, Bytes(dtype, sent.Total()), Seconds() - start);
@@ -238,6 +261,7 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
     return OnChannel(operation, Bytes(dtype, count)).Wait();
   }
   const double start = Seconds();
+  const Recorded recorded = Watch(Transfer::kBroadcast, Bytes(dtype, count));
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
     MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
@@ -260,6 +284,7 @@ Request Collectives::StartSend(Dtype dtype, const void* data, std::int64_t count
   }
   const int elements = CheckedCount(Transfer::kSend, count);
   Request request = Start(Transfer::kSend, Bytes(dtype, count));
+  request.BeginMessage(*group_, Call::kSend, to, tag);
   MPI_Isend(data, elements, MpiType(dtype), to, tag, group_->Handle(), &request.handle_);
   return request;
 }
@@ -279,6 +304,7 @@ Request Collectives::StartReceive(Dtype dtype, void* data, std::int64_t count, i
   }
   const int elements = CheckedCount(Transfer::kReceive, count);
   Request request = Start(Transfer::kReceive, Bytes(dtype, count));
+  request.BeginMessage(*group_, Call::kReceive, from, tag);
   MPI_Irecv(data, elements, MpiType(dtype), from, tag, group_->Handle(), &request.handle_);
   return request;
 }
@@ -296,6 +322,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
   CheckPlanned(Transfer::kSend, std::max(count, taken));
   const ShiftPlaces places(count, taken, Rank(), Size());
   requests[0] = Start(Transfer::kSend, Bytes(dtype, count));
+  requests[0].BeginFlight(*group_, Call::kShift);
   requests[0].ticket_ = channel_->Start({.transfer = Transfer::kAllToAll,
                                          .dtype = dtype,
                                          .payload = payload_,

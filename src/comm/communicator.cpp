@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::comm {
 
@@ -16,7 +17,9 @@ namespace {
 constexpr std::int64_t kPiece = std::int64_t{1} << 30;
 
 template <typename T>
-T Reduce(T value, MPI_Datatype type, MPI_Op operation, MPI_Comm handle) {
+T Reduce(T value, MPI_Datatype type, MPI_Op operation, const Communicator& group) {
+  const MPI_Comm handle = group.Handle();
+  const Recorded recorded(group, Call::kAllReduce, static_cast<std::int64_t>(sizeof value));
   T result{};
   MPI_Allreduce(&value, &result, 1, type, operation, handle);
   return result;
@@ -54,6 +57,8 @@ Communicator& Communicator::operator=(Communicator&& other) noexcept {
   std::swap(planned_, other.planned_);
   std::swap(rank_, other.rank_);
   std::swap(size_, other.size_);
+  std::swap(recorder_, other.recorder_);
+  std::swap(group_, other.group_);
   return *this;
 }
 
@@ -61,57 +66,75 @@ Communicator::~Communicator() {
   if (!owned_ || handle_ == MPI_COMM_NULL) return;
   int finalized = 0;
   MPI_Finalized(&finalized);
-  if (finalized == 0) MPI_Comm_free(&handle_);
+  if (finalized != 0) return;
+  if (recorder_ != nullptr) recorder_->RemoveGroup(group_);
+  MPI_Comm_free(&handle_);
 }
 
-Communicator Communicator::Part(MPI_Comm handle) const {
+Communicator Communicator::Part(MPI_Comm handle, const char* name) const {
   Communicator result(handle, true);
   result.part_ = part_ || result.size_ < size_;
+  if (recorder_ != nullptr) result.RecordWith(*recorder_, name);
   return result;
 }
 
-Communicator Communicator::Split(int color, int key) const {
+void Communicator::RecordWith(FlightRecorder& recorder, const std::string& name) {
+  std::uint64_t id = rank_ == 0 ? recorder.NewGroupId() : 0;
+  MPI_Bcast(&id, 1, MPI_UINT64_T, 0, Handle());
+  recorder_ = &recorder;
+  group_ = recorder.AddGroup(name, id, rank_, size_);
+}
+
+Communicator Communicator::Split(int color, int key, const char* name) const {
   MPI_Comm handle = MPI_COMM_NULL;
-  MPI_Comm_split(Handle(), color, key, &handle);
-  return Part(handle);
+  const MPI_Comm whole = Handle();
+  const Recorded recorded(*this, Call::kSplit);
+  MPI_Comm_split(whole, color, key, &handle);
+  return Part(handle, name);
 }
 
 Communicator Communicator::SplitNode() const {
   MPI_Comm handle = MPI_COMM_NULL;
-  MPI_Comm_split_type(Handle(), MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &handle);
-  return Part(handle);
+  const MPI_Comm whole = Handle();
+  const Recorded recorded(*this, Call::kSplit);
+  MPI_Comm_split_type(whole, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &handle);
+  return Part(handle, "node");
 }
 
 Communicator Communicator::Duplicate() const {
   MPI_Comm handle = MPI_COMM_NULL;
-  MPI_Comm_dup(Handle(), &handle);
-  return Part(handle);
+  const MPI_Comm whole = Handle();
+  const Recorded recorded(*this, Call::kSplit);
+  MPI_Comm_dup(whole, &handle);
+  return Part(handle, "copy");
 }
 
-void Communicator::Barrier() const { MPI_Barrier(Handle()); }
-
-double Communicator::Sum(double value) const {
-  return Reduce(value, MPI_DOUBLE, MPI_SUM, Handle());
+void Communicator::Barrier() const {
+  const MPI_Comm handle = Handle();
+  const Recorded recorded(*this, Call::kBarrier);
+  MPI_Barrier(handle);
 }
+
+double Communicator::Sum(double value) const { return Reduce(value, MPI_DOUBLE, MPI_SUM, *this); }
 
 std::int64_t Communicator::Sum(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_SUM, Handle());
+  return Reduce(value, MPI_INT64_T, MPI_SUM, *this);
 }
 
-double Communicator::Max(double value) const {
-  return Reduce(value, MPI_DOUBLE, MPI_MAX, Handle());
-}
+double Communicator::Max(double value) const { return Reduce(value, MPI_DOUBLE, MPI_MAX, *this); }
 
 std::int64_t Communicator::Max(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_MAX, Handle());
+  return Reduce(value, MPI_INT64_T, MPI_MAX, *this);
 }
 
 std::int64_t Communicator::Min(std::int64_t value) const {
-  return Reduce(value, MPI_INT64_T, MPI_MIN, Handle());
+  return Reduce(value, MPI_INT64_T, MPI_MIN, *this);
 }
 
 void Communicator::Sum(std::vector<double>& values) const {
   const auto count = static_cast<std::int64_t>(values.size());
+  const Recorded recorded(*this, Call::kAllReduce,
+                          count * static_cast<std::int64_t>(sizeof(double)));
   for (std::int64_t begin = 0; begin < count; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, values.data() + begin, piece, MPI_DOUBLE, MPI_SUM, Handle());
@@ -119,6 +142,7 @@ void Communicator::Sum(std::vector<double>& values) const {
 }
 
 void Communicator::Broadcast(void* data, std::int64_t bytes, int root) const {
+  const Recorded recorded(*this, Call::kBroadcast, bytes);
   for (std::int64_t begin = 0; begin < bytes; begin += kPiece) {
     const int piece = static_cast<int>(std::min(kPiece, bytes - begin));
     MPI_Bcast(static_cast<char*>(data) + begin, piece, MPI_BYTE, root, Handle());
@@ -137,7 +161,9 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
   const auto ranks = static_cast<std::size_t>(size_);
   const auto own_bytes = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> bytes(ranks);
-  MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes.data(), 1, MPI_INT64_T, Handle());
+  const MPI_Comm handle = Handle();
+  const Recorded recorded(*this, Call::kAllGather);
+  MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes.data(), 1, MPI_INT64_T, handle);
 
   std::vector<int> counts(ranks), starts(ranks);
   std::int64_t total = 0;
@@ -152,7 +178,7 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
   }
   std::string all(static_cast<std::size_t>(total), '\0');
   MPI_Allgatherv(text.data(), counts[static_cast<std::size_t>(rank_)], MPI_CHAR, all.data(),
-                 counts.data(), starts.data(), MPI_CHAR, Handle());
+                 counts.data(), starts.data(), MPI_CHAR, handle);
 
   std::vector<std::string> result;
   result.reserve(ranks);

@@ -153,6 +153,7 @@ void ProcessGrid::GiveUp() const noexcept {
 
 void ProcessGrid::Await(const device::Event& event) const {
   constexpr double kBetweenChecks = 1e-3;  // seconds
+  const Recorded recorded(world_->Recorder(), Call::kDevice);
   double checked = Seconds();
   while (!event.Happened()) {
     if (const double now = Seconds(); now - checked > kBetweenChecks) {

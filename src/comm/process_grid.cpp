@@ -44,9 +44,9 @@ void CheckShards(const GridShape& shape, const GridOptions& options) {
       fmt::format("shards over {} ranks in a grid of {}", options.shard_group, Describe(shape)));
 }
 
-Communicator CutOut(const Communicator& whole, const GridGroup& group) {
+Communicator CutOut(const Communicator& whole, const GridGroup& group, const char* name) {
   if (whole.IsPlanned()) return Communicator::Planned(group.rank, group.size);
-  return whole.Split(group.color, group.rank);
+  return whole.Split(group.color, group.rank, name);
 }
 
 }  // namespace
@@ -87,14 +87,14 @@ ProcessGrid ProcessGrid::Planned(const GridShape& shape, const GridOptions& opti
 void ProcessGrid::Split() {
   at_ = Locate(world_->Rank(), shape_);
   const GridGroups groups = GroupsOf(world_->Rank(), shape_, options_);
-  data_ = CutOut(*world_, groups.data);
-  context_ = CutOut(*world_, groups.context);
-  tensor_ = CutOut(*world_, groups.tensor);
-  pipeline_ = CutOut(*world_, groups.pipeline);
-  replica_ = CutOut(*world_, groups.replica);
-  embedding_ = CutOut(*world_, groups.embedding);
-  shard_ = CutOut(data_, groups.shard);
-  same_shard_ = CutOut(data_, groups.same_shard);
+  data_ = CutOut(*world_, groups.data, "replicas");
+  context_ = CutOut(*world_, groups.context, NameOf(Group::kContext));
+  tensor_ = CutOut(*world_, groups.tensor, NameOf(Group::kTensor));
+  pipeline_ = CutOut(*world_, groups.pipeline, NameOf(Group::kPipeline));
+  replica_ = CutOut(*world_, groups.replica, NameOf(Group::kReplica));
+  embedding_ = CutOut(*world_, groups.embedding, NameOf(Group::kEmbedding));
+  shard_ = CutOut(data_, groups.shard, NameOf(Group::kShard));
+  same_shard_ = CutOut(data_, groups.same_shard, NameOf(Group::kData));
 }
 
 const Communicator& ProcessGrid::RanksOf(Group group) const {
@@ -127,7 +127,8 @@ Collectives ProcessGrid::Over(Group group) const {
 }
 
 Communicator ProcessGrid::KeyValueGroup(std::int64_t kv_heads) const {
-  return CutOut(tensor_, KeyValueGroupOf(tensor_.Rank(), tensor_.Size(), kv_heads));
+  return CutOut(tensor_, KeyValueGroupOf(tensor_.Rank(), tensor_.Size(), kv_heads),
+                NameOf(Group::kKeyValue));
 }
 
 }  // namespace trireme::comm

@@ -14,7 +14,7 @@ constexpr int kMaximumListed = 16;
 
 }  // namespace
 
-std::string ListRanks(const std::vector<int>& ranks, int size) {
+std::string ListRanks(const std::vector<int>& ranks) {
   std::string list;
   int listed = 0;
   std::size_t begin = 0;
@@ -30,7 +30,11 @@ std::string ListRanks(const std::vector<int>& ranks, int size) {
   }
   const int left = static_cast<int>(ranks.size()) - listed;
   if (left > 0) list += fmt::format(" and {} more", left);
-  return fmt::format("{} {} of {}", ranks.size() == 1 ? "rank" : "ranks", list, size);
+  return fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", list);
+}
+
+std::string ListRanks(const std::vector<int>& ranks, int size) {
+  return fmt::format("{} of {}", ListRanks(ranks), size);
 }
 
 }  // namespace trireme::comm

@@ -20,6 +20,8 @@ Request& Request::operator=(Request&& other) noexcept {
   group_size_ = other.group_size_;
   payload_ = other.payload_;
   started_ = other.started_;
+  recorder_ = other.recorder_;
+  flight_ = other.flight_;
   places_ = std::move(other.places_);
   return *this;
 }
@@ -43,6 +45,7 @@ void Request::Wait() { Wait(Seconds()); }
 void Request::Wait(double since) {
   if (Complete()) return;
   const double begin = Seconds();
+  if (recorder_ != nullptr) recorder_->Await(flight_);
   if (channel_ != nullptr) {
     std::exchange(channel_, nullptr)->Wait(ticket_);
     return Finish(Seconds() - begin, 0);  // what the device waits is the channel's to tell
@@ -51,7 +54,19 @@ void Request::Wait(double since) {
   Finish(Seconds() - begin, std::max(0.0, since - started_));
 }
 
+void Request::BeginFlight(const Communicator& group, Call call) {
+  recorder_ = group.Recorder();
+  if (recorder_ != nullptr) flight_ = recorder_->Enter(group.RecordedAs(), call, payload_);
+}
+
+void Request::BeginMessage(const Communicator& group, Call call, int peer, int tag) {
+  recorder_ = group.Recorder();
+  if (recorder_ == nullptr) return;
+  flight_ = recorder_->EnterMessage(group.RecordedAs(), call, payload_, peer, tag);
+}
+
 void Request::Finish(double waited, double hidden) {
+  if (recorder_ != nullptr) recorder_->Leave(flight_, 0);
   ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
   Places done = std::move(places_);  // for the next transfer
 }

@@ -2,17 +2,22 @@
 // code.
 #include "trireme/comm/runtime.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <exception>
 #include <new>
 #include <string>
 #include <utility>
 
+#include "flight_memory.hpp"
+#include "trireme/device/cores.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::comm {
@@ -42,8 +47,19 @@ void Print(const std::string& message) {
 // Beginning of the message of a rank that fails alone; ready before memory may run out.
 std::array<char, 512> failed_alone{"trireme: error: "};
 
+// Record of this rank; its end is no surprise to the watchdogs once it has a message of its own.
+std::atomic<RankSlot*> own_record = nullptr;
+
+void LeaveRecord() {
+  if (RankSlot* const mine = own_record.load()) mine->leaves.store(true);
+}
+
+// A bound for MPI_Finalize, in which a lost rank would keep the others for ever.
+constexpr double kEndSeconds = 1800;
+
 // Prints in one write, without allocating, and ends the job. An exception in flight is not unwound.
 [[noreturn]] void AbortAlone(ExitCode code, const char* message) {
+  LeaveRecord();
   std::fflush(stdout);
   std::array<char, 16384> line{};
   const int length =
@@ -100,11 +116,38 @@ Runtime::Runtime(int* argc, char*** argv) {
                   "trireme: error on rank %d (%s): ", world_.Rank(), hosts_[rank].c_str());
   }
   ReportTermination();
+  StartRecording();
+}
+
+void Runtime::StartRecording() {
+  recorder_ = std::make_unique<FlightRecorder>(world_.Rank(), node_);
+  own_record.store(&recorder_->Mine());
+  world_.RecordWith(*recorder_, "world");
+  node_.RecordWith(*recorder_, "node");
+  // The first rank of a node stands for it.
+  const std::int64_t first = node_.Min(std::int64_t{world_.Rank()});
+  std::vector<int> nodes, seen;
+  for (const std::string& text : world_.Gather(std::to_string(first))) {
+    const auto known = std::ranges::find(seen, std::stoi(text));
+    nodes.push_back(static_cast<int>(known - seen.begin()));
+    if (known == seen.end()) seen.push_back(std::stoi(text));
+  }
+  const std::time_t now = std::time(nullptr);
+  watchdog_ = std::make_unique<Watchdog>(Watchdog::Setup{
+      .recorder = recorder_.get(),
+      .hosts = hosts_,
+      .nodes = std::move(nodes),
+      .cores = device::UsableNumbers(),
+      .session = world_.Broadcast(fmt::format("{:%Y%m%d_%H%M%S}", fmt::gmtime(now)))});
 }
 
 Runtime::~Runtime() {
+  LeaveRecord();
+  if (watchdog_->Started()) watchdog_->Arm(Phase::kEnd, 0, kEndSeconds);
   { const Communicator freed_before_the_end = std::move(node_); }
   MPI_Finalize();
+  watchdog_.reset();
+  own_record.store(nullptr);
 }
 
 void Runtime::ReportTermination() { std::set_terminate(EndAlone); }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 #include "trireme/comm/rank_list.hpp"
 
 namespace trireme::comm {
@@ -37,15 +38,26 @@ Outcome Run(const std::function<void()>& body) {
 
 }  // namespace
 
+// The largest code of all ranks.
+std::int64_t Communicator::Agree(std::int64_t code) const {
+  std::int64_t largest = 0;
+  const Recorded recorded(*this, Call::kAgreement, static_cast<std::int64_t>(sizeof code));
+  MPI_Allreduce(&code, &largest, 1, MPI_INT64_T, MPI_MAX, handle_);
+  return largest;
+}
+
 void Communicator::Together(const std::function<void()>& body) const {
   if (planned_) return body();
   const Outcome outcome = Run(body);
-  const std::int64_t code = Max(outcome.code);
+  const std::int64_t code = Agree(outcome.code);
   if (code == 0) return;
 
   std::vector<char> failed(static_cast<std::size_t>(size_));
   const char own = outcome.code != 0 ? 1 : 0;
-  MPI_Allgather(&own, 1, MPI_CHAR, failed.data(), 1, MPI_CHAR, handle_);
+  {
+    const Recorded recorded(*this, Call::kAllGather, 1);
+    MPI_Allgather(&own, 1, MPI_CHAR, failed.data(), 1, MPI_CHAR, handle_);
+  }
   std::vector<int> ranks;
   for (int rank = 0; rank < size_; ++rank) {
     if (failed[static_cast<std::size_t>(rank)] != 0) ranks.push_back(rank);

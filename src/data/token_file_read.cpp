@@ -14,6 +14,7 @@
 #include "hdf5.hpp"
 #include "plain_dataset.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::data {
 
@@ -86,6 +87,7 @@ class SplitReader {
       begins.push_back(static_cast<int>(begin * width_));
       counts.push_back(static_cast<int>((round.Begin(reader + 1) - round.first - begin) * width_));
     }
+    const comm::Recorded recorded(readers, comm::Call::kAllGather, round.tokens * width_);
     MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, At(round.first), counts.data(), begins.data(),
                    MPI_BYTE, readers.Handle());
   }
@@ -123,7 +125,7 @@ void ReadTokens(const comm::Communicator& world, const std::string& path, const 
                 std::int64_t round_bytes) {
   const QuietHdf5 quiet;
   const bool reads = memory.Fills();
-  const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank());
+  const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank(), "readers");
   Hdf5Handle file;
   world.Together([&] {
     if (reads) file = OpenSerially(path);

@@ -6,6 +6,7 @@
 #include <exception>
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::data {
 
@@ -42,8 +43,12 @@ void* TokenMemory::AllocateShared(const comm::Communicator& world, const comm::C
   void* base = nullptr;
   // A failure (a full /dev/shm, say) is seen by every rank of the node.
   const MPI_Aint own_bytes = fills_ ? bytes_ : 0;
-  const int result = MPI_Win_allocate_shared(own_bytes, 1, MPI_INFO_NULL, node_.Handle(),
-                                             static_cast<void*>(&base), &window_);
+  int result = MPI_SUCCESS;
+  {
+    const comm::Recorded recorded(node_, comm::Call::kWindow, bytes_);
+    result = MPI_Win_allocate_shared(own_bytes, 1, MPI_INFO_NULL, node_.Handle(),
+                                     static_cast<void*>(&base), &window_);
+  }
   world.Together([&] {
     if (result == MPI_SUCCESS) return;
     window_ = MPI_WIN_NULL;
@@ -56,18 +61,25 @@ void* TokenMemory::AllocateShared(const comm::Communicator& world, const comm::C
     int unit = 0;
     MPI_Win_shared_query(window_, 0, &bytes, &unit, static_cast<void*>(&base));
   }
-  MPI_Win_fence(0, window_);
+  Fence();
   return base;
 }
 
+void TokenMemory::Fence() {
+  const comm::Recorded recorded(node_, comm::Call::kWindow);
+  MPI_Win_fence(0, window_);
+}
+
 void TokenMemory::Publish() {
-  if (window_ != MPI_WIN_NULL) MPI_Win_fence(0, window_);
+  if (window_ != MPI_WIN_NULL) Fence();
 }
 
 TokenMemory::~TokenMemory() {
   // A rank that unwinds may be alone, and would wait here for ever; MPI's end frees the window.
   const bool alone = std::uncaught_exceptions() > unwinding_;
-  if (window_ != MPI_WIN_NULL && !alone) MPI_Win_free(&window_);
+  if (window_ == MPI_WIN_NULL || alone) return;
+  const comm::Recorded recorded(node_, comm::Call::kWindow);
+  MPI_Win_free(&window_);
 }
 
 }  // namespace trireme::data

@@ -40,6 +40,7 @@ class TokenMemory {
 
  private:
   void* Allocate();
+  void Fence();  // collective over the node
   void* AllocateShared(const comm::Communicator& world, const comm::Communicator& node);
 
   std::int64_t bytes_ = 0;

@@ -16,6 +16,7 @@
 
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
+#include "trireme/job/hang_bound.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/training/training_step.hpp"
 #include "trireme/verify/verify.hpp"
@@ -109,6 +110,8 @@ ExitCode RunTokenize(const job::Job& job) {
 
 ExitCode RunTraining(job::Job& job) {
   const comm::Communicator& world = job.World();
+  job.runtime->Watch().Arm(comm::Phase::kSetUp, 0,
+                           std::max(job::kSetUpBound, job.options.machine.hang_timeout));
 
   // 1. The plan: who computes what, and what that takes.
   const plan::TokenFacts facts = job::InspectTokens(job);

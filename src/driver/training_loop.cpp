@@ -9,10 +9,12 @@
 #include "checkpoints.hpp"
 #include "printable.hpp"
 #include "safeguards.hpp"
+#include "stragglers.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/batch_job.hpp"
+#include "trireme/job/hang_bound.hpp"
 #include "trireme/training/evaluation.hpp"
 
 namespace trireme::driver {
@@ -85,6 +87,7 @@ training::StepResult TrainingLoop::RunStep() {
   if (!job_.placement.numbers.empty()) device::PinThreads(job_.placement.numbers);
   const parallel::ShardedUnits& units = state_.Net().Units();
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
+  Watch(comm::Phase::kStep, step_ + 1);
   const training::StepResult result =
       training_step_.Run(step_, MyRequests(), training::OnFault::kSkip);
   gathers_ += units.Gathers() - gathers;
@@ -143,11 +146,47 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
   record.bad_steps = safeguards_->BadSteps();
   const std::int64_t every = job_.options.monitor.every_steps;
+  window_compute_ += result.own_compute;
+  ++window_steps_;
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
     record.memory_bytes = PeakMemory();
+    FindSlowest(record);
   }
   monitor_->Step(record);
+}
+
+void TrainingLoop::Watch(comm::Phase phase, std::int64_t step) const {
+  job_.runtime->Watch().Arm(phase, step,
+                            job::HangBound(phase, job_.options.machine.hang_timeout, deadline_));
+}
+
+// The folder is this job's now.
+void TrainingLoop::WatchFolder() const {
+  job_.runtime->Watch().WriteInto(folder_);
+  job_.runtime->Watch().OnVerdict([folder = folder_](const comm::HangReport& report) {
+    monitor::RecordEvent(folder, {.name = "hang",
+                                  .step = report.step,
+                                  .rank = report.rank,
+                                  .host = report.host,
+                                  .text = report.text});
+  });
+}
+
+// The slowest rank since the last record; a line if it costs the others much.
+void TrainingLoop::FindSlowest(monitor::Record& record) {
+  constexpr double kMuch = 0.2;       // of its stage's mean
+  constexpr double kManySeconds = 1;  // that the others lost in the window
+  const double steps = static_cast<double>(std::exchange(window_steps_, 0));
+  const Slowest slowest = SlowestRank(grid_, std::exchange(window_compute_, 0) / steps);
+  record.slowest_rank = slowest.rank;
+  record.seconds_slowest = slowest.seconds;
+  const double lost = slowest.seconds - slowest.mean;
+  if (lost < kMuch * slowest.mean || lost * steps < kManySeconds) return;
+  monitor_->Line(fmt::format(
+      "slowest: rank {} on {} computes {:.3g} s a step, {:.0f}% more than the mean of its stage",
+      slowest.rank, job_.runtime->Hosts().at(static_cast<std::size_t>(slowest.rank)),
+      slowest.seconds, 100 * lost / slowest.mean));
 }
 
 // Bytes of the largest rank: its peak resident set or, on a GPU, the bytes of its card in use now.
@@ -159,6 +198,7 @@ std::int64_t TrainingLoop::PeakMemory() const {
 
 // False if a signal ended it.
 bool TrainingLoop::RecordEvaluation(data::Split split) {
+  Watch(comm::Phase::kValidation, step_);
   const comm::Ledger steps_alone = grid_.Traffic();
   const training::Evaluation result =
       training::Evaluate(state_.Net(), tokens_, split, [this] { return job_.signals->Received(); });
@@ -255,6 +295,7 @@ ExitCode TrainingLoop::Finalize() {
   if (ended && job_.options.monitor.validate_every_steps > 0) {
     ended = RecordEvaluation(data::Split::kTest);
   }
+  Watch(comm::Phase::kEnd, step_);
   if (ended) PrintSample();
   monitor::Record record;
   record.kind = monitor::Record::Kind::kDone;

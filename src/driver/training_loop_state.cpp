@@ -99,6 +99,7 @@ nlohmann::json TrainingLoop::RunJson() const {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
+  Watch(comm::Phase::kCheckpoint, step_);
   // The outcome of the one before decides what this one says of the best.
   checkpoints_->Settle();
   AccountForCheckpoints();

@@ -131,6 +131,7 @@ bool TrainingLoop::Initialize() {
   if (continues_) lock();
   LoadState();
   if (!continues_) lock();
+  WatchFolder();
   world.Together([&] {
     vocabulary_ = job::VocabularyJson(tokens_);
     if (world.IsRoot()) {

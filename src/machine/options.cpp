@@ -55,7 +55,13 @@ void Declare(input::Schema& schema) {
               "Each OpenMP thread stays on a core of its own, those of a rank side by side. auto: "
               "where the job's threads fill the cores that it may use on a node, and computes on "
               "them; yes: wherever there are enough cores. OMP_PROC_BIND, OMP_PLACES and "
-              "GOMP_CPU_AFFINITY win.");
+              "GOMP_CPU_AFFINITY win.")
+      .Real("run.hang_timeout", 0, input::AtLeast(0), "s",
+            "A training job ends, with code 1 and the name of the rank that holds it up, when a "
+            "rank has entered and left no transfer for so long. 0: 20 times the longest step so "
+            "far, at least 60 s; validations and checkpoints by their own longest times. Set-up "
+            "and end have half an hour, or this if it is more; a checkpoint at least three times "
+            "what its bytes take.");
 }
 
 Options Read(const input::Deck& deck) {
@@ -66,7 +72,8 @@ Options Read(const input::Deck& deck) {
           .precision = input::Pick<Precision>(deck.Text("run.precision"), kPrecisions),
           .seed = static_cast<std::uint32_t>(deck.Integer("run.seed")),
           .threads = static_cast<int>(deck.Integer("run.threads")),
-          .pin = input::Pick<Pin>(deck.Text("run.pin"), kPins)};
+          .pin = input::Pick<Pin>(deck.Text("run.pin"), kPins),
+          .hang_timeout = deck.Real("run.hang_timeout")};
 }
 
 }  // namespace trireme::machine

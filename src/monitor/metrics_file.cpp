@@ -59,6 +59,9 @@ std::string ToJsonLine(const Record& record) {
   json["seconds_bubble"] = record.seconds_bubble;
   json["seconds_data"] = record.seconds_data;
   json["seconds_checkpoint"] = record.seconds_checkpoint;
+  json["slowest_rank"] = nullptr;
+  if (record.slowest_rank >= 0) json["slowest_rank"] = record.slowest_rank;
+  json["seconds_slowest"] = record.seconds_slowest;
   json["bad_steps"] = record.bad_steps;
   return json.dump() + "\n";
 }

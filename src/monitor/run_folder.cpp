@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "append_file.hpp"
+#include "metrics_file.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/monitor.hpp"
@@ -56,6 +57,14 @@ void CheckRunFolder(const std::string& folder, bool resume) {
 }
 
 void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
+
+void RecordEvent(const std::string& folder, const Event& event) noexcept {
+  try {
+    AppendFile(folder + "/metrics.jsonl", false).Append(ToJsonLine(event));
+  } catch (const std::exception&) {
+    // The message on the screen stands alone then.
+  }
+}
 
 std::string MarkEnds(const std::string& deck) {
   const bool ends = deck.empty() || deck.back() == '\n';

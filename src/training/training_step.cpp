@@ -137,6 +137,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   result_.times = {sums[State::kTotal] / ranks, sums[State::kData] / ranks,
                    sums[State::kCompute] / ranks, sums[State::kExposed] / ranks,
                    sums[State::kBubble] / ranks};
+  result_.own_compute = mine_.compute;
   mine_ = {};
   if (sums[State::kBad] > 0) result_.fault = FindFault(finite_loss);
   mine_.exposed_communication += Seconds() - start;

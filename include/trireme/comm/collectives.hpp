@@ -10,6 +10,7 @@
 #include "trireme/comm/channel.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/comm/counts.hpp"
+#include "trireme/comm/flight_recorder.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/places.hpp"
 
@@ -42,6 +43,8 @@ class Request {
  private:
   friend class Collectives;
   void Finish(double waited, double hidden);
+  void BeginFlight(const Communicator& group, Call call);
+  void BeginMessage(const Communicator& group, Call call, int peer, int tag);
   MPI_Request handle_ = MPI_REQUEST_NULL;
   Channel* channel_ = nullptr;  // of a channel's transfer, with its ticket
   int ticket_ = 0;
@@ -51,6 +54,8 @@ class Request {
   int group_size_ = 1;
   std::int64_t payload_ = 0;
   double started_ = 0;
+  FlightRecorder* recorder_ = nullptr;  // null: not recorded
+  FlightRecorder::Flight flight_;
   Places places_;  // MPI reads them until the end
 };
 
@@ -110,6 +115,7 @@ class Collectives {
 
  private:
   Request Start(Transfer transfer, std::int64_t payload) const;
+  Recorded Watch(Transfer transfer, std::int64_t bytes) const;
   Request StartPlaced(Transfer transfer, Dtype dtype, const Counts& counts) const;
   void CheckPlanned(Transfer transfer, std::int64_t count) const;
   Places PlacesOf(Transfer transfer, const Counts& counts) const;

@@ -15,6 +15,8 @@
 
 namespace trireme::comm {
 
+class FlightRecorder;
+
 class Communicator {
  public:
   Communicator() = default;                    // the null communicator
@@ -37,8 +39,9 @@ class Communicator {
     return handle_;
   }
 
-  // Collective. Ranks of one colour form a group, ordered by key.
-  Communicator Split(int color, int key) const;
+  // Collective. Ranks of one colour form a group, ordered by key. name: for messages, in the
+  // records of calls that hang.
+  Communicator Split(int color, int key, const char* name = "part") const;
   Communicator SplitNode() const;  // the ranks that share this node's memory
   // Collective. A communicator of the same ranks, whose messages meet no others.
   Communicator Duplicate() const;
@@ -62,9 +65,17 @@ class Communicator {
   // throws a plain Error instead: its ranks alone cannot leave through MPI_Finalize.
   void Together(const std::function<void()>& body) const;
 
+  // Collective. From now on calls of this group and of those made from it are recorded; `recorder`
+  // must outlive them.
+  void RecordWith(FlightRecorder& recorder, const std::string& name);
+  FlightRecorder* Recorder() const { return recorder_; }  // null: calls are not recorded
+  int RecordedAs() const { return group_; }               // the recorder's place of this group
+
  private:
   Communicator(MPI_Comm handle, bool owned);
-  Communicator Part(MPI_Comm handle) const;  // a group split from this one
+  // A group split from this one.
+  Communicator Part(MPI_Comm handle, const char* name) const;
+  std::int64_t Agree(std::int64_t code) const;
   [[noreturn]] static void RefusePlanned();
 
   MPI_Comm handle_ = MPI_COMM_NULL;
@@ -73,6 +84,8 @@ class Communicator {
   bool planned_ = false;  // no MPI behind it
   int rank_ = 0;
   int size_ = 1;
+  FlightRecorder* recorder_ = nullptr;
+  int group_ = -1;  // of the recorder's
 };
 
 // MPI's type of fp32 and fp64.

@@ -9,6 +9,8 @@ namespace trireme::comm {
 
 // "rank 3 of 8", "ranks 3, 5-7 of 8", "ranks 0, 2, 4, ... and 48 more of 128". `ranks` ascends.
 std::string ListRanks(const std::vector<int>& ranks, int size);
+// The same without the size: "rank 3", "ranks 3, 5-7".
+std::string ListRanks(const std::vector<int>& ranks);
 
 }  // namespace trireme::comm
 

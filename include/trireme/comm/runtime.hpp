@@ -3,10 +3,12 @@
 #define TRIREME_COMM_RUNTIME_HPP_
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/watchdog.hpp"
 
 namespace trireme::comm {
 
@@ -24,6 +26,7 @@ class Runtime {
   const Communicator& World() const { return world_; }
   const Communicator& Node() const { return node_; }                // ranks on this host
   const std::vector<std::string>& Hosts() const { return hosts_; }  // of world rank 0, 1, ...
+  Watchdog& Watch() const { return *watchdog_; }
 
   // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
   // thrown by all ranks: world rank 0 prints it, and the returned code leaves through MPI_Finalize.
@@ -34,9 +37,12 @@ class Runtime {
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:
+  void StartRecording();
   Communicator world_;
   Communicator node_;
   std::vector<std::string> hosts_;
+  std::unique_ptr<FlightRecorder> recorder_;  // of the calls of all groups made from these two
+  std::unique_ptr<Watchdog> watchdog_;
 };
 
 }  // namespace trireme::comm

@@ -67,6 +67,9 @@ class TrainingLoop {
   std::vector<monitor::TrafficRow> GatherTraffic() const;  // collective
   monitor::Gathers MeanGathers() const;                    // collective
   training::StepResult RunStep();                          // collective
+  void Watch(comm::Phase phase, std::int64_t step) const;  // a bound for what follows
+  void WatchFolder() const;
+  void FindSlowest(monitor::Record& record);  // collective
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best, bool stop_only);
@@ -135,6 +138,9 @@ class TrainingLoop {
   // Gathers of sharded parameters on this rank in the steps of this session, and those complete
   // when needed.
   std::int64_t gathers_ = 0, gathers_ready_ = 0;
+  // Computation of this rank since the last record, seconds and steps.
+  double window_compute_ = 0;
+  std::int64_t window_steps_ = 0;
 };
 
 }  // namespace trireme::driver

@@ -37,6 +37,12 @@ class Deadline {
   // might not end before the job does. Before the first Step() a step counts as nothing.
   bool MustStop(double now, bool validation_follows) const;
 
+  // Longest of each so far: a step, 0 before the first; a validation and a checkpoint as expected
+  // before the first.
+  double LongestStep() const { return step_; }
+  double LongestValidation() const { return validation_.value_or(expected_validation_); }
+  double LongestCheckpoint() const { return checkpoint_.value_or(expected_checkpoint_); }
+
   // Seconds of that work, factor and floor included.
   double Needed(bool validation_follows) const;
   // Seconds until the job ends, negative after it; infinity without an end.

@@ -22,9 +22,10 @@ struct Options {
   std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
                                   // cache folder; empty: none
   Precision precision = Precision::kFp32;
-  std::uint32_t seed = 1;  // of initial weights, sample order and dropout
-  int threads = 0;         // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share
-  Pin pin = Pin::kAuto;    // of threads to cores
+  std::uint32_t seed = 1;   // of initial weights, sample order and dropout
+  int threads = 0;          // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share
+  Pin pin = Pin::kAuto;     // of threads to cores
+  double hang_timeout = 0;  // seconds without progress; 0: from measured times
 };
 
 void Declare(input::Schema& schema);  // [run], without its canonical keys (parallel/options.hpp)

@@ -56,6 +56,9 @@ struct Record {
   double seconds_bubble = 0;
   double seconds_data = 0;
   double seconds_checkpoint = 0;
+  // The rank that computes longest, over the steps since the last record; -1: not known.
+  int slowest_rank = -1;
+  double seconds_slowest = 0;  // of its computation, a step
   std::int64_t bad_steps = 0;  // of the run so far: steps whose update was left out
 };
 
@@ -163,6 +166,9 @@ DeckEnd EndOf(const std::string& deck);
 // Checks and makes likewise, and writes `deck` to deck.in with its ends marked. Serial: for world
 // rank 0, inside Communicator::Together.
 void PrepareRunFolder(const std::string& folder, bool resume, const std::string& deck);
+// Appends an event to the folder's metrics.jsonl, as well as that goes. Serial; for the end of a
+// job that has no other way.
+void RecordEvent(const std::string& folder, const Event& event) noexcept;
 // Whether the run's records say that it is done, test evaluation included; false without records.
 // Throws RunError if they cannot be read. Serial.
 bool HasEnded(const std::string& folder);

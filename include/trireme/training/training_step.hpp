@@ -55,6 +55,7 @@ struct StepResult {
   double gradient_norm = 0;  // before clipping
   std::int64_t targets = 0;  // valid ones of the global batch
   StepTimes times;           // means over the ranks
+  double own_compute = 0;    // seconds of this rank
   Requests requests;         // agreed: true if any rank asked
   // If it is there, the update was left out; loss and gradient_norm are not numbers.
   std::optional<Fault> fault;

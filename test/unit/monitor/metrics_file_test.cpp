@@ -34,12 +34,12 @@ TEST(MetricsLine, HasTheDesignsKeysInOrder) {
   const auto json = nlohmann::ordered_json::parse(ToJsonLine(Record{}));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre("kind", "step", "epoch", "tokens", "loss", "perplexity",
-                                         "learning_rate", "grad_norm", "step_seconds",
-                                         "tokens_per_second", "flops_per_second", "roof_fraction",
-                                         "memory_bytes", "seconds_compute",
-                                         "seconds_exposed_communication", "seconds_bubble",
-                                         "seconds_data", "seconds_checkpoint", "bad_steps"));
+  EXPECT_THAT(keys, testing::ElementsAre(
+                        "kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
+                        "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
+                        "roof_fraction", "memory_bytes", "seconds_compute",
+                        "seconds_exposed_communication", "seconds_bubble", "seconds_data",
+                        "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps"));
 }
 
 TEST(MetricsLine, KeepsEveryBitOfALoss) {

@@ -1,0 +1,27 @@
+// The time within which a rank of a healthy job comes forward: beyond it, the watchdogs end the
+// job.
+#ifndef TRIREME_JOB_HANG_BOUND_HPP_
+#define TRIREME_JOB_HANG_BOUND_HPP_
+
+#include "trireme/comm/flight_recorder.hpp"
+#include "trireme/job/deadline.hpp"
+
+namespace trireme::job {
+
+// Set-up, and whatever no step has been measured for: reading tokens, building the model, the first
+// step with its libraries' preparations.
+constexpr double kSetUpBound = 1800;  // seconds
+// Steps differ: a file system that stalls, a processor that others use, memory that is moved. No
+// healthy step takes so many times the longest one before it.
+constexpr double kStepsABound = 20;
+constexpr double kLeastBound = 60;  // seconds
+// Of a validation or a checkpoint, measured or estimated from its bytes.
+constexpr double kLongBound = 3;
+
+// Seconds without a call entered or left, in each part of a job. stated: run.hang_timeout; 0: from
+// what `longest` has measured. Of a stated one too, a checkpoint has the time that its bytes need.
+double HangBound(comm::Phase phase, double stated, const Deadline& longest);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_JOB_HANG_BOUND_HPP_

@@ -1,0 +1,34 @@
+// Bounds of the watchdogs, from the stated one and from measured times.
+#include "trireme/job/hang_bound.hpp"
+
+#include <algorithm>
+
+namespace trireme::job {
+
+namespace {
+
+double OfSteps(double stated, const Deadline& longest) {
+  if (stated > 0) return stated;
+  if (longest.LongestStep() <= 0) return kSetUpBound;
+  return std::max(kLeastBound, kStepsABound * longest.LongestStep());
+}
+
+}  // namespace
+
+double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
+  const double steps = OfSteps(stated, longest);
+  switch (phase) {
+    case comm::Phase::kStep:
+      return steps;
+    case comm::Phase::kValidation:  // every round of it is progress
+      return stated > 0 ? stated : std::max(steps, kLongBound * longest.LongestValidation());
+    case comm::Phase::kCheckpoint:
+      return std::max(steps, kLongBound * longest.LongestCheckpoint());
+    case comm::Phase::kSetUp:
+    case comm::Phase::kEnd:
+      break;
+  }
+  return std::max(kSetUpBound, stated);
+}
+
+}  // namespace trireme::job
