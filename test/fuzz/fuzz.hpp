@@ -38,13 +38,15 @@ inline void RequireGoodMessage(const Error& error) {
   Require(std::none_of(text.begin(), text.end(), obeyed), "a control character in: " + text);
 }
 
-// Runs parse(). False if it refused the input with a good message. Other exceptions fly on.
+// Runs parse(). False if it refused the input with a good message, which is printed if the environment
+// has TRIREME_FUZZ_SHOW. Other exceptions fly on.
 template <typename Parse>
 bool Accepted(Parse&& parse) {
   try {
     parse();
     return true;
   } catch (const Error& error) {
+    if (std::getenv("TRIREME_FUZZ_SHOW") != nullptr) std::fprintf(stderr, "%s\n", error.what());
     RequireGoodMessage(error);
     return false;
   }

@@ -7,10 +7,14 @@ target=${program##*/fuzz_}
 seeds=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/corpus/$target
 out=$(dirname "$program")/fuzz/$target
 mkdir -p "$out/corpus" "$out/findings"
+# In memory where there is a place for it.
+TMPDIR=$(mktemp -d "/dev/shm/trireme_fuzz.XXXXXX" 2>/dev/null || mktemp -d)
+export TMPDIR
+trap 'rm -rf "$TMPDIR"' EXIT
 found=$out/corpus
 if [[ $kind == fuzz ]]; then
-  found=$(mktemp -d "$out/corpus.XXXXXX")
-  trap 'rm -rf "$found"' EXIT
+  found=$TMPDIR/corpus
+  mkdir "$found"
 fi
 export ASAN_OPTIONS=quarantine_size_mb=16:detect_stack_use_after_return=1:allocator_may_return_null=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1

@@ -2,8 +2,9 @@
 // repair, so that the input describes a file, which HDF5 writes; hostile_token_file.hpp says what
 // of it may be wrong.
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <unistd.h>
+
+#include <cstdlib>
 
 #include "fuzz.hpp"
 #include "hdf5.hpp"
@@ -13,21 +14,34 @@
 namespace trireme::fuzz {
 namespace {
 
-// A file in memory with a path.
-class FileInMemory {
+// A file of this process in TMPDIR, written over and over. HDF5 asks for the real path: an unnamed
+// file in memory has none.
+class ScratchFile {
  public:
-  FileInMemory() : file_(memfd_create("token_file", MFD_CLOEXEC)) {
-    Require(file_ >= 0, "no file in memory");
+  ScratchFile() {
+    const char* folder = std::getenv("TMPDIR");
+    path_ = std::string(folder != nullptr ? folder : "/tmp") + "/fuzz_token_file_" +
+            std::to_string(getpid()) + ".h5";
+    file_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    Require(file_ >= 0, path_ + " cannot be made");
   }
-  std::string Path() const { return "/proc/self/fd/" + std::to_string(file_); }
+  ~ScratchFile() {
+    ::close(file_);
+    ::unlink(path_.c_str());
+  }
+  ScratchFile(const ScratchFile&) = delete;
+  ScratchFile& operator=(const ScratchFile&) = delete;
+
+  const std::string& Path() const { return path_; }
   void Fill(const std::string& bytes) const {
-    const bool filled = ftruncate(file_, 0) == 0 &&
-                        pwrite(file_, bytes.data(), bytes.size(), 0) == std::ssize(bytes);
-    Require(filled, "a file in memory cannot be filled");
+    const bool filled = ::ftruncate(file_, 0) == 0 &&
+                        ::pwrite(file_, bytes.data(), bytes.size(), 0) == std::ssize(bytes);
+    Require(filled, path_ + " cannot be filled");
   }
 
  private:
-  int file_;  // closed with the process
+  std::string path_;
+  int file_ = -1;
 };
 
 void Try(const std::string& path, std::int64_t file_bytes) {
@@ -48,7 +62,7 @@ void Try(const std::string& path, std::int64_t file_bytes) {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trireme;
-  static const fuzz::FileInMemory file;
+  static const fuzz::ScratchFile file;
   const data::QuietHdf5 quiet;
   fuzz::Choices choices(data, size);
   const std::string bytes = fuzz::HostileTokenFile(choices);
