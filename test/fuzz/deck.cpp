@@ -36,7 +36,8 @@ void ReadEveryKey(const input::Deck& deck) {
 void Try(const std::string& text, const std::vector<std::string>& overrides) {
   const auto deck = input::Deck::Parse(ExampleSchema(), text, "a.in", overrides);
   ReadEveryKey(deck);
-  const auto again = input::Deck::Parse(ExampleSchema(), deck.Resolved(), "resolved.in", {});
+  const auto again = ReadOwn(
+      [&] { return input::Deck::Parse(ExampleSchema(), deck.Resolved(), "resolved.in", {}); });
   for (const auto& [section, help] : ExampleSchema().Sections()) {
     Require(deck.Section(section) == again.Section(section),
             "another [" + section + "] from the resolved deck:\n" + deck.Resolved());

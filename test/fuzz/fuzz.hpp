@@ -38,8 +38,8 @@ inline void RequireGoodMessage(const Error& error) {
   Require(std::none_of(text.begin(), text.end(), obeyed), "a control character in: " + text);
 }
 
-// Runs parse(). False if it refused the input with a good message, which is printed if the environment
-// has TRIREME_FUZZ_SHOW. Other exceptions fly on.
+// Runs parse(). False if it refused the input with a good message, which is printed if the
+// environment has TRIREME_FUZZ_SHOW. Other exceptions fly on.
 template <typename Parse>
 bool Accepted(Parse&& parse) {
   try {
@@ -49,6 +49,17 @@ bool Accepted(Parse&& parse) {
     if (std::getenv("TRIREME_FUZZ_SHOW") != nullptr) std::fprintf(stderr, "%s\n", error.what());
     RequireGoodMessage(error);
     return false;
+  }
+}
+
+// The result of read(), for what Trireme has written itself: a refusal is a finding.
+template <typename Read>
+auto ReadOwn(Read&& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    Require(false, std::string("our own text is refused: ") + error.what());
+    throw;
   }
 }
 
