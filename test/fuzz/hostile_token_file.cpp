@@ -178,7 +178,7 @@ std::string Made(Choices& choices) {
   constexpr std::size_t kGrowth = 4096;
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   H5Pset_fapl_core(access.Get(), kGrowth, false);
-  if (choices.Yes()) H5Pset_libver_bounds(access.Get(), H5F_LIBVER_V110, H5F_LIBVER_V110);
+  if (choices.Yes()) H5Pset_libver_bounds(access.Get(), H5F_LIBVER_V18, H5F_LIBVER_V18);
   const Hdf5Handle file(H5Fcreate("in memory", H5F_ACC_TRUNC, H5P_DEFAULT, access.Get()), H5Fclose);
   Require(file.Valid(), "HDF5 cannot make a file in memory");
   Maker maker(file.Get(), choices);
@@ -218,13 +218,15 @@ void Patch(std::string& image, Choices& choices) {
     case 4: {  // a reference to a text: 4 bytes of length, 8 of the heap's offset, 4 of the object
       if (heap == std::string::npos) break;
       const std::uint64_t offset = heap;
-      const std::string place(reinterpret_cast<const char*>(&offset), sizeof offset);
-      std::size_t at = image.find(place);
-      if (at != std::string::npos && choices.Yes()) at = image.find(place, at + 1);
-      if (at == std::string::npos || at < 4) break;
+      const std::uint32_t length = choices.Yes() ? 64 : 4;  // source_sha256, tokenizer
+      std::string reference(sizeof length + sizeof offset, '\0');
+      std::memcpy(reference.data(), &length, sizeof length);
+      std::memcpy(reference.data() + sizeof length, &offset, sizeof offset);
+      const std::size_t at = image.find(reference);
+      if (at == std::string::npos) break;
       const std::array<std::array<std::size_t, 2>, 3> parts = {{{0, 4}, {4, 8}, {12, 4}}};
       const auto [begin, bytes] = parts.at(choices.Of(parts.size()));
-      Put(image, at - 4 + begin, choices.Number(), bytes);
+      Put(image, at + begin, choices.Number(), bytes);
       break;
     }
     default:
