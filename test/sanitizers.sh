@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Tests under sanitizers: `sanitizers.sh [fuzz] [asan] [tsan] [emulated] [--whole]`, all four without a name.
-# In short, what test/run.sh runs; with --whole everything, which takes hours.
+# In short (test/run.sh runs fuzz, asan and tsan), or with --whole everything, which takes hours.
 #   fuzz      every fuzz target, 20 s each; whole: half an hour each      build-sanitized/
 #   asan      AddressSanitizer and UndefinedBehaviorSanitizer             build-sanitized/
 #   tsan      ThreadSanitizer, with libomp and its tool archer            build-threads/
-#   emulated  GPU kernels with -fsanitize=alignment,bounds, as every build of the emulator has them
+#   emulated  GPU kernels with -fsanitize=alignment,bounds                build-emulated-checked/
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -95,11 +95,11 @@ for part in "${parts[@]}"; do
       ;;
     emulated)
       if [[ $whole == yes ]]; then
-        build build-emulated "" -DTRIREME_CUDA=EMULATED
-        check build-emulated
+        build build-emulated-checked "" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
+        check build-emulated-checked
       else
-        build build-emulated "${emulated_short[*]}" -DTRIREME_CUDA=EMULATED
-        check build-emulated -R "$(tests "${emulated_short[@]}")"
+        build build-emulated-checked "${emulated_short[*]}" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
+        check build-emulated-checked -R "$(tests "${emulated_short[@]}")"
       fi
       ;;
   esac
