@@ -7,7 +7,7 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   openmpi-bin libopenmpi-dev libhdf5-openmpi-dev libdnnl-dev libeigen3-dev
   libboost-program-options-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libssl-dev)
 tests=(libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
-  python3-venv clang-format clang-tidy ccache faketime)
+  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
@@ -22,8 +22,11 @@ if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   exit 0
 fi
 
+# Older releases have clang's sanitizers within libclang-common-*-dev.
+has_sanitizers() { compgen -G '/usr/lib/llvm-*/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a' >/dev/null; }
 missing=()
 for package in "${wanted[@]}"; do
+  if [[ $package == libclang-rt-dev ]] && has_sanitizers; then continue; fi
   status=$(dpkg-query -W -f='${db:Status-Status} ' "$package" 2>/dev/null) || status=
   [[ $status == *"installed "* && $status != "not-installed "* ]] || missing+=("$package")
 done
@@ -41,12 +44,16 @@ apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" </dev/null
 }
 
-echo "Installing ${#missing[@]} packages: ${missing[*]}"
 updated=no
 if ! apt-cache show --no-all-versions "${missing[@]}" >/dev/null 2>&1; then
   apt update
   updated=yes
 fi
+if ! apt-cache show --no-all-versions libclang-rt-dev >/dev/null 2>&1; then
+  for i in "${!missing[@]}"; do [[ ${missing[i]} != libclang-rt-dev ]] || unset "missing[i]"; done
+  [[ ${#missing[@]} -gt 0 ]] || exit 0
+fi
+echo "Installing ${#missing[@]} packages: ${missing[*]}"
 if ! apt install -y --no-install-recommends "${missing[@]}" >/dev/null; then
   # Package lists that are too old name files that no mirror has any more.
   [[ $updated == no ]] || exit 1

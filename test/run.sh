@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what is missing, builds, and runs every test that can run here, the style checks among them:
-# the CPU's in build/, those of the GPU code run on the CPU in build-emulated/, and, where there is an
-# nvcc of CUDA 12.4 or newer, the GPU code compiled for real cards in build-cuda/.
+# the CPU's in build/, those of the GPU code run on the CPU in build-emulated/, fuzz targets and tests under
+# sanitizers in short (sanitizers.sh), and, where there is an nvcc of CUDA 12.4 or newer, the GPU code
+# compiled for real cards in build-cuda/.
 # From a fresh Debian or Ubuntu on; a second run only does what has changed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -52,6 +53,7 @@ build_tree build
 test_tree build
 build_tree build-emulated -DTRIREME_CUDA=EMULATED
 test_tree build-emulated
+bash test/sanitizers.sh fuzz asan tsan || failed+=(sanitizers)
 
 # The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says
 # that it is skipped.

@@ -69,7 +69,7 @@ FileSums ParseFile(const input::JsonObject& object) {
 std::string Owner(std::int64_t offset, const std::vector<Entry>& tensors) {
   for (const Entry& entry : tensors) {
     if (offset >= entry.offset && offset < entry.offset + entry.bytes) {
-      return "tensor " + entry.name;
+      return "tensor " + input::Shown(entry.name);
     }
   }
   return "the header";

@@ -21,6 +21,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/input/json_text.hpp"
+#include "trireme/input/shown.hpp"
 
 namespace trireme::checkpoint {
 
@@ -121,7 +122,7 @@ std::vector<Entry> Match(const Layout& layout, const std::vector<tensor::StateBl
     unused.erase(found);
   }
   for (const auto& [name, entry] : unused) {
-    problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found", name,
+    problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found", input::Shown(name),
                                    SafetensorsName(entry->dtype), ShapeText(entry->shape)));
   }
   if (problems.empty()) return matched;

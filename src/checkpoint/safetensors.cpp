@@ -77,9 +77,10 @@ void CheckTiling(const Layout& layout, const std::string& path) {
   std::int64_t at = static_cast<std::int64_t>(layout.header.size());
   for (const Entry& entry : layout.entries) {
     if (entry.offset != at) {
-      throw InputError(fmt::format(
-          "{}: tensor {}: offset {} expected, {} found ({})", path, entry.name, at, entry.offset,
-          entry.offset < at ? "it overlaps another tensor" : "a hole lies before it"));
+      throw InputError(
+          fmt::format("{}: tensor {}: offset {} expected, {} found ({})", path,
+                      input::Shown(entry.name), at, entry.offset,
+                      entry.offset < at ? "it overlaps another tensor" : "a hole lies before it"));
     }
     at += entry.bytes;
   }

@@ -24,7 +24,13 @@ class Hdf5Handle {
   }
   Hdf5Handle(const Hdf5Handle&) = delete;
   Hdf5Handle& operator=(const Hdf5Handle&) = delete;
-  ~Hdf5Handle() { Close(); }
+  // Keeps HDF5's description of the last failure, which closing anything would drop.
+  ~Hdf5Handle() {
+    if (id_ < 0) return;
+    const hid_t failure = H5Eget_current_stack();
+    Close();
+    H5Eset_current_stack(failure);
+  }
 
   bool Valid() const { return id_ >= 0; }
   hid_t Get() const { return id_; }

@@ -30,18 +30,6 @@ struct TokenFile::Contents {
   std::unique_ptr<const TokenCodec> codec;
 };
 
-const char* NameOf(Split split) {
-  switch (split) {
-    case Split::kTrain:
-      return "train";
-    case Split::kValid:
-      return "valid";
-    case Split::kTest:
-      return "test";
-  }
-  return "?";
-}
-
 TokenCounts CountTokens(const std::string& path) {
   const TokenLayout layout = InspectTokenFile(path);
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words), .tokens = layout.counts};

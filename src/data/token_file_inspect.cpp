@@ -145,6 +145,18 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
 
 }  // namespace
 
+const char* NameOf(Split split) {
+  switch (split) {
+    case Split::kTrain:
+      return "train";
+    case Split::kValid:
+      return "valid";
+    case Split::kTest:
+      return "test";
+  }
+  return "?";
+}
+
 std::string TokensOf(Split split) { return fmt::format("/{}/tokens", NameOf(split)); }
 
 TokenLayout InspectTokenFile(const std::string& path) {

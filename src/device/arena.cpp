@@ -96,7 +96,10 @@ Buffer AllocateZeroed(std::int64_t bytes, Kind kind) {
   }
   const bool large = size >= kHugeFrom;
   const auto alignment = static_cast<std::size_t>(large ? kHugePage : kAlignment);
-  Buffer buffer(std::aligned_alloc(alignment, static_cast<std::size_t>(size)), Free{size, kind});
+  // aligned_alloc would ask for a multiple of the alignment (C11), and other C libraries insist.
+  void* memory = nullptr;
+  const int error = ::posix_memalign(&memory, alignment, static_cast<std::size_t>(size));
+  Buffer buffer(error == 0 ? memory : nullptr, Free{size, kind});
   if (!buffer) {
     throw RunError(fmt::format("out of memory: {} MiB could not be allocated", size >> 20),
                    "Lower data.micro_batch or the model's size, or use fewer ranks on a node.");

@@ -89,7 +89,7 @@ void Deck::Supply(const std::string& name, const std::string& value, const std::
   }
   const std::string text = Trim(value);
   if (const Problem problem = CheckValue(*schema_->Find(name), text)) {
-    throw InputError(fmt::format("{}: {} = {}: {}", origin, name, text, problem.message),
+    throw InputError(fmt::format("{}: {} = {}: {}", origin, name, Shown(text), problem.message),
                      problem.hint);
   }
   Take(name, {text, origin, false, false});

@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -154,11 +155,14 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
       throw InputError(fmt::format("{}: fp8_scales: {} are too many", path, scales.size()));
     }
     for (const nlohmann::json& scale : scales) {
-      if (!scale.is_number()) {
+      // No single-precision number: an infinite scale would make every product of it infinite.
+      const double value = scale.is_number() ? scale.get<double>() : INFINITY;
+      if (std::abs(value) > std::numeric_limits<float>::max()) {
         throw InputError(
-            fmt::format("{}: fp8_scales: numbers expected, {} found", path, input::Brief(scale)));
+            fmt::format("{}: fp8_scales: numbers in single precision expected, {} found", path,
+                        input::Brief(scale)));
       }
-      record.fp8_scales.push_back(scale.get<float>());
+      record.fp8_scales.push_back(static_cast<float>(value));
     }
   }
   record.deck = MaybeText(run, "deck", kMostDeckBytes);
@@ -182,7 +186,8 @@ void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck
     const std::string now = Stated(deck, model, setting.name);
     if (SameValue(now, was)) continue;
     problems.push_back(fmt::format("{}: {} = {}, but the checkpoint was trained with {} = {}",
-                                   deck.Where(key), key, now, key, was));
+                                   deck.Where(key), key, input::Shown(now), key,
+                                   input::Shown(was)));
   }
   if (problems.empty()) return;
   throw InputError(fmt::format("{}: another model than the deck's\n  {}", record.path,
@@ -200,7 +205,7 @@ void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
                   "sha256 {:.12}; {} has {} words by the tokenizer {}, sha256 {:.12}",
                   tokens.Path(), tokens.VocabularySize(), tokens.Tokenizer(),
                   tokens.VocabularySha256(), record.path, was.Integer("size"),
-                  was.Text("tokenizer"), sha256),
+                  input::Shown(was.Text("tokenizer")), input::Shown(sha256)),
       "Give a data.file that was made with the same vocabulary.");
 }
 
@@ -222,8 +227,8 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
   std::vector<std::string> changes;
   const auto change = [&](const std::string& name, const std::string& was, const std::string& is) {
     if (SameValue(was, is)) return;
-    changes.push_back(
-        fmt::format("{} is {} now and was {} when the checkpoint was written", name, is, was));
+    changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written",
+                                  input::Shown(name), input::Shown(is), input::Shown(was)));
   };
   for (const char* name :
        {"seed", "source_sha256", "sequence_length", "stride", "batch", "precision", "canonical"}) {

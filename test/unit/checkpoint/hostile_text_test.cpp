@@ -86,6 +86,11 @@ TEST(HostileHeader, NamesDepthAndLengthAreBounded) {
   EXPECT_THAT(Refusal([] { ParseLayout(Header("{}"), 9, "a"); }), HasSubstr("8 to 9 bytes"));
 }
 
+TEST(HostileHeader, NamesAreShownSafely) {
+  EXPECT_THAT(HeaderRefusal(R"({"\u001b[2J":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", 8),
+              HasSubstr("tensor ?[2J: offset"));
+}
+
 // An object of the parser that keeps the order of its members compares each with all before it.
 TEST(HostileHeader, ManyTensorsTakeNoLongTime) {
   std::string json = "{";

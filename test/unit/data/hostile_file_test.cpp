@@ -296,6 +296,15 @@ TEST_F(HostileFile, FilesOfH5pyAreRead) {
   }
 }
 
+// A superblock of an unknown version: HDF5 refuses the file, and its reason is in the message.
+TEST_F(HostileFile, ReasonsOfHdf5AreSaid) {
+  std::string bytes = Bytes();
+  bytes[8] = 9;
+  Write("a.h5", bytes);
+  EXPECT_THAT(Refusal(), AllOf(HasSubstr("HDF5 cannot open this file"), HasSubstr("HDF5: "),
+                               testing::Not(HasSubstr("no reason given"))));
+}
+
 TEST_F(HostileFile, DamageIsRefusedOrRead) {
   const std::string good = Bytes();
   std::vector<std::size_t> used;  // where the file is not empty

@@ -80,5 +80,36 @@ TEST(RunRecord, FormatsThatAreNoneAreRefused) {
   EXPECT_THAT(Refusal({{"step", 10}, {"format", 0}}), HasSubstr("format"));
 }
 
+// A checkpoint is a file from anywhere: nothing of it reaches a terminal as it is, or at any
+// length.
+TEST(RunRecord, ValuesAreShownSafely) {
+  input::Schema schema;
+  model::Declare(schema);
+  const auto taken = [&](const std::string& norm) {
+    const RunRecord record =
+        ParseRunRecord({{"step", 10}, {"model", {{"norm", norm}}}}, "run.json");
+    input::Deck deck = input::Deck::Parse(schema, "", "a.in", {});
+    try {
+      TakeModel(schema, record, deck);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(taken("\x1B[2J"), HasSubstr("model.norm = ?[2J: not one of"));
+  EXPECT_LT(taken(std::string(40'000, 'x')).size(), 400u);
+  const RunRecord record = ParseRunRecord({{"step", 10}, {"precision", "\x1B[2J"}}, "run.json");
+  EXPECT_THAT(
+      Changes(record, {{"precision", "fp32"}, {"model", nullptr}}),
+      testing::ElementsAre("precision is fp32 now and was ?[2J when the checkpoint was written"));
+}
+
+TEST(RunRecord, ScalesAreNumbersInSinglePrecision) {
+  EXPECT_EQ(Refusal({{"step", 10}, {"fp8_scales", {1.0, 1e-300, 3.4e38}}}), "");
+  EXPECT_THAT(Refusal({{"step", 10}, {"fp8_scales", {1e39}}}),
+              HasSubstr("fp8_scales: numbers in single precision expected, 1e+39 found"));
+  EXPECT_THAT(Refusal({{"step", 10}, {"fp8_scales", {"1"}}}), HasSubstr("\"1\" found"));
+}
+
 }  // namespace
 }  // namespace trireme::job

@@ -1,0 +1,30 @@
+// Functions that the parsers' files mention and no fuzz target reaches (broadcasts, an opened token
+// file): the fuzz programs need no MPI and only a few files of Trireme.
+#include "fuzz.hpp"
+#include "trireme/comm/communicator.hpp"
+#include "trireme/data/token_file.hpp"
+
+namespace {
+
+[[noreturn]] void Unreached() {
+  trireme::fuzz::Require(false, "a fuzz target has reached a function that it is built without");
+  std::abort();
+}
+
+}  // namespace
+
+namespace trireme::comm {
+
+std::string Communicator::Broadcast(const std::string&, int) const { Unreached(); }
+void Communicator::Broadcast(void*, std::int64_t, int) const { Unreached(); }
+
+}  // namespace trireme::comm
+
+namespace trireme::data {
+
+const Vocabulary& TokenFile::Words() const { Unreached(); }
+const std::string& TokenFile::Tokenizer() const { Unreached(); }
+const std::string& TokenFile::Path() const { Unreached(); }
+std::string TokenFile::VocabularySha256() const { Unreached(); }
+
+}  // namespace trireme::data

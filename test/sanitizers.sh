@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Tests under sanitizers: `sanitizers.sh [fuzz] [asan] [tsan] [emulated] [--whole]`, all four without a name.
+# In short (test/run.sh runs fuzz, asan and tsan), or with --whole everything, which takes hours.
+#   fuzz      every fuzz target, 20 s each; whole: half an hour each      build-sanitized/
+#   asan      AddressSanitizer and UndefinedBehaviorSanitizer             build-sanitized/
+#   tsan      ThreadSanitizer, with libomp and its tool archer            build-threads/
+#   emulated  GPU kernels with -fsanitize=alignment,bounds                build-emulated-checked/
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+exec </dev/null
+source jobscripts/machine.sh
+here=$PWD/test/sanitizers
+
+# Programs of the short forms: transfers and checkpoints of several ranks; the threads beside a rank's own.
+asan_short=(test_input test_staged_channel test_checkpoint_layouts)
+tsan_short=(checkpoint_writer_test)
+emulated_short=(kernels_cuda_rowwise_test kernels_cuda_attention_test)
+
+whole=no
+parts=()
+for argument in "$@"; do
+  case $argument in
+    --whole) whole=yes ;;
+    fuzz | asan | tsan | emulated) parts+=("$argument") ;;
+    *) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
+  esac
+done
+[[ ${#parts[@]} -gt 0 ]] || parts=(fuzz asan tsan emulated)
+bash jobscripts/install_debian.sh test
+
+python=$PWD/build/venv/bin/python3
+[[ -x $python ]] || python=python3
+options=(-DTRIREME_WERROR=ON "-DTRIREME_PYTHON=$python")
+if command -v ccache >/dev/null; then options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache); fi
+clang=(-DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++)
+
+# build TREE "TARGET..." OPTION...: no target: all.
+build() {
+  local tree=$1 targets=$2 generator=() wanted=()
+  shift 2
+  mkdir -p "$tree"
+  [[ -f $tree/CMakeCache.txt ]] || generator=(-G Ninja)
+  cmake -S . -B "$tree" "${generator[@]}" "${options[@]}" "$@" >"$tree/configure.log" 2>&1 ||
+    { cat "$tree/configure.log"; return 1; }
+  # shellcheck disable=SC2206  # a list of names
+  [[ -z $targets ]] || wanted=(--target $targets)
+  cmake --build "$tree" --parallel "$(build_jobs)" "${wanted[@]}"
+}
+failed=()
+# check TREE ARGUMENT...: ctest; a failure is noted, and the other parts still run.
+check() {
+  local tree=$1
+  shift
+  ctest --test-dir "$tree" --output-on-failure --timeout 3600 -j "$(usable_cores)" "$@" || failed+=("$part ($tree)")
+}
+# tests PROGRAM...: a regular expression of their tests.
+tests() { local IFS='|'; echo "^($*)(_mpi[0-9]+)?\$"; }
+
+# Leaks are looked for by the fuzz targets alone: Open MPI's plug-ins leak and are unloaded, so that no list of
+# suppressions can name them.
+sanitizer_options() {
+  export ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1:detect_leaks=0
+  export UBSAN_OPTIONS=print_stacktrace=1
+  export TSAN_OPTIONS=suppressions=$here/tsan.supp:ignore_noninstrumented_modules=1:halt_on_error=1:second_deadlock_stack=1
+  OMP_TOOL_LIBRARIES=$(ls /usr/lib/llvm-*/lib/libarcher.so 2>/dev/null | tail -n 1 || true)
+  export OMP_TOOL_LIBRARIES
+}
+sanitizer_options
+
+for part in "${parts[@]}"; do
+  echo "== sanitizers: $part =="
+  case $part in
+    fuzz)
+      build build-sanitized fuzz_targets "${clang[@]}" -DTRIREME_SANITIZE=address
+      if [[ $whole == yes ]]; then check build-sanitized -R '^fuzz_.*_nightly$'; else check build-sanitized -L fuzz; fi
+      ;;
+    asan)
+      if [[ $whole == yes ]]; then
+        build build-sanitized "" "${clang[@]}" -DTRIREME_SANITIZE=address
+        check build-sanitized -L 'unit|parallel'
+      else
+        build build-sanitized "${asan_short[*]}" "${clang[@]}" -DTRIREME_SANITIZE=address
+        check build-sanitized -R "$(tests "${asan_short[@]}")"
+      fi
+      ;;
+    tsan)
+      [[ -n $OMP_TOOL_LIBRARIES ]] || { echo "libarcher.so is missing (Debian/Ubuntu: libomp-dev)" >&2; exit 1; }
+      if [[ $whole == yes ]]; then
+        build build-threads "" "${clang[@]}" -DTRIREME_SANITIZE=thread
+        check build-threads -L 'unit|parallel'
+      else
+        build build-threads "${tsan_short[*]}" "${clang[@]}" -DTRIREME_SANITIZE=thread
+        check build-threads -R "$(tests "${tsan_short[@]}")"
+      fi
+      ;;
+    emulated)
+      if [[ $whole == yes ]]; then
+        build build-emulated-checked "" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
+        check build-emulated-checked
+      else
+        build build-emulated-checked "${emulated_short[*]}" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
+        check build-emulated-checked -R "$(tests "${emulated_short[@]}")"
+      fi
+      ;;
+  esac
+done
+[[ ${#failed[@]} == 0 ]] || { echo "FAILED: ${failed[*]}" >&2; exit 1; }
