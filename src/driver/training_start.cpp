@@ -203,11 +203,7 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .deadline = deadline_,
                                                        .folder = folder_,
                                                        .cores = job_.signals->UsableCores(),
-                                                       .may_publish =
-                                                           [this] {
-                                                             HoldLock(true);
-                                                             monitor_->SyncRecords();
-                                                           },
+                                                       .may_publish = [this] { HoldLock(true); },
                                                        .may_go_on = [this] { HoldLock(false); }},
                                     std::move(state));
 }
