@@ -118,6 +118,7 @@ void Complete(const Order& order, const std::vector<WritePlan>& plans) {
   WriteTextDurably(temporary + "/" + kChecksumsFile, ChecksumsText(sums));
   SyncPath(temporary);
   if (order.may_publish) order.may_publish();
+  if (order.before_publish) order.before_publish();
   Publish(order.folder, StepName(order.step));
 }
 

@@ -33,6 +33,7 @@ std::int64_t LargestRound(const std::vector<Round>& rounds) {
 
 void ListHashes(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans,
                 std::vector<std::uint64_t>& list) {
+  std::fill(list.begin(), list.end(), 0);
   for (const Round& round : rounds) {
     for (const StagedSegment& staged : round.segments) {
       std::size_t place = staged.segment;

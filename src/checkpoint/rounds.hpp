@@ -32,8 +32,8 @@ std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, const std::ve
 // Bytes of the largest round.
 std::int64_t LargestRound(const std::vector<Round>& rounds);
 
-// Hashes of the rounds' segments, from a writer's plans to a list of all files' segments. Takes no
-// memory.
+// Hashes of the rounds' segments, from a writer's plans to a list of all files' segments, with
+// zeros elsewhere. Takes no memory.
 void ListHashes(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans,
                 std::vector<std::uint64_t>& list);
 // From such a list to the plans.

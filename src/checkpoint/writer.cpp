@@ -12,6 +12,7 @@
 
 #include "folder.hpp"
 #include "group_memory.hpp"
+#include "hasher.hpp"
 #include "lines.hpp"
 #include "output.hpp"
 #include "rounds.hpp"
@@ -24,7 +25,8 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr std::int64_t kRoundBytes = std::int64_t{32} << 20;  // enough for full disk speed
-constexpr int kSlots = 2;  // one is filled while the other one is written
+constexpr int kSlots = 2;              // one is filled while the other one is written
+constexpr double kSlowSeconds = 0.02;  // of writing, before its waiting is judged
 
 }  // namespace
 
@@ -42,7 +44,7 @@ class Writer::Work {
                        options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes)),
         direct_(!options_.async && group_.Size() == 1 && !state_.read),
         slot_bytes_(LargestRound(rounds_)),
-        hasher_(options_.cores),
+        hasher_(options_.cores, plans_),
         worker_(options_.cores) {
     const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
@@ -118,7 +120,8 @@ class Writer::Work {
   std::int64_t sequence_ = 0;                      // likewise, on rank 0
 
   // Ended before what their tasks use, and the one that waits for the other first.
-  Worker hasher_, worker_;
+  Hasher hasher_;
+  Worker worker_;
 };
 
 void Writer::Work::Begin(Order order) {
@@ -151,6 +154,7 @@ void Writer::Work::StartPrepare() {
 void Writer::Work::StartWrite() {
   part_ = Part::kWrite;
   write_seconds_ = verify_seconds_ = 0;
+  if (options_.async || direct_) hasher_.HoldBack();  // no slot is filled again
   if (Leads()) {
     Attempt([&] { worker_.Queue([this] { output_.emplace(order_, plans_); }); });
   }
@@ -165,6 +169,7 @@ void Writer::Work::StartWrite() {
 void Writer::Work::QueueVerify() {
   worker_.Queue([this] {
     const double start = Seconds();
+    hasher_.Release();
     output_->Flush();
     write_seconds_ += Seconds() - start;
   });
@@ -228,25 +233,20 @@ void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
   std::memcpy(to, DirectData(staged), static_cast<std::size_t>(bytes));
 }
 
-// One thread makes hashes while the other one writes the same bytes.
 void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
   const auto data = [this, slot](const StagedSegment& staged) {
     return slot == nullptr ? DirectData(staged) : slot + staged.place;
   };
-  hasher_.Queue([this, &round, data] {
-    for (const StagedSegment& staged : round.segments) {
-      if (hasher_.Stopping()) return;
-      Segment& segment = plans_[staged.file].sums.segments[staged.segment];
-      segment.hash = Hash(data(staged), segment.length);
-    }
-  });
+  hasher_.Queue(round, data);
   worker_.Queue([this, &round, data] {
-    const double start = Seconds();
+    const ThreadStopwatch watch;
     for (const StagedSegment& staged : round.segments) {
       if (worker_.Stopping()) return;
       output_->Write(staged, data(staged));
+      // A file system that makes writers wait leaves time for hashes now, and little at the flush.
+      if (watch.All() > kSlowSeconds && watch.Waited() > watch.All() / 2) hasher_.Release();
     }
-    write_seconds_ += Seconds() - start;
+    write_seconds_ += watch.All();
   });
 }
 
@@ -254,6 +254,7 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
 std::optional<std::string> Writer::Work::AgreedFailure() {
   try {
     world_.Together([&] {
+      worker_.Await();  // releases rounds to the hasher
       hasher_.Await();
       worker_.Finish();
       if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
@@ -267,8 +268,7 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
 
 // Collective. Hashes of all writers' segments, to rank 0, and the slowest times. Takes no memory.
 void Writer::Work::TakeReports() {
-  std::fill(hashes_.begin(), hashes_.end(), 0);
-  if (Leads()) ListHashes(rounds_, plans_, hashes_);
+  ListHashes(Leads() ? rounds_ : std::vector<Round>{}, plans_, hashes_);
   MPI_Reduce(world_.IsRoot() ? MPI_IN_PLACE : hashes_.data(), hashes_.data(),
              static_cast<int>(hashes_.size()), MPI_UINT64_T, MPI_BOR, 0, world_.Handle());
   if (world_.IsRoot()) TakeHashes(hashes_, plans_);

@@ -83,7 +83,8 @@ void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reas
                  .best = reason.best,
                  .retention = {.keep = setup_.options.keep,
                                .keep_every_steps = setup_.options.keep_every_steps},
-                 .may_publish = setup_.may_publish});
+                 .may_publish = setup_.may_publish,
+                 .before_publish = [this] { setup_.monitor.SyncRecords(); }});
 }
 
 void Checkpoints::Settle() {

@@ -8,16 +8,12 @@ namespace trireme::driver {
 
 namespace {
 
-std::string FindCheckpoint(const job::Job& job) {
+plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
   job.World().Together([&] {
     if (!job.start.candidates.empty()) return;
     throw job.deck.Complain("job.task", "a trained model is needed",
                             "Name a run folder or a checkpoint with -r.");
   });
-  return job.start.candidates.front();
-}
-
-plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
   const plan::TokenFacts facts = job::InspectTokens(job);
   plan::EvaluationPlan plan;
   job.World().Together(
@@ -28,9 +24,7 @@ plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
 }  // namespace
 
 TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
-    : checkpoint_(FindCheckpoint(job)),
-      plan_(MakePlan(job, micro_batch)),
-      grid_(job.World(), plan_.grid, plan_.sharing) {
+    : plan_(MakePlan(job, micro_batch)), grid_(job.World(), plan_.grid, plan_.sharing) {
   machine::MemoryTerms memory;
   job.World().Together([&] { memory = plan::PlanMemory(plan_, job.World().Rank()); });
   job::CheckMemory(job, memory, grid_);
@@ -48,7 +42,9 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
   });
   std::optional<training::StateOnHost> weights;
   job.World().Together([&] { weights.emplace(model_->Stream(), model_->Blocks()); });
-  checkpoint::ReadTensors(job.World(), checkpoint_, "model", *weights);
+  checkpoint_ = job::ReadNewest(job, [&](const std::string& checkpoint) {
+    checkpoint::ReadTensors(job.World(), checkpoint, "model", *weights);
+  });
   weights->Store();
 }
 

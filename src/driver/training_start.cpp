@@ -83,11 +83,13 @@ void TrainingLoop::LoadState() {
     world.Together([&] {
       if (world.IsRoot()) job::CheckVocabulary(*job_.start.record, tokens_);
     });
-    if (job_.start.weights_alone) {
-      state_.LoadWeights(checkpoint_, [this] { job::StopIfAsked(job_); });
-    } else {
-      Resume();
-    }
+    checkpoint_ = job::ReadNewest(job_, [this](const std::string& checkpoint) {
+      if (job_.start.weights_alone) {
+        state_.LoadWeights(checkpoint, [this] { job::StopIfAsked(job_); });
+      } else {
+        Resume(checkpoint);
+      }
+    });
   }
   job::StopIfAsked(job_);
   world.Together([&] { roof_flops_ = machine::MeasureRoof(job_.stream, job_.dtype); });
@@ -214,11 +216,7 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .deadline = deadline_,
                                                        .folder = folder_,
                                                        .cores = job_.signals->UsableCores(),
-                                                       .may_publish =
-                                                           [this] {
-                                                             HoldLock(true);
-                                                             monitor_->SyncRecords();
-                                                           },
+                                                       .may_publish = [this] { HoldLock(true); },
                                                        .may_go_on = [this] { HoldLock(false); }},
                                     std::move(state));
 }
@@ -226,12 +224,12 @@ void TrainingLoop::MakeCheckpoints() {
 // Rank 0. Throws if the lock is lost; if `certain`, also if it cannot be read just now.
 void TrainingLoop::HoldLock(bool certain) const {
   if (lock_ == nullptr) return;
-  const job::RunLock::Standing standing = lock_->Look();
+  std::string why;
+  const job::RunLock::Standing standing = lock_->Look(&why);
   if (standing == job::RunLock::Standing::kMine) return;
   if (standing == job::RunLock::Standing::kUnknown) {
     if (!certain) return;
-    throw RunError(fmt::format("{}: its run.lock cannot be read", folder_),
-                   "Nothing is written without it: another job may have taken the run over.");
+    throw RunError(why, "Nothing is written without it: another job may have taken the run over.");
   }
   throw RunError(fmt::format("{}: its run.lock is not this job's any more", folder_),
                  "Another job has taken the run over, or someone has removed the lock. This job "
@@ -313,10 +311,10 @@ void TrainingLoop::ResumeProducts() {
   if (taken && (scaled || !job_.stream.fp8)) job_.libraries->Seal();
 }
 
-void TrainingLoop::Resume() {
+void TrainingLoop::Resume(const std::string& checkpoint) {
   CheckCanonical();
   ResumeProducts();
-  state_.Load(checkpoint_, [this] { job::StopIfAsked(job_); });
+  state_.Load(checkpoint, [this] { job::StopIfAsked(job_); });
 }
 
 void TrainingLoop::Validate() {

@@ -192,25 +192,6 @@ void PassOver(Job& job, const checkpoint::DamagedError& damage) {
   });
 }
 
-// Collective. Whether the first candidate was removed since it was found: the run that it is of
-// goes on. Of tasks that only read; a run that trains removes old checkpoints itself.
-bool HasVanished(const Job& job) {
-  const Task task = job.options.job.task;
-  const bool reads = task == Task::kEvaluate || task == Task::kGenerate || job.line->validate_only;
-  if (!reads || job.start.candidates.empty()) return false;
-  std::error_code error;
-  const bool gone = job.World().IsRoot() &&
-                    !std::filesystem::exists(job.start.candidates.front(), error) && !error;
-  return job.World().Max(gone ? std::int64_t{1} : 0) == 1;
-}
-
-// Collective. Goes on with what the run has written meanwhile.
-void TakeNewer(Job& job) {
-  const std::optional<RunRecord> before = job.start.record;
-  FindAgain(job.World(), *job.line, job.deck, job.start);
-  job.World().Together([&] { RequireSameModel(*before, *job.start.record); });
-}
-
 std::string FirstLineOf(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // Throws for a run whose last checkpoint is damaged, too; again what was thrown for a checkpoint
@@ -233,26 +214,33 @@ std::string FirstLineOf(const std::string& text) { return text.substr(0, text.fi
 }  // namespace
 
 ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body) {
-  constexpr int kMostVanished = 20;
-  int vanished = 0;
   std::optional<checkpoint::DamagedError> damage;
   while (true) {
     try {
       if (damage) PassOver(job, *std::exchange(damage, std::nullopt));
       return body();
-    } catch (const AgreedError& error) {
-      if (error.Code() != ExitCode::kBadInput) throw;
-      if (vanished < kMostVanished && HasVanished(job)) {
-        ++vanished;
-      } else if (const auto* found = dynamic_cast<const checkpoint::DamagedError*>(&error)) {
-        if (job.start.candidates.size() <= 1) ThrowNoneWhole(job, *found);
-        damage = *found;
-        continue;
-      } else {
-        throw;
-      }
+    } catch (const checkpoint::DamagedError& error) {
+      if (job.start.candidates.size() <= 1) ThrowNoneWhole(job, error);
+      damage = error;
     }
-    TakeNewer(job);
+  }
+}
+
+std::string ReadNewest(const Job& job, const std::function<void(const std::string&)>& read) {
+  constexpr int kMostVanished = 100;
+  const Task task = job.options.job.task;
+  const bool changes = task == Task::kTrain && !job.line->validate_only;
+  Start start = job.start;
+  for (int vanished = 0;; ++vanished) {
+    const std::string checkpoint = start.candidates.front();
+    try {
+      read(checkpoint);
+      return checkpoint;
+    } catch (const checkpoint::VanishedError&) {
+      if (changes || vanished == kMostVanished) throw;
+    }
+    FindAgain(job.World(), *job.line, job.deck, start);
+    job.World().Together([&] { RequireSameModel(*job.start.record, *start.record); });
   }
 }
 

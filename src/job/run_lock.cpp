@@ -193,12 +193,13 @@ RunLock::~RunLock() {
   if (::getpid() == process_ && StillMine()) ::unlink(path_.c_str());
 }
 
-RunLock::Standing RunLock::Look() const {
+RunLock::Standing RunLock::Look(std::string* why) const {
   try {
     const std::vector<Holder> chain = ReadChain(path_);
     const bool mine = !chain.empty() && chain.back().token == token_;
     return mine ? Standing::kMine : Standing::kLost;
-  } catch (const Unreadable&) {
+  } catch (const Unreadable& error) {
+    if (why != nullptr) *why = error.what();
     return Standing::kUnknown;
   } catch (const Error&) {
     return Standing::kLost;

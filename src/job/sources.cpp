@@ -82,7 +82,7 @@ Located LocateWhole(const std::string& path, const std::vector<std::string>& dam
       found.record = ReadRecord(candidates.front());
       return found;
     } catch (const Error&) {
-      if (look == kMostLooks || Exists(candidates.front())) throw;
+      if (look == kMostLooks || !checkpoint::Vanished(candidates.front())) throw;
     }
   }
 }

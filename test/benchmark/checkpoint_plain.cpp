@@ -104,7 +104,10 @@ double PlainFile::WriteHashing(double* hash_seconds) {
         body(memory_.data() + (at - begin_), std::min(kPieceBytes, end_ - at), at);
       }
     };
-    std::jthread hasher;  // beside the writing, as a checkpoint's
+    pieces([&](char* from, std::int64_t bytes, std::int64_t at) {
+      file.Whole(from, bytes, at, ::pwrite);
+    });
+    std::jthread hasher;  // beside the flush, as a checkpoint's
     if (hash_seconds != nullptr) {
       hasher = std::jthread([&] {
         const double hash_start = Seconds();
@@ -114,11 +117,8 @@ double PlainFile::WriteHashing(double* hash_seconds) {
         hashing = Seconds() - hash_start;
       });
     }
-    pieces([&](char* from, std::int64_t bytes, std::int64_t at) {
-      file.Whole(from, bytes, at, ::pwrite);
-    });
-    if (hasher.joinable()) hasher.join();
     Must(::fsync(file.Get()) == 0, path_);
+    if (hasher.joinable()) hasher.join();
     seconds = Seconds() - start;
   });
   // A sum that is used cannot be left out by the compiler.

@@ -298,8 +298,8 @@ TEST_F(CrashStates, LeftoversOfAKilledReplacement) {
   Check(1, {3, 2}, true, 1);
 }
 
-// Killed before the replaced one went, and its successor damaged since: the replaced one is the only
-// complete checkpoint.
+// Killed before the replaced one went, and its successor damaged since: the replaced one is the
+// only complete checkpoint.
 TEST_F(CrashStates, LeftoversOfADamagedReplacement) {
   const std::string checkpoints = run_.Path() + "/checkpoints";
   Save(run_.Path(), {2, 1}, true, 1);

@@ -3,6 +3,7 @@
 #define TRIREME_BASE_CLOCK_HPP_
 
 #include <chrono>
+#include <ctime>
 
 namespace trireme {
 
@@ -15,6 +16,23 @@ inline double Seconds() {
 inline double UnixSeconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
+
+// Times of the thread that made it and asks it.
+class ThreadStopwatch {
+ public:
+  double All() const { return Seconds() - start_; }                 // seconds since it was made
+  double Waited() const { return All() - (Computed() - before_); }  // those without computing
+
+ private:
+  static double Computed() {
+    std::timespec time{};
+    ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+    return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+  }
+
+  double start_ = Seconds();
+  double before_ = Computed();
+};
 
 }  // namespace trireme
 

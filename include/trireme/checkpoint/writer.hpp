@@ -58,6 +58,8 @@ struct Order {
   // Called on rank 0's thread, before the folder is changed, before the checkpoint gets its name,
   // and before the clean-up after a failure: throws if the folder must be left as it is.
   std::function<void()> may_publish = {};
+  // Called on the same thread once the checkpoint may get its name: what must be on the disk first.
+  std::function<void()> before_publish = {};
 };
 
 // Bytes of a state's blocks that this rank gives to its writer, and that an asynchronous one

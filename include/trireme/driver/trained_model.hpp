@@ -23,7 +23,7 @@ class TrainedModel {
   model::ParallelModel& Net() { return *model_; }
 
  private:
-  const std::string checkpoint_;
+  std::string checkpoint_;
   const plan::EvaluationPlan plan_;
   comm::ProcessGrid grid_;
   std::optional<data::TokenFile> tokens_;  // always there after construction

@@ -50,7 +50,7 @@ class TrainingLoop {
   void LockFolder();
   void HoldLock(bool certain) const;
   void LoadState();  // collective
-  void Resume();
+  void Resume(const std::string& checkpoint);
   void SetDamagedAside();
   void CountStart();
   void CheckCopyMemory(const checkpoint::State& state) const;  // collective

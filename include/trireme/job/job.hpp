@@ -62,10 +62,15 @@ data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens);
 
 // Collective. Runs `body`, which loads the first candidate of job.start; if the bytes of that one
 // are damaged, again with the one before it, and so on. Notes in job.start what it passed over.
-// In a task that only reads, a checkpoint that its run has removed meanwhile gives way to the
-// newest one, a bounded number of times. Throws what `body` throws for any other reason;
-// AgreedError (exit code 2) naming all damaged ones if the last candidate is damaged, too.
+// Throws what `body` throws for any other reason; AgreedError (exit code 2) naming all damaged ones
+// if the last candidate is damaged, too.
 ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body);
+
+// Collective. Calls `read`, which is collective, with the first candidate of job.start. In a task
+// that only reads, a checkpoint that its run has removed meanwhile gives way to the newest one, a
+// bounded number of times. Returns the checkpoint that was read; throws what `read` throws.
+std::string ReadNewest(const Job& job,
+                       const std::function<void(const std::string& checkpoint)>& read);
 
 // Collective. Checks that a rank's planned memory is there, together with that of the ranks that
 // share it. AgreedError (exit code 2) that names the terms and what would help.

@@ -23,13 +23,14 @@ class RunLock {
   RunLock(const RunLock&) = delete;
   RunLock& operator=(const RunLock&) = delete;
 
-  // Reads the lock anew. Unless it is kMine, nothing may be published in the folder.
+  // Reads the lock anew. Unless it is kMine, nothing may be published in the folder. why: set to
+  // the reason of kUnknown.
   enum class Standing {
     kMine,
     kLost,     // removed, replaced or damaged
     kUnknown,  // unreadable just now: no descriptor is free, or the network is down
   };
-  Standing Look() const;
+  Standing Look(std::string* why = nullptr) const;
   bool StillMine() const { return Look() == Standing::kMine; }
 
   // The holder that was replaced, and why it is known to be gone: a sentence for a message; empty

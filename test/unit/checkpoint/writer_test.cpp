@@ -13,6 +13,7 @@
 
 #include "checkpoint_fixture.hpp"
 #include "folder.hpp"
+#include "hasher.hpp"
 #include "output.hpp"
 #include "positioned_file.hpp"
 #include "posix_file.hpp"
@@ -182,6 +183,46 @@ TEST(Workers, DropWhatFollowsAFailure) {
   worker.Queue([&] { ran = true; });  // taken: the next order begins anew
   worker.Finish();
   EXPECT_TRUE(ran);
+}
+
+TEST(Hashers, KeepRoundsBackUntilTheyAreReleased) {
+  std::vector<WritePlan> plans = {PlanOf({8, 8, 8}, 1)};
+  const std::vector<Round> rounds = PlanRounds(plans, {0}, 8);
+  const std::vector<std::uint64_t> state = {1, 2, 3};
+  const auto data = [&](const StagedSegment& staged) { return &state[staged.segment]; };
+  const auto hash = [&](std::size_t segment) { return plans[0].sums.segments[segment].hash; };
+  Hasher hasher({}, plans);
+  hasher.Start();
+  hasher.Queue(rounds[0], data);
+  hasher.Await();
+  EXPECT_EQ(hash(0), Hash(&state[0], 8));
+
+  hasher.HoldBack();
+  hasher.Queue(rounds[1], data);
+  hasher.Await();
+  EXPECT_EQ(hash(1), 0U);
+  hasher.Release();
+  hasher.Queue(rounds[2], data);  // no longer held back
+  hasher.Await();
+  EXPECT_EQ(hash(1), Hash(&state[1], 8));
+  EXPECT_EQ(hash(2), Hash(&state[2], 8));
+}
+
+TEST(Hashers, DropWhatAFailedCheckpointHeldBack) {
+  std::vector<WritePlan> plans = {PlanOf({8, 8}, 1)};
+  const std::vector<Round> rounds = PlanRounds(plans, {0}, 8);
+  const std::vector<std::uint64_t> state = {1, 2};
+  const auto data = [&](const StagedSegment& staged) { return &state[staged.segment]; };
+  Hasher hasher({}, plans);
+  hasher.Start();
+  hasher.HoldBack();
+  hasher.Queue(rounds[0], data);
+  hasher.HoldBack();  // the next one
+  hasher.Queue(rounds[1], data);
+  hasher.Release();
+  hasher.Await();
+  EXPECT_EQ(plans[0].sums.segments[0].hash, 0U);
+  EXPECT_EQ(plans[0].sums.segments[1].hash, Hash(&state[1], 8));
 }
 
 TEST(Workers, EndWithoutTheTasksThatWait) {

@@ -331,7 +331,9 @@ TEST_F(RunLockTest, IsNotReadableByOthers) {
   const Locked closed(lock_, 0);
   ASSERT_TRUE(closed.Good());
   EXPECT_THAT(Refusal(), HasSubstr("cannot be read: Permission denied"));
-  EXPECT_EQ(lock.Look(), RunLock::Standing::kUnknown);
+  std::string why;
+  EXPECT_EQ(lock.Look(&why), RunLock::Standing::kUnknown);
+  EXPECT_THAT(why, HasSubstr("run.lock"));
 }
 
 TEST_F(RunLockTest, AReadOnlyFolderIsAFailure) {

@@ -42,7 +42,7 @@ TEST(RunRecord, LaterFormatsNameTheVersionThatReadsThem) {
                     HasSubstr("Use the version of Trireme that wrote it, or a later one.")));
 }
 
-// What a continued run has changed, as its warnings say it.
+// Changes of a continued run, as its warnings name them.
 std::vector<std::string> ChangesOf(const nlohmann::json& was, const nlohmann::json& now) {
   nlohmann::json run = was;
   run["step"] = 10;
