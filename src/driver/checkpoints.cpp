@@ -127,12 +127,6 @@ void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const 
   } while (failures_ > 0);
 }
 
-void Checkpoints::Settle() {
-  if (!writer_.UnderWay()) return;
-  const Stopwatch untold(untold_stall_);
-  Finish();
-}
-
 void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   if (under_way_.best) best_written_ = outcome.failure.empty();
   if (!outcome.failure.empty()) return Fail(outcome);
