@@ -93,10 +93,12 @@ double TrainingState::GradientNorm(std::int64_t targets) const {
   for (const comm::Group group : {comm::Group::kShard, comm::Group::kReplica}) {
     grid_.Over(group).OnHost().AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
   }
-  double squares = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
+  const double mine = exact ? ExactSum::FromDigits(sums).Value() : sums.front();
   // Each replica has made the sum by itself, perhaps in another order: the clipping must be the
-  // same.
+  // same. A sum that is not finite on this rank alone is kept: the agreement that follows needs it.
+  double squares = mine;
   grid_.Over(comm::Group::kWorld).Broadcast(Dtype::kFloat64, &squares, 1, 0);
+  if (!std::isfinite(mine)) squares = mine;
   return std::sqrt(squares) / static_cast<double>(targets);
 }
 

@@ -69,7 +69,8 @@ class TrainingState {
   };
   static constexpr std::size_t kAgreed = kLossDigits + ExactSum::kNumbers;
   void Agree(std::array<double, kAgreed>& sums) const;
-  // Norm of the gradient of the mean loss over `targets`, before clipping: the same on every rank.
+  // Norm of the gradient of the mean loss over `targets`, before clipping: the same on
+  // every rank, but where it is not finite.
   double GradientNorm(std::int64_t targets) const;
   // Parameter of an owned gradient, summed over the ranks, that is not finite; empty: none.
   std::string FirstNotFinite() const { return optimizer_->FirstNotFinite(); }
