@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "stream.hpp"
@@ -41,11 +43,18 @@ struct Process {
     int rank = -1;
     long long number = 0;
     if (text == nullptr || *text == '\0') return;
-    if (std::sscanf(text, "%d:%lld", &rank, &number) != 2) {
-      Die("TRIREME_EMULATOR_NCCL_FAIL is not rank:operation");
+    char word[8] = "told";
+    if (std::sscanf(text, "%d:%lld:%7s", &rank, &number, word) < 2 || !Known(word)) {
+      Die("TRIREME_EMULATOR_NCCL_FAIL is not rank:operation or rank:operation:told, silent, "
+          "stopped or killed");
     }
     if (rank == WorldRank()) last = number;
   }
+  bool Known(const std::string& word) {
+    how = word;
+    return word == "told" || word == "silent" || word == "stopped" || word == "killed";
+  }
+  std::string how;
   long long last = 0;  // 0: none is
   long long come = 0;
   int names = 0;
@@ -154,6 +163,9 @@ bool ComesToOperation() {
   if (++process.come != process.last) return true;
   std::fprintf(stderr, "emulated NCCL: rank %d is lost at its operation %lld\n", WorldRank(),
                process.last);
+  if (process.how == "stopped") std::raise(SIGSTOP);
+  if (process.how == "killed") std::raise(SIGKILL);
+  if (process.how != "told") return process.how == "stopped";  // goes on if it is woken
   for (const auto& weak : process.members) {
     if (const auto members = weak.lock()) members->TellOfLoss();
   }

@@ -18,6 +18,8 @@ if [[ $kind == fuzz ]]; then
 fi
 export ASAN_OPTIONS=quarantine_size_mb=16:detect_stack_use_after_return=1:allocator_may_return_null=0
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
+LSAN_OPTIONS=suppressions=$(cd "$(dirname "${BASH_SOURCE[0]}")/../sanitizers" && pwd)/lsan.supp:print_suppressions=0
+export LSAN_OPTIONS
 status=0
 "$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=512 -malloc_limit_mb=32 -print_final_stats=1 \
   -verbosity=1 -artifact_prefix="$out/findings/" "$found" "$seeds" >"$out/log" 2>&1 || status=$?

@@ -14,3 +14,22 @@ says "The weights were not changed"
 [[ ${TRIREME_DEVICE_LABEL:-} == emulated ]] || skip "no way to make a real card's transfer fail"
 run 1 timeout 100 env TRIREME_EMULATOR_NCCL_FAIL=1:5 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=gone run.device=cuda grid.data=2
 says "NCCL, data group: a transfer cannot end"
+
+# lost HOW PATTERN: rank 1 is lost in the middle of a run and NCCL says nothing. The watchdogs do.
+lost() {
+  local began=$SECONDS code=0
+  timeout 100 env "TRIREME_EMULATOR_NCCL_FAIL=1:25:$1" "${mpi[@]}" 2 "$TRIREME" -i deck.in "job.output=$1" run.device=cuda \
+    grid.data=2 schedule.steps=1000 checkpoint.every_steps=0 run.hang_timeout=6 >output 2>&1 || code=$?
+  ((code != 0 && code != 124)) || fail "exit code $code"
+  ((SECONDS - began < 60)) || fail "it took $((SECONDS - began)) s"
+  says_once "trireme: error: "
+  says "$2"
+  exists "$1"/hang/*/node_0.json
+}
+lost stopped "it is stopped"
+grep -qE "^  rank 1 on .* step [0-9]+" output || fail "rank 1 is not named"
+lost killed "it is gone"
+grep -qE "^  rank 1 on .* step [0-9]+" output || fail "rank 1 is not named"
+# Both processes live and wait for their cards: no process is to blame.
+lost silent "Nobody is missing: the network, MPI or a device holds the transfer up."
+says "the wait for its device"

@@ -4,7 +4,9 @@
 // of the ranks, bf16 in fp32, and have the same bits on every rank.
 // TRIREME_EMULATOR_NCCL_FAIL=rank:operation: that rank of the world is lost when it comes to its
 // operation of that number (from 1): the others' communicators report ncclRemoteError, and their
-// operations end when they are aborted only.
+// operations end when they are aborted only. rank:operation:silent: nobody is told, and no
+// operation of the others that needs it ends, as in NCCL between the cards of a node;
+// rank:operation:stopped and :killed: likewise, and its process gets SIGSTOP or SIGKILL.
 #ifndef TRIREME_TEST_EMULATOR_NCCL_H_
 #define TRIREME_TEST_EMULATOR_NCCL_H_
 
