@@ -7,7 +7,7 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   openmpi-bin libopenmpi-dev libhdf5-openmpi-dev libdnnl-dev libeigen3-dev
   libboost-program-options-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libssl-dev)
 tests=(libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
-  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime)
+  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;

@@ -181,6 +181,17 @@ std::string Mismatches(const std::vector<RankTable>& ranks) {
   return text;
 }
 
+// " between a and b" of ranks on several hosts.
+std::string BetweenHosts(const std::vector<RankTable>& ranks) {
+  std::set<std::string> hosts;
+  for (const RankTable& rank : ranks) {
+    if (rank.waiting) hosts.insert(rank.host);
+  }
+  if (hosts.size() < 2) return {};
+  if (hosts.size() > 2) return fmt::format(" between {} hosts", hosts.size());
+  return fmt::format(" between {} and {}", *hosts.begin(), *hosts.rbegin());
+}
+
 // No rank stands out: all wait.
 std::string DescribeAllWaiting(const std::vector<RankTable>& ranks, const Graph& graph) {
   std::string text;
@@ -193,7 +204,10 @@ std::string DescribeAllWaiting(const std::vector<RankTable>& ranks, const Graph&
       text += fmt::format("\n  {} {} entered {}, which does not end", ListRanks(waiting),
                           waiting.size() == 1 ? "has" : "have", call);
     }
-    return text + "\n  Nobody is missing: the network, MPI or a device holds the transfer up.";
+    return text +
+           fmt::format(
+               "\n  Nobody is missing: the network{}, MPI or a device holds the transfer up.",
+               BetweenHosts(ranks));
   }
   const RankTable* at = graph.Edges().front().from;
   std::set<const RankTable*> seen;
