@@ -1,8 +1,6 @@
 // Writer: who copies, who writes, and the parts that follow each other: prepare, write, publish.
 #include "trireme/checkpoint/writer.hpp"
 
-#include <mpi.h>
-
 #include <algorithm>
 #include <cstring>
 #include <exception>
@@ -268,10 +266,7 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
 
 // Collective. Hashes of all writers' segments, to rank 0, and the slowest times. Takes no memory.
 void Writer::Work::TakeReports() {
-  ListHashes(Leads() ? rounds_ : std::vector<Round>{}, plans_, hashes_);
-  MPI_Reduce(world_.IsRoot() ? MPI_IN_PLACE : hashes_.data(), hashes_.data(),
-             static_cast<int>(hashes_.size()), MPI_UINT64_T, MPI_BOR, 0, world_.Handle());
-  if (world_.IsRoot()) TakeHashes(hashes_, plans_);
+  hasher_.GatherOnRoot(world_, Leads() ? rounds_ : std::vector<Round>{}, hashes_);
   outcome_.write_seconds = world_.Max(write_seconds_);
   outcome_.verify_seconds = world_.Max(verify_seconds_);
 }

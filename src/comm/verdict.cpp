@@ -181,15 +181,18 @@ std::string Mismatches(const std::vector<RankTable>& ranks) {
   return text;
 }
 
-// " between a and b" of ranks on several hosts.
-std::string BetweenHosts(const std::vector<RankTable>& ranks) {
+// What is left where every rank has entered the transfer that does not end.
+std::string NobodyIsMissing(const std::vector<RankTable>& ranks) {
   std::set<std::string> hosts;
   for (const RankTable& rank : ranks) {
     if (rank.waiting) hosts.insert(rank.host);
   }
-  if (hosts.size() < 2) return {};
-  if (hosts.size() > 2) return fmt::format(" between {} hosts", hosts.size());
-  return fmt::format(" between {} and {}", *hosts.begin(), *hosts.rbegin());
+  std::string between;
+  if (hosts.size() == 2)
+    between = fmt::format(" between {} and {}", *hosts.begin(), *hosts.rbegin());
+  if (hosts.size() > 2) between = fmt::format(" between {} hosts", hosts.size());
+  return fmt::format("\n  Nobody is missing: the network{}, MPI or a device holds the transfer up.",
+                     between);
 }
 
 // No rank stands out: all wait.
@@ -204,10 +207,7 @@ std::string DescribeAllWaiting(const std::vector<RankTable>& ranks, const Graph&
       text += fmt::format("\n  {} {} entered {}, which does not end", ListRanks(waiting),
                           waiting.size() == 1 ? "has" : "have", call);
     }
-    return text +
-           fmt::format(
-               "\n  Nobody is missing: the network{}, MPI or a device holds the transfer up.",
-               BetweenHosts(ranks));
+    return text + NobodyIsMissing(ranks);
   }
   const RankTable* at = graph.Edges().front().from;
   std::set<const RankTable*> seen;
@@ -215,8 +215,10 @@ std::string DescribeAllWaiting(const std::vector<RankTable>& ranks, const Graph&
     const auto next =
         std::ranges::find_if(graph.Edges(), [&](const Edge& edge) { return edge.from == at; });
     if (next == graph.Edges().end()) {
-      return text + fmt::format("\n  {} has entered {}, which does not end", NameOf(*at),
-                                at->waiting ? DescribeCall(*at->waiting) : "a call");
+      return text +
+             fmt::format("\n  {} has entered {}, which does not end", NameOf(*at),
+                         at->waiting ? DescribeCall(*at->waiting) : "a call") +
+             NobodyIsMissing(ranks);
     }
     text += fmt::format("\n  {} waits in {} for rank {}", NameOf(*at), DescribeCall(next->call),
                         next->to->rank);
