@@ -181,7 +181,7 @@ std::string Mismatches(const std::vector<RankTable>& ranks) {
   return text;
 }
 
-// What is left where every rank has entered the transfer that does not end.
+// End of a verdict in which every rank has entered the transfer that does not end.
 std::string NobodyIsMissing(const std::vector<RankTable>& ranks) {
   std::set<std::string> hosts;
   for (const RankTable& rank : ranks) {
