@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Tests under sanitizers: `sanitizers.sh [fuzz] [asan] [tsan] [emulated] [--whole]`, all four without a name.
-# In short (test/run.sh runs fuzz, asan and tsan), or with --whole everything, which takes hours.
+# Tests under sanitizers: `sanitizers.sh [fuzz] [asan] [tsan] [--whole]`, all three without a name.
+# In short (test/run.sh runs that), or with --whole everything, which takes hours.
 #   fuzz      every fuzz target, 20 s each; whole: half an hour each      build-sanitized/
 #   asan      AddressSanitizer and UndefinedBehaviorSanitizer             build-sanitized/
 #   tsan      ThreadSanitizer, with libomp and its tool archer            build-threads/
-#   emulated  GPU kernels with -fsanitize=alignment,bounds                build-emulated-checked/
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -13,19 +12,18 @@ here=$PWD/test/sanitizers
 
 # Programs of the short forms: transfers and checkpoints of several ranks; the threads beside a rank's own.
 asan_short=(test_input test_staged_channel test_checkpoint_layouts)
-tsan_short=(checkpoint_writer_test)
-emulated_short=(kernels_cuda_rowwise_test kernels_cuda_attention_test)
+tsan_short=(checkpoint_writer_test hang_test)
 
 whole=no
 parts=()
 for argument in "$@"; do
   case $argument in
     --whole) whole=yes ;;
-    fuzz | asan | tsan | emulated) parts+=("$argument") ;;
+    fuzz | asan | tsan) parts+=("$argument") ;;
     *) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
 done
-[[ ${#parts[@]} -gt 0 ]] || parts=(fuzz asan tsan emulated)
+[[ ${#parts[@]} -gt 0 ]] || parts=(fuzz asan tsan)
 bash jobscripts/install_debian.sh test
 
 python=$PWD/build/venv/bin/python3
@@ -91,15 +89,6 @@ for part in "${parts[@]}"; do
       else
         build build-threads "${tsan_short[*]}" "${clang[@]}" -DTRIREME_SANITIZE=thread
         check build-threads -R "$(tests "${tsan_short[@]}")"
-      fi
-      ;;
-    emulated)
-      if [[ $whole == yes ]]; then
-        build build-emulated-checked "" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
-        check build-emulated-checked
-      else
-        build build-emulated-checked "${emulated_short[*]}" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
-        check build-emulated-checked -R "$(tests "${emulated_short[@]}")"
       fi
       ;;
   esac
