@@ -11,7 +11,8 @@ Slowest SlowestRank(const comm::ProcessGrid& grid, double seconds) {
   const auto stage = static_cast<std::size_t>(grid.Coordinates().pipeline);
   const int stages = grid.Shape().pipeline;
   std::vector<double> means(static_cast<std::size_t>(stages));
-  means[stage] = seconds / (grid.Shape().Ranks() / stages);
+  const int ranks = grid.Shape().Ranks() / stages;
+  means[stage] = seconds / ranks;
   world.Sum(means);
   const double mean = means[stage];
   const double ratio = mean > 0 ? seconds / mean : 1;

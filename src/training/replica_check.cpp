@@ -95,8 +95,7 @@ std::vector<std::vector<std::int64_t>> ReplicaCheck::FindCuts(const TrainingStat
   }
   for (std::vector<std::int64_t>& of_block : cuts) {
     std::ranges::sort(of_block);
-    const auto rest = std::ranges::unique(of_block);
-    of_block.erase(rest.begin(), rest.end());
+    of_block.erase(std::unique(of_block.begin(), of_block.end()), of_block.end());
   }
   return cuts;
 }

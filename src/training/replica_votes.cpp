@@ -38,7 +38,7 @@ Corruption Judge(const Camps& camps) {
 
 }  // namespace
 
-std::vector<Corruption> CountVotes(std::vector<Vote> votes,
+std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
                                    const std::vector<tensor::StateBlock>& blocks) {
   std::map<std::tuple<std::int64_t, std::int64_t, std::int64_t>, Camps> ballots;
   for (const Vote& vote : votes) {
@@ -59,7 +59,8 @@ std::vector<Corruption> CountVotes(std::vector<Vote> votes,
     return !corruption.certain &&
            std::ranges::any_of(corruption.wrong, [&](int rank) { return outvoted.contains(rank); });
   });
-  std::ranges::stable_partition(found, &Corruption::certain);
+  std::stable_partition(found.begin(), found.end(),
+                        [](const Corruption& corruption) { return corruption.certain; });
   return found;
 }
 

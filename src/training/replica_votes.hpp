@@ -19,7 +19,7 @@ struct Vote {
 
 // Elements on which the votes differ, those with a majority first, then in the order of the
 // blocks. A tie that involves a rank outvoted elsewhere is explained by that and left out.
-std::vector<Corruption> CountVotes(std::vector<Vote> votes,
+std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
                                    const std::vector<tensor::StateBlock>& blocks);
 
 }  // namespace trireme::training
