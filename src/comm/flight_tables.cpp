@@ -61,7 +61,8 @@ RankTable ReadTable(const RankSlot& slot, const std::vector<std::string>& hosts)
   table.host = hosts.at(static_cast<std::size_t>(table.rank));
   table.pid = slot.pid.load(kAcquire);
   const ProcessState process = LookAt(table.pid);
-  table.process = process.started == slot.started.load(kAcquire) ? process.letter : '-';
+  const bool known = process.letter != '?' && process.started != slot.started.load(kAcquire);
+  table.process = known ? '-' : process.letter;
   table.phase = slot.phase.load(kAcquire);
   table.step = slot.step.load(kAcquire);
   table.idle = slot.idle.load(kAcquire);

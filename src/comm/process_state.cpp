@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
@@ -13,20 +14,22 @@ namespace trireme::comm {
 
 ProcessState LookAt(int pid) {
   const int file = ::open(fmt::format("/proc/{}/stat", pid).c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return {};
+  if (file < 0) return {.letter = errno == ENOENT || errno == ESRCH ? '-' : '?'};
   std::array<char, 1024> text{};
   const auto length = ::read(file, text.data(), text.size() - 1);
+  const bool ended = length < 0 && errno == ESRCH;
   ::close(file);
+  if (ended) return {};
   // The name in parentheses may hold anything; fields 3 and 22 follow the last parenthesis.
   const char* const end = length > 0 ? std::strrchr(text.data(), ')') : nullptr;
-  if (end == nullptr) return {};
+  if (end == nullptr) return {.letter = '?'};
   ProcessState state;
   long long started = 0;
   const int found = std::sscanf(end + 1,
                                 " %c %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s %*s "
                                 "%*s %*s %*s %lld",
                                 &state.letter, &started);
-  if (found != 2) return {};
+  if (found != 2) return {.letter = '?'};
   state.started = started;
   return state;
 }
@@ -48,6 +51,8 @@ std::string DescribeProcess(char letter) {
       return "waits for a disk or a file system (state D)";
     case 'R':
       return "is running";
+    case '?':
+      return "cannot be looked at";
     case 'S':
     case 'I':
       return "sleeps";

@@ -8,8 +8,9 @@
 namespace trireme::comm {
 
 struct ProcessState {
-  char letter = '-';         // as /proc/PID/stat has it; '-': there is no such process
-  std::int64_t started = 0;  // clock ticks after the machine's start
+  char letter = '-';         // as /proc/PID/stat has it; '-': there is no such process; '?': it
+                             // cannot be looked at, for want of descriptors or of /proc
+  std::int64_t started = 0;  // clock ticks after the machine's start; 0: not known
 };
 
 ProcessState LookAt(int pid);

@@ -43,10 +43,11 @@ Watchdog::~Watchdog() {
 }
 
 void Watchdog::Arm(Phase phase, std::int64_t step, double seconds) {
-  bound_.store(seconds);
+  // Progress first: a shorter bound is never compared with the time before it.
   setup_.recorder->Progress(phase, step);
-  setup_.recorder->Mine().armed.store(true);
   armed_.fetch_add(1);
+  bound_.store(seconds);
+  setup_.recorder->Mine().armed.store(true);
   if (!thread_.joinable()) {
     thread_ = std::jthread([this](const std::stop_token& stop) { Watch(stop); });
   }
@@ -73,7 +74,8 @@ void Watchdog::FindVisible() {
   const FlightMemory& memory = setup_.recorder->Memory();
   for (int rank = 0; rank < memory.ranks; ++rank) {
     const RankSlot& slot = memory.slots[rank];
-    visible_.push_back(LookAt(slot.pid.load()).started == slot.started.load());
+    const ProcessState state = LookAt(slot.pid.load());
+    visible_.push_back(state.started != 0 && state.started == slot.started.load());
   }
 }
 
@@ -109,6 +111,7 @@ void Watchdog::Watch(const std::stop_token& stop) {
 // Whether the watched thread has been in one place for longer than its bound.
 bool Watchdog::Expired(double elapsed) {
   RankSlot& mine = setup_.recorder->Mine();
+  const double bound = bound_.load();  // before what it is compared with
   const std::int64_t progress = mine.progress.load(), armed = armed_.load();
   const bool moved = std::exchange(seen_progress_, progress) != progress;
   if (std::exchange(seen_armed_, armed) != armed || moved) {
@@ -117,20 +120,27 @@ bool Watchdog::Expired(double elapsed) {
     idle_ += elapsed;
   }
   mine.idle.store(idle_);
-  const double bound = bound_.load();
   return bound > 0 && idle_ > bound;
 }
 
 // Asked once a second by one rank of a node that has itself waited for long: never while all is
-// well.
+// well. A thread of its own looks: a file system that does not answer must not hold this one up.
 bool Watchdog::SessionHasFiles() {
+  constexpr double kLong = 30;  // seconds; this node may be in a part with a longer bound
   if (node_count_ == 1 || setup_.recorder->Memory().rank != 0) return false;
-  if (idle_ < bound_.load() / 2 || idle_ - looked_ < 1) {
+  if (files_->found.load()) return true;
+  if (idle_ < std::min(bound_.load() / 2, kLong) || idle_ - looked_ < 1) {
     looked_ = std::min(looked_, idle_);
     return false;
   }
   looked_ = idle_;
-  return FolderExists(Place());
+  if (!files_->asked.exchange(true)) {
+    std::thread([files = files_, place = Place()] {
+      if (FolderExists(place)) files->found.store(true);
+      files->asked.store(false);
+    }).detach();
+  }
+  return false;
 }
 
 // Process number of the next rank of the node if it has ended without a word; -1.
@@ -142,6 +152,7 @@ int Watchdog::GoneNeighbour() const {
     if (slot.leaves.load() || !visible_[static_cast<std::size_t>(rank)]) continue;
     const int pid = slot.pid.load();
     const ProcessState state = LookAt(pid);
+    if (state.letter == '?') continue;
     const bool gone = IsGone(state.letter) || state.started != slot.started.load();
     return gone && !slot.leaves.load() ? pid : -1;
   }
@@ -236,7 +247,8 @@ void Watchdog::EndNode() {
     for (int rank = 0; rank < memory.ranks; ++rank) {
       const RankSlot& slot = memory.slots[rank];
       const ProcessState state = LookAt(slot.pid.load());
-      const bool same = state.started == slot.started.load() && !IsGone(state.letter);
+      const bool same =
+          state.letter == '?' || (state.started == slot.started.load() && !IsGone(state.letter));
       if (rank != memory.rank && same) visit(slot.pid.load(), state.letter);
     }
   };

@@ -76,7 +76,10 @@ void TrainingLoop::Execute() {
       continue;
     }
     const std::int64_t every = job_.options.checkpoint.check_replicas_every;
-    if (every > 0 && step_ % every == 0 && ReplicasDiffer(false)) continue;
+    if (every > 0 && step_ % every == 0 && ReplicasDiffer(false)) {
+      if (stop_) WriteCheckpoint(false, true);
+      continue;
+    }
     ValidateIfDue();
     CheckpointIfDue();
   }
@@ -235,13 +238,6 @@ void TrainingLoop::ValidateIfDue() {
   if (!due) return;
   // A stop does not wait for a validation: the time left may be short. It comes first after -r.
   validation_due_ = (stop_ && !Finished()) || !RecordEvaluation(data::Split::kValid);
-}
-
-void TrainingLoop::CheckpointIfDue() {
-  const bool best = best_is_new_ && job_.options.checkpoint.best;
-  const bool last = Finished() || stop_;
-  const bool regular = checkpoints_->DueAfter(step_) || checkpoint_now_ || best;
-  if ((regular || last) && !ReplicasDiffer(true)) WriteCheckpoint(best, !regular);
 }
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.

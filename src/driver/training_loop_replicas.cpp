@@ -66,6 +66,7 @@ void TrainingLoop::AnswerCorruption(const std::vector<training::Corruption>& fou
   const bool again =
       std::ranges::any_of(wrong, [this](int rank) { return corrupted_.contains(rank); });
   corrupted_.insert(wrong.begin(), wrong.end());
+  Watch(comm::Phase::kCheckpoint, step_);
   checkpoints_->Settle();  // of a state that was compared before it was written
   AccountForCheckpoints();
   const std::vector<std::string> usable = CheckpointsToRestore();
@@ -135,6 +136,19 @@ std::string TrainingLoop::ReplicaSummary() const {
   return fmt::format("replicas compared {}, in {:.1f} ms each",
                      monitor::Counted(comparisons_, "time"),
                      1e3 * comparison_seconds_ / static_cast<double>(comparisons_));
+}
+
+void TrainingLoop::CheckpointIfDue() {
+  const bool best = best_is_new_ && job_.options.checkpoint.best;
+  const bool last = Finished() || stop_;
+  const bool regular = checkpoints_->DueAfter(step_) || checkpoint_now_ || best;
+  if (!regular && !last) return;
+  Watch(comm::Phase::kCheckpoint, step_);  // all of the state is compared
+  if (!ReplicasDiffer(true)) {
+    WriteCheckpoint(best, !regular);
+  } else if (stop_) {  // of what was restored
+    WriteCheckpoint(false, true);
+  }
 }
 
 }  // namespace trireme::driver

@@ -107,6 +107,7 @@ bool TrainingLoop::AnswerSpike(double loss) {
 
 // The last checkpoint is known for certain only once it is written.
 void TrainingLoop::NoteCheckpoint() {
+  Watch(comm::Phase::kCheckpoint, step_);
   checkpoints_->Settle();
   AccountForCheckpoints();
   if (checkpoints_->LastRegular()) safeguards_->HaveWritten(*checkpoints_->LastRegular());
@@ -131,6 +132,7 @@ std::string TrainingLoop::CheckpointToGoBackTo() {
 }
 
 job::RunRecord TrainingLoop::LoadCheckpoint(const std::string& checkpoint) {
+  Watch(comm::Phase::kCheckpoint, step_);
   const comm::Communicator& world = job_.World();
   const comm::Ledger steps_alone = grid_.Traffic();
   const nlohmann::json run = checkpoint::ReadRun(world, checkpoint);

@@ -9,7 +9,10 @@ Deadline::Deadline(std::optional<double> end_unix_seconds, double unix_now, doub
   if (end_unix_seconds) end_ = now + (*end_unix_seconds - unix_now);
 }
 
-void Deadline::Step(double seconds) { step_ = std::max(step_, seconds); }
+void Deadline::Step(double seconds) {
+  if (step_ > 0) later_step_ = std::max(later_step_, seconds);
+  step_ = std::max(step_, seconds);
+}
 
 void Deadline::Checkpoint(double seconds) {
   checkpoint_ = std::max(checkpoint_.value_or(0), seconds);

@@ -8,8 +8,8 @@ namespace trireme::job {
 namespace {
 
 double OfSteps(double stated, const Deadline& longest) {
+  if (longest.LongestStep() <= 0) return std::max(kSetUpBound, stated);
   if (stated > 0) return stated;
-  if (longest.LongestStep() <= 0) return kSetUpBound;
   return std::max(kLeastBound, kStepsABound * longest.LongestStep());
 }
 
@@ -23,7 +23,8 @@ double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
     case comm::Phase::kValidation:  // every round of it is progress
       return stated > 0 ? stated : std::max(steps, kLongBound * longest.LongestValidation());
     case comm::Phase::kCheckpoint:
-      return std::max(steps, kLongBound * longest.LongestCheckpoint());
+      return std::max(
+          {steps, kLongBound * longest.LongestCheckpoint(), stated > 0 ? 0 : kDiskBound});
     case comm::Phase::kSetUp:
     case comm::Phase::kEnd:
       break;

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <optional>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/job/hang_bound.hpp"
 #include "trireme/job/sources.hpp"
 #include "trireme/machine/gpu_choice.hpp"
 #include "trireme/machine/node_memory.hpp"
@@ -89,10 +91,14 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
     // A run's go to its monitor.
     if (world.IsRoot() && job.options.job.task != Task::kTrain) PrintWarnings(job.start);
   });
+  // Contexts of GPUs and their libraries are where a node's faults show first.
+  runtime.Watch().Arm(comm::Phase::kSetUp, 0,
+                      std::max(kSetUpBound, job.options.machine.hang_timeout));
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   job.placement = machine::PlaceThreads(runtime, job.options.machine, choice.use);
   job.stream.threads = job.placement.threads;
   OpenDevice(choice, job);
+  runtime.Watch().Disarm();  // a training arms it again
   return job;
 }
 

@@ -67,11 +67,11 @@ Hdf5Handle Creation(Choices& choices) {
       H5Pset_layout(list.Get(), H5D_COMPACT);
       break;
     case 4:
-      H5Pset_external(list.Get(), "no such file", 0, H5F_UNLIMITED);
+      H5Pset_external(list.Get(), "/nowhere/no such file", 0, H5F_UNLIMITED);
       break;
     case 5: {
       const Hdf5Handle space(H5Screate_simple(1, &piece, nullptr), H5Sclose);
-      H5Pset_virtual(list.Get(), space.Get(), "no such file", "/a", space.Get());
+      H5Pset_virtual(list.Get(), space.Get(), "/nowhere/no such file", "/a", space.Get());
       break;
     }
     default:
@@ -93,7 +93,7 @@ class Maker {
       return;
     }
     if (kind == 7) {
-      H5Lcreate_external("no such file", "/a", file_, name, Links().Get(), H5P_DEFAULT);
+      H5Lcreate_external("/nowhere/no such file", "/a", file_, name, Links().Get(), H5P_DEFAULT);
       return;
     }
     Hdf5Handle stored(H5Tcopy(type), H5Tclose);

@@ -9,6 +9,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -79,7 +80,11 @@ class Watchdog {
   std::atomic<std::int64_t> armed_ = 0;  // counts Arm and Disarm
   double idle_ = 0, looked_ = 0;         // of the thread
   std::int64_t seen_progress_ = -1, seen_armed_ = 0;
-  mutable std::mutex mutex_;  // of what follows
+  struct Files {
+    std::atomic<bool> asked = false, found = false;
+  };
+  const std::shared_ptr<Files> files_ = std::make_shared<Files>();  // of this session, by a node
+  mutable std::mutex mutex_;                                        // of what follows
   std::condition_variable_any wake_;
   std::string folder_ = ".";
   std::function<void(const HangReport&)> told_;

@@ -39,7 +39,8 @@ class Deadline {
 
   // Longest of each so far: a step, 0 before the first; a validation and a checkpoint as expected
   // before the first.
-  double LongestStep() const { return step_; }
+  // The first step, which prepares libraries and connections, left out; 0: none yet.
+  double LongestStep() const { return later_step_; }
   double LongestValidation() const { return validation_.value_or(expected_validation_); }
   double LongestCheckpoint() const { return checkpoint_.value_or(expected_checkpoint_); }
 
@@ -50,7 +51,7 @@ class Deadline {
 
  private:
   double end_ = std::numeric_limits<double>::infinity();  // on the monotonic clock
-  double step_ = 0;
+  double step_ = 0, later_step_ = 0;
   std::optional<double> checkpoint_, validation_;  // longest seen
   double expected_checkpoint_ = kUnknownSeconds;
   double expected_validation_ = kUnknownSeconds;

@@ -14,9 +14,11 @@ constexpr double kSetUpBound = 1800;  // seconds
 // Steps differ: a file system that stalls, a processor that others use, memory that is moved. No
 // healthy step takes so many times the longest one before it.
 constexpr double kStepsABound = 20;
-constexpr double kLeastBound = 60;  // seconds
+constexpr double kLeastBound = 300;  // seconds; rank 0 writes records in between
 // Of a validation or a checkpoint, measured or estimated from its bytes.
 constexpr double kLongBound = 3;
+// Of a checkpoint: a file system that changes servers answers again after minutes.
+constexpr double kDiskBound = 900;  // seconds
 
 // Seconds without a call entered or left, in each part of a job. stated: run.hang_timeout; 0: from
 // what `longest` has measured. Of a stated one too, a checkpoint has the time that its bytes need.

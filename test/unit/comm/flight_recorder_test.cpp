@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -117,6 +118,19 @@ TEST(ProcessState, TellsStoppedAndGone) {
   EXPECT_TRUE(becomes(IsGone));
   ::waitpid(child, nullptr, 0);
   EXPECT_EQ(LookAt(child).letter, '-');
+}
+
+// A process that is short of descriptors takes nobody for dead.
+TEST(ProcessState, IsNotKnownWithoutADescriptor) {
+  rlimit limit{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit none = {.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  const ProcessState state = LookAt(::getpid());
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  EXPECT_EQ(state.letter, '?');
+  EXPECT_FALSE(IsGone(state.letter));
+  EXPECT_FALSE(IsStopped(state.letter));
 }
 
 // Measured, not asked for closely: the figure is in doc/reliability.md.

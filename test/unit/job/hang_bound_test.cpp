@@ -25,8 +25,12 @@ TEST_F(HangBoundTest, IsThatOfTheSetUpBeforeTheFirstStep) {
 TEST_F(HangBoundTest, GrowsWithTheLongestStep) {
   longest_.ExpectCheckpoint(1);
   longest_.ExpectValidation(1);
+  longest_.Step(1000);  // the first one prepares
+  EXPECT_EQ(Auto(Phase::kStep), kSetUpBound);
+  EXPECT_EQ(Stated(Phase::kStep), kSetUpBound);
   longest_.Step(0.1);
   EXPECT_EQ(Auto(Phase::kStep), kLeastBound);
+  EXPECT_EQ(Auto(Phase::kCheckpoint), kDiskBound);
   longest_.Step(30);
   longest_.Step(1);
   EXPECT_EQ(Auto(Phase::kStep), 600);
@@ -40,6 +44,7 @@ TEST_F(HangBoundTest, GrowsWithTheLongestStep) {
 
 TEST_F(HangBoundTest, IsTheStatedOneButForCheckpointsAndSetUp) {
   longest_.ExpectCheckpoint(5);
+  longest_.Step(30);
   longest_.Step(30);
   EXPECT_EQ(Stated(Phase::kStep), 2);
   EXPECT_EQ(Stated(Phase::kValidation), 2);
