@@ -71,12 +71,10 @@ void TrainingLoop::Execute() {
     Report(result);
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();
-    if (!result.fault && AnswerSpike(result.loss)) {
-      if (stop_) WriteCheckpoint(false, true);
-      continue;
-    }
     const std::int64_t every = job_.options.checkpoint.check_replicas_every;
-    if (every > 0 && step_ % every == 0 && ReplicasDiffer(false)) {
+    const bool went_back = (!result.fault && AnswerSpike(result.loss)) ||
+                           (every > 0 && step_ % every == 0 && ReplicasDiffer(false));
+    if (went_back) {
       if (stop_) WriteCheckpoint(false, true);
       continue;
     }

@@ -66,9 +66,7 @@ void TrainingLoop::AnswerCorruption(const std::vector<training::Corruption>& fou
   const bool again =
       std::ranges::any_of(wrong, [this](int rank) { return corrupted_.contains(rank); });
   corrupted_.insert(wrong.begin(), wrong.end());
-  Watch(comm::Phase::kCheckpoint, step_);
-  checkpoints_->Settle();  // of a state that was compared before it was written
-  AccountForCheckpoints();
+  SettleCheckpoints();  // of a state that was compared before it was written
   const std::vector<std::string> usable = CheckpointsToRestore();
   const std::int64_t at = step_;
   const bool restore =

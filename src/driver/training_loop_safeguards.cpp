@@ -105,11 +105,16 @@ bool TrainingLoop::AnswerSpike(double loss) {
   return true;
 }
 
-// The last checkpoint is known for certain only once it is written.
-void TrainingLoop::NoteCheckpoint() {
+// A checkpoint's time for this and for what follows, which writes or reads one.
+void TrainingLoop::SettleCheckpoints() {
   Watch(comm::Phase::kCheckpoint, step_);
   checkpoints_->Settle();
   AccountForCheckpoints();
+}
+
+// The last checkpoint is known for certain only once it is written.
+void TrainingLoop::NoteCheckpoint() {
+  SettleCheckpoints();
   if (checkpoints_->LastRegular()) safeguards_->HaveWritten(*checkpoints_->LastRegular());
 }
 

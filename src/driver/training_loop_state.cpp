@@ -99,10 +99,8 @@ nlohmann::json TrainingLoop::RunJson() const {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
-  Watch(comm::Phase::kCheckpoint, step_);
   // The outcome of the one before decides what this one says of the best.
-  checkpoints_->Settle();
-  AccountForCheckpoints();
+  SettleCheckpoints();
   if (best) best_under_way_loss_ = best_loss_;
   if (stop_only) NoteCheckpoint();
   nlohmann::json run = RunJson();

@@ -76,11 +76,12 @@ class TrainingLoop {
   void AnswerFault(const training::Fault& fault);
   bool AnswerSpike(double loss);  // collective; true: the run has gone back
   std::string FindCheckpoint(std::int64_t step) const;
+  void SettleCheckpoints();                                      // collective
   void NoteCheckpoint();                                         // collective
   std::string CheckpointToGoBackTo();                            // collective
   void GoBack(const std::string& checkpoint);                    // collective
   job::RunRecord LoadCheckpoint(const std::string& checkpoint);  // collective
-  // What follows from the state of a checkpoint of this run; `origin`: of the steps from there on.
+  // Sets all that goes with the state of a checkpoint of this run. origin: of the steps from there.
   void ReturnTo(const job::RunRecord& record, const data::Origin& origin);
   bool ReplicasDiffer(bool whole);  // collective; true: the run is back at a checkpoint
   void AnswerCorruption(const std::vector<training::Corruption>& found);  // collective
