@@ -53,6 +53,13 @@ check() {
 }
 # tests PROGRAM...: a regular expression of their tests.
 tests() { local IFS='|'; echo "^($*)(_mpi[0-9]+)?\$"; }
+# under SANITIZER TREE PROGRAM...: the tests of these programs, or, whole, all of the CPU's.
+under() {
+  local sanitizer=$1 tree=$2 targets="${*:3}" chosen=(-R "$(tests "${@:3}")")
+  [[ $whole == no ]] || { targets='' chosen=(-L 'unit|parallel'); }
+  build "$tree" "$targets" "${clang[@]}" "-DTRIREME_SANITIZE=$sanitizer"
+  check "$tree" "${chosen[@]}"
+}
 
 # Leaks are looked for by the fuzz targets alone: Open MPI's plug-ins leak and are unloaded, so that no list of
 # suppressions can name them.
@@ -72,24 +79,10 @@ for part in "${parts[@]}"; do
       build build-sanitized fuzz_targets "${clang[@]}" -DTRIREME_SANITIZE=address
       if [[ $whole == yes ]]; then check build-sanitized -R '^fuzz_.*_nightly$'; else check build-sanitized -L fuzz; fi
       ;;
-    asan)
-      if [[ $whole == yes ]]; then
-        build build-sanitized "" "${clang[@]}" -DTRIREME_SANITIZE=address
-        check build-sanitized -L 'unit|parallel'
-      else
-        build build-sanitized "${asan_short[*]}" "${clang[@]}" -DTRIREME_SANITIZE=address
-        check build-sanitized -R "$(tests "${asan_short[@]}")"
-      fi
-      ;;
+    asan) under address build-sanitized "${asan_short[@]}" ;;
     tsan)
       [[ -n $OMP_TOOL_LIBRARIES ]] || { echo "libarcher.so is missing (Debian/Ubuntu: libomp-dev)" >&2; exit 1; }
-      if [[ $whole == yes ]]; then
-        build build-threads "" "${clang[@]}" -DTRIREME_SANITIZE=thread
-        check build-threads -L 'unit|parallel'
-      else
-        build build-threads "${tsan_short[*]}" "${clang[@]}" -DTRIREME_SANITIZE=thread
-        check build-threads -R "$(tests "${tsan_short[@]}")"
-      fi
+      under thread build-threads "${tsan_short[@]}"
       ;;
   esac
 done
