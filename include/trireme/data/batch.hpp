@@ -22,9 +22,13 @@ struct Entry {
   std::vector<std::int32_t> inputs;     // [B, T]; 0 after a short window's end
   std::vector<std::int32_t> targets;    // [B, T]; kMasked after a short window's end
   std::vector<std::uint64_t> ordinals;  // [B]: each window's Sample::ordinal, for dropout
-  std::int64_t group = 0;               // canonical sums: group of its leaf, from this rank's first
-  std::int64_t valid = 0;               // unmasked targets among those held
-  Positions positions = {};             // of the held targets in the window
+  // [B, T]: position in the window of the first token of each held position's document, 0 if the
+  // document began before the window; empty without document masks. It does not fall along a
+  // window.
+  std::vector<std::int32_t> begins;
+  std::int64_t group = 0;    // canonical sums: group of its leaf, from this rank's first
+  std::int64_t valid = 0;    // unmasked targets among those held
+  Positions positions = {};  // of the held targets in the window
 };
 
 // Fills `batch` with the windows of `samples`, each `length` targets long: with those of
