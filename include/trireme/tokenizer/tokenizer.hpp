@@ -15,7 +15,7 @@
 
 namespace trireme::tokenizer {
 
-// What defines a tokenizer: contents by file name, as a token file keeps them in /tokenizer:
+// Files that define a tokenizer: contents by file name, as a token file keeps them in /tokenizer:
 // "tokenizer.json"; or "vocab.json" and "merges.txt"; or "tokenizer.model".
 using Files = std::map<std::string, std::string>;
 
