@@ -31,6 +31,25 @@ add_library(trireme_xxhash INTERFACE)
 target_include_directories(trireme_xxhash SYSTEM INTERFACE ${XXHASH_INCLUDE_DIR})
 target_compile_definitions(trireme_xxhash INTERFACE XXH_INLINE_ALL)
 
+# trireme_find(<target> <header> <library> <Debian package>): a plain C or C++ library.
+function(trireme_find target header library package)
+  string(TOUPPER ${target} name)
+  find_path(${name}_INCLUDE_DIR ${header})
+  find_library(${name}_LIBRARY ${library})
+  if(NOT ${name}_INCLUDE_DIR OR NOT ${name}_LIBRARY)
+    message(FATAL_ERROR "${header} or its library ${library} was not found (Debian/Ubuntu: ${package}).")
+  endif()
+  add_library(${target} INTERFACE)
+  target_include_directories(${target} SYSTEM INTERFACE ${${name}_INCLUDE_DIR})
+  target_link_libraries(${target} INTERFACE ${${name}_LIBRARY})
+endfunction()
+trireme_find(trireme_pcre2 pcre2.h pcre2-8 libpcre2-dev)          # patterns of byte-level BPE
+trireme_find(trireme_icu unicode/normalizer2.h icuuc libicu-dev)  # Unicode normalisation
+trireme_find(trireme_sentencepiece sentencepiece_processor.h sentencepiece libsentencepiece-dev)
+trireme_find(trireme_sentencepiece_train sentencepiece_trainer.h sentencepiece_train libsentencepiece-dev)
+trireme_find(trireme_zlib zlib.h z zlib1g-dev)
+trireme_find(trireme_zstd zstd.h zstd libzstd-dev)
+
 # The matrix library. oneDNN has no fp64 product: Eigen's stands in there.
 if(TRIREME_MATMUL STREQUAL "onednn")
   find_path(DNNL_INCLUDE_DIR dnnl.h)

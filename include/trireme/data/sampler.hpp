@@ -21,6 +21,7 @@ struct Sample {
   std::int64_t ordinal = 0;  // samples before it since the start of training: epoch * windows + k
   std::int64_t start = 0;    // offset of the first input token
   std::int64_t targets = 0;  // valid ones: the length, or fewer in the last window
+  int source = 0;            // place in data.mixture of the file that it comes from
 };
 
 // Position in the data at which a step begins. After a change of the windows or of the batch, steps
