@@ -18,9 +18,9 @@ inline constexpr std::int32_t kMasked = -1;  // a target that does not count: no
 // One entry: B windows side by side or, on a rank of a context group, its T positions of each. A
 // micro-batch of the schedule is one entry, or ModelPlan::leaves of them.
 struct Entry {
-  std::int64_t sequences = 0;           // B
-  std::int64_t length = 0;              // T: positions of each window that this rank holds
-  std::vector<std::int32_t> inputs;     // [B, T]; 0 after a short window's end
+  std::int64_t sequences = 0;        // B
+  std::int64_t length = 0;           // T: positions of each window that this rank holds
+  std::vector<std::int32_t> inputs;  // [B, T]; 0 after a short window's end
   // [B, T]; kMasked after a short window's end, where a loss mask says so and, with document masks,
   // where the target is the first token of a document.
   std::vector<std::int32_t> targets;
