@@ -33,18 +33,27 @@ void MaskTargets(const Window& window, const Part& part, bool document_mask, std
   for (; next != documents.end() && *next < last; ++next) Mask(batch, row + *next - first);
 }
 
-// begins: of the positions of `part`. Those after a short window's end follow the same rule.
-void FillBegins(const std::vector<std::int64_t>& documents, const Part& part,
-                std::int32_t* begins) {
+// Keys seen by positions [from, to) of a document that begins at `begin`.
+std::int64_t KeysOf(std::int64_t begin, std::int64_t from, std::int64_t to) {
+  return from >= to ? 0 : (to - from) * (from - begin + 1 + to - begin) / 2;
+}
+
+// begins: of the positions of `part`. Those after a short window's end, `count` positions, follow
+// the same rule. Returns the keys that positions before it see.
+std::int64_t FillBegins(const std::vector<std::int64_t>& documents, const Part& part,
+                        std::int64_t count, std::int32_t* begins) {
+  std::int64_t keys = 0;
   auto next = std::upper_bound(documents.begin(), documents.end(), part.begin);
   std::int64_t begin = next == documents.begin() ? 0 : *std::prev(next);
   for (std::int64_t at = part.begin; at < part.end;) {
     const bool more = next != documents.end() && *next < part.end;
     const std::int64_t end = more ? *next : part.end;
     begins = std::fill_n(begins, end - at, static_cast<std::int32_t>(begin));
+    keys += KeysOf(begin, at, std::min(end, count));
     if (more) begin = *next++;
     at = end;
   }
+  return keys;
 }
 
 // Fills inputs, targets and begins from `row` on with positions `part` of a window of `count`
@@ -52,7 +61,9 @@ void FillBegins(const std::vector<std::int64_t>& documents, const Part& part,
 void FillPart(const Window& window, std::int64_t count, const Part& part, std::int64_t row,
               Entry& batch) {
   const bool document_mask = !batch.begins.empty();
-  if (document_mask) FillBegins(window.documents, part, batch.begins.data() + row);
+  if (document_mask) {
+    batch.visible_keys += FillBegins(window.documents, part, count, batch.begins.data() + row);
+  }
   const std::int64_t end = std::min(part.end, count);
   if (part.begin >= end) return;
   const std::int32_t* const ids = window.ids.data();
@@ -70,7 +81,7 @@ void Clear(std::int64_t sequences, std::int64_t length, const Positions& positio
   batch.positions = {within(positions.early), within(positions.late)};
   batch.sequences = sequences;
   batch.length = batch.positions.Count();
-  batch.valid = 0;
+  batch.valid = batch.visible_keys = 0;
   const auto cells = static_cast<std::size_t>(batch.sequences * batch.length);
   batch.inputs.assign(cells, 0);
   batch.targets.assign(cells, kMasked);

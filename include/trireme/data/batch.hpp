@@ -29,8 +29,11 @@ struct Entry {
   // document began before the window; empty without document masks. It does not fall along a
   // window.
   std::vector<std::int32_t> begins;
-  std::int64_t group = 0;    // canonical sums: group of its leaf, from this rank's first
-  std::int64_t valid = 0;    // unmasked targets among those held
+  std::int64_t group = 0;  // canonical sums: group of its leaf, from this rank's first
+  std::int64_t valid = 0;  // unmasked targets among those held
+  // Keys that the held inputs see, each those of its document up to itself, without padding; 0
+  // without document masks.
+  std::int64_t visible_keys = 0;
   Positions positions = {};  // of the held targets in the window
 };
 
