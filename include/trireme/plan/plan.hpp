@@ -21,9 +21,9 @@ struct TokenFacts {
   std::int64_t vocabulary = 0;  // types
   std::int64_t train = 0;       // tokens of the training split
   std::int64_t bytes = 0;       // of memory per rank, as staged
+  std::string source;           // "wikitext2.h5", or where assumed numbers come from
   bool documents = false;       // the training split's are known
   bool loss_mask = false;       // the training split has one
-  std::string source;           // "wikitext2.h5", or where assumed numbers come from
 };
 
 // Facts about what computes.
