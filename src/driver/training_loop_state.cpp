@@ -59,6 +59,14 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   return facts;
 }
 
+// With document masks, of the keys that the step's queries saw.
+double TrainingLoop::FlopsPerToken(const training::StepResult& result) const {
+  const model::ModelPlan& model = plan_.training.model;
+  if (!model.document_mask) return model::FlopsPerToken(model.options, model.length);
+  return model::FlopsPerTokenOf(
+      model.options, static_cast<double>(result.visible_keys) / static_cast<double>(result.tokens));
+}
+
 // run.json, but for the date and the order of writing.
 nlohmann::json TrainingLoop::RunJson() const {
   nlohmann::json run = {{"format", 1},

@@ -115,13 +115,14 @@ void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
 }
 
 void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                     const Dropout& dropout, const tensor::Matrix& x) {
-  BackendOf(stream).PositionForward(stream, positions, dropout, x);
+                     const std::int32_t* begins, const Dropout& dropout, const tensor::Matrix& x) {
+  BackendOf(stream).PositionForward(stream, positions, begins, dropout, x);
 }
 
-void PositionBackward(const device::Stream& stream, const Dropout& dropout,
-                      const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
-  BackendOf(stream).PositionBackward(stream, dropout, dout, dpositions);
+void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                      const Dropout& dropout, const tensor::Matrix& dout,
+                      const tensor::Matrix& dpositions) {
+  BackendOf(stream).PositionBackward(stream, begins, dropout, dout, dpositions);
 }
 
 void NormForward(const device::Stream& stream, NormKind kind, const tensor::Matrix& x,

@@ -71,7 +71,8 @@ kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
           .head_dim = head_dim_,
           .first_head = first_head_,
           .causal = pass.causal,
-          .positions = pass.positions};
+          .positions = pass.positions,
+          .begins = pass.tokens.begins};
 }
 
 kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {

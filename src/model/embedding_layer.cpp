@@ -52,14 +52,15 @@ void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Ma
   pass.tensor->Reduce(full, y);
   kernels::PositionForward(pass.stream,
                            positions_ == tensor::kNoParameter ? positions : pass.Value(positions_),
-                           MakeDropout(pass, pass.Rows().begin), y);
+                           pass.tokens.begins, MakeDropout(pass, pass.Rows().begin), y);
 }
 
 void EmbeddingLayer::BackwardWeight(const Pass& pass, const Matrix& dy, const Matrix& full) const {
   kernels::DropoutForward(pass.stream, dy, MakeDropout(pass, pass.Rows().begin), dy);
   pass.tensor->Gather(dy, full);
   if (positions_ != tensor::kNoParameter) {
-    kernels::PositionBackward(pass.stream, MakeDropout(pass, 0), full, pass.Gradient(positions_));
+    kernels::PositionBackward(pass.stream, pass.tokens.begins, MakeDropout(pass, 0), full,
+                              pass.Gradient(positions_));
   }
   kernels::EmbeddingBackward(pass.stream, pass.tokens.inputs, first_, scale_, full,
                              pass.Gradient(weight_));

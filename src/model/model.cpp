@@ -22,7 +22,7 @@ Model::Model(const ModelPlan& plan, const StagePlan& local, StageLayers& layers,
       positions_(plan, local, with.stream),
       memory_(plan, local, layers),
       leaf_gradients_(layers.Parameters(), with.stream, plan.canonical.On()),
-      staged_(with.stream, {local.entries, plan.micro_batch, local.Length()}),
+      staged_(with.stream, {local.entries, plan.micro_batch, local.Length(), plan.document_mask}),
       losses_(with.stream, local.Last() ? local.entries * local.tokens : 0) {
   PlanMemory();
   memory_.Allocate(with_.stream.Where(),

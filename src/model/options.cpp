@@ -297,4 +297,9 @@ double FlopsPerToken(const Options& o, std::int64_t sequence_length) {
   return 6 * matrices + 6 * attention;
 }
 
+double FlopsPerTokenOf(const Options& o, double mean_keys) {
+  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
+  return 6 * matrices + 12 * static_cast<double>(o.layers * o.heads * o.head_dim) * mean_keys;
+}
+
 }  // namespace trireme::model

@@ -164,10 +164,13 @@ data::Entry ParallelModel::LocalPart(const data::Entry& batch) const {
   local.positions = context_.Own();
   local.length = local.positions.Count();
   local.inputs.clear();
+  local.begins.clear();
   local.targets.assign(static_cast<std::size_t>(local.length), data::kMasked);
   for (std::int64_t p = 0; p < local.length; ++p) {
     const std::int64_t at = local.positions.At(p);
-    local.inputs.push_back(at < batch.length ? batch.inputs[static_cast<std::size_t>(at)] : 0);
+    const auto place = static_cast<std::size_t>(std::min(at, batch.length - 1));
+    local.inputs.push_back(at < batch.length ? batch.inputs[place] : 0);
+    if (!batch.begins.empty()) local.begins.push_back(batch.begins[place]);
   }
   return local;
 }

@@ -45,8 +45,8 @@ std::int64_t StagedBatches::Bytes() const {
 
 std::int64_t StagedBatches::EachBytes() const {
   const std::int64_t tokens = limits_.sequences * limits_.length;
-  const std::int64_t entry =
-      2 * Padded<std::int32_t>(tokens) + Padded<std::uint64_t>(limits_.sequences);
+  const std::int64_t entry = (limits_.begins ? 3 : 2) * Padded<std::int32_t>(tokens) +
+                             Padded<std::uint64_t>(limits_.sequences);
   return limits_.entries * entry;
 }
 
@@ -54,9 +54,18 @@ StagedBatches::Staged StagedBatches::Stage(std::span<const data::Entry> batches)
   if (std::ssize(batches) > limits_.entries) {
     throw RunError("more batches at once than a model was planned for", kBug);
   }
+  for (const data::Entry& batch : batches) CheckBegins(batch);
   staged_ = ++count_;
   if (stream_.OnGpu() && !stream_.Planned()) Pack(batches);
   return {batches, staged_};
+}
+
+void StagedBatches::CheckBegins(const data::Entry& batch) const {
+  if (batch.sequences == 0 || batch.begins.empty()) return;
+  if (!limits_.begins) throw RunError("documents in a batch of a model planned without", kBug);
+  if (batch.begins.size() != batch.inputs.size()) {
+    throw RunError("begins of documents for other positions than a batch has", kBug);
+  }
 }
 
 void StagedBatches::Pack(std::span<const data::Entry> batches) {
@@ -68,7 +77,8 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
     at.inputs = bytes_;
     at.targets = at.inputs + Padded(batch.inputs);
     at.ordinals = at.targets + Padded(batch.targets);
-    bytes_ = at.ordinals + Padded(batch.ordinals);
+    at.begins = at.ordinals + Padded(batch.ordinals);
+    bytes_ = at.begins + (limits_.begins ? Padded(batch.inputs) : 0);
   }
   if (bytes_ > Bytes() / 2) throw RunError("larger batches than a model was planned for", kBug);
   if (bytes_ == 0) return;
@@ -83,6 +93,11 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
     pack(next_places_[i].inputs, batches[i].inputs);
     pack(next_places_[i].targets, batches[i].targets);
     pack(next_places_[i].ordinals, batches[i].ordinals);
+    if (!limits_.begins) continue;
+    // Graphs read begins of every batch: 0 for one without, whose windows are a document each.
+    void* const begins = static_cast<char*>(packed_.get()) + next_places_[i].begins;
+    std::memset(begins, 0, batches[i].inputs.size() * sizeof batches[i].begins[0]);
+    pack(next_places_[i].begins, batches[i].begins);
   }
   read_.MakeWait(stream_.gpu->input_queue);
   device::StartInput(stream_, packed_.get(), arriving_.get(), bytes_);
@@ -115,13 +130,15 @@ std::span<const data::Entry> StagedBatches::Open(Taken taken) {
 StagedBatches::Entry StagedBatches::At(std::size_t entry) const {
   if (!stream_.OnGpu()) {
     const data::Entry& batch = here_[entry];
-    return {batch.inputs.data(), batch.targets.data(), batch.ordinals.data()};
+    return {batch.inputs.data(), batch.targets.data(), batch.ordinals.data(),
+            batch.begins.empty() ? nullptr : batch.begins.data()};
   }
   const Places& at = places_[entry];
   const auto* base = static_cast<const char*>(current_.get());
   return {reinterpret_cast<const std::int32_t*>(base + at.inputs),
           reinterpret_cast<const std::int32_t*>(base + at.targets),
-          reinterpret_cast<const std::uint64_t*>(base + at.ordinals)};
+          reinterpret_cast<const std::uint64_t*>(base + at.ordinals),
+          limits_.begins ? reinterpret_cast<const std::int32_t*>(base + at.begins) : nullptr};
 }
 
 }  // namespace trireme::model

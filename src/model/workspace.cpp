@@ -39,7 +39,8 @@ Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadL
                                       .head_dim = o.head_dim,
                                       .first_head = 0,
                                       .causal = true,
-                                      .positions = pass.positions};
+                                      .positions = pass.positions,
+                                      .begins = nullptr};
   Workspace workspace;
   workspace.attention = pass.AllocateSums(&arena, 1, AttentionElements(pass, o, shape));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});

@@ -210,12 +210,12 @@ void Cases::AddEmbedding() {
   };
   Add("positions", 2 * Stream(), [this, positions](Operands& o) {
     return [&stream = stream_, table = positions(o, dtype_), masks = Masks(o, 0), x = Rows(o)] {
-      kernels::PositionForward(stream, table, masks, x);
+      kernels::PositionForward(stream, table, nullptr, masks, x);
     };
   });
   Add("positions backward", Stream(), [this, positions](Operands& o) {
     return [&stream = stream_, masks = Masks(o, 0), dout = Rows(o), dtable = positions(o, sums_)] {
-      kernels::PositionBackward(stream, masks, dout, dtable);
+      kernels::PositionBackward(stream, nullptr, masks, dout, dtable);
     };
   });
 }

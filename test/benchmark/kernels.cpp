@@ -183,12 +183,12 @@ Case EmbeddingBackward(Operands& o, std::int64_t dim) {
 }
 Case PositionForward(Operands& o, std::int64_t dim) {
   const Matrix x = o.Make(kRows, dim), positions = o.Make(kLength, dim);
-  return {[=] { kernels::PositionForward(kStream, positions, MakeDropout(0.1), x); },
+  return {[=] { kernels::PositionForward(kStream, positions, nullptr, MakeDropout(0.1), x); },
           2 * kFloat * Elements(x)};
 }
 Case PositionBackward(Operands& o, std::int64_t dim) {
   const Matrix dout = o.Make(kRows, dim), dpositions = o.Make(kLength, dim);
-  return {[=] { kernels::PositionBackward(kStream, MakeDropout(0.1), dout, dpositions); },
+  return {[=] { kernels::PositionBackward(kStream, nullptr, MakeDropout(0.1), dout, dpositions); },
           kFloat * Elements(dout)};
 }
 const kernels::UpdateScalars kScalars = {1e-3, 0.9, 0.95, 1e-8, 0.1, 0.05, 1e-3};

@@ -16,14 +16,18 @@ struct AttentionShape {
   std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
   bool causal = true;           // false only in tests that must catch a model which sees the future
   Positions positions = {};     // of the rows in their sequence (Rope; attention_part.hpp)
+  // [sequences, length] in the stream's memory: position in its sequence of the first token of each
+  // row's document, which does not fall along a sequence; null: a sequence is one document. A query
+  // sees keys of its own document only, and Rope counts positions from there.
+  const std::int32_t* begins = nullptr;
 
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
 };
 
 // AttentionForward and AttentionBackward attend within whole sequences: shape.positions is not
-// read. On the CPU all products are our own, in the type of the operands (fp32 on a bf16 stream),
-// and each element of a result follows from its sequence and head alone, by one order of
-// operations.
+// read, except by Rope. On the CPU all products are our own, in the type of the operands (fp32 on a
+// bf16 stream), and each element of a result follows from its sequence and head alone, by one order
+// of operations.
 
 // Elements of scratch for both passes on the CPU with this many threads: tiles, whose size does not
 // grow with long sequences.
@@ -55,7 +59,7 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
-// of each head by angle t theta^(-2 i / head_dim), t the row's position in the sequence. table: of
+// of each head by angle t theta^(-2 i / head_dim), t the row's position in its document. table: of
 // RopeTable. `inverse` rotates back: the gradient.
 void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
           bool inverse, const tensor::Matrix& qkv);

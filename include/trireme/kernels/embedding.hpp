@@ -20,15 +20,20 @@ void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, 
 void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
                        double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight);
 
-// x[r] = dropout(x[r] + positions[t]), t the position of row r by `dropout`. x: [rows, dim], in
-// place; positions: [more than the last position, dim] or Empty().
+// Begins of documents, [rows of the micro-batch] in the stream's memory (AttentionShape::begins): t
+// below is the position of row r by `dropout`, less begins[dropout.first_row + r] unless begins is
+// null. Masks are those of the position in the sequence.
+
+// x[r] = dropout(x[r] + positions[t]). x: [rows, dim], in place; positions: [more than the last
+// position, dim] or Empty().
 void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                     const Dropout& dropout, const tensor::Matrix& x);
+                     const std::int32_t* begins, const Dropout& dropout, const tensor::Matrix& x);
 
 // dpositions[t] += dout[r], in the order of the rows; nothing if dpositions is Empty(). dout:
 // [rows, dim], already masked; dpositions: of the shape of positions.
-void PositionBackward(const device::Stream& stream, const Dropout& dropout,
-                      const tensor::Matrix& dout, const tensor::Matrix& dpositions);
+void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                      const Dropout& dropout, const tensor::Matrix& dout,
+                      const tensor::Matrix& dpositions);
 
 // Fills `table`, in host memory, with the fixed positions of Vaswani et al. 2017, section 3.5:
 // [t, 2i] = sin(t / 10000^(2i/dim)), [t, 2i+1] = cos of the same. table: [positions, dim].

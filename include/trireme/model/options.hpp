@@ -80,6 +80,9 @@ std::int64_t ParameterCount(const Options& options);
 // Floating-point operations of a forward and backward pass, a token (products only, causal
 // attention counted at its mean length): 6 x matrix parameters + attention.
 double FlopsPerToken(const Options& options, std::int64_t sequence_length);
+// The same if a query sees `mean_keys` keys on average: (length + 1) / 2 without documents, fewer
+// with them (data::VisibleKeys).
+double FlopsPerTokenOf(const Options& options, double mean_keys);
 
 // The same for the parts that pipeline stages are made of, in one unit; the embedding's, which is
 // bound by memory, is an estimate.

@@ -27,9 +27,10 @@ struct ModelPlan {
   // canonical leaf.
   int leaves = 1;
   double label_smoothing = 0;
-  bool document_mask = false;  // data.document_mask: entries say where documents begin
-  bool training = true;        // false: no gradients, and the memory of evaluation
-  bool causal = true;          // false in tests only: predictions see their targets
+  bool training = true;  // false: no gradients, and the memory of evaluation
+  bool causal = true;    // false in tests only: predictions see their targets
+  // Whether entries may have begins of documents: attention and positions then restart in each.
+  bool document_mask = false;
   parallel::Canonical canonical;
   parallel::PipelineShape pipeline;     // micro_batches: the most of a step
   std::int64_t bucket_bytes = 4 << 20;  // of a transfer of gradients

@@ -23,6 +23,7 @@ class StagedBatches {
   struct Limits {
     std::int64_t entries = 0;
     std::int64_t sequences = 0, length = 0;  // of an entry
+    bool begins = false;                     // with begins of documents
   };
   StagedBatches(const device::Stream& stream, const Limits& limits);
   std::int64_t Bytes() const;  // in the stream's memory; 0 on the CPU, which needs no copy
@@ -69,20 +70,23 @@ class StagedBatches {
   // Throws RunError if the ticket was used, or others were taken since.
   std::span<const data::Entry> Open(Taken taken);
 
-  // One entry's arrays, of the batches taken last: [B, T], [B, T], [B].
+  // One entry's arrays, of the batches taken last: [B, T], [B, T], [B], [B, T]. begins is null
+  // unless the entry has documents; on a GPU, it stands for every entry if begins were planned.
   struct Entry {
     const std::int32_t* inputs = nullptr;
     const std::int32_t* targets = nullptr;
     const std::uint64_t* ordinals = nullptr;
+    const std::int32_t* begins = nullptr;
   };
   Entry At(std::size_t entry) const;
 
  private:
   // Bytes from the start of the memory, of one entry's arrays.
   struct Places {
-    std::int64_t inputs = 0, targets = 0, ordinals = 0;
+    std::int64_t inputs = 0, targets = 0, ordinals = 0, begins = 0;
   };
   std::int64_t EachBytes() const;  // of one copy
+  void CheckBegins(const data::Entry& batch) const;
   void Pack(std::span<const data::Entry> batches);
 
   device::Stream stream_;

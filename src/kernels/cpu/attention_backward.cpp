@@ -47,11 +47,11 @@ class BackwardHead {
 
   void Span(const AttentionTile& span) {
     Begin(span);
-    bool first = call_.whole;  // all queries see the first tile of a whole sequence
+    bool first = call_.whole;  // no query of a whole sequence lies before the first tile seen
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
                   const std::int64_t seen = call_.Visible(span.Last(), keys);
-                  if (seen == 0) return;
+                  if (seen == 0 || Unseen(span, keys)) return;
                   PackTile(keys, seen);
                   ahead_.Aim(span, keys);
                   for (std::int64_t i = 0; i < span.count; i += kAttentionQueries) {
@@ -74,6 +74,11 @@ class BackwardHead {
                              span.count, queries_memory_);
   }
 
+  // Whether all of the keys lie before the documents of these queries.
+  bool Unseen(const AttentionTile& queries, const AttentionTile& keys) const {
+    return call_.Hidden(at_.sequence, queries.row, keys) == keys.count;
+  }
+
   void PackTile(const AttentionTile& keys, std::int64_t seen) {
     const Matrix& data = call_.block.data;
     const AttentionRows<T> key = {at_.KeysOrValues<T>(call_, data, 0, keys), data.stride};
@@ -89,6 +94,7 @@ class BackwardHead {
             bool first) {
     const std::int64_t seen = call_.Visible(queries.Last(), keys);
     if (seen == 0) return;
+    if (Unseen(queries, keys)) return first ? ZeroQueries(queries) : void();
     InPieces(queries.count, kernels_.rows, [&](std::int64_t row, std::int64_t count) {
       Rows(queries, begin, {row, row + count}, keys, seen, first);
     });
@@ -98,21 +104,27 @@ class BackwardHead {
     });
   }
 
-  // Weights and slopes of some rows of the tile, zeros where a key of the tile's `most` is not
+  // Weights and slopes of some rows of the tile, zeros where a key of the tile's `all` first is not
   // seen; what they give to the queries.
   void Rows(const AttentionTile& tile, std::int64_t begin, const Part& rows,
-            const AttentionTile& keys, std::int64_t most, bool first) {
+            const AttentionTile& all_keys, std::int64_t all, bool first) {
     const AttentionTile queries = tile.Piece(rows.begin, rows.Size());
+    const std::int64_t skip = call_.Skipped(at_.sequence, queries.row, all_keys);
+    const AttentionTile keys = all_keys.Piece(skip, all_keys.count);
     const std::int64_t seen = call_.Visible(queries.Last(), keys), in_span = begin + rows.begin;
-    T* const weights = weights_ + rows.begin * sizes_.keys;
-    T* const slopes = slopes_ + rows.begin * sizes_.keys;
+    ZeroSkipped(rows, std::min(skip, all));
+    if (skip > 0 && seen == 0) return first ? ZeroQueries(queries) : void();
+    const std::int64_t most = all - skip;
+    T* const weights = weights_ + rows.begin * sizes_.keys + skip;
+    T* const slopes = slopes_ + rows.begin * sizes_.keys + skip;
     ahead_.Step();
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim, queries_.At(in_span),
-                      queries_.stride, 1, keys_transposed_, sizes_.keys, nullptr, weights,
+                      queries_.stride, 1, keys_transposed_ + skip, sizes_.keys, nullptr, weights,
                       sizes_.keys);
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim, dout_.At(in_span),
-                      dout_.stride, 1, values_transposed_, sizes_.keys, nullptr, slopes,
+                      dout_.stride, 1, values_transposed_ + skip, sizes_.keys, nullptr, slopes,
                       sizes_.keys);
+    call_.HideOthers(at_.sequence, queries, keys, weights, sizes_.keys);
     // A masked row at a time, so that it is drawn once.
     const std::int64_t step = mask_.Active() ? 1 : queries.count;
     for (std::int64_t i = 0; i < queries.count; i += step) {
@@ -127,26 +139,49 @@ class BackwardHead {
                         sizes_.keys);
       if (mask_.Active()) mask_.Apply(weights + i * sizes_.keys, visible);
     }
-    kernels_.multiply(queries.count, sizes_.dim, seen, slopes, sizes_.keys, 1, keys_.data,
+    kernels_.multiply(queries.count, sizes_.dim, seen, slopes, sizes_.keys, 1, keys_.At(skip),
                       keys_.stride, first ? nullptr : ones_,
                       at_.Queries<T>(call_, call_.dqkv, queries), call_.dqkv.stride);
   }
 
   // Contribution of the tile's weights and slopes to some of the keys and values, from the first
-  // query that sees one of these.
+  // query that sees one of these to the last.
   void Columns(const AttentionTile& queries, std::int64_t begin, const Part& columns,
                const AttentionTile& keys, bool overwrite) {
     const AttentionTile some = keys.Piece(columns.begin, columns.Size());
     const std::int64_t skip =
         call_.shape.causal ? std::max<std::int64_t>(0, some.position - queries.position) : 0;
+    const std::int64_t end = SeenUntil(queries, some);
+    if (end <= skip && !overwrite) return;
     const auto add = [&](const T* tile, const AttentionRows<T>& rows, int which) {
-      kernels_.multiply(some.count, sizes_.dim, queries.count - skip,
+      kernels_.multiply(some.count, sizes_.dim, end - skip,
                         tile + skip * sizes_.keys + columns.begin, 1, sizes_.keys,
                         rows.At(begin + skip), rows.stride, overwrite ? nullptr : ones_,
                         at_.KeysOrValues<T>(call_, call_.dblock, which, some), call_.dblock.stride);
     };
     add(slopes_, queries_, 0);
     add(weights_, dout_, 1);
+  }
+
+  // Number of the tile's queries, from its first on, up to the last whose document begins before
+  // the last of these keys.
+  std::int64_t SeenUntil(const AttentionTile& queries, const AttentionTile& keys) const {
+    std::int64_t end = queries.count;
+    while (end > 0 && Unseen(queries.Piece(end - 1, 1), keys)) --end;
+    return end;
+  }
+  void ZeroQueries(const AttentionTile& queries) {
+    T* const dquery = at_.Queries<T>(call_, call_.dqkv, queries);
+    for (std::int64_t i = 0; i < queries.count; ++i) {
+      std::fill_n(dquery + i * call_.dqkv.stride, sizes_.dim, T(0));
+    }
+  }
+  // Weights and slopes of these rows of a tile for its first `count` keys, which they do not see.
+  void ZeroSkipped(const Part& rows, std::int64_t count) {
+    for (std::int64_t row = rows.begin; count > 0 && row < rows.end; ++row) {
+      std::fill_n(weights_ + row * sizes_.keys, count, T(0));
+      std::fill_n(slopes_ + row * sizes_.keys, count, T(0));
+    }
   }
 
   const AttentionKernelsOf<T>& kernels_ = AttentionKernelsFor<T>();

@@ -119,7 +119,8 @@ struct AttentionCall {
   }
   Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
 
-  // Number of the tile's keys, from its first on, that a query at `position` can see.
+  // Number of the tile's keys, from its first on, that a query at `position` can see if its
+  // document begins before them.
   std::int64_t Visible(std::int64_t position, const AttentionTile& keys) const {
     if (!shape.causal) return keys.count;
     return std::clamp<std::int64_t>(position + 1 - keys.position, 0, keys.count);
@@ -129,6 +130,27 @@ struct AttentionCall {
                                std::int64_t seen) const {
     if (!shape.causal) return {seen, 0, seen};
     return {position + 1 - keys.position, 1, seen};
+  }
+  // Number of the tile's keys, from its first on, that lie before the document of the query in
+  // `row` of a sequence. Falls along the rows' documents: no later query sees them.
+  std::int64_t Hidden(std::int64_t sequence, std::int64_t row, const AttentionTile& keys) const {
+    if (shape.begins == nullptr) return 0;
+    const std::int64_t begin = shape.begins[sequence * shape.length + row];
+    return std::clamp<std::int64_t>(begin - keys.position, 0, keys.count);
+  }
+  // The same, in whole pads: keys that products with this query and later ones may leave out.
+  std::int64_t Skipped(std::int64_t sequence, std::int64_t row, const AttentionTile& keys) const {
+    return Hidden(sequence, row, keys) / kAttentionPad * kAttentionPad;
+  }
+  // Scores of the `count` queries from `queries` on with `keys`, rows of `stride`: minus infinity
+  // where a key lies before the query's document.
+  template <typename T>
+  void HideOthers(std::int64_t sequence, const AttentionTile& queries, const AttentionTile& keys,
+                  T* scores, std::int64_t stride) const {
+    for (std::int64_t i = 0; shape.begins != nullptr && i < queries.count; ++i) {
+      std::fill_n(scores + i * stride, Hidden(sequence, queries.row + i, keys),
+                  -std::numeric_limits<T>::infinity());
+    }
   }
 };
 

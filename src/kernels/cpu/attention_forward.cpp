@@ -41,11 +41,11 @@ class ForwardHead {
 
   void Span(const AttentionTile& span) {
     Begin(span);
-    bool first = call_.whole;  // all queries see the first tile of a whole sequence
+    bool first = call_.whole;  // no query of a whole sequence lies before the first tile seen
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
                   const std::int64_t seen = call_.Visible(span.Last(), keys);
-                  if (seen == 0) return;
+                  if (seen == 0 || Unseen(span, keys)) return;
                   PackTile(keys, seen);
                   ahead_.Aim(span, keys);
                   InPieces(span.count, kernels_.rows, [&](std::int64_t begin, std::int64_t count) {
@@ -69,6 +69,11 @@ class ForwardHead {
     }
   }
 
+  // Whether all of the keys lie before the documents of these queries.
+  bool Unseen(const AttentionTile& queries, const AttentionTile& keys) const {
+    return call_.Hidden(at_.sequence, queries.row, keys) == keys.count;
+  }
+
   void PackTile(const AttentionTile& keys, std::int64_t seen) {
     const Matrix& data = call_.block.data;
     kernels_.pack_transposed(at_.KeysOrValues<T>(call_, data, 0, keys), data.stride, seen,
@@ -77,15 +82,18 @@ class ForwardHead {
                             values_memory_);
   }
 
-  // Some rows of the span against the packed keys.
-  void Rows(const AttentionTile& span, const Part& rows, const AttentionTile& keys, bool first) {
+  // Some rows of the span against the packed keys of a tile.
+  void Rows(const AttentionTile& span, const Part& rows, const AttentionTile& tile, bool first) {
     const AttentionTile queries = span.Piece(rows.begin, rows.Size());
+    const std::int64_t skip = call_.Skipped(at_.sequence, queries.row, tile);
+    const AttentionTile keys = tile.Piece(skip, tile.count);
     const std::int64_t seen = call_.Visible(queries.Last(), keys);
-    if (seen == 0) return;
+    if (seen == 0 || Unseen(queries, keys)) return first ? ZeroOut(queries) : void();
     ahead_.Step();
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
-                      at_.Queries<T>(call_, call_.qkv, queries), call_.qkv.stride, 1, keys_,
+                      at_.Queries<T>(call_, call_.qkv, queries), call_.qkv.stride, 1, keys_ + skip,
                       sizes_.keys, nullptr, scores_, sizes_.keys);
+    call_.HideOthers(at_.sequence, queries, keys, scores_, sizes_.keys);
     kernels_.softmax(queries.count, call_.VisibleFrom(queries.position, keys, seen), scores_,
                      sizes_.keys, top_ + rows.begin, sum_ + rows.begin, keep_);
     for (std::int64_t i = 0; mask_.Active() && i < queries.count; ++i) {
@@ -93,9 +101,17 @@ class ForwardHead {
       mask_.Draw(queries.position + i, keys.position, visible);
       mask_.Apply(scores_ + i * sizes_.keys, visible);
     }
-    kernels_.multiply(queries.count, sizes_.dim, seen, scores_, sizes_.keys, 1, values_.data,
+    kernels_.multiply(queries.count, sizes_.dim, seen, scores_, sizes_.keys, 1, values_.At(skip),
                       values_.stride, first ? nullptr : keep_,
                       at_.Queries<T>(call_, call_.out, queries), call_.out.stride);
+  }
+
+  // Queries that see nothing of the first tile: later ones add to zeros.
+  void ZeroOut(const AttentionTile& queries) {
+    T* const out = at_.Queries<T>(call_, call_.out, queries);
+    for (std::int64_t i = 0; i < queries.count; ++i) {
+      std::fill_n(out + i * call_.out.stride, sizes_.dim, T(0));
+    }
   }
 
   const AttentionKernelsOf<T>& kernels_ = AttentionKernelsFor<T>();

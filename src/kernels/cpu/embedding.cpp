@@ -50,8 +50,35 @@ void cpu::EmbeddingBackward(const device::Stream& stream, const std::int32_t* to
   });
 }
 
+namespace {
+
+// Position of a matrix's row in its document (trireme/kernels/embedding.hpp).
+std::int64_t PositionIn(const std::int32_t* begins, const Dropout& dropout, std::int64_t row) {
+  const std::int64_t begin = begins == nullptr ? 0 : begins[dropout.first_row + row];
+  return dropout.PositionOf(row) - begin;
+}
+
+// Positions restart in documents: position t belongs to thread t % threads, as a token does above.
+template <typename T>
+void AddByPosition(const device::Stream& stream, const std::int32_t* begins, const Dropout& dropout,
+                   const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
+#pragma omp parallel num_threads(stream.threads)
+  {
+    const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
+    for (std::int64_t row = 0; row < dout.rows; ++row) {
+      const std::int64_t at = PositionIn(begins, dropout, row);
+      if (at % threads != thread) continue;
+      rows::Axpy(T(1), dout.As<T>() + row * dout.stride,
+                 dpositions.As<T>() + at * dpositions.stride, dout.columns);
+    }
+  }
+}
+
+}  // namespace
+
 void cpu::PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                          const Dropout& dropout, const tensor::Matrix& x) {
+                          const std::int32_t* begins, const Dropout& dropout,
+                          const tensor::Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
   DispatchDtype(x.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -62,7 +89,7 @@ void cpu::PositionForward(const device::Stream& stream, const tensor::Matrix& po
       for (std::int64_t row = 0; row < x.rows; ++row) {
         T* to = x.As<T>() + row * x.stride;
         if (!positions.Empty()) {
-          const std::int64_t position = dropout.PositionOf(row);
+          const std::int64_t position = PositionIn(begins, dropout, row);
           rows::Axpy(T(1), positions.As<T>() + position * positions.stride, to, x.columns);
         }
         if (mask.Active()) mask.Apply(row, to, to, x.columns);
@@ -71,11 +98,13 @@ void cpu::PositionForward(const device::Stream& stream, const tensor::Matrix& po
   });
 }
 
-void cpu::PositionBackward(const device::Stream& stream, const Dropout& dropout,
-                           const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
+void cpu::PositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                           const Dropout& dropout, const tensor::Matrix& dout,
+                           const tensor::Matrix& dpositions) {
   if (dpositions.Empty()) return;
   DispatchDtype(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
+    if (begins != nullptr) return AddByPosition<T>(stream, begins, dropout, dout, dpositions);
     // The first rows of the shard have all its positions; one thread adds up all rows of a
     // position.
     const std::int64_t distinct = std::min(dropout.length, dout.rows);

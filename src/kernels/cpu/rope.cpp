@@ -31,7 +31,9 @@ void cpu::Rope(const device::Stream& stream, const AttentionShape& shape,
     const T direction = inverse ? T(-1) : T(1);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t row = 0; row < qkv.rows; ++row) {
-      const T* cosine = table.As<T>() + shape.positions.At(row % shape.length) * table.stride;
+      const std::int64_t begin = shape.begins == nullptr ? 0 : shape.begins[row];
+      const T* cosine =
+          table.As<T>() + (shape.positions.At(row % shape.length) - begin) * table.stride;
       const T* sine = cosine + half;
       for (std::int64_t head = 0; head < shape.heads + shape.kv_heads; ++head) {
         T* low = qkv.As<T>() + row * qkv.stride + head * shape.head_dim;

@@ -43,10 +43,12 @@ template <typename Sizes, typename Sum>
 struct AttentionStatistics {
   Sum lse[Sizes::kMyQueries];  // to base 2
   Sum inner[Sizes::kMyQueries];
+  AttentionBegins<Sizes> begins;
 
   template <typename T>
   __device__ void Load(const AttentionOperands<T>& a, const AttentionPlace<T>& at,
                        const AttentionTile& queries, bool with_inner) {
+    begins.Load(a, at.sequence, queries);
 #pragma unroll
     for (int i = 0; i < Sizes::kMyQueries; ++i) {
       const int row = Sizes::Row() * Sizes::kMyQueries + i;
@@ -81,7 +83,7 @@ __device__ __forceinline__ void AttentionSlopes(
 #pragma unroll
     for (int j = 0; j < Sizes::kMyKeys; ++j) {
       const int column = Sizes::Column() + j * Sizes::kColumnThreads;
-      const bool seen = column < visible;
+      const bool seen = column < visible && statistics.begins.Allow(i, keys, column);
       const Sum weight = seen ? exp2(score[i][j] * exponents - statistics.lse[i]) : Sum(0);
       Sum factor = Sum(1);
       if (a.threshold > 0 && seen) {

@@ -72,6 +72,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
     at.head = at.kv_head * a.Group() + i / query_tiles;
     const AttentionTile queries = a.queries.Tile(i % query_tiles, Sizes::kQueries);
     if (a.causal && queries.Last() < keys.position) continue;
+    if (FirstSeen<Sizes>(a, at.sequence, queries) > keys.Last()) continue;
     __syncthreads();
     LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
                                               shared.queries);
@@ -108,7 +109,9 @@ template <typename Sizes, typename T, bool kAll>
 void LaunchKeyGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
   const std::int64_t blocks = std::int64_t{a.keys.Tiles(Sizes::kKeys)} * a.tasks;
   if (blocks == 0) return;
-  device::cuda::Launch(queue, &KeyGradientKernel<Sizes, T, kAll>,
+  device::cuda::Launch(queue,
+                       a.begins != nullptr ? &KeyGradientKernel<AttentionDocuments<Sizes>, T, kAll>
+                                           : &KeyGradientKernel<Sizes, T, kAll>,
                        dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
                        AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(true), a);
 }

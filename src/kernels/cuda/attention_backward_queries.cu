@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
   const AttentionTile queries =
       a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
-  if (!a.whole && a.causal && !a.keys.Reach(queries.Last())) return;
+  const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
   LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
                                             shared.queries);
   LoadAttentionRows<Sizes, Sizes::kQueries>(at.Dout(a), queries.row, queries.count, shared.douts);
@@ -65,6 +66,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   for (int i = 0; i < key_tiles; ++i) {
     const AttentionTile keys = a.keys.Tile(i, Sizes::kKeys);
     if (a.causal && keys.position > queries.Last()) continue;
+    if (Sizes::kDocuments && keys.Last() < first_seen) continue;
     __syncthreads();
     LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
     LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
@@ -107,8 +109,10 @@ void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
     const std::int64_t blocks = heads * a.queries.Tiles(Sizes::kQueries);
-    device::cuda::Launch(queue, &QueryGradientKernel<Sizes, T>, dim3(static_cast<unsigned>(blocks)),
-                         dim3(Sizes::kThreads),
+    device::cuda::Launch(queue,
+                         a.begins != nullptr ? &QueryGradientKernel<AttentionDocuments<Sizes>, T>
+                                             : &QueryGradientKernel<Sizes, T>,
+                         dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
                          AttentionBackwardShared<Sizes, SumOf<T>>::Bytes(false), a);
   });
 }

@@ -18,10 +18,11 @@ constexpr bool kCudnn = TRIREME_CUDNN != 0;
 // Shorter sequences are a single tile of our own kernels, whose backward pass is one launch.
 constexpr std::int64_t kLongestOwn = 64;
 
-// cuDNN reads heads in pieces of 8 elements; its dropout is not ours.
+// cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has our plans for
+// whole sequences only, not for documents.
 bool MayServe(const AttentionShape& shape, Dtype dtype, bool dropout) {
   return shape.sequences > 0 && shape.length > kLongestOwn && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout;
+         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout && shape.begins == nullptr;
 }
 
 }  // namespace

@@ -36,6 +36,7 @@ struct ForwardShared {
 template <typename Sizes, typename Sum>
 struct ForwardState {
   Sum top[Sizes::kMyQueries], sum[Sizes::kMyQueries];
+  AttentionBegins<Sizes> begins;
   AttentionSums<Sizes, Sizes::kMyQueries, Sum> out;
 
   __device__ ForwardState() {
@@ -89,7 +90,8 @@ __device__ __forceinline__ void RaiseTops(const AttentionOperands<T>& a,
     top[i] = state.top[i];
 #pragma unroll
     for (int j = 0; j < Sizes::kMyKeys; ++j) {
-      const bool seen = Sizes::Column() + j * Sizes::kColumnThreads < visible;
+      const int column = Sizes::Column() + j * Sizes::kColumnThreads;
+      const bool seen = column < visible && state.begins.Allow(i, keys, column);
       score[i][j] = seen ? score[i][j] * exponents : -std::numeric_limits<Sum>::infinity();
       top[i] = MaxOfTwo()(top[i], score[i][j]);
     }
@@ -179,10 +181,12 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const AttentionPlace<T> at = AttentionPlace<T>::OfQueries(a, static_cast<int>(blockIdx.x));
   const AttentionTile queries =
       a.queries.Tile(a.queries.Tiles(Sizes::kQueries) - 1 - at.block, Sizes::kQueries);
-  if (!a.whole && a.causal && !a.keys.Reach(queries.Last())) return;
+  const int first_seen = FirstSeen<Sizes>(a, at.sequence, queries);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
   LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
                                             shared.queries);
   ForwardState<Sizes, Sum> state;
+  state.begins.Load(a, at.sequence, queries);
   if (!a.whole) ResumeForward<Sizes>(a, at, queries, state);
   const int dims = RoundUpDims(a.head_dim);
   const int first_row = Sizes::Row() * Sizes::kMyQueries;
@@ -190,6 +194,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   for (int i = 0; i < key_tiles; ++i) {
     const AttentionTile keys = a.keys.Tile(i, Sizes::kKeys);
     if (a.causal && keys.position > queries.Last()) continue;
+    if (Sizes::kDocuments && keys.Last() < first_seen) continue;
     __syncthreads();
     LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
     LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
@@ -246,8 +251,11 @@ void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a) {
     const std::int64_t blocks =
         std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group();
     if (blocks == 0) return;
-    device::cuda::Launch(queue, &ForwardKernel<Sizes, T>, dim3(static_cast<unsigned>(blocks)),
-                         dim3(Sizes::kThreads), ForwardShared<Sizes, SumOf<T>>::kBytes, a);
+    device::cuda::Launch(queue,
+                         a.begins != nullptr ? &ForwardKernel<AttentionDocuments<Sizes>, T>
+                                             : &ForwardKernel<Sizes, T>,
+                         dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
+                         ForwardShared<Sizes, SumOf<T>>::kBytes, a);
   });
 }
 template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<float>&);

@@ -35,10 +35,11 @@ struct AttentionRows {
     const int row = (index - early_tiles) * size;
     return {early_count + row, late_begin + row, min(size, late_count - row)};
   }
-  // Whether one of them lies at `position` or before it.
-  __device__ bool Reach(int position) const {
-    return (early_count > 0 && early_begin <= position) ||
-           (late_count > 0 && late_begin <= position);
+  // Whether one of them lies at `position` or before it, and one at `first` or after it: in one of
+  // the blocks, if they do not lie between.
+  __device__ bool Reach(int position, int first) const {
+    return (early_count > 0 && early_begin <= position && early_begin + early_count > first) ||
+           (late_count > 0 && late_begin <= position && late_begin + late_count > first);
   }
 };
 
@@ -69,6 +70,7 @@ struct AttentionOperands {
   int first_head;                          // global number of head 0
   Sum kept_scale;
   const std::uint64_t* ordinals;
+  const std::int32_t* begins;  // [rows] of the queries: AttentionShape::begins; null: no documents
 
   __host__ __device__ int Group() const { return heads / kv_heads; }
   __host__ __device__ std::int64_t QueryRow(int sequence, int row) const {
@@ -85,6 +87,37 @@ __device__ __forceinline__ int AttentionVisible(const AttentionOperands<T>& a, i
                                                 const AttentionTile& keys) {
   return a.causal ? min(keys.count, position + 1 - keys.position) : keys.count;
 }
+
+// Position of the first key that any query of the tile sees: begins do not fall along a sequence.
+template <typename Sizes, typename T>
+__device__ __forceinline__ int FirstSeen(const AttentionOperands<T>& a, int sequence,
+                                         const AttentionTile& queries) {
+  if constexpr (Sizes::kDocuments) return a.begins[a.QueryRow(sequence, queries.row)];
+  return 0;
+}
+
+// Begins of the documents of a thread's queries; nothing without documents.
+template <typename Sizes>
+struct AttentionBegins {
+  int at[Sizes::kDocuments ? Sizes::kMyQueries : 1];
+
+  template <typename T>
+  __device__ __forceinline__ void Load(const AttentionOperands<T>& a, int sequence,
+                                       const AttentionTile& queries) {
+    if constexpr (Sizes::kDocuments) {
+#pragma unroll
+      for (int i = 0; i < Sizes::kMyQueries; ++i) {
+        const int row = Sizes::Row() * Sizes::kMyQueries + i;
+        at[i] = row < queries.count ? a.begins[a.QueryRow(sequence, queries.row + row)] : 0;
+      }
+    }
+  }
+  // Whether key `column` of a tile is of the document of this thread's query i, or later.
+  __device__ __forceinline__ bool Allow(int i, const AttentionTile& keys, int column) const {
+    if constexpr (Sizes::kDocuments) return keys.position + column >= at[i];
+    return true;
+  }
+};
 
 // Masks of a tile of `kKeys` keys at most: a bit a key, the first bit of a row that of the counter
 // in which the first key lies.

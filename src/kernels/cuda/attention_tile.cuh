@@ -23,6 +23,7 @@ struct AttentionSizes {
   static constexpr int kQueries = kRowThreads * kMyQueries, kKeys = kColumnThreads * kMyKeys;
   static constexpr int kKeyRows = kKeys / kRowThreads;  // keys of a thread's gradients
   static constexpr int kDims = kDims_;                  // most head_dim
+  static constexpr bool kDocuments = false;             // AttentionDocuments
   // A thread's columns of an output: kPieces times kAttentionWidth, kStep apart.
   static constexpr int kStep = kColumnThreads * kAttentionWidth, kPieces = kDims / kStep;
   // Rows in shared memory, padded so that neighbouring rows lie in different banks.
@@ -33,6 +34,13 @@ struct AttentionSizes {
 
   __device__ static int Row() { return static_cast<int>(threadIdx.x) / kColumnThreads; }
   __device__ static int Column() { return static_cast<int>(threadIdx.x) % kColumnThreads; }
+};
+
+// The same tiles in kernels that keep documents apart (AttentionOperands::begins): a type of its
+// own, so that kernels without documents stay as they are.
+template <typename Sizes>
+struct AttentionDocuments : Sizes {
+  static constexpr bool kDocuments = true;
 };
 
 // For __launch_bounds__: as many blocks on a multiprocessor as leave a thread 128 registers, and no

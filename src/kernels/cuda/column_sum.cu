@@ -3,6 +3,7 @@
 #include "backends.hpp"
 #include "dropout.cuh"
 #include "reduce_rows.cuh"
+#include "token_order.cuh"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels::cuda {
@@ -105,9 +106,13 @@ void ColumnSum(const device::Stream& stream, const tensor::Matrix& x, const tens
   });
 }
 
-void PositionBackward(const device::Stream& stream, const Dropout& dropout,
-                      const tensor::Matrix& dout, const tensor::Matrix& dpositions) {
+void PositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                      const Dropout& dropout, const tensor::Matrix& dout,
+                      const tensor::Matrix& dpositions) {
   if (dpositions.Empty() || dout.rows == 0) return;
+  if (begins != nullptr) {
+    return DocumentPositionBackward(stream, begins, dropout, dout, dpositions);
+  }
   Dispatch(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
     // The first rows of the shard have all its positions, each once.

@@ -33,14 +33,16 @@ struct PositionOperation {
   static constexpr int kWidth = kElements;
   View<const T> positions;  // [> last position, dim], or null
   DropoutPlace place;
-  View<T> x;  // [rows, dim]
+  const std::int32_t* begins;  // [rows of the matrix], or null
+  View<T> x;                   // [rows, dim]
 
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
     SumOf<T> values[kWidth];
     Load<kWidth>(x.At(row, column), values);
     if (positions.data != nullptr) {
       SumOf<T> add[kWidth];
-      LoadConstant<kWidth>(positions.At(place.PositionOf(row), column), add);
+      const std::uint32_t begin = begins == nullptr ? 0 : static_cast<std::uint32_t>(begins[row]);
+      LoadConstant<kWidth>(positions.At(place.PositionOf(row) - begin, column), add);
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) values[i] += add[i];
     }
@@ -64,16 +66,17 @@ void EmbeddingForward(const device::Stream& stream, const std::int32_t* tokens, 
 }
 
 void PositionForward(const device::Stream& stream, const tensor::Matrix& positions,
-                     const Dropout& dropout, const tensor::Matrix& x) {
+                     const std::int32_t* begins, const Dropout& dropout, const tensor::Matrix& x) {
   if (positions.Empty() && !dropout.Active()) return;
   Dispatch(x.dtype, [&](auto zero) {
     using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(x.columns, positions, x) && AllowVectors<T>(dropout),
-                 [&](auto width) {
-                   Pass(stream, x.rows, x.columns,
-                        PositionOperation<T, width()>{ViewOf<const T>(positions),
-                                                      DropoutPlace(dropout), ViewOf<T>(x)});
-                 });
+    WithWidth<T>(
+        AllowVectors<T>(x.columns, positions, x) && AllowVectors<T>(dropout), [&](auto width) {
+          Pass(stream, x.rows, x.columns,
+               PositionOperation<T, width()>{
+                   ViewOf<const T>(positions), DropoutPlace(dropout),
+                   begins == nullptr ? nullptr : begins + dropout.first_row, ViewOf<T>(x)});
+        });
   });
 }
 

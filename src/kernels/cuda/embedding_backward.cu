@@ -1,6 +1,7 @@
-// embedding, backward: adds to dweight. Rows are sorted by token, then cut into pieces of equal
-// size: a block adds up the runs of a token in its piece, so that no block waits for a frequent
-// token; runs that cross the edge of a piece are put together in order. No atomics.
+// embedding, backward: adds to dweight, and to dpositions of documents. Rows are sorted by token,
+// then cut into pieces of equal size: a block adds up the runs of a token in its piece, so that no
+// block waits for a frequent token; runs that cross the edge of a piece are put together in order.
+// No atomics.
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -172,7 +173,7 @@ void AddSlab(const device::Stream& stream, const Gradient<T>& gradient) {
 }
 
 template <typename T, int kWidth>
-void AddRows(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+void AddRows(const device::Stream& stream, const RowTokens& tokens, std::int32_t first,
              double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
   using S = SumOf<T>;
   const std::int64_t dim = dout.columns;
@@ -183,7 +184,7 @@ void AddRows(const device::Stream& stream, const std::int32_t* tokens, std::int3
   S* const edges = reinterpret_cast<S*>(scratch + RoundedBytes(TokenOrderBytes(cut.slab)));
   for (std::int64_t begin = 0; begin < dout.rows; begin += cut.slab) {
     const tensor::Matrix slab = dout.Rows(begin, std::min(cut.slab, dout.rows - begin));
-    const TokenOrder order = SortTokens(stream, tokens + begin, slab.rows, slice, scratch);
+    const TokenOrder order = SortTokens(stream, tokens.From(begin), slab.rows, slice, scratch);
     AddSlab<T, kWidth>(
         stream, {order, static_cast<unsigned>(slab.rows), static_cast<unsigned>(cut.piece),
                  slice.count, static_cast<S>(scale), ViewOf<const T>(slab), ViewOf<S>(dweight),
@@ -191,10 +192,8 @@ void AddRows(const device::Stream& stream, const std::int32_t* tokens, std::int3
   }
 }
 
-}  // namespace
-
-void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
-                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+void AddAll(const device::Stream& stream, const RowTokens& tokens, std::int32_t first, double scale,
+            const tensor::Matrix& dout, const tensor::Matrix& dweight) {
   if (dout.rows == 0 || dout.columns == 0 || dweight.rows == 0) return;
   Dispatch(dout.dtype, [&](auto zero) {
     using T = decltype(zero);
@@ -202,6 +201,20 @@ void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens,
       AddRows<T, width()>(stream, tokens, first, scale, dout, dweight);
     });
   });
+}
+
+}  // namespace
+
+void EmbeddingBackward(const device::Stream& stream, const std::int32_t* tokens, std::int32_t first,
+                       double scale, const tensor::Matrix& dout, const tensor::Matrix& dweight) {
+  AddAll(stream, {tokens}, first, scale, dout, dweight);
+}
+
+void DocumentPositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                              const Dropout& dropout, const tensor::Matrix& dout,
+                              const tensor::Matrix& dpositions) {
+  AddAll(stream, {nullptr, begins + dropout.first_row, DropoutPlace(dropout)}, 0, 1, dout,
+         dpositions);
 }
 
 }  // namespace trireme::kernels::cuda

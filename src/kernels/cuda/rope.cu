@@ -13,6 +13,7 @@ struct RopeOperation {
   static constexpr int kWidth = kElements;
   View<const SumOf<T>> table;  // [> last position, 2 half]: cosines, then sines
   DropoutPlace rows;           // for the positions of rows only
+  const std::int32_t* begins;  // [rows], or null
   unsigned half;
   SumOf<T> direction;  // 1, or -1 to rotate back
   View<T> qkv;         // [rows, >= 2 half (heads + kv_heads)]
@@ -20,7 +21,8 @@ struct RopeOperation {
   __device__ __forceinline__ void operator()(std::int64_t row, std::int64_t column) const {
     const auto pair = static_cast<unsigned>(column);
     const unsigned head = pair / half, i = pair - head * half;
-    const SumOf<T>* angle = table.At(rows.PositionOf(row), i);
+    const std::uint32_t begin = begins == nullptr ? 0 : static_cast<std::uint32_t>(begins[row]);
+    const SumOf<T>* angle = table.At(rows.PositionOf(row) - begin, i);
     SumOf<T> cosine[kWidth], sine[kWidth], a[kWidth], b[kWidth];
     LoadConstant<kWidth>(angle, cosine);
     LoadConstant<kWidth>(angle + half, sine);
@@ -51,7 +53,7 @@ void Rope(const device::Stream& stream, const AttentionShape& shape, const tenso
     WithWidth<T>(AllowVectors<T>(half, table, qkv), [&](auto width) {
       Pass(stream, qkv.rows, (shape.heads + shape.kv_heads) * half,
            RopeOperation<T, width()>{ViewOf<const SumOf<T>>(table), DropoutPlace(rows),
-                                     static_cast<unsigned>(half),
+                                     shape.begins, static_cast<unsigned>(half),
                                      inverse ? SumOf<T>(-1) : SumOf<T>(1), ViewOf<T>(qkv)});
     });
   });

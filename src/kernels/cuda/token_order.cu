@@ -18,7 +18,7 @@ constexpr int kMostDigitBits = 9, kMostBins = 1 << kMostDigitBits;
 constexpr std::int64_t kMostTiles = 128;
 
 struct SortPass {
-  const std::int32_t* tokens;  // keys come from here in the first pass
+  RowTokens tokens;  // keys come from here in the first pass
   TokenSlice slice;
   const std::uint32_t *keys_in, *rows_in;  // null in the first pass
   std::uint32_t *keys_out, *rows_out;
@@ -29,7 +29,7 @@ struct SortPass {
   __device__ __forceinline__ unsigned Bins() const { return 1u << digit_bits; }
   __device__ __forceinline__ std::uint32_t KeyAt(unsigned i) const {
     if (keys_in != nullptr) return keys_in[i];
-    const std::int64_t at = std::int64_t{tokens[i]} - slice.first;
+    const std::int64_t at = tokens.At(i) - slice.first;
     return at >= 0 && at < slice.count ? static_cast<std::uint32_t>(at) : slice.count;
   }
   __device__ __forceinline__ unsigned DigitOf(std::uint32_t key) const {
@@ -156,7 +156,7 @@ std::int64_t TokenOrderBytes(std::int64_t rows) {
          static_cast<std::int64_t>(sizeof(std::uint32_t));
 }
 
-TokenOrder SortTokens(const device::Stream& stream, const std::int32_t* tokens, std::int64_t rows,
+TokenOrder SortTokens(const device::Stream& stream, const RowTokens& tokens, std::int64_t rows,
                       const TokenSlice& slice, std::byte* scratch) {
   auto* const memory = reinterpret_cast<std::uint32_t*>(scratch);
   std::uint32_t* const keys[2] = {memory, memory + Room(rows)};

@@ -1,11 +1,12 @@
-// Order of a batch's rows by token, and by row for one token: with it the gradient of an embedding
-// needs no atomics.
+// Order of a batch's rows by token (or by position in a document), and by row for one token: with
+// it the gradient of an embedding needs no atomics.
 #ifndef TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_
 #define TRIREME_SRC_KERNELS_CUDA_TOKEN_ORDER_CUH_
 
 #include <cstddef>
 #include <cstdint>
 
+#include "dropout.cuh"
 #include "trireme/device/stream.hpp"
 
 namespace trireme::kernels::cuda {
@@ -14,6 +15,26 @@ namespace trireme::kernels::cuda {
 struct TokenSlice {
   std::int32_t first;
   std::uint32_t count;
+};
+
+// Tokens of rows; or, if they are null, positions of the rows in their documents.
+struct RowTokens {
+  const std::int32_t* tokens = nullptr;
+  const std::int32_t* begins = nullptr;  // trireme/kernels/embedding.hpp
+  DropoutPlace place = {};               // for the positions of rows only
+
+  __device__ __forceinline__ std::int64_t At(unsigned row) const {
+    if (tokens != nullptr) return tokens[row];
+    return std::int64_t{place.PositionOf(row)} - begins[row];
+  }
+  // The same from row `row` on.
+  RowTokens From(std::int64_t row) const {
+    RowTokens later = *this;
+    if (tokens != nullptr) later.tokens += row;
+    if (begins != nullptr) later.begins += row;
+    later.place.first_row += static_cast<std::uint32_t>(row);
+    return later;
+  }
 };
 
 struct TokenOrder {
@@ -26,8 +47,13 @@ std::int64_t TokenOrderBytes(std::int64_t rows);
 
 // Sorts the tokens of `rows` rows, queued; the result lies in `scratch`, TokenOrderBytes(rows)
 // bytes on a boundary of 16. At most 2^31 rows.
-TokenOrder SortTokens(const device::Stream& stream, const std::int32_t* tokens, std::int64_t rows,
+TokenOrder SortTokens(const device::Stream& stream, const RowTokens& tokens, std::int64_t rows,
                       const TokenSlice& slice, std::byte* scratch);
+
+// PositionBackward where positions restart in documents: rows sorted by position.
+void DocumentPositionBackward(const device::Stream& stream, const std::int32_t* begins,
+                              const Dropout& dropout, const tensor::Matrix& dout,
+                              const tensor::Matrix& dpositions);
 
 }  // namespace trireme::kernels::cuda
 

@@ -112,7 +112,7 @@ TEST_F(PlanTest, MemoryAndTransfersAreTheRuns) {
       EXPECT_EQ(state.Memory(), mine.memory) << what;
       EXPECT_EQ(plan::PlanMemory(plan, world_.Rank()), mine.memory) << what;
 
-      if (!runs) continue;
+      if (!runs || (precision.bf16_products && plan.training.model.canonical.On())) continue;
       grid.Traffic().Clear();
       step.Run(0);
       ExpectSame(grid.Traffic(), mine.traffic, what);

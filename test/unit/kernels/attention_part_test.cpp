@@ -222,8 +222,8 @@ TEST_P(AttentionPartTest, RowsKnowTheirPositions) {
     const Operand dtable(GetParam(), Array(11, s.Width()));
     kernels::Rope(Stream(), s, rope.View(), false, turned.View());
     kernels::DropoutForward(Stream(), dropped.View(), dropout, dropped.View());
-    kernels::PositionForward(Stream(), positions.View(), dropout, placed.View());
-    kernels::PositionBackward(Stream(), dropout, turned.View(), dtable.View());
+    kernels::PositionForward(Stream(), positions.View(), nullptr, dropout, placed.View());
+    kernels::PositionBackward(Stream(), nullptr, dropout, turned.View(), dtable.View());
     *gradient = gradient->Empty() ? dtable.Values() : Add(*gradient, dtable.Values());
     return std::vector<Array>{turned.Values(), dropped.Values(), placed.Values()};
   };

@@ -185,8 +185,8 @@ TYPED_TEST(CanonicalRowsTest, Embedding) {
     return std::vector<double>();
   });
   CheckMap<TypeParam>({{2}, {}}, [](const Stream& s, const Operands& o, const Part& part) {
-    kernels::PositionForward(s, o[0], DropoutOf(part), o[1]);
-    kernels::PositionBackward(s, DropoutOf(part), o[1], o[0]);
+    kernels::PositionForward(s, o[0], nullptr, DropoutOf(part), o[1]);
+    kernels::PositionBackward(s, nullptr, DropoutOf(part), o[1], o[0]);
     return std::vector<double>();
   });
 }

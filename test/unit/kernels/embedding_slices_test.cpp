@@ -110,14 +110,14 @@ TEST_P(EmbeddingSlicesTest, PositionsOfAShardOfTheRows) {
         const Array want = Dropout(SiteOf(dropout), kOrdinals, kLength, sum);
         const Operand p(GetParam(), table), whole(GetParam(), x);
         const tensor::Matrix positions = with_table ? p.View() : None();
-        kernels::PositionForward(Stream(), positions, dropout, whole.View());
+        kernels::PositionForward(Stream(), positions, nullptr, dropout, whole.View());
         ExpectClose(whole.Values(), want, Tolerance(kFp32, kFp64), "all rows");
         for (int parts = 2; parts <= 5; ++parts) {
           for (int part = 0; part < parts; ++part) {
             const Part shard = PartOf(rows, part, parts);
             dropout.first_row = shard.begin;
             const Operand cut(GetParam(), SliceOf(x, shard, {0, kDim}));
-            kernels::PositionForward(Stream(), positions, dropout, cut.View());
+            kernels::PositionForward(Stream(), positions, nullptr, dropout, cut.View());
             EXPECT_EQ(cut.Values().values, SliceOf(whole.Values(), shard, {0, kDim}).values)
                 << "rows " << shard.begin << " to " << shard.end << " of " << rows;
           }
@@ -142,11 +142,12 @@ TEST_P(EmbeddingSlicesTest, PositionGradientOfAShardOfTheRows) {
         }
         const Operand dout(GetParam(), SliceOf(gradient, shard, {0, kDim}));
         const Operand one(Threads(1), start), two(Threads(2), start);
-        kernels::PositionBackward(Threads(1).Stream(), dropout, dout.View(), one.View());
-        kernels::PositionBackward(Threads(2).Stream(), dropout, dout.View(), two.View());
+        kernels::PositionBackward(Threads(1).Stream(), nullptr, dropout, dout.View(), one.View());
+        kernels::PositionBackward(Threads(2).Stream(), nullptr, dropout, dout.View(), two.View());
         ExpectClose(one.Values(), want, Tolerance(kFp32, kFp64), "dpositions");
         EXPECT_TRUE(one.SameBits(two));
-        kernels::PositionBackward(Stream(), dropout, dout.View(), None());  // no table: nothing
+        kernels::PositionBackward(Stream(), nullptr, dropout, dout.View(),
+                                  None());  // no table: nothing
       }
     }
   }

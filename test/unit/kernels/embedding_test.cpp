@@ -58,7 +58,7 @@ TEST_P(EmbeddingTest, Forward) {
     const Operand w(GetParam(), weight), p(GetParam(), table);
     const Operand out(GetParam(), Poison(c.rows, c.dim));
     kernels::EmbeddingForward(Stream(), tokens.data(), 0, w.View(), 1.75, out.View());
-    kernels::PositionForward(Stream(), positions ? p.View() : None(), dropout, out.View());
+    kernels::PositionForward(Stream(), positions ? p.View() : None(), nullptr, dropout, out.View());
     ExpectClose(out.Values(), Dropout(SiteOf(dropout), kOrdinals, c.length, sum),
                 Tolerance(kFp32, kFp64), "embedding");
   });
@@ -78,7 +78,8 @@ TEST_P(EmbeddingTest, Backward) {
     }
     const Operand gradient(GetParam(), dout), w(GetParam(), start), p(GetParam(), table);
     kernels::EmbeddingBackward(Stream(), tokens.data(), 0, 1.75, gradient.View(), w.View());
-    kernels::PositionBackward(Stream(), dropout, gradient.View(), positions ? p.View() : None());
+    kernels::PositionBackward(Stream(), nullptr, dropout, gradient.View(),
+                              positions ? p.View() : None());
     EXPECT_EQ(gradient.Values().values, dout.values) << "dout is only read";
     ExpectClose(w.Values(), dweight, Tolerance(kFp32, kFp64), "dweight");
     ExpectClose(p.Values(), dpositions, Tolerance(kFp32, kFp64), "dpositions");
@@ -113,7 +114,7 @@ TEST(EmbeddingThreads, GradientHasTheSameBitsForAnyNumberOfThreads) {
     const Operand dout(setting, Random(c.rows, c.dim, 1)), dweight(setting, Array(5, c.dim));
     const Operand dpositions(setting, Array(c.length, c.dim));
     kernels::EmbeddingBackward(setting.Stream(), tokens.data(), 0, 1, dout.View(), dweight.View());
-    kernels::PositionBackward(setting.Stream(), none, dout.View(), dpositions.View());
+    kernels::PositionBackward(setting.Stream(), nullptr, none, dout.View(), dpositions.View());
     return std::pair(dweight.Values().values, dpositions.Values().values);
   };
   for (const int threads : {2, 3, 5}) EXPECT_EQ(run(1), run(threads)) << threads << " threads";

@@ -64,8 +64,8 @@ TEST_P(NoRowsTest, Norms) {
 TEST_P(NoRowsTest, EmbeddingAndHead) {
   kernels::EmbeddingForward(Stream(), nullptr, 3, weight_.View(), 2, none_.View());
   kernels::EmbeddingBackward(Stream(), nullptr, 3, 2, none_.View(), sums_.View());
-  kernels::PositionForward(Stream(), weight_.View(), dropout_, none_.View());
-  kernels::PositionBackward(Stream(), dropout_, none_.View(), sums_.View());
+  kernels::PositionForward(Stream(), weight_.View(), nullptr, dropout_, none_.View());
+  kernels::PositionBackward(Stream(), nullptr, dropout_, none_.View(), sums_.View());
   kernels::CrossEntropy(Stream(), none_.View(), nullptr, 0.1, true, nullptr);
   kernels::SoftmaxStatistics(Stream(), none_.View(), nullptr, 3, nullptr);
   kernels::CrossEntropySlice(Stream(), none_.View(), nullptr, 3, 40, 0.1, true, nullptr, 2, 1,

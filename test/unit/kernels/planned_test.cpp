@@ -184,8 +184,8 @@ TEST_P(PlannedKernels, PassesTouchNothing) {
   const auto* const tokens = Pointer<std::int32_t>();
   EmbeddingForward(Stream(), tokens, 0, x, 1, x);
   EmbeddingBackward(Stream(), tokens, 0, 1, x, x);
-  PositionForward(Stream(), x, dropout, x);
-  PositionBackward(Stream(), dropout, x, x);
+  PositionForward(Stream(), x, nullptr, dropout, x);
+  PositionBackward(Stream(), nullptr, dropout, x, x);
   NormForward(Stream(), NormKind::kLayerNorm, x, row, row, 1e-5, x, statistics);
   ResidualNormForward(Stream(), NormKind::kRmsNorm, x, x, {}, dropout, x, row, {}, 1e-5, x,
                       statistics);

@@ -129,9 +129,9 @@ TEST_P(RowwiseElementwise, Positions) {
         HostRows positions = HostRows::Random(3 * length, size.columns, 2);
         const GpuMatrix on = On(x), from = On(positions);
         const RowwiseDropout dropout(Stream(), probability, length, length / 2, 8);
-        kernels::PositionForward(Stream(), table ? from.View() : tensor::Matrix{}, dropout.OnCard(),
-                                 on.View());
-        kernels::PositionForward(Cpu(), table ? positions.View() : tensor::Matrix{},
+        kernels::PositionForward(Stream(), table ? from.View() : tensor::Matrix{}, nullptr,
+                                 dropout.OnCard(), on.View());
+        kernels::PositionForward(Cpu(), table ? positions.View() : tensor::Matrix{}, nullptr,
                                  dropout.OnHost(), x.View());
         Expect(on, x, "Positions " + Describe(size));
       }
@@ -199,7 +199,7 @@ TEST_P(RowwiseElementwise, NoRowsAndNoColumnsAreNothing) {
     kernels::DropoutForward(Stream(), x, {}, x);
     kernels::ResidualForward(Stream(), x, x, some.View(), {}, x);
     kernels::EmbeddingForward(Stream(), nullptr, 0, some.View(), 1, x);
-    kernels::PositionForward(Stream(), some.View(), {}, x);
+    kernels::PositionForward(Stream(), some.View(), nullptr, {}, x);
     kernels::Accumulate(Stream(), Type(), 0, nullptr, nullptr);
     Synchronise();
     EXPECT_EQ(some.Values(), row.values);

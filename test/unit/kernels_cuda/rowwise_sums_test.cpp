@@ -38,13 +38,13 @@ TEST_P(RowwiseSums, Positions) {
       HostRows positions = HostRows::Random(3 * length, size.columns, 2);
       const RowwiseDropout dropout(Stream(), 0.1, length, length / 2);
       const GpuMatrix on = On(dout), to = SumsOn(positions), again = SumsOn(positions);
-      kernels::PositionBackward(Stream(), dropout.OnCard(), on.View(), to.View());
-      kernels::PositionBackward(Stream(), dropout.OnCard(), on.View(), again.View());
-      kernels::PositionBackward(Cpu(), dropout.OnHost(), dout.View(), positions.View());
+      kernels::PositionBackward(Stream(), nullptr, dropout.OnCard(), on.View(), to.View());
+      kernels::PositionBackward(Stream(), nullptr, dropout.OnCard(), on.View(), again.View());
+      kernels::PositionBackward(Cpu(), nullptr, dropout.OnHost(), dout.View(), positions.View());
       ExpectRows(to.Values(), positions, Near(size.rows), Describe(size));
       EXPECT_EQ(again.Bits(), to.Bits()) << Describe(size);
       EXPECT_TRUE(to.GapsUntouched()) << Describe(size);
-      kernels::PositionBackward(Stream(), dropout.OnCard(), on.View(), {});
+      kernels::PositionBackward(Stream(), nullptr, dropout.OnCard(), on.View(), {});
     }
   }
 }
