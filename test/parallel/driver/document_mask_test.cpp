@@ -60,8 +60,9 @@ class DocumentMask : public LayoutTest, public testing::WithParamInterface<bool>
     for (const data::Sample& window : windows) {
       for (std::int64_t t = 0; t < window.targets; ++t) {
         const auto at = static_cast<std::size_t>(window.start + t);
-        if (t == 0 || begins[at]) entries.push_back({.sequences = 1, .ordinals = {0}});
+        if (t == 0 || begins[at]) entries.emplace_back().ordinals = {0};
         data::Entry& entry = entries.back();
+        entry.sequences = 1;
         const bool counts = !begins[at + 1] && (!GetParam() || data.counted[0][at + 1] != 0);
         entry.inputs.push_back(data.tokens[0][at]);
         entry.targets.push_back(counts ? data.tokens[0][at + 1] : data::kMasked);
@@ -84,6 +85,7 @@ TEST_P(DocumentMask, AStepIsThatOfSeparateDocuments) {
     // As many entries as there are parts, without masks of documents.
     RunSettings plain = settings;
     plain.model.document_mask = false;
+    plain.stride = 1;  // many windows: as large a batch
     plain.batch = std::ssize(apart);
     plain.model.micro_batch = 1;
     TrainingRun separate(self_, tokens_, plain);
