@@ -146,8 +146,9 @@ TEST(DocumentMaskPlan, NeedsTheDocumentsOfTheTokens) {
     ADD_FAILURE() << "no error";
   } catch (const Error& error) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
-    EXPECT_THAT(error.what(),
-                testing::HasSubstr("data.document_mask: tokens in memory has no /train/documents"));
+    EXPECT_THAT(
+        error.what(),
+        testing::HasSubstr("data.document_mask = yes: tokens in memory has no /train/documents"));
   }
 }
 
