@@ -10,6 +10,7 @@
 #include "token_codec.hpp"
 #include "token_file_read.hpp"
 #include "token_layout.hpp"
+#include "token_masks.hpp"
 #include "token_memory.hpp"
 #include "trireme/base/error.hpp"
 
@@ -28,8 +29,7 @@ struct TokenFile::Contents {
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
-  std::array<std::vector<std::int64_t>, 3> documents;
-  std::array<std::vector<std::uint8_t>, 3> counted;
+  TokenMasks masks;
 };
 
 TokenCounts CountTokens(const std::string& path) {
@@ -38,6 +38,7 @@ TokenCounts CountTokens(const std::string& path) {
   for (std::size_t i = 0; i < layout.counts.size(); ++i) {
     counts.bytes += layout.counts[i] * layout.widths[i];
   }
+  FindMasks(path, counts);
   return counts;
 }
 
@@ -46,15 +47,20 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
                      const std::function<void()>& after_round) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
+  TokenMasks masks;
   // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
-    if (world.IsRoot()) layout = InspectTokenFile(path);
+    if (!world.IsRoot()) return;
+    layout = InspectTokenFile(path);
+    masks = ReadMasks(path, layout);
   });
   Broadcast(world, layout);
+  Broadcast(world, masks);
   world.Together(
       [&] { codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path); });
   contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), staging);
   contents_->codec = std::move(codec);
+  contents_->masks = std::move(masks);
   ReadTokens(world, path, contents_->layout, contents_->memory, after_round);
 }
 
@@ -96,8 +102,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data) {
   contents_ =
       std::make_unique<Contents>(world, world, std::string(), std::move(layout), Staging::kNone);
   contents_->codec = std::move(codec);
-  contents_->documents = data.documents;
-  contents_->counted = data.counted;
+  contents_->masks = {data.documents, data.counted};
   for (const Split split : kSplits) {
     const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
     std::copy(tokens.begin(), tokens.end(),
@@ -117,11 +122,11 @@ std::int32_t TokenFile::Token(Split split, std::int64_t index) const {
 }
 
 bool TokenFile::HasDocuments(Split split) const {
-  return !contents_->documents.at(static_cast<std::size_t>(split)).empty();
+  return !contents_->masks.documents.at(static_cast<std::size_t>(split)).empty();
 }
 
 bool TokenFile::HasMask(Split split) const {
-  return !contents_->counted.at(static_cast<std::size_t>(split)).empty();
+  return !contents_->masks.counted.at(static_cast<std::size_t>(split)).empty();
 }
 
 void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const {
@@ -132,13 +137,13 @@ void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window
   }
   window.documents.clear();
   window.counted.clear();
-  const std::vector<std::int64_t>& documents = contents_->documents[i];
+  const std::vector<std::int64_t>& documents = contents_->masks.documents[i];
   if (!documents.empty()) window.documents.reserve(static_cast<std::size_t>(count));
   for (auto at = std::lower_bound(documents.begin(), documents.end(), begin);
        at != documents.end() && *at < begin + count; ++at) {
     window.documents.push_back(*at - begin);
   }
-  const std::vector<std::uint8_t>& counted = contents_->counted[i];
+  const std::vector<std::uint8_t>& counted = contents_->masks.counted[i];
   if (!counted.empty())
     window.counted.assign(counted.begin() + begin, counted.begin() + begin + count);
 }

@@ -26,7 +26,8 @@ plan::TokenFacts FactsOf(const job::DeckOptions& options) {
   return {.vocabulary = options.plan.vocabulary,
           .train = options.plan.tokens,
           .bytes = 0,
-          .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
+          .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path),
+          .documents = true};
 }
 
 // The device that the plan is for: this machine's GPU if there is one, or the CPU.

@@ -111,7 +111,9 @@ plan::TokenFacts FactsOf(const data::Options& options, int shared_by) {
   return {.vocabulary = counts.vocabulary,
           .train = counts.tokens.front(),
           .bytes = bytes,
-          .source = std::filesystem::path(options.file).filename().string()};
+          .source = std::filesystem::path(options.file).filename().string(),
+          .documents = counts.documents.front(),
+          .loss_mask = counts.masks.front()};
 }
 
 plan::TokenFacts InspectTokens(const Job& job) {
@@ -125,6 +127,9 @@ plan::TokenFacts InspectTokens(const Job& job) {
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number : {&facts.vocabulary, &facts.train, &facts.bytes}) {
     *number = world.Sum(*number);
+  }
+  for (bool* fact : {&facts.documents, &facts.loss_mask}) {
+    *fact = world.Sum(std::int64_t{*fact}) > 0;
   }
   facts.source = world.Broadcast(facts.source);
   return facts;

@@ -58,7 +58,11 @@ class Verifying : public testing::Test {
     std::istringstream words(keys);
     const std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    const plan::TokenFacts facts{.vocabulary = kVocabulary, .train = kTokens, .source = "made up"};
+    const plan::TokenFacts facts{.vocabulary = kVocabulary,
+                                 .train = kTokens,
+                                 .source = "made up",
+                                 .documents = true,
+                                 .loss_mask = loss_mask_};
     const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
             plan.machine.stream};
@@ -80,6 +84,7 @@ class Verifying : public testing::Test {
   comm::Communicator world_;
   SharedFolder folder_;
   int runs_ = 0;
+  bool loss_mask_ = false;
 };
 
 inline const verify::VerifiedQuantity& Quantity(const verify::Verification& verification,

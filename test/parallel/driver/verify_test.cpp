@@ -77,6 +77,32 @@ TEST_F(Verifying, ShardedAndContextLayoutsPass) {
   }
 }
 
+// Made-up tokens have documents and a mask of the loss where the deck's have.
+TEST_F(Verifying, MaskedLayoutsPass) {
+  for (const bool loss_mask : {false, true}) {
+    loss_mask_ = loss_mask;
+    for (const std::string keys : {
+             "grid.data=8",
+             "grid.context=4 grid.data=2 model.position=rope",
+             "grid.pipeline=2 grid.context=2 grid.sharding=gradients",
+             "grid.tensor=2 grid.pipeline=2 run.canonical=2x2",
+         }) {
+      const bool documents = keys.find("tensor") == std::string::npos;
+      const std::string all = keys + (documents ? " data.document_mask=yes" : "");
+      const Verification verification = Run(all);
+      EXPECT_EQ(verification.failure, "") << all << verification.hint;
+      double largest = 0;
+      for (const auto& tensor : verification.tensors) largest = std::max(largest, tensor.gradient);
+      EXPECT_GT(largest, 0) << all;
+    }
+  }
+}
+
+TEST_F(Verifying, FindsAnAverageOfAveragesOfMaskedTargets) {
+  loss_mask_ = true;
+  EXPECT_NE(Run("grid.data=8", Defect::kDataRanksWeighed).failure, "");
+}
+
 // Besides rule 4: the bits of one rank that computes canonically.
 TEST_F(Verifying, CanonicalLayoutsPassBitByBit) {
   for (const char* keys : {
