@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "documents.hpp"
 #include "kernel_testing.hpp"
 
 namespace trireme::test {
@@ -84,6 +85,29 @@ TEST_P(EmbeddingTest, Backward) {
     ExpectClose(w.Values(), dweight, Tolerance(kFp32, kFp64), "dweight");
     ExpectClose(p.Values(), dpositions, Tolerance(kFp32, kFp64), "dpositions");
   });
+}
+
+// A shard of the rows, from the sixth on.
+TEST_P(EmbeddingTest, PositionsRestartInDocuments) {
+  constexpr std::int64_t kSequences = 3, kLength = 21, kDim = 5, kFirst = 5;
+  const std::vector<std::int32_t> begins = RandomBegins(kSequences, kLength, 4, 7);
+  const Array x = Random(kSequences * kLength - kFirst, kDim, 1), table = Random(kLength, kDim, 2);
+  kernels::Dropout dropout = MakeDropout(0, kLength);
+  dropout.first_row = kFirst;
+  Array want = x, gradient = table;
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const std::int64_t row = kFirst + r;
+    const std::int64_t t = row % kLength - begins[static_cast<std::size_t>(row)];
+    for (std::int64_t j = 0; j < kDim; ++j) {
+      want(r, j) += table(t, j);
+      gradient(t, j) += x(r, j);
+    }
+  }
+  const Operand got(GetParam(), x), dout(GetParam(), x), p(GetParam(), table);
+  kernels::PositionForward(Stream(), p.View(), begins.data(), dropout, got.View());
+  ExpectClose(got.Values(), want, Tolerance(kFp32, kFp64), "positions");
+  kernels::PositionBackward(Stream(), begins.data(), dropout, dout.View(), p.View());
+  ExpectClose(p.Values(), gradient, Tolerance(kFp32, kFp64), "gradient");
 }
 
 TEST_P(EmbeddingTest, SinusoidalTable) {
