@@ -133,12 +133,15 @@ TEST(EmbeddingThreads, GradientHasTheSameBitsForAnyNumberOfThreads) {
   const Case c = {128, 33, 5, 32};
   const std::vector<std::int32_t> tokens = Tokens(c);
   const kernels::Dropout none = MakeDropout(0, c.length);
+  const std::vector<std::int32_t> begins = RandomBegins(4, c.length, 4, 7);
   const auto run = [&](int threads) {
     const Setting setting{Dtype::kFloat32, threads, 0};
     const Operand dout(setting, Random(c.rows, c.dim, 1)), dweight(setting, Array(5, c.dim));
     const Operand dpositions(setting, Array(c.length, c.dim));
     kernels::EmbeddingBackward(setting.Stream(), tokens.data(), 0, 1, dout.View(), dweight.View());
     kernels::PositionBackward(setting.Stream(), nullptr, none, dout.View(), dpositions.View());
+    kernels::PositionBackward(setting.Stream(), begins.data(), none, dout.View(),
+                              dpositions.View());
     return std::pair(dweight.Values().values, dpositions.Values().values);
   };
   for (const int threads : {2, 3, 5}) EXPECT_EQ(run(1), run(threads)) << threads << " threads";
