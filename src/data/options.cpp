@@ -33,7 +33,10 @@ void DeclareData(input::Schema& schema) {
       .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
                "Windows that a rank takes at once; 0: chosen by the program.")
       .Choice("data.staging", "shared_memory", input::Choices(kStagings),
-              "Where the tokens are kept: a copy a rank, or one a node in shared memory.");
+              "Where the tokens are kept: a copy a rank, or one a node in shared memory.")
+      .Switch("data.document_mask", false,
+              "yes: attention does not cross the ends of documents, positions restart in each, and "
+              "its first token is no target; needs /train/documents in the token file.");
 }
 
 void DeclareTokenize(input::Schema& schema) {
@@ -85,7 +88,8 @@ Options Read(const input::Deck& deck) {
                   .sequence_length = deck.Integer("data.sequence_length"),
                   .stride = deck.Integer("data.stride"),
                   .batch = deck.Integer("data.batch"),
-                  .micro_batch = deck.Integer("data.micro_batch")};
+                  .micro_batch = deck.Integer("data.micro_batch"),
+                  .document_mask = deck.Switch("data.document_mask")};
   if (options.stride == 0) options.stride = options.sequence_length;
   return options;
 }

@@ -28,6 +28,8 @@ struct TokenFile::Contents {
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
+  std::array<std::vector<std::int64_t>, 3> documents;
+  std::array<std::vector<std::uint8_t>, 3> counted;
 };
 
 TokenCounts CountTokens(const std::string& path) {
@@ -94,6 +96,8 @@ TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data) {
   contents_ =
       std::make_unique<Contents>(world, world, std::string(), std::move(layout), Staging::kNone);
   contents_->codec = std::move(codec);
+  contents_->documents = data.documents;
+  contents_->counted = data.counted;
   for (const Split split : kSplits) {
     const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
     std::copy(tokens.begin(), tokens.end(),
@@ -110,6 +114,33 @@ std::int64_t TokenFile::Size(Split split) const {
 
 std::int32_t TokenFile::Token(Split split, std::int64_t index) const {
   return contents_->memory.Token(split, index);
+}
+
+bool TokenFile::HasDocuments(Split split) const {
+  return !contents_->documents.at(static_cast<std::size_t>(split)).empty();
+}
+
+bool TokenFile::HasMask(Split split) const {
+  return !contents_->counted.at(static_cast<std::size_t>(split)).empty();
+}
+
+void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const {
+  const auto i = static_cast<std::size_t>(split);
+  window.ids.resize(static_cast<std::size_t>(count));
+  for (std::int64_t t = 0; t < count; ++t) {
+    window.ids[static_cast<std::size_t>(t)] = contents_->memory.Token(split, begin + t);
+  }
+  window.documents.clear();
+  window.counted.clear();
+  const std::vector<std::int64_t>& documents = contents_->documents[i];
+  if (!documents.empty()) window.documents.reserve(static_cast<std::size_t>(count));
+  for (auto at = std::lower_bound(documents.begin(), documents.end(), begin);
+       at != documents.end() && *at < begin + count; ++at) {
+    window.documents.push_back(*at - begin);
+  }
+  const std::vector<std::uint8_t>& counted = contents_->counted[i];
+  if (!counted.empty())
+    window.counted.assign(counted.begin() + begin, counted.begin() + begin + count);
 }
 
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }

@@ -67,7 +67,7 @@ void TrainingLoop::Execute() {
     // Forward passes alone: a step of so many targets takes longer.
     deadline_.ExpectValidation(result.times.total *
                                static_cast<double>(tokens_.Size(data::Split::kValid)) /
-                               static_cast<double>(result.targets));
+                               static_cast<double>(result.tokens));
     Report(result);
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();
@@ -124,9 +124,7 @@ bool TrainingLoop::ValidationIsNear() const {
 double TrainingLoop::Epoch() const { return sampler_.Epochs(step_); }
 
 void TrainingLoop::Report(const training::StepResult& result) {
-  const double flops =
-      model::FlopsPerToken(plan_.training.model.options, plan_.training.model.length) *
-      static_cast<double>(result.targets);
+  const double tokens = static_cast<double>(result.tokens);
   monitor::Record record;
   record.kind = monitor::Record::Kind::kStep;
   record.step = step_;
@@ -136,8 +134,8 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.learning_rate = result.learning_rate;
   record.grad_norm = result.gradient_norm;
   record.step_seconds = result.times.total;
-  record.tokens_per_second = static_cast<double>(result.targets) / result.times.total;
-  record.flops_per_second = flops / result.times.total;
+  record.tokens_per_second = tokens / result.times.total;
+  record.flops_per_second = tokens * FlopsPerToken(result) / result.times.total;
   record.roof_fraction =
       record.flops_per_second / (roof_flops_ * static_cast<double>(job_.World().Size()));
   record.seconds_compute = result.times.compute;

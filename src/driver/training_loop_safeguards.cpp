@@ -62,7 +62,7 @@ void TrainingLoop::AnswerFault(const training::Fault& fault) {
   throw AgreedError(
       ExitCode::kFailed,
       fmt::format("step {}: {}{}", step_, text, safeguards_->MaxBadSteps() > 0 ? row : ""),
-      training::kFaultAdvice);
+      fault.Advice());
 }
 
 bool TrainingLoop::AnswerSpike(double loss) {

@@ -45,16 +45,26 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.grid = plan::DescribeLayout(plan_.grid, plan_.sharing, plan_.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = plan::DescribeModel(plan_.training.model.options);
-  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} an epoch",
+  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} an epoch{}",
                            fs::path(tokens_.Path()).filename().string(),
                            monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
                            monitor::WithThousands(tokens_.Size(data::Split::kValid)),
                            monitor::WithThousands(tokens_.Size(data::Split::kTest)),
                            monitor::WithThousands(sampler_.Windows()), plan_.training.model.length,
-                           monitor::Counted(sampler_.StepsPerEpoch(), "step"));
+                           monitor::Counted(sampler_.StepsPerEpoch(), "step"),
+                           plan::DescribeMasks(plan_.training.model.document_mask,
+                                               tokens_.HasMask(data::Split::kTrain)));
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;
+}
+
+// With document masks, of the keys that the step's queries saw.
+double TrainingLoop::FlopsPerToken(const training::StepResult& result) const {
+  const model::ModelPlan& model = plan_.training.model;
+  if (!model.document_mask) return model::FlopsPerToken(model.options, model.length);
+  return model::FlopsPerTokenOf(
+      model.options, static_cast<double>(result.visible_keys) / static_cast<double>(result.tokens));
 }
 
 // run.json, but for the date and the order of writing.
@@ -73,6 +83,7 @@ nlohmann::json TrainingLoop::RunJson() const {
                         {"sequence_length", plan_.training.model.length},
                         {"stride", plan_.training.samples.stride},
                         {"batch", plan_.training.samples.batch},
+                        {"document_mask", plan_.training.model.document_mask},
                         {"precision", job_.Precision()},
                         {"deck", job_.deck.Resolved()},
                         {"trireme", Version()},

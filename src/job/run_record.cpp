@@ -236,6 +236,11 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
       change(name, DeckText(record.json.at(name)), DeckText(now.at(name)));
     }
   }
+  // Runs of versions without document masks have none.
+  const auto masked = [](const nlohmann::json& run) {
+    return run.contains("document_mask") ? DeckText(run.at("document_mask")) : "no";
+  };
+  change("document_mask", masked(record.json), masked(now));
   for (const char* section : {"model", "optimizer", "schedule"}) {
     if (!record.json.contains(section) || !record.json.at(section).is_object()) continue;
     const nlohmann::json &was = record.json.at(section), &is = now.at(section);

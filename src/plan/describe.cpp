@@ -241,15 +241,22 @@ std::string DescribeModel(const model::Options& options) {
                      monitor::WithSuffix(static_cast<double>(model::ParameterCount(options))));
 }
 
+std::string DescribeMasks(bool document_mask, bool loss_mask) {
+  return fmt::format("{}{}", document_mask ? "; document masks" : "",
+                     loss_mask ? "; loss mask" : "");
+}
+
 std::string Describe(const Plan& plan) {
   const std::vector<RankKind> kinds = PlanKinds(plan);
   const RankKind& largest = kinds.front();
   const comm::GridShape at = comm::Locate(largest.first, plan.grid);
   std::string text = Line("grid", DescribeLayout(plan.grid, plan.sharing, plan.training.model));
   text += Line("model", DescribeModel(plan.training.model.options));
-  text += Line(
-      "data", fmt::format("{}; {} training tokens, {} per epoch", plan.tokens.source,
-                          WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step")));
+  text +=
+      Line("data",
+           fmt::format("{}; {} training tokens, {} per epoch{}", plan.tokens.source,
+                       WithThousands(plan.tokens.train), Counted(plan.StepsPerEpoch(), "step"),
+                       DescribeMasks(plan.training.model.document_mask, plan.training.loss_mask)));
   text += Line("batch", BatchText(plan));
   text += Line("memory",
                fmt::format("{}, like rank {} (pipeline {}, data {}, context {}, tensor {}): {}",

@@ -34,6 +34,14 @@ void CheckPositions(const model::Options& model, const Request& request) {
       "Learned positions end there: raise model.max_positions or shorten the sequence.");
 }
 
+void CheckDocuments(const Request& request) {
+  if (!request.options.data.document_mask || request.tokens.documents) return;
+  throw request.deck.Complain(
+      "data.document_mask", fmt::format("{} has no /train/documents", request.tokens.source),
+      "It says where documents begin: make the file anew with task = tokenize, or use "
+      "data.document_mask = no.");
+}
+
 // Without training a schedule has no meaning on one stage and is not checked there.
 Layout MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
@@ -52,6 +60,7 @@ Layout MakeLayout(const Request& request, bool training) {
   model.seed = asked.machine.seed;
   model.length = asked.data.sequence_length;
   model.training = training;
+  model.document_mask = asked.data.document_mask;
   const bool bucket_given = asked.parallel.bucket_given || !request.machine.stream.OnGpu();
   const double bucket = bucket_given ? asked.parallel.bucket_mib : kGpuBucketMib;
   model.bucket_bytes = static_cast<std::int64_t>(bucket * kMib);
@@ -79,6 +88,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   grid = layout.grid;
   sharing = layout.sharing;
   CheckWholeParameters(request, grid);
+  CheckDocuments(request);
   const data::Sampler sampler({.tokens = request.tokens.train,
                                .length = asked.data.sequence_length,
                                .stride = asked.data.stride,
@@ -105,6 +115,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
           .stride = asked.data.stride,
           .batch = asked.data.batch,
           .origin = request.origin,
+          .loss_mask = request.tokens.loss_mask,
           .optimizer = asked.optimizer,
           .schedule = optimizer::MakeSchedule(
               asked.schedule, asked.optimizer.learning_rate,

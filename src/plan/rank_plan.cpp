@@ -58,6 +58,10 @@ void PlanStep(training::TrainingState& state, std::int64_t windows) {
   const std::vector<data::Entry> entries = BlankEntries(state, windows);
   state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
   state.QueueSums();
+  if (state.Plan().CountsTargets()) {
+    std::array<std::int64_t, training::TrainingState::kCounts> counts{};
+    state.SumOfBatch(counts);
+  }
   std::array<double, training::TrainingState::kAgreed> agreed{};
   state.Agree(agreed);
   const double norm = state.GradientNorm(1);

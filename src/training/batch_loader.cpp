@@ -9,6 +9,7 @@ BatchLoader::BatchLoader(const TrainingState& state, const data::TokenFile& toke
       sampler_(samples_),
       share_(state.Share()),
       positions_(state.Net().LocalPlan().positions),
+      document_mask_(state.Plan().model.document_mask),
       length_(state.Plan().model.length) {}
 
 void BatchLoader::Move(const data::Origin& origin) {
@@ -26,13 +27,13 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
   if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
   for (std::size_t i = 0; i < batch.count; ++i) {
     data::Entry& entry = batch.entries[i];
-    entry.sequences = entry.valid = 0;
+    entry.sequences = entry.valid = entry.visible_keys = 0;
     const Part part = share_.Entry(windows, static_cast<std::int64_t>(i));
     if (part.Size() == 0) continue;  // the schedule or other ranks want more entries than it has
-    data::FillEntry(
-        tokens_, data::Split::kTrain,
-        mine.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.Size())),
-        length_, entry, positions_);
+    const auto windows_of_entry =
+        mine.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.Size()));
+    data::ReadWindows(tokens_, data::Split::kTrain, windows_of_entry, batch.read);
+    data::FillEntry(batch.read, windows_of_entry, length_, entry, positions_, document_mask_);
     entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
   }
 }

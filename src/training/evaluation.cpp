@@ -1,18 +1,27 @@
 // Validation and test loss: every target of a split once, on any number of ranks.
 #include "trireme/training/evaluation.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
 
 namespace trireme::training {
 
 namespace {
+
+std::string NameOf(const data::TokenFile& tokens) {
+  return tokens.Path().empty() ? "tokens in memory" : tokens.Path();
+}
+
 // Collective. Exact: the same in every layout that computes the same terms.
 double SumOver(const comm::Communicator& world, const ExactSum& mine) {
   const auto digits = mine.Digits();
@@ -29,6 +38,14 @@ data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length) {
   options.batch = std::max<std::int64_t>(1, CeilDivide(tokens, length));
   options.shuffle = false;
   return data::Sampler(options);
+}
+
+void CheckDocuments(const model::ModelPlan& plan, const data::TokenFile& tokens,
+                    data::Split split) {
+  if (!plan.document_mask || tokens.HasDocuments(split)) return;
+  throw InputError(fmt::format("{}: there is no /{}/documents, which data.document_mask needs",
+                               NameOf(tokens), NameOf(split)),
+                   "Make the file anew with task = tokenize, or use data.document_mask = no.");
 }
 
 // This rank's windows, in rounds of as many micro-batches as the model takes at once.
@@ -63,8 +80,9 @@ class Rounds {
       const std::int64_t count = std::min(std::ssize(share_) - begin_, most_);
       const auto windows = std::span(share_).subspan(static_cast<std::size_t>(begin_),
                                                      static_cast<std::size_t>(count));
-      data::FillEntry(tokens_, split_, windows, model_.Plan().length, entry,
-                      model_.LocalPlan().positions);
+      data::ReadWindows(tokens_, split_, windows, read_);
+      data::FillEntry(read_, windows, model_.Plan().length, entry, model_.LocalPlan().positions,
+                      model_.Plan().document_mask);
       targets_ += entry.valid;
     }
     for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
@@ -80,6 +98,7 @@ class Rounds {
   const std::vector<data::Sample> share_;
   const std::int64_t most_;  // windows of an entry
   std::vector<data::Entry> entries_;
+  std::vector<data::Window> read_;  // tokens of an entry's windows
   std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
 };
 
@@ -90,7 +109,10 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   const double start = Seconds();
   const comm::Communicator& world = model.Grid().World();
   std::optional<Rounds> rounds;
-  world.Together([&] { rounds.emplace(model, tokens, split); });
+  world.Together([&] {
+    CheckDocuments(model.Plan(), tokens, split);
+    rounds.emplace(model, tokens, split);
+  });
   ExactSum sum;
   Evaluation result;
   for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
@@ -98,6 +120,12 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
     if (!result.stopped) sum.Add(model.Loss(rounds->Next()));
   }
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
+  if (!result.stopped && result.targets == 0) {  // the same on all ranks
+    throw AgreedError(ExitCode::kBadInput,
+                      fmt::format("{}: no target of /{}/tokens counts: it has no loss",
+                                  NameOf(tokens), NameOf(split)),
+                      "Its mask, and with data.document_mask its documents, leave none.");
+  }
   result.loss = result.stopped ? std::numeric_limits<double>::quiet_NaN()
                                : SumOver(world, sum) / static_cast<double>(result.targets);
   result.seconds = Seconds() - start;

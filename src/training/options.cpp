@@ -14,9 +14,9 @@ void Declare(input::Schema& schema) {
   constexpr Options kDefaults;
   schema.Integer(
       "run.max_bad_steps", kDefaults.max_bad_steps, input::AtLeast(0), "steps",
-      "A step whose loss or gradient is not finite leaves weights and moments as they are and "
-      "counts as done, so many times in a row; the next one ends the run with code 1. 0: the "
-      "first one does.");
+      "A step whose loss or gradient is not finite, or none of whose targets count, leaves weights "
+      "and moments as they are and counts as done, so many times in a row; the next one ends the "
+      "run with code 1. 0: the first one does.");
   schema.Integer(
       "run.spike_window", kDefaults.spike_window, input::Between(0, kMostWindow), "steps",
       "A loss is a spike if it lies more than run.spike_threshold standard deviations above the "

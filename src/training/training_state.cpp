@@ -78,6 +78,17 @@ void TrainingState::Agree(std::array<double, kAgreed>& sums) const {
   grid_.Over(comm::Group::kWorld).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
 }
 
+// Every stage and slice of a replica has the same windows: those of the first count. Whole numbers,
+// whose sum has no order.
+void TrainingState::SumOfBatch(std::array<std::int64_t, kCounts>& counts) const {
+  const bool counted = grid_.Coordinates().pipeline == 0 && grid_.Coordinates().tensor == 0;
+  std::array<double, kCounts> sums{};
+  if (counted) std::copy(counts.begin(), counts.end(), sums.begin());
+  grid_.Over(comm::Group::kWorld).AllReduce(Dtype::kFloat64, sums.data(), std::ssize(sums));
+  std::transform(sums.begin(), sums.end(), counts.begin(),
+                 [](double sum) { return static_cast<std::int64_t>(sum); });
+}
+
 // Each element counts once: the sums of shards, stages and slices make up the replica's. A
 // canonical sum is exact, so that no layout changes it.
 double TrainingState::GradientNorm(std::int64_t targets) const {

@@ -13,7 +13,10 @@
 namespace trireme::training {
 
 TrainingStep::TrainingStep(TrainingState& state, const data::TokenFile& tokens)
-    : state_(state), loader_(state, tokens), done_(state.Stream()) {
+    : state_(state),
+      loader_(state, tokens),
+      masked_(state.Plan().model.document_mask || tokens.HasMask(data::Split::kTrain)),
+      done_(state.Stream()) {
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->SetScales(Stream(), {});
   }
@@ -33,6 +36,7 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on
     ComputeGradients();
     SumGradients();
   }
+  CountTargets();
   MeasureGradient();
   AgreeOnStep(mine);
   if (!result_.fault) UpdateWeights();
@@ -63,7 +67,7 @@ void TrainingStep::LoadBatch() {
   } else {
     loader_.Load(step_, now_);
   }
-  result_.targets = Samples().BatchTargets(step_);
+  result_.tokens = result_.targets = Samples().BatchTargets(step_);
   mine_.data += Seconds() - start;
 }
 
@@ -94,11 +98,30 @@ void TrainingStep::SumGradients() {
   mine_.exposed_communication += Waited() - waited;
 }
 
+// A mean is one global sum over one global count. Without masks the count is a function of the
+// step.
+void TrainingStep::CountTargets() {
+  if (!masked_) return;
+  const double start = Seconds(), waited = Waited();
+  std::array<std::int64_t, TrainingState::kCounts> counts{};
+  for (const data::Entry& entry : now_.Entries()) {
+    counts[0] += entry.valid;
+    counts[1] += entry.visible_keys;
+  }
+  state_.SumOfBatch(counts);
+  result_.targets = counts[0];
+  result_.visible_keys = counts[1];
+  const double exposed = Waited() - waited;
+  mine_.exposed_communication += exposed;
+  mine_.compute += Seconds() - start - exposed;
+}
+
 // Before the agreement: a sum that arrived on one rank as a value that is not finite is a fault for
 // all. On a GPU nobody has looked at the gradients before.
 void TrainingStep::MeasureGradient() {
   const double start = Seconds(), waited = Waited();
-  result_.gradient_norm = state_.GradientNorm(result_.targets);
+  // No target: the gradient of no loss is zero.
+  result_.gradient_norm = state_.GradientNorm(std::max<std::int64_t>(result_.targets, 1));
   const double exposed = Waited() - waited;
   mine_.exposed_communication += exposed;
   mine_.compute += Seconds() - start - exposed;
@@ -139,7 +162,11 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
                    sums[State::kBubble] / ranks};
   result_.own_compute = mine_.compute;
   mine_ = {};
-  if (sums[State::kBad] > 0) result_.fault = FindFault(finite_loss);
+  if (sums[State::kBad] > 0) {
+    result_.fault = FindFault(finite_loss);
+  } else if (result_.targets == 0) {
+    result_.fault = Fault{.what = "no target of this batch counts", .more = {}, .no_target = true};
+  }
   mine_.exposed_communication += Seconds() - start;
 }
 

@@ -1,4 +1,5 @@
-// TrainingStep: values that are not finite, and what becomes of their step.
+// TrainingStep: values that are not finite, batches without targets, and what becomes of their
+// step.
 #include <fmt/format.h>
 
 #include <charconv>
@@ -19,6 +20,7 @@ enum Order : std::int64_t { kParameter, kLoss, kGradient, kSummedGradient, kNorm
 }  // namespace
 
 std::string Fault::Text(const std::string& host) const {
+  if (no_target) return what;
   return fmt::format("{} on rank {}{}{}", what, rank, host.empty() ? "" : " (" + host + ")", more);
 }
 
@@ -73,7 +75,8 @@ Fault TrainingStep::FindFault(bool finite_loss) {
 void TrainingStep::LeaveOutUpdate(OnFault on_fault) {
   if (on_fault == OnFault::kThrow) {
     Grid().World().Together([&] {
-      throw RunError(fmt::format("step {}: {}", step_ + 1, result_.fault->Text()), kFaultAdvice);
+      throw RunError(fmt::format("step {}: {}", step_ + 1, result_.fault->Text()),
+                     result_.fault->Advice());
     });
   }
   constexpr double kNone = std::numeric_limits<double>::quiet_NaN();

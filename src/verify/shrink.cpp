@@ -237,6 +237,29 @@ training::TrainingOptions Shrink(const training::TrainingOptions& deck,
   return small;
 }
 
+namespace {
+
+// Documents of uneven lengths, some of which end at a window's edges, and targets that do not
+// count, if the deck's run has them.
+void AddMasks(const training::TrainingOptions& small, data::TokenData& data) {
+  constexpr std::int64_t kLongest = 5, kEvery = 4;
+  for (const data::Split split : data::kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    const std::int64_t count = std::ssize(data.tokens[i]);
+    if (small.model.document_mask) {
+      for (std::int64_t at = 0, place = 0; at < count; at += 1 + place++ % kLongest) {
+        data.documents[i].push_back(at);
+      }
+    }
+    // More in front than at the end: the ranks' counts differ.
+    for (std::int64_t t = 0; small.loss_mask && t < count; ++t) {
+      data.counted[i].push_back(t < count / 2 ? t % kEvery != 0 : t % 2);
+    }
+  }
+}
+
+}  // namespace
+
 data::TokenData VerificationTokens(const training::TrainingOptions& small) {
   const std::int64_t vocabulary = small.model.options.vocabulary;
   const std::int64_t length = small.model.length, stride = small.stride;
@@ -259,6 +282,7 @@ data::TokenData VerificationTokens(const training::TrainingOptions& small) {
       tokens.push_back(static_cast<std::int32_t>(i % kEveryThird == 0 ? common : any));
     }
   }
+  AddMasks(small, data);
   for (std::int64_t id = 0; id < vocabulary; ++id) {
     data.vocabulary.words.push_back(std::to_string(id));
   }

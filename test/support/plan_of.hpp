@@ -40,7 +40,9 @@ inline plan::Plan PlanOf(const std::string& text, const data::TokenFile& tokens,
                          bool bf16_products = false) {
   const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
                                .train = tokens.Size(data::Split::kTrain),
-                               .source = "tokens in memory"};
+                               .source = "tokens in memory",
+                               .documents = tokens.HasDocuments(data::Split::kTrain),
+                               .loss_mask = tokens.HasMask(data::Split::kTrain)};
   return PlanOf(text, facts, ranks, dtype, overrides, bf16_products);
 }
 

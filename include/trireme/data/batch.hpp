@@ -9,32 +9,49 @@
 #include "trireme/base/positions.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
+#include "trireme/data/window.hpp"
 
 namespace trireme::data {
 
-inline constexpr std::int32_t kMasked = -1;  // a target that does not exist: no loss, no gradient
+inline constexpr std::int32_t kMasked = -1;  // a target that does not count: no loss, no gradient
 
 // One entry: B windows side by side or, on a rank of a context group, its T positions of each. A
 // micro-batch of the schedule is one entry, or ModelPlan::leaves of them.
 struct Entry {
-  std::int64_t sequences = 0;           // B
-  std::int64_t length = 0;              // T: positions of each window that this rank holds
-  std::vector<std::int32_t> inputs;     // [B, T]; 0 after a short window's end
-  std::vector<std::int32_t> targets;    // [B, T]; kMasked after a short window's end
+  std::int64_t sequences = 0;        // B
+  std::int64_t length = 0;           // T: positions of each window that this rank holds
+  std::vector<std::int32_t> inputs;  // [B, T]; 0 after a short window's end
+  // [B, T]; kMasked after a short window's end, where a loss mask says so and, with document masks,
+  // where the target is the first token of a document.
+  std::vector<std::int32_t> targets;
   std::vector<std::uint64_t> ordinals;  // [B]: each window's Sample::ordinal, for dropout
   // [B, T]: position in the window of the first token of each held position's document, 0 if the
   // document began before the window; empty without document masks. It does not fall along a
   // window.
   std::vector<std::int32_t> begins;
-  std::int64_t group = 0;    // canonical sums: group of its leaf, from this rank's first
-  std::int64_t valid = 0;    // unmasked targets among those held
+  std::int64_t group = 0;  // canonical sums: group of its leaf, from this rank's first
+  std::int64_t valid = 0;  // unmasked targets among those held
+  // Keys that the held inputs see, each those of its document up to itself, without padding; 0
+  // without document masks.
+  std::int64_t visible_keys = 0;
   Positions positions = {};  // of the held targets in the window
 };
 
 // Fills `batch` with the windows of `samples`, each `length` targets long: with those of
-// `positions` that lie within [0, length), by default all. Reuses the batch's memory.
+// `positions` that lie within [0, length), by default all. windows: [samples], of each the ids of
+// its inputs and of its last target, targets + 1 of them. document_mask: fills `begins`, and masks
+// targets that begin a document. Masks of the loss count in any case. Reuses the batch's memory.
+void FillEntry(std::span<const Window> windows, std::span<const Sample> samples,
+               std::int64_t length, Entry& batch, const Positions& positions = {},
+               bool document_mask = false);
+// The same from a token file, without document masks.
 void FillEntry(const TokenFile& file, Split split, std::span<const Sample> samples,
                std::int64_t length, Entry& batch, const Positions& positions = {});
+
+// Replaces the first `samples.size()` of `windows` by those of the samples; there are more if there
+// were. Reuses their memory.
+void ReadWindows(const TokenFile& file, Split split, std::span<const Sample> samples,
+                 std::vector<Window>& windows);
 
 // Pairs of a held position and a position that its query sees, padding included: the sum of
 // position - begin + 1. Without documents begins are 0. On the ranks of a context group the sums

@@ -25,6 +25,7 @@ struct Options {
   std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows
   std::int64_t batch = 64;             // windows per step, over all ranks
   std::int64_t micro_batch = 0;  // windows that a rank takes at once; 0: chosen by the program
+  bool document_mask = false;    // attention stays within documents, positions restart in each
 };
 
 struct TokenizeOptions {

@@ -14,6 +14,7 @@
 
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
+#include "trireme/data/window.hpp"
 
 namespace trireme::data {
 
@@ -31,6 +32,10 @@ struct Vocabulary {
 // Result of tokenisation, to be written to a token file.
 struct TokenData {
   std::array<std::vector<std::int32_t>, 3> tokens;  // by Split
+  // By Split, empty if there are none: offsets of the beginnings of documents, ascending from 0; a
+  // token's 1 if it counts as a target, else 0.
+  std::array<std::vector<std::int64_t>, 3> documents;
+  std::array<std::vector<std::uint8_t>, 3> counted;
   Vocabulary vocabulary;
   std::string tokenizer;  // "word", "word lowercase", "byte", "harbour"
   std::string
@@ -79,6 +84,11 @@ class TokenFile {
 
   std::int64_t Size(Split split) const;                       // tokens
   std::int32_t Token(Split split, std::int64_t index) const;  // 0 <= index < Size
+  // Whether the split's documents, and its mask of the loss, are known.
+  bool HasDocuments(Split split) const;
+  bool HasMask(Split split) const;
+  // Replaces `window` by tokens [begin, begin + count) of a split. Reuses its memory.
+  void Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const;
   const Vocabulary& Words() const;
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;

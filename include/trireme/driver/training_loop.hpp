@@ -44,6 +44,7 @@ class TrainingLoop {
  private:
   training::Requests MyRequests();  // signals and clocks of this rank
   void Report(const training::StepResult& result);
+  double FlopsPerToken(const training::StepResult& result) const;  // of a step as it was
 
   void FindFolder();
   void FindStep();

@@ -22,6 +22,8 @@ struct TokenFacts {
   std::int64_t train = 0;       // tokens of the training split
   std::int64_t bytes = 0;       // of memory per rank, as staged
   std::string source;           // "wikitext2.h5", or where assumed numbers come from
+  bool documents = false;       // the training split's are known
+  bool loss_mask = false;       // the training split has one
 };
 
 // Facts about what computes.
@@ -79,6 +81,9 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
 
 // "2 layers, dim 128, 4 heads, vocabulary 33,278; 9.71 M parameters".
 std::string DescribeModel(const model::Options& options);
+
+// "; document masks; loss mask": those that are on.
+std::string DescribeMasks(bool document_mask, bool loss_mask);
 
 // Text that -v prints with grid.ranks: layout, memory of the largest rank and of each stage,
 // transfers per group and operations of a step.

@@ -18,6 +18,7 @@ namespace trireme::training {
 struct LoadedBatch {
   std::int64_t step = -1;
   std::vector<data::Sample> windows;  // this data rank's
+  std::vector<data::Window> read;     // tokens of an entry's windows
   std::vector<data::Entry> entries;   // as many as the largest step so far had
   std::size_t count = 0;              // entries of this step, the empty ones included
   std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
@@ -42,7 +43,8 @@ class BatchLoader {
   data::Sampler::Options samples_;
   data::Sampler sampler_;
   BatchShare share_;
-  Positions positions_;      // of each window, held by this rank
+  Positions positions_;  // of each window, held by this rank
+  bool document_mask_ = false;
   std::int64_t length_ = 0;  // T of a window
 };
 

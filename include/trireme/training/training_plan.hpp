@@ -19,6 +19,7 @@ struct TrainingOptions {
   std::int64_t stride = 0;   // tokens between windows; 0: their length
   std::int64_t batch = 1;    // windows per step, over all ranks
   data::Origin origin = {};  // of the steps
+  bool loss_mask = false;    // the training split says which targets count
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;      // after a step; false: the update clears them as it goes
@@ -33,12 +34,16 @@ struct TrainingPlan {
   // Of the training split: tokens, length, stride, batch, seed, origin.
   data::Sampler::Options samples;
   std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
+  bool loss_mask = false;
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;
   bool async_checkpoints = false;
   bool graphs = false;
   std::string products_file;
+
+  // True: how many targets count in a step depends on the tokens, and the ranks add it up.
+  bool CountsTargets() const { return loss_mask || model.document_mask; }
 
   // How a data rank takes its part of every batch. data_ranks: size of that axis; alike: ranks of a
   // shard group exchange parameters or gradients in each micro-batch.

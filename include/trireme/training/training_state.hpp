@@ -69,6 +69,10 @@ class TrainingState {
   };
   static constexpr std::size_t kAgreed = kLossDigits + ExactSum::kNumbers;
   void Agree(std::array<double, kAgreed>& sums) const;
+  // Replaces counts of this rank's part of a batch by those of the whole batch: the sums over the
+  // ranks that hold other windows or positions. Below 2^53 each.
+  static constexpr std::size_t kCounts = 2;
+  void SumOfBatch(std::array<std::int64_t, kCounts>& counts) const;
   // Norm of the gradient of the mean loss over `targets`, before clipping: the same on
   // every rank, but where it is not finite.
   double GradientNorm(std::int64_t targets) const;

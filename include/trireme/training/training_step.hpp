@@ -36,27 +36,39 @@ inline constexpr const char* kFaultAdvice =
     "The weights were not changed. Lower optimizer.learning_rate or lengthen "
     "schedule.warmup_steps, and continue from the last checkpoint with -r.";
 
-// A value that is not finite, found before the weights changed; the same on every rank.
+// Advice about a batch without a target.
+inline constexpr const char* kNoTargetAdvice =
+    "The weights were not changed. The token file's /train/mask or, with data.document_mask, its "
+    "documents leave no target in these windows: take a larger data.batch, or let such steps pass "
+    "with run.max_bad_steps.";
+
+// A value that is not finite, or a batch without targets, found before the weights changed; the
+// same on every rank.
 struct Fault {
-  int rank = 0;      // of the grid's world, that found it
+  int rank = 0;      // of the grid's world, that found it; 0 for what all ranks found
   std::string what;  // "the gradient of blocks.1.ffn.down.weight (layer 2 of 2) is not finite"
   std::string more;  // of a loss, the first tensor: "; so is ..."; else empty
+  bool no_target = false;  // none of the batch counts
   // "the loss is not finite on rank 3 (node07); so is the parameter head.weight". host: of the
   // rank, may be empty.
   std::string Text(const std::string& host = {}) const;
+  const char* Advice() const { return no_target ? kNoTargetAdvice : kFaultAdvice; }
 };
 
 // Answer to a step with a fault: throw, or leave its update out.
 enum class OnFault { kThrow, kSkip };
 
 struct StepResult {
-  double loss = 0;  // nats per token, over the global batch's valid targets
+  double loss = 0;  // nats per token, over the global batch's counted targets
   double learning_rate = 0;
   double gradient_norm = 0;  // before clipping
-  std::int64_t targets = 0;  // valid ones of the global batch
-  StepTimes times;           // means over the ranks
-  double own_compute = 0;    // seconds of this rank
-  Requests requests;         // agreed: true if any rank asked
+  std::int64_t tokens = 0;   // of the global batch's windows: inputs with a target
+  std::int64_t targets = 0;  // of these, targets that count: no mask leaves them out
+  // With document masks, keys that the global batch's inputs see in a head of a layer; else 0.
+  std::int64_t visible_keys = 0;
+  StepTimes times;         // means over the ranks
+  double own_compute = 0;  // seconds of this rank
+  Requests requests;       // agreed: true if any rank asked
   // If it is there, the update was left out; loss and gradient_norm are not numbers.
   std::optional<Fault> fault;
 };
@@ -83,6 +95,7 @@ class TrainingStep {
   void LoadBatch();         // tokens of this data rank's share
   void ComputeGradients();  // the pipeline's program; all-reduces start with the last micro-batch
   void SumGradients();      // over the data group, then within the replica
+  void CountTargets();      // of the whole batch, where masks leave some out
   void MeasureGradient();   // its norm
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
@@ -118,6 +131,7 @@ class TrainingStep {
 
   TrainingState& state_;
   BatchLoader loader_;
+  const bool masked_;  // how many targets count depends on the tokens
 
   std::int64_t step_ = 0;
   LoadedBatch now_, next_;   // this step's batch; on a GPU, the next one's

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "layout_fixture.hpp"
+#include "masked_tokens.hpp"
 
 namespace trireme::test {
 namespace {
@@ -86,6 +87,33 @@ constexpr Layout kLayouts[] = {
 
 INSTANTIATE_TEST_SUITE_P(Layouts, Allocations, testing::ValuesIn(kLayouts),
                          [](const auto& info) { return std::string(info.param.name); });
+
+// With documents and a mask of the loss: windows hold now more of them, now fewer.
+class MaskedAllocations : public LayoutTest {
+ protected:
+  static data::TokenData Masked() {
+    data::TokenData data = SyntheticTokens();
+    AddDocuments(data);
+    AddLossMask(data);
+    return data;
+  }
+  MaskedAllocations() : LayoutTest(Masked()) {}
+};
+
+TEST_F(MaskedAllocations, NoneInTheStep) {
+  for (const char* keys : {"[grid]\ndata=2\n[data]\ndocument_mask=yes",
+                           "[grid]\ncontext=2\n[data]\ndocument_mask=yes"}) {
+    RunSettings settings = SettingsOf(DeckOf({"Masked", keys}), tokens_, 2, Dtype::kFloat32);
+    settings.keep_gradients = false;
+    device::ConfigureThreads(1, 1);
+    TrainingRun run(world_, tokens_, settings);
+    run.Train(kEpoch);
+    AllocationCount count;
+    for (std::int64_t step = kEpoch; step < 2 * kEpoch; ++step) run.Step().Run(step);
+    count.Stop();
+    EXPECT_EQ(count.Count(), 0) << keys << '\n' << count.Places();
+  }
+}
 
 // The counter itself: an allocation of this program is seen, with its place; a library's is not.
 TEST(AllocationCount, SeesOwnAllocations) {

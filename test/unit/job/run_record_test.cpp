@@ -75,6 +75,14 @@ TEST(Changes, LeaveOutWhatIsOfASessionOrWasNotRecorded) {
   EXPECT_THAT(ChangesOf(was, now), IsEmpty());
 }
 
+TEST(Changes, DocumentMasksAreNamedAlsoWhereAnEarlyVersionHadNone) {
+  EXPECT_THAT(ChangesOf({}, {{"document_mask", true}}),
+              ElementsAre("document_mask is yes now and was no when the checkpoint was written"));
+  EXPECT_THAT(ChangesOf({{"document_mask", true}}, {{"document_mask", false}}), SizeIs(1));
+  EXPECT_THAT(ChangesOf({{"document_mask", true}}, {{"document_mask", true}}), IsEmpty());
+  EXPECT_THAT(ChangesOf({}, {{"document_mask", false}}), IsEmpty());
+}
+
 TEST(RunRecord, FormatsThatAreNoneAreRefused) {
   EXPECT_THAT(Refusal({{"step", 10}, {"format", "1"}}), HasSubstr("format"));
   EXPECT_THAT(Refusal({{"step", 10}, {"format", 0}}), HasSubstr("format"));
