@@ -26,6 +26,9 @@ std::int64_t AttentionElements(const Pass& pass, const Options& options,
   return pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
 }
 
+// Stands for begins of documents, which nothing reads while memory is measured.
+constexpr std::int32_t kSomeBegins = 0;
+
 }  // namespace
 
 Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadLayer* head,
@@ -40,7 +43,7 @@ Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadL
                                       .first_head = 0,
                                       .causal = true,
                                       .positions = pass.positions,
-                                      .begins = nullptr};
+                                      .begins = plan.document_mask ? &kSomeBegins : nullptr};
   Workspace workspace;
   workspace.attention = pass.AllocateSums(&arena, 1, AttentionElements(pass, o, shape));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});

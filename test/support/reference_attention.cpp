@@ -7,11 +7,12 @@
 namespace trireme::test {
 
 Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, double theta,
-             double direction) {
+             double direction, const std::vector<std::int32_t>& begins) {
   Array y = x;
   const std::int64_t half = head_dim / 2;
   for (std::int64_t row = 0; row < x.rows; ++row) {
-    const double position = static_cast<double>(row % length);
+    const std::int32_t begin = begins.empty() ? 0 : begins.at(static_cast<std::size_t>(row));
+    const double position = static_cast<double>(row % length - begin);
     for (std::int64_t head = 0; head < x.columns / head_dim; ++head) {
       for (std::int64_t i = 0; i < half; ++i) {
         const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
@@ -31,6 +32,7 @@ namespace {
 struct Site {
   std::int64_t sequence = 0, head = 0, position = 0;
   std::int64_t row = 0;                      // of the query
+  std::int64_t begin = 0;                    // of its document: position of the first key
   std::int64_t first_key_row = 0, keys = 0;  // keys that it may see
   std::int64_t query_column = 0, kv_column = 0;
 };
@@ -41,8 +43,11 @@ void ForEachSite(const AttentionShape& shape, Visit visit) {
   for (std::int64_t b = 0; b < static_cast<std::int64_t>(shape.ordinals.size()); ++b) {
     for (std::int64_t h = 0; h < shape.heads; ++h) {
       for (std::int64_t t = 0; t < shape.length; ++t) {
-        visit(Site{b, h, t, b * shape.length + t, b * shape.length,
-                   shape.causal ? t + 1 : shape.length, h * shape.head_dim,
+        const std::int64_t row = b * shape.length + t;
+        const std::int64_t begin =
+            shape.begins.empty() ? 0 : shape.begins.at(static_cast<std::size_t>(row));
+        visit(Site{b, h, t, row, begin, b * shape.length + begin,
+                   (shape.causal ? t + 1 : shape.length) - begin, h * shape.head_dim,
                    h / group * shape.head_dim});
       }
     }
@@ -76,8 +81,9 @@ std::vector<double> Factors(const AttentionShape& shape, const Site& site) {
                                                       static_cast<std::uint32_t>(shape.layer),
                                                       static_cast<std::uint32_t>(site.head))};
   for (std::int64_t s = 0; s < site.keys; ++s) {
-    factors[static_cast<std::size_t>(s)] = DropoutFactor(
-        dropout, shape.ordinals[static_cast<std::size_t>(site.sequence)], site.position, s);
+    factors[static_cast<std::size_t>(s)] =
+        DropoutFactor(dropout, shape.ordinals[static_cast<std::size_t>(site.sequence)],
+                      site.position, site.begin + s);
   }
   return factors;
 }

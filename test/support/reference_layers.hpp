@@ -68,9 +68,10 @@ Array Dropout(const DropoutSite& site, const std::vector<std::uint64_t>& ordinal
               std::int64_t length, const Array& x);
 
 // Rotates pairs (i, i + head_dim / 2) of every head of x [B * T, heads * head_dim] by
-// direction * t * theta^(-2 i / head_dim); direction -1 undoes it, which is also its gradient.
+// direction * t * theta^(-2 i / head_dim); direction -1 undoes it, which is also its gradient. t:
+// the position, from the begin of the row's document if there are begins, [B * T].
 Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, double theta,
-             double direction);
+             double direction, const std::vector<std::int32_t>& begins = {});
 
 struct AttentionShape {
   std::int64_t heads = 1, kv_heads = 1, head_dim = 1;
@@ -79,7 +80,8 @@ struct AttentionShape {
   double dropout = 0;  // of the normalised weights
   std::uint32_t seed = 0;
   std::int64_t layer = 0;
-  std::vector<std::uint64_t> ordinals;  // [B]
+  std::vector<std::uint64_t> ordinals;    // [B]
+  std::vector<std::int32_t> begins = {};  // [B * T] of documents, which do not see each other
 };
 // query: [B * T, heads * head_dim]; key, value: [B * T, kv_heads * head_dim]; result as query.
 Array AttentionForward(const AttentionShape& shape, const Array& query, const Array& key,

@@ -119,6 +119,12 @@ class Reference {
   double EmbeddingScale() const {
     return options_.scale_embedding ? std::sqrt(static_cast<double>(options_.dim)) : 1.0;
   }
+  // Of a row in its document.
+  std::int64_t PositionOf(std::int64_t row) const {
+    const std::int64_t position = row % batch_.length;
+    return batch_.begins.empty() ? position
+                                 : position - batch_.begins.at(static_cast<std::size_t>(row));
+  }
   double PositionValue(std::int64_t t, std::int64_t feature) const {
     if (options_.position == model::Position::kRope) return 0;
     if (options_.position == model::Position::kLearned) {
@@ -135,7 +141,7 @@ class Reference {
     for (std::int64_t i = 0; i < x.rows; ++i) {
       const std::int64_t token = batch_.inputs.at(static_cast<std::size_t>(i));
       for (std::int64_t j = 0; j < x.columns; ++j) {
-        x(i, j) = table(token, j) * EmbeddingScale() + PositionValue(i % batch_.length, j);
+        x(i, j) = table(token, j) * EmbeddingScale() + PositionValue(PositionOf(i), j);
       }
     }
     return DropOut(options_.dropout, Purpose::kEmbeddingDropout, 0, 0, x);
@@ -150,7 +156,7 @@ class Reference {
       for (std::int64_t j = 0; j < gradient.columns; ++j) {
         table(token, j) += gradient(i, j) * EmbeddingScale();
         if (learned) {
-          gradients_.at("embedding.position.weight")(i % batch_.length, j) += gradient(i, j);
+          gradients_.at("embedding.position.weight")(PositionOf(i), j) += gradient(i, j);
         }
       }
     }
@@ -195,11 +201,13 @@ class Reference {
             training_ ? options_.attention_dropout : 0,
             seed_,
             layer,
-            batch_.ordinals};
+            batch_.ordinals,
+            batch_.begins};
   }
   Array Rotated(const Array& x, double direction) const {
     if (options_.position != model::Position::kRope) return x;
-    return Rotate(x, options_.head_dim, batch_.length, options_.rope_theta, direction);
+    return Rotate(x, options_.head_dim, batch_.length, options_.rope_theta, direction,
+                  batch_.begins);
   }
   Array AttentionBranch(std::int64_t layer, const Array& x) {
     Saved& saved = saved_[static_cast<std::size_t>(layer)];

@@ -34,8 +34,9 @@ struct AttentionShape {
 std::int64_t AttentionScratch(const AttentionShape& shape, int threads);
 // Elements of scratch for both passes on the stream's device; on a GPU, of the sums' type. dtype:
 // of the operands; dropout: whether it is active in passes with a backward pass. The passes may be
-// called with this type and with shapes up to this one. On a GPU the first call for a shape may
-// take seconds; for a planned GPU the answer is that of our own kernels, without cuDNN.
+// called with this type and with shapes up to this one, with begins if it has begins. On a GPU the
+// first call for a shape may take seconds; for a planned GPU the answer is that of our own kernels,
+// without cuDNN.
 std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                               Dtype dtype, bool dropout);
 

@@ -10,8 +10,10 @@
 #include <functional>
 #include <random>
 #include <string>
+#include <vector>
 
 #include "defects.hpp"
+#include "documents.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/arena.hpp"
 
@@ -124,7 +126,13 @@ class RingAttentionTest : public testing::Test {
   // Forward and backward on the rows that the ring leaves to this rank.
   Results Run(const RingAttention& ring, Dtype dtype, const AttentionShape& whole,
               double probability) const {
-    const AttentionShape shape = LocalShape(whole, ring);
+    AttentionShape shape = LocalShape(whole, ring);
+    std::vector<std::int32_t> begins;
+    if (whole.begins != nullptr) {
+      const std::int64_t count = whole.sequences * whole.length;
+      begins = test::BeginsAt({whole.begins, whole.begins + count}, whole.length, ring.Own());
+      shape.begins = begins.data();
+    }
     const Array qkv = RowsOf(WholeQkv(dtype, whole), whole.length, ring.Own());
     const Array dout = RowsOf(WholeDout(dtype, whole), whole.length, ring.Own());
     const kernels::Dropout dropout = MakeDropout(probability, shape.length);
@@ -184,6 +192,25 @@ TEST_F(RingAttentionTest, EqualsAttentionToWholeSequences) {
       }
     }
   });
+}
+
+// Queries and keys of one document on different ranks, and ranks whose keys nobody else sees.
+TEST_F(RingAttentionTest, DocumentsEqualThoseOfWholeSequences) {
+  for (AttentionShape shape : {MakeShape(2, 37, 4, 2, 5), MakeShape(2, 600, 2, 1, 4)}) {
+    for (const std::int64_t mean : {3, 40, 300}) {
+      const std::vector<std::int32_t> begins =
+          test::RandomBegins(shape.sequences, shape.length, mean, 3);
+      shape.begins = begins.data();
+      OnEveryGroup({2, 4, 8}, [&](const comm::Collectives& context) {
+        const RingAttention ring(context, shape.length);
+        const double probability = mean == 40 ? 0.4 : 0;
+        const Results got = Run(ring, Dtype::kFloat64, shape, probability);
+        const Results want = Serial(ring, Dtype::kFloat64, shape, probability);
+        EXPECT_LE(Difference(got, want, shape), kFp64)
+            << "length " << shape.length << ", documents of " << mean;
+      });
+    }
+  }
 }
 
 TEST_F(RingAttentionTest, NoSequencesAndOneRank) {

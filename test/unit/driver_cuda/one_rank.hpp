@@ -110,8 +110,8 @@ class OneRank {
 
 class TrainingOnGpu : public GpuTest {
  protected:
-  TrainingOnGpu()
-      : self_(comm::Communicator::Adopt(MPI_COMM_SELF)), tokens_(self_, SyntheticTokens()) {}
+  explicit TrainingOnGpu(const data::TokenData& tokens = SyntheticTokens())
+      : self_(comm::Communicator::Adopt(MPI_COMM_SELF)), tokens_(self_, tokens) {}
   // Runs of one test compute their products alike: what the first has chosen is kept for the
   // others.
   OneRank OnCard(const std::string& deck, Dtype dtype, bool graphs = true) const {

@@ -118,6 +118,18 @@ TYPED_TEST(AttentionKernelsTest, MultipliesAndKeeps) {
   });
 }
 
+// Keys of other documents: scores of minus infinity, all of them in row 3.
+template <typename Scores>
+void HideSome(Scores& scores, std::int64_t stride, std::int64_t keys) {
+  using T = std::remove_reference_t<decltype(scores[0])>;
+  const std::int64_t hidden[][2] = {{3, keys}, {5, 1}, {6, 18}};
+  for (const auto& [row, count] : hidden) {
+    for (std::int64_t j = 0; j < count; ++j) {
+      scores[static_cast<std::size_t>(row * stride + j)] = -std::numeric_limits<T>::infinity();
+    }
+  }
+}
+
 // Rows that see all, some, one or no keys; maxima that rise, stay, and are the first; scores so far
 // below the maximum that their weight is zero.
 TYPED_TEST(AttentionKernelsTest, SoftmaxGoesOnFromTile) {
@@ -127,7 +139,8 @@ TYPED_TEST(AttentionKernelsTest, SoftmaxGoesOnFromTile) {
     for (const AttentionVisible& visible :
          {AttentionVisible{kKeys, 0, kKeys}, {-2, 1, kKeys}, {kKeys - 3, 1, kKeys}}) {
       this->ForEach([&](const AttentionKernelsOf<T>& kernels) {
-        const auto scores = this->Random(kRows * kStride, scale);
+        auto scores = this->Random(kRows * kStride, scale);
+        HideSome(scores, kStride, kKeys);
         auto s = scores, top = this->Random(kRows + kMargin, 0.01), sum = top, keep = top;
         for (std::int64_t i = 0; i < kRows + kMargin; ++i) sum[i] = T(1 + i);
         top[3] = std::numeric_limits<T>::lowest();  // no keys so far
@@ -210,7 +223,9 @@ TYPED_TEST(AttentionKernelsTest, GradientOfWeights) {
   constexpr std::int64_t kRows = 9, kKeys = 41, kStride = 64;
   for (const AttentionVisible& visible : {AttentionVisible{kKeys, 0, kKeys}, {-1, 1, kKeys}}) {
     this->ForEach([&](const AttentionKernelsOf<T>& kernels) {
-      const auto scores = this->Random(kRows * kStride, 9), slopes = this->Random(kRows * kStride);
+      auto scores = this->Random(kRows * kStride, 9);
+      const auto slopes = this->Random(kRows * kStride);
+      HideSome(scores, kStride, kKeys);
       const auto inner = this->Random(kRows);
       auto p = scores, d = slopes, lse = this->Filled(kRows, 9);
       lse[2] = 500;  // all weights vanish

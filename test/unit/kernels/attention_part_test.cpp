@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "documents.hpp"
 #include "kernel_testing.hpp"
 #include "trireme/kernels/embedding.hpp"
 
@@ -94,7 +95,13 @@ class AttentionPartTest : public KernelTest {
   void AddRank(const AttentionShape& whole, const Cut& cut, std::size_t rank, const Array& qkv,
                const Array& dout, const kernels::Dropout& dropout, bool task_by_task,
                Results& sum) const {
-    const AttentionShape shape = Local(whole, cut[rank]);
+    AttentionShape shape = Local(whole, cut[rank]);
+    std::vector<std::int32_t> begins;
+    if (whole.begins != nullptr) {
+      const std::int64_t count = whole.sequences * whole.length;
+      begins = BeginsAt({whole.begins, whole.begins + count}, whole.length, cut[rank]);
+      shape.begins = begins.data();
+    }
     const std::int64_t rows = shape.sequences * shape.length, queries = Queries(shape);
     const Operand x(GetParam(), RowsAt(qkv, whole, cut[rank]));
     const Operand dy(GetParam(), RowsAt(dout, whole, cut[rank]));
@@ -140,7 +147,7 @@ class AttentionPartTest : public KernelTest {
   }
 
   void Compare(const AttentionShape& shape, const Cut& cut, double probability,
-               const std::string& what) const {
+               const std::string& what, double least_floor = 0) const {
     const std::int64_t rows = shape.sequences * shape.length;
     const Array qkv = Random(rows, shape.Width(), 1, 2), dout = Random(rows, Queries(shape), 2);
     const kernels::Dropout dropout = {
@@ -154,7 +161,7 @@ class AttentionPartTest : public KernelTest {
       ExpectClose(got.lse, want.lse, tolerance, what + ": lse");
       // With one key, scores' gradients are rounding.
       const std::int64_t q = Queries(shape), kv = shape.kv_heads * shape.head_dim;
-      const double floor = shape.length == 1 ? 1 : 0;
+      const double floor = shape.length == 1 ? 1 : least_floor;
       const Part parts[] = {{0, q}, {q, q + kv}, {q + kv, q + 2 * kv}};
       for (const Part& part : parts) {
         ExpectClose(Columns(got.dqkv, part.begin, part.end),
@@ -186,6 +193,20 @@ TEST_P(AttentionPartTest, AnyCutWillDo) {
       {{5, 6}, {80, 145}}, {{0, 5}, {150, 150}}, {{6, 80}, {145, 150}}, {{9, 9}, {9, 9}}};
   for (const bool causal : {true, false}) {
     Compare(MakeShape(2, 150, 2, 1, 3, causal), cut, 0.3, "an odd cut");
+  }
+}
+
+TEST_P(AttentionPartTest, Documents) {
+  for (const std::int64_t mean : {1, 4, 20, 200}) {
+    for (AttentionShape shape : {MakeShape(2, 37, 4, 2, 5), MakeShape(2, 300, 2, 1, 3)}) {
+      const std::vector<std::int32_t> begins = RandomBegins(shape.sequences, shape.length, mean, 9);
+      shape.begins = begins.data();
+      for (const int ranks : {1, 2, 3, 4}) {
+        Compare(shape, RingCut(shape.length, ranks), ranks == 3 ? 0.3 : 0,
+                "documents of " + std::to_string(mean) + " on " + std::to_string(ranks),
+                mean < 2 ? 1 : 0);
+      }
+    }
   }
 }
 

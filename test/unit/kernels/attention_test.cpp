@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "documents.hpp"
 #include "kernel_testing.hpp"
 
 namespace trireme::test {
@@ -19,6 +20,10 @@ constexpr Case kCases[] = {{1, 1, 1, 1, 1},   {3, 3, 2, 1, 3},    {2, 17, 3, 3, 
                            {2, 33, 6, 2, 17}, {1, 63, 2, 2, 32},  {1, 64, 2, 1, 33},
                            {2, 65, 1, 1, 8},  {1, 128, 3, 1, 16}, {1, 130, 2, 2, 5},
                            {2, 32, 4, 4, 32}, {1, 129, 2, 1, 16}, {1, 400, 2, 1, 3}};
+
+// Documents that end within tiles and at their edges, and, last, that fill less than one.
+constexpr Case kDocumentCases[] = {{2, 7, 2, 1, 3},    {1, 65, 2, 2, 16}, {2, 130, 4, 2, 5},
+                                   {1, 300, 1, 1, 32}, {1, 700, 2, 1, 4}, {2, 513, 1, 1, 3}};
 
 kernels::AttentionShape ShapeOf(const Case& c, bool causal = true, std::int64_t first_head = 0) {
   return {c.sequences, c.length, c.heads, c.kv_heads, c.head_dim, first_head, causal};
@@ -49,7 +54,8 @@ Array Join(const std::vector<Array>& parts) {
 
 // Operands of one problem, and what the plain loops make of them.
 struct Problem {
-  Problem(const Case& c, double probability, bool causal)
+  Problem(const Case& c, double probability, bool causal,
+          const std::vector<std::int32_t>& begins = {})
       : query_width(c.heads * c.head_dim),
         kv_width(c.kv_heads * c.head_dim),
         dropout{probability, 77, Purpose::kAttentionDropout, 2, 0, kOrdinals.data(), c.length},
@@ -64,7 +70,8 @@ struct Problem {
         probability,
         77,
         2,
-        std::vector<std::uint64_t>(kOrdinals.begin(), kOrdinals.begin() + c.sequences)};
+        std::vector<std::uint64_t>(kOrdinals.begin(), kOrdinals.begin() + c.sequences),
+        begins};
     const Array query = Columns(qkv, 0, query_width), key = Columns(qkv, query_width, kv_width);
     const Array value = Columns(qkv, query_width + kv_width, kv_width);
     out = test::AttentionForward(shape, query, key, value);
@@ -166,6 +173,82 @@ TEST_P(AttentionTest, Backward) {
   });
 }
 
+// Forward and backward with documents of `mean` tokens on average.
+class AttentionDocumentsTest : public AttentionTest {
+ protected:
+  struct Results {
+    Array out, lse, dqkv;
+  };
+  Results Run(const kernels::AttentionShape& shape, const Problem& problem) const {
+    const Operand qkv(GetParam(), problem.qkv), dout(GetParam(), problem.dout);
+    const Operand out(GetParam(), Poison(problem.out.rows, problem.out.columns));
+    const Operand lse(GetParam(), Poison(problem.out.rows, shape.heads));
+    const Operand dqkv(GetParam(), Poison(problem.qkv.rows, problem.qkv.columns));
+    const Operand scratch = Scratch(shape);
+    kernels::AttentionForward(Stream(), shape, qkv.View(), problem.dropout, out.View(), lse.View(),
+                              scratch.View());
+    kernels::AttentionBackward(Stream(), shape, qkv.View(), problem.dropout, out.View(),
+                               dout.View(), lse.View(), dqkv.View(), scratch.View());
+    scratch.Values();
+    return {out.Values(), lse.Values(), dqkv.Values()};
+  }
+};
+
+TEST_P(AttentionDocumentsTest, EqualThePlainLoops) {
+  for (const Case& c : kDocumentCases) {
+    for (const std::int64_t mean : {std::int64_t{1}, std::int64_t{5}, c.length / 3, c.length}) {
+      const std::vector<std::int32_t> begins = RandomBegins(c.sequences, c.length, mean, 3);
+      for (const double probability : {0.0, 0.4}) {
+        const Problem problem(c, probability, true, begins);
+        kernels::AttentionShape shape = ShapeOf(c);
+        shape.begins = begins.data();
+        const Results got = Run(shape, problem);
+        const std::string what = Describe(c) + "documents of " + std::to_string(mean) + " ";
+        ExpectClose(got.out, problem.out, Tolerance(kFp32, kFp64), what + "out");
+        const std::int64_t q = problem.query_width, kv = problem.kv_width;
+        const Part parts[] = {{0, q}, {q, q + kv}, {q + kv, q + 2 * kv}};
+        for (const Part& part : parts) {
+          // Documents of one token: the scores' gradients vanish and only rounding is left.
+          ExpectClose(Columns(got.dqkv, part.begin, part.Size()),
+                      Columns(problem.dqkv, part.begin, part.Size()), Tolerance(kFp32, kFp64) * 3,
+                      what + "gradient", mean < 2 ? 1 : 0);
+        }
+      }
+    }
+  }
+}
+
+// Other documents change no bit, forward or backward, whatever they hold.
+TEST_P(AttentionDocumentsTest, DoNotKnowOfEachOther) {
+  const Case c = {1, 400, 2, 1, 5};
+  const std::int64_t first = 150, end = 290;  // the document that is looked at
+  std::vector<std::int32_t> begins(400);
+  for (std::size_t t = 0; t < 400; ++t) begins[t] = t < 150 ? 0 : t < 290 ? 150 : 290;
+  kernels::AttentionShape shape = ShapeOf(c);
+  shape.begins = begins.data();
+  Problem problem(c, 0.3, true, begins);
+  const Results before = Run(shape, problem);
+  for (std::int64_t row = 0; row < c.length; ++row) {
+    if (row >= first && row < end) continue;
+    for (std::int64_t j = 0; j < problem.qkv.columns; ++j) problem.qkv(row, j) *= -3;
+    for (std::int64_t j = 0; j < problem.dout.columns; ++j) problem.dout(row, j) += 1;
+  }
+  const Results after = Run(shape, problem);
+  const auto rows = [&](const Array& x, std::int64_t begin, std::int64_t until) {
+    return SliceOf(x, {begin, until}, {0, x.columns}).values;
+  };
+  EXPECT_EQ(rows(after.out, first, end), rows(before.out, first, end));
+  EXPECT_EQ(rows(after.lse, first, end), rows(before.lse, first, end));
+  EXPECT_EQ(rows(after.dqkv, first, end), rows(before.dqkv, first, end));
+  EXPECT_NE(rows(after.out, end, 400), rows(before.out, end, 400));
+  EXPECT_NE(rows(after.out, 0, first), rows(before.out, 0, first));
+  // Without documents the change shows.
+  shape.begins = nullptr;
+  EXPECT_NE(rows(Run(shape, problem).out, first, end), rows(before.out, first, end));
+}
+
+INSTANTIATE_TEST_SUITE_P(Kernel, AttentionDocumentsTest, testing::ValuesIn(AllSettings()), NameOf);
+
 // A tensor-parallel rank holds some heads: it must draw their masks.
 TEST_P(AttentionTest, HeadsHaveGlobalNumbers) {
   const Case all = {2, 20, 4, 2, 6}, half = {2, 20, 2, 1, 6};
@@ -210,6 +293,16 @@ TEST_P(AttentionTest, Rope) {
           Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length, 100, inverse ? -1 : 1),
                 Columns(x, turned, c.kv_heads * c.head_dim)});
       ExpectClose(qkv.Values(), want, Tolerance(1e-6, 1e-13), Describe(c) + "rope");
+      kernels::AttentionShape documents = shape;
+      const std::vector<std::int32_t> begins = RandomBegins(c.sequences, c.length, 6, 5);
+      documents.begins = begins.data();
+      const Operand restarted(GetParam(), x);
+      kernels::Rope(Stream(), documents, table.View(), inverse, restarted.View());
+      const double direction = inverse ? -1 : 1;
+      ExpectClose(restarted.Values(),
+                  Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length, 100, direction, begins),
+                        Columns(x, turned, c.kv_heads * c.head_dim)}),
+                  Tolerance(1e-6, 1e-13), Describe(c) + "rope in documents");
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "documents.hpp"
 #include "kernel_testing.hpp"
 
 namespace trireme::test {
@@ -86,6 +87,29 @@ TEST_P(EmbeddingTest, Backward) {
   });
 }
 
+// A shard of the rows, from the sixth on.
+TEST_P(EmbeddingTest, PositionsRestartInDocuments) {
+  constexpr std::int64_t kSequences = 3, kLength = 21, kDim = 5, kFirst = 5;
+  const std::vector<std::int32_t> begins = RandomBegins(kSequences, kLength, 4, 7);
+  const Array x = Random(kSequences * kLength - kFirst, kDim, 1), table = Random(kLength, kDim, 2);
+  kernels::Dropout dropout = MakeDropout(0, kLength);
+  dropout.first_row = kFirst;
+  Array want = x, gradient = table;
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    const std::int64_t row = kFirst + r;
+    const std::int64_t t = row % kLength - begins[static_cast<std::size_t>(row)];
+    for (std::int64_t j = 0; j < kDim; ++j) {
+      want(r, j) += table(t, j);
+      gradient(t, j) += x(r, j);
+    }
+  }
+  const Operand got(GetParam(), x), dout(GetParam(), x), p(GetParam(), table);
+  kernels::PositionForward(Stream(), p.View(), begins.data(), dropout, got.View());
+  ExpectClose(got.Values(), want, Tolerance(kFp32, kFp64), "positions");
+  kernels::PositionBackward(Stream(), begins.data(), dropout, dout.View(), p.View());
+  ExpectClose(p.Values(), gradient, Tolerance(kFp32, kFp64), "gradient");
+}
+
 TEST_P(EmbeddingTest, SinusoidalTable) {
   for (const std::int64_t dim : {1, 3, 16, 33, 128}) {
     Array want(40, dim);
@@ -109,12 +133,15 @@ TEST(EmbeddingThreads, GradientHasTheSameBitsForAnyNumberOfThreads) {
   const Case c = {128, 33, 5, 32};
   const std::vector<std::int32_t> tokens = Tokens(c);
   const kernels::Dropout none = MakeDropout(0, c.length);
+  const std::vector<std::int32_t> begins = RandomBegins(4, c.length, 4, 7);
   const auto run = [&](int threads) {
     const Setting setting{Dtype::kFloat32, threads, 0};
     const Operand dout(setting, Random(c.rows, c.dim, 1)), dweight(setting, Array(5, c.dim));
     const Operand dpositions(setting, Array(c.length, c.dim));
     kernels::EmbeddingBackward(setting.Stream(), tokens.data(), 0, 1, dout.View(), dweight.View());
     kernels::PositionBackward(setting.Stream(), nullptr, none, dout.View(), dpositions.View());
+    kernels::PositionBackward(setting.Stream(), begins.data(), none, dout.View(),
+                              dpositions.View());
     return std::pair(dweight.Values().values, dpositions.Values().values);
   };
   for (const int threads : {2, 3, 5}) EXPECT_EQ(run(1), run(threads)) << threads << " threads";

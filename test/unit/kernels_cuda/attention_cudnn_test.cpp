@@ -25,6 +25,7 @@ class Operands {
  public:
   Operands(const device::Stream& stream, const AttentionProblem& p)
       : stream_(stream),
+        begins_(stream, p.begins),
         shape_(p.shape),
         qkv_(stream, kType, p.Rows(), p.shape.Width(), p.qkv),
         dout_(stream, kType, p.Rows(), p.Queries(), p.dout),
@@ -32,7 +33,9 @@ class Operands {
         lse_(stream, kSum, p.Rows(), p.shape.heads, NoNumbers(p.Rows() * p.shape.heads)),
         dqkv_(stream, kType, p.Rows(), p.shape.Width(), NoNumbers(p.Rows() * p.shape.Width())),
         elements_(kernels::cuda::AttentionScratch(stream, p.shape, kType, false)),
-        scratch_(stream, std::vector<float>(static_cast<std::size_t>(elements_))) {}
+        scratch_(stream, std::vector<float>(static_cast<std::size_t>(elements_))) {
+    if (!p.begins.empty()) shape_.begins = begins_.As<std::int32_t>();
+  }
 
   // Queues both passes.
   void Run(const Calls& calls) const {
@@ -54,11 +57,24 @@ class Operands {
 
  private:
   const device::Stream& stream_;
+  test::OnGpu begins_;
   AttentionShape shape_;
   GpuMatrix qkv_, dout_, out_, lse_, dqkv_;
   std::int64_t elements_;
   test::OnGpu scratch_;
 };
+
+// Documents are our own kernels' matter, in a shape that cuDNN serves where it is built in.
+class DocumentsAttentionTest : public AttentionOnGpu {};
+
+TEST_F(DocumentsAttentionTest, AreLeftToOurOwnKernels) {
+  AttentionProblem problem({2, 128, 2, 1, 64}, 0);
+  problem.begins = RandomBegins(2, 128, 20, 3);
+  const Operands chosen(Stream(), problem), own(Stream(), problem);
+  chosen.Run(kChosen);
+  own.Run(kOwn);
+  EXPECT_EQ(chosen.Bits(), own.Bits());
+}
 
 class CudnnAttentionTest : public AttentionOnGpu {
  protected:

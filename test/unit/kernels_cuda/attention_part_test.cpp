@@ -73,6 +73,9 @@ class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface
     AttentionShape shape = p.shape;
     shape.length = cut[rank].Count();
     shape.positions = cut[rank];
+    const test::OnGpu begins(
+        Stream(), p.begins.empty() ? p.begins : BeginsAt(p.begins, p.shape.length, cut[rank]));
+    if (!p.begins.empty()) shape.begins = begins.As<std::int32_t>();
     const std::int64_t rows = shape.sequences * shape.length, queries = p.Queries();
     const std::int64_t width = shape.Width(), keys = width - queries;
     const auto on_gpu = [&](const Values& values, std::int64_t columns) {
@@ -137,9 +140,10 @@ class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface
     return sum;
   }
 
-  void Compare(const AttentionShape& shape, const Cut& cut, double probability,
-               const Way& way) const {
-    const AttentionProblem problem(shape, probability);
+  void Compare(const AttentionShape& shape, const Cut& cut, double probability, const Way& way,
+               const std::vector<std::int32_t>& begins = {}) const {
+    AttentionProblem problem(shape, probability);
+    problem.begins = begins;
     AttentionTolerance tolerance = ToleranceOf(Type());
     tolerance.gradient *= kBlocks;
     ExpectNear(problem, InParts(problem, cut, way), problem.OnCpu(), tolerance,
@@ -154,6 +158,15 @@ TEST_P(CudaAttentionPartTest, BlocksOfARingMakeTheWhole) {
   }
   Compare({1, 1, 1, 1, 8}, RingCut(1, 2), 0, {});       // some blocks are empty
   Compare({2, 150, 1, 1, 64}, RingCut(150, 1), 0, {});  // one block of two parts
+}
+
+TEST_P(CudaAttentionPartTest, Documents) {
+  for (const int ranks : {1, 2, 4}) {
+    for (const std::int64_t mean : {3, 30}) {
+      Compare({2, 150, 2, 1, 16}, RingCut(150, ranks), ranks == 2 ? 0.3 : 0.0, {},
+              RandomBegins(2, 150, mean, 5));
+    }
+  }
 }
 
 TEST_P(CudaAttentionPartTest, AnyCutWillDo) {

@@ -53,6 +53,8 @@ AttentionResults AttentionProblem::OnCpu() const {
   AttentionResults results = {NoNumbers(Rows() * Queries()), NoNumbers(Rows() * shape.heads),
                               NoNumbers(Rows() * shape.Width())};
   const device::Stream stream;
+  kernels::AttentionShape on_host = shape;
+  on_host.begins = DataOf(begins);
   Values scratch(static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
   const tensor::Matrix out = Doubles(results.out, Queries());
   const tensor::Matrix lse = Doubles(results.lse, shape.heads);
@@ -60,9 +62,9 @@ AttentionResults AttentionProblem::OnCpu() const {
                                  static_cast<std::int64_t>(scratch.size()),
                                  static_cast<std::int64_t>(scratch.size())};
   const kernels::Dropout dropout = DropoutWith(ordinals.data());
-  kernels::cpu::AttentionForward(stream, shape, Doubles(x, shape.Width()), dropout, out, lse,
+  kernels::cpu::AttentionForward(stream, on_host, Doubles(x, shape.Width()), dropout, out, lse,
                                  memory);
-  kernels::cpu::AttentionBackward(stream, shape, Doubles(x, shape.Width()), dropout, out,
+  kernels::cpu::AttentionBackward(stream, on_host, Doubles(x, shape.Width()), dropout, out,
                                   Doubles(dy, Queries()), lse, Doubles(results.dqkv, shape.Width()),
                                   memory);
   return results;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "documents.hpp"
 #include "gpu_testing.hpp"
 #include "trireme/kernels/attention_part.hpp"
 #include "trireme/kernels/libraries.hpp"
@@ -58,7 +59,8 @@ struct AttentionProblem {
   kernels::AttentionShape shape;
   double dropout_probability;
   std::vector<std::uint64_t> ordinals;
-  Values qkv, dout;  // uniform, with few bits
+  std::vector<std::int32_t> begins;  // [rows] of documents; empty: none
+  Values qkv, dout;                  // uniform, with few bits
 };
 
 std::string Describe(const AttentionProblem& problem, Dtype dtype);

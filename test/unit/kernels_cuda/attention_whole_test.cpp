@@ -22,7 +22,9 @@ class CudaAttentionTest : public AttentionOnGpu, public testing::WithParamInterf
   };
   // Checks besides that what lies between rows is left alone.
   Run OnGpu(const AttentionProblem& p, Layout layout) const {
-    const AttentionShape& s = p.shape;
+    const test::OnGpu begins(Stream(), p.begins);
+    AttentionShape s = p.shape;
+    if (!p.begins.empty()) s.begins = begins.As<std::int32_t>();
     const Dtype sum = SumTypeOf(Type());
     const auto qkv = OnGpuAs(Stream(), Type(), layout, s.Width(), p.qkv);
     const auto dout = OnGpuAs(Stream(), Type(), layout, p.Queries(), p.dout);
@@ -90,6 +92,30 @@ TEST_P(CudaAttentionTest, WithoutCausality) {
              .head_dim = 16,
              .causal = false});
   }
+}
+
+// Documents shorter than a tile, at its edges, and longer.
+TEST_P(CudaAttentionTest, Documents) {
+  const AttentionShape shapes[] = {{2, 31, 4, 2, 7},   {2, 100, 2, 1, 32}, {1, 200, 2, 2, 64},
+                                   {1, 257, 1, 1, 16}, {1, 90, 2, 1, 128}, {1, 70, 1, 1, 160}};
+  for (const AttentionShape& shape : shapes) {
+    for (const std::int64_t mean : {2, 24, 90}) {
+      AttentionProblem problem(shape, mean == 24 ? 0.3 : 0);
+      problem.begins = RandomBegins(shape.sequences, shape.length, mean, 3);
+      const AttentionResults want = problem.OnCpu();
+      for (const Layout layout : {Layout::kAligned, Layout::kOdd}) {
+        ExpectNear(problem, OnGpu(problem, layout).values, want, ToleranceOf(Type()),
+                   Describe(problem, Type()) + "documents of " + std::to_string(mean) + " ");
+      }
+    }
+  }
+}
+
+TEST_P(CudaAttentionTest, OneDocumentAWindowIsTheSameBits) {
+  AttentionProblem problem({2, 90, 2, 1, 32}, 0.2);
+  const std::vector<unsigned char> plain = OnGpu(problem, Layout::kAligned).bits;
+  problem.begins.assign(180, 0);
+  EXPECT_EQ(OnGpu(problem, Layout::kAligned).bits, plain);
 }
 
 TEST_P(CudaAttentionTest, TheSameBitsTwice) {

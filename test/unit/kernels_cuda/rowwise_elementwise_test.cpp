@@ -1,5 +1,6 @@
 // Element-wise kernels on a GPU against the CPU's: biases, residuals, copies, dropout, embeddings,
 // rotary positions.
+#include "documents.hpp"
 #include "rowwise_testing.hpp"
 #include "trireme/kernels/attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
@@ -139,6 +140,24 @@ TEST_P(RowwiseElementwise, Positions) {
   }
 }
 
+TEST_P(RowwiseElementwise, PositionsRestartInDocuments) {
+  for (const RowwiseSize& size : RowwiseSizes()) {
+    const std::int64_t length = (size.rows + 4) / 5;
+    const std::vector<std::int32_t> begins =
+        RandomBegins(8, std::max<std::int64_t>(length, 1), 4, 3);
+    const OnGpu there(Stream(), begins);
+    HostRows x = HostRows::Random(size.rows, size.columns, 1);
+    HostRows positions = HostRows::Random(length, size.columns, 2);
+    const GpuMatrix on = On(x), from = On(positions);
+    kernels::Dropout place;
+    place.length = std::max<std::int64_t>(length, 1);
+    place.first_row = length / 2;
+    kernels::PositionForward(Stream(), from.View(), there.As<std::int32_t>(), place, on.View());
+    kernels::PositionForward(Cpu(), positions.View(), begins.data(), place, x.View());
+    Expect(on, x, "Positions in documents " + Describe(size));
+  }
+}
+
 TEST_P(RowwiseElementwise, RopeTurnsAndTurnsBack) {
   for (const std::int64_t head_dim : {2, 6, 16, 64, 80}) {
     kernels::AttentionShape shape{
@@ -154,6 +173,17 @@ TEST_P(RowwiseElementwise, RopeTurnsAndTurnsBack) {
     Expect(on, qkv, "Rope of " + std::to_string(head_dim));
     kernels::Rope(Stream(), shape, angles.View(), true, on.View());
     ExpectRows(on.Values(), before, Tolerance(1, 2), "turned back");
+    const std::vector<std::int32_t> begins =
+        BeginsAt(RandomBegins(shape.sequences, 15, 3, 4), 15, shape.positions);
+    const OnGpu there(Stream(), begins);
+    HostRows restarted = before;
+    const GpuMatrix on_card = On(before);
+    kernels::AttentionShape documents = shape;
+    documents.begins = there.As<std::int32_t>();
+    kernels::Rope(Stream(), documents, angles.View(), false, on_card.View());
+    documents.begins = begins.data();
+    kernels::Rope(Cpu(), documents, table.View(), false, restarted.View());
+    Expect(on_card, restarted, "Rope in documents of " + std::to_string(head_dim));
   }
 }
 

@@ -1,4 +1,5 @@
 // Sums over rows on a GPU against the CPU's: columns, positions, the rows of a token.
+#include "documents.hpp"
 #include "rowwise_testing.hpp"
 #include "trireme/kernels/embedding.hpp"
 #include "trireme/kernels/norm.hpp"
@@ -46,6 +47,27 @@ TEST_P(RowwiseSums, Positions) {
       EXPECT_TRUE(to.GapsUntouched()) << Describe(size);
       kernels::PositionBackward(Stream(), nullptr, dropout.OnCard(), on.View(), {});
     }
+  }
+}
+
+TEST_P(RowwiseSums, PositionsInDocuments) {
+  for (const RowwiseSize& size : {RowwiseSize{3, 3}, {33, 31}, {130, 8}, {64, 128}, {1200, 5}}) {
+    const std::int64_t length = (size.rows + 3) / 4, first = length / 2;
+    HostRows dout = HostRows::Random(size.rows, size.columns, 1);
+    HostRows positions = HostRows::Random(length, size.columns, 2);
+    const std::vector<std::int32_t> begins = RandomBegins(8, length, 5, 3);
+    const test::OnGpu there(Stream(), begins);
+    const auto* const on_card = there.As<std::int32_t>();
+    kernels::Dropout dropout;
+    dropout.length = length;
+    dropout.first_row = first;
+    const GpuMatrix on = On(dout), to = SumsOn(positions), again = SumsOn(positions);
+    kernels::PositionBackward(Stream(), on_card, dropout, on.View(), to.View());
+    kernels::PositionBackward(Stream(), on_card, dropout, on.View(), again.View());
+    kernels::PositionBackward(Cpu(), begins.data(), dropout, dout.View(), positions.View());
+    ExpectRows(to.Values(), positions, Near(size.rows), Describe(size));
+    EXPECT_EQ(again.Bits(), to.Bits()) << Describe(size);
+    EXPECT_TRUE(to.GapsUntouched()) << Describe(size);
   }
 }
 

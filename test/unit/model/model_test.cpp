@@ -10,10 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "configurations.hpp"
-#include "reference_model.hpp"
-#include "rule_four.hpp"
-#include "whole_model.hpp"
+#include "trial.hpp"
 
 namespace trireme::test {
 namespace {
@@ -22,73 +19,6 @@ namespace {
 constexpr double kFp64 = 1e-11;
 constexpr double kFp32Loss = 1e-5;      // relative, of the loss
 constexpr double kFp32Gradient = 2e-4;  // the same measure as kFp64; ReLU's kink excluded
-constexpr std::uint32_t kSeed = 77;
-constexpr std::int64_t kSequences = 3, kLength = 7, kMasked = 2;
-
-struct Trial {
-  std::unique_ptr<WholeModel> model;
-  Parameters parameters;
-  data::Entry batch;
-};
-
-model::ModelPlan PlanOf(const Configuration& configuration, Dtype dtype) {
-  model::ModelPlan plan;
-  plan.options = configuration.options;
-  plan.dtype = dtype;
-  plan.seed = kSeed;
-  plan.length = kLength;
-  plan.micro_batch = kSequences;
-  plan.label_smoothing = configuration.label_smoothing;
-  return plan;
-}
-
-device::Stream Threads(int threads) { return {.threads = threads}; }
-
-void SetParameters(WholeModel& model, const Parameters& parameters) {
-  const tensor::Registry& registry = model.Parameters();
-  DispatchDtype(registry.Type(), [&](auto zero) {
-    for (const tensor::Parameter& parameter : registry.Parameters()) {
-      const std::vector<double>& values = parameters.at(parameter.name);
-      ASSERT_EQ(static_cast<std::int64_t>(values.size()), parameter.end);
-      auto* to = static_cast<decltype(zero)*>(registry.Values()) + parameter.offset;
-      for (std::size_t i = 0; i < values.size(); ++i) {
-        to[i] = static_cast<decltype(zero)>(values[i]);
-      }
-    }
-  });
-}
-
-std::vector<double> GradientOf(const WholeModel& model, const tensor::Parameter& parameter) {
-  const tensor::Registry& registry = model.Parameters();
-  std::vector<double> values;
-  DispatchDtype(registry.Type(), [&](auto zero) {
-    const auto* from = static_cast<const decltype(zero)*>(registry.Gradients()) + parameter.offset;
-    values.assign(from, from + parameter.end);
-  });
-  return values;
-}
-
-Trial MakeTrial(const Configuration& configuration, Dtype dtype, int threads) {
-  Trial trial;
-  trial.model = std::make_unique<WholeModel>(PlanOf(configuration, dtype), Threads(threads));
-  trial.parameters = RandomParameters(configuration.options, 5);
-  SetParameters(*trial.model, trial.parameters);
-  trial.batch = RandomBatch(configuration.options.vocabulary, kSequences, kLength, kMasked, 9);
-  return trial;
-}
-
-// Rule 4's measure of the gradients against `wanted`, and the worst parameter's name.
-std::pair<double, std::string> WorstGradient(const WholeModel& model, const Parameters& wanted) {
-  std::vector<std::vector<double>> got, right;
-  const auto& parameters = model.Parameters().Parameters();
-  for (const tensor::Parameter& parameter : parameters) {
-    got.push_back(GradientOf(model, parameter));
-    right.push_back(wanted.at(parameter.name));
-  }
-  const LargestDifference worst = RuleFourDifference(got, right);
-  return {worst.relative, parameters[worst.tensor].name};
-}
-
 class ModelAgainstReference : public testing::TestWithParam<Configuration> {};
 
 TEST_P(ModelAgainstReference, RegistersTheReferencesParameters) {

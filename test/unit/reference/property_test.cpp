@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "configurations.hpp"
+#include "documents.hpp"
 #include "reference_layers.hpp"
 #include "reference_model.hpp"
 
@@ -101,6 +102,41 @@ TEST_P(ReferenceProperty, ASequenceIsTheSameInAnyBatch) {
     loss += result.loss_sum;
   }
   EXPECT_NEAR(loss, together.loss_sum, 1e-12 * loss);
+}
+
+TEST_P(ReferenceProperty, ADocumentIsAWindowOfItsOwn) {
+  data::Entry together = batch_;
+  together.begins = RandomBegins(kSequences, kLength, 2, 13);
+  const ReferenceResult whole = Run(together, false);
+  double loss = 0;
+  Parameters sum;
+  const auto rows = static_cast<std::size_t>(kSequences * kLength);
+  for (std::size_t first = 0, end = 0; first < rows; first = end) {
+    for (end = first + 1; end < rows && end % kLength != 0; ++end) {
+      if (together.begins[end] != together.begins[first]) break;
+    }
+    data::Entry alone;
+    alone.sequences = 1;
+    alone.length = alone.valid = static_cast<std::int64_t>(end - first);
+    alone.inputs.assign(batch_.inputs.begin() + static_cast<std::ptrdiff_t>(first),
+                        batch_.inputs.begin() + static_cast<std::ptrdiff_t>(end));
+    alone.targets.assign(batch_.targets.begin() + static_cast<std::ptrdiff_t>(first),
+                         batch_.targets.begin() + static_cast<std::ptrdiff_t>(end));
+    alone.ordinals = {1};
+    const ReferenceResult result = Run(alone, false);
+    loss += result.loss_sum;
+    for (const auto& [name, gradient] : result.gradients) {
+      sum[name].resize(gradient.size());
+      for (std::size_t i = 0; i < gradient.size(); ++i) sum[name][i] += gradient[i];
+    }
+  }
+  EXPECT_NEAR(whole.loss_sum, loss, 1e-12 * loss);
+  for (const auto& [name, gradient] : whole.gradients) {
+    for (std::size_t i = 0; i < gradient.size(); ++i) {
+      ASSERT_NEAR(gradient[i], sum[name][i], 1e-10) << name;
+    }
+  }
+  EXPECT_GT(std::abs(Run(batch_, false).loss_sum - loss), 1e-3) << "the mask acts";
 }
 
 TEST_P(ReferenceProperty, DropoutIsForTraining) {
