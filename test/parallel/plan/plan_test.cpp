@@ -136,14 +136,17 @@ class MaskedPlanTest : public LayoutTest {
   MaskedPlanTest() : LayoutTest(Masked()) {}
 };
 
-TEST_F(MaskedPlanTest, TransfersAreTheRuns) {
-  for (const char* layout : {"", "[grid]\npipeline=2\ncontext=2\nsharding=gradients\n"}) {
+TEST_F(MaskedPlanTest, MemoryAndTransfersAreTheRuns) {
+  for (const char* layout : {"", "[data]\ndocument_mask=yes\n",
+                             "[grid]\npipeline=2\ncontext=2\nsharding=gradients\n"
+                             "[data]\ndocument_mask=yes\n"}) {
     const plan::Plan plan = test::PlanOf(TextOf(layout), tokens_, world_.Size(), Dtype::kFloat32);
     EXPECT_THAT(plan::Describe(plan), testing::HasSubstr("; loss mask\n"));
     const plan::RankPlan mine = plan::PlanRank(plan, world_.Rank());
     const comm::ProcessGrid grid(world_, plan.grid, plan.sharing);
     training::TrainingState state(grid, plan.training, plan.machine.stream);
     training::TrainingStep step(state, tokens_);
+    EXPECT_EQ(state.Memory(), mine.memory) << layout;
     grid.Traffic().Clear();
     step.Run(0);
     ExpectSame(grid.Traffic(), mine.traffic, fmt::format("rank {}, {}", world_.Rank(), layout));
