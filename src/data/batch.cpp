@@ -24,7 +24,7 @@ void FillPart(const TokenFile& file, Split split, const Sample& sample, const Pa
 
 }  // namespace
 
-void FillEntry(const TokenFile& file, Split split, std::span<const Sample> samples,
+void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> samples,
                std::int64_t length, Entry& batch, const Positions& positions) {
   const auto within = [&](const Part& part) {
     return Part{std::min(part.begin, length), std::min(part.end, length)};
@@ -41,7 +41,7 @@ void FillEntry(const TokenFile& file, Split split, std::span<const Sample> sampl
   for (const Sample& sample : samples) {
     batch.ordinals.push_back(static_cast<std::uint64_t>(sample.ordinal));
     for (const Part& part : {batch.positions.early, batch.positions.late}) {
-      FillPart(file, split, sample, part, row, batch);
+      FillPart(corpus.Of(sample.source), split, sample, part, row, batch);
       row += static_cast<std::size_t>(part.Size());
     }
   }

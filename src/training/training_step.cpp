@@ -12,7 +12,7 @@
 
 namespace trireme::training {
 
-TrainingStep::TrainingStep(TrainingState& state, const data::TokenFile& tokens)
+TrainingStep::TrainingStep(TrainingState& state, const data::Corpus& tokens)
     : state_(state), loader_(state, tokens), done_(state.Stream()) {
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->SetScales(Stream(), {});
