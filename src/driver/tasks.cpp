@@ -12,7 +12,9 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
