@@ -205,7 +205,7 @@ TEST(Mixture, AnUnchangedMixtureGoesOnAsIfNeverStopped) {
         ASSERT_EQ(rest.TargetsBefore(step), whole.TargetsBefore(step));
         ASSERT_EQ(rest.Places(step), whole.Places(step));
       }
-      ASSERT_EQ(rest.StepsOf(20), whole.StepsOf(20));
+      ASSERT_EQ(rest.StepsOf(90), whole.StepsOf(90));
     }
   }
 }
