@@ -68,8 +68,8 @@ std::vector<std::int64_t> QuotasByWeights(std::span<const Proportion> proportion
 std::vector<std::int64_t> Quotas(std::span<const Proportion> proportions,
                                  std::span<const std::int64_t> windows) {
   const bool by_epochs = !proportions.empty() && proportions.front().epochs > 0;
-  std::vector<std::int64_t> quotas = by_epochs ? QuotasByEpochs(proportions, windows)
-                                               : QuotasByWeights(proportions, windows);
+  std::vector<std::int64_t> quotas =
+      by_epochs ? QuotasByEpochs(proportions, windows) : QuotasByWeights(proportions, windows);
   for (std::size_t i = 0; i < quotas.size(); ++i) {
     if (quotas[i] > 0) continue;
     throw InputError(

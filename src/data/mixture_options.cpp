@@ -85,7 +85,8 @@ std::vector<MixtureFile> ReadMixture(const input::Deck& deck) {
     if ((file->proportion.epochs > 0) != (files.front().proportion.epochs > 0)) {
       throw deck.Complain(kKey, "weights (:) and numbers of epochs (*) in one list", kForms);
     }
-    if (std::any_of(files.begin(), file, [&](const auto& each) { return each.path == file->path; })) {
+    if (std::any_of(files.begin(), file,
+                    [&](const auto& each) { return each.path == file->path; })) {
       throw deck.Complain(kKey, fmt::format("{} is there twice", input::Shown(file->path)),
                           "Give each file once, with the sum of its numbers.");
     }

@@ -49,8 +49,9 @@ Sampler::Sampler(const Options& options) : options_(options), order_({}) {
   for (const Windowed& source : sources_) quotas.push_back(source.quota);
   order_ = Interleaving(quotas);
   windows_ = order_.Windows();
-  if (!options_.sources.empty() && windows_ >= kMostTargets / options_.length) {
-    throw InputError(fmt::format("data.mixture: an epoch of {} windows is too long", windows_));
+  if (windows_ >= kMostTargets / options_.length) {
+    throw InputError(fmt::format("sampler: {} windows of {} targets are too many for an epoch",
+                                 windows_, options_.length));
   }
   CheckOrigin();
   SetOut();
@@ -188,8 +189,7 @@ SourcePlace Sampler::PlaceOf(std::size_t source, const Place& place) const {
   const Windowed& file = sources_[source];
   const SourcePlace& reached = reached_[source];
   const std::int64_t windows = file.shift + CountBefore(source, place);
-  return {windows,
-          reached.targets + TargetsOf(file, windows) - TargetsOf(file, reached.windows)};
+  return {windows, reached.targets + TargetsOf(file, windows) - TargetsOf(file, reached.windows)};
 }
 
 std::vector<SourcePlace> Sampler::Places(std::int64_t step) const {

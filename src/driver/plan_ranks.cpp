@@ -21,7 +21,8 @@ plan::TokenFacts FactsOf(const job::DeckOptions& options, const input::Deck& dec
   std::error_code ignored;
   // A file that exists but cannot be reached is for CountTokens to complain of.
   const bool mixture = !options.data.mixture.empty();
-  if (mixture || std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
+  if (mixture ||
+      std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
     return job::FactsOf(options.data, deck, 0);
   }
   return {.vocabulary = options.plan.vocabulary,

@@ -47,15 +47,15 @@ std::string TrainingLoop::DescribeData() const {
   for (std::size_t i = 0; i < files.size(); ++i) {
     const auto source = static_cast<std::int64_t>(i);
     const auto quota = static_cast<double>(sampler_.QuotaOf(source));
-    text += fmt::format("{} {:.3g}% ({} tokens, {:.3g} times an epoch) + ", NameIn(files, i),
-                        100 * quota / static_cast<double>(sampler_.Windows()),
-                        monitor::WithThousands(corpus_.Of(static_cast<int>(i)).Size(
-                            data::Split::kTrain)),
-                        quota / static_cast<double>(sampler_.WindowsOf(source)));
+    text += fmt::format(
+        "{} {:.3g}% ({} tokens, {:.3g} times an epoch) + ", NameIn(files, i),
+        100 * quota / static_cast<double>(sampler_.Windows()),
+        monitor::WithThousands(corpus_.Of(static_cast<int>(i)).Size(data::Split::kTrain)),
+        quota / static_cast<double>(sampler_.WindowsOf(source)));
   }
   text.erase(text.size() - 3);
-  return fmt::format("{}; {}; valid and test of {}: {} / {} tokens", text, order,
-                     NameIn(files, 0), valid, test);
+  return fmt::format("{}; {}; valid and test of {}: {} / {} tokens", text, order, NameIn(files, 0),
+                     valid, test);
 }
 
 std::vector<std::pair<std::string, std::int64_t>> TrainingLoop::TokensOfSources() const {

@@ -75,14 +75,14 @@ nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const da
   for (std::size_t i = 0; i < files.size(); ++i) {
     const data::TokenFile& file = corpus.Of(static_cast<int>(i));
     const data::Proportion& proportion = files[i].proportion;
-    list.push_back({{"file", files[i].path},
-                    {ShareName(proportion),
-                     proportion.epochs > 0 ? proportion.epochs : proportion.weight},
-                    {"source_sha256", file.SourceSha256()},
-                    {"train_tokens", file.Size(data::Split::kTrain)},
-                    {"windows", sampler.WindowsOf(static_cast<std::int64_t>(i))},
-                    {"windows_used", places[i].windows},
-                    {"tokens", places[i].targets}});
+    list.push_back(
+        {{"file", files[i].path},
+         {ShareName(proportion), proportion.epochs > 0 ? proportion.epochs : proportion.weight},
+         {"source_sha256", file.SourceSha256()},
+         {"train_tokens", file.Size(data::Split::kTrain)},
+         {"windows", sampler.WindowsOf(static_cast<std::int64_t>(i))},
+         {"windows_used", places[i].windows},
+         {"tokens", places[i].targets}});
   }
   return list;
 }
@@ -102,9 +102,10 @@ void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord&
     } else {
       proportion.weight = file.Real("weight", 1 / kLargestShare, kLargestShare);
     }
-    record.mixture.push_back({.file = file.Text("file"),
-                              .sha256 = file.Text("source_sha256"),
-                              .source = {file.Integer("train_tokens", 2), proportion}});
+    record.mixture.push_back(
+        {.file = file.Text("file"),
+         .sha256 = file.Text("source_sha256"),
+         .source = {file.Integer("train_tokens", 2, kMostTrainTokens), proportion}});
     const data::SourcePlace place{file.Integer("windows_used"), file.Integer("tokens")};
     if (record.origin) record.origin->sources.push_back(place);
   }
@@ -120,13 +121,15 @@ std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now) 
   if (IdentityOf(was) == IdentityOf(now)) return {};
   const std::string then = TextOf(was), text = TextOf(now);
   if (then == text) {
-    return fmt::format("data.mixture = {}: a file has other contents than when the checkpoint was "
-                       "written, and starts at its beginning",
-                       input::Shown(text));
+    return fmt::format(
+        "data.mixture = {}: a file has other contents than when the checkpoint was "
+        "written, and starts at its beginning",
+        input::Shown(text));
   }
-  return fmt::format("data.mixture is {} now and was {} when the checkpoint was written: each file "
-                     "goes on at its own place",
-                     input::Shown(text), input::Shown(then));
+  return fmt::format(
+      "data.mixture is {} now and was {} when the checkpoint was written: each file "
+      "goes on at its own place",
+      input::Shown(text), input::Shown(then));
 }
 
 }  // namespace trireme::job

@@ -2,12 +2,16 @@
 #ifndef TRIREME_SRC_JOB_MIXTURE_RECORD_HPP_
 #define TRIREME_SRC_JOB_MIXTURE_RECORD_HPP_
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "trireme/job/run_record.hpp"
 
 namespace trireme::job {
+
+// Tokens of a training split that a run.json may tell of: sums of windows stay within 63 bits.
+inline constexpr std::int64_t kMostTrainTokens = std::int64_t{1} << 50;
 
 // Reads the list into record.mixture and the files' places into record.origin; no effect without
 // one. Throws InputError naming path and member.

@@ -138,7 +138,9 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
                      .targets = run.Integer("tokens")};
   }
   ParseMixture(record.json, path, record);
-  record.train_tokens = MaybeInteger(run, "train_tokens");
+  if (run.Has("train_tokens")) {
+    record.train_tokens = run.Integer("train_tokens", 2, kMostTrainTokens);
+  }
   if (run.Has("seed")) record.seed = run.Integer("seed", 0, kMostSeed);
   record.length = MaybeInteger(run, "sequence_length");
   record.stride = MaybeInteger(run, "stride");

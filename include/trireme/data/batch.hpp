@@ -32,8 +32,9 @@ struct Entry {
   Positions positions = {};  // of the held targets in the window
 };
 
-// Fills `batch` with the windows of `samples`, of the files that they name, each `length` targets long: with those of
-// `positions` that lie within [0, length), by default all. Reuses the batch's memory.
+// Fills `batch` with the windows of `samples`, of the files that they name, each `length` targets
+// long: with those of `positions` that lie within [0, length), by default all. Reuses the batch's
+// memory.
 void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> samples,
                std::int64_t length, Entry& batch, const Positions& positions = {});
 

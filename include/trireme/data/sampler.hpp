@@ -74,7 +74,7 @@ class Sampler {
   std::int64_t SourceCount() const { return std::ssize(sources_); }  // files; 1 without a mixture
   std::int64_t WindowsOf(std::int64_t source) const;                 // of the file itself
   std::int64_t QuotaOf(std::int64_t source) const;  // windows of it in an epoch of the mixture
-  std::int64_t StepsPerEpoch() const;  // of a whole epoch: ceil(windows / batch)
+  std::int64_t StepsPerEpoch() const;               // of a whole epoch: ceil(windows / batch)
   // Steps of a run of `epochs` (> 0) from its first step to its last, at least one: round(epochs *
   // StepsPerEpoch()) of a run that never changed. After a change the run ends at the same place of
   // the data (of a part of an epoch, at the first step that reaches it); where that lies before the

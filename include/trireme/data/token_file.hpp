@@ -52,9 +52,9 @@ void WriteTokenFile(const std::string& path, const TokenData& data, bool overwri
 
 // Numbers of a token file that a plan needs.
 struct TokenCounts {
-  std::int64_t vocabulary = 0;           // types
-  std::array<std::int64_t, 3> tokens{};  // by Split
-  std::int64_t bytes = 0;                // of a copy of all tokens in memory
+  std::int64_t vocabulary = 0;                              // types
+  std::array<std::int64_t, 3> tokens{};                     // by Split
+  std::int64_t bytes = 0;                                   // of a copy of all tokens in memory
   std::string tokenizer, vocabulary_sha256, source_sha256;  // as of TokenFile
 };
 // Checks everything but the tokens. Serial; needs no MPI. Throws InputError as opening does.

@@ -41,7 +41,7 @@ struct RunRecord {
     std::string file, sha256;  // as in the deck; of its source
     data::Source source;
   };
-  std::vector<Source> mixture;  // empty: one file that was never part of a mixture
+  std::vector<Source> mixture;      // empty: one file that was never part of a mixture
   std::optional<double> best_loss;  // validation, nats per token
   // Length of a run that has gone back over steps (run.on_spike): it keeps the steps with which it
   // began, whatever samples it left out.

@@ -18,12 +18,12 @@ namespace trireme::plan {
 
 // Facts about the tokens, from the token file or assumed.
 struct TokenFacts {
-  std::int64_t vocabulary = 0;  // types
-  std::int64_t train = 0;       // tokens of the training split, of all files
-  std::int64_t bytes = 0;       // of memory per rank, as staged
-  std::string source;           // "wikitext2.h5", or where assumed numbers come from
-  std::vector<data::Source> sources = {};    // files of data.mixture; empty: one file
-  std::vector<std::string> contents = {};    // source_sha256 of each file; empty: not known
+  std::int64_t vocabulary = 0;             // types
+  std::int64_t train = 0;                  // tokens of the training split, of all files
+  std::int64_t bytes = 0;                  // of memory per rank, as staged
+  std::string source;                      // "wikitext2.h5", or where assumed numbers come from
+  std::vector<data::Source> sources = {};  // files of data.mixture; empty: one file
+  std::vector<std::string> contents = {};  // source_sha256 of each file; empty: not known
 };
 
 // Facts about what computes.

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "trireme/data/batch.hpp"
-#include "trireme/data/sampler.hpp"
 #include "trireme/data/corpus.hpp"
+#include "trireme/data/sampler.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::training {

@@ -21,8 +21,7 @@ struct Layout {
   const char* keys;
 };
 constexpr std::array kLayouts = {
-    Layout{1, "[data]\nmicro_batch=3\n"},
-    Layout{4, "data=2\ntensor=2\n[data]\nmicro_batch=2\n"},
+    Layout{1, "[data]\nmicro_batch=3\n"}, Layout{4, "data=2\ntensor=2\n[data]\nmicro_batch=2\n"},
     Layout{8, "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[data]\nmicro_batch=1\n"},
     Layout{3, "data=3\nsharding=parameters\n[data]\nmicro_batch=2\n"},
     Layout{8, "data=2\ncontext=2\ntensor=2\nsharding=optimizer\n[data]\nmicro_batch=3\n"}};

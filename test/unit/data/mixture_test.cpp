@@ -61,17 +61,21 @@ TEST(Mixture, QuotasAreExact) {
   // A common factor changes nothing.
   EXPECT_EQ(Quotas(std::vector{Weight(0.7), Weight(0.2), Weight(0.1)}, windows),
             Quotas(std::vector{Weight(7), Weight(2), Weight(1)}, windows));
-  EXPECT_THAT(
-      MessageOf([&] { Quotas(std::vector{Weight(1), Weight(1e-6), Weight(1)}, windows); }),
-      HasSubstr("file 2 of 3 gives none of its 60 windows"));
+  EXPECT_THAT(MessageOf([&] {
+                Quotas(std::vector{Weight(1), Weight(1e-6), Weight(1)}, windows);
+              }),
+              HasSubstr("file 2 of 3 gives none of its 60 windows"));
   EXPECT_THAT(MessageOf([&] { Quotas(std::vector{Epochs(1e-3)}, windows); }),
               HasSubstr("gives none"));
 }
 
 TEST(Mixture, CountsStayNearTheSharesAndEndExactly) {
-  for (const std::vector<std::int64_t>& quotas :
-       {std::vector<std::int64_t>{1}, {70, 30}, {1, 1000}, {9, 1, 250}, {3, 3, 3, 3},
-        {5, 1, 77, 4, 100, 1, 13}}) {
+  for (const std::vector<std::int64_t>& quotas : {std::vector<std::int64_t>{1},
+                                                  {70, 30},
+                                                  {1, 1000},
+                                                  {9, 1, 250},
+                                                  {3, 3, 3, 3},
+                                                  {5, 1, 77, 4, 100, 1, 13}}) {
     const Interleaving order(quotas);
     const double all = static_cast<double>(order.Windows());
     const double bound = std::ceil(std::log2(static_cast<double>(quotas.size()))) / 2 + 1e-9;
@@ -79,9 +83,9 @@ TEST(Mixture, CountsStayNearTheSharesAndEndExactly) {
     for (std::int64_t p = 0; p <= order.Windows(); ++p) {
       for (std::size_t i = 0; i < quotas.size(); ++i) {
         ASSERT_EQ(order.CountBefore(i, p), counts[i]) << p;
-        ASSERT_LE(std::abs(static_cast<double>(counts[i]) -
-                           static_cast<double>(p * quotas[i]) / all),
-                  bound)
+        ASSERT_LE(
+            std::abs(static_cast<double>(counts[i]) - static_cast<double>(p * quotas[i]) / all),
+            bound)
             << p;
       }
       if (p == order.Windows()) break;
@@ -211,8 +215,8 @@ TEST(Mixture, AnUnchangedMixtureGoesOnAsIfNeverStopped) {
 }
 
 // The next windows of each file are those that its own order has after the ones used.
-void ExpectOwnOrders(const Sampler& sampler, std::int64_t first, const std::vector<SourcePlace>& used,
-                     std::uint32_t seed) {
+void ExpectOwnOrders(const Sampler& sampler, std::int64_t first,
+                     const std::vector<SourcePlace>& used, std::uint32_t seed) {
   std::vector<std::int64_t> next;
   for (const SourcePlace& place : used) next.push_back(place.windows);
   for (std::int64_t step = first; step < first + 40; ++step) {
@@ -251,8 +255,8 @@ TEST(Mixture, AfterAChangeEachFileGoesOnAtItsOwnPlace) {
     const Sampler now(after);
     EXPECT_EQ(now.Places(stop), wanted);
     EXPECT_EQ(now.TargetsBefore(stop), was.TargetsBefore(stop));
-    EXPECT_NEAR(now.Epochs(stop), static_cast<double>(was.NextSample(stop)) /
-                                      static_cast<double>(was.Windows()),
+    EXPECT_NEAR(now.Epochs(stop),
+                static_cast<double>(was.NextSample(stop)) / static_cast<double>(was.Windows()),
                 1.0 / static_cast<double>(now.Windows()));
     ExpectOwnOrders(now, stop, wanted, before.seed);
     // And stopped once more, with nothing changed.
