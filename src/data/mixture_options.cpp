@@ -21,7 +21,6 @@ constexpr const char* kKey = "data.mixture";
 constexpr const char* kForms =
     "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
 constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
-constexpr std::size_t kMostFiles = 1000;
 
 std::string_view Trimmed(std::string_view text) {
   constexpr const char* kBlanks = " \t";
@@ -66,10 +65,9 @@ std::string Describe(const MixtureFile& file) {
                                : fmt::format("{}:{}", file.path, proportion.weight);
 }
 
-std::vector<MixtureFile> ReadMixture(const input::Deck& deck) {
+std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck) {
   std::vector<MixtureFile> files;
-  if (!deck.Given(kKey)) return files;
-  std::string_view rest = deck.Text(kKey);
+  std::string_view rest = text;
   for (bool more = true; more;) {
     const std::size_t comma = rest.find(',');
     more = comma != std::string_view::npos;
@@ -78,8 +76,9 @@ std::vector<MixtureFile> ReadMixture(const input::Deck& deck) {
     files.push_back(ReadEntry(entry, deck));
     rest = more ? rest.substr(comma + 1) : std::string_view();
   }
-  if (files.size() > kMostFiles) {
-    throw deck.Complain(kKey, fmt::format("{} files are more than {}", files.size(), kMostFiles));
+  if (files.size() > kMostMixtureFiles) {
+    throw deck.Complain(kKey,
+                        fmt::format("{} files are more than {}", files.size(), kMostMixtureFiles));
   }
   for (auto file = files.begin(); file != files.end(); ++file) {
     if ((file->proportion.epochs > 0) != (files.front().proportion.epochs > 0)) {

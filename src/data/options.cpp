@@ -87,13 +87,15 @@ void Resolve(input::Deck& deck) {
 
 Options Read(const input::Deck& deck) {
   Options options{.file = deck.Text("data.file"),
-                  .mixture = ReadMixture(deck),
                   .staging = input::Pick<Staging>(deck.Text("data.staging"), kStagings),
                   .sequence_length = deck.Integer("data.sequence_length"),
                   .stride = deck.Integer("data.stride"),
                   .batch = deck.Integer("data.batch"),
                   .micro_batch = deck.Integer("data.micro_batch")};
-  if (!options.mixture.empty()) options.file = options.mixture.front().path;
+  if (deck.Given("data.mixture")) {
+    options.mixture = ReadMixture(deck.Text("data.mixture"), deck);
+    options.file = options.mixture.front().path;
+  }
   if (options.stride == 0) options.stride = options.sequence_length;
   return options;
 }

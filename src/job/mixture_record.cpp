@@ -13,7 +13,6 @@ namespace trireme::job {
 
 namespace {
 
-constexpr std::size_t kMostFiles = 1000;
 constexpr double kLargestShare = 1e9;  // weight or epochs, as data.mixture allows
 
 const char* ShareName(const data::Proportion& proportion) {
@@ -90,9 +89,9 @@ nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const da
 void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord& record) {
   if (!run.contains("mixture")) return;
   const nlohmann::json& list = input::JsonObject(run, path).List("mixture");
-  if (list.empty() || list.size() > kMostFiles) {
-    throw InputError(fmt::format("{}: mixture: 1 to {} files expected, {} found", path, kMostFiles,
-                                 list.size()));
+  if (list.empty() || list.size() > data::kMostMixtureFiles) {
+    throw InputError(fmt::format("{}: mixture: 1 to {} files expected, {} found", path,
+                                 data::kMostMixtureFiles, list.size()));
   }
   for (const nlohmann::json& each : list) {
     const input::JsonObject file(each, path + ": mixture");

@@ -17,7 +17,7 @@ inline constexpr std::int64_t kMostTrainTokens = std::int64_t{1} << 50;
 // one. Throws InputError naming path and member.
 void ParseMixture(const nlohmann::json& run, const std::string& path, RunRecord& record);
 
-// What differs between the mixtures of two run.json, in a sentence; empty: nothing.
+// Difference between the mixtures of two run.json, in a sentence; empty: none.
 std::string MixtureChange(const nlohmann::json& was, const nlohmann::json& now);
 
 }  // namespace trireme::job

@@ -3,6 +3,7 @@
 #ifndef TRIREME_DATA_MIXTURE_HPP_
 #define TRIREME_DATA_MIXTURE_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -19,6 +20,9 @@ struct Proportion {
   friend bool operator==(const Proportion&, const Proportion&) = default;
 };
 
+// Files that a mixture can have: a record of metrics.jsonl names them all.
+inline constexpr std::size_t kMostMixtureFiles = 100;
+
 // A file of data.mixture.
 struct MixtureFile {
   std::string path;
@@ -28,10 +32,10 @@ struct MixtureFile {
 // "books.h5:0.7" or "books.h5*2", as in the deck.
 std::string Describe(const MixtureFile& file);
 
-// The files of data.mixture, in the order of the deck; empty if it is not given. Throws InputError
+// The files of data.mixture, whose value is `text`, in the order of the deck. Throws InputError
 // with the deck's line for an entry without a number or a path, a number that is not positive and
 // finite, both forms in one list, and a path that is there twice.
-std::vector<MixtureFile> ReadMixture(const input::Deck& deck);
+std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck);
 
 // Throws InputError with the deck's line for a file that is not there and for two paths of one
 // file. Serial.

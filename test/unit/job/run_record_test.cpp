@@ -145,7 +145,7 @@ TEST(RunRecord, DamagedMixturesAreRefused) {
   EXPECT_THAT(refusal("weight", 0), HasSubstr("weight"));
   EXPECT_THAT(refusal("file", 7), HasSubstr("file"));
   EXPECT_THAT(refusal("epochs", 2), HasSubstr("weights and epochs in one list"));
-  EXPECT_THAT(Refusal(RunWith(nlohmann::json::array())), HasSubstr("1 to 1000 files expected"));
+  EXPECT_THAT(Refusal(RunWith(nlohmann::json::array())), HasSubstr("1 to 100 files expected"));
   EXPECT_THAT(Refusal(RunWith({1, 2})), HasSubstr("mixture"));
   EXPECT_THAT(Refusal(RunWith("a.h5:1")), HasSubstr("mixture"));
 }
