@@ -23,7 +23,7 @@ const char* NameOf(TokenizeKind kind);  // as in the deck
 struct Options {
   // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
   std::string file = "data/tokens.h5";
-  std::vector<MixtureFile> mixture;  // empty: `file` alone
+  std::vector<MixtureFile> mixture = {};  // empty: `file` alone
   Staging staging = Staging::kSharedMemory;
   std::int64_t sequence_length = 128;  // targets per window
   std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows
