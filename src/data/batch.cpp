@@ -111,20 +111,21 @@ void FillEntry(std::span<const Window> windows, std::span<const Sample> samples,
   for (std::size_t i = 0; i < samples.size(); ++i) Add(windows[i], samples[i], batch);
 }
 
-void FillEntry(const TokenFile& file, Split split, std::span<const Sample> samples,
+void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> samples,
                std::int64_t length, Entry& batch, const Positions& positions) {
   Clear(std::ssize(samples), length, positions, batch);
   Window window;
   for (const Sample& sample : samples) {
-    file.Read(split, sample.start, sample.targets + 1, window);
+    corpus.Of(sample.source).Read(split, sample.start, sample.targets + 1, window);
     Add(window, sample, batch);
   }
 }
 
-void ReadWindows(const TokenFile& file, Split split, std::span<const Sample> samples,
+void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samples,
                  std::vector<Window>& windows) {
   if (windows.size() < samples.size()) windows.resize(samples.size());
   for (std::size_t i = 0; i < samples.size(); ++i) {
+    const TokenFile& file = corpus.Of(samples[i].source);
     file.Read(split, samples[i].start, samples[i].targets + 1, windows[i]);
   }
 }

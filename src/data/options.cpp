@@ -22,6 +22,12 @@ void DeclareData(input::Schema& schema) {
   schema.Section("data", "the token file and how training takes windows from it")
       .Text("data.file", "data/tokens.h5",
             "Token file (HDF5): task = tokenize writes it, the other tasks read it.")
+      .Text("data.mixture", "",
+            "Token files of one vocabulary to train on together, in place of data.file: "
+            "books.h5:0.7, code.h5:0.3 (weights: an epoch has as many windows as all files "
+            "together) or books.h5*2, code.h5*0.5 (uses of each window in an epoch). The first "
+            "file gives the valid and test splits.")
+      .Exclusive({"data.file", "data.mixture"})
       .Integer("data.sequence_length", 128, input::Between(1, kLargestCount), "tokens",
                "Targets of one window: how far a prediction can look back.")
       .Integer(
@@ -90,6 +96,10 @@ Options Read(const input::Deck& deck) {
                   .batch = deck.Integer("data.batch"),
                   .micro_batch = deck.Integer("data.micro_batch"),
                   .document_mask = deck.Switch("data.document_mask")};
+  if (deck.Given("data.mixture")) {
+    options.mixture = ReadMixture(deck.Text("data.mixture"), deck);
+    options.file = options.mixture.front().path;
+  }
   if (options.stride == 0) options.stride = options.sequence_length;
   return options;
 }

@@ -18,8 +18,6 @@ namespace {
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 60;
 constexpr std::int64_t kMostTargets = std::int64_t{1} << 61;
 
-__extension__ using Wide = __int128;  // a product of two 64-bit numbers
-
 void Require(std::int64_t value, std::int64_t minimum, const char* name) {
   if (value < minimum) {
     throw InputError(
@@ -29,20 +27,46 @@ void Require(std::int64_t value, std::int64_t minimum, const char* name) {
 
 }  // namespace
 
-Sampler::Sampler(const Options& options) : options_(options) {
-  Require(options_.tokens, 2, "the number of tokens");
+Sampler::Sampler(const Options& options) : options_(options), order_({}) {
   Require(options_.length, 1, "data.sequence_length");
   Require(options_.stride, 1, "data.stride");
   Require(options_.batch, 1, "data.batch");
-  const std::int64_t all = options_.tokens - 1;  // N
-  const std::int64_t uncovered = std::max<std::int64_t>(all - options_.length, 0);
-  windows_ = std::min(CeilDivide(uncovered, options_.stride) + 1, CeilDivide(all, options_.stride));
-  const std::int64_t last = all - (windows_ - 1) * options_.stride;
-  missing_ = std::max<std::int64_t>(options_.length - last, 0);
+  if (options_.sources.empty()) {
+    sources_ = {Cut(options_.tokens)};
+    sources_.front().quota = sources_.front().windows;
+  } else {
+    std::vector<Proportion> proportions;
+    std::vector<std::int64_t> windows;
+    for (const Source& source : options_.sources) {
+      sources_.push_back(Cut(source.tokens));
+      proportions.push_back(source.proportion);
+      windows.push_back(sources_.back().windows);
+    }
+    const std::vector<std::int64_t> quotas = Quotas(proportions, windows);
+    for (std::size_t i = 0; i < quotas.size(); ++i) sources_[i].quota = quotas[i];
+  }
+  std::vector<std::int64_t> quotas;
+  for (const Windowed& source : sources_) quotas.push_back(source.quota);
+  order_ = Interleaving(quotas);
+  windows_ = order_.Windows();
+  if (windows_ >= kMostTargets / options_.length) {
+    throw InputError(fmt::format("sampler: {} windows of {} targets are too many for an epoch",
+                                 windows_, options_.length));
+  }
   CheckOrigin();
-  start_ = {options_.origin.sample / windows_, options_.origin.sample % windows_};
-  rest_ = CeilDivide(windows_ - start_.window, options_.batch);
-  skipped_ = TargetsBefore(start_);
+  SetOut();
+}
+
+Sampler::Windowed Sampler::Cut(std::int64_t tokens) const {
+  Require(tokens, 2, "the number of tokens");
+  const std::int64_t all = tokens - 1;  // N
+  const std::int64_t uncovered = std::max<std::int64_t>(all - options_.length, 0);
+  Windowed cut;
+  cut.windows =
+      std::min(CeilDivide(uncovered, options_.stride) + 1, CeilDivide(all, options_.stride));
+  const std::int64_t last = all - (cut.windows - 1) * options_.stride;
+  cut.missing = std::max<std::int64_t>(options_.length - last, 0);
+  return cut;
 }
 
 // The numbers come from a file.
@@ -51,14 +75,48 @@ void Sampler::CheckOrigin() const {
   Require(origin.step, 0, "the step to continue from");
   Require(origin.sample, 0, "next_sample");
   Require(origin.targets, 0, "the number of tokens seen");
-  const bool far = origin.sample / windows_ >= kMostTargets / EpochTargets();
+  std::int64_t targets = windows_ * options_.length;  // of an epoch
+  for (const Windowed& source : sources_) targets -= source.missing;
+  bool far = origin.sample / windows_ >= kMostTargets / targets;
+  for (const SourcePlace& place : origin.sources) {
+    Require(place.windows, 0, "the number of windows used");
+    Require(place.targets, 0, "the number of tokens seen");
+    far = far || place.windows >= kMostTargets / options_.length || place.targets > kMostTargets;
+  }
+  if (!origin.sources.empty() && origin.sources.size() != sources_.size()) {
+    throw InputError(fmt::format("sampler: places of {} files for a mixture of {}",
+                                 origin.sources.size(), sources_.size()));
+  }
   if (origin.step <= kMostSteps && origin.targets <= kMostTargets && !far) return;
   throw InputError(fmt::format(
       "sampler: step {}, next_sample {} and {} tokens seen are no position of a run of {} windows",
       origin.step, origin.sample, origin.targets, windows_));
 }
 
+void Sampler::SetOut() {
+  const Origin& origin = options_.origin;
+  start_ = {origin.sample / windows_, origin.sample % windows_};
+  rest_ = CeilDivide(windows_ - start_.window, options_.batch);
+  reached_ = origin.sources;
+  for (std::size_t i = reached_.size(); i < sources_.size(); ++i) {
+    const std::int64_t count = CountBefore(i, start_);
+    reached_.push_back({count, TargetsOf(sources_[i], count)});
+  }
+  if (origin.sources.empty() && sources_.size() == 1) reached_.front().targets = origin.targets;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    sources_[i].shift = reached_[i].windows - CountBefore(i, start_);
+  }
+}
+
 std::int64_t Sampler::Windows() const { return windows_; }
+
+std::int64_t Sampler::WindowsOf(std::int64_t source) const {
+  return sources_.at(static_cast<std::size_t>(source)).windows;
+}
+
+std::int64_t Sampler::QuotaOf(std::int64_t source) const {
+  return sources_.at(static_cast<std::size_t>(source)).quota;
+}
 
 std::int64_t Sampler::StepsPerEpoch() const { return CeilDivide(windows_, options_.batch); }
 
@@ -105,38 +163,65 @@ double Sampler::Epochs(std::int64_t step) const {
          static_cast<double>(place.window) / static_cast<double>(windows_);
 }
 
-std::int64_t Sampler::EpochTargets() const { return windows_ * options_.length - missing_; }
-
-std::int64_t Sampler::ShortPosition(std::int64_t epoch) const {
-  if (!options_.shuffle) return windows_ - 1;
-  return PermuteBack(options_.seed, epoch, windows_ - 1, windows_);
+std::int64_t Sampler::ShortPosition(const Windowed& source, std::int64_t epoch) const {
+  if (!options_.shuffle) return source.windows - 1;
+  return PermuteBack(options_.seed, epoch, source.windows - 1, source.windows);
 }
 
 std::int64_t Sampler::BatchTargets(std::int64_t step) const {
   return TargetsBefore(step + 1) - TargetsBefore(step);
 }
 
-std::int64_t Sampler::TargetsBefore(const Place& place) const {
-  std::int64_t targets = place.epoch * EpochTargets() + place.window * options_.length;
-  if (missing_ > 0 && place.window > 0 && ShortPosition(place.epoch) < place.window) {
-    targets -= missing_;
+std::int64_t Sampler::CountBefore(std::size_t source, const Place& place) const {
+  return place.epoch * sources_[source].quota + order_.CountBefore(source, place.window);
+}
+
+std::int64_t Sampler::TargetsOf(const Windowed& source, std::int64_t windows) const {
+  const std::int64_t epoch = windows / source.windows, rest = windows % source.windows;
+  std::int64_t targets = windows * options_.length - epoch * source.missing;
+  if (source.missing > 0 && rest > 0 && ShortPosition(source, epoch) < rest) {
+    targets -= source.missing;
   }
   return targets;
 }
 
+SourcePlace Sampler::PlaceOf(std::size_t source, const Place& place) const {
+  const Windowed& file = sources_[source];
+  const SourcePlace& reached = reached_[source];
+  const std::int64_t windows = file.shift + CountBefore(source, place);
+  return {windows, reached.targets + TargetsOf(file, windows) - TargetsOf(file, reached.windows)};
+}
+
+std::vector<SourcePlace> Sampler::Places(std::int64_t step) const {
+  const Place place = PlaceOf(step);
+  std::vector<SourcePlace> places;
+  for (std::size_t i = 0; i < sources_.size(); ++i) places.push_back(PlaceOf(i, place));
+  return places;
+}
+
 std::int64_t Sampler::TargetsBefore(std::int64_t step) const {
-  return options_.origin.targets + TargetsBefore(PlaceOf(step)) - skipped_;
+  const Place place = PlaceOf(step);
+  std::int64_t targets = options_.origin.targets;
+  for (std::size_t i = 0; i < sources_.size(); ++i) {
+    targets += PlaceOf(i, place).targets - reached_[i].targets;
+  }
+  return targets;
 }
 
 Sample Sampler::At(std::int64_t step, std::int64_t position) const {
   const Place place = PlaceOf(step);
   const std::int64_t k = place.window + position;
+  const Interleaving::Turn turn = order_.At(k);
+  const Windowed& source = sources_[static_cast<std::size_t>(turn.source)];
+  const std::int64_t index = source.shift + place.epoch * source.quota + turn.index;
+  const std::int64_t own = index % source.windows;
   const std::int64_t window =
-      options_.shuffle ? Permute(options_.seed, place.epoch, k, windows_) : k;
+      options_.shuffle ? Permute(options_.seed, index / source.windows, own, source.windows) : own;
   Sample sample;
   sample.ordinal = place.epoch * windows_ + k;
   sample.start = window * options_.stride;
-  sample.targets = options_.length - (window == windows_ - 1 ? missing_ : 0);
+  sample.targets = options_.length - (window == source.windows - 1 ? source.missing : 0);
+  sample.source = turn.source;
   return sample;
 }
 
@@ -150,23 +235,6 @@ void Sampler::Fill(std::int64_t step, const Part& share, std::vector<Sample>& sa
   samples.clear();
   const std::int64_t end = std::min(share.end, BatchSize(step));
   for (std::int64_t i = share.begin; i < end; ++i) samples.push_back(At(step, i));
-}
-
-Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Sampler::Options& to) {
-  Sampler::Options before = from, after = to;
-  before.origin = origin;
-  after.origin = {};
-  const std::int64_t windows = Sampler(before).Windows(), windows_now = Sampler(after).Windows();
-  after.origin = origin;
-  const bool same =
-      from.tokens == to.tokens && from.length == to.length && from.stride == to.stride;
-  if (!same) {
-    const Wide sample = Wide{origin.sample / windows} * windows_now +
-                        Wide{origin.sample % windows} * windows_now / windows;
-    after.origin.sample = static_cast<std::int64_t>(std::min(sample, Wide{kMostTargets}));
-  }
-  static_cast<void>(Sampler(after));  // refuses a position beyond all runs
-  return after.origin;
 }
 
 }  // namespace trireme::data

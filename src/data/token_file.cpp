@@ -32,9 +32,31 @@ struct TokenFile::Contents {
   TokenMasks masks;
 };
 
+namespace {
+
+std::string HashOf(const Vocabulary& vocabulary) {
+  std::vector<std::string> lengths;
+  for (const std::string& word : vocabulary.words) {
+    lengths.push_back(fmt::format("{} ", word.size()));
+  }
+  std::vector<std::string_view> texts;
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    texts.emplace_back(lengths[i]);
+    texts.emplace_back(vocabulary.words[i]);
+  }
+  return Sha256(texts);
+}
+
+}  // namespace
+
 TokenCounts CountTokens(const std::string& path) {
   const TokenLayout layout = InspectTokenFile(path);
-  TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words), .tokens = layout.counts};
+  TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
+                     .tokens = layout.counts,
+                     .bytes = 0,
+                     .tokenizer = layout.tokenizer,
+                     .vocabulary_sha256 = HashOf(layout.vocabulary),
+                     .source_sha256 = layout.source_sha256};
   for (std::size_t i = 0; i < layout.counts.size(); ++i) {
     counts.bytes += layout.counts[i] * layout.widths[i];
   }
@@ -151,16 +173,7 @@ void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }
 const std::string& TokenFile::SourceSha256() const { return contents_->layout.source_sha256; }
-std::string TokenFile::VocabularySha256() const {
-  std::vector<std::string> lengths;
-  for (const std::string& word : Words().words) lengths.push_back(fmt::format("{} ", word.size()));
-  std::vector<std::string_view> texts;
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    texts.emplace_back(lengths[i]);
-    texts.emplace_back(Words().words[i]);
-  }
-  return Sha256(texts);
-}
+std::string TokenFile::VocabularySha256() const { return HashOf(Words()); }
 
 std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.entropy_rate; }
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }

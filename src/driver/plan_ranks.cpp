@@ -16,12 +16,14 @@ namespace trireme::driver {
 
 namespace {
 
-plan::TokenFacts FactsOf(const job::DeckOptions& options) {
+plan::TokenFacts FactsOf(const job::DeckOptions& options, const input::Deck& deck) {
   const std::string& path = options.data.file;
   std::error_code ignored;
   // A file that exists but cannot be reached is for CountTokens to complain of.
-  if (std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
-    return job::FactsOf(options.data, 0);
+  const bool mixture = !options.data.mixture.empty();
+  if (mixture ||
+      std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
+    return job::FactsOf(options.data, deck, 0);
   }
   return {.vocabulary = options.plan.vocabulary,
           .train = options.plan.tokens,
@@ -61,7 +63,7 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
   const plan::Plan plan = plan::MakePlan({.options = options,
                                           .deck = deck,
                                           .ranks = options.comm.ranks,
-                                          .tokens = FactsOf(options),
+                                          .tokens = FactsOf(options, deck),
                                           .machine = machine,
                                           .async_checkpoints = options.checkpoint.async});
   fmt::print("Trireme {} ({})   plan for {} of {}   device {}   {}\n", Version(), Commit(),

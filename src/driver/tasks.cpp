@@ -12,7 +12,9 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
@@ -86,6 +88,10 @@ ExitCode RunTokenize(const job::Job& job) {
       throw InputError("command line: -r has no meaning for job.task = tokenize",
                        "Leave it out, or choose another task.");
     }
+    if (!job.options.data.mixture.empty()) {
+      throw job.deck.Complain("data.mixture", "job.task = tokenize writes one file",
+                              "Name it with data.file.");
+    }
     data::CheckTokenFileTarget(path, overwrite);
     const data::TokenData data = data::Tokenize(job.options.tokenize, job.deck);
     if (job.line->validate_only) {
@@ -130,14 +136,15 @@ ExitCode RunTraining(job::Job& job) {
   stop_if_asked();
 
   // 3. The data, in memory.
-  const data::TokenFile tokens = job::OpenTokens(job);
+  const std::vector<data::TokenFile> files = job::OpenCorpus(job);
+  const data::Corpus corpus{std::span(files)};
 
   // 4. The model with its initial weights, spread over the grid; the optimizer; a step.
   training::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
-  training::TrainingStep step(state, tokens);
+  training::TrainingStep step(state, corpus);
 
   // 5. The loop.
-  TrainingLoop loop(job, plan, tokens, state, step);
+  TrainingLoop loop(job, plan, corpus, state, step);
   if (job.line->validate_only) {
     loop.Validate();
     return ExitCode::kDone;

@@ -34,10 +34,11 @@ void EachTransfer(Visit visit) {
 
 }  // namespace
 
-TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::TokenFile& tokens,
+TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                            training::TrainingState& state, training::TrainingStep& training_step)
     : job_(job),
-      tokens_(tokens),
+      corpus_(corpus),
+      tokens_(corpus.First()),
       plan_(plan),
       state_(state),
       training_step_(training_step),
@@ -144,6 +145,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.seconds_data = result.times.data;
   record.seconds_checkpoint = std::exchange(checkpoint_seconds_, 0);
   record.bad_steps = safeguards_->BadSteps();
+  record.sources = TokensOfSources();
   const std::int64_t every = job_.options.monitor.every_steps;
   window_compute_ += result.own_compute;
   ++window_steps_;
@@ -299,6 +301,7 @@ ExitCode TrainingLoop::Finalize() {
   record.memory_bytes = PeakMemory();
   record.seconds_checkpoint = checkpoint_seconds_;
   record.bad_steps = safeguards_->BadSteps();
+  record.sources = TokensOfSources();
   std::vector<std::pair<std::string, std::string>> files = {
       {"run folder", folder_},
       {"checkpoint", folder_ + "/checkpoints/latest"},
@@ -309,10 +312,10 @@ ExitCode TrainingLoop::Finalize() {
     files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
   }
   monitor_->Done(record, files, traffic, gathers);
-  for (const std::string& summary : {checkpoints_->Summary(), safeguards_->Summary()}) {
+  for (const std::string& summary :
+       {SourceSummary(), checkpoints_->Summary(), safeguards_->Summary(), ReplicaSummary()}) {
     if (!summary.empty()) monitor_->Line(summary);
   }
-  if (const std::string summary = ReplicaSummary(); !summary.empty()) monitor_->Line(summary);
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
   monitor_->Line(

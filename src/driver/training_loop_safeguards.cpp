@@ -160,12 +160,11 @@ void TrainingLoop::ReturnTo(const job::RunRecord& record, const data::Origin& or
 
 void TrainingLoop::GoBack(const std::string& checkpoint) {
   const std::int64_t next_sample = sampler_.NextSample(step_);
+  const std::vector<data::SourcePlace> reached = sampler_.Places(step_);
   try {
     const job::RunRecord record = LoadCheckpoint(checkpoint);
     job_.World().Together([&] { safeguards_->GoBack(record, next_sample); });
-    ReturnTo(record, {.step = record.step,
-                      .sample = next_sample,
-                      .targets = record.origin ? record.origin->targets : 0});
+    ReturnTo(record, OriginAfterGoingBack(record, reached, next_sample));
   } catch (const checkpoint::DamagedError& damage) {
     throw AgreedError(ExitCode::kFailed, damage.what(),
                       "It was to be gone back to after a spike of the loss. -r goes on from the "

@@ -4,7 +4,6 @@
 
 #include <cmath>
 #include <ctime>
-#include <filesystem>
 #include <set>
 
 #include "checkpoints.hpp"
@@ -15,8 +14,6 @@
 #include "trireme/kernels/matrix_multiply.hpp"
 
 namespace trireme::driver {
-
-namespace fs = std::filesystem;
 
 // Stages and slices differ in size: the plan of the rank that needs most decides what fits.
 void TrainingLoop::PlanMemory(monitor::BannerFacts& facts) const {
@@ -45,15 +42,7 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.grid = plan::DescribeLayout(plan_.grid, plan_.sharing, plan_.training.model);
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = plan::DescribeModel(plan_.training.model.options);
-  facts.data = fmt::format("{}: {} / {} / {} tokens; {} windows of {}, {} an epoch{}",
-                           fs::path(tokens_.Path()).filename().string(),
-                           monitor::WithThousands(tokens_.Size(data::Split::kTrain)),
-                           monitor::WithThousands(tokens_.Size(data::Split::kValid)),
-                           monitor::WithThousands(tokens_.Size(data::Split::kTest)),
-                           monitor::WithThousands(sampler_.Windows()), plan_.training.model.length,
-                           monitor::Counted(sampler_.StepsPerEpoch(), "step"),
-                           plan::DescribeMasks(plan_.training.model.document_mask,
-                                               tokens_.HasMask(data::Split::kTrain)));
+  facts.data = DescribeData();
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;
@@ -100,6 +89,11 @@ nlohmann::json TrainingLoop::RunJson() const {
     run["products"] = job_.libraries->Chosen();
     const std::vector<float> scales = job_.libraries->Scales();
     if (!scales.empty()) run["fp8_scales"] = scales;
+  }
+  if (const std::vector<data::MixtureFile> files = Mixture(); !files.empty()) {
+    run["mixture"] = job::MixtureJson(files, corpus_, sampler_, step_);
+  } else {
+    run["train_tokens"] = tokens_.Size(data::Split::kTrain);
   }
   if (std::isfinite(best_loss_)) run["best_loss"] = best_loss_;
   if (validation_due_) run["validation_due"] = true;

@@ -102,39 +102,6 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   return job;
 }
 
-plan::TokenFacts FactsOf(const data::Options& options, int shared_by) {
-  const data::TokenCounts counts = data::CountTokens(options.file);
-  std::int64_t bytes = counts.bytes;
-  if (options.staging == data::Staging::kSharedMemory) {
-    bytes = shared_by == 0 ? 0 : bytes / shared_by;
-  }
-  return {.vocabulary = counts.vocabulary,
-          .train = counts.tokens.front(),
-          .bytes = bytes,
-          .source = std::filesystem::path(options.file).filename().string(),
-          .documents = counts.documents.front(),
-          .loss_mask = counts.masks.front()};
-}
-
-plan::TokenFacts InspectTokens(const Job& job) {
-  const comm::Communicator& world = job.World();
-  plan::TokenFacts facts;
-  world.Together([&] {
-    // A wrong number of ranks is said before a missing file.
-    plan::PlanGrid(job.options, job.deck, world.Size());
-    if (world.IsRoot()) facts = FactsOf(job.options.data, job.runtime->Node().Size());
-  });
-  // Sums of one rank's numbers and of zeros.
-  for (std::int64_t* number : {&facts.vocabulary, &facts.train, &facts.bytes}) {
-    *number = world.Sum(*number);
-  }
-  for (bool* fact : {&facts.documents, &facts.loss_mask}) {
-    *fact = world.Sum(std::int64_t{*fact}) > 0;
-  }
-  facts.source = world.Broadcast(facts.source);
-  return facts;
-}
-
 plan::MachineFacts FactsOf(const Job& job) { return {.dtype = job.dtype, .stream = job.stream}; }
 
 namespace {
@@ -161,22 +128,6 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
           .async_checkpoints = job.options.checkpoint.async,
           .origin = OriginOf(job, tokens),
           .steps = PlannedSteps(job)};
-}
-
-data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
-  const std::optional<RunRecord>& record = job.start.record;
-  if (!record || job.start.weights_alone || !record->origin) return {};
-  const data::Sampler::Options now{.tokens = tokens.train,
-                                   .length = job.options.data.sequence_length,
-                                   .stride = job.options.data.stride,
-                                   .batch = job.options.data.batch,
-                                   .seed = job.options.machine.seed,
-                                   .shuffle = true};
-  data::Sampler::Options was = now;
-  was.length = record->length.value_or(now.length);
-  was.stride = record->stride.value_or(now.stride);
-  was.batch = record->batch.value_or(now.batch);
-  return data::MoveOrigin(*record->origin, was, now);
 }
 
 namespace {
@@ -265,11 +216,6 @@ void CheckMemory(const Job& job, const machine::MemoryTerms& planned,
 void UseGpu(const Job& job, comm::ProcessGrid& grid) {
   if (!job.stream.OnGpu()) return;
   grid.UseGpu(job.stream, job.gpu_shared, job.options.parallel.chunks);
-}
-
-data::TokenFile OpenTokens(const Job& job) {
-  return data::TokenFile(job.World(), job.runtime->Node(), job.options.data.file,
-                         job.options.data.staging, [&job] { StopIfAsked(job); });
 }
 
 void StopIfAsked(const Job& job) {

@@ -9,8 +9,10 @@
 #include <limits>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <variant>
 
+#include "mixture_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/input/json_text.hpp"
@@ -135,6 +137,10 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
                      .sample = run.Integer("next_sample"),
                      .targets = run.Integer("tokens")};
   }
+  ParseMixture(record.json, path, record);
+  if (run.Has("train_tokens")) {
+    record.train_tokens = run.Integer("train_tokens", 2, kMostTrainTokens);
+  }
   if (run.Has("seed")) record.seed = run.Integer("seed", 0, kMostSeed);
   record.length = MaybeInteger(run, "sequence_length");
   record.stride = MaybeInteger(run, "stride");
@@ -232,6 +238,9 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
   };
   for (const char* name :
        {"seed", "source_sha256", "sequence_length", "stride", "batch", "precision", "canonical"}) {
+    // The contents of a mixture are compared below.
+    const bool mixed = record.json.contains("mixture") || now.contains("mixture");
+    if (mixed && name == std::string_view("source_sha256")) continue;
     if (record.json.contains(name) && now.contains(name)) {
       change(name, DeckText(record.json.at(name)), DeckText(now.at(name)));
     }
@@ -241,6 +250,9 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     return run.contains("document_mask") ? DeckText(run.at("document_mask")) : "no";
   };
   change("document_mask", masked(record.json), masked(now));
+  if (std::string mixture = MixtureChange(record.json, now); !mixture.empty()) {
+    changes.push_back(std::move(mixture));
+  }
   for (const char* section : {"model", "optimizer", "schedule"}) {
     if (!record.json.contains(section) || !record.json.at(section).is_object()) continue;
     const nlohmann::json &was = record.json.at(section), &is = now.at(section);

@@ -63,7 +63,8 @@ std::string ToJsonLine(const Record& record) {
   if (record.slowest_rank >= 0) json["slowest_rank"] = record.slowest_rank;
   json["seconds_slowest"] = record.seconds_slowest;
   json["bad_steps"] = record.bad_steps;
-  return json.dump() + "\n";
+  for (const auto& [name, tokens] : record.sources) json["sources"][name] = tokens;
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string ToJsonLine(const Event& event) {

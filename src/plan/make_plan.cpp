@@ -95,7 +95,8 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
                                .batch = asked.data.batch,
                                .seed = asked.machine.seed,
                                .shuffle = true,
-                               .origin = request.origin});
+                               .origin = request.origin,
+                               .sources = request.tokens.sources});
   const std::int64_t batch = std::min(asked.data.batch, sampler.Windows());
   layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
   const parallel::Canonical& canonical = layout.model.canonical;
@@ -116,6 +117,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
           .batch = asked.data.batch,
           .origin = request.origin,
           .loss_mask = request.tokens.loss_mask,
+          .sources = request.tokens.sources,
           .optimizer = asked.optimizer,
           .schedule = optimizer::MakeSchedule(
               asked.schedule, asked.optimizer.learning_rate,

@@ -3,7 +3,7 @@
 
 namespace trireme::training {
 
-BatchLoader::BatchLoader(const TrainingState& state, const data::TokenFile& tokens)
+BatchLoader::BatchLoader(const TrainingState& state, const data::Corpus& tokens)
     : tokens_(tokens),
       samples_(state.Plan().samples),
       sampler_(samples_),

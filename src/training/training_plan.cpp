@@ -44,7 +44,8 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                                        .batch = options.batch,
                                        .seed = options.model.seed,
                                        .shuffle = true,
-                                       .origin = options.origin};
+                                       .origin = options.origin,
+                                       .sources = options.sources};
   const std::int64_t batch = std::min(options.batch, data::Sampler(samples).Windows());
   return {.model = Complete(options, batch, grid),
           .samples = samples,

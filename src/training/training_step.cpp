@@ -12,7 +12,7 @@
 
 namespace trireme::training {
 
-TrainingStep::TrainingStep(TrainingState& state, const data::TokenFile& tokens)
+TrainingStep::TrainingStep(TrainingState& state, const data::Corpus& tokens)
     : state_(state),
       loader_(state, tokens),
       masked_(state.Plan().model.document_mask || tokens.HasMask(data::Split::kTrain)),

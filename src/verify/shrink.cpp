@@ -206,6 +206,7 @@ std::int64_t ShrunkStride(std::int64_t stride, std::int64_t length, std::int64_t
 training::TrainingOptions Shrink(const training::TrainingOptions& deck,
                                  const comm::GridShape& grid) {
   training::TrainingOptions small = deck;
+  small.sources.clear();  // made-up tokens alone
   model::Options& o = small.model.options;
   const std::int64_t length = deck.model.length;
   const std::int64_t slices = Slices(deck, grid);

@@ -75,6 +75,16 @@ PYTHON
 }
 accounts calm
 
+# A mixture of this file alone has its order, and keeps to its place in it.
+run 0 train "${back[@]}" data.mixture=harbour.h5:1 job.output=mixed
+accounts mixed exact
+same_end calm mixed step
+"$python" -c '
+import json
+run = json.load(open("mixed/checkpoints/latest/run.json"))
+file = run["mixture"][0]
+assert (file["windows_used"], file["tokens"]) == (run["next_sample"], run["tokens"]), run' || fail "another place"
+
 # 3. Every layout goes back at the same steps over the same samples.
 for axis in data tensor pipeline; do
   run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" "${back[@]}" grid.$axis=2 job.output=$axis

@@ -2,6 +2,7 @@
 // file): the fuzz programs need no MPI and only a few files of Trireme.
 #include "fuzz.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
 
 namespace {
@@ -26,5 +27,9 @@ const Vocabulary& TokenFile::Words() const { Unreached(); }
 const std::string& TokenFile::Tokenizer() const { Unreached(); }
 const std::string& TokenFile::Path() const { Unreached(); }
 std::string TokenFile::VocabularySha256() const { Unreached(); }
+const std::string& TokenFile::SourceSha256() const { Unreached(); }
+std::int64_t TokenFile::Size(Split) const { Unreached(); }
+std::vector<SourcePlace> Sampler::Places(std::int64_t) const { Unreached(); }
+std::int64_t Sampler::WindowsOf(std::int64_t) const { Unreached(); }
 
 }  // namespace trireme::data

@@ -38,8 +38,8 @@ inline std::int64_t Term(const training::TrainingState& state, const std::string
 
 class TrainingRun {
  public:
-  // `group` and `tokens` must outlive it; the grid fills the group.
-  TrainingRun(const comm::Communicator& group, const data::TokenFile& tokens,
+  // `group` and the files of `tokens` must outlive it; the grid fills the group.
+  TrainingRun(const comm::Communicator& group, const data::Corpus& tokens,
               const RunSettings& settings)
       : group_(group),
         grid_(group,
@@ -47,7 +47,8 @@ class TrainingRun {
                   comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
               settings.options),
         state_(Spoiled(settings.defect),
-               training::PlanTraining(settings, tokens.Size(data::Split::kTrain), grid_.Shape()),
+               training::PlanTraining(settings, tokens.First().Size(data::Split::kTrain),
+                                      grid_.Shape()),
                settings.stream),
         step_(state_, tokens) {}
 

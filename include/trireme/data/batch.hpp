@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/base/positions.hpp"
+#include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/data/window.hpp"
@@ -44,13 +45,13 @@ struct Entry {
 void FillEntry(std::span<const Window> windows, std::span<const Sample> samples,
                std::int64_t length, Entry& batch, const Positions& positions = {},
                bool document_mask = false);
-// The same from a token file, without document masks.
-void FillEntry(const TokenFile& file, Split split, std::span<const Sample> samples,
+// The same from the files that the samples name, without document masks.
+void FillEntry(const Corpus& corpus, Split split, std::span<const Sample> samples,
                std::int64_t length, Entry& batch, const Positions& positions = {});
 
 // Replaces the first `samples.size()` of `windows` by those of the samples; there are more if there
 // were. Reuses their memory.
-void ReadWindows(const TokenFile& file, Split split, std::span<const Sample> samples,
+void ReadWindows(const Corpus& corpus, Split split, std::span<const Sample> samples,
                  std::vector<Window>& windows);
 
 // Pairs of a held position and a position that its query sees, padding included: the sum of

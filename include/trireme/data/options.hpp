@@ -5,7 +5,9 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "trireme/data/mixture.hpp"
 #include "trireme/input/deck.hpp"
 
 namespace trireme::data {
@@ -19,7 +21,9 @@ enum class TokenizeKind { kWord, kByte, kHarbour };
 const char* NameOf(TokenizeKind kind);  // as in the deck
 
 struct Options {
-  std::string file = "data/tokens.h5";  // token file, HDF5
+  // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
+  std::string file = "data/tokens.h5";
+  std::vector<MixtureFile> mixture = {};  // empty: `file` alone
   Staging staging = Staging::kSharedMemory;
   std::int64_t sequence_length = 128;  // targets per window
   std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows

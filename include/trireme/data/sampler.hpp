@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/base/partition.hpp"
+#include "trireme/data/mixture.hpp"
 
 namespace trireme::data {
 
@@ -24,12 +25,29 @@ struct Sample {
   int source = 0;            // place in data.mixture of the file that it comes from
 };
 
-// Position in the data at which a step begins. After a change of the windows or of the batch, steps
-// from `step` on are counted from here; the default is the start of training.
+// A file of a mixture as the sampler sees it.
+struct Source {
+  std::int64_t tokens = 0;  // of the split (>= 2)
+  Proportion proportion;
+  friend bool operator==(const Source&, const Source&) = default;
+};
+
+// Use of a file so far, since the start of training. Its next window is the one with this number in
+// the file's own order: window k of its epoch e, windows = e * (windows of the file) + k.
+struct SourcePlace {
+  std::int64_t windows = 0;
+  std::int64_t targets = 0;  // valid ones
+  friend bool operator==(const SourcePlace&, const SourcePlace&) = default;
+};
+
+// Position in the data at which a step begins. After a change of the windows, of the batch or of
+// the mixture, steps from `step` on are counted from here; the default is the start of training.
 struct Origin {
   std::int64_t step = 0;    // number of the step; earlier steps cannot be asked for
   std::int64_t sample = 0;  // samples before it since the start of training, in windows of this run
   std::int64_t targets = 0;  // valid targets seen before it, over all ranks
+  // Of each file; empty: as a run of this mixture alone has them at `sample`.
+  std::vector<SourcePlace> sources = {};
 };
 
 class Sampler {
@@ -42,28 +60,37 @@ class Sampler {
     std::uint32_t seed = 0;
     bool shuffle = true;  // false: windows in order (validation)
     Origin origin = {};   // of the steps
+    // The files of a mixture, which take the place of `tokens`; empty: one file.
+    std::vector<Source> sources = {};
   };
   // Throws InputError naming the deck's key, or the origin's number, for options out of range.
   explicit Sampler(const Options& options);
 
   // Windows per epoch: ceil(max(N - T, 0) / S) + 1 with N = tokens - 1, but at most ceil(N / S): no
   // window begins after the end. The last one is short if it must be. With S < T windows overlap
-  // and repeat targets; with S > T targets between windows are skipped.
+  // and repeat targets; with S > T targets between windows are skipped. Of a mixture: the sum of
+  // its files' quotas (data::Quotas).
   std::int64_t Windows() const;
-  std::int64_t StepsPerEpoch() const;  // of a whole epoch: ceil(windows / batch)
+  std::int64_t SourceCount() const { return std::ssize(sources_); }  // files; 1 without a mixture
+  std::int64_t WindowsOf(std::int64_t source) const;                 // of the file itself
+  std::int64_t QuotaOf(std::int64_t source) const;  // windows of it in an epoch of the mixture
+  std::int64_t StepsPerEpoch() const;               // of a whole epoch: ceil(windows / batch)
   // Steps of a run of `epochs` (> 0) from its first step to its last, at least one: round(epochs *
   // StepsPerEpoch()) of a run that never changed. After a change the run ends at the same place of
   // the data (of a part of an epoch, at the first step that reaches it); where that lies before the
   // origin, at the origin's step.
   std::int64_t StepsOf(double epochs) const;
 
-  // Functions of a step number, not below the origin's: all O(1). Throw std::logic_error below it.
+  // Functions of a step number, not below the origin's: O(1) in all but the number of files. Throw
+  // std::logic_error below it.
   std::int64_t BatchSize(std::int64_t step) const;     // windows; an epoch's last batch is short
   std::int64_t BatchTargets(std::int64_t step) const;  // valid targets over all ranks
   // Samples before the step's first, since the start of training.
   std::int64_t NextSample(std::int64_t step) const;
   // Targets of all steps before this one, over all epochs and ranks: the origin's and those since.
   std::int64_t TargetsBefore(std::int64_t step) const;
+  // Use of each file before the step.
+  std::vector<SourcePlace> Places(std::int64_t step) const;
   // Epochs completed before the step: step / StepsPerEpoch() where a run that never changed would
   // be at the same place, else whole epochs and the fraction of the windows.
   double Epochs(std::int64_t step) const;
@@ -82,29 +109,46 @@ class Sampler {
     std::int64_t epoch = 0;
     std::int64_t window = 0;  // windows of the epoch before it
   };
-  Place PlaceOf(std::int64_t step) const;                // of the step's first window
-  std::int64_t TargetsBefore(const Place& place) const;  // in a run of these windows alone
-  std::int64_t EpochTargets() const;                     // valid targets of one epoch
-  // Position of the epoch's only short window in its order of windows.
-  std::int64_t ShortPosition(std::int64_t epoch) const;
+  // Windows of a file.
+  struct Windowed {
+    std::int64_t windows = 0;
+    std::int64_t missing = 0;  // targets that its last window lacks; 0 when it is whole
+    std::int64_t quota = 0;    // windows of it in an epoch
+    // Windows used since the start of training, less those of a run of this mixture alone.
+    std::int64_t shift = 0;
+  };
+  Windowed Cut(std::int64_t tokens) const;
+  Place PlaceOf(std::int64_t step) const;  // of the step's first window
+  // Windows of a file before a place, in a run of this mixture alone.
+  std::int64_t CountBefore(std::size_t source, const Place& place) const;
+  SourcePlace PlaceOf(std::size_t source, const Place& place) const;
+  // Targets of a file's first `windows` windows, over all its epochs.
+  std::int64_t TargetsOf(const Windowed& source, std::int64_t windows) const;
+  // Position of the only short window of the file's epoch in its order of windows.
+  std::int64_t ShortPosition(const Windowed& source, std::int64_t epoch) const;
   void CheckOrigin() const;
+  void SetOut();  // from the origin
 
   Options options_;
-  std::int64_t windows_ = 0;
-  std::int64_t missing_ = 0;  // targets that the last window lacks; 0 when it is whole
-  Place start_;               // of the origin
-  std::int64_t rest_ = 0;     // steps from the origin to the end of its epoch
-  std::int64_t skipped_ = 0;  // targets before start_ in a run of these windows alone
+  std::vector<Windowed> sources_;     // at least one
+  Interleaving order_;                // of their windows in an epoch
+  std::int64_t windows_ = 0;          // of an epoch
+  Place start_;                       // of the origin
+  std::int64_t rest_ = 0;             // steps from the origin to the end of its epoch
+  std::vector<SourcePlace> reached_;  // by each file, at the origin
 };
 
 // The origin of a run with options `to` that takes over at `origin`, a position of a run with
 // options `from`; the options' own origins are not read. With the same windows (tokens, length,
-// stride) the sample is kept: every window of the epoch is still used once, whatever the batch, in
-// an order that the seed decides (another seed repeats some and skips others). With other windows
-// the same epoch begins anew at the same fraction of its windows, rounded down: the rest of that
-// epoch then repeats some targets and skips others, and later epochs are whole. Throws InputError
-// as Sampler does.
-Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Sampler::Options& to);
+// stride, mixture) the sample is kept: every window of the epoch is still used once, whatever the
+// batch, in an order that the seed decides (another seed repeats some and skips others). With other
+// windows the same epoch begins anew at the same fraction of its windows, rounded down: the rest of
+// that epoch then repeats some targets and skips others, and later epochs are whole. Each file of a
+// mixture goes on at its own place, at the same fraction of its own windows if they are others.
+// from_of: for each file of `to` its place in `from`, -1 for a new one, which starts at its
+// beginning; empty: the files are the same ones. Throws InputError as Sampler does.
+Origin MoveOrigin(const Origin& origin, const Sampler::Options& from, const Sampler::Options& to,
+                  const std::vector<int>& from_of = {});
 
 }  // namespace trireme::data
 

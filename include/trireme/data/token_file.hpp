@@ -62,6 +62,7 @@ struct TokenCounts {
   std::int64_t bytes = 0;                // of a copy of all tokens in memory
   std::array<bool, 3> documents{};       // by Split: whether their beginnings are known
   std::array<bool, 3> masks{};           // by Split: whether there is a mask of the loss
+  std::string tokenizer, vocabulary_sha256, source_sha256;  // as of TokenFile
 };
 // Checks everything but the tokens. Serial; needs no MPI. Throws InputError as opening does.
 TokenCounts CountTokens(const std::string& path);

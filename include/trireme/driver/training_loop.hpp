@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/job/deadline.hpp"
@@ -25,8 +26,8 @@ class Safeguards;
 
 class TrainingLoop {
  public:
-  // All arguments must outlive the loop.
-  TrainingLoop(job::Job& job, const plan::Plan& plan, const data::TokenFile& tokens,
+  // All arguments must outlive the loop, and the files of `corpus`.
+  TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                training::TrainingState& state, training::TrainingStep& training_step);
 
   ~TrainingLoop();
@@ -91,6 +92,16 @@ class TrainingLoop {
   std::string ReplicaSummary() const;
   void AccountForCheckpoints();
   nlohmann::json RunJson() const;
+  // Files of the training as run.json and the reports name them; empty: one file that was never
+  // part of a mixture.
+  std::vector<data::MixtureFile> Mixture() const;
+  std::string DescribeData() const;
+  // Names of a mixture's files and the valid targets seen of each; empty without a mixture.
+  std::vector<std::pair<std::string, std::int64_t>> TokensOfSources() const;
+  std::string SourceSummary() const;
+  data::Origin OriginAfterGoingBack(const job::RunRecord& record,
+                                    const std::vector<data::SourcePlace>& reached,
+                                    std::int64_t next_sample) const;
   bool RecordEvaluation(data::Split split);
   std::int64_t PeakMemory() const;  // collective
   double Epoch() const;
@@ -100,7 +111,8 @@ class TrainingLoop {
   bool Finished() const { return step_ >= schedule_.Last(); }
 
   job::Job& job_;
-  const data::TokenFile& tokens_;
+  const data::Corpus corpus_;
+  const data::TokenFile& tokens_;  // the corpus' first: vocabulary, valid and test split
   const plan::Plan& plan_;
   training::TrainingState& state_;
   training::TrainingStep& training_step_;

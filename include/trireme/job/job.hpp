@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
@@ -47,17 +48,20 @@ struct Job {
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
 
-// Facts of a token file for a plan. shared_by: ranks of a node that share one copy with
-// data.staging = shared_memory; 0: unknown, so that no rank's share of it is counted. Serial.
-plan::TokenFacts FactsOf(const data::Options& options, int shared_by);
+// Facts of the token file, or of those of a mixture, for a plan. shared_by: ranks of a node that
+// share one copy with data.staging = shared_memory; 0: unknown, so that no rank's share of it is
+// counted. Serial. Throws InputError as data::CountTokens does and, with the deck's line, for a
+// mixture of several vocabularies, of a missing file or of one file twice.
+plan::TokenFacts FactsOf(const data::Options& options, const input::Deck& deck, int shared_by);
 
-// Collective. Facts of the deck's token file, of the device, and the request for a plan.
+// Collective. Facts of the deck's token files, of the device, and the request for a plan.
 plan::TokenFacts InspectTokens(const Job& job);
 plan::MachineFacts FactsOf(const Job& job);
 plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens);
 
 // Position in the data at which a run that -r continues goes on: what the checkpoint says, in this
-// deck's windows. The start of training for any other job.
+// deck's windows; each file of a mixture at its own place, known by its contents. The start of
+// training for any other job.
 data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens);
 
 // Collective. Runs `body`, which loads the first candidate of job.start; if the bytes of that one
@@ -84,8 +88,11 @@ void UseGpu(const Job& job, comm::ProcessGrid& grid);
 // phases of a training job's set-up, and within long ones.
 void StopIfAsked(const Job& job);
 
-// Collective. The deck's token file, staged as it says. AgreedError as of StopIfAsked.
+// Collective. The deck's token file, of a mixture the first one, staged as it says. AgreedError as
+// of StopIfAsked.
 data::TokenFile OpenTokens(const Job& job);
+// Collective. The files that training takes windows from, in the order of data.mixture.
+std::vector<data::TokenFile> OpenCorpus(const Job& job);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

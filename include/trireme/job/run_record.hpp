@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/input/deck.hpp"
@@ -21,6 +22,10 @@ nlohmann::json ModelJson(const model::Options& options);
 nlohmann::json SectionJson(const input::Deck& deck, const std::string& section);
 // The object "vocabulary": its size, the hash of its words, its tokenizer.
 nlohmann::json VocabularyJson(const data::TokenFile& tokens);
+// The list "mixture": what is used of each file before a step. files: as in the deck; one, for
+// data.file that was part of a mixture before.
+nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const data::Corpus& corpus,
+                           const data::Sampler& sampler, std::int64_t step);
 
 // run.json, checked. Members that older versions did not write are empty or none.
 struct RunRecord {
@@ -30,6 +35,13 @@ struct RunRecord {
   std::optional<data::Origin> origin;  // the position in the data
   std::optional<std::int64_t> seed, length, stride, batch;
   std::string source_sha256, precision, canonical;
+  std::optional<std::int64_t> train_tokens;  // of the only file's training split
+  // A file of the mixture. Its place in the data is in `origin`.
+  struct Source {
+    std::string file, sha256;  // as in the deck; of its source
+    data::Source source;
+  };
+  std::vector<Source> mixture;      // empty: one file that was never part of a mixture
   std::optional<double> best_loss;  // validation, nats per token
   // Length of a run that has gone back over steps (run.on_spike): it keeps the steps with which it
   // began, whatever samples it left out.

@@ -60,6 +60,8 @@ struct Record {
   int slowest_rank = -1;
   double seconds_slowest = 0;  // of its computation, a step
   std::int64_t bad_steps = 0;  // of the run so far: steps whose update was left out
+  // Training targets seen so far of each file of a mixture, by name; empty: one file.
+  std::vector<std::pair<std::string, std::int64_t>> sources = {};
 };
 
 // One kind of transfer in one kind of group, over the steps of this session: a row of the table in

@@ -18,12 +18,14 @@ namespace trireme::plan {
 
 // Facts about the tokens, from the token file or assumed.
 struct TokenFacts {
-  std::int64_t vocabulary = 0;  // types
-  std::int64_t train = 0;       // tokens of the training split
-  std::int64_t bytes = 0;       // of memory per rank, as staged
-  std::string source;           // "wikitext2.h5", or where assumed numbers come from
-  bool documents = false;       // the training split's are known
-  bool loss_mask = false;       // the training split has one
+  std::int64_t vocabulary = 0;             // types
+  std::int64_t train = 0;                  // tokens of the training split, of all files
+  std::int64_t bytes = 0;                  // of memory per rank, as staged
+  std::string source;                      // "wikitext2.h5", or where assumed numbers come from
+  std::vector<data::Source> sources = {};  // files of data.mixture; empty: one file
+  std::vector<std::string> contents = {};  // source_sha256 of each file; empty: not known
+  bool documents = false;                  // those of the training split are known, of all files
+  bool loss_mask = false;                  // the training split has one, of any file
 };
 
 // Facts about what computes.

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "trireme/data/batch.hpp"
+#include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
-#include "trireme/data/token_file.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::training {
@@ -27,8 +27,8 @@ struct LoadedBatch {
 
 class BatchLoader {
  public:
-  // `tokens` must outlive it.
-  BatchLoader(const TrainingState& state, const data::TokenFile& tokens);
+  // The files of `tokens` must outlive it.
+  BatchLoader(const TrainingState& state, const data::Corpus& tokens);
 
   const data::Sampler& Samples() const { return sampler_; }
   // Steps from origin.step on are counted from there.
@@ -39,7 +39,7 @@ class BatchLoader {
   bool Whole(std::int64_t step) const { return sampler_.BatchSize(step) == share_.batch; }
 
  private:
-  const data::TokenFile& tokens_;
+  const data::Corpus tokens_;
   data::Sampler::Options samples_;
   data::Sampler sampler_;
   BatchShare share_;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "trireme/data/sampler.hpp"
 #include "trireme/model/plan.hpp"
@@ -20,6 +21,7 @@ struct TrainingOptions {
   std::int64_t batch = 1;    // windows per step, over all ranks
   data::Origin origin = {};  // of the steps
   bool loss_mask = false;    // the training split says which targets count
+  std::vector<data::Source> sources = {};  // files of a mixture; empty: one file
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;      // after a step; false: the update clears them as it goes
@@ -31,7 +33,7 @@ struct TrainingOptions {
 // The same run on a grid, complete; never changed.
 struct TrainingPlan {
   model::ModelPlan model;
-  // Of the training split: tokens, length, stride, batch, seed, origin.
+  // Of the training split: tokens, length, stride, batch, seed, origin, mixture.
   data::Sampler::Options samples;
   std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
   bool loss_mask = false;
@@ -50,7 +52,7 @@ struct TrainingPlan {
   BatchShare ShareOf(int data_rank, int data_ranks, bool alike) const;
 };
 
-// Completes the plan for a grid. Pure. tokens: length of the training split.
+// Completes the plan for a grid. Pure. tokens: length of the training split, unless of a mixture.
 TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                           const comm::GridShape& grid);
 

@@ -75,8 +75,8 @@ struct StepResult {
 
 class TrainingStep {
  public:
-  // Both must outlive the step.
-  TrainingStep(TrainingState& state, const data::TokenFile& tokens);
+  // The state and the files of `tokens` must outlive the step.
+  TrainingStep(TrainingState& state, const data::Corpus& tokens);
 
   const data::Sampler& Samples() const { return loader_.Samples(); }
 

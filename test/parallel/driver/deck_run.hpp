@@ -48,7 +48,7 @@ struct Outcome {
   Tensors gradients, weights;
 };
 
-inline Outcome RunDeck(const comm::Communicator& group, const data::TokenFile& tokens,
+inline Outcome RunDeck(const comm::Communicator& group, const data::Corpus& tokens,
                        const RunSettings& settings, std::int64_t steps) {
   TrainingRun run(group, tokens, settings);
   Outcome outcome;

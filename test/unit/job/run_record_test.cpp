@@ -119,5 +119,62 @@ TEST(RunRecord, ScalesAreNumbersInSinglePrecision) {
   EXPECT_THAT(Refusal({{"step", 10}, {"fp8_scales", {"1"}}}), HasSubstr("\"1\" found"));
 }
 
+nlohmann::json FileJson(const std::string& file, const std::string& sha256, double weight) {
+  return {{"file", file},  {"weight", weight},   {"source_sha256", sha256}, {"train_tokens", 1000},
+          {"windows", 10}, {"windows_used", 25}, {"tokens", 2500}};
+}
+
+nlohmann::json RunWith(const nlohmann::json& mixture) {
+  return {{"step", 10}, {"next_sample", 50}, {"tokens", 5000}, {"mixture", mixture}};
+}
+
+TEST(RunRecord, MixturesGiveTheirFilesPlaces) {
+  const RunRecord record = ParseRunRecord(
+      RunWith({FileJson("a.h5", "aa", 0.7), FileJson("b.h5", "bb", 0.3)}), "run.json");
+  ASSERT_EQ(record.mixture.size(), 2u);
+  EXPECT_EQ(record.mixture[1].file, "b.h5");
+  EXPECT_EQ(record.mixture[1].sha256, "bb");
+  EXPECT_EQ(record.mixture[1].source.tokens, 1000);
+  EXPECT_EQ(record.mixture[1].source.proportion.weight, 0.3);
+  ASSERT_TRUE(record.origin);
+  EXPECT_EQ(record.origin->sources,
+            (std::vector<data::SourcePlace>{{.windows = 25, .targets = 2500}, {25, 2500}}));
+}
+
+TEST(RunRecord, DamagedMixturesAreRefused) {
+  const auto refusal = [](const std::string& member, const nlohmann::json& value) {
+    nlohmann::json file = FileJson("a.h5", "aa", 1);
+    file[member] = value;
+    return Refusal(RunWith({FileJson("b.h5", "bb", 1), file}));
+  };
+  EXPECT_EQ(refusal("windows_used", 0), "");
+  EXPECT_THAT(refusal("windows_used", -1), HasSubstr("run.json: mixture: windows_used"));
+  EXPECT_THAT(refusal("train_tokens", std::int64_t{1} << 60), HasSubstr("train_tokens"));
+  EXPECT_THAT(refusal("weight", 0), HasSubstr("weight"));
+  EXPECT_THAT(refusal("file", 7), HasSubstr("file"));
+  EXPECT_THAT(refusal("epochs", 2), HasSubstr("weights and epochs in one list"));
+  EXPECT_THAT(Refusal(RunWith(nlohmann::json::array())), HasSubstr("1 to 100 files expected"));
+  EXPECT_THAT(Refusal(RunWith({1, 2})), HasSubstr("mixture"));
+  EXPECT_THAT(Refusal(RunWith("a.h5:1")), HasSubstr("mixture"));
+}
+
+TEST(Changes, NameAnotherMixture) {
+  const nlohmann::json a = FileJson("a.h5", "aa", 0.7), b = FileJson("b.h5", "bb", 0.3);
+  const nlohmann::json was = RunWith({a, b});
+  // Names and a common factor of the weights change nothing.
+  EXPECT_THAT(ChangesOf(was, was), IsEmpty());
+  EXPECT_THAT(ChangesOf(was, RunWith({FileJson("c.h5", "aa", 7), FileJson("b.h5", "bb", 3)})),
+              IsEmpty());
+  EXPECT_THAT(ChangesOf(was, RunWith({b, a})),
+              ElementsAre("data.mixture is b.h5:0.3, a.h5:0.7 now and was a.h5:0.7, b.h5:0.3 when "
+                          "the checkpoint was written: each file goes on at its own place"));
+  EXPECT_THAT(ChangesOf(was, RunWith({a, FileJson("b.h5", "new", 0.3)})),
+              ElementsAre(HasSubstr("a file has other contents than when")));
+  // A file alone is a mixture of one.
+  const nlohmann::json alone = {{"step", 10}, {"source_sha256", "aa"}};
+  EXPECT_THAT(ChangesOf(alone, RunWith({a})), IsEmpty());
+  EXPECT_THAT(ChangesOf(alone, was), ElementsAre(HasSubstr("and was not set when")));
+}
+
 }  // namespace
 }  // namespace trireme::job

@@ -42,6 +42,13 @@ TEST(MetricsLine, HasTheDesignsKeysInOrder) {
                         "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps"));
 }
 
+TEST(MetricsLine, NamesTheFilesOfAMixture) {
+  Record record;
+  record.sources = {{"b.h5", 700}, {"a.h5", 300}, {"\xFF", 1}};
+  const auto json = nlohmann::ordered_json::parse(ToJsonLine(record));
+  EXPECT_EQ(json["sources"].dump(), "{\"b.h5\":700,\"a.h5\":300,\"\uFFFD\":1}");
+}
+
 TEST(MetricsLine, KeepsEveryBitOfALoss) {
   Record record;
   record.kind = Record::Kind::kTest;

@@ -1,0 +1,125 @@
+// Mixture: quotas of an epoch, and the order of the files' windows in it.
+#include "trireme/data/mixture.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+__extension__ using Wide = __int128;  // a product of two 64-bit numbers
+
+// Most windows of an epoch of one file: far above every corpus, and sums stay below 2^63.
+constexpr double kMostWindows = 0x1p50;
+
+// Products such as 0.29 * 100 lie just below the whole number that is meant.
+constexpr double kRounding = 1e-9;
+
+std::vector<std::int64_t> QuotasByEpochs(std::span<const Proportion> proportions,
+                                         std::span<const std::int64_t> windows) {
+  std::vector<std::int64_t> quotas;
+  for (std::size_t i = 0; i < proportions.size(); ++i) {
+    const double exact = proportions[i].epochs * static_cast<double>(windows[i]);
+    if (exact > kMostWindows) {
+      throw InputError(fmt::format("data.mixture: {:.15g} epochs of {} windows are too many",
+                                   proportions[i].epochs, windows[i]));
+    }
+    const double nearest = std::round(exact);
+    const bool whole = std::abs(exact - nearest) <= kRounding * std::max(1.0, exact);
+    quotas.push_back(static_cast<std::int64_t>(whole ? nearest : std::floor(exact)));
+  }
+  return quotas;
+}
+
+std::vector<std::int64_t> QuotasByWeights(std::span<const Proportion> proportions,
+                                          std::span<const std::int64_t> windows) {
+  // Long double: weights scaled by a common factor give the same quotas.
+  long double sum = 0;
+  for (const Proportion& each : proportions) sum += each.weight;
+  const std::int64_t all = std::accumulate(windows.begin(), windows.end(), std::int64_t{0});
+  std::vector<std::int64_t> quotas;
+  std::vector<long double> remainders;
+  for (const Proportion& each : proportions) {
+    const long double exact = each.weight / sum * static_cast<long double>(all);
+    const long double nearest = std::round(exact);
+    const bool whole = std::abs(exact - nearest) <= kRounding;
+    quotas.push_back(static_cast<std::int64_t>(whole ? nearest : std::floor(exact)));
+    remainders.push_back(whole ? 0 : exact - std::floor(exact));
+  }
+  std::vector<std::size_t> order(quotas.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return remainders[a] > remainders[b]; });
+  std::int64_t left = all - std::accumulate(quotas.begin(), quotas.end(), std::int64_t{0});
+  for (std::size_t i = 0; left > 0; i = (i + 1) % order.size(), --left) ++quotas[order[i]];
+  // Rounded up by `whole` alone, by far less than a window each.
+  for (std::size_t i = 0; left < 0; i = (i + 1) % order.size(), ++left) --quotas[order[i]];
+  return quotas;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> Quotas(std::span<const Proportion> proportions,
+                                 std::span<const std::int64_t> windows) {
+  const bool by_epochs = !proportions.empty() && proportions.front().epochs > 0;
+  std::vector<std::int64_t> quotas =
+      by_epochs ? QuotasByEpochs(proportions, windows) : QuotasByWeights(proportions, windows);
+  for (std::size_t i = 0; i < quotas.size(); ++i) {
+    if (quotas[i] > 0) continue;
+    throw InputError(
+        fmt::format("data.mixture: file {} of {} gives none of its {} windows to an epoch", i + 1,
+                    quotas.size(), windows[i]),
+        "Raise its number, or leave it out.");
+  }
+  return quotas;
+}
+
+Interleaving::Interleaving(std::span<const std::int64_t> quotas) : sums_(quotas.size() + 1, 0) {
+  std::partial_sum(quotas.begin(), quotas.end(), sums_.begin() + 1);
+}
+
+std::int64_t Interleaving::OfFirstHalf(std::size_t begin, std::size_t end,
+                                       std::int64_t position) const {
+  const Wide half = sums_[(begin + end) / 2] - sums_[begin], all = sums_[end] - sums_[begin];
+  return static_cast<std::int64_t>((2 * half * position + all) / (2 * all));  // rounded
+}
+
+Interleaving::Turn Interleaving::At(std::int64_t position) const {
+  std::size_t begin = 0, end = sums_.size() - 1;
+  while (end - begin > 1) {
+    const std::int64_t first = OfFirstHalf(begin, end, position);
+    const std::size_t middle = (begin + end) / 2;
+    if (OfFirstHalf(begin, end, position + 1) > first) {
+      position = first;
+      end = middle;
+    } else {
+      position -= first;
+      begin = middle;
+    }
+  }
+  return {static_cast<int>(begin), position};
+}
+
+std::int64_t Interleaving::CountBefore(std::size_t source, std::int64_t position) const {
+  std::size_t begin = 0, end = sums_.size() - 1;
+  while (end - begin > 1) {
+    const std::int64_t first = OfFirstHalf(begin, end, position);
+    const std::size_t middle = (begin + end) / 2;
+    if (source < middle) {
+      position = first;
+      end = middle;
+    } else {
+      position -= first;
+      begin = middle;
+    }
+  }
+  return position;
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,113 @@
+// Mixture: reading data.mixture, and a look at its files.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <string_view>
+
+#include "trireme/base/error.hpp"
+#include "trireme/data/mixture.hpp"
+#include "trireme/input/shown.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kKey = "data.mixture";
+constexpr const char* kForms =
+    "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
+constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
+
+std::string_view Trimmed(std::string_view text) {
+  constexpr const char* kBlanks = " \t";
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
+  const std::string shown = input::Shown(std::string(entry));
+  const std::size_t mark = entry.find_last_of(":*");
+  if (mark == std::string_view::npos) {
+    throw deck.Complain(
+        kKey, fmt::format("'{}' has neither a weight nor a number of epochs", shown), kForms);
+  }
+  MixtureFile file;
+  file.path = std::string(Trimmed(entry.substr(0, mark)));
+  const std::string_view number = Trimmed(entry.substr(mark + 1));
+  if (file.path.empty()) {
+    throw deck.Complain(kKey, fmt::format("'{}' names no file", shown), kForms);
+  }
+  double value = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
+  const bool read = error == std::errc() && end == number.data() + number.size();
+  if (!read || !(value >= 1 / kLargestNumber && value <= kLargestNumber)) {
+    throw deck.Complain(
+        kKey,
+        fmt::format("'{}': {} expected, '{}' found", shown,
+                    entry[mark] == ':' ? "a weight above 0" : "a number of epochs above 0",
+                    input::Shown(std::string(number))),
+        kForms);
+  }
+  (entry[mark] == ':' ? file.proportion.weight : file.proportion.epochs) = value;
+  return file;
+}
+
+}  // namespace
+
+std::string Describe(const MixtureFile& file) {
+  const Proportion& proportion = file.proportion;
+  return proportion.epochs > 0 ? fmt::format("{}*{}", file.path, proportion.epochs)
+                               : fmt::format("{}:{}", file.path, proportion.weight);
+}
+
+std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck) {
+  std::vector<MixtureFile> files;
+  std::string_view rest = text;
+  for (bool more = true; more;) {
+    const std::size_t comma = rest.find(',');
+    more = comma != std::string_view::npos;
+    const std::string_view entry = Trimmed(rest.substr(0, comma));
+    if (entry.empty()) throw deck.Complain(kKey, "an entry of the list is empty", kForms);
+    files.push_back(ReadEntry(entry, deck));
+    rest = more ? rest.substr(comma + 1) : std::string_view();
+  }
+  if (files.size() > kMostMixtureFiles) {
+    throw deck.Complain(kKey,
+                        fmt::format("{} files are more than {}", files.size(), kMostMixtureFiles));
+  }
+  for (auto file = files.begin(); file != files.end(); ++file) {
+    if ((file->proportion.epochs > 0) != (files.front().proportion.epochs > 0)) {
+      throw deck.Complain(kKey, "weights (:) and numbers of epochs (*) in one list", kForms);
+    }
+    if (std::any_of(files.begin(), file,
+                    [&](const auto& each) { return each.path == file->path; })) {
+      throw deck.Complain(kKey, fmt::format("{} is there twice", input::Shown(file->path)),
+                          "Give each file once, with the sum of its numbers.");
+    }
+  }
+  return files;
+}
+
+void CheckMixtureFiles(std::span<const MixtureFile> files, const input::Deck& deck) {
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    std::error_code ignored;
+    if (fs::status(files[i].path, ignored).type() == fs::file_type::not_found) {
+      throw deck.Complain(kKey, fmt::format("{}: no such file", input::Shown(files[i].path)),
+                          "Check the path, or write the file with job.task = tokenize.");
+    }
+    for (std::size_t j = 0; j < i; ++j) {
+      if (!fs::equivalent(files[i].path, files[j].path, ignored) || ignored) continue;
+      throw deck.Complain(kKey,
+                          fmt::format("{} and {} are one file", input::Shown(files[j].path),
+                                      input::Shown(files[i].path)),
+                          "Give each file once, with the sum of its numbers.");
+    }
+  }
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,111 @@
+// TrainingLoop: the token files of its training, in the banner, in records and in run.json.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trireme/driver/training_loop.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+// "books.h5", or the path as in the deck if another file of the mixture has that name.
+std::string NameIn(const std::vector<data::MixtureFile>& files, std::size_t place) {
+  const auto name = [](const data::MixtureFile& file) {
+    return std::filesystem::path(file.path).filename().string();
+  };
+  const std::string own = name(files[place]);
+  const auto same = std::count_if(files.begin(), files.end(),
+                                  [&](const auto& file) { return name(file) == own; });
+  return same == 1 ? own : files[place].path;
+}
+
+}  // namespace
+
+std::vector<data::MixtureFile> TrainingLoop::Mixture() const {
+  const data::Options& options = job_.options.data;
+  if (!options.mixture.empty()) return options.mixture;
+  if (plan_.training.samples.origin.sources.empty()) return {};
+  return {{options.file, {.weight = 1}}};
+}
+
+std::string TrainingLoop::DescribeData() const {
+  const std::vector<data::MixtureFile>& files = job_.options.data.mixture;
+  const std::string order =
+      fmt::format("{} windows of {}, {} an epoch{}", monitor::WithThousands(sampler_.Windows()),
+                  plan_.training.model.length, monitor::Counted(sampler_.StepsPerEpoch(), "step"),
+                  plan::DescribeMasks(plan_.training.model.document_mask,
+                                      corpus_.HasMask(data::Split::kTrain)));
+  const std::string first = std::filesystem::path(tokens_.Path()).filename().string();
+  const std::string valid = monitor::WithThousands(tokens_.Size(data::Split::kValid));
+  const std::string test = monitor::WithThousands(tokens_.Size(data::Split::kTest));
+  if (files.empty()) {
+    return fmt::format("{}: {} / {} / {} tokens; {}", first,
+                       monitor::WithThousands(tokens_.Size(data::Split::kTrain)), valid, test,
+                       order);
+  }
+  std::string text;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto source = static_cast<std::int64_t>(i);
+    const auto quota = static_cast<double>(sampler_.QuotaOf(source));
+    text += fmt::format(
+        "{} {:.3g}% ({} tokens, {:.3g} times an epoch) + ", NameIn(files, i),
+        100 * quota / static_cast<double>(sampler_.Windows()),
+        monitor::WithThousands(corpus_.Of(static_cast<int>(i)).Size(data::Split::kTrain)),
+        quota / static_cast<double>(sampler_.WindowsOf(source)));
+  }
+  text.erase(text.size() - 3);
+  return fmt::format("{}; {}; valid and test of {}: {} / {} tokens", text, order, NameIn(files, 0),
+                     valid, test);
+}
+
+std::vector<std::pair<std::string, std::int64_t>> TrainingLoop::TokensOfSources() const {
+  const std::vector<data::MixtureFile>& files = job_.options.data.mixture;
+  if (files.empty()) return {};
+  const std::vector<data::SourcePlace> places = sampler_.Places(step_);
+  std::vector<std::pair<std::string, std::int64_t>> tokens;
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    tokens.emplace_back(NameIn(files, i), places[i].targets);
+  }
+  return tokens;
+}
+
+// "sources books.h5 123,456 tokens (70.0%), 1.50 epochs; code.h5 ...".
+std::string TrainingLoop::SourceSummary() const {
+  const auto sources = TokensOfSources();
+  if (sources.empty()) return {};
+  const std::vector<data::SourcePlace> places = sampler_.Places(step_);
+  double all = 0;
+  for (const auto& [name, tokens] : sources) all += static_cast<double>(tokens);
+  std::string text = "sources";
+  for (std::size_t i = 0; i < sources.size(); ++i) {
+    const auto& [name, tokens] = sources[i];
+    const auto windows = static_cast<double>(sampler_.WindowsOf(static_cast<std::int64_t>(i)));
+    text += fmt::format("{} {} {} tokens ({:.1f}%), {:.2f} epochs", i == 0 ? "" : ";", name,
+                        monitor::WithThousands(tokens),
+                        all > 0 ? 100 * static_cast<double>(tokens) / all : 0.0,
+                        static_cast<double>(places[i].windows) / windows);
+  }
+  return text;
+}
+
+// The weights are those of the record's step, and with them the numbers of tokens that they have
+// seen; the places in the files are those reached since.
+data::Origin TrainingLoop::OriginAfterGoingBack(const job::RunRecord& record,
+                                                const std::vector<data::SourcePlace>& reached,
+                                                std::int64_t next_sample) const {
+  data::Origin origin{.step = record.step,
+                      .sample = next_sample,
+                      .targets = record.origin ? record.origin->targets : 0};
+  if (Mixture().empty()) return origin;
+  std::vector<data::SourcePlace> then = plan_.training.samples.origin.sources;
+  if (record.step != first_step_ && record.origin) then = record.origin->sources;
+  then.resize(reached.size());
+  for (std::size_t i = 0; i < reached.size(); ++i) {
+    origin.sources.push_back({reached[i].windows, then[i].targets});
+  }
+  return origin;
+}
+
+}  // namespace trireme::driver

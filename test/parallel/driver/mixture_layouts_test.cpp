@@ -1,0 +1,149 @@
+// A mixture of two token files: any layout computes what one rank computes, and a run that stops
+// goes on in another layout, also with other weights.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "layout_fixture.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp64 = 1e-11;               // relative: losses; weights in rule 4's norm
+constexpr std::int64_t kMoved = 4, kEnd = 8;  // steps: when a run moves, when it ends
+
+struct Layout {
+  int ranks;
+  const char* keys;
+};
+constexpr std::array kLayouts = {
+    Layout{1, "[data]\nmicro_batch=3\n"}, Layout{4, "data=2\ntensor=2\n[data]\nmicro_batch=2\n"},
+    Layout{8, "data=2\ntensor=2\npipeline=2\nsequence_parallel=yes\n[data]\nmicro_batch=1\n"},
+    Layout{3, "data=3\nsharding=parameters\n[data]\nmicro_batch=2\n"},
+    Layout{8, "data=2\ncontext=2\ntensor=2\nsharding=optimizer\n[data]\nmicro_batch=3\n"}};
+
+std::string DeckOf(const char* keys) {
+  return fmt::format(
+      "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\n[model]\nheads=8\nkv_heads=4\n"
+      "head_dim=3\ndim=12\nlayers=2\nffn=17\nmax_positions=7\ndropout=0.1\ninit_deviation=0.2\n"
+      "[optimizer]\nlearning_rate=1e-2\n[schedule]\nsteps=20\nwarmup_steps=3\n[grid]\n{}",
+      keys);
+}
+
+// Tokens of another text of the same language, fewer: 12 windows, the last one short.
+data::TokenData OtherTokens() {
+  data::TokenData data = SyntheticTokens();
+  data.tokens[0].resize(80);
+  for (std::int32_t& id : data.tokens[0]) id = (id * 3 + 1) % kVocabulary;
+  data.source_sha256 = std::string(64, '1');
+  return data;
+}
+
+class MixtureLayouts : public testing::Test {
+ protected:
+  MixtureLayouts() : world_(World()), self_(comm::Communicator::Adopt(MPI_COMM_SELF)) {
+    files_.emplace_back(world_, SyntheticTokens());
+    files_.emplace_back(world_, OtherTokens());
+  }
+
+  data::Corpus Corpus() const { return data::Corpus(std::span(files_)); }
+
+  // The deck's run on a mixture of the two files, from an origin.
+  RunSettings Settings(const Layout& layout, const std::array<double, 2>& weights,
+                       const data::Origin& origin = {}) const {
+    plan::TokenFacts facts{.vocabulary = kVocabulary, .train = 0, .source = "tokens in memory"};
+    for (std::size_t i = 0; i < files_.size(); ++i) {
+      const std::int64_t tokens = files_[i].Size(data::Split::kTrain);
+      facts.train += tokens;
+      facts.sources.push_back({tokens, {.weight = weights[i]}});
+    }
+    RunSettings settings =
+        SettingsOf(PlanOf(DeckOf(layout.keys), facts, layout.ranks, Dtype::kFloat64));
+    settings.origin = origin;
+    return settings;
+  }
+
+  // The body on the layout's ranks alone; the others wait.
+  template <typename Body>
+  void In(const Layout& layout, const RunSettings& settings, const Body& body) {
+    SCOPED_TRACE(fmt::format("{} ranks\n{}", layout.ranks, layout.keys));
+    const bool member = world_.Rank() < layout.ranks;
+    const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+    if (member) {
+      TrainingRun run(group, Corpus(), settings);
+      body(run);
+    }
+    world_.Barrier();
+  }
+
+  Outcome Serial(std::int64_t steps) const {
+    return RunDeck(self_, Corpus(), Settings(kLayouts.front(), {3, 1}), steps);
+  }
+
+  comm::Communicator world_, self_;
+  std::vector<data::TokenFile> files_;
+};
+
+TEST_F(MixtureLayouts, ComputeWhatOneRankComputes) {
+  const Outcome wanted = Serial(kEnd);
+  for (const Layout& layout : kLayouts) {
+    In(layout, Settings(layout, {3, 1}), [&](TrainingRun& run) {
+      EXPECT_LT(WorstRelative(run.Train(kEnd), wanted.losses), kFp64);
+      EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kFp64);
+    });
+  }
+  // The second file counts: the first one alone gives other losses.
+  TrainingRun alone(self_, files_.front(), [&] {
+    RunSettings settings = Settings(kLayouts.front(), {3, 1});
+    settings.sources.clear();
+    return settings;
+  }());
+  EXPECT_GT(WorstRelative(alone.Train(kEnd), wanted.losses), 1e-3);
+}
+
+data::Origin OriginOf(const data::Sampler& sampler, std::int64_t step) {
+  return {step, sampler.NextSample(step), sampler.TargetsBefore(step), sampler.Places(step)};
+}
+
+// With the same weights as if it had never stopped; with others alike in all layouts.
+TEST_F(MixtureLayouts, GoOnWhereAnyOtherStopped) {
+  constexpr std::array<double, 2> kBefore = {3, 1};
+  const SharedFolder folder(world_);
+  const std::string stopped = folder / "stopped";
+  In(kLayouts[1], Settings(kLayouts[1], kBefore), [&](TrainingRun& run) {
+    run.Train(kMoved);
+    run.Save(stopped);
+  });
+  const auto samples = [&](const std::array<double, 2>& weights) {
+    return training::PlanTraining(Settings(kLayouts.front(), weights), 0, {}).samples;
+  };
+  const data::Origin origin = OriginOf(data::Sampler(samples(kBefore)), kMoved);
+  const Outcome whole = Serial(kEnd);
+  const std::vector<double> rest(whole.losses.begin() + kMoved, whole.losses.end());
+  for (const std::array<double, 2>& weights : {kBefore, std::array{1.0, 2.0}}) {
+    const data::Origin moved = data::MoveOrigin(origin, samples(kBefore), samples(weights));
+    TrainingRun serial(self_, Corpus(), Settings(kLayouts.front(), weights, moved));
+    serial.Load(stopped);
+    const std::vector<double> wanted = serial.Train(kEnd);
+    const Tensors wanted_weights = serial.Weights();
+    if (weights == kBefore) {
+      EXPECT_LT(WorstRelative(wanted, rest), kFp64);
+    } else {
+      EXPECT_GT(WorstRelative(wanted, rest), 1e-3);
+    }
+    for (const Layout& layout : kLayouts) {
+      In(layout, Settings(layout, weights, moved), [&](TrainingRun& run) {
+        run.Load(stopped);
+        EXPECT_LT(WorstRelative(run.Train(kEnd), wanted), kFp64);
+        EXPECT_LT(RuleFourDifference(run.Weights(), wanted_weights).relative, kFp64);
+      });
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
