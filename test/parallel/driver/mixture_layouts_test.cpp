@@ -1,5 +1,6 @@
-// A mixture of two token files: any layout computes what one rank computes, and a run that stops
-// goes on in another layout, also with other weights.
+// A mixture of two token files: any layout computes what one rank computes, also with masks of
+// documents and of the loss, and a run that stops goes on in another layout, also with other
+// weights.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +10,7 @@
 #include <vector>
 
 #include "layout_fixture.hpp"
+#include "masked_tokens.hpp"
 
 namespace trireme::test {
 namespace {
@@ -26,12 +28,13 @@ constexpr std::array kLayouts = {
     Layout{3, "data=3\nsharding=parameters\n[data]\nmicro_batch=2\n"},
     Layout{8, "data=2\ncontext=2\ntensor=2\nsharding=optimizer\n[data]\nmicro_batch=3\n"}};
 
-std::string DeckOf(const char* keys) {
+std::string DeckOf(const char* keys, bool masks) {
   return fmt::format(
-      "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\n[model]\nheads=8\nkv_heads=4\n"
+      "[run]\nseed=11\n[data]\nsequence_length=7\nbatch=10\ndocument_mask={}\n"
+      "[model]\nheads=8\nkv_heads=4\n"
       "head_dim=3\ndim=12\nlayers=2\nffn=17\nmax_positions=7\ndropout=0.1\ninit_deviation=0.2\n"
       "[optimizer]\nlearning_rate=1e-2\n[schedule]\nsteps=20\nwarmup_steps=3\n[grid]\n{}",
-      keys);
+      masks ? "yes" : "no", keys);
 }
 
 // Tokens of another text of the same language, fewer: 12 windows, the last one short.
@@ -45,9 +48,17 @@ data::TokenData OtherTokens() {
 
 class MixtureLayouts : public testing::Test {
  protected:
-  MixtureLayouts() : world_(World()), self_(comm::Communicator::Adopt(MPI_COMM_SELF)) {
-    files_.emplace_back(world_, SyntheticTokens());
-    files_.emplace_back(world_, OtherTokens());
+  // masks: both files know their documents, the second one alone has a mask of the loss.
+  explicit MixtureLayouts(bool masks = false)
+      : world_(World()), self_(comm::Communicator::Adopt(MPI_COMM_SELF)), masks_(masks) {
+    data::TokenData first = SyntheticTokens(), second = OtherTokens();
+    if (masks) {
+      AddDocuments(first);
+      AddDocuments(second);
+      AddLossMask(second);
+    }
+    files_.emplace_back(world_, first);
+    files_.emplace_back(world_, second);
   }
 
   data::Corpus Corpus() const { return data::Corpus(std::span(files_)); }
@@ -55,14 +66,18 @@ class MixtureLayouts : public testing::Test {
   // The deck's run on a mixture of the two files, from an origin.
   RunSettings Settings(const Layout& layout, const std::array<double, 2>& weights,
                        const data::Origin& origin = {}) const {
-    plan::TokenFacts facts{.vocabulary = kVocabulary, .train = 0, .source = "tokens in memory"};
+    plan::TokenFacts facts{.vocabulary = kVocabulary,
+                           .train = 0,
+                           .source = "tokens in memory",
+                           .documents = masks_,
+                           .loss_mask = masks_};
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const std::int64_t tokens = files_[i].Size(data::Split::kTrain);
       facts.train += tokens;
       facts.sources.push_back({tokens, {.weight = weights[i]}});
     }
     RunSettings settings =
-        SettingsOf(PlanOf(DeckOf(layout.keys), facts, layout.ranks, Dtype::kFloat64));
+        SettingsOf(PlanOf(DeckOf(layout.keys, masks_), facts, layout.ranks, Dtype::kFloat64));
     settings.origin = origin;
     return settings;
   }
@@ -85,17 +100,29 @@ class MixtureLayouts : public testing::Test {
   }
 
   comm::Communicator world_, self_;
+  // Losses and weights of every layout against one rank's; returns that rank's.
+  Outcome CompareLayouts() {
+    const Outcome wanted = Serial(kEnd);
+    for (const Layout& layout : kLayouts) {
+      In(layout, Settings(layout, {3, 1}), [&](TrainingRun& run) {
+        EXPECT_LT(WorstRelative(run.Train(kEnd), wanted.losses), kFp64);
+        EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kFp64);
+      });
+    }
+    return wanted;
+  }
+
+  bool masks_ = false;
   std::vector<data::TokenFile> files_;
 };
 
+class MaskedMixtureLayouts : public MixtureLayouts {
+ protected:
+  MaskedMixtureLayouts() : MixtureLayouts(true) {}
+};
+
 TEST_F(MixtureLayouts, ComputeWhatOneRankComputes) {
-  const Outcome wanted = Serial(kEnd);
-  for (const Layout& layout : kLayouts) {
-    In(layout, Settings(layout, {3, 1}), [&](TrainingRun& run) {
-      EXPECT_LT(WorstRelative(run.Train(kEnd), wanted.losses), kFp64);
-      EXPECT_LT(RuleFourDifference(run.Weights(), wanted.weights).relative, kFp64);
-    });
-  }
+  const Outcome wanted = CompareLayouts();
   // The second file counts: the first one alone gives other losses.
   TrainingRun alone(self_, files_.front(), [&] {
     RunSettings settings = Settings(kLayouts.front(), {3, 1});
@@ -103,6 +130,20 @@ TEST_F(MixtureLayouts, ComputeWhatOneRankComputes) {
     return settings;
   }());
   EXPECT_GT(WorstRelative(alone.Train(kEnd), wanted.losses), 1e-3);
+}
+
+TEST_F(MaskedMixtureLayouts, ComputeWhatOneRankComputes) {
+  const Outcome wanted = CompareLayouts();
+  // Each mask counts.
+  RunSettings settings = Settings(kLayouts.front(), {3, 1});
+  settings.model.document_mask = false;
+  TrainingRun crossing(self_, Corpus(), settings);
+  EXPECT_GT(WorstRelative(crossing.Train(kEnd), wanted.losses), 1e-3);
+  data::TokenData unmasked = OtherTokens();
+  AddDocuments(unmasked);
+  files_.pop_back();
+  files_.emplace_back(world_, unmasked);
+  EXPECT_GT(WorstRelative(Serial(kEnd).losses, wanted.losses), 1e-3);
 }
 
 data::Origin OriginOf(const data::Sampler& sampler, std::int64_t step) {
