@@ -29,9 +29,9 @@ for script in train train_gpu; do
   rm -rf run
   : >queued
 
-  # A bad deck, and a death before the first checkpoint: nothing to be gained.
+  # A bad deck, and a death before the first checkpoint, that of the best loss too: nothing to be gained.
   run 2 bash "${batch[@]}" schedule.stepps=3
-  begins bash "${batch[@]}" checkpoint.every_steps=0
+  begins bash "${batch[@]}" checkpoint.every_steps=0 monitor.validate_every_steps=0
   awaits run/metrics.jsonl '"kind":"step"'
   pkill -KILL -P "$job"
   ends 137
