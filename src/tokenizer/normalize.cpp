@@ -1,0 +1,52 @@
+// Unicode normalisation by ICU.
+#include "normalize.hpp"
+
+#include <fmt/format.h>
+#include <unicode/bytestream.h>
+#include <unicode/normalizer2.h>
+#include <unicode/uniset.h>
+
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::tokenizer {
+
+namespace {
+
+void Require(UErrorCode status) {
+  if (U_SUCCESS(status) != 0) return;
+  throw RunError(fmt::format("ICU: Unicode normalisation fails: {}", u_errorName(status)));
+}
+
+const icu::Normalizer2& FormC() {
+  static const icu::FilteredNormalizer2 kFormC = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    // Kept for the program's life: the filter holds a reference.
+    static const icu::UnicodeSet kKnown = [&] {
+      icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
+      set.freeze();
+      return set;
+    }();
+    const icu::Normalizer2* const form = icu::Normalizer2::getNFCInstance(status);
+    Require(status);
+    return icu::FilteredNormalizer2(*form, kKnown);
+  }();
+  return kFormC;
+}
+
+}  // namespace
+
+std::string_view NormalizeC(std::string_view text, std::string& room) {
+  const bool ascii = std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; });
+  if (ascii) return text;
+  UErrorCode status = U_ZERO_ERROR;
+  const icu::StringPiece piece(text.data(), static_cast<std::int32_t>(text.size()));
+  room.clear();
+  icu::StringByteSink<std::string> sink(&room);
+  FormC().normalizeUTF8(0, piece, sink, nullptr, status);
+  Require(status);
+  return room;
+}
+
+}  // namespace trireme::tokenizer

@@ -1,0 +1,17 @@
+// Unicode normalisation of texts before they are cut, by ICU.
+#ifndef TRIREME_SRC_TOKENIZER_NORMALIZE_HPP_
+#define TRIREME_SRC_TOKENIZER_NORMALIZE_HPP_
+
+#include <string>
+#include <string_view>
+
+namespace trireme::tokenizer {
+
+// Form C of valid UTF-8 (Unicode Standard Annex 15), by the tables of Unicode 9, those of Hugging
+// Face's `tokenizers`: newer characters stay as they are. Returns `text` itself if it has the form,
+// else a view of `room`.
+std::string_view NormalizeC(std::string_view text, std::string& room);
+
+}  // namespace trireme::tokenizer
+
+#endif  // TRIREME_SRC_TOKENIZER_NORMALIZE_HPP_

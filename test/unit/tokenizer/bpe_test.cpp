@@ -1,0 +1,172 @@
+// Byte-level BPE: GPT-2's real vocabulary with published ids, small vocabularies whose ids are
+// worked out by hand, long words, and cuts of long texts.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "small_bpe.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+std::vector<std::int32_t> Ids(Tokenizer& tokenizer, const std::string& text) {
+  std::vector<std::int32_t> ids;
+  tokenizer.Encode(text, ids);
+  return ids;
+}
+
+// GPT-2's folder, or an empty path.
+std::string Gpt2Folder() {
+  const char* const shared = std::getenv("TRIREME_SHARED");
+  const std::string folder =
+      (shared != nullptr ? std::string(shared) : "") + "/data/tokenizers/gpt2";
+  return std::ifstream(folder + "/cases.jsonl") ? folder : "";
+}
+
+TEST(Gpt2, GivesThePublishedIds) {
+  const std::string folder = Gpt2Folder();
+  if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
+  const auto tokenizer = Make(ReadFiles(folder), folder);
+  EXPECT_EQ(tokenizer->VocabularySize(), 50257);
+  EXPECT_EQ(tokenizer->Eos(), 50256);
+  EXPECT_EQ(tokenizer->Piece(15496), "Hello");
+  std::ifstream cases(folder + "/cases.jsonl");
+  int count = 0;
+  for (std::string line; std::getline(cases, line); ++count) {
+    const nlohmann::json expected = nlohmann::json::parse(line);
+    const std::string text = expected.at("text");
+    const auto ids = Ids(*tokenizer, text);
+    EXPECT_EQ(ids, expected.at("ids").get<std::vector<std::int32_t>>()) << text;
+    EXPECT_EQ(tokenizer->Decode(ids), text);
+  }
+  EXPECT_EQ(count, 47);
+}
+
+TEST(Gpt2, EncodesLongRunsAndAnyText) {
+  const std::string folder = Gpt2Folder();
+  if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
+  const auto tokenizer = Make(ReadFiles(folder), folder);
+  std::mt19937 random(1);
+  std::string any;
+  for (int i = 0; i < 20000; ++i) {
+    AppendUtf8(i % 3 == 0 ? random() % 0xd800 : random() % 128, any);
+  }
+  for (const std::string& text :
+       {std::string(10000, ' '), std::string(10000, 'x'), std::string(100000, '\n') + "x", any}) {
+    EXPECT_EQ(tokenizer->Decode(Ids(*tokenizer, text)), text);
+  }
+}
+
+// A cut changes no id, whatever follows.
+TEST(Gpt2, CutsAtSafePlaces) {
+  const std::string folder = Gpt2Folder();
+  if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
+  const auto tokenizer = Make(ReadFiles(folder), folder);
+  std::mt19937 random(2);
+  const std::string characters = "ab's  \n\n,.1\t";
+  for (int i = 0; i < 500; ++i) {
+    std::string text;
+    for (int j = 0; j < 60; ++j) text += characters[random() % characters.size()];
+    const std::size_t cut = tokenizer->SafeCut(std::string_view(text).substr(0, 40));
+    ASSERT_LT(cut, 40U);
+    if (cut == 0) continue;
+    auto parts = Ids(*tokenizer, text.substr(0, cut));
+    tokenizer->Encode(std::string_view(text).substr(cut), parts);
+    EXPECT_EQ(parts, Ids(*tokenizer, text)) << text << "\ncut at " << cut;
+  }
+  EXPECT_EQ(tokenizer->SafeCut("one two three"), 7U);
+  EXPECT_EQ(tokenizer->SafeCut("one, two"), 0U);
+}
+
+// Letters a to e are ids 0 to 4; ab 5, bc 6, abc 7, de 8.
+TEST(SmallBpe, MergesTheLowestRankFirst) {
+  SmallBpe small;
+  EXPECT_THAT(Ids(*small.Make(), "abc"), ElementsAre(0, 6));  // bc goes before ab
+  EXPECT_THAT(Ids(*small.Make(), "abab"), ElementsAre(5, 5));
+  EXPECT_THAT(Ids(*small.Make(), "dede"), ElementsAre(8, 8));
+  EXPECT_THAT(Ids(*small.Make(), ""), IsEmpty());
+  small.json["model"]["merges"] = {"a b", "b c", "ab c", "d e"};
+  EXPECT_THAT(Ids(*small.Make(), "abcabcd"), ElementsAre(7, 7, 3));
+}
+
+TEST(SmallBpe, MergesLongWordsAsShortOnes) {
+  SmallBpe small;
+  small.json["model"]["merges"] = {"a b", "b c", "ab c", "d e"};
+  const auto tokenizer = small.Make();
+  std::mt19937 random(3);
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += static_cast<char>('a' + random() % 5);
+  // No merge joins e and a: what lies between is the same alone.
+  std::vector<std::int32_t> parts;
+  std::size_t from = 0;
+  for (std::size_t at = text.find("ea"); at != std::string::npos; at = text.find("ea", from)) {
+    tokenizer->Encode(std::string_view(text).substr(from, at + 1 - from), parts);
+    from = at + 1;
+  }
+  tokenizer->Encode(std::string_view(text).substr(from), parts);
+  EXPECT_EQ(Ids(*tokenizer, text), parts);
+}
+
+TEST(SmallBpe, IgnoresMergesOfWholeWords) {
+  SmallBpe small;
+  small.json["model"]["ignore_merges"] = true;
+  EXPECT_THAT(Ids(*small.Make(), "abc"), ElementsAre(7));
+  EXPECT_THAT(Ids(*small.Make(), "abcd"), ElementsAre(0, 6, 3));
+}
+
+TEST(SmallBpe, FindsAddedTokensFirst) {
+  SmallBpe small;
+  small.Add(9, "<a>");
+  small.Add(10, "<a>b");
+  EXPECT_THAT(Ids(*small.Make(), "ab<a>c<a>bd"), ElementsAre(5, 9, 2, 10, 3));
+  EXPECT_EQ(small.Make()->Piece(9), "<a>");
+  EXPECT_EQ(small.Make()->IdOf("<a>"), 9);
+  EXPECT_EQ(small.Make()->VocabularySize(), 11);
+  small.json["added_tokens"][0]["lstrip"] = true;
+  small.json["added_tokens"][0]["rstrip"] = true;
+  EXPECT_THAT(Ids(*small.Make(), "ab \n<a> \tc"), ElementsAre(5, 9, 2));
+}
+
+TEST(SmallBpe, PutsTheTemplateAround) {
+  SmallBpe small;
+  small.Add(9, "<s>");
+  small.json["post_processor"] = nlohmann::json::parse(
+      R"({"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+          {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<s>", "type_id": 0}}],
+          "special_tokens": {"<s>": {"id": "<s>", "ids": [9], "tokens": ["<s>"]}}})");
+  std::vector<std::int32_t> prefix, suffix;
+  small.Make()->Template(prefix, suffix);
+  EXPECT_THAT(prefix, ElementsAre(9));
+  EXPECT_THAT(suffix, ElementsAre(9));
+}
+
+TEST(SmallBpe, PutsABlankBeforeATextAndReplacesUnknownBytes) {
+  SmallBpe small;
+  EXPECT_THROW(Ids(*small.Make(), "a b"), Error);  // no entry for a blank
+  small.json["model"]["vocab"]["?"] = 9;
+  small.json["model"]["unk_token"] = "?";
+  EXPECT_THAT(Ids(*small.Make(), "a  b"), ElementsAre(0, 9, 9, 1));
+  small.json["model"]["fuse_unk"] = true;
+  small.json["pre_tokenizer"]["use_regex"] = false;
+  EXPECT_THAT(Ids(*small.Make(), "a  b"), ElementsAre(0, 9, 1));
+  small.json["pre_tokenizer"]["add_prefix_space"] = true;
+  EXPECT_THAT(Ids(*small.Make(), "ab"), ElementsAre(9, 5));
+}
+
+TEST(SmallBpe, ClonesGiveTheSameIds) {
+  SmallBpe small;
+  const auto tokenizer = small.Make();
+  const auto clone = tokenizer->Clone();
+  EXPECT_EQ(Ids(*tokenizer, "abcde"), Ids(*clone, "abcde"));
+  EXPECT_EQ(clone->Source(), tokenizer->Source());
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer

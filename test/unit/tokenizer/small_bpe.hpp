@@ -1,0 +1,34 @@
+// A byte-level BPE of nine tokens, to be changed by tests.
+#ifndef TRIREME_TEST_UNIT_TOKENIZER_SMALL_BPE_HPP_
+#define TRIREME_TEST_UNIT_TOKENIZER_SMALL_BPE_HPP_
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "byte_alphabet.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/tokenizer/tokenizer.hpp"
+
+namespace trireme::tokenizer {
+
+struct SmallBpe {
+  std::unique_ptr<Tokenizer> Make() const {
+    return tokenizer::Make({{"tokenizer.json", json.dump()}}, "small.json");
+  }
+  void Add(int id, const std::string& content) {
+    json["added_tokens"].push_back({{"id", id}, {"content", content}, {"special", true}});
+  }
+
+  nlohmann::json json = nlohmann::json::parse(R"({
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE",
+      "vocab": {"a": 0, "b": 1, "c": 2, "d": 3, "e": 4, "ab": 5, "bc": 6, "abc": 7, "de": 8},
+      "merges": [["b", "c"], ["a", "b"], ["ab", "c"], ["d", "e"]]}})");
+};
+
+}  // namespace trireme::tokenizer
+
+#endif  // TRIREME_TEST_UNIT_TOKENIZER_SMALL_BPE_HPP_
