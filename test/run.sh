@@ -11,17 +11,19 @@ source jobscripts/machine.sh
 
 bash jobscripts/install_debian.sh test
 
-# Python's view of our files: h5py and numpy from Debian, safetensors from PyPI where it can be reached.
+# Python's view of our files: h5py and numpy from Debian, safetensors from PyPI where it can be reached, and
+# `tokenizers`, whose ids ours must equal.
 python=/usr/bin/python3
 [[ -x $python ]] || python=python3
 venv=build/venv
 mkdir -p build
-if ! "$venv/bin/python3" -c 'import safetensors' 2>/dev/null; then
+packages=(safetensors tokenizers)
+if ! "$venv/bin/python3" -c "import ${packages[0]}, ${packages[1]}" 2>/dev/null; then
   if "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 &&
-      "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 0 --timeout 10 safetensors >>build/venv.log 2>&1; then
-    echo "safetensors: installed from PyPI into $venv"
+      "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 0 --timeout 10 "${packages[@]}" >>build/venv.log 2>&1; then
+    echo "${packages[*]}: installed from PyPI into $venv"
   else
-    echo "safetensors: not to be had from PyPI (see build/venv.log); the tests that use it are skipped"
+    echo "${packages[*]}: not to be had from PyPI (see build/venv.log); the tests that use them are skipped"
   fi
 fi
 [[ ! -x $venv/bin/python3 ]] || python=$PWD/$venv/bin/python3
