@@ -229,6 +229,14 @@ struct ForwardSizes<float, 256> : AttentionSizes<8, 16, 4, 2, 256> {};
 template <>
 struct ForwardSizes<double, 256> : AttentionSizes<8, 16, 4, 1, 256> {};
 
+template <typename Sizes, typename T>
+void Launch(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const std::int64_t blocks = std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group();
+  if (blocks == 0) return;
+  device::cuda::Launch(queue, &ForwardKernel<Sizes, T>, dim3(static_cast<unsigned>(blocks)),
+                       dim3(Sizes::kThreads), ForwardShared<Sizes, SumOf<T>>::kBytes, a);
+}
+
 }  // namespace
 
 template <typename T>
@@ -248,14 +256,8 @@ template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a) {
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = ForwardSizes<SumOf<T>, decltype(dims)::value>;
-    const std::int64_t blocks =
-        std::int64_t{a.queries.Tiles(Sizes::kQueries)} * a.tasks * a.Group();
-    if (blocks == 0) return;
-    device::cuda::Launch(queue,
-                         a.begins != nullptr ? &ForwardKernel<AttentionDocuments<Sizes>, T>
-                                             : &ForwardKernel<Sizes, T>,
-                         dim3(static_cast<unsigned>(blocks)), dim3(Sizes::kThreads),
-                         ForwardShared<Sizes, SumOf<T>>::kBytes, a);
+    if (a.begins != nullptr) return Launch<AttentionDocuments<Sizes>>(queue, a);
+    Launch<Sizes>(queue, a);
   });
 }
 template void LaunchAttentionForward(cudaStream_t, const AttentionOperands<float>&);
