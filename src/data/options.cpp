@@ -12,7 +12,7 @@ namespace trireme::data {
 namespace {
 
 constexpr input::Names<2> kStagings = {"none", "shared_memory"};
-constexpr input::Names<5> kKinds = {"word", "byte", "harbour", "bpe", "sentencepiece"};
+constexpr input::Names<4> kKinds = {"word", "byte", "harbour", "bpe"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
 constexpr input::Names<2> kInvalid = {"error", "replace"};
 
@@ -53,11 +53,11 @@ void DeclareTokenize(input::Schema& schema) {
       .Choice(
           "tokenize.kind", "word", input::Choices(kKinds),
           "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
-          "built-in corpus of known entropy, made from a grammar. bpe, sentencepiece: by the files "
-          "of tokenize.tokenizer, on all ranks.")
+          "built-in corpus of known entropy, made from a grammar. bpe: byte-level, by the files of "
+          "tokenize.tokenizer, on all ranks.")
       .Text("tokenize.train", "",
             "Text of the train split (word, byte); files and globs, with commas, of which .jsonl "
-            "holds a record a line and .gz and .zst are unpacked (bpe, sentencepiece).")
+            "holds a record a line and .gz and .zst are unpacked (bpe).")
       .Text("tokenize.valid", "", "Text of the valid split, likewise.")
       .Text("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
@@ -74,8 +74,7 @@ void DeclareTokenize(input::Schema& schema) {
 void DeclareSubword(input::Schema& schema) {
   schema
       .Text("tokenize.tokenizer", "",
-            "A tokenizer.json, a folder with vocab.json and merges.txt (bpe), or a SentencePiece "
-            "model (sentencepiece).")
+            "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe).")
       .Text("tokenize.text_key", "text", "Member of a JSON record that holds the document's text.")
       .Text("tokenize.prompt_key", "",
             "Member of a JSON record that comes before the text; its tokens do not count as "
@@ -168,7 +167,7 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) 
         deck,
         {"tokenize.tokenizer", "tokenize.text_key", "tokenize.prompt_key", "tokenize.document",
          "tokenize.eos", "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
-        "belongs to tokenize.kind = bpe and sentencepiece");
+        "belongs to tokenize.kind = bpe");
   }
   if (options.kind == TokenizeKind::kHarbour) {
     RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},

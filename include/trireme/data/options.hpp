@@ -16,8 +16,8 @@ namespace trireme::data {
 enum class Staging { kNone, kSharedMemory };
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
-// corpus of known entropy; bpe, sentencepiece: by a tokenizer's files.
-enum class TokenizeKind { kWord, kByte, kHarbour, kBpe, kSentencePiece };
+// corpus of known entropy; bpe: by a tokenizer's files.
+enum class TokenizeKind { kWord, kByte, kHarbour, kBpe };
 const char* NameOf(TokenizeKind kind);  // as in the deck
 // Whether texts of the kind are tokenised by all ranks, in documents.
 constexpr bool IsSubword(TokenizeKind kind) { return kind >= TokenizeKind::kBpe; }
@@ -45,7 +45,7 @@ struct TokenizeOptions {
   bool overwrite = false;                 // replace a token file that is there
   std::int64_t harbour_tokens = 1000000;  // of the train split (harbour)
   std::int64_t harbour_seed = 1;
-  // The rest: kinds bpe and sentencepiece, whose `texts` are lists of files and globs.
+  // The rest: kind bpe, whose `texts` are lists of files and globs.
   std::string tokenizer;          // path of the tokenizer's file or folder
   std::string text_key = "text";  // member of a JSON record that holds the document
   std::string prompt_key;         // member whose tokens do not count as targets; empty: none

@@ -68,7 +68,7 @@ std::unique_ptr<tokenizer::Tokenizer> ShareTokenizer(const comm::Communicator& w
     if (options.tokenizer.empty()) {
       throw deck.Complain("tokenize.tokenizer",
                           fmt::format("tokenize.kind = {} needs one", NameOf(options.kind)),
-                          "Name a tokenizer.json, a tokenizer.model, or their folder.");
+                          "Name a tokenizer.json, or its folder.");
     }
     for (const auto& [name, contents] : tokenizer::ReadFiles(options.tokenizer)) {
       texts.push_back(name);
