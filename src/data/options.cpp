@@ -12,7 +12,9 @@ namespace trireme::data {
 namespace {
 
 constexpr input::Names<2> kStagings = {"none", "shared_memory"};
-constexpr input::Names<3> kKinds = {"word", "byte", "harbour"};
+constexpr input::Names<4> kKinds = {"word", "byte", "harbour", "bpe"};
+constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
+constexpr input::Names<2> kInvalid = {"error", "replace"};
 
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
@@ -48,12 +50,16 @@ void DeclareData(input::Schema& schema) {
 void DeclareTokenize(input::Schema& schema) {
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   schema.Section("tokenize", "job.task = tokenize: from texts to the token file")
-      .Choice("tokenize.kind", "word", input::Choices(kKinds),
-              "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
-              "built-in corpus of known entropy, made from a grammar.")
-      .Text("tokenize.train", "", "Text of the train split (word, byte).")
-      .Text("tokenize.valid", "", "Text of the valid split (word, byte).")
-      .Text("tokenize.test", "", "Text of the test split (word, byte).")
+      .Choice(
+          "tokenize.kind", "word", input::Choices(kKinds),
+          "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
+          "built-in corpus of known entropy, made from a grammar. bpe: byte-level, by the files of "
+          "tokenize.tokenizer, on all ranks.")
+      .Text("tokenize.train", "",
+            "Text of the train split (word, byte); files and globs, with commas, of which .jsonl "
+            "holds a record a line and .gz and .zst are unpacked (bpe).")
+      .Text("tokenize.valid", "", "Text of the valid split, likewise.")
+      .Text("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
       .Integer("tokenize.min_count", 1, input::AtLeast(1), "occurrences",
                "Rarer words of the train split become <unk> (word).")
@@ -63,6 +69,27 @@ void DeclareTokenize(input::Schema& schema) {
                "Size of the train split (harbour); valid and test get a tenth each.")
       .Integer("tokenize.harbour_seed", 1, input::Between(0, kLargestSeed), "",
                "Another seed is another corpus of the same language (harbour).");
+}
+
+void DeclareSubword(input::Schema& schema) {
+  schema
+      .Text("tokenize.tokenizer", "",
+            "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe).")
+      .Text("tokenize.text_key", "text", "Member of a JSON record that holds the document's text.")
+      .Text("tokenize.prompt_key", "",
+            "Member of a JSON record that comes before the text; its tokens do not count as "
+            "targets. Empty: none.")
+      .Choice("tokenize.document", "file", input::Choices(kDocuments),
+              "Documents of plain text: the file, each line, or what blank lines separate.")
+      .Text("tokenize.eos", "",
+            "Name of the token that ends each document; empty: the one that the tokenizer names.")
+      .Choice("tokenize.invalid", "error", input::Choices(kInvalid),
+              "Bytes that are not UTF-8: an error, or replaced by U+FFFD.")
+      .Real("tokenize.valid_fraction", 0.01, input::HalfOpen(0, 1), "",
+            "Share of the train documents that a hash of their text puts into the valid split, "
+            "where tokenize.valid is not given.")
+      .Real("tokenize.test_fraction", 0.01, input::HalfOpen(0, 1), "",
+            "The same of the test split.");
 }
 
 // Refuses keys that have no effect, for the reason `why`.
@@ -80,6 +107,7 @@ const char* NameOf(TokenizeKind kind) { return kKinds.at(static_cast<std::size_t
 void Declare(input::Schema& schema) {
   DeclareData(schema);
   DeclareTokenize(schema);
+  DeclareSubword(schema);
 }
 
 void Resolve(input::Deck& deck) {
@@ -112,22 +140,50 @@ TokenizeOptions ReadTokenize(const input::Deck& deck) {
           .min_count = deck.Integer("tokenize.min_count"),
           .overwrite = deck.Switch("tokenize.overwrite"),
           .harbour_tokens = deck.Integer("tokenize.harbour_tokens"),
-          .harbour_seed = deck.Integer("tokenize.harbour_seed")};
+          .harbour_seed = deck.Integer("tokenize.harbour_seed"),
+          .tokenizer = deck.Text("tokenize.tokenizer"),
+          .text_key = deck.Text("tokenize.text_key"),
+          .prompt_key = deck.Text("tokenize.prompt_key"),
+          .document = input::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
+          .eos = deck.Text("tokenize.eos"),
+          .replace_invalid = deck.Text("tokenize.invalid") == kInvalid[1],
+          .valid_fraction = deck.Real("tokenize.valid_fraction"),
+          .test_fraction = deck.Real("tokenize.test_fraction")};
 }
 
 void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) {
+  if (options.kind != TokenizeKind::kHarbour) {
+    RefuseKeys(deck, {"tokenize.harbour_tokens", "tokenize.harbour_seed"},
+               "belongs to tokenize.kind = harbour");
+  }
+  if (options.kind != TokenizeKind::kWord) {
+    RefuseKeys(deck, {"tokenize.lowercase", "tokenize.min_count"},
+               options.kind == TokenizeKind::kByte
+                   ? "belongs to tokenize.kind = word; bytes are taken as they are"
+                   : "belongs to tokenize.kind = word");
+  }
+  if (!IsSubword(options.kind)) {
+    RefuseKeys(
+        deck,
+        {"tokenize.tokenizer", "tokenize.text_key", "tokenize.prompt_key", "tokenize.document",
+         "tokenize.eos", "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
+        "belongs to tokenize.kind = bpe");
+  }
   if (options.kind == TokenizeKind::kHarbour) {
     RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},
                "tokenize.kind = harbour makes its own text and reads none");
-    RefuseKeys(deck, {"tokenize.lowercase", "tokenize.min_count"},
-               "belongs to tokenize.kind = word");
-    return;
   }
-  RefuseKeys(deck, {"tokenize.harbour_tokens", "tokenize.harbour_seed"},
-             "belongs to tokenize.kind = harbour");
-  if (options.kind == TokenizeKind::kWord) return;
-  RefuseKeys(deck, {"tokenize.lowercase", "tokenize.min_count"},
-             "belongs to tokenize.kind = word; bytes are taken as they are");
+  if (!IsSubword(options.kind)) return;
+  if (!options.texts[1].empty()) {
+    RefuseKeys(deck, {"tokenize.valid_fraction"}, "tokenize.valid names the texts of this split");
+  }
+  if (!options.texts[2].empty()) {
+    RefuseKeys(deck, {"tokenize.test_fraction"}, "tokenize.test names the texts of this split");
+  }
+  if (options.valid_fraction + options.test_fraction >= 1) {
+    throw deck.Complain("tokenize.valid_fraction",
+                        "nothing is left for the train split beside it and tokenize.test_fraction");
+  }
 }
 
 }  // namespace trireme::data

@@ -9,10 +9,13 @@
 namespace trireme::data {
 
 TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer,
-                       const std::string& path)
+                       const std::string& path, tokenizer::Files files)
     : words_(vocabulary.words),
       eos_(static_cast<std::int32_t>(vocabulary.eos)),
-      unk_(static_cast<std::int32_t>(vocabulary.unk)) {
+      unk_(static_cast<std::int32_t>(vocabulary.unk)),
+      path_(path),
+      files_(std::move(files)) {
+  if (IsSubword(tokenizer)) return;
   if (tokenizer == kByteTokenizer) {
     bytes_ = true;
     CheckBytes(path);
@@ -21,9 +24,10 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
   if (tokenizer == kLowercaseTokenizer) {
     lower_case_ = std::make_unique<LowerCase>();
   } else if (tokenizer != kWordTokenizer && tokenizer != kHarbourTokenizer) {
-    throw InputError(fmt::format("{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}'",
-                                 path, tokenizer, kWordTokenizer, kLowercaseTokenizer,
-                                 kByteTokenizer, kHarbourTokenizer));
+    throw InputError(
+        fmt::format("{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}'",
+                    path, tokenizer, kWordTokenizer, kLowercaseTokenizer, kByteTokenizer,
+                    kHarbourTokenizer, kBpeTokenizer, kSentencePieceTokenizer));
   }
   Index(path);
 }
@@ -48,6 +52,18 @@ void TokenCodec::Index(const std::string& path) {
   }
 }
 
+tokenizer::Tokenizer& TokenCodec::Subwords() const {
+  if (!subwords_) {
+    auto made = tokenizer::Make(files_, path_ + ": /tokenizer");
+    if (made->VocabularySize() != std::ssize(words_)) {
+      throw InputError(fmt::format("{}: /tokenizer has {} tokens, /vocabulary {}", path_,
+                                   made->VocabularySize(), words_.size()));
+    }
+    subwords_ = std::move(made);
+  }
+  return *subwords_;
+}
+
 std::int32_t TokenCodec::IdOf(std::string_view word) const {
   const auto found = ids_.find(word);
   if (found != ids_.end()) return found->second;
@@ -65,6 +81,12 @@ std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
   if (const std::size_t bad = FirstInvalidUtf8(text); bad != std::string_view::npos) {
     throw InputError(fmt::format("the text is not valid UTF-8 at byte offset {}", bad));
   }
+  if (!files_.empty()) {
+    std::vector<std::int32_t> suffix;
+    Subwords().Template(ids, suffix);
+    Subwords().Encode(text, ids);
+    return ids;
+  }
   const std::string folded = lower_case_ ? (*lower_case_)(text) : std::string(text);
   // A line end inside the text is an <eos>; the last line stays open.
   bool first = true;
@@ -76,13 +98,20 @@ std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
   return ids;
 }
 
+void TokenCodec::CheckId(std::int32_t id) const {
+  if (id >= 0 && static_cast<std::size_t>(id) < words_.size()) return;
+  throw RunError(fmt::format("token id {} is not one of the {} words", id, words_.size()));
+}
+
 std::string TokenCodec::Decode(const std::vector<std::int32_t>& ids) const {
   std::string text;
+  if (!files_.empty()) {
+    for (const std::int32_t id : ids) CheckId(id);
+    return Subwords().Decode(ids);
+  }
   bool line_start = true;
   for (const std::int32_t id : ids) {
-    if (id < 0 || static_cast<std::size_t>(id) >= words_.size()) {
-      throw RunError(fmt::format("token id {} is not one of the {} words", id, words_.size()));
-    }
+    CheckId(id);
     if (!bytes_ && id == eos_) {
       text += '\n';
       line_start = true;

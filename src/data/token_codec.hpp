@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/data/token_file.hpp"
+#include "trireme/tokenizer/tokenizer.hpp"
 #include "utf8.hpp"
 
 namespace trireme::data {
@@ -19,24 +20,39 @@ inline constexpr const char* kWordTokenizer = "word";
 inline constexpr const char* kLowercaseTokenizer = "word lowercase";
 inline constexpr const char* kByteTokenizer = "byte";
 inline constexpr const char* kHarbourTokenizer = "harbour";
+inline constexpr const char* kBpeTokenizer = "bpe";
+inline constexpr const char* kSentencePieceTokenizer = "sentencepiece";
+
+// True for tokenizers whose files are kept in /tokenizer.
+inline bool IsSubword(const std::string& tokenizer) {
+  return tokenizer == kBpeTokenizer || tokenizer == kSentencePieceTokenizer;
+}
 
 class TokenCodec {
  public:
   // Throws InputError, naming `path`, for an unknown tokenizer, a word that occurs twice, or a byte
-  // vocabulary other than the 256 bytes in order.
-  TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer, const std::string& path);
+  // vocabulary other than the 256 bytes in order. files: of a subword tokenizer, which is made at
+  // the first text: to read its tables takes a second.
+  TokenCodec(const Vocabulary& vocabulary, const std::string& tokenizer, const std::string& path,
+             tokenizer::Files files = {});
 
-  // Same as TokenFile::Encode and Decode.
+  // Same as TokenFile::Encode and Decode. By one thread at a time.
   std::vector<std::int32_t> Encode(std::string_view text) const;
   std::string Decode(const std::vector<std::int32_t>& ids) const;
 
  private:
   void CheckBytes(const std::string& path) const;
   void Index(const std::string& path);
+  void CheckId(std::int32_t id) const;
   std::int32_t IdOf(std::string_view word) const;
+
+  tokenizer::Tokenizer& Subwords() const;
 
   std::vector<std::string> words_;
   std::int32_t eos_, unk_;
+  std::string path_;                                        // for messages
+  tokenizer::Files files_;                                  // empty: no subwords
+  mutable std::unique_ptr<tokenizer::Tokenizer> subwords_;  // null until it is needed
   bool bytes_ = false;
   std::unique_ptr<const LowerCase> lower_case_;             // null: case is kept
   std::unordered_map<std::string_view, std::int32_t> ids_;  // of words_

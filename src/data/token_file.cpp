@@ -47,6 +47,22 @@ std::string HashOf(const Vocabulary& vocabulary) {
   return Sha256(texts);
 }
 
+// Empty without files.
+std::string HashOf(const tokenizer::Files& files) {
+  if (files.empty()) return {};
+  std::vector<std::string> headings;
+  for (const auto& [name, contents] : files) {
+    headings.push_back(fmt::format("{} {} ", name, contents.size()));
+  }
+  std::vector<std::string_view> texts;
+  std::size_t i = 0;
+  for (const auto& [name, contents] : files) {
+    texts.emplace_back(headings[i++]);
+    texts.emplace_back(contents);
+  }
+  return Sha256(texts);
+}
+
 }  // namespace
 
 TokenCounts CountTokens(const std::string& path) {
@@ -56,7 +72,8 @@ TokenCounts CountTokens(const std::string& path) {
                      .bytes = 0,
                      .tokenizer = layout.tokenizer,
                      .vocabulary_sha256 = HashOf(layout.vocabulary),
-                     .source_sha256 = layout.source_sha256};
+                     .source_sha256 = layout.source_sha256,
+                     .tokenizer_sha256 = HashOf(layout.tokenizer_files)};
   for (std::size_t i = 0; i < layout.counts.size(); ++i) {
     counts.bytes += layout.counts[i] * layout.widths[i];
   }
@@ -78,8 +95,10 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   });
   Broadcast(world, layout);
   Broadcast(world, masks);
-  world.Together(
-      [&] { codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path); });
+  world.Together([&] {
+    codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path,
+                                         layout.tokenizer_files);
+  });
   contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), staging);
   contents_->codec = std::move(codec);
   contents_->masks = std::move(masks);
@@ -174,6 +193,8 @@ const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }
 const std::string& TokenFile::SourceSha256() const { return contents_->layout.source_sha256; }
 std::string TokenFile::VocabularySha256() const { return HashOf(Words()); }
+
+std::string TokenFile::TokenizerSha256() const { return HashOf(contents_->layout.tokenizer_files); }
 
 std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.entropy_rate; }
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }

@@ -1,12 +1,14 @@
 // One rank's look at a token file before all ranks read it: attributes, sizes, types, vocabulary.
 #include <fmt/format.h>
 
+#include <array>
 #include <type_traits>
 #include <vector>
 
 #include "attribute_text.hpp"
 #include "hdf5.hpp"
 #include "plain_dataset.hpp"
+#include "token_codec.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
 
@@ -18,6 +20,10 @@ namespace {
 // beside a model of such a one.
 constexpr std::int64_t kMaxWords = std::int64_t{1} << 24;
 constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
+
+// Names that a tokenizer's files can have.
+constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.json", "merges.txt",
+                                        "tokenizer.model"};
 
 // The file with its name, for messages: "path: /train/tokens: what".
 class Inspector {
@@ -38,6 +44,12 @@ class Inspector {
 
   Error Complain(const std::string& where, const std::string& what) const {
     return TokenFileError(path_, where, what);
+  }
+
+  // Of a dataset in a folder of the file.
+  bool Has(const std::string& folder, const std::string& name) const {
+    return H5Lexists(file_.Get(), folder.c_str(), H5P_DEFAULT) > 0 &&
+           H5Lexists(file_.Get(), (folder + "/" + name).c_str(), H5P_DEFAULT) > 0;
   }
 
   bool HasAttribute(const std::string& name) const {
@@ -132,6 +144,21 @@ Vocabulary ReadVocabulary(const Inspector& file) {
   return vocabulary;
 }
 
+// Files of a subword tokenizer, which the token file keeps so that prompts can be encoded.
+tokenizer::Files ReadTokenizer(const Inspector& file) {
+  tokenizer::Files files;
+  for (const char* name : kTokenizerFiles) {
+    if (!file.Has("/tokenizer", name)) continue;
+    const auto bytes = file.Read<std::uint8_t>(std::string("/tokenizer/") + name, H5T_NATIVE_UINT8,
+                                               kMaxVocabularyBytes);
+    files[name].assign(bytes.begin(), bytes.end());
+  }
+  if (files.empty()) {
+    throw file.Complain("/tokenizer", "holds none of tokenizer.json, vocab.json, tokenizer.model");
+  }
+  return files;
+}
+
 void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
   const auto words = static_cast<std::int64_t>(vocabulary.words.size());
   const auto check = [&](const char* name, std::int64_t id, std::int64_t least) {
@@ -178,6 +205,7 @@ TokenLayout InspectTokenFile(const std::string& path) {
   layout.vocabulary.eos = file.Integer("eos");
   layout.vocabulary.unk = file.Integer("unk");
   CheckSpecials(file, layout.vocabulary);
+  if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file);
   std::int64_t bytes = 0;  // of all tokens in memory
   for (const Split split : kSplits) {
     const auto i = static_cast<std::size_t>(split);
@@ -206,6 +234,12 @@ void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
                                    layout.entropy_rate.value_or(0.0)};
   world.Broadcast(entropy.data(), sizeof entropy);
   if (entropy[0] != 0.0) layout.entropy_rate = entropy[1];
+
+  for (const char* name : kTokenizerFiles) {
+    std::string& contents = layout.tokenizer_files[name];
+    contents = world.Broadcast(contents);
+    if (contents.empty()) layout.tokenizer_files.erase(name);
+  }
 
   std::array<std::int64_t, 3> numbers = {static_cast<std::int64_t>(layout.vocabulary.words.size()),
                                          layout.vocabulary.eos, layout.vocabulary.unk};

@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/base/clock.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/job/hang_bound.hpp"
@@ -50,6 +51,66 @@ void SayStop(int signal) {
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
+void SayWritable(const std::string& path) {
+  fmt::print("valid: {} could be written; nothing was written\n", path);
+  std::fflush(stdout);
+}
+
+// tokens: by split.
+void SayTokens(const std::string& path, const std::string& tokenizer, std::int64_t types,
+               const std::array<std::int64_t, 3>& tokens) {
+  fmt::print("{}: {}, {} types; {} / {} / {} tokens (train / valid / test)\n", path, tokenizer,
+             monitor::WithThousands(types), monitor::WithThousands(tokens[0]),
+             monitor::WithThousands(tokens[1]), monitor::WithThousands(tokens[2]));
+  std::fflush(stdout);
+}
+
+// Rank 0's line on the progress of tokenisation, every few seconds.
+class TextProgress {
+ public:
+  // share: of this rank's work; the others have as much. bytes: of all ranks' input.
+  void Say(double share, std::int64_t bytes) {
+    constexpr double kSeconds = 10;
+    const double now = Seconds();
+    if (now - said_ < kSeconds || share <= 0) return;
+    said_ = now;
+    const double done = share * static_cast<double>(bytes);
+    fmt::print("{:.1f}% of {}, {}/s, {} left\n", 100 * share, monitor::AsBytes(bytes),
+               monitor::AsBytes(static_cast<std::int64_t>(done / (now - start_))),
+               monitor::AsClock((now - start_) * (1 - share) / share));
+    std::fflush(stdout);
+  }
+
+ private:
+  double start_ = Seconds(), said_ = start_;
+};
+
+// Kind bpe, on all ranks.
+void TokenizeTexts(const job::Job& job) {
+  const std::string& path = job.options.data.file;
+  TextProgress progress;
+  data::TextWatch watch{.stop = [&job] { return job.signals->Received(); }};
+  if (job.World().IsRoot()) {
+    watch.progress = [&](double share, std::int64_t bytes) { progress.Say(share, bytes); };
+  }
+  const bool dry = job.line->validate_only;
+  const data::TextTokens done =
+      data::TokenizeInParallel(job.World(), job.options.tokenize, job.deck, path, watch, dry);
+  if (!job.World().IsRoot()) return;
+  if (dry) {
+    SayWritable(path);
+    return;
+  }
+  if (done.replaced > 0) {
+    fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n",
+               monitor::Counted(done.replaced, "sequence"));
+  }
+  fmt::print("{} / {} / {} documents (train / valid / test)\n",
+             monitor::WithThousands(done.documents[0]), monitor::WithThousands(done.documents[1]),
+             monitor::WithThousands(done.documents[2]));
+  SayTokens(path, done.tokenizer, done.vocabulary, done.tokens);
+}
+
 ExitCode RunChosen(job::Job& job) {
   using job::Task;
   const Task task = job.options.job.task;
@@ -71,7 +132,10 @@ ExitCode RunTask(job::Job& job) {
                             "It names ranks to plan for, with -v: leave it out here.");
   });
   const Task task = job.options.job.task;
-  if (task != Task::kTrain || job.line->validate_only) {
+  const bool texts = task == Task::kTokenize && data::IsSubword(job.options.tokenize.kind);
+  if (texts && !job.line->validate_only) {
+    job.signals->Watch();
+  } else if (task != Task::kTrain || job.line->validate_only) {
     job.signals->Release();
   } else {
     job.signals->Watch(job.World().IsRoot() ? SayStop : std::function<void(int)>());
@@ -80,10 +144,10 @@ ExitCode RunTask(job::Job& job) {
 }
 
 ExitCode RunTokenize(const job::Job& job) {
+  const std::string& path = job.options.data.file;
+  const data::TokenizeOptions& options = job.options.tokenize;
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
-    const std::string& path = job.options.data.file;
-    const bool overwrite = job.options.tokenize.overwrite;
     if (!job.line->resume.empty()) {
       throw InputError("command line: -r has no meaning for job.task = tokenize",
                        "Leave it out, or choose another task.");
@@ -92,25 +156,23 @@ ExitCode RunTokenize(const job::Job& job) {
       throw job.deck.Complain("data.mixture", "job.task = tokenize writes one file",
                               "Name it with data.file.");
     }
-    data::CheckTokenFileTarget(path, overwrite);
-    const data::TokenData data = data::Tokenize(job.options.tokenize, job.deck);
+    data::CheckTokenFileTarget(path, options.overwrite);
+    if (data::IsSubword(options.kind)) return;
+    const data::TokenData data = data::Tokenize(options, job.deck);
     if (job.line->validate_only) {
-      fmt::print("valid: {} could be written; nothing was written\n", path);
-      std::fflush(stdout);
+      SayWritable(path);
       return;
     }
-    data::WriteTokenFile(path, data, overwrite);
-    fmt::print("{}: {}, {} types; {} / {} / {} tokens (train / valid / test)\n", path,
-               data.tokenizer, monitor::WithThousands(std::ssize(data.vocabulary.words)),
-               monitor::WithThousands(std::ssize(data.tokens[0])),
-               monitor::WithThousands(std::ssize(data.tokens[1])),
-               monitor::WithThousands(std::ssize(data.tokens[2])));
+    data::WriteTokenFile(path, data, options.overwrite);
+    SayTokens(path, data.tokenizer, std::ssize(data.vocabulary.words),
+              {std::ssize(data.tokens[0]), std::ssize(data.tokens[1]), std::ssize(data.tokens[2])});
     if (data.entropy_rate) {
       fmt::print("entropy rate {:.6f} nats/token: no honest model does better\n",
                  *data.entropy_rate);
     }
     std::fflush(stdout);
   });
+  if (data::IsSubword(options.kind)) TokenizeTexts(job);
   return ExitCode::kDone;
 }
 

@@ -119,9 +119,13 @@ nlohmann::json SectionJson(const input::Deck& deck, const std::string& section) 
 }
 
 nlohmann::json VocabularyJson(const data::TokenFile& tokens) {
-  return {{"size", tokens.VocabularySize()},
-          {"sha256", tokens.VocabularySha256()},
-          {"tokenizer", tokens.Tokenizer()}};
+  nlohmann::json json = {{"size", tokens.VocabularySize()},
+                         {"sha256", tokens.VocabularySha256()},
+                         {"tokenizer", tokens.Tokenizer()}};
+  if (std::string sha256 = tokens.TokenizerSha256(); !sha256.empty()) {
+    json["tokenizer_sha256"] = std::move(sha256);
+  }
+  return json;
 }
 
 RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
@@ -205,7 +209,15 @@ void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
   if (!record.json.contains("vocabulary")) return;
   const input::JsonObject was = input::JsonObject(record.json, record.path).Object("vocabulary");
   const std::string sha256 = was.Text("sha256");
-  if (sha256 == tokens.VocabularySha256() && was.Text("tokenizer") == tokens.Tokenizer()) return;
+  if (sha256 == tokens.VocabularySha256() && was.Text("tokenizer") == tokens.Tokenizer()) {
+    if (!record.json.at("vocabulary").contains("tokenizer_sha256")) return;
+    const std::string files = was.Text("tokenizer_sha256");
+    if (files == tokens.TokenizerSha256()) return;
+    throw InputError(
+        fmt::format("{}: its /tokenizer is not the checkpoint's: sha256 {:.12}; {} has {:.12}",
+                    tokens.Path(), tokens.TokenizerSha256(), record.path, input::Shown(files)),
+        "Give a data.file that was made with the same tokenizer.");
+  }
   throw InputError(
       fmt::format("{}: its vocabulary is not the checkpoint's: {} words by the tokenizer {}, "
                   "sha256 {:.12}; {} has {} words by the tokenizer {}, sha256 {:.12}",

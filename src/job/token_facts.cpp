@@ -19,16 +19,19 @@ std::int64_t ShareOf(std::int64_t bytes, const data::Options& options, int share
 }
 
 std::string DescribeVocabulary(const data::TokenCounts& counts) {
-  return fmt::format("{} words by the tokenizer {}, sha256 {:.12}",
-                     monitor::WithThousands(counts.vocabulary), counts.tokenizer,
-                     counts.vocabulary_sha256);
+  return fmt::format(
+      "{} words by the tokenizer {}{}, sha256 {:.12}", monitor::WithThousands(counts.vocabulary),
+      counts.tokenizer,
+      counts.tokenizer_sha256.empty() ? "" : fmt::format(" ({:.12})", counts.tokenizer_sha256),
+      counts.vocabulary_sha256);
 }
 
 // Ids of one file must mean the same in all others.
 void RequireOneVocabulary(const std::string& path, const data::TokenCounts& counts,
                           const std::string& first_path, const data::TokenCounts& first,
                           const input::Deck& deck) {
-  if (counts.vocabulary_sha256 == first.vocabulary_sha256 && counts.tokenizer == first.tokenizer) {
+  if (counts.vocabulary_sha256 == first.vocabulary_sha256 && counts.tokenizer == first.tokenizer &&
+      counts.tokenizer_sha256 == first.tokenizer_sha256) {
     return;
   }
   throw deck.Complain("data.mixture",

@@ -1,4 +1,4 @@
-// Placeholder of the interface, replaced in the next step.
+// SentencePiece's models are refused so far.
 #include "sentencepiece.hpp"
 
 #include "trireme/base/error.hpp"
@@ -6,7 +6,7 @@
 namespace trireme::tokenizer {
 
 std::unique_ptr<Tokenizer> MakeSentencePiece(const Files&, const std::string& where) {
-  throw InputError(where + ": not built yet");
+  throw InputError(where + ": SentencePiece models are not supported yet");
 }
 
 }  // namespace trireme::tokenizer

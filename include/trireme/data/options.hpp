@@ -16,9 +16,14 @@ namespace trireme::data {
 enum class Staging { kNone, kSharedMemory };
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
-// corpus of known entropy.
-enum class TokenizeKind { kWord, kByte, kHarbour };
+// corpus of known entropy; bpe: by a tokenizer's files.
+enum class TokenizeKind { kWord, kByte, kHarbour, kBpe };
 const char* NameOf(TokenizeKind kind);  // as in the deck
+// Whether texts of the kind are tokenised by all ranks, in documents.
+constexpr bool IsSubword(TokenizeKind kind) { return kind >= TokenizeKind::kBpe; }
+
+// Documents of plain text: the whole file, each line, or paragraphs with blank lines between them.
+enum class DocumentEnd { kFile, kLine, kBlankLine };
 
 struct Options {
   // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
@@ -40,6 +45,15 @@ struct TokenizeOptions {
   bool overwrite = false;                 // replace a token file that is there
   std::int64_t harbour_tokens = 1000000;  // of the train split (harbour)
   std::int64_t harbour_seed = 1;
+  // The rest: kind bpe, whose `texts` are lists of files and globs.
+  std::string tokenizer;          // path of the tokenizer's file or folder
+  std::string text_key = "text";  // member of a JSON record that holds the document
+  std::string prompt_key;         // member whose tokens do not count as targets; empty: none
+  DocumentEnd document = DocumentEnd::kFile;
+  std::string eos;               // name of the token that ends a document; empty: the tokenizer's
+  bool replace_invalid = false;  // invalid UTF-8 becomes U+FFFD; else it is an error
+  double valid_fraction = 0.01;  // of the train documents, where no valid texts are given
+  double test_fraction = 0.01;   // likewise
 };
 
 void Declare(input::Schema& schema);  // [data], [tokenize]

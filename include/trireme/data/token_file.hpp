@@ -62,7 +62,7 @@ struct TokenCounts {
   std::int64_t bytes = 0;                // of a copy of all tokens in memory
   std::array<bool, 3> documents{};       // by Split: whether their beginnings are known
   std::array<bool, 3> masks{};           // by Split: whether there is a mask of the loss
-  std::string tokenizer, vocabulary_sha256, source_sha256;  // as of TokenFile
+  std::string tokenizer, vocabulary_sha256, source_sha256, tokenizer_sha256;  // as of TokenFile
 };
 // Checks everything but the tokens. Serial; needs no MPI. Throws InputError as opening does.
 TokenCounts CountTokens(const std::string& path);
@@ -96,15 +96,19 @@ class TokenFile {
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;
   const std::string& SourceSha256() const;
-  std::string VocabularySha256() const;       // 64 hex digits: of the words, each after its length
+  std::string VocabularySha256() const;  // 64 hex digits: of the words, each after its length
+  // 64 hex digits: of the files in /tokenizer, of each its name and size, then its bytes; empty
+  // without a subword tokenizer.
+  std::string TokenizerSha256() const;
   std::optional<double> EntropyRate() const;  // nats per token
   std::int64_t MemoryBytes() const;           // of this rank's share of the copy
   const std::string& Path() const;
 
   // Ids of a text by the file's own tokenizer, without an <eos> at the end; unknown words become
-  // unk (byte level has none). Throws InputError for bad UTF-8 and for an unknown word without unk.
+  // unk (byte level has none). A subword tokenizer's template begins the ids. Throws InputError for
+  // bad UTF-8, for an unknown word without unk, and for a broken /tokenizer.
   std::vector<std::int32_t> Encode(std::string_view text) const;
-  // Text of ids: words joined by blanks, <eos> as a newline; bytes as they are.
+  // Text of ids: words joined by blanks, <eos> as a newline; bytes and subwords as they are.
   std::string Decode(const std::vector<std::int32_t>& ids) const;
 
  private:

@@ -2,15 +2,45 @@
 #ifndef TRIREME_DATA_TOKENIZE_HPP_
 #define TRIREME_DATA_TOKENIZE_HPP_
 
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/data/token_file.hpp"
 
 namespace trireme::data {
 
-// Tokenises as the deck says, in memory. Serial. Throws InputError with the deck's line for a
-// missing or empty file, an empty split, bad UTF-8 (file, line, byte offset), or keys that do not
-// fit together.
+// Tokenises as the deck says, in memory: kinds word, byte, harbour. Serial. Throws InputError with
+// the deck's line for a missing or empty file, an empty split, bad UTF-8 (file, line, byte offset),
+// or keys that do not fit together.
 TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck);
+
+// What was written.
+struct TextTokens {
+  std::string tokenizer;                    // "bpe"
+  std::int64_t vocabulary = 0;              // types
+  std::array<std::int64_t, 3> tokens{};     // by Split
+  std::array<std::int64_t, 3> documents{};  // by Split
+  std::int64_t replaced = 0;                // sequences that were not valid UTF-8
+};
+
+// Who follows the work of a rank, about every MiB of text; both may be empty.
+struct TextWatch {
+  // Share of the rank's work that is done, 0 to 1, and the bytes of all ranks' input.
+  std::function<void(double share, std::int64_t bytes)> progress = {};
+  std::function<bool()> stop = {};  // true: give up; every rank then throws, nothing is left
+};
+
+// Kind bpe: texts of any size to the token file `path`, whose bytes do not
+// depend on the number of ranks. Collective. Throws AgreedErrors: InputError's exit code with the
+// deck's line for keys and files, and with file and offset for bad UTF-8 and records. dry:
+// everything is checked but the texts, and nothing is written; the result then holds no tokens.
+TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOptions& options,
+                              const input::Deck& deck, const std::string& path,
+                              const TextWatch& watch, bool dry);
 
 }  // namespace trireme::data
 

@@ -143,7 +143,7 @@ TEST_F(Tokenizing, KeysThatDoNotFitAreRefused) {
     EXPECT_THAT(Fails({"data." + key + "=2147483648"}), HasSubstr("and 2147483647")) << key;
     EXPECT_THAT(Fails({"data." + key + "=2147483647"}), testing::Not(HasSubstr("data."))) << key;
   }
-  EXPECT_THAT(Fails({"tokenize.kind=sentencepiece"}), HasSubstr("not one of"));
+  EXPECT_THAT(Fails({"tokenize.kind=letters"}), HasSubstr("not one of"));
 }
 
 TEST_F(Tokenizing, HarbourFillsItsFacts) {

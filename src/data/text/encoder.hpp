@@ -1,0 +1,97 @@
+// Documents to ids, which go to the rank's temporary files with all that writing needs to know.
+#ifndef TRIREME_SRC_DATA_TEXT_ENCODER_HPP_
+#define TRIREME_SRC_DATA_TEXT_ENCODER_HPP_
+
+#include <xxhash.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "documents.hpp"
+#include "spill.hpp"
+#include "trireme/data/token_file.hpp"
+#include "trireme/tokenizer/tokenizer.hpp"
+
+namespace trireme::data {
+
+// Around the documents, and where they go.
+struct EncodeSettings {
+  std::int64_t eos = 0;  // id after each document
+  bool masks = false;    // whether some tokens do not count as targets
+  // Shares of the training files' documents that a hash of their text gives to the other splits.
+  double valid_fraction = 0, test_fraction = 0;
+};
+
+// A document in the temporary file.
+struct SpilledDocument {
+  std::uint64_t tokens = 0;
+  std::uint64_t split = 0;
+};
+
+// What came of a unit. Sent between ranks as it is.
+struct UnitResult {
+  std::uint64_t unit = 0;                   // its place in the list
+  std::array<std::int64_t, 3> tokens{};     // by Split
+  std::array<std::int64_t, 3> documents{};  // by Split
+  std::int64_t tokens_at = 0;               // first token in the rank's file, in tokens
+  std::int64_t documents_at = 0;            // first document in the rank's file
+  std::array<std::uint64_t, 2> digest{};    // of the documents' texts and splits
+  std::int64_t replaced = 0;                // sequences that were not valid UTF-8
+};
+
+// The temporary files of a rank.
+struct Spills {
+  explicit Spills(const std::string& folder) : tokens(folder), documents(folder), mask(folder) {}
+  Spill tokens, documents, mask;
+};
+
+// Bytes of a stored id: 2 or 4.
+std::int64_t WidthOf(const tokenizer::Tokenizer& tokenizer);
+
+class Encoder : public DocumentSink {
+ public:
+  // The arguments must live longer.
+  Encoder(tokenizer::Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills);
+  ~Encoder() override;
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+
+  void Begin(std::size_t unit, Split split);  // of the unit's file
+  UnitResult Finish();
+
+  // Text before the document's own, whose tokens do not count as targets. Opens a document even if
+  // it is empty.
+  void Prompt(std::string_view text);
+  void Text(std::string_view piece, std::int64_t offset) override;  // valid UTF-8
+  void End() override;
+
+ private:
+  struct Hash;
+  void Open(bool counted);
+  void EncodeHeld(bool ended);
+  void Emit(bool counted);  // what ids_ holds
+  Split SplitOf(std::uint64_t hash) const;
+
+  tokenizer::Tokenizer& tokenizer_;
+  const EncodeSettings& settings_;
+  Spills& spills_;
+  std::int64_t width_;
+  std::vector<std::int32_t> prefix_, suffix_;  // of each document; the suffix ends with eos
+  std::unique_ptr<Hash> hash_;
+  UnitResult result_;
+  Split split_ = Split::kTrain;
+  bool open_ = false;                  // within a document
+  std::uint64_t tokens_ = 0;           // of the document
+  std::string text_;                   // not encoded yet
+  std::size_t enough_ = 0;             // bytes of text_ at which a cut is looked for
+  std::vector<std::int32_t> ids_;      // room
+  std::vector<std::uint16_t> narrow_;  // room
+};
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_TEXT_ENCODER_HPP_

@@ -1,0 +1,38 @@
+// JSON lines: from records to the texts of their members.
+#ifndef TRIREME_SRC_DATA_TEXT_JSON_RECORDS_HPP_
+#define TRIREME_SRC_DATA_TEXT_JSON_RECORDS_HPP_
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "encoder.hpp"
+
+namespace trireme::data {
+
+struct RecordKeys {
+  std::string text = "text";
+  std::string prompt;  // empty: records have none
+};
+
+// Takes lines; a line of blanks is none. Throws InputError with the file's path and the offset of
+// the record for what is not JSON, not an object, and for a member that is missing or no text.
+class JsonRecords : public DocumentSink {
+ public:
+  // The references must live longer.
+  JsonRecords(Encoder& encoder, const RecordKeys& keys, std::string path);
+
+  void Text(std::string_view piece, std::int64_t offset) override;
+  void End() override;
+
+ private:
+  Encoder& encoder_;
+  const RecordKeys& keys_;
+  std::string path_;
+  std::string line_;
+  std::int64_t offset_ = 0;  // of the line
+};
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_TEXT_JSON_RECORDS_HPP_

@@ -1,0 +1,86 @@
+// O_TMPFILE, or a file that loses its name at once where the file system has no such thing.
+#include "spill.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr std::size_t kSpillBuffer = std::size_t{1} << 20;  // bytes
+
+int OpenNameless(const std::string& folder) {
+  constexpr mode_t kOwner = 0600;
+  const int file =
+      Retry([&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwner); });
+  if (file >= 0) return file;
+  std::string name = folder + "/.trireme_tokens_XXXXXX";
+  const int named = ::mkostemp(name.data(), O_CLOEXEC);
+  if (named >= 0) ::unlink(name.c_str());
+  return named;
+}
+
+}  // namespace
+
+int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset) {
+  const char* at = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const auto done = Retry([&] { return ::pwrite(file, at, count, offset); });
+    if (done < 0) return errno;
+    at += done;
+    offset += done;
+    count -= static_cast<std::size_t>(done);
+  }
+  return 0;
+}
+
+Spill::Spill(const std::string& folder) : folder_(folder), file_(OpenNameless(folder)) {
+  if (!file_.Valid()) {
+    throw RunError(
+        fmt::format("{}: no temporary file can be made there: {}", folder, ErrorText(errno)));
+  }
+  buffer_.reserve(kSpillBuffer);
+}
+
+void Spill::Flush() {
+  const auto begin = size_ - static_cast<std::int64_t>(buffer_.size());
+  const int error = WriteAt(file_.Get(), buffer_.data(), buffer_.size(), begin);
+  if (error != 0) {
+    throw RunError(fmt::format("{}: a temporary file of tokens cannot be written: {}", folder_,
+                               ErrorText(error)),
+                   "Tokens are kept there twice for a while: free some space, or let data.file "
+                   "name another disk.");
+  }
+  buffer_.clear();
+}
+
+void Spill::Append(const void* bytes, std::size_t count) {
+  const char* const begin = static_cast<const char*>(bytes);
+  buffer_.insert(buffer_.end(), begin, begin + count);
+  size_ += static_cast<std::int64_t>(count);
+  if (buffer_.size() >= kSpillBuffer) Flush();
+}
+
+void Spill::Read(std::int64_t begin, void* to, std::size_t count) {
+  if (!buffer_.empty()) Flush();
+  char* at = static_cast<char*>(to);
+  while (count > 0) {
+    const auto got = Retry([&] { return ::pread(file_.Get(), at, count, begin); });
+    if (got <= 0) {
+      throw RunError(fmt::format("{}: a temporary file of tokens cannot be read: {}", folder_,
+                                 got == 0 ? "it is cut off" : ErrorText(errno)));
+    }
+    at += got;
+    begin += got;
+    count -= static_cast<std::size_t>(got);
+  }
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,38 @@
+// A file without a name that keeps what memory should not: gone when its process is.
+#ifndef TRIREME_SRC_DATA_TEXT_SPILL_HPP_
+#define TRIREME_SRC_DATA_TEXT_SPILL_HPP_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "trireme/base/descriptor.hpp"
+
+namespace trireme::data {
+
+// Appended to, then read. All throw RunError with the folder.
+class Spill {
+ public:
+  explicit Spill(const std::string& folder);
+
+  void Append(const void* bytes, std::size_t count);
+  std::int64_t Size() const { return size_; }
+  // Bytes [begin, begin + count), all of them appended before.
+  void Read(std::int64_t begin, void* to, std::size_t count);
+
+ private:
+  void Flush();
+
+  std::string folder_;
+  Descriptor file_;
+  std::vector<char> buffer_;  // the last bytes, not in the file yet
+  std::int64_t size_ = 0;
+};
+
+// Writes all of it at an offset, through short writes. Returns 0 or an errno.
+int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset);
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_TEXT_SPILL_HPP_

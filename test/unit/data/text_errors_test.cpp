@@ -1,0 +1,105 @@
+// What is wrong with texts, by file and offset; and invalid UTF-8 that is replaced.
+#include "text_fixture.hpp"
+
+namespace trireme::data {
+namespace {
+
+using testing::HasSubstr;
+
+class TextErrors : public Texts {
+ protected:
+  // The message about a training text of that name; nothing is left behind.
+  std::string Fault(const std::string& name, const std::string& text) {
+    Write(name, text);
+    const std::string message = MessageOf([&] { Run(PlanOf(In(name))); });
+    EXPECT_FALSE(std::filesystem::exists(In("a.h5")));
+    EXPECT_FALSE(std::filesystem::exists(In("a.h5.tmp")));
+    return message;
+  }
+};
+
+// Python's bytes.decode("utf-8", "replace") gives the same.
+TEST_F(TextErrors, Utf8IsReplacedAsUnicodeRecommends) {
+  const std::string bad = "\xEF\xBF\xBD";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"\xC3\xA9", "\xC3\xA9"},
+      {"a\x80z", "a" + bad + "z"},
+      {"\xE2\x82", bad},
+      {"\xE2\x82z", bad + "z"},
+      {"\xF0\x9F\x98\x80", "\xF0\x9F\x98\x80"},
+      {"\xF0\x9F\x98", bad},
+      {"\xF0\x9F\xF0\x9F\x98\x80", bad + "\xF0\x9F\x98\x80"},
+      {"\xED\xA0\x80", bad + bad + bad},
+      {"\xC0\xAF", bad + bad},
+      {"\xE0\x80\xAF", bad + bad + bad},
+      {"\xF4\x90\x80\x80", bad + bad + bad + bad},
+      {"\xF5\xFF", bad + bad},
+      {"\xE2\xE2\x82\xAC", bad + "\xE2\x82\xAC"},
+  };
+  for (const auto& [text, expected] : cases) {
+    for (std::size_t step = 1; step <= text.size(); ++step) {
+      Collector collector;
+      Utf8Filter filter(collector, "a", true);
+      for (std::size_t at = 0; at < text.size(); at += step) {
+        filter.Text(std::string_view(text).substr(at, step), static_cast<std::int64_t>(at));
+      }
+      filter.End();
+      ASSERT_EQ(collector.documents.size(), 1U);
+      EXPECT_EQ(collector.documents[0], expected) << "in pieces of " << step;
+    }
+  }
+}
+
+TEST_F(TextErrors, InvalidUtf8IsNamedWithItsOffset) {
+  EXPECT_THAT(Fault("b", "abc\xFF"), HasSubstr(In("b") + ": byte 0xff at offset 3 is not valid"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"\xC3\"}"),
+              HasSubstr("byte 0xc3 at offset 24"));
+  EXPECT_THAT(Fault("b.gz", Gzip("\xE2\x82")), HasSubstr("byte 0xe2 at offset 0"));
+  // At the end of a read buffer.
+  const std::string edge((std::size_t{1} << 20) - 1, 'x');
+  EXPECT_THAT(Fault("b", edge + "\xC3z"), HasSubstr("byte 0xc3 at offset 1048575"));
+  TextPlan plan = PlanOf(Write("b", edge + "\xC3z"));
+  plan.replace = true;
+  EXPECT_EQ(Run(plan).replaced, 1);
+  EXPECT_EQ(Train(), "<begin>" + edge + "\xEF\xBF\xBDz<end>");
+}
+
+TEST_F(TextErrors, Records) {
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"\n"),
+              HasSubstr(In("b.jsonl") + ": record at byte 14"));
+  EXPECT_THAT(Fault("b.jsonl", "[1]"), HasSubstr("an object expected, [1] found"));
+  EXPECT_THAT(Fault("b.jsonl", "{\"txt\": \"a\"}"), HasSubstr("the record has no \"text\""));
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": 5}"), HasSubstr("\"text\" is no text but 5"));
+}
+
+TEST_F(TextErrors, DamagedAndMissingFiles) {
+  const std::string packed = Gzip("text of some length"), framed = Zstd("text of some length");
+  EXPECT_THAT(Fault("b.gz", packed.substr(0, packed.size() - 9)), HasSubstr("the end is missing"));
+  EXPECT_THAT(Fault("b.zst", framed.substr(0, framed.size() - 2)), HasSubstr("the end is missing"));
+  EXPECT_THAT(Fault("b.gz", "plain"), HasSubstr("b.gz: is damaged"));
+  EXPECT_THAT(Fault("b.zst", "plain"), HasSubstr("b.zst: is damaged"));
+  EXPECT_THAT(Fault("b", ""), HasSubstr("the train split holds 0 tokens"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In("*.none"), Split::kTrain); }),
+              HasSubstr("*.none: no file matches"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In("none"), Split::kTrain); }),
+              HasSubstr("there is no such file"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(In(""), Split::kTrain); }), HasSubstr("is not a file"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(" ,", Split::kTrain); }),
+              HasSubstr("no file is named"));
+  TextPlan plan = PlanOf(Write("b", "some text"));
+  Write("b", "some");
+  EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("changed while it was read"));
+}
+
+TEST_F(TextErrors, AStoppedJobLeavesNothing) {
+  const TextPlan plan = PlanOf(Write("b", "some text"));
+  const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+  const TextWatch watch{.stop = [] { return true; }};
+  EXPECT_THAT(MessageOf([&] { TokenizeTexts(self, tokenizer, plan, In("a.h5"), watch); },
+                        ExitCode::kFailed),
+              HasSubstr("stopped by a signal"));
+  EXPECT_FALSE(std::filesystem::exists(In("a.h5")));
+}
+
+}  // namespace
+}  // namespace trireme::data
