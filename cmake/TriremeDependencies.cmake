@@ -45,8 +45,6 @@ function(trireme_find target header library package)
 endfunction()
 trireme_find(trireme_pcre2 pcre2.h pcre2-8 libpcre2-dev)          # patterns of byte-level BPE
 trireme_find(trireme_icu unicode/normalizer2.h icuuc libicu-dev)  # Unicode normalisation
-trireme_find(trireme_sentencepiece sentencepiece_processor.h sentencepiece libsentencepiece-dev)
-trireme_find(trireme_sentencepiece_train sentencepiece_trainer.h sentencepiece_train libsentencepiece-dev)
 trireme_find(trireme_zlib zlib.h z zlib1g-dev)
 trireme_find(trireme_zstd zstd.h zstd libzstd-dev)
 

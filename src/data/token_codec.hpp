@@ -21,12 +21,9 @@ inline constexpr const char* kLowercaseTokenizer = "word lowercase";
 inline constexpr const char* kByteTokenizer = "byte";
 inline constexpr const char* kHarbourTokenizer = "harbour";
 inline constexpr const char* kBpeTokenizer = "bpe";
-inline constexpr const char* kSentencePieceTokenizer = "sentencepiece";
 
 // True for tokenizers whose files are kept in /tokenizer.
-inline bool IsSubword(const std::string& tokenizer) {
-  return tokenizer == kBpeTokenizer || tokenizer == kSentencePieceTokenizer;
-}
+inline bool IsSubword(const std::string& tokenizer) { return tokenizer == kBpeTokenizer; }
 
 class TokenCodec {
  public:

@@ -27,7 +27,7 @@ struct TokenLayout {
   std::array<std::int64_t, 3> widths{};  // bytes per token: 2 or 4, by Split
   Vocabulary vocabulary;
   std::string tokenizer;
-  tokenizer::Files tokenizer_files;  // of kinds bpe and sentencepiece; else empty
+  tokenizer::Files tokenizer_files;  // of kind bpe; else empty
   std::string source_sha256;
   std::optional<double> entropy_rate;
 };

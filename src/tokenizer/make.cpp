@@ -4,7 +4,6 @@
 #include <iterator>
 
 #include "bpe.hpp"
-#include "sentencepiece.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::tokenizer {
@@ -50,7 +49,8 @@ Files ReadFiles(const std::string& path) {
 }
 
 std::unique_ptr<Tokenizer> Make(const Files& files, const std::string& where) {
-  return files.contains(kModel) ? MakeSentencePiece(files, where) : MakeBpe(files, where);
+  if (files.contains(kModel)) throw InputError(where + ": SentencePiece models are not supported");
+  return MakeBpe(files, where);
 }
 
 }  // namespace trireme::tokenizer

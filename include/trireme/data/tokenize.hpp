@@ -18,7 +18,7 @@ namespace trireme::data {
 // or keys that do not fit together.
 TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck);
 
-// What was written.
+// Numbers of what was written.
 struct TextTokens {
   std::string tokenizer;                    // "bpe"
   std::int64_t vocabulary = 0;              // types
@@ -27,7 +27,7 @@ struct TextTokens {
   std::int64_t replaced = 0;                // sequences that were not valid UTF-8
 };
 
-// Who follows the work of a rank, about every MiB of text; both may be empty.
+// Functions that follow the work of a rank, about every MiB of text; both may be empty.
 struct TextWatch {
   // Share of the rank's work that is done, 0 to 1, and the bytes of all ranks' input.
   std::function<void(double share, std::int64_t bytes)> progress = {};

@@ -1,5 +1,5 @@
-// Subword tokenizers: text to ids and back. Byte-level BPE of our own (tokenizer.json, or
-// vocab.json and merges.txt), and SentencePiece's models by its library.
+// Subword tokenizers: text to ids and back. Byte-level BPE from tokenizer.json, or from vocab.json
+// and merges.txt.
 #ifndef TRIREME_TOKENIZER_TOKENIZER_HPP_
 #define TRIREME_TOKENIZER_TOKENIZER_HPP_
 
@@ -24,7 +24,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual std::unique_ptr<Tokenizer> Clone() const = 0;
-  virtual const char* Kind() const = 0;  // "bpe", "sentencepiece"
+  virtual const char* Kind() const = 0;  // "bpe"
   virtual const Files& Source() const = 0;
 
   virtual std::int64_t VocabularySize() const = 0;  // ids are below

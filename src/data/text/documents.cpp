@@ -1,4 +1,4 @@
-// Which documents belong to a unit: lines that begin in it, and paragraphs whose last blank line
+// Documents that belong to a unit: lines that begin in it, and paragraphs whose last blank line
 // before them begins in it, so that each unit finds its own without its neighbours.
 #include "documents.hpp"
 

@@ -32,7 +32,7 @@ struct SpilledDocument {
   std::uint64_t split = 0;
 };
 
-// What came of a unit. Sent between ranks as it is.
+// Outcome of a unit. Sent between ranks as it is.
 struct UnitResult {
   std::uint64_t unit = 0;                   // its place in the list
   std::array<std::int64_t, 3> tokens{};     // by Split

@@ -11,7 +11,7 @@
 
 namespace trireme::data {
 
-// What the file says beside its tokens.
+// Facts of the file beside its tokens.
 struct TextFacts {
   std::int64_t eos = 0;
   std::string source_sha256;
