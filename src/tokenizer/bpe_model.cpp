@@ -42,15 +42,15 @@ BpeModel::BpeModel(const BpeVocabulary& vocabulary, const std::string& where)
   }
   merges_.Reserve(vocabulary.merges.size());
   std::int32_t rank = 0;
-  for (const auto& [left, right] : vocabulary.merges) {
+  for (const std::pair<std::string, std::string>& merge : vocabulary.merges) {
     const auto id_of = [&](const std::string& name) {
       const auto found = vocabulary.ids.find(name);
       if (found != vocabulary.ids.end()) return found->second;
       throw InputError(
           fmt::format("{}: merge {} makes '{}' and '{}' one, but '{}' is not in the vocabulary",
-                      where, rank + 1, left, right, name));
+                      where, rank + 1, merge.first, merge.second, name));
     };
-    merges_.Add(id_of(left), id_of(right), {rank, id_of(left + right)});
+    merges_.Add(id_of(merge.first), id_of(merge.second), {rank, id_of(merge.first + merge.second)});
     ++rank;
   }
   if (!vocabulary.ignore_merges) return;

@@ -55,7 +55,7 @@ std::array<std::string, 256> ByteAlphabet() {
 }
 
 std::optional<std::string> BytesOf(std::string_view entry) {
-  static const std::map<char32_t, char> kBytes = [] {
+  static const std::map<char32_t, char> byte_of = [] {
     std::map<char32_t, char> bytes;
     const std::array<char32_t, 256> codes = CodePoints();
     for (std::size_t byte = 0; byte < 256; ++byte) bytes[codes[byte]] = static_cast<char>(byte);
@@ -63,8 +63,8 @@ std::optional<std::string> BytesOf(std::string_view entry) {
   }();
   std::string bytes;
   for (std::size_t offset = 0; offset < entry.size();) {
-    const auto found = kBytes.find(NextCodePoint(entry, offset));
-    if (found == kBytes.end()) return std::nullopt;
+    const auto found = byte_of.find(NextCodePoint(entry, offset));
+    if (found == byte_of.end()) return std::nullopt;
     bytes += found->second;
   }
   return bytes;

@@ -20,19 +20,19 @@ void Require(UErrorCode status) {
 }
 
 const icu::Normalizer2& FormC() {
-  static const icu::FilteredNormalizer2 kFormC = [] {
+  static const icu::FilteredNormalizer2 form_c = [] {
     UErrorCode status = U_ZERO_ERROR;
     // Kept for the program's life: the filter holds a reference.
-    static const icu::UnicodeSet kKnown = [&] {
+    static const icu::UnicodeSet known = [&] {
       icu::UnicodeSet set(icu::UnicodeString("[:age=9.0:]"), status);
       set.freeze();
       return set;
     }();
     const icu::Normalizer2* const form = icu::Normalizer2::getNFCInstance(status);
     Require(status);
-    return icu::FilteredNormalizer2(*form, kKnown);
+    return icu::FilteredNormalizer2(*form, known);
   }();
-  return kFormC;
+  return form_c;
 }
 
 }  // namespace
