@@ -27,6 +27,7 @@ const Vocabulary& TokenFile::Words() const { Unreached(); }
 const std::string& TokenFile::Tokenizer() const { Unreached(); }
 const std::string& TokenFile::Path() const { Unreached(); }
 std::string TokenFile::VocabularySha256() const { Unreached(); }
+std::string TokenFile::TokenizerSha256() const { Unreached(); }
 const std::string& TokenFile::SourceSha256() const { Unreached(); }
 std::int64_t TokenFile::Size(Split) const { Unreached(); }
 std::vector<SourcePlace> Sampler::Places(std::int64_t) const { Unreached(); }
