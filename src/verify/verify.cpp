@@ -80,7 +80,8 @@ plan::TokenFacts FactsOf(const job::Job& job, std::string& data) {
                      monitor::WithThousands(vocabulary));
   return {.vocabulary = vocabulary,
           .train = options.batch * options.sequence_length + 1,
-          .source = options.file};
+          .source = options.file,
+          .documents = true};
 }
 
 std::string Number(double value) {
