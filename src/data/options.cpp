@@ -11,13 +11,14 @@ namespace trireme::data {
 
 namespace {
 
-constexpr input::Names<2> kStagings = {"none", "shared_memory"};
+constexpr input::Names<3> kStagings = {"none", "shared_memory", "stream"};
 constexpr input::Names<4> kKinds = {"word", "byte", "harbour", "bpe"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
 constexpr input::Names<2> kInvalid = {"error", "replace"};
 
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
+constexpr double kMostReadAhead = 1000;  // steps
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
 void DeclareData(input::Schema& schema) {
@@ -41,7 +42,10 @@ void DeclareData(input::Schema& schema) {
       .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
                "Windows that a rank takes at once; 0: chosen by the program.")
       .Choice("data.staging", "shared_memory", input::Choices(kStagings),
-              "Where the tokens are kept: a copy a rank, or one a node in shared memory.")
+              "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
+              "in the file alone, of which windows are read ahead of their use.")
+      .Integer("data.read_ahead", 2, input::Between(1, kMostReadAhead), "steps",
+               "Steps whose windows are read before their use, with data.staging = stream.")
       .Switch("data.document_mask", false,
               "yes: attention does not cross the ends of documents, positions restart in each, and "
               "its first token is no target; needs /train/documents in the token file.");
@@ -119,6 +123,7 @@ void Resolve(input::Deck& deck) {
 Options Read(const input::Deck& deck) {
   Options options{.file = deck.Text("data.file"),
                   .staging = input::Pick<Staging>(deck.Text("data.staging"), kStagings),
+                  .read_ahead = deck.Integer("data.read_ahead"),
                   .sequence_length = deck.Integer("data.sequence_length"),
                   .stride = deck.Integer("data.stride"),
                   .batch = deck.Integer("data.batch"),

@@ -59,23 +59,25 @@ std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& faul
   return fault.empty() ? static_cast<std::int64_t>(extent) : 0;
 }
 
-std::string TypeFault(const Hdf5Handle& set, const std::vector<std::int64_t>& widths,
-                      std::int64_t& width) {
-  const Hdf5Handle type(H5Dget_type(set.Get()), H5Tclose);
+std::string TypeFault(const std::vector<std::int64_t>& widths,
+                      PlainDataset& dataset) {
+  const Hdf5Handle type(H5Dget_type(dataset.set.Get()), H5Tclose);
   // Compares whole types: a damaged one may have gaps, or an order of bytes that HDF5 cannot
   // convert.
-  const std::array<std::pair<std::int64_t, hid_t>, 8> known = {{{1, H5T_STD_U8LE},
-                                                                {1, H5T_STD_U8BE},
-                                                                {2, H5T_STD_U16LE},
-                                                                {2, H5T_STD_U16BE},
-                                                                {4, H5T_STD_U32LE},
-                                                                {4, H5T_STD_U32BE},
-                                                                {8, H5T_STD_U64LE},
-                                                                {8, H5T_STD_U64BE}}};
-  for (const auto& [bytes, standard] : known) {
-    if (H5Tequal(type.Get(), standard) <= 0) continue;
+  struct Known {
+    std::int64_t bytes;
+    hid_t little, big;
+  };
+  const std::array<Known, 4> known = {{{1, H5T_STD_U8LE, H5T_STD_U8BE},
+                                       {2, H5T_STD_U16LE, H5T_STD_U16BE},
+                                       {4, H5T_STD_U32LE, H5T_STD_U32BE},
+                                       {8, H5T_STD_U64LE, H5T_STD_U64BE}}};
+  for (const auto& [bytes, little, big] : known) {
+    const bool is_big = bytes > 1 && H5Tequal(type.Get(), big) > 0;
+    if (!is_big && H5Tequal(type.Get(), little) <= 0 && H5Tequal(type.Get(), big) <= 0) continue;
     if (std::find(widths.begin(), widths.end(), bytes) == widths.end()) break;
-    width = bytes;
+    dataset.width = bytes;
+    dataset.big_endian = is_big;
     return {};
   }
   std::vector<std::string> names;
@@ -128,16 +130,17 @@ PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::st
     if (!fault.empty()) throw TokenFileError(path, name, fault);
   };
   check(LinkFault(file, name));
-  PlainDataset dataset{{H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}, 0, 0};
+  PlainDataset dataset{.set = {H5Dopen2(file, name.c_str(), H5P_DEFAULT), H5Dclose}};
   if (!dataset.set.Valid()) {
     throw TokenFileError(path, name, "cannot be opened as a dataset: " + Hdf5Reason());
   }
   check(LayoutFault(dataset.set));
-  check(TypeFault(dataset.set, widths, dataset.width));
+  check(TypeFault(widths, dataset));
   std::string fault;
   dataset.count = Extent(dataset.set, dataset.width, fault);
   check(fault);
   check(StorageFault(dataset, file_bytes));
+  if (dataset.count > 0) dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
   return dataset;
 }
 

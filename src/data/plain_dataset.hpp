@@ -25,6 +25,8 @@ struct PlainDataset {
   Hdf5Handle set;
   std::int64_t count = 0;  // elements
   std::int64_t width = 0;  // bytes of one
+  std::int64_t offset = 0;  // bytes, in the file; 0 without elements
+  bool big_endian = false;
 };
 
 // Opens `name` in `file`, opened from `path`, which has `file_bytes` bytes. Throws InputError

@@ -4,13 +4,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
+#include <stdexcept>
 #include <utility>
 
 #include "sha256.hpp"
 #include "token_codec.hpp"
 #include "token_file_read.hpp"
 #include "token_layout.hpp"
-#include "token_masks.hpp"
 #include "token_memory.hpp"
 #include "trireme/base/error.hpp"
 
@@ -18,18 +19,25 @@ namespace trireme::data {
 
 struct TokenFile::Contents {
   Contents(const comm::Communicator& world, const comm::Communicator& node, std::string file,
-           TokenLayout found, Staging staging)
+           TokenLayout found, const Keeping& kept)
       : path(std::move(file)),
         layout(std::move(found)),
-        memory(world, node, layout, staging),
-        bytes_here(staging == Staging::kNone ? memory.Bytes() : memory.Bytes() / node.Size()) {}
+        keeping(kept),
+        memory(world, node, layout, keeping),
+        bytes_here(keeping.staging == Staging::kSharedMemory ? memory.Bytes() / node.Size()
+                                                             : memory.Bytes()) {}
+
+  void RequireInMemory(Split split) const {
+    if (memory.Keeps(split)) return;
+    throw std::logic_error(fmt::format("{}: the {} split is not in memory", path, NameOf(split)));
+  }
 
   std::string path;
   TokenLayout layout;
+  Keeping keeping;
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
-  TokenMasks masks;
 };
 
 namespace {
@@ -68,41 +76,47 @@ std::string HashOf(const tokenizer::Files& files) {
 TokenCounts CountTokens(const std::string& path) {
   const TokenLayout layout = InspectTokenFile(path);
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
-                     .tokens = layout.counts,
-                     .bytes = 0,
                      .tokenizer = layout.tokenizer,
                      .vocabulary_sha256 = HashOf(layout.vocabulary),
                      .source_sha256 = layout.source_sha256,
                      .tokenizer_sha256 = HashOf(layout.tokenizer_files)};
-  for (std::size_t i = 0; i < layout.counts.size(); ++i) {
-    counts.bytes += layout.counts[i] * layout.widths[i];
+  for (const Split split : kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    counts.tokens[i] = layout.Tokens(split);
+    counts.bytes[i] = BytesInMemory(layout, split);
+    counts.documents[i] = layout.Of(split, Array::kDocuments).There();
+    counts.masks[i] = layout.Of(split, Array::kMask).There();
   }
-  FindMasks(path, counts);
   return counts;
 }
 
+std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping) {
+  if (keeping.staging == Staging::kStream) return 0;
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < counts.bytes.size(); ++i) {
+    if (keeping.splits[i]) bytes += counts.bytes[i];
+  }
+  return bytes;
+}
+
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
-                     const std::string& path, Staging staging,
+                     const std::string& path, const Keeping& keeping,
                      const std::function<void()>& after_round) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
-  TokenMasks masks;
   // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
-    if (!world.IsRoot()) return;
-    layout = InspectTokenFile(path);
-    masks = ReadMasks(path, layout);
+    if (world.IsRoot()) layout = InspectTokenFile(path);
   });
   Broadcast(world, layout);
-  Broadcast(world, masks);
   world.Together([&] {
     codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path,
                                          layout.tokenizer_files);
   });
-  contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), staging);
+  contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), keeping);
   contents_->codec = std::move(codec);
-  contents_->masks = std::move(masks);
-  ReadTokens(world, path, contents_->layout, contents_->memory, after_round);
+  if (contents_->memory.Bytes() == 0) return;
+  ReadArrays(world, path, contents_->layout, contents_->memory, after_round);
 }
 
 namespace {
@@ -137,57 +151,75 @@ TokenFile::TokenFile(const comm::Communicator& world, const TokenData& data) {
     codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, "tokens in memory");
   });
   for (std::size_t i = 0; i < data.tokens.size(); ++i) {
-    layout.counts[i] = std::ssize(data.tokens[i]);
-    layout.widths[i] = sizeof(std::uint32_t);
+    auto& arrays = layout.arrays.at(i);
+    arrays[0] = {.count = std::ssize(data.tokens[i]), .width = sizeof(std::uint32_t)};
+    if (!data.documents[i].empty()) {
+      arrays[1] = {.count = std::ssize(data.documents[i]), .width = sizeof(std::uint64_t)};
+    }
+    if (!data.counted[i].empty()) {
+      arrays[2] = {.count = std::ssize(data.counted[i]), .width = sizeof(std::uint8_t)};
+    }
   }
   contents_ =
       std::make_unique<Contents>(world, world, std::string(), std::move(layout), Staging::kNone);
   contents_->codec = std::move(codec);
-  contents_->masks = {data.documents, data.counted};
   for (const Split split : kSplits) {
-    const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    std::copy(tokens.begin(), tokens.end(),
-              static_cast<std::uint32_t*>(contents_->memory.Tokens(split)));
+    const auto i = static_cast<std::size_t>(split);
+    const TokenMemory& memory = contents_->memory;
+    std::copy(data.tokens[i].begin(), data.tokens[i].end(),
+              static_cast<std::uint32_t*>(memory.At(split, Array::kTokens)));
+    std::copy(data.documents[i].begin(), data.documents[i].end(),
+              static_cast<std::uint64_t*>(memory.At(split, Array::kDocuments)));
+    std::copy(data.counted[i].begin(), data.counted[i].end(),
+              static_cast<std::uint8_t*>(memory.At(split, Array::kMask)));
   }
 }
 
 TokenFile::~TokenFile() = default;
 TokenFile::TokenFile(TokenFile&&) noexcept = default;
 
-std::int64_t TokenFile::Size(Split split) const {
-  return contents_->layout.counts.at(static_cast<std::size_t>(split));
-}
+std::int64_t TokenFile::Size(Split split) const { return contents_->layout.Tokens(split); }
 
 std::int32_t TokenFile::Token(Split split, std::int64_t index) const {
+  contents_->RequireInMemory(split);
   return contents_->memory.Token(split, index);
 }
 
 bool TokenFile::HasDocuments(Split split) const {
-  return !contents_->masks.documents.at(static_cast<std::size_t>(split)).empty();
+  return contents_->layout.Of(split, Array::kDocuments).There();
 }
 
 bool TokenFile::HasMask(Split split) const {
-  return !contents_->masks.counted.at(static_cast<std::size_t>(split)).empty();
+  return contents_->layout.Of(split, Array::kMask).There();
 }
 
 void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const {
-  const auto i = static_cast<std::size_t>(split);
+  contents_->RequireInMemory(split);
+  const TokenMemory& memory = contents_->memory;
   window.ids.resize(static_cast<std::size_t>(count));
   for (std::int64_t t = 0; t < count; ++t) {
-    window.ids[static_cast<std::size_t>(t)] = contents_->memory.Token(split, begin + t);
+    window.ids[static_cast<std::size_t>(t)] = memory.Token(split, begin + t);
   }
   window.documents.clear();
   window.counted.clear();
-  const std::vector<std::int64_t>& documents = contents_->masks.documents[i];
-  if (!documents.empty()) window.documents.reserve(static_cast<std::size_t>(count));
-  for (auto at = std::lower_bound(documents.begin(), documents.end(), begin);
-       at != documents.end() && *at < begin + count; ++at) {
-    window.documents.push_back(*at - begin);
+  if (const StoredArray& stored = contents_->layout.Of(split, Array::kDocuments); stored.There()) {
+    const std::span documents(static_cast<const std::int64_t*>(memory.At(split, Array::kDocuments)),
+                              static_cast<std::size_t>(stored.count));
+    window.documents.reserve(static_cast<std::size_t>(count));
+    for (auto at = std::lower_bound(documents.begin(), documents.end(), begin);
+         at != documents.end() && *at < begin + count; ++at) {
+      window.documents.push_back(*at - begin);
+    }
   }
-  const std::vector<std::uint8_t>& counted = contents_->masks.counted[i];
-  if (!counted.empty())
-    window.counted.assign(counted.begin() + begin, counted.begin() + begin + count);
+  if (HasMask(split)) {
+    const auto* counted = static_cast<const std::uint8_t*>(memory.At(split, Array::kMask));
+    window.counted.assign(counted + begin, counted + begin + count);
+  }
 }
+
+bool TokenFile::Streams() const { return contents_->keeping.staging == Staging::kStream; }
+std::int64_t TokenFile::ReadAhead() const { return contents_->keeping.read_ahead; }
+const TokenLayout& TokenFile::Layout() const { return contents_->layout; }
 
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }

@@ -8,6 +8,7 @@
 #include "attribute_text.hpp"
 #include "hdf5.hpp"
 #include "plain_dataset.hpp"
+#include "positioned_file.hpp"
 #include "token_codec.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
@@ -46,10 +47,10 @@ class Inspector {
     return TokenFileError(path_, where, what);
   }
 
-  // Of a dataset in a folder of the file.
-  bool Has(const std::string& folder, const std::string& name) const {
+  // Whether there is a dataset of that path, in a folder of the file.
+  bool Has(const std::string& folder, const std::string& path) const {
     return H5Lexists(file_.Get(), folder.c_str(), H5P_DEFAULT) > 0 &&
-           H5Lexists(file_.Get(), (folder + "/" + name).c_str(), H5P_DEFAULT) > 0;
+           H5Lexists(file_.Get(), path.c_str(), H5P_DEFAULT) > 0;
   }
 
   bool HasAttribute(const std::string& name) const {
@@ -148,9 +149,9 @@ Vocabulary ReadVocabulary(const Inspector& file) {
 tokenizer::Files ReadTokenizer(const Inspector& file) {
   tokenizer::Files files;
   for (const char* name : kTokenizerFiles) {
-    if (!file.Has("/tokenizer", name)) continue;
-    const auto bytes = file.Read<std::uint8_t>(std::string("/tokenizer/") + name, H5T_NATIVE_UINT8,
-                                               kMaxVocabularyBytes);
+    const std::string path = std::string("/tokenizer/") + name;
+    if (!file.Has("/tokenizer", path)) continue;
+    const auto bytes = file.Read<std::uint8_t>(path, H5T_NATIVE_UINT8, kMaxVocabularyBytes);
     files[name].assign(bytes.begin(), bytes.end());
   }
   if (files.empty()) {
@@ -170,6 +171,49 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
   check("unk", vocabulary.unk, -1);
 }
 
+// Place of an array in the file; none if it may be missing and is.
+StoredArray Find(const Inspector& file, Split split, Array array) {
+  const std::string name = PathOf(split, array);
+  if (array != Array::kTokens && !file.Has(fmt::format("/{}", NameOf(split)), name)) return {};
+  const PlainDataset dataset = array == Array::kTokens      ? file.Open(name, {2, 4})
+                               : array == Array::kDocuments ? file.Open(name, {8})
+                                                            : file.Open(name, {1});
+  if (array == Array::kDocuments && dataset.count == 0) return {};
+  return {.offset = dataset.offset,
+          .count = dataset.count,
+          .width = dataset.width,
+          .big_endian = dataset.big_endian};
+}
+
+// Finds the arrays of all splits, and checks their lengths.
+void FindArrays(const Inspector& file, TokenLayout& layout) {
+  std::int64_t bytes = 0;  // of all in memory
+  for (const Split split : kSplits) {
+    for (const Array array : kArrays) {
+      StoredArray& found =
+          layout.arrays[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)];
+      found = Find(file, split, array);
+      const std::string name = PathOf(split, array);
+      // Lengths fit the file one by one, and the file's length 63 bits; all together need not.
+      if (__builtin_add_overflow(bytes, found.Bytes() + kTokenAlignment, &bytes)) {
+        throw file.Complain(name, "its elements and those before are too many for memory");
+      }
+      const std::int64_t tokens = layout.Tokens(split);
+      constexpr std::int64_t kLeast = 2;  // a first token, and one target
+      if (array == Array::kTokens && tokens < kLeast) {
+        throw file.Complain(
+            name, fmt::format("holds {} tokens; at least {} are needed", tokens, kLeast));
+      }
+      const bool too_many = array == Array::kDocuments && found.count > tokens;
+      const bool unequal = array == Array::kMask && found.There() && found.count != tokens;
+      if (too_many || unequal) {
+        throw file.Complain(name,
+                            fmt::format("holds {} elements for {} tokens", found.count, tokens));
+      }
+    }
+  }
+}
+
 }  // namespace
 
 const char* NameOf(Split split) {
@@ -184,7 +228,10 @@ const char* NameOf(Split split) {
   return "?";
 }
 
-std::string TokensOf(Split split) { return fmt::format("/{}/tokens", NameOf(split)); }
+std::string PathOf(Split split, Array array) {
+  constexpr std::array<const char*, 3> kNames = {"tokens", "documents", "mask"};
+  return fmt::format("/{}/{}", NameOf(split), kNames.at(static_cast<std::size_t>(array)));
+}
 
 TokenLayout InspectTokenFile(const std::string& path) {
   const std::int64_t bytes_of_file = CheckWhole(path);
@@ -206,28 +253,14 @@ TokenLayout InspectTokenFile(const std::string& path) {
   layout.vocabulary.unk = file.Integer("unk");
   CheckSpecials(file, layout.vocabulary);
   if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file);
-  std::int64_t bytes = 0;  // of all tokens in memory
-  for (const Split split : kSplits) {
-    const auto i = static_cast<std::size_t>(split);
-    const PlainDataset dataset = file.Open(TokensOf(split), {2, 4});
-    layout.counts[i] = dataset.count;
-    layout.widths[i] = dataset.width;
-    // Lengths fit the file one by one, and the file's length 63 bits; all three together need not.
-    if (__builtin_add_overflow(bytes, dataset.count * dataset.width + kTokenAlignment, &bytes)) {
-      throw file.Complain(TokensOf(split), "its tokens and those before are too many for memory");
-    }
-    constexpr std::int64_t kLeast = 2;  // a first token, and one target
-    if (layout.counts[i] < kLeast) {
-      throw file.Complain(TokensOf(split), fmt::format("holds {} tokens; at least {} are needed",
-                                                       layout.counts[i], kLeast));
-    }
-  }
+  layout.state = StateOf(path);
+  FindArrays(file, layout);
   return layout;
 }
 
 void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
-  world.Broadcast(layout.counts.data(), sizeof layout.counts);
-  world.Broadcast(layout.widths.data(), sizeof layout.widths);
+  world.Broadcast(layout.arrays.data(), sizeof layout.arrays);
+  world.Broadcast(&layout.state, sizeof layout.state);
   layout.tokenizer = world.Broadcast(layout.tokenizer);
   layout.source_sha256 = world.Broadcast(layout.source_sha256);
   std::array<double, 2> entropy = {layout.entropy_rate ? 1.0 : 0.0,

@@ -1,4 +1,4 @@
-// The collective reading of a token file's tokens.
+// The collective reading of a token file's arrays into memory.
 #ifndef TRIREME_SRC_DATA_TOKEN_FILE_READ_HPP_
 #define TRIREME_SRC_DATA_TOKEN_FILE_READ_HPP_
 
@@ -14,10 +14,11 @@ namespace trireme::data {
 // MPI's counts and displacements.
 inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 28;
 
-// Collective over `world`: fills `memory` and publishes it. after_round (may be empty) is called on
-// all ranks after each round; an AgreedError of it ends the reading. Throws AgreedError for a file
-// that cannot be read, and for the first token whose id is not below the vocabulary.
-void ReadTokens(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+// Collective over `world`: fills `memory` with the splits that it keeps, and publishes it.
+// after_round (may be empty) is called on all ranks after each round; an AgreedError of it ends the
+// reading. Throws AgreedError for a file that cannot be read or has changed since it was inspected,
+// and for the first bad element of an array.
+void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 TokenMemory& memory, const std::function<void()>& after_round = {},
                 std::int64_t round_bytes = kRoundBytes);
 

@@ -27,6 +27,11 @@ void CheckData(const TokenData& data) {
     }
     const auto bad = std::find_if(tokens.begin(), tokens.end(),
                                   [&](std::int32_t id) { return id < 0 || id >= words; });
+    const auto& counted = data.counted.at(static_cast<std::size_t>(split));
+    if (!counted.empty() && counted.size() != tokens.size()) {
+      throw InputError(fmt::format("the {} split: a mask of {} elements for {} tokens",
+                                   NameOf(split), counted.size(), tokens.size()));
+    }
     if (bad != tokens.end()) {
       throw InputError(fmt::format("the {} split: token {} has id {}, but there are {} words",
                                    NameOf(split), bad - tokens.begin(), *bad, words));
@@ -58,10 +63,14 @@ void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
   // HDF5 1.10 cannot close a file that found no space, and would crash at the program's end: the
   // space is tried before HDF5 begins, and kept from there on.
   std::size_t tokens_in_all = 0;
-  for (const auto& tokens : data.tokens) tokens_in_all += tokens.size();
+  std::size_t mask_bytes = 0;
+  for (std::size_t i = 0; i < data.tokens.size(); ++i) {
+    tokens_in_all += data.tokens[i].size();
+    mask_bytes += data.documents[i].size() * sizeof(std::uint64_t) + data.counted[i].size();
+  }
   const std::size_t id_bytes = narrow ? sizeof(std::uint16_t) : sizeof(std::uint32_t);
   const std::size_t data_bytes =
-      tokens_in_all * id_bytes + offsets.size() * sizeof(std::uint64_t) + bytes.size();
+      tokens_in_all * id_bytes + mask_bytes + offsets.size() * sizeof(std::uint64_t) + bytes.size();
   draft.Reserve(data_bytes + kHdf5MetadataBytes, false);
 
   Hdf5Writer file(draft.Path());
@@ -71,7 +80,18 @@ void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
             offsets.data());
   for (const Split split : kSplits) {
     const auto& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    file.Plan(TokensOf(split), id_type, H5T_NATIVE_INT32, tokens.size(), tokens.data());
+    file.Plan(PathOf(split, Array::kTokens), id_type, H5T_NATIVE_INT32, tokens.size(),
+              tokens.data());
+    const auto& documents = data.documents.at(static_cast<std::size_t>(split));
+    if (!documents.empty()) {
+      file.Plan(PathOf(split, Array::kDocuments), H5T_STD_U64LE, H5T_NATIVE_INT64, documents.size(),
+                documents.data());
+    }
+    const auto& counted = data.counted.at(static_cast<std::size_t>(split));
+    if (!counted.empty()) {
+      file.Plan(PathOf(split, Array::kMask), H5T_STD_U8LE, H5T_NATIVE_UINT8, counted.size(),
+                counted.data());
+    }
   }
   draft.Reserve(file.Bytes(), true);
   file.WriteAndClose();
@@ -79,7 +99,7 @@ void WriteDraft(const TokenFileDraft& draft, const TokenData& data) {
 
 void CompareTokens(const std::string& path, const Hdf5Handle& file, Split split,
                    const std::vector<std::int32_t>& tokens) {
-  const std::string name = TokensOf(split);
+  const std::string name = PathOf(split, Array::kTokens);
   const Hdf5Handle dataset(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
   const Hdf5Handle space(H5Dget_space(dataset.Get()), H5Sclose);
   std::vector<std::int32_t> piece;

@@ -4,6 +4,7 @@
 #define TRIREME_SRC_DATA_TOKEN_LAYOUT_HPP_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -18,25 +19,51 @@ inline constexpr std::int64_t kTokenFormat = 1;  // root attribute `format`
 
 inline constexpr std::int64_t kTokenAlignment = 64;  // bytes in memory, of a split's first token
 
-// "/train/tokens"
-std::string TokensOf(Split split);
+// Arrays of a split: ids; offsets at which documents begin; 1 for a token that counts as a target,
+// else 0.
+enum class Array { kTokens = 0, kDocuments = 1, kMask = 2 };
+inline constexpr std::array<Array, 3> kArrays = {Array::kTokens, Array::kDocuments, Array::kMask};
 
-// Contents except the tokens.
+std::string PathOf(Split split, Array array);  // "/train/tokens"
+
+// An array in the file: unsigned integers in one piece.
+struct StoredArray {
+  std::int64_t offset = 0;  // bytes, in the file
+  std::int64_t count = 0;   // elements
+  std::int64_t width = 0;   // bytes of one; 0: the file has no such array
+  bool big_endian = false;
+  bool There() const { return width != 0; }
+  std::int64_t Bytes() const { return count * width; }
+};
+
+// Size and date of a file, by which a change under the reader's hands is seen.
+struct FileState {
+  std::int64_t bytes = 0;
+  std::int64_t modified = 0;  // nanoseconds, the file system's clock
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+// Contents except the arrays' elements.
 struct TokenLayout {
-  std::array<std::int64_t, 3> counts{};  // tokens, by Split
-  std::array<std::int64_t, 3> widths{};  // bytes per token: 2 or 4, by Split
+  std::array<std::array<StoredArray, 3>, 3> arrays{};  // by Split, by Array
+  FileState state;
   Vocabulary vocabulary;
   std::string tokenizer;
   tokenizer::Files tokenizer_files;  // of kind bpe; else empty
   std::string source_sha256;
   std::optional<double> entropy_rate;
+
+  const StoredArray& Of(Split split, Array array) const {
+    return arrays.at(static_cast<std::size_t>(split)).at(static_cast<std::size_t>(array));
+  }
+  std::int64_t Tokens(Split split) const { return Of(split, Array::kTokens).count; }
 };
 
 // Throws InputError unless the HDF5 file is as long as its superblock says. Returns that length:
 // HDF5 reads nothing after it.
 std::int64_t CheckWhole(const std::string& path);
 
-// Reads and checks everything but the tokens. Serial. Throws InputError.
+// Reads and checks everything but the arrays' elements. Serial. Throws InputError.
 TokenLayout InspectTokenFile(const std::string& path);
 
 // Collective. Hands root's layout to every rank.

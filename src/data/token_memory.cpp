@@ -6,28 +6,53 @@
 #include <exception>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::data {
 
-TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
-                         const TokenLayout& layout, Staging staging)
-    : unwinding_(std::uncaught_exceptions()) {
-  std::array<std::int64_t, 3> begins{};
-  for (std::size_t i = 0; i < begins.size(); ++i) {
-    begins[i] = bytes_;
-    narrow_[i] = layout.widths[i] == 2;
-    const std::int64_t bytes = layout.counts[i] * layout.widths[i];
-    bytes_ += (bytes + kTokenAlignment - 1) / kTokenAlignment * kTokenAlignment;
+namespace {
+
+std::int64_t Aligned(std::int64_t bytes) {
+  return CeilDivide(bytes, kTokenAlignment) * kTokenAlignment;
+}
+
+}  // namespace
+
+std::int64_t BytesInMemory(const TokenLayout& layout, Split split) {
+  std::int64_t bytes = 0;
+  for (const Array array : kArrays) {
+    bytes += Aligned(layout.Of(split, array).Bytes());
   }
+  return bytes;
+}
+
+TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
+                         const TokenLayout& layout, const Keeping& keeping)
+    : unwinding_(std::uncaught_exceptions()) {
+  if (keeping.staging == Staging::kStream) return;
+  keeps_ = keeping.splits;
+  for (const Split split : kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    narrow_[i] = layout.Of(split, Array::kTokens).width == 2;
+    if (keeps_[i]) bytes_ += BytesInMemory(layout, split);
+  }
+  if (bytes_ == 0) return;
   void* base = nullptr;
-  if (staging == Staging::kSharedMemory) {
+  if (keeping.staging == Staging::kSharedMemory) {
     base = AllocateShared(world, node);
   } else {
     world.Together([&] { base = Allocate(); });
   }
-  for (std::size_t i = 0; i < begins.size(); ++i) {
-    bases_[i] = static_cast<std::byte*>(base) + begins[i];
+  auto* next = static_cast<std::byte*>(base);
+  for (const Split split : kSplits) {
+    if (!Keeps(split)) continue;
+    for (const Array array : kArrays) {
+      const StoredArray& stored = layout.Of(split, array);
+      if (!stored.There()) continue;
+      bases_[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)] = next;
+      next += Aligned(stored.Bytes());
+    }
   }
 }
 

@@ -23,7 +23,7 @@ plan::TokenFacts FactsOf(const job::DeckOptions& options, const input::Deck& dec
   const bool mixture = !options.data.mixture.empty();
   if (mixture ||
       std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
-    return job::FactsOf(options.data, deck, 0);
+    return job::FactsOf(options.job.task, options.data, deck, 0);
   }
   return {.vocabulary = options.plan.vocabulary,
           .train = options.plan.tokens,

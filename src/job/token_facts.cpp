@@ -12,10 +12,23 @@ namespace trireme::job {
 
 namespace {
 
-// Bytes of a rank's share of a copy.
-std::int64_t ShareOf(std::int64_t bytes, const data::Options& options, int shared_by) {
-  if (options.staging != data::Staging::kSharedMemory) return bytes;
+// What a task keeps of a token file: only training reads the train split, and of a mixture's other
+// files nothing else.
+data::Keeping KeepingOf(Task task, const data::Options& options, bool first) {
+  const bool trains = task == Task::kTrain;
+  const bool evaluates = first && (trains || task == Task::kEvaluate);
+  return {options.staging, {trains, evaluates, evaluates}, options.read_ahead};
+}
+
+// Bytes of a rank's share of what is kept.
+std::int64_t ShareOf(const data::TokenCounts& counts, const data::Keeping& keeping, int shared_by) {
+  const std::int64_t bytes = data::BytesOf(counts, keeping);
+  if (keeping.staging != data::Staging::kSharedMemory) return bytes;
   return shared_by == 0 ? 0 : bytes / shared_by;
+}
+
+std::int64_t AheadOf(const data::Options& options) {
+  return options.staging == data::Staging::kStream ? options.read_ahead : 0;
 }
 
 std::string DescribeVocabulary(const data::TokenCounts& counts) {
@@ -40,7 +53,7 @@ void RequireOneVocabulary(const std::string& path, const data::TokenCounts& coun
                       "Tokenise the texts of a mixture with one tokenizer and one vocabulary.");
 }
 
-plan::TokenFacts FactsOfMixture(const data::Options& options, const input::Deck& deck,
+plan::TokenFacts FactsOfMixture(Task task, const data::Options& options, const input::Deck& deck,
                                 int shared_by) {
   data::CheckMixtureFiles(options.mixture, deck);
   plan::TokenFacts facts;
@@ -51,7 +64,8 @@ plan::TokenFacts FactsOfMixture(const data::Options& options, const input::Deck&
     if (facts.sources.empty()) first = counts;
     RequireOneVocabulary(file.path, counts, options.file, first, deck);
     facts.train += counts.tokens.front();
-    facts.bytes += ShareOf(counts.bytes, options, shared_by);
+    facts.bytes +=
+        ShareOf(counts, KeepingOf(task, options, facts.sources.empty()), shared_by);
     facts.source += facts.source.empty() ? "" : " + ";
     facts.source += std::filesystem::path(file.path).filename().string();
     facts.sources.push_back({counts.tokens.front(), file.proportion});
@@ -60,22 +74,25 @@ plan::TokenFacts FactsOfMixture(const data::Options& options, const input::Deck&
     facts.loss_mask = facts.loss_mask || counts.masks.front();
   }
   facts.vocabulary = first.vocabulary;
+  facts.read_ahead = AheadOf(options);
   return facts;
 }
 
 }  // namespace
 
-plan::TokenFacts FactsOf(const data::Options& options, const input::Deck& deck, int shared_by) {
-  if (!options.mixture.empty()) return FactsOfMixture(options, deck, shared_by);
+plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::Deck& deck,
+                         int shared_by) {
+  if (!options.mixture.empty()) return FactsOfMixture(task, options, deck, shared_by);
   const data::TokenCounts counts = data::CountTokens(options.file);
   return {.vocabulary = counts.vocabulary,
           .train = counts.tokens.front(),
-          .bytes = ShareOf(counts.bytes, options, shared_by),
+          .bytes = ShareOf(counts, KeepingOf(task, options, true), shared_by),
           .source = std::filesystem::path(options.file).filename().string(),
           .sources = {},
           .contents = {counts.source_sha256},
           .documents = counts.documents.front(),
-          .loss_mask = counts.masks.front()};
+          .loss_mask = counts.masks.front(),
+          .read_ahead = AheadOf(options)};
 }
 
 plan::TokenFacts InspectTokens(const Job& job) {
@@ -87,12 +104,13 @@ plan::TokenFacts InspectTokens(const Job& job) {
   world.Together([&] {
     // A wrong number of ranks is said before a missing file.
     plan::PlanGrid(job.options, job.deck, world.Size());
-    if (world.IsRoot()) facts = FactsOf(options, job.deck, job.runtime->Node().Size());
+    if (!world.IsRoot()) return;
+    facts = FactsOf(job.options.job.task, options, job.deck, job.runtime->Node().Size());
   });
   facts.sources.resize(options.mixture.size());
   facts.contents.resize(std::max<std::size_t>(1, options.mixture.size()));
   // Sums of one rank's numbers and of zeros.
-  for (std::int64_t* number : {&facts.vocabulary, &facts.train, &facts.bytes}) {
+  for (std::int64_t* number : {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead}) {
     *number = world.Sum(*number);
   }
   for (std::size_t i = 0; i < facts.sources.size(); ++i) {
@@ -178,19 +196,21 @@ data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
 
 namespace {
 
-data::TokenFile Open(const Job& job, const std::string& path) {
-  return data::TokenFile(job.World(), job.runtime->Node(), path, job.options.data.staging,
+// first: of a mixture's files.
+data::TokenFile Open(const Job& job, const std::string& path, bool first) {
+  return data::TokenFile(job.World(), job.runtime->Node(), path,
+                         KeepingOf(job.options.job.task, job.options.data, first),
                          [&job] { StopIfAsked(job); });
 }
 
 }  // namespace
 
-data::TokenFile OpenTokens(const Job& job) { return Open(job, job.options.data.file); }
+data::TokenFile OpenTokens(const Job& job) { return Open(job, job.options.data.file, true); }
 
 std::vector<data::TokenFile> OpenCorpus(const Job& job) {
   std::vector<data::TokenFile> files;
   for (const data::MixtureFile& file : job.options.data.mixture) {
-    files.push_back(Open(job, file.path));
+    files.push_back(Open(job, file.path, files.empty()));
   }
   if (files.empty()) files.push_back(OpenTokens(job));
   return files;

@@ -108,6 +108,9 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   }
   ways.push_back("a smaller data.micro_batch");
   ways.push_back("model.recompute = full");
+  if (demand.terms.tokens >= kWorthNaming) {
+    ways.push_back("data.staging = stream (reads the tokens as they are needed)");
+  }
   if (demand.ranks > 1) ways.push_back(fmt::format("fewer ranks on a {}", demand.where));
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }

@@ -70,11 +70,25 @@ void PlanStep(training::TrainingState& state, std::int64_t windows) {
 
 }  // namespace
 
+namespace {
+
+// Bytes of the tokens on a rank; with those of the windows that are read ahead, packed and in use.
+std::int64_t TokenBytes(const Plan& plan) {
+  if (plan.tokens.read_ahead == 0) return plan.tokens.bytes;
+  const training::TrainingPlan& training = plan.training;
+  const std::int64_t windows = CeilDivide(training.batch, plan.grid.data);
+  const std::int64_t one = sizeof(std::int32_t) + (plan.tokens.loss_mask ? 1 : 0);
+  return plan.tokens.bytes +
+         (plan.tokens.read_ahead + 2) * windows * (training.model.length + 1) * one;
+}
+
+}  // namespace
+
 machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   const training::TrainingState state(planned.Grid(), plan.training, planned.Stream());
   machine::MemoryTerms memory = state.Memory();
-  memory.tokens = plan.tokens.bytes;
+  memory.tokens = TokenBytes(plan);
   return memory;
 }
 
@@ -123,7 +137,7 @@ RankPlan PlanRank(const Plan& plan, int rank) {
   RankPlan result;
   result.at = grid.Coordinates();
   result.memory = state.Memory();
-  result.memory.tokens = plan.tokens.bytes;
+  result.memory.tokens = TokenBytes(plan);
   PlanStep(state, plan.training.batch);
   result.traffic = grid.Traffic();
   result.operations = state.Net().Stages().Operations();

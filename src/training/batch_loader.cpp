@@ -4,25 +4,32 @@
 namespace trireme::training {
 
 BatchLoader::BatchLoader(const TrainingState& state, const data::Corpus& tokens)
-    : tokens_(tokens),
-      samples_(state.Plan().samples),
+    : samples_(state.Plan().samples),
       sampler_(samples_),
       share_(state.Share()),
+      windows_(tokens, data::Split::kTrain, state.Grid().Replica(),
+               [this](std::int64_t step, std::vector<data::Sample>& samples) {
+                 sampler_.Fill(step, share_.Places(sampler_.BatchSize(step)), samples);
+                 return true;
+               }),
       positions_(state.Net().LocalPlan().positions),
       document_mask_(state.Plan().model.document_mask),
       length_(state.Plan().model.length) {}
 
 void BatchLoader::Move(const data::Origin& origin) {
-  samples_.origin = origin;
-  sampler_ = data::Sampler(samples_);
+  windows_.Change([&] {
+    samples_.origin = origin;
+    sampler_ = data::Sampler(samples_);
+  });
 }
 
-void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
+void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) {
   const std::int64_t windows = sampler_.BatchSize(step);
   batch.step = step;
   batch.staged.reset();
   sampler_.Fill(step, share_.Places(windows), batch.windows);
   const std::span<const data::Sample> mine(batch.windows);
+  const std::span<const data::Window> read = windows_.Take(step);
   batch.count = static_cast<std::size_t>(share_.Entries(windows));
   if (batch.entries.size() < batch.count) batch.entries.resize(batch.count);
   for (std::size_t i = 0; i < batch.count; ++i) {
@@ -30,10 +37,10 @@ void BatchLoader::Load(std::int64_t step, LoadedBatch& batch) const {
     entry.sequences = entry.valid = entry.visible_keys = 0;
     const Part part = share_.Entry(windows, static_cast<std::int64_t>(i));
     if (part.Size() == 0) continue;  // the schedule or other ranks want more entries than it has
-    const auto windows_of_entry =
-        mine.subspan(static_cast<std::size_t>(part.begin), static_cast<std::size_t>(part.Size()));
-    data::ReadWindows(tokens_, data::Split::kTrain, windows_of_entry, batch.read);
-    data::FillEntry(batch.read, windows_of_entry, length_, entry, positions_, document_mask_);
+    const auto first = static_cast<std::size_t>(part.begin);
+    const auto count = static_cast<std::size_t>(part.Size());
+    data::FillEntry(read.subspan(first, count), mine.subspan(first, count), length_, entry,
+                    positions_, document_mask_);
     entry.group = share_.GroupOf(static_cast<std::int64_t>(i));
   }
 }

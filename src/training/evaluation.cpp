@@ -13,6 +13,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::training {
 
@@ -53,12 +54,16 @@ class Rounds {
  public:
   Rounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split)
       : model_(model),
-        tokens_(tokens),
-        split_(split),
         share_(WindowsOf(tokens.Size(split), model.Plan().length)
                    .Share(0, model.Grid().Coordinates().data, model.Grid().Shape().data)),
         most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
-        entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)) {
+        entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)),
+        windows_(tokens, split, model.Grid().Replica(),
+                 [this](std::int64_t turn, std::vector<data::Sample>& samples) {
+                   const std::span<const data::Sample> mine = TurnOf(turn);
+                   samples.assign(mine.begin(), mine.end());
+                   return !mine.empty();
+                 }) {
     const std::int64_t longest =
         CeilDivide(WindowsOf(tokens.Size(split), model.Plan().length).BatchSize(0),
                    std::int64_t{model.Grid().Shape().data});
@@ -77,12 +82,9 @@ class Rounds {
       data::Entry& entry = entries_[filled];
       entry.sequences = 0;
       if (begin_ >= std::ssize(share_)) continue;
-      const std::int64_t count = std::min(std::ssize(share_) - begin_, most_);
-      const auto windows = std::span(share_).subspan(static_cast<std::size_t>(begin_),
-                                                     static_cast<std::size_t>(count));
-      data::ReadWindows(tokens_, split_, windows, read_);
-      data::FillEntry(read_, windows, model_.Plan().length, entry, model_.LocalPlan().positions,
-                      model_.Plan().document_mask);
+      const std::int64_t turn = begin_ / most_;
+      data::FillEntry(windows_.Take(turn), TurnOf(turn), model_.Plan().length, entry,
+                      model_.LocalPlan().positions, model_.Plan().document_mask);
       targets_ += entry.valid;
     }
     for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
@@ -92,13 +94,19 @@ class Rounds {
   }
 
  private:
+  // Windows of an entry; none after the last.
+  std::span<const data::Sample> TurnOf(std::int64_t turn) const {
+    const std::int64_t begin = std::min(turn * most_, std::ssize(share_));
+    const std::int64_t count = std::min(std::ssize(share_) - begin, most_);
+    return std::span(share_).subspan(static_cast<std::size_t>(begin),
+                                     static_cast<std::size_t>(count));
+  }
+
   const model::ParallelModel& model_;
-  const data::TokenFile& tokens_;
-  const data::Split split_;
   const std::vector<data::Sample> share_;
   const std::int64_t most_;  // windows of an entry
   std::vector<data::Entry> entries_;
-  std::vector<data::Window> read_;  // tokens of an entry's windows
+  data::Windows windows_;  // a turn is an entry
   std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
 };
 

@@ -50,10 +50,18 @@ void Try(const std::string& path, std::int64_t file_bytes) {
   Require(words >= 1 && layout.vocabulary.eos >= 0 && layout.vocabulary.eos < words &&
               layout.vocabulary.unk >= -1 && layout.vocabulary.unk < words,
           "ids outside the vocabulary");
-  for (std::size_t i = 0; i < layout.counts.size(); ++i) {
-    const std::int64_t count = layout.counts.at(i), width = layout.widths.at(i);
-    Require((width == 2 || width == 4) && count >= 2 && count <= file_bytes / width,
-            "tokens that the file does not hold");
+  for (const data::Split split : data::kSplits) {
+    const data::StoredArray& tokens = layout.Of(split, data::Array::kTokens);
+    Require((tokens.width == 2 || tokens.width == 4) && tokens.count >= 2,
+            "too few tokens, or too wide");
+    for (const data::Array array : data::kArrays) {
+      const data::StoredArray& stored = layout.Of(split, array);
+      if (!stored.There()) continue;
+      Require(stored.offset >= 0 && stored.offset <= file_bytes &&
+                  stored.count <= (file_bytes - stored.offset) / stored.width,
+              "elements that the file does not hold");
+      Require(stored.count <= tokens.count, "more elements than tokens");
+    }
   }
 }
 

@@ -12,8 +12,9 @@
 
 namespace trireme::data {
 
-// Copies of the tokens: one per rank, or one per node in shared memory.
-enum class Staging { kNone, kSharedMemory };
+// Copies of the tokens: one per rank, or one per node in shared memory; or none, with windows read
+// from the file as they are needed.
+enum class Staging { kNone, kSharedMemory, kStream };
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
 // corpus of known entropy; bpe: by a tokenizer's files.
@@ -30,6 +31,7 @@ struct Options {
   std::string file = "data/tokens.h5";
   std::vector<MixtureFile> mixture = {};  // empty: `file` alone
   Staging staging = Staging::kSharedMemory;
+  std::int64_t read_ahead = 2;         // steps whose windows are read before their use (stream)
   std::int64_t sequence_length = 128;  // targets per window
   std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows
   std::int64_t batch = 64;             // windows per step, over all ranks

@@ -55,28 +55,45 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite);
 // path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
+// What of a token file is kept in memory, and how.
+struct Keeping {
+  Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
+  Keeping(Staging where, std::array<bool, 3> which, std::int64_t ahead)
+      : staging(where), splits(which), read_ahead(ahead) {}
+  Staging staging;
+  std::array<bool, 3> splits = {true, true, true};  // by Split: those that are read at all
+  std::int64_t read_ahead = 2;                      // Options::read_ahead
+};
+
 // Numbers of a token file that a plan needs.
 struct TokenCounts {
   std::int64_t vocabulary = 0;           // types
   std::array<std::int64_t, 3> tokens{};  // by Split
-  std::int64_t bytes = 0;                // of a copy of all tokens in memory
+  std::array<std::int64_t, 3> bytes{};   // by Split: of a copy in memory, with its masks
   std::array<bool, 3> documents{};       // by Split: whether their beginnings are known
   std::array<bool, 3> masks{};           // by Split: whether there is a mask of the loss
   std::string tokenizer, vocabulary_sha256, source_sha256, tokenizer_sha256;  // as of TokenFile
 };
-// Checks everything but the tokens. Serial; needs no MPI. Throws InputError as opening does.
+// Checks everything but the arrays' elements. Serial; needs no MPI. Throws InputError as opening
+// does.
 TokenCounts CountTokens(const std::string& path);
+// Bytes of one copy of what is kept in memory.
+std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping);
 
-// An opened token file: all tokens in memory, no HDF5 call after construction.
+struct TokenLayout;  // of the file: internal
+
+// An opened token file: its splits in memory, or read as they are needed; no HDF5 call after
+// construction.
 class TokenFile {
  public:
   // Reads a file. Collective over `world`; `node`: ranks that share memory. Checks that the file is
-  // whole, its format and dimensions, ids below the vocabulary, and at least 2 tokens per split.
-  // Throws AgreedError (exit code 2) naming file, dataset and offset of the first bad token.
+  // whole, its format and dimensions, at least 2 tokens per split and, of what is kept in memory,
+  // ids below the vocabulary. Throws AgreedError (exit code 2) naming file, dataset and offset of
+  // the first bad token.
   // after_round (may be empty) is called on all ranks about every 256 MiB, and may throw an
   // AgreedError.
   TokenFile(const comm::Communicator& world, const comm::Communicator& node,
-            const std::string& path, Staging staging,
+            const std::string& path, const Keeping& keeping,
             const std::function<void()>& after_round = {});
   // Copies tokens in memory, without a file; Path() is empty. Collective over `world`, whose ranks
   // pass the same data. Throws AgreedError (exit code 2) for a split of fewer than 2 tokens and for
@@ -86,11 +103,12 @@ class TokenFile {
   TokenFile(TokenFile&&) noexcept;
 
   std::int64_t Size(Split split) const;                       // tokens
-  std::int32_t Token(Split split, std::int64_t index) const;  // 0 <= index < Size
+  // Of a split in memory; 0 <= index < Size.
+  std::int32_t Token(Split split, std::int64_t index) const;
   // Whether the split's documents, and its mask of the loss, are known.
   bool HasDocuments(Split split) const;
   bool HasMask(Split split) const;
-  // Replaces `window` by tokens [begin, begin + count) of a split. Reuses its memory.
+  // Replaces `window` by tokens [begin, begin + count) of a split in memory. Reuses its memory.
   void Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const;
   const Vocabulary& Words() const;
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
@@ -103,6 +121,9 @@ class TokenFile {
   std::optional<double> EntropyRate() const;  // nats per token
   std::int64_t MemoryBytes() const;           // of this rank's share of the copy
   const std::string& Path() const;
+  bool Streams() const;  // windows come from the file (class Windows), none is in memory
+  std::int64_t ReadAhead() const;  // steps, of a stream
+  const TokenLayout& Layout() const;
 
   // Ids of a text by the file's own tokenizer, without an <eos> at the end; unknown words become
   // unk (byte level has none). A subword tokenizer's template begins the ids. Throws InputError for

@@ -48,11 +48,12 @@ struct Job {
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
 
-// Facts of the token file, or of those of a mixture, for a plan. shared_by: ranks of a node that
+// Facts of the token file, or of those of a mixture, for a plan of the task. shared_by: ranks of a node that
 // share one copy with data.staging = shared_memory; 0: unknown, so that no rank's share of it is
 // counted. Serial. Throws InputError as data::CountTokens does and, with the deck's line, for a
 // mixture of several vocabularies, of a missing file or of one file twice.
-plan::TokenFacts FactsOf(const data::Options& options, const input::Deck& deck, int shared_by);
+plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::Deck& deck,
+                         int shared_by);
 
 // Collective. Facts of the deck's token files, of the device, and the request for a plan.
 plan::TokenFacts InspectTokens(const Job& job);
@@ -88,8 +89,8 @@ void UseGpu(const Job& job, comm::ProcessGrid& grid);
 // phases of a training job's set-up, and within long ones.
 void StopIfAsked(const Job& job);
 
-// Collective. The deck's token file, of a mixture the first one, staged as it says. AgreedError as
-// of StopIfAsked.
+// Collective. The deck's token file, of a mixture the first one, staged as it says; of its splits
+// those that the task reads. AgreedError as of StopIfAsked.
 data::TokenFile OpenTokens(const Job& job);
 // Collective. The files that training takes windows from, in the order of data.mixture.
 std::vector<data::TokenFile> OpenCorpus(const Job& job);

@@ -26,6 +26,7 @@ struct TokenFacts {
   std::vector<std::string> contents = {};  // source_sha256 of each file; empty: not known
   bool documents = false;                  // those of the training split are known, of all files
   bool loss_mask = false;                  // the training split has one, of any file
+  std::int64_t read_ahead = 0;             // steps whose windows are read ahead; 0: all in memory
 };
 
 // Facts about what computes.

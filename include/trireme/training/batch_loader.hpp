@@ -10,6 +10,7 @@
 #include "trireme/data/batch.hpp"
 #include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
+#include "trireme/data/windows.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::training {
@@ -18,7 +19,6 @@ namespace trireme::training {
 struct LoadedBatch {
   std::int64_t step = -1;
   std::vector<data::Sample> windows;  // this data rank's
-  std::vector<data::Window> read;     // tokens of an entry's windows
   std::vector<data::Entry> entries;   // as many as the largest step so far had
   std::size_t count = 0;              // entries of this step, the empty ones included
   std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
@@ -34,15 +34,16 @@ class BatchLoader {
   // Steps from origin.step on are counted from there.
   void Move(const data::Origin& origin);
   // Fills `batch` with the windows of step number `step` (from 0).
-  void Load(std::int64_t step, LoadedBatch& batch) const;
+  // Throws, on the ranks of a data replica, as data::Windows::Take does.
+  void Load(std::int64_t step, LoadedBatch& batch);
   // True if the step has a full batch; the same on all ranks.
   bool Whole(std::int64_t step) const { return sampler_.BatchSize(step) == share_.batch; }
 
  private:
-  const data::Corpus tokens_;
   data::Sampler::Options samples_;
   data::Sampler sampler_;
   BatchShare share_;
+  data::Windows windows_;  // a turn is a step
   Positions positions_;  // of each window, held by this rank
   bool document_mask_ = false;
   std::int64_t length_ = 0;  // T of a window

@@ -61,7 +61,7 @@ class SharedTokenFile : public testing::Test {
   }
 
   // Every rank opens and must get the same agreed error of the input; returns its message.
-  std::string Refusal(Staging staging) const {
+  std::string Refusal(const Keeping& staging) const {
     try {
       const TokenFile file(world_, world_, path_, staging);
     } catch (const AgreedError& error) {
@@ -78,10 +78,10 @@ class SharedTokenFile : public testing::Test {
   void ExpectRounds(const TokenLayout& layout, std::int64_t round_bytes, std::int64_t count) const {
     for (const Staging staging : {Staging::kNone, Staging::kSharedMemory}) {
       TokenMemory memory(world_, world_, layout, staging);
-      ReadTokens(world_, path_, layout, memory, {}, round_bytes);
+      ReadArrays(world_, path_, layout, memory, {}, round_bytes);
       std::int64_t wrong = 0;
       for (const Split split : kSplits) {
-        const std::int64_t size = layout.counts[static_cast<std::size_t>(split)];
+        const std::int64_t size = layout.Tokens(split);
         for (std::int64_t i = 0; i < size; ++i) {
           wrong +=
               memory.Token(split, i) != Expected(split, i, std::ssize(layout.vocabulary.words));
@@ -160,12 +160,12 @@ TEST_F(SharedTokenFile, RoundsMeetWithoutAGap) {
     TokenLayout layout;
     OnRoot([&] { layout = InspectTokenFile(path_); });
     Broadcast(world_, layout);
-    const std::int64_t width = layout.widths[0];
+    const std::int64_t width = layout.Of(Split::kTrain, Array::kTokens).width;
     EXPECT_EQ(width, words == kWideWords ? 4 : 2);
     for (const std::int64_t tokens : {std::int64_t{999}, kTrainTokens - 1, kTrainTokens}) {
       ExpectRounds(layout, tokens * width, kTrainTokens);
     }
-    layout.counts = {50, 17, kTestTokens};
+    layout.arrays[0][0].count = 50;
     ExpectRounds(layout, 1, 50);
   }
 }

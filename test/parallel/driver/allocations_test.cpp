@@ -88,7 +88,8 @@ constexpr Layout kLayouts[] = {
 INSTANTIATE_TEST_SUITE_P(Layouts, Allocations, testing::ValuesIn(kLayouts),
                          [](const auto& info) { return std::string(info.param.name); });
 
-// With documents and a mask of the loss: windows hold now more of them, now fewer.
+// With documents and a mask of the loss: windows hold now more of them, now fewer. Also streamed:
+// windows then come from a thread, and go to the other rank of the replica.
 class MaskedAllocations : public LayoutTest {
  protected:
   static data::TokenData Masked() {
@@ -97,22 +98,36 @@ class MaskedAllocations : public LayoutTest {
     AddLossMask(data);
     return data;
   }
-  MaskedAllocations() : LayoutTest(Masked()) {}
-};
+  MaskedAllocations() : LayoutTest(Masked()) {
+    world_.Together([&] {
+      if (world_.IsRoot()) data::WriteTokenFile(path_, Masked(), false);
+    });
+  }
 
-TEST_F(MaskedAllocations, NoneInTheStep) {
-  for (const char* keys : {"[grid]\ndata=2\n[data]\ndocument_mask=yes",
-                           "[grid]\ncontext=2\n[data]\ndocument_mask=yes"}) {
-    RunSettings settings = SettingsOf(DeckOf({"Masked", keys}), tokens_, 2, Dtype::kFloat32);
+  void ExpectNone(const data::TokenFile& tokens, const char* keys) {
+    RunSettings settings = SettingsOf(DeckOf({"Masked", keys}), tokens, 2, Dtype::kFloat32);
     settings.keep_gradients = false;
     device::ConfigureThreads(1, 1);
-    TrainingRun run(world_, tokens_, settings);
+    TrainingRun run(world_, tokens, settings);
     run.Train(kEpoch);
     AllocationCount count;
     for (std::int64_t step = kEpoch; step < 2 * kEpoch; ++step) run.Step().Run(step);
     count.Stop();
     EXPECT_EQ(count.Count(), 0) << keys << '\n' << count.Places();
   }
+
+  const SharedFolder folder_{world_};
+  const std::string path_ = folder_ / "tokens.h5";
+};
+
+TEST_F(MaskedAllocations, NoneInTheStep) {
+  const data::TokenFile streamed(world_, world_, path_, data::Staging::kStream);
+  for (const char* keys : {"[grid]\ndata=2\n[data]\ndocument_mask=yes",
+                           "[grid]\ncontext=2\n[data]\ndocument_mask=yes"}) {
+    ExpectNone(tokens_, keys);
+    ExpectNone(streamed, keys);
+  }
+  ExpectNone(streamed, "[grid]\ntensor=2\n[data]\ndocument_mask=yes");
 }
 
 // The counter itself: an allocation of this program is seen, with its place; a library's is not.

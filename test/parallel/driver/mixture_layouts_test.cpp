@@ -1,5 +1,5 @@
 // A mixture of two token files: any layout computes what one rank computes, also with masks of
-// documents and of the loss, and a run that stops goes on in another layout, also with other
+// documents and of the loss or streamed, and a run that stops goes on in another layout, also with other
 // weights.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -11,6 +11,7 @@
 
 #include "layout_fixture.hpp"
 #include "masked_tokens.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -57,8 +58,14 @@ class MixtureLayouts : public testing::Test {
       AddDocuments(second);
       AddLossMask(second);
     }
-    files_.emplace_back(world_, first);
-    files_.emplace_back(world_, second);
+    for (const data::TokenData& data : {first, second}) {
+      files_.emplace_back(world_, data);
+      const std::string path = folder_ / fmt::format("{}.h5", files_.size());
+      world_.Together([&] {
+        if (world_.IsRoot()) data::WriteTokenFile(path, data, false);
+      });
+      streamed_.emplace_back(world_, world_, path, data::Staging::kStream);
+    }
   }
 
   data::Corpus Corpus() const { return data::Corpus(std::span(files_)); }
@@ -85,11 +92,16 @@ class MixtureLayouts : public testing::Test {
   // The body on the layout's ranks alone; the others wait.
   template <typename Body>
   void In(const Layout& layout, const RunSettings& settings, const Body& body) {
+    In(layout, settings, files_, body);
+  }
+  template <typename Body>
+  void In(const Layout& layout, const RunSettings& settings,
+          const std::vector<data::TokenFile>& files, const Body& body) {
     SCOPED_TRACE(fmt::format("{} ranks\n{}", layout.ranks, layout.keys));
     const bool member = world_.Rank() < layout.ranks;
     const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
     if (member) {
-      TrainingRun run(group, Corpus(), settings);
+      TrainingRun run(group, data::Corpus(std::span(files)), settings);
       body(run);
     }
     world_.Barrier();
@@ -100,6 +112,7 @@ class MixtureLayouts : public testing::Test {
   }
 
   comm::Communicator world_, self_;
+  const SharedFolder folder_{world_};
   // Losses and weights of every layout against one rank's; returns that rank's.
   Outcome CompareLayouts() {
     const Outcome wanted = Serial(kEnd);
@@ -112,8 +125,37 @@ class MixtureLayouts : public testing::Test {
     return wanted;
   }
 
+  // Bit by bit: training, validation, and steps that are repeated, from files that are streamed.
+  void CompareStreams() {
+    struct Numbers {
+      std::vector<double> losses, again;
+      double valid = 0;
+      Tensors weights;
+    };
+    const auto train = [](TrainingRun& run, const data::TokenFile& tokens) {
+      Numbers numbers;
+      numbers.losses = run.Train(kEnd);
+      numbers.valid = training::Evaluate(run.Net(), tokens, data::Split::kValid).loss;
+      numbers.again = run.Train(kEnd + 3);
+      numbers.weights = run.Weights();
+      return numbers;
+    };
+    for (const Layout& layout : kLayouts) {
+      const RunSettings settings = Settings(layout, {3, 1});
+      Numbers wanted;
+      In(layout, settings, [&](TrainingRun& run) { wanted = train(run, files_.front()); });
+      In(layout, settings, streamed_, [&](TrainingRun& run) {
+        const Numbers found = train(run, streamed_.front());
+        EXPECT_EQ(found.losses, wanted.losses);
+        EXPECT_EQ(found.valid, wanted.valid);
+        EXPECT_EQ(found.again, wanted.again);
+        EXPECT_EQ(found.weights, wanted.weights);
+      });
+    }
+  }
+
   bool masks_ = false;
-  std::vector<data::TokenFile> files_;
+  std::vector<data::TokenFile> files_, streamed_;  // in memory; the same, read as needed
 };
 
 class MaskedMixtureLayouts : public MixtureLayouts {
@@ -146,6 +188,9 @@ TEST_F(MaskedMixtureLayouts, ComputeWhatOneRankComputes) {
   EXPECT_GT(WorstRelative(Serial(kEnd).losses, wanted.losses), 1e-3);
 }
 
+TEST_F(MixtureLayouts, StreamsHaveTheSameBits) { CompareStreams(); }
+TEST_F(MaskedMixtureLayouts, StreamsHaveTheSameBits) { CompareStreams(); }
+
 data::Origin OriginOf(const data::Sampler& sampler, std::int64_t step) {
   return {step, sampler.NextSample(step), sampler.TargetsBefore(step), sampler.Places(step)};
 }
@@ -153,8 +198,7 @@ data::Origin OriginOf(const data::Sampler& sampler, std::int64_t step) {
 // With the same weights as if it had never stopped; with others alike in all layouts.
 TEST_F(MixtureLayouts, GoOnWhereAnyOtherStopped) {
   constexpr std::array<double, 2> kBefore = {3, 1};
-  const SharedFolder folder(world_);
-  const std::string stopped = folder / "stopped";
+  const std::string stopped = folder_ / "stopped";
   In(kLayouts[1], Settings(kLayouts[1], kBefore), [&](TrainingRun& run) {
     run.Train(kMoved);
     run.Save(stopped);

@@ -16,6 +16,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/tokenize.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 
@@ -40,9 +41,19 @@ inline TokenData SmallData() {
   return data;
 }
 
-inline TokenFile Open(const std::string& path, Staging staging = Staging::kNone) {
+inline TokenFile Open(const std::string& path, const Keeping& keeping = Staging::kNone) {
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
-  return TokenFile(self, self, path, staging);
+  return TokenFile(self, self, path, keeping);
+}
+
+// Tokens [begin, begin + count) of a split, in memory or streamed.
+inline Window ReadOne(const TokenFile& file, Split split, std::int64_t begin, std::int64_t count) {
+  const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+  Windows windows(file, split, self, [&](std::int64_t turn, std::vector<Sample>& samples) {
+    samples.assign(1, {.start = begin, .targets = count - 1});
+    return turn == 0;
+  });
+  return windows.Take(0).front();
 }
 
 inline std::vector<std::int32_t> AllTokens(const TokenFile& file, Split split) {

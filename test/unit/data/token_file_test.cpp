@@ -64,8 +64,10 @@ TEST_F(TokenFiles, MemoryReachesTokensBeyond2To31) {
   for (const std::int64_t width : {2, 4}) {
     TokenLayout layout;
     constexpr std::int64_t kTrain = (std::int64_t{1} << 31) + 5;
-    layout.counts = {kTrain, 3, 2};
-    layout.widths = {width, width, width};
+    for (auto& arrays : layout.arrays) arrays[0].width = width;
+    layout.arrays[0][0].count = kTrain;
+    layout.arrays[1][0].count = 3;
+    layout.arrays[2][0].count = 2;
     const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
     std::optional<TokenMemory> memory;
     try {
@@ -74,7 +76,7 @@ TEST_F(TokenFiles, MemoryReachesTokensBeyond2To31) {
       GTEST_SKIP() << "no " << kTrain * width << " bytes of addresses: " << error.what();
     }
     const auto put = [&](Split split, std::int64_t index, std::uint32_t id) {
-      void* const tokens = memory->Tokens(split);
+      void* const tokens = memory->At(split, Array::kTokens);
       if (width == 2) static_cast<std::uint16_t*>(tokens)[index] = static_cast<std::uint16_t>(id);
       if (width == 4) static_cast<std::uint32_t*>(tokens)[index] = id;
     };

@@ -1,4 +1,5 @@
-// Optional datasets of a token file: documents and masks of the loss, read and checked.
+// Optional datasets of a token file: documents and masks of the loss, read and checked, from memory
+// and from a stream.
 #include <hdf5.h>
 
 #include <filesystem>
@@ -13,8 +14,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-class TokenMasks : public Scratch {
+class TokenMasks : public Scratch, public testing::WithParamInterface<Staging> {
  protected:
+  // Tokens [begin, begin + count) of the train split.
+  static Window Read(const TokenFile& file, std::int64_t begin, std::int64_t count) {
+    return ReadOne(file, Split::kTrain, begin, count);
+  }
+
   void SetUp() override {
     Scratch::SetUp();
     WriteTokenFile(In("a.h5"), SmallData(), false);  // train: 0 1 2 3 0 1 2 3 1 0
@@ -44,38 +50,35 @@ class TokenMasks : public Scratch {
   }
 };
 
-TEST_F(TokenMasks, AreNotThereUnlessTheFileHasThem) {
-  const TokenFile file = Open(In("a.h5"));
+TEST_P(TokenMasks, AreNotThereUnlessTheFileHasThem) {
+  const TokenFile file = Open(In("a.h5"), GetParam());
   EXPECT_FALSE(file.HasDocuments(Split::kTrain));
   EXPECT_FALSE(file.HasMask(Split::kTrain));
-  Window window;
-  file.Read(Split::kTrain, 2, 4, window);
+  const Window window = Read(file, 2, 4);
   EXPECT_THAT(window.ids, ElementsAre(2, 3, 0, 1));
   EXPECT_THAT(window.documents, IsEmpty());
   EXPECT_THAT(window.counted, IsEmpty());
 }
 
-TEST_F(TokenMasks, ReachWindows) {
+TEST_P(TokenMasks, ReachWindows) {
   const std::string path = WithDocuments({0, 3, 6, 7});
   EXPECT_TRUE(CountTokens(path).documents.front());
   EXPECT_FALSE(CountTokens(path).masks.front());
-  const TokenFile file = Open(path);
+  const TokenFile file = Open(path, GetParam());
   EXPECT_TRUE(file.HasDocuments(Split::kTrain));
   EXPECT_FALSE(file.HasDocuments(Split::kValid));
-  Window window;
-  file.Read(Split::kTrain, 3, 4, window);
-  EXPECT_THAT(window.documents, ElementsAre(0, 3));
-  file.Read(Split::kTrain, 8, 2, window);
-  EXPECT_THAT(window.documents, IsEmpty());
+  EXPECT_THAT(Read(file, 3, 4).documents, ElementsAre(0, 3));
+  EXPECT_THAT(Read(file, 8, 2).documents, IsEmpty());
 
-  const TokenFile masked = Open(WithMask({0, 1, 1, 0, 1, 1, 1, 1, 0, 1}));
+  const TokenFile masked = Open(WithMask({0, 1, 1, 0, 1, 1, 1, 1, 0, 1}), GetParam());
   EXPECT_TRUE(masked.HasMask(Split::kTrain));
-  masked.Read(Split::kTrain, 2, 3, window);
-  EXPECT_THAT(window.counted, ElementsAre(1, 0, 1));
+  EXPECT_THAT(Read(masked, 2, 3).counted, ElementsAre(1, 0, 1));
 }
 
-TEST_F(TokenMasks, NumbersThatAreNoneAreRefused) {
-  const auto message = [](const std::string& path) { return MessageOf([&] { Open(path); }); };
+TEST_P(TokenMasks, NumbersThatAreNoneAreRefused) {
+  const auto message = [](const std::string& path) {
+    return MessageOf([&] { Read(Open(path, GetParam()), 0, 10); });
+  };
   EXPECT_THAT(message(WithDocuments({1, 3})),
               AllOf(HasSubstr("b.h5: /train/documents: 1 at offset 0"), HasSubstr("from 0")));
   EXPECT_THAT(message(WithDocuments({0, 3, 3})), HasSubstr("3 at offset 2"));
@@ -87,6 +90,11 @@ TEST_F(TokenMasks, NumbersThatAreNoneAreRefused) {
   EXPECT_THAT(message(WithMask(std::vector<std::uint8_t>(11, 1))),
               HasSubstr("/train/mask: holds 11 elements for 10 tokens"));
 }
+
+INSTANTIATE_TEST_SUITE_P(Staging, TokenMasks, testing::Values(Staging::kNone, Staging::kStream),
+                         [](const auto& info) {
+                           return info.param == Staging::kNone ? "InMemory" : "Streamed";
+                         });
 
 }  // namespace
 }  // namespace trireme::data

@@ -1,0 +1,37 @@
+// Elements of a token file's arrays that cannot be what they should.
+#ifndef TRIREME_SRC_DATA_ELEMENT_CHECKS_HPP_
+#define TRIREME_SRC_DATA_ELEMENT_CHECKS_HPP_
+
+#include <cstdint>
+#include <limits>
+#include <string>
+
+#include "token_layout.hpp"
+
+namespace trireme::data {
+
+inline constexpr std::int64_t kNoElement = std::numeric_limits<std::int64_t>::max();
+
+// Elements [begin, end) of an array, in this machine's order of bytes.
+struct Elements {
+  const void* values = nullptr;
+  std::int64_t begin = 0, end = 0;
+  std::uint64_t before = 0;  // value at begin - 1, of documents
+};
+
+// Value at an offset of the array, which must lie within.
+std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::int64_t offset);
+
+// Offset in the array of the first bad element, or kNoElement: an id that is not below the
+// vocabulary, a document that does not begin after the one before it or begins after the end, a
+// mask that is neither 0 nor 1.
+std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
+                      const Elements& elements);
+
+// InputError for the bad element at `offset`, with the value that was read.
+[[noreturn]] void ThrowBad(const std::string& path, const TokenLayout& layout, Split split,
+                           Array array, std::int64_t offset, std::uint64_t value);
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_SRC_DATA_ELEMENT_CHECKS_HPP_

@@ -1,0 +1,174 @@
+// Windows read ahead from a file: those of a copy in memory, in any order of turns, and errors that
+// name what happened to the file.
+#include <hdf5.h>
+
+#include <chrono>
+#include <filesystem>
+#include <span>
+
+#include "scratch.hpp"
+
+namespace trireme::data {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr std::int64_t kTokens = 40'000, kWindow = 64;  // tokens of the train split, of a window
+
+class Stream : public Scratch {
+ protected:
+  // words: types; above 65536 ids take four bytes.
+  std::string MakeFile(std::int64_t words) const {
+    TokenData data = SmallData();
+    data.vocabulary.words.resize(static_cast<std::size_t>(words), "w");
+    data.tokens[0].clear();
+    for (std::int64_t i = 0; i < kTokens; ++i) {
+      data.tokens[0].push_back(static_cast<std::int32_t>(i * 7919 % words));
+      data.counted[0].push_back(i % 3 == 0 ? 0 : 1);
+      if (i % 7 == 0) data.documents[0].push_back(i);  // several blocks of them
+    }
+    WriteTokenFile(In("stream.h5"), data, true);
+    return In("stream.h5");
+  }
+
+  // One window in turn 0, two in turn 1, and so on, up to a turn.
+  static Windows::Turns TurnsBefore(std::int64_t end) {
+    return [end](std::int64_t turn, std::vector<Sample>& samples) {
+      samples.clear();
+      for (std::int64_t i = 0; i <= turn % 5; ++i) {
+        const std::int64_t start = (turn * 1009 + i * 77) % (kTokens - kWindow);
+        samples.push_back({.start = start, .targets = kWindow - 1 - i});
+      }
+      return turn < end;
+    };
+  }
+
+  static void ExpectEqual(std::span<const Window> found, std::span<const Window> wanted) {
+    ASSERT_EQ(found.size(), wanted.size());
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_EQ(found[i].ids, wanted[i].ids);
+      EXPECT_EQ(found[i].documents, wanted[i].documents);
+      EXPECT_EQ(found[i].counted, wanted[i].counted);
+    }
+  }
+
+  // The message of the failure that comes with the turns from `turn` on, reading as long as needed.
+  static std::string Failure(Windows& windows, std::int64_t turn, ExitCode code) {
+    return MessageOf([&] { for (;; ++turn) windows.Take(turn); }, code);
+  }
+
+  const comm::Communicator self_ = comm::Communicator::Adopt(MPI_COMM_SELF);
+};
+
+TEST_F(Stream, WindowsAreThoseOfMemory) {
+  for (const std::int64_t words : {std::int64_t{60'000}, std::int64_t{70'000}}) {
+    const std::string path = MakeFile(words);
+    const TokenFile memory = Open(path);
+    for (const std::int64_t ahead : {1, 3}) {
+      const TokenFile stream = Open(path, {Staging::kStream, {true, true, true}, ahead});
+      EXPECT_EQ(stream.MemoryBytes(), 0);
+      Windows wanted(memory, Split::kTrain, self_, TurnsBefore(100));
+      Windows windows(stream, Split::kTrain, self_, TurnsBefore(100));
+      for (std::int64_t turn = 10; turn < 40; ++turn) {
+        ExpectEqual(windows.Take(turn), wanted.Take(turn));
+      }
+      // Back, on, and over a gap.
+      for (const std::int64_t turn : {3, 4, 4, 90, 91, 0, 99}) {
+        ExpectEqual(windows.Take(turn), wanted.Take(turn));
+      }
+    }
+  }
+}
+
+TEST_F(Stream, TurnsMayChange) {
+  const TokenFile stream = Open(MakeFile(100), Staging::kStream);
+  std::int64_t shift = 0;
+  Windows windows(stream, Split::kTrain, self_,
+                  [&shift](std::int64_t turn, std::vector<Sample>& samples) {
+                    samples.assign(1, {.start = turn + shift, .targets = 3});
+                    return true;
+                  });
+  windows.Take(0);
+  windows.Take(1);
+  windows.Change([&] { shift = 1000; });
+  EXPECT_EQ(windows.Take(2).front().ids, ReadOne(stream, Split::kTrain, 1002, 4).ids);
+  EXPECT_THROW(Windows(stream, Split::kTrain, self_, TurnsBefore(3)).Take(3), std::exception);
+}
+
+TEST_F(Stream, AFileThatShrinksIsAnError) {
+  const std::string path = MakeFile(100);
+  const TokenFile stream = Open(path, Staging::kStream);
+  Windows windows(stream, Split::kTrain, self_, TurnsBefore(1 << 30));
+  windows.Take(0);
+  const auto bytes = std::filesystem::file_size(path);
+  std::filesystem::resize_file(path, bytes / 4);
+  EXPECT_THAT(Failure(windows, 1, ExitCode::kFailed),
+              AllOf(HasSubstr("stream.h5"), HasSubstr("this job opened it")));
+  // Another reader sees it at once.
+  Windows late(stream, Split::kTrain, self_, TurnsBefore(10));
+  EXPECT_THAT(MessageOf([&] { late.Take(0); }, ExitCode::kFailed),
+              HasSubstr("bytes when this job opened it, and has"));
+}
+
+TEST_F(Stream, AFileThatIsWrittenToIsAnError) {
+  const std::string path = MakeFile(100);
+  const TokenFile stream = Open(path, Staging::kStream);
+  Windows windows(stream, Split::kTrain, self_, TurnsBefore(1 << 30));
+  windows.Take(0);
+  const auto before = std::filesystem::last_write_time(path);
+  std::filesystem::last_write_time(path, before + std::chrono::milliseconds(1));
+  EXPECT_THAT(Failure(windows, 1, ExitCode::kFailed),
+              HasSubstr("stream.h5: the file was written to since this job opened it"));
+}
+
+// The open file stays what it was when another one takes its name.
+TEST_F(Stream, AFileThatIsReplacedIsReadOn) {
+  const std::string path = MakeFile(100);
+  const TokenFile memory = Open(path), stream = Open(path, Staging::kStream);
+  Windows windows(stream, Split::kTrain, self_, TurnsBefore(100));
+  windows.Take(0);
+  std::filesystem::copy_file(path, In("other.h5"));
+  std::filesystem::rename(In("other.h5"), path);
+  Windows wanted(memory, Split::kTrain, self_, TurnsBefore(100));
+  for (std::int64_t turn = 1; turn < 20; ++turn) {
+    ExpectEqual(windows.Take(turn), wanted.Take(turn));
+  }
+}
+
+TEST_F(Stream, SplitsThatAreNotReadTakeNoMemory) {
+  const std::string path = MakeFile(100);
+  const TokenFile valid = Open(path, {Staging::kNone, {false, true, false}, 2});
+  const TokenCounts counts = CountTokens(path);
+  EXPECT_EQ(valid.MemoryBytes(), counts.bytes[1]);
+  EXPECT_LT(valid.MemoryBytes(), kTokens);
+  EXPECT_EQ(AllTokens(valid, Split::kValid), SmallData().tokens[1]);
+  EXPECT_EQ(valid.Size(Split::kTrain), kTokens);
+  EXPECT_THROW(valid.Token(Split::kTrain, 0), std::logic_error);
+  EXPECT_EQ(BytesOf(counts, {Staging::kNone, {false, true, false}, 2}), counts.bytes[1]);
+  EXPECT_EQ(BytesOf(counts, Staging::kStream), 0);
+}
+
+// A bad id in a part of the file that was not read is not seen; read, it is named.
+TEST_F(Stream, ABadIdIsNamedWhenItIsRead) {
+  const std::string path = MakeFile(100);
+  const hid_t file = H5Fopen(path.c_str(), H5F_ACC_RDWR, H5P_DEFAULT);
+  const hid_t set = H5Dopen2(file, "/train/tokens", H5P_DEFAULT);
+  const hsize_t at = 30'000, one = 1;
+  const hid_t space = H5Dget_space(set), scalar = H5Screate_simple(1, &one, nullptr);
+  H5Sselect_elements(space, H5S_SELECT_SET, 1, &at);
+  const std::int32_t id = 1000;
+  EXPECT_GE(H5Dwrite(set, H5T_NATIVE_INT32, scalar, space, H5P_DEFAULT, &id), 0);
+  H5Sclose(scalar);
+  H5Sclose(space);
+  H5Dclose(set);
+  H5Fclose(file);
+  const TokenFile stream = Open(path, Staging::kStream);
+  EXPECT_EQ(ReadOne(stream, Split::kTrain, 0, 30'000).ids.size(), 30'000U);
+  EXPECT_THAT(MessageOf([&] { ReadOne(stream, Split::kTrain, 29'990, 20); }),
+              HasSubstr("stream.h5: /train/tokens: token at offset 30000 has id 1000, but the "
+                        "vocabulary has 100 words"));
+}
+
+}  // namespace
+}  // namespace trireme::data
