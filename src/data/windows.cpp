@@ -212,8 +212,9 @@ std::span<const Window> Windows::Take(std::int64_t turn) {
   replica_.Broadcast(packed_.data(), numbers * static_cast<std::int64_t>(sizeof packed_.front()));
   if (replica_.IsRoot()) return taken;
   if (windows_.size() < samples_.size()) windows_.resize(samples_.size());
-  Unpack(packed_, windows_);
-  return {windows_.data(), samples_.size()};
+  const std::span<Window> room(windows_.data(), samples_.size());
+  Unpack(packed_, room);
+  return room;
 }
 
 void Windows::Change(const std::function<void()>& change) {

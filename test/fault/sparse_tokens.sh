@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tokens that no node can hold are refused before anything is taken: exit code 2 within seconds, from a
-# program that stays small. The file looks 200 GiB long and takes no room.
+# program that stays small; with data.staging = stream it trains on them. The file looks 200 GiB long and takes no room.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 : "${TRIREME_SPARSE_TOKENS:?the program}"
@@ -16,6 +16,10 @@ refused() { # RANKS-IN-WORDS GIB COMMAND...
 }
 refused "one rank of this node plans" 200.0 "$TRIREME" -i deck.in data.file=vast.h5
 refused "one rank of this node plans" 200.0 "$TRIREME" -i deck.in data.file=vast.h5 -v
-refused "one rank of this node plans" 200.0 "$TRIREME" -i deck.in data.file=vast.h5 job.task=evaluate -r trained
 refused "2 ranks of this node plan" 400.0 "${mpi[@]}" 2 "$TRIREME" -i deck.in data.file=vast.h5 data.staging=none
 refused "2 ranks of this node plan" 200.0 "${mpi[@]}" 2 "$TRIREME" -i deck.in data.file=vast.h5 data.staging=shared_memory
+says "data.staging = stream"
+# Streamed, they train; evaluation and generation read no train split in any staging.
+run 0 small "$TRIREME" -i deck.in data.file=vast.h5 data.staging=stream job.output=streamed schedule.stop_at=2
+run 0 small "$TRIREME" -i deck.in data.file=vast.h5 job.task=evaluate -r streamed
+run 0 small "$TRIREME" -i deck.in data.file=vast.h5 job.task=generate generate.tokens=3 -r streamed

@@ -14,6 +14,7 @@
 #include "token_file_read.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
+#include "trireme/data/windows.hpp"
 
 namespace trireme::data {
 namespace {
@@ -218,6 +219,40 @@ TEST_F(SharedTokenFile, TheFirstBadIdIsAgreedOn) {
     EXPECT_THAT(Refusal(staging),
                 AllOf(HasSubstr("/train/tokens: token at offset 70001 has id 100"),
                       testing::Not(HasSubstr("(on rank"))));
+  }
+}
+
+// One rank reads, now more windows, now fewer; all see them.
+TEST_F(SharedTokenFile, AStreamReachesEveryRankOfAReplica) {
+  OnRoot([&] { WriteTokenFile(path_, MakeData(100), true); });
+  const TokenFile memory(world_, world_, path_, Staging::kNone);
+  const TokenFile stream(world_, world_, path_, Staging::kStream);
+  const Windows::Turns turns = [](std::int64_t turn, std::vector<Sample>& samples) {
+    samples.resize(static_cast<std::size_t>(turn * 5 % 7 + 1));
+    for (Sample& sample : samples) sample = {.start = turn * 1000, .targets = 5 + turn};
+    return true;
+  };
+  Windows wanted(memory, Split::kTrain, world_, turns), windows(stream, Split::kTrain, world_, turns);
+  for (std::int64_t turn = 0; turn < 20; ++turn) {
+    const std::span<const Window> right = wanted.Take(turn), found = windows.Take(turn);
+    ASSERT_EQ(found.size(), right.size());
+    for (std::size_t i = 0; i < right.size(); ++i) EXPECT_EQ(found[i].ids, right[i].ids);
+  }
+}
+
+TEST_F(SharedTokenFile, AStreamsFailureReachesEveryRankOfAReplica) {
+  OnRoot([&] { WriteTokenFile(path_, MakeData(100), true); });
+  const TokenFile stream(world_, world_, path_, Staging::kStream);
+  OnRoot([&] { std::filesystem::resize_file(path_, 1000); });
+  Windows windows(stream, Split::kTrain, world_, [](std::int64_t, std::vector<Sample>& samples) {
+    samples.assign(1, {.start = 50'000, .targets = 3});
+    return true;
+  });
+  try {
+    windows.Take(0);
+    ADD_FAILURE() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("bytes when this job opened it, and has 1000 now"));
   }
 }
 

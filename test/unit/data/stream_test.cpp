@@ -21,7 +21,9 @@ class Stream : public Scratch {
   // words: types; above 65536 ids take four bytes.
   std::string MakeFile(std::int64_t words) const {
     TokenData data = SmallData();
-    data.vocabulary.words.resize(static_cast<std::size_t>(words), "w");
+    while (std::ssize(data.vocabulary.words) < words) {
+      data.vocabulary.words.push_back(std::to_string(data.vocabulary.words.size()));
+    }
     data.tokens[0].clear();
     for (std::int64_t i = 0; i < kTokens; ++i) {
       data.tokens[0].push_back(static_cast<std::int32_t>(i * 7919 % words));
