@@ -45,6 +45,12 @@ function(trireme_find target header library package)
 endfunction()
 trireme_find(trireme_pcre2 pcre2.h pcre2-8 libpcre2-dev)          # patterns of byte-level BPE
 trireme_find(trireme_icu unicode/normalizer2.h icuuc libicu-dev)  # Unicode normalisation
+trireme_find(trireme_sentencepiece sentencepiece_processor.h sentencepiece libsentencepiece-dev)
+find_library(TRIREME_SENTENCEPIECE_TRAIN_LIBRARY sentencepiece_train)
+if(NOT TRIREME_SENTENCEPIECE_TRAIN_LIBRARY)
+  message(FATAL_ERROR "The library sentencepiece_train was not found (Debian/Ubuntu: libsentencepiece-dev).")
+endif()
+target_link_libraries(trireme_sentencepiece INTERFACE ${TRIREME_SENTENCEPIECE_TRAIN_LIBRARY})
 trireme_find(trireme_zlib zlib.h z zlib1g-dev)
 trireme_find(trireme_zstd zstd.h zstd libzstd-dev)
 

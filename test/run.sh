@@ -11,21 +11,25 @@ source jobscripts/machine.sh
 
 bash jobscripts/install_debian.sh test
 
-# Python's view of our files: h5py and numpy from Debian, safetensors from PyPI where it can be reached, and
-# `tokenizers`, whose ids ours must equal.
+# Python's view of our files: h5py and numpy from Debian; from PyPI, where it can be reached, safetensors,
+# `tokenizers` and `sentencepiece`, whose ids ours must equal (the latter in the library's own version),
+# and pyarrow, which reads Parquet.
 python=/usr/bin/python3
 [[ -x $python ]] || python=python3
 venv=build/venv
 mkdir -p build
-packages=(safetensors tokenizers)
-if ! "$venv/bin/python3" -c "import ${packages[0]}, ${packages[1]}" 2>/dev/null; then
-  if "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 &&
-      "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 0 --timeout 10 "${packages[@]}" >>build/venv.log 2>&1; then
-    echo "${packages[*]}: installed from PyPI into $venv"
+sentencepiece=$(dpkg-query -W -f='${Version}' libsentencepiece-dev 2>/dev/null | sed 's/-.*//') || sentencepiece=
+packages=(safetensors tokenizers "sentencepiece${sentencepiece:+==$sentencepiece}" "pyarrow<21")
+[[ -x $venv/bin/python3 ]] || "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 || true
+for package in "${packages[@]}"; do
+  [[ -x $venv/bin/python3 ]] || break
+  ! "$venv/bin/python3" -c "import ${package%%[=<]*}" 2>/dev/null || continue
+  if "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 0 --timeout 10 "$package" >>build/venv.log 2>&1; then
+    echo "$package: installed from PyPI into $venv"
   else
-    echo "${packages[*]}: not to be had from PyPI (see build/venv.log); the tests that use them are skipped"
+    echo "$package: not to be had from PyPI (see build/venv.log); the tests that use it are skipped"
   fi
-fi
+done
 [[ ! -x $venv/bin/python3 ]] || python=$PWD/$venv/bin/python3
 
 options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON "-DTRIREME_PYTHON=$python")

@@ -12,12 +12,14 @@ namespace trireme::data {
 namespace {
 
 constexpr input::Names<3> kStagings = {"none", "shared_memory", "stream"};
-constexpr input::Names<4> kKinds = {"word", "byte", "harbour", "bpe"};
+constexpr input::Names<5> kKinds = {"word", "byte", "harbour", "bpe", "sentencepiece"};
+constexpr input::Names<2> kModelTypes = {"bpe", "unigram"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
 constexpr input::Names<2> kInvalid = {"error", "replace"};
 
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
+constexpr double kMostTypes = 1 << 24;     // of a vocabulary
 constexpr double kMostReadAhead = 1000;  // steps
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
@@ -58,10 +60,11 @@ void DeclareTokenize(input::Schema& schema) {
           "tokenize.kind", "word", input::Choices(kKinds),
           "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
           "built-in corpus of known entropy, made from a grammar. bpe: byte-level, by the files of "
-          "tokenize.tokenizer, on all ranks.")
+          "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
+          "trained.")
       .Text("tokenize.train", "",
             "Text of the train split (word, byte); files and globs, with commas, of which .jsonl "
-            "holds a record a line and .gz and .zst are unpacked (bpe).")
+            "holds a record a line and .gz and .zst are unpacked (bpe, sentencepiece).")
       .Text("tokenize.valid", "", "Text of the valid split, likewise.")
       .Text("tokenize.test", "", "Text of the test split, likewise.")
       .Switch("tokenize.lowercase", false, "Fold the text to lower case (word).")
@@ -78,7 +81,14 @@ void DeclareTokenize(input::Schema& schema) {
 void DeclareSubword(input::Schema& schema) {
   schema
       .Text("tokenize.tokenizer", "",
-            "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe).")
+            "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
+            "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
+            "tokenizer is taken.")
+      .Integer("tokenize.vocabulary_size", 0, input::Between(0, kMostTypes), "tokens",
+               "Size of the model to train on the train texts, in place of tokenize.tokenizer; 0: "
+               "none is trained (sentencepiece).")
+      .Choice("tokenize.model_type", "bpe", input::Choices(kModelTypes),
+              "Kind of the model to train (sentencepiece).")
       .Text("tokenize.text_key", "text", "Member of a JSON record that holds the document's text.")
       .Text("tokenize.prompt_key", "",
             "Member of a JSON record that comes before the text; its tokens do not count as "
@@ -147,6 +157,9 @@ TokenizeOptions ReadTokenize(const input::Deck& deck) {
           .harbour_tokens = deck.Integer("tokenize.harbour_tokens"),
           .harbour_seed = deck.Integer("tokenize.harbour_seed"),
           .tokenizer = deck.Text("tokenize.tokenizer"),
+          .vocabulary_size = deck.Integer("tokenize.vocabulary_size"),
+          .model_type =
+              input::Pick<tokenizer::ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
           .text_key = deck.Text("tokenize.text_key"),
           .prompt_key = deck.Text("tokenize.prompt_key"),
           .document = input::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
@@ -172,7 +185,15 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) 
         deck,
         {"tokenize.tokenizer", "tokenize.text_key", "tokenize.prompt_key", "tokenize.document",
          "tokenize.eos", "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
-        "belongs to tokenize.kind = bpe");
+        "belongs to tokenize.kind = bpe and sentencepiece");
+  }
+  if (options.kind != TokenizeKind::kSentencePiece) {
+    RefuseKeys(deck, {"tokenize.vocabulary_size", "tokenize.model_type"},
+               "belongs to tokenize.kind = sentencepiece");
+  }
+  if (!options.tokenizer.empty()) {
+    RefuseKeys(deck, {"tokenize.vocabulary_size", "tokenize.model_type"},
+               "tokenize.tokenizer names a model, and none is trained");
   }
   if (options.kind == TokenizeKind::kHarbour) {
     RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},

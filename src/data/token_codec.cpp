@@ -25,8 +25,9 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
     lower_case_ = std::make_unique<LowerCase>();
   } else if (tokenizer != kWordTokenizer && tokenizer != kHarbourTokenizer) {
     throw InputError(fmt::format(
-        "{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}'", path, tokenizer,
-        kWordTokenizer, kLowercaseTokenizer, kByteTokenizer, kHarbourTokenizer, kBpeTokenizer));
+        "{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}'", path, tokenizer,
+        kWordTokenizer, kLowercaseTokenizer, kByteTokenizer, kHarbourTokenizer, kBpeTokenizer,
+        kSentencePieceTokenizer));
   }
   Index(path);
 }

@@ -21,9 +21,12 @@ inline constexpr const char* kLowercaseTokenizer = "word lowercase";
 inline constexpr const char* kByteTokenizer = "byte";
 inline constexpr const char* kHarbourTokenizer = "harbour";
 inline constexpr const char* kBpeTokenizer = "bpe";
+inline constexpr const char* kSentencePieceTokenizer = "sentencepiece";
 
 // True for tokenizers whose files are kept in /tokenizer.
-inline bool IsSubword(const std::string& tokenizer) { return tokenizer == kBpeTokenizer; }
+inline bool IsSubword(const std::string& tokenizer) {
+  return tokenizer == kBpeTokenizer || tokenizer == kSentencePieceTokenizer;
+}
 
 class TokenCodec {
  public:

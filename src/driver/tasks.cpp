@@ -85,7 +85,7 @@ class TextProgress {
   double start_ = Seconds(), said_ = start_;
 };
 
-// Kind bpe, on all ranks.
+// Kinds bpe and sentencepiece, on all ranks.
 void TokenizeTexts(const job::Job& job) {
   const std::string& path = job.options.data.file;
   TextProgress progress;

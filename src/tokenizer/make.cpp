@@ -1,9 +1,12 @@
 // Files of a tokenizer, and the choice of its kind by their names.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 
 #include "bpe.hpp"
+#include "sentencepiece.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::tokenizer {
@@ -11,7 +14,6 @@ namespace trireme::tokenizer {
 namespace {
 
 constexpr const char* kJson = "tokenizer.json";
-constexpr const char* kModel = "tokenizer.model";
 
 std::string Contents(const std::filesystem::path& path) {
   std::error_code error;
@@ -26,21 +28,21 @@ std::string Contents(const std::filesystem::path& path) {
 
 }  // namespace
 
-Files ReadFiles(const std::string& path) {
+Files ReadFiles(const std::string& path, Kind kind) {
   namespace fs = std::filesystem;
   std::error_code error;
-  if (!fs::is_directory(path, error)) {
-    const bool model = fs::path(path).extension() == ".model";
-    return {{model ? kModel : kJson, Contents(path)}};
-  }
+  const char* const own = kind == Kind::kSentencePiece ? kSentencePieceFile : kJson;
+  if (!fs::is_directory(path, error)) return {{own, Contents(path)}};
   const fs::path folder(path);
-  for (const char* name : {kJson, kModel}) {
-    if (fs::exists(folder / name, error)) return {{name, Contents(folder / name)}};
+  if (fs::exists(folder / own, error)) return {{own, Contents(folder / own)}};
+  if (kind == Kind::kSentencePiece) {
+    throw InputError(fmt::format("{}: there is no {} in this folder", path, own),
+                     "Name the model's file.");
   }
   Files files;
   for (const char* name : {"vocab.json", "merges.txt"}) {
     if (!fs::exists(folder / name, error)) {
-      throw InputError(path + ": neither tokenizer.json, tokenizer.model nor " + name +
+      throw InputError(path + ": neither tokenizer.json nor " + name +
                        " lies in this folder");
     }
     files[name] = Contents(folder / name);
@@ -49,8 +51,8 @@ Files ReadFiles(const std::string& path) {
 }
 
 std::unique_ptr<Tokenizer> Make(const Files& files, const std::string& where) {
-  if (files.contains(kModel)) throw InputError(where + ": SentencePiece models are not supported");
-  return MakeBpe(files, where);
+  return files.contains(kSentencePieceFile) ? MakeSentencePiece(files, where)
+                                            : MakeBpe(files, where);
 }
 
 }  // namespace trireme::tokenizer

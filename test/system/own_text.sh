@@ -6,6 +6,7 @@
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck
+tokens
 # A vocabulary of the bytes, some merges, and an end of document; records of words.
 "$python" - <<'PYTHON'
 import gzip, json, os, random
@@ -42,6 +43,27 @@ done
 cmp 1.h5 2.h5 || fail "two ranks write another file than one"
 cmp 1.h5 3.h5 || fail "three ranks write another file than one"
 tokenise 2 tokenize.train=pairs.jsonl tokenize.prompt_key=ask data.file=pairs.h5 "${held_out[@]}"
+# A token file's own tokenizer makes the same of the same text.
+run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe tokenize.tokenizer=1.h5 \
+  "tokenize.train=texts/*.jsonl.gz" data.file=again.h5 "${held_out[@]}"
+cmp 1.h5 again.h5 || fail "the tokenizer of a token file differs from its files"
+
+# A SentencePiece model is trained, the same on any number of ranks, and travels with its token file.
+for ranks in 1 3; do
+  for type in bpe unigram; do
+    run 0 "${mpi[@]}" $ranks "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=sentencepiece \
+      tokenize.vocabulary_size=290 tokenize.model_type=$type "tokenize.train=texts/*.jsonl.gz" \
+      data.file=$type$ranks.h5 "${held_out[@]}"
+    says "sentencepiece, 290 types"
+  done
+done
+cmp bpe1.h5 bpe3.h5 || fail "three ranks train another model than one"
+cmp unigram1.h5 unigram3.h5 || fail "three ranks train another unigram model than one"
+run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=sentencepiece tokenize.tokenizer=bpe1.h5 \
+  tokenize.train=pairs.jsonl tokenize.valid=pairs.jsonl tokenize.test=pairs.jsonl data.file=more.h5
+run 0 "$TRIREME" -i deck.in data.mixture=bpe1.h5:1,more.h5:1 job.output=pieces schedule.steps=3
+run 0 "$TRIREME" -r pieces job.task=generate "generate.prompt=the ship" generate.tokens=4
+says "the ship"
 "$python" - <<'PYTHON'
 import h5py, numpy as np, gzip, json
 with h5py.File("1.h5", "r") as file:
@@ -67,7 +89,8 @@ sed -i 's/^file = .*/mixture = 1.h5:0.6, pairs.h5:0.4\ndocument_mask = yes/; s/^
 fp64=(run.precision=fp64 monitor.validate_every_steps=0)
 run 0 "$TRIREME" -i deck.in "${fp64[@]}" job.output=whole
 says "document masks; loss mask"
-run 0 "${mpi[@]}" 4 "$TRIREME" -i deck.in "${fp64[@]}" grid.data=2 grid.tensor=2 job.output=parts schedule.stop_at=9
+run 0 "${mpi[@]}" 4 "$TRIREME" -i deck.in "${fp64[@]}" grid.data=2 grid.tensor=2 data.staging=stream \
+  job.output=parts schedule.stop_at=9
 run 0 "${mpi[@]}" 2 "$TRIREME" -r parts grid.data=1 grid.tensor=1 grid.pipeline=2
 "$python" - <<'PYTHON' || fail "the layouts' losses differ"
 import json
@@ -84,16 +107,24 @@ says "the ship"
 sed -i 's/^mixture = .*/file = none.h5/; /^document_mask/d' deck.in
 # refused MESSAGE KEYS...: nothing is written, on two ranks.
 refused() {
-  run 2 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe data.file=none.h5 "${@:2}"
+  run 2 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=$kind data.file=none.h5 "${@:2}"
   says "$1"
   [[ -z $(find . -maxdepth 1 -name 'none*') ]] || fail "something was written"
 }
+kind=bpe
 some=(tokenize.tokenizer=tokenizer.json)
 refused "tokenize.tokenizer" tokenize.train=pairs.jsonl
 refused "no-tokenizer: there is no such file" tokenize.train=pairs.jsonl tokenize.tokenizer=no-tokenizer
 refused "no-texts-*: no file matches" "${some[@]}" "tokenize.train=no-texts-*"
 refused 'the record has no "body"' "${some[@]}" tokenize.train=pairs.jsonl tokenize.text_key=body
 refused "the tokenizer has no such token" "${some[@]}" tokenize.train=pairs.jsonl tokenize.eos=END
+refused "belongs to tokenize.kind = sentencepiece" "${some[@]}" tokenize.train=pairs.jsonl tokenize.vocabulary_size=300
+kind=sentencepiece pieces=(tokenize.train=pairs.jsonl)
+refused "train one with tokenize.vocabulary_size" "${pieces[@]}"
+refused "no model of 100000 tokens can be trained" "${pieces[@]}" tokenize.vocabulary_size=100000
+refused "this is not a SentencePiece model" "${pieces[@]}" tokenize.tokenizer=pairs.jsonl
+refused "has no subword tokenizer" "${pieces[@]}" tokenize.tokenizer=harbour.h5
+kind=bpe
 printf 'fine \xff\n' >bad.txt
 refused "bad.txt: byte 0xff at offset 5 is not valid" "${some[@]}" tokenize.train=bad.txt
 sed 's/"BPE"/"WordPiece"/' tokenizer.json >other.json

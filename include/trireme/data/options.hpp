@@ -9,6 +9,7 @@
 
 #include "trireme/data/mixture.hpp"
 #include "trireme/input/deck.hpp"
+#include "trireme/tokenizer/train.hpp"
 
 namespace trireme::data {
 
@@ -17,8 +18,8 @@ namespace trireme::data {
 enum class Staging { kNone, kSharedMemory, kStream };
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
-// corpus of known entropy; bpe: by a tokenizer's files.
-enum class TokenizeKind { kWord, kByte, kHarbour, kBpe };
+// corpus of known entropy; bpe, sentencepiece: by a tokenizer's files.
+enum class TokenizeKind { kWord, kByte, kHarbour, kBpe, kSentencePiece };
 const char* NameOf(TokenizeKind kind);  // as in the deck
 // Whether texts of the kind are tokenised by all ranks, in documents.
 constexpr bool IsSubword(TokenizeKind kind) { return kind >= TokenizeKind::kBpe; }
@@ -47,8 +48,10 @@ struct TokenizeOptions {
   bool overwrite = false;                 // replace a token file that is there
   std::int64_t harbour_tokens = 1000000;  // of the train split (harbour)
   std::int64_t harbour_seed = 1;
-  // The rest: kind bpe, whose `texts` are lists of files and globs.
-  std::string tokenizer;          // path of the tokenizer's file or folder
+  // The rest: kinds bpe and sentencepiece, whose `texts` are lists of files and globs.
+  std::string tokenizer;  // path of the tokenizer's file or folder, or of a token file
+  std::int64_t vocabulary_size = 0;  // tokens of a model to train; 0: none is (sentencepiece)
+  tokenizer::ModelType model_type = tokenizer::ModelType::kBpe;  // of that model
   std::string text_key = "text";  // member of a JSON record that holds the document
   std::string prompt_key;         // member whose tokens do not count as targets; empty: none
   DocumentEnd document = DocumentEnd::kFile;

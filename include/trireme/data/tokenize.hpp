@@ -20,7 +20,7 @@ TokenData Tokenize(const TokenizeOptions& options, const input::Deck& deck);
 
 // Numbers of what was written.
 struct TextTokens {
-  std::string tokenizer;                    // "bpe"
+  std::string tokenizer;                    // "bpe", "sentencepiece"
   std::int64_t vocabulary = 0;              // types
   std::array<std::int64_t, 3> tokens{};     // by Split
   std::array<std::int64_t, 3> documents{};  // by Split
@@ -34,7 +34,7 @@ struct TextWatch {
   std::function<bool()> stop = {};  // true: give up; every rank then throws, nothing is left
 };
 
-// Kind bpe: texts of any size to the token file `path`, whose bytes do not
+// Kinds bpe and sentencepiece: texts of any size to the token file `path`, whose bytes do not
 // depend on the number of ranks. Collective. Throws AgreedErrors: InputError's exit code with the
 // deck's line for keys and files, and with file and offset for bad UTF-8 and records. dry:
 // everything is checked but the texts, and nothing is written; the result then holds no tokens.

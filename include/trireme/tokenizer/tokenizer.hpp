@@ -1,5 +1,5 @@
 // Subword tokenizers: text to ids and back. Byte-level BPE from tokenizer.json, or from vocab.json
-// and merges.txt.
+// and merges.txt; SentencePiece models.
 #ifndef TRIREME_TOKENIZER_TOKENIZER_HPP_
 #define TRIREME_TOKENIZER_TOKENIZER_HPP_
 
@@ -24,7 +24,7 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
   virtual std::unique_ptr<Tokenizer> Clone() const = 0;
-  virtual const char* Kind() const = 0;  // "bpe"
+  virtual const char* Kind() const = 0;  // "bpe", "sentencepiece"
   virtual const Files& Source() const = 0;
 
   virtual std::int64_t VocabularySize() const = 0;  // ids are below
@@ -49,9 +49,11 @@ class Tokenizer {
   virtual std::size_t SafeCut(std::string_view text) const = 0;
 };
 
-// Reads a tokenizer.json, a folder with one, or with vocab.json and merges.txt, or a SentencePiece
-// model. Serial. Throws InputError naming the file.
-Files ReadFiles(const std::string& path);
+enum class Kind { kBpe, kSentencePiece };
+
+// Reads a tokenizer.json or a folder with one, or with vocab.json and merges.txt; or a SentencePiece
+// model, or a folder with a tokenizer.model. Serial. Throws InputError naming the file.
+Files ReadFiles(const std::string& path, Kind kind);
 
 // Throws InputError naming `where` (path of the files or of the token file) and the component that
 // is not supported.

@@ -21,6 +21,12 @@ class DocumentSink {
   virtual void End() = 0;  // of the document
 };
 
+// Takes records: documents with a text before their own, which may be empty and opens the document.
+class RecordSink : public DocumentSink {
+ public:
+  virtual void Prompt(std::string_view text) = 0;
+};
+
 // Called about every MiB with the bytes of the unit that are done; may throw.
 using UnitProgress = std::function<void(std::int64_t)>;
 

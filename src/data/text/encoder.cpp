@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::size_t kEncodedBytes = std::size_t{1} << 20;  // at once, of a long document
 
+constexpr std::size_t kLongestPiece = std::size_t{16} << 20;  // bytes encoded at once, at most
+
 }  // namespace
 
 std::int64_t WidthOf(const tokenizer::Tokenizer& tokenizer) {
@@ -50,12 +52,13 @@ Encoder::Encoder(tokenizer::Tokenizer& tokenizer, const EncodeSettings& settings
 
 Encoder::~Encoder() = default;
 
-void Encoder::Begin(std::size_t unit, Split split) {
+void Encoder::Begin(std::size_t unit, Split split, const std::string& path) {
   result_ = {.unit = unit,
              .tokens_at = spills_.tokens.Size() / width_,
              .documents_at =
                  spills_.documents.Size() / static_cast<std::int64_t>(sizeof(SpilledDocument))};
   split_ = split;
+  path_ = path;
   XXH3_128bits_reset(hash_->unit);
 }
 
@@ -92,6 +95,12 @@ void Encoder::Text(std::string_view piece, std::int64_t /*offset*/) {
 
 void Encoder::EncodeHeld(bool ended) {
   const std::size_t cut = ended ? text_.size() : tokenizer_.SafeCut(text_);
+  if (cut == 0 && text_.size() >= kLongestPiece) {
+    throw InputError(fmt::format("{}: a document has {} MiB without a place at which its text may "
+                                 "be cut for this tokenizer",
+                                 path_, kLongestPiece >> 20),
+                     "tokenize.document = line or blank_line makes shorter documents of plain text.");
+  }
   if (cut == 0) {
     enough_ = 2 * text_.size();  // no place for a cut: look again in a text twice as long
     return;
@@ -123,12 +132,12 @@ void Encoder::Emit(bool counted) {
   tokens_ += ids_.size();
 }
 
-Split Encoder::SplitOf(std::uint64_t hash) const {
-  if (split_ != Split::kTrain) return split_;
+Split EncodeSettings::SplitOf(std::uint64_t hash, Split file) const {
+  if (file != Split::kTrain) return file;
   constexpr int kDigits = 53;  // of a double
   const double place = static_cast<double>(hash >> (64 - kDigits)) * 0x1p-53;
-  if (place < settings_.valid_fraction) return Split::kValid;
-  return place < settings_.valid_fraction + settings_.test_fraction ? Split::kTest : Split::kTrain;
+  if (place < valid_fraction) return Split::kValid;
+  return place < valid_fraction + test_fraction ? Split::kTest : Split::kTrain;
 }
 
 void Encoder::End() {
@@ -138,7 +147,7 @@ void Encoder::End() {
   ids_ = suffix_;
   Emit(true);
   const std::uint64_t hash = XXH3_64bits_digest(hash_->document);
-  const Split split = SplitOf(hash);
+  const Split split = settings_.SplitOf(hash, split_);
   const SpilledDocument document{tokens_, static_cast<std::uint64_t>(split)};
   spills_.documents.Append(&document, sizeof document);
   const auto s = static_cast<std::size_t>(split);

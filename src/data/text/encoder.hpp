@@ -24,6 +24,9 @@ struct EncodeSettings {
   bool masks = false;    // whether some tokens do not count as targets
   // Shares of the training files' documents that a hash of their text gives to the other splits.
   double valid_fraction = 0, test_fraction = 0;
+  // Split of a document by the hash of its text, the prompt's first (XXH3, 64 bits); file: of its
+  // file.
+  Split SplitOf(std::uint64_t hash, Split file) const;
 };
 
 // A document in the temporary file.
@@ -52,7 +55,7 @@ struct Spills {
 // Bytes of a stored id: 2 or 4.
 std::int64_t WidthOf(const tokenizer::Tokenizer& tokenizer);
 
-class Encoder : public DocumentSink {
+class Encoder : public RecordSink {
  public:
   // The arguments must live longer.
   Encoder(tokenizer::Tokenizer& tokenizer, const EncodeSettings& settings, Spills& spills);
@@ -60,12 +63,12 @@ class Encoder : public DocumentSink {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  void Begin(std::size_t unit, Split split);  // of the unit's file
+  // split, path: of the unit's file.
+  void Begin(std::size_t unit, Split split, const std::string& path);
   UnitResult Finish();
 
-  // Text before the document's own, whose tokens do not count as targets. Opens a document even if
-  // it is empty.
-  void Prompt(std::string_view text);
+  // Its tokens do not count as targets.
+  void Prompt(std::string_view text) override;
   void Text(std::string_view piece, std::int64_t offset) override;  // valid UTF-8
   void End() override;
 
@@ -74,7 +77,6 @@ class Encoder : public DocumentSink {
   void Open(bool counted);
   void EncodeHeld(bool ended);
   void Emit(bool counted);  // what ids_ holds
-  Split SplitOf(std::uint64_t hash) const;
 
   tokenizer::Tokenizer& tokenizer_;
   const EncodeSettings& settings_;
@@ -84,6 +86,7 @@ class Encoder : public DocumentSink {
   std::unique_ptr<Hash> hash_;
   UnitResult result_;
   Split split_ = Split::kTrain;
+  std::string path_;
   bool open_ = false;                  // within a document
   std::uint64_t tokens_ = 0;           // of the document
   std::string text_;                   // not encoded yet

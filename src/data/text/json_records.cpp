@@ -31,8 +31,8 @@ const std::string& Member(const nlohmann::json& record, const std::string& key,
 
 }  // namespace
 
-JsonRecords::JsonRecords(Encoder& encoder, const RecordKeys& keys, std::string path)
-    : encoder_(encoder), keys_(keys), path_(std::move(path)) {}
+JsonRecords::JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path)
+    : next_(next), keys_(keys), path_(std::move(path)) {}
 
 void JsonRecords::Text(std::string_view piece, std::int64_t offset) {
   if (line_.empty()) offset_ = offset;
@@ -53,10 +53,10 @@ void JsonRecords::End() {
   }
   const std::string& text = Member(record, keys_.text, "tokenize.text_key", where);
   if (!keys_.prompt.empty()) {
-    encoder_.Prompt(Member(record, keys_.prompt, "tokenize.prompt_key", where));
+    next_.Prompt(Member(record, keys_.prompt, "tokenize.prompt_key", where));
   }
-  encoder_.Text(text, offset_);
-  encoder_.End();
+  next_.Text(text, offset_);
+  next_.End();
 }
 
 }  // namespace trireme::data

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "encoder.hpp"
+#include "documents.hpp"
 
 namespace trireme::data {
 
@@ -20,13 +20,13 @@ struct RecordKeys {
 class JsonRecords : public DocumentSink {
  public:
   // The references must live longer.
-  JsonRecords(Encoder& encoder, const RecordKeys& keys, std::string path);
+  JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path);
 
   void Text(std::string_view piece, std::int64_t offset) override;
   void End() override;
 
  private:
-  Encoder& encoder_;
+  RecordSink& next_;
   const RecordKeys& keys_;
   std::string path_;
   std::string line_;

@@ -5,8 +5,11 @@
 #include <memory>
 #include <string_view>
 
+#include "sentence_sample.hpp"
+#include "token_layout.hpp"
 #include "tokenize_texts.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/tokenizer/train.hpp"
 
 namespace trireme::data {
 
@@ -59,18 +62,41 @@ std::vector<TextFile> ShareFiles(const comm::Communicator& world,
   return shared;
 }
 
+// Files of the tokenizer that the deck names, or that is trained. Serial.
+tokenizer::Files FilesOf(const TokenizeOptions& options, const input::Deck& deck,
+                         const TextPlan& plan, const TextWatch& watch) {
+  const bool models = options.kind == TokenizeKind::kSentencePiece;
+  if (!options.tokenizer.empty()) {
+    if (std::string_view(options.tokenizer).ends_with(".h5")) {
+      tokenizer::Files files = InspectTokenFile(options.tokenizer).tokenizer_files;
+      if (!files.empty()) return files;
+      throw deck.Complain("tokenize.tokenizer", "this token file has no subword tokenizer");
+    }
+    return tokenizer::ReadFiles(options.tokenizer, models ? tokenizer::Kind::kSentencePiece
+                                                          : tokenizer::Kind::kBpe);
+  }
+  if (options.vocabulary_size == 0) {
+    throw deck.Complain("tokenize.tokenizer",
+                        fmt::format("tokenize.kind = {} needs one", NameOf(options.kind)),
+                        models ? "Name a model, or train one with tokenize.vocabulary_size."
+                               : "Name a tokenizer.json, or its folder.");
+  }
+  const std::vector<std::string> sentences = SampleSentences(plan, watch.stop);
+  try {
+    return tokenizer::TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
+  } catch (const Error& error) {
+    throw deck.Complain("tokenize.vocabulary_size", error.what());
+  }
+}
+
 std::unique_ptr<tokenizer::Tokenizer> ShareTokenizer(const comm::Communicator& world,
                                                      const TokenizeOptions& options,
-                                                     const input::Deck& deck) {
+                                                     const input::Deck& deck, const TextPlan& plan,
+                                                     const TextWatch& watch) {
   std::vector<std::string> texts;
   world.Together([&] {
     if (!world.IsRoot()) return;
-    if (options.tokenizer.empty()) {
-      throw deck.Complain("tokenize.tokenizer",
-                          fmt::format("tokenize.kind = {} needs one", NameOf(options.kind)),
-                          "Name a tokenizer.json, or its folder.");
-    }
-    for (const auto& [name, contents] : tokenizer::ReadFiles(options.tokenizer)) {
+    for (const auto& [name, contents] : FilesOf(options, deck, plan, watch)) {
       texts.push_back(name);
       texts.push_back(contents);
     }
@@ -115,14 +141,20 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
     plan.files = FindFiles(options, deck);
   });
   plan.files = ShareFiles(world, plan.files);
-  const std::unique_ptr<tokenizer::Tokenizer> tokenizer = ShareTokenizer(world, options, deck);
-  world.Together([&] { plan.encode.eos = EosOf(*tokenizer, options, deck); });
   plan.encode.masks = !options.prompt_key.empty();
   const auto fraction = [&](Split split, double wanted) {
     return options.texts.at(static_cast<std::size_t>(split)).empty() ? wanted : 0.0;
   };
   plan.encode.valid_fraction = fraction(Split::kValid, options.valid_fraction);
   plan.encode.test_fraction = fraction(Split::kTest, options.test_fraction);
+  // Training reads the texts, which a dry run leaves alone.
+  const bool trains = options.tokenizer.empty() && options.vocabulary_size > 0;
+  if (dry && trains) {
+    return {.tokenizer = NameOf(options.kind), .vocabulary = options.vocabulary_size};
+  }
+  const std::unique_ptr<tokenizer::Tokenizer> tokenizer =
+      ShareTokenizer(world, options, deck, plan, watch);
+  world.Together([&] { plan.encode.eos = EosOf(*tokenizer, options, deck); });
   if (dry) return {.tokenizer = tokenizer->Kind(), .vocabulary = tokenizer->VocabularySize()};
   return TokenizeTexts(world, *tokenizer, plan, path, watch);
 }

@@ -46,7 +46,7 @@ class Share {
 UnitResult EncodeUnit(const TextPlan& plan, const TextUnit& unit, std::size_t place,
                       Encoder& encoder, const Share& share) {
   const TextFile& file = plan.files.at(unit.file);
-  encoder.Begin(place, file.split);
+  encoder.Begin(place, file.split, file.path);
   JsonRecords records(encoder, plan.keys, file.path);
   DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : encoder;
   Utf8Filter filter(sink, file.path, plan.replace);

@@ -104,7 +104,7 @@ TEST(Files, ThatAreBrokenAreRefused) {
   EXPECT_THROW(Make({{"tokenizer.json", "{"}}, "here"), Error);
   EXPECT_THROW(Make({{"vocab.json", "{}"}}, "here"), Error);
   EXPECT_THROW(Make({{"vocab.json", "{\"a\": 0}"}, {"merges.txt", "a\n"}}, "here"), Error);
-  EXPECT_THROW(ReadFiles("/nowhere/tokenizer.json"), Error);
+  EXPECT_THROW(ReadFiles("/nowhere/tokenizer.json", Kind::kBpe), Error);
 }
 
 }  // namespace

@@ -33,7 +33,7 @@ std::string Gpt2Folder() {
 TEST(Gpt2, GivesThePublishedIds) {
   const std::string folder = Gpt2Folder();
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
-  const auto tokenizer = Make(ReadFiles(folder), folder);
+  const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
   EXPECT_EQ(tokenizer->VocabularySize(), 50257);
   EXPECT_EQ(tokenizer->Eos(), 50256);
   EXPECT_EQ(tokenizer->Piece(15496), "Hello");
@@ -52,7 +52,7 @@ TEST(Gpt2, GivesThePublishedIds) {
 TEST(Gpt2, EncodesLongRunsAndAnyText) {
   const std::string folder = Gpt2Folder();
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
-  const auto tokenizer = Make(ReadFiles(folder), folder);
+  const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
   std::mt19937 random(1);
   std::string any;
   for (int i = 0; i < 20000; ++i) {
@@ -68,7 +68,7 @@ TEST(Gpt2, EncodesLongRunsAndAnyText) {
 TEST(Gpt2, CutsAtSafePlaces) {
   const std::string folder = Gpt2Folder();
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
-  const auto tokenizer = Make(ReadFiles(folder), folder);
+  const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
   std::mt19937 random(2);
   const std::string characters = "ab's  \n\n,.1\t";
   for (int i = 0; i < 500; ++i) {

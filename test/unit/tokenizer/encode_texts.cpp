@@ -15,7 +15,10 @@ int main(int argc, char** argv) try {
     std::cerr << "encode_texts TOKENIZER <texts.jsonl >ids.jsonl\n";
     return 2;
   }
-  const auto tokenizer = trireme::tokenizer::Make(trireme::tokenizer::ReadFiles(argv[1]), argv[1]);
+  using trireme::tokenizer::Kind;
+  const std::string path = argv[1];
+  const Kind kind = path.ends_with(".model") ? Kind::kSentencePiece : Kind::kBpe;
+  const auto tokenizer = trireme::tokenizer::Make(trireme::tokenizer::ReadFiles(path, kind), path);
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::int32_t> ids;
     tokenizer->Encode(nlohmann::json::parse(line).get<std::string>(), ids);

@@ -1,0 +1,105 @@
+// SentencePiece models: training, ids, pieces, and what is no model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.hpp"
+#include "trireme/tokenizer/train.hpp"
+
+namespace trireme::tokenizer {
+namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t kTypes = 273;  // 256 bytes, three control tokens, some pieces
+
+std::vector<std::string> Sentences() {
+  std::vector<std::string> sentences;
+  for (int i = 0; i < 200; ++i) {
+    sentences.push_back(i % 2 == 0 ? "the ship sails north" : "the other ship lies in port");
+  }
+  return sentences;
+}
+
+class SentencePieceModel : public testing::TestWithParam<ModelType> {
+ protected:
+  std::vector<std::int32_t> Ids(const std::string& text) const {
+    std::vector<std::int32_t> ids;
+    tokenizer_->Encode(text, ids);
+    return ids;
+  }
+  std::string Pieces(const std::string& text) const {
+    std::string pieces;
+    for (const std::int32_t id : Ids(text)) pieces += tokenizer_->Piece(id);
+    return pieces;
+  }
+
+  const Files files_ = TrainSentencePiece(Sentences(), GetParam(), kTypes);
+  const std::unique_ptr<Tokenizer> tokenizer_ = Make(files_, "here");
+};
+
+TEST_P(SentencePieceModel, EncodesAndDecodes) {
+  EXPECT_STREQ(tokenizer_->Kind(), "sentencepiece");
+  EXPECT_EQ(tokenizer_->VocabularySize(), kTypes);
+  EXPECT_EQ(tokenizer_->Source(), files_);
+  for (const std::string text :
+       {"the ship", "  two  blanks ", "größer 東京 😀", "a\tb\nc", "12 ships", "x"}) {
+    const std::vector<std::int32_t> ids = Ids(text);
+    EXPECT_EQ(tokenizer_->Decode(ids), text);
+    EXPECT_EQ(Pieces(text), " " + text);  // a blank begins every text
+    EXPECT_EQ(tokenizer_->Clone()->Decode(ids), text);
+    for (const std::int32_t id : ids) EXPECT_NE(id, tokenizer_->Unk());
+  }
+  EXPECT_THAT(Ids(""), IsEmpty());
+  EXPECT_LT(Ids("the ship sails north").size(), 21U);  // pieces, not letters
+}
+
+TEST_P(SentencePieceModel, NamesItsTokens) {
+  EXPECT_EQ(tokenizer_->Unk(), 0);
+  EXPECT_EQ(tokenizer_->Eos(), 2);
+  EXPECT_EQ(tokenizer_->IdOf("</s>"), 2);
+  EXPECT_EQ(tokenizer_->IdOf("<unk>"), 0);
+  EXPECT_EQ(tokenizer_->IdOf("<|endoftext|>"), std::nullopt);
+  EXPECT_EQ(tokenizer_->Piece(2), "</s>");
+  EXPECT_EQ(tokenizer_->Piece(*tokenizer_->IdOf("<0xC3>")), "\xC3");
+  std::vector<std::int32_t> prefix, suffix;
+  tokenizer_->Template(prefix, suffix);
+  EXPECT_THAT(prefix, IsEmpty());
+  EXPECT_THAT(suffix, IsEmpty());
+}
+
+TEST_P(SentencePieceModel, IsTheSameEveryTime) {
+  EXPECT_EQ(TrainSentencePiece(Sentences(), GetParam(), kTypes), files_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, SentencePieceModel,
+                         testing::Values(ModelType::kBpe, ModelType::kUnigram),
+                         [](const auto& info) {
+                           return info.param == ModelType::kBpe ? "Bpe" : "Unigram";
+                         });
+
+TEST(SentencePieceErrors, WhatIsNoModelIsRefused) {
+  const Files good = TrainSentencePiece(Sentences(), ModelType::kBpe, kTypes);
+  const std::string& bytes = good.at("tokenizer.model");
+  for (const std::string& bad :
+       {std::string(), std::string("no model"), std::string(1000, '\xff'), bytes.substr(0, 500)}) {
+    try {
+      Make({{"tokenizer.model", bad}}, "some.model");
+      ADD_FAILURE() << bad.size() << " bytes were taken for a model";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+      EXPECT_THAT(error.what(), HasSubstr("some.model: this is not a SentencePiece model"));
+    }
+  }
+  EXPECT_THROW(ReadFiles("/nowhere/a.model", Kind::kSentencePiece), Error);
+}
+
+TEST(SentencePieceErrors, ModelsThatCannotBeTrained) {
+  EXPECT_THROW(TrainSentencePiece({}, ModelType::kBpe, kTypes), Error);
+  for (const std::int64_t types : {10, 100'000}) {
+    EXPECT_THROW(TrainSentencePiece(Sentences(), ModelType::kUnigram, types), Error) << types;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::tokenizer
