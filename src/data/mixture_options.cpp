@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include "deck_list.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/mixture.hpp"
 #include "trireme/input/shown.hpp"
@@ -21,13 +22,6 @@ constexpr const char* kKey = "data.mixture";
 constexpr const char* kForms =
     "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
 constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
-
-std::string_view Trimmed(std::string_view text) {
-  constexpr const char* kBlanks = " \t";
-  const std::size_t begin = text.find_first_not_of(kBlanks);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
-}
 
 MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
   const std::string shown = input::Shown(std::string(entry));
@@ -67,14 +61,8 @@ std::string Describe(const MixtureFile& file) {
 
 std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck) {
   std::vector<MixtureFile> files;
-  std::string_view rest = text;
-  for (bool more = true; more;) {
-    const std::size_t comma = rest.find(',');
-    more = comma != std::string_view::npos;
-    const std::string_view entry = Trimmed(rest.substr(0, comma));
-    if (entry.empty()) throw deck.Complain(kKey, "an entry of the list is empty", kForms);
+  for (const std::string_view entry : DeckList(text, kKey, kForms, deck)) {
     files.push_back(ReadEntry(entry, deck));
-    rest = more ? rest.substr(comma + 1) : std::string_view();
   }
   if (files.size() > kMostMixtureFiles) {
     throw deck.Complain(kKey,

@@ -33,6 +33,10 @@ void DeclareData(input::Schema& schema) {
             "together) or books.h5*2, code.h5*0.5 (uses of each window in an epoch). The first "
             "file gives the valid and test splits.")
       .Exclusive({"data.file", "data.mixture"})
+      .Text("data.validation", "",
+            "Sets to validate on in place of the token file's own valid split: books:books.h5, "
+            "code:code.h5 (a name and a token file, whose valid split counts). Each has its line; "
+            "the first one decides on the best checkpoint.")
       .Integer("data.sequence_length", 128, input::Between(1, kLargestCount), "tokens",
                "Targets of one window: how far a prediction can look back.")
       .Integer(
@@ -143,6 +147,8 @@ Options Read(const input::Deck& deck) {
     options.mixture = ReadMixture(deck.Text("data.mixture"), deck);
     options.file = options.mixture.front().path;
   }
+  const std::string validation = deck.Text("data.validation");
+  if (!validation.empty()) options.validation = ReadValidation(validation, deck);
   if (options.stride == 0) options.stride = options.sequence_length;
   return options;
 }

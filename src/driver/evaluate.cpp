@@ -3,6 +3,8 @@
 
 #include <cmath>
 #include <cstdio>
+#include <string>
+#include <vector>
 
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/trained_model.hpp"
@@ -22,14 +24,22 @@ ExitCode RunEvaluate(job::Job& job) {
     std::fflush(stdout);
   }
   if (job.line->validate_only) return job::SayValid(job);
-  for (const data::Split split : {data::Split::kValid, data::Split::kTest}) {
-    const training::Evaluation result = training::Evaluate(trained.Net(), trained.Tokens(), split);
-    if (!job.World().IsRoot()) continue;
-    fmt::print("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s\n",
+  const std::vector<job::ValidationSet> validation = job::OpenValidation(job);
+  const auto evaluate = [&](const data::TokenFile& tokens, data::Split split,
+                            const std::string& name) {
+    const training::Evaluation result = training::Evaluate(trained.Net(), tokens, split);
+    if (!job.World().IsRoot()) return;
+    fmt::print("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s{}{}\n",
                data::NameOf(split), result.loss, std::exp(result.loss),
-               monitor::WithThousands(result.targets), result.seconds);
+               monitor::WithThousands(result.targets), result.seconds, name.empty() ? "" : "   ",
+               name);
     std::fflush(stdout);
+  };
+  if (validation.empty()) evaluate(trained.Tokens(), data::Split::kValid, "");
+  for (const job::ValidationSet& set : validation) {
+    evaluate(set.tokens, data::Split::kValid, set.name);
   }
+  evaluate(trained.Tokens(), data::Split::kTest, "");
   return ExitCode::kDone;
 }
 

@@ -197,16 +197,17 @@ ExitCode RunTraining(job::Job& job) {
   const std::function<void()> stop_if_asked = [&job] { job::StopIfAsked(job); };
   stop_if_asked();
 
-  // 3. The data, in memory.
+  // 3. The data.
   const std::vector<data::TokenFile> files = job::OpenCorpus(job);
   const data::Corpus corpus{std::span(files)};
+  const std::vector<job::ValidationSet> validation = job::OpenValidation(job);
 
   // 4. The model with its initial weights, spread over the grid; the optimizer; a step.
   training::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
   training::TrainingStep step(state, corpus);
 
   // 5. The loop.
-  TrainingLoop loop(job, plan, corpus, state, step);
+  TrainingLoop loop(job, plan, corpus, validation, state, step);
   if (job.line->validate_only) {
     loop.Validate();
     return ExitCode::kDone;

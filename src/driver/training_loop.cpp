@@ -15,7 +15,6 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/batch_job.hpp"
 #include "trireme/job/hang_bound.hpp"
-#include "trireme/training/evaluation.hpp"
 
 namespace trireme::driver {
 
@@ -35,9 +34,11 @@ void EachTransfer(Visit visit) {
 }  // namespace
 
 TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
+                           std::span<const job::ValidationSet> validation,
                            training::TrainingState& state, training::TrainingStep& training_step)
     : job_(job),
       corpus_(corpus),
+      validation_(validation),
       tokens_(corpus.First()),
       plan_(plan),
       state_(state),
@@ -67,7 +68,7 @@ void TrainingLoop::Execute() {
     if (result.fault) AnswerFault(*result.fault);
     // Forward passes alone: a step of so many targets takes longer.
     deadline_.ExpectValidation(result.times.total *
-                               static_cast<double>(tokens_.Size(data::Split::kValid)) /
+                               static_cast<double>(ValidationTokens()) /
                                static_cast<double>(result.tokens));
     Report(result);
     checkpoints_->Advance(result.requests.busy);
@@ -197,47 +198,6 @@ std::int64_t TrainingLoop::PeakMemory() const {
                                  : monitor::PeakResidentBytes());
 }
 
-// False if a signal ended it.
-bool TrainingLoop::RecordEvaluation(data::Split split) {
-  Watch(comm::Phase::kValidation, step_);
-  const comm::Ledger steps_alone = grid_.Traffic();
-  const training::Evaluation result =
-      training::Evaluate(state_.Net(), tokens_, split, [this] { return job_.signals->Received(); });
-  grid_.Traffic() = steps_alone;  // the summary's table is about the steps
-  if (result.stopped) {
-    stop_ = true;
-    stop_reason_ = "a signal";
-    return false;
-  }
-  if (split == data::Split::kValid) deadline_.Validation(result.seconds);
-  monitor::Record record;
-  record.kind =
-      split == data::Split::kValid ? monitor::Record::Kind::kValid : monitor::Record::Kind::kTest;
-  record.step = step_;
-  record.epoch = Epoch();
-  record.tokens = sampler_.TargetsBefore(step_);
-  record.loss = result.loss;
-  record.step_seconds = result.seconds;
-  record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
-  record.memory_bytes = PeakMemory();
-  record.bad_steps = safeguards_->BadSteps();
-  monitor_->Evaluation(record);
-  if (split == data::Split::kValid && result.loss < best_loss_) {
-    best_loss_ = result.loss;
-    best_is_new_ = true;
-  }
-  return true;
-}
-
-void TrainingLoop::ValidateIfDue() {
-  const std::int64_t every = job_.options.monitor.validate_every_steps;
-  const bool due = every > 0 && (step_ % every == 0 || Finished());
-  validation_due_ = false;
-  if (!due) return;
-  // A stop does not wait for a validation: the time left may be short. It comes first after -r.
-  validation_due_ = (stop_ && !Finished()) || !RecordEvaluation(data::Split::kValid);
-}
-
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.
 std::vector<monitor::TrafficRow> TrainingLoop::GatherTraffic() const {
   const comm::Communicator& world = job_.World();
@@ -287,7 +247,7 @@ ExitCode TrainingLoop::Finalize() {
   const monitor::Gathers gathers = MeanGathers();
   bool ended = Finished() && !validation_due_;
   if (ended && job_.options.monitor.validate_every_steps > 0) {
-    ended = RecordEvaluation(data::Split::kTest);
+    ended = RecordTest();
   }
   Watch(comm::Phase::kEnd, step_);
   if (ended) PrintSample();

@@ -17,7 +17,12 @@ namespace {
 data::Keeping KeepingOf(Task task, const data::Options& options, bool first) {
   const bool trains = task == Task::kTrain;
   const bool evaluates = first && (trains || task == Task::kEvaluate);
-  return {options.staging, {trains, evaluates, evaluates}, options.read_ahead};
+  const bool validates = evaluates && options.validation.empty();
+  return {options.staging, {trains, validates, evaluates}, options.read_ahead};
+}
+
+data::Keeping KeepingOfSet(const data::Options& options) {
+  return {options.staging, {false, true, false}, options.read_ahead};
 }
 
 // Bytes of a rank's share of what is kept.
@@ -40,17 +45,37 @@ std::string DescribeVocabulary(const data::TokenCounts& counts) {
 }
 
 // Ids of one file must mean the same in all others.
-void RequireOneVocabulary(const std::string& path, const data::TokenCounts& counts,
+void RequireOneVocabulary(const char* key, const std::string& path, const data::TokenCounts& counts,
                           const std::string& first_path, const data::TokenCounts& first,
                           const input::Deck& deck) {
   if (counts.vocabulary_sha256 == first.vocabulary_sha256 && counts.tokenizer == first.tokenizer &&
       counts.tokenizer_sha256 == first.tokenizer_sha256) {
     return;
   }
-  throw deck.Complain("data.mixture",
+  throw deck.Complain(key,
                       fmt::format("{} has another vocabulary than {}: {}; {}", path, first_path,
                                   DescribeVocabulary(counts), DescribeVocabulary(first)),
-                      "Tokenise the texts of a mixture with one tokenizer and one vocabulary.");
+                      "Tokenise all texts with one tokenizer and one vocabulary.");
+}
+
+// Whether a task validates on the deck's sets.
+bool Validates(Task task) { return task == Task::kTrain || task == Task::kEvaluate; }
+
+// Adds the sets of data.validation; first: of the deck's token file.
+void AddValidation(Task task, const data::Options& options, const input::Deck& deck, int shared_by,
+                   const data::TokenCounts& first, plan::TokenFacts& facts) {
+  if (!Validates(task)) return;
+  for (const data::ValidationFile& set : options.validation) {
+    std::error_code ignored;
+    if (std::filesystem::status(set.path, ignored).type() ==
+        std::filesystem::file_type::not_found) {
+      throw deck.Complain("data.validation", fmt::format("{}: no such file", set.path),
+                          "Check the path, or write the file with job.task = tokenize.");
+    }
+    const data::TokenCounts counts = data::CountTokens(set.path);
+    RequireOneVocabulary("data.validation", set.path, counts, options.file, first, deck);
+    facts.bytes += ShareOf(counts, KeepingOfSet(options), shared_by);
+  }
 }
 
 plan::TokenFacts FactsOfMixture(Task task, const data::Options& options, const input::Deck& deck,
@@ -62,7 +87,7 @@ plan::TokenFacts FactsOfMixture(Task task, const data::Options& options, const i
   for (const data::MixtureFile& file : options.mixture) {
     const data::TokenCounts counts = data::CountTokens(file.path);
     if (facts.sources.empty()) first = counts;
-    RequireOneVocabulary(file.path, counts, options.file, first, deck);
+    RequireOneVocabulary("data.mixture", file.path, counts, options.file, first, deck);
     facts.train += counts.tokens.front();
     facts.bytes +=
         ShareOf(counts, KeepingOf(task, options, facts.sources.empty()), shared_by);
@@ -73,6 +98,7 @@ plan::TokenFacts FactsOfMixture(Task task, const data::Options& options, const i
     facts.documents = facts.documents && counts.documents.front();
     facts.loss_mask = facts.loss_mask || counts.masks.front();
   }
+  AddValidation(task, options, deck, shared_by, first, facts);
   facts.vocabulary = first.vocabulary;
   facts.read_ahead = AheadOf(options);
   return facts;
@@ -84,7 +110,8 @@ plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::D
                          int shared_by) {
   if (!options.mixture.empty()) return FactsOfMixture(task, options, deck, shared_by);
   const data::TokenCounts counts = data::CountTokens(options.file);
-  return {.vocabulary = counts.vocabulary,
+  plan::TokenFacts facts{
+          .vocabulary = counts.vocabulary,
           .train = counts.tokens.front(),
           .bytes = ShareOf(counts, KeepingOf(task, options, true), shared_by),
           .source = std::filesystem::path(options.file).filename().string(),
@@ -93,6 +120,8 @@ plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::D
           .documents = counts.documents.front(),
           .loss_mask = counts.masks.front(),
           .read_ahead = AheadOf(options)};
+  AddValidation(task, options, deck, shared_by, counts, facts);
+  return facts;
 }
 
 plan::TokenFacts InspectTokens(const Job& job) {
@@ -196,24 +225,34 @@ data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
 
 namespace {
 
-// first: of a mixture's files.
-data::TokenFile Open(const Job& job, const std::string& path, bool first) {
-  return data::TokenFile(job.World(), job.runtime->Node(), path,
-                         KeepingOf(job.options.job.task, job.options.data, first),
+data::TokenFile Open(const Job& job, const std::string& path, const data::Keeping& keeping) {
+  return data::TokenFile(job.World(), job.runtime->Node(), path, keeping,
                          [&job] { StopIfAsked(job); });
 }
 
 }  // namespace
 
-data::TokenFile OpenTokens(const Job& job) { return Open(job, job.options.data.file, true); }
+data::TokenFile OpenTokens(const Job& job) { 
+  const data::Options& options = job.options.data;
+  return Open(job, options.file, KeepingOf(job.options.job.task, options, true));
+}
 
 std::vector<data::TokenFile> OpenCorpus(const Job& job) {
   std::vector<data::TokenFile> files;
   for (const data::MixtureFile& file : job.options.data.mixture) {
-    files.push_back(Open(job, file.path, files.empty()));
+    files.push_back(Open(
+        job, file.path, KeepingOf(job.options.job.task, job.options.data, files.empty())));
   }
   if (files.empty()) files.push_back(OpenTokens(job));
   return files;
+}
+
+std::vector<ValidationSet> OpenValidation(const Job& job) {
+  std::vector<ValidationSet> sets;
+  for (const data::ValidationFile& set : job.options.data.validation) {
+    sets.push_back({set.name, Open(job, set.path, KeepingOfSet(job.options.data))});
+  }
+  return sets;
 }
 
 }  // namespace trireme::job

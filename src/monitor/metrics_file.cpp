@@ -26,6 +26,8 @@ const char* NameOf(Record::Kind kind) {
       return "step";
     case Record::Kind::kValid:
       return "valid";
+    case Record::Kind::kValidOther:
+      return "valid_other";
     case Record::Kind::kTest:
       return "test";
     case Record::Kind::kDone:
@@ -42,6 +44,7 @@ double Perplexity(double loss) {
 std::string ToJsonLine(const Record& record) {
   nlohmann::ordered_json json;
   json["kind"] = NameOf(record.kind);
+  if (!record.set.empty()) json["set"] = record.set;
   json["step"] = record.step;
   json["epoch"] = record.epoch;
   json["tokens"] = record.tokens;

@@ -67,7 +67,9 @@ std::string StepLine(const Record& record, double elapsed, double left, bool has
 }
 
 std::string EvaluationLine(const Record& record) {
-  return fmt::format("{:>8}{}", NameOf(record.kind), LossFields(record));
+  const bool valid = record.kind != Record::Kind::kTest;
+  return fmt::format("{:>8}{}{}{}", valid ? "valid" : "test", LossFields(record),
+                     record.set.empty() ? "" : "  ", record.set);
 }
 
 std::string LiveLine(const Record& record, std::int64_t total_steps, double left) {

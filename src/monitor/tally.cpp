@@ -56,6 +56,7 @@ void Losses::Add(const Record& record) {
     case Record::Kind::kTest:
       test = record.loss;
       break;
+    case Record::Kind::kValidOther:
     case Record::Kind::kDone:
       break;
   }

@@ -83,6 +83,25 @@ run 0 "$TRIREME" -r alone
 # Evaluation reads the first file alone.
 run 0 "$TRIREME" -i deck.in -r whole job.task=evaluate data.mixture='harbour.h5:1,no.h5:1'
 
+# Validation sets of their own: each has its line, the first one decides.
+run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in grid.tensor=2 data.staging=stream job.output=sets \
+  data.mixture=harbour.h5:1 data.validation='code:moved.h5, more:more.h5'
+[[ $(grep -c '^ *valid .*  code$' output) == 2 ]] || fail "no lines of the set code"
+[[ $(grep -c '^ *valid .*  more$' output) == 2 ]] || fail "no lines of the set more"
+"$python" - <<'PYTHON' || fail "validation sets have other records than they should"
+import json
+records = [json.loads(line) for line in open("sets/metrics.jsonl", encoding="utf-8")]
+sets = [(r["kind"], r["set"], r["step"]) for r in records if r["kind"].startswith("valid")]
+assert sets == [(kind, name, step) for step in (10, 20) for kind, name in (("valid", "code"), ("valid_other", "more"))], sets
+losses = {r["set"]: r["loss"] for r in records if r["kind"].startswith("valid")}
+assert losses["code"] != losses["more"]
+run = json.load(open("sets/checkpoints/latest/run.json", encoding="utf-8"))
+assert run["best_loss"] == min(r["loss"] for r in records if r["kind"] == "valid"), run["best_loss"]
+PYTHON
+run 0 "$TRIREME" -r sets job.task=evaluate grid.tensor=1
+grep -q '^valid .*   code$' output || fail "evaluation lacks the set code"
+grep -q '^valid .*   more$' output || fail "evaluation lacks the set more"
+
 # Plans of ranks that are not there.
 run 0 "$TRIREME" -i deck.in -v grid.ranks=4 data.mixture='harbour.h5*2,moved.h5*0.5'
 says 'harbour.h5 + moved.h5; 3,000 training tokens, 36 steps per epoch'
@@ -101,6 +120,10 @@ refused 'job.task = tokenize writes one file' job.task=tokenize tokenize.kind=ha
 printf 'a b c d e f\n' >text
 run 0 "$TRIREME" -i deck.in job.task=tokenize data.file=words.h5 tokenize.train=text tokenize.valid=text tokenize.test=text
 refused 'words.h5 has another vocabulary than harbour.h5' data.mixture='harbour.h5:1, words.h5:1'
+refused 'data.validation = words:words.h5: words.h5 has another vocabulary than harbour.h5' data.mixture=harbour.h5:1 data.validation=words:words.h5
+refused "'moved.h5' has no name" data.mixture=harbour.h5:1 data.validation=moved.h5
+refused 'a is there twice' data.mixture=harbour.h5:1 data.validation='a:moved.h5, a:more.h5'
+refused 'none.h5: no such file' data.mixture=harbour.h5:1 data.validation=a:none.h5
 sed 's/^mixture.*/&\nfile = harbour.h5/' deck.in >both.in
 run 2 "$TRIREME" -i both.in
 says 'data.file'

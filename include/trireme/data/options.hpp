@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/data/mixture.hpp"
+#include "trireme/data/validation_sets.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/tokenizer/train.hpp"
 
@@ -31,6 +32,7 @@ struct Options {
   // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
   std::string file = "data/tokens.h5";
   std::vector<MixtureFile> mixture = {};  // empty: `file` alone
+  std::vector<ValidationFile> validation = {};  // empty: the valid split of `file`
   Staging staging = Staging::kSharedMemory;
   std::int64_t read_ahead = 2;         // steps whose windows are read before their use (stream)
   std::int64_t sequence_length = 128;  // targets per window

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,8 +27,10 @@ class Safeguards;
 
 class TrainingLoop {
  public:
-  // All arguments must outlive the loop, and the files of `corpus`.
+  // All arguments must outlive the loop, and the files of `corpus`. validation: sets in place of the
+  // corpus' own valid split; empty: none.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
+               std::span<const job::ValidationSet> validation,
                training::TrainingState& state, training::TrainingStep& training_step);
 
   ~TrainingLoop();
@@ -102,7 +105,13 @@ class TrainingLoop {
   data::Origin OriginAfterGoingBack(const job::RunRecord& record,
                                     const std::vector<data::SourcePlace>& reached,
                                     std::int64_t next_sample) const;
-  bool RecordEvaluation(data::Split split);
+  // Collective. Each evaluates a split and records its loss; false if a signal ended it. seconds:
+  // what it took is added.
+  bool RecordEvaluation(const data::TokenFile& tokens, data::Split split, monitor::Record record,
+                        double& seconds);
+  bool RecordValidation();
+  bool RecordTest();
+  std::int64_t ValidationTokens() const;  // of all sets
   std::int64_t PeakMemory() const;  // collective
   double Epoch() const;
   bool ValidationIsNear() const;
@@ -112,6 +121,7 @@ class TrainingLoop {
 
   job::Job& job_;
   const data::Corpus corpus_;
+  const std::span<const job::ValidationSet> validation_;
   const data::TokenFile& tokens_;  // the corpus' first: vocabulary, valid and test split
   const plan::Plan& plan_;
   training::TrainingState& state_;

@@ -51,7 +51,8 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 // Facts of the token file, or of those of a mixture, for a plan of the task. shared_by: ranks of a node that
 // share one copy with data.staging = shared_memory; 0: unknown, so that no rank's share of it is
 // counted. Serial. Throws InputError as data::CountTokens does and, with the deck's line, for a
-// mixture of several vocabularies, of a missing file or of one file twice.
+// mixture of several vocabularies, of a missing file or of one file twice, and for a validation set
+// of another vocabulary.
 plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::Deck& deck,
                          int shared_by);
 
@@ -94,6 +95,14 @@ void StopIfAsked(const Job& job);
 data::TokenFile OpenTokens(const Job& job);
 // Collective. The files that training takes windows from, in the order of data.mixture.
 std::vector<data::TokenFile> OpenCorpus(const Job& job);
+
+// A set of data.validation.
+struct ValidationSet {
+  std::string name;
+  data::TokenFile tokens;  // its valid split is kept
+};
+// Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
+std::vector<ValidationSet> OpenValidation(const Job& job);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

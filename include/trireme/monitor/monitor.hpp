@@ -36,8 +36,9 @@ struct BannerFacts {
 // are those of one step; Evaluation() takes its duration as step_seconds, and Done() the time of
 // checkpoints since the last step as seconds_checkpoint.
 struct Record {
-  enum class Kind { kStep, kValid, kTest, kDone };
-  Kind kind = Kind::kStep;
+  enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
+  Kind kind = Kind::kStep;   // kValid: the loss that decides on the best; kValidOther: of more sets
+  std::string set = {};      // of kValid and kValidOther, by data.validation; empty: it has no name
   bool ended = true;        // kDone: nothing of the run is left to do
   std::int64_t step = 0;    // steps completed
   double epoch = 0;         // epochs completed, a fraction

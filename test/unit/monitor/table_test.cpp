@@ -36,6 +36,10 @@ TEST(Table, IsTheDesignsExample) {
   valid.epoch = 1;
   valid.loss = 6.1204;
   EXPECT_EQ(EvaluationLine(valid), "   valid    1.00   6.1204       455.0");
+  valid.kind = Record::Kind::kValidOther;
+  valid.set = "code";
+  EXPECT_EQ(EvaluationLine(valid), "   valid    1.00   6.1204       455.0  code");
+  valid.set.clear();
   valid.kind = Record::Kind::kTest;
   EXPECT_EQ(EvaluationLine(valid), "    test    1.00   6.1204       455.0");
   EXPECT_EQ(TableHeader().substr(0, ShortTableHeader().size()), ShortTableHeader());
