@@ -82,8 +82,8 @@ std::string FirstCutDataset(const std::string& path, std::uint64_t there, std::u
   std::uint64_t first_offset = std::numeric_limits<std::uint64_t>::max();
   for (const std::string& name :
        {std::string("/vocabulary/bytes"), std::string("/vocabulary/offsets"),
-        PathOf(Split::kTrain, Array::kTokens),
-        PathOf(Split::kValid, Array::kTokens), PathOf(Split::kTest, Array::kTokens)}) {
+        PathOf(Split::kTrain, Array::kTokens), PathOf(Split::kValid, Array::kTokens),
+        PathOf(Split::kTest, Array::kTokens)}) {
     if (!LinkFault(file.Get(), name).empty()) continue;
     const Hdf5Handle set(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
     if (!set.Valid()) continue;

@@ -78,7 +78,8 @@ void ThrowBad(const std::string& path, const TokenLayout& layout, Split split, A
                                      value, offset, layout.Tokens(split)));
   }
   if (array == Array::kMask) {
-    throw TokenFileError(path, name, fmt::format("{} at offset {}: 0 or 1 expected", value, offset));
+    throw TokenFileError(path, name,
+                         fmt::format("{} at offset {}: 0 or 1 expected", value, offset));
   }
   throw InputError(
       fmt::format("{}: {}: token at offset {} has id {}, but the vocabulary has {} words", path,

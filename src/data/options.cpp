@@ -20,7 +20,7 @@ constexpr input::Names<2> kInvalid = {"error", "replace"};
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
 constexpr double kMostTypes = 1 << 24;     // of a vocabulary
-constexpr double kMostReadAhead = 1000;  // steps
+constexpr double kMostReadAhead = 1000;    // steps
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
 void DeclareData(input::Schema& schema) {
@@ -84,10 +84,11 @@ void DeclareTokenize(input::Schema& schema) {
 
 void DeclareSubword(input::Schema& schema) {
   schema
-      .Text("tokenize.tokenizer", "",
-            "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
-            "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
-            "tokenizer is taken.")
+      .Text(
+          "tokenize.tokenizer", "",
+          "A tokenizer.json, or a folder with it or with vocab.json and merges.txt (bpe); a "
+          "model or a folder with a tokenizer.model (sentencepiece); or a token file (.h5), whose "
+          "tokenizer is taken.")
       .Integer("tokenize.vocabulary_size", 0, input::Between(0, kMostTypes), "tokens",
                "Size of the model to train on the train texts, in place of tokenize.tokenizer; 0: "
                "none is trained (sentencepiece).")

@@ -59,8 +59,7 @@ std::int64_t Extent(const Hdf5Handle& set, std::int64_t width, std::string& faul
   return fault.empty() ? static_cast<std::int64_t>(extent) : 0;
 }
 
-std::string TypeFault(const std::vector<std::int64_t>& widths,
-                      PlainDataset& dataset) {
+std::string TypeFault(const std::vector<std::int64_t>& widths, PlainDataset& dataset) {
   const Hdf5Handle type(H5Dget_type(dataset.set.Get()), H5Tclose);
   // Compares whole types: a damaged one may have gaps, or an order of bytes that HDF5 cannot
   // convert.
@@ -140,7 +139,8 @@ PlainDataset OpenPlainDataset(hid_t file, const std::string& path, const std::st
   dataset.count = Extent(dataset.set, dataset.width, fault);
   check(fault);
   check(StorageFault(dataset, file_bytes));
-  if (dataset.count > 0) dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
+  if (dataset.count > 0)
+    dataset.offset = static_cast<std::int64_t>(H5Dget_offset(dataset.set.Get()));
   return dataset;
 }
 

@@ -23,8 +23,8 @@ std::string LinkFault(hid_t file, const std::string& name);
 // One dimension of unsigned integers, stored in one piece within the file itself.
 struct PlainDataset {
   Hdf5Handle set;
-  std::int64_t count = 0;  // elements
-  std::int64_t width = 0;  // bytes of one
+  std::int64_t count = 0;   // elements
+  std::int64_t width = 0;   // bytes of one
   std::int64_t offset = 0;  // bytes, in the file; 0 without elements
   bool big_endian = false;
 };

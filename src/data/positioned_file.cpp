@@ -62,13 +62,14 @@ void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, s
                      from + static_cast<std::int64_t>(done));
     });
     if (got < 0) {
-      throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_, PathOf(split, array), begin,
-                                 ErrorText(errno)));
+      throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_,
+                                 PathOf(split, array), begin, ErrorText(errno)));
     }
     if (got == 0) {
       throw RunError(fmt::format("{}: {}: the file ends before offset {}: it has shrunk since this "
                                  "job opened it",
-                                 path_, PathOf(split, array), begin + static_cast<std::int64_t>(done) / stored.width),
+                                 path_, PathOf(split, array),
+                                 begin + static_cast<std::int64_t>(done) / stored.width),
                      kLeaveAlone);
     }
     done += static_cast<std::size_t>(got);
@@ -86,11 +87,12 @@ void PositionedFile::RequireUnchanged() const {
   }
   const FileState now = StateOf(status);
   if (now == state_) return;
-  throw RunError(now.bytes == state_.bytes
-                     ? path_ + ": the file was written to since this job opened it"
-                     : fmt::format("{}: the file had {} bytes when this job opened it, and has {} now",
-                                   path_, state_.bytes, now.bytes),
-                 kLeaveAlone);
+  throw RunError(
+      now.bytes == state_.bytes
+          ? path_ + ": the file was written to since this job opened it"
+          : fmt::format("{}: the file had {} bytes when this job opened it, and has {} now", path_,
+                        state_.bytes, now.bytes),
+      kLeaveAlone);
 }
 
 }  // namespace trireme::data

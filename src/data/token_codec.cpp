@@ -24,10 +24,10 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
   if (tokenizer == kLowercaseTokenizer) {
     lower_case_ = std::make_unique<LowerCase>();
   } else if (tokenizer != kWordTokenizer && tokenizer != kHarbourTokenizer) {
-    throw InputError(fmt::format(
-        "{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}'", path, tokenizer,
-        kWordTokenizer, kLowercaseTokenizer, kByteTokenizer, kHarbourTokenizer, kBpeTokenizer,
-        kSentencePieceTokenizer));
+    throw InputError(
+        fmt::format("{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}'",
+                    path, tokenizer, kWordTokenizer, kLowercaseTokenizer, kByteTokenizer,
+                    kHarbourTokenizer, kBpeTokenizer, kSentencePieceTokenizer));
   }
   Index(path);
 }

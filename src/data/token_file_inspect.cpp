@@ -201,8 +201,8 @@ void FindArrays(const Inspector& file, TokenLayout& layout) {
       const std::int64_t tokens = layout.Tokens(split);
       constexpr std::int64_t kLeast = 2;  // a first token, and one target
       if (array == Array::kTokens && tokens < kLeast) {
-        throw file.Complain(
-            name, fmt::format("holds {} tokens; at least {} are needed", tokens, kLeast));
+        throw file.Complain(name,
+                            fmt::format("holds {} tokens; at least {} are needed", tokens, kLeast));
       }
       const bool too_many = array == Array::kDocuments && found.count > tokens;
       const bool unequal = array == Array::kMask && found.There() && found.count != tokens;

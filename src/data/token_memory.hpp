@@ -54,7 +54,7 @@ class TokenMemory {
   std::int64_t bytes_ = 0;
   std::array<bool, 3> keeps_{};                  // by Split
   std::array<std::array<void*, 3>, 3> bases_{};  // by Split, by Array
-  std::array<bool, 3> narrow_{};  // two bytes per token, else four
+  std::array<bool, 3> narrow_{};                 // two bytes per token, else four
   bool fills_ = true;
   std::unique_ptr<std::byte[]> own_;
   comm::Communicator node_;  // ours, so that its errors return instead of ending the program

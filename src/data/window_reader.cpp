@@ -64,8 +64,7 @@ std::int64_t WindowReader::FirstDocumentFrom(Split split, std::int64_t token) {
     (value.front() < token ? low : high) = middle;
   }
   if (low == high) return low;
-  const auto block =
-      As<std::int64_t>(Load(split, Array::kDocuments, low, high), high - low);
+  const auto block = As<std::int64_t>(Load(split, Array::kDocuments, low, high), high - low);
   return low + (std::lower_bound(block.begin(), block.end(), token) - block.begin());
 }
 

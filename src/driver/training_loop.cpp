@@ -67,8 +67,7 @@ void TrainingLoop::Execute() {
     deadline_.Step(result.times.total);
     if (result.fault) AnswerFault(*result.fault);
     // Forward passes alone: a step of so many targets takes longer.
-    deadline_.ExpectValidation(result.times.total *
-                               static_cast<double>(ValidationTokens()) /
+    deadline_.ExpectValidation(result.times.total * static_cast<double>(ValidationTokens()) /
                                static_cast<double>(result.tokens));
     Report(result);
     checkpoints_->Advance(result.requests.busy);

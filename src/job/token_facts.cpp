@@ -12,8 +12,8 @@ namespace trireme::job {
 
 namespace {
 
-// What a task keeps of a token file: only training reads the train split, and of a mixture's other
-// files nothing else.
+// Parts that a task keeps of a token file: only training reads the train split, and of a mixture's
+// other files nothing else.
 data::Keeping KeepingOf(Task task, const data::Options& options, bool first) {
   const bool trains = task == Task::kTrain;
   const bool evaluates = first && (trains || task == Task::kEvaluate);
@@ -89,8 +89,7 @@ plan::TokenFacts FactsOfMixture(Task task, const data::Options& options, const i
     if (facts.sources.empty()) first = counts;
     RequireOneVocabulary("data.mixture", file.path, counts, options.file, first, deck);
     facts.train += counts.tokens.front();
-    facts.bytes +=
-        ShareOf(counts, KeepingOf(task, options, facts.sources.empty()), shared_by);
+    facts.bytes += ShareOf(counts, KeepingOf(task, options, facts.sources.empty()), shared_by);
     facts.source += facts.source.empty() ? "" : " + ";
     facts.source += std::filesystem::path(file.path).filename().string();
     facts.sources.push_back({counts.tokens.front(), file.proportion});
@@ -110,16 +109,15 @@ plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::D
                          int shared_by) {
   if (!options.mixture.empty()) return FactsOfMixture(task, options, deck, shared_by);
   const data::TokenCounts counts = data::CountTokens(options.file);
-  plan::TokenFacts facts{
-          .vocabulary = counts.vocabulary,
-          .train = counts.tokens.front(),
-          .bytes = ShareOf(counts, KeepingOf(task, options, true), shared_by),
-          .source = std::filesystem::path(options.file).filename().string(),
-          .sources = {},
-          .contents = {counts.source_sha256},
-          .documents = counts.documents.front(),
-          .loss_mask = counts.masks.front(),
-          .read_ahead = AheadOf(options)};
+  plan::TokenFacts facts{.vocabulary = counts.vocabulary,
+                         .train = counts.tokens.front(),
+                         .bytes = ShareOf(counts, KeepingOf(task, options, true), shared_by),
+                         .source = std::filesystem::path(options.file).filename().string(),
+                         .sources = {},
+                         .contents = {counts.source_sha256},
+                         .documents = counts.documents.front(),
+                         .loss_mask = counts.masks.front(),
+                         .read_ahead = AheadOf(options)};
   AddValidation(task, options, deck, shared_by, counts, facts);
   return facts;
 }
@@ -232,7 +230,7 @@ data::TokenFile Open(const Job& job, const std::string& path, const data::Keepin
 
 }  // namespace
 
-data::TokenFile OpenTokens(const Job& job) { 
+data::TokenFile OpenTokens(const Job& job) {
   const data::Options& options = job.options.data;
   return Open(job, options.file, KeepingOf(job.options.job.task, options, true));
 }
@@ -240,8 +238,8 @@ data::TokenFile OpenTokens(const Job& job) {
 std::vector<data::TokenFile> OpenCorpus(const Job& job) {
   std::vector<data::TokenFile> files;
   for (const data::MixtureFile& file : job.options.data.mixture) {
-    files.push_back(Open(
-        job, file.path, KeepingOf(job.options.job.task, job.options.data, files.empty())));
+    files.push_back(
+        Open(job, file.path, KeepingOf(job.options.job.task, job.options.data, files.empty())));
   }
   if (files.empty()) files.push_back(OpenTokens(job));
   return files;

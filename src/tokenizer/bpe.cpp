@@ -17,6 +17,10 @@ namespace trireme::tokenizer {
 
 namespace {
 
+// Characters that end a word of letters in all patterns of safe cuts, and compose with none: blank,
+// end of line, and the stops and commas of Chinese and Japanese texts.
+constexpr std::array<std::string_view, 7> kAfterLetters = {" ", "\n", "。", "、", "，", "！", "？"};
+
 // Names of the end of a document in the vocabularies of GPT-2, Qwen, Llama 3 and others.
 constexpr std::array kEnds = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
 
@@ -44,12 +48,15 @@ struct Tables {
     normalized = AddedTokens(std::move(second));
     safe_cuts = definition.splits.size() == 1 && !definition.add_prefix_space &&
                 CutsAtSpaces(definition.splits.front().pattern.Expression()) &&
-                std::none_of(definition.added.begin(), definition.added.end(), HasSpace);
+                std::none_of(definition.added.begin(), definition.added.end(), SpansCut);
   }
 
-  // True for a token that may span a cut before white space.
-  static bool HasSpace(const AddedToken& token) {
-    return token.lstrip || token.content.find_first_of(" \t\n\r") != std::string::npos;
+  // True for a token that may span a cut after a letter.
+  static bool SpansCut(const AddedToken& token) {
+    return token.lstrip || (token.rstrip && EndsWithLetter(token.content)) ||
+           std::any_of(kAfterLetters.begin(), kAfterLetters.end(), [&](std::string_view mark) {
+             return token.content.find(mark) != std::string::npos;
+           });
   }
 
   Files files;
@@ -117,9 +124,12 @@ class Bpe : public Tokenizer {
 
   std::size_t SafeCut(std::string_view text) const override {
     if (!tables_->safe_cuts) return 0;
-    const auto letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
     for (std::size_t cut = text.size(); cut-- > 1;) {
-      if ((text[cut] == ' ' || text[cut] == '\n') && letter(text[cut - 1])) return cut;
+      const std::string_view rest = text.substr(cut);
+      const bool marked =
+          std::any_of(kAfterLetters.begin(), kAfterLetters.end(),
+                      [rest](std::string_view mark) { return rest.starts_with(mark); });
+      if (marked && EndsWithLetter(text.substr(0, cut))) return cut;
     }
     return 0;
   }

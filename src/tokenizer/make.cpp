@@ -42,8 +42,7 @@ Files ReadFiles(const std::string& path, Kind kind) {
   Files files;
   for (const char* name : {"vocab.json", "merges.txt"}) {
     if (!fs::exists(folder / name, error)) {
-      throw InputError(path + ": neither tokenizer.json nor " + name +
-                       " lies in this folder");
+      throw InputError(path + ": neither tokenizer.json nor " + name + " lies in this folder");
     }
     files[name] = Contents(folder / name);
   }

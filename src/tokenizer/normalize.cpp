@@ -5,8 +5,10 @@
 #include <unicode/bytestream.h>
 #include <unicode/normalizer2.h>
 #include <unicode/uniset.h>
+#include <unicode/utf8.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include "trireme/base/error.hpp"
 
@@ -47,6 +49,22 @@ std::string_view NormalizeC(std::string_view text, std::string& room) {
   FormC().normalizeUTF8(0, piece, sink, nullptr, status);
   Require(status);
   return room;
+}
+
+bool EndsWithLetter(std::string_view text) {
+  static const icu::UnicodeSet letters = [] {
+    UErrorCode status = U_ZERO_ERROR;
+    icu::UnicodeSet set(icu::UnicodeString("[[:L:]&[:age=9.0:]]"), status);
+    Require(status);
+    set.freeze();
+    return set;
+  }();
+  if (text.empty()) return false;
+  auto at = static_cast<std::int32_t>(std::min<std::size_t>(text.size(), U8_MAX_LENGTH));
+  const char* const end = text.data() + text.size() - at;
+  UChar32 last = 0;
+  U8_PREV(reinterpret_cast<const std::uint8_t*>(end), 0, at, last);
+  return last >= 0 && static_cast<bool>(letters.contains(last));
 }
 
 }  // namespace trireme::tokenizer

@@ -12,6 +12,10 @@ namespace trireme::tokenizer {
 // else a view of `room`.
 std::string_view NormalizeC(std::string_view text, std::string& room);
 
+// Whether the last character of valid UTF-8 is a letter (general category L) of Unicode 9, which
+// every later version has as a letter, too.
+bool EndsWithLetter(std::string_view text);
+
 }  // namespace trireme::tokenizer
 
 #endif  // TRIREME_SRC_TOKENIZER_NORMALIZE_HPP_

@@ -53,8 +53,8 @@ Files TrainSentencePiece(const std::vector<std::string>& sentences, ModelType ty
     if (const std::size_t end = words.rfind("] "); end != std::string_view::npos) {
       words.remove_prefix(end + 2);
     }
-    throw InputError(fmt::format("no model of {} tokens can be trained on these texts: {}",
-                                 vocabulary, words));
+    throw InputError(
+        fmt::format("no model of {} tokens can be trained on these texts: {}", vocabulary, words));
   }
   return {{kSentencePieceFile, std::move(model)}};
 }

@@ -31,7 +31,7 @@ enum class DocumentEnd { kFile, kLine, kBlankLine };
 struct Options {
   // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
   std::string file = "data/tokens.h5";
-  std::vector<MixtureFile> mixture = {};  // empty: `file` alone
+  std::vector<MixtureFile> mixture = {};        // empty: `file` alone
   std::vector<ValidationFile> validation = {};  // empty: the valid split of `file`
   Staging staging = Staging::kSharedMemory;
   std::int64_t read_ahead = 2;         // steps whose windows are read before their use (stream)
@@ -51,7 +51,7 @@ struct TokenizeOptions {
   std::int64_t harbour_tokens = 1000000;  // of the train split (harbour)
   std::int64_t harbour_seed = 1;
   // The rest: kinds bpe and sentencepiece, whose `texts` are lists of files and globs.
-  std::string tokenizer;  // path of the tokenizer's file or folder, or of a token file
+  std::string tokenizer;             // path of the tokenizer's file or folder, or of a token file
   std::int64_t vocabulary_size = 0;  // tokens of a model to train; 0: none is (sentencepiece)
   tokenizer::ModelType model_type = tokenizer::ModelType::kBpe;  // of that model
   std::string text_key = "text";  // member of a JSON record that holds the document

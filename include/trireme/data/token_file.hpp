@@ -55,7 +55,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite);
 // path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
-// What of a token file is kept in memory, and how.
+// Parts of a token file that are kept in memory, and how.
 struct Keeping {
   Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
   Keeping(Staging where, std::array<bool, 3> which, std::int64_t ahead)
@@ -102,7 +102,7 @@ class TokenFile {
   ~TokenFile();
   TokenFile(TokenFile&&) noexcept;
 
-  std::int64_t Size(Split split) const;                       // tokens
+  std::int64_t Size(Split split) const;  // tokens
   // Of a split in memory; 0 <= index < Size.
   std::int32_t Token(Split split, std::int64_t index) const;
   // Whether the split's documents, and its mask of the loss, are known.
@@ -121,7 +121,7 @@ class TokenFile {
   std::optional<double> EntropyRate() const;  // nats per token
   std::int64_t MemoryBytes() const;           // of this rank's share of the copy
   const std::string& Path() const;
-  bool Streams() const;  // windows come from the file (class Windows), none is in memory
+  bool Streams() const;            // windows come from the file (class Windows), none is in memory
   std::int64_t ReadAhead() const;  // steps, of a stream
   const TokenLayout& Layout() const;
 

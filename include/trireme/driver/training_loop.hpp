@@ -27,11 +27,11 @@ class Safeguards;
 
 class TrainingLoop {
  public:
-  // All arguments must outlive the loop, and the files of `corpus`. validation: sets in place of the
-  // corpus' own valid split; empty: none.
+  // All arguments must outlive the loop, and the files of `corpus`. validation: sets in place of
+  // the corpus' own valid split; empty: none.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
-               std::span<const job::ValidationSet> validation,
-               training::TrainingState& state, training::TrainingStep& training_step);
+               std::span<const job::ValidationSet> validation, training::TrainingState& state,
+               training::TrainingStep& training_step);
 
   ~TrainingLoop();
   TrainingLoop(const TrainingLoop&) = delete;
@@ -112,7 +112,7 @@ class TrainingLoop {
   bool RecordValidation();
   bool RecordTest();
   std::int64_t ValidationTokens() const;  // of all sets
-  std::int64_t PeakMemory() const;  // collective
+  std::int64_t PeakMemory() const;        // collective
   double Epoch() const;
   bool ValidationIsNear() const;
   // From a checkpoint, with all that it holds; not with its weights alone.

@@ -37,8 +37,8 @@ struct BannerFacts {
 // checkpoints since the last step as seconds_checkpoint.
 struct Record {
   enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
-  Kind kind = Kind::kStep;   // kValid: the loss that decides on the best; kValidOther: of more sets
-  std::string set = {};      // of kValid and kValidOther, by data.validation; empty: it has no name
+  Kind kind = Kind::kStep;  // kValid: the loss that decides on the best; kValidOther: of more sets
+  std::string set = {};     // of kValid and kValidOther, by data.validation; empty: it has no name
   bool ended = true;        // kDone: nothing of the run is left to do
   std::int64_t step = 0;    // steps completed
   double epoch = 0;         // epochs completed, a fraction

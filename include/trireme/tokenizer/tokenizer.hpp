@@ -51,8 +51,9 @@ class Tokenizer {
 
 enum class Kind { kBpe, kSentencePiece };
 
-// Reads a tokenizer.json or a folder with one, or with vocab.json and merges.txt; or a SentencePiece
-// model, or a folder with a tokenizer.model. Serial. Throws InputError naming the file.
+// Reads a tokenizer.json or a folder with one, or with vocab.json and merges.txt; or a
+// SentencePiece model, or a folder with a tokenizer.model. Serial. Throws InputError naming the
+// file.
 Files ReadFiles(const std::string& path, Kind kind);
 
 // Throws InputError naming `where` (path of the files or of the token file) and the component that

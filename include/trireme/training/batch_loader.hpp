@@ -44,7 +44,7 @@ class BatchLoader {
   data::Sampler sampler_;
   BatchShare share_;
   data::Windows windows_;  // a turn is a step
-  Positions positions_;  // of each window, held by this rank
+  Positions positions_;    // of each window, held by this rank
   bool document_mask_ = false;
   std::int64_t length_ = 0;  // T of a window
 };

@@ -96,10 +96,11 @@ void Encoder::Text(std::string_view piece, std::int64_t /*offset*/) {
 void Encoder::EncodeHeld(bool ended) {
   const std::size_t cut = ended ? text_.size() : tokenizer_.SafeCut(text_);
   if (cut == 0 && text_.size() >= kLongestPiece) {
-    throw InputError(fmt::format("{}: a document has {} MiB without a place at which its text may "
-                                 "be cut for this tokenizer",
-                                 path_, kLongestPiece >> 20),
-                     "tokenize.document = line or blank_line makes shorter documents of plain text.");
+    throw InputError(
+        fmt::format("{}: a document has {} MiB without a place at which its text may "
+                    "be cut for this tokenizer",
+                    path_, kLongestPiece >> 20),
+        "tokenize.document = line or blank_line makes shorter documents of plain text.");
   }
   if (cut == 0) {
     enough_ = 2 * text_.size();  // no place for a cut: look again in a text twice as long

@@ -67,7 +67,7 @@ class Encoder : public RecordSink {
   void Begin(std::size_t unit, Split split, const std::string& path);
   UnitResult Finish();
 
-  // Its tokens do not count as targets.
+  // Tokens of a prompt do not count as targets.
   void Prompt(std::string_view text) override;
   void Text(std::string_view piece, std::int64_t offset) override;  // valid UTF-8
   void End() override;

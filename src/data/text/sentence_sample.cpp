@@ -107,9 +107,8 @@ void ReadUnit(const TextPlan& plan, const TextUnit& unit, Lines& lines,
 std::vector<std::string> SampleSentences(const TextPlan& plan, const std::function<bool()>& stop,
                                          std::int64_t most) {
   std::vector<TextUnit> units = CutIntoUnits(plan.files, plan.document, plan.unit_bytes);
-  std::erase_if(units, [&](const TextUnit& unit) {
-    return plan.files.at(unit.file).split != Split::kTrain;
-  });
+  std::erase_if(
+      units, [&](const TextUnit& unit) { return plan.files.at(unit.file).split != Split::kTrain; });
   std::vector<std::string> sentences;
   if (units.empty()) return sentences;
   const std::int64_t count = std::ssize(units);

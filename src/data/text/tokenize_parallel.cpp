@@ -72,8 +72,8 @@ tokenizer::Files FilesOf(const TokenizeOptions& options, const input::Deck& deck
       if (!files.empty()) return files;
       throw deck.Complain("tokenize.tokenizer", "this token file has no subword tokenizer");
     }
-    return tokenizer::ReadFiles(options.tokenizer, models ? tokenizer::Kind::kSentencePiece
-                                                          : tokenizer::Kind::kBpe);
+    return tokenizer::ReadFiles(options.tokenizer,
+                                models ? tokenizer::Kind::kSentencePiece : tokenizer::Kind::kBpe);
   }
   if (options.vocabulary_size == 0) {
     throw deck.Complain("tokenize.tokenizer",

@@ -232,7 +232,8 @@ TEST_F(SharedTokenFile, AStreamReachesEveryRankOfAReplica) {
     for (Sample& sample : samples) sample = {.start = turn * 1000, .targets = 5 + turn};
     return true;
   };
-  Windows wanted(memory, Split::kTrain, world_, turns), windows(stream, Split::kTrain, world_, turns);
+  Windows wanted(memory, Split::kTrain, world_, turns),
+      windows(stream, Split::kTrain, world_, turns);
   for (std::int64_t turn = 0; turn < 20; ++turn) {
     const std::span<const Window> right = wanted.Take(turn), found = windows.Take(turn);
     ASSERT_EQ(found.size(), right.size());

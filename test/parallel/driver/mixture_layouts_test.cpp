@@ -1,6 +1,6 @@
 // A mixture of two token files: any layout computes what one rank computes, also with masks of
-// documents and of the loss or streamed, and a run that stops goes on in another layout, also with other
-// weights.
+// documents and of the loss or streamed, and a run that stops goes on in another layout, also with
+// other weights.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -57,7 +57,11 @@ class Stream : public Scratch {
 
   // The message of the failure that comes with the turns from `turn` on, reading as long as needed.
   static std::string Failure(Windows& windows, std::int64_t turn, ExitCode code) {
-    return MessageOf([&] { for (;; ++turn) windows.Take(turn); }, code);
+    return MessageOf(
+        [&] {
+          for (;; ++turn) windows.Take(turn);
+        },
+        code);
   }
 
   const comm::Communicator self_ = comm::Communicator::Adopt(MPI_COMM_SELF);

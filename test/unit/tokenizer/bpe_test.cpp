@@ -70,12 +70,16 @@ TEST(Gpt2, CutsAtSafePlaces) {
   if (folder.empty()) GTEST_SKIP() << "GPT-2's vocabulary is not in TRIREME_SHARED: not checked";
   const auto tokenizer = Make(ReadFiles(folder, Kind::kBpe), folder);
   std::mt19937 random(2);
-  const std::string characters = "ab's  \n\n,.1\t";
+  const std::vector<std::string> characters = {"a",  "b",  "'s", " ",  " ",     "\n",
+                                               "\n", ",",  ".",  "1",  "\t",    "é",
+                                               "東", "京", "。", "，", "\u0301"};
   for (int i = 0; i < 500; ++i) {
     std::string text;
-    for (int j = 0; j < 60; ++j) text += characters[random() % characters.size()];
-    const std::size_t cut = tokenizer->SafeCut(std::string_view(text).substr(0, 40));
-    ASSERT_LT(cut, 40U);
+    for (int j = 0; j < 40; ++j) text += characters[random() % characters.size()];
+    const std::string begin = text;
+    for (int j = 0; j < 20; ++j) text += characters[random() % characters.size()];
+    const std::size_t cut = tokenizer->SafeCut(begin);
+    ASSERT_LT(cut, begin.size());
     if (cut == 0) continue;
     auto parts = Ids(*tokenizer, text.substr(0, cut));
     tokenizer->Encode(std::string_view(text).substr(cut), parts);
@@ -83,6 +87,8 @@ TEST(Gpt2, CutsAtSafePlaces) {
   }
   EXPECT_EQ(tokenizer->SafeCut("one two three"), 7U);
   EXPECT_EQ(tokenizer->SafeCut("one, two"), 0U);
+  EXPECT_EQ(tokenizer->SafeCut("größer als é so"), 15U);
+  EXPECT_EQ(tokenizer->SafeCut("東京。に"), 6U);
 }
 
 // Letters a to e are ids 0 to 4; ab 5, bc 6, abc 7, de 8.
