@@ -12,7 +12,7 @@ here=$PWD/test/sanitizers
 
 # Programs of the short forms: transfers and checkpoints of several ranks; the threads beside a rank's own.
 asan_short=(test_input test_staged_channel test_checkpoint_layouts)
-tsan_short=(checkpoint_writer_test hang_test)
+tsan_short=(checkpoint_writer_test hang_test test_stream)
 
 whole=no
 parts=()

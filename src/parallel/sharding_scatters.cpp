@@ -31,7 +31,10 @@ UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& reg
       overlap_(setup.overlap),
       buffers_(registry, registry.SumType(), stream.Where(), kBlockBuffers),
       units_(registry),
-      open_(registry.Units().size(), UnitBuffers::kNone) {}
+      open_(registry.Units().size(), UnitBuffers::kNone) {
+  // Their number at once depends on the others' time: room for all.
+  running_.reserve(registry.Units().size());
+}
 
 void UnitScatters::BeginStep() {
   not_finite_.clear();
