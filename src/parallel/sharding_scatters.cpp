@@ -32,7 +32,7 @@ UnitScatters::UnitScatters(const comm::Collectives& shard, tensor::Registry& reg
       buffers_(registry, registry.SumType(), stream.Where(), kBlockBuffers),
       units_(registry),
       open_(registry.Units().size(), UnitBuffers::kNone) {
-  // Their number at once depends on the others' time: room for all.
+  // Room for all: the number in flight at once depends on the speed of other ranks.
   running_.reserve(registry.Units().size());
 }
 
