@@ -36,11 +36,20 @@ void SayLoss(const std::string& what, const training::Evaluation& result, const 
                   result.seconds, of.empty() ? "" : "   ", of));
 }
 
+namespace {
+
+std::string Perplexity(double value) {
+  constexpr double kLong = 1e6;
+  return value < kLong ? fmt::format("{:.3f}", value) : fmt::format("{:.3e}", value);
+}
+
+}  // namespace
+
 void SayUnits(double nats, const data::TextUnits& units) {
-  Say(fmt::format("{}per word {:.3f} ({} words, {} line ends)   bits per byte {:.5f} ({} bytes)",
-                  kIndent, WordPerplexity(nats, units), monitor::WithThousands(units.words),
-                  monitor::WithThousands(units.lines), BitsPerByte(nats, units),
-                  monitor::WithThousands(units.bytes)));
+  Say(fmt::format("{}per word {} ({} words, {} line ends)   bits per byte {:.5f} ({} bytes)",
+                  kIndent, Perplexity(WordPerplexity(nats, units)),
+                  monitor::WithThousands(units.words), monitor::WithThousands(units.lines),
+                  BitsPerByte(nats, units), monitor::WithThousands(units.bytes)));
   if (units.unknown == 0) return;
   Say(fmt::format("{}{} <unk>: bytes and words are those of the tokens, not of an original text",
                   kIndent, monitor::WithThousands(units.unknown)));
