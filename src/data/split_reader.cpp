@@ -8,7 +8,7 @@
 namespace trireme::data {
 
 SplitReader::SplitReader(const TokenFile& file, Split split) : file_(file), split_(split) {
-  if (file.Path().empty()) return;
+  if (file.Keeps(split)) return;
   reader_ = std::make_unique<WindowReader>(file.Path(), file.Layout());
 }
 

@@ -84,7 +84,7 @@ class Evaluator::State {
                              const std::vector<std::int64_t>& documents) const;
   void SetResult(const Set& set, const training::Evaluation& result, const data::TextUnits& units);
   void DocumentsResult(const Set& set, const LossTable& table, std::vector<std::int64_t> documents);
-  Json BaselineResult(const data::TokenFile& tokens, data::Split split,
+  Json BaselineResult(const data::TokenFile& tokens, data::Split split, std::int64_t targets,
                       const data::TextUnits& units) const;
   void ChoicesResult(const LossTable& table, double seconds);
 
@@ -170,13 +170,17 @@ void Evaluator::State::SetResult(const Set& set, const training::Evaluation& res
   json["split"] = data::NameOf(set.split);
   if (!set.name.empty()) json["set"] = set.name;
   json.update(AsJson(result, units));
-  if (baselines_) json["baselines"] = BaselineResult(*set.tokens, set.split, units);
+  if (baselines_) json["baselines"] = BaselineResult(*set.tokens, set.split, result.targets, units);
   results_["sets"].push_back(std::move(json));
 }
 
 Json Evaluator::State::BaselineResult(const data::TokenFile& tokens, data::Split split,
-                                      const data::TextUnits& units) const {
+                                      std::int64_t targets, const data::TextUnits& units) const {
   const Baselines::Result result = baselines_->Evaluate(tokens, split);
+  if (result.targets != targets) {
+    throw RunError(fmt::format("baselines saw {} targets, the model {}", result.targets, targets),
+                   "This is a bug in Trireme.");
+  }
   Json json;
   for (const auto& [name, nats] : result.nats) {
     const double loss = PerUnit(nats, result.targets);
@@ -221,7 +225,7 @@ void Evaluator::State::EvaluateText() {
     json["bytes_tokenised"] = text_.bytes;
     json.update(AsJson(result, text_.original));
     if (baselines_) {
-      json["baselines"] = BaselineResult(file, data::Split::kValid, text_.original);
+      json["baselines"] = BaselineResult(file, data::Split::kValid, result.targets, text_.original);
     }
     results_["text"] = std::move(json);
   });

@@ -15,8 +15,8 @@ class WindowReader;
 
 class SplitReader {
  public:
-  // Serial. Opens the file by itself; tokens without a file are read from memory. `file` must
-  // outlive the reader. Throws RunError for a file that has changed.
+  // Serial. Opens the file by itself unless it keeps the split in memory. `file` must outlive the
+  // reader. Throws RunError for a file that has changed.
   SplitReader(const TokenFile& file, Split split);
   ~SplitReader();
   SplitReader(const SplitReader&) = delete;
