@@ -120,6 +120,12 @@ void Evaluator::State::Prepare() {
 void Evaluator::State::MakeBaselines() {
   if (!options_.baselines) return;
   AtRoot([&] {
+    const std::int64_t tokens = tokens_.Size(data::Split::kTrain);
+    if (tokens <= kMostBaselineTokens) {
+      Say(fmt::format("baselines   from {} training tokens, {} on rank 0",
+                      monitor::WithThousands(tokens),
+                      monitor::AsBytes(tokens * kBaselineTokenBytes)));
+    }
     baselines_.emplace(tokens_, model_.Plan().document_mask);
     if (!baselines_->LeftOut().empty()) Say("baselines   " + baselines_->LeftOut());
   });

@@ -13,6 +13,7 @@
 namespace trireme::evaluate {
 
 inline constexpr std::int64_t kMostBaselineTokens = 100'000'000;  // of the train split
+inline constexpr std::int64_t kBaselineTokenBytes = 13;  // of memory per token of it, at most
 
 // All tokens of a split and its targets that count; the split's first token is none. With
 // document_mask a context begins with its document, whose first token is none either. Serial.
