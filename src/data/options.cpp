@@ -213,6 +213,14 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) 
   if (!options.texts[2].empty()) {
     RefuseKeys(deck, {"tokenize.test_fraction"}, "tokenize.test names the texts of this split");
   }
+  const auto require = [&](const std::string& split, const std::string& texts, double fraction) {
+    if (fraction > 0 || !texts.empty()) return;
+    throw deck.Complain("tokenize." + split + "_fraction",
+                        "a token file needs a " + split + " split, for which nothing is left",
+                        "Raise it, or name texts: tokenize." + split + ".");
+  };
+  require("valid", options.texts[1], options.valid_fraction);
+  require("test", options.texts[2], options.test_fraction);
   if (options.valid_fraction + options.test_fraction >= 1) {
     throw deck.Complain("tokenize.valid_fraction",
                         "nothing is left for the train split beside it and tokenize.test_fraction");

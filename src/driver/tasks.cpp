@@ -105,6 +105,9 @@ void TokenizeTexts(const job::Job& job) {
     fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n",
                monitor::Counted(done.replaced, "sequence"));
   }
+  if (done.empty > 0) {
+    fmt::print("{} without text left out\n", monitor::Counted(done.empty, "record"));
+  }
   fmt::print("{} / {} / {} documents (train / valid / test)\n",
              monitor::WithThousands(done.documents[0]), monitor::WithThousands(done.documents[1]),
              monitor::WithThousands(done.documents[2]));

@@ -26,7 +26,8 @@ std::size_t AfterSpaces(std::string_view text, std::size_t from) {
   return from;
 }
 
-// Beginning of the white space that ends at `end`, at `from` at the earliest.
+}  // namespace
+
 std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t end) {
   while (end > from) {
     std::size_t begin = end - 1;
@@ -38,27 +39,27 @@ std::size_t BeforeSpaces(std::string_view text, std::size_t from, std::size_t en
   return end;
 }
 
-}  // namespace
-
 AddedTokens::AddedTokens(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::stable_sort(tokens_.begin(), tokens_.end(), [](const AddedToken& a, const AddedToken& b) {
     return a.content.size() > b.content.size();
   });
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     at_[static_cast<unsigned char>(tokens_[i].content.front())].push_back(i);
+    take_before_ = take_before_ || tokens_[i].lstrip;
   }
 }
 
-AddedTokens::Found AddedTokens::First(std::string_view text, std::size_t from) const {
-  const Found none{text.size(), text.size(), -1};
+AddedTokens::Found AddedTokens::First(std::string_view text, std::size_t from,
+                                      std::size_t free) const {
+  const Found none{text.size(), text.size(), text.size(), -1};
   if (tokens_.empty()) return none;
   for (std::size_t begin = from; begin < text.size(); ++begin) {
     for (const std::size_t place : at_[static_cast<unsigned char>(text[begin])]) {
       const AddedToken& token = tokens_[place];
       if (text.compare(begin, token.content.size(), token.content) != 0) continue;
       const std::size_t end = begin + token.content.size();
-      return {token.lstrip ? BeforeSpaces(text, from, begin) : begin,
-              token.rstrip ? AfterSpaces(text, end) : end, token.id};
+      return {token.lstrip ? std::max(BeforeSpaces(text, 0, begin), free) : begin,
+              token.rstrip ? AfterSpaces(text, end) : end, end, token.id};
     }
   }
   return none;

@@ -6,7 +6,7 @@
 #include <array>
 #include <utility>
 
-#include "added_tokens.hpp"
+#include "bpe_cut.hpp"
 #include "bpe_definition.hpp"
 #include "byte_alphabet.hpp"
 #include "normalize.hpp"
@@ -42,10 +42,17 @@ struct Tables {
     std::vector<AddedToken> first, second;
     for (const AddedToken& token : definition.added) {
       pieces[static_cast<std::size_t>(token.id)] = token.content;
-      (token.normalized && definition.form_c ? second : first).push_back(token);
+      if (!token.normalized) {
+        first.push_back(token);
+        continue;
+      }
+      second.push_back(token);
+      if (definition.form_c) {
+        std::string room;
+        second.back().content = NormalizeC(token.content, room);
+      }
     }
-    raw = AddedTokens(std::move(first));
-    normalized = AddedTokens(std::move(second));
+    added = {AddedTokens(std::move(first)), AddedTokens(std::move(second))};
     safe_cuts = definition.splits.size() == 1 && !definition.add_prefix_space &&
                 CutsAtSpaces(definition.splits.front().pattern.Expression()) &&
                 std::none_of(definition.added.begin(), definition.added.end(), SpansCut);
@@ -63,8 +70,8 @@ struct Tables {
   BpeDefinition definition;
   BpeModel model;
   std::vector<std::string> pieces;  // by id
-  AddedTokens raw, normalized;      // by the text in which they are found
-  bool safe_cuts = false;           // letters end words
+  AddedLists added;
+  bool safe_cuts = false;  // letters end words
 };
 
 class Bpe : public Tokenizer {
@@ -103,9 +110,11 @@ class Bpe : public Tokenizer {
   }
 
   void Encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    Around(tables_->raw, text, ids, [&](std::string_view part) {
+    search_.Begin(text);
+    Around(tables_->added.raw, text, ids, [&](std::string_view part) {
       if (tables_->definition.form_c) part = NormalizeC(part, room_);
-      Around(tables_->normalized, part, ids, [&](std::string_view rest) { Cut(rest, 0, ids); });
+      Around(tables_->added.normalized, part, ids,
+             [&](std::string_view rest) { Cut(rest, 0, ids); });
     });
   }
 
@@ -123,15 +132,14 @@ class Bpe : public Tokenizer {
   }
 
   std::size_t SafeCut(std::string_view text) const override {
-    if (!tables_->safe_cuts) return 0;
-    for (std::size_t cut = text.size(); cut-- > 1;) {
+    for (std::size_t cut = tables_->safe_cuts ? text.size() : 0; cut-- > 1;) {
       const std::string_view rest = text.substr(cut);
       const bool marked =
           std::any_of(kAfterLetters.begin(), kAfterLetters.end(),
                       [rest](std::string_view mark) { return rest.starts_with(mark); });
       if (marked && EndsWithLetter(text.substr(0, cut))) return cut;
     }
-    return 0;
+    return CertainCut(text, tables_->definition, tables_->added, search_);
   }
 
  private:
@@ -139,11 +147,15 @@ class Bpe : public Tokenizer {
   template <typename Body>
   static void Around(const AddedTokens& added, std::string_view text,
                      std::vector<std::int32_t>& ids, const Body& body) {
-    for (std::size_t from = 0; from < text.size();) {
-      const AddedTokens::Found found = added.First(text, from);
+    std::size_t from = 0;
+    for (std::size_t next = 0;;) {
+      const AddedTokens::Found found = added.First(text, next, from);
       if (found.begin > from) body(text.substr(from, found.begin - from));
-      if (found.id >= 0) ids.push_back(found.id);
+      if (found.id < 0) return;
+      ids.push_back(found.id);
+      // White space that a token takes may hold other tokens, which count once more.
       from = found.end;
+      next = found.next;
     }
   }
 
@@ -174,7 +186,7 @@ class Bpe : public Tokenizer {
   }
 
   std::shared_ptr<const Tables> tables_;
-  Pattern::Search search_;
+  mutable Pattern::Search search_;
   BpeModel::Scratch scratch_;
   WordCache cache_;
   std::string room_;                   // of the normalised text

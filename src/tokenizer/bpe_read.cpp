@@ -7,7 +7,9 @@
 #include <sstream>
 
 #include "bpe_definition.hpp"
+#include "byte_alphabet.hpp"
 #include "json_component.hpp"
+#include "pattern_syntax.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::tokenizer {
@@ -70,10 +72,17 @@ void ReadModel(const Component& model, BpeVocabulary& vocabulary) {
   }
   if (!model.Has("unk_token")) return;
   const auto unk = vocabulary.ids.find(model.At("unk_token").Text());
-  if (unk == vocabulary.ids.end()) {
-    throw model.At("unk_token").Complain("it is not in the vocabulary");
+  if (unk != vocabulary.ids.end()) {
+    vocabulary.unk = unk->second;
+    return;
   }
-  vocabulary.unk = unk->second;
+  // No byte is unknown: it is never used.
+  for (const std::string& byte : ByteAlphabet()) {
+    if (vocabulary.ids.contains(byte)) continue;
+    throw model.At("unk_token")
+        .Complain(fmt::format("'{}' is not in the vocabulary, and byte '{}' has no entry there",
+                              model.At("unk_token").Text(), byte));
+  }
 }
 
 void ReadNormalizer(const Component& normalizer, BpeDefinition& definition) {
@@ -91,14 +100,10 @@ Split SplitOf(const Component& step) {
   const Component pattern = step.At("pattern");
   const bool regex = pattern.Has("Regex");
   const Component text = pattern.At(regex ? "Regex" : "String");
-  // A literal: \Q...\E, which must not hold its own end.
-  if (!regex && text.Text().find("\\E") != std::string::npos) {
-    throw text.Complain("a string with \\E is not supported");
-  }
   step.RequireText("behavior", {"Isolated", "Removed"});
   const bool removed = step.At("behavior").Text() == "Removed";
   const bool invert = step.Flag("invert", false);
-  return {.pattern = Pattern(regex ? text.Text() : "\\Q" + text.Text() + "\\E", text.Where()),
+  return {.pattern = Pattern(regex ? text.Text() : QuotePattern(text.Text()), text.Where()),
           .matches = !removed || invert,
           .between = !removed || !invert};
 }
@@ -163,6 +168,19 @@ void RequireByteLevelDecoder(const Component& decoder) {
   for (const Component& part : decoder.At("decoders").Elements()) RequireByteLevelDecoder(part);
 }
 
+// Id of the next added token, as `tokenizers` finds it: that of an entry or a token of the same
+// content, else the first behind all.
+std::int32_t IdOfAdded(const std::string& content, const BpeDefinition& definition) {
+  const auto entry = definition.vocabulary.ids.find(content);
+  if (entry != definition.vocabulary.ids.end()) return entry->second;
+  auto next = static_cast<std::int32_t>(definition.vocabulary.ids.size());
+  for (const AddedToken& token : definition.added) {
+    if (token.content == content) return token.id;
+    next = std::max(next, token.id + 1);
+  }
+  return next;
+}
+
 void ReadAdded(const Component& token, BpeDefinition& definition) {
   token.RequireNo("single_word");
   AddedToken added{.id = IdFrom(token.At("id")),
@@ -171,6 +189,12 @@ void ReadAdded(const Component& token, BpeDefinition& definition) {
                    .rstrip = token.Flag("rstrip", false),
                    .normalized = token.Flag("normalized", true)};
   if (added.content.empty()) throw token.At("content").Complain("an added token is empty");
+  const std::int32_t id = IdOfAdded(added.content, definition);
+  if (id != added.id) {
+    throw token.At("id").Complain(
+        fmt::format("'{}' has id {} here, but {} by the vocabulary and the tokens before it",
+                    added.content, added.id, id));
+  }
   definition.added.push_back(std::move(added));
 }
 

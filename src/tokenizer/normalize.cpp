@@ -51,6 +51,16 @@ std::string_view NormalizeC(std::string_view text, std::string& room) {
   return room;
 }
 
+std::size_t LastBoundaryC(std::string_view text) {
+  auto at = static_cast<std::int32_t>(text.size());
+  while (at > 0) {
+    UChar32 code = 0;
+    U8_PREV(reinterpret_cast<const std::uint8_t*>(text.data()), 0, at, code);
+    if (code >= 0 && static_cast<bool>(FormC().hasBoundaryBefore(code))) break;
+  }
+  return static_cast<std::size_t>(at);
+}
+
 bool EndsWithLetter(std::string_view text) {
   static const icu::UnicodeSet letters = [] {
     UErrorCode status = U_ZERO_ERROR;

@@ -16,6 +16,10 @@ std::string_view NormalizeC(std::string_view text, std::string& room);
 // every later version has as a letter, too.
 bool EndsWithLetter(std::string_view text);
 
+// Largest offset in a text before its end such that normalisation changes nothing across it,
+// whatever follows; 0: none.
+std::size_t LastBoundaryC(std::string_view text);
+
 }  // namespace trireme::tokenizer
 
 #endif  // TRIREME_SRC_TOKENIZER_NORMALIZE_HPP_

@@ -42,9 +42,10 @@ def hard_texts(text):
         yield text[start:start + random.randint(1, 3000)]
 
 
-def ours(program, path, texts):
+def ours(program, path, texts, pieces=None):
+    """Lists of ids and hexadecimal digits; pieces: bytes of the pieces in which texts come."""
     lines = "".join(json.dumps(text) + "\n" for text in texts)
-    result = subprocess.run([program, str(path)], input=lines, capture_output=True, text=True, check=False)
+    result = subprocess.run([program, str(path), *([str(pieces)] if pieces else [])], input=lines, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         sys.exit(f"{program} {path}: {result.stderr}")
     return [json.loads(line) for line in result.stdout.splitlines()]

@@ -131,3 +131,30 @@ sed 's/"BPE"/"WordPiece"/' tokenizer.json >other.json
 refused "model.type: 'WordPiece' is not supported" tokenize.train=pairs.jsonl tokenize.tokenizer=other.json
 head -c 60 texts/0.jsonl.gz >cut.jsonl.gz
 refused "cut.jsonl.gz: is damaged" "${some[@]}" tokenize.train=cut.jsonl.gz
+# A file is never made from itself.
+cp pairs.jsonl same.h5
+run 2 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe "${some[@]}" tokenize.train=same.h5 \
+  data.file=same.h5 tokenize.overwrite=yes
+says "same.h5 is data.file"
+cmp -s pairs.jsonl same.h5 || fail "a text was replaced"
+for split in valid test; do
+  refused "a token file needs a $split split" "${some[@]}" tokenize.train=bad.txt tokenize.${split}_fraction=0
+done
+# Few documents: three fill the splits, the same on any number of ranks; two do not.
+head -n 3 pairs.jsonl >three.jsonl
+for ranks in 1 3; do tokenise $ranks tokenize.train=three.jsonl data.file=three$ranks.h5; done
+says "1 / 1 / 1 documents"
+cmp three1.h5 three3.h5 || fail "three ranks share documents out in another way than one"
+head -n 2 pairs.jsonl >two.jsonl
+refused "2 documents of tokenize.train" "${some[@]}" tokenize.train=two.jsonl
+# A fault on one rank ends the others' work at once.
+mkdir long
+"$python" - <<'PYTHON'
+line = '{"text": "' + "the ship sails north " * 400 + '"}\n'
+for i in range(40):
+    open(f"long/{i}.jsonl", "w").write(line * 400 if i else "{")
+PYTHON
+begin=$(date +%s%N)
+refused "long/0.jsonl: record at byte 0: byte 1" "${some[@]}" "tokenize.train=long/*.jsonl"
+took=$((($(date +%s%N) - begin) / 1000000))
+((took < 5000)) || fail "a fault at the beginning was told after $took ms"

@@ -25,6 +25,7 @@ struct TextTokens {
   std::array<std::int64_t, 3> tokens{};     // by Split
   std::array<std::int64_t, 3> documents{};  // by Split
   std::int64_t replaced = 0;                // sequences that were not valid UTF-8
+  std::int64_t empty = 0;                   // records without text, which are left out
 };
 
 // Functions that follow the work of a rank, about every MiB of text; both may be empty.

@@ -24,7 +24,7 @@ class DocumentSink {
 // Takes records: documents with a text before their own, which may be empty and opens the document.
 class RecordSink : public DocumentSink {
  public:
-  virtual void Prompt(std::string_view text) = 0;
+  virtual void Prompt(std::string_view text, std::int64_t offset) = 0;
 };
 
 // Called about every MiB with the bytes of the unit that are done; may throw.

@@ -23,6 +23,17 @@ std::int64_t WidthOf(const tokenizer::Tokenizer& tokenizer) {
   return tokenizer.VocabularySize() <= kNarrowIds ? 2 : 4;
 }
 
+SplitSizes SumOf(std::span<const UnitResult> results) {
+  SplitSizes sizes;
+  for (const UnitResult& result : results) {
+    for (std::size_t s = 0; s < kSplits.size(); ++s) {
+      sizes.tokens.at(s) += result.tokens.at(s);
+      sizes.documents.at(s) += result.documents.at(s);
+    }
+  }
+  return sizes;
+}
+
 struct Encoder::Hash {
   Hash() : document(XXH3_createState()), unit(XXH3_createState()) {
     if (document == nullptr || unit == nullptr) throw RunError("no memory for a hash");
@@ -52,13 +63,14 @@ Encoder::Encoder(tokenizer::Tokenizer& tokenizer, const EncodeSettings& settings
 
 Encoder::~Encoder() = default;
 
-void Encoder::Begin(std::size_t unit, Split split, const std::string& path) {
+void Encoder::Begin(std::size_t unit, const TextFile& file) {
   result_ = {.unit = unit,
              .tokens_at = spills_.tokens.Size() / width_,
              .documents_at =
                  spills_.documents.Size() / static_cast<std::int64_t>(sizeof(SpilledDocument))};
-  split_ = split;
-  path_ = path;
+  split_ = file.split;
+  path_ = file.path;
+  records_ = file.json_lines;
   XXH3_128bits_reset(hash_->unit);
 }
 
@@ -77,16 +89,17 @@ void Encoder::Open(bool counted) {
   Emit(counted);
 }
 
-void Encoder::Prompt(std::string_view text) {
+void Encoder::Prompt(std::string_view text, std::int64_t offset) {
+  offset_ = offset;
   Open(false);
   XXH3_64bits_update(hash_->document, text.data(), text.size());
-  ids_.clear();
-  tokenizer_.Encode(text, ids_);
+  EncodeText(text);
   Emit(false);
 }
 
-void Encoder::Text(std::string_view piece, std::int64_t /*offset*/) {
+void Encoder::Text(std::string_view piece, std::int64_t offset) {
   if (piece.empty()) return;
+  if (!open_) offset_ = offset;
   Open(true);
   XXH3_64bits_update(hash_->document, piece.data(), piece.size());
   text_ += piece;
@@ -95,22 +108,34 @@ void Encoder::Text(std::string_view piece, std::int64_t /*offset*/) {
 
 void Encoder::EncodeHeld(bool ended) {
   const std::size_t cut = ended ? text_.size() : tokenizer_.SafeCut(text_);
-  if (cut == 0 && text_.size() >= kLongestPiece) {
-    throw InputError(
-        fmt::format("{}: a document has {} MiB without a place at which its text may "
-                    "be cut for this tokenizer",
-                    path_, kLongestPiece >> 20),
-        "tokenize.document = line or blank_line makes shorter documents of plain text.");
-  }
+  if (cut == 0 && text_.size() >= kLongestPiece) RefuseLong();
   if (cut == 0) {
     enough_ = 2 * text_.size();  // no place for a cut: look again in a text twice as long
     return;
   }
-  ids_.clear();
-  tokenizer_.Encode(std::string_view(text_).substr(0, cut), ids_);
+  EncodeText(std::string_view(text_).substr(0, cut));
   Emit(true);
   text_.erase(0, cut);
   enough_ = std::max(kEncodedBytes, 2 * text_.size());
+}
+
+void Encoder::EncodeText(std::string_view text) {
+  ids_.clear();
+  try {
+    tokenizer_.Encode(text, ids_);
+  } catch (const Error& error) {
+    throw Error(error.Code(), fmt::format("{}: {} at byte {}: {}", path_,
+                                          records_ ? "record" : "document", offset_, error.what()));
+  }
+}
+
+void Encoder::RefuseLong() const {
+  throw InputError(
+      fmt::format("{}: the {} at byte {} has {} MiB without a place at which its text may be cut "
+                  "for this tokenizer",
+                  path_, records_ ? "record" : "document", offset_, kLongestPiece >> 20),
+      records_ ? "Make several records of it."
+               : "tokenize.document = line or blank_line makes shorter documents of plain text.");
 }
 
 void Encoder::Emit(bool counted) {
@@ -152,6 +177,11 @@ void Encoder::End() {
   const SpilledDocument document{tokens_, static_cast<std::uint64_t>(split)};
   spills_.documents.Append(&document, sizeof document);
   const auto s = static_cast<std::size_t>(split);
+  const bool by_hash = split_ == Split::kTrain;
+  if (by_hash && settings_.valid_fraction + settings_.test_fraction > 0) {
+    const std::int64_t place = result_.documents[0] + result_.documents[1] + result_.documents[2];
+    smallest_.Add({hash, result_.unit, static_cast<std::uint64_t>(place), tokens_, split});
+  }
   result_.tokens.at(s) += static_cast<std::int64_t>(tokens_);
   ++result_.documents.at(s);
   const std::array<std::uint64_t, 2> record = {hash, document.split};

@@ -7,11 +7,13 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "documents.hpp"
+#include "fill_splits.hpp"
 #include "spill.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/tokenizer/tokenizer.hpp"
@@ -44,7 +46,10 @@ struct UnitResult {
   std::int64_t documents_at = 0;            // first document in the rank's file
   std::array<std::uint64_t, 2> digest{};    // of the documents' texts and splits
   std::int64_t replaced = 0;                // sequences that were not valid UTF-8
+  std::int64_t empty = 0;                   // records without text, of which nothing is kept
 };
+
+SplitSizes SumOf(std::span<const UnitResult> results);
 
 // The temporary files of a rank.
 struct Spills {
@@ -63,12 +68,14 @@ class Encoder : public RecordSink {
   Encoder(const Encoder&) = delete;
   Encoder& operator=(const Encoder&) = delete;
 
-  // split, path: of the unit's file.
-  void Begin(std::size_t unit, Split split, const std::string& path);
+  // `file`: of the unit.
+  void Begin(std::size_t unit, const TextFile& file);
   UnitResult Finish();
+  // Of all units: documents that may go to another split.
+  const SmallestHashes& Smallest() const { return smallest_; }
 
   // Tokens of a prompt do not count as targets.
-  void Prompt(std::string_view text) override;
+  void Prompt(std::string_view text, std::int64_t offset) override;
   void Text(std::string_view piece, std::int64_t offset) override;  // valid UTF-8
   void End() override;
 
@@ -76,6 +83,8 @@ class Encoder : public RecordSink {
   struct Hash;
   void Open(bool counted);
   void EncodeHeld(bool ended);
+  void EncodeText(std::string_view text);  // to ids_
+  [[noreturn]] void RefuseLong() const;
   void Emit(bool counted);  // what ids_ holds
 
   tokenizer::Tokenizer& tokenizer_;
@@ -85,10 +94,13 @@ class Encoder : public RecordSink {
   std::vector<std::int32_t> prefix_, suffix_;  // of each document; the suffix ends with eos
   std::unique_ptr<Hash> hash_;
   UnitResult result_;
+  SmallestHashes smallest_;
   Split split_ = Split::kTrain;
   std::string path_;
+  bool records_ = false;               // of the file: JSON lines
   bool open_ = false;                  // within a document
   std::uint64_t tokens_ = 0;           // of the document
+  std::int64_t offset_ = 0;            // of the document in its file's text
   std::string text_;                   // not encoded yet
   std::size_t enough_ = 0;             // bytes of text_ at which a cut is looked for
   std::vector<std::int32_t> ids_;      // room

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <string_view>
@@ -52,6 +53,20 @@ bool TakeEnding(std::string_view& name, std::string_view ending) {
   return true;
 }
 
+// Refuses files that are no text and are not unpacked here.
+void RefusePacked(const std::string& path) {
+  constexpr std::array kOthers = {".bz2", ".xz", ".lz4", ".zip", ".7z"};
+  if (path.ends_with(".parquet")) {
+    throw InputError(path + ": Parquet is not read",
+                     "Make JSON lines of it: python3 vis/parquet_to_jsonl.py FILES -o FOLDER");
+  }
+  for (const char* ending : kOthers) {
+    if (!path.ends_with(ending)) continue;
+    throw InputError(fmt::format("{}: {} is not read", path, ending),
+                     "Unpack it, or pack its text as .gz or .zst.");
+  }
+}
+
 TextFile Describe(const std::string& path, Split split) {
   std::error_code error;
   const auto status = std::filesystem::status(path, error);
@@ -63,6 +78,7 @@ TextFile Describe(const std::string& path, Split split) {
   if (::access(path.c_str(), R_OK) != 0) {
     throw InputError(fmt::format("{}: cannot be read: {}", path, ErrorText(errno)));
   }
+  RefusePacked(path);
   TextFile file{.path = path, .split = split};
   std::string_view name = path;
   if (TakeEnding(name, ".gz")) file.packing = Packing::kGzip;

@@ -17,20 +17,25 @@ struct RecordKeys {
 
 // Takes lines; a line of blanks is none. Throws InputError with the file's path and the offset of
 // the record for what is not JSON, not an object, and for a member that is missing or no text.
+// Other members are not judged.
 class JsonRecords : public DocumentSink {
  public:
-  // The references must live longer.
-  JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path);
+  // The references must live longer. replace: lone surrogates become U+FFFD.
+  JsonRecords(RecordSink& next, const RecordKeys& keys, std::string path, bool replace);
 
   void Text(std::string_view piece, std::int64_t offset) override;
   void End() override;
+  std::int64_t Replaced() const { return replaced_; }  // lone surrogates
+  std::int64_t Empty() const { return empty_; }        // records that are left out: no text at all
 
  private:
   RecordSink& next_;
   const RecordKeys& keys_;
   std::string path_;
   std::string line_;
+  bool replace_;
   std::int64_t offset_ = 0;  // of the line
+  std::int64_t replaced_ = 0, empty_ = 0;
 };
 
 }  // namespace trireme::data

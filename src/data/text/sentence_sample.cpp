@@ -40,7 +40,7 @@ class Lines : public RecordSink {
   // At most so many bytes of documents.
   void Begin(std::int64_t bytes) { left_ = bytes; }
 
-  void Prompt(std::string_view text) override { document_ = text; }
+  void Prompt(std::string_view text, std::int64_t /*offset*/) override { document_ = text; }
   void Text(std::string_view piece, std::int64_t /*offset*/) override {
     document_ += piece;
     if (std::ssize(document_) >= left_) Finish();  // a long document: its beginning will do
@@ -90,7 +90,7 @@ class Lines : public RecordSink {
 void ReadUnit(const TextPlan& plan, const TextUnit& unit, Lines& lines,
               const std::function<bool()>& stop) {
   const TextFile& file = plan.files.at(unit.file);
-  JsonRecords records(lines, plan.keys, file.path);
+  JsonRecords records(lines, plan.keys, file.path, plan.replace);
   DocumentSink& sink = file.json_lines ? static_cast<DocumentSink&>(records) : lines;
   Utf8Filter filter(sink, file.path, plan.replace);
   try {

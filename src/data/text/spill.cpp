@@ -50,15 +50,23 @@ Spill::Spill(const std::string& folder) : folder_(folder), file_(OpenNameless(fo
 }
 
 void Spill::Flush() {
-  const auto begin = size_ - static_cast<std::int64_t>(buffer_.size());
-  const int error = WriteAt(file_.Get(), buffer_.data(), buffer_.size(), begin);
+  Put(size_ - static_cast<std::int64_t>(buffer_.size()), buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void Spill::Put(std::int64_t begin, const void* bytes, std::size_t count) {
+  const int error = WriteAt(file_.Get(), bytes, count, begin);
   if (error != 0) {
     throw RunError(fmt::format("{}: a temporary file of tokens cannot be written: {}", folder_,
                                ErrorText(error)),
                    "Tokens are kept there twice for a while: free some space, or let data.file "
                    "name another disk.");
   }
-  buffer_.clear();
+}
+
+void Spill::Overwrite(std::int64_t begin, const void* bytes, std::size_t count) {
+  if (!buffer_.empty()) Flush();
+  Put(begin, bytes, count);
 }
 
 void Spill::Append(const void* bytes, std::size_t count) {

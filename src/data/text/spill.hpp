@@ -20,9 +20,12 @@ class Spill {
   std::int64_t Size() const { return size_; }
   // Bytes [begin, begin + count), all of them appended before.
   void Read(std::int64_t begin, void* to, std::size_t count);
+  // Changes such bytes.
+  void Overwrite(std::int64_t begin, const void* bytes, std::size_t count);
 
  private:
   void Flush();
+  void Put(std::int64_t begin, const void* bytes, std::size_t count);
 
   std::string folder_;
   Descriptor file_;

@@ -90,6 +90,11 @@ class GzipSource : public TextSource {
     stream_.avail_out = static_cast<uInt>(to.size());
     while (stream_.avail_out > 0) {
       if (stream_.avail_in == 0 && !Refill()) break;
+      if (between_ && *stream_.next_in == 0) {  // fills up the end of a file
+        ++stream_.next_in;
+        --stream_.avail_in;
+        continue;
+      }
       if (between_) inflateReset(&stream_);
       between_ = false;
       const int result = inflate(&stream_, Z_NO_FLUSH);

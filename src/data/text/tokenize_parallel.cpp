@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <filesystem>
 #include <memory>
 #include <string_view>
+#include <system_error>
 
 #include "sentence_sample.hpp"
 #include "token_layout.hpp"
@@ -139,6 +141,12 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
     if (!world.IsRoot()) return;
     CheckTokenizeKeys(options, deck);
     plan.files = FindFiles(options, deck);
+    for (const TextFile& file : plan.files) {
+      std::error_code none;
+      if (!std::filesystem::equivalent(file.path, path, none)) continue;
+      throw deck.Complain(KeyOf(file.split),
+                          fmt::format("{} is data.file, which would be replaced", file.path));
+    }
   });
   plan.files = ShareFiles(world, plan.files);
   plan.encode.masks = !options.prompt_key.empty();

@@ -9,7 +9,9 @@
 #include <array>
 #include <bit>
 #include <cerrno>
+#include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "hdf5_writer.hpp"
@@ -17,6 +19,7 @@
 #include "token_layout.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/joint_work.hpp"
 
 namespace trireme::data {
 
@@ -28,21 +31,6 @@ constexpr std::size_t kWriteBytes = std::size_t{1} << 20;  // at once
 
 using PerSplit = std::array<std::int64_t, 3>;
 
-struct Sizes {
-  PerSplit tokens{}, documents{};
-};
-
-Sizes SumOf(std::span<const UnitResult> results) {
-  Sizes sizes;
-  for (const UnitResult& result : results) {
-    for (std::size_t s = 0; s < kSplits.size(); ++s) {
-      sizes.tokens.at(s) += result.tokens.at(s);
-      sizes.documents.at(s) += result.documents.at(s);
-    }
-  }
-  return sizes;
-}
-
 // First bytes of the datasets in the file.
 struct Places {
   PerSplit tokens{}, documents{}, mask{};
@@ -50,7 +38,7 @@ struct Places {
 
 // The file's structures, and the space of its datasets.
 Places MakeFile(const TokenFileDraft& draft, const tokenizer::Tokenizer& tokenizer,
-                const TextFacts& facts, const Sizes& sizes) {
+                const TextFacts& facts, const SplitSizes& sizes) {
   std::string bytes;
   std::vector<std::uint64_t> offsets = {0};
   for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
@@ -138,19 +126,20 @@ struct SplitCursors {
 class PieceWriter {
  public:
   PieceWriter(const std::string& path, const Places& places, std::int64_t width, bool masks,
-              Spills& spills)
+              Spills& spills, std::function<void()> poll)
       : path_(path),
         file_(path, O_RDWR | O_NOFOLLOW),
         places_(places),
         width_(width),
         masks_(masks),
-        spills_(spills) {
+        spills_(spills),
+        poll_(std::move(poll)) {
     if (file_.Valid()) return;
     throw RunError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
   }
 
   // `before`: what earlier units hold.
-  void Write(const UnitResult& unit, const Sizes& before) {
+  void Write(const UnitResult& unit, const SplitSizes& before) {
     std::vector<SplitCursors> cursors;
     std::int64_t documents = 0;
     for (std::size_t s = 0; s < kSplits.size(); ++s) {
@@ -190,6 +179,11 @@ class PieceWriter {
   void Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Cursor& to) {
     while (bytes > 0) {
       room_.resize(std::min(kWriteBytes, static_cast<std::size_t>(bytes)));
+      since_poll_ += room_.size();
+      if (since_poll_ >= kWriteBytes) {
+        since_poll_ = 0;
+        poll_();
+      }
       from.Read(begin, room_.data(), room_.size());
       to.Write(room_.data(), room_.size());
       begin += static_cast<std::int64_t>(room_.size());
@@ -203,6 +197,8 @@ class PieceWriter {
   std::int64_t width_;
   bool masks_;
   Spills& spills_;
+  std::function<void()> poll_;  // about every kWriteBytes
+  std::size_t since_poll_ = 0;  // bytes
   std::vector<char> room_;
 };
 
@@ -210,25 +206,33 @@ class PieceWriter {
 
 void WriteInParallel(const comm::Communicator& world, const std::string& path,
                      const tokenizer::Tokenizer& tokenizer, const TextFacts& facts,
-                     std::span<const UnitResult> results, std::span<const UnitResult> mine,
-                     Spills& spills) {
+                     const EncodedUnits& encoded, const std::function<bool()>& stop) {
   const QuietHdf5 quiet;
   std::optional<TokenFileDraft> draft;  // of root
   Places places;
   world.Together([&] {
     if (!world.IsRoot()) return;
     draft.emplace(path);
-    places = MakeFile(*draft, tokenizer, facts, SumOf(results));
+    places = MakeFile(*draft, tokenizer, facts, SumOf(encoded.results));
   });
   world.Broadcast(&places, sizeof places);
   const std::string name = world.Broadcast(world.IsRoot() ? draft->Path() : std::string());
-  world.Together([&] {
-    PieceWriter writer(name, places, WidthOf(tokenizer), facts.masks, spills);
-    std::size_t next = 0;  // of mine
-    Sizes before;
-    for (std::size_t u = 0; u < results.size() && next < mine.size(); ++u) {
-      if (results[u].unit == mine[next].unit) writer.Write(mine[next++], before);
-      const Sizes one = SumOf(results.subspan(u, 1));
+  comm::WorkJointly(world, [&](const comm::Poll& poll) {
+    const auto ask = [&] {
+      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+      poll();
+    };
+    ask();
+    PieceWriter writer(name, places, WidthOf(tokenizer), facts.masks, encoded.spills, ask);
+    std::size_t next = 0;  // of encoded.mine
+    SplitSizes before;
+    for (std::size_t u = 0; u < encoded.results.size() && next < encoded.mine.size(); ++u) {
+      const UnitResult& own = encoded.mine[next];
+      if (encoded.results[u].unit == own.unit) {
+        writer.Write(own, before);
+        ++next;
+      }
+      const SplitSizes one = SumOf(encoded.results.subspan(u, 1));
       for (std::size_t s = 0; s < kSplits.size(); ++s) {
         before.tokens.at(s) += one.tokens.at(s);
         before.documents.at(s) += one.documents.at(s);

@@ -2,6 +2,7 @@
 #ifndef TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_
 #define TRIREME_SRC_DATA_TEXT_WRITE_PARALLEL_HPP_
 
+#include <functional>
 #include <span>
 #include <string>
 
@@ -18,13 +19,18 @@ struct TextFacts {
   bool masks = false;
 };
 
-// Collective. Writes `path` by way of a temporary name beside it. `results`: of all units, in
-// order, the same on every rank; `mine`: of those in `spills`, in order. An error on one rank is
-// thrown by all, and nothing is left behind.
+// Outcome of encoding.
+struct EncodedUnits {
+  std::span<const UnitResult> results;  // of all units, in order, the same on every rank
+  std::span<const UnitResult> mine;     // of those in `spills`, in order
+  Spills& spills;
+};
+
+// Collective. Writes `path` by way of a temporary name beside it. stop: asked about every MiB; true
+// ends all with an error. An error on one rank is thrown by all, and nothing is left behind.
 void WriteInParallel(const comm::Communicator& world, const std::string& path,
                      const tokenizer::Tokenizer& tokenizer, const TextFacts& facts,
-                     std::span<const UnitResult> results, std::span<const UnitResult> mine,
-                     Spills& spills);
+                     const EncodedUnits& encoded, const std::function<bool()>& stop);
 
 }  // namespace trireme::data
 

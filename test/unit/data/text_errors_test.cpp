@@ -4,7 +4,9 @@
 namespace trireme::data {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 
 class TextErrors : public Texts {
  protected:
@@ -70,6 +72,60 @@ TEST_F(TextErrors, Records) {
   EXPECT_THAT(Fault("b.jsonl", "[1]"), HasSubstr("an object expected, [1] found"));
   EXPECT_THAT(Fault("b.jsonl", "{\"txt\": \"a\"}"), HasSubstr("the record has no \"text\""));
   EXPECT_THAT(Fault("b.jsonl", "{\"text\": 5}"), HasSubstr("\"text\" is no text but 5"));
+  const std::vector<std::pair<std::string, std::string>> broken = {
+      {"{", "it ends where '\"' is expected"},
+      {"{\"a\" 1}", "byte 5: not valid JSON: ':' is expected"},
+      {"{\"a\": }", "a value is expected"},
+      {"{\"a\": [1, {\"b\": 2]}}", "'}' is expected"},
+      {"{\"a\": [1", "']' is missing"},
+      {"{\"a\": \"x\\", "the end of a text is missing"},
+      {"{\"a\": \"x\\\"}", "the end of a text is missing"},
+      {"{\"text\": \"x", "the end of a text is missing"},
+      {"{\"text\": \"x\\q\"}", "an escape that JSON does not have"},
+      {"{\"text\": \"x\\u12g4\"}", "four hexadecimal digits expected"},
+      {"{\"text\": \"x\ty\"}", "a control character in a text"},
+      {"{\"text\": \"x\", \"t\\u0065xt\": \"y\"}", "\"text\" is named twice"},
+      {"{\"text\": \"x\"} {", "text after the record's end"},
+      {"{\"text\": [\"x\"]}", "\"text\" is no text but [\"x\"]"},
+      {"{\"text\": NaN}", "\"text\" is no text but NaN"},
+      {"{\"text\": \"x\\ud83d.\"}", "\\ud83d is half of a surrogate pair"},
+  };
+  for (const auto& [record, message] : broken) {
+    EXPECT_THAT(Fault("b.jsonl", record), HasSubstr(message)) << record;
+  }
+}
+
+// Half surrogates follow tokenize.invalid; members that are not wanted are not judged; records
+// without text are counted.
+TEST_F(TextErrors, RecordsThatAreMended) {
+  TextPlan plan = PlanOf(Write(
+      "b.jsonl",
+      "{\"a\": NaN, \"b\": 1e999, \"c\": 1, \"c\": [\"}\", {\"x\\\"\": \"\\ud83d\"}], \"text\": "
+      "\"a\\ud83d\\ude00 \\ud83d. \\ude00\\ud83d\\u0041\\n\\\"\"}\n{\"text\": \"\"}\n{ \"text\" : "
+      "\"\" , "
+      "\"a\" : { } }\n{\"text\": \"z\"}\n"));
+  plan.replace = true;
+  const TextTokens done = Run(plan);
+  const std::string bad = "\xEF\xBF\xBD";
+  EXPECT_EQ(Train(),
+            "<begin>a\xF0\x9F\x98\x80 " + bad + ". " + bad + bad + "A\n\"<end><begin>z<end>");
+  EXPECT_EQ(done.replaced, 3);
+  EXPECT_EQ(done.empty, 2);
+}
+
+// Faults of the tokenizer itself, and documents that it cannot take, are named with their place.
+TEST_F(TextErrors, WhatTheTokenizerRefusesIsNamed) {
+  tokenizer.refused = 'q';
+  EXPECT_THAT(Fault("b.jsonl", "{\"text\": \"a\"}\n{\"text\": \"q\"}"),
+              HasSubstr("b.jsonl: record at byte 14: no entry"));
+  EXPECT_THAT(Fault("b", "aq"), HasSubstr("b: document at byte 0: no entry"));
+  tokenizer.cuts = false;
+  const std::string longest(std::size_t{17} << 20, 'x');
+  EXPECT_THAT(Fault("b", longest), AllOf(HasSubstr("b: the document at byte 0 has 16 MiB"),
+                                         HasSubstr("tokenize.document = line")));
+  EXPECT_THAT(Fault("b.jsonl", "\n{\"text\": \"" + longest + "\"}"),
+              AllOf(HasSubstr("b.jsonl: the record at byte 1 has 16 MiB"),
+                    Not(HasSubstr("tokenize.document"))));
 }
 
 TEST_F(TextErrors, DamagedAndMissingFiles) {
@@ -84,6 +140,10 @@ TEST_F(TextErrors, DamagedAndMissingFiles) {
   EXPECT_THAT(MessageOf([&] { FindTextFiles(In("none"), Split::kTrain); }),
               HasSubstr("there is no such file"));
   EXPECT_THAT(MessageOf([&] { FindTextFiles(In(""), Split::kTrain); }), HasSubstr("is not a file"));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(Write("b.parquet", "PAR1"), Split::kTrain); }),
+              AllOf(HasSubstr("b.parquet: "), HasSubstr("vis/parquet_to_jsonl.py")));
+  EXPECT_THAT(MessageOf([&] { FindTextFiles(Write("b.jsonl.xz", "x"), Split::kTrain); }),
+              AllOf(HasSubstr("b.jsonl.xz: "), HasSubstr(".gz or .zst")));
   EXPECT_THAT(MessageOf([&] { FindTextFiles(" ,", Split::kTrain); }),
               HasSubstr("no file is named"));
   TextPlan plan = PlanOf(Write("b", "some text"));
@@ -91,14 +151,23 @@ TEST_F(TextErrors, DamagedAndMissingFiles) {
   EXPECT_THAT(MessageOf([&] { Run(plan); }), HasSubstr("changed while it was read"));
 }
 
+// At any time, while texts are read and while the token file is written.
 TEST_F(TextErrors, AStoppedJobLeavesNothing) {
-  const TextPlan plan = PlanOf(Write("b", "some text"));
+  const TextPlan plan = PlanOf(Write("b", std::string(std::size_t{5} << 20, 'x')));
   const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
-  const TextWatch watch{.stop = [] { return true; }};
-  EXPECT_THAT(MessageOf([&] { TokenizeTexts(self, tokenizer, plan, In("a.h5"), watch); },
-                        ExitCode::kFailed),
-              HasSubstr("stopped by a signal"));
-  EXPECT_FALSE(std::filesystem::exists(In("a.h5")));
+  int asked = 0;
+  TokenizeTexts(self, tokenizer, plan, In("a.h5"), {.stop = [&] { return ++asked < 0; }});
+  EXPECT_GT(asked, 10);
+  std::filesystem::remove(In("a.h5"));
+  for (int last = asked; last > 0; --last) {
+    int left = last;
+    const TextWatch watch{.stop = [&] { return --left == 0; }};
+    EXPECT_THAT(MessageOf([&] { TokenizeTexts(self, tokenizer, plan, In("a.h5"), watch); },
+                          ExitCode::kFailed),
+                HasSubstr("stopped by a signal"));
+    const std::filesystem::directory_iterator files(folder_);
+    EXPECT_EQ(std::distance(begin(files), end(files)), 2) << "stopped at question " << last;
+  }
 }
 
 }  // namespace

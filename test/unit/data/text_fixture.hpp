@@ -33,6 +33,7 @@ class ByteTokenizer : public tokenizer::Tokenizer {
   std::optional<std::int32_t> Unk() const override { return std::nullopt; }
   void Encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     longest = std::max(longest, text.size());
+    if (text.find(refused) != std::string_view::npos) throw InputError("no entry");
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
   }
   void Template(std::vector<std::int32_t>& prefix, std::vector<std::int32_t>&) const override {
@@ -43,9 +44,11 @@ class ByteTokenizer : public tokenizer::Tokenizer {
     for (const std::int32_t id : ids) text += Piece(id);
     return text;
   }
-  std::size_t SafeCut(std::string_view text) const override { return text.size() - 1; }
+  std::size_t SafeCut(std::string_view text) const override { return cuts ? text.size() - 1 : 0; }
 
   std::size_t longest = 0;  // text that was encoded at once
+  char refused = '\0';
+  bool cuts = true;
 
  private:
   tokenizer::Files files_ = {{"tokenizer.json", "{}"}};

@@ -58,7 +58,8 @@ TEST_F(Texts, PackedFilesOfSeveralMembers) {
   std::string text;
   for (std::int64_t i = 0; i < 300'000; ++i) text += std::to_string(i * 7919) + "\n";
   Write("a", text);
-  Write("a.gz", Gzip(text.substr(0, 1'000)) + Gzip(text.substr(1'000)));
+  // Zeros fill the last block of a tape.
+  Write("a.gz", Gzip(text.substr(0, 1'000)) + Gzip(text.substr(1'000)) + std::string(700, '\0'));
   Write("a.zst", Zstd(text.substr(0, 5'000)) + Zstd(text.substr(5'000)));
   const auto documents = Documents("a", DocumentEnd::kLine, 100'000);
   EXPECT_EQ(documents.size(), 300'000U);
@@ -117,6 +118,61 @@ TEST_F(Texts, SplitsByHash) {
   Run(plan);
   EXPECT_EQ((Values<std::int32_t>("/train/tokens", H5T_NATIVE_INT32)), train);
   EXPECT_EQ((Values<std::uint64_t>("/valid/documents", H5T_NATIVE_UINT64)), valid);
+}
+
+// A corpus of few documents fills all splits: the smallest hashes go where there is none.
+TEST_F(Texts, FewDocumentsFillAllSplits) {
+  for (const int documents : {3, 4, 20}) {
+    std::string text;
+    for (int i = 0; i < documents; ++i) text += "document " + std::to_string(i) + "\n";
+    TextPlan plan;
+    plan.encode = {.eos = 256, .valid_fraction = 1e-9, .test_fraction = 1e-9};
+    plan.files = FindTextFiles(Write("few", text), Split::kTrain);
+    plan.document = DocumentEnd::kLine;
+    const TextTokens done = Run(plan);
+    EXPECT_THAT(done.documents, ElementsAre(documents - 2, 1, 1));
+    const std::string train = Train();
+    const auto valid = Values<std::int32_t>("/valid/tokens", H5T_NATIVE_INT32);
+    EXPECT_EQ(train.find(tokenizer.Decode(valid)), std::string::npos);
+    // Cut into other units, the choice is the same.
+    plan.unit_bytes = 7;
+    Run(plan);
+    EXPECT_EQ(Train(), train);
+    EXPECT_EQ(Values<std::int32_t>("/valid/tokens", H5T_NATIVE_INT32), valid);
+  }
+}
+
+TEST_F(Texts, TooFewDocumentsAreRefusedWithAdvice) {
+  TextPlan plan;
+  plan.encode = {.eos = 256, .valid_fraction = 0.1, .test_fraction = 0.1};
+  plan.files = FindTextFiles(Write("few", "one\ntwo"), Split::kTrain);
+  EXPECT_THAT(MessageOf([&] { Run(plan); }),
+              testing::AllOf(testing::HasSubstr("1 document of tokenize.train"),
+                             testing::HasSubstr("tokenize.document = line or blank_line")));
+}
+
+TEST_F(Texts, MovesTakeTheSmallestHashAndLeaveNoSplitEmpty) {
+  const auto document = [](std::uint64_t hash, Split split) {
+    return HashedDocument{.hash = hash, .tokens = 5, .split = split};
+  };
+  const std::array<bool, 3> all = {true, true, true};
+  SplitSizes sizes{.tokens = {10, 0, 10}, .documents = {2, 0, 2}};
+  const auto moves = MovesToEmptySplits({document(9, Split::kTrain), document(8, Split::kTrain),
+                                         document(2, Split::kTest), document(1, Split::kTest)},
+                                        all, sizes);
+  ASSERT_EQ(moves.size(), 1U);
+  EXPECT_EQ(moves[0].document.hash, 1U);
+  EXPECT_EQ(moves[0].to, Split::kValid);
+  EXPECT_THAT(sizes.documents, ElementsAre(2, 1, 1));
+  // Nothing is taken from a split that has one document, nor for a split that has texts of its own.
+  sizes = {.tokens = {5, 5, 0}, .documents = {1, 1, 0}};
+  EXPECT_TRUE(
+      MovesToEmptySplits({document(1, Split::kTrain), document(2, Split::kValid)}, all, sizes)
+          .empty());
+  sizes = {.tokens = {10, 0, 0}, .documents = {2, 0, 0}};
+  EXPECT_TRUE(MovesToEmptySplits({document(1, Split::kTrain), document(2, Split::kTrain)},
+                                 {true, false, false}, sizes)
+                  .empty());
 }
 
 TEST_F(Texts, ALongDocumentIsEncodedInPieces) {

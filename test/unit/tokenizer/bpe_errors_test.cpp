@@ -89,6 +89,18 @@ INSTANTIATE_TEST_SUITE_P(
                j["added_tokens"] = {{{"id", 9}, {"content", "x"}, {"single_word", true}}};
              },
              "added_tokens[0].single_word"},
+        Case{"another_id",
+             [](json& j) {
+               j["added_tokens"] = {{{"id", 9}, {"content", "ab"}}};
+             },
+             "added_tokens[0].id: 'ab' has id 9 here, but 5"},
+        Case{"gap",
+             [](json& j) {
+               j["added_tokens"] = {{{"id", 9}, {"content", "x"}}, {{"id", 11}, {"content", "y"}}};
+             },
+             "added_tokens[1].id: 'y' has id 11 here, but 10"},
+        Case{"unk", [](json& j) { j["model"]["unk_token"] = "?"; },
+             "model.unk_token: '?' is not in the vocabulary, and byte"},
         Case{"merge", [](json& j) { j["model"]["merges"] = {"a x"}; },
              "'ax' is not in the vocabulary"},
         Case{"merged", [](json& j) { j["model"]["merges"] = {"a c"}; },

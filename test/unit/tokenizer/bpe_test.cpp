@@ -140,6 +140,52 @@ TEST(SmallBpe, FindsAddedTokensFirst) {
   EXPECT_THAT(Ids(*small.Make(), "ab \n<a> \tc"), ElementsAre(5, 9, 2));
 }
 
+// Those with `normalized` come second, in the normalised text; white space that one takes may hold
+// others. As tokenizers does it.
+TEST(SmallBpe, FindsAddedTokensInTwoTurns) {
+  SmallBpe small;
+  small.Add(10, "<a>");
+  small.Add(11, "a>");
+  small.json["added_tokens"][1]["normalized"] = false;
+  EXPECT_EQ(Ids(*small.Make("<"), "<a>a>"), (std::vector<std::int32_t>{9, 11, 11}));
+  small.json["added_tokens"][1]["normalized"] = true;
+  EXPECT_THAT(Ids(*small.Make("<"), "<a>a>"), ElementsAre(10, 11));
+  small.json["added_tokens"][0]["rstrip"] = true;
+  small.json["added_tokens"][1]["content"] = "  ";
+  EXPECT_THAT(Ids(*small.Make("<"), "<a>    b"), ElementsAre(10, 11, 11, 1));
+  small.json["normalizer"] = {{"type", "NFC"}};
+  small.json["added_tokens"][1]["content"] = "e\u0301";
+  EXPECT_THAT(Ids(*small.Make("<"), "a\u00E9e\u0301"), ElementsAre(0, 11, 11));
+}
+
+TEST(SmallBpe, AnUnknownTokenWithoutEntryIsNoneIfAllBytesHaveOne) {
+  SmallBpe small;
+  small.json["model"]["unk_token"] = "<unk>";
+  EXPECT_THROW(small.Make(), Error);
+  int id = 9;
+  for (const std::string& byte : ByteAlphabet()) {
+    if (!small.json["model"]["vocab"].contains(byte)) small.json["model"]["vocab"][byte] = id++;
+  }
+  EXPECT_EQ(small.Make()->Unk(), std::nullopt);
+}
+
+// Words of the pattern end at places that are certain, for any pattern that does not look behind.
+TEST(SmallBpe, CutsWhereItsOwnPatternEndsWords) {
+  SmallBpe small;
+  small.json["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Split"}, {"pattern", {{"Regex", "a+b|c"}}}, {"behavior", "Isolated"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  EXPECT_EQ(small.Make()->SafeCut("ddcaabaa"), 6U);
+  EXPECT_EQ(small.Make()->SafeCut("ddaa"), 0U);
+  small.Add(9, "ba");  // may begin at the last character: a word's end there is not certain
+  EXPECT_EQ(small.Make()->SafeCut("ddcaab"), 3U);
+  EXPECT_EQ(small.Make()->SafeCut("ddbadd"), 4U);
+  small.json["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = "(?<=a)b|c";
+  EXPECT_EQ(small.Make()->SafeCut("ddcaabaa"), 0U);
+}
+
 TEST(SmallBpe, PutsTheTemplateAround) {
   SmallBpe small;
   small.Add(9, "<s>");

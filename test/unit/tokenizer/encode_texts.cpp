@@ -1,7 +1,9 @@
-// encode_texts TOKENIZER: for each JSON text of a line of standard input one line, a JSON list with
-// its ids, and the text that they decode to, in hexadecimal digits.
+// encode_texts TOKENIZER [BYTES]: for each JSON text of a line of standard input one line, a JSON
+// list with its ids, and the text that they decode to, in hexadecimal digits. BYTES: texts come in
+// pieces of about so many, and are encoded up to the last place at which they may be cut.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <exception>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -10,9 +12,33 @@
 
 #include "trireme/tokenizer/tokenizer.hpp"
 
+namespace {
+
+using trireme::tokenizer::Tokenizer;
+
+// In pieces of `bytes` bytes, the rest of a character added.
+std::vector<std::int32_t> EncodePieces(Tokenizer& tokenizer, const std::string& text,
+                                       std::size_t bytes) {
+  std::vector<std::int32_t> ids;
+  std::string held;
+  for (std::size_t at = 0; at < text.size();) {
+    std::size_t end = std::min(at + bytes, text.size());
+    while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
+    held += text.substr(at, end - at);
+    at = end;
+    const std::size_t cut = tokenizer.SafeCut(held);
+    if (cut > 0) tokenizer.Encode(std::string_view(held).substr(0, cut), ids);
+    held.erase(0, cut);
+  }
+  tokenizer.Encode(held, ids);
+  return ids;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) try {
-  if (argc != 2) {
-    std::cerr << "encode_texts TOKENIZER <texts.jsonl >ids.jsonl\n";
+  if (argc != 2 && argc != 3) {
+    std::cerr << "encode_texts TOKENIZER [BYTES] <texts.jsonl >ids.jsonl\n";
     return 2;
   }
   using trireme::tokenizer::Kind;
@@ -21,7 +47,12 @@ int main(int argc, char** argv) try {
   const auto tokenizer = trireme::tokenizer::Make(trireme::tokenizer::ReadFiles(path, kind), path);
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<std::int32_t> ids;
-    tokenizer->Encode(nlohmann::json::parse(line).get<std::string>(), ids);
+    const auto text = nlohmann::json::parse(line).get<std::string>();
+    if (argc == 3) {
+      ids = EncodePieces(*tokenizer, text, std::stoul(argv[2]));
+    } else {
+      tokenizer->Encode(text, ids);
+    }
     std::string digits;
     for (const char c : tokenizer->Decode(ids)) {
       digits += fmt::format("{:02x}", static_cast<unsigned char>(c));

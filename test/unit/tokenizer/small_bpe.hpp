@@ -13,6 +13,12 @@
 namespace trireme::tokenizer {
 
 struct SmallBpe {
+  // another: an entry more, of id 9.
+  std::unique_ptr<Tokenizer> Make(const std::string& another) const {
+    SmallBpe larger = *this;
+    larger.json["model"]["vocab"][another] = 9;
+    return larger.Make();
+  }
   std::unique_ptr<Tokenizer> Make() const {
     return tokenizer::Make({{"tokenizer.json", json.dump()}}, "small.json");
   }
