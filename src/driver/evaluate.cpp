@@ -24,7 +24,7 @@ ExitCode RunEvaluate(job::Job& job) {
     std::fflush(stdout);
   }
   if (job.line->validate_only) return job::SayValid(job);
-  const std::vector<job::ValidationSet> validation = job::OpenValidation(job);
+  const std::vector<job::ValidationSet> validation = job::OpenValidation(job, trained.Net().Grid());
   const auto evaluate = [&](const data::TokenFile& tokens, data::Split split,
                             const std::string& name) {
     const training::Evaluation result = training::Evaluate(trained.Net(), tokens, split);

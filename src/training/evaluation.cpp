@@ -63,7 +63,8 @@ class Rounds {
                    const std::span<const data::Sample> mine = TurnOf(turn);
                    samples.assign(mine.begin(), mine.end());
                    return !mine.empty();
-                 }) {
+                 },
+                 model.Plan().document_mask) {
     const std::int64_t longest =
         CeilDivide(WindowsOf(tokens.Size(split), model.Plan().length).BatchSize(0),
                    std::int64_t{model.Grid().Shape().data});
@@ -74,6 +75,9 @@ class Rounds {
 
   std::int64_t Count() const { return count_; }      // the same on all ranks
   std::int64_t Targets() const { return targets_; }  // of the rounds so far
+  // Whether this rank could not read an entry's windows: it is empty.
+  bool Failed() const { return windows_.Failed(); }
+  void RequireRead() const { windows_.RequireRead(); }
 
   // Entries of the next round; none if this rank has no more.
   std::span<const data::Entry> Next() {
@@ -83,7 +87,9 @@ class Rounds {
       entry.sequences = 0;
       if (begin_ >= std::ssize(share_)) continue;
       const std::int64_t turn = begin_ / most_;
-      data::FillEntry(windows_.Take(turn), TurnOf(turn), model_.Plan().length, entry,
+      const std::span<const data::Window> windows = windows_.Take(turn);
+      if (windows_.Failed()) continue;
+      data::FillEntry(windows, TurnOf(turn), model_.Plan().length, entry,
                       model_.LocalPlan().positions, model_.Plan().document_mask);
       targets_ += entry.valid;
     }
@@ -110,6 +116,17 @@ class Rounds {
   std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
 };
 
+// Collective. Whether a rank wishes to stop. AgreedError (exit code 1) if one could not read.
+bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
+                 const std::function<bool()>& stop) {
+  constexpr std::int64_t kStop = 1, kUnread = 2;
+  std::int64_t mine = stop && stop() ? kStop : 0;
+  if (rounds.Failed()) mine = kUnread;
+  const std::int64_t most = world.Max(mine);
+  if (most == kUnread) world.Together([&] { rounds.RequireRead(); });
+  return most == kStop;
+}
+
 }  // namespace
 
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
@@ -124,9 +141,10 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
   ExactSum sum;
   Evaluation result;
   for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
-    result.stopped = stop && world.Max(std::int64_t{stop()}) > 0;
+    result.stopped = (stop || tokens.Streams()) && AgreeToStop(world, *rounds, stop);
     if (!result.stopped) sum.Add(model.Loss(rounds->Next()));
   }
+  if (!result.stopped && tokens.Streams()) AgreeToStop(world, *rounds, {});  // of the last round
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
   if (!result.stopped && result.targets == 0) {  // the same on all ranks
     throw AgreedError(ExitCode::kBadInput,

@@ -19,7 +19,8 @@ struct Evaluation {
 // Collective over the model's grid. Windows of the split follow each other without overlap and are
 // spread over the data ranks; every target counts once, whatever the layout, but those that a mask
 // leaves out: of the loss, and of documents as the model's plan says. Throws AgreedError (exit code
-// 2) if none is left, and for document masks without the split's documents.
+// 2) if none is left, and for document masks without the split's documents; exit code 1 if a rank
+// cannot read the windows of a stream.
 // stop: whether this rank wishes to stop, asked before every round of micro-batches; all ranks pass
 // one or none does. They agree, and all stop if one wishes it.
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,

@@ -76,7 +76,6 @@ class MixtureLayouts : public testing::Test {
     plan::TokenFacts facts{.vocabulary = kVocabulary,
                            .train = 0,
                            .source = "tokens in memory",
-                           .documents = masks_,
                            .loss_mask = masks_};
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const std::int64_t tokens = files_[i].Size(data::Split::kTrain);

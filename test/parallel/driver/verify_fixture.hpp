@@ -61,7 +61,6 @@ class Verifying : public testing::Test {
     const plan::TokenFacts facts{.vocabulary = kVocabulary,
                                  .train = kTokens,
                                  .source = "made up",
-                                 .documents = true,
                                  .loss_mask = loss_mask_};
     const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
