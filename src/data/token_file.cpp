@@ -78,6 +78,8 @@ std::string HashOf(const tokenizer::Files& files) {
 TokenCounts CountTokens(const std::string& path) {
   const TokenLayout layout = InspectTokenFile(path);
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
+                     .eos = layout.vocabulary.eos,
+                     .unk = layout.vocabulary.unk,
                      .tokenizer = layout.tokenizer,
                      .vocabulary_sha256 = HashOf(layout.vocabulary),
                      .source_sha256 = layout.source_sha256,

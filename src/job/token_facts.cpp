@@ -61,10 +61,10 @@ std::int64_t AheadOf(const data::Options& options) {
 
 std::string DescribeVocabulary(const data::TokenCounts& counts) {
   return fmt::format(
-      "{} words by the tokenizer {}{}, sha256 {:.12}", monitor::WithThousands(counts.vocabulary),
-      counts.tokenizer,
+      "{} words by the tokenizer {}{}, sha256 {:.12}, eos {}, unk {}",
+      monitor::WithThousands(counts.vocabulary), counts.tokenizer,
       counts.tokenizer_sha256.empty() ? "" : fmt::format(" ({:.12})", counts.tokenizer_sha256),
-      counts.vocabulary_sha256);
+      counts.vocabulary_sha256, counts.eos, counts.unk);
 }
 
 // Ids of one file must mean the same in all others.
@@ -72,7 +72,8 @@ void RequireOneVocabulary(const char* key, const std::string& path, const data::
                           const std::string& first_path, const data::TokenCounts& first,
                           const input::Deck& deck) {
   if (counts.vocabulary_sha256 == first.vocabulary_sha256 && counts.tokenizer == first.tokenizer &&
-      counts.tokenizer_sha256 == first.tokenizer_sha256) {
+      counts.tokenizer_sha256 == first.tokenizer_sha256 && counts.eos == first.eos &&
+      counts.unk == first.unk) {
     return;
   }
   throw deck.Complain(key,

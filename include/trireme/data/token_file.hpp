@@ -69,6 +69,7 @@ struct Keeping {
 // Numbers of a token file that a plan needs.
 struct TokenCounts {
   std::int64_t vocabulary = 0;           // types
+  std::int64_t eos = 0, unk = -1;        // as of Vocabulary
   std::array<std::int64_t, 3> tokens{};  // by Split
   std::array<std::int64_t, 3> bytes{};   // by Split: of a copy in memory, with its masks
   std::array<bool, 3> documents{};       // by Split: whether their beginnings are known
