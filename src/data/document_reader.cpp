@@ -58,10 +58,11 @@ std::int64_t DocumentReader::FirstHeldFrom(std::int64_t token) const {
 
 void DocumentReader::HoldBetween(const Place& low, const Place& high, std::int64_t token,
                                  bool halve) {
-  const double part = halve ? 0.5
-                            : static_cast<double>(token - low.token) /
-                                  static_cast<double>(high.token - low.token);
-  const auto guess = low.at + static_cast<std::int64_t>(part * static_cast<double>(high.at - low.at));
+  const double part =
+      halve ? 0.5
+            : static_cast<double>(token - low.token) / static_cast<double>(high.token - low.token);
+  const auto guess =
+      low.at + static_cast<std::int64_t>(part * static_cast<double>(high.at - low.at));
   // More after the place than before it: the window's documents follow.
   const std::int64_t first = low.at + 1, last = std::max(first, high.at - kBlock);
   const std::int64_t begin = std::clamp(guess - kBlock / 4, first, last);

@@ -20,7 +20,7 @@ class DocumentReader {
   // PositionedFile::RequireGood does for what it reads on the way.
   void Find(std::int64_t begin, std::int64_t end, std::vector<std::int64_t>& found);
 
-  static constexpr std::int64_t kBlock = 2047;      // elements of a read, with the one before: 16 KiB
+  static constexpr std::int64_t kBlock = 2047;  // elements of a read, with the one before: 16 KiB
   static constexpr std::int64_t kMostKnown = 4096;  // places
   static constexpr std::int64_t kBytes =
       (kBlock + 1) * 8 + kMostKnown * 16;  // of memory, of a reader

@@ -73,14 +73,15 @@ Error BadElement(const std::string& path, const TokenLayout& layout, Split split
   const auto& [offset, value] = bad;
   const std::string name = PathOf(split, array);
   if (array == Array::kDocuments) {
-    return TokenFileError(path, name,
-                         fmt::format("{} at offset {}: beginnings ascend from 0 and stay below the "
-                                     "{} tokens",
-                                     value, offset, layout.Tokens(split)));
+    return TokenFileError(
+        path, name,
+        fmt::format("{} at offset {}: beginnings ascend from 0 and stay below the "
+                    "{} tokens",
+                    value, offset, layout.Tokens(split)));
   }
   if (array == Array::kMask) {
     return TokenFileError(path, name,
-                         fmt::format("{} at offset {}: 0 or 1 expected", value, offset));
+                          fmt::format("{} at offset {}: 0 or 1 expected", value, offset));
   }
   return InputError(
       fmt::format("{}: {}: token at offset {} has id {}, but the vocabulary has {} words", path,

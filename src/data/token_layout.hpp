@@ -39,8 +39,8 @@ struct StoredArray {
 // Contents except the arrays' elements.
 struct TokenLayout {
   std::array<std::array<StoredArray, 3>, 3> arrays{};  // by Split, by Array
-  std::int64_t bytes = 0;  // of the file
-  std::string sample;      // hash of parts of the arrays, by which copies on other nodes are known
+  std::int64_t bytes = 0;                              // of the file
+  std::string sample;  // hash of parts of the arrays, by which copies on other nodes are known
   Vocabulary vocabulary;
   std::string tokenizer;
   tokenizer::Files tokenizer_files;  // of kind bpe; else empty

@@ -202,8 +202,7 @@ std::span<const Window> Windows::Read(std::int64_t turn) {
 
 // Numbers of a message with any windows of the samples.
 std::size_t Windows::PackedSize(std::span<const Sample> samples) const {
-  const std::int64_t a_token =
-      1 + (documents_ ? 1 : 0) + (corpus_.HasMask(split_) ? 1 : 0);
+  const std::int64_t a_token = 1 + (documents_ ? 1 : 0) + (corpus_.HasMask(split_) ? 1 : 0);
   std::int64_t most = 0;
   for (const Sample& sample : samples) most += kLengths + a_token * (sample.targets + 1);
   return static_cast<std::size_t>(most);

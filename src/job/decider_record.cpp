@@ -12,9 +12,10 @@ namespace trireme::job {
 namespace {
 
 std::string Describe(const Decider& decider) {
-  return fmt::format("{} ({} tokens, sha256 {:.12})",
-                     decider.set.empty() ? "the valid split" : "the set " + input::Shown(decider.set),
-                     decider.tokens, input::Shown(decider.sha256));
+  return fmt::format(
+      "{} ({} tokens, sha256 {:.12})",
+      decider.set.empty() ? "the valid split" : "the set " + input::Shown(decider.set),
+      decider.tokens, input::Shown(decider.sha256));
 }
 
 }  // namespace

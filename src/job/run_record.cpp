@@ -250,9 +250,8 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written",
                                   input::Shown(name), input::Shown(is), input::Shown(was)));
   };
-  for (const char* name :
-       {"seed", "source_sha256", "train_tokens", "sequence_length", "stride", "batch", "precision",
-        "canonical"}) {
+  for (const char* name : {"seed", "source_sha256", "train_tokens", "sequence_length", "stride",
+                           "batch", "precision", "canonical"}) {
     // The contents of a mixture are compared below.
     const bool mixed = record.json.contains("mixture") || now.contains("mixture");
     if (mixed && name == std::string_view("source_sha256")) continue;

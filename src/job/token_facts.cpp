@@ -42,9 +42,9 @@ void LookForDocuments(const std::string& path, const data::TokenCounts& counts,
   for (const data::Split split : data::kSplits) {
     const auto i = static_cast<std::size_t>(split);
     if (!keeping.splits[i] || counts.documents[i] || !facts.undocumented.empty()) continue;
-    facts.undocumented = fmt::format("{} has no /{}/documents",
-                                     std::filesystem::path(path).filename().string(),
-                                     data::NameOf(split));
+    facts.undocumented =
+        fmt::format("{} has no /{}/documents", std::filesystem::path(path).filename().string(),
+                    data::NameOf(split));
   }
 }
 
@@ -264,8 +264,8 @@ data::TokenFile OpenTokens(const Job& job, const comm::ProcessGrid& grid) {
 std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid& grid) {
   std::vector<data::TokenFile> files;
   for (const data::MixtureFile& file : job.options.data.mixture) {
-    files.push_back(Open(job, file.path,
-                         KeepingOf(job.options, files.empty(), grid.Replica().IsRoot())));
+    files.push_back(
+        Open(job, file.path, KeepingOf(job.options, files.empty(), grid.Replica().IsRoot())));
   }
   if (files.empty()) files.push_back(OpenTokens(job, grid));
   return files;
@@ -274,7 +274,8 @@ std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid&
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid) {
   std::vector<ValidationSet> sets;
   for (const data::ValidationFile& set : job.options.data.validation) {
-    sets.push_back({set.name, Open(job, set.path, KeepingOfSet(job.options, grid.Replica().IsRoot()))});
+    sets.push_back(
+        {set.name, Open(job, set.path, KeepingOfSet(job.options, grid.Replica().IsRoot()))});
   }
   return sets;
 }

@@ -89,8 +89,9 @@ struct Range {
   std::int64_t best_after = 0;  // see CutMetrics
 };
 
-// Whether a line is a record that a run resumed after `steps.last` keeps; notes what it says. Members
-// of other types than ours make a line no record, but for the loss, null after a divergence.
+// Whether a line is a record that a run resumed after `steps.last` keeps; notes what it says.
+// Members of other types than ours make a line no record, but for the loss, null after a
+// divergence.
 bool Keeps(std::string_view line, const Range& steps, History& history) {
   const auto json = input::TryParseJson(line, kMaxLineBytes);
   if (!json || !json->is_object()) return false;

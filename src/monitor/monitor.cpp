@@ -30,7 +30,8 @@ struct Monitor::State {
   explicit State(const Session& given) : options(given), screen(IsTerminal()) {
     if (options.folder.empty()) return;
     const std::string metrics_path = options.folder + "/metrics.jsonl";
-    if (options.resumed) losses.history = CutMetrics(metrics_path, options.resume_step, options.best_after);
+    if (options.resumed)
+      losses.history = CutMetrics(metrics_path, options.resume_step, options.best_after);
     log = std::make_unique<AppendFile>(options.folder + "/log.txt", !options.resumed);
     metrics = std::make_unique<AppendFile>(metrics_path, !options.resumed);
   }

@@ -111,8 +111,8 @@ machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   const model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
   machine::MemoryTerms memory = training::MemoryOf(model);
-  memory.tokens = plan.tokens.bytes + StreamBytes(plan.tokens, planned.Grid(), plan.model,
-                                                  plan.model.micro_batch, 1);
+  memory.tokens = plan.tokens.bytes +
+                  StreamBytes(plan.tokens, planned.Grid(), plan.model, plan.model.micro_batch, 1);
   return memory;
 }
 

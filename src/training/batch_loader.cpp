@@ -7,12 +7,13 @@ BatchLoader::BatchLoader(const TrainingState& state, const data::Corpus& tokens)
     : samples_(state.Plan().samples),
       sampler_(samples_),
       share_(state.Share()),
-      windows_(tokens, data::Split::kTrain, state.Grid().Replica(),
-               [this](std::int64_t step, std::vector<data::Sample>& samples) {
-                 sampler_.Fill(step, share_.Places(sampler_.BatchSize(step)), samples);
-                 return true;
-               },
-               state.Plan().model.document_mask),
+      windows_(
+          tokens, data::Split::kTrain, state.Grid().Replica(),
+          [this](std::int64_t step, std::vector<data::Sample>& samples) {
+            sampler_.Fill(step, share_.Places(sampler_.BatchSize(step)), samples);
+            return true;
+          },
+          state.Plan().model.document_mask),
       positions_(state.Net().LocalPlan().positions),
       document_mask_(state.Plan().model.document_mask),
       length_(state.Plan().model.length) {}

@@ -58,13 +58,14 @@ class Rounds {
                    .Share(0, model.Grid().Coordinates().data, model.Grid().Shape().data)),
         most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
         entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)),
-        windows_(tokens, split, model.Grid().Replica(),
-                 [this](std::int64_t turn, std::vector<data::Sample>& samples) {
-                   const std::span<const data::Sample> mine = TurnOf(turn);
-                   samples.assign(mine.begin(), mine.end());
-                   return !mine.empty();
-                 },
-                 model.Plan().document_mask) {
+        windows_(
+            tokens, split, model.Grid().Replica(),
+            [this](std::int64_t turn, std::vector<data::Sample>& samples) {
+              const std::span<const data::Sample> mine = TurnOf(turn);
+              samples.assign(mine.begin(), mine.end());
+              return !mine.empty();
+            },
+            model.Plan().document_mask) {
     const std::int64_t longest =
         CeilDivide(WindowsOf(tokens.Size(split), model.Plan().length).BatchSize(0),
                    std::int64_t{model.Grid().Shape().data});

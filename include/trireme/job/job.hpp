@@ -49,11 +49,11 @@ struct Job {
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
 
-// Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by: ranks of a
-// node that share one copy with data.staging = shared_memory; 0: unknown, so that no rank's share
-// of it is counted. Serial. Throws InputError as data::CountTokens does and, with the deck's line,
-// for a mixture of several vocabularies, of a missing file or of one file twice, and for a
-// validation set of another vocabulary.
+// Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by:
+// ranks of a node that share one copy with data.staging = shared_memory; 0: unknown, so that no
+// rank's share of it is counted. Serial. Throws InputError as data::CountTokens does and, with the
+// deck's line, for a mixture of several vocabularies, of a missing file or of one file twice, and
+// for a validation set of another vocabulary.
 plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by);
 
 // Collective. Facts of the deck's token files, of the device, and the request for a plan.

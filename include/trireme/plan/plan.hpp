@@ -26,8 +26,8 @@ struct TokenFacts {
   std::vector<std::string> contents = {};  // source_sha256 of each file; empty: not known
   // "books.h5 has no /valid/documents": the first of the splits that are read without; empty: none.
   std::string undocumented = {};
-  bool loss_mask = false;                  // the training split has one, of any file
-  std::int64_t read_ahead = 0;             // steps whose windows are read ahead; 0: all in memory
+  bool loss_mask = false;       // the training split has one, of any file
+  std::int64_t read_ahead = 0;  // steps whose windows are read ahead; 0: all in memory
 };
 
 // Facts about what computes.

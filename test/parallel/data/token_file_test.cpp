@@ -317,7 +317,8 @@ TEST_F(CopiesOnNodes, AnotherFileIsRefusedBeforeAnythingIsRead) {
   const bool last = world_.Rank() == world_.Size() - 1;
   if (last) std::filesystem::resize_file("copy.h5", std::filesystem::file_size("copy.h5") + 1);
   for (const Staging staging : {Staging::kNone, Staging::kSharedMemory, Staging::kStream}) {
-    EXPECT_THAT(RefusalOfCopies(staging), AllOf(HasSubstr("copy.h5: it has "), HasSubstr(" bytes here")));
+    EXPECT_THAT(RefusalOfCopies(staging),
+                AllOf(HasSubstr("copy.h5: it has "), HasSubstr(" bytes here")));
   }
   if (last) {
     TokenData other = MakeData(100);

@@ -99,7 +99,8 @@ TEST_F(StreamReads, AWindowTakesFewReads) {
   for (const Case& each : cases) {
     SCOPED_TRACE(each.name);
     WriteTokenFile(In("stream.h5"), Documents(each.length), true);
-    const TokenFile memory = Open(In("stream.h5")), stream = Open(In("stream.h5"), Staging::kStream);
+    const TokenFile memory = Open(In("stream.h5")),
+                    stream = Open(In("stream.h5"), Staging::kStream);
     EXPECT_LT(ReadsOf(stream, Anywhere(3000), true, memory), each.most);
     // Windows in order find their documents in the block that is held.
     EXPECT_LT(ReadsOf(stream, InOrder(), true, memory), 1.6);

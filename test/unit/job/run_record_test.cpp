@@ -54,9 +54,8 @@ TEST(Changes, TellOfAFileThatHasGrown) {
   nlohmann::json now = was;
   EXPECT_THAT(ChangesOf(was, now), testing::IsEmpty());
   now["train_tokens"] = 3000;
-  EXPECT_THAT(
-      ChangesOf(was, now),
-      ElementsAre("train_tokens is 3000 now and was 2000 when the checkpoint was written"));
+  EXPECT_THAT(ChangesOf(was, now),
+              ElementsAre("train_tokens is 3000 now and was 2000 when the checkpoint was written"));
 }
 
 // The set that decides on the best checkpoint, of versions that recorded it.
@@ -70,7 +69,8 @@ TEST(RunRecord, TheDecidingSetIsCompared) {
   for (const auto& other : {Decider{.set = "text", .sha256 = code.sha256, .tokens = 600},
                             Decider{.set = "code", .sha256 = "b", .tokens = 600},
                             Decider{.set = "code", .sha256 = code.sha256, .tokens = 601}}) {
-    EXPECT_THAT(DeciderChange(record, other), HasSubstr("was by the set code (600 tokens, sha256 "));
+    EXPECT_THAT(DeciderChange(record, other),
+                HasSubstr("was by the set code (600 tokens, sha256 "));
   }
   EXPECT_EQ(DeciderChange(ParseRunRecord({{"step", 10}}, "run.json"), code), "");
   EXPECT_THAT(Refusal({{"step", 10}, {"validation", {{"set", "a"}}}}), HasSubstr("source_sha256"));
