@@ -156,6 +156,7 @@ TEST_F(Stream, MemoryIsAsPlanned) {
     const struct mallinfo2 heap = mallinfo2();
     return static_cast<double>(heap.uordblks + heap.hblkhd);
   };
+  if (taken() == 0) GTEST_SKIP() << "a sanitizer's heap keeps no account";
   for (const bool documents : {false, true}) {
     const TokenFile stream = Open(path, {Staging::kStream, {true, true, true}, kAhead});
     const double before = taken();
