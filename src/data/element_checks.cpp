@@ -68,20 +68,22 @@ std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
                                             : FirstFrom<std::uint32_t>(elements, words);
 }
 
-void ThrowBad(const std::string& path, const TokenLayout& layout, Split split, Array array,
-              std::int64_t offset, std::uint64_t value) {
+Error BadElement(const std::string& path, const TokenLayout& layout, Split split, Array array,
+                 const BadValue& bad) {
+  const auto& [offset, value] = bad;
   const std::string name = PathOf(split, array);
   if (array == Array::kDocuments) {
-    throw TokenFileError(path, name,
-                         fmt::format("{} at offset {}: beginnings ascend from 0 and stay below the "
-                                     "{} tokens",
-                                     value, offset, layout.Tokens(split)));
+    return TokenFileError(
+        path, name,
+        fmt::format("{} at offset {}: beginnings ascend from 0 and stay below the "
+                    "{} tokens",
+                    value, offset, layout.Tokens(split)));
   }
   if (array == Array::kMask) {
-    throw TokenFileError(path, name,
-                         fmt::format("{} at offset {}: 0 or 1 expected", value, offset));
+    return TokenFileError(path, name,
+                          fmt::format("{} at offset {}: 0 or 1 expected", value, offset));
   }
-  throw InputError(
+  return InputError(
       fmt::format("{}: {}: token at offset {} has id {}, but the vocabulary has {} words", path,
                   name, offset, value, layout.vocabulary.words.size()),
       "The file is damaged: write it again with job.task = tokenize.");

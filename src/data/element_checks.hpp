@@ -7,6 +7,7 @@
 #include <string>
 
 #include "token_layout.hpp"
+#include "trireme/base/error.hpp"
 
 namespace trireme::data {
 
@@ -28,9 +29,15 @@ std::uint64_t ValueAt(const StoredArray& array, const Elements& elements, std::i
 std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
                       const Elements& elements);
 
-// InputError for the bad element at `offset`, with the value that was read.
-[[noreturn]] void ThrowBad(const std::string& path, const TokenLayout& layout, Split split,
-                           Array array, std::int64_t offset, std::uint64_t value);
+// A bad element: its offset in the array, and the value that was read.
+struct BadValue {
+  std::int64_t offset = 0;
+  std::uint64_t value = 0;
+};
+
+// InputError that names file, dataset and offset.
+Error BadElement(const std::string& path, const TokenLayout& layout, Split split, Array array,
+                 const BadValue& bad);
 
 }  // namespace trireme::data
 

@@ -7,10 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
+#include <string_view>
 #include <utility>
 
+#include "element_checks.hpp"
+#include "sha256.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -19,9 +23,54 @@ namespace {
 
 constexpr const char* kLeaveAlone = "A token file must stay as it is while a job reads it.";
 
-FileState StateOf(const struct stat& status) {
-  constexpr std::int64_t kNanoseconds = 1'000'000'000;
-  return {status.st_size, status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
+constexpr std::int64_t kSampleBytes = 4096;  // of each part of a sample
+
+// Fills `room` from `offset` on. Returns the bytes that there are, fewer if the file ends before;
+// -1 with errno set for a read that fails.
+std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room) {
+  std::size_t done = 0;
+  while (done < room.size()) {
+    const ssize_t got = Retry([&] {
+      return ::pread(file, room.data() + done, room.size() - done,
+                     offset + static_cast<std::int64_t>(done));
+    });
+    if (got < 0) return -1;
+    if (got == 0) break;
+    done += static_cast<std::size_t>(got);
+  }
+  return static_cast<std::int64_t>(done);
+}
+
+// Hash of the beginning, the middle and the end of each array.
+std::string SampleOf(const std::string& path, int file, const TokenLayout& layout) {
+  std::string sample;
+  std::array<std::byte, kSampleBytes> room{};
+  for (const Split split : kSplits) {
+    for (const Array array : kArrays) {
+      const StoredArray& stored = layout.Of(split, array);
+      const std::int64_t piece = std::min(kSampleBytes, stored.Bytes());
+      for (const std::int64_t at : {0, 1, 2}) {
+        const std::int64_t from = stored.offset + (stored.Bytes() - piece) * at / 2;
+        const std::int64_t got =
+            ReadAt(file, from, std::span(room).first(static_cast<std::size_t>(piece)));
+        if (got < 0) {
+          throw InputError(fmt::format("{}: {}: cannot be read: {}", path, PathOf(split, array),
+                                       ErrorText(errno)));
+        }
+        sample.append(reinterpret_cast<const char*>(room.data()), static_cast<std::size_t>(got));
+      }
+    }
+  }
+  const std::array<std::string_view, 1> texts = {sample};
+  return Sha256(texts);
+}
+
+Descriptor Open(const std::string& path) {
+  Descriptor file(path, O_RDONLY | O_CLOEXEC);
+  if (!file.Valid()) {
+    throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
+  }
+  return file;
 }
 
 template <typename T>
@@ -34,20 +83,27 @@ void SwapElements(std::span<std::byte> bytes) {
 
 }  // namespace
 
-FileState StateOf(const std::string& path) {
+void TakeSample(const std::string& path, TokenLayout& layout) {
+  const Descriptor file = Open(path);
   struct stat status = {};
-  if (::stat(path.c_str(), &status) != 0) {
+  if (::fstat(file.Get(), &status) != 0) {
     throw InputError(fmt::format("{}: its size is unknown: {}", path, ErrorText(errno)));
   }
-  return StateOf(status);
+  layout.bytes = status.st_size;
+  layout.sample = SampleOf(path, file.Get(), layout);
 }
 
-PositionedFile::PositionedFile(std::string path, const FileState& state)
-    : path_(std::move(path)), file_(path_, O_RDONLY | O_CLOEXEC), state_(state) {
-  if (!file_.Valid()) {
-    throw RunError(fmt::format("{}: cannot be opened: {}", path_, ErrorText(errno)));
+PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
+    : path_(std::move(path)), file_(Open(path_)), state_(StateNow()) {
+  constexpr const char* kCopyAgain =
+      "All nodes must see one file, or copies of it: copy it anew, and leave it as it is.";
+  if (state_.bytes != layout.bytes) {
+    throw InputError(fmt::format("{}: it has {} bytes here, and had {} when rank 0 looked at it",
+                                 path_, state_.bytes, layout.bytes),
+                     kCopyAgain);
   }
-  RequireUnchanged();
+  if (SampleOf(path_, file_.Get(), layout) == layout.sample) return;
+  throw InputError(path_ + ": its contents here are not those that rank 0 has seen", kCopyAgain);
 }
 
 void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
@@ -56,23 +112,17 @@ void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, s
   const std::span<std::byte> room(static_cast<std::byte*>(to),
                                   static_cast<std::size_t>((end - begin) * stored.width));
   const std::int64_t from = stored.offset + begin * stored.width;
-  for (std::size_t done = 0; done < room.size();) {
-    const ssize_t got = Retry([&] {
-      return ::pread(file_.Get(), room.data() + done, room.size() - done,
-                     from + static_cast<std::int64_t>(done));
-    });
-    if (got < 0) {
-      throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_,
-                                 PathOf(split, array), begin, ErrorText(errno)));
-    }
-    if (got == 0) {
-      throw RunError(fmt::format("{}: {}: the file ends before offset {}: it has shrunk since this "
-                                 "job opened it",
-                                 path_, PathOf(split, array),
-                                 begin + static_cast<std::int64_t>(done) / stored.width),
-                     kLeaveAlone);
-    }
-    done += static_cast<std::size_t>(got);
+  const std::int64_t got = ReadAt(file_.Get(), from, room);
+  if (got < 0) {
+    throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_,
+                               PathOf(split, array), begin, ErrorText(errno)));
+  }
+  if (got < std::ssize(room)) {
+    throw RunError(
+        fmt::format(
+            "{}: {}: the file ends before offset {}: it has shrunk since this job opened it", path_,
+            PathOf(split, array), begin + got / stored.width),
+        kLeaveAlone);
   }
   if (!stored.big_endian) return;
   if (stored.width == 2) SwapElements<std::uint16_t>(room);
@@ -80,12 +130,27 @@ void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, s
   if (stored.width == 8) SwapElements<std::uint64_t>(room);
 }
 
-void PositionedFile::RequireUnchanged() const {
+void PositionedFile::RequireGood(const TokenLayout& layout, Split split, Array array,
+                                 const Elements& elements) const {
+  const std::int64_t bad = FirstBad(layout, split, array, elements);
+  if (bad == kNoElement) return;
+  // A file that is being written to may show anything.
+  RequireUnchanged();
+  const std::uint64_t value = ValueAt(layout.Of(split, array), elements, bad);
+  throw RunError(BadElement(path_, layout, split, array, {bad, value}).what());
+}
+
+FileState PositionedFile::StateNow() const {
   struct stat status = {};
   if (::fstat(file_.Get(), &status) != 0) {
     throw RunError(fmt::format("{}: its size is unknown: {}", path_, ErrorText(errno)));
   }
-  const FileState now = StateOf(status);
+  constexpr std::int64_t kNanoseconds = 1'000'000'000;
+  return {status.st_size, status.st_mtim.tv_sec * kNanoseconds + status.st_mtim.tv_nsec};
+}
+
+void PositionedFile::RequireUnchanged() const {
+  const FileState now = StateNow();
   if (now == state_) return;
   throw RunError(
       now.bytes == state_.bytes

@@ -10,23 +10,39 @@
 
 namespace trireme::data {
 
-// Throws InputError for a file that cannot be asked.
-FileState StateOf(const std::string& path);
+struct Elements;
+
+// Size and date of a file, by which a change under the reader's hands is seen.
+struct FileState {
+  std::int64_t bytes = 0;
+  std::int64_t modified = 0;  // nanoseconds, the file system's clock
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+// Notes size and sample of a file whose arrays are known. Throws InputError if it cannot be read.
+void TakeSample(const std::string& path, TokenLayout& layout);
 
 class PositionedFile {
  public:
-  // Throws RunError if the file cannot be opened, and as RequireUnchanged does. state: of the file
-  // when it was inspected.
-  PositionedFile(std::string path, const FileState& state);
+  // Opens the file that was inspected as `layout`, or a copy of it on another node, whatever its
+  // date. Throws InputError if it cannot be opened or is another one: by its size, or by parts of
+  // its arrays.
+  PositionedFile(std::string path, const TokenLayout& layout);
 
+  const std::string& Path() const { return path_; }
   // Copies elements [begin, end) of an array to `to`, in this machine's order of bytes. Throws
   // RunError for a read that fails and for a file that has shrunk.
   void Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
             std::int64_t end, void* to) const;
-  // Throws RunError if the file is not the one that was inspected, or was written to since.
+  // Throws RunError for the first bad element; but a file that was written to is said to be so.
+  void RequireGood(const TokenLayout& layout, Split split, Array array,
+                   const Elements& elements) const;
+  // Throws RunError if the file was written to since it was opened here.
   void RequireUnchanged() const;
 
  private:
+  FileState StateNow() const;
+
   std::string path_;
   Descriptor file_;
   FileState state_;

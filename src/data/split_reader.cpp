@@ -3,13 +3,16 @@
 
 #include <algorithm>
 
+#include "positioned_file.hpp"
 #include "window_reader.hpp"
 
 namespace trireme::data {
 
 SplitReader::SplitReader(const TokenFile& file, Split split) : file_(file), split_(split) {
   if (file.Keeps(split)) return;
-  reader_ = std::make_unique<WindowReader>(file.Path(), file.Layout());
+  if (!file.Streams()) opened_ = std::make_unique<PositionedFile>(file.Path(), file.Layout());
+  reader_ = std::make_unique<WindowReader>(file.Layout(), opened_ ? *opened_ : file.Opened(), split,
+                                           true);
 }
 
 SplitReader::~SplitReader() = default;
@@ -18,14 +21,14 @@ std::int64_t SplitReader::Size() const { return file_.Size(split_); }
 
 void SplitReader::Read(std::int64_t begin, std::int64_t count, Window& window) {
   if (!reader_) return file_.Read(split_, begin, count, window);
-  reader_->Read(split_, begin, count, window);
+  reader_->Read(begin, count, window);
   reader_->RequireUnchanged();
 }
 
 std::vector<std::int64_t> SplitReader::Documents() {
   std::vector<std::int64_t> documents;
   if (!file_.HasDocuments(split_)) return documents;
-  if (reader_) return reader_->Documents(split_);
+  if (reader_) return reader_->Documents();
   Window all;
   Read(0, Size(), all);
   return all.documents;

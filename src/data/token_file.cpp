@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "positioned_file.hpp"
 #include "sha256.hpp"
 #include "token_codec.hpp"
 #include "token_file_read.hpp"
@@ -38,6 +39,7 @@ struct TokenFile::Contents {
   TokenMemory memory;
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
+  std::unique_ptr<const PositionedFile> opened;  // of a stream, on ranks that read it
 };
 
 namespace {
@@ -76,6 +78,8 @@ std::string HashOf(const tokenizer::Files& files) {
 TokenCounts CountTokens(const std::string& path) {
   const TokenLayout layout = InspectTokenFile(path);
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
+                     .eos = layout.vocabulary.eos,
+                     .unk = layout.vocabulary.unk,
                      .tokenizer = layout.tokenizer,
                      .vocabulary_sha256 = HashOf(layout.vocabulary),
                      .source_sha256 = layout.source_sha256,
@@ -104,6 +108,9 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
                      const std::function<void()>& after_round) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
+  std::unique_ptr<const PositionedFile> opened;
+  const bool reads = keeping.staging == Staging::kStream && keeping.reads &&
+                     std::ranges::find(keeping.splits, true) != keeping.splits.end();
   // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
     if (world.IsRoot()) layout = InspectTokenFile(path);
@@ -112,9 +119,11 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   world.Together([&] {
     codec = std::make_unique<TokenCodec>(layout.vocabulary, layout.tokenizer, path,
                                          layout.tokenizer_files);
+    if (reads) opened = std::make_unique<PositionedFile>(path, layout);
   });
   contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), keeping);
   contents_->codec = std::move(codec);
+  contents_->opened = std::move(opened);
   if (contents_->memory.Bytes() == 0) return;
   ReadArrays(world, path, contents_->layout, contents_->memory, after_round);
 }
@@ -222,6 +231,11 @@ void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window
 bool TokenFile::Streams() const { return contents_->keeping.staging == Staging::kStream; }
 std::int64_t TokenFile::ReadAhead() const { return contents_->keeping.read_ahead; }
 const TokenLayout& TokenFile::Layout() const { return contents_->layout; }
+
+const PositionedFile& TokenFile::Opened() const {
+  if (contents_->opened) return *contents_->opened;
+  throw std::logic_error(fmt::format("{}: no stream of it is read on this rank", Path()));
+}
 
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }

@@ -253,14 +253,15 @@ TokenLayout InspectTokenFile(const std::string& path) {
   layout.vocabulary.unk = file.Integer("unk");
   CheckSpecials(file, layout.vocabulary);
   if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file);
-  layout.state = StateOf(path);
   FindArrays(file, layout);
+  TakeSample(path, layout);
   return layout;
 }
 
 void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
   world.Broadcast(layout.arrays.data(), sizeof layout.arrays);
-  world.Broadcast(&layout.state, sizeof layout.state);
+  world.Broadcast(&layout.bytes, sizeof layout.bytes);
+  layout.sample = world.Broadcast(layout.sample);
   layout.tokenizer = world.Broadcast(layout.tokenizer);
   layout.source_sha256 = world.Broadcast(layout.source_sha256);
   std::array<double, 2> entropy = {layout.entropy_rate ? 1.0 : 0.0,

@@ -70,7 +70,7 @@ class ArrayReader {
         static_cast<int>(world.Min(std::int64_t{bad == first ? world.Rank() : world.Size()}));
     std::uint64_t value = bad == first ? ValueAt(stored_, {At(first), first, first + 1}, first) : 0;
     world.Broadcast(&value, sizeof value, finder);
-    world.Together([&] { ThrowBad(path_, layout_, split_, array_, first, value); });
+    world.Together([&] { throw BadElement(path_, layout_, split_, array_, {first, value}); });
   }
 
  private:
@@ -93,7 +93,7 @@ void ReadArrays(const comm::Communicator& world, const std::string& path, const 
   const comm::Communicator readers = world.Split(reads ? 0 : 1, world.Rank(), "readers");
   std::optional<PositionedFile> file;
   world.Together([&] {
-    if (reads) file.emplace(path, layout.state);
+    if (reads) file.emplace(path, layout);
   });
   for (const Split split : kSplits) {
     for (const Array array : kArrays) {

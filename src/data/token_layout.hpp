@@ -36,17 +36,11 @@ struct StoredArray {
   std::int64_t Bytes() const { return count * width; }
 };
 
-// Size and date of a file, by which a change under the reader's hands is seen.
-struct FileState {
-  std::int64_t bytes = 0;
-  std::int64_t modified = 0;  // nanoseconds, the file system's clock
-  friend bool operator==(const FileState&, const FileState&) = default;
-};
-
 // Contents except the arrays' elements.
 struct TokenLayout {
   std::array<std::array<StoredArray, 3>, 3> arrays{};  // by Split, by Array
-  FileState state;
+  std::int64_t bytes = 0;                              // of the file
+  std::string sample;  // hash of parts of the arrays, by which copies on other nodes are known
   Vocabulary vocabulary;
   std::string tokenizer;
   tokenizer::Files tokenizer_files;  // of kind bpe; else empty

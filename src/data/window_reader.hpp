@@ -4,9 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
 
+#include "document_reader.hpp"
 #include "positioned_file.hpp"
 #include "trireme/data/window.hpp"
 
@@ -14,27 +15,26 @@ namespace trireme::data {
 
 class WindowReader {
  public:
-  // Opens the file; `path` and `layout` must outlive the reader. Throws as PositionedFile does.
-  WindowReader(const std::string& path, const TokenLayout& layout);
+  // Of a split. documents: whether windows have their beginnings, if the file knows them. The
+  // layout and the file must outlive the reader.
+  WindowReader(const TokenLayout& layout, const PositionedFile& file, Split split, bool documents);
 
-  // Replaces `window` by tokens [begin, begin + count) of a split, and checks them. Reuses its
-  // memory. Throws InputError for a bad element, else as PositionedFile::Read does.
-  void Read(Split split, std::int64_t begin, std::int64_t count, Window& window);
-  // Offsets of the beginnings of the split's documents, checked.
-  std::vector<std::int64_t> Documents(Split split);
+  // Replaces `window` by tokens [begin, begin + count), and checks them. Reuses its memory. Throws
+  // RunError for a bad element, else as PositionedFile::Read does.
+  void Read(std::int64_t begin, std::int64_t count, Window& window);
+  // Offsets of the beginnings of all documents, checked; empty without documents. Throws as Read.
+  std::vector<std::int64_t> Documents() const;
   void RequireUnchanged() const { file_.RequireUnchanged(); }
 
  private:
   // Elements [begin, end) of an array, checked, at the front of the buffer.
-  const void* Load(Split split, Array array, std::int64_t begin, std::int64_t end);
-  // Offset in the documents of the first that begins at token `token` or after it.
-  std::int64_t FirstDocumentFrom(Split split, std::int64_t token);
-  void ReadDocuments(Split split, std::int64_t begin, std::int64_t end, Window& window);
+  const void* Load(Array array, std::int64_t begin, std::int64_t end);
 
-  const std::string& path_;
   const TokenLayout& layout_;
-  PositionedFile file_;
+  const PositionedFile& file_;
+  const Split split_;
   std::vector<std::byte> buffer_;
+  std::optional<DocumentReader> documents_;
 };
 
 }  // namespace trireme::data

@@ -33,12 +33,7 @@ class BlockedSignals {
   sigset_t before_ = {};
 };
 
-// Room for any windows of the samples, so that it grows no more.
-void Reserve(std::span<const Sample> samples, std::vector<std::int32_t>& packed) {
-  std::size_t most = 0;
-  for (const Sample& sample : samples) most += 3 + 3 * static_cast<std::size_t>(sample.targets + 1);
-  packed.reserve(most);
-}
+constexpr std::int64_t kLengths = 3;  // of a window, in a message
 
 // A list of numbers as one message: of each window its three lengths, then its ids, documents and
 // mask.
@@ -57,18 +52,20 @@ void Pack(std::span<const Window> windows, std::vector<std::int32_t>& packed) {
   }
 }
 
-void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows) {
+// documents: room for any number of them.
+void Unpack(const std::vector<std::int32_t>& packed, std::span<Window> windows, bool documents) {
   const std::int32_t* from = packed.data();
   const auto take = [&from](auto& values, std::int32_t count) {
+    values.reserve(static_cast<std::size_t>(count));
     values.assign(from, from + count);
     from += count;
   };
   for (Window& window : windows) {
-    const std::int32_t ids = from[0], documents = from[1], counted = from[2];
-    from += 3;
-    window.documents.reserve(static_cast<std::size_t>(ids));
+    const std::int32_t ids = from[0], begins = from[1], counted = from[2];
+    from += kLengths;
+    if (documents) window.documents.reserve(static_cast<std::size_t>(ids));
     take(window.ids, ids);
-    take(window.documents, documents);
+    take(window.documents, begins);
     take(window.counted, counted);
   }
 }
@@ -80,9 +77,10 @@ class Windows::Reader {
  public:
   Reader(const Windows& windows, std::int64_t ahead)
       : windows_(windows), slots_(static_cast<std::size_t>(ahead) + 1) {
+    files_.reserve(static_cast<std::size_t>(windows.corpus_.Size()));
     for (std::int64_t i = 0; i < windows.corpus_.Size(); ++i) {
       const TokenFile& file = windows.corpus_.Of(static_cast<int>(i));
-      files_.emplace_back(file.Path(), file.Layout());
+      files_.emplace_back(file.Layout(), file.Opened(), windows.split_, windows.documents_);
     }
   }
   ~Reader() { Stop(); }
@@ -161,8 +159,8 @@ class Windows::Reader {
     if (slot.windows.size() < slot.samples.size()) slot.windows.resize(slot.samples.size());
     for (std::size_t i = 0; i < slot.samples.size(); ++i) {
       const Sample& sample = slot.samples[i];
-      files_[static_cast<std::size_t>(sample.source)].Read(windows_.split_, sample.start,
-                                                           sample.targets + 1, slot.windows[i]);
+      files_[static_cast<std::size_t>(sample.source)].Read(sample.start, sample.targets + 1,
+                                                           slot.windows[i]);
     }
     for (const WindowReader& file : files_) file.RequireUnchanged();
     return true;
@@ -181,10 +179,34 @@ class Windows::Reader {
   bool stop_ = false;
 };
 
-Windows::Windows(const Corpus& corpus, Split split, const comm::Communicator& replica, Turns turns)
-    : corpus_(corpus), split_(split), replica_(replica), turns_(std::move(turns)) {}
+Windows::Windows(const Corpus& corpus, Split split, const comm::Communicator& replica, Turns turns,
+                 bool documents)
+    : corpus_(corpus),
+      split_(split),
+      replica_(replica),
+      turns_(std::move(turns)),
+      documents_(documents && corpus.HasDocuments(split)) {}
 
 Windows::~Windows() = default;
+
+std::span<const Window> Windows::Read(std::int64_t turn) {
+  try {
+    if (!reader_) reader_ = std::make_unique<Reader>(*this, corpus_.First().ReadAhead());
+    return reader_->Take(turn);
+  } catch (...) {
+    failure_ = std::current_exception();
+    failed_ = true;
+    return {};
+  }
+}
+
+// Numbers of a message with any windows of the samples.
+std::size_t Windows::PackedSize(std::span<const Sample> samples) const {
+  const std::int64_t a_token = 1 + (documents_ ? 1 : 0) + (corpus_.HasMask(split_) ? 1 : 0);
+  std::int64_t most = 0;
+  for (const Sample& sample : samples) most += kLengths + a_token * (sample.targets + 1);
+  return static_cast<std::size_t>(most);
+}
 
 std::span<const Window> Windows::Take(std::int64_t turn) {
   if (!corpus_.First().Streams()) {
@@ -192,34 +214,50 @@ std::span<const Window> Windows::Take(std::int64_t turn) {
     ReadWindows(corpus_, split_, samples_, windows_);
     return {windows_.data(), samples_.size()};
   }
+  if (failed_) return {};
   std::span<const Window> taken;
-  const auto read = [&] {
-    if (!replica_.IsRoot()) return;
-    if (!reader_) reader_ = std::make_unique<Reader>(*this, corpus_.First().ReadAhead());
-    taken = reader_->Take(turn);
-  };
-  replica_.Together(std::cref(read));  // takes nothing from the heap
+  if (replica_.IsRoot()) taken = Read(turn);
   if (replica_.Size() == 1) return taken;
   turns_(turn, samples_);
-  Reserve(samples_, packed_);
-  std::int64_t numbers = 0;
-  if (replica_.IsRoot()) {
+  packed_.reserve(PackedSize(samples_));
+  std::int64_t numbers = -1;  // no message
+  if (replica_.IsRoot() && !failed_) {
     Pack(taken, packed_);
     numbers = std::ssize(packed_);
   }
   replica_.Broadcast(&numbers, sizeof numbers);
+  failed_ = numbers < 0;
+  if (failed_) return {};
   packed_.resize(static_cast<std::size_t>(numbers));
   replica_.Broadcast(packed_.data(), numbers * static_cast<std::int64_t>(sizeof packed_.front()));
   if (replica_.IsRoot()) return taken;
   if (windows_.size() < samples_.size()) windows_.resize(samples_.size());
   const std::span<Window> room(windows_.data(), samples_.size());
-  Unpack(packed_, room);
+  Unpack(packed_, room, documents_);
   return room;
 }
 
 void Windows::Change(const std::function<void()>& change) {
   if (reader_) reader_->Stop();
   change();
+}
+
+std::int64_t StreamBytes(const StreamSizes& sizes) {
+  constexpr std::int64_t kNumber = sizeof(std::int32_t);
+  const std::int64_t documents = sizes.documents ? 1 : 0, masks = sizes.masks ? 1 : 0;
+  const std::int64_t window =
+      std::int64_t{sizeof(Window)} +
+      sizes.tokens * (kNumber + documents * std::int64_t{sizeof(std::int64_t)} + masks);
+  const std::int64_t samples = sizes.windows * std::int64_t{sizeof(Sample)};
+  std::int64_t bytes = sizes.windows * window + samples;
+  if (sizes.reads) {
+    bytes *= sizes.read_ahead + 1;
+    bytes += sizes.files * (sizes.tokens * kNumber + documents * DocumentReader::kBytes);
+  }
+  if (!sizes.passes) return bytes;
+  const std::int64_t message =
+      sizes.windows * (kLengths + sizes.tokens * (1 + documents + masks)) * kNumber;
+  return bytes + message + (sizes.reads ? samples : 0);
 }
 
 }  // namespace trireme::data

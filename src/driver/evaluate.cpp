@@ -27,7 +27,7 @@ ExitCode RunEvaluate(job::Job& job) {
                plan::DescribeModel(trained.Net().Plan().options));
     std::fflush(stdout);
   }
-  const std::vector<job::ValidationSet> validation = job::OpenValidation(job);
+  const std::vector<job::ValidationSet> validation = job::OpenValidation(job, trained.Net().Grid());
   std::vector<evaluate::Set> sets;
   for (const job::ValidationSet& set : validation) {
     sets.push_back({&set.tokens, data::Split::kValid, set.name});

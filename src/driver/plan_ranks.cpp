@@ -23,13 +23,12 @@ plan::TokenFacts FactsOf(const job::DeckOptions& options, const input::Deck& dec
   const bool mixture = !options.data.mixture.empty();
   if (mixture ||
       std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
-    return job::FactsOf(options.job.task, options.data, deck, 0);
+    return job::FactsOf(options, deck, 0);
   }
   return {.vocabulary = options.plan.vocabulary,
           .train = options.plan.tokens,
           .bytes = 0,
-          .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path),
-          .documents = true};
+          .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
 }
 
 // The device that the plan is for: this machine's GPU if there is one, or the CPU.

@@ -201,9 +201,10 @@ ExitCode RunTraining(job::Job& job) {
   stop_if_asked();
 
   // 3. The data.
-  const std::vector<data::TokenFile> files = job::OpenCorpus(job);
+  const std::vector<data::TokenFile> files = job::OpenCorpus(job, grid);
   const data::Corpus corpus{std::span(files)};
-  const std::vector<job::ValidationSet> validation = job::OpenValidation(job);
+  const std::vector<job::ValidationSet> validation = job::OpenValidation(job, grid);
+  job::RequireTargets(job, corpus.First(), validation);
 
   // 4. The model with its initial weights, spread over the grid; the optimizer; a step.
   training::TrainingState state(grid, plan.training, job.stream, stop_if_asked);

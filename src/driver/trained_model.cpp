@@ -30,7 +30,7 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
   job::CheckMemory(job, memory, grid_);
   job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
   job::UseGpu(job, grid_);
-  tokens_.emplace(job::OpenTokens(job));
+  tokens_.emplace(job::OpenTokens(job, grid_));
   job.World().Together([&] {
     if (job.World().IsRoot()) job::CheckVocabulary(*job.start.record, *tokens_);
   });

@@ -47,7 +47,12 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       sampler_(training_step.Samples()),
       schedule_(plan.training.schedule),
       safeguards_(std::make_unique<Safeguards>(job.options.training)),
-      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {}
+      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
+  const data::TokenFile& deciding = validation.empty() ? tokens_ : validation.front().tokens;
+  decider_.set = validation.empty() ? std::string() : validation.front().name;
+  decider_.sha256 = deciding.SourceSha256();
+  decider_.tokens = deciding.Size(data::Split::kValid);
+}
 
 TrainingLoop::~TrainingLoop() = default;
 

@@ -153,9 +153,9 @@ void TrainingLoop::ReturnTo(const job::RunRecord& record, const data::Origin& or
   training_step_.Move(origin);
   step_ = record.step;
   compared_at_ = -1;
-  best_loss_ = kept_best_loss_ = record.best_loss.value_or(std::numeric_limits<double>::infinity());
+  TakeBest(record);
   best_is_new_ = validation_due_ = checkpoint_now_ = false;
-  monitor_->GoBack(step_);
+  monitor_->GoBack(step_, decider_.since);
 }
 
 void TrainingLoop::GoBack(const std::string& checkpoint) {

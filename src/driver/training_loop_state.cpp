@@ -95,6 +95,7 @@ nlohmann::json TrainingLoop::RunJson() const {
   } else {
     run["train_tokens"] = tokens_.Size(data::Split::kTrain);
   }
+  run["validation"] = job::DeciderJson(decider_);
   if (std::isfinite(best_loss_)) run["best_loss"] = best_loss_;
   if (validation_due_) run["validation_due"] = true;
   if (safeguards_->HasGoneBack()) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "safeguards.hpp"
 #include "trireme/training/evaluation.hpp"
@@ -10,7 +11,7 @@
 namespace trireme::driver {
 
 bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split split,
-                                    monitor::Record record, double& seconds) {
+                                    monitor::Record& record, double& seconds) {
   Watch(comm::Phase::kValidation, step_);
   const comm::Ledger steps_alone = grid_.Traffic();
   const bool test = record.kind == monitor::Record::Kind::kTest;
@@ -38,34 +39,49 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
   record.memory_bytes = PeakMemory();
   record.bad_steps = safeguards_->BadSteps();
-  monitor_->Evaluation(record);
-  if (record.kind == monitor::Record::Kind::kValid && result.loss < best_loss_) {
-    best_loss_ = result.loss;
-    best_is_new_ = true;
-  }
   return true;
 }
 
+// Nothing is told of a validation that a signal cuts short: all sets come again after -r.
 bool TrainingLoop::RecordValidation() {
-  monitor::Record record;
-  record.kind = monitor::Record::Kind::kValid;
+  std::vector<monitor::Record> records(std::max<std::size_t>(1, validation_.size()));
   double seconds = 0;
-  bool whole = true;
-  if (validation_.empty()) whole = RecordEvaluation(tokens_, data::Split::kValid, record, seconds);
-  for (const job::ValidationSet& set : validation_) {
-    record.set = set.name;
-    whole = whole && RecordEvaluation(set.tokens, data::Split::kValid, record, seconds);
-    record.kind = monitor::Record::Kind::kValidOther;  // the first one alone decides
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const bool own = validation_.empty();
+    // The first one alone decides.
+    records[i].kind = i == 0 ? monitor::Record::Kind::kValid : monitor::Record::Kind::kValidOther;
+    if (!own) records[i].set = validation_[i].name;
+    const data::TokenFile& tokens = own ? tokens_ : validation_[i].tokens;
+    if (!RecordEvaluation(tokens, data::Split::kValid, records[i], seconds)) return false;
   }
-  if (whole) deadline_.Validation(seconds);
-  return whole;
+  for (const monitor::Record& record : records) monitor_->Evaluation(record);
+  if (records.front().loss < best_loss_) {
+    best_loss_ = records.front().loss;
+    best_is_new_ = true;
+  }
+  deadline_.Validation(seconds);
+  return true;
+}
+
+// Losses of another set are not comparable.
+void TrainingLoop::TakeBest(const job::RunRecord& record) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const bool another = record.decider && !job::SameSet(*record.decider, decider_);
+  best_loss_ = kept_best_loss_ = another ? kNone : record.best_loss.value_or(kNone);
+  if (another) {
+    decider_.since = record.step - (record.validation_due ? 1 : 0);  // which is of the new one
+  } else {
+    decider_.since = record.decider ? record.decider->since : 0;
+  }
 }
 
 bool TrainingLoop::RecordTest() {
   monitor::Record record;
   record.kind = monitor::Record::Kind::kTest;
   double seconds = 0;
-  return RecordEvaluation(tokens_, data::Split::kTest, record, seconds);
+  if (!RecordEvaluation(tokens_, data::Split::kTest, record, seconds)) return false;
+  monitor_->Evaluation(record);
+  return true;
 }
 
 std::int64_t TrainingLoop::ValidationTokens() const {

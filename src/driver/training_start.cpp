@@ -99,8 +99,7 @@ void TrainingLoop::LoadState() {
 void TrainingLoop::FindStep() {
   if (!Resumes()) return;
   step_ = job_.start.record->step;
-  best_loss_ = kept_best_loss_ =
-      job_.start.record->best_loss.value_or(std::numeric_limits<double>::infinity());
+  TakeBest(*job_.start.record);
   validation_due_ = job_.start.record->validation_due;
   job_.World().Together([&] { safeguards_->Restore(*job_.start.record); });
 }
@@ -150,7 +149,8 @@ bool TrainingLoop::Initialize() {
                          .total_steps = schedule_.Last(),
                          .has_stages = grid_.Shape().pipeline > 1,
                          .resumed = continues_,
-                         .resume_step = step_});
+                         .resume_step = step_,
+                         .best_after = decider_.since});
   });
   MakeCheckpoints();
   first_step_ = step_;
@@ -268,6 +268,8 @@ void TrainingLoop::SayStart() {
 void TrainingLoop::SayChanges() {
   const job::RunRecord& record = *job_.start.record;
   for (const std::string& change : job::Changes(record, RunJson())) monitor_->Warn(change);
+  const std::string decider = job::DeciderChange(record, decider_);
+  if (!decider.empty()) monitor_->Warn(decider);
   const data::Sampler::Options& now = plan_.training.samples;
   const bool windows = record.length.value_or(now.length) != now.length ||
                        record.stride.value_or(now.stride) != now.stride;

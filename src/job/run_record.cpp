@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "decider_record.hpp"
 #include "mixture_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
@@ -142,6 +143,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
                      .targets = run.Integer("tokens")};
   }
   ParseMixture(record.json, path, record);
+  ParseDecider(record.json, path, record);
   if (run.Has("train_tokens")) {
     record.train_tokens = run.Integer("train_tokens", 2, kMostTrainTokens);
   }
@@ -248,8 +250,8 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
     changes.push_back(fmt::format("{} is {} now and was {} when the checkpoint was written",
                                   input::Shown(name), input::Shown(is), input::Shown(was)));
   };
-  for (const char* name :
-       {"seed", "source_sha256", "sequence_length", "stride", "batch", "precision", "canonical"}) {
+  for (const char* name : {"seed", "source_sha256", "train_tokens", "sequence_length", "stride",
+                           "batch", "precision", "canonical"}) {
     // The contents of a mixture are compared below.
     const bool mixed = record.json.contains("mixture") || now.contains("mixture");
     if (mixed && name == std::string_view("source_sha256")) continue;

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <span>
 
+#include "trireme/base/error.hpp"
+#include "trireme/data/has_target.hpp"
 #include "trireme/job/job.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -12,17 +15,37 @@ namespace trireme::job {
 
 namespace {
 
-// Parts that a task keeps of a token file: only training reads the train split, and of a mixture's
-// other files nothing else.
-data::Keeping KeepingOf(Task task, const data::Options& options, bool first) {
-  const bool trains = task == Task::kTrain;
-  const bool evaluates = first && (trains || task == Task::kEvaluate);
-  const bool validates = evaluates && options.validation.empty();
-  return {options.staging, {trains, validates, evaluates}, options.read_ahead};
+// Whether the job computes losses of splits other than the training's.
+bool Evaluates(const DeckOptions& options) {
+  const Task task = options.job.task;
+  return task == Task::kEvaluate ||
+         (task == Task::kTrain && options.monitor.validate_every_steps > 0);
 }
 
-data::Keeping KeepingOfSet(const data::Options& options) {
-  return {options.staging, {false, true, false}, options.read_ahead};
+// Parts that a job keeps of a token file: only training reads the train split, and of a mixture's
+// other files nothing else. reads: whether a stream is read on this rank.
+data::Keeping KeepingOf(const DeckOptions& options, bool first, bool reads = true) {
+  const bool trains = options.job.task == Task::kTrain;
+  const bool evaluates = first && Evaluates(options);
+  const bool validates = evaluates && options.data.validation.empty();
+  return {options.data.staging, {trains, validates, evaluates}, options.data.read_ahead, reads};
+}
+
+data::Keeping KeepingOfSet(const DeckOptions& options, bool reads = true) {
+  const data::Options& data = options.data;
+  return {data.staging, {false, Evaluates(options), false}, data.read_ahead, reads};
+}
+
+// Notes the first split that is read without documents.
+void LookForDocuments(const std::string& path, const data::TokenCounts& counts,
+                      const data::Keeping& keeping, plan::TokenFacts& facts) {
+  for (const data::Split split : data::kSplits) {
+    const auto i = static_cast<std::size_t>(split);
+    if (!keeping.splits[i] || counts.documents[i] || !facts.undocumented.empty()) continue;
+    facts.undocumented =
+        fmt::format("{} has no /{}/documents", std::filesystem::path(path).filename().string(),
+                    data::NameOf(split));
+  }
 }
 
 // Bytes of a rank's share of what is kept.
@@ -38,10 +61,10 @@ std::int64_t AheadOf(const data::Options& options) {
 
 std::string DescribeVocabulary(const data::TokenCounts& counts) {
   return fmt::format(
-      "{} words by the tokenizer {}{}, sha256 {:.12}", monitor::WithThousands(counts.vocabulary),
-      counts.tokenizer,
+      "{} words by the tokenizer {}{}, sha256 {:.12}, eos {}, unk {}",
+      monitor::WithThousands(counts.vocabulary), counts.tokenizer,
       counts.tokenizer_sha256.empty() ? "" : fmt::format(" ({:.12})", counts.tokenizer_sha256),
-      counts.vocabulary_sha256);
+      counts.vocabulary_sha256, counts.eos, counts.unk);
 }
 
 // Ids of one file must mean the same in all others.
@@ -49,7 +72,8 @@ void RequireOneVocabulary(const char* key, const std::string& path, const data::
                           const std::string& first_path, const data::TokenCounts& first,
                           const input::Deck& deck) {
   if (counts.vocabulary_sha256 == first.vocabulary_sha256 && counts.tokenizer == first.tokenizer &&
-      counts.tokenizer_sha256 == first.tokenizer_sha256) {
+      counts.tokenizer_sha256 == first.tokenizer_sha256 && counts.eos == first.eos &&
+      counts.unk == first.unk) {
     return;
   }
   throw deck.Complain(key,
@@ -62,10 +86,10 @@ void RequireOneVocabulary(const char* key, const std::string& path, const data::
 bool Validates(Task task) { return task == Task::kTrain || task == Task::kEvaluate; }
 
 // Adds the sets of data.validation; first: of the deck's token file.
-void AddValidation(Task task, const data::Options& options, const input::Deck& deck, int shared_by,
+void AddValidation(const DeckOptions& options, const input::Deck& deck, int shared_by,
                    const data::TokenCounts& first, plan::TokenFacts& facts) {
-  if (!Validates(task)) return;
-  for (const data::ValidationFile& set : options.validation) {
+  if (!Validates(options.job.task)) return;
+  for (const data::ValidationFile& set : options.data.validation) {
     std::error_code ignored;
     if (std::filesystem::status(set.path, ignored).type() ==
         std::filesystem::file_type::not_found) {
@@ -73,80 +97,83 @@ void AddValidation(Task task, const data::Options& options, const input::Deck& d
                           "Check the path, or write the file with job.task = tokenize.");
     }
     const data::TokenCounts counts = data::CountTokens(set.path);
-    RequireOneVocabulary("data.validation", set.path, counts, options.file, first, deck);
-    facts.bytes += ShareOf(counts, KeepingOfSet(options), shared_by);
+    RequireOneVocabulary("data.validation", set.path, counts, options.data.file, first, deck);
+    const data::Keeping keeping = KeepingOfSet(options);
+    LookForDocuments(set.path, counts, keeping, facts);
+    facts.bytes += ShareOf(counts, keeping, shared_by);
   }
 }
 
-plan::TokenFacts FactsOfMixture(Task task, const data::Options& options, const input::Deck& deck,
+plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& deck,
                                 int shared_by) {
-  data::CheckMixtureFiles(options.mixture, deck);
+  data::CheckMixtureFiles(options.data.mixture, deck);
   plan::TokenFacts facts;
-  facts.documents = true;
   data::TokenCounts first;
-  for (const data::MixtureFile& file : options.mixture) {
+  for (const data::MixtureFile& file : options.data.mixture) {
     const data::TokenCounts counts = data::CountTokens(file.path);
     if (facts.sources.empty()) first = counts;
-    RequireOneVocabulary("data.mixture", file.path, counts, options.file, first, deck);
+    RequireOneVocabulary("data.mixture", file.path, counts, options.data.file, first, deck);
+    const data::Keeping keeping = KeepingOf(options, facts.sources.empty());
+    LookForDocuments(file.path, counts, keeping, facts);
     facts.train += counts.tokens.front();
-    facts.bytes += ShareOf(counts, KeepingOf(task, options, facts.sources.empty()), shared_by);
+    facts.bytes += ShareOf(counts, keeping, shared_by);
     facts.source += facts.source.empty() ? "" : " + ";
     facts.source += std::filesystem::path(file.path).filename().string();
     facts.sources.push_back({counts.tokens.front(), file.proportion});
     facts.contents.push_back(counts.source_sha256);
-    facts.documents = facts.documents && counts.documents.front();
     facts.loss_mask = facts.loss_mask || counts.masks.front();
   }
-  AddValidation(task, options, deck, shared_by, first, facts);
+  AddValidation(options, deck, shared_by, first, facts);
   facts.vocabulary = first.vocabulary;
-  facts.read_ahead = AheadOf(options);
+  facts.read_ahead = AheadOf(options.data);
   return facts;
 }
 
 }  // namespace
 
-plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::Deck& deck,
-                         int shared_by) {
-  if (!options.mixture.empty()) return FactsOfMixture(task, options, deck, shared_by);
-  const data::TokenCounts counts = data::CountTokens(options.file);
+plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by) {
+  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by);
+  const std::string& path = options.data.file;
+  const data::TokenCounts counts = data::CountTokens(path);
+  const data::Keeping keeping = KeepingOf(options, true);
   plan::TokenFacts facts{.vocabulary = counts.vocabulary,
                          .train = counts.tokens.front(),
-                         .bytes = ShareOf(counts, KeepingOf(task, options, true), shared_by),
-                         .source = std::filesystem::path(options.file).filename().string(),
+                         .bytes = ShareOf(counts, keeping, shared_by),
+                         .source = std::filesystem::path(path).filename().string(),
                          .sources = {},
                          .contents = {counts.source_sha256},
-                         .documents = counts.documents.front(),
                          .loss_mask = counts.masks.front(),
-                         .read_ahead = AheadOf(options)};
-  AddValidation(task, options, deck, shared_by, counts, facts);
+                         .read_ahead = AheadOf(options.data)};
+  LookForDocuments(path, counts, keeping, facts);
+  AddValidation(options, deck, shared_by, counts, facts);
   return facts;
 }
 
 plan::TokenFacts InspectTokens(const Job& job) {
   const comm::Communicator& world = job.World();
-  data::Options options = job.options.data;
+  DeckOptions options = job.options;
+  std::vector<data::MixtureFile>& mixture = options.data.mixture;
   // Other tasks take no training windows: they need the vocabulary, and the valid and test splits.
-  if (job.options.job.task != Task::kTrain) options.mixture.clear();
+  if (job.options.job.task != Task::kTrain) mixture.clear();
   plan::TokenFacts facts;
   world.Together([&] {
     // A wrong number of ranks is said before a missing file.
     plan::PlanGrid(job.options, job.deck, world.Size());
     if (!world.IsRoot()) return;
-    facts = FactsOf(job.options.job.task, options, job.deck, job.runtime->Node().Size());
+    facts = FactsOf(options, job.deck, job.runtime->Node().Size());
   });
-  facts.sources.resize(options.mixture.size());
-  facts.contents.resize(std::max<std::size_t>(1, options.mixture.size()));
+  facts.sources.resize(mixture.size());
+  facts.contents.resize(std::max<std::size_t>(1, mixture.size()));
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number : {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead}) {
     *number = world.Sum(*number);
   }
   for (std::size_t i = 0; i < facts.sources.size(); ++i) {
-    facts.sources[i] = {world.Sum(facts.sources[i].tokens), options.mixture[i].proportion};
+    facts.sources[i] = {world.Sum(facts.sources[i].tokens), mixture[i].proportion};
   }
-  for (bool* fact : {&facts.documents, &facts.loss_mask}) {
-    *fact = world.Sum(std::int64_t{*fact}) > 0;
-  }
+  facts.loss_mask = world.Sum(std::int64_t{facts.loss_mask}) > 0;
   facts.source = world.Broadcast(facts.source);
+  facts.undocumented = world.Broadcast(facts.undocumented);
   for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
   return facts;
 }
@@ -230,27 +257,45 @@ data::TokenFile Open(const Job& job, const std::string& path, const data::Keepin
 
 }  // namespace
 
-data::TokenFile OpenTokens(const Job& job) {
-  const data::Options& options = job.options.data;
-  return Open(job, options.file, KeepingOf(job.options.job.task, options, true));
+data::TokenFile OpenTokens(const Job& job, const comm::ProcessGrid& grid) {
+  return Open(job, job.options.data.file, KeepingOf(job.options, true, grid.Replica().IsRoot()));
 }
 
-std::vector<data::TokenFile> OpenCorpus(const Job& job) {
+std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid& grid) {
   std::vector<data::TokenFile> files;
   for (const data::MixtureFile& file : job.options.data.mixture) {
     files.push_back(
-        Open(job, file.path, KeepingOf(job.options.job.task, job.options.data, files.empty())));
+        Open(job, file.path, KeepingOf(job.options, files.empty(), grid.Replica().IsRoot())));
   }
-  if (files.empty()) files.push_back(OpenTokens(job));
+  if (files.empty()) files.push_back(OpenTokens(job, grid));
   return files;
 }
 
-std::vector<ValidationSet> OpenValidation(const Job& job) {
+std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid) {
   std::vector<ValidationSet> sets;
   for (const data::ValidationFile& set : job.options.data.validation) {
-    sets.push_back({set.name, Open(job, set.path, KeepingOfSet(job.options.data))});
+    sets.push_back(
+        {set.name, Open(job, set.path, KeepingOfSet(job.options, grid.Replica().IsRoot()))});
   }
   return sets;
+}
+
+void RequireTargets(const Job& job, const data::TokenFile& tokens,
+                    std::span<const ValidationSet> validation) {
+  if (!Evaluates(job.options)) return;
+  const auto require = [&](const data::TokenFile& file, data::Split split) {
+    if (data::HasTarget(file, split, job.options.data.document_mask)) return;
+    throw InputError(fmt::format("{}: no target of /{}/tokens counts: it has no loss", file.Path(),
+                                 data::NameOf(split)),
+                     "Its mask, and with data.document_mask its documents, leave none. Without "
+                     "validation (monitor.validate_every_steps = 0) it is not needed.");
+  };
+  job.World().Together([&] {
+    if (!job.World().IsRoot()) return;
+    if (validation.empty()) require(tokens, data::Split::kValid);
+    for (const ValidationSet& set : validation) require(set.tokens, data::Split::kValid);
+    require(tokens, data::Split::kTest);
+  });
 }
 
 }  // namespace trireme::job

@@ -85,21 +85,28 @@ std::string ToJsonLine(const Event& event) {
 
 namespace {
 
-// Whether a line is a record that a run resumed at `resume_step` keeps; notes what it says. Members
-// of other types than ours make a line no record, but for the loss, null after a divergence.
-bool Keeps(std::string_view line, std::int64_t resume_step, History& history) {
+struct Range {
+  std::int64_t last = 0;        // step that is kept
+  std::int64_t best_after = 0;  // see CutMetrics
+};
+
+// Whether a line is a record that a run resumed after `steps.last` keeps; notes what it says.
+// Members of other types than ours make a line no record, but for the loss, null after a
+// divergence.
+bool Keeps(std::string_view line, const Range& steps, History& history) {
   const auto json = input::TryParseJson(line, kMaxLineBytes);
   if (!json || !json->is_object()) return false;
   const auto kind = json->find("kind");
   const auto step = json->find("step");
   if (kind == json->end() || !kind->is_string() || step == json->end()) return false;
   const auto at = input::WholeNumber(*step);
-  if (!at || *at > resume_step || *kind == NameOf(Record::Kind::kDone)) return false;
+  if (!at || *at > steps.last || *kind == NameOf(Record::Kind::kDone)) return false;
   const auto loss = json->find("loss");
   if (loss == json->end() || !loss->is_number()) return true;
   const auto value = loss->get<double>();
   if (*kind == NameOf(Record::Kind::kStep) && !history.first_loss) history.first_loss = value;
-  if (*kind == NameOf(Record::Kind::kValid) && value < history.best_valid.value_or(INFINITY)) {
+  if (*kind == NameOf(Record::Kind::kValid) && *at > steps.best_after &&
+      value < history.best_valid.value_or(INFINITY)) {
     history.best_valid = value;
     history.best_valid_step = *at;
   }
@@ -161,7 +168,7 @@ void ForEachRecord(const std::string& folder, Use&& use) {
 
 }  // namespace
 
-History CutMetrics(const std::string& path, std::int64_t resume_step) {
+History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64_t best_after) {
   History history;
   std::error_code error;
   // A pipe or a device holds no records. A link is followed, here as by AppendFile.
@@ -170,7 +177,7 @@ History CutMetrics(const std::string& path, std::int64_t resume_step) {
   if (error) throw RunError(fmt::format("{}: cannot be read: {}", path, error.message()));
   std::vector<bool> kept;  // by line
   ForEachLine(target, [&](std::string_view line, bool whole) {
-    kept.push_back(whole && Keeps(line, resume_step, history));
+    kept.push_back(whole && Keeps(line, {resume_step, best_after}, history));
   });
   if (std::find(kept.begin(), kept.end(), false) == kept.end()) return history;
   Replacement file(target, TemporaryName(target));

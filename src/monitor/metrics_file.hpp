@@ -35,7 +35,8 @@ struct History {
 // (a torn last line; longer than kMaxLineBytes; a step that is no integer). Takes memory for one
 // record, whatever the file holds. The file is replaced in one move, and only when something is
 // cut; a missing one is left missing. Throws RunError.
-History CutMetrics(const std::string& path, std::int64_t resume_step);
+// best_after: validations after this step alone can be the best.
+History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64_t best_after = 0);
 
 }  // namespace trireme::monitor
 

@@ -30,7 +30,8 @@ struct Monitor::State {
   explicit State(const Session& given) : options(given), screen(IsTerminal()) {
     if (options.folder.empty()) return;
     const std::string metrics_path = options.folder + "/metrics.jsonl";
-    if (options.resumed) losses.history = CutMetrics(metrics_path, options.resume_step);
+    if (options.resumed)
+      losses.history = CutMetrics(metrics_path, options.resume_step, options.best_after);
     log = std::make_unique<AppendFile>(options.folder + "/log.txt", !options.resumed);
     metrics = std::make_unique<AppendFile>(metrics_path, !options.resumed);
   }
@@ -114,7 +115,7 @@ void Monitor::Happened(const Event& event) {
   if (state_) state_->Write(event);
 }
 
-void Monitor::GoBack(std::int64_t step) {
+void Monitor::GoBack(std::int64_t step, std::int64_t best_after) {
   if (!state_) return;
   State& state = *state_;
   state.interval = {};
@@ -128,7 +129,7 @@ void Monitor::GoBack(std::int64_t step) {
       state.Put(fmt::format("warning: {}; the run goes on", error.what()));
     }
   };
-  unless_lost([&] { state.losses.history = CutMetrics(path, step); });
+  unless_lost([&] { state.losses.history = CutMetrics(path, step, best_after); });
   unless_lost([&] { state.metrics = std::make_unique<AppendFile>(path, false); });
 }
 

@@ -35,10 +35,10 @@ void CheckPositions(const model::Options& model, const Request& request) {
 }
 
 void CheckDocuments(const Request& request) {
-  if (!request.options.data.document_mask || request.tokens.documents) return;
+  if (!request.options.data.document_mask || request.tokens.undocumented.empty()) return;
   throw request.deck.Complain(
-      "data.document_mask", fmt::format("{} has no /train/documents", request.tokens.source),
-      "It says where documents begin: make the file anew with task = tokenize, or use "
+      "data.document_mask", request.tokens.undocumented,
+      "They say where documents begin: make the file anew with task = tokenize, or use "
       "data.document_mask = no.");
 }
 
@@ -55,6 +55,7 @@ Layout MakeLayout(const Request& request, bool training) {
         parallel::MakePipelineShape(asked.parallel, request.deck, layout.grid.pipeline);
   }
   CheckPositions(model.options, request);
+  CheckDocuments(request);
   model::CheckLayout(request.deck, model.options, layout.grid, model.pipeline);
   model.dtype = request.machine.dtype;
   model.seed = asked.machine.seed;
@@ -88,7 +89,6 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   grid = layout.grid;
   sharing = layout.sharing;
   CheckWholeParameters(request, grid);
-  CheckDocuments(request);
   const data::Sampler sampler({.tokens = request.tokens.train,
                                .length = asked.data.sequence_length,
                                .stride = asked.data.stride,

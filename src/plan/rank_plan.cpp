@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "trireme/data/windows.hpp"
 #include "trireme/parallel/sharding.hpp"
 #include "trireme/plan/plan.hpp"
 #include "trireme/training/training_state.hpp"
@@ -72,14 +73,28 @@ void PlanStep(training::TrainingState& state, std::int64_t windows) {
 
 namespace {
 
-// Bytes of the tokens on a rank; with those of the windows that are read ahead, packed and in use.
-std::int64_t TokenBytes(const Plan& plan) {
-  if (plan.tokens.read_ahead == 0) return plan.tokens.bytes;
-  const training::TrainingPlan& training = plan.training;
-  const std::int64_t windows = CeilDivide(training.batch, plan.grid.data);
-  const std::int64_t one = sizeof(std::int32_t) + (plan.tokens.loss_mask ? 1 : 0);
-  return plan.tokens.bytes +
-         (plan.tokens.read_ahead + 2) * windows * (training.model.length + 1) * one;
+// Bytes of a stream's windows on a rank: those in use, read ahead and passed on.
+std::int64_t StreamBytes(const TokenFacts& tokens, const comm::ProcessGrid& grid,
+                         const model::ModelPlan& model, std::int64_t windows, std::int64_t files) {
+  if (tokens.read_ahead == 0) return 0;
+  return data::StreamBytes({.read_ahead = tokens.read_ahead,
+                            .windows = windows,
+                            .tokens = model.length + 1,
+                            .files = files,
+                            .documents = model.document_mask,
+                            .masks = tokens.loss_mask,
+                            .reads = grid.Replica().IsRoot(),
+                            .passes = grid.Replica().Size() > 1});
+}
+
+// Bytes of the tokens on a rank; a stream's windows are those of a step and of a validation.
+std::int64_t TokenBytes(const Plan& plan, const comm::ProcessGrid& grid) {
+  const model::ModelPlan& model = plan.training.model;
+  const std::int64_t share =
+      training::LargestShare(plan.training.batch, plan.grid.data, model.canonical);
+  const std::int64_t files = std::max<std::int64_t>(1, std::ssize(plan.tokens.sources));
+  return plan.tokens.bytes + StreamBytes(plan.tokens, grid, model, share, files) +
+         StreamBytes(plan.tokens, grid, model, model.micro_batch, 1);
 }
 
 }  // namespace
@@ -88,7 +103,7 @@ machine::MemoryTerms PlanMemory(const Plan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   const training::TrainingState state(planned.Grid(), plan.training, planned.Stream());
   machine::MemoryTerms memory = state.Memory();
-  memory.tokens = TokenBytes(plan);
+  memory.tokens = TokenBytes(plan, planned.Grid());
   return memory;
 }
 
@@ -96,7 +111,8 @@ machine::MemoryTerms PlanMemory(const EvaluationPlan& plan, int rank) {
   const PlannedRank planned(plan, rank);
   const model::ParallelModel model(planned.Grid(), plan.model, planned.Stream());
   machine::MemoryTerms memory = training::MemoryOf(model);
-  memory.tokens = plan.tokens.bytes;
+  memory.tokens = plan.tokens.bytes +
+                  StreamBytes(plan.tokens, planned.Grid(), plan.model, plan.model.micro_batch, 1);
   return memory;
 }
 
@@ -137,7 +153,7 @@ RankPlan PlanRank(const Plan& plan, int rank) {
   RankPlan result;
   result.at = grid.Coordinates();
   result.memory = state.Memory();
-  result.memory.tokens = TokenBytes(plan);
+  result.memory.tokens = TokenBytes(plan, grid);
   PlanStep(state, plan.training.batch);
   result.traffic = grid.Traffic();
   result.operations = state.Net().Stages().Operations();

@@ -116,12 +116,14 @@ class Rounds {
         selection_(std::move(selection)),
         most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
         entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)),
-        windows_(tokens, split, model.Grid().Replica(),
-                 [this](std::int64_t turn, std::vector<data::Sample>& samples) {
-                   const std::span<const data::Sample> mine = TurnOf(turn);
-                   samples.assign(mine.begin(), mine.end());
-                   return !mine.empty();
-                 }) {
+        windows_(
+            tokens, split, model.Grid().Replica(),
+            [this](std::int64_t turn, std::vector<data::Sample>& samples) {
+              const std::span<const data::Sample> mine = TurnOf(turn);
+              samples.assign(mine.begin(), mine.end());
+              return !mine.empty();
+            },
+            model.Plan().document_mask) {
     const std::int64_t longest =
         CeilDivide(selection_.count, std::int64_t{model.Grid().Shape().data});
     count_ = CeilDivide(longest, most_ * std::ssize(entries_));
@@ -132,6 +134,9 @@ class Rounds {
   std::int64_t Count() const { return count_; }      // the same on all ranks
   std::int64_t Targets() const { return targets_; }  // of the rounds so far
   const Selection& Windows() const { return selection_; }
+  // Whether this rank could not read an entry's windows: it is empty.
+  bool Failed() const { return windows_.Failed(); }
+  void RequireRead() const { windows_.RequireRead(); }
 
   // Entries of the next round; none if this rank has no more.
   std::span<const data::Entry> Next() {
@@ -142,7 +147,9 @@ class Rounds {
       entry.sequences = 0;
       if (begin_ >= std::ssize(selection_.share)) continue;
       const std::int64_t turn = begin_ / most_;
-      data::FillEntry(windows_.Take(turn), TurnOf(turn), model_.Plan().length, entry,
+      const std::span<const data::Window> windows = windows_.Take(turn);
+      if (windows_.Failed()) continue;
+      data::FillEntry(windows, TurnOf(turn), model_.Plan().length, entry,
                       model_.LocalPlan().positions, model_.Plan().document_mask);
       MaskOverlap(TurnOf(turn), selection_.overlap, entry);
       targets_ += entry.valid;
@@ -205,6 +212,17 @@ ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
   return sum;
 }
 
+// Collective. Whether a rank wishes to stop. AgreedError (exit code 1) if one could not read.
+bool AgreeToStop(const comm::Communicator& world, const Rounds& rounds,
+                 const std::function<bool()>& stop) {
+  constexpr std::int64_t kStop = 1, kUnread = 2;
+  std::int64_t mine = stop && stop() ? kStop : 0;
+  if (rounds.Failed()) mine = kUnread;
+  const std::int64_t most = world.Max(mine);
+  if (most == kUnread) world.Together([&] { rounds.RequireRead(); });
+  return most == kStop;
+}
+
 using MakeSelection = std::function<Selection()>;
 
 Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
@@ -220,9 +238,11 @@ Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data:
   Evaluation result;
   std::vector<double> losses;
   for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
-    result.stopped = options.stop && world.Max(std::int64_t{options.stop()}) > 0;
+    result.stopped =
+        (options.stop || tokens.Streams()) && AgreeToStop(world, *rounds, options.stop);
     if (!result.stopped) sum.Add(LossOf(model, *rounds, options.visit, losses));
   }
+  if (!result.stopped && tokens.Streams()) AgreeToStop(world, *rounds, {});  // of the last round
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
   if (!result.stopped && result.targets == 0) {  // the same on all ranks
     throw AgreedError(ExitCode::kBadInput,

@@ -140,6 +140,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   using State = TrainingState;
   std::array<double, State::kAgreed> sums{};
   sums[State::kBad] = bad ? 1 : 0;
+  sums[State::kUnread] = now_.unread ? 1 : 0;
   sums[State::kSignal] = mine.signal ? 1 : 0;
   sums[State::kWalltime] = mine.walltime ? 1 : 0;
   sums[State::kCheckpoint] = mine.checkpoint ? 1 : 0;
@@ -153,6 +154,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   const std::span<double> digits = std::span(sums).subspan(State::kLossDigits);
   std::ranges::copy((finite_loss ? loss : ExactSum()).Digits(), digits.begin());
   state_.Agree(sums);
+  if (sums[State::kUnread] > 0) Grid().World().Together([&] { loader_.RequireRead(); });
   result_.loss = ExactSum::FromDigits(digits).Value() / static_cast<double>(result_.targets);
   result_.requests = {sums[State::kSignal] > 0, sums[State::kWalltime] > 0,
                       sums[State::kCheckpoint] > 0, sums[State::kBusy] > 0};

@@ -52,7 +52,7 @@ void TrainingStep::GradientsOnGpu() {
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
   model::StagedBatches::Taken batch = TakeBatch();
-  const bool whole = loader_.Whole(step_);
+  const bool whole = loader_.Whole(step_) && !now_.unread;
   Net().Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
     QueueOnGpu(std::move(batch));
@@ -85,6 +85,7 @@ void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
 }
 
 void TrainingStep::LoadNextBatch() {
+  if (step_ + 1 >= state_.Plan().schedule.Last()) return;
   const device::ProfileRange range("load next batch");
   const double start = Seconds();
   loader_.Load(step_ + 1, next_);

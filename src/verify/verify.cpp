@@ -80,8 +80,7 @@ plan::TokenFacts FactsOf(const job::Job& job, std::string& data) {
                      monitor::WithThousands(vocabulary));
   return {.vocabulary = vocabulary,
           .train = options.batch * options.sequence_length + 1,
-          .source = options.file,
-          .documents = true};
+          .source = options.file};
 }
 
 std::string Number(double value) {

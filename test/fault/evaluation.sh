@@ -46,8 +46,18 @@ run 0 "$TRIREME" -i deck.in "${keys[@]}" -r run
 says "nothing is left to do"
 same_end calm run
 
-# Evaluated while it goes on: checkpoints are removed between being found and being read.
+# Of several sets none is recorded before all are, so that none is recorded twice.
 run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour tokenize.harbour_tokens=2000 data.file=small.h5
+rm -rf run
+sets=(data.validation=small:small.h5,large:harbour.h5)
+stops_in step 10 "${sets[@]}"
+[[ $(evaluations) == 0 ]] || fail "a set was recorded of a validation that was cut short"
+run 0 "$TRIREME" -i deck.in "${keys[@]}" "${sets[@]}" -r run schedule.stop_at=11
+for kind in valid valid_other; do
+  [[ $(count run/metrics.jsonl "{\"kind\":\"$kind\",\"step\":10,") == 1 ]] || fail "not one record $kind of step 10"
+done
+
+# Evaluated while it goes on: checkpoints are removed between being found and being read.
 # goes_on_writing EVERY: a run that holds nothing but its newest checkpoint, of every EVERY steps.
 goes_on_writing() {
   begins "$TRIREME" -i deck.in "${keys[@]}" data.file=small.h5 "job.output=every_$1" schedule.steps=1000000 \

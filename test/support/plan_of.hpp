@@ -41,7 +41,9 @@ inline plan::Plan PlanOf(const std::string& text, const data::TokenFile& tokens,
   const plan::TokenFacts facts{.vocabulary = tokens.VocabularySize(),
                                .train = tokens.Size(data::Split::kTrain),
                                .source = "tokens in memory",
-                               .documents = tokens.HasDocuments(data::Split::kTrain),
+                               .undocumented = tokens.HasDocuments(data::Split::kTrain)
+                                                   ? std::string()
+                                                   : "tokens in memory have no /train/documents",
                                .loss_mask = tokens.HasMask(data::Split::kTrain)};
   return PlanOf(text, facts, ranks, dtype, overrides, bf16_products);
 }

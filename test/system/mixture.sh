@@ -102,6 +102,28 @@ run 0 "$TRIREME" -r sets job.task=evaluate grid.tensor=1
 grep -q '^valid .*   code$' output || fail "evaluation lacks the set code"
 grep -q '^valid .*   more$' output || fail "evaluation lacks the set more"
 
+# Another set that decides: its loss begins anew, which is said once, and is not mixed with the other's.
+goes_on() { run 0 "$TRIREME" -r sets grid.tensor=1 data.validation='more:more.h5, code:moved.h5' schedule.steps="$1"; }
+best_is_of_the_new_set() {
+  "$python" - "$(tr -d '\r' <output)" <<'PYTHON' || fail "the best loss is not the new set's"
+import json, sys
+records = [json.loads(line) for line in open("sets/metrics.jsonl", encoding="utf-8")]
+new = {r["loss"]: r["step"] for r in records if r["kind"] == "valid" and r["step"] > 20}
+assert all(r["set"] == "more" for r in records if r["kind"] == "valid" and r["step"] > 20)
+run = json.load(open("sets/checkpoints/latest/run.json", encoding="utf-8"))
+assert run["best_loss"] == min(new), (run["best_loss"], new)
+assert run["validation"]["set"] == "more" and run["validation"]["since"] == 20, run["validation"]
+assert f"best {min(new):.4f} at step {new[min(new)]}" in sys.argv[1], new
+PYTHON
+}
+sed -i 's/\("kind":"valid","step":[0-9]*,.*"loss":\)[0-9.]*/\11.5/' sets/metrics.jsonl # as if the old set had an easy text
+goes_on 30
+says_once 'warning: the best checkpoint is chosen by the set more ('
+best_is_of_the_new_set
+goes_on 40
+! grep -q 'the best checkpoint is chosen' output || fail "the set that decides is called another one"
+best_is_of_the_new_set
+
 # Plans of ranks that are not there.
 run 0 "$TRIREME" -i deck.in -v grid.ranks=4 data.mixture='harbour.h5*2,moved.h5*0.5'
 says 'harbour.h5 + moved.h5; 3,000 training tokens, 36 steps per epoch'
@@ -121,6 +143,13 @@ printf 'a b c d e f\n' >text
 run 0 "$TRIREME" -i deck.in job.task=tokenize data.file=words.h5 tokenize.train=text tokenize.valid=text tokenize.test=text
 refused 'words.h5 has another vocabulary than harbour.h5' data.mixture='harbour.h5:1, words.h5:1'
 refused 'data.validation = words:words.h5: words.h5 has another vocabulary than harbour.h5' data.mixture=harbour.h5:1 data.validation=words:words.h5
+"$python" - <<'PYTHON'
+import h5py, shutil
+shutil.copy("harbour.h5", "eos.h5")
+with h5py.File("eos.h5", "r+") as file:
+    file.attrs["eos"], file.attrs["source_sha256"] = file.attrs["eos"] + 1, "0" * 64
+PYTHON
+refused 'eos.h5 has another vocabulary than harbour.h5' data.mixture='harbour.h5:1, eos.h5:1'
 refused "'moved.h5' has no name" data.mixture=harbour.h5:1 data.validation=moved.h5
 refused 'a is there twice' data.mixture=harbour.h5:1 data.validation='a:moved.h5, a:more.h5'
 refused 'none.h5: no such file' data.mixture=harbour.h5:1 data.validation=a:none.h5

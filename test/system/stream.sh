@@ -65,16 +65,125 @@ changed "was written to since this job opened it" "$python" -c '
 import h5py
 with h5py.File("copy.h5", "r+") as file:
     file["train/tokens"][:] = 7'
+# Replaced or removed under its name, it is read on, by validations too.
+for change in 'mv other.h5 copy.h5' 'rm copy.h5'; do
+  cp harbour.h5 copy.h5
+  run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour data.file=other.h5 \
+    tokenize.harbour_tokens=1000 tokenize.harbour_seed=2 tokenize.overwrite=yes
+  rm -rf changed
+  "$TRIREME" -i deck.in data.file=copy.h5 data.staging=stream job.output=changed schedule.steps=1000 \
+    monitor.validate_every_steps=100 checkpoint.every_steps=0 >output 2>&1 </dev/null &
+  job=$!
+  for _ in $(seq 200); do
+    ! grep -q '"kind":"step"' changed/metrics.jsonl 2>/dev/null || break
+    sleep 0.05
+  done
+  $change
+  wait $job || fail "a job whose file was replaced ended with code $?: $change"
+  [[ $(losses changed/metrics.jsonl valid | wc -l) == 10 ]] || fail "validations are missing after: $change"
+  rm -f copy.h5
+done
+
+# ends_together MESSAGE COMMAND...: four ranks of two replicas leave with code 1 and one message, of the
+# world's ranks, through MPI_Finalize.
+ends_together() {
+  run 1 "${mpi[@]}" 4 "$TRIREME" "${@:2}" grid.data=2
+  says_once "trireme: error"
+  says_once "$1"
+  ! grep -q MPI_ABORT output || fail "ranks were aborted"
+}
+"$python" - <<'PYTHON'
+import h5py, shutil
+for split in ("train", "valid"):
+    name = f"bad_{split}.h5"
+    shutil.copy("harbour.h5", name)
+    with h5py.File(name, "r+") as file:
+        tokens = file[f"{split}/tokens"]
+        tokens[len(tokens) - 200:len(tokens) - 190] = 60000  # of the second replica's windows in a validation
+PYTHON
+for layout in grid.tensor=2 grid.pipeline=2 grid.sharding=parameters; do
+  [[ $layout == grid.sharding* ]] && layout="$layout grid.tensor=2"
+  rm -rf bad
+  # shellcheck disable=SC2086  # several keys
+  ends_together "error: bad_train.h5: /train/tokens: token at offset 18" \
+    -i deck.in data.staging=stream data.file=bad_train.h5 job.output=bad $layout
+  says "has id 60000, but the vocabulary has"
+  is_missing bad/run.lock
+  rm -rf bad
+  # shellcheck disable=SC2086
+  ends_together "error: bad_valid.h5: /valid/tokens: token at offset" \
+    -i deck.in data.staging=stream data.file=bad_valid.h5 job.output=bad $layout
+  is_missing bad/run.lock
+done
+run 0 "$TRIREME" -i deck.in job.output=good
+ends_together "error: bad_valid.h5: /valid/tokens: token at offset" \
+  -r good job.task=evaluate data.staging=stream data.file=bad_valid.h5 grid.tensor=2
+# A file that is cut off while all ranks read it.
+cp harbour.h5 copy.h5
+rm -rf changed
+"${mpi[@]}" 4 "$TRIREME" -i deck.in data.file=copy.h5 data.staging=stream grid.data=2 grid.tensor=2 job.output=changed \
+  schedule.steps=1000000 monitor.validate_every_steps=0 >output 2>&1 </dev/null &
+job=$! code=0
+for _ in $(seq 400); do
+  ! grep -q '"kind":"step"' changed/metrics.jsonl 2>/dev/null || break
+  sleep 0.05
+done
+truncate -s 3000 copy.h5
+wait $job || code=$?
+[[ $code == 1 ]] || fail "exit code $code instead of 1 from ranks whose file was cut off"
+says_once "trireme: error: copy.h5"
+says "this job opened it"
+! grep -q MPI_ABORT output || fail "ranks were aborted"
+is_missing changed/run.lock
 rm copy.h5
 
-"$python" - <<'PYTHON'
-import h5py
-with h5py.File("harbour.h5", "r+") as file:
-    tokens = file["train/tokens"]
-    tokens[1000:] = 60000
-PYTHON
-run 2 "${mpi[@]}" 2 "$TRIREME" -i deck.in data.staging=stream grid.tensor=2 job.output=bad
-says "harbour.h5: /train/tokens: token at offset"
-says "has id 60000, but the vocabulary has"
 run 2 "$TRIREME" -i deck.in data.staging=steram
 says "stream"
+
+# Splits that are read need documents for document masks, and targets for a loss: said before anything
+# is written, whatever the staging.
+"$python" - <<'PYTHON'
+import h5py, numpy as np, shutil
+def copy(name, documents, masks=()):
+    shutil.copy("harbour.h5", name)
+    with h5py.File(name, "r+") as file:
+        for split in documents:
+            file[f"{split}/documents"] = np.arange(0, len(file[f"{split}/tokens"]), 10, dtype=np.uint64)
+        for split in masks:
+            file[f"{split}/mask"] = np.zeros(len(file[f"{split}/tokens"]), np.uint8)
+copy("train.h5", ["train"])
+copy("all.h5", ["train", "valid", "test"])
+copy("train_test.h5", ["train", "test"])
+copy("valid.h5", ["valid"])
+copy("no_target.h5", [], ["test"])
+copy("no_valid.h5", [], ["valid"])
+with h5py.File("bad_documents.h5", "w"):
+    pass
+shutil.copy("all.h5", "bad_documents.h5")
+with h5py.File("bad_documents.h5", "r+") as file:
+    file["train/documents"][1:] = 5
+PYTHON
+masked=(-i deck.in data.document_mask=yes)
+refused() {
+  for staging in none stream; do
+    run 2 "$TRIREME" "${@:2}" data.staging=$staging job.output=refused
+    says "$1"
+    is_missing refused
+  done
+}
+refused "data.document_mask = yes: train.h5 has no /valid/documents" "${masked[@]}" data.file=train.h5
+refused "data.document_mask = yes: train.h5 has no /valid/documents" "${masked[@]}" data.file=train.h5 -v
+refused "data.document_mask = yes: harbour.h5 has no /train/documents" "${masked[@]}"
+refused "data.document_mask = yes: harbour.h5 has no /valid/documents" "${masked[@]}" data.file=train_test.h5 data.validation=a:harbour.h5
+refused "no_target.h5: no target of /test/tokens counts" -i deck.in data.file=no_target.h5
+refused "no_valid.h5: no target of /valid/tokens counts" -i deck.in data.validation=a:no_valid.h5
+run 0 "$TRIREME" "${masked[@]}" data.file=train.h5 monitor.validate_every_steps=0 job.output=masked
+run 0 "$TRIREME" "${masked[@]}" data.file=train_test.h5 data.validation=a:valid.h5 data.staging=stream job.output=sets
+run 0 "$TRIREME" -i deck.in data.file=no_target.h5 monitor.validate_every_steps=0 job.output=unvalidated
+run 2 "$TRIREME" -r masked job.task=evaluate
+says "data.document_mask = yes: train.h5 has no /valid/documents"
+run 0 "$TRIREME" -r masked job.task=generate
+# Nobody reads documents without the mask.
+run 0 "$TRIREME" -i deck.in data.file=bad_documents.h5 data.staging=stream job.output=unread
+diff <(losses memory/metrics.jsonl step | head -n 1 | cut -c -10) <(losses unread/metrics.jsonl step | head -n 1 | cut -c -10) >difference ||
+  fail "documents that are not used change the losses"

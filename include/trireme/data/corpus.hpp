@@ -27,6 +27,11 @@ class Corpus {
     return std::any_of(files_.begin(), files_.end(),
                        [&](const TokenFile& file) { return file.HasMask(split); });
   }
+  // True if the split of any file says where documents begin.
+  bool HasDocuments(Split split) const {
+    return std::any_of(files_.begin(), files_.end(),
+                       [&](const TokenFile& file) { return file.HasDocuments(split); });
+  }
   // Gives the vocabulary, the valid and the test split.
   const TokenFile& First() const { return files_.front(); }
 

@@ -15,8 +15,9 @@ class WindowReader;
 
 class SplitReader {
  public:
-  // Serial. Opens the file by itself unless it keeps the split in memory. `file` must outlive the
-  // reader. Throws RunError for a file that has changed.
+  // Serial; of a stream, on ranks that read it. Opens the file by itself unless it is a stream or
+  // keeps the split in memory. `file` must outlive the reader. Throws InputError if another file
+  // has taken its name.
   SplitReader(const TokenFile& file, Split split);
   ~SplitReader();
   SplitReader(const SplitReader&) = delete;
@@ -31,7 +32,8 @@ class SplitReader {
  private:
   const TokenFile& file_;
   const Split split_;
-  std::unique_ptr<WindowReader> reader_;  // null: from memory
+  std::unique_ptr<PositionedFile> opened_;  // null: from memory, or the stream's
+  std::unique_ptr<WindowReader> reader_;    // null: from memory
 };
 
 }  // namespace trireme::data

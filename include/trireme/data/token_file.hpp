@@ -58,16 +58,18 @@ void WriteTokenFile(const std::string& path, const TokenData& data, bool overwri
 // Parts of a token file that are kept in memory, and how.
 struct Keeping {
   Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
-  Keeping(Staging where, std::array<bool, 3> which, std::int64_t ahead)
-      : staging(where), splits(which), read_ahead(ahead) {}
+  Keeping(Staging where, std::array<bool, 3> which, std::int64_t ahead, bool reads_here = true)
+      : staging(where), splits(which), read_ahead(ahead), reads(reads_here) {}
   Staging staging;
   std::array<bool, 3> splits = {true, true, true};  // by Split: those that are read at all
   std::int64_t read_ahead = 2;                      // Options::read_ahead
+  bool reads = true;                                // a stream is read on this rank
 };
 
 // Numbers of a token file that a plan needs.
 struct TokenCounts {
   std::int64_t vocabulary = 0;           // types
+  std::int64_t eos = 0, unk = -1;        // as of Vocabulary
   std::array<std::int64_t, 3> tokens{};  // by Split
   std::array<std::int64_t, 3> bytes{};   // by Split: of a copy in memory, with its masks
   std::array<bool, 3> documents{};       // by Split: whether their beginnings are known
@@ -80,7 +82,8 @@ TokenCounts CountTokens(const std::string& path);
 // Bytes of one copy of what is kept in memory.
 std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping);
 
-struct TokenLayout;  // of the file: internal
+struct TokenLayout;    // of the file: internal
+class PositionedFile;  // likewise
 
 // An opened token file: its splits in memory, or read as they are needed; no HDF5 call after
 // construction.
@@ -88,8 +91,9 @@ class TokenFile {
  public:
   // Reads a file. Collective over `world`; `node`: ranks that share memory. Checks that the file is
   // whole, its format and dimensions, at least 2 tokens per split and, of what is kept in memory,
-  // ids below the vocabulary. Throws AgreedError (exit code 2) naming file, dataset and offset of
-  // the first bad token.
+  // ids below the vocabulary; on other ranks, that they see the file that the first one sees, or a
+  // copy of it. Throws AgreedError (exit code 2) naming file, dataset and offset of the first bad
+  // token.
   // after_round (may be empty) is called on all ranks about every 256 MiB, and may throw an
   // AgreedError.
   TokenFile(const comm::Communicator& world, const comm::Communicator& node,
@@ -125,6 +129,8 @@ class TokenFile {
   bool Streams() const;            // windows come from the file (class Windows), none is in memory
   std::int64_t ReadAhead() const;  // steps, of a stream
   const TokenLayout& Layout() const;
+  // The open file of a stream, read on whatever takes its name; only on ranks that read it.
+  const PositionedFile& Opened() const;
 
   // Ids of a text by the file's own tokenizer, without an <eos> at the end; unknown words become
   // unk (byte level has none). A subword tokenizer's template begins the ids. Throws InputError for

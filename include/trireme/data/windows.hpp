@@ -3,6 +3,7 @@
 #define TRIREME_DATA_WINDOWS_HPP_
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -22,32 +23,60 @@ class Windows {
   using Turns = std::function<bool(std::int64_t turn, std::vector<Sample>& samples)>;
 
   // replica: ranks that take the same windows in the same turns, of which the first one reads. It
-  // and the files of `corpus`, all in memory or none, must outlive the object.
-  Windows(const Corpus& corpus, Split split, const comm::Communicator& replica, Turns turns);
+  // and the files of `corpus`, all in memory or none, must outlive the object. documents: windows
+  // of a stream have those of the file; without, they are not read.
+  Windows(const Corpus& corpus, Split split, const comm::Communicator& replica, Turns turns,
+          bool documents = true);
   ~Windows();
   Windows(const Windows&) = delete;
   Windows& operator=(const Windows&) = delete;
 
   // The windows of a turn, as `turns` gives them; valid until the next call. Collective over the
   // replica if the files are streamed; the turns that follow are then read on a thread, as many as
-  // data.read_ahead says. Throws, on all ranks of the replica, InputError naming file, dataset and
-  // offset of a bad element, and RunError for a file that has changed or cannot be read.
+  // data.read_ahead says. None if they cannot be read: see Failed.
   std::span<const Window> Take(std::int64_t turn);
+  // Whether windows could not be read, once and for all; the same on all ranks of the replica. The
+  // ranks of other replicas do not know it: they have to agree.
+  bool Failed() const { return failed_; }
+  // If it failed, throws on the rank that reads: RunError naming file, dataset and offset of a bad
+  // element, or the file that has changed or cannot be read.
+  void RequireRead() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
   // Drops what was read ahead, and calls `change`, after which `turns` may answer otherwise.
   void Change(const std::function<void()>& change);
 
  private:
   class Reader;
 
+  std::span<const Window> Read(std::int64_t turn);  // on the rank that reads
+  std::size_t PackedSize(std::span<const Sample> samples) const;
+
   const Corpus corpus_;
   const Split split_;
   const comm::Communicator& replica_;
   const Turns turns_;
+  const bool documents_;
+  bool failed_ = false;
+  std::exception_ptr failure_;      // on the rank that reads
   std::unique_ptr<Reader> reader_;  // on the replica's first rank, if the files are streamed
   std::vector<Sample> samples_;
   std::vector<Window> windows_;  // of the turn, but on the rank with the reader
   std::vector<std::int32_t> packed_;
 };
+
+// Sizes of a stream's windows, and the rank that has them.
+struct StreamSizes {
+  std::int64_t read_ahead = 0;  // turns
+  std::int64_t windows = 0;     // of a turn
+  std::int64_t tokens = 0;      // of a window, with the last target
+  std::int64_t files = 1;
+  bool documents = false, masks = false;
+  bool reads = true;    // the first rank of its replica
+  bool passes = false;  // the replica has other ranks
+};
+// Bytes that an object of class Windows takes for them.
+std::int64_t StreamBytes(const StreamSizes& sizes);
 
 }  // namespace trireme::data
 

@@ -52,6 +52,7 @@ class TrainingLoop {
 
   void FindFolder();
   void FindStep();
+  void TakeBest(const job::RunRecord& record);  // the best loss so far, of the set that decides
   void LockFolder();
   void HoldLock(bool certain) const;
   void LoadState();  // collective
@@ -105,9 +106,9 @@ class TrainingLoop {
   data::Origin OriginAfterGoingBack(const job::RunRecord& record,
                                     const std::vector<data::SourcePlace>& reached,
                                     std::int64_t next_sample) const;
-  // Collective. Each evaluates a split and records its loss; false if a signal ended it. seconds:
-  // what it took is added.
-  bool RecordEvaluation(const data::TokenFile& tokens, data::Split split, monitor::Record record,
+  // Collective. Fills a record with the loss of a split; false if a signal ended it. seconds: what
+  // it took is added.
+  bool RecordEvaluation(const data::TokenFile& tokens, data::Split split, monitor::Record& record,
                         double& seconds);
   bool RecordValidation();
   bool RecordTest();
@@ -142,6 +143,7 @@ class TrainingLoop {
   nlohmann::json vocabulary_;  // for run.json
   int starts_here_ = 1;        // in a row at this step; on rank 0
   std::int64_t step_ = 0;      // steps completed
+  job::Decider decider_;       // on the best checkpoint
   double best_loss_ = std::numeric_limits<double>::infinity();       // validation, nats per token
   double kept_best_loss_ = std::numeric_limits<double>::infinity();  // of the target of `best`
   double best_under_way_loss_ = 0;  // of the last checkpoint that was begun as the best

@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -48,13 +49,12 @@ struct Job {
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
 
-// Facts of the token file, or of those of a mixture, for a plan of the task. shared_by: ranks of a
-// node that share one copy with data.staging = shared_memory; 0: unknown, so that no rank's share
-// of it is counted. Serial. Throws InputError as data::CountTokens does and, with the deck's line,
-// for a mixture of several vocabularies, of a missing file or of one file twice, and for a
-// validation set of another vocabulary.
-plan::TokenFacts FactsOf(Task task, const data::Options& options, const input::Deck& deck,
-                         int shared_by);
+// Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by:
+// ranks of a node that share one copy with data.staging = shared_memory; 0: unknown, so that no
+// rank's share of it is counted. Serial. Throws InputError as data::CountTokens does and, with the
+// deck's line, for a mixture of several vocabularies, of a missing file or of one file twice, and
+// for a validation set of another vocabulary.
+plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by);
 
 // Collective. Facts of the deck's token files, of the device, and the request for a plan.
 plan::TokenFacts InspectTokens(const Job& job);
@@ -91,10 +91,11 @@ void UseGpu(const Job& job, comm::ProcessGrid& grid);
 void StopIfAsked(const Job& job);
 
 // Collective. The deck's token file, of a mixture the first one, staged as it says; of its splits
-// those that the task reads. AgreedError as of StopIfAsked.
-data::TokenFile OpenTokens(const Job& job);
+// those that the task reads. A stream is opened on the first rank of each of the grid's replicas.
+// AgreedError as of StopIfAsked.
+data::TokenFile OpenTokens(const Job& job, const comm::ProcessGrid& grid);
 // Collective. The files that training takes windows from, in the order of data.mixture.
-std::vector<data::TokenFile> OpenCorpus(const Job& job);
+std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid& grid);
 
 // A set of data.validation.
 struct ValidationSet {
@@ -102,7 +103,11 @@ struct ValidationSet {
   data::TokenFile tokens;  // its valid split is kept
 };
 // Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
-std::vector<ValidationSet> OpenValidation(const Job& job);
+std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);
+// Collective, before a training writes anything. AgreedError (exit code 2) naming the file if a
+// split that it validates or tests on has no target that counts.
+void RequireTargets(const Job& job, const data::TokenFile& tokens,
+                    std::span<const ValidationSet> validation);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

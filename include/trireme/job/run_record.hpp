@@ -27,6 +27,17 @@ nlohmann::json VocabularyJson(const data::TokenFile& tokens);
 nlohmann::json MixtureJson(const std::vector<data::MixtureFile>& files, const data::Corpus& corpus,
                            const data::Sampler& sampler, std::int64_t step);
 
+// Validation set whose loss decides on the best checkpoint.
+struct Decider {
+  std::string set;     // of data.validation; empty: the valid split of the training's (first) file
+  std::string sha256;  // of its source
+  std::int64_t tokens = 0;  // of the valid split
+  std::int64_t since = 0;   // step after which it decides
+};
+bool SameSet(const Decider& a, const Decider& b);
+// The object "validation".
+nlohmann::json DeciderJson(const Decider& decider);
+
 // run.json, checked. Members that older versions did not write are empty or none.
 struct RunRecord {
   std::string path;     // of run.json, for messages
@@ -43,6 +54,7 @@ struct RunRecord {
   };
   std::vector<Source> mixture;      // empty: one file that was never part of a mixture
   std::optional<double> best_loss;  // validation, nats per token
+  std::optional<Decider> decider;   // of best_loss
   // Length of a run that has gone back over steps (run.on_spike): it keeps the steps with which it
   // began, whatever samples it left out.
   struct Planned {
@@ -66,6 +78,9 @@ void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck
 
 // Throws InputError if the tokens' vocabulary is not the one that the model was trained with.
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
+
+// Difference of the deciding validation set, in a sentence; empty: none, or it was not recorded.
+std::string DeciderChange(const RunRecord& record, const Decider& now);
 
 // Values that a continued run has and that the recorded run had not: a line each, "optimizer.beta1
 // is 0.8 now and was 0.9 when the checkpoint was written". Keys of [optimizer] and [schedule] that

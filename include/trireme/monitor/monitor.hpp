@@ -106,6 +106,7 @@ struct Session {
   bool has_stages = false;        // of a pipeline: step lines show the bubble
   bool resumed = false;           // in its own run folder
   std::int64_t resume_step = 0;   // last step of metrics.jsonl that is kept
+  std::int64_t best_after = 0;    // validations after this step alone can be the best
 };
 
 class Monitor {
@@ -123,7 +124,7 @@ class Monitor {
   // before it, which nobody computes again. May be called by another thread.
   void SyncRecords() const;
   // The run goes back to `step`: later records are cut, as when a run is resumed there.
-  void GoBack(std::int64_t step);
+  void GoBack(std::int64_t step, std::int64_t best_after = 0);
   // Takes every step. Prints and records multiples of every_steps, step 1 and the last step of the
   // schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times and
   // speeds in a record and its line are means over the steps since the one before, the time of

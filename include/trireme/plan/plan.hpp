@@ -24,9 +24,10 @@ struct TokenFacts {
   std::string source;                      // "wikitext2.h5", or where assumed numbers come from
   std::vector<data::Source> sources = {};  // files of data.mixture; empty: one file
   std::vector<std::string> contents = {};  // source_sha256 of each file; empty: not known
-  bool documents = false;                  // those of the training split are known, of all files
-  bool loss_mask = false;                  // the training split has one, of any file
-  std::int64_t read_ahead = 0;             // steps whose windows are read ahead; 0: all in memory
+  // "books.h5 has no /valid/documents": the first of the splits that are read without; empty: none.
+  std::string undocumented = {};
+  bool loss_mask = false;       // the training split has one, of any file
+  std::int64_t read_ahead = 0;  // steps whose windows are read ahead; 0: all in memory
 };
 
 // Facts about what computes.

@@ -21,6 +21,7 @@ struct LoadedBatch {
   std::vector<data::Sample> windows;  // this data rank's
   std::vector<data::Entry> entries;   // as many as the largest step so far had
   std::size_t count = 0;              // entries of this step, the empty ones included
+  bool unread = false;                // the windows could not be read: all entries are empty
   std::optional<model::StagedBatches::Staged> staged;  // if loaded ahead, for a GPU
   std::span<const data::Entry> Entries() const { return {entries.data(), count}; }
 };
@@ -33,9 +34,11 @@ class BatchLoader {
   const data::Sampler& Samples() const { return sampler_; }
   // Steps from origin.step on are counted from there.
   void Move(const data::Origin& origin);
-  // Fills `batch` with the windows of step number `step` (from 0).
-  // Throws, on the ranks of a data replica, as data::Windows::Take does.
+  // Fills `batch` with the windows of step number `step` (from 0). Collective over the replica, if
+  // they are streamed.
   void Load(std::int64_t step, LoadedBatch& batch);
+  // As data::Windows::RequireRead.
+  void RequireRead() const { windows_.RequireRead(); }
   // True if the step has a full batch; the same on all ranks.
   bool Whole(std::int64_t step) const { return sampler_.BatchSize(step) == share_.batch; }
 

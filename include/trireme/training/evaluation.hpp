@@ -41,7 +41,8 @@ struct Evaluation {
 // Collective over the model's grid. The split's windows are spread over the data ranks; every
 // target counts once, whatever the layout, but those that a mask leaves out: of the loss, and of
 // documents as the model's plan says. Throws AgreedError (exit code 2) if none is left, and for
-// document masks without the split's documents.
+// document masks without the split's documents; exit code 1 if a rank cannot read the windows of a
+// stream.
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
                     const EvaluationOptions& options = {});
 

@@ -55,7 +55,8 @@ class TrainingState {
   // Sum over the world of what the ranks agree on before weights change: flags and times, and the
   // digits of the loss.
   enum Agreed : std::size_t {
-    kBad,  // something is not finite
+    kBad,     // something is not finite
+    kUnread,  // the batch could not be read
     kSignal,
     kWalltime,
     kCheckpoint,

@@ -100,7 +100,7 @@ class TrainingStep {
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void UpdateWeights();                    // clipping and the optimizer
   // On a GPU, instead of ComputeGradients and SumGradients: queued, or launched as one graph; then
-  // the host loads the next batch, and waits.
+  // the host loads the next batch, if there is one, and waits.
   void GradientsOnGpu();
   void LoadNextBatch();
   void AwaitGradients();

@@ -6,10 +6,12 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <stdexcept>
 
+#include "positioned_file.hpp"
 #include "temporary_folder.hpp"
 #include "token_file_read.hpp"
 #include "trireme/base/philox.hpp"
@@ -167,6 +169,7 @@ TEST_F(SharedTokenFile, RoundsMeetWithoutAGap) {
       ExpectRounds(layout, tokens * width, kTrainTokens);
     }
     layout.arrays[0][0].count = 50;
+    TakeSample(path_, layout);
     ExpectRounds(layout, 1, 50);
   }
 }
@@ -249,11 +252,85 @@ TEST_F(SharedTokenFile, AStreamsFailureReachesEveryRankOfAReplica) {
     samples.assign(1, {.start = 50'000, .targets = 3});
     return true;
   });
+  EXPECT_TRUE(windows.Take(0).empty());
+  EXPECT_TRUE(windows.Failed());
   try {
-    windows.Take(0);
+    world_.Together([&] { windows.RequireRead(); });
     ADD_FAILURE() << "no error";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("bytes when this job opened it, and has 1000 now"));
+  } catch (const AgreedError& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kFailed);
+    EXPECT_THAT(error.what(), HasSubstr("the file ends before offset 50000"));
+  }
+}
+
+// Each rank has a folder of its own, as nodes have their disks, and in it a copy with a date of its
+// own.
+class CopiesOnNodes : public SharedTokenFile {
+ protected:
+  CopiesOnNodes() : node_(world_.Split(world_.Rank(), 0)) {
+    OnRoot([&] { WriteTokenFile(path_, MakeData(100), true); });
+    const std::filesystem::path mine =
+        std::filesystem::path(path_).parent_path() / std::to_string(world_.Rank());
+    std::filesystem::create_directory(mine);
+    std::filesystem::copy_file(path_, mine / "copy.h5");
+    const auto date = std::filesystem::last_write_time(path_);
+    std::filesystem::last_write_time(mine / "copy.h5", date + std::chrono::hours(world_.Rank()));
+    std::filesystem::current_path(mine);
+    world_.Barrier();
+  }
+  ~CopiesOnNodes() override {
+    std::filesystem::current_path("/");
+    world_.Barrier();
+  }
+
+  std::string RefusalOfCopies(Staging staging) const {
+    try {
+      const TokenFile file(world_, node_, "copy.h5", staging);
+    } catch (const AgreedError& error) {
+      EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+      return error.what();
+    }
+    return "";
+  }
+
+  const comm::Communicator node_;
+};
+
+TEST_F(CopiesOnNodes, DatesMayDiffer) {
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory, Staging::kStream}) {
+    EXPECT_EQ(RefusalOfCopies(staging), "");
+  }
+  // A rank's own copy must stay as it is.
+  const TokenFile stream(world_, node_, "copy.h5", Staging::kStream);
+  const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+  Windows windows(stream, Split::kTrain, self, [](std::int64_t turn, std::vector<Sample>& samples) {
+    samples.assign(1, {.start = turn, .targets = 3});
+    return true;
+  });
+  EXPECT_EQ(windows.Take(0).size(), 1U);
+  std::filesystem::last_write_time("copy.h5", std::filesystem::file_time_type::clock::now());
+  for (std::int64_t turn = 1; turn < 10; ++turn) windows.Take(turn);
+  EXPECT_TRUE(windows.Failed());
+}
+
+TEST_F(CopiesOnNodes, AnotherFileIsRefusedBeforeAnythingIsRead) {
+  const bool last = world_.Rank() == world_.Size() - 1;
+  if (last) std::filesystem::resize_file("copy.h5", std::filesystem::file_size("copy.h5") + 1);
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory, Staging::kStream}) {
+    EXPECT_THAT(RefusalOfCopies(staging),
+                AllOf(HasSubstr("copy.h5: it has "), HasSubstr(" bytes here")));
+  }
+  if (last) {
+    TokenData other = MakeData(100);
+    std::swap(other.tokens[0].front(), other.tokens[0][1]);
+    WriteTokenFile("copy.h5", other, true);
+  }
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory, Staging::kStream}) {
+    EXPECT_THAT(RefusalOfCopies(staging), HasSubstr("copy.h5: its contents here are not those"));
+  }
+  if (last) std::filesystem::remove("copy.h5");
+  for (const Staging staging : {Staging::kNone, Staging::kSharedMemory, Staging::kStream}) {
+    EXPECT_THAT(RefusalOfCopies(staging), HasSubstr("copy.h5: cannot be opened"));
   }
 }
 

@@ -48,7 +48,7 @@ class ExpectedTraffic {
     AddCopies();
     Add(Group::kShard, Transfer::kAllReduce, grid.Shard().Size(), 1, 8);
     Add(Group::kReplica, Transfer::kAllReduce, stages_ * tensor_, 1, 8);
-    constexpr std::int64_t kAgreed = 10 * 8;  // faults, four requests, five times
+    constexpr std::int64_t kAgreed = 11 * 8;  // faults, unread batches, four requests, five times
     constexpr std::int64_t kLoss = 71 * 8;    // an exact sum
     Add(Group::kWorld, Transfer::kAllReduce, grid.World().Size(), 1, kAgreed + kLoss);
     Add(Group::kWorld, Transfer::kBroadcast, grid.World().Size(), 1, 8);  // the norm

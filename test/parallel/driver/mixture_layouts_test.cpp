@@ -73,11 +73,8 @@ class MixtureLayouts : public testing::Test {
   // The deck's run on a mixture of the two files, from an origin.
   RunSettings Settings(const Layout& layout, const std::array<double, 2>& weights,
                        const data::Origin& origin = {}) const {
-    plan::TokenFacts facts{.vocabulary = kVocabulary,
-                           .train = 0,
-                           .source = "tokens in memory",
-                           .documents = masks_,
-                           .loss_mask = masks_};
+    plan::TokenFacts facts{
+        .vocabulary = kVocabulary, .train = 0, .source = "tokens in memory", .loss_mask = masks_};
     for (std::size_t i = 0; i < files_.size(); ++i) {
       const std::int64_t tokens = files_[i].Size(data::Split::kTrain);
       facts.train += tokens;

@@ -58,11 +58,8 @@ class Verifying : public testing::Test {
     std::istringstream words(keys);
     const std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    const plan::TokenFacts facts{.vocabulary = kVocabulary,
-                                 .train = kTokens,
-                                 .source = "made up",
-                                 .documents = true,
-                                 .loss_mask = loss_mask_};
+    const plan::TokenFacts facts{
+        .vocabulary = kVocabulary, .train = kTokens, .source = "made up", .loss_mask = loss_mask_};
     const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
             plan.machine.stream};

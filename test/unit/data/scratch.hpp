@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,7 +54,9 @@ inline Window ReadOne(const TokenFile& file, Split split, std::int64_t begin, st
     samples.assign(1, {.start = begin, .targets = count - 1});
     return turn == 0;
   });
-  return windows.Take(0).front();
+  const std::span<const Window> taken = windows.Take(0);
+  windows.RequireRead();
+  return taken.front();
 }
 
 inline std::vector<std::int32_t> AllTokens(const TokenFile& file, Split split) {

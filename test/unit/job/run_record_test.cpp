@@ -49,6 +49,33 @@ std::vector<std::string> ChangesOf(const nlohmann::json& was, const nlohmann::js
   return Changes(ParseRunRecord(run, "step_00000010/run.json"), now);
 }
 
+TEST(Changes, TellOfAFileThatHasGrown) {
+  const nlohmann::json was = {{"source_sha256", "a"}, {"train_tokens", 2000}, {"model", nullptr}};
+  nlohmann::json now = was;
+  EXPECT_THAT(ChangesOf(was, now), testing::IsEmpty());
+  now["train_tokens"] = 3000;
+  EXPECT_THAT(ChangesOf(was, now),
+              ElementsAre("train_tokens is 3000 now and was 2000 when the checkpoint was written"));
+}
+
+// The set that decides on the best checkpoint, of versions that recorded it.
+TEST(RunRecord, TheDecidingSetIsCompared) {
+  const Decider code{.set = "code", .sha256 = std::string(64, 'a'), .tokens = 600, .since = 5};
+  const RunRecord record =
+      ParseRunRecord({{"step", 10}, {"validation", DeciderJson(code)}}, "run.json");
+  ASSERT_TRUE(record.decider);
+  EXPECT_EQ(record.decider->since, 5);
+  EXPECT_EQ(DeciderChange(record, code), "");
+  for (const auto& other : {Decider{.set = "text", .sha256 = code.sha256, .tokens = 600},
+                            Decider{.set = "code", .sha256 = "b", .tokens = 600},
+                            Decider{.set = "code", .sha256 = code.sha256, .tokens = 601}}) {
+    EXPECT_THAT(DeciderChange(record, other),
+                HasSubstr("was by the set code (600 tokens, sha256 "));
+  }
+  EXPECT_EQ(DeciderChange(ParseRunRecord({{"step", 10}}, "run.json"), code), "");
+  EXPECT_THAT(Refusal({{"step", 10}, {"validation", {{"set", "a"}}}}), HasSubstr("source_sha256"));
+}
+
 TEST(Changes, NameKeysThatOneSideAloneHas) {
   const nlohmann::json was = {{"optimizer", {{"beta1", "0.9"}, {"kind", "adamw"}}},
                               {"schedule", {{"steps", "20"}, {"warmup_steps", "4"}}}};

@@ -90,6 +90,9 @@ TEST_F(CutMetricsTest, DropsLaterDoneAndTornRecords) {
   EXPECT_EQ(history.best_valid, 7.25);
   EXPECT_EQ(history.best_valid_step, 60);
   EXPECT_FALSE(std::filesystem::exists(In("metrics.jsonl.tmp")));
+  // Of another validation set from step 50 on.
+  EXPECT_EQ(CutMetrics(In("metrics.jsonl"), 60, 50).best_valid, 7.25);
+  EXPECT_EQ(CutMetrics(In("metrics.jsonl"), 60, 60).best_valid, std::nullopt);
 }
 
 TEST_F(CutMetricsTest, WholeLineWithoutNewlineIsTorn) {

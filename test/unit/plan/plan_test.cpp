@@ -69,6 +69,28 @@ TEST(Plan, EpochsAreCountedFromTheOrigin) {
   EXPECT_EQ(sampler.NextSample(plan.training.schedule.steps), 3 * 1563);
 }
 
+// Windows that are read ahead are memory of the first rank of a replica; those in use, of all.
+TEST(Plan, CountsTheWindowsOfAStream) {
+  const auto bytes = [](std::int64_t ahead, const char* keys, int rank) {
+    plan::TokenFacts tokens = kTokens;
+    tokens.read_ahead = ahead;
+    tokens.loss_mask = true;
+    return plan::PlanMemory(PlanOf(TextOf(keys), tokens, 4, Dtype::kFloat32), rank).tokens;
+  };
+  // 32 windows of a data rank's share of a step, and a micro-batch of a validation.
+  constexpr std::int64_t kWindows = 32 + 4, kTokensOfAWindow = 65;
+  constexpr const char* kKeys = "[grid]\ndata=2\ntensor=2\n[data]\nmicro_batch=4\n";
+  EXPECT_EQ(bytes(0, kKeys, 0), 0);
+  const std::int64_t few = bytes(2, kKeys, 0), many = bytes(102, kKeys, 0);
+  EXPECT_GT(many - few, 100 * kWindows * kTokensOfAWindow * (4 + 1));
+  EXPECT_LT(many - few, 100 * kWindows * (kTokensOfAWindow * (4 + 1) + 200));
+  EXPECT_EQ(bytes(2, kKeys, 1), bytes(102, kKeys, 1));
+  EXPECT_GT(bytes(2, kKeys, 1), kWindows * kTokensOfAWindow * (4 + 1 + 2 * 4));
+  const std::string masked = std::string(kKeys) + "document_mask=yes\n";
+  EXPECT_GT(bytes(102, masked.c_str(), 0) - bytes(2, masked.c_str(), 0),
+            100 * kWindows * kTokensOfAWindow * (4 + 8 + 1));
+}
+
 TEST(Plan, RefusesWithTheLineOfTheDeck) {
   EXPECT_THAT(Refusal("[grid]\ntensor=3\n", 6), HasSubstr("deck:13: grid.tensor = 3"));
   EXPECT_THAT(Refusal("[grid]\npipeline=5\n", 8), HasSubstr("deck:13: grid.pipeline = 5"));

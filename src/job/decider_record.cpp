@@ -1,0 +1,51 @@
+// The object "validation" of run.json: writing, reading, comparing.
+#include "decider_record.hpp"
+
+#include <fmt/format.h>
+
+#include "mixture_record.hpp"
+#include "trireme/input/json_text.hpp"
+#include "trireme/input/shown.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+std::string Describe(const Decider& decider) {
+  return fmt::format(
+      "{} ({} tokens, sha256 {:.12})",
+      decider.set.empty() ? "the valid split" : "the set " + input::Shown(decider.set),
+      decider.tokens, input::Shown(decider.sha256));
+}
+
+}  // namespace
+
+nlohmann::json DeciderJson(const Decider& decider) {
+  return {{"set", decider.set},
+          {"source_sha256", decider.sha256},
+          {"tokens", decider.tokens},
+          {"since", decider.since}};
+}
+
+void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord& record) {
+  if (!run.contains("validation")) return;
+  const input::JsonObject decider = input::JsonObject(run, path).Object("validation");
+  record.decider = {.set = decider.Text("set"),
+                    .sha256 = decider.Text("source_sha256"),
+                    .tokens = decider.Integer("tokens", 0, kMostTrainTokens),
+                    .since = decider.Integer("since")};
+}
+
+bool SameSet(const Decider& a, const Decider& b) {
+  return a.set == b.set && a.sha256 == b.sha256 && a.tokens == b.tokens;
+}
+
+std::string DeciderChange(const RunRecord& record, const Decider& now) {
+  if (!record.decider || SameSet(*record.decider, now)) return {};
+  return fmt::format(
+      "the best checkpoint is chosen by {} now and was by {}: its loss begins anew, and the next "
+      "validation takes checkpoints/best over",
+      Describe(now), Describe(*record.decider));
+}
+
+}  // namespace trireme::job
