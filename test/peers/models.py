@@ -88,12 +88,13 @@ def batches():
     return [[train[permute(SEED, 0, step * BATCH + i, len(train))] for i in range(BATCH)] for step in range(STEPS)]
 
 
-def write_tokens(path):
-    """The token file that Trireme reads (doc/design.md)."""
+def write_tokens(path, splits=None):
+    """The token file that Trireme reads (doc/design.md), of our splits or of others."""
+    splits = splits or {split: tokens(split) for split in TOKENS}
     words = [f"{chr(97 + i % 26)}{i} ".encode() for i in range(TYPES)]
     with h5py.File(path, "w") as file:
-        for split in TOKENS:
-            file[f"{split}/tokens"] = tokens(split).astype("<u2")
+        for split, ids in splits.items():
+            file[f"{split}/tokens"] = np.asarray(ids, "<u2")
         file["vocabulary/bytes"] = np.frombuffer(b"".join(words), np.uint8)
         file["vocabulary/offsets"] = np.cumsum([0] + [len(word) for word in words]).astype("<u8")
         file.attrs["format"] = 1
