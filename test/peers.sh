@@ -17,7 +17,7 @@ if ! "$peers/bin/python3" -c 'import torch, transformers, h5py' 2>/dev/null; the
   "$peers/bin/python3" -m pip install -q --no-cache-dir torch transformers h5py numpy
 fi
 # Nothing is fetched from a hub, and no card is asked for.
-export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES= OMP_NUM_THREADS=1 PYTHONPATH=test/peers
+export HF_HUB_OFFLINE=1 CUDA_VISIBLE_DEVICES="" OMP_NUM_THREADS=1 PYTHONPATH=test/peers
 if [[ ${1:-} == record ]]; then
   exec "$peers/bin/python3" test/peers/record.py test/peers/goldens
 fi

@@ -15,7 +15,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-import goldens
+import check_goldens
 import models
 import record
 import runs
@@ -80,8 +80,8 @@ def round_trip(trireme, table, name, config, scratch):
         found = runs.last_log_probabilities(trireme, run, window, folder)
         table.within(name, f"{kind}: logits of Trireme", max(abs(a - theirs[0] - b) for a, b in zip(theirs, found)), LOGITS)
         trireme("-r", run, "job.task=export", f"hf.path={exported}")
-        checks = goldens.Checks()
-        goldens.check_export(checks, name, source, exported)
+        checks = check_goldens.Checks()
+        check_goldens.check_export(checks, name, source, exported)
         table.within(name, f"{kind}: tensors, types, config", checks.failed, 0)
         table.within(name, f"{kind}: logits of the export", largest(logits(before), logits(load(exported))), LOGITS)
         expected = [record.evaluate(before, split) for split in ("valid", "test")]

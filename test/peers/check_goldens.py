@@ -1,4 +1,4 @@
-"""goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens/).
+"""check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens/).
 
 Each model is written as a Hugging Face folder, with weights by formula, and imported. The weights must
 be those of the folder; evaluation and 8 steps of training in fp64, on one rank and in a 2x2x2 layout,
