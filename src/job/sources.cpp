@@ -267,7 +267,9 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
   data::Resolve(deck);
   checkpoint::Resolve(deck);
   model::ResolvePreset(deck);
-  if (sources.start.record) TakeModel(schema, *sources.start.record, deck);
+  if (sources.start.record) {
+    TakeModel(schema, *sources.start.record, sources.start.weights_alone, deck);
+  }
   model::Resolve(deck);
   return deck;
 }
