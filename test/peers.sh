@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# test/peers.sh [record | MODEL...]: Trireme beside Hugging Face's transformers, which is installed from PyPI
+# test/peers.sh [record | speed | MODEL...]: Trireme beside Hugging Face's transformers, which is installed from PyPI
 # with torch (6 GB) into TRIREME_PEERS (default build/peers). Models of each family go in and out, are
 # evaluated and trained by both; a table says what differs by how much, and what was asked. Code 1: too much.
 # With `record` only the goldens in test/peers/goldens are written anew: what the normal suite checks without
-# transformers. TRIREME: the program (default build/trireme).
+# transformers; with `speed` generation is timed (seconds after a checkpoint of 0.5 GB in TMPDIR). TRIREME: the program (default build/trireme).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -22,4 +22,8 @@ if [[ ${1:-} == record ]]; then
   exec "$peers/bin/python3" test/peers/record.py test/peers/goldens
 fi
 [[ -x $trireme ]] || { echo "$trireme is not there: build first, or set TRIREME" >&2; exit 2; }
+if [[ ${1:-} == speed ]]; then
+  unset OMP_NUM_THREADS
+  exec "$peers/bin/python3" test/peers/speed.py "$(realpath "$trireme")"
+fi
 exec "$peers/bin/python3" test/peers/parity.py "$(realpath "$trireme")" "${TRIREME_MPIRUN:-mpirun}" "$@"
