@@ -286,7 +286,9 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
   data::Resolve(deck);
   checkpoint::Resolve(deck);
   model::ResolvePreset(deck);
-  if (sources.start.record) TakeModel(schema, *sources.start.record, deck);
+  if (sources.start.record) {
+    TakeModel(schema, *sources.start.record, sources.start.weights_alone, deck);
+  }
   if (!sources.config_path.empty()) {
     const hf::Config config = hf::ParseConfig(sources.config_text, sources.config_path);
     TakeModel(schema, config.model, sources.config_path, deck);

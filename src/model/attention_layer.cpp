@@ -34,7 +34,6 @@ Part Times(const Part& part, std::int64_t factor) {
 AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& name,
                                std::uint32_t layer)
     : head_dim_(place.options.head_dim),
-      bias_(place.options.bias),
       dropout_(place.options.attention_dropout),
       layer_(layer),
       steps_(MakeQueryKeySteps(place, name)) {
@@ -53,14 +52,14 @@ AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& n
   for (const char* part : {".key", ".value"}) {
     AddSlice(place, WeightOf(o, name + part, keys, o.dim, false, true), key_rows, kv.copies, sum);
   }
-  if (bias_) {
+  if (o.qkv_bias) {
     qkv_bias_ = AddSlice(place, BiasOf(name + ".query", queries), query_rows);
     for (const char* part : {".key", ".value"}) {
       AddSlice(place, BiasOf(name + part, keys, true), key_rows, kv.copies, sum);
     }
   }
   output_weight_ = AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
-  if (bias_) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
+  if (o.bias) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
 }
 
 kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
@@ -188,8 +187,11 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
   kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv), saved.x, saved.dqkv,
                                 pass.Gradient(qkv_weight_, 3));
   pending.Test();
-  if (!bias_) return;
-  kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);
+  if (output_bias_ != tensor::kNoParameter) {
+    kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
+                       pass.workspace.reduction);
+  }
+  if (qkv_bias_ == tensor::kNoParameter) return;
   if (!steps_.empty()) {
     kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
                        pass.workspace.reduction);

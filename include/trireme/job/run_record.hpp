@@ -62,7 +62,9 @@ RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
 // Gives the model's keys that the deck leaves out the values of the checkpoint's model, from the
 // object "model" or, of an older version, from the recorded deck. Throws InputError (exit code 2)
 // for each key of the function (model::Setting) that the deck gives another value, with both.
-void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck& deck);
+// weights_alone: a new run begins with the weights, which may be given other rotary positions.
+void TakeModel(const input::Schema& schema, const RunRecord& record, bool weights_alone,
+               input::Deck& deck);
 
 // The same for the model of a folder to import. model: keys and values; path: of its configuration.
 void TakeModel(const input::Schema& schema, const nlohmann::json& model, const std::string& path,

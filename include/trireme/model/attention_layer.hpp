@@ -54,7 +54,6 @@ class AttentionLayer {
 
   std::int64_t all_heads_, all_kv_heads_;                  // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // this rank's
-  bool bias_;
   double dropout_;
   std::uint32_t layer_;
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;

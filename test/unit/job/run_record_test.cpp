@@ -98,7 +98,7 @@ TEST(RunRecord, ValuesAreShownSafely) {
         ParseRunRecord({{"step", 10}, {"model", {{"norm", norm}}}}, "run.json");
     input::Deck deck = input::Deck::Parse(schema, "", "a.in", {});
     try {
-      TakeModel(schema, record, deck);
+      TakeModel(schema, record, false, deck);
     } catch (const Error& error) {
       return std::string(error.what());
     }
