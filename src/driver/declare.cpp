@@ -1,6 +1,7 @@
 // Every key of the deck, in the order of --help-deck.
 #include "trireme/driver/options.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/hf/options.hpp"
 
 namespace trireme::driver {
 
@@ -15,6 +16,7 @@ input::Schema DeclareAll() {
   model::Declare(schema);
   optimizer::Declare(schema);
   checkpoint::Declare(schema);
+  hf::Declare(schema);
   monitor::Declare(schema);
   training::Declare(schema);
   plan::Declare(schema);

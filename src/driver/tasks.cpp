@@ -117,6 +117,8 @@ ExitCode RunChosen(job::Job& job) {
   if (task == Task::kTokenize) return RunTokenize(job);
   if (task == Task::kEvaluate) return RunEvaluate(job);
   if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kImport) return RunImport(job);
+  if (task == Task::kExport) return RunExport(job);
   if (task == Task::kVerify) return verify::RunVerify(job);
   return RunTraining(job);
 }

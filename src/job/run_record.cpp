@@ -12,6 +12,7 @@
 #include <utility>
 #include <variant>
 
+#include "imported_record.hpp"
 #include "mixture_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
@@ -196,9 +197,13 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
   return record;
 }
 
-void TakeModel(const input::Schema& schema, const RunRecord& record, bool weights_alone,
-               input::Deck& deck) {
-  const nlohmann::json model = ModelOf(schema, record);
+namespace {
+
+// Values for what the deck leaves out, and a line for each key of the function that it states
+// otherwise. any_rotation: keys of rotary positions may differ.
+std::vector<std::string> TakeKeys(const input::Schema& schema, const nlohmann::json& model,
+                                  const std::string& origin, const char* has, bool any_rotation,
+                                  input::Deck& deck) {
   // Keys that the deck does not state, by themselves or by its preset.
   std::vector<std::pair<std::string, std::string>> values;
   for (const auto& [name, value] : model.items()) {
@@ -206,26 +211,46 @@ void TakeModel(const input::Schema& schema, const RunRecord& record, bool weight
     if (schema.Find(key) == nullptr || deck.Where(key).starts_with("preset ")) continue;
     values.emplace_back(name, DeckText(value));
   }
-  model::Supply(deck, values, "the checkpoint's " + record.path);
+  model::Supply(deck, values, origin);
   std::vector<std::string> problems;
   for (const model::Setting& setting : model::SettingsOf({})) {
     const std::string key = "model." + setting.name;
     if (!setting.of_function || !model.contains(setting.name)) continue;
-    if (setting.of_rotation && weights_alone) continue;
+    if (setting.of_rotation && any_rotation) continue;
     const std::string was = DeckText(model.at(setting.name));
     const std::string now = Stated(deck, model, setting.name);
     if (SameValue(now, was)) continue;
-    problems.push_back(fmt::format("{}: {} = {}, but the checkpoint was trained with {} = {}",
-                                   deck.Where(key), key, input::Shown(now), key,
-                                   input::Shown(was)));
+    problems.push_back(fmt::format("{}: {} = {}, but {} {} = {}", deck.Where(key), key,
+                                   input::Shown(now), has, key, input::Shown(was)));
   }
+  return problems;
+}
+
+}  // namespace
+
+void TakeModel(const input::Schema& schema, const RunRecord& record, bool weights_alone,
+               input::Deck& deck) {
+  const std::vector<std::string> problems =
+      TakeKeys(schema, ModelOf(schema, record), "the checkpoint's " + record.path,
+               "the checkpoint was trained with", weights_alone, deck);
   if (problems.empty()) return;
   throw InputError(fmt::format("{}: another model than the deck's\n  {}", record.path,
                                fmt::join(problems, "\n  ")),
                    "Leave these keys out: the model comes from the checkpoint.");
 }
 
+void TakeModel(const input::Schema& schema, const nlohmann::json& model, const std::string& path,
+               input::Deck& deck) {
+  const std::vector<std::string> problems =
+      TakeKeys(schema, model, path, "the folder's model has", false, deck);
+  if (problems.empty()) return;
+  throw InputError(
+      fmt::format("{}: another model than the deck's\n  {}", path, fmt::join(problems, "\n  ")),
+      "Leave these keys and model.preset out: the model comes from hf.path.");
+}
+
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
+  CheckImportedTokenizer(record, tokens);
   if (!record.json.contains("vocabulary")) return;
   const input::JsonObject was = input::JsonObject(record.json, record.path).Object("vocabulary");
   const std::string sha256 = was.Text("sha256");

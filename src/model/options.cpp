@@ -56,7 +56,8 @@ std::vector<Setting> SettingsOf(const Options& o) {
   const auto name = [](const auto& names, auto value) -> std::string {
     return names.at(static_cast<std::size_t>(value));
   };
-  return {{"dim", o.dim},
+  return {{"vocabulary", o.asked_vocabulary},
+          {"dim", o.dim},
           {"heads", o.heads},
           {"kv_heads", o.kv_heads},
           {"head_dim", o.head_dim},
@@ -145,6 +146,9 @@ void Declare(input::Schema& schema) {
               "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
               "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
               "Explicit keys beat it.")
+      .Integer("model.vocabulary", 0, Between(0, 1 << 24), "tokens",
+               "Rows of the token embedding and of the head. Those beyond the token file's types "
+               "have no token: none is a target, none is generated. 0: as many as types.")
       .Integer("model.dim", 128, Between(1, 1 << 20), "features", "Width of the residual stream.")
       .Integer("model.heads", 4, Between(1, 4095), "", "Query heads.")
       .Integer("model.kv_heads", 0, Between(0, 4095), "",
@@ -230,6 +234,7 @@ void ReadRope(const input::Deck& deck, Options& o) {
 Options Read(const input::Deck& deck) {
   Options o;
   o.preset = deck.Text("model.preset");
+  o.asked_vocabulary = deck.Integer("model.vocabulary");
   o.dim = deck.Integer("model.dim");
   o.heads = deck.Integer("model.heads");
   o.kv_heads = deck.Integer("model.kv_heads") == 0 ? o.heads : deck.Integer("model.kv_heads");
@@ -259,9 +264,15 @@ Options Read(const input::Deck& deck) {
   return o;
 }
 
-Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck) {
+Options WithVocabulary(const Options& options, std::int64_t types, const input::Deck& deck) {
   Options o = options;
-  o.vocabulary = vocabulary;
+  o.types = types;
+  o.vocabulary = o.asked_vocabulary > 0 ? o.asked_vocabulary : types;
+  if (types > o.vocabulary) {
+    throw deck.Complain("model.vocabulary", fmt::format("the token file has {} types", types),
+                        "Each needs a row: give a token file of the model's own tokenizer, or "
+                        "raise model.vocabulary.");
+  }
   const auto product = [](std::int64_t a, std::int64_t b) {
     return static_cast<double>(a) * static_cast<double>(b);
   };

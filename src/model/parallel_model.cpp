@@ -213,6 +213,8 @@ std::vector<double> ParallelModel::Logits(const data::Entry& batch, std::int64_t
   grid_.Over(comm::Group::kContext)
       .OnHost()
       .Broadcast(Dtype::kFloat64, logits.data(), vocabulary, owner);
+  // Rows without a token are no choice.
+  if (plan_.options.types > 0) logits.resize(static_cast<std::size_t>(plan_.options.types));
   return logits;
 }
 

@@ -66,8 +66,15 @@ RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
 void TakeModel(const input::Schema& schema, const RunRecord& record, bool weights_alone,
                input::Deck& deck);
 
+// The same for the model of a folder to import. model: keys and values; path: of its configuration.
+void TakeModel(const input::Schema& schema, const nlohmann::json& model, const std::string& path,
+               input::Deck& deck);
+
 // Throws InputError if the tokens' vocabulary is not the one that the model was trained with.
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
+// The object "imported" of an imported model's run.json: hashes of the tokenizers whose files lie
+// in its folder, as TokenFile::TokenizerSha256 makes them.
+nlohmann::json ImportedJson(const std::string& folder);
 
 // Values that a continued run has and that the recorded run had not: a line each, "optimizer.beta1
 // is 0.8 now and was 0.9 when the checkpoint was written". Keys of [optimizer] and [schedule] that

@@ -27,7 +27,9 @@ const char* NameOf(RopeScaling scaling);
 
 struct Options {
   std::string preset;           // "none" or the preset's name
-  std::int64_t vocabulary = 0;  // from the token file
+  std::int64_t vocabulary = 0;  // rows of embedding and head: asked_vocabulary, or `types`
+  std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: as many as types
+  std::int64_t types = 0;             // of the token file, ids below; 0: not known
   std::int64_t dim = 128;       // width of the residual stream
   std::int64_t heads = 4;       // query heads
   std::int64_t kv_heads = 4;    // key and value heads; divides heads
@@ -78,9 +80,9 @@ void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::str
 // divide.
 Options Read(const input::Deck& deck);
 
-// The same for a token file of `vocabulary` words. Throws InputError with the deck's line for more
-// parameters than can be addressed.
-Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck);
+// The same for a token file of `types` words. Throws InputError with the deck's line for more words
+// than model.vocabulary says, and for more parameters than can be addressed.
+Options WithVocabulary(const Options& options, std::int64_t types, const input::Deck& deck);
 
 // One key of the section and its effective value.
 struct Setting {

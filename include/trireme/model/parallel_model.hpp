@@ -57,7 +57,7 @@ class ParallelModel {
   void QueueLoss(std::span<const data::Entry> batches,
                  double* losses = nullptr);  // FinishLoss waits
   // Logits of the token after position `position` of sequence 0, on every rank of the replica:
-  // [vocabulary].
+  // [types], or [vocabulary] if their number is not known.
   std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
 
   // Collective over the replicas, after the sums over the data group: gradients that several ranks
