@@ -228,7 +228,9 @@ const std::map<std::string, std::string>& TokenFile::TokenizerFiles() const {
 const std::string& TokenFile::SourceSha256() const { return contents_->layout.source_sha256; }
 std::string TokenFile::VocabularySha256() const { return HashOf(Words()); }
 
-std::string TokenFile::TokenizerSha256() const { return TokenizerSha256Of(contents_->layout.tokenizer_files); }
+std::string TokenFile::TokenizerSha256() const {
+  return TokenizerSha256Of(contents_->layout.tokenizer_files);
+}
 
 std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.entropy_rate; }
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }

@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "trireme/base/descriptor.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/hf/companions.hpp"
@@ -89,8 +89,8 @@ void PlanFiles(const job::Job& job, const std::string& listing, Task& task) {
   const hf::Config config = hf::ParseConfig(task.config_text, path);
   task.family = config.family;
   RequireSame(config, task.model, path);
-  task.plan = hf::PlanLike(hf::FromText(listing, task.origin + "/" + hf::kListingFile),
-                           task.family, task.model, task.options);
+  task.plan = hf::PlanLike(hf::FromText(listing, task.origin + "/" + hf::kListingFile), task.family,
+                           task.model, task.options);
 }
 
 // Collective. Reads what there is, and plans all files.

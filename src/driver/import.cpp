@@ -140,10 +140,9 @@ ExitCode RunImport(job::Job& job) {
       throw;
     }
   };
-  checkpoint::Writer writer(
-      world, {source.weights->Blocks(world.Rank(), world.Size()), {}, read},
-      {.writers = static_cast<int>(job.options.checkpoint.writers),
-       .io_hints = job.options.checkpoint.io_hints});
+  checkpoint::Writer writer(world, {source.weights->Blocks(world.Rank(), world.Size()), {}, read},
+                            {.writers = static_cast<int>(job.options.checkpoint.writers),
+                             .io_hints = job.options.checkpoint.io_hints});
   if (world.IsRoot()) Say(source, writer.MemoryBytes());
   if (job.line->validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be imported; nothing was written\n");

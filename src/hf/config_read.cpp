@@ -44,8 +44,8 @@ void ReadGpt2(ConfigKeys& config, nlohmann::json& model) {
   constexpr double kDropout = 0.1;  // of the published code
   const double residual = config.RealOr("resid_pdrop", kDropout);
   if (residual != config.RealOr("embd_pdrop", kDropout)) {
-    throw config.Complain("embd_pdrop", fmt::format("resid_pdrop is {}: one number is both here",
-                                                    residual));
+    throw config.Complain("embd_pdrop",
+                          fmt::format("resid_pdrop is {}: one number is both here", residual));
   }
   model["dropout"] = residual;
   model["attention_dropout"] = config.RealOr("attn_pdrop", kDropout);
@@ -61,8 +61,7 @@ void CheckLayerTypes(ConfigKeys& config) {
   }
 }
 
-void ReadLlama(ConfigKeys& config, const std::string& where, Family family,
-               nlohmann::json& model) {
+void ReadLlama(ConfigKeys& config, const std::string& where, Family family, nlohmann::json& model) {
   const bool qwen = family == Family::kQwen2 || family == Family::kQwen3;
   const std::int64_t dim = config.Integer("hidden_size");
   const std::int64_t heads = config.Integer("num_attention_heads");
@@ -72,11 +71,13 @@ void ReadLlama(ConfigKeys& config, const std::string& where, Family family,
   model["kv_heads"] = family == Family::kLlama ? config.IntegerOr("num_key_value_heads", heads)
                                                : config.Integer("num_key_value_heads");
   constexpr std::int64_t kQwen3HeadDim = 128;  // unless stated, whatever the width
-  const std::int64_t head_dim = config.IntegerOr(
-      "head_dim", family == Family::kQwen3 ? kQwen3HeadDim : dim % heads == 0 ? dim / heads : 0);
+  const std::int64_t head_dim =
+      config.IntegerOr("head_dim", family == Family::kQwen3 ? kQwen3HeadDim
+                                   : dim % heads == 0       ? dim / heads
+                                                            : 0);
   if (head_dim == 0) {
-    throw config.Complain("num_attention_heads", fmt::format("does not divide hidden_size = {}",
-                                                             dim));
+    throw config.Complain("num_attention_heads",
+                          fmt::format("does not divide hidden_size = {}", dim));
   }
   model["head_dim"] = head_dim;
   model["layers"] = config.Integer("num_hidden_layers");

@@ -45,10 +45,10 @@ nlohmann::json RopeJson(const Options& o) {
       break;
   }
   nlohmann::json yarn = {{"beta_fast", o.rope_beta_fast},
-                                 {"beta_slow", o.rope_beta_slow},
-                                 {"factor", o.rope_factor},
-                                 {"original_max_position_embeddings", o.rope_original_positions},
-                                 {"rope_type", "yarn"}};
+                         {"beta_slow", o.rope_beta_slow},
+                         {"factor", o.rope_factor},
+                         {"original_max_position_embeddings", o.rope_original_positions},
+                         {"rope_type", "yarn"}};
   if (o.rope_attention_factor != 0) yarn["attention_factor"] = o.rope_attention_factor;
   return yarn;
 }
@@ -76,19 +76,19 @@ nlohmann::json LlamaJson(Family family, const Options& o) {
                                    : family == Family::kQwen3 ? "Qwen3ForCausalLM"
                                                               : "LlamaForCausalLM";
   nlohmann::json json = {{"architectures", {architecture}},
-                                 {"attention_dropout", o.attention_dropout},
-                                 {"head_dim", o.head_dim},
-                                 {"hidden_act", "silu"},
-                                 {"hidden_size", o.dim},
-                                 {"initializer_range", o.init_deviation},
-                                 {"intermediate_size", o.ffn},
-                                 {"max_position_embeddings", o.max_positions},
-                                 {"num_attention_heads", o.heads},
-                                 {"num_hidden_layers", o.layers},
-                                 {"num_key_value_heads", o.kv_heads},
-                                 {"rms_norm_eps", o.norm_epsilon},
-                                 {"rope_scaling", RopeJson(o)},
-                                 {"rope_theta", o.rope_theta}};
+                         {"attention_dropout", o.attention_dropout},
+                         {"head_dim", o.head_dim},
+                         {"hidden_act", "silu"},
+                         {"hidden_size", o.dim},
+                         {"initializer_range", o.init_deviation},
+                         {"intermediate_size", o.ffn},
+                         {"max_position_embeddings", o.max_positions},
+                         {"num_attention_heads", o.heads},
+                         {"num_hidden_layers", o.layers},
+                         {"num_key_value_heads", o.kv_heads},
+                         {"rms_norm_eps", o.norm_epsilon},
+                         {"rope_scaling", RopeJson(o)},
+                         {"rope_theta", o.rope_theta}};
   if (family != Family::kQwen2) json["attention_bias"] = false;
   if (family == Family::kLlama) json["mlp_bias"] = false;
   if (family != Family::kLlama) json["use_sliding_window"] = false;
@@ -121,7 +121,7 @@ Family FamilyOf(const Options& o, const input::Deck& deck) {
 }
 
 nlohmann::json MakeConfig(Family family, const Options& o, const std::string& dtype,
-                                  std::int64_t eos) {
+                          std::int64_t eos) {
   nlohmann::json json = family == Family::kGpt2 ? Gpt2Json(o) : LlamaJson(family, o);
   if (eos >= 0) json["bos_token_id"] = json["eos_token_id"] = eos;
   json["model_type"] = NameOf(family);

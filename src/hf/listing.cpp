@@ -43,9 +43,10 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
     const std::string& file = map.Text(tensor);
     const bool plain = file.find('/') == std::string::npos && file.ends_with(".safetensors");
     if (!plain) {
-      throw InputError(fmt::format("{}: weight_map: {}: the name of a safetensors file in the same "
-                                   "folder expected, {} found",
-                                   path, input::Shown(tensor), input::Brief(value)));
+      throw InputError(
+          fmt::format("{}: weight_map: {}: the name of a safetensors file in the same "
+                      "folder expected, {} found",
+                      path, input::Shown(tensor), input::Brief(value)));
     }
     files[tensor] = file;
   }
@@ -107,9 +108,9 @@ Listing Inspect(const std::string& folder) {
   for (const auto& [tensor, file] : index) names.insert(file);
   for (const std::string& name : names) {
     if (!IsFile(folder + "/" + name)) {
-      throw InputError(fmt::format("{}/{}: is missing, but {} names it", folder, input::Shown(name),
-                                   kIndexFile),
-                       "Check that the download is complete.");
+      throw InputError(
+          fmt::format("{}/{}: is missing, but {} names it", folder, input::Shown(name), kIndexFile),
+          "Check that the download is complete.");
     }
     listing.files.push_back(inspect(name));
   }
@@ -146,8 +147,8 @@ Listing FromText(const std::string& text, const std::string& path) {
     ListedFile listed{file.Text("name"), {}};
     listed.contents.bytes = file.Integer("bytes");
     if (listed.name.find('/') != std::string::npos) {
-      throw InputError(fmt::format("{}: files: name: {} is no plain name", path,
-                                   input::Shown(listed.name)));
+      throw InputError(
+          fmt::format("{}: files: name: {} is no plain name", path, input::Shown(listed.name)));
     }
     static_cast<void>(file.Object("metadata"));
     const input::JsonObject metadata(each.at("metadata"), path + ": metadata");

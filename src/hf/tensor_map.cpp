@@ -50,8 +50,8 @@ void AddGpt2Block(std::vector<MappedTensor>& map, std::int64_t layer, const Opti
   const std::string to = fmt::format("blocks.{}.", layer);
   const std::string attention = to + "attention.";
   AddNorm(map, from + "ln_1", to + "attention.norm", o.dim, true);
-  AddConv(map, from + "attn.c_attn",
-          {attention + "query", attention + "key", attention + "value"}, o.dim, o.dim);
+  AddConv(map, from + "attn.c_attn", {attention + "query", attention + "key", attention + "value"},
+          o.dim, o.dim);
   AddConv(map, from + "attn.c_proj", {attention + "output"}, o.dim, o.dim);
   AddNorm(map, from + "ln_2", to + "ffn.norm", o.dim, true);
   AddConv(map, from + "mlp.c_fc", {to + "ffn.up"}, o.ffn, o.dim);
@@ -96,8 +96,8 @@ std::vector<MappedTensor> MapTensors(Family family, const Options& o) {
   const char* const embedding = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";
   std::vector<MappedTensor> map = {Alone(embedding, "embedding.token.weight", table)};
   if (gpt2) {
-    map.push_back(Alone("transformer.wpe.weight", "embedding.position.weight",
-                        {o.max_positions, o.dim}));
+    map.push_back(
+        Alone("transformer.wpe.weight", "embedding.position.weight", {o.max_positions, o.dim}));
   }
   for (std::int64_t layer = 0; layer < o.layers; ++layer) {
     if (gpt2) {
@@ -113,9 +113,7 @@ std::vector<MappedTensor> MapTensors(Family family, const Options& o) {
   return map;
 }
 
-std::string OptionalPrefix(Family family) {
-  return family == Family::kGpt2 ? "transformer." : "";
-}
+std::string OptionalPrefix(Family family) { return family == Family::kGpt2 ? "transformer." : ""; }
 
 bool IsBuffer(Family family, const std::string& name) {
   if (family != Family::kGpt2) return Ends(name, ".rotary_emb.inv_freq");

@@ -14,17 +14,17 @@ namespace trireme::hf {
 
 // A parameter within a tensor: [rows, columns], or [rows].
 struct MappedPart {
-  std::string name;     // "blocks.0.attention.query.weight"
-  tensor::Shape shape;  // of the parameter
+  std::string name;        // "blocks.0.attention.query.weight"
+  tensor::Shape shape;     // of the parameter
   std::int64_t begin = 0;  // its first row among those of the tensor
 };
 
 struct MappedTensor {
-  std::string name;                // "model.layers.0.self_attn.q_proj.weight"
-  tensor::Shape shape;             // as stored
-  bool transposed = false;         // stored as [columns, rows]: GPT-2's Conv1D
-  bool copy = false;               // of parameters that another tensor holds: a tied head
-  std::vector<MappedPart> parts;   // one below the other
+  std::string name;                    // "model.layers.0.self_attn.q_proj.weight"
+  tensor::Shape shape;                 // as stored
+  bool transposed = false;             // stored as [columns, rows]: GPT-2's Conv1D
+  bool copy = false;                   // of parameters that another tensor holds: a tied head
+  std::vector<MappedPart> parts = {};  // one below the other
 
   std::int64_t Rows() const { return transposed ? shape.back() : shape.front(); }
   std::int64_t Columns() const {  // of a row

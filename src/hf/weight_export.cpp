@@ -96,9 +96,9 @@ void ShareWriter::Store(const StoredTensor& to, Dtype type, std::int64_t first,
   const Stored stored = StoredOf(to.dtype).value_or(Stored::kF32);
   const std::int64_t bad = Narrow(type, piece_.data(), count, stored, bytes_.data());
   if (bad != kAllFinite) {
-    throw InputError(fmt::format("tensor {}: element {} is no finite {} number", to.name,
-                                 first + bad, to.dtype),
-                     "Choose hf.dtype = fp32 or bf16, whose range is that of fp32.");
+    throw InputError(
+        fmt::format("tensor {}: element {} is no finite {} number", to.name, first + bad, to.dtype),
+        "Choose hf.dtype = fp32 or bf16, whose range is that of fp32.");
   }
   const std::int64_t size = BytesOf(stored);
   file_->Write(bytes_.data(), count * size, to.offset + first * size);
@@ -126,8 +126,7 @@ void ShareWriter::WriteTransposed(const MappedTensor& mapped, const StoredTensor
   const auto size = static_cast<std::int64_t>(SizeOf(type));
   whole_.resize(static_cast<std::size_t>(mapped.Elements() * size));
   for (const MappedPart& part : mapped.parts) {
-    Load(part, 0, tensor::ElementCount(part.shape),
-         whole_.data() + part.begin * columns * size);
+    Load(part, 0, tensor::ElementCount(part.shape), whole_.data() + part.begin * columns * size);
   }
   const std::int64_t step = std::max<std::int64_t>(1, kPieceBytes / kWidest / rows);
   piece_.resize(static_cast<std::size_t>(std::max(kPieceBytes, step * rows * kWidest)));

@@ -58,8 +58,8 @@ struct WeightSource::State {
 
   Listing listing;
   std::vector<MappedTensor> map;
-  std::vector<Place> places;      // in the order of `map`, without copies
-  std::optional<Place> head;      // a copy of a tied embedding
+  std::vector<Place> places;  // in the order of `map`, without copies
+  std::optional<Place> head;  // a copy of a tied embedding
   std::map<std::string, Parameter> parameters;
   std::map<std::string, PositionedFile> files;  // open
   const Place* whole = nullptr;                 // transposed tensor in `whole_bytes`
@@ -74,8 +74,8 @@ std::string WeightSource::State::Problem(const MappedTensor& mapped,
                        stored.dtype);
   }
   if (mapped.shape == stored.shape) return {};
-  return fmt::format("tensor {}: shape {} expected, {} found", stored.name,
-                     ShapeText(mapped.shape), ShapeText(stored.shape));
+  return fmt::format("tensor {}: shape {} expected, {} found", stored.name, ShapeText(mapped.shape),
+                     ShapeText(stored.shape));
 }
 
 void WeightSource::State::Match(const std::string& folder, Family family) {
@@ -209,8 +209,7 @@ void WeightSource::Read(const tensor::StateBlock& block, std::int64_t first, std
                         void* to) {
   const State::Parameter& parameter = state_->parameters.at(block.name);
   const State::Place& place = state_->places[parameter.place];
-  const char* const bytes =
-      state_->Rows(place, place.mapped->parts[parameter.part], first, last);
+  const char* const bytes = state_->Rows(place, place.mapped->parts[parameter.part], first, last);
   const std::int64_t bad = Widen(place.type, bytes, last - first, to);
   if (bad == kAllFinite) return;
   throw InputError(fmt::format("{}: tensor {}: element {} of {} is infinite or no number",

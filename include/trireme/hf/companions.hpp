@@ -17,7 +17,8 @@ namespace trireme::hf {
 inline constexpr const char* kRunPart = "hf";
 inline constexpr const char* kListingFile = "trireme_weights.json";
 
-// Serial. Copies the companions in `from`, none of its folders, to the existing folder `to`, synced.
+// Serial. Copies the companions in `from`, none of its folders, to the existing folder `to`,
+// synced.
 void CopyCompanions(const std::string& from, const std::string& to);
 
 // Collective. Makes `folder` by way of a temporary name beside it: fill(temporary), collective, is

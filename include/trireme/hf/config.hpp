@@ -36,8 +36,8 @@ Config ParseConfig(const std::string& text, const std::string& path);
 Family FamilyOf(const model::Options& options, const input::Deck& deck);
 // Configuration of the model in a family. dtype: "float32", "bfloat16", "float16". eos: id of the
 // token at the end of a text; -1: not known.
-nlohmann::json MakeConfig(Family family, const model::Options& options,
-                                  const std::string& dtype, std::int64_t eos);
+nlohmann::json MakeConfig(Family family, const model::Options& options, const std::string& dtype,
+                          std::int64_t eos);
 
 }  // namespace trireme::hf
 

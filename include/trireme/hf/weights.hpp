@@ -38,7 +38,7 @@ class WeightSource {
   // Looks at this rank's share.
   void CheckTiedHead(int rank, int ranks) const;
 
-  std::int64_t Bytes() const;         // of all tensors that are read
+  std::int64_t Bytes() const;          // of all tensors that are read
   std::int64_t LargestTensor() const;  // bytes of the largest one that a rank holds as a whole
   const Listing& Files() const;
 

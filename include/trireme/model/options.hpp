@@ -26,13 +26,13 @@ const char* NameOf(Recompute recompute);  // as in the deck
 const char* NameOf(RopeScaling scaling);
 
 struct Options {
-  std::string preset;           // "none" or the preset's name
-  std::int64_t vocabulary = 0;  // rows of embedding and head: asked_vocabulary, or `types`
+  std::string preset;                 // "none" or the preset's name
+  std::int64_t vocabulary = 0;        // rows of embedding and head: asked_vocabulary, or `types`
   std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: as many as types
   std::int64_t types = 0;             // of the token file, ids below; 0: not known
-  std::int64_t dim = 128;       // width of the residual stream
-  std::int64_t heads = 4;       // query heads
-  std::int64_t kv_heads = 4;    // key and value heads; divides heads
+  std::int64_t dim = 128;             // width of the residual stream
+  std::int64_t heads = 4;             // query heads
+  std::int64_t kv_heads = 4;          // key and value heads; divides heads
   std::int64_t head_dim = 32;
   std::int64_t layers = 2;
   std::int64_t ffn = 512;             // hidden width of the feed-forward layer
