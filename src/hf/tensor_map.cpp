@@ -17,11 +17,13 @@ MappedTensor Alone(const std::string& name, const std::string& parameter,
   return {.name = name, .shape = shape, .parts = {{parameter, shape, 0}}};
 }
 
-// A linear layer's weight and, if it has one, its bias. parameter: "blocks.0.ffn.up"
-void AddLinear(std::vector<MappedTensor>& map, const std::string& name,
-               const std::string& parameter, std::int64_t rows, std::int64_t columns, bool bias) {
-  map.push_back(Alone(name + ".weight", parameter + ".weight", {rows, columns}));
-  if (bias) map.push_back(Alone(name + ".bias", parameter + ".bias", {rows}));
+// A parameter [rows, columns] that lies transposed in the file.
+MappedTensor Across(const std::string& name, const std::string& parameter, std::int64_t rows,
+                    std::int64_t columns) {
+  return {.name = name,
+          .shape = {columns, rows},
+          .transposed = true,
+          .parts = {{parameter, {rows, columns}, 0}}};
 }
 
 void AddNorm(std::vector<MappedTensor>& map, const std::string& name, const std::string& parameter,
@@ -30,19 +32,28 @@ void AddNorm(std::vector<MappedTensor>& map, const std::string& name, const std:
   if (bias) map.push_back(Alone(name + ".bias", parameter + ".bias", {dim}));
 }
 
-// GPT-2's Conv1D: the weight is stored as [inputs, outputs]; several layers may be one.
+// A layer of GPT-2, whose weights lie as [inputs, outputs], by the parameters [outputs, inputs]
+// that it is made of.
 void AddConv(std::vector<MappedTensor>& map, const std::string& name,
-             const std::vector<std::string>& parameters, std::int64_t rows, std::int64_t columns) {
-  const std::int64_t all = rows * std::ssize(parameters);
-  MappedTensor weight{.name = name + ".weight", .shape = {columns, all}, .transposed = true};
+             const std::vector<std::string>& parameters, std::int64_t outputs,
+             std::int64_t inputs) {
+  const std::int64_t all = outputs * std::ssize(parameters);
+  MappedTensor weight{.name = name + ".weight", .shape = {inputs, all}, .transposed = true};
   MappedTensor bias{.name = name + ".bias", .shape = {all}};
   for (const std::string& parameter : parameters) {
-    const std::int64_t begin = rows * std::ssize(weight.parts);
-    weight.parts.push_back({parameter + ".weight", {rows, columns}, begin});
-    bias.parts.push_back({parameter + ".bias", {rows}, begin});
+    const std::int64_t begin = outputs * std::ssize(weight.parts);
+    weight.parts.push_back({parameter + ".weight", {outputs, inputs}, begin});
+    bias.parts.push_back({parameter + ".bias", {outputs}, begin});
   }
   map.push_back(std::move(weight));
   map.push_back(std::move(bias));
+}
+
+// A layer of GPT-2 whose parameter lies the same way here: heads or hidden features first.
+void AddConvAlike(std::vector<MappedTensor>& map, const std::string& name,
+                  const std::string& parameter, std::int64_t inputs, std::int64_t outputs) {
+  map.push_back(Alone(name + ".weight", parameter + ".weight", {inputs, outputs}));
+  map.push_back(Alone(name + ".bias", parameter + ".bias", {outputs}));
 }
 
 void AddGpt2Block(std::vector<MappedTensor>& map, std::int64_t layer, const Options& o) {
@@ -52,10 +63,10 @@ void AddGpt2Block(std::vector<MappedTensor>& map, std::int64_t layer, const Opti
   AddNorm(map, from + "ln_1", to + "attention.norm", o.dim, true);
   AddConv(map, from + "attn.c_attn", {attention + "query", attention + "key", attention + "value"},
           o.dim, o.dim);
-  AddConv(map, from + "attn.c_proj", {attention + "output"}, o.dim, o.dim);
+  AddConvAlike(map, from + "attn.c_proj", attention + "output", o.dim, o.dim);
   AddNorm(map, from + "ln_2", to + "ffn.norm", o.dim, true);
   AddConv(map, from + "mlp.c_fc", {to + "ffn.up"}, o.ffn, o.dim);
-  AddConv(map, from + "mlp.c_proj", {to + "ffn.down"}, o.dim, o.ffn);
+  AddConvAlike(map, from + "mlp.c_proj", to + "ffn.down", o.ffn, o.dim);
 }
 
 void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Options& o) {
@@ -67,8 +78,8 @@ void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Opt
       {"q_proj", "query"}, {"k_proj", "key"}, {"v_proj", "value"}};
   const auto rows = [&](const char* name) { return name[0] == 'q' ? queries : keys; };
   for (const auto& [theirs, ours] : projections) {
-    AddLinear(map, from + "self_attn." + theirs, to + "attention." + ours, rows(ours), o.dim,
-              false);
+    map.push_back(Alone(from + "self_attn." + theirs + ".weight",
+                        to + "attention." + ours + ".weight", {rows(ours), o.dim}));
   }
   for (const auto& [theirs, ours] : projections) {
     if (!o.qkv_bias) break;
@@ -79,11 +90,12 @@ void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Opt
     AddNorm(map, from + "self_attn.q_norm", to + "attention.query_norm", o.head_dim, false);
     AddNorm(map, from + "self_attn.k_norm", to + "attention.key_norm", o.head_dim, false);
   }
-  AddLinear(map, from + "self_attn.o_proj", to + "attention.output", o.dim, queries, false);
+  map.push_back(
+      Across(from + "self_attn.o_proj.weight", to + "attention.output.weight", queries, o.dim));
   AddNorm(map, from + "post_attention_layernorm", to + "ffn.norm", o.dim, false);
-  AddLinear(map, from + "mlp.gate_proj", to + "ffn.gate", o.ffn, o.dim, false);
-  AddLinear(map, from + "mlp.up_proj", to + "ffn.up", o.ffn, o.dim, false);
-  AddLinear(map, from + "mlp.down_proj", to + "ffn.down", o.dim, o.ffn, false);
+  map.push_back(Alone(from + "mlp.gate_proj.weight", to + "ffn.gate.weight", {o.ffn, o.dim}));
+  map.push_back(Alone(from + "mlp.up_proj.weight", to + "ffn.up.weight", {o.ffn, o.dim}));
+  map.push_back(Across(from + "mlp.down_proj.weight", to + "ffn.down.weight", o.ffn, o.dim));
 }
 
 bool Ends(const std::string& name, const char* with) { return name.ends_with(with); }

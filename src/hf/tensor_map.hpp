@@ -22,7 +22,7 @@ struct MappedPart {
 struct MappedTensor {
   std::string name;                    // "model.layers.0.self_attn.q_proj.weight"
   tensor::Shape shape;                 // as stored
-  bool transposed = false;             // stored as [columns, rows]: GPT-2's Conv1D
+  bool transposed = false;             // stored as [columns, rows]
   bool copy = false;                   // of parameters that another tensor holds: a tied head
   std::vector<MappedPart> parts = {};  // one below the other
 

@@ -7,37 +7,11 @@ Exit code 77: skipped, because numpy or safetensors cannot be imported.
 import json
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 
 import hf_folder
-
-DECK = """[data]
-file = none.h5
-sequence_length = 16
-batch = 4
-[schedule]
-steps = 4
-"""
-
-
-def run(command, expected=0):
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    text = done.stdout + done.stderr
-    assert done.returncode == expected, f"{command}: exit code {done.returncode}\n{text}"
-    return text
-
-
-class Program:
-    def __init__(self, trireme, mpirun):
-        self.trireme = trireme
-        self.mpirun = [mpirun, "--oversubscribe", "--bind-to", "none", "-n"]
-
-    def __call__(self, ranks, *arguments, expected=0):
-        launch = [] if ranks == 1 else self.mpirun + [str(ranks)]
-        return run(launch + [self.trireme, *arguments], expected)
-
+import hf_run
 
 def same_files(source, target, skip=()):
     names = {path.name for path in pathlib.Path(source).iterdir()} - set(skip)
@@ -49,11 +23,10 @@ def same_files(source, target, skip=()):
 
 
 def main():
-    program = Program(*sys.argv[1:])
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
+    program = hf_run.Program(*sys.argv[1:])
     with tempfile.TemporaryDirectory(prefix="trireme_hf_") as scratch:
         os.chdir(scratch)
-        pathlib.Path("deck.in").write_text(DECK, encoding="utf-8")
+        pathlib.Path("deck.in").write_text(hf_run.DECK, encoding="utf-8")
         cases = [(name, "F32", 1) for name in hf_folder.CONFIGS]
         cases += [("llama", dtype, 3) for dtype in ("BF16", "F16", "F64")]
         cases += [("gpt2", "BF16", 2), ("qwen2", "BF16", 1), ("qwen3", "F16", 2)]
