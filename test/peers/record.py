@@ -37,7 +37,7 @@ def configs():
     """Each family, and what its members differ in."""
     return {
         "gpt2": transformers.GPT2Config(vocab_size=models.VOCABULARY, n_embd=32, n_head=4, n_layer=2, n_positions=64,
-                                        bos_token_id=0, eos_token_id=0),
+                                        bos_token_id=0, eos_token_id=0, embd_pdrop=0.0, attn_pdrop=0.0, resid_pdrop=0.0),
         "llama": llama(num_key_value_heads=4),
         "llama_gqa_tied": llama(tie_word_embeddings=True, rope_parameters={"rope_type": "default", "rope_theta": 5e5}),
         "llama_linear": llama(rope_parameters=rope("linear")),

@@ -58,7 +58,7 @@ def write_deck(path, scratch, texts):
         "# Documents of Trireme, read by a small Llama.\n"
         + runs.section("data", {"file": scratch / "documents.h5", "sequence_length": LENGTH, "batch": 16})
         + runs.section("tokenize", {"kind": "bpe", "tokenizer": scratch / "llama", "train": texts, "valid_fraction": 0.1,
-                                    "test_fraction": 0.1, "document": "blank_line"})
+                                    "test_fraction": 0.1})
         + runs.section("optimizer", {"learning_rate": 4e-3})
         + runs.section("schedule", {"steps": STEPS, "warmup_steps": 10})
         + runs.section("monitor", {"sample_tokens": 0}))
@@ -92,4 +92,5 @@ def walk(trireme, table, scratch):
                                capture_output=True, text=True)
         ours = trireme("-r", run, "job.task=generate", f"generate.prompt={prompt}", "generate.temperature=0",
                        f"generate.tokens={TOKENS}", ranks=4)
-        table.equal(NAME, f"greedy text after {prompt!r}", ended.stdout.strip(), ours.strip())
+        # transformers stops at the end of a document.
+        table.equal(NAME, f"greedy text after {prompt!r}", *(text.strip().split(EOS)[0] for text in (ended.stdout, ours)))
