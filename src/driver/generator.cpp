@@ -235,7 +235,7 @@ void Generator::Finish(Sequence& sequence, End end) {
   active_[static_cast<std::size_t>(sequence.slot)].reset();
 }
 
-// What all ranks do next; passes: this rank's of the turn, from then on the most of any. False: the
+// Agrees on the next turn; passes: of this rank, afterwards the most of any. False: the
 // run ends.
 bool Generator::AgreeToGoOn(std::int64_t& passes) {
   constexpr std::int64_t kVerdict = std::int64_t{1} << 40;

@@ -19,7 +19,7 @@ class GrowingText {
   // True if the text has a stop string now, at which it ends.
   bool Add(std::span<const std::int32_t> tokens);
   const std::string& Text() const { return text_; }
-  // What was added since the last call, without an unfinished character and without what may be the
+  // Text added since the last call, without an unfinished character and without what may be the
   // beginning of a stop string; all of it at the end.
   std::string Take(bool end);
 
