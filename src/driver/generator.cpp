@@ -131,7 +131,7 @@ Generator::Chosen Generator::ChosenFor(const Sequence& sequence, std::vector<dou
   }
   const std::int32_t token = Choose(
       *from, options, DrawOf(options.seed, sequence.prompt->number, std::ssize(sequence.added)));
-  return {static_cast<double>(token), LogProbability(logits, token), 1};
+  return {static_cast<double>(token), on_text_ ? 0 : LogProbability(logits, token), 1};
 }
 
 // The passes of a turn, at most as many at once as the model takes; ranks with fewer add empty ones
@@ -156,7 +156,9 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
     const std::vector<double> logits =
         model.CachedLogits(std::span(turn.entries).subspan(begin, count), places);
     const bool chooses = grid.LastStage() && grid.Coordinates().tensor == 0;
-    for (std::size_t row = 0; chooses && row < rows; ++row) {
+    const std::size_t choices = chooses ? rows : 0;
+#pragma omp parallel for num_threads(model.Stream().threads) schedule(dynamic) if (choices > 1)
+    for (std::size_t row = 0; row < choices; ++row) {
       const auto at = logits.begin() + static_cast<std::ptrdiff_t>(row) * vocabulary;
       chosen[done + row] = ChosenFor(*turn.order[done + row], {at, at + vocabulary});
     }

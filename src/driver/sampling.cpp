@@ -1,9 +1,8 @@
-// The next token of a text. Candidates are put in order only as far as a draw reaches.
+// The next token of a text. Candidates are put in order only where a draw falls.
 #include "sampling.hpp"
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "trireme/base/philox.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -13,7 +12,7 @@ namespace trireme::driver {
 namespace {
 
 struct Candidate {
-  double logit;
+  double logit, weight;
   std::int32_t id;
 };
 
@@ -22,35 +21,39 @@ bool Likelier(const Candidate& a, const Candidate& b) {
   return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
 }
 
-// Candidates whose first ones are in order, as far as it was asked for.
-class Ranking {
- public:
-  explicit Ranking(const std::vector<double>& logits) {
-    all_.reserve(logits.size());
-    for (const double logit : logits) {
-      all_.push_back({logit, static_cast<std::int32_t>(all_.size())});
-    }
-  }
-  // The i-th in order, i rising by one from 0.
-  const Candidate& operator[](std::size_t i) {
-    if (i >= ordered_) {
-      constexpr std::size_t kFirst = 64, kGrowth = 8;
-      const std::size_t next = std::min(all_.size(), ordered_ == 0 ? kFirst : kGrowth * ordered_);
-      const auto at = [this](std::size_t k) {
-        return all_.begin() + static_cast<std::ptrdiff_t>(k);
-      };
-      if (next < all_.size()) std::nth_element(at(ordered_), at(next), all_.end(), Likelier);
-      std::sort(at(ordered_), at(next), Likelier);
-      ordered_ = next;
-    }
-    return all_[i];
-  }
-  std::size_t Size() const { return all_.size(); }
+double WeightOf(std::span<const Candidate> some) {
+  double sum = 0;
+  for (const Candidate& each : some) sum += each.weight;
+  return sum;
+}
 
- private:
-  std::vector<Candidate> all_;
-  std::size_t ordered_ = 0;
-};
+// Place in order of the first candidate with which the sum of weights reaches `target`, the last
+// one at most; sum: up to it. Candidates change places: those before it are likelier, those after
+// it are not. Takes time in proportion to their number.
+std::size_t Reach(std::span<Candidate> all, double target, double& sum) {
+  constexpr std::size_t kFew = 64;
+  std::size_t begin = 0, end = all.size();
+  const auto at = [&](std::size_t i) { return all.begin() + static_cast<std::ptrdiff_t>(i); };
+  sum = 0;
+  while (end - begin > kFew) {
+    // A draw mostly falls on one of the first.
+    const std::size_t middle = begin == 0 && end == all.size() ? kFew : begin + (end - begin) / 2;
+    std::nth_element(at(begin), at(middle), at(end), Likelier);
+    const double part = WeightOf(all.subspan(begin, middle - begin));
+    if (sum + part >= target) {
+      end = middle;
+    } else {
+      sum += part;
+      begin = middle;
+    }
+  }
+  std::sort(at(begin), at(end), Likelier);
+  for (std::size_t i = begin; i < end; ++i) {
+    sum += all[i].weight;
+    if (sum >= target) return i;
+  }
+  return end - 1;
+}
 
 }  // namespace
 
@@ -87,32 +90,22 @@ std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& op
     // The first of equals.
     return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
   }
-  Ranking ranking(logits);
-  std::size_t most = ranking.Size();
-  if (options.top_k > 0) most = std::min(most, static_cast<std::size_t>(options.top_k));
-  const double top = ranking[0].logit;
-  const auto weight = [&](double logit) { return std::exp((logit - top) / options.temperature); };
-  double total = 0;  // of the candidates' weights
-  if (most < ranking.Size()) {
-    for (std::size_t i = 0; i < most; ++i) total += weight(ranking[i].logit);
-  } else {
-    for (const double logit : logits) total += weight(logit);
+  const double top = std::ranges::max(logits);
+  std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
+  for (const double logit : logits) {
+    candidates.push_back({logit, std::exp((logit - top) / options.temperature),
+                          static_cast<std::int32_t>(candidates.size())});
   }
-  double kept = total;
-  std::size_t count = most;
-  if (options.top_p < 1) {
-    kept = 0;
-    count = 0;
-    while (count < most && (count == 0 || kept < options.top_p * total)) {
-      kept += weight(ranking[count++].logit);
-    }
+  std::span<Candidate> kept(candidates);
+  if (options.top_k > 0 && options.top_k < std::ssize(candidates)) {
+    std::nth_element(candidates.begin(), candidates.begin() + options.top_k, candidates.end(),
+                     Likelier);
+    kept = kept.first(static_cast<std::size_t>(options.top_k));
   }
-  double remaining = uniform * kept;
-  for (std::size_t i = 0; i < count; ++i) {
-    remaining -= weight(ranking[i].logit);
-    if (remaining <= 0) return ranking[i].id;
-  }
-  return ranking[count - 1].id;
+  double sum = WeightOf(kept);
+  if (options.top_p < 1) kept = kept.first(Reach(kept, options.top_p * sum, sum) + 1);
+  return kept[Reach(kept, uniform * sum, sum)].id;
 }
 
 }  // namespace trireme::driver

@@ -14,9 +14,8 @@ struct Linear {
   int site = -1;  // number in the model, under which fp8 scales are kept; < 0: never fp8
   Form form = Form::kTransposed;
   tensor::Matrix weight;
-  // The rows are tokens of different sequences, few of them: on the CPU LinearForward and
-  // LinearActivation then run at the speed of the weight's memory, with other rounding, and a row's
-  // bits do not depend on the other rows. Canonical and bf16 streams keep their own products.
+  // There are few rows. On the CPU LinearForward and LinearActivation then run at the speed of the
+  // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
   bool thin = false;
 };
 

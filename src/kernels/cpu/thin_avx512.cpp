@@ -5,7 +5,7 @@ namespace trireme::kernels {
 
 constinit const ThinKernels kThinAvx512{
     "AVX-512",
-    {&ThinTransposed<Vector<float, 64>, 4, 4, 8>, &ThinPlain<Vector<float, 64>, 4, 4, 16>},
-    {&ThinTransposed<Vector<double, 64>, 2, 4, 8>, &ThinPlain<Vector<double, 64>, 4, 4, 16>}};
+    {&ThinTransposed<Vector<float, 64>, 8, 2, 8>, &ThinPlain<Vector<float, 64>, 8, 2, 16>},
+    {&ThinTransposed<Vector<double, 64>, 8, 2, 8>, &ThinPlain<Vector<double, 64>, 8, 2, 16>}};
 
 }  // namespace trireme::kernels

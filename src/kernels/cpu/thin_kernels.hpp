@@ -15,7 +15,7 @@ inline constexpr std::int64_t kThinColumns =
     64;  // of the plain form: threads' shares are multiples
 
 // c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order
-// that depends on `inner` alone: not on the number of rows, the columns of a call or the threads.
+// that depends on `inner` and on whether there is one row, not on the columns of a call.
 template <typename T>
 struct ThinProduct {
   std::int64_t rows, columns, inner;

@@ -5,7 +5,7 @@ namespace trireme::kernels {
 
 constinit const ThinKernels kThinPortable{
     "portable",
-    {&ThinTransposed<Vector<float, 16>, 2, 2, 4>, &ThinPlain<Vector<float, 16>, 4, 2, 8>},
-    {&ThinTransposed<Vector<double, 16>, 1, 2, 2>, &ThinPlain<Vector<double, 16>, 4, 2, 8>}};
+    {&ThinTransposed<Vector<float, 16>, 4, 2, 4>, &ThinPlain<Vector<float, 16>, 4, 2, 8>},
+    {&ThinTransposed<Vector<double, 16>, 4, 2, 2>, &ThinPlain<Vector<double, 16>, 4, 2, 8>}};
 
 }  // namespace trireme::kernels

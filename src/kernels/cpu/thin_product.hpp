@@ -13,7 +13,7 @@ namespace trireme::kernels {
 std::span<const ThinKernels> UsableThinKernels();
 
 // y = x form(weight), with these kernels and the stream's threads. x: [rows, in], rows <=
-// kThinRows; y: [rows, out], overwritten. The bits of a row of y do not depend on the other rows.
+// kThinRows; y: [rows, out], overwritten. The bits of y do not depend on the number of threads.
 void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const tensor::Matrix& x,
                   Form form, const tensor::Matrix& weight, const tensor::Matrix& y);
 
