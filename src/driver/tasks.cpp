@@ -135,7 +135,8 @@ ExitCode RunTask(job::Job& job) {
   });
   const Task task = job.options.job.task;
   const bool texts = task == Task::kTokenize && data::IsSubword(job.options.tokenize.kind);
-  if (texts && !job.line->validate_only) {
+  const bool writes = texts || task == Task::kGenerate;
+  if (writes && !job.line->validate_only) {
     job.signals->Watch();
   } else if (task != Task::kTrain || job.line->validate_only) {
     job.signals->Release();

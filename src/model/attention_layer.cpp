@@ -86,12 +86,14 @@ kernels::Linear AttentionLayer::Of(LinearSite site) const {
 kernels::Linear AttentionLayer::Input(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kQkv);
   linear.weight = pass.Value(qkv_weight_, 3);
+  linear.thin = pass.cached.continues;
   return linear;
 }
 
 kernels::Linear AttentionLayer::Output(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kOutput);
   linear.weight = pass.Value(output_weight_);
+  linear.thin = pass.cached.continues;
   return linear;
 }
 
@@ -123,9 +125,28 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, co
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     steps_[i]->Forward(pass, Shape(pass), saved.steps[i].get(), saved.qkv);
   }
+  Attend(pass, saved);
+  OutputProduct(pass, saved.out, y, then);
+}
+
+void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
+  const CachedPass& cached = pass.cached;
+  if (cached.cache != nullptr) {
+    kernels::KeepKeyValues(pass.stream, Shape(pass), saved.qkv, cached.rows,
+                           cached.cache->Of(layer_));
+  }
+  if (cached.continues) {
+    return kernels::CachedAttention(pass.stream, Shape(pass), saved.qkv, cached.rows,
+                                    cached.cache->Of(layer_), saved.out);
+  }
   pass.ring->Forward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out, saved.lse,
                      pass.workspace.attention);
-  OutputProduct(pass, saved.out, y, then);
+}
+
+std::int64_t AttentionLayer::KeyValueElements(const device::Stream& stream,
+                                              std::int64_t positions) const {
+  return kernels::KeyValueElements(
+      stream, {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_}, positions);
 }
 
 void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,

@@ -243,6 +243,7 @@ machine::MemoryTerms MemoryOf(const model::ParallelModel& model) {
                              .gradients = memory.gradients,
                              .activations = memory.activations,
                              .vocabulary_tile = memory.vocabulary_tile,
+                             .key_value_cache = memory.key_value_cache,
                              .gathered_parameters = memory.gathered_parameters,
                              .gradients_under_way = memory.gradients_under_way,
                              .exchange_buffers = memory.exchange};

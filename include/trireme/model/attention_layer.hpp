@@ -40,8 +40,12 @@ class AttentionLayer {
   // pending: a transfer that is given chances to progress between the products.
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
+  // Elements of this layer's keys and values of one sequence in a cache.
+  std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const;
 
  private:
+  // Attention within the pass' sequences, or to what a cache keeps of them.
+  void Attend(const Pass& pass, const Saved& saved) const;
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
