@@ -146,6 +146,8 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
   }
   const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
   const auto vocabulary = static_cast<std::ptrdiff_t>(model.Plan().options.vocabulary);
+  // Rows of the head without a token are no choice.
+  const std::ptrdiff_t words = std::ssize(setup_.tokens.Words().words);
   std::vector<Chosen> chosen(turn.order.size());
   std::size_t done = 0;
   for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
@@ -160,7 +162,7 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
 #pragma omp parallel for num_threads(model.Stream().threads) schedule(dynamic) if (choices > 1)
     for (std::size_t row = 0; row < choices; ++row) {
       const auto at = logits.begin() + static_cast<std::ptrdiff_t>(row) * vocabulary;
-      chosen[done + row] = ChosenFor(*turn.order[done + row], {at, at + vocabulary});
+      chosen[done + row] = ChosenFor(*turn.order[done + row], {at, at + words});
     }
     done += rows;
   }
