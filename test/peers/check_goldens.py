@@ -1,9 +1,9 @@
 """check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens/).
 
 Each model is written as a Hugging Face folder, with weights by formula, and imported. The weights must
-be those of the folder; evaluation and 8 steps of training in fp64, on one rank and in a 2x2x2 layout,
-must give transformers' losses, gradient norms and weights; export must give the folder back, byte by
-byte. Neither torch nor transformers is needed. Code 77: skipped, saying why.
+be those of the folder; evaluation, greedy generation, and 8 steps of training in fp64, on one rank and in other
+layouts, must give transformers' losses, tokens, gradient norms and weights; export must give the folder back,
+byte by byte. Neither torch nor transformers is needed. Code 77: skipped, saying why.
 """
 
 import json
@@ -103,6 +103,10 @@ def check(trireme, checks, folder, name):
     for split in ("valid", "test"):
         expected = golden[f"{split}_before"]
         checks.within(f"{name}: {split} loss of evaluate", runs.relative([expected], [losses[split]]), PRINTED)
+
+    for ranks, grid in ((1, []), (4, ["grid.pipeline=2", "grid.tensor=2"])):
+        found = runs.greedy(trireme, run, models.windows("valid")[0][0][:6], len(golden["greedy"]), folder, *grid, ranks=ranks)
+        checks.equal(f"{name} on {ranks}: greedy tokens", golden["greedy"], found)
 
     window, logits = models.windows("valid")[0], golden["last_logits"]
     found = runs.last_log_probabilities(trireme, run, window, folder)

@@ -88,10 +88,15 @@ def batches():
     return [[train[permute(SEED, 0, step * BATCH + i, len(train))] for i in range(BATCH)] for step in range(STEPS)]
 
 
+def word(i):
+    """Text of a token."""
+    return f"{chr(97 + i % 26)}{i}"
+
+
 def write_tokens(path, splits=None):
     """The token file that Trireme reads (doc/design.md), of our splits or of others."""
     splits = splits or {split: tokens(split) for split in TOKENS}
-    words = [f"{chr(97 + i % 26)}{i} ".encode() for i in range(TYPES)]
+    words = [word(i).encode() for i in range(TYPES)]
     with h5py.File(path, "w") as file:
         for split, ids in splits.items():
             file[f"{split}/tokens"] = np.asarray(ids, "<u2")

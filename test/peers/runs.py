@@ -88,6 +88,17 @@ def last_log_probabilities(trireme, run, window, scratch, ranks=1):
     return [value - found[0] for value in found]
 
 
+def greedy(trireme, run, prompt, count, scratch, *words, ranks=1):
+    """Ids that follow the ids of a prompt."""
+    prompts, texts = (pathlib.Path(scratch) / name for name in ("prompts.jsonl", "texts.jsonl"))
+    prompts.write_text(json.dumps({"prompt": " ".join(models.word(i) for i in prompt)}) + "\n")
+    trireme("-r", run, "job.task=generate", f"generate.file={prompts}", f"generate.output={texts}", "generate.temperature=0",
+            f"generate.tokens={count}", "generate.start_with_eos=no", *words, ranks=ranks)
+    found = json.loads(texts.read_text())["tokens"]
+    texts.unlink()
+    return found
+
+
 def relative(expected, found):
     """Largest relative difference of two lists of numbers; infinite if their lengths differ."""
     if len(expected) != len(found):

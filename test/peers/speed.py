@@ -24,7 +24,7 @@ ASKED = 3.0  # times transformers
 
 def write_tokens(path, types):
     """A token file of so many words."""
-    words = [f"w{i} ".encode() for i in range(types)]
+    words = [f"w{i}".encode() for i in range(types)]
     with h5py.File(path, "w") as file:
         for split in ("train", "valid", "test"):
             file[f"{split}/tokens"] = np.arange(2000, dtype="<u2")
