@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostListingBytes = std::int64_t{256} << 20;
 constexpr int kIndent = 2;  // of JSON, as transformers writes it
 
-// What is exported, and how, as every rank knows it.
+// The model to export and its files, as every rank knows them.
 struct Task {
   hf::Options options;
   std::string checkpoint;
@@ -151,7 +151,7 @@ std::string ImportedConfig(const Task& task) {
   return config.dump(kIndent) + "\n";
 }
 
-// What the token file tells of the tokenizer, if it is there.
+// The tokenizer of the token file, if that is there.
 struct Words {
   std::map<std::string, std::string> files;
   std::int64_t eos = -1;

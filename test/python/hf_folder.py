@@ -14,7 +14,7 @@ except ImportError as missing:
     print(f"SKIPPED: {missing}; {sys.executable} -m pip install numpy safetensors")
     sys.exit(77)
 
-NAMES = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16"}
+NAMES = {"F32": "float32", "F64": "float64", "F16": "float16", "BF16": "bfloat16", "I32": "int32"}
 
 GPT2 = {
     "_name_or_path": "gpt2",

@@ -71,6 +71,12 @@ def main():
     print("losses of every family: those of numpy in fp64")
 
 
+def names(path):
+    """Of a file's tensors, in the order of its header."""
+    raw = path.read_bytes()
+    return list(json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")]))
+
+
 def go_on(program, case):
     """Trains on four ranks; the export gives numpy the loss that the run ends with."""
     training = ["model.dropout=0", "model.attention_dropout=0", "monitor.sample_tokens=0"]
@@ -78,6 +84,9 @@ def go_on(program, case):
     text = program(1, "-r", case, "job.task=evaluate", "grid.data=0", "grid.tensor=1")
     program(2, "-r", case, "job.task=export", f"hf.path={case}.out", "hf.dtype=fp32")
     check(case, text, f"{case}.out", "fp32")
+    # Tensors lie in the order of the model's parameters, whoever wrote them.
+    first, last = (pathlib.Path(case, f"checkpoints/step_0000000{step}/model.safetensors") for step in (0, 4))
+    assert names(first) == names(last), f"{case}: another order of tensors"
     # Moments begin at zero: a run that starts from the weights alone takes the same steps.
     records = [json.loads(line) for line in pathlib.Path(case, "metrics.jsonl").read_text().splitlines()]
     steps = [record["loss"] for record in records if record["kind"] == "step"]

@@ -28,7 +28,7 @@ class WeightSource {
   WeightSource(const WeightSource&) = delete;
   WeightSource& operator=(const WeightSource&) = delete;
 
-  // What each of `ranks` ranks reads: all parameters, cut evenly. Tensors that are stored
+  // Parts of all parameters that one of `ranks` ranks reads, cut evenly. Tensors that are stored
   // transposed stay whole. `data` is not to be read: Read gives the contents.
   std::vector<tensor::StateBlock> Blocks(int rank, int ranks) const;
   // Elements [first, last) of a block's parameter. Throws InputError naming file, tensor and
@@ -47,7 +47,7 @@ class WeightSource {
   std::unique_ptr<State> state_;
 };
 
-// What export writes: names, types and places of all tensors.
+// Names, types and places of all tensors that export writes.
 struct ExportPlan {
   Listing listing;
   std::vector<std::string> headers;  // of the listing's files
