@@ -11,10 +11,10 @@
 #include <tuple>
 #include <utility>
 
-#include "posix_file.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::checkpoint {

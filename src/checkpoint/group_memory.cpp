@@ -8,8 +8,8 @@
 #include <exception>
 #include <string>
 
-#include "posix_file.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {

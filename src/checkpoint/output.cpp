@@ -13,8 +13,8 @@
 #include <system_error>
 
 #include "folder.hpp"
-#include "posix_file.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 
 namespace trireme::checkpoint {
 

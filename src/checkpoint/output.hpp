@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "positioned_file.hpp"
 #include "rounds.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "write_plan.hpp"
 

@@ -1,5 +1,5 @@
 // Reads and writes of one process at explicit offsets of a file.
-#include "positioned_file.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 #include <chrono>
 #include <thread>
 
-#include "posix_file.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 
 namespace trireme::checkpoint {
 

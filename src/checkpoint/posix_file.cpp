@@ -1,5 +1,5 @@
 // Small files, folders and disk space through POSIX calls.
-#include "posix_file.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -15,11 +15,11 @@
 #include "checksums.hpp"
 #include "exchange.hpp"
 #include "folder.hpp"
-#include "positioned_file.hpp"
-#include "posix_file.hpp"
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
 

@@ -7,11 +7,15 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
 
@@ -24,18 +28,27 @@ static_assert(std::endian::native == std::endian::little,
 
 constexpr const char* kMetadata = "__metadata__";
 
-Dtype ParseDtype(const input::JsonObject& object) {
+// Types of elements that a file may have.
+enum class Types {
+  kOurs,  // those of checkpoints
+  kAny    // all that the format names
+};
+
+std::string ParseDtype(const input::JsonObject& object, Types types) {
   const std::string text = object.Has("dtype") ? object.Text("dtype") : "";
-  if (text == "F32") return Dtype::kFloat32;
-  if (text == "F64") return Dtype::kFloat64;
-  throw InputError(fmt::format("{}: dtype \"F32\" or \"F64\" expected, {} found", object.Where(),
-                               text.empty() ? "nothing" : input::Brief(text)));
+  const bool ours = text == "F32" || text == "F64";
+  if (ours || (types == Types::kAny && ElementBytes(text) > 0)) return text;
+  throw InputError(fmt::format(
+      "{}: {} expected, {} found", object.Where(),
+      types == Types::kOurs ? "dtype \"F32\" or \"F64\"" : "a dtype of the safetensors format",
+      text.empty() ? "nothing" : input::Brief(text)));
 }
 
 // Bytes of a tensor; throws when the product does not fit 63 bits, an extent of 0 left out: others
 // multiply in another order.
-std::int64_t TensorBytes(const tensor::Shape& shape, Dtype dtype, const std::string& where) {
-  std::int64_t bytes = static_cast<std::int64_t>(SizeOf(dtype));
+std::int64_t TensorBytes(const tensor::Shape& shape, std::int64_t element,
+                         const std::string& where) {
+  std::int64_t bytes = element;
   bool empty = false;
   for (const std::int64_t extent : shape) {
     empty = empty || extent == 0;
@@ -46,36 +59,37 @@ std::int64_t TensorBytes(const tensor::Shape& shape, Dtype dtype, const std::str
   return empty ? 0 : bytes;
 }
 
-Entry ParseEntry(const std::string& name, const nlohmann::json& value, std::int64_t data_start,
-                 std::int64_t file_bytes, const std::string& path) {
+// data: bytes of the file from the header's end on.
+StoredTensor ParseTensor(const std::string& name, const nlohmann::json& value, Part data,
+                         Types types, const std::string& path) {
   const std::string where = fmt::format("{}: tensor {}", path, input::Shown(name));
   if (name.size() > kMaxNameBytes) {
     throw InputError(fmt::format("{}: a name of at most {} bytes expected, {} found", where,
                                  kMaxNameBytes, name.size()));
   }
   const input::JsonObject object(value, where);
-  Entry entry{name, ParseDtype(object), object.Integers("shape", kMaxDimensions), 0, 0};
-  entry.bytes = TensorBytes(entry.shape, entry.dtype, where);
+  StoredTensor entry{name, ParseDtype(object, types), object.Integers("shape", kMaxDimensions), 0,
+                     0};
+  entry.bytes = TensorBytes(entry.shape, ElementBytes(entry.dtype), where);
   const auto range = object.Integers("data_offsets", 2);
-  if (range.size() != 2 || range[0] > range[1] || range[1] > file_bytes - data_start) {
+  if (range.size() != 2 || range[0] > range[1] || range[1] > data.Size()) {
     throw InputError(
         fmt::format("{}: data_offsets expected as [begin, end] within the file's {} bytes "
                     "of data, [{}] found",
-                    where, file_bytes - data_start, fmt::join(range, ", ")));
+                    where, data.Size(), fmt::join(range, ", ")));
   }
   if (range[1] - range[0] != entry.bytes) {
     throw InputError(fmt::format("{}: {} bytes expected for {} {}, {} found", where, entry.bytes,
-                                 SafetensorsName(entry.dtype), ShapeText(entry.shape),
-                                 range[1] - range[0]));
+                                 entry.dtype, ShapeText(entry.shape), range[1] - range[0]));
   }
-  entry.offset = data_start + range[0];
+  entry.offset = data.begin + range[0];
   return entry;
 }
 
 // Every byte of the data belongs to exactly one tensor.
-void CheckTiling(const Layout& layout, const std::string& path) {
-  std::int64_t at = static_cast<std::int64_t>(layout.header.size());
-  for (const Entry& entry : layout.entries) {
+void CheckTiling(const std::vector<StoredTensor>& tensors, Part data, const std::string& path) {
+  std::int64_t at = data.begin;
+  for (const StoredTensor& entry : tensors) {
     if (entry.offset != at) {
       throw InputError(
           fmt::format("{}: tensor {}: offset {} expected, {} found ({})", path,
@@ -84,13 +98,104 @@ void CheckTiling(const Layout& layout, const std::string& path) {
     }
     at += entry.bytes;
   }
-  if (at != layout.bytes) {
+  if (at != data.end) {
     throw InputError(
-        fmt::format("{}: the tensors end at offset {}, the file at {}", path, at, layout.bytes));
+        fmt::format("{}: the tensors end at offset {}, the file at {}", path, at, data.end));
   }
 }
 
+// Strings of the metadata; other values are none that the format allows.
+std::map<std::string, std::string> ParseMetadata(const nlohmann::json& value,
+                                                 const std::string& path) {
+  const input::JsonObject object(value, path + ": " + kMetadata);
+  std::map<std::string, std::string> metadata;
+  for (const auto& [name, text] : value.items()) metadata[name] = object.Text(name);
+  return metadata;
+}
+
+// Tensors of a header in the order of their offsets, empty ones first, and the metadata if asked
+// for.
+TensorFile ParseTensors(const std::string& header, std::int64_t file_bytes, Types types,
+                        const std::string& path) {
+  TensorFile file;
+  file.bytes = file_bytes;
+  const auto header_bytes = static_cast<std::int64_t>(header.size());
+  if (header_bytes < kLengthBytes || header_bytes > file_bytes) {
+    throw InputError(fmt::format("{}: a header of {} to {} bytes expected, {} found", path,
+                                 kLengthBytes, file_bytes, header_bytes));
+  }
+  const auto object = input::ParseJson(std::string_view(header).substr(kLengthBytes),
+                                       path + ": the header", kMaxHeaderBytes);
+  if (!object.is_object()) throw InputError(fmt::format("{}: the header is no JSON object", path));
+  const Part data{header_bytes, file_bytes};
+  for (const auto& [name, value] : object.items()) {
+    if (name != kMetadata) {
+      file.tensors.push_back(ParseTensor(name, value, data, types, path));
+    } else if (types == Types::kAny) {
+      file.metadata = ParseMetadata(value, path);
+    }
+  }
+  std::sort(file.tensors.begin(), file.tensors.end(),
+            [](const StoredTensor& a, const StoredTensor& b) {
+              return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
+            });
+  CheckTiling(file.tensors, data, path);
+  return file;
+}
+
+// Header length, JSON text and blanks up to a multiple of `alignment`.
+std::string WithLength(std::string text, std::int64_t alignment) {
+  const auto step = static_cast<std::size_t>(alignment);
+  const std::size_t start = kLengthBytes + text.size();
+  text.append((step - start % step) % step, ' ');
+  const std::uint64_t length = text.size();
+  std::string header(kLengthBytes, '\0');
+  std::memcpy(header.data(), &length, kLengthBytes);
+  return header + text;
+}
+
 }  // namespace
+
+std::int64_t ElementBytes(const std::string& dtype) {
+  static const std::map<std::string, std::int64_t> bytes = {
+      {"F64", 8}, {"I64", 8}, {"U64", 8},     {"F32", 4},     {"I32", 4},
+      {"U32", 4}, {"F16", 2}, {"BF16", 2},    {"I16", 2},     {"U16", 2},
+      {"I8", 1},  {"U8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"BOOL", 1}};
+  const auto found = bytes.find(dtype);
+  return found == bytes.end() ? 0 : found->second;
+}
+
+TensorFile InspectTensorFile(const std::string& path) {
+  const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+  const std::int64_t size = file.Size();
+  if (size < kLengthBytes) {
+    throw InputError(fmt::format("{}: a safetensors file has at least {} bytes, this one {}", path,
+                                 kLengthBytes, size));
+  }
+  std::string header(kLengthBytes, '\0');
+  file.Read(header.data(), kLengthBytes, 0);
+  header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), size, path)));
+  file.Read(header.data(), std::ssize(header), 0);
+  return ParseTensors(header, size, Types::kAny, path);
+}
+
+std::string PlaceTensors(TensorFile& file) {
+  constexpr std::int64_t kTheirAlignment = 8;  // of Python's package
+  nlohmann::ordered_json json;
+  if (!file.metadata.empty()) json[kMetadata] = file.metadata;
+  std::int64_t end = 0;
+  for (StoredTensor& tensor : file.tensors) {
+    tensor.bytes = TensorBytes(tensor.shape, ElementBytes(tensor.dtype), tensor.name);
+    tensor.offset = end;
+    end += tensor.bytes;
+    json[tensor.name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.shape}, {"data_offsets", {tensor.offset, end}}};
+  }
+  std::string header = WithLength(json.dump(), kTheirAlignment);
+  for (StoredTensor& tensor : file.tensors) tensor.offset += std::ssize(header);
+  file.bytes = std::ssize(header) + end;
+  return header;
+}
 
 const char* SafetensorsName(Dtype type) { return type == Dtype::kFloat32 ? "F32" : "F64"; }
 
@@ -107,20 +212,15 @@ Layout BuildLayout(const std::vector<tensor::StateBlock>& blocks) {
   std::int64_t end = 0;
   for (const tensor::StateBlock& block : blocks) {
     Entry entry{block.name, block.dtype, block.shape, end, 0};
-    entry.bytes = TensorBytes(block.shape, block.dtype, block.name);
+    entry.bytes =
+        TensorBytes(block.shape, static_cast<std::int64_t>(SizeOf(block.dtype)), block.name);
     end += entry.bytes;
     header[block.name] = {{"dtype", SafetensorsName(entry.dtype)},
                           {"shape", entry.shape},
                           {"data_offsets", {entry.offset, end}}};
     layout.entries.push_back(std::move(entry));
   }
-  std::string text = header.dump();
-  const std::size_t start = kLengthBytes + text.size();
-  text.append((kDataAlignment - start % kDataAlignment) % kDataAlignment, ' ');
-  const std::uint64_t length = text.size();
-  layout.header.resize(kLengthBytes);
-  std::memcpy(layout.header.data(), &length, kLengthBytes);
-  layout.header += text;
+  layout.header = WithLength(header.dump(), kDataAlignment);
   for (Entry& entry : layout.entries)
     entry.offset += static_cast<std::int64_t>(layout.header.size());
   layout.bytes = static_cast<std::int64_t>(layout.header.size()) + end;
@@ -142,24 +242,13 @@ std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::
 
 Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std::string& path) {
   Layout layout{header, {}, file_bytes};
-  const auto header_bytes = static_cast<std::int64_t>(header.size());
-  if (header_bytes < kLengthBytes || header_bytes > file_bytes) {
-    throw InputError(fmt::format("{}: a header of {} to {} bytes expected, {} found", path,
-                                 kLengthBytes, file_bytes, header_bytes));
+  for (StoredTensor& tensor : ParseTensors(header, file_bytes, Types::kOurs, path).tensors) {
+    layout.entries.push_back({.name = std::move(tensor.name),
+                              .dtype = tensor.dtype == "F32" ? Dtype::kFloat32 : Dtype::kFloat64,
+                              .shape = std::move(tensor.shape),
+                              .offset = tensor.offset,
+                              .bytes = tensor.bytes});
   }
-  const auto object = input::ParseJson(std::string_view(header).substr(kLengthBytes),
-                                       path + ": the header", kMaxHeaderBytes);
-  if (!object.is_object()) throw InputError(fmt::format("{}: the header is no JSON object", path));
-  const auto data_start = static_cast<std::int64_t>(header.size());
-  for (const auto& [name, value] : object.items()) {
-    if (name == kMetadata) continue;
-    layout.entries.push_back(ParseEntry(name, value, data_start, file_bytes, path));
-  }
-  // Empty tensors come before the one that begins at the same offset.
-  std::sort(layout.entries.begin(), layout.entries.end(), [](const Entry& a, const Entry& b) {
-    return std::tie(a.offset, a.bytes, a.name) < std::tie(b.offset, b.bytes, b.name);
-  });
-  CheckTiling(layout, path);
   return layout;
 }
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
+#include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/tensor/state_block.hpp"
 
 namespace trireme::checkpoint {

@@ -57,8 +57,9 @@ std::string HashOf(const Vocabulary& vocabulary) {
   return Sha256(texts);
 }
 
-// Empty without files.
-std::string HashOf(const tokenizer::Files& files) {
+}  // namespace
+
+std::string TokenizerSha256Of(const std::map<std::string, std::string>& files) {
   if (files.empty()) return {};
   std::vector<std::string> headings;
   for (const auto& [name, contents] : files) {
@@ -73,8 +74,6 @@ std::string HashOf(const tokenizer::Files& files) {
   return Sha256(texts);
 }
 
-}  // namespace
-
 TokenCounts CountTokens(const std::string& path) {
   const TokenLayout layout = InspectTokenFile(path);
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
@@ -83,7 +82,7 @@ TokenCounts CountTokens(const std::string& path) {
                      .tokenizer = layout.tokenizer,
                      .vocabulary_sha256 = HashOf(layout.vocabulary),
                      .source_sha256 = layout.source_sha256,
-                     .tokenizer_sha256 = HashOf(layout.tokenizer_files)};
+                     .tokenizer_sha256 = TokenizerSha256Of(layout.tokenizer_files)};
   for (const Split split : kSplits) {
     const auto i = static_cast<std::size_t>(split);
     counts.tokens[i] = layout.Tokens(split);
@@ -239,10 +238,15 @@ const PositionedFile& TokenFile::Opened() const {
 
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }
+const std::map<std::string, std::string>& TokenFile::TokenizerFiles() const {
+  return contents_->layout.tokenizer_files;
+}
 const std::string& TokenFile::SourceSha256() const { return contents_->layout.source_sha256; }
 std::string TokenFile::VocabularySha256() const { return HashOf(Words()); }
 
-std::string TokenFile::TokenizerSha256() const { return HashOf(contents_->layout.tokenizer_files); }
+std::string TokenFile::TokenizerSha256() const {
+  return TokenizerSha256Of(contents_->layout.tokenizer_files);
+}
 
 std::optional<double> TokenFile::EntropyRate() const { return contents_->layout.entropy_rate; }
 std::int64_t TokenFile::MemoryBytes() const { return contents_->bytes_here; }

@@ -2,6 +2,7 @@
 #include "trireme/driver/options.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/evaluate/options.hpp"
+#include "trireme/hf/options.hpp"
 
 namespace trireme::driver {
 
@@ -17,6 +18,7 @@ input::Schema DeclareAll() {
   model::Declare(schema);
   optimizer::Declare(schema);
   checkpoint::Declare(schema);
+  hf::Declare(schema);
   monitor::Declare(schema);
   training::Declare(schema);
   plan::Declare(schema);

@@ -1,6 +1,7 @@
 // The keys of [generate].
 #include "trireme/driver/options.hpp"
 
+#include <algorithm>
 #include <limits>
 
 namespace trireme::driver {
@@ -9,22 +10,86 @@ void DeclareGenerate(input::Schema& schema) {
   using input::AtLeast, input::Between;
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   schema.Section("generate", "Continuing a prompt (job.task = generate).")
-      .Text("generate.prompt", "", "Text to continue. Empty: start after an <eos>.")
+      .Text("generate.prompt", "",
+            "Text to continue. Empty: start after an <eos>. -: interactive, each line of standard "
+            "input is a prompt; ends at its end (Ctrl-D).")
+      .Text("generate.file", "",
+            "Prompts, one JSON object a line: prompt (text), and as one likes id (a string or an "
+            "integer), tokens, temperature, top_k, top_p, seed, repetition_penalty, stop (a string "
+            "or a list), in place of the deck's.")
+      .Text(
+          "generate.output", "",
+          "Texts of generate.file, one JSON object a line, in the order of the prompts: id, "
+          "prompt, text, tokens (ids), reason (length, stop, eos), log_probability (nats). A file "
+          "that exists is refused. Empty: standard output.")
+      .Integer("generate.batch", 8, AtLeast(1), "prompts",
+               "Prompts of generate.file that each data rank continues at once; their keys and "
+               "values are planned memory.")
       .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
       .Real("generate.temperature", 0.8, AtLeast(0), "", "0: greedy, always the likeliest.")
       .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")
       .Real("generate.top_p", 1, {0, 1, true, false}, "",
             "Draw from the fewest tokens that hold this much probability.")
-      .Integer("generate.seed", 1, Between(0, kLargestSeed), "", "Of the draws.");
+      .Integer("generate.seed", 1, Between(0, kLargestSeed), "", "Of the draws.")
+      .Real("generate.repetition_penalty", 1, input::Above(0), "",
+            "Logits of tokens that prompt and text have are divided by this, negative ones "
+            "multiplied (Keskar et al. 2019). 1: none.")
+      .Text("generate.stop", "",
+            "Strings that end a text and are left out of it, with | between them; \\n, \\t, \\\\, "
+            "\\| are a newline, a tab, a backslash, a bar.")
+      .Switch("generate.stop_at_eos", false, "A text ends at an <eos>, which is left out of it.")
+      .Switch("generate.start_with_eos", true,
+              "The model sees an <eos> before a prompt, as before each document in training.")
+      .Exclusive({"generate.prompt", "generate.file"});
+}
+
+std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
+  std::vector<std::string> stops;
+  if (list.empty()) return stops;
+  stops.emplace_back();
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (list[i] == '|') {
+      stops.emplace_back();
+    } else if (list[i] != '\\') {
+      stops.back() += list[i];
+    } else if (const char next = ++i < list.size() ? list[i] : '\0'; next == 'n') {
+      stops.back() += '\n';
+    } else if (next == 't') {
+      stops.back() += '\t';
+    } else if (next == '\\' || next == '|') {
+      stops.back() += next;
+    } else {
+      return std::nullopt;
+    }
+  }
+  if (std::ranges::any_of(stops, &std::string::empty)) return std::nullopt;
+  return stops;
 }
 
 GenerateOptions ReadGenerate(const input::Deck& deck) {
+  const std::optional<std::vector<std::string>> stop = ReadStops(deck.Text("generate.stop"));
+  if (!stop) {
+    throw deck.Complain("generate.stop", "not a list of strings",
+                        "Separate strings by |, leave none empty, and write \\n, \\t, \\\\ or \\| "
+                        "for a newline, a tab, a backslash or a bar.");
+  }
+  if (!deck.Text("generate.output").empty() && deck.Text("generate.file").empty()) {
+    throw deck.Complain("generate.output", "there is no generate.file",
+                        "Texts of generate.file go there: name one.");
+  }
   return {.prompt = deck.Text("generate.prompt"),
           .tokens = deck.Integer("generate.tokens"),
           .temperature = deck.Real("generate.temperature"),
           .top_k = deck.Integer("generate.top_k"),
           .top_p = deck.Real("generate.top_p"),
-          .seed = static_cast<std::uint32_t>(deck.Integer("generate.seed"))};
+          .seed = static_cast<std::uint32_t>(deck.Integer("generate.seed")),
+          .repetition_penalty = deck.Real("generate.repetition_penalty"),
+          .stop = *stop,
+          .stop_at_eos = deck.Switch("generate.stop_at_eos"),
+          .start_with_eos = deck.Switch("generate.start_with_eos"),
+          .file = deck.Text("generate.file"),
+          .output = deck.Text("generate.output"),
+          .batch = deck.Text("generate.file").empty() ? 1 : deck.Integer("generate.batch")};
 }
 
 }  // namespace trireme::driver

@@ -120,6 +120,8 @@ ExitCode RunChosen(job::Job& job) {
   if (task == Task::kTokenize) return RunTokenize(job);
   if (task == Task::kEvaluate) return RunEvaluate(job);
   if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kImport) return RunImport(job);
+  if (task == Task::kExport) return RunExport(job);
   if (task == Task::kVerify) return verify::RunVerify(job);
   return RunTraining(job);
 }
@@ -136,7 +138,8 @@ ExitCode RunTask(job::Job& job) {
   });
   const Task task = job.options.job.task;
   const bool texts = task == Task::kTokenize && data::IsSubword(job.options.tokenize.kind);
-  if (texts && !job.line->validate_only) {
+  const bool writes = texts || task == Task::kGenerate;
+  if (writes && !job.line->validate_only) {
     job.signals->Watch();
   } else if (task != Task::kTrain || job.line->validate_only) {
     job.signals->Release();

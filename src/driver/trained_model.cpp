@@ -8,7 +8,8 @@ namespace trireme::driver {
 
 namespace {
 
-plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
+plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch,
+                              std::int64_t cache_slots) {
   job.World().Together([&] {
     if (!job.start.candidates.empty()) return;
     throw job.deck.Complain("job.task", "a trained model is needed",
@@ -16,15 +17,17 @@ plan::EvaluationPlan MakePlan(const job::Job& job, std::int64_t micro_batch) {
   });
   const plan::TokenFacts facts = job::InspectTokens(job);
   plan::EvaluationPlan plan;
-  job.World().Together(
-      [&] { plan = plan::MakeEvaluationPlan(job::RequestOf(job, facts), micro_batch); });
+  job.World().Together([&] {
+    plan = plan::MakeEvaluationPlan(job::RequestOf(job, facts), micro_batch, cache_slots);
+  });
   return plan;
 }
 
 }  // namespace
 
-TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch)
-    : plan_(MakePlan(job, micro_batch)), grid_(job.World(), plan_.grid, plan_.sharing) {
+TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch, std::int64_t cache_slots)
+    : plan_(MakePlan(job, micro_batch, cache_slots)),
+      grid_(job.World(), plan_.grid, plan_.sharing) {
   machine::MemoryTerms memory;
   job.World().Together([&] { memory = plan::PlanMemory(plan_, job.World().Rank()); });
   job::CheckMemory(job, memory, grid_);

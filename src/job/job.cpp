@@ -40,7 +40,7 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
     job.dtype = arithmetic.dtype;
     job.stream.bf16 = arithmetic.bf16_products;
     job.stream.fp8 = arithmetic.fp8_products;
-    if (job.options.job.task == Task::kTokenize) return;
+    if (OnlyConverts(job.options.job.task)) return;
     machine::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
     if (!choice.use) return;
     const std::int64_t sites = model::kSitesABlock * job.options.model.layers;

@@ -6,7 +6,8 @@
 namespace trireme::job {
 
 namespace {
-constexpr input::Names<5> kTasks = {"train", "evaluate", "generate", "tokenize", "verify"};
+constexpr input::Names<7> kTasks = {"train",  "evaluate", "generate", "tokenize",
+                                    "verify", "import",   "export"};
 }  // namespace
 
 void Declare(input::Schema& schema) {
@@ -14,7 +15,8 @@ void Declare(input::Schema& schema) {
       .Choice("job.task", "train", input::Choices(kTasks),
               "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
               "with -r; tokenize: write data.file from text; verify: compare a small run of this "
-              "deck on these ranks with one rank's.")
+              "deck on these ranks with one rank's; import: make a run of hf.path's model; "
+              "export: write the model of -r to hf.path.")
       .Text("job.name", "run", "Name of the run.")
       .Text("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");

@@ -13,6 +13,7 @@
 #include <variant>
 
 #include "decider_record.hpp"
+#include "imported_record.hpp"
 #include "mixture_record.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
@@ -38,11 +39,28 @@ std::string DeckText(const nlohmann::json& value) {
   return value.dump();
 }
 
+// A model as versions without some keys recorded it: biases of queries, keys and values as the
+// others, no norms of heads, plain rotation.
+nlohmann::json WithLaterKeys(nlohmann::json model) {
+  if (!model.contains("bias")) return model;
+  const auto add = [&](const char* name, const nlohmann::json& value) {
+    if (!model.contains(name)) model[name] = value;
+  };
+  add("qkv_bias", model.at("bias"));
+  const nlohmann::json plain = ModelJson({});
+  for (const model::Setting& setting : model::SettingsOf({})) {
+    if (setting.of_rotation || setting.name == "qk_norm") {
+      add(setting.name.c_str(), plain.at(setting.name));
+    }
+  }
+  return model;
+}
+
 // The recorded model, for a version that has no object of it: the keys of the recorded deck.
 nlohmann::json ModelOf(const input::Schema& schema, const RunRecord& record) {
   if (record.json.contains("model")) {
     static_cast<void>(input::JsonObject(record.json, record.path).Object("model"));
-    return record.json.at("model");
+    return WithLaterKeys(record.json.at("model"));
   }
   if (record.deck.empty()) return nlohmann::json::object();
   input::Deck deck = input::Deck::Parse(schema, record.deck, record.path + ": deck", {});
@@ -181,33 +199,60 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
   return record;
 }
 
-void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck& deck) {
-  const nlohmann::json model = ModelOf(schema, record);
-  const std::string origin = "the checkpoint's " + record.path;
+namespace {
+
+// Values for what the deck leaves out, and a line for each key of the function that it states
+// otherwise. any_rotation: keys of rotary positions may differ.
+std::vector<std::string> TakeKeys(const input::Schema& schema, const nlohmann::json& model,
+                                  const std::string& origin, const char* has, bool any_rotation,
+                                  input::Deck& deck) {
   // Keys that the deck does not state, by themselves or by its preset.
+  std::vector<std::pair<std::string, std::string>> values;
   for (const auto& [name, value] : model.items()) {
     const std::string key = "model." + name;
     if (schema.Find(key) == nullptr || deck.Where(key).starts_with("preset ")) continue;
-    deck.Supply(key, DeckText(value), origin);
+    values.emplace_back(name, DeckText(value));
   }
+  model::Supply(deck, values, origin);
   std::vector<std::string> problems;
   for (const model::Setting& setting : model::SettingsOf({})) {
     const std::string key = "model." + setting.name;
     if (!setting.of_function || !model.contains(setting.name)) continue;
+    if (setting.of_rotation && any_rotation) continue;
     const std::string was = DeckText(model.at(setting.name));
     const std::string now = Stated(deck, model, setting.name);
     if (SameValue(now, was)) continue;
-    problems.push_back(fmt::format("{}: {} = {}, but the checkpoint was trained with {} = {}",
-                                   deck.Where(key), key, input::Shown(now), key,
-                                   input::Shown(was)));
+    problems.push_back(fmt::format("{}: {} = {}, but {} {} = {}", deck.Where(key), key,
+                                   input::Shown(now), has, key, input::Shown(was)));
   }
+  return problems;
+}
+
+}  // namespace
+
+void TakeModel(const input::Schema& schema, const RunRecord& record, bool weights_alone,
+               input::Deck& deck) {
+  const std::vector<std::string> problems =
+      TakeKeys(schema, ModelOf(schema, record), "the checkpoint's " + record.path,
+               "the checkpoint was trained with", weights_alone, deck);
   if (problems.empty()) return;
   throw InputError(fmt::format("{}: another model than the deck's\n  {}", record.path,
                                fmt::join(problems, "\n  ")),
                    "Leave these keys out: the model comes from the checkpoint.");
 }
 
+void TakeModel(const input::Schema& schema, const nlohmann::json& model, const std::string& path,
+               input::Deck& deck) {
+  const std::vector<std::string> problems =
+      TakeKeys(schema, model, path, "the folder's model has", false, deck);
+  if (problems.empty()) return;
+  throw InputError(
+      fmt::format("{}: another model than the deck's\n  {}", path, fmt::join(problems, "\n  ")),
+      "Leave these keys and model.preset out: the model comes from hf.path.");
+}
+
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens) {
+  CheckImportedTokenizer(record, tokens);
   if (!record.json.contains("vocabulary")) return;
   const input::JsonObject was = input::JsonObject(record.json, record.path).Object("vocabulary");
   const std::string sha256 = was.Text("sha256");

@@ -12,6 +12,8 @@
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/options.hpp"
+#include "trireme/hf/config.hpp"
+#include "trireme/hf/options.hpp"
 #include "trireme/job/options.hpp"
 #include "trireme/job/restarts.hpp"
 #include "trireme/model/options.hpp"
@@ -127,6 +129,7 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
                        const Sources& sources) {
   input::Deck deck =
       input::Deck::Parse(schema, sources.deck_text, sources.deck_path, line.overrides);
+  for (const std::string& key : sources.forgotten) deck.Forget(key);
   if (!line.deck.empty()) return deck;
   // Keys of that session, not of the run.
   for (const char* key : {"job.output", "schedule.stop_at"}) deck.Forget(key);
@@ -148,6 +151,18 @@ void RequireNoneWritten(const std::string& run, const std::string& folder) {
                   "another job.output with -i {0}/deck.in, without -r. A run that was branched off "
                   "another one and ended before its first checkpoint is to be branched off again.",
                   run));
+}
+
+// The configuration of the model to import.
+void ReadConfig(const input::Deck& deck, Sources& sources) {
+  if (Read(deck).task != Task::kImport) return;
+  const std::string folder = hf::Read(deck).path;
+  if (folder.empty()) {
+    throw deck.Complain("hf.path", "no folder to import is named",
+                        "Name one with config.json and safetensors files.");
+  }
+  sources.config_text = hf::ReadConfigText(folder);
+  sources.config_path = folder + "/" + hf::kConfigFile;
 }
 
 Start StartOf(Located found, const std::vector<std::string>& damaged, bool weights_alone) {
@@ -173,7 +188,7 @@ Start ReadWeights(const input::Deck& deck, const std::vector<std::string>& damag
 Start ReadStart(const CommandLine& line, const input::Deck& deck,
                 const std::vector<std::string>& damaged = {}) {
   const Task task = Read(deck).task;
-  if (task == Task::kTokenize || task == Task::kVerify) return {};
+  if (task == Task::kTokenize || task == Task::kVerify || task == Task::kImport) return {};
   const std::string& run = line.resume;
   if (run.empty()) return ReadWeights(deck, damaged);
   Located found = LocateWhole(run, damaged);
@@ -219,7 +234,9 @@ Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
     sources.deck_path = line.deck;
     sources.deck_text = ReadDeckFile(line.deck, "Check the path behind -i.");
   }
-  sources.start = ReadStart(line, ParseAlone(schema, line, sources));
+  const input::Deck deck = ParseAlone(schema, line, sources);
+  sources.start = ReadStart(line, deck);
+  ReadConfig(deck, sources);
   if (!line.resume.empty() && sources.start.candidates.empty()) {
     sources.start.weights_alone = true;  // so that the deck keeps what the run began with
     sources.start = ReadWeights(ParseAlone(schema, line, sources), {});
@@ -236,6 +253,8 @@ Sources ShareSources(const comm::Communicator& world, const input::Schema& schem
   });
   sources.deck_path = world.Broadcast(sources.deck_path);
   sources.deck_text = world.Broadcast(sources.deck_text);
+  sources.config_path = world.Broadcast(sources.config_path);
+  sources.config_text = world.Broadcast(sources.config_text);
   Share(world, sources.start);
   return sources;
 }
@@ -267,14 +286,25 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
   data::Resolve(deck);
   checkpoint::Resolve(deck);
   model::ResolvePreset(deck);
-  if (sources.start.record) TakeModel(schema, *sources.start.record, deck);
+  if (sources.start.record) {
+    TakeModel(schema, *sources.start.record, sources.start.weights_alone, deck);
+  }
+  if (!sources.config_path.empty()) {
+    const hf::Config config = hf::ParseConfig(sources.config_text, sources.config_path);
+    TakeModel(schema, config.model, sources.config_path, deck);
+  }
   model::Resolve(deck);
   return deck;
 }
 
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
                       const std::string& text) {
-  return ParseDeck(schema, line, {.deck_path = line.deck, .deck_text = text, .start = {}});
+  return ParseDeck(schema, line,
+                   {.deck_path = line.deck,
+                    .deck_text = text,
+                    .config_path = {},
+                    .config_text = {},
+                    .start = {}});
 }
 
 }  // namespace trireme::job

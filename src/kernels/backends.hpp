@@ -5,6 +5,7 @@
 #define TRIREME_SRC_KERNELS_BACKENDS_HPP_
 
 #include "trireme/kernels/attention_part.hpp"
+#include "trireme/kernels/cached_attention.hpp"
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/embedding.hpp"
 #include "trireme/kernels/libraries.hpp"
@@ -61,6 +62,9 @@ struct Backend {
   decltype(kernels::AttentionForward)* AttentionForward;
   decltype(kernels::AttentionBackward)* AttentionBackward;
   decltype(kernels::Rope)* Rope;
+  decltype(kernels::KeyValueElements)* KeyValueElements;
+  decltype(kernels::KeepKeyValues)* KeepKeyValues;
+  decltype(kernels::CachedAttention)* CachedAttention;
   AttentionPartScratchFunction* AttentionPartScratch;
   decltype(kernels::AttentionPartStart)* AttentionPartStart;
   decltype(kernels::AttentionPartForward)* AttentionPartForward;
@@ -116,6 +120,9 @@ decltype(kernels::ColumnSum) ColumnSum;
 decltype(kernels::AttentionForward) AttentionForward;
 decltype(kernels::AttentionBackward) AttentionBackward;
 decltype(kernels::Rope) Rope;
+decltype(kernels::KeyValueElements) KeyValueElements;
+decltype(kernels::KeepKeyValues) KeepKeyValues;
+decltype(kernels::CachedAttention) CachedAttention;
 decltype(kernels::AttentionPartStart) AttentionPartStart;
 decltype(kernels::AttentionPartForward) AttentionPartForward;
 decltype(kernels::AttentionPartStartBackward) AttentionPartStartBackward;

@@ -168,6 +168,22 @@ void Rope(const device::Stream& stream, const AttentionShape& shape, const tenso
   BackendOf(stream).Rope(stream, shape, table, inverse, qkv);
 }
 
+std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape& shape,
+                              std::int64_t positions) {
+  return BackendOf(stream).KeyValueElements(stream, shape, positions);
+}
+
+void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
+                   const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache) {
+  BackendOf(stream).KeepKeyValues(stream, shape, qkv, rows, cache);
+}
+
+void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
+                     const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
+                     const tensor::Matrix& out) {
+  BackendOf(stream).CachedAttention(stream, shape, qkv, rows, cache, out);
+}
+
 void AttentionPartStart(const device::Stream& stream, const tensor::Matrix& out,
                         const tensor::Matrix& lse) {
   BackendOf(stream).AttentionPartStart(stream, out, lse);

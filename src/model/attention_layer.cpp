@@ -34,7 +34,6 @@ Part Times(const Part& part, std::int64_t factor) {
 AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& name,
                                std::uint32_t layer)
     : head_dim_(place.options.head_dim),
-      bias_(place.options.bias),
       dropout_(place.options.attention_dropout),
       layer_(layer),
       steps_(MakeQueryKeySteps(place, name)) {
@@ -53,14 +52,14 @@ AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& n
   for (const char* part : {".key", ".value"}) {
     AddSlice(place, WeightOf(o, name + part, keys, o.dim, false, true), key_rows, kv.copies, sum);
   }
-  if (bias_) {
+  if (o.qkv_bias) {
     qkv_bias_ = AddSlice(place, BiasOf(name + ".query", queries), query_rows);
     for (const char* part : {".key", ".value"}) {
       AddSlice(place, BiasOf(name + part, keys, true), key_rows, kv.copies, sum);
     }
   }
   output_weight_ = AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
-  if (bias_) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
+  if (o.bias) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
 }
 
 kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
@@ -87,12 +86,14 @@ kernels::Linear AttentionLayer::Of(LinearSite site) const {
 kernels::Linear AttentionLayer::Input(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kQkv);
   linear.weight = pass.Value(qkv_weight_, 3);
+  linear.thin = pass.cached.continues;
   return linear;
 }
 
 kernels::Linear AttentionLayer::Output(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kOutput);
   linear.weight = pass.Value(output_weight_);
+  linear.thin = pass.cached.continues;
   return linear;
 }
 
@@ -124,9 +125,28 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, co
   for (std::size_t i = 0; i < steps_.size(); ++i) {
     steps_[i]->Forward(pass, Shape(pass), saved.steps[i].get(), saved.qkv);
   }
+  Attend(pass, saved);
+  OutputProduct(pass, saved.out, y, then);
+}
+
+void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
+  const CachedPass& cached = pass.cached;
+  if (cached.cache != nullptr) {
+    kernels::KeepKeyValues(pass.stream, Shape(pass), saved.qkv, cached.rows,
+                           cached.cache->Of(layer_));
+  }
+  if (cached.continues) {
+    return kernels::CachedAttention(pass.stream, Shape(pass), saved.qkv, cached.rows,
+                                    cached.cache->Of(layer_), saved.out);
+  }
   pass.ring->Forward(pass.stream, Shape(pass), saved.qkv, WeightDropout(pass), saved.out, saved.lse,
                      pass.workspace.attention);
-  OutputProduct(pass, saved.out, y, then);
+}
+
+std::int64_t AttentionLayer::KeyValueElements(const device::Stream& stream,
+                                              std::int64_t positions) const {
+  return kernels::KeyValueElements(
+      stream, {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_}, positions);
 }
 
 void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,
@@ -188,8 +208,11 @@ void AttentionLayer::BackwardWeight(const Pass& pass, const Saved& saved,
   kernels::LinearWeightGradient(pass.stream, Of(LinearSite::kQkv), saved.x, saved.dqkv,
                                 pass.Gradient(qkv_weight_, 3));
   pending.Test();
-  if (!bias_) return;
-  kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_), pass.workspace.reduction);
+  if (output_bias_ != tensor::kNoParameter) {
+    kernels::ColumnSum(pass.stream, saved.dy, pass.Gradient(output_bias_),
+                       pass.workspace.reduction);
+  }
+  if (qkv_bias_ == tensor::kNoParameter) return;
   if (!steps_.empty()) {
     kernels::ColumnSum(pass.stream, saved.dqkv, pass.Gradient(qkv_bias_, 3),
                        pass.workspace.reduction);

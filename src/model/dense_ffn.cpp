@@ -45,12 +45,14 @@ kernels::Linear DenseFfn::Of(LinearSite site) const {
 kernels::Linear DenseFfn::Up(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kUp);
   linear.weight = pass.Value(up_weight_, UpParts());
+  linear.thin = pass.cached.continues;
   return linear;
 }
 
 kernels::Linear DenseFfn::Down(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kDown);
   linear.weight = pass.Value(down_weight_);
+  linear.thin = pass.cached.continues;
   return linear;
 }
 

@@ -8,6 +8,7 @@
 #include "slice_sums.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/kernels/cross_entropy.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
 
 namespace trireme::model {
@@ -57,6 +58,12 @@ Matrix HeadLayer::WeightSlice(const Pass& pass, int slice) const {
 void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
   kernels::MatrixMultiply(pass.stream, Form::kPlain, x, Form::kTransposed, pass.Value(weight_),
                           logits, false);
+}
+
+void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
+  kernels::LinearForward(pass.stream,
+                         {.form = Form::kTransposed, .weight = pass.Value(weight_), .thin = true},
+                         x, {}, logits, [](const Part&) {});
 }
 
 void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {

@@ -2,6 +2,7 @@
 // model_backward.cpp and model_ends.cpp.
 #include "trireme/model/model.hpp"
 
+#include <algorithm>
 #include <utility>
 
 #include "trireme/base/bfloat16.hpp"
@@ -20,9 +21,11 @@ Model::Model(const ModelPlan& plan, const StagePlan& local, StageLayers& layers,
       layers_(layers),
       with_(with),
       positions_(plan, local, with.stream),
+      cache_(plan, local, layers, with.stream),
       memory_(plan, local, layers),
       leaf_gradients_(layers.Parameters(), with.stream, plan.canonical.On()),
-      staged_(with.stream, {local.entries, plan.micro_batch, local.Length(), plan.document_mask}),
+      staged_(with.stream, {local.entries, plan.micro_batch, local.Length(),
+                            plan.document_mask || plan.cache_slots > 0}),
       losses_(with.stream, local.Last() ? local.entries * local.tokens : 0) {
   PlanMemory();
   memory_.Allocate(with_.stream.Where(),
@@ -58,6 +61,7 @@ ModelMemory Model::Memory() const {
   memory.gradients = registry.GradientBytes();
   memory.activations = memory_.Bytes() - memory_.TileBytes() + positions_.Bytes();
   memory.vocabulary_tile = memory_.TileBytes();
+  memory.key_value_cache = cache_.Bytes();
   memory.exchange = staged_.Bytes();
   return memory;
 }
@@ -67,19 +71,40 @@ void Model::Open(StagedBatches::Taken taken, double* losses) {
   std::int64_t tokens = 0;
   for (const data::Entry& batch : batches_) tokens += batch.sequences * batch.length;
   // Logits alone have no loss.
-  losses_.Expect(logits_position_ < 0 ? tokens : 0, losses);
+  losses_.Expect(logits_position_ < 0 && cached_.empty() ? tokens : 0, losses);
 }
 
 void Model::Begin(StagedBatches::Taken taken, GradientsReady ready, double* losses) {
   ready_ = std::move(ready);
   logits_position_ = -1;
+  cached_ = {};
   Open(std::move(taken), losses);
 }
 
 void Model::BeginLogits(StagedBatches::Taken taken, std::int64_t position) {
   ready_ = {};
   logits_position_ = position;
+  cached_ = {};
   Open(std::move(taken), nullptr);
+}
+
+void Model::BeginCached(StagedBatches::Taken taken, std::span<const CachedPlaces> cached) {
+  ready_ = {};
+  logits_position_ = -1;
+  cached_ = cached;
+  Open(std::move(taken), nullptr);
+}
+
+CachedPass Model::CachedPassOf(std::size_t entry) const {
+  if (cached_.empty()) return {};
+  const CachedPlaces& places = cached_[entry];
+  std::int64_t first = 0;
+  for (const CachedPlaces& before : cached_.first(entry)) first += std::ssize(before.asked);
+  return {&cache_,
+          {places.slots.data(), places.firsts.data()},
+          places.asked,
+          first,
+          batches_[entry].length == 1};
 }
 
 void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullptr); }
@@ -128,6 +153,7 @@ Pass Model::MakePass(std::size_t entry, bool training) {
   pass.sequences = batch.sequences;
   pass.length = batch.length;
   pass.positions = batch.positions;
+  pass.cached = CachedPassOf(entry);
   return pass;
 }
 
@@ -189,21 +215,29 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
   }
 }
 
-std::vector<double> Model::LogitsSlice() const {
-  std::vector<double> logits(static_cast<std::size_t>(logits_.columns));
-  const std::int64_t bytes = logits_.columns * static_cast<std::int64_t>(SizeOf(logits_.dtype));
+std::vector<double> Model::LogitsSlice() const { return OnHost(logits_); }
+
+std::vector<double> Model::CachedLogits() const {
+  std::int64_t rows = 0;
+  for (const CachedPlaces& places : cached_) rows += std::ssize(places.asked);
+  return OnHost(cache_.Logits(rows));
+}
+
+std::vector<double> Model::OnHost(const Matrix& from) const {
+  std::vector<double> logits(static_cast<std::size_t>(from.Size()));
+  const std::int64_t bytes = from.Size() * static_cast<std::int64_t>(SizeOf(from.dtype));
   std::vector<std::byte> raw(static_cast<std::size_t>(bytes));
-  device::CopyOut(with_.stream, logits_.data, raw.data(), bytes);
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits_.dtype == Dtype::kBfloat16) {
-      logits[i] =
-          static_cast<double>(FromBfloat16(reinterpret_cast<const std::uint16_t*>(raw.data())[i]));
-    } else {
-      DispatchDtype(logits_.dtype, [&](auto zero) {
-        logits[i] = reinterpret_cast<const decltype(zero)*>(raw.data())[i];
-      });
-    }
+  device::CopyOut(with_.stream, from.data, raw.data(), bytes);
+  if (from.dtype == Dtype::kBfloat16) {
+    const auto* const values = reinterpret_cast<const std::uint16_t*>(raw.data());
+    std::transform(values, values + logits.size(), logits.begin(),
+                   [](std::uint16_t x) { return static_cast<double>(FromBfloat16(x)); });
+    return logits;
   }
+  DispatchDtype(from.dtype, [&](auto zero) {
+    const auto* const values = reinterpret_cast<const decltype(zero)*>(raw.data());
+    std::copy_n(values, logits.size(), logits.begin());
+  });
   return logits;
 }
 

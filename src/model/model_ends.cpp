@@ -21,7 +21,18 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   pass.lives.scratch->Release(mark);
 }
 
-// The final norm and the head: losses, or logits of one position.
+// Logits of the rows that are asked for, in the order of the entries.
+void Model::PickLogits(const Pass& pass, const Matrix& full) const {
+  const std::int64_t count = std::ssize(pass.cached.asked), first = pass.cached.first;
+  const Matrix picked = cache_.Picked(first + count).Rows(first, count);
+  for (std::int64_t i = 0; i < count; ++i) {
+    kernels::Copy(pass.stream, full.Rows(pass.cached.asked[static_cast<std::size_t>(i)], 1),
+                  picked.Rows(i, 1));
+  }
+  layers_.Head().CachedLogits(pass, picked, cache_.Logits(first + count).Rows(first, count));
+}
+
+// The final norm and the head: losses, or logits.
 void Model::HeadForward(const Pass& pass, const Matrix& x) {
   const NormLayer* final_norm = layers_.FinalNorm();
   device::Arena* scratch = pass.lives.scratch;
@@ -37,7 +48,9 @@ void Model::HeadForward(const Pass& pass, const Matrix& x) {
   if (!pass.Dry()) {
     if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
-    if (logits_position_ >= 0 && full.rows == 0) {
+    if (pass.cached.cache != nullptr) {
+      PickLogits(pass, full);
+    } else if (logits_position_ >= 0 && full.rows == 0) {
       logits_ = {};  // a context rank without positions
     } else if (logits_position_ >= 0) {
       logits_ = pass.workspace.tile.Rows(0, 1).Columns(0, layers_.Head().Slice().Size());

@@ -7,87 +7,19 @@
 #include <utility>
 #include <vector>
 
+#include "presets.hpp"
 #include "trireme/input/choice.hpp"
+#include "trireme/model/rope_angles.hpp"
 
 namespace trireme::model {
 
 namespace {
 
-using Settings = std::vector<std::pair<const char*, std::string>>;
-
-// The JSC course's Transformer (Vaswani et al. 2017 layers) for WikiText-2, here with a causal
-// mask.
-Settings Jsc() {
-  return {{"dim", "128"},
-          {"heads", "4"},
-          {"layers", "2"},
-          {"ffn", "2048"},
-          {"norm", "layernorm"},
-          {"norm_position", "post"},
-          {"activation", "relu"},
-          {"position", "sinusoidal"},
-          {"bias", "yes"},
-          {"tie_embeddings", "no"},
-          {"scale_embedding", "yes"},
-          {"dropout", "0.1"},
-          {"attention_dropout", "0.1"},
-          {"ffn_dropout", "0.1"},
-          {"init", "xavier"}};
-}
-
-// GPT-2 (Radford et al. 2019): widths of table 2; dropout as in the published code.
-Settings Gpt2(int dim, int heads, int layers) {
-  return {{"dim", std::to_string(dim)},
-          {"heads", std::to_string(heads)},
-          {"layers", std::to_string(layers)},
-          {"ffn", std::to_string(4 * dim)},
-          {"max_positions", "1024"},
-          {"norm", "layernorm"},
-          {"norm_position", "pre"},
-          {"activation", "gelu"},
-          {"position", "learned"},
-          {"bias", "yes"},
-          {"tie_embeddings", "yes"},
-          {"dropout", "0.1"},
-          {"attention_dropout", "0.1"},
-          {"init", "gpt2"}};
-}
-
-// Llama (Touvron et al. 2023) shrunk to course sizes: RMSNorm, SwiGLU, rotary positions, no biases.
-Settings Llama(int dim, int heads, int kv_heads, int layers, int ffn) {
-  return {{"dim", std::to_string(dim)},
-          {"heads", std::to_string(heads)},
-          {"kv_heads", std::to_string(kv_heads)},
-          {"layers", std::to_string(layers)},
-          {"ffn", std::to_string(ffn)},
-          {"max_positions", "2048"},
-          {"norm", "rmsnorm"},
-          {"norm_position", "pre"},
-          {"activation", "swiglu"},
-          {"position", "rope"},
-          {"bias", "no"},
-          {"tie_embeddings", "yes"},
-          {"init", "gpt2"}};
-}
-
-const std::vector<std::pair<std::string, Settings>>& Presets() {
-  static const std::vector<std::pair<std::string, Settings>> presets = {
-      {"jsc", Jsc()},
-      {"gpt2_124m", Gpt2(768, 12, 12)},
-      {"gpt2_355m", Gpt2(1024, 16, 24)},
-      {"gpt2_774m", Gpt2(1280, 20, 36)},
-      {"gpt2_1558m", Gpt2(1600, 25, 48)},
-      {"llama_5m", Llama(128, 4, 2, 4, 384)},
-      {"llama_15m", Llama(288, 6, 6, 6, 768)},
-      {"llama_42m", Llama(512, 8, 8, 8, 1376)},
-      {"llama_110m", Llama(768, 12, 12, 12, 2048)}};
-  return presets;
-}
-
 constexpr input::Names<2> kNorms = {"layernorm", "rmsnorm"};
 constexpr input::Names<2> kNormPositions = {"pre", "post"};
 constexpr input::Names<3> kActivations = {"relu", "gelu", "swiglu"};
 constexpr input::Names<3> kPositions = {"sinusoidal", "learned", "rope"};
+constexpr input::Names<4> kRopeScalings = {"none", "linear", "yarn", "llama3"};
 constexpr input::Names<3> kInits = {"normal", "gpt2", "xavier"};
 constexpr input::Names<3> kRecomputes = {"none", "selective", "full"};
 
@@ -107,6 +39,7 @@ void Check(const input::Deck& deck, const Options& o) {
     throw deck.Complain("model.position",
                         fmt::format("rotary positions need an even head_dim, not {}", o.head_dim));
   }
+  CheckRopeScaling(deck, o);
 }
 
 }  // namespace
@@ -115,24 +48,39 @@ const char* NameOf(Recompute recompute) {
   return kRecomputes.at(static_cast<std::size_t>(recompute));
 }
 
+const char* NameOf(RopeScaling scaling) {
+  return kRopeScalings.at(static_cast<std::size_t>(scaling));
+}
+
 std::vector<Setting> SettingsOf(const Options& o) {
   const auto name = [](const auto& names, auto value) -> std::string {
     return names.at(static_cast<std::size_t>(value));
   };
-  return {{"dim", o.dim},
+  return {{"vocabulary", o.asked_vocabulary},
+          {"dim", o.dim},
           {"heads", o.heads},
           {"kv_heads", o.kv_heads},
           {"head_dim", o.head_dim},
           {"layers", o.layers},
           {"ffn", o.ffn},
           {"max_positions", o.max_positions},
-          {"rope_theta", o.rope_theta},
+          {"rope_theta", o.rope_theta, true, true},
+          {"rope_scaling", name(kRopeScalings, o.rope_scaling), true, true},
+          {"rope_factor", o.rope_factor, true, true},
+          {"rope_original_positions", o.rope_original_positions, true, true},
+          {"rope_low_frequency_factor", o.rope_low_frequency_factor, true, true},
+          {"rope_high_frequency_factor", o.rope_high_frequency_factor, true, true},
+          {"rope_beta_fast", o.rope_beta_fast, true, true},
+          {"rope_beta_slow", o.rope_beta_slow, true, true},
+          {"rope_attention_factor", o.rope_attention_factor, true, true},
           {"norm_epsilon", o.norm_epsilon},
           {"norm", name(kNorms, o.norm)},
           {"norm_position", name(kNormPositions, o.norm_position)},
           {"activation", name(kActivations, o.activation)},
           {"position", name(kPositions, o.position)},
+          {"qk_norm", o.qk_norm},
           {"bias", o.bias},
+          {"qkv_bias", o.qkv_bias},
           {"tie_embeddings", o.tie_embeddings},
           {"scale_embedding", o.scale_embedding},
           {"dropout", o.dropout, false},
@@ -142,39 +90,35 @@ std::vector<Setting> SettingsOf(const Options& o) {
           {"init_deviation", o.init_deviation, false}};
 }
 
-void Declare(input::Schema& schema) {
-  std::vector<std::string> presets = {"none"};
-  for (const auto& [name, settings] : Presets()) presets.push_back(name);
+namespace {
+
+void DeclareRope(input::Schema& schema) {
   using input::AtLeast, input::Between, input::Above;
+  schema.Real("model.rope_theta", 10000, Above(0), "", "Base of the rotary positions' angles.")
+      .Choice("model.rope_scaling", "none", input::Choices(kRopeScalings),
+              "Rotary positions beyond those of an earlier training. linear: positions divided by "
+              "rope_factor; yarn: pairs of few turns in rope_original_positions alone, cosines and "
+              "sines times rope_attention_factor; llama3: by wavelength, as Llama 3.1.")
+      .Real("model.rope_factor", 0, AtLeast(0), "",
+            "How many times longer sequences may become; 1 or larger. 0: none given.")
+      .Integer("model.rope_original_positions", 0, Between(0, 1 << 28), "tokens",
+               "Longest sequence of the earlier training (yarn, llama3). 0: none given.")
+      .Real("model.rope_low_frequency_factor", 1, Above(0), "",
+            "llama3: pairs of fewer turns in the original positions are divided by the factor.")
+      .Real("model.rope_high_frequency_factor", 4, Above(0), "",
+            "llama3: pairs of more turns in the original positions stay as they are.")
+      .Real("model.rope_beta_fast", 32, Above(0), "turns",
+            "yarn: pairs of more turns in the original positions stay as they are.")
+      .Real("model.rope_beta_slow", 1, Above(0), "turns",
+            "yarn: pairs of fewer turns in the original positions are divided by the factor.")
+      .Real("model.rope_attention_factor", 0, AtLeast(0), "",
+            "yarn: factor of cosines and sines. 0: 0.1 ln(rope_factor) + 1.");
+}
+
+void DeclareTraining(input::Schema& schema) {
+  using input::AtLeast, input::Between;
   constexpr double kMostDropout = 0.99;  // 16-bit lanes: something must be kept
   schema
-      .Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
-      .Choice("model.preset", "none", presets,
-              "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
-              "shrunk to a few million parameters. Explicit keys beat it.")
-      .Integer("model.dim", 128, Between(1, 1 << 20), "features", "Width of the residual stream.")
-      .Integer("model.heads", 4, Between(1, 4095), "", "Query heads.")
-      .Integer("model.kv_heads", 0, Between(0, 4095), "",
-               "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
-      .Integer("model.head_dim", 0, Between(0, 65536), "features",
-               "Width of a head. 0: dim / heads.")
-      .Integer("model.layers", 2, Between(1, 4095), "blocks", "Transformer blocks.")
-      .Integer("model.ffn", 512, Between(1, 1 << 22), "features",
-               "Hidden width of the feed-forward layer.")
-      .Integer("model.max_positions", 1024, Between(1, 1 << 28), "tokens",
-               "Rows of the learned position table: the longest sequence.")
-      .Real("model.rope_theta", 10000, Above(0), "", "Base of the rotary positions' angles.")
-      .Real("model.norm_epsilon", 1e-5, Above(0), "", "Added to the variance in a norm.")
-      .Choice("model.norm", "layernorm", input::Choices(kNorms),
-              "LayerNorm, or RMSNorm (no mean, no bias).")
-      .Choice("model.norm_position", "pre", input::Choices(kNormPositions),
-              "Norms before each sub-layer, with one more before the head; or after its residual.")
-      .Choice("model.activation", "gelu", input::Choices(kActivations),
-              "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
-      .Choice("model.position", "learned", input::Choices(kPositions), "How positions enter.")
-      .Switch("model.bias", true, "Biases in linear layers and LayerNorm; the head never has one.")
-      .Switch("model.tie_embeddings", true, "The head uses the token embedding's weights.")
-      .Switch("model.scale_embedding", false, "Token embedding times sqrt(dim).")
       .Real("model.dropout", 0, Between(0, kMostDropout), "",
             "Probability of dropping an element of the embedding and of the residual branches.")
       .Real("model.attention_dropout", 0, Between(0, kMostDropout), "",
@@ -190,13 +134,70 @@ void Declare(input::Schema& schema) {
               "activations, no products; full: everything but each block's input.");
 }
 
+}  // namespace
+
+void Declare(input::Schema& schema) {
+  std::vector<std::string> presets = {"none"};
+  for (const auto& [name, settings] : Presets()) presets.push_back(name);
+  using input::Between, input::Above;
+  schema
+      .Section("model", "The architecture. A preset gives values to keys that the deck leaves out.")
+      .Choice("model.preset", "none", presets,
+              "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
+              "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
+              "Explicit keys beat it.")
+      .Integer("model.vocabulary", 0, Between(0, 1 << 24), "tokens",
+               "Rows of the token embedding and of the head. Those beyond the token file's types "
+               "have no token: none is a target, none is generated. 0: as many as types.")
+      .Integer("model.dim", 128, Between(1, 1 << 20), "features", "Width of the residual stream.")
+      .Integer("model.heads", 4, Between(1, 4095), "", "Query heads.")
+      .Integer("model.kv_heads", 0, Between(0, 4095), "",
+               "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
+      .Integer("model.head_dim", 0, Between(0, 65536), "features",
+               "Width of a head. 0: dim / heads.")
+      .Integer("model.layers", 2, Between(1, 4095), "blocks", "Transformer blocks.")
+      .Integer("model.ffn", 512, Between(1, 1 << 22), "features",
+               "Hidden width of the feed-forward layer.")
+      .Integer("model.max_positions", 1024, Between(1, 1 << 28), "tokens",
+               "Rows of the learned position table: the longest sequence.")
+      .Real("model.norm_epsilon", 1e-5, Above(0), "", "Added to the variance in a norm.")
+      .Choice("model.norm", "layernorm", input::Choices(kNorms),
+              "LayerNorm, or RMSNorm (no mean, no bias).")
+      .Choice("model.norm_position", "pre", input::Choices(kNormPositions),
+              "Norms before each sub-layer, with one more before the head; or after its residual.")
+      .Choice("model.activation", "gelu", input::Choices(kActivations),
+              "Of the feed-forward layer; gelu is the tanh form, swiglu is gated.")
+      .Choice("model.position", "learned", input::Choices(kPositions), "How positions enter.")
+      .Switch(
+          "model.qk_norm", false,
+          "RMSNorm of each head's queries and keys before their rotation, with learned weights.")
+      .Switch("model.bias", true, "Biases in linear layers and LayerNorm; the head never has one.")
+      .Switch("model.qkv_bias", true,
+              "Biases of queries, keys and values alone. Left out: as model.bias.")
+      .Switch("model.tie_embeddings", true, "The head uses the token embedding's weights.")
+      .Switch("model.scale_embedding", false, "Token embedding times sqrt(dim).");
+  DeclareRope(schema);
+  DeclareTraining(schema);
+}
+
+void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
+            const std::string& origin) {
+  constexpr const char* kScaling = "model.rope_scaling";
+  std::string scaling;
+  for (const auto& [name, value] : values) {
+    if (name == "rope_scaling") scaling = value;
+  }
+  const bool other = deck.Given(kScaling) && deck.Text(kScaling) != scaling;
+  for (const auto& [name, value] : values) {
+    const bool number = name.starts_with("rope_") && name != "rope_theta" && name != "rope_scaling";
+    if (!number || !other) deck.Supply("model." + name, value, origin);
+  }
+}
+
 void ResolvePreset(input::Deck& deck) {
   const std::string preset = deck.Text("model.preset");
   for (const auto& [name, settings] : Presets()) {
-    if (name != preset) continue;
-    for (const auto& [key, value] : settings) {
-      deck.Supply(std::string("model.") + key, value, "preset " + name);
-    }
+    if (name == preset) Supply(deck, settings, "preset " + name);
   }
 }
 
@@ -209,11 +210,31 @@ void Resolve(input::Deck& deck) {
   if (deck.Integer("model.head_dim") == 0 && dim % heads == 0) {
     deck.Supply("model.head_dim", std::to_string(dim / heads), "model.dim / model.heads");
   }
+  if (deck.Where("model.qkv_bias") == "default") {
+    deck.Supply("model.qkv_bias", deck.Switch("model.bias") ? "yes" : "no", "model.bias");
+  }
 }
+
+namespace {
+
+void ReadRope(const input::Deck& deck, Options& o) {
+  o.rope_theta = deck.Real("model.rope_theta");
+  o.rope_scaling = input::Pick<RopeScaling>(deck.Text("model.rope_scaling"), kRopeScalings);
+  o.rope_factor = deck.Real("model.rope_factor");
+  o.rope_original_positions = deck.Integer("model.rope_original_positions");
+  o.rope_low_frequency_factor = deck.Real("model.rope_low_frequency_factor");
+  o.rope_high_frequency_factor = deck.Real("model.rope_high_frequency_factor");
+  o.rope_beta_fast = deck.Real("model.rope_beta_fast");
+  o.rope_beta_slow = deck.Real("model.rope_beta_slow");
+  o.rope_attention_factor = deck.Real("model.rope_attention_factor");
+}
+
+}  // namespace
 
 Options Read(const input::Deck& deck) {
   Options o;
   o.preset = deck.Text("model.preset");
+  o.asked_vocabulary = deck.Integer("model.vocabulary");
   o.dim = deck.Integer("model.dim");
   o.heads = deck.Integer("model.heads");
   o.kv_heads = deck.Integer("model.kv_heads") == 0 ? o.heads : deck.Integer("model.kv_heads");
@@ -222,13 +243,15 @@ Options Read(const input::Deck& deck) {
   o.layers = deck.Integer("model.layers");
   o.ffn = deck.Integer("model.ffn");
   o.max_positions = deck.Integer("model.max_positions");
-  o.rope_theta = deck.Real("model.rope_theta");
+  ReadRope(deck, o);
   o.norm_epsilon = deck.Real("model.norm_epsilon");
   o.norm = input::Pick<Norm>(deck.Text("model.norm"), kNorms);
   o.norm_position = input::Pick<NormPosition>(deck.Text("model.norm_position"), kNormPositions);
   o.activation = input::Pick<Activation>(deck.Text("model.activation"), kActivations);
   o.position = input::Pick<Position>(deck.Text("model.position"), kPositions);
+  o.qk_norm = deck.Switch("model.qk_norm");
   o.bias = deck.Switch("model.bias");
+  o.qkv_bias = deck.Where("model.qkv_bias") == "default" ? o.bias : deck.Switch("model.qkv_bias");
   o.tie_embeddings = deck.Switch("model.tie_embeddings");
   o.scale_embedding = deck.Switch("model.scale_embedding");
   o.dropout = deck.Real("model.dropout");
@@ -241,9 +264,15 @@ Options Read(const input::Deck& deck) {
   return o;
 }
 
-Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck) {
+Options WithVocabulary(const Options& options, std::int64_t types, const input::Deck& deck) {
   Options o = options;
-  o.vocabulary = vocabulary;
+  o.types = types;
+  o.vocabulary = o.asked_vocabulary > 0 ? o.asked_vocabulary : types;
+  if (types > o.vocabulary) {
+    throw deck.Complain("model.vocabulary", fmt::format("the token file has {} types", types),
+                        "Each needs a row: give a token file of the model's own tokenizer, or "
+                        "raise model.vocabulary.");
+  }
   const auto product = [](std::int64_t a, std::int64_t b) {
     return static_cast<double>(a) * static_cast<double>(b);
   };
@@ -268,9 +297,10 @@ std::int64_t ParameterCount(const Options& o) {
   const bool norm_bias = o.bias && o.norm == Norm::kLayerNorm;
   const std::int64_t norm = o.dim * (norm_bias ? 2 : 1);
   const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
-  const std::int64_t biases =
-      o.bias ? o.head_dim * (o.heads + 2 * o.kv_heads) + o.dim + up * o.ffn + o.dim : 0;
-  std::int64_t count = o.layers * (BlockMatrices(o) + biases + 2 * norm);
+  const std::int64_t biases = o.bias ? 2 * o.dim + up * o.ffn : 0;
+  const std::int64_t of_heads =
+      (o.qkv_bias ? o.head_dim * (o.heads + 2 * o.kv_heads) : 0) + (o.qk_norm ? 2 * o.head_dim : 0);
+  std::int64_t count = o.layers * (BlockMatrices(o) + biases + of_heads + 2 * norm);
   count += o.vocabulary * o.dim * (o.tie_embeddings ? 1 : 2);
   if (o.position == Position::kLearned) count += o.max_positions * o.dim;
   if (o.norm_position == NormPosition::kPre) count += norm;

@@ -213,6 +213,50 @@ std::vector<double> ParallelModel::Logits(const data::Entry& batch, std::int64_t
   grid_.Over(comm::Group::kContext)
       .OnHost()
       .Broadcast(Dtype::kFloat64, logits.data(), vocabulary, owner);
+  // Rows without a token are no choice.
+  if (plan_.options.types > 0) logits.resize(static_cast<std::size_t>(plan_.options.types));
+  return logits;
+}
+
+// All rows stand at the last position of a window, in documents that begin so that theirs is the
+// right one: tables of positions need no other way to it.
+data::Entry ParallelModel::ContinuedEntry(std::span<const std::int32_t> tokens,
+                                          std::span<const std::int32_t> positions) const {
+  const std::int64_t last = plan_.length - 1;
+  data::Entry entry;
+  entry.sequences = std::ssize(tokens);
+  entry.length = 1;
+  entry.inputs.assign(tokens.begin(), tokens.end());
+  entry.targets.assign(tokens.size(), data::kMasked);
+  entry.ordinals.assign(tokens.size(), 0);
+  for (const std::int32_t position : positions) {
+    entry.begins.push_back(static_cast<std::int32_t>(last - position));
+  }
+  entry.positions = {{last, last + 1}, {last + 1, last + 1}};
+  return entry;
+}
+
+std::vector<double> ParallelModel::CachedLogits(std::span<const data::Entry> batches,
+                                                std::span<const CachedPlaces> places) {
+  local_->BeginCached(Take(Stage(batches)), places);
+  Evaluate(batches);
+  if (!grid_.LastStage()) return {};
+  const std::int64_t vocabulary = plan_.options.vocabulary;
+  const std::vector<double> slice = local_->CachedLogits();
+  if (tensor_.Size() == 1) return slice;
+  const Part own = local_->VocabularySlice();
+  std::int64_t rows = 0;
+  for (const CachedPlaces& place : places) rows += std::ssize(place.asked);
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < tensor_.Size(); ++rank) {
+    counts.push_back(PartOf(vocabulary, rank, tensor_.Size()).Size());
+  }
+  std::vector<double> logits(static_cast<std::size_t>(rows * vocabulary));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    double* const to = logits.data() + row * vocabulary;
+    std::copy_n(slice.data() + row * own.Size(), own.Size(), to + own.begin);
+    tensor_.Transfers().OnHost().AllGatherInPlace(Dtype::kFloat64, to, counts);
+  }
   return logits;
 }
 

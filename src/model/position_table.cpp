@@ -15,11 +15,13 @@ PositionTable::PositionTable(const ModelPlan& plan, const StagePlan& local,
                              const device::Stream& stream)
     : stream_(stream),
       rope_(plan.options.position == Position::kRope),
-      theta_(plan.options.rope_theta),
       sums_(SumTypeOf(plan.dtype)),
       type_(rope_ ? sums_ : plan.dtype),
       length_(plan.length) {
-  if (rope_) columns_ = plan.options.head_dim;
+  if (rope_) {
+    columns_ = plan.options.head_dim;
+    angles_ = RopeAnglesOf(plan.options);
+  }
   // Sinusoidal positions go with the embedding.
   if (plan.options.position == Position::kSinusoidal && local.First()) columns_ = plan.options.dim;
   if (columns_ == 0) return;
@@ -38,7 +40,7 @@ void PositionTable::Fill(const tensor::Matrix& there) const {
   table.data = made.get();
   table.dtype = sums_;
   if (rope_) {
-    kernels::RopeTable(theta_, table);
+    kernels::RopeTable(angles_.frequencies, angles_.magnitude, table);
   } else {
     kernels::SinusoidalPositions(table);
   }

@@ -75,6 +75,11 @@ parallel::Canonical MakeCanonical(const Request& request, const model::Options& 
   const int groups = asked.data_groups, slices = asked.slices;
   CheckGrid(request.deck, grid, groups, slices);
   CheckArithmetic(request, fmt::format("{}x{}", groups, slices));
+  if (model.qk_norm && slices > 1) {
+    throw request.deck.Complain(
+        kKey, "gradients of model.qk_norm = yes have no fixed order of slices",
+        fmt::format("What fits: {} = {}x1, or model.qk_norm = no.", kKey, groups));
+  }
   const std::int64_t most = std::min({model.heads, model.kv_heads, model.ffn, model.vocabulary});
   if (slices > most) {
     throw request.deck.Complain(

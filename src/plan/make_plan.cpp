@@ -148,7 +148,12 @@ Plan MakePlan(const Request& request) {
           .tokens = request.tokens};
 }
 
-EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch) {
+bool KeepsKeysAndValues(const Request& request, const comm::GridShape& grid) {
+  return grid.context == 1 && !request.machine.stream.OnGpu();
+}
+
+EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch,
+                                  std::int64_t cache_slots) {
   const data::Options& data = request.options.data;
   Layout layout = MakeLayout(request, false);
   layout.model.micro_batch = micro_batch > 0 ? micro_batch : data.micro_batch;
@@ -157,6 +162,10 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
         SuitableMicroBatch(data.sequence_length, request.machine.stream.OnGpu());
   }
   layout.model.canonical = MakeCanonical(request, layout.model.options, layout.grid, data.batch);
+  if (KeepsKeysAndValues(request, layout.grid)) layout.model.cache_slots = cache_slots;
+  // A token of each sequence at once fits where whole windows do.
+  layout.model.micro_batch =
+      std::max(layout.model.micro_batch, CeilDivide(cache_slots, layout.model.length));
   return {.grid = layout.grid,
           .sharing = layout.sharing,
           .model = layout.model,

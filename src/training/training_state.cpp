@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/node_memory.hpp"
 
@@ -195,10 +197,37 @@ void TrainingState::StoreWeights(const StateOnHost& weights) {
   model_.Units().GatherUpdated();
 }
 
+namespace {
+
+// Collective. Whether the checkpoint has weights alone, as that of an imported model has. One whose
+// file cannot be read has not: what reads it says why.
+bool LacksMoments(const comm::Communicator& world, const std::string& checkpoint) {
+  bool none = false;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    try {
+      none = checkpoint::TensorReader(checkpoint, "optimizer").Tensors().empty();
+    } catch (const Error&) {
+      none = false;
+    }
+  });
+  return world.Max(none ? std::int64_t{1} : 0) == 1;
+}
+
+}  // namespace
+
 void TrainingState::Load(const std::string& checkpoint, const std::function<void()>& between) {
   LoadWeights(checkpoint, between);
   const StateOnHost moments = Unfetched(MomentBlocks());
-  checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments, between);
+  if (LacksMoments(grid_.World(), checkpoint)) {
+    for (const tensor::StateBlock& block : moments.Blocks()) {
+      if (block.begin == block.end) continue;
+      const auto count = static_cast<std::size_t>(block.end - block.begin);
+      std::memset(block.data, 0, count * SizeOf(block.dtype));
+    }
+  } else {
+    checkpoint::ReadTensors(grid_.World(), checkpoint, "optimizer", moments, between);
+  }
   moments.Store();
 }
 
@@ -214,6 +243,7 @@ machine::MemoryTerms MemoryOf(const model::ParallelModel& model) {
                              .gradients = memory.gradients,
                              .activations = memory.activations,
                              .vocabulary_tile = memory.vocabulary_tile,
+                             .key_value_cache = memory.key_value_cache,
                              .gathered_parameters = memory.gathered_parameters,
                              .gradients_under_way = memory.gradients_under_way,
                              .exchange_buffers = memory.exchange};

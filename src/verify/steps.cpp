@@ -191,6 +191,11 @@ std::string Verifier::HintForGradients(const Differences& differences) const {
            "layout" +
            DoesItPass(WithoutDataSum(grid_));
   }
+  if (all_are(tensor::GradientSum::kTensor) && !grid_.SequenceParallel()) {
+    return "Wrong are only norms of heads, whose gradients the tensor ranks sum, each over heads "
+           "of "
+           "its own: does it pass with model.qk_norm = no?";
+  }
   if (all_are(tensor::GradientSum::kTensor)) {
     return "Wrong are only gradients that sequence parallelism sums over the tensor ranks, each of "
            "which sees other tokens: does it pass with grid.sequence_parallel = no?";

@@ -35,7 +35,7 @@ void Try(const std::string& text) {
   const job::RunRecord record = job::ParseRunRecord(received, "run.json");
   input::Deck deck = input::Deck::Parse(ModelSchema(), "", "a.in", {});
   model::ResolvePreset(deck);
-  job::TakeModel(ModelSchema(), record, deck);
+  job::TakeModel(ModelSchema(), record, false, deck);
   model::Resolve(deck);
   const model::Options options = model::Read(deck);
   for (const std::string& change : job::Changes(record, Now(options))) {

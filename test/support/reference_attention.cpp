@@ -6,7 +6,7 @@
 
 namespace trireme::test {
 
-Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, double theta,
+Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, const RotaryTurns& turns,
              double direction, const std::vector<std::int32_t>& begins) {
   Array y = x;
   const std::int64_t half = head_dim / 2;
@@ -15,11 +15,13 @@ Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, double 
     const double position = static_cast<double>(row % length - begin);
     for (std::int64_t head = 0; head < x.columns / head_dim; ++head) {
       for (std::int64_t i = 0; i < half; ++i) {
-        const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
-        const double angle = direction * position * std::pow(theta, exponent);
+        const double angle =
+            direction * position * turns.frequencies.at(static_cast<std::size_t>(i));
+        const double cosine = turns.magnitude * std::cos(angle);
+        const double sine = turns.magnitude * std::sin(angle);
         const std::int64_t first = head * head_dim + i, second = first + half;
-        y(row, first) = x(row, first) * std::cos(angle) - x(row, second) * std::sin(angle);
-        y(row, second) = x(row, first) * std::sin(angle) + x(row, second) * std::cos(angle);
+        y(row, first) = x(row, first) * cosine - x(row, second) * sine;
+        y(row, second) = x(row, first) * sine + x(row, second) * cosine;
       }
     }
   }

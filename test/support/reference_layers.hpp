@@ -67,10 +67,19 @@ double DropoutFactor(const DropoutSite& site, std::uint64_t ordinal, std::int64_
 Array Dropout(const DropoutSite& site, const std::vector<std::uint64_t>& ordinals,
               std::int64_t length, const Array& x);
 
-// Rotates pairs (i, i + head_dim / 2) of every head of x [B * T, heads * head_dim] by
-// direction * t * theta^(-2 i / head_dim); direction -1 undoes it, which is also its gradient. t:
-// the position, from the begin of the row's document if there are begins, [B * T].
-Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, double theta,
+// Angles per position of the pairs of a head, and the factor of what is turned.
+struct RotaryTurns {
+  std::vector<double> frequencies;  // [head_dim / 2]
+  double magnitude = 1;
+};
+RotaryTurns PlainTurns(double theta, std::int64_t head_dim);  // theta^(-2 i / head_dim)
+// By the options' rope_scaling, step by step as Hugging Face's modeling_rope_utils.py.
+RotaryTurns TurnsOf(const model::Options& options);
+
+// Rotates pairs (i, i + head_dim / 2) of every head of x [B * T, heads * head_dim] by direction * t
+// * frequency i, times the magnitude; direction -1 is the transpose, its gradient. t: the position,
+// from the begin of the row's document if there are begins, [B * T].
+Array Rotate(const Array& x, std::int64_t head_dim, std::int64_t length, const RotaryTurns& turns,
              double direction, const std::vector<std::int32_t>& begins = {});
 
 struct AttentionShape {

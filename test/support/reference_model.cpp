@@ -12,15 +12,16 @@ namespace {
 
 // Arrays that one block's forward pass leaves for its backward pass. All [tokens, ...].
 struct Saved {
-  Array attention_input;    // of the attention branch, before its pre-norm
-  Array projected;          // input of query, key and value
-  Array query, key, value;  // after rotation
-  Array mixed;              // attention's result, before the output projection
-  Array attention_sum;      // post-norm only: what the norm after attention reads
-  Array ffn_input;          // of the feed-forward branch, before its pre-norm
-  Array expanded;           // input of gate and up
-  Array gate, up, hidden;   // hidden: after activation and dropout
-  Array ffn_sum;            // post-norm only
+  Array attention_input;     // of the attention branch, before its pre-norm
+  Array projected;           // input of query, key and value
+  Array query, key, value;   // after rotation
+  Array query_raw, key_raw;  // before the norms of heads
+  Array mixed;               // attention's result, before the output projection
+  Array attention_sum;       // post-norm only: what the norm after attention reads
+  Array ffn_input;           // of the feed-forward branch, before its pre-norm
+  Array expanded;            // input of gate and up
+  Array gate, up, hidden;    // hidden: after activation and dropout
+  Array ffn_sum;             // post-norm only
 };
 
 class Reference {
@@ -206,14 +207,32 @@ class Reference {
   }
   Array Rotated(const Array& x, double direction) const {
     if (options_.position != model::Position::kRope) return x;
-    return Rotate(x, options_.head_dim, batch_.length, options_.rope_theta, direction,
-                  batch_.begins);
+    return Rotate(x, options_.head_dim, batch_.length, TurnsOf(options_), direction, batch_.begins);
+  }
+  // A head of a token a row: the storage is that of [tokens, heads head_dim].
+  Array Heads(const Array& x) const {
+    return {x.rows * x.columns / options_.head_dim, options_.head_dim, x.values};
+  }
+  Array HeadNorm(const std::string& name, const Array& x) const {
+    if (!options_.qk_norm) return x;
+    const Array y = NormForward(model::Norm::kRmsNorm, options_.norm_epsilon, Heads(x),
+                                weights_.at(name + ".weight"), {});
+    return {x.rows, x.columns, y.values};
+  }
+  Array HeadNormGradient(const std::string& name, const Array& x, const Array& gradient) {
+    if (!options_.qk_norm) return gradient;
+    const NormGradients g = NormBackward(model::Norm::kRmsNorm, options_.norm_epsilon, Heads(x),
+                                         weights_.at(name + ".weight"), Heads(gradient));
+    Accumulate(name + ".weight", g.weight);
+    return {x.rows, x.columns, g.input.values};
   }
   Array AttentionBranch(std::int64_t layer, const Array& x) {
     Saved& saved = saved_[static_cast<std::size_t>(layer)];
     saved.projected = x;
-    saved.query = Rotated(OutputMajor(Block(layer, "attention.query"), x), 1);
-    saved.key = Rotated(OutputMajor(Block(layer, "attention.key"), x), 1);
+    saved.query_raw = OutputMajor(Block(layer, "attention.query"), x);
+    saved.key_raw = OutputMajor(Block(layer, "attention.key"), x);
+    saved.query = Rotated(HeadNorm(Block(layer, "attention.query_norm"), saved.query_raw), 1);
+    saved.key = Rotated(HeadNorm(Block(layer, "attention.key_norm"), saved.key_raw), 1);
     saved.value = OutputMajor(Block(layer, "attention.value"), x);
     saved.mixed = AttentionForward(Shape(layer), saved.query, saved.key, saved.value);
     const Array y = InputMajor(Block(layer, "attention.output"), saved.mixed);
@@ -228,8 +247,12 @@ class Reference {
         AttentionBackward(Shape(layer), saved.query, saved.key, saved.value, mixed);
     const Array& x = saved.projected;
     const Array query =
-        OutputMajorGradient(Block(layer, "attention.query"), x, Rotated(g.query, -1));
-    const Array key = OutputMajorGradient(Block(layer, "attention.key"), x, Rotated(g.key, -1));
+        OutputMajorGradient(Block(layer, "attention.query"), x,
+                            HeadNormGradient(Block(layer, "attention.query_norm"), saved.query_raw,
+                                             Rotated(g.query, -1)));
+    const Array key = OutputMajorGradient(
+        Block(layer, "attention.key"), x,
+        HeadNormGradient(Block(layer, "attention.key_norm"), saved.key_raw, Rotated(g.key, -1)));
     const Array value = OutputMajorGradient(Block(layer, "attention.value"), x, g.value);
     return Add(query, Add(key, value));
   }

@@ -17,9 +17,10 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ParameterShapes(
       shapes.push_back({name + ".bias", {dim}});
     }
   };
-  const auto linear = [&](const std::string& name, std::int64_t rows, std::int64_t outputs) {
+  const auto linear = [&](const std::string& name, std::int64_t rows, std::int64_t outputs,
+                          bool bias) {
     shapes.push_back({name + ".weight", {rows, dim}});
-    if (options.bias) shapes.push_back({name + ".bias", {outputs}});
+    if (bias) shapes.push_back({name + ".bias", {outputs}});
   };
   shapes.push_back({"embedding.token.weight", {options.vocabulary, dim}});
   if (options.position == model::Position::kLearned) {
@@ -28,14 +29,20 @@ std::vector<std::pair<std::string, std::vector<std::int64_t>>> ParameterShapes(
   for (std::int64_t layer = 0; layer < options.layers; ++layer) {
     const std::string block = "blocks." + std::to_string(layer) + ".";
     norm(block + "attention.norm");
-    linear(block + "attention.query", query, query);
-    linear(block + "attention.key", kv, kv);
-    linear(block + "attention.value", kv, kv);
-    linear(block + "attention.output", query, dim);
+    linear(block + "attention.query", query, query, options.qkv_bias);
+    linear(block + "attention.key", kv, kv, options.qkv_bias);
+    linear(block + "attention.value", kv, kv, options.qkv_bias);
+    if (options.qk_norm) {
+      shapes.push_back({block + "attention.query_norm.weight", {options.head_dim}});
+      shapes.push_back({block + "attention.key_norm.weight", {options.head_dim}});
+    }
+    linear(block + "attention.output", query, dim, options.bias);
     norm(block + "ffn.norm");
-    if (options.activation == model::Activation::kSwiglu) linear(block + "ffn.gate", ffn, ffn);
-    linear(block + "ffn.up", ffn, ffn);
-    linear(block + "ffn.down", ffn, dim);
+    if (options.activation == model::Activation::kSwiglu) {
+      linear(block + "ffn.gate", ffn, ffn, options.bias);
+    }
+    linear(block + "ffn.up", ffn, ffn, options.bias);
+    linear(block + "ffn.down", ffn, dim, options.bias);
   }
   if (options.norm_position == model::NormPosition::kPre) norm("norm");
   if (!options.tie_embeddings) shapes.push_back({"head.weight", {options.vocabulary, dim}});

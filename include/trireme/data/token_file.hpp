@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -82,6 +83,9 @@ TokenCounts CountTokens(const std::string& path);
 // Bytes of one copy of what is kept in memory.
 std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping);
 
+// TokenFile::TokenizerSha256 of tokenizer files: contents by name. Empty without files.
+std::string TokenizerSha256Of(const std::map<std::string, std::string>& files);
+
 struct TokenLayout;    // of the file: internal
 class PositionedFile;  // likewise
 
@@ -123,6 +127,8 @@ class TokenFile {
   // 64 hex digits: of the files in /tokenizer, of each its name and size, then its bytes; empty
   // without a subword tokenizer.
   std::string TokenizerSha256() const;
+  // The files in /tokenizer by name: contents; none without a subword tokenizer.
+  const std::map<std::string, std::string>& TokenizerFiles() const;
   std::optional<double> EntropyRate() const;  // nats per token
   std::int64_t MemoryBytes() const;           // of this rank's share of the copy
   const std::string& Path() const;

@@ -3,24 +3,36 @@
 #define TRIREME_DRIVER_OPTIONS_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "trireme/input/deck.hpp"
 
 namespace trireme::driver {
 
 struct GenerateOptions {
-  std::string prompt;       // text to continue; empty: generation starts after an <eos>
+  std::string prompt;       // text to continue; empty: generation starts after an <eos>; "-": stdin
   std::int64_t tokens = 0;  // to add
   double temperature = 1;   // 0: greedy
   std::int64_t top_k = 0;   // 0: all
   double top_p = 1;         // nucleus (Holtzman et al. 2020)
   std::uint32_t seed = 1;   // of the draws
+  double repetition_penalty = 1;       // Keskar et al. 2019
+  std::vector<std::string> stop = {};  // strings that end a text
+  bool stop_at_eos = false;
+  bool start_with_eos = true;          // the model sees an <eos> before the prompt
+  std::string file = {}, output = {};  // JSONL of prompts and of texts; empty: none
+  std::int64_t batch = 1;              // prompts that a data rank continues at once
 };
 
 void DeclareGenerate(input::Schema& schema);  // [generate]
 
-GenerateOptions ReadGenerate(const input::Deck& deck);
+GenerateOptions ReadGenerate(const input::Deck& deck);  // InputError for a bad generate.stop
+
+// Strings of a list with | between them; \n, \t, \\ and \| stand for a newline, a tab, a backslash
+// and a bar. Nothing if another letter follows a backslash, or a string is empty.
+std::optional<std::vector<std::string>> ReadStops(const std::string& list);
 
 }  // namespace trireme::driver
 

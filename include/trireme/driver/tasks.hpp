@@ -27,6 +27,8 @@ ExitCode RunTokenize(const job::Job& job);
 ExitCode RunEvaluate(job::Job& job);
 ExitCode RunGenerate(job::Job& job);
 ExitCode RunTraining(job::Job& job);
+ExitCode RunImport(job::Job& job);
+ExitCode RunExport(job::Job& job);
 
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
 // (never empty) token by token. Returns the new tokens only, the same on every rank; empty if a

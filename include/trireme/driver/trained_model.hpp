@@ -15,8 +15,11 @@ namespace trireme::driver {
 class TrainedModel {
  public:
   // Collective. Plans, opens the token file and reads the weights of -r. micro_batch: sequences
-  // that a rank takes at once; 0: as the deck says. AgreedError (exit code 2) without -r.
-  explicit TrainedModel(const job::Job& job, std::int64_t micro_batch = 0);
+  // that a rank takes at once; 0: as the deck says. cache_slots: sequences that are written at
+  // once, for which keys and values are kept where that is built. AgreedError (exit code 2) without
+  // -r.
+  explicit TrainedModel(const job::Job& job, std::int64_t micro_batch = 0,
+                        std::int64_t cache_slots = 0);
 
   const data::TokenFile& Tokens() const { return *tokens_; }
   const std::string& Checkpoint() const { return checkpoint_; }  // folder of the weights

@@ -13,7 +13,7 @@
 
 namespace trireme::job {
 
-enum class Task { kTrain, kEvaluate, kGenerate, kTokenize, kVerify };
+enum class Task { kTrain, kEvaluate, kGenerate, kTokenize, kVerify, kImport, kExport };
 
 struct Options {
   Task task = Task::kTrain;
@@ -37,6 +37,11 @@ void Declare(input::Schema& schema);  // [job]
 void Resolve(input::Deck& deck);
 
 Options Read(const input::Deck& deck);
+
+// True for the tasks that turn weights or texts into others and compute nothing.
+constexpr bool OnlyConverts(Task task) {
+  return task == Task::kTokenize || task == Task::kImport || task == Task::kExport;
+}
 
 // Every section of DeckOptions. Throws InputError with the deck's line for values that contradict
 // each other; what depends on the ranks or the token file is checked later.

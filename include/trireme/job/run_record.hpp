@@ -74,10 +74,19 @@ RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
 // Gives the model's keys that the deck leaves out the values of the checkpoint's model, from the
 // object "model" or, of an older version, from the recorded deck. Throws InputError (exit code 2)
 // for each key of the function (model::Setting) that the deck gives another value, with both.
-void TakeModel(const input::Schema& schema, const RunRecord& record, input::Deck& deck);
+// weights_alone: a new run begins with the weights, which may be given other rotary positions.
+void TakeModel(const input::Schema& schema, const RunRecord& record, bool weights_alone,
+               input::Deck& deck);
+
+// The same for the model of a folder to import. model: keys and values; path: of its configuration.
+void TakeModel(const input::Schema& schema, const nlohmann::json& model, const std::string& path,
+               input::Deck& deck);
 
 // Throws InputError if the tokens' vocabulary is not the one that the model was trained with.
 void CheckVocabulary(const RunRecord& record, const data::TokenFile& tokens);
+// The object "imported" of an imported model's run.json: hashes of the tokenizers whose files lie
+// in its folder, as TokenFile::TokenizerSha256 makes them.
+nlohmann::json ImportedJson(const std::string& folder);
 
 // Difference of the deciding validation set, in a sentence; empty: none, or it was not recorded.
 std::string DeciderChange(const RunRecord& record, const Decider& now);

@@ -3,6 +3,8 @@
 #ifndef TRIREME_KERNELS_ATTENTION_HPP_
 #define TRIREME_KERNELS_ATTENTION_HPP_
 
+#include <span>
+
 #include "trireme/base/positions.hpp"
 #include "trireme/kernels/dropout.hpp"
 
@@ -60,11 +62,15 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
 
 // Rotates the query and key heads of qkv in place (Su et al. 2021): the pair (i, i + head_dim / 2)
-// of each head by angle t theta^(-2 i / head_dim), t the row's position in its document. table: of
-// RopeTable. `inverse` rotates back: the gradient.
+// of each head by angle t f_i, t the row's position in its document, and multiplies it by the
+// table's magnitude. table: of RopeTable. `inverse` turns the other way and multiplies alike: the
+// transpose, which is the gradient.
 void Rope(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& table,
           bool inverse, const tensor::Matrix& qkv);
-// Fills `table`, in host memory: [more than the last position, head_dim], cosines then sines.
+// Fills `table`, in host memory: [more than the last position, head_dim], cosines then sines of
+// position times frequency, both times `magnitude`. frequencies: [head_dim / 2], radians.
+void RopeTable(std::span<const double> frequencies, double magnitude, const tensor::Matrix& table);
+// The same with f_i = theta^(-2 i / head_dim) and magnitude 1.
 void RopeTable(double theta, const tensor::Matrix& table);
 
 }  // namespace trireme::kernels

@@ -14,6 +14,9 @@ struct Linear {
   int site = -1;  // number in the model, under which fp8 scales are kept; < 0: never fp8
   Form form = Form::kTransposed;
   tensor::Matrix weight;
+  // There are few rows. On the CPU LinearForward and LinearActivation then run at the speed of the
+  // weight's memory, with other rounding; canonical and bf16 streams keep their own products.
+  bool thin = false;
 };
 
 // y = x form(weight) + bias, then `then` as in MatrixMultiply. x: [rows, in]; bias: [1, out] or

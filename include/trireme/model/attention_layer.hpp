@@ -40,8 +40,12 @@ class AttentionLayer {
   // pending: a transfer that is given chances to progress between the products.
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
+  // Elements of this layer's keys and values of one sequence in a cache.
+  std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const;
 
  private:
+  // Attention within the pass' sequences, or to what a cache keeps of them.
+  void Attend(const Pass& pass, const Saved& saved) const;
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
 
@@ -54,7 +58,6 @@ class AttentionLayer {
 
   std::int64_t all_heads_, all_kv_heads_;                  // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // this rank's
-  bool bias_;
   double dropout_;
   std::uint32_t layer_;
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;

@@ -57,6 +57,10 @@ class Block {
   // while sums over the tensor group are under way.
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardWeight(const Pass& pass, const Saved& saved) const;  // of the products
+  // Elements of the attention's keys and values of one sequence in a cache.
+  std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const {
+    return attention_.KeyValueElements(stream, positions);
+  }
 
  private:
   enum class Site : std::uint32_t { kAttention = 0, kFfn = 1 };  // of Purpose::kResidualDropout

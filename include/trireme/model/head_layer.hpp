@@ -28,6 +28,8 @@ class HeadLayer {
   void Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const;
   // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
+  // The same for rows of a pass that uses a cache, at the speed of the weight's memory.
+  void CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   const Part& Slice() const { return slice_; }  // of the vocabulary, this rank's
 
  private:

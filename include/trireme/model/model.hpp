@@ -60,6 +60,9 @@ class Model : public parallel::StageWork {
   void Begin(StagedBatches::Taken taken, GradientsReady ready, double* losses);
   // kEvaluate computes logits instead of losses: of this position of sequence 0.
   void BeginLogits(StagedBatches::Taken taken, std::int64_t position);
+  // kEvaluate keeps keys and values at these places, one per entry, and computes the logits asked
+  // for. cached: outlives the tasks. Needs plan.cache_slots.
+  void BeginCached(StagedBatches::Taken taken, std::span<const CachedPlaces> cached);
   // After a graph replay of the tasks since Begin: SummedLoss() now reads these batches.
   void Replayed(StagedBatches::Taken taken);
 
@@ -76,6 +79,8 @@ class Model : public parallel::StageWork {
   // After BeginLogits and kEvaluate, on the last stage: logits of this rank's slice of the
   // vocabulary; empty on a context rank without the position.
   std::vector<double> LogitsSlice() const;
+  // After BeginCached and kEvaluate, on the last stage: [rows asked for, slice of the vocabulary].
+  std::vector<double> CachedLogits() const;
   const Part& VocabularySlice() const { return layers_.Head().Slice(); }
 
  private:
@@ -102,6 +107,8 @@ class Model : public parallel::StageWork {
   std::size_t FirstEntry(int micro_batch) const;
   std::span<const data::Entry> EntriesOf(int micro_batch) const;
   void Open(StagedBatches::Taken taken, double* losses);
+  CachedPass CachedPassOf(std::size_t entry) const;
+  std::vector<double> OnHost(const Matrix& logits) const;
 
   // The tasks.
   void Forward(TaskEntries& entries, int chunk, const Arenas& arenas);
@@ -119,6 +126,7 @@ class Model : public parallel::StageWork {
   void Embed(const Pass& pass, const Matrix& residual) const;
   void EmbedBackward(const Pass& pass, const Matrix& gradient) const;
   void HeadForward(const Pass& pass, const Matrix& x);
+  void PickLogits(const Pass& pass, const Matrix& full) const;
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) const;
   void HeadGradients(TaskEntries& entries);
   void EmbeddingGradients(TaskEntries& entries);
@@ -140,6 +148,7 @@ class Model : public parallel::StageWork {
   StageLayers& layers_;
   const Collaborators with_;
   PositionTable positions_;
+  KeyValueCache cache_;
   ActivationMemory memory_;
   LeafGradients leaf_gradients_;
   StagedBatches staged_;
@@ -147,10 +156,11 @@ class Model : public parallel::StageWork {
 
   std::span<const data::Entry> batches_;
   GradientsReady ready_;
-  std::int64_t logits_position_ = -1;  // -1: the tasks compute losses
-  Matrix logits_;                      // [1, slice of the vocabulary]
-  TaskEntries task_entries_;           // of the task that runs
-  bool planning_ = true;               // dry passes: nobody is told of uses
+  std::int64_t logits_position_ = -1;     // -1: the tasks compute losses
+  std::span<const CachedPlaces> cached_;  // of the entries; empty: nothing is kept
+  Matrix logits_;                         // [1, slice of the vocabulary]
+  TaskEntries task_entries_;              // of the task that runs
+  bool planning_ = true;                  // dry passes: nobody is told of uses
 };
 
 }  // namespace trireme::model

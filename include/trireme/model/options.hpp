@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -15,30 +16,44 @@ enum class Norm { kLayerNorm, kRmsNorm };
 enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
 enum class Position { kSinusoidal, kLearned, kRope };
+enum class RopeScaling { kNone, kLinear, kYarn, kLlama3 };  // model/rope_angles.hpp
 enum class Init { kNormal, kGpt2, kXavier };
 // Values that the backward pass computes again instead of keeping. kSelective: norms and
 // activations, no products (after Korthikanti et al. 2022); kFull: all but each block's input (Chen
 // et al. 2016).
 enum class Recompute { kNone, kSelective, kFull };
 const char* NameOf(Recompute recompute);  // as in the deck
+const char* NameOf(RopeScaling scaling);
 
 struct Options {
-  std::string preset;           // "none" or the preset's name
-  std::int64_t vocabulary = 0;  // from the token file
-  std::int64_t dim = 128;       // width of the residual stream
-  std::int64_t heads = 4;       // query heads
-  std::int64_t kv_heads = 4;    // key and value heads; divides heads
+  std::string preset;                 // "none" or the preset's name
+  std::int64_t vocabulary = 0;        // rows of embedding and head: asked_vocabulary, or `types`
+  std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: as many as types
+  std::int64_t types = 0;             // of the token file, ids below; 0: not known
+  std::int64_t dim = 128;             // width of the residual stream
+  std::int64_t heads = 4;             // query heads
+  std::int64_t kv_heads = 4;          // key and value heads; divides heads
   std::int64_t head_dim = 32;
   std::int64_t layers = 2;
   std::int64_t ffn = 512;             // hidden width of the feed-forward layer
   std::int64_t max_positions = 1024;  // rows of the learned position table
   double rope_theta = 10000;
+  RopeScaling rope_scaling = RopeScaling::kNone;
+  double rope_factor = 0;                    // of all kinds; 0: none given
+  std::int64_t rope_original_positions = 0;  // of kYarn and kLlama3; 0: none given
+  double rope_low_frequency_factor = 1;      // of kLlama3, and the next one
+  double rope_high_frequency_factor = 4;
+  double rope_beta_fast = 32;  // of kYarn, as the next two
+  double rope_beta_slow = 1;
+  double rope_attention_factor = 0;  // 0: 0.1 ln(rope_factor) + 1
   double norm_epsilon = 1e-5;
   Norm norm = Norm::kLayerNorm;
   NormPosition norm_position = NormPosition::kPre;
   Activation activation = Activation::kGelu;
   Position position = Position::kLearned;
+  bool qk_norm = false;          // RMSNorm of each head's queries and keys, before the rotation
   bool bias = true;              // of linear layers and LayerNorm; the head never has one
+  bool qkv_bias = true;          // of queries, keys and values, whatever `bias` says
   bool tie_embeddings = true;    // head.weight is embedding.token.weight
   bool scale_embedding = false;  // embedding times sqrt(dim)
   double dropout = 0;            // embedding and residual branches
@@ -51,19 +66,23 @@ struct Options {
 
 void Declare(input::Schema& schema);  // [model]
 
-// Gives the keys that the deck leaves out the values of its preset; kv_heads and head_dim follow
-// from heads and dim.
+// Gives the keys that the deck leaves out the values of its preset; kv_heads, head_dim and qkv_bias
+// follow from heads, dim and bias.
 void Resolve(input::Deck& deck);
 // The first part of it: the preset's values.
 void ResolvePreset(input::Deck& deck);
+// Supplies keys of the section, named without "model.", from `origin`. Numbers of a rotary scaling
+// stay out if the deck states another kind of scaling.
+void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
+            const std::string& origin);
 
 // All keys, without the vocabulary. Throws InputError with the deck's line for sizes that do not
 // divide.
 Options Read(const input::Deck& deck);
 
-// The same for a token file of `vocabulary` words. Throws InputError with the deck's line for more
-// parameters than can be addressed.
-Options WithVocabulary(const Options& options, std::int64_t vocabulary, const input::Deck& deck);
+// The same for a token file of `types` words. Throws InputError with the deck's line for more words
+// than model.vocabulary says, and for more parameters than can be addressed.
+Options WithVocabulary(const Options& options, std::int64_t types, const input::Deck& deck);
 
 // One key of the section and its effective value.
 struct Setting {
@@ -71,6 +90,8 @@ struct Setting {
   std::variant<bool, std::int64_t, double, std::string> value;
   // Part of the function that the weights compute; false: only of how they are trained.
   bool of_function = true;
+  // Of rotary positions: weights that begin a new run may be given others, for longer sequences.
+  bool of_rotation = false;
 };
 // All keys but preset and recompute, which leave no trace in a trained model.
 std::vector<Setting> SettingsOf(const Options& options);

@@ -57,8 +57,19 @@ class ParallelModel {
   void QueueLoss(std::span<const data::Entry> batches,
                  double* losses = nullptr);  // FinishLoss waits
   // Logits of the token after position `position` of sequence 0, on every rank of the replica:
-  // [vocabulary].
+  // [types], or [vocabulary] if their number is not known.
   std::vector<double> Logits(const data::Entry& batch, std::int64_t position);
+
+  // Collective over the replica, as Logits; only with plan.cache_slots. Keeps keys and values of
+  // the batches (Stages().Padded() of them, some perhaps empty; if values are sharded, the same
+  // number on all ranks of the shard group) at these places, and returns the logits asked for,
+  // [sequences, vocabulary], on the ranks of the last stage; nothing on others. A batch of length 1
+  // has ContinuedEntry's form.
+  std::vector<double> CachedLogits(std::span<const data::Entry> batches,
+                                   std::span<const CachedPlaces> places);
+  // An entry of one more token for each of some sequences, at its own position.
+  data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
+                             std::span<const std::int32_t> positions) const;
 
   // Collective over the replicas, after the sums over the data group: gradients that several ranks
   // of the replica hold parts of (see tensor::GradientSum), then one rank's bits for all copies.

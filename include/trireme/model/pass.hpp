@@ -12,6 +12,7 @@
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
+#include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/staged_batches.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/tensor_group.hpp"
@@ -60,6 +61,7 @@ struct Pass {
   std::int64_t sequences = 0;          // B of this micro-batch
   std::int64_t length = 0;             // T, or what this context rank has of it
   Positions positions;                 // of these positions
+  CachedPass cached;                   // keys and values that are kept
   std::uint32_t seed = 0;
   bool training = false;     // dropout acts
   bool causal = true;        // false in tests only: predictions see their targets

@@ -27,6 +27,9 @@ struct ModelPlan {
   // canonical leaf.
   int leaves = 1;
   double label_smoothing = 0;
+  // Sequences whose keys and values are kept while text is written; 0: none. Without context ranks,
+  // with one leaf per micro-batch.
+  std::int64_t cache_slots = 0;
   bool training = true;  // false: no gradients, and the memory of evaluation
   bool causal = true;    // false in tests only: predictions see their targets
   // Whether entries may have begins of documents: attention and positions then restart in each.
@@ -71,12 +74,13 @@ struct ModelMemory {
   std::int64_t gradients = 0;            // 0 without training
   std::int64_t activations = 0;          // kept activations, workspace, scratch, fixed positions
   std::int64_t vocabulary_tile = 0;      // logits of a tile of tokens
+  std::int64_t key_value_cache = 0;      // of text that is being written, and its logits
   std::int64_t gathered_parameters = 0;  // whole units of sharded values
   std::int64_t gradients_under_way = 0;  // whole units of sharded gradients
   std::int64_t exchange = 0;             // buffers of transfers
   std::int64_t Sum() const {
-    return parameters + gradients + activations + vocabulary_tile + gathered_parameters +
-           gradients_under_way + exchange;
+    return parameters + gradients + activations + vocabulary_tile + key_value_cache +
+           gathered_parameters + gradients_under_way + exchange;
   }
 };
 

@@ -6,6 +6,7 @@
 
 #include "trireme/device/arena.hpp"
 #include "trireme/model/plan.hpp"
+#include "trireme/model/rope_angles.hpp"
 #include "trireme/tensor/matrix.hpp"
 
 namespace trireme::model {
@@ -25,7 +26,7 @@ class PositionTable {
 
   device::Stream stream_;
   bool rope_;
-  double theta_;
+  RopeAngles angles_;  // of rotary positions
   Dtype sums_, type_;  // in which the table is computed; in which it is kept
   std::int64_t length_, columns_ = 0;
   device::Buffer storage_;

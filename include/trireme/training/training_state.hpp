@@ -99,7 +99,8 @@ class TrainingState {
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;
   StateOnHost GradientBlocks() const;
-  // Collective over the grid's world: parameters and moments of a checkpoint folder. between: as of
+  // Collective over the grid's world: parameters and moments of a checkpoint folder; moments become
+  // zero if it has none, as that of an imported model. between: as of
   // checkpoint::ReadTensors.
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
   // Parameters alone.

@@ -1,26 +1,34 @@
 // rope: rotates the query and key heads of qkv in place.
 #include <cmath>
+#include <vector>
 
 #include "backends.hpp"
 #include "trireme/kernels/attention.hpp"
 
 namespace trireme::kernels {
 
-void RopeTable(double theta, const tensor::Matrix& table) {
+void RopeTable(std::span<const double> frequencies, double magnitude, const tensor::Matrix& table) {
   DispatchDtype(table.dtype, [&](auto zero) {
     using T = decltype(zero);
     const std::int64_t half = table.columns / 2;
     for (std::int64_t t = 0; t < table.rows; ++t) {
       T* row = table.As<T>() + t * table.stride;
       for (std::int64_t i = 0; i < half; ++i) {
-        const double angle =
-            static_cast<double>(t) *
-            std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(table.columns));
-        row[i] = static_cast<T>(std::cos(angle));
-        row[half + i] = static_cast<T>(std::sin(angle));
+        const double angle = static_cast<double>(t) * frequencies[static_cast<std::size_t>(i)];
+        row[i] = static_cast<T>(magnitude * std::cos(angle));
+        row[half + i] = static_cast<T>(magnitude * std::sin(angle));
       }
     }
   });
+}
+
+void RopeTable(double theta, const tensor::Matrix& table) {
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < table.columns / 2; ++i) {
+    frequencies.push_back(
+        std::pow(theta, -2.0 * static_cast<double>(i) / static_cast<double>(table.columns)));
+  }
+  RopeTable(frequencies, 1, table);
 }
 
 void cpu::Rope(const device::Stream& stream, const AttentionShape& shape,

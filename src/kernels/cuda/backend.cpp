@@ -21,6 +21,9 @@ struct OnTheCpuOnly {
 };
 constexpr OnTheCpuOnly kOnTheCpuOnly;
 
+// Text is written on a GPU without a cache of keys and values.
+std::int64_t NoCache(const device::Stream&, const AttentionShape&, std::int64_t) { return 0; }
+
 }  // namespace
 
 constinit const Backend kCudaBackend = {
@@ -53,6 +56,9 @@ constinit const Backend kCudaBackend = {
     .AttentionForward = cuda::AttentionForward,
     .AttentionBackward = cuda::AttentionBackward,
     .Rope = cuda::Rope,
+    .KeyValueElements = NoCache,
+    .KeepKeyValues = kOnTheCpuOnly,
+    .CachedAttention = kOnTheCpuOnly,
     .AttentionPartScratch = gpu::AttentionPartScratch,
     .AttentionPartStart = cuda::AttentionPartStart,
     .AttentionPartForward = cuda::AttentionPartForward,

@@ -156,6 +156,11 @@ void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile&
   CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows);
 }
 
+std::int64_t CacheElements(const device::Stream& stream, const AttentionShape& shape,
+                           std::int64_t positions) {
+  return stream.OnGpu() ? 0 : kCpuBackend.KeyValueElements(stream, shape, positions);
+}
+
 std::int64_t WholeAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
                                    Dtype dtype, bool dropout) {
   if (stream.OnGpu()) return gpu::AttentionScratch(stream, shape, dtype, dropout);
@@ -250,6 +255,9 @@ constinit const Backend kPlannedBackend = {
     .AttentionForward = CountAttentionForward,
     .AttentionBackward = CountAttentionBackward,
     .Rope = kNothing,
+    .KeyValueElements = CacheElements,
+    .KeepKeyValues = kNothing,
+    .CachedAttention = kNothing,
     .AttentionPartScratch = PartScratch,
     .AttentionPartStart = kNothing,
     .AttentionPartForward = CountAttentionPartForward,

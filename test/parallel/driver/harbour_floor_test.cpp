@@ -58,7 +58,7 @@ class HarbourFloor : public testing::Test {
     options.max_positions = kLength;
     options.norm = model::Norm::kRmsNorm;
     options.position = model::Position::kRope;
-    options.bias = false;
+    options.bias = options.qkv_bias = false;
     settings.model.causal = causal;
     settings.model.seed = kSeed;
     settings.model.length = kLength;

@@ -33,7 +33,8 @@ class Draw {
   std::mt19937_64 engine_;
 };
 
-// Architecture and sizes, as the lines of [model]; each kind of head in at least `slices` of them.
+// Architecture and sizes, as the lines of [model]; each kind of head in at least `slices` of them
+// (norms of heads only with one, as run.canonical has it).
 inline std::string ModelKeys(Draw& draw, int length, int slices = 1) {
   const int heads = std::max(slices, draw.Of({1, 2, 3, 4, 4, 5, 6, 8, 8}));
   int kv_heads = draw.Between(slices, heads);
@@ -50,6 +51,13 @@ inline std::string ModelKeys(Draw& draw, int length, int slices = 1) {
   keys += fmt::format("position={}\nnorm={}\nnorm_position={}\nactivation={}\nbias={}\n", position,
                       draw.Of({"layernorm", "rmsnorm"}), draw.Of({"pre", "post"}),
                       draw.Of({"relu", "gelu", "swiglu"}), draw.Of({"yes", "no"}));
+  keys += fmt::format("qkv_bias={}\nqk_norm={}\n", draw.Of({"yes", "no"}),
+                      slices == 1 ? draw.Of({"yes", "no", "no"}) : "no");
+  if (std::string(position) == "rope") {
+    keys += draw.Of({"", "", "rope_scaling=linear\nrope_factor=3\n",
+                     "rope_scaling=yarn\nrope_factor=4\nrope_original_positions=40\n",
+                     "rope_scaling=llama3\nrope_factor=8\nrope_original_positions=20\n"});
+  }
   keys += fmt::format("tie_embeddings={}\nscale_embedding={}\ninit={}\ninit_deviation=0.2\n",
                       draw.Of({"yes", "no"}), draw.Of({"yes", "no"}),
                       draw.Of({"normal", "gpt2", "xavier"}));

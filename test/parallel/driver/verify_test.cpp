@@ -41,6 +41,12 @@ TEST_F(Verifying, SoundLayoutsPass) {
            "model.position=sinusoidal model.tie_embeddings=no model.init=xavier "
            "model.scale_embedding=yes optimizer.clip_norm=0",
            "grid.pipeline=2 grid.tensor=2 optimizer.kind=sgd",
+           "grid.pipeline=2 grid.tensor=4 model.position=rope model.qk_norm=yes model.bias=no "
+           "model.qkv_bias=yes model.rope_scaling=yarn model.rope_factor=4 "
+           "model.rope_original_positions=128",
+           "grid.tensor=8 grid.sequence_parallel=yes model.position=rope model.qk_norm=yes "
+           "model.qkv_bias=no model.rope_scaling=llama3 model.rope_factor=8 "
+           "model.rope_original_positions=128",
        }) {
     const Verification verification = Run(keys);
     EXPECT_EQ(verification.failure, "") << keys << verification.hint;
@@ -138,6 +144,13 @@ TEST_F(Verifying, Fp64NeedsNoSecondRun) {
   const Verification verification = Run("grid.data=8", Defect::kNone, Dtype::kFloat64);
   EXPECT_EQ(verification.failure, "");
   EXPECT_EQ(verification.quantities.size(), 5U);
+}
+
+TEST_F(Verifying, FindsANormOfHeadsWhoseGradientIsNotSummed) {
+  const Verification verification =
+      Run("grid.tensor=2 grid.data=4 model.qk_norm=yes", Defect::kNormGradientNotSummed);
+  EXPECT_THAT(verification.failure, HasSubstr("in step 1 the gradient of blocks.0.attention."));
+  EXPECT_THAT(verification.hint, HasSubstr("does it pass with model.qk_norm = no?"));
 }
 
 TEST_F(Verifying, FindsANormWhoseGradientIsNotSummed) {

@@ -10,7 +10,7 @@
 
 #include "checkpoint_fixture.hpp"
 #include "locked.hpp"
-#include "posix_file.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/options.hpp"
 

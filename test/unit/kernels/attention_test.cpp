@@ -289,9 +289,9 @@ TEST_P(AttentionTest, Rope) {
     for (const bool inverse : {false, true}) {
       const Operand qkv(GetParam(), x);
       kernels::Rope(Stream(), shape, table.View(), inverse, qkv.View());
-      const Array want =
-          Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length, 100, inverse ? -1 : 1),
-                Columns(x, turned, c.kv_heads * c.head_dim)});
+      const Array want = Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length,
+                                      PlainTurns(100, c.head_dim), inverse ? -1 : 1),
+                               Columns(x, turned, c.kv_heads * c.head_dim)});
       ExpectClose(qkv.Values(), want, Tolerance(1e-6, 1e-13), Describe(c) + "rope");
       kernels::AttentionShape documents = shape;
       const std::vector<std::int32_t> begins = RandomBegins(c.sequences, c.length, 6, 5);
@@ -300,7 +300,8 @@ TEST_P(AttentionTest, Rope) {
       kernels::Rope(Stream(), documents, table.View(), inverse, restarted.View());
       const double direction = inverse ? -1 : 1;
       ExpectClose(restarted.Values(),
-                  Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length, 100, direction, begins),
+                  Join({Rotate(Columns(x, 0, turned), c.head_dim, c.length,
+                               PlainTurns(100, c.head_dim), direction, begins),
                         Columns(x, turned, c.kv_heads * c.head_dim)}),
                   Tolerance(1e-6, 1e-13), Describe(c) + "rope in documents");
     }

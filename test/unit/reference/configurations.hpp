@@ -61,6 +61,8 @@ inline std::vector<Configuration> AllProducts() {
           entry.options.position = position;
           entry.options.kv_heads = number % 2 == 0 ? 1 : 3;
           entry.options.bias = number % 3 != 0;
+          entry.options.qkv_bias = number % 7 < 3 ? !entry.options.bias : entry.options.bias;
+          entry.options.qk_norm = number % 5 == 2;
           entry.options.tie_embeddings = number / 2 % 2 == 0;
           entry.options.scale_embedding = number % 5 < 2;
           entry.options.dropout = number % 3 == 1 ? 0.2 : 0;
@@ -88,7 +90,7 @@ inline std::vector<Configuration> AllConfigurations() {
     o.activation = model::Activation::kSwiglu;
     o.position = model::Position::kRope;
     o.kv_heads = 1;
-    o.bias = o.tie_embeddings = false;
+    o.bias = o.qkv_bias = o.tie_embeddings = false;
     o.dropout = o.attention_dropout = o.ffn_dropout = 0.5;
   }));
   // Attention wider than the residual stream, two query heads a key head, features across two
@@ -100,6 +102,48 @@ inline std::vector<Configuration> AllConfigurations() {
     o.position = model::Position::kRope;
     o.rope_theta = 100;
     o.attention_dropout = 0.4;
+  }));
+  // Qwen 2 and Qwen 3: biases of queries, keys and values alone; norms of heads.
+  table.push_back(MakeConfiguration("Qwen2", 0, [](Options& o) {
+    o.norm = model::Norm::kRmsNorm;
+    o.activation = model::Activation::kSwiglu;
+    o.position = model::Position::kRope;
+    o.kv_heads = 1;
+    o.bias = o.tie_embeddings = false;
+  }));
+  table.push_back(MakeConfiguration("Qwen3", 0, [](Options& o) {
+    o.norm = model::Norm::kRmsNorm;
+    o.activation = model::Activation::kSwiglu;
+    o.position = model::Position::kRope;
+    o.heads = 4;
+    o.kv_heads = 2;
+    o.head_dim = 6;
+    o.bias = o.qkv_bias = o.tie_embeddings = false;
+    o.qk_norm = true;
+  }));
+  // Scaled rotations whose three kinds of pairs all occur.
+  table.push_back(MakeConfiguration("LinearRotation", 0, [](Options& o) {
+    o.position = model::Position::kRope;
+    o.rope_scaling = model::RopeScaling::kLinear;
+    o.rope_factor = 4;
+  }));
+  table.push_back(MakeConfiguration("YarnRotation", 0, [](Options& o) {
+    o.position = model::Position::kRope;
+    o.head_dim = 12;
+    o.rope_theta = 50;
+    o.rope_scaling = model::RopeScaling::kYarn;
+    o.rope_factor = 4;
+    o.rope_original_positions = 40;
+    o.rope_beta_fast = 4;
+    o.qk_norm = true;
+  }));
+  table.push_back(MakeConfiguration("Llama3Rotation", 0, [](Options& o) {
+    o.position = model::Position::kRope;
+    o.head_dim = 12;
+    o.rope_theta = 50;
+    o.rope_scaling = model::RopeScaling::kLlama3;
+    o.rope_factor = 8;
+    o.rope_original_positions = 40;
   }));
   table.push_back(MakeConfiguration("OneLayerOneHead", 0, [](Options& o) {
     o.layers = o.heads = o.kv_heads = 1;

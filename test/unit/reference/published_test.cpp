@@ -89,7 +89,7 @@ const Published kPublished[] = {
                          o.norm = model::Norm::kRmsNorm;
                          o.activation = model::Activation::kSwiglu;
                          o.position = model::Position::kRope;
-                         o.bias = o.tie_embeddings = false;
+                         o.bias = o.qkv_bias = o.tie_embeddings = false;
                        }),
      70.663086145887362, 79.295254903402736, 1.197041799870388, 41.309217941300574,
      4.035888526105643, 17.930394413260533},

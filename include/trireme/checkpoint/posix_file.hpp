@@ -1,7 +1,7 @@
 // Small files, folders and disk space through POSIX calls that report errors truthfully and survive
 // interruption by signals.
-#ifndef TRIREME_SRC_CHECKPOINT_POSIX_FILE_HPP_
-#define TRIREME_SRC_CHECKPOINT_POSIX_FILE_HPP_
+#ifndef TRIREME_CHECKPOINT_POSIX_FILE_HPP_
+#define TRIREME_CHECKPOINT_POSIX_FILE_HPP_
 
 #include <cstdint>
 #include <string>
@@ -39,4 +39,4 @@ void MoveLink(const std::string& target, const std::string& link);
 
 }  // namespace trireme::checkpoint
 
-#endif  // TRIREME_SRC_CHECKPOINT_POSIX_FILE_HPP_
+#endif  // TRIREME_CHECKPOINT_POSIX_FILE_HPP_

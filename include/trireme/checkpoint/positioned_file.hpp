@@ -1,7 +1,7 @@
 // PositionedFile: reads and writes of one process at explicit offsets of a file. No MPI: a thread
 // may use it while the rank trains on.
-#ifndef TRIREME_SRC_CHECKPOINT_POSITIONED_FILE_HPP_
-#define TRIREME_SRC_CHECKPOINT_POSITIONED_FILE_HPP_
+#ifndef TRIREME_CHECKPOINT_POSITIONED_FILE_HPP_
+#define TRIREME_CHECKPOINT_POSITIONED_FILE_HPP_
 
 #include <cstdint>
 #include <string>
@@ -43,4 +43,4 @@ class PositionedFile {
 
 }  // namespace trireme::checkpoint
 
-#endif  // TRIREME_SRC_CHECKPOINT_POSITIONED_FILE_HPP_
+#endif  // TRIREME_CHECKPOINT_POSITIONED_FILE_HPP_

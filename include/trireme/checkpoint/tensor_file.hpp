@@ -1,0 +1,61 @@
+// Safetensors files of others: any type of elements, and metadata; and the tensors of a checkpoint,
+// read in parts by one process.
+#ifndef TRIREME_CHECKPOINT_TENSOR_FILE_HPP_
+#define TRIREME_CHECKPOINT_TENSOR_FILE_HPP_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/tensor/state_block.hpp"
+
+namespace trireme::checkpoint {
+
+struct StoredTensor {
+  std::string name;
+  std::string dtype;  // as the format names it: "F32", "BF16", "BOOL"
+  tensor::Shape shape;
+  std::int64_t offset = 0;  // of its first byte, from the start of the file
+  std::int64_t bytes = 0;
+};
+
+struct TensorFile {
+  std::map<std::string, std::string> metadata;
+  std::vector<StoredTensor> tensors;  // in the order of their offsets
+  std::int64_t bytes = 0;             // of the whole file
+};
+
+std::int64_t ElementBytes(const std::string& dtype);  // 0: no dtype of the format
+
+// Serial. The header of a safetensors file, checked: every byte after it belongs to one tensor.
+// Throws InputError naming path, tensor, expected and found.
+TensorFile InspectTensorFile(const std::string& path);
+
+// Places the tensors one after the other: sets their offsets and bytes, and those of the file.
+// Returns the file's first bytes up to the data, the same as Python's safetensors writes.
+std::string PlaceTensors(TensorFile& file);
+
+// One tensor file of a checkpoint. Bytes are checked against checksums.json, in pieces of 4 MiB,
+// the last of which is kept.
+class TensorReader {
+ public:
+  // Serial. file: "model" or "optimizer". Throws InputError for what is missing or damaged.
+  TensorReader(const std::string& checkpoint, const std::string& file);
+  ~TensorReader();
+  TensorReader(const TensorReader&) = delete;
+  TensorReader& operator=(const TensorReader&) = delete;
+
+  const std::vector<StoredTensor>& Tensors() const;
+  // Bytes of the file. Throws InputError if they are damaged.
+  void Read(std::int64_t offset, std::int64_t bytes, void* to);
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace trireme::checkpoint
+
+#endif  // TRIREME_CHECKPOINT_TENSOR_FILE_HPP_

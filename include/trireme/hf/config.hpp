@@ -1,0 +1,44 @@
+// config.json of a model folder: to the keys of [model], and back.
+#ifndef TRIREME_HF_CONFIG_HPP_
+#define TRIREME_HF_CONFIG_HPP_
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "trireme/input/deck.hpp"
+#include "trireme/model/options.hpp"
+
+namespace trireme::hf {
+
+enum class Family { kGpt2, kLlama, kMistral, kQwen2, kQwen3 };
+const char* NameOf(Family family);  // config.json's model_type
+
+inline constexpr const char* kConfigFile = "config.json";
+
+// A configuration, understood.
+struct Config {
+  Family family = Family::kLlama;
+  nlohmann::json model;              // keys of [model], without "model.", and their values
+  std::vector<std::string> unknown;  // keys of no list here, kept as they are
+};
+
+// Serial. The text of config.json in `folder`. Throws InputError if there is no such folder or
+// file.
+std::string ReadConfigText(const std::string& folder);
+
+// Throws InputError "path: key: ..." for a key with another meaning than the model can have, and
+// for one that is missing or has a wrong type.
+Config ParseConfig(const std::string& text, const std::string& path);
+
+// The family that computes what the model does. Throws InputError with the deck's line of the key
+// of [model] for which none does.
+Family FamilyOf(const model::Options& options, const input::Deck& deck);
+// Configuration of the model in a family. dtype: "float32", "bfloat16", "float16". eos: id of the
+// token at the end of a text; -1: not known.
+nlohmann::json MakeConfig(Family family, const model::Options& options, const std::string& dtype,
+                          std::int64_t eos);
+
+}  // namespace trireme::hf
+
+#endif  // TRIREME_HF_CONFIG_HPP_

@@ -1,0 +1,43 @@
+// Attention of few queries to keys and values that earlier passes left in a cache: text is written
+// token by token without computing the ones before again.
+#ifndef TRIREME_KERNELS_CACHED_ATTENTION_HPP_
+#define TRIREME_KERNELS_CACHED_ATTENTION_HPP_
+
+#include "trireme/kernels/attention.hpp"
+
+namespace trireme::kernels {
+
+// Keys and values of one layer: `slots` sequences of up to `positions` positions. The order of
+// elements within a slot is the back end's.
+struct KeyValueCache {
+  void* data = nullptr;  // [slots, KeyValueElements()], zeroed before the first use
+  Dtype dtype = Dtype::kFloat32;
+  std::int64_t slots = 0, positions = 0;
+};
+
+// Places of a pass' sequences in the cache. Arrays in the stream's memory, [shape.sequences].
+struct CachedRows {
+  const std::int32_t* slots = nullptr;   // all different
+  const std::int32_t* firsts = nullptr;  // position of each sequence's first row
+};
+
+// Elements of a slot; 0: the stream's device has no cache.
+std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape& shape,
+                              std::int64_t positions);
+
+// Copies keys and values of qkv, [rows, shape.Width()], to the cache, over what lies at their
+// positions. Later positions of these sequences count as empty from now on.
+void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
+                   const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache);
+
+// out = softmax(q k^T / sqrt(head_dim)) v, each query against the positions up to its own, all of
+// which were kept before (its own, too). qkv: [rows, shape.Width()], of which the queries are read;
+// out: [rows, heads * head_dim], overwritten. On the CPU its bits are those of AttentionForward on
+// the whole sequence. shape.causal, positions and begins are not read.
+void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
+                     const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
+                     const tensor::Matrix& out);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CACHED_ATTENTION_HPP_

@@ -1,0 +1,84 @@
+// TensorReader: parts of a checkpoint's tensors, checked against its checksums.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "checksums.hpp"
+#include "folder.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/checkpoint/tensor_file.hpp"
+
+namespace trireme::checkpoint {
+
+struct TensorReader::State {
+  explicit State(const std::string& path)
+      : file(path, PositionedFile::Access::kRead, ExitCode::kBadInput) {}
+
+  // A segment's bytes, in `to`.
+  void Take(const Segment& segment, void* to) const {
+    file.Read(to, segment.length, segment.offset);
+    CheckSegment(segment, to, file.Path(), {}, ExitCode::kBadInput);
+  }
+
+  PositionedFile file;
+  FileSums sums;
+  std::vector<StoredTensor> tensors;
+  std::vector<char> kept;            // bytes of the segment read last
+  const Segment* in_kept = nullptr;  // none yet
+};
+
+TensorReader::TensorReader(const std::string& checkpoint, const std::string& file)
+    : state_(std::make_unique<State>(checkpoint + "/" + file + ".safetensors")) {
+  const std::string name = file + ".safetensors";
+  const Checksums all = ReadChecksums(checkpoint);
+  const auto found = all.find(name);
+  if (found == all.end() || found->second.segments.empty()) {
+    throw InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, name));
+  }
+  state_->sums = found->second;
+  const std::string& path = state_->file.Path();
+  if (const std::int64_t size = state_->file.Size(); size != state_->sums.bytes) {
+    throw InputError(fmt::format("{}: {} bytes expected, {} found", path, state_->sums.bytes, size),
+                     "take another checkpoint of the run");
+  }
+  std::string header(static_cast<std::size_t>(state_->sums.segments.front().length), '\0');
+  state_->Take(state_->sums.segments.front(), header.data());
+  for (const Entry& entry : ParseLayout(header, state_->sums.bytes, path).entries) {
+    state_->tensors.push_back(
+        {entry.name, SafetensorsName(entry.dtype), entry.shape, entry.offset, entry.bytes});
+  }
+}
+
+TensorReader::~TensorReader() = default;
+
+const std::vector<StoredTensor>& TensorReader::Tensors() const { return state_->tensors; }
+
+void TensorReader::Read(std::int64_t offset, std::int64_t bytes, void* to) {
+  const std::vector<Segment>& segments = state_->sums.segments;
+  char* out = static_cast<char*>(to);
+  const std::int64_t end = offset + bytes;
+  auto at = std::upper_bound(segments.begin(), segments.end(), offset,
+                             [](std::int64_t a, const Segment& b) { return a < b.offset; }) -
+            1;
+  for (; offset < end; ++at) {
+    const std::int64_t stop = std::min(end, at->offset + at->length);
+    if (offset == at->offset && stop == at->offset + at->length) {
+      state_->Take(*at, out);
+    } else {
+      if (state_->in_kept != &*at) {
+        state_->in_kept = nullptr;
+        state_->kept.resize(static_cast<std::size_t>(at->length));
+        state_->Take(*at, state_->kept.data());
+        state_->in_kept = &*at;
+      }
+      std::memcpy(out, state_->kept.data() + (offset - at->offset),
+                  static_cast<std::size_t>(stop - offset));
+    }
+    out += stop - offset;
+    offset = stop;
+  }
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,184 @@
+// Reading and writing the list of a folder's tensors.
+#include "trireme/hf/listing.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/input/json_text.hpp"
+#include "trireme/input/shown.hpp"
+
+namespace trireme::hf {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::int64_t kMostIndexBytes = std::int64_t{100} << 20;
+constexpr std::int64_t kMostListingBytes = std::int64_t{256} << 20;
+constexpr std::size_t kMostDimensions = 32;
+
+bool IsFile(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+// File of each tensor, as the index says.
+std::map<std::string, std::string> ReadIndex(const std::string& path) {
+  const nlohmann::json json =
+      input::ParseJson(checkpoint::ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
+  const input::JsonObject index(json, path);
+  static_cast<void>(index.Object("weight_map"));
+  const nlohmann::json& list = json.at("weight_map");
+  const input::JsonObject map(list, path + ": weight_map");
+  std::map<std::string, std::string> files;
+  for (const auto& [tensor, value] : list.items()) {
+    const std::string& file = map.Text(tensor);
+    const bool plain = file.find('/') == std::string::npos && file.ends_with(".safetensors");
+    if (!plain) {
+      throw InputError(
+          fmt::format("{}: weight_map: {}: the name of a safetensors file in the same "
+                      "folder expected, {} found",
+                      path, input::Shown(tensor), input::Brief(value)));
+    }
+    files[tensor] = file;
+  }
+  return files;
+}
+
+// The index and the files must tell the same of every tensor.
+void CheckIndex(const std::string& path, std::map<std::string, std::string> index,
+                const Listing& listing) {
+  for (const ListedFile& file : listing.files) {
+    for (const checkpoint::StoredTensor& tensor : file.contents.tensors) {
+      const auto found = index.find(tensor.name);
+      if (found == index.end()) {
+        throw InputError(fmt::format("{}: weight_map lacks {}, which {} holds", path,
+                                     input::Shown(tensor.name), file.name));
+      }
+      if (found->second != file.name) {
+        throw InputError(fmt::format("{}: weight_map: {} in {} expected, but {} holds it", path,
+                                     input::Shown(tensor.name), input::Shown(found->second),
+                                     file.name));
+      }
+      index.erase(found);
+    }
+  }
+  if (index.empty()) return;
+  throw InputError(fmt::format("{}: weight_map: {} in {} expected, but it is not there", path,
+                               input::Shown(index.begin()->first),
+                               input::Shown(index.begin()->second)));
+}
+
+Error NoWeights(const std::string& folder) {
+  for (const char* pickled : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!IsFile(folder + "/" + pickled)) continue;
+    return InputError(
+        fmt::format("{}: its weights are pickled ({}), and no pickle is read", folder, pickled),
+        "Write them anew in Python: AutoModelForCausalLM.from_pretrained(FOLDER)"
+        ".save_pretrained(NEW).");
+  }
+  return InputError(fmt::format("{}: holds neither {} nor {}", folder, kSingleFile, kIndexFile),
+                    "Check hf.path, and that the download is complete.");
+}
+
+}  // namespace
+
+Listing Inspect(const std::string& folder) {
+  const auto inspect = [&](const std::string& name) {
+    return ListedFile{name, checkpoint::InspectTensorFile(folder + "/" + name)};
+  };
+  Listing listing;
+  if (IsFile(folder + "/" + kSingleFile)) {
+    listing.files.push_back(inspect(kSingleFile));
+    return listing;
+  }
+  const std::string path = folder + "/" + kIndexFile;
+  if (!IsFile(path)) throw NoWeights(folder);
+  const std::map<std::string, std::string> index = ReadIndex(path);
+  listing.indexed = true;
+  std::set<std::string> names;
+  for (const auto& [tensor, file] : index) names.insert(file);
+  for (const std::string& name : names) {
+    if (!IsFile(folder + "/" + name)) {
+      throw InputError(
+          fmt::format("{}/{}: is missing, but {} names it", folder, input::Shown(name), kIndexFile),
+          "Check that the download is complete.");
+    }
+    listing.files.push_back(inspect(name));
+  }
+  CheckIndex(path, index, listing);
+  return listing;
+}
+
+std::string ToText(const Listing& listing) {
+  nlohmann::json files = nlohmann::json::array();
+  for (const ListedFile& file : listing.files) {
+    nlohmann::json tensors = nlohmann::json::array();
+    for (const checkpoint::StoredTensor& tensor : file.contents.tensors) {
+      tensors.push_back({{"name", tensor.name},
+                         {"dtype", tensor.dtype},
+                         {"shape", tensor.shape},
+                         {"offset", tensor.offset},
+                         {"bytes", tensor.bytes}});
+    }
+    files.push_back({{"name", file.name},
+                     {"metadata", file.contents.metadata},
+                     {"bytes", file.contents.bytes},
+                     {"tensors", std::move(tensors)}});
+  }
+  return nlohmann::json{{"indexed", listing.indexed}, {"files", std::move(files)}}.dump(1);
+}
+
+Listing FromText(const std::string& text, const std::string& path) {
+  const nlohmann::json json = input::ParseJson(text, path, kMostListingBytes);
+  const input::JsonObject object(json, path);
+  Listing listing;
+  listing.indexed = object.Truth("indexed");
+  for (const nlohmann::json& each : object.List("files")) {
+    const input::JsonObject file(each, path + ": files");
+    ListedFile listed{file.Text("name"), {}};
+    listed.contents.bytes = file.Integer("bytes");
+    if (listed.name.find('/') != std::string::npos) {
+      throw InputError(
+          fmt::format("{}: files: name: {} is no plain name", path, input::Shown(listed.name)));
+    }
+    static_cast<void>(file.Object("metadata"));
+    const input::JsonObject metadata(each.at("metadata"), path + ": metadata");
+    for (const auto& [name, value] : each.at("metadata").items()) {
+      listed.contents.metadata[name] = metadata.Text(name);
+    }
+    for (const nlohmann::json& one : file.List("tensors")) {
+      const input::JsonObject tensor(one, path + ": tensors");
+      listed.contents.tensors.push_back({tensor.Text("name"), tensor.Text("dtype"),
+                                         tensor.Integers("shape", kMostDimensions),
+                                         tensor.Integer("offset"), tensor.Integer("bytes")});
+    }
+    listing.files.push_back(std::move(listed));
+  }
+  return listing;
+}
+
+std::string IndexText(const Listing& listing) {
+  nlohmann::json map = nlohmann::json::object();
+  std::int64_t bytes = 0;
+  for (const ListedFile& file : listing.files) {
+    for (const checkpoint::StoredTensor& tensor : file.contents.tensors) {
+      map[tensor.name] = file.name;
+      bytes += tensor.bytes;
+    }
+  }
+  constexpr int kIndent = 2;
+  return nlohmann::json{{"metadata", {{"total_size", bytes}}}, {"weight_map", std::move(map)}}.dump(
+             kIndent) +
+         "\n";
+}
+
+}  // namespace trireme::hf

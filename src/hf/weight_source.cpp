@@ -1,0 +1,256 @@
+// WeightSource: a model folder's tensors become parameters.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "elements.hpp"
+#include "tensor_map.hpp"
+#include "tensor_names.hpp"
+#include "transpose.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/hf/weights.hpp"
+#include "trireme/input/shown.hpp"
+
+namespace trireme::hf {
+
+namespace {
+
+using checkpoint::PositionedFile;
+using checkpoint::StoredTensor;
+
+constexpr std::size_t kShownProblems = 8;
+constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+
+std::string ShapeText(const tensor::Shape& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
+
+}  // namespace
+
+struct WeightSource::State {
+  // A mapped tensor and where it lies.
+  struct Place {
+    const MappedTensor* mapped = nullptr;
+    const StoredTensor* stored = nullptr;
+    std::string file;  // its path
+    Stored type = Stored::kF32;
+  };
+  struct Parameter {
+    std::size_t place = 0;  // in `places`
+    std::size_t part = 0;   // of its tensor
+  };
+
+  void Match(const std::string& folder, Family family);
+  std::string Problem(const MappedTensor& mapped, const StoredTensor& stored) const;
+  void ListParameters();
+  const PositionedFile& Open(const std::string& path);
+  // Bytes of a tensor from an element on.
+  void ReadBytes(const Place& place, std::int64_t first, std::int64_t count, char* to);
+  const char* Rows(const Place& place, const MappedPart& part, std::int64_t first,
+                   std::int64_t last);
+
+  Listing listing;
+  std::vector<MappedTensor> map;
+  std::vector<Place> places;  // in the order of `map`, without copies
+  std::optional<Place> head;  // a copy of a tied embedding
+  std::map<std::string, Parameter> parameters;
+  std::map<std::string, PositionedFile> files;  // open
+  const Place* whole = nullptr;                 // transposed tensor in `whole_bytes`
+  std::vector<char> whole_bytes, scratch;
+};
+
+// Why a listed tensor cannot be the mapped one; empty: it can.
+std::string WeightSource::State::Problem(const MappedTensor& mapped,
+                                         const StoredTensor& stored) const {
+  if (!StoredOf(stored.dtype)) {
+    return fmt::format("tensor {}: F32, F64, BF16 or F16 expected, {} found", stored.name,
+                       stored.dtype);
+  }
+  if (mapped.shape == stored.shape) return {};
+  return fmt::format("tensor {}: shape {} expected, {} found", stored.name, ShapeText(mapped.shape),
+                     ShapeText(stored.shape));
+}
+
+void WeightSource::State::Match(const std::string& folder, Family family) {
+  const TensorNames names(map, listing, family);
+  std::map<const MappedTensor*, Place> found;
+  std::vector<std::string> problems;
+  for (const ListedFile& file : listing.files) {
+    for (const StoredTensor& stored : file.contents.tensors) {
+      const MappedTensor* const mapped = names.Find(stored.name);
+      if (mapped == nullptr) {
+        if (IsBuffer(family, stored.name)) continue;
+        problems.push_back(fmt::format("tensor {}: nothing expected, {} {} found",
+                                       input::Shown(stored.name), stored.dtype,
+                                       ShapeText(stored.shape)));
+        continue;
+      }
+      std::string problem = Problem(*mapped, stored);
+      const Stored type = StoredOf(stored.dtype).value_or(Stored::kF32);
+      if (!problem.empty()) problems.push_back(std::move(problem));
+      found[mapped] = {mapped, &stored, folder + "/" + file.name, type};
+    }
+  }
+  for (const MappedTensor& mapped : map) {
+    const auto place = found.find(&mapped);
+    if (place != found.end()) {
+      if (mapped.copy) {
+        head = place->second;
+      } else {
+        places.push_back(place->second);
+      }
+    } else if (!mapped.copy) {
+      problems.push_back(fmt::format("tensor {}: {} expected, nothing found", mapped.name,
+                                     ShapeText(mapped.shape)));
+    }
+  }
+  if (problems.empty()) return;
+  std::string text = fmt::format("{}: its weights are not those of its {}", folder, kConfigFile);
+  for (std::size_t i = 0; i < std::min(problems.size(), kShownProblems); ++i) {
+    text += "\n  " + problems[i];
+  }
+  if (problems.size() > kShownProblems) {
+    text += fmt::format("\n  and {} more differences", problems.size() - kShownProblems);
+  }
+  throw InputError(text, "A model with a language-modelling head of this family is expected.");
+}
+
+void WeightSource::State::ListParameters() {
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    for (std::size_t part = 0; part < places[i].mapped->parts.size(); ++part) {
+      parameters[places[i].mapped->parts[part].name] = {i, part};
+    }
+  }
+}
+
+const PositionedFile& WeightSource::State::Open(const std::string& path) {
+  const auto found = files.find(path);
+  if (found != files.end()) return found->second;
+  return files
+      .emplace(path, PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kBadInput))
+      .first->second;
+}
+
+void WeightSource::State::ReadBytes(const Place& place, std::int64_t first, std::int64_t count,
+                                    char* to) {
+  const std::int64_t size = BytesOf(place.type);
+  Open(place.file).Read(to, count * size, place.stored->offset + first * size);
+}
+
+// Elements [first, last) of a part, as stored; valid until the next call.
+const char* WeightSource::State::Rows(const Place& place, const MappedPart& part,
+                                      std::int64_t first, std::int64_t last) {
+  const std::int64_t size = BytesOf(place.type), columns = place.mapped->Columns();
+  if (!place.mapped->transposed) {
+    scratch.resize(static_cast<std::size_t>((last - first) * size));
+    ReadBytes(place, part.begin * columns + first, last - first, scratch.data());
+    return scratch.data();
+  }
+  if (whole != &place) {
+    whole = nullptr;
+    whole_bytes.resize(static_cast<std::size_t>(place.stored->bytes));
+    ReadBytes(place, 0, place.mapped->Elements(), whole_bytes.data());
+    whole = &place;
+  }
+  const std::int64_t row = first / columns, rows = CeilDivide(last, columns) - row;
+  scratch.resize(static_cast<std::size_t>(rows * columns * size));
+  Transpose(size, {whole_bytes.data() + (part.begin + row) * size, place.mapped->Rows()},
+            {scratch.data(), columns}, rows, columns);
+  return scratch.data() + (first - row * columns) * size;
+}
+
+WeightSource::WeightSource(std::string folder, Listing listing, Family family,
+                           const model::Options& options)
+    : state_(std::make_unique<State>()) {
+  state_->listing = std::move(listing);
+  state_->map = MapTensors(family, options);
+  state_->Match(folder, family);
+  state_->ListParameters();
+}
+
+WeightSource::~WeightSource() = default;
+
+std::vector<tensor::StateBlock> WeightSource::Blocks(int rank, int ranks) const {
+  std::int64_t all = 0;
+  for (const State::Place& place : state_->places) all += place.mapped->Elements();
+  const Part mine = PartOf(all, rank, ranks);
+  std::vector<tensor::StateBlock> blocks;
+  std::int64_t at = 0;
+  for (const State::Place& place : state_->places) {
+    // A whole tensor is the rank's that has its first element.
+    const bool here = mine.begin <= at && at < mine.end;
+    for (const MappedPart& part : place.mapped->parts) {
+      const std::int64_t count = tensor::ElementCount(part.shape);
+      tensor::StateBlock block{.name = part.name,
+                               .shape = part.shape,
+                               .dtype = CheckpointType(place.type),
+                               .data = state_.get()};
+      if (place.mapped->transposed) {
+        block.end = here ? count : 0;
+      } else {
+        block.begin = std::clamp<std::int64_t>(mine.begin - at, 0, count);
+        block.end = std::clamp<std::int64_t>(mine.end - at, block.begin, count);
+      }
+      at += count;
+      blocks.push_back(std::move(block));
+    }
+  }
+  return blocks;
+}
+
+void WeightSource::Read(const tensor::StateBlock& block, std::int64_t first, std::int64_t last,
+                        void* to) {
+  const State::Parameter& parameter = state_->parameters.at(block.name);
+  const State::Place& place = state_->places[parameter.place];
+  const char* const bytes = state_->Rows(place, place.mapped->parts[parameter.part], first, last);
+  const std::int64_t bad = Widen(place.type, bytes, last - first, to);
+  if (bad == kAllFinite) return;
+  throw InputError(fmt::format("{}: tensor {}: element {} of {} is infinite or no number",
+                               place.file, place.stored->name, first + bad, block.name),
+                   "The file is damaged, or its training went astray.");
+}
+
+void WeightSource::CheckTiedHead(int rank, int ranks) const {
+  if (!state_->head) return;
+  const State::Place &head = *state_->head, &table = state_->places.front();
+  const Part mine = PartOf(table.mapped->Elements(), rank, ranks);
+  const std::int64_t step = kPieceBytes / BytesOf(table.type);
+  std::vector<char> bytes(kPieceBytes), others(kPieceBytes);
+  bool same = head.type == table.type;
+  for (std::int64_t at = mine.begin; same && at < mine.end; at += step) {
+    const std::int64_t count = std::min(step, mine.end - at);
+    state_->ReadBytes(table, at, count, bytes.data());
+    state_->ReadBytes(head, at, count, others.data());
+    const auto size = static_cast<std::size_t>(count * BytesOf(table.type));
+    same = std::memcmp(bytes.data(), others.data(), size) == 0;
+  }
+  if (same) return;
+  throw InputError(fmt::format("{}: tensor {}: differs from {}, but the configuration ties them",
+                               head.file, head.stored->name, table.stored->name),
+                   "Set tie_word_embeddings to false in config.json if the head is of its own.");
+}
+
+std::int64_t WeightSource::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const State::Place& place : state_->places) bytes += place.stored->bytes;
+  return bytes;
+}
+
+std::int64_t WeightSource::LargestTensor() const {
+  std::int64_t most = 0;
+  for (const State::Place& place : state_->places) {
+    if (place.mapped->transposed) most = std::max(most, place.stored->bytes);
+  }
+  return most;
+}
+
+const Listing& WeightSource::Files() const { return state_->listing; }
+
+}  // namespace trireme::hf

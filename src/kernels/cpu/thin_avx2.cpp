@@ -1,0 +1,11 @@
+// Products with few rows for AVX2, compiled for x86-64-v3.
+#include "thin_tile.hpp"
+
+namespace trireme::kernels {
+
+constinit const ThinKernels kThinAvx2{
+    "AVX2",
+    {&ThinTransposed<Vector<float, 32>, 4, 2, 8>, &ThinPlain<Vector<float, 32>, 4, 2, 8>},
+    {&ThinTransposed<Vector<double, 32>, 4, 2, 4>, &ThinPlain<Vector<double, 32>, 4, 2, 8>}};
+
+}  // namespace trireme::kernels

@@ -1,0 +1,11 @@
+// Products with few rows for AVX-512, compiled for x86-64-v4.
+#include "thin_tile.hpp"
+
+namespace trireme::kernels {
+
+constinit const ThinKernels kThinAvx512{
+    "AVX-512",
+    {&ThinTransposed<Vector<float, 64>, 8, 2, 8>, &ThinPlain<Vector<float, 64>, 8, 2, 16>},
+    {&ThinTransposed<Vector<double, 64>, 8, 2, 8>, &ThinPlain<Vector<double, 64>, 8, 2, 16>}};
+
+}  // namespace trireme::kernels

@@ -1,0 +1,48 @@
+// Kernels of products whose left operand has few rows, for one instruction set. Such a product
+// reads the right operand, a weight, once: memory bounds it, and packing would double the traffic.
+// Files compiled for different instruction sets include this header: it and the headers that
+// include it must not define inline functions that files could share.
+#ifndef TRIREME_KERNELS_CPU_THIN_KERNELS_HPP_
+#define TRIREME_KERNELS_CPU_THIN_KERNELS_HPP_
+
+#include <cstdint>
+
+namespace trireme::kernels {
+
+// Most rows of a thin product. Beyond, packing pays.
+inline constexpr std::int64_t kThinRows = 32;
+inline constexpr std::int64_t kThinColumns =
+    64;  // of the plain form: threads' shares are multiples
+
+// c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order
+// that depends on `inner` and on whether there is one row, not on the columns of a call.
+template <typename T>
+struct ThinProduct {
+  std::int64_t rows, columns, inner;
+  const T* a;
+  std::int64_t a_stride;
+  const T* w;
+  std::int64_t w_stride;
+  T* c;
+  std::int64_t c_stride;
+};
+
+template <typename T>
+struct ThinKernelsOf {
+  void (*transposed)(const ThinProduct<T>&);  // w: [columns, inner]
+  void (*plain)(const ThinProduct<T>&);       // w: [inner, columns]
+};
+
+struct ThinKernels {
+  const char* name;
+  ThinKernelsOf<float> fp32;
+  ThinKernelsOf<double> fp64;
+};
+
+extern const ThinKernels kThinPortable;
+extern const ThinKernels kThinAvx2;    // x86-64-v3 only
+extern const ThinKernels kThinAvx512;  // x86-64-v4 only
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_THIN_KERNELS_HPP_

@@ -1,0 +1,22 @@
+// Products with few rows, at the speed of the memory that holds their right operand.
+#ifndef TRIREME_KERNELS_CPU_THIN_PRODUCT_HPP_
+#define TRIREME_KERNELS_CPU_THIN_PRODUCT_HPP_
+
+#include <span>
+
+#include "thin_kernels.hpp"
+#include "trireme/kernels/matrix_multiply.hpp"
+
+namespace trireme::kernels {
+
+// Kernels that this CPU can run, the fastest first. Their sums have different orders.
+std::span<const ThinKernels> UsableThinKernels();
+
+// y = x form(weight), with these kernels and the stream's threads. x: [rows, in], rows <=
+// kThinRows; y: [rows, out], overwritten. The bits of y do not depend on the number of threads.
+void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const tensor::Matrix& x,
+                  Form form, const tensor::Matrix& weight, const tensor::Matrix& y);
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_THIN_PRODUCT_HPP_

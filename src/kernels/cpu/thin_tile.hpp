@@ -1,0 +1,266 @@
+// Products with few rows over a vector type (attention_vector.hpp). Each file that includes this
+// has its own copy, for its instruction set: everything is in an unnamed namespace.
+#ifndef TRIREME_KERNELS_CPU_THIN_TILE_HPP_
+#define TRIREME_KERNELS_CPU_THIN_TILE_HPP_
+
+#include <utility>
+
+#include "attention_vector.hpp"
+#include "thin_kernels.hpp"
+
+namespace trireme::kernels {
+
+namespace {
+
+inline constexpr std::int64_t kThinBlock = 128;  // inner indices of a strip
+
+// One row of a with kColumns <= kLanes rows of w, from row `column` on.
+template <typename V, int kColumns>
+void DotBlock(const ThinProduct<typename V::Scalar>& p, std::int64_t column) {
+  using Register = typename V::Register;
+  using T = typename V::Scalar;
+  constexpr int kLanes = V::kLanes;
+  const T* const w = p.w + column * p.w_stride;
+  Register sum[kLanes] = {};
+  std::int64_t k = 0;
+  for (; k + kLanes <= p.inner; k += kLanes) {
+    const Register x = V::Load(p.a + k);
+#pragma GCC unroll 16
+    for (int j = 0; j < kColumns; ++j) sum[j] += x * V::Load(w + j * p.w_stride + k);
+  }
+  if (k < p.inner) {
+    const Register x = V::LoadPart(p.a + k, p.inner - k);
+    for (int j = 0; j < kColumns; ++j) {
+      sum[j] += x * V::LoadPart(w + j * p.w_stride + k, p.inner - k);
+    }
+  }
+  const Register all = V::Reduce(sum, [](Register x, Register y) { return x + y; });
+  for (int j = 0; j < kColumns; ++j) p.c[column + j] = all[j];
+}
+
+// A part of w that is wanted next, fetched line by line, as it lies in memory, while the part
+// before it is multiplied: `per` lines with each inner index.
+template <typename T>
+class ThinAhead {
+ public:
+  ThinAhead() = default;
+  // Rows of `columns` elements. steps: about as many calls of Fetch follow.
+  ThinAhead(const T* from, std::int64_t stride, std::int64_t rows, std::int64_t columns,
+            std::int64_t steps)
+      : at_(from), stride_(stride), lines_((columns + kLine - 1) / kLine), rows_(rows) {
+    per_ = rows > 0 ? (rows * lines_ + steps - 1) / steps : 0;
+  }
+  [[gnu::always_inline]] void Fetch() {
+    for (std::int64_t i = 0; i < per_; ++i) {
+      __builtin_prefetch(at_ + line_ * kLine);
+      if (++line_ < lines_) continue;
+      line_ = 0;
+      at_ += stride_;
+      if (--rows_ == 0) per_ = 0;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kLine = 64 / sizeof(T);
+  const T* at_ = nullptr;
+  std::int64_t stride_ = 0, line_ = 0, lines_ = 0, rows_ = 0, per_ = 0;
+};
+
+// c (+)= a w for kRows rows and kVectors vectors of columns.
+template <typename V, int kRows, int kVectors>
+void AddBlock(const ThinProduct<typename V::Scalar>& p, bool add,
+              ThinAhead<typename V::Scalar>& ahead) {
+  using Register = typename V::Register;
+  constexpr int kLanes = V::kLanes;
+  ThinAhead<typename V::Scalar> lines = ahead;  // in registers
+  Register sum[kRows][kVectors];
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) {
+      sum[i][j] = add ? V::Load(p.c + i * p.c_stride + j * kLanes) : Register{};
+    }
+  }
+  for (std::int64_t k = 0; k < p.inner; ++k) {
+    lines.Fetch();
+    Register row[kVectors];
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) row[j] = V::Load(p.w + k * p.w_stride + j * kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const Register factor = V::Broadcast(p.a[i * p.a_stride + k]);
+#pragma GCC unroll 16
+      for (int j = 0; j < kVectors; ++j) sum[i][j] += factor * row[j];
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+#pragma GCC unroll 16
+    for (int j = 0; j < kVectors; ++j) V::Store(p.c + i * p.c_stride + j * kLanes, sum[i][j]);
+  }
+  ahead = lines;
+}
+
+// The same for the last columns, one by one in the lanes of a vector.
+template <typename V>
+void AddRest(const ThinProduct<typename V::Scalar>& p, bool add) {
+  using Register = typename V::Register;
+  Register sum = add ? V::LoadPart(p.c, p.columns) : Register{};
+  for (std::int64_t k = 0; k < p.inner; ++k) {
+    sum += V::Broadcast(p.a[k]) * V::LoadPart(p.w + k * p.w_stride, p.columns);
+  }
+  V::StorePart(p.c, sum, p.columns);
+}
+
+template <typename V, int kRows, int kVectors>
+void AddSome(const ThinProduct<typename V::Scalar>& p, bool add, std::int64_t& row,
+             ThinAhead<typename V::Scalar>& ahead) {
+  ThinProduct<typename V::Scalar> piece = p;
+  for (; row + kRows <= p.rows; row += kRows) {
+    piece.a = p.a + row * p.a_stride;
+    piece.c = p.c + row * p.c_stride;
+    AddBlock<V, kRows, kVectors>(piece, add, ahead);
+  }
+}
+
+// The same for all rows.
+template <typename V, int kMany, int kVectors>
+void AddRows(const ThinProduct<typename V::Scalar>& p, bool add,
+             ThinAhead<typename V::Scalar>& ahead) {
+  std::int64_t row = 0;
+  AddSome<V, kMany, kVectors>(p, add, row, ahead);
+  if constexpr (kMany > 4) AddSome<V, 4, kVectors>(p, add, row, ahead);
+  AddSome<V, 2, kVectors>(p, add, row, ahead);
+  AddSome<V, 1, kVectors>(p, add, row, ahead);
+}
+
+// One row: dots, which read a and w in vectors, wait for w's memory alone.
+template <typename V, int kColumns>
+void Dots(const ThinProduct<typename V::Scalar>& p) {
+  std::int64_t column = 0;
+  for (; column + kColumns <= p.columns; column += kColumns) {
+    DotBlock<V, kColumns>(p, column);
+  }
+  for (; column < p.columns; ++column) DotBlock<V, 1>(p, column);
+}
+
+// to[k * to_stride + i] = from[i * stride + k] for one vector of rows i and k < columns.
+template <typename V>
+void Transposed(const typename V::Scalar* from, std::int64_t stride, std::int64_t rows,
+                std::int64_t columns, typename V::Scalar* to, std::int64_t to_stride) {
+  constexpr int kLanes = V::kLanes;
+  for (std::int64_t k = 0; k < columns; k += kLanes) {
+    typename V::Register block[kLanes];
+    if (rows >= kLanes && k + kLanes <= columns) {
+#pragma GCC unroll 16
+      for (int i = 0; i < kLanes; ++i) block[i] = V::Load(from + i * stride + k);
+    } else {
+      for (int i = 0; i < kLanes; ++i) {
+        block[i] =
+            i < rows ? V::LoadPart(from + i * stride + k, columns - k) : typename V::Register{};
+      }
+    }
+    V::Transpose(block);
+    for (int i = 0; i < kLanes && k + i < columns; ++i)
+      V::Store(to + (k + i) * to_stride, block[i]);
+  }
+}
+
+// Calls of AddBlock for all rows: their inner indices are the steps in which memory is fetched.
+template <int kMany>
+std::int64_t BlocksOf(std::int64_t rows) {
+  std::int64_t blocks = rows / kMany;
+  for (int some = kMany / 2, rest = static_cast<int>(rows % kMany); some > 0; some /= 2) {
+    blocks += rest / some;
+    rest %= some;
+  }
+  return blocks;
+}
+
+// More rows: w is transposed, piece by piece, into the first-level cache for all of them.
+template <typename V, int kMany, int kVectors, int kAlone>
+void ThinTransposed(const ThinProduct<typename V::Scalar>& p) {
+  using T = typename V::Scalar;
+  if (p.rows == 1) return Dots<V, kAlone>(p);
+  constexpr std::int64_t kWide = kVectors * V::kLanes;
+  alignas(64) T packed[kThinBlock * kWide], sums[kThinRows * kWide];
+  for (std::int64_t column = 0; column < p.columns; column += kWide) {
+    const std::int64_t rest = p.columns - column - kWide, width = rest < 0 ? rest + kWide : kWide;
+    ThinAhead<T> ahead(p.w + (column + kWide) * p.w_stride, p.w_stride,
+                       rest < 0       ? 0
+                       : rest < kWide ? rest
+                                      : kWide,
+                       p.inner, BlocksOf<kMany>(p.rows) * p.inner);
+    // Sums of the last columns lie apart: whole vectors would not fit.
+    ThinProduct<T> piece = p;
+    piece.w = packed;
+    piece.w_stride = kWide;
+    piece.c = width < kWide ? sums : p.c + column;
+    piece.c_stride = width < kWide ? kWide : p.c_stride;
+    for (std::int64_t k = 0; k < p.inner; k += kThinBlock) {
+      piece.a = p.a + k;
+      piece.inner = p.inner - k < kThinBlock ? p.inner - k : kThinBlock;
+      for (int j = 0; j < kVectors; ++j) {
+        Transposed<V>(p.w + (column + j * V::kLanes) * p.w_stride + k, p.w_stride,
+                      width - j * V::kLanes, piece.inner, packed + j * V::kLanes, kWide);
+      }
+      AddRows<V, kMany, kVectors>(piece, k > 0, ahead);
+    }
+    for (std::int64_t i = 0; width < kWide && i < p.rows; ++i) {
+      for (std::int64_t j = 0; j < width; ++j)
+        p.c[i * p.c_stride + column + j] = sums[i * kWide + j];
+    }
+  }
+}
+
+// Blocks of inner indices, in them strips of columns, in them the rows of a: while a block comes
+// from the second-level cache, the next one is fetched there.
+template <typename V, int kMany, int kVectors, int kAlone>
+void ThinPlain(const ThinProduct<typename V::Scalar>& p) {
+  using T = typename V::Scalar;
+  constexpr std::int64_t kStrip = kVectors * V::kLanes, kWide = kAlone * V::kLanes;
+  const std::int64_t strips = p.columns / kStrip + 1;
+  for (std::int64_t k = 0; k < p.inner; k += kThinBlock) {
+    ThinProduct<T> piece = p;
+    piece.inner = p.inner - k < kThinBlock ? p.inner - k : kThinBlock;
+    const bool add = k > 0;
+    const std::int64_t rest = p.inner - k - piece.inner;
+    ThinAhead<T> ahead(p.w + (k + kThinBlock) * p.w_stride, p.w_stride,
+                       p.rows == 1         ? 0
+                       : rest < kThinBlock ? rest
+                                           : kThinBlock,
+                       p.columns, BlocksOf<kMany>(p.rows) * strips * piece.inner);
+    const auto at = [&](std::int64_t column) {
+      piece.a = p.a + k;
+      piece.w = p.w + k * p.w_stride + column;
+      piece.c = p.c + column;
+      piece.columns = p.columns - column;
+    };
+    std::int64_t column = 0;
+    for (; p.rows == 1 && column + kWide <= p.columns; column += kWide) {
+      at(column);
+      AddBlock<V, 1, kAlone>(piece, add, ahead);
+    }
+    for (; column + kStrip <= p.columns; column += kStrip) {
+      at(column);
+      AddRows<V, kMany, kVectors>(piece, add, ahead);
+    }
+    for (; column + V::kLanes <= p.columns; column += V::kLanes) {
+      at(column);
+      AddRows<V, kMany, 1>(piece, add, ahead);
+    }
+    if (column == p.columns) continue;
+    at(column);
+    for (std::int64_t row = 0; row < p.rows; ++row) {
+      AddRest<V>(piece, add);
+      piece.a += p.a_stride;
+      piece.c += p.c_stride;
+    }
+  }
+}
+
+}  // namespace
+
+}  // namespace trireme::kernels
+
+#endif  // TRIREME_KERNELS_CPU_THIN_TILE_HPP_

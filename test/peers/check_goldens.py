@@ -1,0 +1,142 @@
+"""check_goldens.py TRIREME MPIRUN: Trireme against numbers that transformers computed (test/peers/goldens/).
+
+Each model is written as a Hugging Face folder, with weights by formula, and imported. The weights must
+be those of the folder; evaluation, greedy generation, and 8 steps of training in fp64, on one rank and in other
+layouts, must give transformers' losses, tokens, gradient norms and weights; export must give the folder back,
+byte by byte. Neither torch nor transformers is needed. Code 77: skipped, saying why.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+import tempfile
+
+try:
+    import h5py  # noqa: F401, of models.py
+    import numpy as np
+except ImportError as missing:
+    print(f"SKIPPED: {missing}")
+    sys.exit(77)
+
+import models
+import runs
+
+# Both sides compute in fp64, with sums in other orders.
+EXACT = 1e-12
+PRINTED = 1e-6  # of a loss with six decimals
+# How each folder is stored: type, number of files, and whether config.json is in transformers 4's words.
+STORED = {"gpt2": ("F32", 1, False), "llama": ("BF16", 2, False), "llama_gqa_tied": ("F16", 1, True),
+          "llama_linear": ("F32", 3, True), "llama_yarn": ("BF16", 1, True), "llama_llama3": ("BF16", 2, True),
+          "mistral": ("F32", 2, False), "qwen2": ("BF16", 1, False), "qwen3": ("F16", 2, True)}
+
+
+class Checks:
+    """Differences, each with its tolerance; the worst are shown."""
+
+    def __init__(self):
+        self.failed = 0
+
+    def within(self, what, found, asked):
+        if found <= asked:
+            return
+        self.failed += 1
+        print(f"FAILED: {what}: {found:.2e}, asked {asked:.0e}")
+
+    def equal(self, what, expected, found):
+        if expected == found:
+            return
+        self.failed += 1
+        print(f"FAILED: {what}: {str(found)[:300]}, expected {str(expected)[:300]}")
+
+
+def change_difference(golden, ours):
+    """Largest difference of a trained weight's norm or of a sketch of its change, over its norm."""
+    config, shapes = golden["config"], golden["shapes"]
+    before, worst = models.in_our_names(config, models.weights(shapes)), 0.0
+    for name, (norm, *change) in golden["changes"].items():
+        found = [float(np.linalg.norm(ours[name])), *models.sketch(name, before[name], ours[name])]
+        worst = max(worst, *(abs(a - b) / norm for a, b in zip([norm, *change], found)))
+    return worst
+
+
+def check_imported(checks, name, golden, run):
+    """The checkpoint of step 0 holds the folder's weights."""
+    expected = models.in_our_names(golden["config"], models.weights(golden["shapes"]))
+    found = runs.final_weights(run)
+    checks.equal(f"{name}: names of tensors", sorted(expected), sorted(found))
+    for tensor in expected.keys() & found.keys():
+        checks.equal(f"{name}: shape of {tensor}", expected[tensor].shape, found[tensor].shape)
+        if expected[tensor].shape == found[tensor].shape:
+            checks.within(f"{name}: {tensor}", np.abs(expected[tensor] - found[tensor]).max(), 0)
+
+
+def check_training(checks, what, golden, run):
+    found = runs.trained(run)
+    checks.within(f"{what}: losses of {models.STEPS} steps", runs.relative(golden["losses"], found["losses"]), EXACT)
+    checks.within(f"{what}: gradient norms", runs.relative(golden["norms"], found["norms"]), EXACT)
+    for key in ("valid_after", "test_after"):
+        checks.within(f"{what}: {key}", runs.relative([golden[key]], [found[key]]), EXACT)
+    checks.within(f"{what}: weights", change_difference(golden, runs.final_weights(run)), EXACT)
+
+
+def check_export(checks, name, source, exported):
+    """The same tensors, types, files and configuration."""
+    checks.equal(f"{name}: exported tensors", True, models.read_folder_raw(source) == models.read_folder_raw(exported))
+    for path in sorted(source.iterdir()):
+        there = exported / path.name
+        checks.equal(f"{name}: {path.name} is exported", True, there.is_file())
+        if path.suffix == ".json" and there.is_file():
+            checks.equal(f"{name}: {path.name}", json.loads(path.read_text()), json.loads(there.read_text()))
+
+
+def check(trireme, checks, folder, name):
+    golden = json.loads((pathlib.Path(__file__).parent / f"goldens/{name}.json").read_text())
+    dtype, shards, older = STORED[name]
+    source, run, deck = folder / "source", folder / "run", folder / "deck.in"
+    models.write_folder(source, golden, dtype, shards, older)
+    runs.write_deck(deck, folder.parent / "tokens.h5")
+    trireme("-i", deck, "job.task=import", f"hf.path={source}", f"job.output={run}")
+    check_imported(checks, name, golden, run)
+
+    losses = runs.evaluated(trireme("-r", run, "job.task=evaluate"))
+    for split in ("valid", "test"):
+        expected = golden[f"{split}_before"]
+        checks.within(f"{name}: {split} loss of evaluate", runs.relative([expected], [losses[split]]), PRINTED)
+
+    for ranks, grid in ((1, []), (4, ["grid.pipeline=2", "grid.tensor=2"])):
+        found = runs.greedy(trireme, run, models.windows("valid")[0][0][:6], len(golden["greedy"]), folder, *grid, ranks=ranks)
+        checks.equal(f"{name} on {ranks}: greedy tokens", golden["greedy"], found)
+
+    window, logits = models.windows("valid")[0], golden["last_logits"]
+    found = runs.last_log_probabilities(trireme, run, window, folder)
+    checks.within(f"{name}: logits after a window", max(abs(a - logits[0] - b) for a, b in zip(logits, found)), EXACT)
+
+    trireme("-r", run, "job.task=export", f"hf.path={folder / 'exported'}")
+    check_export(checks, name, source, folder / "exported")
+
+    for ranks, grid in ((1, []), (8, runs.CUBE)):
+        copy = folder / f"run_{ranks}"
+        shutil.copytree(run, copy, symlinks=True)
+        trireme("-r", copy, *grid, ranks=ranks)
+        check_training(checks, f"{name} on {ranks} rank{'s' * (ranks > 1)}", golden, copy)
+
+
+def main():
+    trireme, checks = runs.Trireme(sys.argv[1], sys.argv[2]), Checks()
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        models.write_tokens(scratch / "tokens.h5")
+        for name in STORED:
+            (scratch / name).mkdir()
+            try:
+                check(trireme, checks, scratch / name, name)
+            except runs.Failure as failure:
+                checks.failed += 1
+                print(f"FAILED: {name}: {failure}")
+    print(f"{len(STORED)} models of test/peers/goldens: {checks.failed} differences")
+    sys.exit(1 if checks.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

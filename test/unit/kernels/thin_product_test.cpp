@@ -1,0 +1,89 @@
+// Products with few rows, by every set of kernels that this CPU can run, against a plain loop.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "held_matrix.hpp"
+#include "kernels/cpu/thin_product.hpp"
+
+namespace trireme::test {
+namespace {
+
+using kernels::Form;
+
+// Of a sum's terms in absolute value.
+template <typename T>
+constexpr double kTolerance = std::is_same_v<T, float> ? 3e-6 : 1e-14;
+
+template <typename T>
+void ExpectProduct(const kernels::ThinKernels& kernels, Form form, std::int64_t rows,
+                   std::int64_t inner, std::int64_t columns) {
+  const bool transposed = form == Form::kTransposed;
+  const Held<T> x(rows, inner, 3, 1, 1);
+  const Held<T> w =
+      transposed ? Held<T>(columns, inner, 5, 2, 2) : Held<T>(inner, columns, 5, 2, 2);
+  const auto multiply = [&](int threads) {
+    Held<T> y(rows, columns, 7, 3);
+    kernels::ThinMultiply(kernels, {.threads = threads}, x.View(), form, w.View(), y.View());
+    return y;
+  };
+  const Held<T> y = multiply(1);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    for (std::int64_t j = 0; j < columns; ++j) {
+      double sum = 0, scale = 0;
+      for (std::int64_t k = 0; k < inner; ++k) {
+        const double term = static_cast<double>(x.At(i, k)) *
+                            static_cast<double>(transposed ? w.At(j, k) : w.At(k, j));
+        sum += term;
+        scale += std::abs(term);
+      }
+      ASSERT_NEAR(y.At(i, j), sum, kTolerance<T> * scale)
+          << kernels.name << ", " << rows << " x " << inner << " x " << columns << ", element " << i
+          << ", " << j;
+    }
+  }
+  EXPECT_TRUE(y.SameBits(multiply(3))) << "the number of threads changes bits";
+}
+
+// Guards around y would show a write beside it: SameBits compares them with an untouched one's.
+template <typename T>
+void ExpectNothingBeside(const kernels::ThinKernels& kernels, Form form) {
+  const Held<T> x(5, 19, 0, 0, 1),
+      w(form == Form::kTransposed ? 21 : 19, form == Form::kTransposed ? 19 : 21, 0, 0, 2);
+  Held<T> y(5, 21, 4, 1);
+  const Held<T> before = y;
+  kernels::ThinMultiply(kernels, {.threads = 1}, x.View(), form, w.View(), y.View());
+  for (std::int64_t i = 0; i < 5; ++i) {
+    for (std::int64_t j = 0; j < 21; ++j) y(i, j) = before.At(i, j);
+  }
+  EXPECT_TRUE(y.SameBits(before)) << kernels.name;
+}
+
+constexpr std::int64_t kRows[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17, 24, 31, 32};
+
+TEST(ThinProduct, IsThatOfAPlainLoop) {
+  for (const kernels::ThinKernels& kernels : kernels::UsableThinKernels()) {
+    for (const Form form : {Form::kTransposed, Form::kPlain}) {
+      for (const std::int64_t rows : kRows) {
+        for (const std::int64_t inner : {1, 16, 33, 128, 300}) {
+          for (const std::int64_t columns : {1, 15, 32, 65, 200}) {
+            ExpectProduct<float>(kernels, form, rows, inner, columns);
+            ExpectProduct<double>(kernels, form, rows, inner, columns);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ThinProduct, WritesNothingBesideItsResult) {
+  for (const kernels::ThinKernels& kernels : kernels::UsableThinKernels()) {
+    for (const Form form : {Form::kTransposed, Form::kPlain}) {
+      ExpectNothingBeside<float>(kernels, form);
+      ExpectNothingBeside<double>(kernels, form);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
