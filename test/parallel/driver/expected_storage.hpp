@@ -20,6 +20,7 @@ struct ExpectedUnit {
   UnitKind kind;
   Part range;                   // flat
   std::int64_t norms = 0;       // elements of these
+  std::int64_t head_norms = 0;  // elements of those of queries and keys
   std::int64_t whole = 0;       // elements of all else that every tensor rank holds
   std::int64_t key_values = 0;  // elements of these weights and biases
   std::int64_t table = 0;       // elements of the token table
@@ -30,7 +31,7 @@ struct ExpectedUnit {
 // Elements scattered, gathered or summed in one go.
 struct ExpectedPiece {
   Part range;
-  bool norms = false, key_values = false;  // holds some
+  bool norms = false, head_norms = false, key_values = false;  // holds some
 };
 
 class ExpectedStorage {
@@ -126,7 +127,10 @@ class ExpectedStorage {
     const std::int64_t ffn = Slice(o_.ffn), gates = Gated() ? 2 : 1;
     Begin(UnitKind::kBlock, 2);
     AddNorm();
-    for (const std::int64_t width : {o_.dim, o_.bias ? std::int64_t{1} : 0}) {
+    units_.back().head_norms = o_.qk_norm ? 2 * o_.head_dim : 0;
+    if (o_.qk_norm) Add(o_.head_dim);
+    if (o_.qk_norm) Add(o_.head_dim);
+    for (const std::int64_t width : {o_.dim, o_.qkv_bias ? std::int64_t{1} : 0}) {
       Add(queries * width);
       Add(keys * width, false);
       Add(keys * width, false);
@@ -144,7 +148,8 @@ class ExpectedStorage {
     if (o_.bias) units_.back().whole = 2 * o_.dim;  // outputs of attention and ffn
     const std::int64_t bias = o_.bias ? 1 : 0, heads = o_.heads * o_.head_dim;
     units_.back().of_model =
-        2 * NormElements() + (heads + 2 * o_.kv_heads * o_.head_dim) * (o_.dim + bias) +
+        2 * NormElements() + units_.back().head_norms +
+        (heads + 2 * o_.kv_heads * o_.head_dim) * (o_.dim + (o_.qkv_bias ? 1 : 0)) +
         (heads + bias) * o_.dim + gates * o_.ffn * (o_.dim + bias) + (o_.ffn + bias) * o_.dim;
     End();
   }
@@ -165,6 +170,7 @@ class ExpectedStorage {
     for (const ExpectedUnit& unit : units_) {
       if (unit.range.begin < range.begin || unit.range.end > range.end) continue;
       piece.norms |= unit.norms > 0;
+      piece.head_norms |= unit.head_norms > 0;
       piece.key_values |= unit.key_values > 0;
     }
     pieces_.push_back(piece);

@@ -209,17 +209,18 @@ class ExpectedTraffic {
     add(Transfer::kAllGather, MicroBatches() * uses, MicroBatches() * elements);
   }
 
-  // Norms saw a shard of the rows each, shared key/value heads some of the queries each. One
-  // message a step; one a piece where pieces are scattered, before they are.
+  // Norms saw a shard of the rows each, norms of heads the rank's own heads, shared key/value heads
+  // some of the queries each. One message a step; one a piece where pieces are scattered, before
+  // they are.
   void AddNormsAndKeyValues() {
     using comm::Group, comm::Sharding, comm::Transfer;
     std::int64_t norms = 0, key_values = 0, of_norms = 0, of_key_values = 0;
     for (const ExpectedUnit& unit : storage_.Units()) {
-      norms += unit.norms;
+      norms += (sharded_rows_ ? unit.norms : 0) + unit.head_norms;
       key_values += unit.key_values;
     }
     for (const ExpectedPiece& piece : storage_.Pieces()) {
-      of_norms += piece.norms ? 1 : 0;
+      of_norms += (sharded_rows_ && piece.norms) || piece.head_norms ? 1 : 0;
       of_key_values += piece.key_values ? 1 : 0;
     }
     if (grid_.Shards() == Sharding::kNone) {
@@ -227,9 +228,7 @@ class ExpectedTraffic {
       of_key_values = key_values > 0 ? 1 : 0;
     }
     const std::int64_t times = GathersAndScatters() ? MicroBatches() : 1;
-    if (sharded_rows_) {
-      Add(Group::kTensor, Transfer::kAllReduce, tensor_, times * of_norms, times * norms * bytes_);
-    }
+    Add(Group::kTensor, Transfer::kAllReduce, tensor_, times * of_norms, times * norms * bytes_);
     if (tensor_ > o_.kv_heads) {
       Add(Group::kKeyValue, Transfer::kAllReduce, tensor_ / static_cast<int>(o_.kv_heads),
           times * of_key_values, times * key_values * bytes_);
@@ -255,11 +254,11 @@ class ExpectedTraffic {
     using comm::Group;
     std::int64_t norms = 0, key_values = 0, complete = 0;
     for (const ExpectedUnit& unit : storage_.Units()) {
-      norms += unit.norms;
+      (sharded_rows_ ? norms : complete) += unit.norms;
+      norms += unit.head_norms;
       key_values += unit.key_values;
       complete += unit.whole;
     }
-    if (!sharded_rows_) complete += std::exchange(norms, 0);
     const int heads = tensor_ > o_.kv_heads ? tensor_ / static_cast<int>(o_.kv_heads) : 1;
     if (tensor_ > 1) AddCopies(Group::kTensor, tensor_, complete, false);
     if (tensor_ > 1) AddCopies(Group::kTensor, tensor_, norms, true);

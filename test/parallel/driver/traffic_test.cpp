@@ -27,6 +27,13 @@ constexpr const char* kPost =
     "heads=8\nkv_heads=2\nhead_dim=2\ndim=11\nlayers=5\nffn=17\nnorm_position=post\n"
     "activation=relu\nposition=sinusoidal\ntie_embeddings=no\n";
 
+constexpr const char* kQwen2 =
+    "heads=8\nkv_heads=1\nhead_dim=4\ndim=13\nlayers=7\nffn=19\nnorm=rmsnorm\nactivation=swiglu\n"
+    "position=rope\nbias=no\nqkv_bias=yes\n";
+constexpr const char* kQwen3 =
+    "heads=8\nkv_heads=2\nhead_dim=4\ndim=13\nlayers=7\nffn=19\nnorm=rmsnorm\nactivation=swiglu\n"
+    "position=rope\nbias=no\nqk_norm=yes\n";
+
 struct Layout {
   const char* model;
   const char* grid;
@@ -54,6 +61,12 @@ constexpr std::array kLayouts = {
     Layout{kLlama, "pipeline=8\n", "1f1b", "none", "micro_batch=1\n"},
     Layout{kLlama, "pipeline=4\ntensor=2\n", "interleaved\nchunks=2", "full", "micro_batch=3\n"},
     Layout{kGpt, "tensor=8\n", "", "none", "micro_batch=8\nsequence_length=70\n"},
+    Layout{kQwen2, "tensor=4\n", "", "none", "micro_batch=2\n"},
+    Layout{kQwen2, "tensor=2\npipeline=2\nsharding=gradients\n", "1f1b", "full", "micro_batch=2\n"},
+    Layout{kQwen3, "tensor=8\n", "", "none", "micro_batch=2\n"},
+    Layout{kQwen3, "tensor=4\nsequence_parallel=yes\n", "", "selective", "micro_batch=2\n"},
+    Layout{kQwen3, "tensor=2\nsharding=optimizer\n", "", "full", "micro_batch=2\n"},
+    Layout{kQwen3, "tensor=4\nsharding=parameters\n", "", "none", "micro_batch=2\n"},
     Layout{kGpt, "tensor=4\npipeline=2\nsequence_parallel=yes\n", "1f1b", "full",
            "micro_batch=8\nsequence_length=70\n"},
     // Sharding: each kind alone, in hybrid groups, with all other axes; of the last batch some data

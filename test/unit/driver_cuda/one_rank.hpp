@@ -25,6 +25,12 @@ inline constexpr const char* kCourse =
 inline constexpr const char* kLlama =
     "preset=llama_5m\nlayers=2\nheads=4\nkv_heads=2\nhead_dim=4\ndim=16\nffn=24\n"
     "max_positions=7\ninit_deviation=0.2\n";
+// Norms of heads, biases of queries, keys and values alone, rotation scaled by YaRN.
+inline constexpr const char* kQwen =
+    "preset=llama_5m\nlayers=2\nheads=4\nkv_heads=2\nhead_dim=8\ndim=16\nffn=24\n"
+    "max_positions=7\ninit_deviation=0.2\nqk_norm=yes\nqkv_bias=yes\nrope_theta=50\n"
+    "rope_scaling=yarn\nrope_factor=4\nrope_original_positions=4\nrope_beta_slow=0.1\n"
+    "rope_beta_fast=0.5\n";
 
 // No size divides another: 37 windows of 7 (small_run.hpp) in batches of 10, the last of an epoch
 // of 7, in micro-batches of 4.

@@ -21,10 +21,13 @@ struct Case {
 // activation: its norms and moments are not compared so closely (0: not at all).
 constexpr Case kCases[] = {{"CourseFp64", kCourse, Dtype::kFloat64, 1e-13, 1e-12},
                            {"LlamaFp64", kLlama, Dtype::kFloat64, 1e-13, 1e-12},
+                           {"QwenFp64", kQwen, Dtype::kFloat64, 1e-13, 1e-12},
                            {"CourseFp32", kCourse, Dtype::kFloat32, 1e-6, 2e-5},
                            {"LlamaFp32", kLlama, Dtype::kFloat32, 1e-6, 2e-5},
+                           {"QwenFp32", kQwen, Dtype::kFloat32, 1e-6, 2e-5},
                            {"CourseBf16", kCourse, Dtype::kBfloat16, 5e-3, 0},
-                           {"LlamaBf16", kLlama, Dtype::kBfloat16, 5e-3, 0}};
+                           {"LlamaBf16", kLlama, Dtype::kBfloat16, 5e-3, 0},
+                           {"QwenBf16", kQwen, Dtype::kBfloat16, 5e-3, 0}};
 
 class LikeTheCpu : public TrainingOnGpu, public testing::WithParamInterface<Case> {};
 

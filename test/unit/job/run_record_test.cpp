@@ -112,6 +112,88 @@ TEST(RunRecord, ValuesAreShownSafely) {
       testing::ElementsAre("precision is fp32 now and was ?[2J when the checkpoint was written"));
 }
 
+// The model of a version without biases of their own for queries, norms of heads and scaled
+// rotations: what they were then.
+class OlderModel : public testing::Test {
+ protected:
+  OlderModel() {
+    model::Declare(schema_);
+    model::Options options;
+    options.position = model::Position::kRope;
+    json_ = ModelJson(options);
+    for (const model::Setting& setting : model::SettingsOf({})) {
+      const bool later = setting.of_rotation && setting.name != "rope_theta";
+      if (later || setting.name == "qkv_bias" || setting.name == "qk_norm") {
+        json_.erase(setting.name);
+      }
+    }
+  }
+  // The model that a deck of these keys has with the checkpoint's weights.
+  model::Options Taken(const std::vector<std::string>& keys, bool weights_alone = false) {
+    const RunRecord record = ParseRunRecord({{"step", 10}, {"model", json_}}, "run.json");
+    input::Deck deck = input::Deck::Parse(schema_, "", "a.in", keys);
+    model::ResolvePreset(deck);
+    TakeModel(schema_, record, weights_alone, deck);
+    model::Resolve(deck);
+    return model::Read(deck);
+  }
+  std::string Refused(const std::vector<std::string>& keys, bool weights_alone = false) {
+    try {
+      Taken(keys, weights_alone);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  input::Schema schema_;
+  nlohmann::json json_;
+};
+
+TEST_F(OlderModel, IsTakenAsItWas) {
+  const model::Options options = Taken({});
+  EXPECT_TRUE(options.qkv_bias);
+  EXPECT_FALSE(options.qk_norm);
+  EXPECT_EQ(options.rope_scaling, model::RopeScaling::kNone);
+  EXPECT_EQ(Refused({"model.qkv_bias=yes", "model.qk_norm=no", "model.rope_scaling=none"}), "");
+  json_["bias"] = false;
+  EXPECT_FALSE(Taken({}).qkv_bias);
+}
+
+TEST_F(OlderModel, RefusesWhatItWasNot) {
+  EXPECT_THAT(Refused({"model.qkv_bias=no"}),
+              HasSubstr("model.qkv_bias = no, but the checkpoint was trained with "
+                        "model.qkv_bias = yes"));
+  EXPECT_THAT(Refused({"model.qk_norm=yes"}), HasSubstr("trained with model.qk_norm = no"));
+  EXPECT_THAT(Refused({"model.rope_scaling=linear", "model.rope_factor=4"}),
+              AllOf(HasSubstr("trained with model.rope_scaling = none"),
+                    HasSubstr("trained with model.rope_factor = 0")));
+}
+
+// For longer contexts; parameters stay as they are.
+TEST_F(OlderModel, BeginsANewRunWithOtherRotations) {
+  const model::Options options =
+      Taken({"model.rope_scaling=linear", "model.rope_factor=4", "model.rope_theta=50000"}, true);
+  EXPECT_EQ(options.rope_scaling, model::RopeScaling::kLinear);
+  EXPECT_EQ(options.rope_factor, 4);
+  EXPECT_EQ(options.rope_theta, 50'000);
+  EXPECT_THAT(Refused({"model.qk_norm=yes"}, true), HasSubstr("trained with model.qk_norm = no"));
+}
+
+TEST_F(OlderModel, ANewRunHasNoNumbersOfTheFormerScaling) {
+  json_["rope_scaling"] = "llama3";
+  json_["rope_factor"] = 8.0;
+  json_["rope_original_positions"] = 64;
+  json_["rope_low_frequency_factor"] = 2.0;
+  EXPECT_EQ(Taken({}).rope_low_frequency_factor, 2);
+  EXPECT_EQ(Taken({}, true).rope_factor, 8);
+  const model::Options options =
+      Taken({"model.rope_scaling=yarn", "model.rope_factor=4", "model.rope_original_positions=128"},
+            true);
+  EXPECT_EQ(options.rope_low_frequency_factor, 1);
+  EXPECT_EQ(options.rope_original_positions, 128);
+}
+
 TEST(RunRecord, ScalesAreNumbersInSinglePrecision) {
   EXPECT_EQ(Refusal({{"step", 10}, {"fp8_scales", {1.0, 1e-300, 3.4e38}}}), "");
   EXPECT_THAT(Refusal({{"step", 10}, {"fp8_scales", {1e39}}}),

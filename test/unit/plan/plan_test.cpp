@@ -10,6 +10,7 @@
 
 #include "plan_of.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/plan/plan.hpp"
 
 namespace trireme::test {
@@ -50,6 +51,28 @@ TEST(Plan, DecidesTheLayout) {
   EXPECT_EQ(plan.training.model.pipeline.micro_batches, 16);
   EXPECT_THAT(plan::Describe(plan), HasSubstr("pipeline 3 x data 4 x context 1 x tensor 2; moments "
                                               "sharded over 4 ranks; 1f1b, 16 micro-batches"));
+}
+
+// Norms of heads keep queries and keys as they were, and two numbers of fp32 a head and token: on a
+// GPU in bf16 as on a CPU in fp32.
+TEST(Plan, NormsOfHeadsKeepTheirInputs) {
+  constexpr std::int64_t kLayers = 12, kRows = 64, kAllHeads = 16, kWidth = 8;
+  const device::Gpu gpu(device::GpuContext{.name = "a card", .major = 9, .multiprocessors = 132});
+  for (const bool on_gpu : {false, true}) {
+    const auto activations = [&](const std::string& norms) {
+      const input::Deck deck =
+          ParsedDeck(TextOf("[model]\nposition=rope\n"), {"data.micro_batch=1", norms});
+      const job::DeckOptions options = job::ReadAll(deck);
+      plan::MachineFacts machine;
+      machine.dtype = on_gpu ? Dtype::kBfloat16 : Dtype::kFloat32;
+      machine.stream.gpu = on_gpu ? &gpu.Context() : nullptr;
+      const plan::Plan plan = plan::MakePlan({options, deck, 1, kTokens, machine});
+      return plan::PlanMemory(plan, 0).activations;
+    };
+    const std::int64_t kept = kRows * kAllHeads * (kWidth * (on_gpu ? 2 : 4) + 2 * 4);
+    EXPECT_EQ(activations("model.qk_norm=yes") - activations("model.qk_norm=no"), kLayers * kept)
+        << on_gpu;
+  }
 }
 
 // 99,999 targets make 1,563 windows of 64: 25 steps of 64 windows per epoch, or 49 of 32.
