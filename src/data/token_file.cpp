@@ -179,6 +179,8 @@ TokenFile::TokenFile(TokenFile&&) noexcept = default;
 
 std::int64_t TokenFile::Size(Split split) const { return contents_->layout.Tokens(split); }
 
+bool TokenFile::Keeps(Split split) const { return contents_->memory.Keeps(split); }
+
 std::int32_t TokenFile::Token(Split split, std::int64_t index) const {
   contents_->RequireInMemory(split);
   return contents_->memory.Token(split, index);

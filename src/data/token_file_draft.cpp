@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/new_file.hpp"
@@ -21,14 +22,16 @@ namespace {
 
 std::string SystemText(int error) { return std::generic_category().message(error); }
 
-Error CannotCreate(const std::string& path, const std::string& reason) {
+constexpr const char* kTokenFileKey = "data.file";
+
+Error CannotCreate(const std::string& path, const std::string& reason, const std::string& key) {
   return InputError(fmt::format("{}: cannot be created: {}", path, reason),
-                    "Let data.file name a place where you may write.");
+                    fmt::format("Let {} name a place where you may write.", key));
 }
 
-Error NoSpace(const std::string& what, int error) {
+Error NoSpace(const std::string& what, int error, const std::string& key) {
   return RunError(fmt::format("{}: {}", what, SystemText(error)),
-                  "Free some space, or let data.file name another disk.");
+                  fmt::format("Free some space, or let {} name another disk.", key));
 }
 
 std::string FolderOf(const std::string& path) {
@@ -52,7 +55,7 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
   if (path.empty()) throw InputError("data.file is empty: it must name the token file to write");
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::status_known(status)) throw CannotCreate(path, error.message());
+  if (!fs::status_known(status)) throw CannotCreate(path, error.message(), kTokenFileKey);
   if (fs::is_directory(status)) {
     throw InputError(path + ": this is a folder; data.file names a file");
   }
@@ -69,20 +72,21 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite) {
   }
   // By the effective user, as open(2) judges.
   if (::faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
-    throw CannotCreate(path, SystemText(errno));
+    throw CannotCreate(path, SystemText(errno), kTokenFileKey);
   }
 }
 
-TokenFileDraft::TokenFileDraft(const std::string& target)
-    : target_(target), path_(target + ".tmp") {
+TokenFileDraft::TokenFileDraft(const std::string& target, std::string key)
+    : target_(target), path_(target + ".tmp"), key_(std::move(key)) {
   const int file = CreateNewFile(path_);
   if (file >= 0) {
     ::close(file);
     return;
   }
   const int error = errno;
-  if (error == ENOSPC || error == EDQUOT) throw NoSpace(target + ": cannot be created", error);
-  throw CannotCreate(target, SystemText(error));
+  if (error == ENOSPC || error == EDQUOT)
+    throw NoSpace(target + ": cannot be created", error, key_);
+  throw CannotCreate(target, SystemText(error), key_);
 }
 
 TokenFileDraft::~TokenFileDraft() {
@@ -100,7 +104,7 @@ void TokenFileDraft::Reserve(std::size_t bytes, bool keep_length) const {
   ::close(file);
   // Without a file system that can reserve, the read-back judges.
   if (error == 0 || error == EOPNOTSUPP || error == ENOSYS || error == EINVAL) return;
-  throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error);
+  throw NoSpace(fmt::format("{}: cannot reserve {} bytes", path_, bytes), error, key_);
 }
 
 void TokenFileDraft::Sync() const { SyncPath(path_, O_RDWR | O_NOFOLLOW); }

@@ -1,4 +1,4 @@
-// The temporary file beside a token file's place: made, given its space, synced and renamed.
+// The temporary file beside an HDF5 file's place: made, given its space, synced and renamed.
 #ifndef TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
 #define TRIREME_SRC_DATA_TOKEN_FILE_DRAFT_HPP_
 
@@ -10,8 +10,8 @@ namespace trireme::data {
 class TokenFileDraft {
  public:
   // Makes an empty file in place of a leftover; a link of its name is not followed. Throws
-  // InputError if none can be made there.
-  explicit TokenFileDraft(const std::string& target);
+  // InputError if none can be made there. key: of the deck, names the target, for messages.
+  explicit TokenFileDraft(const std::string& target, std::string key = "data.file");
   // Removes the file unless it was placed.
   ~TokenFileDraft();
   TokenFileDraft(const TokenFileDraft&) = delete;
@@ -29,7 +29,7 @@ class TokenFileDraft {
   void Place();  // under the target's name
 
  private:
-  std::string target_, path_;
+  std::string target_, path_, key_;
   bool placed_ = false;
 };
 

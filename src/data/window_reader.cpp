@@ -56,6 +56,18 @@ void WindowReader::Read(Split split, std::int64_t begin, std::int64_t count, Win
   }
 }
 
+std::vector<std::int64_t> WindowReader::Documents(Split split) {
+  const std::int64_t count = layout_.Of(split, Array::kDocuments).count;
+  std::vector<std::int64_t> documents;
+  documents.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t at = 0; at < count; at += kBlock) {
+    const std::int64_t last = std::min(at + kBlock, count);
+    const auto block = As<std::int64_t>(Load(split, Array::kDocuments, at, last), last - at);
+    documents.insert(documents.end(), block.begin(), block.end());
+  }
+  return documents;
+}
+
 std::int64_t WindowReader::FirstDocumentFrom(Split split, std::int64_t token) {
   std::int64_t low = 0, high = layout_.Of(split, Array::kDocuments).count;
   while (high - low > kBlock) {

@@ -20,6 +20,8 @@ class WindowReader {
   // Replaces `window` by tokens [begin, begin + count) of a split, and checks them. Reuses its
   // memory. Throws InputError for a bad element, else as PositionedFile::Read does.
   void Read(Split split, std::int64_t begin, std::int64_t count, Window& window);
+  // Offsets of the beginnings of the split's documents, checked.
+  std::vector<std::int64_t> Documents(Split split);
   void RequireUnchanged() const { file_.RequireUnchanged(); }
 
  private:

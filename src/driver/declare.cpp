@@ -1,6 +1,7 @@
 // Every key of the deck, in the order of --help-deck.
 #include "trireme/driver/options.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/evaluate/options.hpp"
 #include "trireme/hf/options.hpp"
 
 namespace trireme::driver {
@@ -9,6 +10,7 @@ input::Schema DeclareAll() {
   input::Schema schema;
   job::Declare(schema);
   machine::Declare(schema);
+  evaluate::Declare(schema);
   DeclareGenerate(schema);
   comm::Declare(schema);
   parallel::Declare(schema);

@@ -1,19 +1,23 @@
 // job.task = evaluate: the losses of a trained model.
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/trained_model.hpp"
-#include "trireme/monitor/monitor.hpp"
-#include "trireme/training/evaluation.hpp"
+#include "trireme/evaluate/evaluator.hpp"
 
 namespace trireme::driver {
 
 ExitCode RunEvaluate(job::Job& job) {
+  evaluate::Options options;
+  job.World().Together([&] {
+    options = evaluate::Read(job.deck);
+    if (!job.World().IsRoot()) return;
+    evaluate::Check(options, job.deck, job.options.data.sequence_length);
+  });
   TrainedModel trained(job);
   if (job.World().IsRoot()) {
     for (const std::string& passed_over : job.start.passed_over) {
@@ -23,23 +27,16 @@ ExitCode RunEvaluate(job::Job& job) {
                plan::DescribeModel(trained.Net().Plan().options));
     std::fflush(stdout);
   }
-  if (job.line->validate_only) return job::SayValid(job);
   const std::vector<job::ValidationSet> validation = job::OpenValidation(job);
-  const auto evaluate = [&](const data::TokenFile& tokens, data::Split split,
-                            const std::string& name) {
-    const training::Evaluation result = training::Evaluate(trained.Net(), tokens, split);
-    if (!job.World().IsRoot()) return;
-    fmt::print("{:<10}  loss {:.6f} nats/token   perplexity {:.3f}   {} tokens   {:.1f} s{}{}\n",
-               data::NameOf(split), result.loss, std::exp(result.loss),
-               monitor::WithThousands(result.targets), result.seconds, name.empty() ? "" : "   ",
-               name);
-    std::fflush(stdout);
-  };
-  if (validation.empty()) evaluate(trained.Tokens(), data::Split::kValid, "");
+  std::vector<evaluate::Set> sets;
   for (const job::ValidationSet& set : validation) {
-    evaluate(set.tokens, data::Split::kValid, set.name);
+    sets.push_back({&set.tokens, data::Split::kValid, set.name});
   }
-  evaluate(trained.Tokens(), data::Split::kTest, "");
+  if (validation.empty()) sets.push_back({&trained.Tokens(), data::Split::kValid, ""});
+  sets.push_back({&trained.Tokens(), data::Split::kTest, ""});
+  evaluate::Evaluator evaluator(trained.Net(), trained.Tokens(), options, sets);
+  if (job.line->validate_only) return job::SayValid(job);
+  evaluator.Run(trained.Checkpoint());
   return ExitCode::kDone;
 }
 

@@ -1,6 +1,9 @@
 // TrainingLoop: validations and the test, with their records.
 #include "trireme/driver/training_loop.hpp"
 
+#include <algorithm>
+#include <limits>
+
 #include "safeguards.hpp"
 #include "trireme/training/evaluation.hpp"
 
@@ -10,8 +13,12 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
                                     monitor::Record record, double& seconds) {
   Watch(comm::Phase::kValidation, step_);
   const comm::Ledger steps_alone = grid_.Traffic();
-  const training::Evaluation result =
-      training::Evaluate(state_.Net(), tokens, split, [this] { return job_.signals->Received(); });
+  const bool test = record.kind == monitor::Record::Kind::kTest;
+  training::EvaluationOptions options;
+  options.windows = test ? 0 : job_.options.monitor.validate_windows;
+  options.seed = job_.options.machine.seed;
+  options.stop = [this] { return job_.signals->Received(); };
+  const training::Evaluation result = training::Evaluate(state_.Net(), tokens, split, options);
   grid_.Traffic() = steps_alone;  // the summary's table is about the steps
   if (result.stopped) {
     stop_ = true;
@@ -23,6 +30,10 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   record.epoch = Epoch();
   record.tokens = sampler_.TargetsBefore(step_);
   record.loss = result.loss;
+  if (result.windows < result.all_windows) {
+    record.windows = result.windows;
+    record.all_windows = result.all_windows;
+  }
   record.step_seconds = result.seconds;
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
   record.memory_bytes = PeakMemory();
@@ -58,9 +69,15 @@ bool TrainingLoop::RecordTest() {
 }
 
 std::int64_t TrainingLoop::ValidationTokens() const {
-  if (validation_.empty()) return tokens_.Size(data::Split::kValid);
+  const std::int64_t windows = job_.options.monitor.validate_windows;
+  const std::int64_t most = windows == 0 ? std::numeric_limits<std::int64_t>::max()
+                                         : windows * job_.options.data.sequence_length;
+  const auto of = [most](const data::TokenFile& file) {
+    return std::min(most, file.Size(data::Split::kValid));
+  };
+  if (validation_.empty()) return of(tokens_);
   std::int64_t tokens = 0;
-  for (const job::ValidationSet& set : validation_) tokens += set.tokens.Size(data::Split::kValid);
+  for (const job::ValidationSet& set : validation_) tokens += of(set.tokens);
   return tokens;
 }
 

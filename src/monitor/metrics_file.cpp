@@ -45,6 +45,7 @@ std::string ToJsonLine(const Record& record) {
   nlohmann::ordered_json json;
   json["kind"] = NameOf(record.kind);
   if (!record.set.empty()) json["set"] = record.set;
+  if (record.windows > 0) json["windows"] = record.windows;
   json["step"] = record.step;
   json["epoch"] = record.epoch;
   json["tokens"] = record.tokens;

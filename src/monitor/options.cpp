@@ -11,6 +11,9 @@ void Declare(input::Schema& schema) {
       .Integer("monitor.validate_every_steps", 500, input::AtLeast(0), "steps",
                "Evaluates the validation split this often and after the last step, which the test "
                "split follows; 0: never, the test split included.")
+      .Integer("monitor.validate_windows", 0, input::AtLeast(0), "windows",
+               "Validates during training on at most this many windows of each validation set, a "
+               "sample that run.seed decides, the same every time; 0: all. The test takes all.")
       .Integer("monitor.sample_tokens", 40, input::AtLeast(0), "tokens",
                "Length of the text that the trained model writes at the end; 0: none.");
 }
@@ -18,6 +21,7 @@ void Declare(input::Schema& schema) {
 Options Read(const input::Deck& deck) {
   return {.every_steps = deck.Integer("monitor.every_steps"),
           .validate_every_steps = deck.Integer("monitor.validate_every_steps"),
+          .validate_windows = deck.Integer("monitor.validate_windows"),
           .sample_tokens = deck.Integer("monitor.sample_tokens")};
 }
 

@@ -68,8 +68,12 @@ std::string StepLine(const Record& record, double elapsed, double left, bool has
 
 std::string EvaluationLine(const Record& record) {
   const bool valid = record.kind != Record::Kind::kTest;
-  return fmt::format("{:>8}{}{}{}", valid ? "valid" : "test", LossFields(record),
-                     record.set.empty() ? "" : "  ", record.set);
+  const std::string sample = record.windows == 0
+                                 ? ""
+                                 : fmt::format("  {} of {} windows", WithThousands(record.windows),
+                                               WithThousands(record.all_windows));
+  return fmt::format("{:>8}{}{}{}{}", valid ? "valid" : "test", LossFields(record),
+                     record.set.empty() ? "" : "  ", record.set, sample);
 }
 
 std::string LiveLine(const Record& record, std::int64_t total_steps, double left) {

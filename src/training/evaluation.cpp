@@ -1,4 +1,5 @@
-// Validation and test loss: every target of a split once, on any number of ranks.
+// Evaluations: windows chosen, spread over the ranks, computed in rounds, their losses summed
+// exactly.
 #include "trireme/training/evaluation.hpp"
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/clock.hpp"
@@ -31,14 +33,55 @@ double SumOver(const comm::Communicator& world, const ExactSum& mine) {
   return ExactSum::FromDigits(sums).Value();
 }
 
-// Windows of a split without overlap, all in one step.
-data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length) {
+// Windows of a split, all in one step.
+data::Sampler WindowsOf(std::int64_t tokens, std::int64_t length, std::int64_t stride) {
   data::Sampler::Options options;
   options.tokens = tokens;
-  options.length = options.stride = length;
-  options.batch = std::max<std::int64_t>(1, CeilDivide(tokens, length));
+  options.length = length;
+  options.stride = stride;
+  options.batch = std::max<std::int64_t>(1, CeilDivide(tokens, stride));
   options.shuffle = false;
   return data::Sampler(options);
+}
+
+// Windows of an evaluation: of this data rank, and their number.
+struct Selection {
+  std::vector<data::Sample> share;
+  std::int64_t count = 0;  // over all data ranks
+  std::int64_t all = 0;    // that there are
+  // Targets at the beginning of a window, other than the split's first, that an earlier one counts.
+  std::int64_t overlap = 0;
+};
+
+Selection Select(const model::ParallelModel& model, std::int64_t tokens,
+                 const EvaluationOptions& options) {
+  const std::int64_t length = model.Plan().length;
+  const std::int64_t stride = options.stride == 0 ? length : options.stride;
+  if (stride < 0 || stride > length) {
+    throw InputError(
+        fmt::format("windows of {} targets with a stride of {} skip some", length, stride),
+        "evaluate.stride may not exceed data.sequence_length.");
+  }
+  const data::Sampler sampler = WindowsOf(tokens, length, stride);
+  const int rank = model.Grid().Coordinates().data, ranks = model.Grid().Shape().data;
+  Selection selection;
+  selection.overlap = length - stride;
+  selection.all = selection.count = sampler.BatchSize(0);
+  if (options.windows <= 0 || options.windows >= selection.all) {
+    selection.share = sampler.Share(0, rank, ranks);
+    return selection;
+  }
+  selection.count = options.windows;
+  std::vector<std::int64_t> chosen;
+  for (std::int64_t i = 0; i < selection.count; ++i) {
+    chosen.push_back(data::Permute(options.seed, 0, i, selection.all));
+  }
+  std::sort(chosen.begin(), chosen.end());
+  const Part mine = PartOf(selection.count, rank, ranks);
+  for (std::int64_t i = mine.begin; i < mine.end; ++i) {
+    selection.share.push_back(sampler.At(0, chosen[static_cast<std::size_t>(i)]));
+  }
+  return selection;
 }
 
 void CheckDocuments(const model::ModelPlan& plan, const data::TokenFile& tokens,
@@ -49,13 +92,28 @@ void CheckDocuments(const model::ModelPlan& plan, const data::TokenFile& tokens,
                    "Make the file anew with task = tokenize, or use data.document_mask = no.");
 }
 
+// Targets at the beginnings of windows that an earlier window counts become masked.
+void MaskOverlap(std::span<const data::Sample> samples, std::int64_t overlap, data::Entry& entry) {
+  if (overlap == 0) return;
+  for (std::size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i].start == 0) continue;
+    std::int32_t* const targets =
+        entry.targets.data() + static_cast<std::int64_t>(i) * entry.length;
+    for (std::int64_t p = 0; p < entry.length; ++p) {
+      if (entry.positions.At(p) >= overlap || targets[p] == data::kMasked) continue;
+      targets[p] = data::kMasked;
+      --entry.valid;
+    }
+  }
+}
+
 // This rank's windows, in rounds of as many micro-batches as the model takes at once.
 class Rounds {
  public:
-  Rounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split)
+  Rounds(const model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+         Selection selection)
       : model_(model),
-        share_(WindowsOf(tokens.Size(split), model.Plan().length)
-                   .Share(0, model.Grid().Coordinates().data, model.Grid().Shape().data)),
+        selection_(std::move(selection)),
         most_(std::max<std::int64_t>(1, model.Plan().micro_batch)),
         entries_(static_cast<std::size_t>(model.LocalPlan().evaluation_entries)),
         windows_(tokens, split, model.Grid().Replica(),
@@ -65,26 +123,28 @@ class Rounds {
                    return !mine.empty();
                  }) {
     const std::int64_t longest =
-        CeilDivide(WindowsOf(tokens.Size(split), model.Plan().length).BatchSize(0),
-                   std::int64_t{model.Grid().Shape().data});
+        CeilDivide(selection_.count, std::int64_t{model.Grid().Shape().data});
     count_ = CeilDivide(longest, most_ * std::ssize(entries_));
     // With gathered parameters all ranks take as many micro-batches as the one with the most.
-    last_ = model.Units().ValuesSharded() ? longest : std::ssize(share_);
+    last_ = model.Units().ValuesSharded() ? longest : std::ssize(selection_.share);
   }
 
   std::int64_t Count() const { return count_; }      // the same on all ranks
   std::int64_t Targets() const { return targets_; }  // of the rounds so far
+  const Selection& Windows() const { return selection_; }
 
   // Entries of the next round; none if this rank has no more.
   std::span<const data::Entry> Next() {
     std::size_t filled = 0;
+    first_ = begin_ / most_;
     for (; filled < entries_.size() && begin_ < last_; ++filled, begin_ += most_) {
       data::Entry& entry = entries_[filled];
       entry.sequences = 0;
-      if (begin_ >= std::ssize(share_)) continue;
+      if (begin_ >= std::ssize(selection_.share)) continue;
       const std::int64_t turn = begin_ / most_;
       data::FillEntry(windows_.Take(turn), TurnOf(turn), model_.Plan().length, entry,
                       model_.LocalPlan().positions, model_.Plan().document_mask);
+      MaskOverlap(TurnOf(turn), selection_.overlap, entry);
       targets_ += entry.valid;
     }
     for (; filled % static_cast<std::size_t>(model_.Plan().leaves) != 0; ++filled) {
@@ -93,39 +153,75 @@ class Rounds {
     return {entries_.data(), filled};
   }
 
+  // losses: [rows] of the entries that Next has returned.
+  void Visit(std::span<const data::Entry> entries, const double* losses,
+             const std::function<void(std::int64_t, double)>& visit) const {
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const data::Entry& entry = entries[i];
+      if (entry.sequences == 0) continue;
+      const std::span<const data::Sample> samples = TurnOf(first_ + static_cast<std::int64_t>(i));
+      const std::int32_t* target = entry.targets.data();
+      for (const data::Sample& sample : samples) {
+        for (std::int64_t p = 0; p < entry.length; ++p, ++target, ++losses) {
+          if (*target == data::kMasked) continue;
+          visit(sample.start + entry.positions.At(p) + 1, *losses);
+        }
+      }
+    }
+  }
+
  private:
   // Windows of an entry; none after the last.
   std::span<const data::Sample> TurnOf(std::int64_t turn) const {
-    const std::int64_t begin = std::min(turn * most_, std::ssize(share_));
-    const std::int64_t count = std::min(std::ssize(share_) - begin, most_);
-    return std::span(share_).subspan(static_cast<std::size_t>(begin),
-                                     static_cast<std::size_t>(count));
+    const std::vector<data::Sample>& share = selection_.share;
+    const std::int64_t begin = std::min(turn * most_, std::ssize(share));
+    const std::int64_t count = std::min(std::ssize(share) - begin, most_);
+    return std::span(share).subspan(static_cast<std::size_t>(begin),
+                                    static_cast<std::size_t>(count));
   }
 
   const model::ParallelModel& model_;
-  const std::vector<data::Sample> share_;
+  const Selection selection_;
   const std::int64_t most_;  // windows of an entry
   std::vector<data::Entry> entries_;
   data::Windows windows_;  // a turn is an entry
   std::int64_t count_ = 0, last_ = 0, begin_ = 0, targets_ = 0;
+  std::int64_t first_ = 0;  // turn of the round's first entry
 };
 
-}  // namespace
+// The losses of a round's targets, and their sum.
+ExactSum LossOf(model::ParallelModel& model, Rounds& rounds,
+                const std::function<void(std::int64_t, double)>& visit,
+                std::vector<double>& losses) {
+  const std::span<const data::Entry> entries = rounds.Next();
+  if (!visit) return model.Loss(entries);
+  std::int64_t rows = 0;
+  for (const data::Entry& entry : entries) rows += entry.sequences * entry.length;
+  losses.resize(static_cast<std::size_t>(std::max<std::int64_t>(1, rows)));
+  const ExactSum sum = model.Loss(entries, losses.data());
+  if (model.Grid().LastStage() && model.Grid().Coordinates().tensor == 0) {
+    rounds.Visit(entries, losses.data(), visit);
+  }
+  return sum;
+}
 
-Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
-                    const std::function<bool()>& stop) {
+using MakeSelection = std::function<Selection()>;
+
+Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+               const MakeSelection& select, const EvaluationOptions& options) {
   const double start = Seconds();
   const comm::Communicator& world = model.Grid().World();
   std::optional<Rounds> rounds;
   world.Together([&] {
     CheckDocuments(model.Plan(), tokens, split);
-    rounds.emplace(model, tokens, split);
+    rounds.emplace(model, tokens, split, select());
   });
   ExactSum sum;
   Evaluation result;
+  std::vector<double> losses;
   for (std::int64_t round = 0; round < rounds->Count() && !result.stopped; ++round) {
-    result.stopped = stop && world.Max(std::int64_t{stop()}) > 0;
-    if (!result.stopped) sum.Add(model.Loss(rounds->Next()));
+    result.stopped = options.stop && world.Max(std::int64_t{options.stop()}) > 0;
+    if (!result.stopped) sum.Add(LossOf(model, *rounds, options.visit, losses));
   }
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
   if (!result.stopped && result.targets == 0) {  // the same on all ranks
@@ -134,10 +230,36 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
                                   NameOf(tokens), NameOf(split)),
                       "Its mask, and with data.document_mask its documents, leave none.");
   }
-  result.loss = result.stopped ? std::numeric_limits<double>::quiet_NaN()
-                               : SumOver(world, sum) / static_cast<double>(result.targets);
+  result.nats = result.stopped ? std::numeric_limits<double>::quiet_NaN() : SumOver(world, sum);
+  result.loss = result.nats / static_cast<double>(std::max<std::int64_t>(1, result.targets));
+  result.windows = rounds->Windows().count;
+  result.all_windows = rounds->Windows().all;
   result.seconds = Seconds() - start;
   return result;
+}
+
+}  // namespace
+
+Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
+                    const EvaluationOptions& options) {
+  return Run(
+      model, tokens, split, [&] { return Select(model, tokens.Size(split), options); }, options);
+}
+
+Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
+                           data::Split split, std::span<const data::Sample> windows,
+                           const EvaluationOptions& options) {
+  return Run(
+      model, tokens, split,
+      [&] {
+        Selection selection;
+        selection.count = selection.all = std::ssize(windows);
+        const Part mine =
+            PartOf(selection.count, model.Grid().Coordinates().data, model.Grid().Shape().data);
+        selection.share.assign(windows.begin() + mine.begin, windows.begin() + mine.end);
+        return selection;
+      },
+      options);
 }
 
 }  // namespace trireme::training

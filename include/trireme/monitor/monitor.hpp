@@ -39,6 +39,8 @@ struct Record {
   enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
   Kind kind = Kind::kStep;  // kValid: the loss that decides on the best; kValidOther: of more sets
   std::string set = {};     // of kValid and kValidOther, by data.validation; empty: it has no name
+  // Of kValid and kValidOther: windows that were evaluated, a sample of all; 0: all were.
+  std::int64_t windows = 0, all_windows = 0;
   bool ended = true;        // kDone: nothing of the run is left to do
   std::int64_t step = 0;    // steps completed
   double epoch = 0;         // epochs completed, a fraction

@@ -54,10 +54,10 @@ TEST_F(Stops, AQuestionChangesNoBitOfAnEvaluation) {
     const auto wanted = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     EXPECT_FALSE(wanted.stopped);
     std::int64_t asked = 0;
-    const auto got = training::Evaluate(run.Net(), tokens_, data::Split::kTrain, [&] {
-      ++asked;
-      return false;
-    });
+    const auto got = training::Evaluate(run.Net(), tokens_, data::Split::kTrain, {.stop = [&] {
+                                          ++asked;
+                                          return false;
+                                        }});
     EXPECT_GT(asked, 2);
     ExpectSame(asked);
     EXPECT_FALSE(got.stopped);
@@ -71,8 +71,9 @@ TEST_F(Stops, OneRanksWishStopsTheEvaluationOfAll) {
     TrainingRun run(world_, tokens_, SettingsOf(layout));
     const auto whole = training::Evaluate(run.Net(), tokens_, data::Split::kTrain);
     std::int64_t asked = 0;
-    const auto got = training::Evaluate(run.Net(), tokens_, data::Split::kTrain,
-                                        [&] { return ++asked == 2 && world_.Rank() == 2; });
+    const auto got =
+        training::Evaluate(run.Net(), tokens_, data::Split::kTrain,
+                           {.stop = [&] { return ++asked == 2 && world_.Rank() == 2; }});
     EXPECT_EQ(asked, 2);
     EXPECT_TRUE(got.stopped);
     EXPECT_TRUE(std::isnan(got.loss));

@@ -39,6 +39,11 @@ TEST(Table, IsTheDesignsExample) {
   valid.kind = Record::Kind::kValidOther;
   valid.set = "code";
   EXPECT_EQ(EvaluationLine(valid), "   valid    1.00   6.1204       455.0  code");
+  valid.windows = 512;
+  valid.all_windows = 6801;
+  EXPECT_EQ(EvaluationLine(valid),
+            "   valid    1.00   6.1204       455.0  code  512 of 6,801 windows");
+  valid.windows = 0;
   valid.set.clear();
   valid.kind = Record::Kind::kTest;
   EXPECT_EQ(EvaluationLine(valid), "    test    1.00   6.1204       455.0");

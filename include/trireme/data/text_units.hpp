@@ -1,0 +1,71 @@
+// Bytes, words and line ends of the text that tokens stand for: units in which losses of different
+// tokenizers compare.
+#ifndef TRIREME_DATA_TEXT_UNITS_HPP_
+#define TRIREME_DATA_TEXT_UNITS_HPP_
+
+#include <cstdint>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "trireme/data/token_file.hpp"
+
+namespace trireme::data {
+
+struct TextUnits {
+  std::int64_t bytes = 0;    // UTF-8
+  std::int64_t words = 0;    // separated by white space
+  std::int64_t lines = 0;    // line ends
+  std::int64_t unknown = 0;  // tokens <unk>, whose bytes are not those of the original
+};
+
+// White space of ASCII: blank, tab, line feed, vertical tab, form feed, carriage return.
+inline constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
+
+TextUnits UnitsOf(std::string_view text);
+
+// Whether the file's tokens are words, and <eos> the end of a line.
+bool IsWordLevel(const TokenFile& file);
+
+// Units of tokens as their file's tokenizer decodes them. Word level: a word is its bytes and the
+// blank before it, <eos> a line end of one byte. Subwords: <eos> and the tokens that the
+// tokenizer's template puts around a document are no text, and end a word; a blank that the
+// tokenizer puts before a document is none either.
+class TextMeter {
+ public:
+  // Serial. Throws InputError for a broken /tokenizer.
+  explicit TextMeter(const TokenFile& file);
+
+  // Adds what token `id` adds to the text after token `previous`: a word that goes on counts where
+  // it began. Ids are below the vocabulary.
+  void Add(std::int32_t previous, std::int32_t id, TextUnits& units) const;
+
+ private:
+  // Of one token.
+  struct Piece {
+    std::int32_t bytes = 0, lines = 0;
+    std::int32_t words = 0;  // that begin in it, a first one at its first byte included
+    std::int32_t extra = 0;  // of `bytes`: blanks that are left out where a document begins
+    bool inside = false;     // its first byte belongs to a word
+    bool breaks = false;     // nothing after it continues a word
+    bool mark = false;       // no text
+  };
+
+  const Piece& Of(std::int32_t id) const { return pieces_[static_cast<std::size_t>(id)]; }
+  void FillWords(const Vocabulary& vocabulary);
+  void FillPieces(const TokenFile& file);
+
+  std::vector<Piece> pieces_;  // by id
+  std::int32_t unk_;
+  bool words_ = false;  // word level
+};
+
+// Calls visit(offset in the split, token before, token) for the targets of a split that count, in
+// order: all tokens but the first, those that the loss mask leaves out and, with document_mask,
+// first tokens of documents. Serial; reads the split in pieces.
+using VisitTarget = std::function<void(std::int64_t token, std::int32_t previous, std::int32_t id)>;
+void VisitTargets(const TokenFile& file, Split split, bool document_mask, const VisitTarget& visit);
+
+}  // namespace trireme::data
+
+#endif  // TRIREME_DATA_TEXT_UNITS_HPP_

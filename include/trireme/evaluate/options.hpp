@@ -1,0 +1,38 @@
+// The [evaluate] section.
+#ifndef TRIREME_EVALUATE_OPTIONS_HPP_
+#define TRIREME_EVALUATE_OPTIONS_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/input/deck.hpp"
+
+namespace trireme::evaluate {
+
+// Changes to a text before it is tokenised.
+enum class Detokenise { kNone, kWikitext };
+
+struct Options {
+  std::int64_t stride = 0;  // tokens between the beginnings of windows; 0: their length
+  std::string text;         // path; empty: no text but the token file's
+  Detokenise detokenise = Detokenise::kNone;
+  bool baselines = false;
+  // Paths; empty: none.
+  std::string documents;  // HDF5, written
+  std::string choices;    // JSONL, read
+  std::string output;     // JSONL, written
+  std::string results;    // JSON, written
+  bool overwrite = false;
+};
+
+void Declare(input::Schema& schema);  // [evaluate]
+
+Options Read(const input::Deck& deck);
+
+// Throws InputError with the deck's line for keys that do not fit together, files that are not
+// there and files that cannot be written. Serial. length: data.sequence_length.
+void Check(const Options& options, const input::Deck& deck, std::int64_t length);
+
+}  // namespace trireme::evaluate
+
+#endif  // TRIREME_EVALUATE_OPTIONS_HPP_

@@ -1,0 +1,129 @@
+// Units of text, token by token.
+#include "trireme/data/text_units.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "token_codec.hpp"
+#include "token_layout.hpp"
+#include "trireme/data/split_reader.hpp"
+#include "trireme/tokenizer/tokenizer.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr std::int64_t kReadTokens = std::int64_t{1} << 16;  // at once
+
+bool IsWhite(char byte) { return kWhiteSpace.find(byte) != std::string_view::npos; }
+
+// Adds bytes, words and lines of a text that begins a word if its first byte is no white space.
+void Measure(std::string_view text, TextUnits& units) {
+  bool before = true;
+  for (const char byte : text) {
+    const bool white = IsWhite(byte);
+    if (before && !white) ++units.words;
+    if (byte == '\n') ++units.lines;
+    before = white;
+  }
+  units.bytes += static_cast<std::int64_t>(text.size());
+}
+
+}  // namespace
+
+TextUnits UnitsOf(std::string_view text) {
+  TextUnits units;
+  Measure(text, units);
+  return units;
+}
+
+bool IsWordLevel(const TokenFile& file) {
+  return !IsSubword(file.Tokenizer()) && file.Tokenizer() != kByteTokenizer;
+}
+
+TextMeter::TextMeter(const TokenFile& file)
+    : pieces_(file.Words().words.size()),
+      unk_(static_cast<std::int32_t>(file.Words().unk)),
+      words_(IsWordLevel(file)) {
+  if (words_) {
+    FillWords(file.Words());
+  } else {
+    FillPieces(file);
+  }
+}
+
+void TextMeter::FillWords(const Vocabulary& vocabulary) {
+  for (std::size_t id = 0; id < pieces_.size(); ++id) {
+    Piece& piece = pieces_[id];
+    if (static_cast<std::int64_t>(id) == vocabulary.eos) {
+      piece = {.bytes = 1, .lines = 1, .breaks = true};
+    } else {
+      piece = {.bytes = static_cast<std::int32_t>(vocabulary.words[id].size()), .words = 1};
+    }
+  }
+}
+
+void TextMeter::FillPieces(const TokenFile& file) {
+  const Vocabulary& vocabulary = file.Words();
+  for (std::size_t id = 0; id < pieces_.size(); ++id) {
+    const std::string& text = vocabulary.words[id];
+    const TextUnits units = UnitsOf(text);
+    pieces_[id] = {.bytes = static_cast<std::int32_t>(units.bytes),
+                   .lines = static_cast<std::int32_t>(units.lines),
+                   .words = static_cast<std::int32_t>(units.words),
+                   .inside = !text.empty() && !IsWhite(text.front()),
+                   .breaks = text.empty() || IsWhite(text.back())};
+  }
+  if (!IsSubword(file.Tokenizer())) return;
+  const auto tokenizer = tokenizer::Make(file.Layout().tokenizer_files, file.Path());
+  std::vector<std::int32_t> marks, suffix;
+  tokenizer->Template(marks, suffix);
+  marks.insert(marks.end(), suffix.begin(), suffix.end());
+  marks.push_back(static_cast<std::int32_t>(vocabulary.eos));
+  for (const std::int32_t id : marks) {
+    pieces_.at(static_cast<std::size_t>(id)) = {.breaks = true, .mark = true};
+  }
+  for (std::size_t id = 0; id < pieces_.size(); ++id) {
+    const std::string& text = vocabulary.words[id];
+    if (pieces_[id].mark || !text.starts_with(' ')) continue;
+    const auto token = static_cast<std::int32_t>(id);
+    const auto shown = static_cast<std::int32_t>(tokenizer->Decode({&token, 1}).size());
+    pieces_[id].extra = std::max(0, pieces_[id].bytes - shown);
+  }
+}
+
+void TextMeter::Add(std::int32_t previous, std::int32_t id, TextUnits& units) const {
+  const Piece& piece = Of(id);
+  const Piece& before = Of(previous);
+  units.unknown += id == unk_ ? 1 : 0;
+  units.bytes += piece.bytes;
+  units.lines += piece.lines;
+  units.words += piece.words;
+  if (words_) {
+    units.bytes += piece.words == 1 && !before.breaks ? 1 : 0;
+    return;
+  }
+  if (before.mark) units.bytes -= piece.extra;
+  if (piece.inside && !before.breaks) --units.words;
+}
+
+void VisitTargets(const TokenFile& file, Split split, bool document_mask,
+                  const VisitTarget& visit) {
+  SplitReader reader(file, split);
+  Window window;
+  for (std::int64_t at = 1; at < reader.Size(); at += kReadTokens) {
+    const std::int64_t count = std::min(kReadTokens, reader.Size() - at);
+    reader.Read(at - 1, count + 1, window);
+    if (window.counted.empty()) window.counted.assign(window.ids.size(), 1);
+    for (const std::int64_t first : window.documents) {
+      if (document_mask) window.counted[static_cast<std::size_t>(first)] = 0;
+    }
+    for (std::size_t i = 1; i < window.ids.size(); ++i) {
+      if (window.counted[i] == 0) continue;
+      visit(at + static_cast<std::int64_t>(i) - 1, window.ids[i - 1], window.ids[i]);
+    }
+  }
+}
+
+}  // namespace trireme::data
