@@ -182,12 +182,11 @@ void Declare(input::Schema& schema) {
 
 void Supply(input::Deck& deck, const std::vector<std::pair<std::string, std::string>>& values,
             const std::string& origin) {
-  constexpr const char* kScaling = "model.rope_scaling";
   std::string scaling;
   for (const auto& [name, value] : values) {
     if (name == "rope_scaling") scaling = value;
   }
-  const bool other = deck.Given(kScaling) && deck.Text(kScaling) != scaling;
+  const bool other = deck.Given("model.rope_scaling") && deck.Text("model.rope_scaling") != scaling;
   for (const auto& [name, value] : values) {
     const bool number = name.starts_with("rope_") && name != "rope_theta" && name != "rope_scaling";
     if (!number || !other) deck.Supply("model." + name, value, origin);
