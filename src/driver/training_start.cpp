@@ -10,6 +10,7 @@
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/training_loop.hpp"
+#include "trireme/hf/companions.hpp"
 #include "trireme/job/restarts.hpp"
 #include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/roof.hpp"
@@ -140,6 +141,8 @@ bool TrainingLoop::Initialize() {
       SetDamagedAside();
       CountStart();
       monitor::PrepareRunFolder(folder_, continues_, job_.deck.Resolved());
+      // A branch of an imported run is exported as that is.
+      if (!continues_ && Resumes()) hf::CopyRunPart(RunFolderOf(checkpoint_), folder_);
     }
   });
   world.Together([&] {

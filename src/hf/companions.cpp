@@ -70,6 +70,16 @@ void CopyCompanions(const std::string& from, const std::string& to) {
   if (error) throw InputError(fmt::format("{}: cannot be read: {}", from, error.message()));
 }
 
+void CopyRunPart(const std::string& from, const std::string& to) {
+  const std::string source = from + "/" + kRunPart, target = to + "/" + kRunPart;
+  std::error_code ignored;
+  if (from.empty() || !fs::exists(source + "/" + kListingFile, ignored)) return;
+  MakeFolder(target);
+  CopyCompanions(source, target);
+  const std::string listing = checkpoint::ReadText(source + "/" + kListingFile, kMostBytes);
+  WriteText(target + "/" + kListingFile, listing);
+}
+
 void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
                      const std::function<void(const std::string& temporary)>& fill) {
   fs::path path = fs::path(folder).lexically_normal();

@@ -74,6 +74,10 @@ void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Opt
   const std::string to = fmt::format("blocks.{}.", layer);
   const std::int64_t queries = o.heads * o.head_dim, keys = o.kv_heads * o.head_dim;
   AddNorm(map, from + "input_layernorm", to + "attention.norm", o.dim, false);
+  if (o.qk_norm) {
+    AddNorm(map, from + "self_attn.q_norm", to + "attention.query_norm", o.head_dim, false);
+    AddNorm(map, from + "self_attn.k_norm", to + "attention.key_norm", o.head_dim, false);
+  }
   const std::vector<std::pair<const char*, const char*>> projections = {
       {"q_proj", "query"}, {"k_proj", "key"}, {"v_proj", "value"}};
   const auto rows = [&](const char* name) { return name[0] == 'q' ? queries : keys; };
@@ -85,10 +89,6 @@ void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Opt
     if (!o.qkv_bias) break;
     map.push_back(Alone(from + "self_attn." + theirs + ".bias", to + "attention." + ours + ".bias",
                         {rows(ours)}));
-  }
-  if (o.qk_norm) {
-    AddNorm(map, from + "self_attn.q_norm", to + "attention.query_norm", o.head_dim, false);
-    AddNorm(map, from + "self_attn.k_norm", to + "attention.key_norm", o.head_dim, false);
   }
   map.push_back(
       Across(from + "self_attn.o_proj.weight", to + "attention.output.weight", queries, o.dim));

@@ -166,7 +166,7 @@ const char* WeightSource::State::Rows(const Place& place, const MappedPart& part
   return scratch.data() + (first - row * columns) * size;
 }
 
-WeightSource::WeightSource(std::string folder, Listing listing, Family family,
+WeightSource::WeightSource(const std::string& folder, Listing listing, Family family,
                            const model::Options& options)
     : state_(std::make_unique<State>()) {
   state_->listing = std::move(listing);

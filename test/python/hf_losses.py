@@ -84,6 +84,12 @@ def go_on(program, case):
     text = program(1, "-r", case, "job.task=evaluate", "grid.data=0", "grid.tensor=1")
     program(2, "-r", case, "job.task=export", f"hf.path={case}.out", "hf.dtype=fp32")
     check(case, text, f"{case}.out", "fp32")
+    # A branch is exported as its origin is.
+    branch = ["schedule.steps=5", f"job.output={case}_branch", "grid.data=0", "grid.tensor=1"]
+    program(1, "-r", case, *branch)
+    program(1, "-r", f"{case}_branch", "job.task=export", f"hf.path={case}_branch.out")
+    before, after = (pathlib.Path(f"{case}{part}").joinpath("config.json").read_bytes() for part in (".hf", "_branch.out"))
+    assert before == after
     # Tensors lie in the order of the model's parameters, whoever wrote them.
     first, last = (pathlib.Path(case, f"checkpoints/step_0000000{step}/model.safetensors") for step in (0, 4))
     assert names(first) == names(last), f"{case}: another order of tensors"

@@ -21,6 +21,9 @@ inline constexpr const char* kListingFile = "trireme_weights.json";
 // synced.
 void CopyCompanions(const std::string& from, const std::string& to);
 
+// Serial. Gives the run folder `to` the part of the run folder `from`, if that has one.
+void CopyRunPart(const std::string& from, const std::string& to);
+
 // Collective. Makes `folder` by way of a temporary name beside it: fill(temporary), collective, is
 // called once the empty folder is there. After it, world rank 0 syncs and renames. Whatever fails,
 // nothing is left. AgreedError (exit code 2) if `folder` is there already and not empty.

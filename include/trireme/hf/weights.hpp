@@ -23,7 +23,8 @@ class WeightSource {
  public:
   // Throws InputError naming the tensor unless the listing holds those of the model, in shapes and
   // types that can be read, and nothing else.
-  WeightSource(std::string folder, Listing listing, Family family, const model::Options& options);
+  WeightSource(const std::string& folder, Listing listing, Family family,
+               const model::Options& options);
   ~WeightSource();
   WeightSource(const WeightSource&) = delete;
   WeightSource& operator=(const WeightSource&) = delete;
