@@ -2,6 +2,7 @@
 #include "sampling.hpp"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "trireme/base/philox.hpp"
@@ -27,32 +28,41 @@ double WeightOf(std::span<const Candidate> some) {
   return sum;
 }
 
-// Place in order of the first candidate with which the sum of weights reaches `target`, the last
-// one at most; sum: up to it. Candidates change places: those before it are likelier, those after
-// it are not. Takes time in proportion to their number.
-std::size_t Reach(std::span<Candidate> all, double target, double& sum) {
-  constexpr std::size_t kFew = 64;
-  std::size_t begin = 0, end = all.size();
-  const auto at = [&](std::size_t i) { return all.begin() + static_cast<std::ptrdiff_t>(i); };
-  sum = 0;
-  while (end - begin > kFew) {
-    // A draw mostly falls on one of the first.
-    const std::size_t middle = begin == 0 && end == all.size() ? kFew : begin + (end - begin) / 2;
-    std::nth_element(at(begin), at(middle), at(end), Likelier);
-    const double part = WeightOf(all.subspan(begin, middle - begin));
-    if (sum + part >= target) {
-      end = middle;
-    } else {
-      sum += part;
-      begin = middle;
-    }
+struct Place {
+  std::int32_t id = 0;
+  double sum = 0;  // of the weights up to it, in order
+};
+
+// The first candidate in order with which the sum of weights reaches `target`, or the last one.
+// Candidates are put in order in the bucket of logits alone in which that happens. Not empty.
+Place Reach(std::span<const Candidate> all, double target) {
+  constexpr int kBuckets = 1024;
+  const auto [least, most] =
+      std::ranges::minmax_element(all, {}, [](const Candidate& each) { return each.logit; });
+  const double top = most->logit, range = top - least->logit;
+  const double scale = range > 0 ? kBuckets / range : 0;
+  const auto bucket_of = [&](const Candidate& each) {
+    return std::min(kBuckets - 1, static_cast<int>((top - each.logit) * scale));
+  };
+  std::array<double, kBuckets> sums{};
+  for (const Candidate& each : all) sums[static_cast<std::size_t>(bucket_of(each))] += each.weight;
+  Place place;
+  const int last = bucket_of(*least);
+  int bucket = 0;
+  while (bucket < last && place.sum + sums[static_cast<std::size_t>(bucket)] < target) {
+    place.sum += sums[static_cast<std::size_t>(bucket++)];
   }
-  std::sort(at(begin), at(end), Likelier);
-  for (std::size_t i = begin; i < end; ++i) {
-    sum += all[i].weight;
-    if (sum >= target) return i;
+  std::vector<Candidate> some;
+  for (const Candidate& each : all) {
+    if (bucket_of(each) == bucket) some.push_back(each);
   }
-  return end - 1;
+  std::ranges::sort(some, Likelier);
+  for (const Candidate& each : some) {
+    place.id = each.id;
+    place.sum += each.weight;
+    if (place.sum >= target) break;
+  }
+  return place;
 }
 
 }  // namespace
@@ -104,8 +114,8 @@ std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& op
     kept = kept.first(static_cast<std::size_t>(options.top_k));
   }
   double sum = WeightOf(kept);
-  if (options.top_p < 1) kept = kept.first(Reach(kept, options.top_p * sum, sum) + 1);
-  return kept[Reach(kept, uniform * sum, sum)].id;
+  if (options.top_p < 1) sum = Reach(kept, options.top_p * sum).sum;
+  return Reach(kept, uniform * sum).id;
 }
 
 }  // namespace trireme::driver
