@@ -72,7 +72,7 @@ def round_trip(trireme, table, name, config, scratch):
         source, run, exported = folder / "source", folder / "run", folder / "exported"
         save(config, source, dtype, largest_file, older)
         trireme("-i", deck, "job.task=import", f"hf.path={source}", f"job.output={run}")
-        losses = runs.evaluated(trireme("-r", run, "job.task=evaluate"))
+        losses = runs.evaluated(trireme, run, folder)
         before = load(source)
         window = models.windows("valid")[0]
         with torch.no_grad():

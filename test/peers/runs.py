@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import shutil
 import subprocess
 
@@ -65,9 +64,11 @@ def final_weights(run):
     return models.read_values(pathlib.Path(run) / "checkpoints/latest/model.safetensors")
 
 
-def evaluated(printed):
-    """Losses of valid and test that `evaluate` prints."""
-    return {split: float(loss) for split, loss in re.findall(r"^(valid|test) .*?loss ([0-9.]+) nats", printed, re.M)}
+def evaluated(trireme, run, scratch, ranks=1):
+    """Losses of valid and test."""
+    results = pathlib.Path(scratch) / "results.json"
+    trireme("-r", run, "job.task=evaluate", f"evaluate.results={results}", "evaluate.overwrite=yes", ranks=ranks)
+    return {found["split"]: found["loss"] for found in json.loads(results.read_text())["sets"]}
 
 
 def last_log_probabilities(trireme, run, window, scratch, ranks=1):
