@@ -148,7 +148,7 @@ TEST(DocumentMaskPlan, NeedsTheDocumentsOfTheTokens) {
     EXPECT_EQ(error.Code(), ExitCode::kBadInput);
     EXPECT_THAT(
         error.what(),
-        testing::HasSubstr("data.document_mask = yes: tokens in memory has no /train/documents"));
+        testing::HasSubstr("data.document_mask = yes: tokens in memory have no /train/documents"));
   }
 }
 
