@@ -61,7 +61,7 @@ constexpr std::array kLate = std::to_array<LateRange>({
     {0x31350, 0x323AF, "Lo"},
 });
 
-// Those of the script Han.
+// Characters of the script Han.
 constexpr std::array kLateHan = std::to_array<LateRange>(
     {{0x2B739, 0x2B739, "Lo"}, {0x2EBF0, 0x2EE5D, "Lo"}, {0x31350, 0x323AF, "Lo"}});
 

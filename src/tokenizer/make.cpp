@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <utility>
 
 #include "bpe.hpp"
 #include "sentencepiece.hpp"
@@ -26,13 +27,37 @@ std::string Contents(const std::filesystem::path& path) {
   return text;
 }
 
+// Refuses files that are known, by their names, to be something else.
+void RefuseOthers(const std::filesystem::path& path, Kind kind) {
+  const std::string name = path.filename().string();
+  if (kind == Kind::kSentencePiece) {
+    if (!name.ends_with(".json")) return;
+    throw InputError(path.string() + ": is no SentencePiece model",
+                     "tokenize.kind = bpe reads a tokenizer.json.");
+  }
+  if (name == "vocab.json" || name == "merges.txt") {
+    throw InputError(path.string() + ": is one half of a tokenizer",
+                     "Name the folder that holds vocab.json and merges.txt.");
+  }
+  if (name.ends_with(".model") || name.ends_with(".tiktoken")) {
+    throw InputError(
+        path.string() + ": is no tokenizer.json",
+        "tokenize.kind = sentencepiece reads SentencePiece's models; of a tiktoken file "
+        "use the tokenizer.json that is published with it.");
+  }
+}
+
 }  // namespace
 
 Files ReadFiles(const std::string& path, Kind kind) {
   namespace fs = std::filesystem;
   std::error_code error;
   const char* const own = kind == Kind::kSentencePiece ? kSentencePieceFile : kJson;
-  if (!fs::is_directory(path, error)) return {{own, Contents(path)}};
+  if (!fs::is_directory(path, error)) {
+    std::string contents = Contents(path);
+    RefuseOthers(path, kind);
+    return {{own, std::move(contents)}};
+  }
   const fs::path folder(path);
   if (fs::exists(folder / own, error)) return {{own, Contents(folder / own)}};
   if (kind == Kind::kSentencePiece) {

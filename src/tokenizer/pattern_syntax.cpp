@@ -7,61 +7,23 @@
 #include <array>
 #include <charconv>
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 #include "byte_alphabet.hpp"
-#include "late_characters.hpp"
-#include "trireme/base/error.hpp"
+#include "pattern_sets.hpp"
 
 namespace trireme::tokenizer {
 
 namespace {
 
-constexpr int kMostDepth = 50;       // of brackets
 constexpr int kMostRepeats = 65535;  // PCRE2's
 
-// Unicode's White_Space, as Rust and Oniguruma understand \s, and its complement. PCRE2 adds
-// U+180E.
-constexpr const char* kSpace =
-    R"(\x{9}-\x{D}\x{20}\x{85}\x{A0}\x{1680}\x{2000}-\x{200A}\x{2028}\x{2029}\x{202F}\x{205F}\x{3000})";
-constexpr const char* kNoSpace =
-    R"(\x{0}-\x{8}\x{E}-\x{1F}\x{21}-\x{84}\x{86}-\x{9F}\x{A1}-\x{167F}\x{1681}-\x{1FFF}\x{200B}-\x{2027}\x{202A}-\x{202E}\x{2030}-\x{205E}\x{2060}-\x{2FFF}\x{3001}-\x{10FFFF})";
-// \w of Oniguruma; PCRE2 has neither marks nor letter-like numbers in its own.
-constexpr const char* kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
-constexpr std::array kWordCategories = {"L", "M", "Nd", "Nl", "Pc"};
-constexpr const char* kHexDigit = "0-9A-Fa-f";
-
-constexpr std::array kProperties = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc",
-                                    "Me", "N",  "Nd", "Nl", "No", "P",  "Pc", "Pd", "Ps",
-                                    "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So",
-                                    "Z",  "Zs", "Zl", "Zp", "Cc", "Cf", "Co", "Han"};
-constexpr std::array kCased = {"Lu", "Ll", "Lt"};
 // Beginnings of letters that one character may stand for, if case does not count.
 constexpr std::array kLigatures = {"ff", "fi", "fl", "ss", "st"};
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsLetter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-bool IsPlain(char c) { return IsDigit(c) || IsLetter(c) || (c & 0x80) != 0; }
-
-template <typename List>
-bool Contains(const List& list, std::string_view name) {
-  return std::find(list.begin(), list.end(), name) != list.end();
-}
-
-// Items of a class.
-struct Items {
-  std::string plain, late;
-  void Add(const Items& more) {
-    plain += more.plain;
-    late += more.late;
-  }
-  void Add(const std::string& text) { Add({text, text}); }
-};
-
-class Translation {
+class Translation : PatternSets {
  public:
-  explicit Translation(const std::string& expression) : in_(expression) {}
+  explicit Translation(const std::string& expression) : PatternSets(expression) {}
 
   PcrePattern Result() {
     Alternatives();
@@ -70,19 +32,8 @@ class Translation {
   }
 
  private:
-  [[noreturn]] static void Refuse(const std::string& what) { throw InputError(what); }
-  [[noreturn]] static void Unsupported(std::string_view construct) {
-    Refuse(fmt::format("{} is not supported", construct));
-  }
-  bool Ended() const { return at_ == in_.size(); }
-  bool Next(std::string_view text) const { return in_.substr(at_).starts_with(text); }
-  bool Take(std::string_view text) {
-    if (!Next(text)) return false;
-    at_ += text.size();
-    return true;
-  }
-  void Put(const std::string& text) { Put(Items{text, text}); }
-  void Put(const Items& items) {
+  void Put(const std::string& text) { Put(PatternItems{text, text}); }
+  void Put(const PatternItems& items) {
     plain_ += items.plain;
     late_ += items.late;
   }
@@ -112,7 +63,7 @@ class Translation {
     if (c == '(') return Group(begin);
     ++at_;
     if (c == '[') {
-      const auto [items, negated] = Class(1);
+      const auto [items, negated] = ReadClass(1);
       Put(negated ? "[^" : "[");
       Put(items);
       Put("]");
@@ -194,7 +145,7 @@ class Translation {
       Put(c == 'A' ? "\\A" : "\\z");
       return false;
     }
-    Items items;
+    PatternItems items;
     if (const auto code = EscapedCode()) {
       RequireAscii(*code);
       Put(fmt::format("\\x{{{:X}}}", *code));
@@ -209,146 +160,6 @@ class Translation {
     plain_ += alone ? items.plain : open + items.plain + "]";
     late_ += alone && items.plain == items.late ? items.late : open + items.late + "]";
     return true;
-  }
-
-  // The code of an escaped character, or nothing for an escape that is a set.
-  std::optional<std::uint32_t> EscapedCode() {
-    constexpr std::string_view kNames = "nrtfaev", kCodes = "\n\r\t\f\a\x1B\v";
-    const char c = in_[at_];
-    if (const std::size_t name = kNames.find(c); name != std::string_view::npos) {
-      ++at_;
-      return kCodes[name];
-    }
-    if (!IsPlain(c)) {
-      ++at_;
-      return c;
-    }
-    if ((c & 0x80) != 0) return NextCodePoint(in_, at_);
-    if (c == 'u') return ++at_, HexDigits(4, 4);
-    if (c == 'x' && in_.substr(at_ + 1).starts_with("{")) {
-      at_ += 2;
-      const std::uint32_t code = HexDigits(1, 6);
-      if (!Take("}")) Unsupported("a list of codes in \\x{}");
-      return code;
-    }
-    if (c == 'x') {
-      ++at_;
-      const std::uint32_t code = HexDigits(1, 2);
-      if (code >= 0x80) Unsupported("\\x of a byte beyond ASCII");
-      return code;
-    }
-    return std::nullopt;
-  }
-
-  // Beyond it, several characters may be another's case.
-  void RequireAscii(std::uint32_t code) const {
-    if (caseless_ && code >= 0x80) Unsupported("a character beyond ASCII within (?i)");
-  }
-
-  std::uint32_t HexDigits(std::size_t least, std::size_t most) {
-    std::uint32_t code = 0;
-    const std::string_view digits = in_.substr(at_, most);
-    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), code, 16);
-    const auto count = static_cast<std::size_t>(read.ptr - digits.data());
-    if (count < least) Refuse("hexadecimal digits are missing");
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) Refuse("a code that is no character");
-    at_ += count;
-    return code;
-  }
-
-  // Items of \d, \h, \s, \w, \p{...}; at_ is at the letter, which may be a capital.
-  void Set(char letter, Items& items) {
-    const std::string name = fmt::format("\\{}", in_[at_]);
-    ++at_;
-    if (letter == 's') return items.Add(kSpace);
-    if (letter == 'h') return items.Add(kHexDigit);
-    if (letter == 'd') return AddProperty("Nd", items);
-    if (letter == 'w') {
-      items.Add(kWord);
-      for (const char* category : kWordCategories) items.late += LateRangesOf(category);
-      return;
-    }
-    if (letter != 'p') Unsupported(name);
-    const std::size_t end = in_.find('}', at_);
-    if (!Next("{") || end == std::string_view::npos) Unsupported(name + " without braces");
-    const std::string property(in_.substr(at_ + 1, end - at_ - 1));
-    at_ = end + 1;
-    if (!Contains(kProperties, property)) Unsupported(name + "{" + property + "}");
-    if (caseless_ && Contains(kCased, property)) {
-      Unsupported(name + "{" + property + "} within (?i)");
-    }
-    AddProperty(property, items);
-  }
-
-  static void AddProperty(const std::string& property, Items& items) {
-    // Of a script PCRE2 adds characters that several scripts use.
-    items.Add(property == "Han" ? "\\p{sc:Han}" : "\\p{" + property + "}");
-    items.late += LateRangesOf(property);
-  }
-
-  struct ClassItems {
-    Items items;
-    bool negated = false;
-  };
-
-  // After the opening bracket.
-  ClassItems Class(int depth) {
-    if (depth > kMostDepth) Refuse(fmt::format("more than {} open brackets", kMostDepth));
-    ClassItems all;
-    all.negated = Take("^");
-    if (Next("]")) Unsupported("']' at the beginning of a class");
-    bool first = true;
-    while (!Take("]")) {
-      if (Ended()) Refuse("'[' without its ']'");
-      if (Next("[:")) Unsupported("[:...:]");
-      if (Next("&&")) Unsupported("&& in a class");
-      ClassItem(depth, first, all.items);
-      first = false;
-    }
-    return all;
-  }
-
-  void ClassItem(int depth, bool first, Items& items) {
-    if (Take("[")) {
-      const ClassItems inner = Class(depth + 1);
-      if (inner.negated) Unsupported("[^...] within a class");
-      items.Add(inner.items);
-      return;
-    }
-    if (Next("-") && !first && !in_.substr(at_ + 1).starts_with("]")) {
-      Unsupported("'-' within a class that is neither a range nor escaped");
-    }
-    const auto begin = ClassCode(items);
-    if (!begin) return;
-    items.Add(fmt::format("\\x{{{:X}}}", *begin));
-    if (!Next("-") || in_.substr(at_ + 1).starts_with("]")) return;
-    ++at_;
-    Items none;
-    const auto end = Ended() || Next("[") ? std::nullopt : ClassCode(none);
-    if (!end || *end < *begin) Refuse("a range in a class without a last character");
-    items.Add(fmt::format("-\\x{{{:X}}}", *end));
-  }
-
-  // The code of a character, or nothing for a set, whose items are added.
-  std::optional<std::uint32_t> ClassCode(Items& items) {
-    std::optional<std::uint32_t> code;
-    if (Take("\\")) {
-      if (Ended()) Refuse("a backslash at the end");
-      const char c = in_[at_];
-      code = EscapedCode();
-      if (c == 'S') {
-        ++at_;
-        items.Add(kNoSpace);
-      } else if (!code && c >= 'A' && c <= 'Z') {
-        Unsupported(fmt::format("\\{} in a class", c));
-      } else if (!code) {
-        Set(c, items);
-      }
-    } else {
-      code = NextCodePoint(in_, at_);
-    }
-    if (code) RequireAscii(*code);
-    return code;
   }
 
   // The repeat of an atom, whose translations begin at `plain` and `late`.
@@ -410,10 +221,7 @@ class Translation {
     return number;
   }
 
-  std::string_view in_;
-  std::size_t at_ = 0;
   int depth_ = 0;
-  bool caseless_ = false;
   std::string letters_;  // the last two, within (?i)
   std::string plain_, late_;
   bool looks_behind_ = false;

@@ -7,18 +7,18 @@
 #include <charconv>
 #include <utility>
 
+#include "sentencepiece_facts.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::tokenizer {
 
 namespace {
 
-constexpr std::string_view kBlank = "\xE2\x96\x81";  // U+2581, a blank within a piece
-
 // Model and file, shared by clones; read only after construction.
 struct Model {
   ::sentencepiece::SentencePieceProcessor processor;
   Files files;
+  SentencePieceFacts facts;
 };
 
 std::string WithBlanks(std::string_view piece) {
@@ -67,6 +67,10 @@ class SentencePiece : public Tokenizer {
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     ids.insert(ids.end(), found_.begin(), found_.end());
   }
+  // The blank before which a text was cut is the one that the library puts there.
+  void EncodeRest(std::string_view text, std::vector<std::int32_t>& ids) override {
+    Encode(model_->facts.blank_first && text.starts_with(' ') ? text.substr(1) : text, ids);
+  }
   // A model says nothing of tokens around a text.
   void Template(std::vector<std::int32_t>&, std::vector<std::int32_t>&) const override {}
 
@@ -76,8 +80,22 @@ class SentencePiece : public Tokenizer {
     if (!status.ok()) throw RunError(fmt::format("SentencePiece: {}", status.message()));
     return text;
   }
-  // Normalisation and pieces of several words may reach over any place.
-  std::size_t SafeCut(std::string_view) const override { return 0; }
+  // Else normalisation and pieces of several words may reach over any place.
+  std::size_t SafeCut(std::string_view text) const override {
+    if (!model_->facts.cuts_before_blanks || text.size() < 3) return 0;
+    const auto is_blank = [&](std::size_t at) { return text[at] == ' '; };
+    for (std::size_t cut = text.size() - 1; --cut > 0;) {
+      if (!is_blank(cut) || is_blank(cut - 1) || is_blank(cut + 1)) continue;
+      if (text.substr(0, cut).ends_with(kBlank) || text.substr(cut + 1).starts_with(kBlank)) {
+        continue;
+      }
+      // Half a character may be the beginning of U+2581.
+      if (text.size() - cut - 1 < kBlank.size() && kBlank.starts_with(text.substr(cut + 1)))
+        continue;
+      return cut;
+    }
+    return 0;
+  }
 
  private:
   const ::sentencepiece::SentencePieceProcessor& Processor() const { return model_->processor; }
@@ -108,6 +126,7 @@ std::unique_ptr<Tokenizer> MakeSentencePiece(const Files& files, const std::stri
                      status.ok() ? "It has no pieces." : status.message());
   }
   model->files = {{kSentencePieceFile, bytes}};
+  model->facts = FactsOf(bytes);
   return std::make_unique<SentencePiece>(std::move(model));
 }
 

@@ -21,6 +21,8 @@ MODELS = {
     "t5": {"model_type": "unigram"},
     "folded": {"model_type": "unigram", "normalization_rule_name": "nmt_nfkc_cf",
                "user_defined_symbols": ["<sep>", "<tool>"]},
+    "plain": {"model_type": "bpe", "normalization_rule_name": "identity", "remove_extra_whitespaces": False,
+              "add_dummy_prefix": False, "allow_whitespace_only_pieces": True, "byte_fallback": True},
     "suffix": {"model_type": "bpe", "treat_whitespace_as_suffix": True, "add_dummy_prefix": False},
 }
 
@@ -44,6 +46,14 @@ def main():
                     failures += 1
                     if failures <= 10:
                         print(f"{name}: {given[:80]!a}: {ids[:20]}, theirs {expected[:20]}")
+            # Texts in pieces give the same.
+            for size in (1, 7, 40, 700):
+                cut = ours(sys.argv[1], prefix + ".model", texts, size)
+                for given, (ids, _) in zip(texts, cut, strict=True):
+                    if ids != theirs.encode(given):
+                        failures += 1
+                        if failures <= 10:
+                            print(f"{name}, pieces of {size}: {given[:80]!a}: {ids[:20]}")
     print(f"{len(texts)} texts, {len(MODELS)} models, sentencepiece {sentencepiece.__version__}: {failures} differ")
     sys.exit(1 if failures else 0)
 

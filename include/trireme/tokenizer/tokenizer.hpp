@@ -39,13 +39,18 @@ class Tokenizer {
 
   // Appends the ids of a text, valid UTF-8, without tokens that a template puts around it.
   virtual void Encode(std::string_view text, std::vector<std::int32_t>& ids) = 0;
+  // The same for a text that comes after a cut of SafeCut: the ids that it has in the whole.
+  virtual void EncodeRest(std::string_view text, std::vector<std::int32_t>& ids) {
+    Encode(text, ids);
+  }
   // Appends to `prefix` and `suffix` what the tokenizer's template puts around one text.
   virtual void Template(std::vector<std::int32_t>& prefix,
                         std::vector<std::int32_t>& suffix) const = 0;
   // Text of ids. Bytes as they are: half of a character is not valid UTF-8.
   virtual std::string Decode(std::span<const std::int32_t> ids) const = 0;
   // Largest offset below text.size() at which a long text may be cut, whatever follows the text:
-  // the ids of both parts, one after the other, are those of the whole. 0: none is known.
+  // the ids of both parts, one after the other, are those of the whole, if EncodeRest encodes what
+  // follows a cut. 0: none is known.
   virtual std::size_t SafeCut(std::string_view text) const = 0;
 };
 

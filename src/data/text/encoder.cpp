@@ -93,7 +93,7 @@ void Encoder::Prompt(std::string_view text, std::int64_t offset) {
   offset_ = offset;
   Open(false);
   XXH3_64bits_update(hash_->document, text.data(), text.size());
-  EncodeText(text);
+  EncodeText(text, false);
   Emit(false);
 }
 
@@ -113,16 +113,21 @@ void Encoder::EncodeHeld(bool ended) {
     enough_ = 2 * text_.size();  // no place for a cut: look again in a text twice as long
     return;
   }
-  EncodeText(std::string_view(text_).substr(0, cut));
+  EncodeText(std::string_view(text_).substr(0, cut), cut_);
+  cut_ = !ended;
   Emit(true);
   text_.erase(0, cut);
   enough_ = std::max(kEncodedBytes, 2 * text_.size());
 }
 
-void Encoder::EncodeText(std::string_view text) {
+void Encoder::EncodeText(std::string_view text, bool rest) {
   ids_.clear();
   try {
-    tokenizer_.Encode(text, ids_);
+    if (rest) {
+      tokenizer_.EncodeRest(text, ids_);
+    } else {
+      tokenizer_.Encode(text, ids_);
+    }
   } catch (const Error& error) {
     throw Error(error.Code(), fmt::format("{}: {} at byte {}: {}", path_,
                                           records_ ? "record" : "document", offset_, error.what()));

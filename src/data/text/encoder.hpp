@@ -83,7 +83,7 @@ class Encoder : public RecordSink {
   struct Hash;
   void Open(bool counted);
   void EncodeHeld(bool ended);
-  void EncodeText(std::string_view text);  // to ids_
+  void EncodeText(std::string_view text, bool rest);  // to ids_; rest: after a cut
   [[noreturn]] void RefuseLong() const;
   void Emit(bool counted);  // what ids_ holds
 
@@ -102,6 +102,7 @@ class Encoder : public RecordSink {
   std::uint64_t tokens_ = 0;           // of the document
   std::int64_t offset_ = 0;            // of the document in its file's text
   std::string text_;                   // not encoded yet
+  bool cut_ = false;                   // text_ follows a cut
   std::size_t enough_ = 0;             // bytes of text_ at which a cut is looked for
   std::vector<std::int32_t> ids_;      // room
   std::vector<std::uint16_t> narrow_;  // room

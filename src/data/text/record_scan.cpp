@@ -117,7 +117,7 @@ void RecordScan::Member(Wanted& first, Wanted* second) {
   }
   if (at_ == line_.size()) Expect('"');
   std::string text = Text(true);
-  if (is_second) second->text = is_first ? text : std::move(text);
+  if (is_second) second->text = text;
   if (is_first) first.text = std::move(text);
 }
 

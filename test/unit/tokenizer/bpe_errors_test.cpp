@@ -2,7 +2,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdio>
+#include <fstream>
 #include <functional>
+#include <tuple>
+#include <vector>
 
 #include "small_bpe.hpp"
 
@@ -117,6 +121,22 @@ TEST(Files, ThatAreBrokenAreRefused) {
   EXPECT_THROW(Make({{"vocab.json", "{}"}}, "here"), Error);
   EXPECT_THROW(Make({{"vocab.json", "{\"a\": 0}"}, {"merges.txt", "a\n"}}, "here"), Error);
   EXPECT_THROW(ReadFiles("/nowhere/tokenizer.json", Kind::kBpe), Error);
+  const std::string folder = testing::TempDir();
+  const std::vector<std::tuple<std::string, Kind, std::string>> others = {
+      {"vocab.json", Kind::kBpe, "is one half of a tokenizer\n  Name the folder"},
+      {"a.model", Kind::kBpe, "is no tokenizer.json\n  tokenize.kind = sentencepiece"},
+      {"tokenizer.json", Kind::kSentencePiece, "is no SentencePiece model\n  tokenize.kind = bpe"}};
+  for (const auto& [name, kind, message] : others) {
+    const std::string path = folder + "/" + name;
+    std::ofstream(path) << "{}";
+    try {
+      ReadFiles(path, kind);
+      ADD_FAILURE() << path << " is taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(path + ": " + message));
+    }
+    std::remove(path.c_str());
+  }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/tokenizer/tokenizer.hpp"
@@ -21,16 +22,19 @@ std::vector<std::int32_t> EncodePieces(Tokenizer& tokenizer, const std::string& 
                                        std::size_t bytes) {
   std::vector<std::int32_t> ids;
   std::string held;
+  bool later = false;  // after a cut
   for (std::size_t at = 0; at < text.size();) {
     std::size_t end = std::min(at + bytes, text.size());
     while (end < text.size() && (text[end] & 0xC0) == 0x80) ++end;
     held += text.substr(at, end - at);
     at = end;
     const std::size_t cut = tokenizer.SafeCut(held);
-    if (cut > 0) tokenizer.Encode(std::string_view(held).substr(0, cut), ids);
+    if (cut == 0) continue;
+    const std::string_view part = std::string_view(held).substr(0, cut);
+    std::exchange(later, true) ? tokenizer.EncodeRest(part, ids) : tokenizer.Encode(part, ids);
     held.erase(0, cut);
   }
-  tokenizer.Encode(held, ids);
+  later ? tokenizer.EncodeRest(held, ids) : tokenizer.Encode(held, ids);
   return ids;
 }
 

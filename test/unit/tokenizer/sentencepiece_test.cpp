@@ -68,6 +68,18 @@ TEST_P(SentencePieceModel, NamesItsTokens) {
   EXPECT_THAT(suffix, IsEmpty());
 }
 
+// Before a blank between two words, if the model is BPE.
+TEST_P(SentencePieceModel, CutsLongTexts) {
+  const std::size_t cut = tokenizer_->SafeCut("the ship  sails x ");
+  EXPECT_EQ(cut, GetParam() == ModelType::kBpe ? 15U : 0U);
+  EXPECT_EQ(tokenizer_->SafeCut("the\xE2\x96\x81 ship"), 0U);
+  EXPECT_EQ(tokenizer_->SafeCut("the"), 0U);
+  if (cut == 0) return;
+  std::vector<std::int32_t> ids = Ids("the ship  sails");
+  tokenizer_->EncodeRest(" x ship", ids);
+  EXPECT_EQ(ids, Ids("the ship  sails x ship"));
+}
+
 TEST_P(SentencePieceModel, IsTheSameEveryTime) {
   EXPECT_EQ(TrainSentencePiece(Sentences(), GetParam(), kTypes), files_);
 }
