@@ -105,6 +105,21 @@ void TrainingLoop::FindStep() {
   job_.World().Together([&] { safeguards_->Restore(*job_.start.record); });
 }
 
+bool TrainingLoop::HasEnded() const {
+  const comm::Communicator& world = job_.World();
+  bool ended = false;  // with its last record
+  world.Together([&] {
+    if (Finished() && world.IsRoot()) ended = !continues_ || monitor::HasEnded(folder_);
+  });
+  ended = world.Max(ended ? std::int64_t{1} : 0) == 1;
+  if (!Finished() || !ended) return false;
+  if (world.IsRoot()) {
+    fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
+               monitor::WithThousands(step_));
+  }
+  return true;
+}
+
 bool TrainingLoop::Initialize() {
   const comm::Communicator& world = job_.World();
   const std::string mixed = training::CheckProcessors(
@@ -112,18 +127,7 @@ bool TrainingLoop::Initialize() {
       [this] { return training::UpdateBits(state_); }, job_.runtime->Hosts());
   FindFolder();
   FindStep();
-  bool ended = false;  // with its last record
-  world.Together([&] {
-    if (Finished() && world.IsRoot()) ended = !continues_ || monitor::HasEnded(folder_);
-  });
-  ended = world.Max(ended ? std::int64_t{1} : 0) == 1;
-  if (Finished() && ended) {
-    if (world.IsRoot()) {
-      fmt::print("{}: step {} is the schedule's end already: nothing is left to do\n", checkpoint_,
-                 monitor::WithThousands(step_));
-    }
-    return false;
-  }
+  if (HasEnded()) return false;
   const auto lock = [&] {
     world.Together([&] {
       if (world.IsRoot()) LockFolder();

@@ -52,6 +52,8 @@ class TrainingLoop {
 
   void FindFolder();
   void FindStep();
+  // Collective. Whether the run has its last step and record already; says so.
+  bool HasEnded() const;
   void TakeBest(const job::RunRecord& record);  // the best loss so far, of the set that decides
   void LockFolder();
   void HoldLock(bool certain) const;
