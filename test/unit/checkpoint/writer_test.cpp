@@ -15,10 +15,10 @@
 #include "folder.hpp"
 #include "hasher.hpp"
 #include "output.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
 #include "rounds.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/checkpoint/posix_file.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint::test {
