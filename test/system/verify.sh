@@ -26,9 +26,11 @@ layouts=(
 )
 for i in "${!decks[@]}"; do
   read -ra keys <<<"${layouts[i % ${#layouts[@]}]}"
-  verify 0 4 "${decks[i]}" "${keys[@]}"
+  vocabulary=50,257
+  [[ ${decks[i]} != */llama3_* ]] || vocabulary=128,256
+  verify 0 4 "${decks[i]}" run.precision=fp32 "${keys[@]}" # bf16 is not every CPU's
   says "verified: these 4 ranks compute what one computes"
-  says "is not there yet: a vocabulary of "
+  says "is not there yet: a vocabulary of $vocabulary is assumed"
   says "gradient norm, fp64"
   nothing_left
 done
