@@ -119,18 +119,19 @@ Generator::Turn Generator::MakeTurn() {
   return turn;
 }
 
-Generator::Chosen Generator::ChosenFor(const Sequence& sequence, std::vector<double> logits) const {
+Generator::Chosen Generator::ChosenFor(const Sequence& sequence,
+                                       std::span<const double> logits) const {
   if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); })) return {0, 0, 0};
   const GenerateOptions& options = sequence.prompt->options;
-  const std::vector<double>* from = &logits;
   std::vector<double> penalised;
+  std::span<const double> from = logits;
   if (options.repetition_penalty != 1) {
-    penalised = logits;
+    penalised.assign(logits.begin(), logits.end());
     Penalise(sequence.ids, options.repetition_penalty, penalised);
-    from = &penalised;
+    from = penalised;
   }
   const std::int32_t token = Choose(
-      *from, options, DrawOf(options.seed, sequence.prompt->number, std::ssize(sequence.added)));
+      from, options, DrawOf(options.seed, sequence.prompt->number, std::ssize(sequence.added)));
   return {static_cast<double>(token), on_text_ ? 0 : LogProbability(logits, token), 1};
 }
 
@@ -145,9 +146,9 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
     turn.places.resize(static_cast<std::size_t>(entries));
   }
   const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
-  const auto vocabulary = static_cast<std::ptrdiff_t>(model.Plan().options.vocabulary);
+  const auto vocabulary = static_cast<std::size_t>(model.Plan().options.vocabulary);
   // Rows of the head without a token are no choice.
-  const std::ptrdiff_t words = std::ssize(setup_.tokens.Words().words);
+  const std::size_t words = setup_.tokens.Words().words.size();
   std::vector<Chosen> chosen(turn.order.size());
   std::size_t done = 0;
   for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
@@ -161,8 +162,8 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
     const std::size_t choices = chooses ? rows : 0;
 #pragma omp parallel for num_threads(model.Stream().threads) schedule(dynamic) if (choices > 1)
     for (std::size_t row = 0; row < choices; ++row) {
-      const auto at = logits.begin() + static_cast<std::ptrdiff_t>(row) * vocabulary;
-      chosen[done + row] = ChosenFor(*turn.order[done + row], {at, at + words});
+      chosen[done + row] =
+          ChosenFor(*turn.order[done + row], std::span(logits).subspan(row * vocabulary, words));
     }
     done += rows;
   }

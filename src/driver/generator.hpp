@@ -65,7 +65,7 @@ class Generator {
   Turn MakeTurn();
   void RunTurn(const Turn& turn, std::int64_t entries);
   void RunAlone(std::int64_t turns);  // without a cache
-  Chosen ChosenFor(const Sequence& sequence, std::vector<double> logits) const;
+  Chosen ChosenFor(const Sequence& sequence, std::span<const double> logits) const;
   void Append(Sequence& sequence, const Chosen& chosen);
   void Finish(Sequence& sequence, End end);
   bool AgreeToGoOn(std::int64_t& passes);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "trireme/base/philox.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -12,58 +13,80 @@ namespace trireme::driver {
 
 namespace {
 
-struct Candidate {
-  double logit, weight;
-  std::int32_t id;
-};
+// Logits that a draw may fall on, with their weights, summed in buckets of logits.
+class Candidates {
+ public:
+  // logits outlive this. top_k: of the likeliest alone, 0 for all.
+  Candidates(std::span<const double> logits, std::int64_t top_k, double temperature)
+      : logits_(logits) {
+    if (top_k > 0 && top_k < std::ssize(logits)) Keep(static_cast<std::size_t>(top_k));
+    const auto [least, most] = std::ranges::minmax(logits_);
+    top_ = most;
+    scale_ = most - least > kTiny ? kBuckets / (most - least) : 0;
+    last_ = BucketOf(least);
+    weights_.reserve(logits_.size());
+    for (const double logit : logits_) {
+      weights_.push_back(std::exp((logit - top_) / temperature));
+      sums_[BucketOf(logit)] += weights_.back();
+    }
+    for (const double sum : sums_) total_ += sum;
+  }
+  double Total() const { return total_; }
 
-// The order of candidates: falling logits, then ids.
-bool Likelier(const Candidate& a, const Candidate& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.id < b.id;
-}
-
-double WeightOf(std::span<const Candidate> some) {
-  double sum = 0;
-  for (const Candidate& each : some) sum += each.weight;
-  return sum;
-}
-
-struct Place {
-  std::int32_t id = 0;
-  double sum = 0;  // of the weights up to it, in order
-};
-
-// The first candidate in order with which the sum of weights reaches `target`, or the last one.
-// Candidates are put in order in the bucket of logits alone in which that happens. Not empty.
-Place Reach(std::span<const Candidate> all, double target) {
-  constexpr int kBuckets = 1024;
-  const auto [least, most] =
-      std::ranges::minmax_element(all, {}, [](const Candidate& each) { return each.logit; });
-  const double top = most->logit, range = top - least->logit;
-  const double scale = range > 0 ? kBuckets / range : 0;
-  const auto bucket_of = [&](const Candidate& each) {
-    return std::min(kBuckets - 1, static_cast<int>((top - each.logit) * scale));
+  struct Place {
+    std::int32_t id = 0;
+    double sum = 0;  // of the weights up to it, in order
   };
-  std::array<double, kBuckets> sums{};
-  for (const Candidate& each : all) sums[static_cast<std::size_t>(bucket_of(each))] += each.weight;
-  Place place;
-  const int last = bucket_of(*least);
-  int bucket = 0;
-  while (bucket < last && place.sum + sums[static_cast<std::size_t>(bucket)] < target) {
-    place.sum += sums[static_cast<std::size_t>(bucket++)];
+  // The first one, by falling logits, then ids, with which the sum of weights reaches `target`, or
+  // the last one. Only the bucket in which that happens is put in order.
+  Place Reach(double target) const {
+    Place place;
+    std::size_t bucket = 0;
+    while (bucket < last_ && place.sum + sums_[bucket] < target) place.sum += sums_[bucket++];
+    std::vector<std::size_t> some;
+    for (std::size_t i = 0; i < logits_.size(); ++i) {
+      if (BucketOf(logits_[i]) == bucket) some.push_back(i);
+    }
+    std::ranges::sort(some, [this](std::size_t a, std::size_t b) {
+      return logits_[a] != logits_[b] ? logits_[a] > logits_[b] : a < b;
+    });
+    for (const std::size_t i : some) {
+      place.id = ids_.empty() ? static_cast<std::int32_t>(i) : ids_[i];
+      place.sum += weights_[i];
+      if (place.sum >= target) break;
+    }
+    return place;
   }
-  std::vector<Candidate> some;
-  for (const Candidate& each : all) {
-    if (bucket_of(each) == bucket) some.push_back(each);
+
+ private:
+  static constexpr std::size_t kBuckets = 1024;
+  static constexpr double kTiny = 1e-300;  // whose inverse is finite
+
+  // Keeps the likeliest, in the order of their ids.
+  void Keep(std::size_t count) {
+    ids_.resize(logits_.size());
+    std::iota(ids_.begin(), ids_.end(), 0);
+    const auto logit = [this](std::int32_t id) { return logits_[static_cast<std::size_t>(id)]; };
+    std::nth_element(ids_.begin(), ids_.begin() + static_cast<std::ptrdiff_t>(count), ids_.end(),
+                     [&](std::int32_t a, std::int32_t b) {
+                       return logit(a) != logit(b) ? logit(a) > logit(b) : a < b;
+                     });
+    ids_.resize(count);
+    std::ranges::sort(ids_);
+    for (const std::int32_t id : ids_) kept_.push_back(logit(id));
+    logits_ = kept_;
   }
-  std::ranges::sort(some, Likelier);
-  for (const Candidate& each : some) {
-    place.id = each.id;
-    place.sum += each.weight;
-    if (place.sum >= target) break;
+  std::size_t BucketOf(double logit) const {
+    return std::min(kBuckets - 1, static_cast<std::size_t>((top_ - logit) * scale_));
   }
-  return place;
-}
+
+  std::span<const double> logits_;
+  std::vector<double> kept_, weights_;
+  std::vector<std::int32_t> ids_;  // empty: all logits are candidates
+  double top_ = 0, scale_ = 0, total_ = 0;
+  std::size_t last_ = 0;  // bucket of the least logit
+  std::array<double, kBuckets> sums_{};
+};
 
 }  // namespace
 
@@ -94,28 +117,16 @@ double LogProbability(std::span<const double> logits, std::int32_t token) {
   return logits[static_cast<std::size_t>(token)] - top - std::log(sum);
 }
 
-std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& options,
+std::int32_t Choose(std::span<const double> logits, const GenerateOptions& options,
                     double uniform) {
   if (options.temperature == 0) {
     // The first of equals.
     return static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin());
   }
-  const double top = std::ranges::max(logits);
-  std::vector<Candidate> candidates;
-  candidates.reserve(logits.size());
-  for (const double logit : logits) {
-    candidates.push_back({logit, std::exp((logit - top) / options.temperature),
-                          static_cast<std::int32_t>(candidates.size())});
-  }
-  std::span<Candidate> kept(candidates);
-  if (options.top_k > 0 && options.top_k < std::ssize(candidates)) {
-    std::nth_element(candidates.begin(), candidates.begin() + options.top_k, candidates.end(),
-                     Likelier);
-    kept = kept.first(static_cast<std::size_t>(options.top_k));
-  }
-  double sum = WeightOf(kept);
-  if (options.top_p < 1) sum = Reach(kept, options.top_p * sum).sum;
-  return Reach(kept, uniform * sum).id;
+  const Candidates candidates(logits, options.top_k, options.temperature);
+  double sum = candidates.Total();
+  if (options.top_p < 1) sum = candidates.Reach(options.top_p * sum).sum;
+  return candidates.Reach(uniform * sum).id;
 }
 
 }  // namespace trireme::driver

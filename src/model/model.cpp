@@ -226,17 +226,21 @@ std::vector<double> Model::CachedLogits() const {
 std::vector<double> Model::OnHost(const Matrix& from) const {
   std::vector<double> logits(static_cast<std::size_t>(from.Size()));
   const std::int64_t bytes = from.Size() * static_cast<std::int64_t>(SizeOf(from.dtype));
-  std::vector<std::byte> raw(static_cast<std::size_t>(bytes));
-  device::CopyOut(with_.stream, from.data, raw.data(), bytes);
+  std::vector<std::byte> copy;
+  const void* data = from.data;
+  if (with_.stream.Where() != device::Kind::kCpu) {
+    copy.resize(static_cast<std::size_t>(bytes));
+    device::CopyOut(with_.stream, from.data, copy.data(), bytes);
+    data = copy.data();
+  }
   if (from.dtype == Dtype::kBfloat16) {
-    const auto* const values = reinterpret_cast<const std::uint16_t*>(raw.data());
+    const auto* const values = static_cast<const std::uint16_t*>(data);
     std::transform(values, values + logits.size(), logits.begin(),
                    [](std::uint16_t x) { return static_cast<double>(FromBfloat16(x)); });
     return logits;
   }
   DispatchDtype(from.dtype, [&](auto zero) {
-    const auto* const values = reinterpret_cast<const decltype(zero)*>(raw.data());
-    std::copy_n(values, logits.size(), logits.begin());
+    std::copy_n(static_cast<const decltype(zero)*>(data), logits.size(), logits.begin());
   });
   return logits;
 }

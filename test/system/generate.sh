@@ -47,6 +47,12 @@ assert all(line["reason"] == "length" and line["log_probability"] < 0 for line i
 assert lines[0]["prompt"] == "the ship" and lines[0]["text"].startswith(" "), lines
 PYTHON
 
+# The same bits, hence texts, in fp32 where sums have one order.
+canonical=(-r run job.task=generate generate.tokens=20 run.canonical=2x2 generate.file=prompts.jsonl)
+run 0 "$TRIREME" "${canonical[@]}" generate.output=bits.jsonl
+run 0 "${mpi[@]}" 4 "$TRIREME" "${canonical[@]}" grid.tensor=2 generate.output=more_bits.jsonl
+cmp bits.jsonl more_bits.jsonl || fail "canonical texts differ between layouts"
+
 # 2. One prompt is prompt 0 of a file, and is not repeated by it.
 run 0 "$TRIREME" "${text[@]}" "generate.prompt=the ship"
 "$python" - one.jsonl output <<'PYTHON' || fail "a prompt of its own gives another text"

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,7 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
                                        const GenerateOptions& options);
 // The next token from its logits: temperature, then top-k, then top-p, then a draw; `uniform` in
 // (0, 1].
-std::int32_t Choose(const std::vector<double>& logits, const GenerateOptions& options,
-                    double uniform);
+std::int32_t Choose(std::span<const double> logits, const GenerateOptions& options, double uniform);
 
 }  // namespace trireme::driver
 

@@ -14,7 +14,7 @@ struct OnTheCpuOnly {
   template <typename... Arguments>
   constexpr operator Function<Arguments...>*() const {  // NOLINT(google-explicit-constructor)
     return [](Arguments...) {
-      throw RunError("a kernel of canonical sums was called on a GPU, which has none",
+      throw RunError("a kernel that only the CPU has was called on a GPU",
                      "This is a bug in Trireme.");
     };
   }

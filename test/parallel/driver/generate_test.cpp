@@ -91,7 +91,6 @@ class GenerateTest : public LayoutTest {
     RunSettings settings =
         SettingsOf(DeckOf(model, layout.keys), tokens_, group.Size(), Dtype::kFloat64);
     settings.model.training = false;
-    settings.model.canonical.data_groups = 0;
     settings.model.leaves = 1;
     settings.model.micro_batch = 2;
     settings.model.cache_slots = settings.grid->context > 1 ? 0 : slots;
@@ -226,6 +225,31 @@ TEST_F(GenerateTest, ACacheGivesTheLogitsOfWholeWindows) {
       }
     });
   }
+}
+
+// Canonical: the bits of logits depend neither on the layout nor on the cache.
+TEST_F(GenerateTest, CanonicalLogitsHaveTheSameBitsWithACache) {
+  constexpr const char* kCanonical = "[run]\ncanonical=2x2\ncanonical_leaf=1\n";
+  const std::vector<std::int32_t> ids = {0, 5, 17, 3, 42, 8, 9};
+  std::vector<std::vector<double>> wanted;  // from the third token on
+  With(self_, kModels[0], {1, kCanonical}, 0, [&](model::ParallelModel& net) {
+    for (std::size_t size = 3; size <= ids.size(); ++size) {
+      wanted.push_back(net.Logits(Window({ids.begin(), ids.begin() + size}), size - 1));
+    }
+  });
+  const std::string layout = std::string("data=2\ntensor=2\npipeline=2\n") + kCanonical;
+  With(world_, kModels[0], {8, layout.c_str()}, 2, [&](model::ParallelModel& net) {
+    for (std::size_t size = 3; size <= ids.size(); ++size) {
+      const auto last = static_cast<std::int32_t>(size - 1);
+      const bool whole = size == 3;
+      const data::Entry entry = whole ? Window({ids.begin(), ids.begin() + 3})
+                                      : net.ContinuedEntry({&ids[size - 1], 1}, {&last, 1});
+      const model::CachedPlaces places{{1}, {whole ? 0 : last}, {whole ? 2 : 0}};
+      const std::vector<double> got = net.CachedLogits({&entry, 1}, {&places, 1});
+      if (!net.Grid().LastStage()) continue;
+      EXPECT_EQ(got, wanted[size - 3]) << size;
+    }
+  });
 }
 
 // A text ends at an <eos> or a stop string, and the others go on.
