@@ -24,21 +24,34 @@ namespace fs = std::filesystem;
 constexpr std::int64_t kMostIndexBytes = std::int64_t{100} << 20;
 constexpr std::int64_t kMostListingBytes = std::int64_t{256} << 20;
 constexpr std::size_t kMostDimensions = 32;
+constexpr const char* kParameters = "total_parameters";
 
 bool IsFile(const std::string& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored);
 }
 
-// File of each tensor, as the index says.
-std::map<std::string, std::string> ReadIndex(const std::string& path) {
+// Contents of the index.
+struct Index {
+  std::map<std::string, std::string> files;  // of each tensor
+  std::int64_t parameters = 0;
+};
+
+// Newer releases of transformers count the parameters beside the bytes.
+std::int64_t CountedParameters(const nlohmann::json& json, const std::string& path) {
+  if (!json.contains("metadata") || !json.at("metadata").is_object()) return 0;
+  const input::JsonObject metadata(json.at("metadata"), path + ": metadata");
+  return metadata.Has(kParameters) ? metadata.Integer(kParameters) : 0;
+}
+
+Index ReadIndex(const std::string& path) {
   const nlohmann::json json =
       input::ParseJson(checkpoint::ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
   const input::JsonObject index(json, path);
   static_cast<void>(index.Object("weight_map"));
   const nlohmann::json& list = json.at("weight_map");
   const input::JsonObject map(list, path + ": weight_map");
-  std::map<std::string, std::string> files;
+  Index found{.files = {}, .parameters = CountedParameters(json, path)};
   for (const auto& [tensor, value] : list.items()) {
     const std::string& file = map.Text(tensor);
     const bool plain = file.find('/') == std::string::npos && file.ends_with(".safetensors");
@@ -48,9 +61,9 @@ std::map<std::string, std::string> ReadIndex(const std::string& path) {
                       "folder expected, {} found",
                       path, input::Shown(tensor), input::Brief(value)));
     }
-    files[tensor] = file;
+    found.files[tensor] = file;
   }
-  return files;
+  return found;
 }
 
 // The index and the files must tell the same of every tensor.
@@ -102,10 +115,11 @@ Listing Inspect(const std::string& folder) {
   }
   const std::string path = folder + "/" + kIndexFile;
   if (!IsFile(path)) throw NoWeights(folder);
-  const std::map<std::string, std::string> index = ReadIndex(path);
+  const Index index = ReadIndex(path);
   listing.indexed = true;
+  listing.parameters = index.parameters;
   std::set<std::string> names;
-  for (const auto& [tensor, file] : index) names.insert(file);
+  for (const auto& [tensor, file] : index.files) names.insert(file);
   for (const std::string& name : names) {
     if (!IsFile(folder + "/" + name)) {
       throw InputError(
@@ -114,7 +128,7 @@ Listing Inspect(const std::string& folder) {
     }
     listing.files.push_back(inspect(name));
   }
-  CheckIndex(path, index, listing);
+  CheckIndex(path, index.files, listing);
   return listing;
 }
 
@@ -134,7 +148,9 @@ std::string ToText(const Listing& listing) {
                      {"bytes", file.contents.bytes},
                      {"tensors", std::move(tensors)}});
   }
-  return nlohmann::json{{"indexed", listing.indexed}, {"files", std::move(files)}}.dump(1);
+  return nlohmann::json{
+      {"indexed", listing.indexed}, {kParameters, listing.parameters}, {"files", std::move(files)}}
+      .dump(1);
 }
 
 Listing FromText(const std::string& text, const std::string& path) {
@@ -142,6 +158,7 @@ Listing FromText(const std::string& text, const std::string& path) {
   const input::JsonObject object(json, path);
   Listing listing;
   listing.indexed = object.Truth("indexed");
+  listing.parameters = object.Has(kParameters) ? object.Integer(kParameters) : 0;
   for (const nlohmann::json& each : object.List("files")) {
     const input::JsonObject file(each, path + ": files");
     ListedFile listed{file.Text("name"), {}};
@@ -175,8 +192,10 @@ std::string IndexText(const Listing& listing) {
       bytes += tensor.bytes;
     }
   }
+  nlohmann::json metadata = {{"total_size", bytes}};
+  if (listing.parameters > 0) metadata[kParameters] = listing.parameters;
   constexpr int kIndent = 2;
-  return nlohmann::json{{"metadata", {{"total_size", bytes}}}, {"weight_map", std::move(map)}}.dump(
+  return nlohmann::json{{"metadata", std::move(metadata)}, {"weight_map", std::move(map)}}.dump(
              kIndent) +
          "\n";
 }

@@ -146,6 +146,7 @@ ExportPlan PlanLike(const Listing& source, Family family, const model::Options& 
   const TensorNames names(map, source, family);
   Listing listing;
   listing.indexed = source.indexed;
+  listing.parameters = source.parameters;
   for (const ListedFile& file : source.files) {
     ListedFile to{file.name, {}};
     to.contents.metadata = file.contents.metadata;

@@ -186,6 +186,8 @@ def write_folder(folder, golden, dtype="F32", shards=1, older=False):
         return
     names = sorted(tensors)
     index = {"metadata": {"total_size": sum(len(encode(t, dtype)) for t in tensors.values())}, "weight_map": {}}
+    if not older:
+        index["metadata"]["total_parameters"] = sum(tensor.size for tensor in tensors.values())
     for i in range(shards):
         name = f"model-{i + 1:05}-of-{shards:05}.safetensors"
         part = names[i * len(names) // shards:(i + 1) * len(names) // shards]

@@ -21,6 +21,7 @@ struct ListedFile {
 struct Listing {
   std::vector<ListedFile> files;  // by name
   bool indexed = false;           // kIndexFile names the files
+  std::int64_t parameters = 0;    // total_parameters of kIndexFile; 0: it has none
 };
 
 // Serial. Reads the headers of the folder's files: of kSingleFile or of those that kIndexFile
