@@ -55,10 +55,8 @@ plan::Plan PlanOnGpus(const std::string& text, const StatedLayout& layout, const
   plan::MachineFacts facts;
   facts.dtype = arithmetic.dtype;
   facts.stream.gpu = &gpu.Context();
-  const plan::TokenFacts tokens{.vocabulary = options.plan.vocabulary,
-                                .train = options.plan.tokens,
-                                .source = "plan.tokens",
-                                .documents = true};
+  const plan::TokenFacts tokens{
+      .vocabulary = options.plan.vocabulary, .train = options.plan.tokens, .source = "plan.tokens"};
   return plan::MakePlan({options, deck, layout.gpus, tokens, facts, options.checkpoint.async});
 }
 
