@@ -52,6 +52,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
   decider_.set = validation.empty() ? std::string() : validation.front().name;
   decider_.sha256 = deciding.SourceSha256();
   decider_.tokens = deciding.Size(data::Split::kValid);
+  decider_.windows = job.options.monitor.validate_windows;
 }
 
 TrainingLoop::~TrainingLoop() = default;

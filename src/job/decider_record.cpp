@@ -13,7 +13,8 @@ namespace {
 
 std::string Describe(const Decider& decider) {
   return fmt::format(
-      "{} ({} tokens, sha256 {:.12})",
+      "{}{} ({} tokens, sha256 {:.12})",
+      decider.windows > 0 ? fmt::format("{} windows of ", decider.windows) : "",
       decider.set.empty() ? "the valid split" : "the set " + input::Shown(decider.set),
       decider.tokens, input::Shown(decider.sha256));
 }
@@ -24,6 +25,7 @@ nlohmann::json DeciderJson(const Decider& decider) {
   return {{"set", decider.set},
           {"source_sha256", decider.sha256},
           {"tokens", decider.tokens},
+          {"windows", decider.windows},
           {"since", decider.since}};
 }
 
@@ -33,11 +35,12 @@ void ParseDecider(const nlohmann::json& run, const std::string& path, RunRecord&
   record.decider = {.set = decider.Text("set"),
                     .sha256 = decider.Text("source_sha256"),
                     .tokens = decider.Integer("tokens", 0, kMostTrainTokens),
+                    .windows = decider.Has("windows") ? decider.Integer("windows") : 0,
                     .since = decider.Integer("since")};
 }
 
 bool SameSet(const Decider& a, const Decider& b) {
-  return a.set == b.set && a.sha256 == b.sha256 && a.tokens == b.tokens;
+  return a.set == b.set && a.sha256 == b.sha256 && a.tokens == b.tokens && a.windows == b.windows;
 }
 
 std::string DeciderChange(const RunRecord& record, const Decider& now) {

@@ -32,7 +32,10 @@ struct Decider {
   std::string set;     // of data.validation; empty: the valid split of the training's (first) file
   std::string sha256;  // of its source
   std::int64_t tokens = 0;  // of the valid split
-  std::int64_t since = 0;   // step after which it decides
+  // Windows of a validation at most (monitor.validate_windows); 0: all. A sample of them has
+  // another loss than another sample.
+  std::int64_t windows = 0;
+  std::int64_t since = 0;  // step after which it decides
 };
 bool SameSet(const Decider& a, const Decider& b);
 // The object "validation".

@@ -66,9 +66,11 @@ TEST(RunRecord, TheDecidingSetIsCompared) {
   ASSERT_TRUE(record.decider);
   EXPECT_EQ(record.decider->since, 5);
   EXPECT_EQ(DeciderChange(record, code), "");
-  for (const auto& other : {Decider{.set = "text", .sha256 = code.sha256, .tokens = 600},
-                            Decider{.set = "code", .sha256 = "b", .tokens = 600},
-                            Decider{.set = "code", .sha256 = code.sha256, .tokens = 601}}) {
+  for (const auto& other :
+       {Decider{.set = "text", .sha256 = code.sha256, .tokens = 600},
+        Decider{.set = "code", .sha256 = "b", .tokens = 600},
+        Decider{.set = "code", .sha256 = code.sha256, .tokens = 601},
+        Decider{.set = "code", .sha256 = code.sha256, .tokens = 600, .windows = 9}}) {
     EXPECT_THAT(DeciderChange(record, other),
                 HasSubstr("was by the set code (600 tokens, sha256 "));
   }
