@@ -129,7 +129,7 @@ std::optional<std::int64_t> CountNodes(training::TrainingState& state,
       !grid.Recordable()) {
     return {};
   }
-  const training::BatchLoader loader(state, tokens);
+  training::BatchLoader loader(state, tokens);
   training::LoadedBatch batch;
   loader.Load(step, batch);
   model::StagedBatches::Taken taken = net.Take(net.Stage(batch.Entries()));
