@@ -15,7 +15,6 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
 
@@ -165,18 +164,9 @@ std::int64_t ElementBytes(const std::string& dtype) {
   return found == bytes.end() ? 0 : found->second;
 }
 
-TensorFile InspectTensorFile(const std::string& path) {
-  const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
-  const std::int64_t size = file.Size();
-  if (size < kLengthBytes) {
-    throw InputError(fmt::format("{}: a safetensors file has at least {} bytes, this one {}", path,
-                                 kLengthBytes, size));
-  }
-  std::string header(kLengthBytes, '\0');
-  file.Read(header.data(), kLengthBytes, 0);
-  header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), size, path)));
-  file.Read(header.data(), std::ssize(header), 0);
-  return ParseTensors(header, size, Types::kAny, path);
+TensorFile ParseTensorFile(const std::string& header, std::int64_t file_bytes,
+                           const std::string& path) {
+  return ParseTensors(header, file_bytes, Types::kAny, path);
 }
 
 std::string PlaceTensors(TensorFile& file) {

@@ -54,6 +54,10 @@ std::int64_t HeaderBytes(const char* start, std::int64_t file_bytes, const std::
 // a name given twice.
 Layout ParseLayout(const std::string& header, std::int64_t file_bytes, const std::string& path);
 
+// Likewise for a file of any of the format's dtypes. Throws InputError as ParseLayout.
+TensorFile ParseTensorFile(const std::string& header, std::int64_t file_bytes,
+                           const std::string& path);
+
 }  // namespace trireme::checkpoint
 
 #endif  // TRIREME_SRC_CHECKPOINT_SAFETENSORS_HPP_

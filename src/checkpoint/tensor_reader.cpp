@@ -1,4 +1,4 @@
-// TensorReader: parts of a checkpoint's tensors, checked against its checksums.
+// Files of tensors: the header of any, and parts of a checkpoint's, checked against its checksums.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,11 +6,26 @@
 
 #include "checksums.hpp"
 #include "folder.hpp"
+#include "safetensors.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/positioned_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 
 namespace trireme::checkpoint {
+
+TensorFile InspectTensorFile(const std::string& path) {
+  const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+  const std::int64_t size = file.Size();
+  if (size < kLengthBytes) {
+    throw InputError(fmt::format("{}: a safetensors file has at least {} bytes, this one {}", path,
+                                 kLengthBytes, size));
+  }
+  std::string header(kLengthBytes, '\0');
+  file.Read(header.data(), kLengthBytes, 0);
+  header.resize(static_cast<std::size_t>(HeaderBytes(header.data(), size, path)));
+  file.Read(header.data(), std::ssize(header), 0);
+  return ParseTensorFile(header, size, path);
+}
 
 struct TensorReader::State {
   explicit State(const std::string& path)

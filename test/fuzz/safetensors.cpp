@@ -23,7 +23,10 @@ void Try(const std::string& file, std::int64_t file_bytes) {
   const std::int64_t bytes = checkpoint::HeaderBytes(file.data(), file_bytes, "a.safetensors");
   Require(bytes <= file_bytes, "a header longer than the file");
   const std::string header = file.substr(0, static_cast<std::size_t>(bytes));
+  // Whatever a checkpoint may hold is a file of the format.
+  const auto any = checkpoint::ParseTensorFile(header, file_bytes, "a.safetensors");
   const auto layout = checkpoint::ParseLayout(header, file_bytes, "a.safetensors");
+  Require(any.tensors.size() == layout.entries.size(), "another number of tensors");
   std::vector<tensor::StateBlock> blocks(layout.entries.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     const checkpoint::Entry& entry = layout.entries[i];
