@@ -23,6 +23,7 @@ void Try(const std::string& file, std::int64_t file_bytes) {
   const std::int64_t bytes = checkpoint::HeaderBytes(file.data(), file_bytes, "a.safetensors");
   Require(bytes <= file_bytes, "a header longer than the file");
   const std::string header = file.substr(0, static_cast<std::size_t>(bytes));
+  if (std::ssize(header) < bytes) return;  // a reader has the whole header, or fails before
   // Whatever a checkpoint may hold is a file of the format.
   const auto any = checkpoint::ParseTensorFile(header, file_bytes, "a.safetensors");
   const auto layout = checkpoint::ParseLayout(header, file_bytes, "a.safetensors");
