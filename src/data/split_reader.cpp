@@ -8,11 +8,12 @@
 
 namespace trireme::data {
 
-SplitReader::SplitReader(const TokenFile& file, Split split) : file_(file), split_(split) {
+SplitReader::SplitReader(const TokenFile& file, Split split, bool documents)
+    : file_(file), split_(split) {
   if (file.Keeps(split)) return;
   if (!file.Streams()) opened_ = std::make_unique<PositionedFile>(file.Path(), file.Layout());
   reader_ = std::make_unique<WindowReader>(file.Layout(), opened_ ? *opened_ : file.Opened(), split,
-                                           true);
+                                           documents);
 }
 
 SplitReader::~SplitReader() = default;
@@ -32,6 +33,14 @@ std::vector<std::int64_t> SplitReader::Documents() {
   Window all;
   Read(0, Size(), all);
   return all.documents;
+}
+
+void CountTargets(Window& window, bool document_mask) {
+  if (window.counted.empty()) window.counted.assign(window.ids.size(), 1);
+  if (!document_mask) return;
+  for (const std::int64_t first : window.documents) {
+    window.counted[static_cast<std::size_t>(first)] = 0;
+  }
 }
 
 }  // namespace trireme::data

@@ -110,15 +110,12 @@ void TextMeter::Add(std::int32_t previous, std::int32_t id, TextUnits& units) co
 
 void VisitTargets(const TokenFile& file, Split split, bool document_mask,
                   const VisitTarget& visit) {
-  SplitReader reader(file, split);
+  SplitReader reader(file, split, document_mask);
   Window window;
   for (std::int64_t at = 1; at < reader.Size(); at += kReadTokens) {
     const std::int64_t count = std::min(kReadTokens, reader.Size() - at);
     reader.Read(at - 1, count + 1, window);
-    if (window.counted.empty()) window.counted.assign(window.ids.size(), 1);
-    for (const std::int64_t first : window.documents) {
-      if (document_mask) window.counted[static_cast<std::size_t>(first)] = 0;
-    }
+    CountTargets(window, document_mask);
     for (std::size_t i = 1; i < window.ids.size(); ++i) {
       if (window.counted[i] == 0) continue;
       visit(at + static_cast<std::int64_t>(i) - 1, window.ids[i - 1], window.ids[i]);

@@ -20,13 +20,14 @@ constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // tokens read and evalu
 class TargetReader {
  public:
   TargetReader(const data::TokenFile& file, data::Split split, bool document_mask)
-      : reader_(file, split), document_mask_(document_mask) {}
+      : reader_(file, split, document_mask), document_mask_(document_mask) {}
 
   // Adds the next piece to `stream`; false: there is none.
   bool Next(TargetStream& stream) {
     if (at_ >= reader_.Size()) return false;
     const std::int64_t count = std::min(kPiece, reader_.Size() - at_);
     reader_.Read(at_, count, window_);
+    data::CountTargets(window_, document_mask_);
     auto begin = window_.documents.begin();
     for (std::int64_t i = 0; i < count; ++i, ++at_) {
       const auto place = static_cast<std::size_t>(i);
@@ -34,9 +35,9 @@ class TargetReader {
       if (begins) ++begin;
       const bool starts = at_ == 0 || (document_mask_ && begins);
       known_ = starts ? 0 : std::min(known_ + 1, kOrder - 1);
-      const bool counts = window_.counted.empty() || window_.counted[place] != 0;
-      if (!starts && counts)
+      if (at_ > 0 && window_.counted[place] != 0) {
         stream.targets.push_back(static_cast<std::uint32_t>(stream.ids.size()));
+      }
       stream.ids.push_back(static_cast<std::uint32_t>(window_.ids[place]));
       stream.known.push_back(static_cast<std::uint8_t>(known_));
     }

@@ -17,8 +17,8 @@ class SplitReader {
  public:
   // Serial; of a stream, on ranks that read it. Opens the file by itself unless it is a stream or
   // keeps the split in memory. `file` must outlive the reader. Throws InputError if another file
-  // has taken its name.
-  SplitReader(const TokenFile& file, Split split);
+  // has taken its name. documents: whether windows that are not in memory have their beginnings.
+  SplitReader(const TokenFile& file, Split split, bool documents = true);
   ~SplitReader();
   SplitReader(const SplitReader&) = delete;
   SplitReader& operator=(const SplitReader&) = delete;
@@ -35,6 +35,10 @@ class SplitReader {
   std::unique_ptr<PositionedFile> opened_;  // null: from memory, or the stream's
   std::unique_ptr<WindowReader> reader_;    // null: from memory
 };
+
+// Fills window.counted by what counts as a target: what the loss mask leaves, and with
+// document_mask no token that begins a document. A split's first token is no target either way.
+void CountTargets(Window& window, bool document_mask);
 
 }  // namespace trireme::data
 
