@@ -90,18 +90,10 @@ const char* NameOf(End end) {
 std::vector<Prompt> ParsePrompts(std::string_view text, const std::string& path,
                                  const GenerateOptions& options) {
   std::vector<Prompt> prompts;
-  std::int64_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string_view line = text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", path, number);
-    const nlohmann::json value = input::ParseJson(line, where, kMostLine);
-    prompts.push_back(PromptOf(value, where, options));
+  input::EachJsonLine(text, path, kMostLine, [&](const input::JsonLine& line) {
+    prompts.push_back(PromptOf(line.value, line.where, options));
     prompts.back().number = std::ssize(prompts) - 1;
-  }
+  });
   return prompts;
 }
 

@@ -50,9 +50,9 @@ struct Parsed {
   std::int64_t answer = 0;
 };
 
-Parsed Parse(std::string_view line, const std::string& where) {
-  const nlohmann::json json = input::ParseJson(line, where, kMostLineBytes);
-  const input::JsonObject object(json, where);
+Parsed Parse(const input::JsonLine& line) {
+  const std::string& where = line.where;
+  const input::JsonObject object(line.value, where);
   Parsed parsed;
   parsed.context = object.Text("context", kMostLineBytes);
   const nlohmann::json& choices = object.List("choices");
@@ -107,25 +107,18 @@ Questions ReadQuestions(const std::string& path, const data::TokenFile& tokens,
                         std::int64_t length) {
   const std::string text = ReadFile(path, kMostFileBytes);
   Questions questions;
-  std::int64_t number = 0;
-  for (std::string_view rest = text; !rest.empty();) {
-    const std::size_t end = rest.find('\n');
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(end == std::string_view::npos ? rest.size() : end + 1);
-    ++number;
-    if (line.find_first_not_of(data::kWhiteSpace) == std::string_view::npos) continue;
-    const std::string where = fmt::format("{}:{}", path, number);
-    const Parsed parsed = Parse(line, where);
-    Question question{.line = number, .answer = parsed.answer};
+  input::EachJsonLine(text, path, kMostLineBytes, [&](const input::JsonLine& line) {
+    const Parsed parsed = Parse(line);
+    Question question{.line = line.number, .answer = parsed.answer};
     for (std::size_t i = 0; i < parsed.choices.size(); ++i) {
       try {
         AddChoice(tokens, parsed.context, parsed.choices[i], length, question, questions.tokens);
       } catch (const Error& error) {
-        throw Error(error.Code(), fmt::format("{}: choice {} {}", where, i, error.what()));
+        throw Error(error.Code(), fmt::format("{}: choice {} {}", line.where, i, error.what()));
       }
     }
     questions.all.push_back(std::move(question));
-  }
+  });
   if (questions.all.empty()) throw InputError(path + ": there is no question in it");
   return questions;
 }

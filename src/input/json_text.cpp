@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <iterator>
@@ -149,6 +150,21 @@ std::optional<json> TryParseJson(std::string_view text, std::int64_t max_bytes) 
     return ParseJson(text, "", max_bytes);
   } catch (const Error&) {
     return std::nullopt;
+  }
+}
+
+void EachJsonLine(std::string_view text, const std::string& path, std::int64_t max_bytes,
+                  const std::function<void(const JsonLine&)>& visit) {
+  std::int64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{}:{}", path, number);
+    const json value = ParseJson(line, where, max_bytes);
+    visit({value, number, where});
   }
 }
 

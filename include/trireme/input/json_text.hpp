@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -24,6 +25,17 @@ nlohmann::json ParseJson(std::string_view text, const std::string& path, std::in
 
 // The same without an error: nothing for a text that ParseJson refuses.
 std::optional<nlohmann::json> TryParseJson(std::string_view text, std::int64_t max_bytes);
+
+// A value of a file of JSON lines.
+struct JsonLine {
+  const nlohmann::json& value;
+  std::int64_t number = 0;   // of the line, from 1
+  const std::string& where;  // "path:number"
+};
+// Visits the values of JSON lines in their order; lines of white space are passed over. Throws
+// InputError as ParseJson for a line that is not JSON or longer than `max_bytes` bytes.
+void EachJsonLine(std::string_view text, const std::string& path, std::int64_t max_bytes,
+                  const std::function<void(const JsonLine&)>& visit);
 
 // The value for a message, in at most about 100 bytes: "7", "\"x\"", "a list of 300", "an object".
 std::string Brief(const nlohmann::json& value);
