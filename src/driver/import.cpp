@@ -1,14 +1,11 @@
 // job.task = import: a model folder of Hugging Face becomes a run with a checkpoint of step 0.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cstdio>
-#include <ctime>
 #include <exception>
 #include <optional>
 
-#include "trireme/base/version.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/hf/companions.hpp"
@@ -80,19 +77,14 @@ std::string RunDeck(const job::Job& job) {
 // The same on every rank.
 nlohmann::json RunJson(const job::Job& job, const Source& source, const std::string& deck,
                        const std::string& imported) {
-  const comm::Communicator& world = job.World();
-  const std::time_t now = std::time(nullptr);
-  return {{"format", 1},
-          {"step", 0},
-          {"epoch", 0},
-          {"model", job::ModelJson(source.model)},
-          {"imported", nlohmann::json::parse(imported)},
-          {"deck", deck},
-          {"trireme", Version()},
-          {"commit", Commit()},
-          {"compiler", Compiler()},
-          {"host", job.runtime->Hosts().front()},
-          {"date", world.Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)))}};
+  nlohmann::json run = {{"step", 0},
+                        {"epoch", 0},
+                        {"model", job::ModelJson(source.model)},
+                        {"imported", nlohmann::json::parse(imported)},
+                        {"deck", deck},
+                        {"date", job::DateNow(job.World())}};
+  run.update(job::ProgramJson(job.runtime->Hosts().front()));
+  return run;
 }
 
 // Collective. The checkpoint of step 0, without moments. Weights are read while it is written.

@@ -1,9 +1,7 @@
 // TrainingLoop: the banner, and what a checkpoint says about the run.
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <cmath>
-#include <ctime>
 #include <set>
 
 #include "checkpoints.hpp"
@@ -58,8 +56,7 @@ double TrainingLoop::FlopsPerToken(const training::StepResult& result) const {
 
 // run.json, but for the date and the order of writing.
 nlohmann::json TrainingLoop::RunJson() const {
-  nlohmann::json run = {{"format", 1},
-                        {"step", step_},
+  nlohmann::json run = {{"step", step_},
                         {"epoch", Epoch()},
                         {"next_sample", sampler_.NextSample(step_)},
                         {"tokens", sampler_.TargetsBefore(step_)},
@@ -75,16 +72,13 @@ nlohmann::json TrainingLoop::RunJson() const {
                         {"document_mask", plan_.training.model.document_mask},
                         {"precision", job_.Precision()},
                         {"deck", job_.deck.Resolved()},
-                        {"trireme", Version()},
-                        {"commit", Commit()},
-                        {"compiler", Compiler()},
                         {"matrix_library", kernels::MatrixLibrary()},
                         {"instruction_set", device::InstructionSet()},
                         {"canonical", DescribeCanonical()},
                         {"ranks", job_.World().Size()},
                         {"grid", comm::Describe(grid_.Shape())},
-                        {"sharding", comm::NameOf(grid_.Shards())},
-                        {"host", job_.runtime->Hosts().front()}};
+                        {"sharding", comm::NameOf(grid_.Shards())}};
+  run.update(job::ProgramJson(job_.runtime->Hosts().front()));
   if (job_.libraries != nullptr) {
     run["products"] = job_.libraries->Chosen();
     const std::vector<float> scales = job_.libraries->Scales();
@@ -111,8 +105,7 @@ void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
   if (stop_only) NoteCheckpoint();
   nlohmann::json run = RunJson();
   run["safeguards"] = safeguards_->Json(stop_only);
-  const std::time_t now = std::time(nullptr);
-  run["date"] = job_.World().Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(now)));
+  run["date"] = job::DateNow(job_.World());
   const Checkpoints::Reason reason{.best = best, .stop_only = stop_only};
   if (Finished() || stop_) {
     checkpoints_->WriteLast(step_, run, reason);

@@ -1,11 +1,13 @@
 // RunRecord: reading run.json, and holding a deck against it.
 #include "trireme/job/run_record.hpp"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -122,6 +124,18 @@ void CheckFormat(const input::JsonObject& run, const std::string& path) {
 }
 
 }  // namespace
+
+nlohmann::json ProgramJson(const std::string& host) {
+  return {{"format", kFormat},
+          {"trireme", Version()},
+          {"commit", Commit()},
+          {"compiler", Compiler()},
+          {"host", host}};
+}
+
+std::string DateNow(const comm::Communicator& world) {
+  return world.Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))));
+}
 
 nlohmann::json ModelJson(const model::Options& options) {
   nlohmann::json json = nlohmann::json::object();

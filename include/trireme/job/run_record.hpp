@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/comm/communicator.hpp"
 #include "trireme/data/corpus.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
@@ -18,6 +19,10 @@ namespace trireme::job {
 
 // The object "model" of run.json: every key of the architecture and its effective value.
 nlohmann::json ModelJson(const model::Options& options);
+// The members of run.json about its format and the program that writes it. host: of rank 0.
+nlohmann::json ProgramJson(const std::string& host);
+// Collective. The time of rank 0, as "date" in run.json: "2026-11-24T10:28:09Z".
+std::string DateNow(const comm::Communicator& world);
 // An object of a section's keys and their values as the deck has them.
 nlohmann::json SectionJson(const input::Deck& deck, const std::string& section);
 // The object "vocabulary": its size, the hash of its words, its tokenizer.
