@@ -112,7 +112,7 @@ TEST(HfConfig, Llama3WithScaledRotation) {
   ExpectBack(kLlama32, Family::kLlama);
 }
 
-// What Mistral computes without a window is a Llama model.
+// Mistral without a window computes a Llama model.
 TEST(HfConfig, Mistral) {
   const Config config = ParseConfig(kMistral, "config.json");
   EXPECT_EQ(config.family, Family::kMistral);

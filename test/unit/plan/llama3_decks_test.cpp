@@ -90,7 +90,7 @@ TEST_P(Llama3Decks, StatedLayoutsFitInGpusOf80Gb) {
   }
 }
 
-// What the test would say of a layout that does not fit: all of 8 billion parameters on each GPU.
+// The complaint about a layout that does not fit: all of 8 billion parameters on each GPU.
 TEST_P(Llama3Decks, ALayoutThatDoesNotFitIsSeen) {
   if (std::string(GetParam()) == "1b") GTEST_SKIP() << "fits in one GPU";
   const std::string text = TextOf(fmt::format("llama3_{}.in", GetParam()));

@@ -140,8 +140,8 @@ TEST(SmallBpe, FindsAddedTokensFirst) {
   EXPECT_THAT(Ids(*small.Make(), "ab \n<a> \tc"), ElementsAre(5, 9, 2));
 }
 
-// Those with `normalized` come second, in the normalised text; white space that one takes may hold
-// others. As tokenizers does it.
+// Added tokens with `normalized` come second, in the normalised text; white space that one takes
+// may hold others. As tokenizers does it.
 TEST(SmallBpe, FindsAddedTokensInTwoTurns) {
   SmallBpe small;
   small.Add(10, "<a>");
