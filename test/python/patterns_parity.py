@@ -8,6 +8,7 @@ import random
 import sys
 import tempfile
 
+from small_bpe import byte_alphabet
 from texts import hard_texts, ours, training_text
 
 try:
@@ -78,10 +79,7 @@ def characters(steps, stride):
     or every stride-th and those that came to Unicode late."""
     codes = [code for code in [*range(0x33480), *range(0xe0000, 0xe0200)] if not 0xd800 <= code < 0xe000
              and (code % stride == 0 or code < 0x3000 or 0x10000 < code < 0x20000)]
-    printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
-    alphabet = {byte: chr(byte) for byte in printable}
-    for byte in range(256):
-        alphabet.setdefault(byte, chr(256 + len(alphabet) - len(printable)))
+    alphabet = byte_alphabet()
     vocabulary = {alphabet[byte]: byte for byte in range(256)}
     for character in map(chr, codes):
         for word in ("a%sa", "a%s", "%sa", "%s", "!%s!", "!%s", "%s!"):

@@ -35,27 +35,16 @@ for other in others:
 PYTHON
 
 # The same text by every tokenizer: bytes and words of the text after the first token.
-"$python" - <<'PYTHON'
+PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
 import json, random
-printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
-alphabet = {byte: chr(byte) for byte in printable}
-for byte in range(256):
-    alphabet.setdefault(byte, chr(256 + len(alphabet) - len(printable)))
-names = [alphabet[byte] for byte in range(256)]
-merges = [["t", "h"], ["th", "e"], [alphabet[32], "the"], ["s", "h"], ["sh", "i"], ["shi", "p"]]
-names += [left + right for left, right in merges]
-end, begin = len(names), len(names) + 1
+from small_bpe import WORDS as words, small_bpe
+tokenizer = small_bpe("<|endoftext|>", "<begin>")
+begin = tokenizer["added_tokens"][1]["id"]
 template = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<begin>", "type_id": 0}},
             {"Sequence": {"id": "A", "type_id": 0}}], "pair": [],
             "special_tokens": {"<begin>": {"id": "<begin>", "ids": [begin], "tokens": ["<begin>"]}}}
-json.dump({"model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": merges},
-           "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
-           "post_processor": template,
-           "added_tokens": [{"id": end, "content": "<|endoftext|>", "special": True},
-                            {"id": begin, "content": "<begin>", "special": True}]},
-          open("tokenizer.json", "w", encoding="utf-8"))
+json.dump(tokenizer | {"post_processor": template}, open("tokenizer.json", "w", encoding="utf-8"))
 random.seed(1)
-words = "the ship sails north, the other lies in port; größer 東京 one two".split(" ")
 for name, lines in (("train", 200), ("valid", 30), ("test", 20)):
     with open(f"{name}.txt", "w", encoding="utf-8") as file:
         for _ in range(lines):

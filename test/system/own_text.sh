@@ -8,21 +8,11 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck
 tokens
 # A vocabulary of the bytes, some merges, and an end of document; records of words.
-"$python" - <<'PYTHON'
+PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
 import gzip, json, os, random
-printable = [*range(0x21, 0x7f), *range(0xa1, 0xad), *range(0xae, 0x100)]
-alphabet = {byte: chr(byte) for byte in printable}
-for byte in range(256):
-    alphabet.setdefault(byte, chr(256 + len(alphabet) - len(printable)))
-names = [alphabet[byte] for byte in range(256)]
-merges = [["t", "h"], ["th", "e"], [alphabet[32], "the"], ["s", "h"], ["sh", "i"], ["shi", "p"]]
-names += [left + right for left, right in merges]
-json.dump({"model": {"type": "BPE", "vocab": {name: i for i, name in enumerate(names)}, "merges": merges},
-           "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}, "decoder": {"type": "ByteLevel"},
-           "added_tokens": [{"id": len(names), "content": "<|endoftext|>", "special": True}]},
-          open("tokenizer.json", "w", encoding="utf-8"))
+from small_bpe import WORDS as words, small_bpe
+json.dump(small_bpe("<|endoftext|>"), open("tokenizer.json", "w", encoding="utf-8"))
 random.seed(1)
-words = "the ship sails north, the other lies in port; größer 東京 one two".split(" ")
 os.mkdir("texts")
 for i in range(3):
     with gzip.open(f"texts/{i}.jsonl.gz", "wt", encoding="utf-8") as file:
