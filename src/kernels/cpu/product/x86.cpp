@@ -1,18 +1,15 @@
 // Kernels of our own matrix product that an x86-64 CPU can run.
 #include <array>
-#include <string>
 
+#include "../usable_sets.hpp"
 #include "multiply.hpp"
 
 namespace trireme::kernels {
 
 std::span<const ProductSet> UsableProductSets() {
   static const std::array<ProductSet, 3> all = {kProductAvx512, kProductAvx2, kProductPortable};
-  static const std::size_t first = [] {
-    const std::string set = device::InstructionSet();
-    return set == "AVX-512" ? 0 : set == "AVX2" ? 1 : 2;
-  }();
-  return std::span(all).subspan(first);
+  static const std::span<const ProductSet> usable = UsableOf(all);
+  return usable;
 }
 
 bool HasFastKernels() { return UsableProductSets().size() > 1; }
