@@ -36,8 +36,7 @@ struct Layout {
   std::int64_t bytes = 0;      // of the whole file
 };
 
-const char* SafetensorsName(Dtype type);            // "F32", "F64"
-std::string ShapeText(const tensor::Shape& shape);  // "[128, 64]"
+const char* SafetensorsName(Dtype type);  // "F32", "F64"
 
 // The layout of a file with these tensors, in their order. Depends on names, shapes and dtypes
 // only.

@@ -1,6 +1,5 @@
 // WeightSource: a model folder's tensors become parameters.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -23,14 +22,11 @@ namespace trireme::hf {
 namespace {
 
 using checkpoint::PositionedFile;
+using checkpoint::ShapeText;
 using checkpoint::StoredTensor;
 
 constexpr std::size_t kShownProblems = 8;
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
-
-std::string ShapeText(const tensor::Shape& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
-}
 
 }  // namespace
 

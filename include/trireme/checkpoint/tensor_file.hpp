@@ -28,6 +28,7 @@ struct TensorFile {
 };
 
 std::int64_t ElementBytes(const std::string& dtype);  // 0: no dtype of the format
+std::string ShapeText(const tensor::Shape& shape);    // "[128, 64]"
 
 // Serial. The header of a safetensors file, checked: every byte after it belongs to one tensor.
 // Throws InputError naming path, tensor, expected and found.
