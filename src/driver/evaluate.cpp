@@ -29,10 +29,9 @@ ExitCode RunEvaluate(job::Job& job) {
   }
   const std::vector<job::ValidationSet> validation = job::OpenValidation(job, trained.Net().Grid());
   std::vector<evaluate::Set> sets;
-  for (const job::ValidationSet& set : validation) {
-    sets.push_back({&set.tokens, data::Split::kValid, set.name});
+  for (const job::ValidSplit& valid : job::ValidSplits(trained.Tokens(), validation)) {
+    sets.push_back({valid.tokens, data::Split::kValid, valid.name});
   }
-  if (validation.empty()) sets.push_back({&trained.Tokens(), data::Split::kValid, ""});
   sets.push_back({&trained.Tokens(), data::Split::kTest, ""});
   evaluate::Evaluator evaluator(trained.Net(), trained.Tokens(), options, sets);
   if (job.line->validate_only) return job::SayValid(job);

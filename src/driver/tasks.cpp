@@ -206,7 +206,8 @@ ExitCode RunTraining(job::Job& job) {
   // 3. The data.
   const std::vector<data::TokenFile> files = job::OpenCorpus(job, grid);
   const data::Corpus corpus{std::span(files)};
-  const std::vector<job::ValidationSet> validation = job::OpenValidation(job, grid);
+  const std::vector<job::ValidationSet> sets = job::OpenValidation(job, grid);
+  const std::vector<job::ValidSplit> validation = job::ValidSplits(corpus.First(), sets);
   job::RequireTargets(job, corpus.First(), validation);
 
   // 4. The model with its initial weights, spread over the grid; the optimizer; a step.

@@ -34,7 +34,7 @@ void EachTransfer(Visit visit) {
 }  // namespace
 
 TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
-                           std::span<const job::ValidationSet> validation,
+                           std::span<const job::ValidSplit> validation,
                            training::TrainingState& state, training::TrainingStep& training_step)
     : job_(job),
       corpus_(corpus),
@@ -48,10 +48,10 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       schedule_(plan.training.schedule),
       safeguards_(std::make_unique<Safeguards>(job.options.training)),
       deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
-  const data::TokenFile& deciding = validation.empty() ? tokens_ : validation.front().tokens;
-  decider_.set = validation.empty() ? std::string() : validation.front().name;
-  decider_.sha256 = deciding.SourceSha256();
-  decider_.tokens = deciding.Size(data::Split::kValid);
+  const job::ValidSplit& deciding = validation.front();
+  decider_.set = deciding.name;
+  decider_.sha256 = deciding.tokens->SourceSha256();
+  decider_.tokens = deciding.tokens->Size(data::Split::kValid);
   decider_.windows = job.options.monitor.validate_windows;
 }
 

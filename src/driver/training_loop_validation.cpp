@@ -44,15 +44,15 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
 
 // Nothing is told of a validation that a signal cuts short: all sets come again after -r.
 bool TrainingLoop::RecordValidation() {
-  std::vector<monitor::Record> records(std::max<std::size_t>(1, validation_.size()));
+  std::vector<monitor::Record> records(validation_.size());
   double seconds = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {
-    const bool own = validation_.empty();
     // The first one alone decides.
     records[i].kind = i == 0 ? monitor::Record::Kind::kValid : monitor::Record::Kind::kValidOther;
-    if (!own) records[i].set = validation_[i].name;
-    const data::TokenFile& tokens = own ? tokens_ : validation_[i].tokens;
-    if (!RecordEvaluation(tokens, data::Split::kValid, records[i], seconds)) return false;
+    records[i].set = validation_[i].name;
+    if (!RecordEvaluation(*validation_[i].tokens, data::Split::kValid, records[i], seconds)) {
+      return false;
+    }
   }
   for (const monitor::Record& record : records) monitor_->Evaluation(record);
   if (records.front().loss < best_loss_) {
@@ -88,12 +88,10 @@ std::int64_t TrainingLoop::ValidationTokens() const {
   const std::int64_t windows = job_.options.monitor.validate_windows;
   const std::int64_t most = windows == 0 ? std::numeric_limits<std::int64_t>::max()
                                          : windows * job_.options.data.sequence_length;
-  const auto of = [most](const data::TokenFile& file) {
-    return std::min(most, file.Size(data::Split::kValid));
-  };
-  if (validation_.empty()) return of(tokens_);
   std::int64_t tokens = 0;
-  for (const job::ValidationSet& set : validation_) tokens += of(set.tokens);
+  for (const job::ValidSplit& valid : validation_) {
+    tokens += std::min(most, valid.tokens->Size(data::Split::kValid));
+  }
   return tokens;
 }
 

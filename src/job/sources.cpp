@@ -299,12 +299,7 @@ input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
 
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line,
                       const std::string& text) {
-  return ParseDeck(schema, line,
-                   {.deck_path = line.deck,
-                    .deck_text = text,
-                    .config_path = {},
-                    .config_text = {},
-                    .start = {}});
+  return ParseDeck(schema, line, {.deck_path = line.deck, .deck_text = text, .start = {}});
 }
 
 }  // namespace trireme::job

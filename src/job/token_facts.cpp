@@ -280,8 +280,16 @@ std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGri
   return sets;
 }
 
+std::vector<ValidSplit> ValidSplits(const data::TokenFile& tokens,
+                                    std::span<const ValidationSet> sets) {
+  if (sets.empty()) return {{"", &tokens}};
+  std::vector<ValidSplit> splits;
+  for (const ValidationSet& set : sets) splits.push_back({set.name, &set.tokens});
+  return splits;
+}
+
 void RequireTargets(const Job& job, const data::TokenFile& tokens,
-                    std::span<const ValidationSet> validation) {
+                    std::span<const ValidSplit> validation) {
   if (!Evaluates(job.options)) return;
   const auto require = [&](const data::TokenFile& file, data::Split split) {
     if (data::HasTarget(file, split, job.options.data.document_mask)) return;
@@ -292,8 +300,7 @@ void RequireTargets(const Job& job, const data::TokenFile& tokens,
   };
   job.World().Together([&] {
     if (!job.World().IsRoot()) return;
-    if (validation.empty()) require(tokens, data::Split::kValid);
-    for (const ValidationSet& set : validation) require(set.tokens, data::Split::kValid);
+    for (const ValidSplit& valid : validation) require(*valid.tokens, data::Split::kValid);
     require(tokens, data::Split::kTest);
   });
 }

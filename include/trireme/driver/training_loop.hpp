@@ -27,10 +27,10 @@ class Safeguards;
 
 class TrainingLoop {
  public:
-  // All arguments must outlive the loop, and the files of `corpus`. validation: sets in place of
-  // the corpus' own valid split; empty: none.
+  // All arguments must outlive the loop, and the files of `corpus`. validation: of
+  // job::ValidSplits.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
-               std::span<const job::ValidationSet> validation, training::TrainingState& state,
+               std::span<const job::ValidSplit> validation, training::TrainingState& state,
                training::TrainingStep& training_step);
 
   ~TrainingLoop();
@@ -124,8 +124,8 @@ class TrainingLoop {
 
   job::Job& job_;
   const data::Corpus corpus_;
-  const std::span<const job::ValidationSet> validation_;
-  const data::TokenFile& tokens_;  // the corpus' first: vocabulary, valid and test split
+  const std::span<const job::ValidSplit> validation_;
+  const data::TokenFile& tokens_;  // the corpus' first: vocabulary and test split
   const plan::Plan& plan_;
   training::TrainingState& state_;
   training::TrainingStep& training_step_;

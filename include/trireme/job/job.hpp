@@ -104,10 +104,19 @@ struct ValidationSet {
 };
 // Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);
+// A valid split whose loss is computed. name: of its set; empty for the token file's own.
+struct ValidSplit {
+  std::string name;
+  const data::TokenFile* tokens = nullptr;
+};
+// The sets' splits in their order, or the own one of `tokens` if there is no set; at least one, of
+// which the first decides on the best checkpoint. Refers to both arguments.
+std::vector<ValidSplit> ValidSplits(const data::TokenFile& tokens,
+                                    std::span<const ValidationSet> sets);
 // Collective, before a training writes anything. AgreedError (exit code 2) naming the file if a
 // split that it validates or tests on has no target that counts.
 void RequireTargets(const Job& job, const data::TokenFile& tokens,
-                    std::span<const ValidationSet> validation);
+                    std::span<const ValidSplit> validation);
 
 // The end of -v in a task that only computes.
 ExitCode SayValid(const Job& job);

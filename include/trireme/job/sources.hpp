@@ -28,8 +28,8 @@ struct Start {
 struct Sources {
   std::string deck_path;
   std::string deck_text;
-  std::string config_path;  // config.json of hf.path, for job.task = import; else empty
-  std::string config_text;
+  std::string config_path = {};  // config.json of hf.path, for job.task = import; else empty
+  std::string config_text = {};
   std::vector<std::string> forgotten = {};  // keys that are taken as if the deck left them out
   Start start;
 };
