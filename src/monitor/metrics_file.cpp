@@ -14,7 +14,7 @@
 #include <system_error>
 #include <vector>
 
-#include "append_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/input/json_text.hpp"
 

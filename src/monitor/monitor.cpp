@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "append_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "metrics_file.hpp"
 #include "screen.hpp"
 #include "table.hpp"

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "append_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "metrics_file.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"

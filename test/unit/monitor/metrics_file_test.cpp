@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "append_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
 

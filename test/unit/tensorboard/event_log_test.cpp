@@ -1,0 +1,212 @@
+// Event files as a session leaves them, and what the next one keeps.
+#include "trireme/tensorboard/event_log.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "event.pb.h"
+#include "event_files.hpp"
+#include "folder_test.hpp"
+#include "record.hpp"
+
+namespace trireme::tensorboard {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// What does not fit is refused, as by a full disk.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(std::uintmax_t bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    getrlimit(RLIMIT_FSIZE, &old_);
+    rlimit low = old_;
+    low.rlim_cur = bytes;
+    setrlimit(RLIMIT_FSIZE, &low);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &old_); }
+  FileSizeLimit(const FileSizeLimit&) = delete;
+  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
+
+ private:
+  rlimit old_{};
+};
+
+class EventLogTest : public test::FolderTest {
+ protected:
+  // "v" the version, "start S", "S tag" of a value: of all files, in the order of reading.
+  std::vector<std::string> Events() const {
+    std::vector<std::string> found;
+    for (const std::string& path : EventFiles(In("tensorboard"))) {
+      RecordReader reader(path);
+      while (const auto payload = reader.Next()) {
+        proto::Event event;
+        EXPECT_TRUE(event.ParseFromString(*payload));
+        const std::string step = std::to_string(event.step());
+        if (event.has_session_log()) found.push_back("start " + step);
+        if (!event.file_version().empty()) found.push_back("v");
+        for (const auto& value : event.summary().value()) {
+          found.push_back(step + " " + value.tag());
+        }
+      }
+    }
+    return found;
+  }
+
+  EventLog::Setup From(std::int64_t step, bool continues = true) {
+    return {.folder = In("tensorboard"),
+            .continues = continues,
+            .resume_step = step,
+            .flush_seconds = 1000,
+            .warn = [this](const std::string& text) { warnings_.push_back(text); }};
+  }
+
+  // Steps first to last of a session from `step` on.
+  void Run(std::int64_t from, std::int64_t first, std::int64_t last) {
+    EventLog log(From(from));
+    if (!log.HasStart()) log.AddHParams({{"a", "1"}});
+    for (std::int64_t step = first; step <= last; ++step) log.Add(step, {{"loss", 1}});
+  }
+
+  std::vector<std::string> warnings_;
+};
+
+TEST_F(EventLogTest, WritesWhatItIsGiven) {
+  {
+    EventLog log(From(0, false));
+    EXPECT_FALSE(log.HasStart());
+    log.AddHParams({{"a", "1"}});
+    log.Add(1, {{"loss", 2}, {"rate", 3}});
+    log.AddText(1, "sample", "text");
+    log.AddHistograms(2, std::vector<NamedHistogram>{{"w", {}}, {"g", {}}});
+    log.AddEnd(2);
+  }
+  EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "1 rate",
+                                    "1 sample", "2 w", "2 g", "2 _hparams_/session_end_info"));
+  EXPECT_TRUE(warnings_.empty());
+}
+
+TEST_F(EventLogTest, IsBufferedUntilItIsFlushed) {
+  EventLog log(From(0, false));
+  log.Add(1, {{"loss", 2}});
+  EXPECT_TRUE(Events().empty());
+  log.Flush();
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss"));
+  log.Add(2, {{"loss", 2}});
+  log.Sync();
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss", "2 loss"));
+}
+
+TEST_F(EventLogTest, IsFlushedAfterAWhile) {
+  EventLog::Setup setup = From(0, false);
+  setup.flush_seconds = 0;
+  EventLog log(setup);
+  log.Add(1, {{"loss", 2}});
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss"));
+}
+
+TEST_F(EventLogTest, ASessionThatGoesOnCutsLaterSteps) {
+  Run(0, 1, 5);
+  Run(3, 4, 6);
+  EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "2 loss",
+                                    "3 loss", "v", "start 4", "4 loss", "5 loss", "6 loss"));
+}
+
+// Back before an earlier resumption: its file goes as a whole.
+TEST_F(EventLogTest, SessionsThatBeganLaterAreRemoved) {
+  Run(0, 1, 4);
+  Run(3, 4, 6);
+  Run(3, 4, 4);
+  Run(2, 3, 3);
+  EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "2 loss", "v",
+                                    "start 3", "3 loss"));
+  EXPECT_EQ(EventFiles(In("tensorboard")).size(), 2U);
+}
+
+// The end of a run is no end once it goes on.
+TEST_F(EventLogTest, TheEndIsCut) {
+  Run(0, 1, 2);
+  {
+    EventLog log(From(2));
+    log.AddEnd(2);
+  }
+  Run(2, 3, 3);
+  EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "2 loss", "v",
+                                    "start 3", "3 loss"));
+}
+
+TEST_F(EventLogTest, ATornEndIsCut) {
+  Run(0, 1, 3);
+  const std::string path = EventFiles(In("tensorboard")).front();
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 1);
+  Run(3, 4, 4);
+  EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "2 loss", "v",
+                                    "start 4", "4 loss"));
+}
+
+TEST_F(EventLogTest, ANewRunRemovesTheEventsOfAnother) {
+  Run(0, 1, 3);
+  test::WriteBytes(In("tensorboard/mine.txt"), "kept");
+  EventLog log(From(0, false));
+  log.Add(1, {{"loss", 2}});
+  log.Flush();
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss"));
+  EXPECT_EQ(test::ReadBytes(In("tensorboard/mine.txt")), "kept");
+}
+
+TEST_F(EventLogTest, GoesBackWithinASession) {
+  EventLog log(From(0, false));
+  for (std::int64_t step = 1; step <= 5; ++step) log.Add(step, {{"loss", 2}});
+  log.GoBack(3);
+  log.Add(4, {{"loss", 2}});
+  log.GoBack(3);
+  log.Add(4, {{"loss", 2}});
+  log.Flush();
+  EXPECT_THAT(Events(),
+              ElementsAre("v", "1 loss", "2 loss", "3 loss", "v", "start 4", "4 loss"));
+}
+
+// An event of an earlier step that is told late must not look like a restart.
+TEST_F(EventLogTest, StepsNeverDecrease) {
+  EventLog log(From(0, false));
+  log.Add(5, {{"loss", 2}});
+  log.AddText(3, "events", "checkpoint");
+  log.Flush();
+  EXPECT_THAT(Events(), ElementsAre("v", "5 loss", "5 events"));
+}
+
+TEST_F(EventLogTest, AFolderThatCannotBeMadeIsOneWarning) {
+  test::WriteBytes(In("tensorboard"), "a file");
+  EventLog log(From(0, false));
+  log.Add(1, {{"loss", 2}});
+  log.GoBack(0);
+  log.Flush();
+  log.Sync();
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("tensorboard: cannot be made")));
+}
+
+TEST_F(EventLogTest, AFullDiskIsOneWarning) {
+  std::filesystem::create_directory(In("tensorboard"));
+  EventLog log(From(0, false));
+  log.Add(1, {{"loss", 2}});
+  log.Flush();
+  const std::string path = EventFiles(In("tensorboard")).front();
+  const FileSizeLimit limit(std::filesystem::file_size(path) + 10);
+  for (std::int64_t step = 2; step < 5; ++step) {
+    log.Add(step, {{"loss", 2}});
+    log.Flush();
+  }
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr(path + ": cannot be written: ")));
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss"));
+}
+
+}  // namespace
+}  // namespace trireme::tensorboard
