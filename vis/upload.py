@@ -21,6 +21,7 @@ import json
 import math
 import os
 import pathlib
+import secrets
 import sys
 
 FILES = ["deck.in", "log.txt", "summary.json", "report.html"]
@@ -192,7 +193,7 @@ def to_wandb(run, arguments):
     target = f"wandb {arguments.project}"
     notes = Notes(run)
     note = {} if arguments.again else notes.all.get(target, {})
-    known = note.get("id") or wandb.util.generate_id()
+    known = note.get("id") or secrets.token_hex(4)
     ready = run.ready(note.get("step", -1))
     if not ready and note.get("ended", False) == run.ended:
         return 0
@@ -214,7 +215,9 @@ def to_wandb(run, arguments):
 
 
 def to_mlflow(run, arguments):
-    mlflow = need("mlflow", "mlflow-skinny")
+    # MLflow 3 reads and writes folders, but wants to be asked for it.
+    os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    need("mlflow", "mlflow-skinny")
     entities, tracking = importlib.import_module("mlflow.entities"), importlib.import_module("mlflow.tracking")
     uri = arguments.uri
     if "://" not in uri:

@@ -29,14 +29,14 @@ constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
 struct EventLog::State {
   explicit State(Setup given) : setup(std::move(given)) {}
 
-  // First failure: kept until the caller's thread tells it.
+  // First failure: kept until it is told.
   void Fail(const std::string& text) {
     if (failure.empty() && !told) failure = text;
   }
   void Tell() {
     if (told || failure.empty()) return;
     told = true;
-    if (setup.warn) setup.warn(failure);
+    throw RunError(failure);
   }
 
   // Cuts what the session does again, and opens a file of its own.
@@ -81,6 +81,14 @@ struct EventLog::State {
 
   proto::Event MakeNext(std::int64_t step) { return Make(last_step = std::max(last_step, step)); }
 
+  // Runs a change under the lock, and tells what failed.
+  template <typename Change>
+  void Guarded(Change&& change) {
+    const std::lock_guard lock(mutex);
+    change();
+    Tell();
+  }
+
   void Put(const proto::Event& event) {
     if (file == nullptr) return;
     AppendRecord(event.SerializeAsString(), buffer);
@@ -107,29 +115,17 @@ struct EventLog::State {
   bool told = false;
 };
 
-namespace {
-
-// Runs a change under the lock, then tells a failure without it.
-template <typename State, typename Change>
-void Guarded(State& state, Change&& change) {
-  const std::lock_guard lock(state.mutex);
-  change();
-  state.Tell();
-}
-
-}  // namespace
-
 EventLog::EventLog(Setup setup) : state_(std::make_unique<State>(std::move(setup))) {
-  Guarded(*state_, [this] { state_->Begin(state_->setup.continues, state_->setup.resume_step); });
+  state_->Begin(state_->setup.continues, state_->setup.resume_step);
 }
 
-EventLog::~EventLog() { Flush(); }
+EventLog::~EventLog() { state_->Write(); }
 
 bool EventLog::HasStart() const { return state_->has_start; }
 
 void EventLog::Add(std::int64_t step, const Scalars& scalars) {
   if (scalars.empty()) return;
-  Guarded(*state_, [&] {
+  state_->Guarded([&] {
     proto::Event event = state_->MakeNext(step);
     for (const auto& [tag, value] : scalars) AddScalar(tag, value, event);
     state_->Put(event);
@@ -137,7 +133,7 @@ void EventLog::Add(std::int64_t step, const Scalars& scalars) {
 }
 
 void EventLog::AddText(std::int64_t step, const std::string& tag, const std::string& text) {
-  Guarded(*state_, [&] {
+  state_->Guarded([&] {
     proto::Event event = state_->MakeNext(step);
     tensorboard::AddText(tag, text, event);
     state_->Put(event);
@@ -146,17 +142,16 @@ void EventLog::AddText(std::int64_t step, const std::string& tag, const std::str
 
 // An event each: one of all would be as long as the model has tensors.
 void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms) {
-  Guarded(*state_, [&] {
-    for (const NamedHistogram& named : histograms) {
-      proto::Event event = state_->MakeNext(step);
-      AddHistogram(named.name, named.histogram, event);
-      state_->Put(event);
-    }
-  });
+  const std::lock_guard lock(state_->mutex);
+  for (const NamedHistogram& named : histograms) {
+    proto::Event event = state_->MakeNext(step);
+    AddHistogram(named.name, named.histogram, event);
+    state_->Put(event);
+  }
 }
 
 void EventLog::AddHParams(const std::vector<std::pair<std::string, std::string>>& values) {
-  Guarded(*state_, [&] {
+  state_->Guarded([&] {
     proto::Event event = state_->MakeNext(0);
     tensorboard::AddHParams(values, event.wall_time(), event);
     state_->Put(event);
@@ -164,7 +159,7 @@ void EventLog::AddHParams(const std::vector<std::pair<std::string, std::string>>
 }
 
 void EventLog::AddEnd(std::int64_t step) {
-  Guarded(*state_, [&] {
+  state_->Guarded([&] {
     proto::Event event = state_->MakeNext(step);
     tensorboard::AddEnd(event.wall_time(), event);
     state_->Put(event);
@@ -173,20 +168,21 @@ void EventLog::AddEnd(std::int64_t step) {
 }
 
 void EventLog::GoBack(std::int64_t step) {
-  Guarded(*state_, [&] {
+  state_->Guarded([&] {
     state_->Write();
     state_->Begin(true, step);
   });
 }
 
 void EventLog::Flush() {
-  Guarded(*state_, [&] { state_->Write(); });
+  state_->Guarded([&] { state_->Write(); });
 }
 
 void EventLog::Sync() {
-  const std::lock_guard lock(state_->mutex);
-  state_->Write();
-  if (state_->file != nullptr) state_->file->Sync();
+  state_->Guarded([&] {
+    state_->Write();
+    if (state_->file != nullptr) state_->file->Sync();
+  });
 }
 
 }  // namespace trireme::tensorboard

@@ -16,13 +16,15 @@ constexpr const char* kEndTag = "_hparams_/session_end_info";
 
 // JSON's writer replaces what is not UTF-8.
 std::string Utf8(const std::string& text) {
+  const auto ascii = [](char letter) { return static_cast<unsigned char>(letter) < 0x80; };
+  if (std::ranges::all_of(text, ascii)) return text;
   using Json = nlohmann::json;
   return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 proto::Summary::Value& AddValue(const std::string& tag, proto::Event& event) {
   proto::Summary::Value& value = *event.mutable_summary()->add_value();
-  value.set_tag(tag);
+  value.set_tag(Utf8(tag));
   return value;
 }
 
@@ -65,7 +67,7 @@ void AddText(const std::string& tag, const std::string& text, proto::Event& even
   std::istringstream lines(plain);
   std::string code;
   for (std::string line; std::getline(lines, line);) code += "    " + line + "\n";
-  proto::Summary::Value& value = AddValue(Utf8(tag), event);
+  proto::Summary::Value& value = AddValue(tag, event);
   value.mutable_metadata()->mutable_plugin_data()->set_plugin_name("text");
   value.mutable_tensor()->set_dtype(proto::DT_STRING);
   value.mutable_tensor()->mutable_tensor_shape();

@@ -4,7 +4,6 @@
 #define TRIREME_TENSORBOARD_EVENT_LOG_HPP_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -24,11 +23,10 @@ class EventLog {
     bool continues = false;    // events up to resume_step are kept; else the folder's are removed
     std::int64_t resume_step = 0;
     double flush_seconds = 2;  // events may wait so long in memory
-    // Called on the caller's thread at the first failure, with what cannot be written and why.
-    std::function<void(const std::string&)> warn = {};
   };
+  // Nothing is thrown in here; what fails is told by the next call that may throw.
   explicit EventLog(Setup setup);
-  ~EventLog();  // flushes
+  ~EventLog();  // flushes, as well as that goes
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
 
@@ -36,6 +34,8 @@ class EventLog {
   bool HasStart() const;
 
   // Events of a step; steps never decrease, so an event of an earlier one counts as of the last.
+  // These and all below, but for AddHistograms, throw a RunError for the first thing that cannot be
+  // written, once.
   void Add(std::int64_t step, const Scalars& scalars);
   void AddText(std::int64_t step, const std::string& tag, const std::string& text);
   void AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms);
@@ -47,7 +47,7 @@ class EventLog {
   // Later events are cut, in the files and in TensorBoard, and a new file begins after `step`.
   void GoBack(std::int64_t step);
   void Flush();
-  // Flushes to the disk. Any thread; a failure is told by the next call of another function.
+  // Flushes to the disk. Any thread.
   void Sync();
 
  private:

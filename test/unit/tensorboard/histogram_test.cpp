@@ -31,12 +31,12 @@ std::size_t BucketOf(double value) {
 
 TEST(Histogram, LimitsAreTensorFlows) {
   const std::vector<double>& limits = Histogram::Limits();
-  EXPECT_EQ(limits.size(), 1549U);
+  EXPECT_EQ(limits.size(), 1551U);
   EXPECT_TRUE(std::is_sorted(limits.begin(), limits.end()));
   EXPECT_EQ(limits.front(), -std::numeric_limits<double>::max());
-  EXPECT_EQ(limits[774], 0);
-  EXPECT_EQ(limits[775], 1e-12);
-  EXPECT_NEAR(limits[776], 1.1e-12, 1e-24);
+  EXPECT_EQ(limits[775], 0);
+  EXPECT_EQ(limits[776], 1e-12);
+  EXPECT_NEAR(limits[777], 1.1e-12, 1e-24);
 }
 
 TEST(Histogram, FindsTheBucketThatASearchFinds) {
@@ -46,7 +46,7 @@ TEST(Histogram, FindsTheBucketThatASearchFinds) {
     const double value = std::copysign(std::pow(10, exponent(random)), sign(random));
     ASSERT_EQ(BucketOf(value), SearchedBucket(value)) << value;
     const auto narrow = static_cast<float>(value);
-    if (std::isfinite(narrow)) ASSERT_EQ(BucketOf(narrow), SearchedBucket(narrow)) << narrow;
+    ASSERT_EQ(BucketOf(narrow), SearchedBucket(narrow)) << narrow;
   }
 }
 
@@ -58,9 +58,9 @@ TEST(Histogram, PutsLimitsIntoTheBucketAboveThem) {
       ASSERT_EQ(BucketOf(value), SearchedBucket(value)) << value;
     }
   }
-  EXPECT_EQ(BucketOf(0.0), 775U);
-  EXPECT_EQ(BucketOf(-0.0), 775U);
-  EXPECT_EQ(BucketOf(kInfinity), 1548U);
+  EXPECT_EQ(BucketOf(0.0), 776U);
+  EXPECT_EQ(BucketOf(-0.0), 776U);
+  EXPECT_EQ(BucketOf(kInfinity), 1550U);
   EXPECT_EQ(BucketOf(-kInfinity), 0U);
 }
 
