@@ -63,6 +63,20 @@ def values_of(record):
     return values
 
 
+def read_records(path):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                try:
+                    record = json.loads(line)
+                except json.JSONDecodeError:  # torn: the run goes on
+                    continue
+                if isinstance(record, dict) and isinstance(record.get("step"), int):
+                    yield record
+    except OSError as error:
+        sys.exit(f"{path}: cannot be read: {error.strerror}. Name the folder of a run.")
+
+
 class Run:
     """A run folder: [(step, {name: number})] in order, its configuration, its texts."""
 
@@ -70,28 +84,21 @@ class Run:
         self.folder = pathlib.Path(folder)
         path = self.folder / "metrics.jsonl"
         steps, self.events, self.seconds, self.ended = {}, [], {}, False
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            sys.exit(f"{path}: cannot be read: {error.strerror}. Name the folder of a run.")
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except json.JSONDecodeError:  # torn: the run goes on
-                continue
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
-                continue
+        for record in read_records(path):
             kind, step = record.get("kind"), record["step"]
             self.ended = self.ended or kind == "done"
             if kind == "event":
                 self.events.append(f"step {step}: {record.get('event')}: {record.get('text', '')}")
             elif kind in ("step", "interval", "valid", "valid_other", "test"):
-                steps.setdefault(step, {}).update(values_of(record))
+                # A step's own values go before the means of its interval.
+                known = steps.setdefault(step, {})
+                known.update({name: value for name, value in values_of(record).items() if name not in known})
                 if kind != "interval" and number(record.get("step_seconds")):
                     self.seconds[step] = self.seconds.get(step, 0) + record["step_seconds"]
         self.steps = sorted(steps.items())
         self.summary = self.read_summary()
-        self.written = path.stat().st_mtime
+        # Records have no dates: the last step ended with the file, as far as this is the first call.
+        self.begun, self.ends = path.stat().st_mtime - sum(self.seconds.values()), {}
 
     def read_summary(self):
         try:
@@ -127,13 +134,12 @@ class Run:
         return [self.folder / name for name in FILES if (self.folder / name).is_file()]
 
     def time_of(self, step):
-        """Milliseconds since 1970: the times of steps added up, so that the last ends with the file."""
-        if not hasattr(self, "ends"):
-            self.ends, total = {}, sum(self.seconds.values())
-            begun = self.written - total
+        """Milliseconds since 1970: the times of steps added up from the start on."""
+        if not self.ends:
+            end = self.begun
             for at, _ in self.steps:
-                begun += self.seconds.get(at, 0)
-                self.ends[at] = int(1000 * begun)
+                end += self.seconds.get(at, 0)
+                self.ends[at] = int(1000 * end)
         return self.ends[step]
 
 
@@ -194,6 +200,7 @@ def to_wandb(run, arguments):
     notes = Notes(run)
     note = {} if arguments.again else notes.all.get(target, {})
     known = note.get("id") or secrets.token_hex(4)
+    run.begun = note.get("begun", run.begun)
     ready = run.ready(note.get("step", -1))
     if not ready and note.get("ended", False) == run.ended:
         return 0
@@ -202,7 +209,7 @@ def to_wandb(run, arguments):
                          mode="offline" if arguments.offline else "online", config=run.deck(),
                          settings=wandb.Settings(silent=True, x_disable_stats=True, console="off"))
     for step, values in ready:
-        session.log(values, step=step)
+        session.log({**values, "_timestamp": run.time_of(step) / 1000}, step=step)
     session.summary.update(run.final())
     for name, lines in (("samples", run.samples()), ("events", run.events)):
         if lines:
@@ -210,7 +217,8 @@ def to_wandb(run, arguments):
     for path in run.files():
         session.save(str(path), base_path=str(run.folder), policy="now")
     session.finish()
-    notes.keep(target, {"id": known, "step": ready[-1][0] if ready else note["step"], "ended": run.ended})
+    notes.keep(target, {"id": known, "begun": run.begun, "step": ready[-1][0] if ready else note.get("step", -1),
+                        "ended": run.ended})
     return len(ready)
 
 
@@ -230,19 +238,22 @@ def to_mlflow(run, arguments):
         return 0
     client = tracking.MlflowClient(tracking_uri=uri)
     known = note.get("id")
+    run.begun = note.get("begun", run.begun)
     if known is None:
         experiment = client.get_experiment_by_name(arguments.experiment)
         number_of = experiment.experiment_id if experiment else client.create_experiment(arguments.experiment)
         start = run.time_of(run.steps[0][0]) if run.steps else None
         known = client.create_run(number_of, start_time=start, run_name=arguments.name or run.folder.name).info.run_id
         send_params(client, entities, known, run.deck())
-        notes.keep(target, {"id": known, "step": -1, "ended": False})
-    metrics = [entities.Metric(mlflow_name(name), value, run.time_of(step), step)
-               for step, values in ready for name, value in values.items()]
+        notes.keep(target, {"id": known, "begun": run.begun, "step": -1, "ended": False})
     last = run.steps[-1][0] if run.steps else 0
-    metrics += [entities.Metric(mlflow_name(name), value, run.time_of(last), last) for name, value in run.final().items()]
-    for first in range(0, len(metrics), 1000):  # as many as a request may hold
-        client.log_batch(known, metrics=metrics[first:first + 1000])
+    for batch in batches(ready):
+        client.log_batch(known, metrics=[entities.Metric(mlflow_name(name), value, run.time_of(step), step)
+                                         for step, values in batch for name, value in values.items()])
+        notes.keep(target, {"id": known, "begun": run.begun, "step": batch[-1][0], "ended": False})
+    if run.ended:
+        client.log_batch(known, metrics=[entities.Metric(mlflow_name(name), value, run.time_of(last), last)
+                                         for name, value in run.final().items()])
     for name, lines in (("samples.txt", run.samples()), ("events.txt", run.events)):
         if lines:
             client.log_text(known, "\n".join(lines) + "\n", name)
@@ -250,8 +261,22 @@ def to_mlflow(run, arguments):
         client.log_artifact(known, str(path))
     if run.ended:
         client.set_terminated(known, "FINISHED", end_time=run.time_of(last))
-    notes.keep(target, {"id": known, "step": ready[-1][0] if ready else note.get("step", -1), "ended": run.ended})
+    notes.keep(target, {"id": known, "begun": run.begun, "step": ready[-1][0] if ready else note.get("step", -1),
+                        "ended": run.ended})
     return len(ready)
+
+
+def batches(steps, most=1000):
+    """Steps in groups of at most so many numbers, as a request may hold."""
+    group, count = [], 0
+    for step, values in steps:
+        if group and count + len(values) > most:
+            yield group
+            group, count = [], 0
+        group.append((step, values))
+        count += len(values)
+    if group:
+        yield group
 
 
 def send_params(client, entities, run_id, deck):

@@ -28,7 +28,7 @@ void TrainingLoop::AttachTensorBoard(const monitor::BannerFacts& banner) {
       .folder = folder_ + "/tensorboard", .continues = continues_, .resume_step = step_});
   auto sink = std::make_unique<tensorboard::TensorBoardSink>(events_, std::move(facts));
   try {
-    sink->Begin(step_);
+    sink->Begin();
   } catch (const Error& error) {
     monitor_->Warn(fmt::format("{}; the run goes on without it", error.what()));
   }

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <mutex>
 #include <utility>
@@ -79,7 +78,6 @@ struct EventLog::State {
     return event;
   }
 
-  proto::Event MakeNext(std::int64_t step) { return Make(last_step = std::max(last_step, step)); }
 
   // Runs a change under the lock, and tells what failed.
   template <typename Change>
@@ -109,7 +107,7 @@ struct EventLog::State {
   std::unique_ptr<monitor::AppendFile> file;  // null: it could not be opened
   std::string buffer;                         // records that are not in the file yet
   double flushed = Seconds();
-  std::int64_t last_step = 0;
+  std::int64_t last_step = 0;  // that had values
   bool has_start = false;
   std::string failure;
   bool told = false;
@@ -126,15 +124,15 @@ bool EventLog::HasStart() const { return state_->has_start; }
 void EventLog::Add(std::int64_t step, const Scalars& scalars) {
   if (scalars.empty()) return;
   state_->Guarded([&] {
-    proto::Event event = state_->MakeNext(step);
+    proto::Event event = State::Make(state_->last_step = step);
     for (const auto& [tag, value] : scalars) AddScalar(tag, value, event);
     state_->Put(event);
   });
 }
 
-void EventLog::AddText(std::int64_t step, const std::string& tag, const std::string& text) {
+void EventLog::AddText(const std::string& tag, const std::string& text) {
   state_->Guarded([&] {
-    proto::Event event = state_->MakeNext(step);
+    proto::Event event = State::Make(state_->last_step);
     tensorboard::AddText(tag, text, event);
     state_->Put(event);
   });
@@ -144,7 +142,7 @@ void EventLog::AddText(std::int64_t step, const std::string& tag, const std::str
 void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms) {
   const std::lock_guard lock(state_->mutex);
   for (const NamedHistogram& named : histograms) {
-    proto::Event event = state_->MakeNext(step);
+    proto::Event event = State::Make(state_->last_step = step);
     AddHistogram(named.name, named.histogram, event);
     state_->Put(event);
   }
@@ -152,15 +150,15 @@ void EventLog::AddHistograms(std::int64_t step, std::span<const NamedHistogram> 
 
 void EventLog::AddHParams(const std::vector<std::pair<std::string, std::string>>& values) {
   state_->Guarded([&] {
-    proto::Event event = state_->MakeNext(0);
+    proto::Event event = State::Make(state_->last_step);
     tensorboard::AddHParams(values, event.wall_time(), event);
     state_->Put(event);
   });
 }
 
-void EventLog::AddEnd(std::int64_t step) {
+void EventLog::AddEnd() {
   state_->Guarded([&] {
-    proto::Event event = state_->MakeNext(step);
+    proto::Event event = State::Make(state_->last_step);
     tensorboard::AddEnd(event.wall_time(), event);
     state_->Put(event);
     state_->Write();

@@ -24,9 +24,9 @@ TensorBoardSink::TensorBoardSink(std::shared_ptr<EventLog> log, RunFacts facts)
     : log_(std::move(log)), facts_(std::move(facts)) {}
 
 // TensorBoard takes hyperparameters from a run's first session alone.
-void TensorBoardSink::Begin(std::int64_t step) {
+void TensorBoardSink::Begin() {
   if (!log_->HasStart()) log_->AddHParams(facts_.deck);
-  log_->AddText(step, "layout", facts_.layout);
+  log_->AddText("layout", facts_.layout);
 }
 
 void TensorBoardSink::Step(const Record& record) {
@@ -70,24 +70,24 @@ void TensorBoardSink::Evaluation(const Record& record) {
                           {fmt::format("perf/{}_seconds", split), record.step_seconds}});
 }
 
-void TensorBoardSink::Sample(std::int64_t step, const std::string& text) {
-  log_->AddText(step, "sample", text);
+void TensorBoardSink::Sample(std::int64_t, const std::string& text) {
+  log_->AddText("sample", text);
 }
 
 void TensorBoardSink::Happened(const monitor::Event& event) {
-  log_->AddText(event.step, "events",
+  log_->AddText("events",
                 fmt::format("step {}: {}: {}", event.step, event.name, event.text));
 }
 
 void TensorBoardSink::GoBack(std::int64_t step) {
   log_->GoBack(step);
-  if (!log_->HasStart()) Begin(step);
+  if (!log_->HasStart()) Begin();
 }
 
 void TensorBoardSink::Sync() { log_->Sync(); }
 
 void TensorBoardSink::Done(const monitor::Summary& summary) {
-  if (summary.done) log_->AddEnd(summary.last.step);
+  if (summary.done) log_->AddEnd();
   log_->Flush();
 }
 

@@ -5,8 +5,15 @@ import json
 import math
 import os
 import pathlib
+import random
+import re
+import shutil
+import subprocess
 import sys
 import tempfile
+import time
+import urllib.parse
+import urllib.request
 
 try:
     import numpy
@@ -209,6 +216,29 @@ def check_layouts(program):
     assert found["mixed"] == histograms("tied")
 
 
+def check_going_back(program):
+    """A run that goes back from spikes of the loss shows each step once."""
+    random.seed(3)
+    for name, count, senseless in (("train", 6400, range(3200, 3248)), ("valid", 200, ())):
+        word, text = 0, []
+        for i in range(count):
+            lost = i in senseless or random.random() < 0.05
+            word = random.randrange(32) if lost else (5 * word + 7) % 32
+            text.append(f"w{word}")
+        pathlib.Path(f"{name}.txt").write_text(" ".join(text) + "\n")
+    program(1, "-i", "deck.in", "job.task=tokenize", "tokenize.train=train.txt", "tokenize.valid=valid.txt",
+            "tokenize.test=valid.txt", "data.file=spiky.h5")
+    text = program(1, "-i", "deck.in", "job.output=back", "data.file=spiky.h5", "schedule.epochs=1.5", "checkpoint.every_steps=16",
+                   "run.spike_window=20", "run.on_spike=rollback", "data.batch=4", "model.dropout=0",
+                   "optimizer.learning_rate=1e-2", "monitor.validate_every_steps=0", "monitor.histogram_every_steps=0",
+                   "checkpoint.keep=0")
+    assert "rollbacks" in text, text
+    assert len(os.listdir("back/tensorboard")) > 1
+    check_scalars("back", reader("back"))
+    steps = [event.step for event in reader("back").Scalars("loss/train")]
+    assert steps == list(range(1, len(steps) + 1)), steps
+
+
 def check_no_folder(program):
     """TensorBoard's folder cannot be made: one warning, and the run is done."""
     pathlib.Path("blocked").mkdir()
@@ -218,13 +248,77 @@ def check_no_folder(program):
     assert text.count("tensorboard: ") == 1, text
 
 
+class Server:
+    """TensorBoard on all runs in this folder, as a user starts it."""
+
+    def __enter__(self):
+        command = [sys.executable, "-m", "tensorboard.main", "--logdir", ".", "--port", "0", "--reload_interval", "1"]
+        self.log = open("server.log", "w+", encoding="utf-8")
+        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log)
+        self.home = self.wait(lambda: re.search(r"http://localhost:\d+/", pathlib.Path("server.log").read_text()))[0]
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+        self.log.close()
+
+    def wait(self, ready):
+        for _ in range(600):
+            found = ready()
+            if found:
+                return found
+            time.sleep(0.1)
+        raise AssertionError("TensorBoard does not come up:\n" + pathlib.Path("server.log").read_text())
+
+    def ask(self, path, post=None, **arguments):
+        url = f"{self.home}data/{path}?{urllib.parse.urlencode(arguments)}"
+        data = None if post is None else json.dumps(post).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+def check_server(_):
+    """What TensorBoard itself shows of a whole run and of one that was resumed, and that a browser gets a page of it."""
+    wanted = {"run/tensorboard", "parts/tensorboard"}
+    with Server() as server:
+        server.wait(lambda: wanted <= set(server.ask("runs")))
+        for run in sorted(wanted):
+            steps = 40 if run.startswith("run") else 35
+            server.wait(lambda: len(server.ask("plugin/scalars/scalars", run=run, tag="loss/train")) == steps)
+            found = server.ask("plugin/scalars/scalars", run=run, tag="loss/train")
+            expected = expected_scalars(run.split("/")[0])["loss/train"]
+            assert [(step, numpy.float32(value)) for _, step, value in found] == expected, (found, expected)
+        text = server.ask("plugin/text/text", run="run/tensorboard", tag="layout")[0]["text"]
+        assert text.startswith("<pre>") and "&lt;b&gt;sea.h5" in text, text
+        tags = server.ask("plugin/histograms/tags")["run/tensorboard"]
+        assert "gradients/blocks.1.ffn.down.weight" in tags and "weights/embedding.token.weight" in tags
+        sessions = server.ask("plugin/hparams/session_groups", {
+            "experimentName": "", "startIndex": 0, "sliceSize": 100, "colParams": [],
+            "allowedStatuses": ["STATUS_UNKNOWN", "STATUS_SUCCESS", "STATUS_FAILURE", "STATUS_RUNNING"]})["sessionGroups"]
+        session = next(each for each in sessions if each["name"] == "run/tensorboard")
+        assert session["hparams"]["optimizer.learning_rate"] == 3e-3 and session["sessions"][0]["status"] == "STATUS_SUCCESS"
+        metrics = {value["name"]["tag"]: value["value"] for value in session["metricValues"]}
+        assert numpy.float32(metrics["loss/test"]) == expected_scalars("run")["loss/test"][-1][1]
+        chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+        if not chromium:
+            print("no Chromium here: the page was not looked at")
+            return
+        page = subprocess.run([chromium, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=15000",
+                               f"--user-data-dir={os.getcwd()}/chromium", "--dump-dom", f"{server.home}#timeseries"],
+                              capture_output=True, text=True, timeout=120).stdout
+        for run in wanted:
+            assert run in page, f"{run} is not on the page"
+
+
 def main():
     program = Program(os.path.abspath(sys.argv[1]), sys.argv[2])
     with tempfile.TemporaryDirectory() as home:
         os.chdir(home)
         pathlib.Path("deck.in").write_text(DECK)
         program(1, "-i", "deck.in", "job.task=tokenize", "tokenize.kind=harbour", "tokenize.harbour_tokens=2000")
-        for check in (check_run, check_resumed, check_layouts, check_no_folder):
+        for check in (check_run, check_resumed, check_layouts, check_server, check_going_back, check_no_folder):
             check(program)
             print(f"{check.__name__}: passed")
         os.chdir("/")

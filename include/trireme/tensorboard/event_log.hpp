@@ -33,16 +33,17 @@ class EventLog {
   // Whether the files hold the start of the run already.
   bool HasStart() const;
 
-  // Events of a step; steps never decrease, so an event of an earlier one counts as of the last.
-  // These and all below, but for AddHistograms, throw a RunError for the first thing that cannot be
-  // written, once.
+  // Values of a step, steps in order. These and all below, but for AddHistograms, throw a RunError
+  // for the first thing that cannot be written, once.
   void Add(std::int64_t step, const Scalars& scalars);
-  void AddText(std::int64_t step, const std::string& tag, const std::string& text);
+  // Of the last step that had values, whatever step the text is about: readers take a step back
+  // for a restart.
+  void AddText(const std::string& tag, const std::string& text);
   void AddHistograms(std::int64_t step, std::span<const NamedHistogram> histograms);
   // The session of the HParams plugin: its values, as a deck has them, and the end of a run that is
   // done, whose last scalars are the final metrics.
   void AddHParams(const std::vector<std::pair<std::string, std::string>>& values);
-  void AddEnd(std::int64_t step);
+  void AddEnd();
 
   // Later events are cut, in the files and in TensorBoard, and a new file begins after `step`.
   void GoBack(std::int64_t step);

@@ -25,8 +25,8 @@ class TensorBoardSink : public monitor::Sink {
  public:
   // The log is shared with whoever writes histograms.
   TensorBoardSink(std::shared_ptr<EventLog> log, RunFacts facts);
-  // Writes the facts, of a session that goes on from `step`. Throws as EventLog does.
-  void Begin(std::int64_t step);
+  // Writes the facts. Throws as EventLog does.
+  void Begin();
 
   void Step(const monitor::Record& record) override;
   void Interval(const monitor::Interval& interval) override;

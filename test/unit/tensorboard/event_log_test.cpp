@@ -95,9 +95,9 @@ TEST_F(EventLogTest, WritesWhatItIsGiven) {
     EXPECT_FALSE(log.HasStart());
     log.AddHParams({{"a", "1"}});
     log.Add(1, {{"loss", 2}, {"rate", 3}});
-    log.AddText(1, "sample", "text");
+    log.AddText("sample", "text");
     log.AddHistograms(2, std::vector<NamedHistogram>{{"w", {}}, {"g", {}}});
-    log.AddEnd(2);
+    log.AddEnd();
   }
   EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "1 rate",
                                     "1 sample", "2 w", "2 g", "2 _hparams_/session_end_info"));
@@ -145,7 +145,7 @@ TEST_F(EventLogTest, TheEndIsCut) {
   Run(0, 1, 2);
   {
     EventLog log(From(2));
-    log.AddEnd(2);
+    log.AddEnd();
   }
   Run(2, 3, 3);
   EXPECT_THAT(Events(), ElementsAre("v", "0 _hparams_/session_start_info", "1 loss", "2 loss", "v",
@@ -183,13 +183,17 @@ TEST_F(EventLogTest, GoesBackWithinASession) {
               ElementsAre("v", "1 loss", "2 loss", "3 loss", "v", "start 4", "4 loss"));
 }
 
-// An event of an earlier step that is told late must not look like a restart.
-TEST_F(EventLogTest, StepsNeverDecrease) {
+// Texts that are told early, late or after a step back never look like a restart.
+TEST_F(EventLogTest, TextsAreOfTheLastStep) {
   EventLog log(From(0, false));
+  log.AddText("events", "start");
   log.Add(5, {{"loss", 2}});
-  log.AddText(3, "events", "checkpoint");
+  log.AddText("events", "checkpoint");
+  log.GoBack(3);
+  log.AddText("events", "went back from step 5");
+  log.Add(4, {{"loss", 2}});
   log.Flush();
-  EXPECT_THAT(Events(), ElementsAre("v", "5 loss", "5 events"));
+  EXPECT_THAT(Events(), ElementsAre("v", "0 events", "v", "start 4", "3 events", "4 loss"));
 }
 
 TEST_F(EventLogTest, AFolderThatCannotBeMadeIsOneWarning) {
