@@ -40,9 +40,8 @@ std::vector<tensorboard::NamedHistogram> TrainingLoop::HistogramsOf(const checkp
                                                                     const char* prefix,
                                                                     double divisor) const {
   const comm::Ledger steps_alone = grid_.Traffic();
-  std::vector<tensorboard::NamedHistogram> histograms =
-      tensorboard::HistogramsOf(grid_.Over(comm::Group::kWorld).OnHost(), state.model, state.read,
-                                prefix, divisor);
+  std::vector<tensorboard::NamedHistogram> histograms = tensorboard::HistogramsOf(
+      grid_.Over(comm::Group::kWorld).OnHost(), state.model, state.read, prefix, divisor);
   grid_.Traffic() = steps_alone;
   return histograms;
 }

@@ -20,7 +20,7 @@ namespace trireme::tensorboard {
 
 namespace {
 
-constexpr const char* kVersion = "brain.Event:2";      // readers obey SessionLog from version 2 on
+constexpr const char* kVersion = "brain.Event:2";  // readers obey SessionLog from version 2 on
 constexpr std::size_t kMostBuffered = std::size_t{1} << 20;  // bytes
 
 }  // namespace
@@ -78,7 +78,6 @@ struct EventLog::State {
     return event;
   }
 
-
   // Runs a change under the lock, and tells what failed.
   template <typename Change>
   void Guarded(Change&& change) {
@@ -93,17 +92,18 @@ struct EventLog::State {
     if (buffer.size() >= kMostBuffered || Seconds() - flushed > setup.flush_seconds) Write();
   }
 
-  // What a full disk refuses is lost; the records before it and after it stay whole.
+  // Records that a full disk refuses are tried again until they are too many, and then lost; those
+  // in the file stay whole.
   void Write() {
     flushed = Seconds();
     if (file == nullptr || buffer.empty()) return;
     const std::string reason = file->Append(buffer);
-    buffer.clear();
     if (!reason.empty()) Fail(fmt::format("{}: cannot be written: {}", file->Path(), reason));
+    if (reason.empty() || buffer.size() >= kMostBuffered) buffer.clear();
   }
 
   const Setup setup;
-  std::mutex mutex;  // of all below
+  std::mutex mutex;                           // of all below
   std::unique_ptr<monitor::AppendFile> file;  // null: it could not be opened
   std::string buffer;                         // records that are not in the file yet
   double flushed = Seconds();

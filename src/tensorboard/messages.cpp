@@ -104,8 +104,8 @@ void AddHistogram(const std::string& tag, const Histogram& histogram, proto::Eve
   }
 }
 
-void AddHParams(const std::vector<std::pair<std::string, std::string>>& values,
-                double unix_seconds, proto::Event& event) {
+void AddHParams(const std::vector<std::pair<std::string, std::string>>& values, double unix_seconds,
+                proto::Event& event) {
   proto::HParamsPluginData data;
   proto::SessionStartInfo& start = *data.mutable_session_start_info();
   start.set_start_time_secs(unix_seconds);

@@ -20,8 +20,8 @@ void AddHistogram(const std::string& tag, const Histogram& histogram, proto::Eve
 
 // The start of a session of the HParams plugin: (name, value) as a deck has them. Numbers stay
 // numbers, yes and no become booleans; keys without a value are left out.
-void AddHParams(const std::vector<std::pair<std::string, std::string>>& values,
-                double unix_seconds, proto::Event& event);
+void AddHParams(const std::vector<std::pair<std::string, std::string>>& values, double unix_seconds,
+                proto::Event& event);
 // The end of a run that is done.
 void AddEnd(double unix_seconds, proto::Event& event);
 bool EndsRun(const proto::Event& event);

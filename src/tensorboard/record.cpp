@@ -61,7 +61,7 @@ bool RecordReader::Take(std::string& bytes, std::size_t count) {
   return !file_.fail();
 }
 
-// What follows has no beginning that could be found.
+// Ends the reading: nothing tells where another record begins.
 std::optional<std::string> RecordReader::Refuse() {
   failed_ = failed_ || file_.bad();
   size_ = end_;

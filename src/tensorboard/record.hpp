@@ -1,5 +1,5 @@
-// Records of an event file (TFRecord): length, masked CRC-32C of the length, payload, masked CRC-32C
-// of the payload; numbers little-endian.
+// Records of an event file (TFRecord): length, masked CRC-32C of the length, payload, masked
+// CRC-32C of the payload; numbers little-endian.
 #ifndef TRIREME_SRC_TENSORBOARD_RECORD_HPP_
 #define TRIREME_SRC_TENSORBOARD_RECORD_HPP_
 

@@ -75,8 +75,7 @@ void TensorBoardSink::Sample(std::int64_t, const std::string& text) {
 }
 
 void TensorBoardSink::Happened(const monitor::Event& event) {
-  log_->AddText("events",
-                fmt::format("step {}: {}: {}", event.step, event.name, event.text));
+  log_->AddText("events", fmt::format("step {}: {}: {}", event.step, event.name, event.text));
 }
 
 void TensorBoardSink::GoBack(std::int64_t step) {

@@ -19,8 +19,8 @@ using Scalars = std::vector<std::pair<std::string, double>>;  // (tag, value)
 class EventLog {
  public:
   struct Setup {
-    std::string folder;        // of the event files; made if it is missing
-    bool continues = false;    // events up to resume_step are kept; else the folder's are removed
+    std::string folder;      // of the event files; made if it is missing
+    bool continues = false;  // events up to resume_step are kept; else the folder's are removed
     std::int64_t resume_step = 0;
     double flush_seconds = 2;  // events may wait so long in memory
   };

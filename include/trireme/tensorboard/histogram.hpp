@@ -31,7 +31,7 @@ class Histogram {
   double Min() const { return min_; }  // infinity if empty
   double Max() const { return max_; }  // -infinity if empty
   double Count() const;
-  double Sum() const { return sum_.Value(); }         // rounded once
+  double Sum() const { return sum_.Value(); }          // rounded once
   double Squares() const { return squares_.Value(); }  // rounded once
 
   // As numbers that add up over ranks, and two whose maxima are to be taken.
@@ -51,13 +51,14 @@ struct NamedHistogram {
   Histogram histogram;
 };
 
-// Copies elements [first, last) of a block to `to`, in the block's type; none: they lie at its data.
+// Copies elements [first, last) of a block to `to`, in the block's type; none: they lie at its
+// data.
 using ReadBlock = std::function<void(const tensor::StateBlock& block, std::int64_t first,
                                      std::int64_t last, void* to)>;
 
-// Collective over `world` (host memory), whose ranks all name the same tensors in the same order. Histograms of
-// the whole tensors, each element counted once and divided by `divisor`; on rank 0, empty on the others.
-// Changes nothing. prefix: of the names.
+// Collective over `world` (host memory), whose ranks all name the same tensors in the same order.
+// Histograms of the whole tensors, each element counted once and divided by `divisor`; on rank 0,
+// empty on the others. Changes nothing. prefix: of the names.
 std::vector<NamedHistogram> HistogramsOf(const comm::Collectives& world,
                                          std::span<const tensor::StateBlock> blocks,
                                          const ReadBlock& read, const std::string& prefix,

@@ -15,7 +15,7 @@ namespace trireme::tensorboard {
 
 // Facts of a session; the deck is that of the run's first one.
 struct RunFacts {
-  std::string layout;                                      // as the screen's banner has it
+  std::string layout;                                     // as the screen's banner has it
   std::vector<std::pair<std::string, std::string>> deck;  // hyperparameters, by "section.key"
 };
 

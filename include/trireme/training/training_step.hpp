@@ -88,8 +88,8 @@ class TrainingStep {
   // scales of fp8 stay as they are, and the next step takes nothing over. on_fault: the same on
   // all ranks.
   StepResult Run(std::int64_t step, const Requests& mine = {}, OnFault on_fault = OnFault::kThrow);
-  // Calls look(targets) once, on all ranks, in the next step whose weights move, before they do: the
-  // gradients are sums over the global batch's targets then. Its time is no part of the step.
+  // Calls look(targets) once, on all ranks, in the next step whose weights move, before they do:
+  // the gradients are sums over the global batch's targets then. Its time is no part of the step.
   void BeforeNextUpdate(std::function<void(std::int64_t targets)> look) { look_ = std::move(look); }
   // Goes on at another place of the data: steps from origin.step on are counted from there. The
   // same on all ranks.

@@ -179,8 +179,7 @@ TEST_F(EventLogTest, GoesBackWithinASession) {
   log.GoBack(3);
   log.Add(4, {{"loss", 2}});
   log.Flush();
-  EXPECT_THAT(Events(),
-              ElementsAre("v", "1 loss", "2 loss", "3 loss", "v", "start 4", "4 loss"));
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss", "2 loss", "3 loss", "v", "start 4", "4 loss"));
 }
 
 // Texts that are told early, late or after a step back never look like a restart.
@@ -208,18 +207,39 @@ TEST_F(EventLogTest, AFolderThatCannotBeMadeIsOneWarning) {
 }
 
 TEST_F(EventLogTest, AFullDiskIsOneWarning) {
-  std::filesystem::create_directory(In("tensorboard"));
   EventLog log(From(0, false));
   log.Add(1, {{"loss", 2}});
   log.Flush();
   const std::string path = EventFiles(In("tensorboard")).front();
-  const FileSizeLimit limit(std::filesystem::file_size(path) + 10);
-  for (std::int64_t step = 2; step < 5; ++step) {
-    log.Add(step, {{"loss", 2}});
-    Try([&] { log.Flush(); });
+  {
+    const FileSizeLimit limit(std::filesystem::file_size(path) + 10);
+    for (std::int64_t step = 2; step < 4; ++step) {
+      log.Add(step, {{"loss", 2}});
+      Try([&] { log.Flush(); });
+    }
+    EXPECT_THAT(Events(), ElementsAre("v", "1 loss"));
   }
   EXPECT_THAT(failures_, ElementsAre(HasSubstr(path + ": cannot be written: ")));
-  EXPECT_THAT(Events(), ElementsAre("v", "1 loss"));
+  // Once there is room what has waited is written.
+  log.Add(4, {{"loss", 2}});
+  log.Flush();
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss", "2 loss", "3 loss", "4 loss"));
+}
+
+// What waits takes a bounded memory.
+TEST_F(EventLogTest, ADiskThatStaysFullLosesEvents) {
+  EventLog log(From(0, false));
+  log.Add(1, {{"loss", 2}});
+  log.Flush();
+  const std::string long_text(std::size_t{1} << 20, 'x');
+  {
+    const FileSizeLimit limit(std::filesystem::file_size(EventFiles(In("tensorboard")).front()));
+    Try([&] { log.AddText("sample", long_text); });
+    EXPECT_EQ(failures_.size(), 1U);
+  }
+  log.Add(2, {{"loss", 2}});
+  log.Flush();
+  EXPECT_THAT(Events(), ElementsAre("v", "1 loss", "2 loss"));
 }
 
 }  // namespace

@@ -38,8 +38,7 @@ TEST(Messages, HyperparametersKeepTheirKind) {
               {"huge", "1e999"}},
              5, event);
   proto::HParamsPluginData data;
-  ASSERT_TRUE(data.ParseFromString(
-      event.summary().value(0).metadata().plugin_data().content()));
+  ASSERT_TRUE(data.ParseFromString(event.summary().value(0).metadata().plugin_data().content()));
   const auto& values = data.session_start_info().hparams();
   EXPECT_EQ(values.size(), 6U);
   EXPECT_EQ(values.at("optimizer.learning_rate").number_value(), 2e-3);
