@@ -7,6 +7,16 @@ find_package(nlohmann_json 3.9 REQUIRED)
 find_package(Eigen3 3.3 REQUIRED NO_MODULE)
 find_package(Boost 1.70 REQUIRED COMPONENTS program_options)
 
+# TensorBoard's event files. Newer releases need their own configuration for what they stand on.
+find_package(protobuf CONFIG QUIET)
+if(NOT TARGET protobuf::libprotobuf-lite)
+  find_package(Protobuf)
+endif()
+if(NOT TARGET protobuf::libprotobuf-lite OR NOT TARGET protobuf::protoc)
+  message(FATAL_ERROR "Protocol Buffers were not found: the library protobuf-lite and the compiler protoc "
+                      "(Debian/Ubuntu: libprotobuf-dev, protobuf-compiler).")
+endif()
+
 # HDF5 must have been built with MPI: a serial one would compile and fail at the first collective read.
 set(HDF5_PREFER_PARALLEL ON)
 find_package(HDF5 COMPONENTS C)

@@ -60,6 +60,7 @@ void TrainingLoop::Execute() {
     deadline_.ExpectValidation(result.times.total * static_cast<double>(ValidationTokens()) /
                                static_cast<double>(result.tokens));
     Report(result);
+    AddHistograms();
     checkpoints_->Advance(result.requests.busy);
     AccountForCheckpoints();
     const std::int64_t every = job_.options.checkpoint.check_replicas_every;
@@ -80,6 +81,7 @@ training::StepResult TrainingLoop::RunStep() {
   const parallel::ShardedUnits& units = state_.Net().Units();
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
   Watch(comm::Phase::kStep, step_ + 1);
+  AskForHistograms();
   const training::StepResult result =
       training_step_.Run(step_, MyRequests(), training::OnFault::kSkip);
   gathers_ += units.Gathers() - gathers;

@@ -163,7 +163,9 @@ bool TrainingLoop::Initialize() {
   MakeCheckpoints();
   first_step_ = step_;
   replicas_ = std::make_unique<training::ReplicaCheck>(state_);
-  monitor_->Banner(Banner());
+  const monitor::BannerFacts banner = Banner();
+  monitor_->Banner(banner);
+  AttachTensorBoard(banner);
   SayStart();
   if (!mixed.empty()) {
     monitor_->Warn(mixed);

@@ -1,5 +1,5 @@
 // A file that only grows by whole pieces, and a file replaced as a whole.
-#include "append_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>

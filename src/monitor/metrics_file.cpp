@@ -13,9 +13,9 @@
 #include <system_error>
 #include <vector>
 
-#include "append_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/input/json_text.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {

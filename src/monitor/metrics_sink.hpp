@@ -8,8 +8,8 @@
 #include <mutex>
 #include <string>
 
-#include "append_file.hpp"
 #include "metrics_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "trireme/monitor/sink.hpp"
 
 namespace trireme::monitor {

@@ -10,13 +10,13 @@
 #include <string>
 #include <utility>
 
-#include "append_file.hpp"
 #include "metrics_sink.hpp"
 #include "screen.hpp"
 #include "summary_file.hpp"
 #include "table.hpp"
 #include "tally.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/append_file.hpp"
 
 namespace trireme::monitor {
 

@@ -16,14 +16,28 @@ void Declare(input::Schema& schema) {
                "Validates during training on at most this many windows of each validation set, a "
                "sample that run.seed decides, the same every time; 0: all. The test takes all.")
       .Integer("monitor.sample_tokens", 40, input::AtLeast(0), "tokens",
-               "Length of the text that the trained model writes at the end; 0: none.");
+               "Length of the text that the trained model writes at the end; 0: none.")
+      .Switch("monitor.tensorboard", true,
+              "Writes the run's records as TensorBoard's event files too, into tensorboard/ of the "
+              "run folder.")
+      .Integer("monitor.histogram_every_steps", 0, input::AtLeast(0), "steps",
+               "Adds histograms of all weights and gradients to TensorBoard's files this often; 0: "
+               "never.");
 }
 
 Options Read(const input::Deck& deck) {
+  if (deck.Integer("monitor.histogram_every_steps") > 0 && !deck.Switch("monitor.tensorboard")) {
+    throw deck.Complain("monitor.histogram_every_steps",
+                        "histograms are written to TensorBoard's files, but "
+                        "monitor.tensorboard = no",
+                        "Set monitor.tensorboard = yes, or histogram_every_steps = 0.");
+  }
   return {.every_steps = deck.Integer("monitor.every_steps"),
           .validate_every_steps = deck.Integer("monitor.validate_every_steps"),
           .validate_windows = deck.Integer("monitor.validate_windows"),
-          .sample_tokens = deck.Integer("monitor.sample_tokens")};
+          .sample_tokens = deck.Integer("monitor.sample_tokens"),
+          .tensorboard = deck.Switch("monitor.tensorboard"),
+          .histogram_every_steps = deck.Integer("monitor.histogram_every_steps")};
 }
 
 }  // namespace trireme::monitor

@@ -7,7 +7,7 @@
 #include <optional>
 #include <system_error>
 
-#include "append_file.hpp"
+#include "trireme/monitor/append_file.hpp"
 
 namespace trireme::monitor {
 

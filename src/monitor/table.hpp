@@ -22,8 +22,6 @@ std::string LiveLine(const Record& record, std::int64_t total_steps, double left
 // steps. Empty without rows.
 std::string TrafficTable(const std::vector<TrafficRow>& rows, std::int64_t steps, double seconds);
 
-std::string BannerText(const BannerFacts& facts);  // several lines, without the last newline
-
 }  // namespace trireme::monitor
 
 #endif  // TRIREME_SRC_MONITOR_TABLE_HPP_

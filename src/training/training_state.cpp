@@ -173,6 +173,13 @@ checkpoint::State TrainingState::ReplicatedState() {
                      std::move(owned));
 }
 
+checkpoint::State TrainingState::GradientState() const {
+  return StateToRead(Stream(),
+                     model_.Parameters().GradientBlocks(grid_.Data().Rank(), grid_.Data().Size(),
+                                                        grid_.Shard().Size()),
+                     {});
+}
+
 StateOnHost TrainingState::ModelBlocks() { return Unfetched(model_.Blocks()).Fetch(); }
 
 StateOnHost TrainingState::OptimizerBlocks() const { return Unfetched(MomentBlocks()).Fetch(); }

@@ -39,7 +39,10 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on
   CountTargets();
   MeasureGradient();
   AgreeOnStep(mine);
-  if (!result_.fault) UpdateWeights();
+  if (!result_.fault) {
+    LookAtGradients();
+    UpdateWeights();
+  }
   if (result_.fault) LeaveOutUpdate(on_fault);
   mine_.total += Seconds() - window_start_;
   return result_;
@@ -170,6 +173,13 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
     result_.fault = Fault{.what = "no target of this batch counts", .more = {}, .no_target = true};
   }
   mine_.exposed_communication += Seconds() - start;
+}
+
+void TrainingStep::LookAtGradients() {
+  if (!look_) return;
+  const double start = Seconds();
+  std::exchange(look_, nullptr)(result_.targets);
+  window_start_ += Seconds() - start;
 }
 
 void TrainingStep::UpdateWeights() {

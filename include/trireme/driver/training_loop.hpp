@@ -17,6 +17,7 @@
 #include "trireme/job/run_lock.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/plan/plan.hpp"
+#include "trireme/tensorboard/event_log.hpp"
 #include "trireme/training/replica_check.hpp"
 #include "trireme/training/training_step.hpp"
 
@@ -78,6 +79,11 @@ class TrainingLoop {
   void Watch(comm::Phase phase, std::int64_t step) const;  // a bound for what follows
   void WatchFolder() const;
   void FindSlowest(monitor::Record& record);  // collective
+  void AttachTensorBoard(const monitor::BannerFacts& banner);
+  void AskForHistograms();  // of the gradients of the step that begins
+  void AddHistograms();     // collective: of the weights after the step, and those gradients
+  std::vector<tensorboard::NamedHistogram> HistogramsOf(const checkpoint::State& state,
+                                                        const char* prefix, double divisor) const;
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best, bool stop_only);
@@ -139,6 +145,9 @@ class TrainingLoop {
   const optimizer::Schedule& schedule_;
   std::unique_ptr<job::RunLock> lock_;  // on rank 0
   std::unique_ptr<monitor::Monitor> monitor_;
+  std::shared_ptr<tensorboard::EventLog> events_;  // on rank 0; null without TensorBoard
+  // Of the step under way, on rank 0; empty on others, and if the step was not asked for them.
+  std::vector<tensorboard::NamedHistogram> gradient_histograms_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;

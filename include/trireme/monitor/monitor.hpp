@@ -36,6 +36,8 @@ struct BannerFacts {
   double roof_flops = 0;        // speed of matrix products per rank, FLOP/s, measured at the start
 };
 
+std::string BannerText(const BannerFacts& facts);  // several lines, without the last newline
+
 // The facts of a session, from its start or resumption to its end.
 struct Session {
   bool root = false;              // set on world rank 0

@@ -95,6 +95,8 @@ class TrainingState {
   // State that replicas hold alike: the stored values (model), then masters, if there are any, and
   // moments (optimizer), each a list of all parameters. Valid as CheckpointState() is.
   checkpoint::State ReplicatedState();
+  // Sums of a step's gradients over its targets (model), from QueueSums to Update; valid likewise.
+  checkpoint::State GradientState() const;
   // Blocks as they are now: parameters, moments, sums of the last step's gradients.
   StateOnHost ModelBlocks();
   StateOnHost OptimizerBlocks() const;

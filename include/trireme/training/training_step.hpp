@@ -3,8 +3,10 @@
 #define TRIREME_TRAINING_TRAINING_STEP_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "trireme/comm/ledger.hpp"
 #include "trireme/device/gpu.hpp"
@@ -86,6 +88,9 @@ class TrainingStep {
   // scales of fp8 stay as they are, and the next step takes nothing over. on_fault: the same on
   // all ranks.
   StepResult Run(std::int64_t step, const Requests& mine = {}, OnFault on_fault = OnFault::kThrow);
+  // Calls look(targets) once, on all ranks, in the next step whose weights move, before they do:
+  // the gradients are sums over the global batch's targets then. Its time is no part of the step.
+  void BeforeNextUpdate(std::function<void(std::int64_t targets)> look) { look_ = std::move(look); }
   // Goes on at another place of the data: steps from origin.step on are counted from there. The
   // same on all ranks.
   void Move(const data::Origin& origin);
@@ -98,6 +103,7 @@ class TrainingStep {
   void CountTargets();      // of the whole batch, where masks leave some out
   void MeasureGradient();   // its norm
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
+  void LookAtGradients();                  // if somebody asked for it
   void UpdateWeights();                    // clipping and the optimizer
   // On a GPU, instead of ComputeGradients and SumGradients: queued, or launched as one graph; then
   // the host loads the next batch, if there is one, and waits.
@@ -138,6 +144,7 @@ class TrainingStep {
   StepTimes mine_;           // this rank's, since the last agreement
   double window_start_ = 0;  // of mine_.total, Seconds()
   StepResult result_;
+  std::function<void(std::int64_t targets)> look_;  // at the next gradients; may be empty
 
   // On a GPU.
   device::Graph graph_;         // of a whole batch's gradients and sums

@@ -13,9 +13,9 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "append_file.hpp"
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/append_file.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {

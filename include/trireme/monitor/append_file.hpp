@@ -1,6 +1,6 @@
-// A file that only grows by whole pieces: log.txt and metrics.jsonl.
-#ifndef TRIREME_SRC_MONITOR_APPEND_FILE_HPP_
-#define TRIREME_SRC_MONITOR_APPEND_FILE_HPP_
+// A file that only grows by whole pieces: log.txt, metrics.jsonl, event files.
+#ifndef TRIREME_MONITOR_APPEND_FILE_HPP_
+#define TRIREME_MONITOR_APPEND_FILE_HPP_
 
 #include <cstdint>
 #include <string>
@@ -43,4 +43,4 @@ class AppendFile {
 
 }  // namespace trireme::monitor
 
-#endif  // TRIREME_SRC_MONITOR_APPEND_FILE_HPP_
+#endif  // TRIREME_MONITOR_APPEND_FILE_HPP_

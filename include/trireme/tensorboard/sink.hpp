@@ -1,0 +1,47 @@
+// A run's records as TensorBoard shows them: which member becomes which tag.
+#ifndef TRIREME_TENSORBOARD_SINK_HPP_
+#define TRIREME_TENSORBOARD_SINK_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/monitor/sink.hpp"
+#include "trireme/tensorboard/event_log.hpp"
+
+namespace trireme::tensorboard {
+
+// Facts of a session; the deck is that of the run's first one.
+struct RunFacts {
+  std::string layout;                                     // as the screen's banner has it
+  std::vector<std::pair<std::string, std::string>> deck;  // hyperparameters, by "section.key"
+};
+
+// Tags are listed in doc/monitor.md. Of a step its loss, rate, norm and speed; the rest once an
+// interval.
+class TensorBoardSink : public monitor::Sink {
+ public:
+  // The log is shared with whoever writes histograms.
+  TensorBoardSink(std::shared_ptr<EventLog> log, RunFacts facts);
+  // Writes the facts. Throws as EventLog does.
+  void Begin();
+
+  void Step(const monitor::Record& record) override;
+  void Interval(const monitor::Interval& interval) override;
+  void Evaluation(const monitor::Record& record) override;
+  void Sample(std::int64_t step, const std::string& text) override;
+  void Happened(const monitor::Event& event) override;
+  void GoBack(std::int64_t step) override;
+  void Sync() override;
+  void Done(const monitor::Summary& summary) override;
+
+ private:
+  std::shared_ptr<EventLog> log_;
+  const RunFacts facts_;
+};
+
+}  // namespace trireme::tensorboard
+
+#endif  // TRIREME_TENSORBOARD_SINK_HPP_
