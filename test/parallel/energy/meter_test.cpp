@@ -143,9 +143,8 @@ TEST_F(MeterTest, NodesThatDifferAreNotAdded) {
   });
   const Meter meter(world_, node_, MakeSetup());
   EXPECT_FALSE(meter.Available());
-  EXPECT_THAT(meter.WhyNot(),
-              HasSubstr("nodes count different parts: CPU packages, memory on one, "
-                        "CPU packages on node1"));
+  EXPECT_THAT(meter.WhyNot(), HasSubstr("nodes count different parts: CPU packages, memory on one, "
+                                        "CPU packages on node1"));
 }
 
 TEST_F(MeterTest, ANodeWithoutCountersIsNamed) {

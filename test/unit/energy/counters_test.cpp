@@ -23,9 +23,7 @@ constexpr const char* kUuid = "GPU-01234567-89ab-cdef-0123-456789abcdef";
 
 class CountersTest : public testing::Test {
  protected:
-  CountersTest() : fake_(folder_.Path()) {
-    unsetenv("TRIREME_STUB_NVML");
-  }
+  CountersTest() : fake_(folder_.Path()) { unsetenv("TRIREME_STUB_NVML"); }
   Counters Find(const std::vector<std::string>& cards = {}) const {
     return FindCounters({.root = folder_.Path(), .nvml = STUB_NVML, .probe_seconds = 0}, cards);
   }
