@@ -61,10 +61,10 @@ struct Spread {
 
 // The steps since the last line on the screen.
 struct Interval {
-  Record last;             // the last step, its times and speeds replaced by means over the steps
+  Record last = {};        // the last step, its times and speeds replaced by means over the steps
   std::int64_t steps = 0;  // in it
   // Means over the steps; of tokens_per_second, all tokens over all seconds.
-  Spread loss, grad_norm, step_seconds, tokens_per_second;
+  Spread loss = {}, grad_norm = {}, step_seconds = {}, tokens_per_second = {};
 };
 
 // Something that happened in a run: {"kind": "event", "event": name, ...}.

@@ -151,7 +151,9 @@ TEST_F(MetricsSinkTest, ALongFullDiskCostsRecordsAndSaysSo) {
     const FullDisk full(0);
     for (int step = 1; step <= kMany; ++step) {
       sink.Step(StepRecord(step));
-      if (step % 100 == 0) EXPECT_THROW(sink.Sync(), Error);
+      if (step % 100 == 0) {
+        EXPECT_THROW(sink.Sync(), Error);
+      }
     }
   }
   sink.Happened(Something(kMany));
