@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "checkpoints.hpp"
+#include "energy_use.hpp"
 #include "printable.hpp"
 #include "safeguards.hpp"
 #include "stragglers.hpp"
@@ -58,6 +59,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
 TrainingLoop::~TrainingLoop() = default;
 
 void TrainingLoop::Execute() {
+  energy_->Begin();
   grid_.Traffic().Clear();
   if (validation_due_) {
     ValidateIfDue();
@@ -155,10 +157,12 @@ void TrainingLoop::Report(const training::StepResult& result) {
   const std::int64_t every = job_.options.monitor.every_steps;
   window_compute_ += result.own_compute;
   ++window_steps_;
+  energy_->Count(result.tokens);
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
     record.memory_bytes = PeakMemory();
     FindSlowest(record);
+    record.more = energy_->EndInterval();
   }
   monitor_->Step(record);
 }
@@ -280,9 +284,12 @@ ExitCode TrainingLoop::Finalize() {
   summary.traffic = traffic;
   summary.gathers = gathers;
   summary.files = files;
+  summary.energy = energy_->EndSession();
+  record.more = summary.energy.numbers;
+  const std::string energy = EnergyLine(summary.energy);
   monitor_->Done(record, std::move(summary));
-  for (const std::string& summary :
-       {SourceSummary(), checkpoints_->Summary(), safeguards_->Summary(), ReplicaSummary()}) {
+  for (const std::string& summary : {energy, SourceSummary(), checkpoints_->Summary(),
+                                     safeguards_->Summary(), ReplicaSummary()}) {
     if (!summary.empty()) monitor_->Line(summary);
   }
   if (ended) return ExitCode::kDone;

@@ -15,7 +15,6 @@ namespace {
 
 using monitor::AsBytes;
 using monitor::AsClock;
-using monitor::WithSuffix;
 using monitor::WithThousands;
 
 constexpr int kLabel = 8;            // columns of a line's first word
@@ -115,8 +114,8 @@ std::string MemoryText(const Glance& glance) {
 }
 
 std::string EnergyText(const Glance& glance) {
-  const auto with = [](double value, std::string_view unit) {
-    return Known(value) ? WithSuffix(value) + std::string(unit) : std::string();
+  const auto with = [](double value, const char* unit) {
+    return Known(value) ? monitor::WithUnit(value, unit) : std::string();
   };
   return Joined({with(glance.watts_per_node, "W a node"),
                  Known(glance.joules_per_token)

@@ -23,6 +23,7 @@
 namespace trireme::driver {
 
 class Checkpoints;
+class EnergyUse;
 class Safeguards;
 
 class TrainingLoop {
@@ -135,6 +136,7 @@ class TrainingLoop {
   std::unique_ptr<job::RunLock> lock_;  // on rank 0
   std::unique_ptr<monitor::Monitor> monitor_;
   std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<EnergyUse> energy_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0

@@ -38,7 +38,7 @@ class MeterTest : public testing::Test {
     setenv("TRIREME_STUB_NVML", (folder_ / "cards").c_str(), 1);
   }
   // Readings at Collect() alone.
-  Setup MakeSetup(const std::string& card = {}) const {
+  energy::Setup MakeSetup(const std::string& card = {}) const {
     return {.places = {.root = fake_.Root(),
                        .nvml = STUB_NVML,
                        .probe_seconds = 0,
@@ -81,20 +81,22 @@ TEST_F(MeterTest, SumsOverNodesNotOverRanks) {
 }
 
 TEST_F(MeterTest, AThreadReadsBetween) {
-  OnEachNode([&] { fake_.Zone(kZone, "package-0", 100); });
-  Setup setup = MakeSetup();
+  OnEachNode([&] { fake_.Zone(kZone, "package-0", 1000); });
+  energy::Setup setup = MakeSetup();
   setup.places.period_seconds = 0.06;
   Meter meter(world_, node_, setup);
   meter.Collect();
   // Wraps around twice: seen by the readings between alone.
   for (int step = 1; step <= 8; ++step) {
-    OnEachNode([&] { fake_.Set(kZone, (30 * step) % 100); });
+    OnEachNode([&] { fake_.Set(kZone, (300 * step) % 1000); });
     usleep(300'000);
   }
   const Sums sums = meter.Collect();
   // Under load a reading may come too late: then its time is lost.
-  if (sums.Whole()) EXPECT_NEAR(sums.joules, 240.0 * nodes_, 1e-6);
-  EXPECT_LE(sums.joules, 240.0 * nodes_ + 1e-6);
+  if (sums.Whole()) {
+    EXPECT_NEAR(sums.joules, 2400.0 * nodes_, 1e-6);
+  }
+  EXPECT_LE(sums.joules, 2400.0 * nodes_ + 1e-6);
   EXPECT_GT(sums.node_seconds, 0);
 }
 
@@ -132,7 +134,9 @@ TEST_F(MeterTest, WithoutCountersNothingIsSent) {
   EXPECT_THAT(meter.WhyNot(), HasSubstr("no counters of RAPL"));
   // One rank alone: a collective would hang.
   Meter alone(world_, node_, MakeSetup());
-  if (world_.IsRoot()) EXPECT_EQ(alone.Collect().joules, 0);
+  if (world_.IsRoot()) {
+    EXPECT_EQ(alone.Collect().joules, 0);
+  }
 }
 
 TEST_F(MeterTest, NodesThatDifferAreNotAdded) {

@@ -114,9 +114,13 @@ TEST_F(CountersTest, RootAloneMayRead) {
   ASSERT_EQ(chmod((fake_.Folder("intel-rapl:0") + "/energy_uj").c_str(), 0), 0);
   ASSERT_EQ(chmod(folder_.Path().c_str(), 0755), 0);
   const bool root = geteuid() == 0;
-  if (root) ASSERT_EQ(seteuid(65534), 0);
+  if (root) {
+    ASSERT_EQ(seteuid(65534), 0);
+  }
   const Counters counters = Find();
-  if (root) ASSERT_EQ(seteuid(0), 0);
+  if (root) {
+    ASSERT_EQ(seteuid(0), 0);
+  }
   EXPECT_TRUE(counters.Empty());
   EXPECT_THAT(counters.why,
               ElementsAre(HasSubstr("energy_uj: Permission denied (root alone may read it)")));

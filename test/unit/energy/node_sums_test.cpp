@@ -25,7 +25,7 @@ class Told : public Card {
 // A node with a counter and a card, read once a second.
 class NodeSumsTest : public testing::Test {
  protected:
-  explicit NodeSumsTest(double range = 1000, bool within = false) {
+  explicit NodeSumsTest(double range = 10000, bool within = false) {
     Counters counters;
     auto node = std::make_unique<Told>(range);
     auto card = std::make_unique<Told>();
@@ -66,7 +66,7 @@ TEST_F(NodeSumsTest, AddsUp) {
 }
 
 TEST_F(NodeSumsTest, WrapsAround) {
-  node_->joules = 990;
+  node_->joules = 9990;
   Pass(0, 1);
   sums_->Take();
   node_->joules = 5;
@@ -77,10 +77,10 @@ TEST_F(NodeSumsTest, WrapsAround) {
 }
 
 TEST_F(NodeSumsTest, AWrapThatMayHaveBeenMissedIsLost) {
-  Pass(10, 1, 0.6);  // 1000 J would be gone at 1.7 kW
+  Pass(10, 1, 4);  // 10 kJ would be gone at 2.5 kW
   const Sums sums = sums_->Take();
   EXPECT_EQ(sums.joules, 0);
-  EXPECT_DOUBLE_EQ(sums.lost_seconds, 0.6);
+  EXPECT_DOUBLE_EQ(sums.lost_seconds, 4);
   EXPECT_FALSE(sums.Whole());
 }
 
