@@ -23,8 +23,8 @@ std::string EnergyLine(const monitor::Energy& energy) {
     return std::string();
   };
   std::string line =
-      fmt::format("energy  {}J of {}, {}W a node", monitor::WithSuffix(number("joules")),
-                  text("covers"), monitor::WithSuffix(number("watts_per_node")));
+      fmt::format("energy  {} of {}, {} a node", monitor::WithUnit(number("joules"), "J"),
+                  text("covers"), monitor::WithUnit(number("watts_per_node"), "W"));
   if (const double each = number("joules_per_token"); !std::isnan(each)) {
     line += fmt::format(", {:.3g} J a token", each);
   }

@@ -43,7 +43,7 @@ class Terminal:
         variables = os.environ | {"TERM": "xterm-256color", "LC_ALL": "C.UTF-8"} | environment
         for name in ("LINES", "COLUMNS"):
             variables.pop(name, None)
-        self.process = subprocess.Popen([TRIREME, "--watch", *map(str, runs)], stdin=slave, stdout=slave, stderr=slave,
+        self.process = subprocess.Popen([TRIREME, "--watch", *[run.name for run in runs]], cwd=runs[0].parent, stdin=slave, stdout=slave, stderr=slave,
                                         preexec_fn=own, env=variables)
         self.before = termios.tcgetattr(slave)
         self.slave = slave
