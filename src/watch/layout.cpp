@@ -106,8 +106,9 @@ std::string SpeedText(const Glance& glance) {
 std::string MemoryText(const Glance& glance) {
   std::string text;
   if (glance.memory_bytes > 0) {
-    text = fmt::format("{} in the largest rank", Bytes(glance.memory_bytes));
-    if (!glance.memory_place.empty()) text += fmt::format(" ({})", glance.memory_place);
+    const bool known = !glance.memory_place.empty();
+    text = fmt::format("{} a rank at most{}", Bytes(glance.memory_bytes),
+                       known ? fmt::format(" ({})", glance.memory_place) : "");
   }
   const bool gpu = glance.gpu_memory_bytes > 0;
   return Joined({text, gpu ? Bytes(glance.gpu_memory_bytes) + " of the fullest GPU" : ""});

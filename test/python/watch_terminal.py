@@ -108,7 +108,7 @@ def follow(folder):
                   "watts_per_node": 512.0, "gpu_utilisation": 0.97, "gpu_memory_bytes": 3 << 30}))
     run.add("rubbish\n")
     terminal.awaits("1 unreadable line", "4.7500 at step 51, best 4.7500", "lately 4.1000 to 4.9000",
-                    "1.0 MiB in the largest rank (rank 3 on node17), 3.0 GiB of the fullest GPU",
+                    "1.0 MiB a rank at most (rank 3 on node17), 3.0 GiB of the fullest GPU",
                     "512 W a node, 0.5 J a token, 12.3 kJ, GPUs 97%")
     # The run is resumed: records after step 30 are cut.
     run.replace("".join(step(i, 5 - i / 100) for i in range(1, 31)) + event("restart", 30, "start 2"))

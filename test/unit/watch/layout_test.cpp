@@ -62,7 +62,7 @@ TEST_F(LayoutTest, OneRunShowsAll) {
   EXPECT_THAT(rows[1], StartsWith("loss    5.4000  █"));
   EXPECT_EQ(rows[2], "speed   2,000 tokens/s, roof 50%, 1 s a step, left 0:40");
   EXPECT_EQ(rows[3], "valid   5.5000 at step 60, best 5.5000 at step 60");
-  EXPECT_EQ(rows[4], "memory  1.0 MiB in the largest rank (rank 1)");
+  EXPECT_EQ(rows[4], "memory  1.0 MiB a rank at most (rank 1)");
   EXPECT_EQ(rows[5], "energy  350 W a node, 5.00 kJ");
   EXPECT_EQ(rows[6], "event   step 55: bad step, two");
   EXPECT_EQ(rows[7], "        step 50: checkpoint, one");
