@@ -26,10 +26,16 @@ std::string RecordsOf(const std::string& path) {
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) return (fs::path(path) / "metrics.jsonl").string();
   if (fs::is_regular_file(status)) return path;
-  throw InputError(
-      fmt::format("{}: {}", OneLine(path),
-                  fs::exists(status) ? "neither a folder nor a file" : "no such run folder"),
-      "Give the folders of runs: trireme --watch RUN...");
+  std::string why = "neither a folder nor a file";
+  if (status.type() == fs::file_type::not_found) why = "no such run folder";
+  if (!fs::status_known(status)) why = error.message();
+  throw InputError(fmt::format("{}: {}", OneLine(path), why),
+                   "Give the folders of runs: trireme --watch RUN...");
+}
+
+std::string FolderOf(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) ? path : fs::path(path).parent_path().string();
 }
 
 std::string Name(const std::string& path) {
@@ -41,9 +47,7 @@ std::string Name(const std::string& path) {
 }  // namespace
 
 FollowedRun::FollowedRun(const std::string& path)
-    : name(Name(path)),
-      folder(fs::is_directory(path) ? path : fs::path(path).parent_path().string()),
-      file(RecordsOf(path)) {
+    : name(Name(path)), folder(FolderOf(path)), file(RecordsOf(path)) {
   // A file that can never be read is told at once.
   const Descriptor found(file.Path(), O_RDONLY | O_NONBLOCK);
   if (found.Valid() || errno == ENOENT) return;

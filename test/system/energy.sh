@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck
 tokens
-keys=(schedule.steps=3000 checkpoint.every_steps=0 monitor.every_steps=1000 monitor.validate_every_steps=0 monitor.sample_tokens=0)
+keys=(checkpoint.every_steps=0 monitor.validate_every_steps=0 monitor.sample_tokens=0)
 
 # Without counters the reason is said, and no record has an energy.
 if [[ ! -e /sys/class/powercap && ! -e /sys/cray ]]; then
@@ -97,14 +97,15 @@ print(f"{folder}: {energy['watts_per_node']:.1f} W a node instead of {watts:.1f}
 PYTHON
 }
 
-run 0 ./with "$scratch/first" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" job.output=alone
+run 0 ./with "$scratch/first" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=3000 monitor.every_steps=1000 job.output=alone
 says_once "energy  "
 says "J of CPU packages, memory, "
 near alone 640 1
 
 # Counters that vanish, and rubbish in their place, end no run.
 (sleep 1.5 && touch second/vanish) &
-run 0 ./with "$scratch/second" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=5000 job.output=lost
+run 0 ./with "$scratch/second" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=5000 monitor.every_steps=1000 \
+  job.output=lost
 says_once "; no readings for "
 "$python" - <<'PYTHON'
 import json, sys
