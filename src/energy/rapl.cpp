@@ -6,13 +6,14 @@
 #include <cerrno>
 #include <chrono>
 #include <filesystem>
-#include <map>
+#include <optional>
 #include <regex>
 #include <system_error>
 #include <thread>
 
 #include "counter.hpp"
 #include "file_counter.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/base/descriptor.hpp"
 
 namespace trireme::energy {
@@ -22,6 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kMicrojoule = 1e-6;
+constexpr std::chrono::milliseconds kProbePause{2};  // between looks at counters that should move
 
 // Domains of RAPL by their names. `core`, `uncore` and `dram` lie within zones of packages; the
 // energy of the first two is part of their package's, that of memory is not. `psys` holds the
@@ -53,15 +55,22 @@ std::vector<std::string> ZonesIn(const std::string& folder) {
   return zones;
 }
 
-// Drops the domains that stand still: a virtual machine may show counters that nothing feeds.
+// Drops the kinds of domains of which none moves within `seconds`: a virtual machine may show
+// counters that nothing feeds. A kind is never counted in part.
 void DropStill(std::vector<Domain>& domains, double seconds, std::vector<std::string>& why) {
   if (seconds <= 0) return;
-  std::map<const FileCounter*, double> before;
-  for (const Domain& domain : domains)
-    before[domain.counter.get()] = domain.counter->Read().value_or(-1);
-  std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  std::vector<std::optional<double>> before;
+  for (const Domain& domain : domains) before.push_back(domain.counter->Read());
+  unsigned all = 0, moved = 0;  // kinds
+  for (const Domain& domain : domains) all |= domain.part;
+  for (const double end = Seconds() + seconds; moved != all && Seconds() < end;) {
+    std::this_thread::sleep_for(kProbePause);
+    for (std::size_t i = 0; i < domains.size(); ++i) {
+      if (domains[i].counter->Read() != before[i]) moved |= domains[i].part;
+    }
+  }
   std::erase_if(domains, [&](const Domain& domain) {
-    const bool still = domain.counter->Read().value_or(-1) == before[domain.counter.get()];
+    const bool still = (moved & domain.part) == 0;
     if (still) why.push_back(domain.counter->Path() + ": stands still");
     return still;
   });

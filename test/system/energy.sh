@@ -97,14 +97,17 @@ print(f"{folder}: {energy['watts_per_node']:.1f} W a node instead of {watts:.1f}
 PYTHON
 }
 
-run 0 ./with "$scratch/first" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=3000 monitor.every_steps=1000 job.output=alone
+run 0 ./with "$scratch/first" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=1500 monitor.every_steps=500 job.output=alone
 says_once "energy  "
 says "J of CPU packages, memory, "
 near alone 640 1
 
 # Counters that vanish, and rubbish in their place, end no run.
-(sleep 1.5 && touch second/vanish) &
-run 0 ./with "$scratch/second" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=5000 monitor.every_steps=1000 \
+{
+  until grep -qs '^ *500 ' lost/log.txt; do sleep 0.05; done
+  touch second/vanish
+} &
+run 0 ./with "$scratch/second" "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=3000 monitor.every_steps=500 \
   job.output=lost
 says_once "; no readings for "
 "$python" - <<'PYTHON'
