@@ -64,6 +64,17 @@ target_link_libraries(trireme_sentencepiece INTERFACE ${TRIREME_SENTENCEPIECE_TR
 trireme_find(trireme_zlib zlib.h z zlib1g-dev)
 trireme_find(trireme_zstd zstd.h zstd libzstd-dev)
 
+# Wide characters: the view of trireme --watch.
+set(CURSES_NEED_NCURSES TRUE)
+set(CURSES_NEED_WIDE TRUE)
+find_package(Curses)
+if(NOT CURSES_FOUND)
+  message(FATAL_ERROR "ncurses with wide characters was not found (Debian/Ubuntu: libncurses-dev).")
+endif()
+add_library(trireme_curses INTERFACE)
+target_include_directories(trireme_curses SYSTEM INTERFACE ${CURSES_INCLUDE_DIRS})
+target_link_libraries(trireme_curses INTERFACE ${CURSES_LIBRARIES})
+
 # The matrix library. oneDNN has no fp64 product: Eigen's stands in there.
 if(TRIREME_MATMUL STREQUAL "onednn")
   find_path(DNNL_INCLUDE_DIR dnnl.h)

@@ -7,7 +7,7 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   openmpi-bin libopenmpi-dev libhdf5-openmpi-dev libdnnl-dev libeigen3-dev
   libboost-program-options-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libssl-dev
   libpcre2-dev libicu-dev libsentencepiece-dev zlib1g-dev libzstd-dev
-  libprotobuf-dev protobuf-compiler)
+  libncurses-dev libprotobuf-dev protobuf-compiler)
 tests=(libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
   python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps)
 
@@ -20,7 +20,7 @@ esac
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "This is not Debian or Ubuntu: nothing is installed. Needed: a C++20 compiler, CMake 3.22, Ninja,"
   echo "MPI, HDF5 built with MPI, oneDNN (or OpenBLAS), Eigen, Boost.Program_options, nlohmann-json, fmt,"
-  echo "xxHash, OpenSSL, PCRE2, ICU, SentencePiece, zlib, zstd and protobuf."
+  echo "xxHash, OpenSSL, PCRE2, ICU, SentencePiece, zlib, zstd, ncurses and protobuf."
   exit 0
 fi
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "checkpoints.hpp"
+#include "energy_use.hpp"
 #include "printable.hpp"
 #include "safeguards.hpp"
 #include "stragglers.hpp"
@@ -42,6 +43,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
 TrainingLoop::~TrainingLoop() = default;
 
 void TrainingLoop::Execute() {
+  energy_->Begin();
   grid_.Traffic().Clear();
   if (validation_due_) {
     ValidateIfDue();
@@ -142,10 +144,12 @@ void TrainingLoop::Report(const training::StepResult& result) {
   window_compute_ += result.own_compute;
   own_compute_ += result.own_compute;
   ++window_steps_;
+  energy_->Count(result.tokens);
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
     FindMemory(record);
     FindSlowest(record);
+    record.more = energy_->EndInterval();
   }
   monitor_->Step(record);
 }
@@ -204,9 +208,12 @@ ExitCode TrainingLoop::Finalize() {
   record.sources = TokensOfSources();
   if (!ended) summary.reason = stop_reason_;
   FindRanks(summary);
+  summary.energy = energy_->EndSession();
+  record.more = summary.energy.numbers;
+  const std::string energy = EnergyLine(summary.energy);
   monitor_->Done(record, std::move(summary));
-  for (const std::string& line :
-       {SourceSummary(), checkpoints_->Summary(), safeguards_->Summary(), ReplicaSummary()}) {
+  for (const std::string& line : {energy, SourceSummary(), checkpoints_->Summary(),
+                                  safeguards_->Summary(), ReplicaSummary()}) {
     if (!line.empty()) monitor_->Line(line);
   }
   if (ended) return ExitCode::kDone;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "checkpoints.hpp"
+#include "energy_use.hpp"
 #include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -161,6 +162,7 @@ bool TrainingLoop::Initialize() {
                          .best_after = decider_.since});
   });
   MakeCheckpoints();
+  energy_ = std::make_unique<EnergyUse>(job_);
   first_step_ = step_;
   replicas_ = std::make_unique<training::ReplicaCheck>(state_);
   const monitor::BannerFacts banner = Banner();

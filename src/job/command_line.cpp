@@ -15,6 +15,7 @@
 #include "trireme/job/sources.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/watch/watch.hpp"
 
 namespace trireme::job {
 
@@ -26,6 +27,7 @@ constexpr const char* kHelp =
 usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
        trireme -r RUN_OR_CHECKPOINT [section.key=value ...]
        mpirun -n 4 trireme -i DECK ...        srun trireme -i DECK ...
+       trireme --watch RUN...
 
   -i DECK              the input deck
   -r PATH              continue from a run folder (its newest valid checkpoint) or from one
@@ -35,6 +37,9 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
                        stop; nothing is written. With grid.ranks=N: the plan for N ranks that need
                        not be there, without MPI
   section.key=value    wins over the deck's value
+  --watch RUN...       follow running jobs by their run folders, on any node, without MPI: a view in
+                       the terminal (q ends, arrows move through many runs); in a pipe, a line per
+                       record from the first one on, until all runs are done
   --help               this text
   --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning
   --version            version, commit, compiler and libraries
@@ -100,13 +105,21 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       line.help = true;
     } else if (word == "--version") {
       line.version = true;
+    } else if (word == "--watch") {
+      line.watch.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
+      if (i > 0 || line.watch.empty()) {
+        throw InputError("command line: --watch stands alone, with one run folder or more",
+                         "usage: trireme --watch RUN...");
+      }
+      return line;
     } else if (word == "--help-deck") {
       const bool has_section = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
       line.help_deck = has_section ? arguments[++i] : std::string();
     } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
-      throw InputError(fmt::format("command line: '{}' is not an option", word),
-                       "Options are -i -r -n -v --help --help-deck --version; a deck's keys are "
-                       "given as section.key=value.");
+      throw InputError(
+          fmt::format("command line: '{}' is not an option", word),
+          "Options are -i -r -n -v --watch --help --help-deck --version; a deck's keys are "
+          "given as section.key=value.");
     } else {
       line.overrides.push_back(word);
     }
@@ -127,6 +140,8 @@ std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::S
       std::fputs(VersionText().c_str(), stdout);
     } else if (line.help_deck) {
       std::fputs(schema.Help(*line.help_deck).c_str(), stdout);
+    } else if (!line.watch.empty()) {
+      watch::Watch(line.watch);
     } else if (line.resolve_only) {
       PrintResolved(line, schema);
     } else {

@@ -52,6 +52,11 @@ std::string WithSuffix(double value) {
   return fmt::format("{} {}", ThreeDigits(value), kSuffixes[suffix]);
 }
 
+std::string WithUnit(double value, const std::string& unit) {
+  const std::string text = WithSuffix(value);
+  return text.find(' ') == std::string::npos ? text + " " + unit : text + unit;
+}
+
 std::string AsClock(double seconds) {
   constexpr double kLongest = 999.0 * 86400;  // beyond it the figure says nothing
   if (!(seconds >= 0) || seconds > kLongest) return "-";

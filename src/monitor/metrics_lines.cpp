@@ -178,6 +178,7 @@ std::string ToJsonLine(const Record& record) {
   json["step_seconds"] = record.step_seconds;
   json["tokens_per_second"] = record.tokens_per_second;
   AddMeasures(json, record);
+  for (const auto& [name, number] : record.more) json[name] = number;
   return Line(json);
 }
 

@@ -124,7 +124,9 @@ Json TrafficOf(const std::vector<TrafficRow>& rows) {
 
 Json EnergyOf(const Energy& energy) {
   if (!energy.not_available.empty()) return {{"not_available", energy.not_available}};
-  return Object(energy.numbers);
+  Json json = Object(energy.numbers);
+  for (const auto& [name, text] : energy.texts) json[name] = text;
+  return json;
 }
 
 Json FilesOf(const Summary& summary, const std::string& folder) {

@@ -24,6 +24,7 @@
 namespace trireme::driver {
 
 class Checkpoints;
+class EnergyUse;
 class Safeguards;
 
 class TrainingLoop {
@@ -149,6 +150,7 @@ class TrainingLoop {
   // Of the step under way, on rank 0; empty on others, and if the step was not asked for them.
   std::vector<tensorboard::NamedHistogram> gradient_histograms_;
   std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<EnergyUse> energy_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0

@@ -19,13 +19,14 @@ struct CommandLine {
   bool help = false;                     // --help
   bool version = false;                  // --version
   std::optional<std::string> help_deck;  // --help-deck [section]
+  std::vector<std::string> watch;        // --watch RUN...: run folders
   std::vector<std::string> overrides;    // section.key=value
 };
 
 // Throws InputError for an option that does not exist or lacks its value, naming those that do.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
-// --help, --help-deck, --version and -n: prints the answer and returns its exit code; nothing if
+// --help, --help-deck, --version, --watch and -n: prints the answer and returns its exit code; nothing if
 // the command line asks for a task. Starts no MPI. A bad deck under -n goes to standard error.
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema);
 

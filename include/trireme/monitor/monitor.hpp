@@ -97,9 +97,10 @@ class Monitor {
 std::string WithThousands(std::int64_t value);  // "1,234,567"
 // "1 batch", "1,234 batches": `ending` makes the plural.
 std::string Counted(std::int64_t count, const std::string& noun, const char* ending = "s");
-std::string WithSuffix(double value);     // "9.71 M"
-std::string AsClock(double seconds);      // "2:35", "1:02:03"
-std::string AsBytes(std::int64_t bytes);  // "309 MiB"
+std::string WithSuffix(double value);                         // "9.71 M"
+std::string WithUnit(double value, const std::string& unit);  // "350 W", "5.00 kW"
+std::string AsClock(double seconds);                          // "2:35", "1:02:03"
+std::string AsBytes(std::int64_t bytes);                      // "309 MiB"
 
 std::string UtcNow();  // "2026-03-01T12:00:00Z"
 

@@ -45,6 +45,7 @@ struct RankUse {
 // Energy of this session, by name ("joules", "joules_per_token", ...), or why it is not known.
 struct Energy {
   std::vector<std::pair<std::string, double>> numbers = {};
+  std::vector<std::pair<std::string, std::string>> texts = {};  // "covers", "leaves_out"
   std::string not_available = "not measured";  // empty: it is known
 };
 

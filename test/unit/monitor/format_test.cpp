@@ -32,6 +32,8 @@ TEST(Format, Suffix) {
   EXPECT_EQ(WithSuffix(999501), "1.00 M");
   EXPECT_EQ(WithSuffix(1.558e9), "1.56 G");
   EXPECT_EQ(WithSuffix(-2000), "-2.00 k");
+  EXPECT_EQ(WithUnit(350, "W"), "350 W");
+  EXPECT_EQ(WithUnit(5000, "J"), "5.00 kJ");
 }
 
 TEST(Format, Clock) {

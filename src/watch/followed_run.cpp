@@ -1,0 +1,84 @@
+// FollowedRun: records are read as they come; the deck again when it has changed.
+#include "followed_run.hpp"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
+
+#include "plain_text.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/base/error.hpp"
+
+namespace trireme::watch {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uintmax_t kMaxDeckBytes = 1 << 20;
+
+std::string RecordsOf(const std::string& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) return (fs::path(path) / "metrics.jsonl").string();
+  if (fs::is_regular_file(status)) return path;
+  std::string why = "neither a folder nor a file";
+  if (status.type() == fs::file_type::not_found) why = "no such run folder";
+  if (!fs::status_known(status)) why = error.message();
+  throw InputError(fmt::format("{}: {}", OneLine(path), why),
+                   "Give the folders of runs: trireme --watch RUN...");
+}
+
+std::string FolderOf(const std::string& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) ? path : fs::path(path).parent_path().string();
+}
+
+std::string Name(const std::string& path) {
+  std::string name = OneLine(path, 200);
+  while (name.size() > 1 && name.ends_with('/')) name.pop_back();
+  return name;
+}
+
+}  // namespace
+
+FollowedRun::FollowedRun(const std::string& path)
+    : name(Name(path)), folder(FolderOf(path)), file(RecordsOf(path)) {
+  // A file that can never be read is told at once.
+  const Descriptor found(file.Path(), O_RDONLY | O_NONBLOCK);
+  if (found.Valid() || errno == ENOENT) return;
+  throw InputError(fmt::format("{}: cannot be read: {}", OneLine(file.Path()), ErrorText(errno)));
+}
+
+void FollowedRun::ReadDeck() {
+  const fs::path path = fs::path(folder) / "deck.in";
+  std::error_code error;
+  const auto date = fs::last_write_time(path, error).time_since_epoch().count();
+  if (error || date == deck_date_ || !fs::is_regular_file(path, error) ||
+      fs::file_size(path, error) > kMaxDeckBytes) {
+    return;
+  }
+  std::ifstream deck(path);
+  std::ostringstream text;
+  text << deck.rdbuf();
+  if (!deck.good() && !deck.eof()) return;
+  schedule = ReadSchedule(text.str());
+  deck_date_ = date;
+}
+
+bool FollowedRun::ReadOn(double seconds) {
+  ReadDeck();
+  const double end = Seconds() + seconds;
+  const FollowedFile::Visit visit{.line = [this](std::string_view line) { state.Take(line); },
+                                  .restart = [this] { state.Clear(); }};
+  do {
+    condition = file.Read(visit);
+  } while (condition == FollowedFile::State::kBehind && Seconds() < end);
+  return condition == FollowedFile::State::kBehind;
+}
+
+}  // namespace trireme::watch
