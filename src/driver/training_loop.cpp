@@ -10,6 +10,7 @@
 #include "printable.hpp"
 #include "safeguards.hpp"
 #include "stragglers.hpp"
+#include "timeline.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -82,11 +83,13 @@ void TrainingLoop::Execute() {
     const bool went_back = (!result.fault && AnswerSpike(result.loss)) ||
                            (every > 0 && step_ % every == 0 && ReplicasDiffer(false));
     if (went_back) {
+      timeline_->End("the run went back");
       if (stop_) WriteCheckpoint(false, true);
       continue;
     }
     ValidateIfDue();
     CheckpointIfDue();
+    timeline_->EndStep(step_);
   }
 }
 
@@ -96,6 +99,7 @@ training::StepResult TrainingLoop::RunStep() {
   const parallel::ShardedUnits& units = state_.Net().Units();
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
   Watch(comm::Phase::kStep, step_ + 1);
+  timeline_->BeginStep(step_ + 1);
   const training::StepResult result =
       training_step_.Run(step_, MyRequests(), training::OnFault::kSkip);
   gathers_ += units.Gathers() - gathers;
@@ -248,6 +252,7 @@ monitor::Gathers TrainingLoop::MeanGathers() const {
 }
 
 ExitCode TrainingLoop::Finalize() {
+  timeline_->End("the run ended");
   const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
   const monitor::Gathers gathers = MeanGathers();
   bool ended = Finished() && !validation_due_;
@@ -272,6 +277,7 @@ ExitCode TrainingLoop::Finalize() {
       {"checkpoint", folder_ + "/checkpoints/latest"},
       {"metrics", folder_ + "/metrics.jsonl"},
       {"log", folder_ + "/log.txt"}};
+  if (timeline_->Written()) files.emplace_back("timeline", folder_ + "/trace.json.gz");
   std::error_code ignored;
   if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
     files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});

@@ -163,6 +163,7 @@ bool TrainingLoop::Initialize() {
   first_step_ = step_;
   replicas_ = std::make_unique<training::ReplicaCheck>(state_);
   monitor_->Banner(Banner());
+  MakeTimeline();
   SayStart();
   if (!mixed.empty()) {
     monitor_->Warn(mixed);
@@ -223,6 +224,7 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .deadline = deadline_,
                                                        .folder = folder_,
                                                        .cores = job_.signals->UsableCores(),
+                                                       .traffic = grid_.Traffic(),
                                                        .may_publish = [this] { HoldLock(true); },
                                                        .may_go_on = [this] { HoldLock(false); }},
                                     std::move(state));

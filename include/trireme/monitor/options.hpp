@@ -8,11 +8,18 @@
 
 namespace trireme::monitor {
 
+// Steps from first to last, counted from 1, both included.
+struct StepWindow {
+  std::int64_t first = 0, last = 0;
+  bool None() const { return last == 0; }
+};
+
 struct Options {
   std::int64_t every_steps = 50;            // steps between lines on the screen and records
   std::int64_t validate_every_steps = 500;  // steps between validations; 0: never
   std::int64_t validate_windows = 0;        // of each set, a sample; 0: all
   std::int64_t sample_tokens = 40;          // tokens of the text at the end; 0: none
+  StepWindow trace_steps;                   // of the timeline
 };
 
 void Declare(input::Schema& schema);  // [monitor]

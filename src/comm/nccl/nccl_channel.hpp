@@ -34,6 +34,8 @@ class NcclChannel : public Channel {
   void CheckHealth() override;
   std::vector<std::shared_future<void>> GiveUp() noexcept override;
   bool Recordable() const override { return true; }
+  void TraceInto(trace::Recorder* recorder) override;
+  bool Traces() const override { return true; }
 
  protected:
   // Orders the link's queue after the work that the computation had queued at Start. A test leaves
@@ -47,6 +49,9 @@ class NcclChannel : public Channel {
     device::Event arrived;  // the transfer's end; timed
     device::Event stood;    // the computation came to Wait; timed
     bool recorded = false;  // part of a graph: no times, and no questions
+    bool traced = false;    // part of a timeline, with
+    device::Event begun;    // the transfer's beginning; timed
+    trace::Slice slice;     // what it is
   };
   struct Edge {  // of messages
     int peer = 0;
@@ -62,6 +67,8 @@ class NcclChannel : public Channel {
   const Link& LinkOf(const Operation& operation) const;
   int Take();
   void Settle();
+  void BeginTrace(const Operation& operation, Flight& flight, void* link_queue) const;
+  void Trace(const Flight& flight) const;
   bool Capturing() const;
   bool ComeToRest();
   std::string Name() const;
@@ -78,6 +85,7 @@ class NcclChannel : public Channel {
   std::vector<int> waited_;  // tickets whose times are still to be read, in the order of Wait
   double exposed_ = 0;       // seconds, of those that were read
   bool failed_ = false;
+  trace::Recorder* recorder_ = nullptr;
 };
 
 }  // namespace trireme::comm::nccl
