@@ -23,7 +23,8 @@ ROUNDING_US = 0.002   # of a beginning and a length in whole nanoseconds, as dou
 RELATIVE = 0.01       # of a category's seconds
 OF_STEP = 0.001       # or of the step's, for those that are small
 KEYS = {"compute": "seconds_compute", "exposed": "seconds_exposed_communication",
-        "bubble": "seconds_bubble", "data": "seconds_data", "total": "step_seconds"}
+        "bubble": "seconds_bubble", "data": "seconds_data", "total": "step_seconds",
+        "checkpoint": "seconds_checkpoint"}
 
 
 def read(path):
@@ -91,14 +92,14 @@ def nesting_faults(slices):
 
 
 def own_times(slices):
-    """(slice, microseconds in none of the slices within it)."""
+    """(slice, microseconds in none of the slices within it, the outermost slice around it)."""
     stack, done = [], []
     for one in slices:
         while stack and stack[-1][0]["ts"] + stack[-1][0]["dur"] <= one["ts"] + ROUNDING_US:
             done.append(stack.pop())
         if stack:
             stack[-1][1] -= one["dur"]
-        stack.append([one, one["dur"]])
+        stack.append([one, one["dur"], stack[0][0] if stack else one])
     return done + stack
 
 
@@ -123,8 +124,12 @@ def step_sums(slices, waits=()):
                 return step
         return None
 
-    for one, own in own_times(slices):
-        if one["name"].startswith("step "):  # cut in two by its agreement
+    for one, own, outermost in own_times(slices):
+        if outermost["cat"] == "checkpoint" and one is outermost and step_at(one["ts"]) is not None:
+            sums[step_at(one["ts"])]["checkpoint"] += one["dur"] / 1e6
+        if not outermost["name"].startswith("step "):
+            continue  # between two steps
+        if one is outermost:  # cut in two by its agreement
             begin, end = one["ts"], one["ts"] + one["dur"]
             cut = next(ts for ts, step in agreements if step == one["args"]["step"])
             for at, length in ((begin, cut - begin), (cut, end - cut)):
@@ -150,12 +155,15 @@ def sum_faults(trace, records):
     whole = min([left["from_step"] for left in other["slices_left_out"]], default=None)
     _, threads = names(trace)
     slices = by_thread(trace)
-    hosts = [key for key, name in threads.items() if name == "host"]
+    hosts = sorted(key for key, name in threads.items() if name == "host")
     sums = []
     for pid, tid in hosts:
         gpu = [s for key, name in threads.items() if key[0] == pid and name == "GPU"
                for s in slices[key] if s["cat"] == "wait"]
         sums.append(step_sums(slices[pid, tid], gpu))
+    if not sums:
+        yield "no rank has a thread called host"
+        return
     compared = 0
     for step in sorted(set.intersection(*(set(each) for each in sums))):
         record = records.get(step)
@@ -164,6 +172,8 @@ def sum_faults(trace, records):
         compared += 1
         for category, key in KEYS.items():
             mean = sum(each[step][category] for each in sums) / len(sums)
+            if category == "checkpoint":  # as rank 0 sees it
+                mean = sums[0][step][category]
             allowed = max(RELATIVE * record[key], OF_STEP * record["step_seconds"])
             if abs(mean - record[key]) > allowed:
                 yield (f"step {step}: {category} sums to {mean:.6f} s, metrics.jsonl has "

@@ -29,7 +29,7 @@ TEST(TraceSteps, AreAWindowOrOneStepOrNone) {
 
 TEST(TraceSteps, RefuseWhatNamesNoSteps) {
   for (const char* text : {"0", "0-3", "5-4", "a-b", "3-", "-3", "3-4-5", "1.5", "all", "3 - 4"}) {
-    EXPECT_THROW(Window(text), InputError) << text;
+    EXPECT_THROW(Window(text), Error) << text;
   }
 }
 
