@@ -53,7 +53,7 @@ def read(path):
 
 
 def kind_of(event):
-    """The kind of bar of a slice of the host or the GPU; None: none of its own."""
+    """The kind of bar of a slice of the host or the GPU; None: none of its own, but its task's."""
     if event["name"] == "bubble":
         return "bubble"
     if event["cat"] == "wait":
@@ -63,9 +63,7 @@ def kind_of(event):
         return event["name"] if event["name"] in BARS else event["cat"]
     if phase and "micro_batch" in event["args"]:
         return {"evaluate": "forward"}.get(phase, phase)
-    if event["name"].startswith("step ") or event["name"] == "gradients":
-        return None
-    return "other"
+    return None if event["name"].startswith("layer") else "other"
 
 
 class Rank:
@@ -111,7 +109,7 @@ def bars_of(events, begin, end):
     for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
         kind = kind_of(event)
         left, right = max(event["ts"], begin), min(event["ts"] + event["dur"], end)
-        if kind is None or right <= left or event["name"].startswith("layer"):
+        if kind is None or right <= left:
             continue
         task = event["name"].split()[-1].isdigit() and "micro_batch" in event["args"]
         bars.append((kind, left, right, event["args"]["micro_batch"] if task else None,
@@ -158,7 +156,7 @@ def draw_row(axes, row, rank, begin, end):
         pieces = joined(plain[kind], width)
         if pieces:
             axes.broken_barh([((left - begin) / 1e3, length / 1e3) for left, length in pieces],
-                             (base, BAR), facecolor=colour, hatch=hatch, zorder=4,
+                             (base, BAR), facecolor=colour, hatch=hatch, zorder=1 if kind == "other" else 4,
                              edgecolor="#b0b0b0" if hatch else "none", linewidth=0)
     under = collections.defaultdict(list)
     for event in rank.transfers:
@@ -169,6 +167,12 @@ def draw_row(axes, row, rank, begin, end):
         axes.broken_barh([((left - begin) / 1e3, length / 1e3) for left, length in joined(pieces, width)],
                          (base - 0.04 - LINE, LINE), facecolor=TRANSFERS[group], linewidth=0, zorder=3)
     return bars, set(under)
+
+
+def note(axes, height, *texts):
+    """Texts in columns at the right of a row."""
+    for text, at in zip(texts, (1.07, 1.13)):
+        axes.text(at, height, text, fontsize=8, va="center", ha="right", transform=axes.get_yaxis_transform())
 
 
 def last_whole_step(ranks, other):
@@ -221,10 +225,8 @@ def draw(path, ranks=64, step=None):
         all_bars += bars
         idle = share(bars, ("bubble",), end - begin)
         wait = share(bars, ("wait for a transfer",), end - begin)
-        axes.text(1.01, -row - 0.08, f"{idle:4.0%}   {wait:4.0%}", fontsize=8, va="center",
-                  transform=axes.get_yaxis_transform(), family="monospace")
-    axes.text(1.01, 0.75, "bubble wait", fontsize=8, va="center",
-              transform=axes.get_yaxis_transform(), family="monospace")
+        note(axes, -row - 0.08, f"{idle:.0%}", f"{wait:.0%}")
+    note(axes, 0.62, "bubble", "wait")
     axes.set_yticks([-row - 0.08 for row in range(len(shown))], [rank.name for rank in shown],
                     fontsize=8 if len(shown) <= 16 else 6)
     axes.set_ylim(-len(shown) + 0.35, 0.5)
