@@ -31,8 +31,8 @@ BARS = {
     "checkpoint": ("#333333", None),
     "validation": ("#77aadd", None),
 }
-TRANSFERS = {"tensor": "#cc3344", "data": "#117766", "shard": "#44bb99", "pipeline": "#223377",
-             "context": "#997700", "embedding": "#993388", "key/value": "#ee8866",
+TRANSFERS = {"tensor": "#ddaa33", "data": "#117766", "shard": "#44bb99", "pipeline": "#223377",
+             "context": "#55aadd", "embedding": "#993388", "key/value": "#ee8866",
              "replica": "#777777", "world": "#000000"}
 BAR, LINE = 0.62, 0.14   # heights of a row's two parts; a row is 1
 NARROWEST = 1 / 3000     # of the picture's width; what is narrower joins its neighbour
@@ -52,18 +52,24 @@ def read(path):
         raise ValueError(f"{path}: no timeline can be read: {error}") from error
 
 
+def is_task(event):
+    """Whether a slice is a task of the schedule: forward 3, backward 3."""
+    return "micro_batch" in event["args"] and event["name"] == f"{event['args'].get('phase')} {event['args']['micro_batch']}"
+
+
 def kind_of(event):
     """The kind of bar of a slice of the host or the GPU; None: none of its own, but its task's."""
     if event["name"] == "bubble":
         return "bubble"
     if event["cat"] == "wait":
         return "wait for a transfer"
-    phase = event["args"].get("phase")
-    if event["name"] in ("recompute", "update") or event["cat"] in ("data", "checkpoint", "validation"):
-        return event["name"] if event["name"] in BARS else event["cat"]
-    if phase and "micro_batch" in event["args"]:
-        return {"evaluate": "forward"}.get(phase, phase)
-    return None if event["name"].startswith("layer") else "other"
+    for kind in (event["name"], event["cat"]):
+        if kind in BARS:
+            return kind
+    if is_task(event):
+        phase = event["args"]["phase"]
+        return "forward" if phase == "evaluate" else phase
+    return None if "micro_batch" in event["args"] else "other"
 
 
 class Rank:
@@ -111,8 +117,7 @@ def bars_of(events, begin, end):
         left, right = max(event["ts"], begin), min(event["ts"] + event["dur"], end)
         if kind is None or right <= left:
             continue
-        task = event["name"].split()[-1].isdigit() and "micro_batch" in event["args"]
-        bars.append((kind, left, right, event["args"]["micro_batch"] if task else None,
+        bars.append((kind, left, right, event["args"]["micro_batch"] if is_task(event) else None,
                      event["args"].get("chunk", 0)))
     return bars
 
