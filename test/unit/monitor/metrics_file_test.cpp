@@ -6,13 +6,17 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "append_file.hpp"
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {
 namespace {
@@ -20,6 +24,7 @@ namespace {
 using test::FolderTest;
 using test::ReadBytes;
 using test::WriteBytes;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string Line(Record::Kind kind, std::int64_t step, double loss) {
@@ -30,23 +35,84 @@ std::string Line(Record::Kind kind, std::int64_t step, double loss) {
   return ToJsonLine(record);
 }
 
-TEST(MetricsLine, HasTheDesignsKeysInOrder) {
-  const auto json = nlohmann::ordered_json::parse(ToJsonLine(Record{}));
+std::vector<std::string> KeysOf(const std::string& line) {
+  const auto json = nlohmann::ordered_json::parse(line);
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre(
-                        "kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
-                        "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
-                        "roof_fraction", "memory_bytes", "seconds_compute",
-                        "seconds_exposed_communication", "seconds_bubble", "seconds_data",
-                        "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps"));
+  return keys;
+}
+
+TEST(MetricsLine, HasTheDocumentedKeysInOrder) {
+  EXPECT_THAT(KeysOf(ToJsonLine(Record{})),
+              ElementsAre("kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
+                          "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
+                          "roof_fraction", "seconds_compute", "seconds_exposed_communication",
+                          "seconds_bubble", "seconds_data", "seconds_checkpoint", "bad_steps"));
+  Record valid;
+  valid.kind = Record::Kind::kValid;
+  EXPECT_THAT(KeysOf(ToJsonLine(valid)),
+              ElementsAre("kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
+                          "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
+                          "roof_fraction", "memory_bytes", "seconds_compute",
+                          "seconds_exposed_communication", "seconds_bubble", "seconds_data",
+                          "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps"));
+}
+
+TEST(MetricsLine, OfAnIntervalHasRangesMeansAndTheRanksSpread) {
+  Interval interval;
+  interval.last.step = 100;
+  interval.last.more = {{"joules", 12.5}};
+  interval.steps = 50;
+  interval.loss = {.min = 1, .max = 3, .mean = 1.5};
+  interval.grad_norm = {.min = NAN, .max = NAN, .mean = NAN};
+  const std::string line = ToJsonLine(interval);
+  EXPECT_THAT(
+      KeysOf(line),
+      ElementsAre("kind", "step", "steps", "epoch", "tokens", "loss_min", "loss_max", "loss_mean",
+                  "grad_norm_min", "grad_norm_max", "grad_norm_mean", "step_seconds_min",
+                  "step_seconds_max", "step_seconds_mean", "tokens_per_second_min",
+                  "tokens_per_second_max", "tokens_per_second_mean", "flops_per_second",
+                  "roof_fraction", "memory_bytes", "seconds_compute",
+                  "seconds_exposed_communication", "seconds_bubble", "seconds_data",
+                  "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps",
+                  "memory_rank", "memory_host", "slowest_host", "joules"));
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["kind"], "interval");
+  EXPECT_EQ(json["steps"], 50);
+  EXPECT_EQ(json["loss_mean"], 1.5);
+  EXPECT_TRUE(json["grad_norm_mean"].is_null());
+  EXPECT_TRUE(json["slowest_rank"].is_null());
+  EXPECT_EQ(json["joules"], 12.5);
 }
 
 TEST(MetricsLine, NamesTheFilesOfAMixture) {
-  Record record;
-  record.sources = {{"b.h5", 700}, {"a.h5", 300}, {"\xFF", 1}};
-  const auto json = nlohmann::ordered_json::parse(ToJsonLine(record));
+  Interval interval;
+  interval.last.sources = {{"b.h5", 700}, {"a.h5", 300}, {"\xFF", 1}};
+  const auto json = nlohmann::ordered_json::parse(ToJsonLine(interval));
   EXPECT_EQ(json["sources"].dump(), "{\"b.h5\":700,\"a.h5\":300,\"\uFFFD\":1}");
+}
+
+// What is measured keeps a float's digits; what training decides keeps a double's.
+TEST(MetricsLine, OfAStepIsShort) {
+  Record record;
+  record.step = 999'999;
+  record.tokens = 123'456'789'012;
+  record.epoch = 100.0 / 3;
+  record.loss = record.grad_norm = record.learning_rate = 1.0 / 3;
+  record.step_seconds = record.seconds_compute = record.seconds_data = 0.1 / 3;
+  record.tokens_per_second = 1e5 / 3;
+  record.flops_per_second = 1e14 / 3;
+  const std::string line = ToJsonLine(record);
+  EXPECT_LT(line.size(), 500U) << line;
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["grad_norm"].get<double>(), record.grad_norm);
+  EXPECT_EQ(json["learning_rate"].get<double>(), record.learning_rate);
+  EXPECT_EQ(json["epoch"].get<double>(), record.epoch);
+  EXPECT_EQ(json["tokens"].get<std::int64_t>(), record.tokens);
+  EXPECT_EQ(static_cast<float>(json["step_seconds"].get<double>()),
+            static_cast<float>(record.step_seconds));
+  EXPECT_EQ(static_cast<float>(json["flops_per_second"].get<double>()),
+            static_cast<float>(record.flops_per_second));
 }
 
 TEST(MetricsLine, KeepsEveryBitOfALoss) {
@@ -176,6 +242,77 @@ TEST_F(CutMetricsTest, LinkToAFileStaysALink) {
   CutMetrics(In("metrics.jsonl"), 60);
   EXPECT_TRUE(std::filesystem::is_symlink(In("metrics.jsonl")));
   EXPECT_EQ(ReadBytes(In("elsewhere")), line);
+}
+
+// Nothing is parsed that need not be.
+TEST_F(CutMetricsTest, AMillionRecordsTakeSeconds) {
+  constexpr int kMany = 1'000'000;
+  {
+    std::ofstream file(In("metrics.jsonl"));
+    file << ToJsonLine(Event{.name = "checkpoint", .step = 1, .rank = 0, .host = "", .text = ""});
+    std::string block;
+    Record record;
+    record.loss = 1.0 / 3;
+    for (record.step = 1; record.step <= kMany; ++record.step) {
+      AppendStepLine(record, block);
+      if (record.step % 1000 != 0) continue;
+      file << block;
+      block.clear();
+    }
+  }
+  auto seconds = [start = std::chrono::steady_clock::now()]() mutable {
+    const auto before = std::exchange(start, std::chrono::steady_clock::now());
+    return std::chrono::duration<double>(start - before).count();
+  };
+  seconds();
+  EXPECT_FALSE(HasEnded(folder_));
+  EXPECT_LT(seconds(), 2);
+  EXPECT_EQ(LastCheckpoint(folder_), 1);
+  EXPECT_LT(seconds(), 2);
+  const History history = CutMetrics(In("metrics.jsonl"), kMany - 1);
+  EXPECT_LT(seconds(), 10);
+  EXPECT_EQ(history.first_loss, 1.0 / 3);
+  std::ofstream(In("metrics.jsonl"), std::ios::app) << Line(Record::Kind::kDone, kMany, 1);
+  seconds();
+  EXPECT_TRUE(HasEnded(folder_));
+  EXPECT_LT(seconds(), 0.1) << "the end comes first";
+}
+
+TEST_F(CutMetricsTest, KnowsAStepsLineFromOneThatIsSpoiled) {
+  Record record;
+  record.step = 7;
+  std::string line = ToJsonLine(record);
+  line.pop_back();
+  ASSERT_TRUE(ReadStepLine(line).has_value());
+  EXPECT_EQ(ReadStepLine(line)->step, 7);
+  EXPECT_EQ(ReadStepLine(line)->loss, 0.0);
+  record.loss = NAN;
+  std::string without = ToJsonLine(record);
+  without.pop_back();
+  ASSERT_TRUE(ReadStepLine(without).has_value());
+  EXPECT_EQ(ReadStepLine(without)->loss, std::nullopt);
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    EXPECT_FALSE(ReadStepLine(line.substr(0, at)).has_value()) << at;
+    if (line[at] >= '0' && line[at] <= '9') continue;
+    std::string spoiled = line;
+    spoiled[at] = '\0';
+    EXPECT_FALSE(ReadStepLine(spoiled).has_value()) << at;
+  }
+  EXPECT_FALSE(ReadStepLine(line + line).has_value());
+  EXPECT_FALSE(ReadStepLine(line + " ").has_value());
+}
+
+// Every block's end falls within a line somewhere.
+TEST_F(CutMetricsTest, FindsTheEndWhereverBlocksBegin) {
+  const std::string done = Line(Record::Kind::kDone, 60, 7.0);
+  for (const int shift : {0, 1, 100, static_cast<int>(done.size()) - 1}) {
+    std::string text = done;
+    const std::size_t size = (std::size_t{1} << 20) + done.size() - static_cast<std::size_t>(shift);
+    while (text.size() < size) text += Line(Record::Kind::kStep, 1, 1);
+    text.resize(size - 1, 'x');
+    WriteBytes(In("metrics.jsonl"), text + "\n");
+    EXPECT_TRUE(HasEnded(folder_)) << shift;
+  }
 }
 
 using AppendFileTest = FolderTest;
