@@ -158,6 +158,7 @@ void Timeline::Begin(std::int64_t step) {
 
 void Timeline::Write(const std::string& why) {
   done_ = true;
+  setup_.watch();
   device::Synchronise(setup_.stream);
   setup_.grid.TraceInto(nullptr);
   if (recorder_) recorder_->Settle();

@@ -4,6 +4,7 @@
 #define TRIREME_SRC_DRIVER_TIMELINE_HPP_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -40,11 +41,12 @@ class Timeline {
     const comm::ProcessGrid& grid;
     monitor::Monitor& monitor;
     device::Stream stream;
-    monitor::StepWindow window;  // none: nothing is recorded
-    std::int64_t step = 0;       // done before this session
-    std::int64_t total = 0;      // steps of the schedule
-    std::string path;            // of the file
-    nlohmann::json facts;        // for otherData
+    monitor::StepWindow window;   // none: nothing is recorded
+    std::int64_t step = 0;        // done before this session
+    std::int64_t total = 0;       // steps of the schedule
+    std::string path;             // of the file
+    nlohmann::json facts;         // for otherData
+    std::function<void()> watch;  // sets the bound for the time that writing takes
   };
   // Collective if there is a window. Says if no step of it will be seen.
   explicit Timeline(const Setup& setup);

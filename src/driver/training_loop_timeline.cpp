@@ -20,15 +20,17 @@ void TrainingLoop::MakeTimeline() {
         "slices of the GPU are times between events in its queue; kernels are not told "
         "apart, and the steps of a recorded graph (run.graphs) are one slice each";
   }
-  timeline_ = std::make_unique<Timeline>(Timeline::Setup{.runtime = *job_.runtime,
-                                                         .grid = grid_,
-                                                         .monitor = *monitor_,
-                                                         .stream = job_.stream,
-                                                         .window = job_.options.monitor.trace_steps,
-                                                         .step = step_,
-                                                         .total = schedule_.Last(),
-                                                         .path = folder_ + "/trace.json.gz",
-                                                         .facts = facts});
+  timeline_ = std::make_unique<Timeline>(
+      Timeline::Setup{.runtime = *job_.runtime,
+                      .grid = grid_,
+                      .monitor = *monitor_,
+                      .stream = job_.stream,
+                      .window = job_.options.monitor.trace_steps,
+                      .step = step_,
+                      .total = schedule_.Last(),
+                      .path = folder_ + "/trace.json.gz",
+                      .facts = facts,
+                      .watch = [this] { Watch(comm::Phase::kCheckpoint, step_); }});
 }
 
 }  // namespace trireme::driver
