@@ -258,6 +258,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=64, help="most ranks to draw")
     arguments = parser.parse_args()
     matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gantt"})  # texts stay texts
     run = pathlib.Path(arguments.run)
     folder = run if run.is_dir() else run.parent
     output = arguments.output or folder / "gantt.svg"

@@ -185,6 +185,7 @@ def sum_faults(trace, records):
 def order_faults(trace):
     """Messages and sums over all ranks that would have gone back in time."""
     error = {c["rank"]: c["error_us"] for c in trace["otherData"]["clocks"]}
+    gpus = 2 * trace["otherData"].get("gpu_clock_error_us", 0) + 1
     sends, receives, sums = {}, {}, collections.defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] != "X" or event["cat"] != "transfer":
@@ -204,7 +205,7 @@ def order_faults(trace):
     for key, receive in receives.items():
         if key not in sends:
             continue
-        allowed = error[key[0]] + error[key[1]] + ROUNDING_US
+        allowed = error[key[0]] + error[key[1]] + ROUNDING_US + (gpus if gpus > 1 else 0)
         early = sends[key]["ts"] - receive["ts"] - receive["dur"]
         if early > allowed:
             yield f"a receive ends {early:.3f} us before its send began: {sends[key]}, {receive}"

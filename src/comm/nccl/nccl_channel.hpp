@@ -12,6 +12,7 @@
 #include "trireme/comm/channel.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/trace/recorder.hpp"
 
 namespace trireme::comm::nccl {
 
@@ -58,6 +59,7 @@ class NcclChannel : public Channel {
     int tag = 0;
     bool outgoing = false;
     std::unique_ptr<Link> link;
+    std::int64_t traced = 0;  // messages in the timeline so far
   };
 
   void ConnectCollectives(const ChannelSetup& setup);
@@ -67,7 +69,7 @@ class NcclChannel : public Channel {
   const Link& LinkOf(const Operation& operation) const;
   int Take();
   void Settle();
-  void BeginTrace(const Operation& operation, Flight& flight, void* link_queue) const;
+  void BeginTrace(const Operation& operation, Flight& flight, void* link_queue);
   void Trace(const Flight& flight) const;
   bool Capturing() const;
   bool ComeToRest();

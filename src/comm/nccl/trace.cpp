@@ -17,12 +17,21 @@ std::int64_t BytesOf(const Operation& operation) {
 void NcclChannel::TraceInto(trace::Recorder* recorder) {
   if (recorder_ != nullptr && !Capturing()) Settle();
   recorder_ = recorder;
+  for (Edge& edge : edges_) edge.traced = 0;
 }
 
-void NcclChannel::BeginTrace(const Operation& operation, Flight& flight, void* link_queue) const {
+void NcclChannel::BeginTrace(const Operation& operation, Flight& flight, void* link_queue) {
   flight.traced = recorder_ != nullptr && !flight.recorded;
   if (!flight.traced) return;
   flight.slice = SliceOf(name_, operation.transfer, BytesOf(operation));
+  for (Edge& edge : edges_) {
+    const bool message =
+        operation.transfer == (edge.outgoing ? Transfer::kSend : Transfer::kReceive);
+    if (!message || edge.peer != operation.peer || edge.tag != operation.tag) continue;
+    flight.slice.peer = edge.peer;
+    flight.slice.tag = edge.tag;
+    flight.slice.sequence = ++edge.traced;
+  }
   if (!flight.begun.Made()) flight.begun = device::Event(stream_, true);
   flight.begun.Record(link_queue);
 }
