@@ -22,7 +22,18 @@ void Recorder::Put(const Slice& slice) {
     slices_.push_back(slice);
     return;
   }
-  if (left_out_++ == 0) full_at_ = slice.step;
+  LeaveOut(slice.step);
+}
+
+void Recorder::LeaveOut(std::int64_t step) {
+  if (left_out_++ == 0) full_at_ = step;
+}
+
+bool Recorder::TakesQueued() {
+  if (!OnGpu()) return false;
+  if (slices_.size() + queued_.size() < most_) return true;
+  LeaveOut(step_);
+  return false;
 }
 
 void Recorder::Add(Slice slice) {
@@ -80,7 +91,8 @@ void Recorder::Settle() {
 
 void Scope::Begin(const What& what) {
   what_ = what;
-  if (what_.queues && recorder_->OnGpu()) mark_ = recorder_->Mark();
+  what_.queues = what_.queues && recorder_->TakesQueued();
+  if (what_.queues) mark_ = recorder_->Mark();
   begin_ = Seconds();
 }
 
@@ -93,7 +105,7 @@ void Scope::End() {
   slice.phase = what_.phase;
   slice.layer = what_.layer;
   recorder_->Add(slice);
-  if (what_.queues && recorder_->OnGpu()) recorder_->AddQueued(slice, mark_, recorder_->Mark());
+  if (what_.queues) recorder_->AddQueued(slice, mark_, recorder_->Mark());
 }
 
 }  // namespace trireme::trace

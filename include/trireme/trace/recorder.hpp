@@ -32,6 +32,8 @@ class Recorder {
   }
 
   bool OnGpu() const { return stream_.Where() == device::Kind::kCuda; }
+  // Whether there is a GPU, and room for one more slice of its queue; else the slice is left out.
+  bool TakesQueued();
   // A moment in the GPU's queue, for AddQueued.
   std::size_t Mark();
   // A slice of the GPU's queue between two moments; its times become known in Settle.
@@ -53,6 +55,7 @@ class Recorder {
     std::size_t begin, end;
   };
   void Put(const Slice& slice);
+  void LeaveOut(std::int64_t step);
   void CompareClocks();
 
   std::size_t most_;
