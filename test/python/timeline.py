@@ -188,7 +188,9 @@ def check_windows(root):
     expect("lies before step 12" in said, f"a window that lies before: {said}")
     expect((root / "resumed/trace.json.gz").read_bytes() == before, "the timeline of before was touched")
 
-    said = run(root, 2, ["-i", "deck.in", "job.output=early", "schedule.stop_at=4", TRACE])
+    said = run(root, 2, ["-i", "deck.in", "job.output=shorter", "schedule.stop_at=4", TRACE])
+    expect("lies beyond the last step, 4" in said, f"a window beyond schedule.stop_at: {said}")
+    said = run(root, 2, ["-i", "deck.in", "job.output=early", "schedule.walltime_minutes=0.0001", TRACE], code=3)
     expect("no timeline: the run ended before step 6" in said, f"a run that ends before: {said}")
 
     for text in ("0-3", "5-4", "some"):
@@ -230,6 +232,9 @@ def main():
         (root / "deck.in").write_text(DECK)
         run(root, 1, ["-i", "deck.in", "job.task=tokenize", "tokenize.kind=harbour", "tokenize.harbour_tokens=20000"])
         folders = {}
+        if sys.argv[4:] == ["windows"]:
+            check_windows(root)
+            return
         for layout in sys.argv[4:] or LAYOUTS:
             folders[layout] = check_layout(root, layout)
             check_contents(folders[layout], layout)
