@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "planned_channel.hpp"
+#include "trace_transfer.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/device/memory.hpp"
@@ -62,6 +63,13 @@ Collectives Collectives::Carrying(Payload payload) const {
 
 void Collectives::Record(Transfer transfer, std::int64_t payload, double waited) const {
   ledger_->Record(name_, transfer, Size(), payload, waited, 0);
+  trace::Recorder* const recorder = ledger_->Trace();
+  if (recorder == nullptr || waited <= 0) return;
+  trace::Slice slice = SliceOf(name_, transfer, payload);
+  slice.end = Seconds();
+  slice.begin = slice.end - waited;
+  recorder->Add(slice);
+  TraceWait(*recorder, slice, waited);
 }
 
 Request Collectives::Start(Transfer transfer, std::int64_t payload) const {
@@ -90,6 +98,7 @@ Request Collectives::OnChannel(const Operation& operation, std::int64_t payload)
   }
   request.ticket_ = channel_->Start(carried);
   request.channel_ = channel_;
+  request.traced_ = channel_->Traces();
   return request;
 }
 
@@ -331,6 +340,7 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
                                          .places = &places.sent,
                                          .taken = &places.received});
   requests[0].channel_ = channel_;
+  requests[0].traced_ = channel_->Traces();
   Record(Transfer::kReceive, Bytes(dtype, taken), 0);
   return requests;
 }

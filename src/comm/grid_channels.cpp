@@ -57,6 +57,8 @@ class ProcessGrid::ListedChannel final : public Channel {
   void CheckHealth() override { channel_->CheckHealth(); }
   std::vector<std::shared_future<void>> GiveUp() noexcept override { return channel_->GiveUp(); }
   bool Recordable() const override { return channel_->Recordable(); }
+  void TraceInto(trace::Recorder* recorder) override { channel_->TraceInto(recorder); }
+  bool Traces() const override { return channel_->Traces(); }
 
  private:
   std::unique_ptr<Channel> channel_;
@@ -162,6 +164,11 @@ void ProcessGrid::Await(const device::Event& event) const {
     }
     sched_yield();
   }
+}
+
+void ProcessGrid::TraceInto(trace::Recorder* recorder) const {
+  ledger_.TraceInto(recorder);
+  for (const auto& [group, channel] : listed_) channel->TraceInto(recorder);
 }
 
 bool ProcessGrid::Recordable() const {

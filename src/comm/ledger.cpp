@@ -78,6 +78,11 @@ void Ledger::Record(Group group, Transfer transfer, int group_size, std::int64_t
   traffic.seconds_hidden += hidden;
 }
 
+void Ledger::Clear() {
+  traffic_ = {};
+  waited_ = {};
+}
+
 void Ledger::AddWaited(Group group, double seconds) {
   waited_[static_cast<std::size_t>(group)] += seconds;
 }

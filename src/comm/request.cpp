@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trace_transfer.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/comm/collectives.hpp"
 
@@ -14,6 +15,7 @@ Request& Request::operator=(Request&& other) noexcept {
   handle_ = std::exchange(other.handle_, MPI_REQUEST_NULL);
   channel_ = std::exchange(other.channel_, nullptr);
   ticket_ = other.ticket_;
+  traced_ = other.traced_;
   ledger_ = other.ledger_;
   group_ = other.group_;
   transfer_ = other.transfer_;
@@ -68,7 +70,21 @@ void Request::BeginMessage(const Communicator& group, Call call, int peer, int t
 void Request::Finish(double waited, double hidden) {
   if (recorder_ != nullptr) recorder_->Leave(flight_, 0);
   ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
+  if (trace::Recorder* const recorder = ledger_->Trace()) Trace(*recorder, waited);
   Places done = std::move(places_);  // for the next transfer
+}
+
+void Request::Trace(trace::Recorder& recorder, double waited) const {
+  trace::Slice slice = SliceOf(group_, transfer_, payload_);
+  slice.begin = started_;
+  slice.end = Seconds();
+  if (flight_.peer >= 0) {
+    slice.peer = flight_.peer;
+    slice.tag = flight_.tag;
+    slice.sequence = flight_.sequence;
+  }
+  if (!traced_) recorder.Add(slice);
+  TraceWait(recorder, slice, waited);
 }
 
 }  // namespace trireme::comm

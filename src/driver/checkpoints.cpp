@@ -88,11 +88,14 @@ void Checkpoints::Begin(std::int64_t step, const nlohmann::json& run, const Reas
 }
 
 void Checkpoints::Settle() {
+  if (!writer_.UnderWay()) return;
+  const trace::Scope scope = Trace();
   const Stopwatch untold(untold_stall_);
-  if (writer_.UnderWay()) Finish();
+  Finish();
 }
 
 void Checkpoints::Write(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
+  const trace::Scope scope = Trace();
   const Stopwatch untold(untold_stall_);
   Begin(step, run, reason);
   if (!setup_.options.async) Finish();
@@ -109,6 +112,7 @@ void Checkpoints::Finish() {
 
 void Checkpoints::Advance(bool any_busy) {
   if (!writer_.UnderWay() || any_busy) return;
+  const trace::Scope scope = Trace();
   const Stopwatch untold(untold_stall_);
   std::optional<checkpoint::Outcome> outcome;
   {
@@ -119,6 +123,7 @@ void Checkpoints::Advance(bool any_busy) {
 }
 
 void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const Reason& reason) {
+  const trace::Scope scope = Trace();
   const Stopwatch untold(untold_stall_);
   failures_ = 0;  // of this one: there is no later one to make up for it
   do {
@@ -128,6 +133,7 @@ void Checkpoints::WriteLast(std::int64_t step, const nlohmann::json& run, const 
 }
 
 void Checkpoints::Account(const checkpoint::Outcome& outcome) {
+  TraceFiles();
   if (under_way_.best) best_written_ = outcome.failure.empty();
   if (!outcome.failure.empty()) return Fail(outcome);
   failures_ = 0;
@@ -143,6 +149,19 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
                                  ? stall_ + outcome.write_seconds + outcome.verify_seconds
                                  : outcome.seconds);
   Report(outcome);
+}
+
+// From the beginning of the copy to the moment at which training learned of the end.
+void Checkpoints::TraceFiles() const {
+  trace::Recorder* const recorder = setup_.traffic.Trace();
+  if (recorder == nullptr || !setup_.options.async) return;
+  trace::Slice slice;
+  slice.begin = last_time_;
+  slice.end = Seconds();
+  slice.name = trace::Name::kCheckpoint;
+  slice.category = trace::Category::kCheckpoint;
+  slice.queue = trace::Queue::kCheckpointFiles;
+  recorder->Add(slice);
 }
 
 void Checkpoints::Report(const checkpoint::Outcome& outcome) {

@@ -12,9 +12,11 @@
 
 #include "trireme/checkpoint/options.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/ledger.hpp"
 #include "trireme/comm/runtime.hpp"
 #include "trireme/job/deadline.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "trireme/trace/recorder.hpp"
 
 namespace trireme::driver {
 
@@ -27,8 +29,9 @@ class Checkpoints {
     const checkpoint::Options& options;
     monitor::Monitor& monitor;
     job::Deadline& deadline;
-    std::string folder;      // of the run
-    std::vector<int> cores;  // for the writing thread
+    std::string folder;           // of the run
+    std::vector<int> cores;       // for the writing thread
+    const comm::Ledger& traffic;  // of the timeline that shows them
     std::function<void()> may_publish, may_go_on;
   };
   // Collective. Takes the memory of the writer.
@@ -68,9 +71,15 @@ class Checkpoints {
   std::string Summary() const;
 
  private:
+  // Of what training waits for.
+  trace::Scope Trace() const {
+    return {setup_.traffic.Trace(),
+            {.name = trace::Name::kCheckpoint, .category = trace::Category::kCheckpoint}};
+  }
   void Begin(std::int64_t step, const nlohmann::json& run, const Reason& reason);
   void Finish();
   void Account(const checkpoint::Outcome& outcome);
+  void TraceFiles() const;
   void Report(const checkpoint::Outcome& outcome);
   void Fail(const checkpoint::Outcome& outcome);
   double Interval() const;  // seconds, of checkpoint.auto

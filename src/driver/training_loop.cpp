@@ -10,6 +10,7 @@
 #include "printable.hpp"
 #include "safeguards.hpp"
 #include "stragglers.hpp"
+#include "timeline.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/device/cores.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -69,11 +70,13 @@ void TrainingLoop::Execute() {
     const bool went_back = (!result.fault && AnswerSpike(result.loss)) ||
                            (every > 0 && step_ % every == 0 && ReplicasDiffer(false));
     if (went_back) {
+      timeline_->End("the run went back");
       if (stop_) WriteCheckpoint(false, true);
       continue;
     }
     ValidateIfDue();
     CheckpointIfDue();
+    timeline_->EndStep(step_);
   }
 }
 
@@ -84,6 +87,7 @@ training::StepResult TrainingLoop::RunStep() {
   const std::int64_t gathers = units.Gathers(), ready = units.GathersReady();
   Watch(comm::Phase::kStep, step_ + 1);
   AskForHistograms();
+  timeline_->BeginStep(step_ + 1);
   const training::StepResult result =
       training_step_.Run(step_, MyRequests(), training::OnFault::kSkip);
   gathers_ += units.Gathers() - gathers;
@@ -188,7 +192,9 @@ void TrainingLoop::FindSlowest(monitor::Record& record) {
 }
 
 ExitCode TrainingLoop::Finalize() {
+  timeline_->End("the run ended");
   monitor::Summary summary = SummarySoFar();
+  if (timeline_->Written()) summary.files.emplace_back("timeline", folder_ + "/trace.json.gz");
   bool ended = Finished() && !validation_due_;
   if (ended && job_.options.monitor.validate_every_steps > 0) {
     ended = RecordTest();

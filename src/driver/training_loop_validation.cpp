@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "safeguards.hpp"
+#include "trireme/trace/recorder.hpp"
 #include "trireme/training/evaluation.hpp"
 
 namespace trireme::driver {
@@ -14,6 +15,10 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
                                     monitor::Record& record, double& seconds) {
   Watch(comm::Phase::kValidation, step_);
   const comm::Ledger steps_alone = grid_.Traffic();
+  // One slice: a validation has more tasks than all steps of a timeline.
+  const trace::Scope scope(steps_alone.Trace(), {.name = trace::Name::kValidation,
+                                                 .category = trace::Category::kValidation});
+  grid_.Traffic().TraceInto(nullptr);
   const bool test = record.kind == monitor::Record::Kind::kTest;
   training::EvaluationOptions options;
   options.windows = test ? 0 : job_.options.monitor.validate_windows;

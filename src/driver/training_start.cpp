@@ -168,6 +168,7 @@ bool TrainingLoop::Initialize() {
   const monitor::BannerFacts banner = Banner();
   monitor_->Banner(banner);
   AttachTensorBoard(banner);
+  MakeTimeline();
   SayStart();
   if (!mixed.empty()) {
     monitor_->Warn(mixed);
@@ -228,6 +229,7 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .deadline = deadline_,
                                                        .folder = folder_,
                                                        .cores = job_.signals->UsableCores(),
+                                                       .traffic = grid_.Traffic(),
                                                        .may_publish = [this] { HoldLock(true); },
                                                        .may_go_on = [this] { HoldLock(false); }},
                                     std::move(state));

@@ -7,6 +7,17 @@ namespace trireme::model {
 
 using Phase = LeafGradients::Phase;
 
+void Model::RecomputeBlock(const Pass& pass, const Block& block, Block::Saved& saved) const {
+  const Recompute recompute = plan_.options.recompute;
+  if (recompute == Recompute::kNone) return;
+  const trace::Scope scope(Trace(), {.name = trace::Name::kRecompute,
+                                     .phase = trace::Phase::kRecompute,
+                                     .layer = block.Number(),
+                                     .queues = true});
+  if (recompute == Recompute::kSelective) block.RecomputeCheap(pass, saved);
+  if (recompute == Recompute::kFull) block.Recompute(pass, saved);
+}
+
 // One block of one entry. Matrices that were not kept are computed again first.
 void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                           const Matrix& dx) const {
@@ -18,8 +29,12 @@ void Model::BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, co
   if (recompute == Recompute::kFull) block.Allocate(pass, saved);
   block.AllocateBackward(pass, saved);
   if (!pass.Dry()) {
-    if (recompute == Recompute::kSelective) block.RecomputeCheap(pass, saved);
-    if (recompute == Recompute::kFull) block.Recompute(pass, saved);
+    const trace::Scope scope(Trace(), {.name = trace::Name::kLayer,
+                                       .phase = pass.weights_too ? trace::Phase::kBackward
+                                                                 : trace::Phase::kInputGradient,
+                                       .layer = block.Number(),
+                                       .queues = true});
+    RecomputeBlock(pass, block, saved);
     block.BackwardInput(pass, dy, saved, dx);
     Progress();
   }
@@ -85,6 +100,10 @@ void Model::BackwardWeight(TaskEntries& entries, int chunk, bool report) {
     BeginGradient({&unit, 1});
     for (const TaskEntry& entry : entries) {
       EnterLeaf(unit, Phase::kLate, entry.pass);
+      const trace::Scope scope(Trace(), {.name = trace::Name::kLayer,
+                                         .phase = trace::Phase::kWeightGradient,
+                                         .layer = layers.blocks[i].Number(),
+                                         .queues = true});
       layers.blocks[i].BackwardWeight(entry.pass, entry.live->blocks[i]);
       Progress();
     }

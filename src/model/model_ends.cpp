@@ -8,7 +8,12 @@ void Model::Embed(const Pass& pass, const Matrix& residual) const {
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : residual;
-  if (!pass.Dry()) layers_.Embedding().Forward(pass, positions_.Sinusoidal(), full, residual);
+  if (!pass.Dry()) {
+    const trace::Scope scope(
+        Trace(),
+        {.name = trace::Name::kEmbedding, .phase = trace::Phase::kForward, .queues = true});
+    layers_.Embedding().Forward(pass, positions_.Sinusoidal(), full, residual);
+  }
   pass.lives.scratch->Release(mark);
 }
 
@@ -17,7 +22,12 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
                           : gradient;
-  if (!pass.Dry()) layers_.Embedding().BackwardWeight(pass, gradient, full);
+  if (!pass.Dry()) {
+    const trace::Scope scope(
+        Trace(),
+        {.name = trace::Name::kEmbedding, .phase = trace::Phase::kBackward, .queues = true});
+    layers_.Embedding().BackwardWeight(pass, gradient, full);
+  }
   pass.lives.scratch->Release(mark);
 }
 
@@ -81,6 +91,8 @@ void Model::HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) co
     dfull = pass.Allocate(scratch, pass.Tokens(), dim);
   }
   if (!pass.Dry()) {
+    const trace::Scope scope(
+        Trace(), {.name = trace::Name::kHead, .phase = trace::Phase::kBackward, .queues = true});
     if (final_norm != nullptr) final_norm->Forward(pass, x, norm, normed);
     pass.tensor->Gather(normed, full);
     layers_.Head().Loss(pass, full, plan_.label_smoothing, dfull);

@@ -64,6 +64,10 @@ void Model::ForwardBlock(const TaskEntry& entry, int chunk, std::size_t block,
   pass.lives = ForwardLives(kept, scratch);
   layer.Allocate(pass, live.blocks[block]);
   if (!pass.Dry()) {
+    const trace::Scope scope(Trace(), {.name = trace::Name::kLayer,
+                                       .phase = trace::Phase::kForward,
+                                       .layer = layer.Number(),
+                                       .queues = true});
     layer.Forward(pass, live.residuals[block], live.blocks[block], live.residuals[block + 1]);
     Progress();
   }

@@ -94,10 +94,12 @@ void ParallelModel::Construct() {
   units_ = std::make_unique<parallel::ShardedUnits>(
       grid_.Over(comm::Group::kShard), layers_->Parameters(), stream_, shard, shared_.get());
   local_ = std::make_unique<Model>(plan_, local_plan_, *layers_,
-                                   Collaborators{stream_, tensor_, context_, *units_, [this] {
+                                   Collaborators{stream_, tensor_, context_, *units_,
+                                                 [this] {
                                                    pipeline_->Progress();
                                                    units_->Progress();
-                                                 }});
+                                                 },
+                                                 &grid_.Traffic()});
 }
 
 void ParallelModel::BeginStep() {

@@ -1,7 +1,38 @@
 // The keys of [monitor].
 #include "trireme/monitor/options.hpp"
 
+#include <charconv>
+#include <string>
+#include <system_error>
+
 namespace trireme::monitor {
+
+namespace {
+
+// Of all of the text; false if it is another.
+bool ParseStep(const char* begin, const char* end, std::int64_t& step) {
+  const auto [stop, error] = std::from_chars(begin, end, step);
+  return error == std::errc() && stop == end && step >= 1;
+}
+
+StepWindow ReadTraceSteps(const input::Deck& deck) {
+  const std::string& text = deck.Text("monitor.trace_steps");
+  if (text == "none") return {};
+  const char *begin = text.data(), *end = begin + text.size();
+  const std::size_t dash = text.find('-');
+  StepWindow window;
+  if (dash == std::string::npos) {
+    if (ParseStep(begin, end, window.first)) return {window.first, window.first};
+  } else if (ParseStep(begin, begin + dash, window.first) &&
+             ParseStep(begin + dash + 1, end, window.last) && window.first <= window.last) {
+    return window;
+  }
+  throw deck.Complain("monitor.trace_steps", "it is '" + text + "', which names no steps",
+                      "Write the first and the last step, counted from 1: "
+                      "monitor.trace_steps = 10-12; or none.");
+}
+
+}  // namespace
 
 void Declare(input::Schema& schema) {
   schema.Section("monitor", "What is printed, recorded and sampled, and how often")
@@ -22,7 +53,11 @@ void Declare(input::Schema& schema) {
               "run folder.")
       .Integer("monitor.histogram_every_steps", 0, input::AtLeast(0), "steps",
                "Adds histograms of all weights and gradients to TensorBoard's files this often; 0: "
-               "never.");
+               "never.")
+      .Text("monitor.trace_steps", "none",
+            "Steps whose timeline is recorded, first-last (10-12) or one (10): what each rank "
+            "computes, transfers and waits for, in trace.json.gz of the run folder, which "
+            "ui.perfetto.dev opens; none: no timeline.");
 }
 
 Options Read(const input::Deck& deck) {
@@ -37,7 +72,8 @@ Options Read(const input::Deck& deck) {
           .validate_windows = deck.Integer("monitor.validate_windows"),
           .sample_tokens = deck.Integer("monitor.sample_tokens"),
           .tensorboard = deck.Switch("monitor.tensorboard"),
-          .histogram_every_steps = deck.Integer("monitor.histogram_every_steps")};
+          .histogram_every_steps = deck.Integer("monitor.histogram_every_steps"),
+          .trace_steps = ReadTraceSteps(deck)};
 }
 
 }  // namespace trireme::monitor

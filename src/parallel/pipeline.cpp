@@ -8,6 +8,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/trace/recorder.hpp"
 
 namespace trireme::parallel {
 
@@ -22,6 +23,22 @@ const Program& Kept(std::map<int, Program>& programs, PipelineShape shape, int m
   if (found != programs.end()) return found->second;
   shape.micro_batches = micro_batches;
   return programs.emplace(micro_batches, make(shape, stage)).first->second;
+}
+
+trace::Phase PhaseOf(TaskKind kind) {
+  switch (kind) {
+    case TaskKind::kForward:
+      return trace::Phase::kForward;
+    case TaskKind::kBackward:
+      return trace::Phase::kBackward;
+    case TaskKind::kBackwardInput:
+      return trace::Phase::kInputGradient;
+    case TaskKind::kBackwardWeight:
+      return trace::Phase::kWeightGradient;
+    case TaskKind::kEvaluate:
+      break;
+  }
+  return trace::Phase::kEvaluate;
 }
 
 }  // namespace
@@ -146,7 +163,7 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
       break;
     case Action::kCompute: {
       const double start = Seconds(), counted = stream_.Planned() ? stream_.planned->flops : 0;
-      work.Run(task, matrix(in, task.receives_in), matrix(out, task.sends_from));
+      Compute(task, matrix(in, task.receives_in), matrix(out, task.sends_from), work);
       seconds_[static_cast<std::size_t>(task.task.chunk)]
               [static_cast<std::size_t>(task.task.kind)] += Seconds() - start;
       if (stream_.Planned()) {
@@ -162,6 +179,19 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
       break;
     }
   }
+}
+
+void Pipeline::Compute(const ProgramTask& task, const tensor::Matrix& in, const tensor::Matrix& out,
+                       StageWork& work) {
+  trace::Recorder* const recorder = transfers_.Trace();
+  if (recorder == nullptr) return work.Run(task, in, out);
+  recorder->SetTask(task.task.micro_batch, task.task.chunk);
+  {
+    const trace::Scope scope(
+        recorder, {.name = trace::Name::kTask, .phase = PhaseOf(task.task.kind), .queues = true});
+    work.Run(task, in, out);
+  }
+  recorder->SetTask(-1, -1);
 }
 
 std::int64_t Pipeline::BufferBytes() const {

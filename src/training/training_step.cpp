@@ -23,6 +23,9 @@ TrainingStep::TrainingStep(TrainingState& state, const data::Corpus& tokens)
 }
 
 StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on_fault) {
+  if (Trace() != nullptr) Trace()->SetStep(step + 1);
+  const trace::Scope scope(Trace(),
+                           {.name = trace::Name::kStep, .category = trace::Category::kStep});
   window_start_ = Seconds();
   step_ = step;
   result_ = {};
@@ -64,6 +67,8 @@ double TrainingStep::Waited() const {
 
 void TrainingStep::LoadBatch() {
   const device::ProfileRange range("load batch");
+  const trace::Scope scope(Trace(),
+                           {.name = trace::Name::kLoadBatch, .category = trace::Category::kData});
   const double start = Seconds();
   if (next_.step == step_) {
     std::swap(now_, next_);
@@ -82,6 +87,7 @@ model::StagedBatches::Taken TrainingStep::TakeBatch() {
 }
 
 void TrainingStep::ComputeGradients() {
+  const trace::Scope scope(Trace(), {.name = trace::Name::kGradients});
   const double start = Seconds(), waited = Waited();
   state_.QueueGradients(TakeBatch());
   const double exposed = Waited() - waited;
@@ -96,6 +102,9 @@ void TrainingStep::ComputeGradients() {
 }
 
 void TrainingStep::SumGradients() {
+  // Waits alone are counted.
+  const trace::Scope scope(
+      Trace(), {.name = trace::Name::kSumGradients, .category = trace::Category::kStep});
   const double waited = Waited();
   state_.QueueSums();
   mine_.exposed_communication += Waited() - waited;
@@ -105,6 +114,7 @@ void TrainingStep::SumGradients() {
 // step.
 void TrainingStep::CountTargets() {
   if (!masked_) return;
+  const trace::Scope scope(Trace(), {.name = trace::Name::kCountTargets});
   const double start = Seconds(), waited = Waited();
   std::array<std::int64_t, TrainingState::kCounts> counts{};
   for (const data::Entry& entry : now_.Entries()) {
@@ -122,6 +132,7 @@ void TrainingStep::CountTargets() {
 // Before the agreement: a sum that arrived on one rank as a value that is not finite is a fault for
 // all. On a GPU nobody has looked at the gradients before.
 void TrainingStep::MeasureGradient() {
+  const trace::Scope scope(Trace(), {.name = trace::Name::kGradientNorm});
   const double start = Seconds(), waited = Waited();
   // No target: the gradient of no loss is zero.
   result_.gradient_norm = state_.GradientNorm(std::max<std::int64_t>(result_.targets, 1));
@@ -133,6 +144,8 @@ void TrainingStep::MeasureGradient() {
 // One small all-reduce carries everything on which the ranks must agree before the weights change,
 // and the times of the last step's end and of this one so far.
 void TrainingStep::AgreeOnStep(const Requests& mine) {
+  const trace::Scope scope(Trace(),
+                           {.name = trace::Name::kAgreement, .category = trace::Category::kWait});
   const double start = Seconds();
   mine_.total += start - window_start_;
   window_start_ = start;
@@ -184,6 +197,8 @@ void TrainingStep::LookAtGradients() {
 
 void TrainingStep::UpdateWeights() {
   const device::ProfileRange range("update");
+  const trace::Scope scope(
+      Trace(), {.name = trace::Name::kUpdate, .phase = trace::Phase::kUpdate, .queues = true});
   const double start = Seconds(), waited = Waited();
   result_.learning_rate = state_.Plan().schedule.Rate(step_ + 1);
   state_.Update(step_ + 1, result_.learning_rate, result_.gradient_norm, result_.targets);

@@ -48,6 +48,7 @@ bool TrainingStep::RecordsGraph() const {
 
 void TrainingStep::GradientsOnGpu() {
   const device::ProfileRange range("gradients");
+  const trace::Scope scope(Trace(), {.name = trace::Name::kGradients, .queues = true});
   gradients_start_ = Seconds();
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
@@ -71,6 +72,7 @@ void TrainingStep::GradientsOnGpu() {
 
 void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
   const comm::Ledger before = Grid().Traffic();
+  Grid().Traffic().TraceInto(nullptr);  // events of a graph tell no time
   graph_ = {};
   graph_.Begin(Stream());
   try {
@@ -82,11 +84,14 @@ void TrainingStep::RecordGraph(model::StagedBatches::Taken batch) {
   graph_.End(Stream());
   graph_traffic_ = Grid().Traffic();
   graph_traffic_.Subtract(before);
+  Grid().Traffic().TraceInto(before.Trace());
 }
 
 void TrainingStep::LoadNextBatch() {
   if (step_ + 1 >= state_.Plan().schedule.Last()) return;
   const device::ProfileRange range("load next batch");
+  const trace::Scope scope(Trace(),
+                           {.name = trace::Name::kLoadBatch, .category = trace::Category::kData});
   const double start = Seconds();
   loader_.Load(step_ + 1, next_);
   next_.staged = Net().Stage(next_.Entries());
@@ -97,9 +102,11 @@ void TrainingStep::LoadNextBatch() {
 
 void TrainingStep::AwaitGradients() {
   const device::ProfileRange range("await gradients");
+  const trace::Scope scope(Trace(), {.name = trace::Name::kAwaitGradients});
   done_.Record(Stream().gpu->queue);
   Grid().Await(done_);
   Grid().TakeExposed();
+  if (Trace() != nullptr) Trace()->Settle();
   const double bubble = Grid().Traffic().SecondsWaited(comm::Group::kPipeline) - bubble_before_;
   const double exposed = Waited() - waited_before_;
   mine_.bubble += bubble;

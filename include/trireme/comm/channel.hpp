@@ -64,6 +64,11 @@ class Channel {
   virtual std::vector<std::shared_future<void>> GiveUp() noexcept = 0;
   // Whether the transfers can be part of a device::Graph.
   virtual bool Recordable() const = 0;
+  // The timeline in which the channel records its transfers, and the waits of the computation for
+  // them, from now on; null: none. Nothing is queued when it becomes null.
+  virtual void TraceInto(trace::Recorder* /*recorder*/) {}
+  // Whether it does so; else its callers see the transfers, in which the host takes part.
+  virtual bool Traces() const { return false; }
 };
 
 // Waits until all `ends` are ready, or gives up after a few seconds.

@@ -43,11 +43,13 @@ class Request {
  private:
   friend class Collectives;
   void Finish(double waited, double hidden);
+  void Trace(trace::Recorder& recorder, double waited) const;
   void BeginFlight(const Communicator& group, Call call);
   void BeginMessage(const Communicator& group, Call call, int peer, int tag);
   MPI_Request handle_ = MPI_REQUEST_NULL;
   Channel* channel_ = nullptr;  // of a channel's transfer, with its ticket
   int ticket_ = 0;
+  bool traced_ = false;  // by the channel
   Ledger* ledger_ = nullptr;
   Group group_ = Group::kWorld;
   Transfer transfer_ = Transfer::kSend;
@@ -79,6 +81,7 @@ class Collectives {
   int Rank() const { return group_ == nullptr ? 0 : group_->Rank(); }
   int Size() const { return group_ == nullptr ? 1 : group_->Size(); }
   bool IsPlanned() const { return group_ != nullptr && group_->IsPlanned(); }
+  trace::Recorder* Trace() const { return ledger_ == nullptr ? nullptr : ledger_->Trace(); }
 
   // Collective. In place; every rank of the group ends with the same bits.
   void AllReduce(Dtype dtype, void* data, std::int64_t count,

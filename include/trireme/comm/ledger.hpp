@@ -5,6 +5,10 @@
 #include <array>
 #include <cstdint>
 
+namespace trireme::trace {
+class Recorder;
+}
+
 namespace trireme::comm {
 
 // Groups of ranks that transfer something.
@@ -59,13 +63,19 @@ class Ledger {
   void AddWaited(Group group, double seconds);
   const Traffic& At(Group group, Transfer transfer) const;
   double SecondsWaited(Group group) const;  // over all kinds of transfer
-  void Clear() { *this = {}; }
+  void Clear();
   void Add(const Ledger& other);       // adds all counts of another
   void Subtract(const Ledger& other);  // removes the counts of an earlier state of this ledger
+
+  // The timeline in which this rank's transfers, and the computation between them, are recorded
+  // from now on; null: none. It stays with a Clear, and with the copies of this ledger.
+  void TraceInto(trace::Recorder* recorder) { trace_ = recorder; }
+  trace::Recorder* Trace() const { return trace_; }
 
  private:
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};
   std::array<double, kGroups> waited_{};  // of no transfer in particular
+  trace::Recorder* trace_ = nullptr;
 };
 
 }  // namespace trireme::comm

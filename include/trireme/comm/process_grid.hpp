@@ -137,6 +137,9 @@ class ProcessGrid {
   // tensor / kv_heads ranks if that is more than one, else alone.
   Communicator KeyValueGroup(std::int64_t kv_heads) const;
   Ledger& Traffic() const { return ledger_; }
+  // The timeline of this rank's transfers in all groups, and of what finds it in Traffic(); null:
+  // none. Nothing is queued on the GPU when it becomes null.
+  void TraceInto(trace::Recorder* recorder) const;
 
  private:
   using Listed = std::vector<std::pair<Group, Channel*>>;

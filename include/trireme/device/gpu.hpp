@@ -85,6 +85,7 @@ class Event {
   Event& operator=(const Event&) = delete;
   ~Event();
 
+  bool Made() const { return handle_ != nullptr; }  // on a GPU
   void Record(void* queue);          // of GpuContext; after the work queued there so far
   void MakeWait(void* queue) const;  // work queued there from now on runs after this moment
   bool Happened() const;

@@ -26,6 +26,7 @@ namespace trireme::driver {
 class Checkpoints;
 class EnergyUse;
 class Safeguards;
+class Timeline;
 
 class TrainingLoop {
  public:
@@ -65,6 +66,7 @@ class TrainingLoop {
   void CountStart();
   void CheckCopyMemory(const checkpoint::State& state) const;  // collective
   void MakeCheckpoints();                                      // collective
+  void MakeTimeline();                                         // collective
   void SayStart();
   void SayChanges();
   void SayEvent(const std::string& event, const std::string& text);
@@ -153,6 +155,7 @@ class TrainingLoop {
   std::unique_ptr<EnergyUse> energy_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;
+  std::unique_ptr<Timeline> timeline_;
   job::Deadline deadline_;  // of the batch job; its answers count on rank 0
 
   std::string folder_;         // of the run

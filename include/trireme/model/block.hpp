@@ -43,7 +43,8 @@ class Block {
   Block(const ParameterPlace& place, std::uint32_t layer);
 
   Saved MakeSaved() const;  // without memory; once per slot of activations
-  void Allocate(const Pass& pass, Saved& saved) const;  // for Forward
+  std::int32_t Number() const { return static_cast<std::int32_t>(layer_) + 1; }  // of all layers
+  void Allocate(const Pass& pass, Saved& saved) const;                           // for Forward
   // x, y, dy, dx: [rows, dim]; y and dx are overwritten.
   void Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const;
   // Allocates the `cheap` matrices again, in pass.lives.cheap.

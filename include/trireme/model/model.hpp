@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trireme/base/exact_sum.hpp"
+#include "trireme/comm/ledger.hpp"
 #include "trireme/model/activation_memory.hpp"
 #include "trireme/model/leaf_gradients.hpp"
 #include "trireme/model/plan.hpp"
@@ -21,6 +22,7 @@
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/sharding.hpp"
+#include "trireme/trace/recorder.hpp"
 
 namespace trireme::model {
 
@@ -29,8 +31,9 @@ struct Collaborators {
   device::Stream stream;
   const parallel::TensorGroup& tensor;
   const parallel::RingAttention& ring;
-  parallel::ShardedUnits& units;        // told of each use of values and gradients
-  std::function<void()> progress = {};  // chances for transfers, between blocks; may be empty
+  parallel::ShardedUnits& units;          // told of each use of values and gradients
+  std::function<void()> progress = {};    // chances for transfers, between blocks; may be empty
+  const comm::Ledger* traffic = nullptr;  // of the timeline in which layers are recorded; or null
 };
 
 // Called during the backward pass: the gradients at flat offsets [begin, end of storage) are final.
@@ -119,6 +122,7 @@ class Model : public parallel::StageWork {
   void BackwardUnit(TaskEntries& entries, int chunk, std::size_t block, bool weights_too);
   void BackwardBlock(Pass pass, const Block& block, Block::Saved& saved, const Matrix& dy,
                      const Matrix& dx) const;
+  void RecomputeBlock(const Pass& pass, const Block& block, Block::Saved& saved) const;
   void BackwardWeight(TaskEntries& entries, int chunk, bool report);
   Lifetimes ForwardLives(const Arenas& arenas, device::Arena* scratch) const;
   Matrix ResidualOf(const Pass& pass, device::Arena* arena) const;
@@ -142,6 +146,9 @@ class Model : public parallel::StageWork {
   void Report(int unit) const;  // the gradients from this unit on are final
   void Progress() const {
     if (with_.progress) with_.progress();
+  }
+  trace::Recorder* Trace() const {
+    return with_.traffic == nullptr ? nullptr : with_.traffic->Trace();
   }
 
   const ModelPlan plan_;

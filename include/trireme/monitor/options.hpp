@@ -8,6 +8,12 @@
 
 namespace trireme::monitor {
 
+// Steps from first to last, counted from 1, both included.
+struct StepWindow {
+  std::int64_t first = 0, last = 0;
+  bool None() const { return last == 0; }
+};
+
 struct Options {
   std::int64_t every_steps = 50;            // steps between lines on the screen
   std::int64_t validate_every_steps = 500;  // steps between validations; 0: never
@@ -15,6 +21,7 @@ struct Options {
   std::int64_t sample_tokens = 40;          // tokens of the text at the end; 0: none
   bool tensorboard = true;                  // write event files
   std::int64_t histogram_every_steps = 0;   // steps between histograms; 0: never
+  StepWindow trace_steps;                   // of the timeline
 };
 
 void Declare(input::Schema& schema);  // [monitor]

@@ -75,6 +75,8 @@ class Pipeline {
   };
   void Run(const Program& program, StageWork& work);
   void Execute(const Program& program, const Operation& operation, StageWork& work);
+  void Compute(const ProgramTask& task, const tensor::Matrix& in, const tensor::Matrix& out,
+               StageWork& work);
   std::int64_t BufferBytes() const;  // of one buffer
   tensor::Matrix BufferOf(const Lane& lane, int buffer, std::int64_t rows) const;
 

@@ -10,6 +10,7 @@
 
 #include "trireme/comm/ledger.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/trace/recorder.hpp"
 #include "trireme/training/batch_loader.hpp"
 #include "trireme/training/training_state.hpp"
 
@@ -120,6 +121,7 @@ class TrainingStep {
   void QueueOnGpu(model::StagedBatches::Taken batch);  // gradients and sums, kernel by kernel
   void RecordGraph(model::StagedBatches::Taken batch);
 
+  trace::Recorder* Trace() const { return Grid().Traffic().Trace(); }  // null: no timeline
   double Waited() const;  // seconds, for all transfers so far but those of the pipeline
   // A fault as one rank sees it. `order`: the lowest one is told.
   struct Finding {

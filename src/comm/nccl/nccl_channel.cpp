@@ -107,6 +107,7 @@ int NcclChannel::Start(const Operation& operation) {
   flight.recorded = Capturing();
   flight.operand.Record(stream_.gpu->queue);
   FollowComputation(flight.operand, link.Queue());
+  BeginTrace(operation, flight, link.Queue());
   if (!IsMessage(operation)) {
     QueueCollective(operation, link, group_.Rank(), group_.Size());
   } else if (operation.transfer == Transfer::kSend) {
@@ -158,6 +159,7 @@ void NcclChannel::Settle() {
     const Flight& flight = flights_[static_cast<std::size_t>(waited_[read])];
     if (!flight.stood.Happened() || !flight.arrived.Happened()) break;
     exposed_ += std::max(0.0, flight.arrived.SecondsSince(flight.stood));
+    if (flight.traced && recorder_ != nullptr) Trace(flight);
     idle_.push_back(waited_[read]);
   }
   waited_.erase(waited_.begin(), waited_.begin() + static_cast<std::ptrdiff_t>(read));

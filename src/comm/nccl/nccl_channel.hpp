@@ -12,6 +12,7 @@
 #include "trireme/comm/channel.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/trace/recorder.hpp"
 
 namespace trireme::comm::nccl {
 
@@ -34,6 +35,8 @@ class NcclChannel : public Channel {
   void CheckHealth() override;
   std::vector<std::shared_future<void>> GiveUp() noexcept override;
   bool Recordable() const override { return true; }
+  void TraceInto(trace::Recorder* recorder) override;
+  bool Traces() const override { return true; }
 
  protected:
   // Orders the link's queue after the work that the computation had queued at Start. A test leaves
@@ -47,12 +50,16 @@ class NcclChannel : public Channel {
     device::Event arrived;  // the transfer's end; timed
     device::Event stood;    // the computation came to Wait; timed
     bool recorded = false;  // part of a graph: no times, and no questions
+    bool traced = false;    // part of a timeline, with
+    device::Event begun;    // the transfer's beginning; timed
+    trace::Slice slice;     // what it is
   };
   struct Edge {  // of messages
     int peer = 0;
     int tag = 0;
     bool outgoing = false;
     std::unique_ptr<Link> link;
+    std::int64_t traced = 0;  // messages in the timeline so far
   };
 
   void ConnectCollectives(const ChannelSetup& setup);
@@ -62,6 +69,8 @@ class NcclChannel : public Channel {
   const Link& LinkOf(const Operation& operation) const;
   int Take();
   void Settle();
+  void BeginTrace(const Operation& operation, Flight& flight, void* link_queue);
+  void Trace(const Flight& flight) const;
   bool Capturing() const;
   bool ComeToRest();
   std::string Name() const;
@@ -78,6 +87,7 @@ class NcclChannel : public Channel {
   std::vector<int> waited_;  // tickets whose times are still to be read, in the order of Wait
   double exposed_ = 0;       // seconds, of those that were read
   bool failed_ = false;
+  trace::Recorder* recorder_ = nullptr;
 };
 
 }  // namespace trireme::comm::nccl

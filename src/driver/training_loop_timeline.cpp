@@ -1,0 +1,36 @@
+// TrainingLoop: its timeline, with the facts that a reader of the file wants.
+#include "timeline.hpp"
+#include "trireme/base/version.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/driver/training_loop.hpp"
+
+namespace trireme::driver {
+
+void TrainingLoop::MakeTimeline() {
+  const parallel::PipelineShape& stages = state_.Net().Stages().Shape();
+  nlohmann::json facts = {{"program", "Trireme " + Version()},
+                          {"grid", comm::Describe(grid_.Shape())},
+                          {"stages", stages.stages},
+                          {"schedule", parallel::NameOf(stages.kind)},
+                          {"chunks", stages.chunks},
+                          {"micro_batches", stages.micro_batches},
+                          {"device", device::NameOf(job_.stream.Where())}};
+  if (job_.stream.OnGpu()) {
+    facts["gpu"] =
+        "slices of the GPU are times between events in its queue; kernels are not told "
+        "apart, and the steps of a recorded graph (run.graphs) are one slice each";
+  }
+  timeline_ = std::make_unique<Timeline>(
+      Timeline::Setup{.runtime = *job_.runtime,
+                      .grid = grid_,
+                      .monitor = *monitor_,
+                      .stream = job_.stream,
+                      .window = job_.options.monitor.trace_steps,
+                      .step = step_,
+                      .total = schedule_.Last(),
+                      .path = folder_ + "/trace.json.gz",
+                      .facts = facts,
+                      .watch = [this] { Watch(comm::Phase::kCheckpoint, step_); }});
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,203 @@
+// TraceFile: events as JSON, deflated as they come, so that no more than one rank's slices are in
+// memory.
+#include "trireme/trace/trace_file.hpp"
+
+#include <fmt/format.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/new_file.hpp"
+
+namespace trireme::trace {
+
+namespace {
+
+constexpr int kGzip = 15 + 16;  // zlib: the largest window, with gzip's header
+constexpr int kLevel = 6, kMemory = 8;
+constexpr std::size_t kBuffer = std::size_t{1} << 16;
+constexpr int kGpuThread = 2, kFirstThread = 10, kLanes = 100;
+
+struct Thread {
+  Queue queue;
+  int group;
+  auto operator<=>(const Thread&) const = default;
+};
+
+// Whole nanoseconds: rounding keeps the order, so that slices nest as they did.
+std::int64_t Nanoseconds(double seconds) { return std::llround(1e9 * seconds); }
+
+double Microseconds(std::int64_t nanoseconds) { return static_cast<double>(nanoseconds) / 1000; }
+
+// Threads in the order of the picture: the host, the GPU, transfers by group, checkpoint files.
+int NumberOf(const Thread& thread, int lane) {
+  switch (thread.queue) {
+    case Queue::kHost:
+      return 1;
+    case Queue::kGpu:
+      return kGpuThread;
+    case Queue::kCheckpointFiles:
+      return kFirstThread;
+    case Queue::kTransfers:
+      break;
+  }
+  return kFirstThread + (thread.group + 1) * kLanes + std::min(lane, kLanes - 1);
+}
+
+std::string NameOf(const Thread& thread, int lane, const RankFacts& facts) {
+  switch (thread.queue) {
+    case Queue::kHost:
+      return "host";
+    case Queue::kGpu:
+      return "GPU";
+    case Queue::kCheckpointFiles:
+      return "checkpoint files";
+    case Queue::kTransfers:
+      break;
+  }
+  const std::string name = "transfers: " + facts.group(thread.group);
+  return lane == 0 ? name : fmt::format("{} ({})", name, lane + 1);
+}
+
+std::string Title(const Slice& slice, const RankFacts& facts) {
+  switch (slice.name) {
+    case Name::kStep:
+      return fmt::format("step {}", slice.step);
+    case Name::kTask:
+      return fmt::format("{} {}", NameOf(slice.phase), slice.micro_batch);
+    case Name::kLayer:
+      return fmt::format("layer {}", slice.layer);
+    case Name::kTransfer:
+      return facts.transfer(slice.transfer);
+    case Name::kWait:
+      return slice.group == kNoGroup ? "wait" : "wait: " + facts.group(slice.group);
+    default:
+      return NameOf(slice.name);
+  }
+}
+
+nlohmann::json Arguments(const Slice& slice, const RankFacts& facts) {
+  nlohmann::json args = {{"step", slice.step}};
+  if (slice.layer >= 0) args["layer"] = slice.layer;
+  if (slice.micro_batch >= 0) args["micro_batch"] = slice.micro_batch;
+  if (slice.chunk >= 0) args["chunk"] = slice.chunk;
+  if (slice.phase != Phase::kNone) args["phase"] = NameOf(slice.phase);
+  if (slice.group != kNoGroup) args["group"] = facts.group(slice.group);
+  if (slice.transfer >= 0) args["transfer"] = facts.transfer(slice.transfer);
+  if (slice.category == Category::kTransfer) args["bytes"] = slice.bytes;
+  const int peer = slice.peer >= 0 ? facts.peer(slice) : -1;
+  if (peer < 0) return args;
+  args["peer"] = peer;
+  args["tag"] = slice.tag;
+  args["sequence"] = slice.sequence;
+  return args;
+}
+
+nlohmann::json Meta(const char* what, int rank, int thread, const char* key,
+                    const nlohmann::json& value) {
+  nlohmann::json event = {{"ph", "M"}, {"name", what}, {"pid", rank}, {"args", {{key, value}}}};
+  if (thread > 0) event["tid"] = thread;
+  return event;
+}
+
+}  // namespace
+
+class TraceFile::Gzip {
+ public:
+  explicit Gzip(const std::string& path) : file_(path, path + ".part") {
+    if (deflateInit2(&stream_, kLevel, Z_DEFLATED, kGzip, kMemory, Z_DEFAULT_STRATEGY) != Z_OK) {
+      throw RunError("zlib: no memory for a trace file");
+    }
+  }
+  ~Gzip() { deflateEnd(&stream_); }
+  Gzip(const Gzip&) = delete;
+  Gzip& operator=(const Gzip&) = delete;
+
+  void Write(const std::string& text) {
+    text_ += text;
+    if (text_.size() >= kBuffer) Deflate(Z_NO_FLUSH);
+  }
+  std::error_code Place() {
+    Deflate(Z_FINISH);
+    return file_.Place();
+  }
+
+ private:
+  void Deflate(int flush) {
+    std::array<char, kBuffer> out{};
+    stream_.next_in = reinterpret_cast<Bytef*>(text_.data());
+    stream_.avail_in = static_cast<uInt>(text_.size());
+    do {
+      stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+      stream_.avail_out = static_cast<uInt>(out.size());
+      deflate(&stream_, flush);
+      file_.Write({out.data(), out.size() - stream_.avail_out});
+    } while (stream_.avail_out == 0);
+    text_.clear();
+  }
+
+  Replacement file_;
+  z_stream stream_ = {};
+  std::string text_;
+};
+
+TraceFile::TraceFile(const std::string& path) : gzip_(std::make_unique<Gzip>(path)) {
+  gzip_->Write("{\"displayTimeUnit\": \"ms\",\n\"traceEvents\": [");
+}
+
+TraceFile::~TraceFile() = default;
+
+void TraceFile::Write(const nlohmann::json& event) {
+  constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+  gzip_->Write((first_ ? "\n" : ",\n") + event.dump(-1, ' ', false, kReplace));
+  first_ = false;
+}
+
+void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
+  // Of two that begin together the longer one is around the other.
+  std::stable_sort(slices.begin(), slices.end(), [](const Slice& a, const Slice& b) {
+    return a.begin < b.begin || (a.begin == b.begin && a.end > b.end);
+  });
+  std::map<Thread, std::vector<Slice>> threads;
+  for (const Slice& slice : slices) {
+    const bool own = slice.queue == Queue::kTransfers;
+    threads[{slice.queue, own ? slice.group : kNoGroup}].push_back(slice);
+  }
+  Write(Meta("process_name", facts.rank, 0, "name",
+             fmt::format("rank {} on {}", facts.rank, facts.host)));
+  Write(Meta("process_sort_index", facts.rank, 0, "sort_index", facts.rank));
+  for (const auto& [thread, mine] : threads) {
+    const bool overlap = thread.queue == Queue::kTransfers;
+    const std::vector<int> lanes = overlap ? Lanes(mine) : std::vector<int>(mine.size(), 0);
+    const int count = 1 + *std::max_element(lanes.begin(), lanes.end());
+    for (int lane = 0; lane < count; ++lane) {
+      const int number = NumberOf(thread, lane);
+      Write(Meta("thread_name", facts.rank, number, "name", NameOf(thread, lane, facts)));
+      Write(Meta("thread_sort_index", facts.rank, number, "sort_index", number));
+    }
+    for (std::size_t i = 0; i < mine.size(); ++i) {
+      const std::int64_t begin = Nanoseconds(facts.aligned(mine[i].begin));
+      const std::int64_t end = Nanoseconds(facts.aligned(mine[i].end));
+      Write({{"ph", "X"},
+             {"name", Title(mine[i], facts)},
+             {"cat", NameOf(mine[i].category)},
+             {"pid", facts.rank},
+             {"tid", NumberOf(thread, lanes[i])},
+             {"ts", Microseconds(begin)},
+             {"dur", Microseconds(end - begin)},
+             {"args", Arguments(mine[i], facts)}});
+    }
+  }
+}
+
+std::error_code TraceFile::Place(const nlohmann::json& other) {
+  gzip_->Write("\n],\n\"otherData\": " + other.dump(1) + "}\n");
+  return gzip_->Place();
+}
+
+}  // namespace trireme::trace

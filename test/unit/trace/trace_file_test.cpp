@@ -1,0 +1,124 @@
+// TraceFile: JSON that a reader of the format takes, lanes for slices that overlap, a failure that
+// is told.
+#include "trireme/trace/trace_file.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <zlib.h>
+
+#include <array>
+#include <csignal>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "temporary_folder.hpp"
+
+namespace trireme::trace {
+namespace {
+
+std::string Unzipped(const std::string& path) {
+  gzFile file = gzopen(path.c_str(), "rb");
+  std::string text;
+  std::array<char, 4096> buffer{};
+  for (int got = 0; (got = gzread(file, buffer.data(), buffer.size())) > 0;) {
+    text.append(buffer.data(), static_cast<std::size_t>(got));
+  }
+  gzclose(file);
+  return text;
+}
+
+RankFacts Facts() {
+  return {.rank = 3,
+          .host = "node\"7\"",
+          .group = [](int) { return "pipeline"; },
+          .transfer = [](int) { return "send"; },
+          .peer = [](const Slice& slice) { return slice.peer + 10; },
+          .aligned = [](double seconds) { return 2 * seconds; }};
+}
+
+Slice Transfer(double begin, double end) {
+  Slice slice{.begin = begin, .end = end, .bytes = 512};
+  slice.name = Name::kTransfer;
+  slice.category = Category::kTransfer;
+  slice.queue = Queue::kTransfers;
+  slice.group = 5;
+  slice.transfer = 5;
+  return slice;
+}
+
+TEST(Lanes, AreAsManyAsSlicesOverlap) {
+  const std::vector<Slice> slices = {Transfer(0, 4), Transfer(1, 2), Transfer(2, 3), Transfer(3, 5),
+                                     Transfer(4, 6)};
+  EXPECT_EQ(Lanes(slices), (std::vector<int>{0, 1, 1, 1, 0}));
+}
+
+TEST(TraceFile, IsWhatReadersOfTheFormatTake) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.Path() + "/trace.json.gz";
+  TraceFile file(path);
+  Slice task{.begin = 1e-3, .end = 3e-3};
+  task.name = Name::kTask;
+  task.category = Category::kCompute;
+  task.phase = Phase::kForward;
+  task.micro_batch = 4;
+  Slice message = Transfer(1e-3, 2e-3);
+  message.peer = 1;
+  message.sequence = 9;
+  file.Add(Facts(), {task, message, Transfer(1.5e-3, 4e-3)});
+  ASSERT_FALSE(file.Place({{"clock_error_us", 1.5}}));
+
+  const nlohmann::json all = nlohmann::json::parse(Unzipped(path));
+  EXPECT_EQ(all.at("otherData").at("clock_error_us"), 1.5);
+  std::map<std::string, nlohmann::json> threads;
+  std::vector<nlohmann::json> slices;
+  for (const auto& event : all.at("traceEvents")) {
+    if (event.at("name") == "thread_name") threads[event.at("args").at("name")] = event.at("tid");
+    if (event.at("name") == "process_name") {
+      EXPECT_EQ(event.at("args").at("name"), "rank 3 on node\"7\"");
+    }
+    if (event.at("ph") == "X") slices.push_back(event);
+  }
+  ASSERT_EQ(slices.size(), 3u);
+  const nlohmann::json& first = slices[0];
+  EXPECT_EQ(first.at("name"), "forward 4");
+  EXPECT_EQ(first.at("cat"), "compute");
+  EXPECT_EQ(first.at("pid"), 3);
+  EXPECT_EQ(first.at("tid"), threads.at("host"));
+  EXPECT_EQ(first.at("ts"), 2000.0);  // the rank's clock brought to the file's
+  EXPECT_EQ(first.at("dur"), 4000.0);
+  EXPECT_EQ(slices[1].at("args").at("peer"), 11);
+  EXPECT_EQ(slices[1].at("args").at("sequence"), 9);
+  EXPECT_EQ(slices[1].at("args").at("bytes"), 512);
+  EXPECT_EQ(slices[1].at("tid"), threads.at("transfers: pipeline"));
+  EXPECT_EQ(slices[2].at("tid"), threads.at("transfers: pipeline (2)"));
+}
+
+TEST(TraceFile, TellsOfAFileThatCannotBeMade) {
+  TraceFile file("/proc/no/such/trace.json.gz");
+  file.Add(Facts(), {Transfer(0, 1)});
+  EXPECT_TRUE(file.Place({}));
+}
+
+// As a full disk does, but with EFBIG.
+TEST(TraceFile, LeavesNothingIfItCannotBeWrittenWhole) {
+  const test::TemporaryFolder folder;
+  const std::string path = folder.Path() + "/trace.json.gz";
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  {
+    TraceFile file(path);
+    std::vector<Slice> slices;
+    for (int i = 0; i < 50000; ++i) slices.push_back(Transfer(i, i + 1.0 / (i + 1)));
+    const rlimit small{.rlim_cur = 20000, .rlim_max = before.rlim_max};
+    setrlimit(RLIMIT_FSIZE, &small);
+    file.Add(Facts(), slices);
+    EXPECT_EQ(file.Place({}), std::errc::file_too_large);
+    setrlimit(RLIMIT_FSIZE, &before);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.Path()));
+}
+
+}  // namespace
+}  // namespace trireme::trace
