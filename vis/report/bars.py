@@ -10,7 +10,7 @@ from .curves import number_axis, words_number
 from .pictures import NARROW, Legend, Picture, render
 
 # Groups of ranks and their colours; more groups share the last one.
-GROUPS = {"data": 2, "tensor": 3, "shard": 4, "context": 5, "pipeline": 6, "world": 9}
+GROUPS = {"data": 2, "tensor": 3, "shard": 4, "context": 5, "pipeline": 12, "world": 9}
 
 
 class Account:
@@ -129,7 +129,7 @@ def account_picture(runs):
                 left += part
         axes.set_xlim(0, 100)
         axes.set_ylim(len(accounts) - 0.5, -0.5)
-        axes.set_yticks(range(len(accounts)), [_clip(run.label, 14 if width == NARROW else 28) if len(runs) > 1 else "" for run in runs])
+        axes.set_yticks(range(len(accounts)), [svg.plain(_clip(run.label, 14 if width == NARROW else 28)) if len(runs) > 1 else "" for run in runs])
         axes.tick_params(axis="y", length=0)
         axes.spines["left"].set_visible(False)
         axes.grid(False)

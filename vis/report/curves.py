@@ -91,7 +91,7 @@ def _loss_limits(runs, levels):
         valid = [loss for _, loss in valid_points(run)]
         if len(values):
             low, high = min(low, values.min()), max(high, values.max())
-            bulk += [values[0], numpy.percentile(values, 99.5)]
+            bulk += [values[0], numpy.sort(values)[int(0.99 * (len(values) - 1))]]
         if valid:
             low, high = min(low, *valid), max(high, *valid)
             bulk += [max(valid)]

@@ -54,7 +54,7 @@ class RunSection:
         self.memory = bars.memory_picture(run, number)
         self.slowest = sections.slowest_table(run)
         self.timeline = timeline_of(run, number)
-        self.event_counts, self.events = sections.events_tables(run)
+        self.event_counts, self.events, self.routine = sections.events_tables(run)
         self.map = sections.map_tables(run)
         self.map_text = run.log.get("map", "")
         self.memory_text = run.log.get("memory", "")

@@ -193,28 +193,32 @@ def samples_of(run):
 
 
 MOST_ROWS = 150
+ROUTINE = ("checkpoint",)  # events of every run
+
+
+def _first_and_last(events):
+    """At most 150 of them, as many from the start as from the end."""
+    return events if len(events) <= MOST_ROWS else events[:MOST_ROWS // 2] + events[len(events) - MOST_ROWS // 2:]
+
+
+def _events_table(events):
+    def place(event):
+        return event["step"] if words.known(event.get("step")) else math.inf
+
+    rows = [[words.whole(event.get("step")), str(event.get("event")), "" if event.get("rank") is None else str(event["rank"]),
+             str(event.get("host") or ""), str(event.get("text") or "")] for event in sorted(_first_and_last(events), key=place)]
+    return Table(["step", "event", "rank", "host", "what"], rows, text=[1, 2, 3, 4])
 
 
 def events_tables(run):
-    """(counts in words, table of the events): beyond 150 the rarer kinds first, then first and last ones."""
-    events = run.metrics.events
+    """(counts in words, table of what is not routine, table of checkpoints); beyond 150 rows the first and the last ones."""
     counts = ", ".join(f"{name}: {count:,}" for name, count in run.metrics.event_counts.most_common(20))
-    total = sum(run.metrics.event_counts.values())
-    shown = events
-    if len(shown) > MOST_ROWS:
-        rare = [event for event in events if run.metrics.event_counts[str(event.get("event"))] <= MOST_ROWS // 5]
-        common = [event for event in events if run.metrics.event_counts[str(event.get("event"))] > MOST_ROWS // 5]
-        rare = rare[:MOST_ROWS // 2]
-        room = MOST_ROWS - len(rare)
-        chosen = {id(event) for event in rare + common[:room // 2] + common[len(common) - room // 2:]}
-        shown = [event for event in events if id(event) in chosen]
-    shown = sorted(shown, key=lambda event: words_number(event.get("step")) if words.known(event.get("step")) else math.inf)
-    rows = [[words.whole(event.get("step")), str(event.get("event")),
-             "" if event.get("rank") is None else str(event["rank"]), str(event.get("host") or ""), str(event.get("text") or "")]
-            for event in shown]
-    if total > len(rows):
-        counts += f". Shown: {len(rows):,} of {total:,}, the rarer kinds first"
-    return counts, Table(["step", "event", "rank", "host", "what"], rows, text=[1, 2, 3, 4])
+    notable = [event for event in run.metrics.events if event.get("event") not in ROUTINE]
+    routine = [event for event in run.metrics.events if event.get("event") in ROUTINE]
+    for name, events in (("events", notable), ("checkpoints", routine)):
+        if len(events) > MOST_ROWS:
+            counts += f". Of {len(events):,} {name} the first and the last {MOST_ROWS // 2} are shown"
+    return counts, _events_table(notable), _events_table(routine)
 
 
 AXES = ("pipeline", "data", "context", "tensor")

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure  # noqa: E402
 # Colours that stand for CSS variables until the picture is text.
 INK, SOFT, GRID, PAPER = "#010101", "#010102", "#010103", "#010104"
 SERIES = [f"#0102{number:02x}" for number in range(8)]
-PARTS = [f"#0103{number:02x}" for number in range(12)]
+PARTS = [f"#0103{number:02x}" for number in range(13)]
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", PAPER: "--paper",
              **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
              **{colour: f"--part-{number}" for number, colour in enumerate(PARTS)}}
@@ -24,7 +24,14 @@ STYLE = {
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "path.simplify": False,
     "axes.formatter.useoffset": False,
 }
+# Settings that this matplotlib knows: text.parse_math is there from 3.6 on.
+STYLE = {name: value for name, value in STYLE.items() if name in matplotlib.rcParams}
 POINTS_AN_INCH = 72
+
+
+def plain(text):
+    """Text of others for a figure: a dollar is no formula."""
+    return text if "text.parse_math" in STYLE else text.replace("$", r"\$")
 
 
 def new_figure(width, height):

@@ -13,6 +13,7 @@ struct Options {
   std::int64_t validate_every_steps = 500;  // steps between validations; 0: never
   std::int64_t validate_windows = 0;        // of each set, a sample; 0: all
   std::int64_t sample_tokens = 40;          // tokens of the text at the end; 0: none
+  bool report = true;                       // report.html is made at the end
 };
 
 void Declare(input::Schema& schema);  // [monitor]
