@@ -149,7 +149,8 @@ def account_picture(runs):
 
 
 def _clip(text, most):
-    return text if len(text) <= most else text[:most - 1] + "…"
+    half = (most - 1) // 2
+    return text if len(text) <= most else text[:half] + "…" + text[-half:]
 
 
 def ranks_of(run):
