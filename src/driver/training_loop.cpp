@@ -276,7 +276,11 @@ ExitCode TrainingLoop::Finalize() {
   if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
     files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
   }
-  monitor_->Done(record, files, traffic, gathers);
+  monitor::Summary summary;
+  summary.traffic = traffic;
+  summary.gathers = gathers;
+  summary.files = files;
+  monitor_->Done(record, std::move(summary));
   for (const std::string& summary :
        {SourceSummary(), checkpoints_->Summary(), safeguards_->Summary(), ReplicaSummary()}) {
     if (!summary.empty()) monitor_->Line(summary);
@@ -300,7 +304,7 @@ void TrainingLoop::PrintSample() {
                                 .seed = plan_.training.model.seed};
   const auto eos = static_cast<std::int32_t>(tokens_.Words().eos);
   const std::vector<std::int32_t> added = ContinueOnce(state_.Net(), {eos}, options);
-  if (job_.World().IsRoot()) monitor_->Line("sample  " + Printable(tokens_.Decode(added)));
+  if (job_.World().IsRoot()) monitor_->Sample(step_, Printable(tokens_.Decode(added)));
 }
 
 }  // namespace trireme::driver

@@ -1,5 +1,4 @@
-// The records of metrics.jsonl: written line by line, cut when a run is resumed, searched for its
-// end.
+// The records of metrics.jsonl: cut when a run is resumed, searched for its end.
 #include "metrics_file.hpp"
 
 #include <fmt/format.h>
@@ -17,71 +16,9 @@
 #include "append_file.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/input/json_text.hpp"
+#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {
-
-const char* NameOf(Record::Kind kind) {
-  switch (kind) {
-    case Record::Kind::kStep:
-      return "step";
-    case Record::Kind::kValid:
-      return "valid";
-    case Record::Kind::kValidOther:
-      return "valid_other";
-    case Record::Kind::kTest:
-      return "test";
-    case Record::Kind::kDone:
-      break;
-  }
-  return "done";
-}
-
-double Perplexity(double loss) {
-  constexpr double kLargest = 709.0;  // exp(709) = 8.2e307 is still a double
-  return loss > kLargest ? std::exp(kLargest) : std::exp(loss);
-}
-
-std::string ToJsonLine(const Record& record) {
-  nlohmann::ordered_json json;
-  json["kind"] = NameOf(record.kind);
-  if (!record.set.empty()) json["set"] = record.set;
-  if (record.windows > 0) json["windows"] = record.windows;
-  json["step"] = record.step;
-  json["epoch"] = record.epoch;
-  json["tokens"] = record.tokens;
-  json["loss"] = record.loss;
-  json["perplexity"] = Perplexity(record.loss);
-  json["learning_rate"] = record.learning_rate;
-  json["grad_norm"] = record.grad_norm;
-  json["step_seconds"] = record.step_seconds;
-  json["tokens_per_second"] = record.tokens_per_second;
-  json["flops_per_second"] = record.flops_per_second;
-  json["roof_fraction"] = record.roof_fraction;
-  json["memory_bytes"] = record.memory_bytes;
-  json["seconds_compute"] = record.seconds_compute;
-  json["seconds_exposed_communication"] = record.seconds_exposed_communication;
-  json["seconds_bubble"] = record.seconds_bubble;
-  json["seconds_data"] = record.seconds_data;
-  json["seconds_checkpoint"] = record.seconds_checkpoint;
-  json["slowest_rank"] = nullptr;
-  if (record.slowest_rank >= 0) json["slowest_rank"] = record.slowest_rank;
-  json["seconds_slowest"] = record.seconds_slowest;
-  json["bad_steps"] = record.bad_steps;
-  for (const auto& [name, tokens] : record.sources) json["sources"][name] = tokens;
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
-std::string ToJsonLine(const Event& event) {
-  nlohmann::ordered_json json;
-  json["kind"] = "event";
-  json["event"] = event.name;
-  json["step"] = event.step;
-  json["rank"] = event.rank;
-  json["host"] = event.host;
-  json["text"] = event.text;
-  for (const auto& [name, number] : event.numbers) json[name] = number;
-  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
 
 namespace {
 

@@ -1,5 +1,4 @@
-// metrics.jsonl: one JSON object per record, flushed one by one; a resumed run cuts the records
-// after its checkpoint.
+// metrics.jsonl: one JSON object per record; a resumed run cuts the records after its checkpoint.
 #ifndef TRIREME_SRC_MONITOR_METRICS_FILE_HPP_
 #define TRIREME_SRC_MONITOR_METRICS_FILE_HPP_
 
@@ -7,7 +6,7 @@
 #include <optional>
 #include <string>
 
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/monitor/records.hpp"
 
 namespace trireme::monitor {
 
@@ -18,11 +17,15 @@ const char* NameOf(Record::Kind kind);  // "step", "valid", "test", "done"
 // exp(loss), held below the largest double: JSON knows no infinity.
 double Perplexity(double loss);
 
-// One line with its newline; doubles in the shortest form that reads back to the same bits, null
-// for what is not a finite number.
+// Appends the line of a step, with its newline. Losses, rates and norms in the shortest form that
+// reads back to the same double; times and speeds, which are measured, to the same float. null for
+// what is not a finite number.
+void AppendStepLine(const Record& record, std::string& text);
+// One line with its newline, of any kind; of the others than steps all doubles read back to the
+// same bits. Text that is not UTF-8 is made so.
 std::string ToJsonLine(const Record& record);
-// {"kind": "event", ...}; text that is not UTF-8 is made so.
-std::string ToJsonLine(const Event& event);
+std::string ToJsonLine(const Interval& interval);  // {"kind": "interval", ...}
+std::string ToJsonLine(const Event& event);        // {"kind": "event", ...}
 
 // Losses in the kept records of an earlier session, for the closing summary.
 struct History {

@@ -4,11 +4,14 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <exception>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <utility>
 
 #include "append_file.hpp"
-#include "metrics_file.hpp"
+#include "metrics_sink.hpp"
 #include "screen.hpp"
 #include "table.hpp"
 #include "tally.hpp"
@@ -33,26 +36,47 @@ struct Monitor::State {
     if (options.resumed)
       losses.history = CutMetrics(metrics_path, options.resume_step, options.best_after);
     log = std::make_unique<AppendFile>(options.folder + "/log.txt", !options.resumed);
-    metrics = std::make_unique<AppendFile>(metrics_path, !options.resumed);
+    auto own = std::make_unique<MetricsSink>(metrics_path, !options.resumed);
+    metrics = own.get();
+    sinks.push_back({std::move(own)});
   }
 
   // One or more lines to the screen and the log.
   void Put(const std::string& text) {
     screen.Line(text);
-    Keep(log, text + "\n", log_failed);
+    // Losing a log must not lose a run: the first failure is said, later ones are silent.
+    const std::string reason = log ? log->Append(text + "\n") : std::string();
+    if (reason.empty() || log_failed) return;
+    log_failed = true;
+    Put(fmt::format("warning: {}: cannot be written: {}; the run goes on without it", log->Path(),
+                    reason));
   }
 
-  void Write(const Record& record) { Keep(metrics, ToJsonLine(record), metrics_failed); }
-  void Write(const Event& event) { Keep(metrics, ToJsonLine(event), metrics_failed); }
+  // Calls give(sink) for each sink, and says what fails.
+  template <typename Give>
+  void Each(Give&& give) {
+    GiveAll(give);
+    std::vector<std::string> failures;
+    {
+      const std::lock_guard<std::mutex> lock(failing);
+      failures.swap(untold);
+    }
+    for (const std::string& failure : failures) {
+      Put(fmt::format("warning: {}; the run goes on without it", failure));
+    }
+  }
 
-  // Losing a log must not lose a run: the first failure is said, later ones are silent.
-  void Keep(const std::unique_ptr<AppendFile>& file, const std::string& text, bool& failed) {
-    if (!file) return;
-    const std::string reason = file->Append(text);
-    if (reason.empty() || failed) return;
-    failed = true;
-    Put(fmt::format("warning: {}: cannot be written: {}; the run goes on without it", file->Path(),
-                    reason));
+  // Likewise, without a word: for any thread.
+  template <typename Give>
+  void GiveAll(Give&& give) {
+    for (Kept& kept : sinks) {
+      try {
+        give(*kept.sink);
+      } catch (const std::exception& error) {
+        const std::lock_guard<std::mutex> lock(failing);
+        if (!std::exchange(kept.failed, true)) untold.emplace_back(error.what());
+      }
+    }
   }
 
   void PutHeader() {
@@ -78,8 +102,16 @@ struct Monitor::State {
 
   Session options;
   Screen screen;
-  std::unique_ptr<AppendFile> log, metrics;  // null without a run folder
-  bool log_failed = false, metrics_failed = false;
+  std::unique_ptr<AppendFile> log;  // null without a run folder
+  bool log_failed = false;
+  struct Kept {
+    std::unique_ptr<Sink> sink;
+    bool failed = false;  // once
+  };
+  std::vector<Kept> sinks;
+  MetricsSink* metrics = nullptr;   // the first of the sinks; null without a run folder
+  std::mutex failing;               // of Kept::failed and untold
+  std::vector<std::string> untold;  // failures of sinks
   bool header_shown = false;
   int lines_since_header = 0;
   std::chrono::steady_clock::time_point started = std::chrono::steady_clock::now();
@@ -87,6 +119,7 @@ struct Monitor::State {
   Tally interval;                                        // steps since the last line
   Tally session;                                         // steps since the start of the program
   Losses losses;
+  std::vector<std::string> samples;
 };
 
 Monitor::Monitor(const Session& session) {
@@ -107,30 +140,36 @@ void Monitor::Warn(const std::string& text) {
   if (state_) state_->Put("warning: " + text);
 }
 
-void Monitor::SyncRecords() const {
-  if (state_ && state_->metrics) state_->metrics->Sync();
+void Monitor::Attach(std::unique_ptr<Sink> sink) {
+  if (state_) state_->sinks.push_back({std::move(sink)});
+}
+
+void Monitor::SyncRecords() {
+  if (state_) state_->GiveAll([](Sink& sink) { sink.Sync(); });
 }
 
 void Monitor::Happened(const Event& event) {
-  if (state_) state_->Write(event);
+  if (state_) state_->Each([&](Sink& sink) { sink.Happened(event); });
+}
+
+void Monitor::Sample(std::int64_t step, const std::string& text) {
+  if (!state_) return;
+  state_->Put("sample  " + text);
+  state_->samples.push_back(text);
+  state_->Each([&](Sink& sink) { sink.Sample(step, text); });
 }
 
 void Monitor::GoBack(std::int64_t step, std::int64_t best_after) {
   if (!state_) return;
   State& state = *state_;
   state.interval = {};
-  if (!state.metrics) return;
-  const std::string path = state.metrics->Path();
-  state.metrics.reset();
-  const auto unless_lost = [&](const auto& change) {
-    try {
-      change();
-    } catch (const Error& error) {
-      state.Put(fmt::format("warning: {}; the run goes on", error.what()));
+  state.Each([&](Sink& sink) {
+    if (&sink == state.metrics) {
+      state.losses.history = state.metrics->CutTo(step, best_after);
+    } else {
+      sink.GoBack(step);
     }
-  };
-  unless_lost([&] { state.losses.history = CutMetrics(path, step, best_after); });
-  unless_lost([&] { state.metrics = std::make_unique<AppendFile>(path, false); });
+  });
 }
 
 void Monitor::Step(const Record& record) {
@@ -147,18 +186,19 @@ void Monitor::Step(const Record& record) {
   const bool due = record.step % state.options.every_steps == 0 || record.step == 1 ||
                    record.step == state.options.total_steps;
   const double left = state.Left(record.step);
+  state.Each([&](Sink& sink) { sink.Step(record); });
   if (!due) {
     if (state.screen.WantsLive()) {
       state.screen.Live(LiveLine(state.interval.Mean(record), state.options.total_steps, left));
     }
     return;
   }
-  const Record mean = state.interval.Mean(record);
+  const Interval interval = state.interval.Since(record);
   state.interval = {};
   state.PutHeader();
-  state.Put(StepLine(mean, SecondsSince(state.started), left, state.options.has_stages));
+  state.Put(StepLine(interval.last, SecondsSince(state.started), left, state.options.has_stages));
   ++state.lines_since_header;
-  state.Write(mean);
+  state.Each([&](Sink& sink) { sink.Interval(interval); });
 }
 
 void Monitor::Evaluation(const Record& record) {
@@ -167,19 +207,22 @@ void Monitor::Evaluation(const Record& record) {
   state_->losses.Add(record);
   state_->PutHeader();
   state_->Put(EvaluationLine(record));
-  state_->Write(record);
+  state_->Each([&](Sink& sink) { sink.Evaluation(record); });
 }
 
-void Monitor::Done(const Record& record,
-                   const std::vector<std::pair<std::string, std::string>>& files,
-                   const std::vector<TrafficRow>& traffic, const Gathers& gathers) {
+void Monitor::Done(const Record& record, Summary summary) {
   if (!state_) return;
   State& state = *state_;
+  const double elapsed = SecondsSince(state.started);
   state.session.checkpoint += record.seconds_checkpoint;
-  const bool finished = record.ended && record.step >= state.options.total_steps;
-  if (finished) state.Write(state.session.Mean(record));
-  state.Put(SummaryText(finished ? "done" : "stopped", record, state.session, state.losses,
-                        SecondsSince(state.started), files, traffic, gathers));
+  summary.done = record.ended && record.step >= state.options.total_steps;
+  summary.last = state.session.Mean(record);
+  summary.losses = state.losses.Facts();
+  summary.time = state.session.Times(elapsed);
+  summary.samples = std::move(state.samples);
+  state.Each([&](Sink& sink) { sink.Done(summary); });
+  state.Put(SummaryText(summary.done ? "done" : "stopped", record, state.session, state.losses,
+                        elapsed, summary.files, summary.traffic, summary.gathers));
 }
 
 }  // namespace trireme::monitor

@@ -10,6 +10,18 @@
 
 namespace trireme::monitor {
 
+void Range::Add(double value) {
+  if (!std::isfinite(value)) return;
+  min_ = std::fmin(min_, value);  // of a number and NaN: the number
+  max_ = std::fmax(max_, value);
+  sum_ += value;
+  ++count_;
+}
+
+Spread Range::Of() const {
+  return {.min = min_, .max = max_, .mean = count_ > 0 ? sum_ / static_cast<double>(count_) : NAN};
+}
+
 void Tally::Add(const Record& record) {
   ++steps;
   seconds += record.step_seconds;
@@ -22,6 +34,10 @@ void Tally::Add(const Record& record) {
   data += record.seconds_data;
   checkpoint += record.seconds_checkpoint;
   memory = std::max(memory, record.memory_bytes);
+  loss_range.Add(record.loss);
+  norm_range.Add(record.grad_norm);
+  seconds_range.Add(record.step_seconds);
+  speed_range.Add(record.tokens_per_second);
 }
 
 Record Tally::Mean(Record record) const {
@@ -38,6 +54,30 @@ Record Tally::Mean(Record record) const {
   record.seconds_data = data / count;
   record.seconds_checkpoint = checkpoint / count;
   return record;
+}
+
+Interval Tally::Since(const Record& record) const {
+  Interval interval{.last = Mean(record),
+                    .steps = steps,
+                    .loss = loss_range.Of(),
+                    .grad_norm = norm_range.Of(),
+                    .step_seconds = seconds_range.Of(),
+                    .tokens_per_second = speed_range.Of()};
+  interval.tokens_per_second.mean = interval.last.tokens_per_second;
+  return interval;
+}
+
+TimeFacts Tally::Times(double elapsed) const {
+  TimeFacts times{.elapsed = elapsed,
+                  .compute = compute,
+                  .exposed_communication = communication,
+                  .bubble = bubble,
+                  .data = data,
+                  .checkpoint = checkpoint,
+                  .validation = validation};
+  const double seen = compute + communication + bubble + data + checkpoint + validation;
+  times.other = std::max(elapsed - seen, 0.0);
+  return times;
 }
 
 void Losses::Add(const Record& record) {
@@ -60,6 +100,18 @@ void Losses::Add(const Record& record) {
     case Record::Kind::kDone:
       break;
   }
+}
+
+LossFacts Losses::Facts() const {
+  const auto known = [](double loss) {
+    return std::isfinite(loss) ? std::optional<double>(loss) : std::nullopt;
+  };
+  return {.first = history.first_loss,
+          .last = known(last_step),
+          .best_valid = history.best_valid,
+          .last_valid = known(last_valid),
+          .test = known(test),
+          .best_valid_step = history.best_valid_step};
 }
 
 namespace {

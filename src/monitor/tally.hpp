@@ -9,9 +9,21 @@
 #include <vector>
 
 #include "metrics_file.hpp"
-#include "trireme/monitor/monitor.hpp"
+#include "trireme/monitor/records.hpp"
+#include "trireme/monitor/summary.hpp"
 
 namespace trireme::monitor {
+
+// Range and mean of the finite ones among the values added.
+class Range {
+ public:
+  void Add(double value);
+  Spread Of() const;
+
+ private:
+  double min_ = NAN, max_ = NAN, sum_ = 0;
+  std::int64_t count_ = 0;
+};
 
 // Sums over the steps added; seconds, tokens and operations, from which means follow.
 struct Tally {
@@ -23,10 +35,14 @@ struct Tally {
   double compute = 0, communication = 0, bubble = 0, data = 0, checkpoint = 0;  // seconds
   double validation = 0;    // seconds, beside the steps
   std::int64_t memory = 0;  // bytes, the largest seen
+  Range loss_range, norm_range, seconds_range, speed_range;
 
   void Add(const Record& record);
   // `record` with its times and speeds replaced by the means over the steps added.
   Record Mean(Record record) const;
+  // The steps added, of which `record` is the last.
+  Interval Since(const Record& record) const;
+  TimeFacts Times(double elapsed) const;
 };
 
 // The losses that the summary names.
@@ -35,6 +51,7 @@ struct Losses {
   double last_step = NAN, last_valid = NAN, test = NAN;
 
   void Add(const Record& record);
+  LossFacts Facts() const;
 };
 
 // The closing lines, without the last newline. `how`: "done" or "stopped"; `elapsed`: seconds of

@@ -1,5 +1,5 @@
-// The output of a run to its user: banner, aligned lines, live line, log.txt, metrics.jsonl and the
-// closing summary. World rank 0 prints and writes; calls on other ranks do nothing.
+// The output of a run to its user: banner, aligned lines, live line, log.txt, the closing summary,
+// and sinks of its records. World rank 0 prints and writes; calls on other ranks do nothing.
 #ifndef TRIREME_MONITOR_MONITOR_HPP_
 #define TRIREME_MONITOR_MONITOR_HPP_
 
@@ -9,6 +9,10 @@
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "trireme/monitor/records.hpp"
+#include "trireme/monitor/sink.hpp"
+#include "trireme/monitor/summary.hpp"
 
 namespace trireme::monitor {
 
@@ -32,71 +36,6 @@ struct BannerFacts {
   double roof_flops = 0;        // speed of matrix products per rank, FLOP/s, measured at the start
 };
 
-// One record of metrics.jsonl (keys as fixed in doc/design.md) and one line on the screen. Times
-// are those of one step; Evaluation() takes its duration as step_seconds, and Done() the time of
-// checkpoints since the last step as seconds_checkpoint.
-struct Record {
-  enum class Kind { kStep, kValid, kValidOther, kTest, kDone };
-  Kind kind = Kind::kStep;  // kValid: the loss that decides on the best; kValidOther: of more sets
-  std::string set = {};     // of kValid and kValidOther, by data.validation; empty: it has no name
-  // Of kValid and kValidOther: windows that were evaluated, a sample of all; 0: all were.
-  std::int64_t windows = 0, all_windows = 0;
-  bool ended = true;        // kDone: nothing of the run is left to do
-  std::int64_t step = 0;    // steps completed
-  double epoch = 0;         // epochs completed, a fraction
-  std::int64_t tokens = 0;  // training targets seen so far
-  double loss = 0;          // nats per token; perplexity = exp(loss) is derived
-  double learning_rate = 0;
-  double grad_norm = 0;  // before clipping
-  double step_seconds = 0;
-  double tokens_per_second = 0;
-  double flops_per_second = 0;  // of all ranks
-  double roof_fraction = 0;
-  // Of the largest rank: peak resident set; on a GPU, bytes of the card in use.
-  std::int64_t memory_bytes = 0;
-  double seconds_compute = 0;
-  double seconds_exposed_communication = 0;
-  double seconds_bubble = 0;
-  double seconds_data = 0;
-  double seconds_checkpoint = 0;
-  // The rank that computes longest, over the steps since the last record; -1: not known.
-  int slowest_rank = -1;
-  double seconds_slowest = 0;  // of its computation, a step
-  std::int64_t bad_steps = 0;  // of the run so far: steps whose update was left out
-  // Training targets seen so far of each file of a mixture, by name; empty: one file.
-  std::vector<std::pair<std::string, std::int64_t>> sources = {};
-};
-
-// One kind of transfer in one kind of group, over the steps of this session: a row of the table in
-// the closing summary.
-struct TrafficRow {
-  std::string group;          // "tensor"
-  std::string transfer;       // "all-reduce"
-  double ranks = 0;           // ranks that took part
-  double calls = 0;           // sum over ranks
-  double bytes = 0;           // sent, sum over ranks
-  double seconds_waited = 0;  // mean over all ranks of the job, as in the times of a step
-  double longest_waited = 0;  // seconds of the rank that waited longest
-  double seconds_hidden = 0;  // mean over all ranks of the job
-};
-
-// Gathers of sharded parameters, over the steps of this session.
-struct Gathers {
-  double count = 0;  // per rank, mean
-  double ready = 0;  // of these, complete before the parameters were needed
-};
-
-// Something that happened in a run, for metrics.jsonl: {"kind": "event", "event": name, ...}.
-struct Event {
-  std::string
-      name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...
-  std::int64_t step = 0;
-  int rank = 0;      // of the event
-  std::string host;  // of that rank
-  std::string text;
-  std::vector<std::pair<std::string, double>> numbers = {};  // more members
-};
-
 // The facts of a session, from its start or resumption to its end.
 struct Session {
   bool root = false;              // set on world rank 0
@@ -116,28 +55,34 @@ class Monitor {
   explicit Monitor(const Session& session);
   ~Monitor();
 
+  // Adds a sink of records, after those of metrics.jsonl and summary.json. On other ranks than
+  // world rank 0 it is destroyed at once.
+  void Attach(std::unique_ptr<Sink> sink);
+
   void Banner(const BannerFacts& facts);
   void Line(const std::string& text);  // a plain line, on the screen and in the log
   void Warn(const std::string& text);  // likewise, "warning: ..."
   void Happened(const Event& event);   // recorded; not printed
-  // Flushes metrics.jsonl to the disk: a checkpoint must not outlive the records of the steps
-  // before it, which nobody computes again. May be called by another thread.
-  void SyncRecords() const;
+  // Text by the model after `step`: a line "sample  ...", and recorded.
+  void Sample(std::int64_t step, const std::string& text);
+  // Flushes all records to the disk: a checkpoint must not outlive the records of the steps before
+  // it, which nobody computes again. May be called by another thread.
+  void SyncRecords();
   // The run goes back to `step`: later records are cut, as when a run is resumed there.
   void GoBack(std::int64_t step, std::int64_t best_after = 0);
-  // Takes every step. Prints and records multiples of every_steps, step 1 and the last step of the
-  // schedule; between them refreshes the live line (terminal only, at most every 0.2 s). Times and
-  // speeds in a record and its line are means over the steps since the one before, the time of
-  // checkpoints included (seconds per step); loss, rate and gradient norm are those of this step.
+  // Takes and records every step. Prints multiples of every_steps, step 1 and the last step of the
+  // schedule, each with an interval record; between them refreshes the live line (terminal only, at
+  // most every 0.2 s). Times and speeds in an interval and its line are means over the steps since
+  // the one before, the time of checkpoints included (seconds per step); loss, rate and gradient
+  // norm in the line are those of this step.
   void Step(const Record& record);
-  // Prints and records an evaluation, of kind valid or test.
+  // Prints and records an evaluation, of kind valid, valid_other or test.
   void Evaluation(const Record& record);
-  // Prints the summary: totals, a breakdown of the time, best and last losses, a table of
-  // `traffic`, a line about `gathers` (if any), then `files`, pairs of (name, path). At the end
-  // of the run also records it, as kind done, with speeds and times filled in here; a run
-  // that stops earlier says so and leaves no such record.
-  void Done(const Record& record, const std::vector<std::pair<std::string, std::string>>& files,
-            const std::vector<TrafficRow>& traffic = {}, const Gathers& gathers = {});
+  // Prints the summary: totals, a breakdown of the time, best and last losses, a table of traffic,
+  // a line about gathers (if any), then the files. At the end of the run also records it, as kind
+  // done, with speeds and times filled in here; a run that stops earlier says so and leaves no such
+  // record. Either way sinks get `summary`, completed here: see there.
+  void Done(const Record& record, Summary summary = {});
 
  private:
   struct State;

@@ -13,6 +13,7 @@
 #include "append_file.hpp"
 #include "folder_test.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::monitor {
 namespace {
@@ -20,6 +21,7 @@ namespace {
 using test::FolderTest;
 using test::ReadBytes;
 using test::WriteBytes;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 std::string Line(Record::Kind kind, std::int64_t step, double loss) {
@@ -30,23 +32,84 @@ std::string Line(Record::Kind kind, std::int64_t step, double loss) {
   return ToJsonLine(record);
 }
 
-TEST(MetricsLine, HasTheDesignsKeysInOrder) {
-  const auto json = nlohmann::ordered_json::parse(ToJsonLine(Record{}));
+std::vector<std::string> KeysOf(const std::string& line) {
+  const auto json = nlohmann::ordered_json::parse(line);
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_THAT(keys, testing::ElementsAre(
-                        "kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
-                        "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
-                        "roof_fraction", "memory_bytes", "seconds_compute",
-                        "seconds_exposed_communication", "seconds_bubble", "seconds_data",
-                        "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps"));
+  return keys;
+}
+
+TEST(MetricsLine, HasTheDocumentedKeysInOrder) {
+  EXPECT_THAT(KeysOf(ToJsonLine(Record{})),
+              ElementsAre("kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
+                          "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
+                          "roof_fraction", "seconds_compute", "seconds_exposed_communication",
+                          "seconds_bubble", "seconds_data", "seconds_checkpoint", "bad_steps"));
+  Record valid;
+  valid.kind = Record::Kind::kValid;
+  EXPECT_THAT(KeysOf(ToJsonLine(valid)),
+              ElementsAre("kind", "step", "epoch", "tokens", "loss", "perplexity", "learning_rate",
+                          "grad_norm", "step_seconds", "tokens_per_second", "flops_per_second",
+                          "roof_fraction", "memory_bytes", "seconds_compute",
+                          "seconds_exposed_communication", "seconds_bubble", "seconds_data",
+                          "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps"));
+}
+
+TEST(MetricsLine, OfAnIntervalHasRangesMeansAndTheRanksSpread) {
+  Interval interval;
+  interval.last.step = 100;
+  interval.last.more = {{"joules", 12.5}};
+  interval.steps = 50;
+  interval.loss = {.min = 1, .max = 3, .mean = 1.5};
+  interval.grad_norm = {.min = NAN, .max = NAN, .mean = NAN};
+  const std::string line = ToJsonLine(interval);
+  EXPECT_THAT(
+      KeysOf(line),
+      ElementsAre("kind", "step", "steps", "epoch", "tokens", "loss_min", "loss_max", "loss_mean",
+                  "grad_norm_min", "grad_norm_max", "grad_norm_mean", "step_seconds_min",
+                  "step_seconds_max", "step_seconds_mean", "tokens_per_second_min",
+                  "tokens_per_second_max", "tokens_per_second_mean", "flops_per_second",
+                  "roof_fraction", "memory_bytes", "seconds_compute",
+                  "seconds_exposed_communication", "seconds_bubble", "seconds_data",
+                  "seconds_checkpoint", "slowest_rank", "seconds_slowest", "bad_steps",
+                  "memory_rank", "memory_host", "slowest_host", "joules"));
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["kind"], "interval");
+  EXPECT_EQ(json["steps"], 50);
+  EXPECT_EQ(json["loss_mean"], 1.5);
+  EXPECT_TRUE(json["grad_norm_mean"].is_null());
+  EXPECT_TRUE(json["slowest_rank"].is_null());
+  EXPECT_EQ(json["joules"], 12.5);
 }
 
 TEST(MetricsLine, NamesTheFilesOfAMixture) {
-  Record record;
-  record.sources = {{"b.h5", 700}, {"a.h5", 300}, {"\xFF", 1}};
-  const auto json = nlohmann::ordered_json::parse(ToJsonLine(record));
+  Interval interval;
+  interval.last.sources = {{"b.h5", 700}, {"a.h5", 300}, {"\xFF", 1}};
+  const auto json = nlohmann::ordered_json::parse(ToJsonLine(interval));
   EXPECT_EQ(json["sources"].dump(), "{\"b.h5\":700,\"a.h5\":300,\"\uFFFD\":1}");
+}
+
+// What is measured keeps a float's digits; what training decides keeps a double's.
+TEST(MetricsLine, OfAStepIsShort) {
+  Record record;
+  record.step = 999'999;
+  record.tokens = 123'456'789'012;
+  record.epoch = 100.0 / 3;
+  record.loss = record.grad_norm = record.learning_rate = 1.0 / 3;
+  record.step_seconds = record.seconds_compute = record.seconds_data = 0.1 / 3;
+  record.tokens_per_second = 1e5 / 3;
+  record.flops_per_second = 1e14 / 3;
+  const std::string line = ToJsonLine(record);
+  EXPECT_LT(line.size(), 500U) << line;
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["grad_norm"].get<double>(), record.grad_norm);
+  EXPECT_EQ(json["learning_rate"].get<double>(), record.learning_rate);
+  EXPECT_EQ(json["epoch"].get<double>(), record.epoch);
+  EXPECT_EQ(json["tokens"].get<std::int64_t>(), record.tokens);
+  EXPECT_EQ(static_cast<float>(json["step_seconds"].get<double>()),
+            static_cast<float>(record.step_seconds));
+  EXPECT_EQ(static_cast<float>(json["flops_per_second"].get<double>()),
+            static_cast<float>(record.flops_per_second));
 }
 
 TEST(MetricsLine, KeepsEveryBitOfALoss) {

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <utility>
 
 #include "folder_test.hpp"
@@ -18,9 +20,8 @@ namespace {
 using test::FolderTest;
 using test::ReadBytes;
 using test::WriteBytes;
-using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
-using testing::Pair;
 using testing::StartsWith;
 
 // The (kind, step) of every record.
@@ -32,6 +33,23 @@ std::vector<std::pair<std::string, int>> Records(const std::string& path) {
     records.emplace_back(json["kind"], json["step"]);
   }
   return records;
+}
+
+using Kinds = std::vector<std::pair<std::string, int>>;
+
+// Every step, with an interval after those that have a line on the screen.
+Kinds Steps(int first, int last, const std::set<int>& lines) {
+  Kinds kinds;
+  for (int step = first; step <= last; ++step) {
+    kinds.emplace_back("step", step);
+    if (lines.contains(step)) kinds.emplace_back("interval", step);
+  }
+  return kinds;
+}
+
+Kinds operator+(Kinds a, const Kinds& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
 }
 
 Record StepRecord(std::int64_t step) {
@@ -60,6 +78,16 @@ class MonitorTest : public FolderTest {
     session.total_steps = 25;
     return session;
   }
+  // The last record of a kind.
+  nlohmann::json LastOf(const std::string& kind) const {
+    std::ifstream file(In("metrics.jsonl"));
+    nlohmann::json last;
+    for (std::string line; std::getline(file, line);) {
+      auto json = nlohmann::json::parse(line);
+      if (json["kind"] == kind) last = std::move(json);
+    }
+    return last;
+  }
 };
 
 TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
@@ -72,7 +100,7 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
     monitor.Warn("careful");
     Record done = StepRecord(25);
     done.kind = Record::Kind::kDone;
-    monitor.Done(done, {{"log", "there"}});
+    monitor.Done(done, {.files = {{"log", "there"}}});
   }
   const std::string screen = testing::internal::GetCapturedStdout();
   EXPECT_EQ(screen, ReadBytes(In("log.txt"))) << "a batch log and log.txt are the same";
@@ -82,8 +110,7 @@ TEST_F(MonitorTest, PrintsAndRecordsFirstGridAndLastStep) {
   EXPECT_THAT(screen, testing::EndsWith("files   log  there\n"));
   EXPECT_EQ(screen.find('\r'), std::string::npos);
   EXPECT_THAT(Records(In("metrics.jsonl")),
-              ElementsAre(Pair("step", 1), Pair("step", 10), Pair("step", 20), Pair("step", 25),
-                          Pair("valid", 25), Pair("done", 25)));
+              ElementsAreArray(Steps(1, 25, {1, 10, 20, 25}) + Kinds{{"valid", 25}, {"done", 25}}));
 }
 
 TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
@@ -99,7 +126,7 @@ TEST_F(MonitorTest, APipelinesRunShowsItsBubbleAndItsTraffic) {
     row.group = "pipeline";
     row.transfer = "send";
     row.ranks = row.calls = 1;
-    monitor.Done(StepRecord(1), {}, {row});
+    monitor.Done(StepRecord(1), {.traffic = {row}});
   }
   const std::string screen = testing::internal::GetCapturedStdout();
   EXPECT_THAT(screen, StartsWith(TableHeader(true) + "\n       1 "));
@@ -117,27 +144,55 @@ TEST_F(MonitorTest, ARunStoppedEarlyIsNotDone) {
     monitor.Done(done, {});
   }
   EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("\nstopped 1 step, 0 tokens"));
-  EXPECT_THAT(Records(In("metrics.jsonl")), ElementsAre(Pair("step", 1)));
+  EXPECT_THAT(Records(In("metrics.jsonl")), ElementsAreArray(Steps(1, 1, {1})));
 }
 
-TEST_F(MonitorTest, SpeedsAreMeansSinceTheLastLine) {
+TEST_F(MonitorTest, AnIntervalHasTheRangesOfItsSteps) {
   testing::internal::CaptureStdout();
   {
     Monitor monitor(RootSession());
-    for (int step = 1; step <= 10; ++step) {
+    for (int step = 1; step <= 20; ++step) {
       Record record = StepRecord(step);
-      record.tokens_per_second = step == 1 ? 1.0 : 100.0 * step;
+      record.tokens_per_second = 100.0 * step;
+      record.step_seconds = step == 15 ? 9.5 : 0.5;
+      if (step == 16) record.loss = record.grad_norm = NAN;
+      if (step == 17) record.loss = INFINITY;
       monitor.Step(record);
     }
   }
   testing::internal::GetCapturedStdout();
-  std::ifstream file(In("metrics.jsonl"));
-  std::string first, second;
-  std::getline(file, first);
-  std::getline(file, second);
-  const auto json = nlohmann::json::parse(second);
-  EXPECT_DOUBLE_EQ(json["tokens_per_second"], 600.0);  // mean of 200 ... 1000
-  EXPECT_DOUBLE_EQ(json["loss"], 1.0);                 // of step 10 alone
+  const auto json = LastOf("interval");
+  EXPECT_EQ(json["step"], 20);
+  EXPECT_EQ(json["steps"], 10);
+  EXPECT_DOUBLE_EQ(json["loss_max"], 10.0 / 11);
+  EXPECT_DOUBLE_EQ(json["loss_min"], 0.5);
+  double sum = 0;
+  for (const int step : {11, 12, 13, 14, 15, 18, 19, 20}) sum += 10.0 / step;
+  EXPECT_DOUBLE_EQ(json["loss_mean"], sum / 8);
+  EXPECT_EQ(json["grad_norm_max"], 0.0);
+  EXPECT_DOUBLE_EQ(json["step_seconds_max"], 9.5);
+  EXPECT_DOUBLE_EQ(json["step_seconds_mean"], 1.4);
+  EXPECT_DOUBLE_EQ(json["tokens_per_second_min"], 1100);
+  EXPECT_DOUBLE_EQ(json["tokens_per_second_max"], 2000);
+  // All tokens over all seconds, not the mean of the speeds.
+  EXPECT_DOUBLE_EQ(json["tokens_per_second_mean"], (0.5 * 14000 + 9.5 * 1500) / 14);
+  const auto step = LastOf("step");
+  EXPECT_EQ(step["tokens_per_second"], 2000) << "a step's own speed";
+}
+
+TEST_F(MonitorTest, AnIntervalWithoutAFiniteLossHasNone) {
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(RootSession());
+    Record record = StepRecord(1);
+    record.loss = NAN;
+    monitor.Step(record);
+  }
+  testing::internal::GetCapturedStdout();
+  EXPECT_TRUE(LastOf("step")["loss"].is_null());
+  for (const char* name : {"loss_min", "loss_max", "loss_mean"}) {
+    EXPECT_TRUE(LastOf("interval")[name].is_null()) << name;
+  }
 }
 
 TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
@@ -163,8 +218,7 @@ TEST_F(MonitorTest, ResumeCutsMetricsAndAppendsToTheLog) {
   auto records = Records(In("metrics.jsonl"));
   ASSERT_FALSE(records.empty());
   records.pop_back();
-  EXPECT_THAT(records,
-              ElementsAre(Pair("step", 1), Pair("step", 10), Pair("step", 20), Pair("step", 25)));
+  EXPECT_THAT(records, ElementsAreArray(Steps(1, 25, {1, 10, 20, 25})));
 }
 
 TEST_F(MonitorTest, ANewRunStartsItsFilesAnew) {
@@ -204,7 +258,10 @@ TEST_F(MonitorTest, AFullDiskIsSaidOnceAndTheRunGoesOn) {
   std::filesystem::create_symlink("/dev/full", In("metrics.jsonl"));
   testing::internal::CaptureStdout();
   Monitor monitor(RootSession());
-  for (int step = 1; step <= 20; ++step) monitor.Step(StepRecord(step));
+  for (int step = 1; step <= 20; ++step) {
+    monitor.Step(StepRecord(step));
+    if (step % 5 == 0) monitor.SyncRecords();
+  }
   const std::string screen = testing::internal::GetCapturedStdout();
   const std::string warning = "warning: " + In("metrics.jsonl") +
                               ": cannot be written: No space left on device; the run goes on";

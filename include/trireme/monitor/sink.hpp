@@ -1,0 +1,37 @@
+// A place that a run's records go to: metrics.jsonl, TensorBoard's event files, summary.json.
+#ifndef TRIREME_MONITOR_SINK_HPP_
+#define TRIREME_MONITOR_SINK_HPP_
+
+#include <cstdint>
+#include <string>
+
+#include "trireme/monitor/records.hpp"
+#include "trireme/monitor/summary.hpp"
+
+namespace trireme::monitor {
+
+// Calls come from one thread, in the order of events; Sync alone may come from another one at any
+// time. Each does nothing unless overridden. Any may throw an Error: the first of a sink becomes a
+// warning ("...; the run goes on"), later ones are silent, and the sink is called as before.
+// Loss and gradient norm of a bad step may be NaN or infinite.
+class Sink {
+ public:
+  Sink() = default;
+  Sink(const Sink&) = delete;
+  Sink& operator=(const Sink&) = delete;
+  virtual ~Sink() = default;
+
+  virtual void Step(const Record&) {}  // every step, with its own values; costs well below 10 us
+  virtual void Interval(const monitor::Interval&) {}  // after its last step
+  virtual void Evaluation(const Record&) {}           // kValid, kValidOther, kTest
+  virtual void Sample(std::int64_t /*step*/, const std::string& /*text*/) {}
+  virtual void Happened(const Event&) {}
+  virtual void GoBack(std::int64_t /*step*/) {}  // what came after `step` is void
+  // Before a checkpoint is published: everything so far goes to the disk. Any thread.
+  virtual void Sync() {}
+  virtual void Done(const Summary&) {}  // last call; also of a session that stops early
+};
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_MONITOR_SINK_HPP_

@@ -1,0 +1,105 @@
+// Summary of a session of training: what summary.json holds and sinks get at its end.
+// doc/monitor.md explains every member.
+#ifndef TRIREME_MONITOR_SUMMARY_HPP_
+#define TRIREME_MONITOR_SUMMARY_HPP_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "trireme/monitor/records.hpp"
+
+namespace trireme::monitor {
+
+// One kind of transfer in one kind of group, over the steps of this session: a row of the table in
+// the closing summary.
+struct TrafficRow {
+  std::string group;          // "tensor"
+  std::string transfer;       // "all-reduce"
+  double ranks = 0;           // ranks that took part
+  double calls = 0;           // sum over ranks
+  double bytes = 0;           // sent, sum over ranks
+  double seconds_waited = 0;  // mean over all ranks of the job, as in the times of a step
+  double longest_waited = 0;  // seconds of the rank that waited longest
+  double seconds_hidden = 0;  // mean over all ranks of the job
+};
+
+// Gathers of sharded parameters, over the steps of this session.
+struct Gathers {
+  double count = 0;  // per rank, mean
+  double ready = 0;  // of these, complete before the parameters were needed
+};
+
+// One rank of the run.
+struct RankUse {
+  int rank = 0;  // of the world
+  std::string host = {};
+  int pipeline = 0, data = 0, context = 0, tensor = 0;  // its place in the grid
+  std::int64_t planned_bytes = 0;
+  std::int64_t used_bytes = 0;  // peak resident set; on a GPU, bytes of the card in use
+  double seconds_compute = 0;   // over the steps of this session
+};
+
+// Energy of this session, by name ("joules", "joules_per_token", ...), or why it is not known.
+struct Energy {
+  std::vector<std::pair<std::string, double>> numbers = {};
+  std::string not_available = "not measured";  // empty: it is known
+};
+
+// Facts that stay as they are while the session runs; the caller gives all of them.
+struct RunFacts {
+  std::string version, commit;
+  std::string started;  // ISO 8601 with its zone
+  std::int64_t total_steps = 0;
+  int ranks = 1;
+  std::vector<std::string> hosts = {};               // each once, by first rank
+  int threads = 1;                                   // per rank
+  std::string device, precision, grid, model, data;  // as in the banner
+  std::int64_t parameters = 0;
+  double roof_flops = 0;                     // speed of matrix products per rank, FLOP/s
+  std::optional<double> entropy_floor = {};  // nats per token, of the training file
+  // Bytes planned for the largest rank, by term.
+  std::vector<std::pair<std::string, std::int64_t>> planned_memory = {};
+  // The resolved deck, by "section.key", and the keys whose value is not the default.
+  std::vector<std::pair<std::string, std::string>> deck = {};
+  std::vector<std::string> deck_given = {};
+};
+
+// Losses, nats per token, of all sessions of the run; none: not known.
+struct LossFacts {
+  std::optional<double> first, last;  // of steps
+  std::optional<double> best_valid, last_valid, test;
+  std::int64_t best_valid_step = 0;
+};
+
+// Seconds of this session, means over the ranks; other: what no clock saw.
+struct TimeFacts {
+  double elapsed = 0, compute = 0, exposed_communication = 0, bubble = 0, data = 0, checkpoint = 0,
+         validation = 0, other = 0;
+};
+
+struct Summary {
+  // Given by the caller.
+  RunFacts facts = {};
+  std::string reason = {};          // of a stop before the end
+  std::vector<RankUse> ranks = {};  // all, or the largest and the smallest by used_bytes
+  std::int64_t ranks_left_out = 0;
+  std::vector<TrafficRow> traffic = {};
+  Gathers gathers = {};
+  Energy energy = {};
+  std::vector<std::pair<std::string, std::string>> files = {};  // (name, path)
+
+  // Completed by Monitor::Done.
+  bool done = false;       // nothing is left to do; otherwise the run stopped early
+  std::string ended = {};  // ISO 8601 with its zone
+  Record last = {};  // of kind kDone, its times and speeds means over the steps of this session
+  LossFacts losses = {};
+  TimeFacts time = {};
+  std::vector<std::string> samples = {};  // by the model, in this session
+};
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_MONITOR_SUMMARY_HPP_

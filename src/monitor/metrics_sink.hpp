@@ -1,0 +1,54 @@
+// metrics.jsonl as a sink: records are kept in memory for a short time and written together.
+#ifndef TRIREME_SRC_MONITOR_METRICS_SINK_HPP_
+#define TRIREME_SRC_MONITOR_METRICS_SINK_HPP_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "append_file.hpp"
+#include "metrics_file.hpp"
+#include "trireme/monitor/sink.hpp"
+
+namespace trireme::monitor {
+
+// Writes what it has every 2 s, when 64 KiB have come together, and at once for evaluations,
+// samples, events and the end. What cannot be written is tried again, up to 1 MiB of it; beyond
+// that it is dropped, and an event "records lost" says so once the file can be written again.
+class MetricsSink : public Sink {
+ public:
+  // Appends to the file, emptied first when `truncate`. Throws RunError as AppendFile does.
+  MetricsSink(const std::string& path, bool truncate);
+  ~MetricsSink() override;  // writes what is left, as well as that goes
+
+  void Step(const Record& record) override;
+  void Interval(const monitor::Interval& interval) override;
+  void Evaluation(const Record& record) override;
+  void Happened(const Event& event) override;
+  void Sync() override;
+  void Done(const Summary& summary) override;
+  // As GoBack, by CutMetrics. After a RunError the file is as it was, and appended to.
+  History CutTo(std::int64_t step, std::int64_t best_after);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void Write(const std::string& line, std::int64_t step);  // at once
+  void WriteIfDue();
+  void Flush();
+  void DropOverflow();
+
+  std::mutex mutex_;  // of all below
+  std::unique_ptr<AppendFile> file_;
+  std::string buffer_;  // whole lines
+  Clock::time_point flushed_;
+  bool failing_ = false;   // the last attempt to write failed
+  std::int64_t step_ = 0;  // last one taken
+  std::int64_t lost_ = 0;  // records dropped that no event has told of
+};
+
+}  // namespace trireme::monitor
+
+#endif  // TRIREME_SRC_MONITOR_METRICS_SINK_HPP_
