@@ -179,8 +179,9 @@ def _judge(run):
     """Notes about what the folder lacks."""
     metrics, step = run.metrics, run.metrics.steps["step"]
     if not run.summary:
-        run.note("note", "summary.json is not there (the run has not ended yet, was killed, or an older version wrote it): "
-                 "memory of each rank, the process map and the table of traffic come from log.txt, if at all.")
+        reason = "an older version wrote this run" if metrics.done else "the session has not ended, was killed, or is of an older version"
+        run.note("note", f"summary.json is not there ({reason}): memory of each rank, the process map and the table of traffic "
+                 "come from log.txt, if at all.")
     if not metrics.done and run.text("outcome") != "done":
         stopped = run.text("outcome") == "stopped"
         reason = f" by {run.text('reason')}" if run.text("reason") else ""

@@ -22,7 +22,7 @@ STYLE = {
     "xtick.labelcolor": INK, "ytick.labelcolor": INK, "axes.spines.top": False, "axes.spines.right": False,
     "axes.grid": True, "axes.grid.axis": "y", "grid.color": GRID, "grid.linewidth": 0.8, "axes.axisbelow": True,
     "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none", "path.simplify": False,
-    "axes.formatter.useoffset": False,
+    "axes.formatter.useoffset": False, "xtick.major.pad": 7,
 }
 # Settings that this matplotlib knows: text.parse_math is there from 3.6 on.
 STYLE = {name: value for name, value in STYLE.items() if name in matplotlib.rcParams}
