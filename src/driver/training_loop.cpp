@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <utility>
 
 #include "checkpoints.hpp"
@@ -17,21 +16,6 @@
 #include "trireme/job/hang_bound.hpp"
 
 namespace trireme::driver {
-
-namespace {
-
-constexpr int kSumsATransfer = 5;
-
-template <typename Visit>
-void EachTransfer(Visit visit) {
-  for (int group = 0; group < comm::kGroups; ++group) {
-    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
-      visit(static_cast<comm::Group>(group), static_cast<comm::Transfer>(transfer));
-    }
-  }
-}
-
-}  // namespace
 
 TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                            std::span<const job::ValidSplit> validation,
@@ -154,10 +138,11 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.sources = TokensOfSources();
   const std::int64_t every = job_.options.monitor.every_steps;
   window_compute_ += result.own_compute;
+  own_compute_ += result.own_compute;
   ++window_steps_;
   // The peak of the largest rank takes a collective: only for records that are kept.
   if (step_ == 1 || step_ % every == 0 || Finished() || stop_) {
-    record.memory_bytes = PeakMemory();
+    FindMemory(record);
     FindSlowest(record);
   }
   monitor_->Step(record);
@@ -187,69 +172,17 @@ void TrainingLoop::FindSlowest(monitor::Record& record) {
   const double steps = static_cast<double>(std::exchange(window_steps_, 0));
   const Slowest slowest = SlowestRank(grid_, std::exchange(window_compute_, 0) / steps);
   record.slowest_rank = slowest.rank;
+  record.slowest_host = HostOf(slowest.rank);
   record.seconds_slowest = slowest.seconds;
   const double lost = slowest.seconds - slowest.mean;
   if (lost < kMuch * slowest.mean || lost * steps < kManySeconds) return;
   monitor_->Line(fmt::format(
       "slowest: rank {} on {} computes {:.3g} s a step, {:.0f}% more than the mean of its stage",
-      slowest.rank, job_.runtime->Hosts().at(static_cast<std::size_t>(slowest.rank)),
-      slowest.seconds, 100 * lost / slowest.mean));
-}
-
-// Bytes of the largest rank: its peak resident set or, on a GPU, the bytes of its card in use now.
-std::int64_t TrainingLoop::PeakMemory() const {
-  const bool on_gpu = job_.stream.OnGpu();
-  return job_.World().Max(on_gpu ? job_.gpu->Context().memory_bytes - device::FreeBytes(job_.stream)
-                                 : monitor::PeakResidentBytes());
-}
-
-// Transfers of this session's steps, of all ranks: a row for each kind that occurred.
-std::vector<monitor::TrafficRow> TrainingLoop::GatherTraffic() const {
-  const comm::Communicator& world = job_.World();
-  if (world.Size() == 1) return {};
-  const comm::Ledger ledger = grid_.Traffic();  // as it is before the transfers in here
-  std::vector<double> sums, longest;
-  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
-    const comm::Traffic& mine = ledger.At(group, transfer);
-    sums.insert(sums.end(), {mine.calls > 0 ? 1.0 : 0.0, static_cast<double>(mine.calls),
-                             mine.moved, mine.seconds_waited, mine.seconds_hidden});
-    longest.push_back(mine.seconds_waited);
-  });
-  world.Sum(sums);
-  grid_.Over(comm::Group::kWorld)
-      .AllReduce(Dtype::kFloat64, longest.data(), std::ssize(longest), comm::Reduction::kMax);
-
-  std::vector<monitor::TrafficRow> rows;
-  const double* sum = sums.data();
-  const double* most = longest.data();
-  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
-    if (sum[0] > 0) {
-      rows.push_back({.group = NameOf(group),
-                      .transfer = NameOf(transfer),
-                      .ranks = sum[0],
-                      .calls = sum[1],
-                      .bytes = sum[2],
-                      .seconds_waited = sum[3] / world.Size(),
-                      .longest_waited = *most,
-                      .seconds_hidden = sum[4] / world.Size()});
-    }
-    sum += kSumsATransfer;
-    ++most;
-  });
-  return rows;
-}
-
-monitor::Gathers TrainingLoop::MeanGathers() const {
-  if (grid_.Shard().Size() == 1) return {};  // no gather of parameters that one rank has whole
-  const comm::Communicator& world = job_.World();
-  std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
-  world.Sum(sums);
-  return {.count = sums[0] / world.Size(), .ready = sums[1] / world.Size()};
+      slowest.rank, record.slowest_host, slowest.seconds, 100 * lost / slowest.mean));
 }
 
 ExitCode TrainingLoop::Finalize() {
-  const std::vector<monitor::TrafficRow> traffic = GatherTraffic();
-  const monitor::Gathers gathers = MeanGathers();
+  monitor::Summary summary = SummarySoFar();
   bool ended = Finished() && !validation_due_;
   if (ended && job_.options.monitor.validate_every_steps > 0) {
     ended = RecordTest();
@@ -263,27 +196,16 @@ ExitCode TrainingLoop::Finalize() {
   record.epoch = Epoch();
   record.tokens = sampler_.TargetsBefore(step_);
   record.loss = last_loss_;
-  record.memory_bytes = PeakMemory();
+  FindMemory(record);
   record.seconds_checkpoint = checkpoint_seconds_;
   record.bad_steps = safeguards_->BadSteps();
   record.sources = TokensOfSources();
-  std::vector<std::pair<std::string, std::string>> files = {
-      {"run folder", folder_},
-      {"checkpoint", folder_ + "/checkpoints/latest"},
-      {"metrics", folder_ + "/metrics.jsonl"},
-      {"log", folder_ + "/log.txt"}};
-  std::error_code ignored;
-  if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
-    files.insert(files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
-  }
-  monitor::Summary summary;
-  summary.traffic = traffic;
-  summary.gathers = gathers;
-  summary.files = files;
+  if (!ended) summary.reason = stop_reason_;
+  FindRanks(summary);
   monitor_->Done(record, std::move(summary));
-  for (const std::string& summary :
+  for (const std::string& line :
        {SourceSummary(), checkpoints_->Summary(), safeguards_->Summary(), ReplicaSummary()}) {
-    if (!summary.empty()) monitor_->Line(summary);
+    if (!line.empty()) monitor_->Line(line);
   }
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);

@@ -99,6 +99,7 @@ nlohmann::json TrainingLoop::RunJson() const {
 }
 
 void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
+  monitor_->FlushRecords();
   // The outcome of the one before decides what this one says of the best.
   SettleCheckpoints();
   if (best) best_under_way_loss_ = best_loss_;

@@ -37,13 +37,14 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   }
   record.step_seconds = result.seconds;
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;
-  record.memory_bytes = PeakMemory();
+  FindMemory(record);
   record.bad_steps = safeguards_->BadSteps();
   return true;
 }
 
 // Nothing is told of a validation that a signal cuts short: all sets come again after -r.
 bool TrainingLoop::RecordValidation() {
+  monitor_->FlushRecords();
   std::vector<monitor::Record> records(validation_.size());
   double seconds = 0;
   for (std::size_t i = 0; i < records.size(); ++i) {

@@ -121,6 +121,7 @@ bool TrainingLoop::HasEnded() const {
 }
 
 bool TrainingLoop::Initialize() {
+  started_ = monitor::UtcNow();
   const comm::Communicator& world = job_.World();
   const std::string mixed = training::CheckProcessors(
       grid_, job_.stream.OnGpu() ? job_.gpu->Context().name : device::InstructionSet(),

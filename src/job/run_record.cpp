@@ -1,13 +1,11 @@
 // RunRecord: reading run.json, and holding a deck against it.
 #include "trireme/job/run_record.hpp"
 
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 #include <limits>
 #include <set>
 #include <string_view>
@@ -21,6 +19,7 @@
 #include "trireme/base/version.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
+#include "trireme/monitor/monitor.hpp"
 
 namespace trireme::job {
 
@@ -133,9 +132,7 @@ nlohmann::json ProgramJson(const std::string& host) {
           {"host", host}};
 }
 
-std::string DateNow(const comm::Communicator& world) {
-  return world.Broadcast(fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))));
-}
+std::string DateNow(const comm::Communicator& world) { return world.Broadcast(monitor::UtcNow()); }
 
 nlohmann::json ModelJson(const model::Options& options) {
   nlohmann::json json = nlohmann::json::object();

@@ -1,9 +1,11 @@
-// Format of numbers on every screen and in every log: thousands, suffixes, clocks, bytes.
+// Format of numbers on every screen and in every log: thousands, suffixes, clocks, bytes, dates.
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <ctime>
 #include <string>
 
 #include "trireme/monitor/monitor.hpp"
@@ -73,5 +75,7 @@ std::string AsBytes(std::int64_t bytes) {
   return value < 9.95 ? fmt::format("{:.1f} {}", value, kUnits[unit])
                       : fmt::format("{:.0f} {}", value, kUnits[unit]);
 }
+
+std::string UtcNow() { return fmt::format("{:%FT%TZ}", fmt::gmtime(std::time(nullptr))); }
 
 }  // namespace trireme::monitor

@@ -31,6 +31,11 @@ struct Range {
 // Members of other types than ours make a line no record, but for the loss, null after a
 // divergence.
 bool Keeps(std::string_view line, const Range& steps, History& history) {
+  if (const std::optional<StepFacts> facts = ReadStepLine(line)) {
+    if (facts->step > steps.last) return false;
+    if (!history.first_loss) history.first_loss = facts->loss;
+    return true;
+  }
   const auto json = input::TryParseJson(line, kMaxLineBytes);
   if (!json || !json->is_object()) return false;
   const auto kind = json->find("kind");
@@ -51,6 +56,7 @@ bool Keeps(std::string_view line, const Range& steps, History& history) {
 }
 
 bool IsDone(std::string_view line) {
+  if (line.find("\"done\"") == std::string_view::npos) return false;
   const auto json = input::TryParseJson(line, kMaxLineBytes);
   return json && json->is_object() &&
          json->value("kind", nlohmann::json()) == NameOf(Record::Kind::kDone);
@@ -58,7 +64,6 @@ bool IsDone(std::string_view line) {
 
 // Step of an event of a published checkpoint.
 std::optional<std::int64_t> CheckpointIn(std::string_view line) {
-  // Most lines are another record: not worth parsing.
   if (line.find("\"checkpoint\"") == std::string_view::npos) return std::nullopt;
   const auto json = input::TryParseJson(line, kMaxLineBytes);
   if (!json || !json->is_object() || json->value("kind", nlohmann::json()) != "event" ||
@@ -92,15 +97,86 @@ void ForEachLine(const std::string& path, Use&& use) {
   throw RunError(path + ": cannot be read");
 }
 
-// Calls use(line) for each whole line of the records of a run; for none without such a file.
-template <typename Use>
-void ForEachRecord(const std::string& folder, Use&& use) {
+// Lines of a file from its end, read in blocks.
+class LinesFromTheEnd {
+ public:
+  explicit LinesFromTheEnd(const std::string& path)
+      : path_(path), file_(path, std::ios::binary | std::ios::ate), block_(kBlock, '\0') {
+    begin_ = file_ ? static_cast<std::int64_t>(file_.tellg()) : -1;
+    if (begin_ < 0) Fail();
+  }
+
+  // Calls found(line) for each whole line of at most kMaxLineBytes, the last one first, until it
+  // returns true. Takes memory for a block and a record.
+  template <typename Found>
+  void Search(Found&& found) {
+    while (begin_ > 0) {
+      std::string_view block = ReadBlock();
+      for (std::size_t at = block.rfind('\n'); at != std::string_view::npos;
+           at = block.rfind('\n')) {
+        if (Ends(block.substr(at + 1), found)) return;
+        block = block.substr(0, at);
+      }
+      Keep(block);
+    }
+    Ends({}, found);
+  }
+
+ private:
+  static constexpr std::int64_t kBlock = std::int64_t{1} << 20;
+
+  [[noreturn]] void Fail() const { throw RunError(path_ + ": cannot be read"); }
+
+  std::string_view ReadBlock() {
+    const std::int64_t size = std::min(begin_, kBlock);
+    begin_ -= size;
+    file_.seekg(begin_);
+    if (!file_.read(block_.data(), size)) Fail();
+    return {block_.data(), static_cast<std::size_t>(size)};
+  }
+
+  // The line that `start` begins is complete.
+  template <typename Found>
+  bool Ends(std::string_view start, Found& found) {
+    Keep(start);
+    const bool take = whole_ && !too_long_ && found(std::string_view(rest_));
+    rest_.clear();
+    too_long_ = false;
+    whole_ = true;
+    return take;
+  }
+
+  void Keep(std::string_view start) {
+    too_long_ = too_long_ || std::ssize(rest_) + std::ssize(start) > kMaxLineBytes;
+    if (too_long_) {
+      rest_.clear();
+    } else {
+      rest_.insert(0, start);
+    }
+  }
+
+  const std::string path_;
+  std::ifstream file_;
+  std::string block_;
+  std::int64_t begin_;  // of the blocks read so far
+  std::string rest_;    // of the line whose start is not yet read
+  bool whole_ = false;  // a newline ends it
+  bool too_long_ = false;
+};
+
+// The last record for which read(line) has a value; none without such a file. Records of steps are
+// passed over.
+template <typename Read>
+auto LastRecord(const std::string& folder, Read&& read) -> decltype(read(std::string_view())) {
   const std::string path = folder + "/metrics.jsonl";
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return;
-  ForEachLine(path, [&](std::string_view line, bool whole) {
-    if (whole) use(line);
+  decltype(read(std::string_view())) last;
+  if (!std::filesystem::is_regular_file(path, ignored)) return last;
+  LinesFromTheEnd(path).Search([&](std::string_view line) {
+    if (!line.starts_with("{\"kind\":\"step\"")) last = read(line);
+    return last.has_value();
   });
+  return last;
 }
 
 }  // namespace
@@ -134,17 +210,15 @@ History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64
 }
 
 bool HasEnded(const std::string& folder) {
-  bool ended = false;
-  ForEachRecord(folder, [&](std::string_view line) { ended = ended || IsDone(line); });
-  return ended;
+  return LastRecord(folder,
+                    [](std::string_view line) {
+                      return IsDone(line) ? std::optional<bool>(true) : std::nullopt;
+                    })
+      .has_value();
 }
 
 std::optional<std::int64_t> LastCheckpoint(const std::string& folder) {
-  std::optional<std::int64_t> last;
-  ForEachRecord(folder, [&](std::string_view line) {
-    if (const auto step = CheckpointIn(line)) last = step;
-  });
-  return last;
+  return LastRecord(folder, CheckpointIn);
 }
 
 }  // namespace trireme::monitor

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "trireme/monitor/records.hpp"
 
@@ -26,6 +27,14 @@ void AppendStepLine(const Record& record, std::string& text);
 std::string ToJsonLine(const Record& record);
 std::string ToJsonLine(const Interval& interval);  // {"kind": "interval", ...}
 std::string ToJsonLine(const Event& event);        // {"kind": "event", ...}
+
+// Of a line exactly as AppendStepLine writes it, without its newline; none for any other, which may
+// be a record all the same. Much faster than a parser.
+struct StepFacts {
+  std::int64_t step = 0;
+  std::optional<double> loss;  // none: null
+};
+std::optional<StepFacts> ReadStepLine(std::string_view line);
 
 // Losses in the kept records of an earlier session, for the closing summary.
 struct History {

@@ -1,11 +1,14 @@
 // Records as lines of metrics.jsonl.
 #include <fmt/format.h>
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "metrics_file.hpp"
 
@@ -19,14 +22,60 @@ std::string Line(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// A member after others, of a number; the name needs no escaping.
-template <typename Number>
-void AppendMember(std::string& text, std::string_view name, Number value) {
-  if (std::isfinite(value)) {
-    fmt::format_to(std::back_inserter(text), ",\"{}\":{}", name, value);
-  } else {
-    fmt::format_to(std::back_inserter(text), ",\"{}\":null", name);
+// Members of a step's line after its kind and step, in their order.
+constexpr std::array kStepMembers = {"epoch",
+                                     "tokens",
+                                     "loss",
+                                     "perplexity",
+                                     "learning_rate",
+                                     "grad_norm",
+                                     "step_seconds",
+                                     "tokens_per_second",
+                                     "flops_per_second",
+                                     "roof_fraction",
+                                     "seconds_compute",
+                                     "seconds_exposed_communication",
+                                     "seconds_bubble",
+                                     "seconds_data",
+                                     "seconds_checkpoint",
+                                     "bad_steps"};
+constexpr std::string_view kStepStart = "{\"kind\":\"step\",\"step\":";
+
+// Appends members in the order of kStepMembers.
+class StepMembers {
+ public:
+  explicit StepMembers(std::string& text) : text_(text) {}
+  template <typename Number>
+  StepMembers& Add(Number value) {
+    fmt::format_to(std::back_inserter(text_), ",\"{}\":", kStepMembers[next_++]);
+    if (std::isfinite(value)) {
+      fmt::format_to(std::back_inserter(text_), "{}", value);
+    } else {
+      text_ += "null";
+    }
+    return *this;
   }
+  StepMembers& Measured(double value) { return Add(static_cast<float>(value)); }
+
+ private:
+  std::string& text_;
+  std::size_t next_ = 0;
+};
+
+// Takes `start` off the front of `text`; false if it is not there.
+bool Skip(std::string_view& text, std::string_view start) {
+  if (!text.starts_with(start)) return false;
+  text.remove_prefix(start.size());
+  return true;
+}
+
+// Takes a number off the front of `text`; false if there is none.
+template <typename Number>
+bool Take(std::string_view& text, Number& number) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return true;
 }
 
 void AddMeasures(Json& json, const Record& record) {
@@ -75,27 +124,38 @@ double Perplexity(double loss) {
 }
 
 void AppendStepLine(const Record& record, std::string& text) {
-  const auto measured = [&text](std::string_view name, double value) {
-    AppendMember(text, name, static_cast<float>(value));
-  };
-  fmt::format_to(std::back_inserter(text), "{{\"kind\":\"step\",\"step\":{}", record.step);
-  AppendMember(text, "epoch", record.epoch);
-  AppendMember(text, "tokens", record.tokens);
-  AppendMember(text, "loss", record.loss);
-  AppendMember(text, "perplexity", Perplexity(record.loss));
-  AppendMember(text, "learning_rate", record.learning_rate);
-  AppendMember(text, "grad_norm", record.grad_norm);
-  measured("step_seconds", record.step_seconds);
-  measured("tokens_per_second", record.tokens_per_second);
-  measured("flops_per_second", record.flops_per_second);
-  measured("roof_fraction", record.roof_fraction);
-  measured("seconds_compute", record.seconds_compute);
-  measured("seconds_exposed_communication", record.seconds_exposed_communication);
-  measured("seconds_bubble", record.seconds_bubble);
-  measured("seconds_data", record.seconds_data);
-  measured("seconds_checkpoint", record.seconds_checkpoint);
-  AppendMember(text, "bad_steps", record.bad_steps);
+  fmt::format_to(std::back_inserter(text), "{}{}", kStepStart, record.step);
+  StepMembers(text)
+      .Add(record.epoch)
+      .Add(record.tokens)
+      .Add(record.loss)
+      .Add(Perplexity(record.loss))
+      .Add(record.learning_rate)
+      .Add(record.grad_norm)
+      .Measured(record.step_seconds)
+      .Measured(record.tokens_per_second)
+      .Measured(record.flops_per_second)
+      .Measured(record.roof_fraction)
+      .Measured(record.seconds_compute)
+      .Measured(record.seconds_exposed_communication)
+      .Measured(record.seconds_bubble)
+      .Measured(record.seconds_data)
+      .Measured(record.seconds_checkpoint)
+      .Add(record.bad_steps);
   text += "}\n";
+}
+
+std::optional<StepFacts> ReadStepLine(std::string_view line) {
+  StepFacts facts;
+  if (!Skip(line, kStepStart) || !Take(line, facts.step)) return std::nullopt;
+  for (const std::string_view name : kStepMembers) {
+    if (!Skip(line, ",\"") || !Skip(line, name) || !Skip(line, "\":")) return std::nullopt;
+    double value = NAN;
+    if (!Skip(line, "null") && (!Take(line, value) || !std::isfinite(value))) return std::nullopt;
+    if (name == "loss" && std::isfinite(value)) facts.loss = value;
+  }
+  if (line != "}") return std::nullopt;
+  return facts;
 }
 
 std::string ToJsonLine(const Record& record) {

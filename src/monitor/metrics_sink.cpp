@@ -47,10 +47,15 @@ void MetricsSink::Done(const Summary& summary) {
   Write(summary.done ? ToJsonLine(summary.last) : std::string(), summary.last.step);
 }
 
+void MetricsSink::Flush() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  WriteAll();
+}
+
 void MetricsSink::Sync() {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (file_ == nullptr) return;
-  Flush();
+  WriteAll();
   file_->Sync();
 }
 
@@ -59,7 +64,7 @@ History MetricsSink::CutTo(std::int64_t step, std::int64_t best_after) {
   if (file_ == nullptr) return {};
   const std::string path = file_->Path();
   try {
-    Flush();
+    WriteAll();
     file_.reset();  // the file is replaced
     History kept = CutMetrics(path, step, best_after);
     file_ = std::make_unique<AppendFile>(path, false);
@@ -74,15 +79,15 @@ void MetricsSink::Write(const std::string& line, std::int64_t step) {
   const std::lock_guard<std::mutex> lock(mutex_);
   buffer_ += line;
   step_ = step;
-  Flush();
+  WriteAll();
 }
 
 void MetricsSink::WriteIfDue() {
   const bool much = buffer_.size() >= kFlushBytes && !failing_;
-  if (much || Clock::now() - flushed_ >= kFlushEvery) Flush();
+  if (much || Clock::now() - flushed_ >= kFlushEvery) WriteAll();
 }
 
-void MetricsSink::Flush() {
+void MetricsSink::WriteAll() {
   flushed_ = Clock::now();
   if (file_ == nullptr) buffer_.clear();
   if (buffer_.empty()) return;

@@ -27,6 +27,7 @@ class MetricsSink : public Sink {
   void Interval(const monitor::Interval& interval) override;
   void Evaluation(const Record& record) override;
   void Happened(const Event& event) override;
+  void Flush() override;
   void Sync() override;
   void Done(const Summary& summary) override;
   // As GoBack, by CutMetrics. After a RunError the file is as it was, and appended to.
@@ -35,9 +36,10 @@ class MetricsSink : public Sink {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // The caller holds the mutex, but for Write.
   void Write(const std::string& line, std::int64_t step);  // at once
   void WriteIfDue();
-  void Flush();
+  void WriteAll();
   void DropOverflow();
 
   std::mutex mutex_;  // of all below

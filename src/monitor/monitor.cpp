@@ -13,6 +13,7 @@
 #include "append_file.hpp"
 #include "metrics_sink.hpp"
 #include "screen.hpp"
+#include "summary_file.hpp"
 #include "table.hpp"
 #include "tally.hpp"
 #include "trireme/base/error.hpp"
@@ -39,6 +40,7 @@ struct Monitor::State {
     auto own = std::make_unique<MetricsSink>(metrics_path, !options.resumed);
     metrics = own.get();
     sinks.push_back({std::move(own)});
+    sinks.push_back({std::make_unique<SummaryFile>(options.folder, !options.resumed)});
   }
 
   // One or more lines to the screen and the log.
@@ -144,6 +146,10 @@ void Monitor::Attach(std::unique_ptr<Sink> sink) {
   if (state_) state_->sinks.push_back({std::move(sink)});
 }
 
+void Monitor::FlushRecords() {
+  if (state_) state_->Each([](Sink& sink) { sink.Flush(); });
+}
+
 void Monitor::SyncRecords() {
   if (state_) state_->GiveAll([](Sink& sink) { sink.Sync(); });
 }
@@ -216,6 +222,7 @@ void Monitor::Done(const Record& record, Summary summary) {
   const double elapsed = SecondsSince(state.started);
   state.session.checkpoint += record.seconds_checkpoint;
   summary.done = record.ended && record.step >= state.options.total_steps;
+  summary.ended = UtcNow();
   summary.last = state.session.Mean(record);
   summary.losses = state.losses.Facts();
   summary.time = state.session.Times(elapsed);

@@ -116,7 +116,12 @@ class TrainingLoop {
   bool RecordValidation();
   bool RecordTest();
   std::int64_t ValidationTokens() const;  // of all sets
-  std::int64_t PeakMemory() const;        // collective
+  const std::string& HostOf(int rank) const;
+  std::int64_t MyMemory() const;                    // bytes of this rank
+  void FindMemory(monitor::Record& record) const;   // collective
+  void FindRanks(monitor::Summary& summary) const;  // collective
+  monitor::RunFacts Facts() const;                  // collective
+  monitor::Summary SummarySoFar() const;            // collective
   double Epoch() const;
   bool ValidationIsNear() const;
   // From a checkpoint, with all that it holds; not with its weights alone.
@@ -170,6 +175,8 @@ class TrainingLoop {
   // Computation of this rank since the last record, seconds and steps.
   double window_compute_ = 0;
   std::int64_t window_steps_ = 0;
+  double own_compute_ = 0;  // of this rank in this session, seconds
+  std::string started_;     // this session, ISO 8601
 };
 
 }  // namespace trireme::driver

@@ -65,6 +65,8 @@ class Monitor {
   void Happened(const Event& event);   // recorded; not printed
   // Text by the model after `step`: a line "sample  ...", and recorded.
   void Sample(std::int64_t step, const std::string& text);
+  // Passes on what waits in memory, before something that takes longer than a step.
+  void FlushRecords();
   // Flushes all records to the disk: a checkpoint must not outlive the records of the steps before
   // it, which nobody computes again. May be called by another thread.
   void SyncRecords();
@@ -96,6 +98,8 @@ std::string Counted(std::int64_t count, const std::string& noun, const char* end
 std::string WithSuffix(double value);     // "9.71 M"
 std::string AsClock(double seconds);      // "2:35", "1:02:03"
 std::string AsBytes(std::int64_t bytes);  // "309 MiB"
+
+std::string UtcNow();  // "2026-03-01T12:00:00Z"
 
 // Peak resident set of this process, bytes.
 std::int64_t PeakResidentBytes();

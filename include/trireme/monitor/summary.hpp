@@ -48,11 +48,12 @@ struct Energy {
   std::string not_available = "not measured";  // empty: it is known
 };
 
-// Facts that stay as they are while the session runs; the caller gives all of them.
+// Facts that stay as they are while the session runs.
 struct RunFacts {
   std::string version, commit;
-  std::string started;  // ISO 8601 with its zone
-  std::int64_t total_steps = 0;
+  std::string started;           // ISO 8601 with its zone
+  std::int64_t first_step = 0;   // after which this session began
+  std::int64_t total_steps = 0;  // of the schedule
   int ranks = 1;
   std::vector<std::string> hosts = {};               // each once, by first rank
   int threads = 1;                                   // per rank

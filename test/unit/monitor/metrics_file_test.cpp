@@ -6,9 +6,12 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "append_file.hpp"
 #include "folder_test.hpp"
@@ -239,6 +242,77 @@ TEST_F(CutMetricsTest, LinkToAFileStaysALink) {
   CutMetrics(In("metrics.jsonl"), 60);
   EXPECT_TRUE(std::filesystem::is_symlink(In("metrics.jsonl")));
   EXPECT_EQ(ReadBytes(In("elsewhere")), line);
+}
+
+// Nothing is parsed that need not be.
+TEST_F(CutMetricsTest, AMillionRecordsTakeSeconds) {
+  constexpr int kMany = 1'000'000;
+  {
+    std::ofstream file(In("metrics.jsonl"));
+    file << ToJsonLine(Event{.name = "checkpoint", .step = 1, .rank = 0, .host = "", .text = ""});
+    std::string block;
+    Record record;
+    record.loss = 1.0 / 3;
+    for (record.step = 1; record.step <= kMany; ++record.step) {
+      AppendStepLine(record, block);
+      if (record.step % 1000 != 0) continue;
+      file << block;
+      block.clear();
+    }
+  }
+  auto seconds = [start = std::chrono::steady_clock::now()]() mutable {
+    const auto before = std::exchange(start, std::chrono::steady_clock::now());
+    return std::chrono::duration<double>(start - before).count();
+  };
+  seconds();
+  EXPECT_FALSE(HasEnded(folder_));
+  EXPECT_LT(seconds(), 2);
+  EXPECT_EQ(LastCheckpoint(folder_), 1);
+  EXPECT_LT(seconds(), 2);
+  const History history = CutMetrics(In("metrics.jsonl"), kMany - 1);
+  EXPECT_LT(seconds(), 10);
+  EXPECT_EQ(history.first_loss, 1.0 / 3);
+  std::ofstream(In("metrics.jsonl"), std::ios::app) << Line(Record::Kind::kDone, kMany, 1);
+  seconds();
+  EXPECT_TRUE(HasEnded(folder_));
+  EXPECT_LT(seconds(), 0.1) << "the end comes first";
+}
+
+TEST_F(CutMetricsTest, KnowsAStepsLineFromOneThatIsSpoiled) {
+  Record record;
+  record.step = 7;
+  std::string line = ToJsonLine(record);
+  line.pop_back();
+  ASSERT_TRUE(ReadStepLine(line).has_value());
+  EXPECT_EQ(ReadStepLine(line)->step, 7);
+  EXPECT_EQ(ReadStepLine(line)->loss, 0.0);
+  record.loss = NAN;
+  std::string without = ToJsonLine(record);
+  without.pop_back();
+  ASSERT_TRUE(ReadStepLine(without).has_value());
+  EXPECT_EQ(ReadStepLine(without)->loss, std::nullopt);
+  for (std::size_t at = 0; at < line.size(); ++at) {
+    EXPECT_FALSE(ReadStepLine(line.substr(0, at)).has_value()) << at;
+    if (line[at] >= '0' && line[at] <= '9') continue;
+    std::string spoiled = line;
+    spoiled[at] = '\0';
+    EXPECT_FALSE(ReadStepLine(spoiled).has_value()) << at;
+  }
+  EXPECT_FALSE(ReadStepLine(line + line).has_value());
+  EXPECT_FALSE(ReadStepLine(line + " ").has_value());
+}
+
+// Every block's end falls within a line somewhere.
+TEST_F(CutMetricsTest, FindsTheEndWhereverBlocksBegin) {
+  const std::string done = Line(Record::Kind::kDone, 60, 7.0);
+  for (const int shift : {0, 1, 100, static_cast<int>(done.size()) - 1}) {
+    std::string text = done;
+    const std::size_t size = (std::size_t{1} << 20) + done.size() - static_cast<std::size_t>(shift);
+    while (text.size() < size) text += Line(Record::Kind::kStep, 1, 1);
+    text.resize(size - 1, 'x');
+    WriteBytes(In("metrics.jsonl"), text + "\n");
+    EXPECT_TRUE(HasEnded(folder_)) << shift;
+  }
 }
 
 using AppendFileTest = FolderTest;

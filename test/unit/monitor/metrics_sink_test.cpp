@@ -72,6 +72,7 @@ TEST_F(MetricsSinkTest, StepsWaitInMemoryForEverythingElse) {
   step_then(1, [&] { sink.Evaluation(Valid(1)); });
   step_then(2, [&] { sink.Happened(Something(2)); });
   step_then(3, [&] { sink.Sync(); });
+  step_then(5, [&] { sink.Flush(); });
   step_then(4, [&] { sink.Done({.done = false}); });
 }
 

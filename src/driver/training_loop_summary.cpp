@@ -1,0 +1,191 @@
+// TrainingLoop: the spread of the ranks, and what summary.json tells of a session.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <set>
+
+#include "trireme/driver/training_loop.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr int kSumsATransfer = 5;
+constexpr int kNumbersARank = 3;          // planned bytes, used bytes, seconds
+constexpr std::size_t kMostRanks = 1024;  // of a summary that names all of them
+constexpr std::size_t kShownRanks = 64;   // of a larger one: the largest, and the smallest
+
+template <typename Visit>
+void EachTransfer(Visit visit) {
+  for (int group = 0; group < comm::kGroups; ++group) {
+    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
+      visit(static_cast<comm::Group>(group), static_cast<comm::Transfer>(transfer));
+    }
+  }
+}
+
+// Whether a key has its default, however that is written.
+bool IsDefault(const input::Key& key, const std::string& value) {
+  if (value == key.fallback) return true;
+  if (key.kind != input::KeyKind::kReal) return false;
+  return std::strtod(value.c_str(), nullptr) == std::strtod(key.fallback.c_str(), nullptr);
+}
+
+void AddDeck(const job::Job& job, monitor::RunFacts& facts) {
+  for (const auto& [section, help] : job.schema->Sections()) {
+    for (const auto& [name, value] : job.deck.Section(section)) {
+      const std::string key = fmt::format("{}.{}", section, name);
+      facts.deck.emplace_back(key, value);
+      if (!IsDefault(*job.schema->Find(key), value)) facts.deck_given.push_back(key);
+    }
+  }
+}
+
+// Leaves the ranks that use most and least memory.
+void LeaveOut(monitor::Summary& summary) {
+  std::vector<monitor::RankUse>& ranks = summary.ranks;
+  if (ranks.size() <= kMostRanks) return;
+  summary.ranks_left_out = std::ssize(ranks) - static_cast<std::int64_t>(2 * kShownRanks);
+  std::ranges::stable_sort(
+      ranks, [](const auto& a, const auto& b) { return a.used_bytes > b.used_bytes; });
+  const auto first = ranks.begin() + static_cast<std::ptrdiff_t>(kShownRanks);
+  ranks.erase(first, ranks.end() - static_cast<std::ptrdiff_t>(kShownRanks));
+}
+
+}  // namespace
+
+const std::string& TrainingLoop::HostOf(int rank) const {
+  return job_.runtime->Hosts().at(static_cast<std::size_t>(rank));
+}
+
+// This rank's peak resident set or, on a GPU, the bytes of its card in use now.
+std::int64_t TrainingLoop::MyMemory() const {
+  return job_.stream.OnGpu() ? job_.gpu->Context().memory_bytes - device::FreeBytes(job_.stream)
+                             : monitor::PeakResidentBytes();
+}
+
+// The rank that uses most memory, the lowest of several.
+void TrainingLoop::FindMemory(monitor::Record& record) const {
+  const comm::Communicator& world = job_.World();
+  const std::int64_t mine = MyMemory();
+  record.memory_bytes = world.Max(mine);
+  record.memory_rank = static_cast<int>(
+      world.Min(std::int64_t{mine == record.memory_bytes ? world.Rank() : world.Size()}));
+  record.memory_host = HostOf(record.memory_rank);
+}
+
+void TrainingLoop::FindRanks(monitor::Summary& summary) const {
+  const comm::Communicator& world = job_.World();
+  std::vector<double> numbers(static_cast<std::size_t>(world.Size()) * kNumbersARank);
+  double* mine = numbers.data() + static_cast<std::ptrdiff_t>(world.Rank()) * kNumbersARank;
+  mine[0] = static_cast<double>(plan::PlanMemory(plan_, world.Rank()).Total());
+  mine[1] = static_cast<double>(MyMemory());
+  mine[2] = own_compute_;
+  world.Sum(numbers);
+  if (!world.IsRoot()) return;
+  const double* of_rank = numbers.data();
+  for (int rank = 0; rank < world.Size(); ++rank, of_rank += kNumbersARank) {
+    const comm::GridShape at = comm::Locate(rank, grid_.Shape());
+    summary.ranks.push_back({.rank = rank,
+                             .host = HostOf(rank),
+                             .pipeline = at.pipeline,
+                             .data = at.data,
+                             .context = at.context,
+                             .tensor = at.tensor,
+                             .planned_bytes = static_cast<std::int64_t>(of_rank[0]),
+                             .used_bytes = static_cast<std::int64_t>(of_rank[1]),
+                             .seconds_compute = of_rank[2]});
+  }
+  LeaveOut(summary);
+}
+
+// Transfers of this session's steps, of all ranks: a row for each kind that occurred.
+std::vector<monitor::TrafficRow> TrainingLoop::GatherTraffic() const {
+  const comm::Communicator& world = job_.World();
+  if (world.Size() == 1) return {};
+  const comm::Ledger ledger = grid_.Traffic();  // as it is before the transfers in here
+  std::vector<double> sums, longest;
+  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
+    const comm::Traffic& mine = ledger.At(group, transfer);
+    sums.insert(sums.end(), {mine.calls > 0 ? 1.0 : 0.0, static_cast<double>(mine.calls),
+                             mine.moved, mine.seconds_waited, mine.seconds_hidden});
+    longest.push_back(mine.seconds_waited);
+  });
+  world.Sum(sums);
+  grid_.Over(comm::Group::kWorld)
+      .AllReduce(Dtype::kFloat64, longest.data(), std::ssize(longest), comm::Reduction::kMax);
+
+  std::vector<monitor::TrafficRow> rows;
+  const double* sum = sums.data();
+  const double* most = longest.data();
+  EachTransfer([&](comm::Group group, comm::Transfer transfer) {
+    if (sum[0] > 0) {
+      rows.push_back({.group = NameOf(group),
+                      .transfer = NameOf(transfer),
+                      .ranks = sum[0],
+                      .calls = sum[1],
+                      .bytes = sum[2],
+                      .seconds_waited = sum[3] / world.Size(),
+                      .longest_waited = *most,
+                      .seconds_hidden = sum[4] / world.Size()});
+    }
+    sum += kSumsATransfer;
+    ++most;
+  });
+  return rows;
+}
+
+monitor::Gathers TrainingLoop::MeanGathers() const {
+  if (grid_.Shard().Size() == 1) return {};  // no gather of parameters that one rank has whole
+  const comm::Communicator& world = job_.World();
+  std::vector<double> sums = {static_cast<double>(gathers_), static_cast<double>(gathers_ready_)};
+  world.Sum(sums);
+  return {.count = sums[0] / world.Size(), .ready = sums[1] / world.Size()};
+}
+
+monitor::RunFacts TrainingLoop::Facts() const {
+  const monitor::BannerFacts banner = Banner();
+  monitor::RunFacts facts{.version = banner.version,
+                          .commit = banner.commit,
+                          .started = started_,
+                          .first_step = first_step_,
+                          .total_steps = schedule_.Last(),
+                          .ranks = banner.ranks,
+                          .threads = banner.threads,
+                          .device = banner.device,
+                          .precision = banner.precision,
+                          .grid = banner.grid,
+                          .model = banner.model,
+                          .data = banner.data,
+                          .parameters = model::ParameterCount(plan_.training.model.options),
+                          .roof_flops = banner.roof_flops,
+                          .planned_memory = banner.memory};
+  std::set<std::string> seen;
+  for (const std::string& host : job_.runtime->Hosts()) {
+    if (seen.insert(host).second) facts.hosts.push_back(host);
+  }
+  if (job_.options.data.mixture.empty()) facts.entropy_floor = tokens_.EntropyRate();
+  AddDeck(job_, facts);
+  return facts;
+}
+
+// Before the test: the transfers of the steps alone.
+monitor::Summary TrainingLoop::SummarySoFar() const {
+  monitor::Summary summary;
+  summary.traffic = GatherTraffic();
+  summary.gathers = MeanGathers();
+  summary.facts = Facts();
+  summary.files = {{"run folder", folder_},
+                   {"checkpoint", folder_ + "/checkpoints/latest"},
+                   {"metrics", folder_ + "/metrics.jsonl"},
+                   {"log", folder_ + "/log.txt"}};
+  std::error_code ignored;
+  if (std::filesystem::exists(folder_ + "/checkpoints/best", ignored)) {
+    summary.files.insert(summary.files.begin() + 2, {"best", folder_ + "/checkpoints/best"});
+  }
+  return summary;
+}
+
+}  // namespace trireme::driver

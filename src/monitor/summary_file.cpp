@@ -1,0 +1,167 @@
+// summary.json: what a session of training did, in one object.
+#include "summary_file.hpp"
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
+
+#include "append_file.hpp"
+
+namespace trireme::monitor {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr int kFormat = 1;
+
+Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+Json OrNull(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+template <typename Value>
+Json Object(const std::vector<std::pair<std::string, Value>>& members) {
+  Json json = Json::object();
+  for (const auto& [name, value] : members) json[name] = value;
+  return json;
+}
+
+void AddFacts(Json& json, const Summary& summary) {
+  const RunFacts& facts = summary.facts;
+  json["format"] = kFormat;
+  json["version"] = facts.version;
+  json["commit"] = facts.commit;
+  json["started"] = facts.started;
+  json["ended"] = summary.ended;
+  json["outcome"] = summary.done ? "done" : "stopped";
+  json["reason"] = OrNull(summary.reason);
+  json["first_step"] = facts.first_step;
+  json["step"] = summary.last.step;
+  json["total_steps"] = facts.total_steps;
+  json["epoch"] = summary.last.epoch;
+  json["tokens"] = summary.last.tokens;
+  json["bad_steps"] = summary.last.bad_steps;
+  json["ranks"] = facts.ranks;
+  json["hosts"] = facts.hosts;
+  json["threads"] = facts.threads;
+  json["device"] = facts.device;
+  json["precision"] = facts.precision;
+  json["grid"] = facts.grid;
+  json["model"] = facts.model;
+  json["data"] = facts.data;
+  json["parameters"] = facts.parameters;
+}
+
+Json LossesOf(const Summary& summary) {
+  const LossFacts& losses = summary.losses;
+  Json json;
+  json["first"] = OrNull(losses.first);
+  json["best_valid"] = OrNull(losses.best_valid);
+  json["best_valid_step"] = losses.best_valid ? Json(losses.best_valid_step) : Json();
+  json["last"] = OrNull(losses.last);
+  json["last_valid"] = OrNull(losses.last_valid);
+  json["test"] = OrNull(losses.test);
+  json["entropy_floor"] = OrNull(summary.facts.entropy_floor);
+  return json;
+}
+
+Json TimeOf(const TimeFacts& time) {
+  return {{"elapsed", time.elapsed},
+          {"compute", time.compute},
+          {"exposed_communication", time.exposed_communication},
+          {"bubble", time.bubble},
+          {"data", time.data},
+          {"checkpoint", time.checkpoint},
+          {"validation", time.validation},
+          {"other", time.other}};
+}
+
+Json SpeedOf(const Summary& summary) {
+  return {{"tokens_per_second", summary.last.tokens_per_second},
+          {"flops_per_second", summary.last.flops_per_second},
+          {"roof_fraction", summary.last.roof_fraction},
+          {"roof_flops", summary.facts.roof_flops}};
+}
+
+Json MemoryOf(const Summary& summary) {
+  Json planned = Json::array();
+  for (const auto& [term, bytes] : summary.facts.planned_memory) {
+    planned.push_back({{"term", term}, {"bytes", bytes}});
+  }
+  Json ranks = Json::array();
+  for (const RankUse& rank : summary.ranks) {
+    ranks.push_back({{"rank", rank.rank},
+                     {"host", rank.host},
+                     {"pipeline", rank.pipeline},
+                     {"data", rank.data},
+                     {"context", rank.context},
+                     {"tensor", rank.tensor},
+                     {"planned_bytes", rank.planned_bytes},
+                     {"used_bytes", rank.used_bytes},
+                     {"seconds_compute", rank.seconds_compute}});
+  }
+  return {{"planned", planned}, {"ranks", ranks}, {"ranks_left_out", summary.ranks_left_out}};
+}
+
+Json TrafficOf(const std::vector<TrafficRow>& rows) {
+  Json traffic = Json::array();
+  for (const TrafficRow& row : rows) {
+    traffic.push_back({{"group", row.group},
+                       {"transfer", row.transfer},
+                       {"ranks", row.ranks},
+                       {"calls", row.calls},
+                       {"bytes", row.bytes},
+                       {"seconds_waited", row.seconds_waited},
+                       {"longest_waited", row.longest_waited},
+                       {"seconds_hidden", row.seconds_hidden}});
+  }
+  return traffic;
+}
+
+Json EnergyOf(const Energy& energy) {
+  if (!energy.not_available.empty()) return {{"not_available", energy.not_available}};
+  return Object(energy.numbers);
+}
+
+Json FilesOf(const Summary& summary, const std::string& folder) {
+  Json files = Json::object();
+  for (const auto& [name, path] : summary.files) {
+    const std::string inside = std::filesystem::path(path).lexically_relative(folder).string();
+    const bool outside = inside.empty() || inside == "." || inside.starts_with("..");
+    files[name] = outside ? path : inside;
+  }
+  return files;
+}
+
+}  // namespace
+
+std::string ToJson(const Summary& summary, const std::string& folder) {
+  Json json;
+  AddFacts(json, summary);
+  json["losses"] = LossesOf(summary);
+  json["samples"] = summary.samples;
+  json["time"] = TimeOf(summary.time);
+  json["speed"] = SpeedOf(summary);
+  json["memory"] = MemoryOf(summary);
+  json["traffic"] = TrafficOf(summary.traffic);
+  json["gathers"] = {{"count", summary.gathers.count}, {"ready", summary.gathers.ready}};
+  json["energy"] = EnergyOf(summary.energy);
+  json["sources"] = Object(summary.last.sources);
+  json["files"] = FilesOf(summary, folder);
+  json["deck"] = Object(summary.facts.deck);
+  json["deck_given"] = summary.facts.deck_given;
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+SummaryFile::SummaryFile(const std::string& folder, bool fresh) : folder_(folder) {
+  std::error_code ignored;
+  if (fresh) std::filesystem::remove(folder + "/summary.json", ignored);
+}
+
+void SummaryFile::Done(const Summary& summary) {
+  WriteWhole(folder_ + "/summary.json", ToJson(summary, folder_));
+}
+
+}  // namespace trireme::monitor

@@ -1,0 +1,148 @@
+// summary.json: members, unknown values, replacement.
+#include "summary_file.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "folder_test.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::monitor {
+namespace {
+
+using test::FolderTest;
+using test::ReadBytes;
+using test::WriteBytes;
+using testing::ElementsAre;
+
+class SummaryTest : public FolderTest {
+ protected:
+  nlohmann::json Written() const { return nlohmann::json::parse(ReadBytes(In("summary.json"))); }
+  Session TwoSteps() const {
+    return {.root = true, .folder = folder_, .every_steps = 1, .total_steps = 2};
+  }
+};
+
+Record StepRecord(std::int64_t step, double loss) {
+  Record record;
+  record.step = step;
+  record.loss = loss;
+  record.step_seconds = 2;
+  record.tokens_per_second = 100;
+  record.seconds_compute = 1.5;
+  record.seconds_data = 0.25;
+  return record;
+}
+
+Record DoneRecord(std::int64_t step) {
+  Record record;
+  record.kind = Record::Kind::kDone;
+  record.step = step;
+  record.sources = {{"a.h5", 30}};
+  return record;
+}
+
+TEST_F(SummaryTest, OfAWholeRunHasWhatTheMonitorSaw) {
+  testing::internal::CaptureStdout();
+  Monitor monitor(TwoSteps());
+  monitor.Step(StepRecord(1, 5));
+  monitor.Step(StepRecord(2, 4));
+  Record valid = StepRecord(2, 4.5);
+  valid.kind = Record::Kind::kValid;
+  monitor.Evaluation(valid);
+  monitor.Sample(2, "a <script> \xFF");
+  Summary summary;
+  summary.facts.entropy_floor = 3.5;
+  summary.facts.hosts = {"node1", "node2"};
+  summary.facts.deck = {{"data.batch", "8"}, {"run.seed", "1"}};
+  summary.facts.deck_given = {"data.batch"};
+  summary.facts.planned_memory = {{"parameters", 100}};
+  summary.ranks = {{.rank = 1, .host = "node2", .data = 1, .planned_bytes = 7, .used_bytes = 9}};
+  summary.traffic = {{.group = "data", .transfer = "all-reduce", .ranks = 2, .bytes = 64}};
+  summary.files = {{"run folder", folder_}, {"log", folder_ + "/log.txt"}, {"best", "/x/best"}};
+  monitor.Done(DoneRecord(2), summary);
+  testing::internal::GetCapturedStdout();
+  const nlohmann::json json = Written();
+  EXPECT_EQ(json["format"], 1);
+  EXPECT_EQ(json["outcome"], "done");
+  EXPECT_TRUE(json["reason"].is_null());
+  EXPECT_EQ(json["step"], 2);
+  EXPECT_THAT(json["hosts"], ElementsAre("node1", "node2"));
+  EXPECT_EQ(json["losses"]["first"], 5.0);
+  EXPECT_EQ(json["losses"]["last"], 4.0);
+  EXPECT_EQ(json["losses"]["best_valid"], 4.5);
+  EXPECT_EQ(json["losses"]["best_valid_step"], 2);
+  EXPECT_TRUE(json["losses"]["test"].is_null());
+  EXPECT_EQ(json["losses"]["entropy_floor"], 3.5);
+  EXPECT_THAT(json["samples"], ElementsAre("a <script> \uFFFD"));
+  EXPECT_EQ(json["time"]["compute"], 3.0);
+  EXPECT_EQ(json["time"]["data"], 0.5);
+  EXPECT_EQ(json["time"]["validation"], 2.0);
+  EXPECT_EQ(json["speed"]["tokens_per_second"], 100.0);
+  EXPECT_EQ(json["memory"]["planned"][0]["term"], "parameters");
+  EXPECT_EQ(json["memory"]["ranks"][0]["used_bytes"], 9);
+  EXPECT_EQ(json["memory"]["ranks"][0]["data"], 1);
+  EXPECT_EQ(json["traffic"][0]["bytes"], 64.0);
+  EXPECT_EQ(json["energy"]["not_available"], "not measured");
+  EXPECT_EQ(json["sources"]["a.h5"], 30);
+  EXPECT_EQ(json["files"]["run folder"], folder_);
+  EXPECT_EQ(json["files"]["log"], "log.txt");
+  EXPECT_EQ(json["files"]["best"], "/x/best");
+  EXPECT_EQ(json["deck"]["data.batch"], "8");
+  EXPECT_THAT(json["deck_given"], ElementsAre("data.batch"));
+  EXPECT_THAT(json["ended"].get<std::string>(), testing::MatchesRegex("....-..-..T..:..:..Z"));
+  EXPECT_FALSE(std::filesystem::exists(In("summary.json.tmp")));
+}
+
+TEST_F(SummaryTest, OfARunThatStopsSaysWhy) {
+  testing::internal::CaptureStdout();
+  {
+    Monitor monitor(TwoSteps());
+    monitor.Step(StepRecord(1, NAN));
+    Summary summary;
+    summary.reason = "a signal";
+    summary.energy = {.numbers = {{"joules", 5}}, .not_available = ""};
+    monitor.Done(DoneRecord(1), summary);
+  }
+  nlohmann::json json = Written();
+  EXPECT_EQ(json["outcome"], "stopped");
+  EXPECT_EQ(json["reason"], "a signal");
+  EXPECT_TRUE(json["losses"]["first"].is_null());
+  EXPECT_TRUE(json["losses"]["last"].is_null());
+  EXPECT_TRUE(json["losses"]["best_valid_step"].is_null());
+  EXPECT_EQ(json["energy"]["joules"], 5.0);
+
+  // The next session replaces it at its end; until then it stays.
+  Session again = TwoSteps();
+  again.resumed = true;
+  again.resume_step = 1;
+  {
+    Monitor monitor(again);
+    EXPECT_EQ(Written()["step"], 1);
+    monitor.Step(StepRecord(2, 4));
+    monitor.Done(DoneRecord(2));
+  }
+  EXPECT_EQ(Written()["step"], 2);
+  { Monitor anew(TwoSteps()); }
+  EXPECT_FALSE(std::filesystem::exists(In("summary.json"))) << "of an earlier run in this folder";
+  testing::internal::GetCapturedStdout();
+}
+
+TEST_F(SummaryTest, AFolderThatCannotBeWrittenCostsTheSummaryAlone) {
+  std::filesystem::create_directory(In("summary.json"));
+  WriteBytes(In("summary.json/x"), "");
+  testing::internal::CaptureStdout();
+  Monitor monitor(TwoSteps());
+  monitor.Step(StepRecord(1, 4));
+  monitor.Done(DoneRecord(1));
+  const std::string screen = testing::internal::GetCapturedStdout();
+  EXPECT_THAT(screen, testing::HasSubstr("warning: " + In("summary.json") + ": cannot be written"));
+  EXPECT_THAT(screen, testing::HasSubstr("\nstopped 1 step"));
+}
+
+}  // namespace
+}  // namespace trireme::monitor
