@@ -96,7 +96,7 @@ def whole_run(scratch):
     source, reader, text = page_of(run)
     holds(text, "9.71 M parameters", "perplexity", "entropy floor", "uniform guess", "the ship sails north", "At the roof",
           "communication: data", "communication: tensor", "pipeline bubble", "validation", "checkpoint: 8", "node1", "node2",
-          "optimizer.learning_rate", "2 keys of 4", "all-gather", "not available: no counter can be read", "Slowest ranks")
+          "optimizer.learning_rate", "2 keys of 4 not their default", "all-gather", "not available: no counter can be read", "Slowest ranks")
     assert "Read this first" not in text, "a whole run has nothing to warn of"
     pictures = [dict(reader.attributes[at:at + 2]) for at, pair in enumerate(reader.attributes) if pair == ("role", "img")]
     assert len(pictures) >= 12, "figures are missing"
@@ -111,6 +111,45 @@ def whole_run(scratch):
     assert abs(float(table[1]) - 0.41 * 52) < 0.01, table[0]
     # Exposed communication: 7.5 + 3.5 of 12 seconds have a group.
     holds(source, 'communication: not attributed</th><td>1.000</td>')
+
+
+def evaluated_run(scratch):
+    """evaluation.json beside the run: simple models in the figure and in a table."""
+    run = sample_run.write_run(scratch / "evaluated", sample_run.records(400), sample_run.summary(400))
+    (run / "evaluation.json").write_text(json.dumps({"sets": [
+        {"split": "valid", "loss": 5.5, "perplexity_per_word": 300.0, "bits_per_byte": 1.5,
+         "baselines": {"uniform": {"loss": 10.4}, "unigram": {"loss": 6.8}, "5-gram": {"loss": 5.9}, "left_out": "x"}}, "odd", {}]}))
+    holds(page_of(run)[2], "Evaluation of whole splits", "5-gram on validation: 5.9000", "unigram", "the model")
+    (run / "evaluation.json").write_text("[")
+    holds(page_of(run)[2], "evaluation.json is torn")
+
+
+def contrasts():
+    """Colours of both themes against what they stand on (WCAG 2: 4.5 for text, 3 for lines and areas)."""
+    style = (SCRIPT.parent / "report/templates/style.css").read_text()
+
+    def light(colour):
+        parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
+        red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055)**2.4 for part in parts]
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+    blocks = re.findall(r":root \{(.*?)\}", style, re.S)
+    assert len(blocks) == 3
+    for block in blocks:
+        colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        assert sum(name.startswith("series-") for name in colours) == 8 and sum(name.startswith("part-") for name in colours) == 13
+
+        def contrast(one, other):
+            low, high = sorted((light(colours[one]), light(colours[other])))
+            return (high + 0.05) / (low + 0.05)
+
+        for name in colours:
+            if name.startswith(("series-", "part-")):
+                assert contrast(name, "paper") >= 3, f"{name}: {contrast(name, 'paper'):.2f} in {block[:60]}"
+        for ground in ("paper", "panel", "mark"):
+            assert contrast("ink", ground) >= 7
+        for name, ground in (("soft", "paper"), ("soft", "panel"), ("bad", "mark"), ("bad", "paper"), ("link", "paper")):
+            assert contrast(name, ground) >= 4.5, f"{name} on {ground}: {contrast(name, ground):.2f}"
 
 
 def escaped_text(scratch):
@@ -274,7 +313,8 @@ def main():
             long_run(scratch)
             return
         thinned_curves()
-        for check in (whole_run, escaped_text, old_run, broken_runs, went_back, several_runs, long_run, places_and_messages):
+        contrasts()
+        for check in (whole_run, evaluated_run, escaped_text, old_run, broken_runs, went_back, several_runs, long_run, places_and_messages):
             check(scratch)
             print(f"{check.__name__}: as it should be")
 

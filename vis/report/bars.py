@@ -20,6 +20,7 @@ class Account:
         self.parts = [(name, seconds, colour) for name, seconds, colour in parts if seconds > 0]
         self.source, self.roof_fraction = source, roof_fraction
         self.total = sum(seconds for _, seconds, _ in self.parts)
+        self.below_measure = False  # computing took less time than the roof's speed needs
 
 
 def traffic_rows(run):
@@ -92,7 +93,9 @@ def account_of(run):
         parts.append((f"communication: {group}", seconds, GROUPS.get(group, 10)))
     parts += [("pipeline bubble", values["bubble"], 6), ("data", values["data"], 7), ("checkpoint", values["checkpoint"], 8),
               ("validation", values["validation"], 11), ("other", values["other"], 10)]
-    return Account(parts, source, roof)
+    account = Account(parts, source, roof)
+    account.below_measure = math.isfinite(roof) and roof * step_time > 1.02 * values["compute"]
+    return account
 
 
 def account_table(runs, accounts):
@@ -115,6 +118,8 @@ def account_picture(runs):
     if not pairs:
         return None
     runs, accounts = [run for run, _ in pairs], [account for _, account in pairs]
+
+    measured_low = any(account.below_measure for account in accounts)
 
     def draw(figure, width):
         axes = figure.add_subplot()
@@ -144,6 +149,8 @@ def account_picture(runs):
     caption = ("At the roof: the time that the operations of the training steps would take at the matrix-multiply speed measured at the start; "
                f"all else held the run below it. Times: {source}. Communication counts where nothing was computed meanwhile, "
                "by the group of ranks that waited.")
+    if measured_low:
+        caption += " Steps computed faster than the measured roof allows: the machine was busy when it was measured."
     height = 64 + 44 * len(accounts)
     return Picture("account", "What held the rest", alt, caption, legend, table, *render("account", draw, height, height + 10))
 
@@ -207,4 +214,4 @@ def memory_picture(run, number):
 def ranks_table(ranks):
     rows = [[str(rank.get("rank", words.DASH)), str(rank.get("host", words.DASH)), words.size(rank.get("planned_bytes")),
              words.size(rank.get("used_bytes")), words.seconds(rank.get("seconds_compute"))] for rank in ranks]
-    return words.Table(["rank", "host", "planned", "used", "computing a step"], rows, text=[1])
+    return words.Table(["rank", "host", "planned", "used", "computing in the session"], rows, text=[1])

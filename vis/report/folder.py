@@ -16,6 +16,7 @@ class Run:
         self.path, self.label = path, label
         self.summary, self.log, self.deck = {}, {}, []
         self.metrics = Metrics()
+        self.evaluation = []  # results of a split each
         self.notes = []  # (severity, text): "bad", "warning" or "note"
 
     def note(self, severity, text):
@@ -69,6 +70,20 @@ def _read_summary(run):
         run.note("warning", "summary.json has another format than 1: it is left out")
         return
     run.summary = summary
+
+
+def _read_evaluation(run):
+    """Results of job.task = evaluate, where evaluate.results put them as workstation.sh does."""
+    text = _read_text(run.path / "evaluation.json", run)
+    if not text:
+        return
+    try:
+        sets = json.loads(text).get("sets")
+    except (ValueError, RecursionError, AttributeError):
+        run.note("warning", "evaluation.json is torn: it is left out")
+        return
+    if isinstance(sets, list):
+        run.evaluation = [entry for entry in sets if isinstance(entry, dict)]
 
 
 def parse_deck(text):
@@ -228,6 +243,7 @@ def read_run(path, label):
     run = Run(path, label)
     _read_records(run)
     _read_summary(run)
+    _read_evaluation(run)
     _read_deck(run)
     _read_log(run)
     _judge(run)

@@ -61,6 +61,7 @@ class RunSection:
         self.traffic = sections.traffic_table(run)
         self.traffic_text = run.log.get("traffic", "")
         self.deck = run.deck
+        self.marked = "not their default" if run.summary else "set by the deck or the command line"
         self.given = [entry for entry in run.deck if entry[2]]
         self.notes = run.notes
 
@@ -95,6 +96,7 @@ def make_page(paths):
         "training": _training_pictures(runs),
         "speed": _speed_pictures(runs),
         "sources": sections.sources_table(runs),
+        "evaluation": sections.evaluation_table(runs),
         "planned": sections.planned_table(runs),
         "differing": sections.differing_table(runs) if len(runs) > 1 else None,
         "runs": [RunSection(run, number) for number, run in enumerate(runs)],

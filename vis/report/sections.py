@@ -48,7 +48,26 @@ def levels_of(runs):
         vocabulary = re.search(r"vocabulary ([\d,]+)", _fact(run, "model", "model"))
         if vocabulary and int(vocabulary[1].replace(",", "")) > 1:
             levels.append(("uniform guess", math.log(int(vocabulary[1].replace(",", "")))))
+        for entry in run.evaluation:
+            if entry.get("split") == "valid" and isinstance(entry.get("baselines"), dict):
+                levels += [(f"{name} on validation", words_number(values.get("loss"))) for name, values in entry["baselines"].items()
+                           if name != "uniform" and isinstance(values, dict) and words.known(values.get("loss"))]
     return list(dict.fromkeys(levels))
+
+
+def evaluation_table(runs):
+    """Losses of the whole splits, and of simple models on the same targets."""
+    rows = []
+    for run in runs:
+        for entry in run.evaluation:
+            split = " ".join(str(entry[key]) for key in ("split", "set") if entry.get(key))
+            baselines = entry.get("baselines") if isinstance(entry.get("baselines"), dict) else {}
+            for name, values in [("the model", entry), *baselines.items()]:
+                if isinstance(values, dict) and words.known(values.get("loss")):
+                    rows.append([run.label, split, str(name), words.loss(values["loss"]), words.perplexity(values["loss"]),
+                                 words.short(values.get("perplexity_per_word"), 5), words.loss(values.get("bits_per_byte"))])
+    headers = ["run", "split", "predicted by", "loss", "perplexity", "perplexity a word", "bits a byte"]
+    return Table(headers, rows, text=[1, 2]) if rows else None
 
 
 def speed_of(run):
@@ -186,10 +205,10 @@ def tiles(run):
 
 
 def samples_of(run):
+    """Texts; of several blank lines in a row one is left."""
     samples = run.part("samples")
-    if isinstance(samples, list):
-        return [sample if isinstance(sample, str) else str(sample) for sample in samples]
-    return [run.log["sample"]] if run.log.get("sample") else []
+    samples = [str(sample) for sample in samples] if isinstance(samples, list) else [run.log["sample"]] if run.log.get("sample") else []
+    return [re.sub(r"\n{3,}", "\n\n", sample).strip("\n") for sample in samples]
 
 
 MOST_ROWS = 150
