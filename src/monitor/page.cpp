@@ -131,7 +131,7 @@ std::optional<Script> StartScript(const PageCommand& command, double seconds, in
   return script;
 }
 
-// What was on the pipe within a moment, added to `text`; text beyond a message is dropped.
+// Adds to `text` bytes that come through the pipe within a moment; beyond a message, drops them.
 void ReadSome(const Script& script, std::string& text) {
   pollfd ready = {.fd = script.errors.Get(), .events = POLLIN, .revents = 0};
   if (poll(&ready, 1, kPollMilliseconds) <= 0) return;

@@ -25,8 +25,8 @@ std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input
 // Collective. job.task: runs it to its end.
 ExitCode RunTask(job::Job& job);
 
-// The page of the training run that the task has ended: on world rank 0, unless the deck wants none.
-// Made after MPI has ended, so that no rank waits for it.
+// The page of the training run that the task has ended: on world rank 0, unless the deck wants
+// none. Made after MPI has ended, so that no rank waits for it.
 std::optional<monitor::PageOrder> OrderPage(const job::Job& job);
 
 ExitCode RunTokenize(const job::Job& job);
