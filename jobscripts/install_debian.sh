@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing: `install_debian.sh build` what Trireme is
-# built from, `install_debian.sh test` also what its tests use. Calls nothing when all are there.
+# built from, `install_debian.sh test` also what its tests use, `python` and `page` what the page of a run is made with.
+# Calls nothing when all are there.
 set -euo pipefail
 
 build=(build-essential cmake ninja-build git ca-certificates curl
@@ -14,7 +15,9 @@ tests=(libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tool
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   test) wanted=("${build[@]}" "${tests[@]}") ;;
-  *) echo "usage: install_debian.sh build|test" >&2; exit 2 ;;
+  python) wanted=(python3 python3-venv) ;;
+  page) wanted=(python3-matplotlib python3-jinja2) ;;
+  *) echo "usage: install_debian.sh build|test|python|page" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then

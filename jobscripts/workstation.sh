@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a fresh Debian or Ubuntu to a trained model: installs what is missing, builds, makes the token
-# file, trains, evaluates and writes a sample of text.
+# file, trains, evaluates, writes a sample of text and a page that shows all of it, whose path comes last.
 #   bash jobscripts/workstation.sh [DECK] [section.key=value ...]
 # The deck is input/wikitext2_small.in unless named. Run it again and nothing is done twice: a run that
 # was stopped is continued, a finished one gets a new folder beside it. Leaves with Trireme's exit code.
@@ -9,6 +9,7 @@ here=$PWD
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobscripts/machine.sh
 source jobscripts/run_folder.sh
+source jobscripts/page_python.sh
 
 deck=
 overrides=()
@@ -40,6 +41,9 @@ if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
 fi
 cmake --build build --parallel "$(build_jobs)" --target trireme
 trireme=$PWD/build/trireme
+
+say "python, for the page"
+make_page_python || true
 
 # The texts: where the user says, beside the repository, in data/, or from the network.
 find_wikitext() {
@@ -100,10 +104,23 @@ if [[ $code == 3 ]]; then
 fi
 [[ $code == 0 ]] || exit "$code"
 
+# Results for the page, compared with simple models, unless the user names others.
+results=()
+has_key() { [[ " ${overrides[*]}" == *" $1="* ]]; }
+has_key evaluate.results || results+=("evaluate.results=$run/evaluation.json" evaluate.overwrite=yes)
+has_key evaluate.baselines || results+=(evaluate.baselines=yes)
+
 say "evaluate"
-"${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=evaluate "job.output=$run"
+"${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=evaluate "job.output=$run" "${results[@]}"
 
 say "generate"
 "${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=generate "job.output=$run"
 
 say "everything is in $run"
+if ! "$page_python" vis/report.py "$run" >build/page.log 2>&1; then
+  sed 's/^/  /' build/page.log
+  echo "No page was made. With matplotlib and Jinja2: python3 vis/report.py $run"
+  exit 0
+fi
+case $run in /*) ;; *) run=$PWD/$run ;; esac
+echo "$run/report.html"

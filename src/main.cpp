@@ -5,6 +5,7 @@
 #include "trireme/comm/runtime.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/command_line.hpp"
+#include "trireme/monitor/page.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -31,16 +32,26 @@ int main(int argc, char** argv) {
   // 2. Signals are blocked until a task waits for them. MPI starts; from here on, every exception
   // becomes one message and one agreed exit code.
   machine::StopSignals signals;
-  comm::Runtime runtime(&argc, &argv);
-  return runtime.Guard([&] {
-    runtime.World().Together([&] {
-      if (bad_line) throw Error(*bad_line);
+  std::optional<monitor::PageOrder> page;
+  int code = 0;
+  {
+    comm::Runtime runtime(&argc, &argv);
+    code = runtime.Guard([&] {
+      runtime.World().Together([&] {
+        if (bad_line) throw Error(*bad_line);
+      });
+
+      // 3. The deck: read by one rank, parsed by all; the device.
+      job::Job job = job::MakeJob(runtime, *line, schema, signals);
+
+      // 4. The task: plan, grid, data, model, optimizer and the loop, as it needs them.
+      const ExitCode task_code = driver::RunTask(job);
+      page = driver::OrderPage(job);
+      return task_code;
     });
+  }
 
-    // 3. The deck: read by one rank, parsed by all; the device.
-    job::Job job = job::MakeJob(runtime, *line, schema, signals);
-
-    // 4. The task: plan, grid, data, model, optimizer and the loop, as it needs them.
-    return driver::RunTask(job);
-  });
+  // 5. The page of a training run that has ended, without MPI and without a say in the exit code.
+  if (page) monitor::MakePage(*page, [&] { return signals.Received(); });
+  return code;
 }

@@ -223,7 +223,9 @@ ExitCode RunTraining(job::Job& job) {
   stop_if_asked();
   if (!loop.Initialize()) return ExitCode::kDone;
   loop.Execute();
-  return loop.Finalize();
+  const ExitCode code = loop.Finalize();
+  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
+  return code;
 }
 
 }  // namespace trireme::driver

@@ -57,7 +57,11 @@ void Declare(input::Schema& schema) {
       .Text("monitor.trace_steps", "none",
             "Steps whose timeline is recorded, first-last (10-12) or one (10): what each rank "
             "computes, transfers and waits for, in trace.json.gz of the run folder, which "
-            "ui.perfetto.dev opens; none: no timeline.");
+            "ui.perfetto.dev opens; none: no timeline.")
+      .Switch("monitor.report", true,
+              "Makes report.html in the run folder once the run has ended, by vis/report.py: it "
+              "takes at most 60 s, needs Python with matplotlib and Jinja2, and never changes how "
+              "the run ends.");
 }
 
 Options Read(const input::Deck& deck) {
@@ -73,7 +77,8 @@ Options Read(const input::Deck& deck) {
           .sample_tokens = deck.Integer("monitor.sample_tokens"),
           .tensorboard = deck.Switch("monitor.tensorboard"),
           .histogram_every_steps = deck.Integer("monitor.histogram_every_steps"),
-          .trace_steps = ReadTraceSteps(deck)};
+          .trace_steps = ReadTraceSteps(deck),
+          .report = deck.Switch("monitor.report")};
 }
 
 }  // namespace trireme::monitor

@@ -100,6 +100,7 @@ keep = 0
 every_steps = 1
 validate_every_steps = 10
 sample_tokens = 8
+report = no
 DECK
 }
 

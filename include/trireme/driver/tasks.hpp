@@ -11,6 +11,7 @@
 #include "trireme/driver/options.hpp"
 #include "trireme/job/job.hpp"
 #include "trireme/model/parallel_model.hpp"
+#include "trireme/monitor/page.hpp"
 
 namespace trireme::driver {
 
@@ -23,6 +24,10 @@ std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input
 
 // Collective. job.task: runs it to its end.
 ExitCode RunTask(job::Job& job);
+
+// The page of the training run that the task has ended: on world rank 0, unless the deck wants
+// none. Made after MPI has ended, so that no rank waits for it.
+std::optional<monitor::PageOrder> OrderPage(const job::Job& job);
 
 ExitCode RunTokenize(const job::Job& job);
 ExitCode RunEvaluate(job::Job& job);

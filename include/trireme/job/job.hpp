@@ -38,6 +38,7 @@ struct Job {
   machine::Placement placement;   // of the stream's threads
   Dtype dtype = Dtype::kFloat32;  // of values and activations
   double start_seconds = 0;       // Seconds() when the job began
+  std::string ended_run;          // folder of the training run that this job has ended; or empty
 
   const comm::Communicator& World() const { return runtime->World(); }
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"

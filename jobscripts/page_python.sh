@@ -1,0 +1,26 @@
+# shellcheck shell=bash
+# Sourced by job scripts at the root of the repository: a Python that can make a run's page.
+
+# make_page_python: a virtual environment in build/venv with matplotlib and Jinja2, from PyPI, else from Debian's
+# packages. Sets page_python. Returns 1, with a line that says why, where neither is to be had: a run needs no page.
+make_page_python() {
+  local venv=build/venv python=/usr/bin/python3
+  page_python=$PWD/$venv/bin/python3
+  mkdir -p build
+  has_page_packages() { [[ -x $page_python ]] && "$page_python" -c 'import matplotlib, jinja2' 2>/dev/null; }
+  if has_page_packages; then return 0; fi
+  bash jobscripts/install_debian.sh python >>build/venv.log 2>&1 || true
+  [[ -x $python ]] || python=python3
+  [[ -x $page_python ]] || "$python" -m venv --system-site-packages "$venv" >>build/venv.log 2>&1 ||
+    "$python" -m venv --system-site-packages --without-pip "$venv" >>build/venv.log 2>&1 || true
+  if has_page_packages; then return 0; fi
+  if "$page_python" -m pip install -q --no-cache-dir --retries 0 --timeout 10 matplotlib jinja2 >>build/venv.log 2>&1; then
+    echo "matplotlib, Jinja2: installed from PyPI into $venv"
+  elif bash jobscripts/install_debian.sh page >>build/venv.log 2>&1; then
+    echo "matplotlib, Jinja2: Debian's packages"
+  fi
+  if has_page_packages; then return 0; fi
+  page_python=python3
+  echo "matplotlib and Jinja2 are not to be had (see build/venv.log): the run will have no page"
+  return 1
+}
