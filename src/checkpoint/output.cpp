@@ -14,7 +14,7 @@
 
 #include "folder.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
 namespace trireme::checkpoint {
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rounds.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "write_plan.hpp"
 

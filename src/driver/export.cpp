@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "trireme/base/descriptor.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/hf/companions.hpp"
@@ -105,7 +105,7 @@ void Open(const job::Job& job, Task& task) {
     task.origin = OriginOf(task.checkpoint);
     if (task.origin.empty()) return;
     task.config_text = hf::ReadConfigText(task.origin);
-    listing = checkpoint::ReadText(task.origin + "/" + hf::kListingFile, kMostListingBytes);
+    listing = ReadText(task.origin + "/" + hf::kListingFile, kMostListingBytes);
   });
   task.origin = world.Broadcast(task.origin);
   task.config_text = world.Broadcast(task.config_text);
@@ -125,12 +125,11 @@ void MakeFiles(const hf::ExportPlan& plan, const std::string& folder) {
     const hf::ListedFile& file = plan.listing.files[i];
     const std::string path = folder + "/" + file.name;
     bool held = false;
-    if (const int failure = checkpoint::Reserve(path, file.contents.bytes, held); failure != 0) {
+    if (const int failure = Reserve(path, file.contents.bytes, held); failure != 0) {
       throw RunError(fmt::format("{}: {} cannot be reserved: {}", path,
-                                 checkpoint::Mebibytes(file.contents.bytes), ErrorText(failure)));
+                                 Mebibytes(file.contents.bytes), ErrorText(failure)));
     }
-    const checkpoint::PositionedFile header(path, checkpoint::PositionedFile::Access::kWrite,
-                                            ExitCode::kFailed);
+    const PositionedFile header(path, PositionedFile::Access::kWrite, ExitCode::kFailed);
     header.Write(plan.headers[i].data(), std::ssize(plan.headers[i]), 0);
     header.Sync();
   }

@@ -12,14 +12,13 @@
 #include "transpose.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 #include "trireme/hf/weights.hpp"
 
 namespace trireme::hf {
 
 namespace {
 
-using checkpoint::PositionedFile;
 using checkpoint::StoredTensor;
 
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;  // written at once

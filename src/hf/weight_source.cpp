@@ -13,7 +13,7 @@
 #include "transpose.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 #include "trireme/hf/weights.hpp"
 #include "trireme/input/shown.hpp"
 
@@ -21,7 +21,6 @@ namespace trireme::hf {
 
 namespace {
 
-using checkpoint::PositionedFile;
 using checkpoint::ShapeText;
 using checkpoint::StoredTensor;
 

@@ -16,9 +16,9 @@
 #include "hasher.hpp"
 #include "output.hpp"
 #include "rounds.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint::test {

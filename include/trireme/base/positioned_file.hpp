@@ -1,7 +1,7 @@
 // PositionedFile: reads and writes of one process at explicit offsets of a file. No MPI: a thread
 // may use it while the rank trains on.
-#ifndef TRIREME_CHECKPOINT_POSITIONED_FILE_HPP_
-#define TRIREME_CHECKPOINT_POSITIONED_FILE_HPP_
+#ifndef TRIREME_BASE_POSITIONED_FILE_HPP_
+#define TRIREME_BASE_POSITIONED_FILE_HPP_
 
 #include <cstdint>
 #include <string>
@@ -9,7 +9,7 @@
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::checkpoint {
+namespace trireme {
 
 class PositionedFile {
  public:
@@ -41,6 +41,6 @@ class PositionedFile {
   Descriptor file_;
 };
 
-}  // namespace trireme::checkpoint
+}  // namespace trireme
 
-#endif  // TRIREME_CHECKPOINT_POSITIONED_FILE_HPP_
+#endif  // TRIREME_BASE_POSITIONED_FILE_HPP_

@@ -1,5 +1,5 @@
 // Small files, folders and disk space through POSIX calls.
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::checkpoint {
+namespace trireme {
 
 namespace {
 
@@ -116,4 +116,4 @@ void MoveLink(const std::string& target, const std::string& link) {
   Rename(temporary, link);
 }
 
-}  // namespace trireme::checkpoint
+}  // namespace trireme

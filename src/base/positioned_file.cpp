@@ -1,5 +1,5 @@
 // Reads and writes of one process at explicit offsets of a file.
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -8,9 +8,9 @@
 #include <chrono>
 #include <thread>
 
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
-namespace trireme::checkpoint {
+namespace trireme {
 
 namespace {
 
@@ -89,4 +89,4 @@ void PositionedFile::Close() {
   if (const int error = file_.Close(); error != 0) throw Complain("cannot be closed", error);
 }
 
-}  // namespace trireme::checkpoint
+}  // namespace trireme
