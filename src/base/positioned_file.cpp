@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -77,12 +78,29 @@ void PositionedFile::Read(void* data, std::int64_t bytes, std::int64_t offset) c
   }
 }
 
+void PositionedFile::StartFlush(std::int64_t bytes, std::int64_t offset) const {
+  if (bytes > 0) ::sync_file_range(file_.Get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
 void PositionedFile::Sync() const {
   if (Retry([&] { return ::fsync(file_.Get()); }) != 0) throw Complain("cannot be synced", errno);
 }
 
+void PositionedFile::SyncData() const {
+  if (Retry([&] { return ::fdatasync(file_.Get()); }) != 0) {
+    throw Complain("cannot be synced", errno);
+  }
+}
+
 void PositionedFile::ForgetCopies() const {
   ::posix_fadvise(file_.Get(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+void PositionedFile::ForgetCopies(std::int64_t bytes, std::int64_t offset) const {
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  const std::int64_t begin = offset / page * page;
+  const std::int64_t end = (offset + bytes + page - 1) / page * page;
+  if (bytes > 0) ::posix_fadvise(file_.Get(), begin, end - begin, POSIX_FADV_DONTNEED);
 }
 
 void PositionedFile::Close() {

@@ -33,6 +33,10 @@ std::string ReadText(const std::string& path, std::int64_t most) {
     throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
   }
   std::string text;
+  struct stat status = {};
+  if (::fstat(file.Get(), &status) == 0 && S_ISREG(status.st_mode)) {
+    text.reserve(static_cast<std::size_t>(std::clamp<std::int64_t>(status.st_size, 0, most)));
+  }
   std::string buffer(std::size_t{1} << 16, '\0');
   while (true) {
     const ssize_t got = Retry([&] { return ::read(file.Get(), buffer.data(), buffer.size()); });
@@ -44,7 +48,7 @@ std::string ReadText(const std::string& path, std::int64_t most) {
     text.append(buffer, 0, static_cast<std::size_t>(got));
     if (static_cast<std::int64_t>(text.size()) > most) {
       throw InputError(
-          fmt::format("{}: is longer than {} bytes, more than such a file ever has", path, most));
+          fmt::format("{}: is longer than {} bytes, the most that are read of it", path, most));
     }
   }
 }

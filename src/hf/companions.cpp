@@ -70,6 +70,18 @@ void CopyCompanions(const std::string& from, const std::string& to) {
   if (error) throw InputError(fmt::format("{}: cannot be read: {}", from, error.message()));
 }
 
+std::int64_t CompanionBytes(const std::string& folder) {
+  std::int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (!IsCompanion(entry.path().filename().string()) || !entry.is_regular_file(ignored)) continue;
+    const std::uintmax_t size = entry.file_size(ignored);
+    if (!ignored) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
+}
+
 void CopyRunPart(const std::string& from, const std::string& to) {
   const std::string source = from + "/" + kRunPart, target = to + "/" + kRunPart;
   std::error_code ignored;
