@@ -122,7 +122,11 @@ Checksums ParseChecksums(const std::string& text, const std::string& path) {
 
 void CheckSegment(const Segment& segment, const void* data, const std::string& path,
                   const std::vector<Entry>& tensors, ExitCode blame) {
-  const std::uint64_t found = Hash(data, segment.length);
+  CheckHash(segment, Hash(data, segment.length), path, tensors, blame);
+}
+
+void CheckHash(const Segment& segment, std::uint64_t found, const std::string& path,
+               const std::vector<Entry>& tensors, ExitCode blame) {
   if (found == segment.hash) return;
   throw Error(
       blame,

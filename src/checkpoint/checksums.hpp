@@ -47,6 +47,9 @@ Checksums ParseChecksums(const std::string& text, const std::string& path);
 // `tensors` says which tensor lies there.
 void CheckSegment(const Segment& segment, const void* data, const std::string& path,
                   const std::vector<Entry>& tensors, ExitCode blame);
+// The same for the hash that was found.
+void CheckHash(const Segment& segment, std::uint64_t found, const std::string& path,
+               const std::vector<Entry>& tensors, ExitCode blame);
 
 }  // namespace trireme::checkpoint
 

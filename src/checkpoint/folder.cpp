@@ -13,8 +13,8 @@
 
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::checkpoint {

@@ -9,7 +9,7 @@
 #include <string>
 
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {

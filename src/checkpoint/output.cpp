@@ -14,7 +14,7 @@
 
 #include "folder.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
 namespace trireme::checkpoint {
 
@@ -126,6 +126,7 @@ Output::Output(const Order& order, const std::vector<WritePlan>& plans) : plans_
   for (const WritePlan& plan : plans) {
     files_.emplace_back(TemporaryOf(order) + "/" + plan.file, PositionedFile::Access::kWrite,
                         ExitCode::kFailed);
+    found_.emplace_back(plan.sums.segments.size());
   }
 }
 
@@ -134,22 +135,35 @@ void Output::Write(const StagedSegment& segment, const void* data) {
   files_[segment.file].Write(data, place.length, place.offset);
 }
 
+void Output::FlushData() {
+  for (const PositionedFile& file : files_) file.SyncData();
+}
+
 void Output::Flush() {
   for (const PositionedFile& file : files_) file.Sync();
 }
 
-void Output::Verify(const std::vector<Round>& rounds, const std::function<bool()>& stopping) {
-  for (const PositionedFile& file : files_) file.ForgetCopies();
-  std::vector<char> buffer;
+void Output::ReadBack(std::span<const StagedSegment> segments,
+                      const std::function<bool()>& stopping) {
+  for (const StagedSegment& staged : segments) {
+    const Segment& place = plans_[staged.file].sums.segments[staged.segment];
+    files_[staged.file].ForgetCopies(place.length, place.offset);
+  }
+  for (const StagedSegment& staged : segments) {
+    if (stopping()) return;
+    const Segment& place = plans_[staged.file].sums.segments[staged.segment];
+    buffer_.resize(std::max(buffer_.size(), static_cast<std::size_t>(place.length)));
+    files_[staged.file].Read(buffer_.data(), place.length, place.offset);
+    found_[staged.file][staged.segment] = Hash(buffer_.data(), place.length);
+  }
+}
+
+void Output::Verify(const std::vector<Round>& rounds) {
   for (const Round& round : rounds) {
     for (const StagedSegment& staged : round.segments) {
-      if (stopping()) return;
       const WritePlan& plan = plans_[staged.file];
-      const PositionedFile& file = files_[staged.file];
-      const Segment& place = plan.sums.segments[staged.segment];
-      buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(place.length)));
-      file.Read(buffer.data(), place.length, place.offset);
-      CheckSegment(place, buffer.data(), file.Path(), plan.layout.entries, ExitCode::kFailed);
+      CheckHash(plan.sums.segments[staged.segment], found_[staged.file][staged.segment],
+                files_[staged.file].Path(), plan.layout.entries, ExitCode::kFailed);
     }
   }
   for (PositionedFile& file : files_) file.Close();

@@ -6,11 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "rounds.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "write_plan.hpp"
 
@@ -38,14 +39,21 @@ class Output {
   Output(const Order& order, const std::vector<WritePlan>& plans);
 
   void Write(const StagedSegment& segment, const void* data);
+  // Flushes the bytes written so far, as another thread may while this one writes on.
+  void FlushData();
+  // The same, and what else the file system must know of the files.
   void Flush();
-  // Reads the segments of these rounds back from the disk, checks them against the plans' hashes,
-  // and closes the files. `stopping` is asked before each segment: true ends the work early.
-  void Verify(const std::vector<Round>& rounds, const std::function<bool()>& stopping);
+  // Reads flushed segments back from the disk and makes their hashes, beside writes of others.
+  // `stopping` is asked before each: true ends the work early.
+  void ReadBack(std::span<const StagedSegment> segments, const std::function<bool()>& stopping);
+  // Checks the hashes of these rounds, all read back, against the plans', and closes the files.
+  void Verify(const std::vector<Round>& rounds);
 
  private:
   const std::vector<WritePlan>& plans_;
-  std::vector<PositionedFile> files_;  // [plans]
+  std::vector<PositionedFile> files_;              // [plans]
+  std::vector<std::vector<std::uint64_t>> found_;  // hashes that were read back, [plans][segments]
+  std::vector<char> buffer_;                       // of ReadBack
 };
 
 }  // namespace trireme::checkpoint

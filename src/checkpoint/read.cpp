@@ -17,9 +17,9 @@
 #include "folder.hpp"
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
 

@@ -8,7 +8,7 @@
 #include "folder.hpp"
 #include "safetensors.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 
 namespace trireme::checkpoint {
@@ -40,8 +40,6 @@ struct TensorReader::State {
   PositionedFile file;
   FileSums sums;
   std::vector<StoredTensor> tensors;
-  std::vector<char> kept;            // bytes of the segment read last
-  const Segment* in_kept = nullptr;  // none yet
 };
 
 TensorReader::TensorReader(const std::string& checkpoint, const std::string& file)
@@ -70,7 +68,7 @@ TensorReader::~TensorReader() = default;
 
 const std::vector<StoredTensor>& TensorReader::Tensors() const { return state_->tensors; }
 
-void TensorReader::Read(std::int64_t offset, std::int64_t bytes, void* to) {
+void TensorReader::Read(std::int64_t offset, std::int64_t bytes, void* to, Kept& kept) const {
   const std::vector<Segment>& segments = state_->sums.segments;
   char* out = static_cast<char*>(to);
   const std::int64_t end = offset + bytes;
@@ -82,13 +80,13 @@ void TensorReader::Read(std::int64_t offset, std::int64_t bytes, void* to) {
     if (offset == at->offset && stop == at->offset + at->length) {
       state_->Take(*at, out);
     } else {
-      if (state_->in_kept != &*at) {
-        state_->in_kept = nullptr;
-        state_->kept.resize(static_cast<std::size_t>(at->length));
-        state_->Take(*at, state_->kept.data());
-        state_->in_kept = &*at;
+      if (kept.offset != at->offset) {
+        kept.offset = -1;
+        kept.bytes.resize(static_cast<std::size_t>(at->length));
+        state_->Take(*at, kept.bytes.data());
+        kept.offset = at->offset;
       }
-      std::memcpy(out, state_->kept.data() + (offset - at->offset),
+      std::memcpy(out, kept.bytes.data() + (offset - at->offset),
                   static_cast<std::size_t>(stop - offset));
     }
     out += stop - offset;

@@ -40,9 +40,13 @@ void Worker::Await(std::size_t most) {
 }
 
 void Worker::Finish() {
+  if (const std::exception_ptr failure = TakeFailure()) std::rethrow_exception(failure);
+}
+
+std::exception_ptr Worker::TakeFailure() {
   Await();
   const std::lock_guard lock(mutex_);
-  if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+  return std::exchange(failure_, nullptr);
 }
 
 bool Worker::Stopping() const { return thread_.get_stop_token().stop_requested(); }

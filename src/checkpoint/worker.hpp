@@ -32,6 +32,8 @@ class Worker {
   void Await(std::size_t most = 0);
   // Waits for all tasks, and throws what the first failed one threw. Tasks after it were dropped.
   void Finish();
+  // The same, but returns it; null: none failed.
+  std::exception_ptr TakeFailure();
   // True if the thread is to end. Long tasks ask between two pieces.
   bool Stopping() const;
 

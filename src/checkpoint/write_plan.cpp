@@ -159,6 +159,12 @@ std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks) {
   return bytes;
 }
 
+const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment) {
+  return *std::lower_bound(
+      plan.own.begin(), plan.own.end(), segment,
+      [](const OwnSegment& each, std::size_t other) { return each.segment < other; });
+}
+
 WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file,
                         const std::vector<tensor::StateBlock>& blocks) {
   WritePlan plan;

@@ -31,6 +31,9 @@ struct WritePlan {
   std::vector<OwnSegment> own;  // this rank's segments, in the order of their offsets
 };
 
+// The segment of that number in plan.sums, which is among the rank's own.
+const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment);
+
 // Collective. The range of a block is cut into segments that its replicas write in turn.
 // AgreedError (exit code 1) if ranks list different tensors, or if an element would be written
 // by no rank or by several: the state would not be whole.

@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "checker.hpp"
 #include "folder.hpp"
 #include "group_memory.hpp"
 #include "hasher.hpp"
@@ -16,6 +17,7 @@
 #include "rounds.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/in_threads.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint {
@@ -43,6 +45,7 @@ class Writer::Work {
         direct_(!options_.async && group_.Size() == 1 && !state_.read),
         slot_bytes_(LargestRound(rounds_)),
         hasher_(options_.cores, plans_),
+        checker_(options_.cores, plans_),
         worker_(options_.cores) {
     const bool all_direct = world.Min(direct_ ? std::int64_t{1} : 0) == 1;
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
@@ -51,14 +54,16 @@ class Writer::Work {
       hashes_.resize(plans_[0].sums.segments.size() + plans_[1].sums.segments.size());
       if (!Leads()) return;
       hasher_.Start();
+      checker_.Start();
       worker_.Start();
     });
   }
 
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
+  std::int64_t CheckBytes() const { return checker_.MemoryBytes(); }
   bool UnderWay() const { return part_ != Part::kNone; }
-  bool Busy() const { return !worker_.Idle() || !hasher_.Idle(); }
+  bool Busy() const { return !worker_.Idle() || !checker_.Idle() || !hasher_.Idle(); }
 
   void Begin(Order order);
   std::optional<Outcome> Advance();
@@ -88,9 +93,9 @@ class Writer::Work {
   void StageRounds();
   void CopyIn(const Round& round, std::byte* slot);
   void CopySegment(const StagedSegment& staged, void* to) const;
-  const OwnSegment& Own(const StagedSegment& staged) const;
   const void* DirectData(const StagedSegment& staged) const;
   void QueueWrite(const Round& round, const std::byte* slot);
+  void Open();
   void QueueVerify();
   std::optional<std::string> AgreedFailure();
   void TakeReports();
@@ -113,12 +118,14 @@ class Writer::Work {
   double begin_seconds_ = 0;
   std::exception_ptr failure_;  // on this rank's own thread
   Outcome outcome_;
-  std::optional<Output> output_;  // on writers; touched by the thread, or while it is idle
-  double write_seconds_ = 0, verify_seconds_ = 0;  // likewise
-  std::int64_t sequence_ = 0;                      // likewise, on rank 0
+  std::optional<Output> output_;  // on writers; touched by the threads, or while they are idle
+  double write_seconds_ = 0;      // likewise, of the thread that writes
+  std::int64_t sequence_ = 0;     // likewise, on rank 0
 
-  // Ended before what their tasks use, and the one that waits for the other first.
+  // Ended before what their tasks use, and those that wait for others first. Bytes are written by
+  // worker_, hashed by hasher_, and read back by checker_.
   Hasher hasher_;
+  Checker checker_;
   Worker worker_;
 };
 
@@ -151,10 +158,10 @@ void Writer::Work::StartPrepare() {
 
 void Writer::Work::StartWrite() {
   part_ = Part::kWrite;
-  write_seconds_ = verify_seconds_ = 0;
+  write_seconds_ = 0;
   if (options_.async || direct_) hasher_.HoldBack();  // no slot is filled again
   if (Leads()) {
-    Attempt([&] { worker_.Queue([this] { output_.emplace(order_, plans_); }); });
+    Attempt([&] { worker_.Queue([this] { Open(); }); });
   }
   if (options_.async) {
     if (Leads()) Attempt([&] { QueueWrite(rounds_.front(), memory_->Data()); });
@@ -164,18 +171,20 @@ void Writer::Work::StartWrite() {
   if (Leads()) Attempt([&] { QueueVerify(); });
 }
 
+void Writer::Work::Open() {
+  output_.emplace(order_, plans_);
+  checker_.Begin(*output_, [this] { return worker_.Stopping(); });
+}
+
 void Writer::Work::QueueVerify() {
   worker_.Queue([this] {
     const double start = Seconds();
     hasher_.Release();
     output_->Flush();
     write_seconds_ += Seconds() - start;
-  });
-  worker_.Queue([this] {
-    const double start = Seconds();
+    checker_.Finish();
     hasher_.Await();
-    output_->Verify(rounds_, [this] { return worker_.Stopping(); });
-    verify_seconds_ += Seconds() - start;
+    output_->Verify(rounds_);
   });
 }
 
@@ -200,21 +209,15 @@ void Writer::Work::StageRounds() {
 
 void Writer::Work::CopyIn(const Round& round, std::byte* slot) {
   Attempt([&] {
-    for (const StagedSegment& staged : round.segments) {
+    InThreads(options_.threads, std::ssize(round.segments), [&](std::int64_t i, int) {
+      const StagedSegment& staged = round.segments[static_cast<std::size_t>(i)];
       if (staged.member == group_.Rank()) CopySegment(staged, slot + staged.place);
-    }
+    });
   });
 }
 
-const OwnSegment& Writer::Work::Own(const StagedSegment& staged) const {
-  const std::vector<OwnSegment>& own = plans_[staged.file].own;
-  return *std::lower_bound(
-      own.begin(), own.end(), staged.segment,
-      [](const OwnSegment& each, std::size_t segment) { return each.segment < segment; });
-}
-
 const void* Writer::Work::DirectData(const StagedSegment& staged) const {
-  const OwnSegment& own = Own(staged);
+  const OwnSegment& own = OwnOf(plans_[staged.file], staged.segment);
   if (own.block == OwnSegment::kHeader) return plans_[staged.file].layout.header.data();
   const tensor::StateBlock& block = Blocks(staged.file)[own.block];
   const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
@@ -222,7 +225,7 @@ const void* Writer::Work::DirectData(const StagedSegment& staged) const {
 }
 
 void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
-  const OwnSegment& own = Own(staged);
+  const OwnSegment& own = OwnOf(plans_[staged.file], staged.segment);
   if (own.block != OwnSegment::kHeader && state_.read) {
     state_.read(Blocks(staged.file)[own.block], own.first, own.last, to);
     return;
@@ -241,6 +244,7 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
     for (const StagedSegment& staged : round.segments) {
       if (worker_.Stopping()) return;
       output_->Write(staged, data(staged));
+      checker_.Written(staged);
       // A file system that makes writers wait leaves time for hashes now, and little at the flush.
       if (watch.All() > kSlowSeconds && watch.Waited() > watch.All() / 2) hasher_.Release();
     }
@@ -248,14 +252,16 @@ void Writer::Work::QueueWrite(const Round& round, const std::byte* slot) {
   });
 }
 
-// Collective. Failure on any rank since the last agreement.
+// Collective. Failure on any rank since the last agreement; all are taken.
 std::optional<std::string> Writer::Work::AgreedFailure() {
   try {
     world_.Together([&] {
       worker_.Await();  // releases rounds to the hasher
       hasher_.Await();
-      worker_.Finish();
-      if (failure_) std::rethrow_exception(std::exchange(failure_, nullptr));
+      for (const std::exception_ptr& failure :
+           {worker_.TakeFailure(), checker_.TakeFailure(), std::exchange(failure_, nullptr)}) {
+        if (failure) std::rethrow_exception(failure);
+      }
     });
     return std::nullopt;
   } catch (const Error& error) {
@@ -267,8 +273,8 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
 // Collective. Hashes of all writers' segments, to rank 0, and the slowest times. Takes no memory.
 void Writer::Work::TakeReports() {
   hasher_.GatherOnRoot(world_, Leads() ? rounds_ : std::vector<Round>{}, hashes_);
-  outcome_.write_seconds = world_.Max(write_seconds_);
-  outcome_.verify_seconds = world_.Max(verify_seconds_);
+  outcome_.write_seconds = world_.Max(write_seconds_ + checker_.FlushSeconds());
+  outcome_.verify_seconds = world_.Max(checker_.ReadSeconds());
 }
 
 void Writer::Work::StartPublish() {
@@ -326,11 +332,10 @@ std::optional<Outcome> Writer::Work::Advance() {
 
 Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)
     : work_(std::make_unique<Work>(world, std::move(state), std::move(options))) {}
-
 Writer::~Writer() = default;
-
 std::int64_t Writer::Bytes() const { return work_->Bytes(); }
 std::int64_t Writer::MemoryBytes() const { return work_->MemoryBytes(); }
+std::int64_t Writer::CheckBytes() const { return work_->CheckBytes(); }
 bool Writer::UnderWay() const { return work_->UnderWay(); }
 bool Writer::Busy() const { return work_->Busy(); }
 void Writer::Begin(Order order) { work_->Begin(std::move(order)); }

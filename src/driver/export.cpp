@@ -7,9 +7,10 @@
 #include <optional>
 #include <variant>
 
+#include "peak_memory.hpp"
 #include "trireme/base/descriptor.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/hf/companions.hpp"
@@ -105,7 +106,7 @@ void Open(const job::Job& job, Task& task) {
     task.origin = OriginOf(task.checkpoint);
     if (task.origin.empty()) return;
     task.config_text = hf::ReadConfigText(task.origin);
-    listing = checkpoint::ReadText(task.origin + "/" + hf::kListingFile, kMostListingBytes);
+    listing = ReadText(task.origin + "/" + hf::kListingFile, kMostListingBytes);
   });
   task.origin = world.Broadcast(task.origin);
   task.config_text = world.Broadcast(task.config_text);
@@ -125,12 +126,11 @@ void MakeFiles(const hf::ExportPlan& plan, const std::string& folder) {
     const hf::ListedFile& file = plan.listing.files[i];
     const std::string path = folder + "/" + file.name;
     bool held = false;
-    if (const int failure = checkpoint::Reserve(path, file.contents.bytes, held); failure != 0) {
+    if (const int failure = Reserve(path, file.contents.bytes, held); failure != 0) {
       throw RunError(fmt::format("{}: {} cannot be reserved: {}", path,
-                                 checkpoint::Mebibytes(file.contents.bytes), ErrorText(failure)));
+                                 Mebibytes(file.contents.bytes), ErrorText(failure)));
     }
-    const checkpoint::PositionedFile header(path, checkpoint::PositionedFile::Access::kWrite,
-                                            ExitCode::kFailed);
+    const PositionedFile header(path, PositionedFile::Access::kWrite, ExitCode::kFailed);
     header.Write(plan.headers[i].data(), std::ssize(plan.headers[i]), 0);
     header.Sync();
   }
@@ -204,17 +204,33 @@ void WriteCompanions(const Task& task, const Words& words, const std::string& fo
   hf::WriteText(folder + "/" + hf::kIndexFile, hf::IndexText(task.plan.listing));
 }
 
-void Say(const Task& task, const Words& words) {
+void Say(const Task& task, const Words& words, const PeakMemory& memory) {
   std::int64_t bytes = 0;
   for (const hf::ListedFile& file : task.plan.listing.files) bytes += file.contents.bytes;
   fmt::print("model   {}: {}, {}\n", task.checkpoint, hf::NameOf(task.family),
              plan::DescribeModel(task.model));
   fmt::print("weights {} in {}\n", monitor::AsBytes(bytes),
              monitor::Counted(std::ssize(task.plan.listing.files), "file"));
+  fmt::print("{}\n", Describe(memory));
   if (task.origin.empty() && words.files.empty()) {
     fmt::print("no tokenizer: the token file is not there, or has none that others can read\n");
   }
   std::fflush(stdout);
+}
+
+// Collective. Of the largest rank.
+PeakMemory MemoryOf(const job::Job& job, const Task& task) {
+  PeakMemory memory{.program = monitor::PeakResidentBytes()};
+  job.World().Together([&] {
+    const hf::PassingMemory passing =
+        hf::ExportMemory(task.plan, task.family, task.model, *task.reader, job.stream.threads);
+    memory.buffers = passing.buffers;
+    memory.tensor = passing.tensor;
+    if (job.World().IsRoot() && !task.origin.empty()) {
+      memory.texts = 2 * hf::CompanionBytes(task.origin);
+    }
+  });
+  return LargestOf(job.World(), memory);
 }
 
 }  // namespace
@@ -225,7 +241,8 @@ ExitCode RunExport(job::Job& job) {
   Open(job, task);
   Words words;
   if (task.origin.empty()) words = ReadWords(job);
-  if (world.IsRoot()) Say(task, words);
+  const PeakMemory memory = MemoryOf(job, task);
+  if (world.IsRoot()) Say(task, words, memory);
   if (job.line->validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be exported; nothing was written\n");
     return ExitCode::kDone;
@@ -235,8 +252,8 @@ ExitCode RunExport(job::Job& job) {
       if (world.IsRoot()) MakeFiles(task.plan, temporary);
     });
     world.Together([&] {
-      hf::WriteShare(task.plan, task.family, task.model, *task.reader, temporary, world.Rank(),
-                     world.Size());
+      hf::WriteShare(task.plan, task.family, task.model, *task.reader, temporary,
+                     {world.Rank(), world.Size(), job.stream.threads});
       if (world.IsRoot()) WriteCompanions(task, words, temporary);
     });
   });

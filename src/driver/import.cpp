@@ -4,8 +4,11 @@
 
 #include <cstdio>
 #include <exception>
+#include <mutex>
 #include <optional>
+#include <utility>
 
+#include "peak_memory.hpp"
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/hf/companions.hpp"
@@ -27,6 +30,27 @@ struct Source {
   std::optional<hf::WeightSource> weights;  // always there after Open
 };
 
+// The first fault of the weights, in the order of the checkpoint, whichever thread meets it first.
+class Fault {
+ public:
+  // Notes the exception under way, from any thread. block: of the list that the writer has.
+  void Note(const tensor::StateBlock& block, std::int64_t first) {
+    const std::lock_guard lock(mutex_);
+    const std::pair place(&block, first);
+    if (failure_ && !(place < place_)) return;
+    place_ = place;
+    failure_ = std::current_exception();
+  }
+  void Check() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::pair<const tensor::StateBlock*, std::int64_t> place_;
+  std::exception_ptr failure_;
+};
+
 void CheckRequest(const job::Job& job) {
   if (!job.line->resume.empty()) {
     throw InputError("command line: -r has no meaning for job.task = import",
@@ -39,24 +63,22 @@ void CheckRequest(const job::Job& job) {
   monitor::CheckRunFolder(job.options.job.output, false);
 }
 
-// Collective. Rank 0 reads the configuration and the headers, all check them; the head of a tied
+// Collective. Rank 0 reads the headers, all check them; the head of a tied
 // model is compared by all together.
 void Open(const job::Job& job, Source& source) {
   const comm::Communicator& world = job.World();
   source.folder = hf::Read(job.deck).path;
   source.model = job.options.model;
   source.model.vocabulary = source.model.asked_vocabulary;
-  std::string config, listing;
+  std::string listing;
   world.Together([&] {
     if (!world.IsRoot()) return;
     CheckRequest(job);
-    config = hf::ReadConfigText(source.folder);
     listing = hf::ToText(hf::Inspect(source.folder));
   });
-  config = world.Broadcast(config);
   listing = world.Broadcast(listing);
   world.Together([&] {
-    source.config = hf::ParseConfig(config, source.folder + "/" + hf::kConfigFile);
+    source.config = hf::ParseConfig(job.sources.config_text, job.sources.config_path);
     source.weights.emplace(source.folder, hf::FromText(listing, source.folder),
                            source.config.family, source.model);
     source.weights->CheckTiedHead(world.Rank(), world.Size());
@@ -69,7 +91,7 @@ std::string RunDeck(const job::Job& job) {
   std::erase_if(line.overrides, [](const std::string& override) {
     return override.starts_with("job.task") || override.starts_with("hf.");
   });
-  job::Sources sources = job::ReadSources(*job.schema, *job.line);
+  job::Sources sources = job.sources;
   sources.forgotten = {"job.task", "hf.path", "hf.dtype", "hf.shard_bytes"};
   return job::ParseDeck(*job.schema, line, sources).Resolved();
 }
@@ -89,27 +111,37 @@ nlohmann::json RunJson(const job::Job& job, const Source& source, const std::str
 
 // Collective. The checkpoint of step 0, without moments. Weights are read while it is written.
 void WriteCheckpoint(const comm::Communicator& world, checkpoint::Writer& writer,
-                     checkpoint::Order order, const std::exception_ptr& fault) {
+                     checkpoint::Order order, const Fault& fault) {
   writer.Begin(std::move(order));
   const checkpoint::Outcome outcome = writer.Finish();
   world.Together([&] {
-    if (fault) std::rethrow_exception(fault);  // a fault of the weights, not of the disk
+    fault.Check();  // of the weights, not of the disk
   });
   if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
 }
 
-void Say(const Source& source, std::int64_t buffers) {
+void Say(const Source& source, const PeakMemory& memory) {
   const hf::WeightSource& weights = *source.weights;
   fmt::print("model   {}: {}, {}\n", source.folder, hf::NameOf(source.config.family),
              plan::DescribeModel(source.model));
   fmt::print("weights {} in {}\n", monitor::AsBytes(weights.Bytes()),
              monitor::Counted(std::ssize(weights.Files().files), "file"));
-  fmt::print("memory  a rank: buffers {} + one tensor {}\n", monitor::AsBytes(buffers),
-             monitor::AsBytes(weights.LargestTensor()));
+  fmt::print("{}\n", Describe(memory));
   std::fflush(stdout);
   if (source.config.unknown.empty()) return;
   fmt::print(stderr, "trireme: warning: {}/{}: not known here, kept as they are: {}\n",
              source.folder, hf::kConfigFile, fmt::join(source.config.unknown, ", "));
+}
+
+// Collective. Of the largest rank. program: bytes taken before the writer was made.
+PeakMemory MemoryOf(const job::Job& job, const Source& source, const checkpoint::Writer& writer,
+                    std::int64_t program) {
+  const comm::Communicator& world = job.World();
+  const hf::PassingMemory passing = source.weights->Memory(job.stream.threads);
+  return LargestOf(world, {.program = program,
+                           .buffers = passing.buffers + writer.MemoryBytes() + writer.CheckBytes(),
+                           .tensor = passing.tensor,
+                           .texts = world.IsRoot() ? 2 * hf::CompanionBytes(source.folder) : 0});
 }
 
 }  // namespace
@@ -122,20 +154,23 @@ ExitCode RunImport(job::Job& job) {
   Open(job, source);
 
   // 2. The parts of the weights that the ranks read, and the writer of the checkpoint.
-  std::exception_ptr fault;
+  const std::int64_t program = monitor::PeakResidentBytes();
+  Fault fault;
   const checkpoint::ReadBlock read = [&](const tensor::StateBlock& block, std::int64_t first,
                                          std::int64_t last, void* to) {
     try {
       source.weights->Read(block, first, last, to);
     } catch (const Error&) {
-      fault = std::current_exception();
+      fault.Note(block, first);
       throw;
     }
   };
   checkpoint::Writer writer(world, {source.weights->Blocks(world.Rank(), world.Size()), {}, read},
                             {.writers = static_cast<int>(job.options.checkpoint.writers),
-                             .io_hints = job.options.checkpoint.io_hints});
-  if (world.IsRoot()) Say(source, writer.MemoryBytes());
+                             .io_hints = job.options.checkpoint.io_hints,
+                             .threads = job.stream.threads});
+  const PeakMemory memory = MemoryOf(job, source, writer, program);
+  if (world.IsRoot()) Say(source, memory);
   if (job.line->validate_only) {
     if (world.IsRoot()) fmt::print("valid: it can be imported; nothing was written\n");
     return ExitCode::kDone;

@@ -10,6 +10,7 @@
 
 #include "text.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::evaluate {
@@ -105,7 +106,7 @@ void AddChoice(const data::TokenFile& tokens, const std::string& context, const 
 
 Questions ReadQuestions(const std::string& path, const data::TokenFile& tokens,
                         std::int64_t length) {
-  const std::string text = ReadFile(path, kMostFileBytes);
+  const std::string text = trireme::ReadText(path, kMostFileBytes);
   Questions questions;
   input::EachJsonLine(text, path, kMostLineBytes, [&](const input::JsonLine& line) {
     const Parsed parsed = Parse(line);

@@ -4,27 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/evaluate/detokenise.hpp"
 
 namespace trireme::evaluate {
-
-std::string ReadFile(const std::string& path, std::int64_t most) {
-  std::ifstream file(path, std::ios::binary | std::ios::ate);
-  const std::int64_t size = file ? static_cast<std::int64_t>(file.tellg()) : -1;
-  if (size < 0) throw InputError(path + ": cannot be read", "Check the path and its permissions.");
-  if (size > most) {
-    throw InputError(fmt::format("{}: {} bytes; at most {} are taken", path, size, most),
-                     "Cut it into several files.");
-  }
-  std::string text(static_cast<std::size_t>(size), '\0');
-  file.seekg(0);
-  file.read(text.data(), size);
-  if (file.gcount() != size) throw InputError(path + ": cannot be read", "Is it being changed?");
-  return text;
-}
 
 std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text,
                             std::vector<std::int32_t>& ids) {
@@ -42,7 +27,7 @@ std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text
 
 Text ReadText(const Options& options, const data::TokenFile& tokens) {
   constexpr std::int64_t kMostBytes = std::int64_t{256} << 20;
-  std::string text = ReadFile(options.text, kMostBytes);
+  std::string text = trireme::ReadText(options.text, kMostBytes);
   Text result;
   result.original = data::UnitsOf(text);
   if (options.detokenise == Detokenise::kWikitext) text = DetokeniseWikitext(std::move(text));

@@ -14,9 +14,6 @@ struct Text {
   std::int64_t bytes = 0;    // that were tokenised
 };
 
-// The bytes of a file of at most `most` bytes. Serial. Throws InputError with the path.
-std::string ReadFile(const std::string& path, std::int64_t most);
-
 // Ids of a text after what begins a document: the tokenizer's template, or an <eos> if it has none.
 // Returns how many begin it.
 std::int64_t EncodeDocument(const data::TokenFile& tokens, std::string_view text,

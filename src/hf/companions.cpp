@@ -9,7 +9,7 @@
 
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/hf/listing.hpp"
 
 namespace trireme::hf {
@@ -56,7 +56,7 @@ void MakeFolder(const std::string& folder) {
 void WriteText(const std::string& path, const std::string& text) {
   std::error_code ignored;
   fs::remove(path, ignored);
-  checkpoint::WriteTextDurably(path, text);
+  WriteTextDurably(path, text);
 }
 
 void CopyCompanions(const std::string& from, const std::string& to) {
@@ -65,9 +65,21 @@ void CopyCompanions(const std::string& from, const std::string& to) {
     const std::string name = entry.path().filename().string();
     std::error_code ignored;
     if (!IsCompanion(name) || !entry.is_regular_file(ignored)) continue;
-    WriteText(to + "/" + name, checkpoint::ReadText(entry.path().string(), kMostBytes));
+    WriteText(to + "/" + name, ReadText(entry.path().string(), kMostBytes));
   }
   if (error) throw InputError(fmt::format("{}: cannot be read: {}", from, error.message()));
+}
+
+std::int64_t CompanionBytes(const std::string& folder) {
+  std::int64_t bytes = 0;
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder, error)) {
+    std::error_code ignored;
+    if (!IsCompanion(entry.path().filename().string()) || !entry.is_regular_file(ignored)) continue;
+    const std::uintmax_t size = entry.file_size(ignored);
+    if (!ignored) bytes += static_cast<std::int64_t>(size);
+  }
+  return bytes;
 }
 
 void CopyRunPart(const std::string& from, const std::string& to) {
@@ -76,7 +88,7 @@ void CopyRunPart(const std::string& from, const std::string& to) {
   if (from.empty() || !fs::exists(source + "/" + kListingFile, ignored)) return;
   MakeFolder(target);
   CopyCompanions(source, target);
-  const std::string listing = checkpoint::ReadText(source + "/" + kListingFile, kMostBytes);
+  const std::string listing = ReadText(source + "/" + kListingFile, kMostBytes);
   WriteText(target + "/" + kListingFile, listing);
 }
 
@@ -97,9 +109,9 @@ void MakeFolderWhole(const comm::Communicator& world, const std::string& folder,
     fill(temporary);
     world.Together([&] {
       if (!world.IsRoot()) return;
-      checkpoint::SyncPath(temporary);
-      checkpoint::Rename(temporary, path.string());
-      checkpoint::SyncPath(path.has_parent_path() ? path.parent_path().string() : ".");
+      SyncPath(temporary);
+      Rename(temporary, path.string());
+      SyncPath(path.has_parent_path() ? path.parent_path().string() : ".");
     });
   } catch (const AgreedError&) {  // on all ranks
     std::error_code ignored;

@@ -6,7 +6,7 @@
 #include <filesystem>
 
 #include "config_keys.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/hf/config.hpp"
 #include "trireme/input/shown.hpp"
 
@@ -131,7 +131,7 @@ std::string ReadConfigText(const std::string& folder) {
     throw InputError(fmt::format("{}: has no {}", folder, kConfigFile),
                      "Name a model folder of Hugging Face with hf.path.");
   }
-  return checkpoint::ReadText(path, kMostConfigBytes);
+  return ReadText(path, kMostConfigBytes);
 }
 
 Config ParseConfig(const std::string& text, const std::string& path) {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 #include "trireme/input/shown.hpp"
 
@@ -46,7 +46,7 @@ std::int64_t CountedParameters(const nlohmann::json& json, const std::string& pa
 
 Index ReadIndex(const std::string& path) {
   const nlohmann::json json =
-      input::ParseJson(checkpoint::ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
+      input::ParseJson(ReadText(path, kMostIndexBytes), path, kMostIndexBytes);
   const input::JsonObject index(json, path);
   static_cast<void>(index.Object("weight_map"));
   const nlohmann::json& list = json.at("weight_map");

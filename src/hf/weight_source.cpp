@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <utility>
 
 #include "elements.hpp"
@@ -13,7 +15,7 @@
 #include "transpose.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 #include "trireme/hf/weights.hpp"
 #include "trireme/input/shown.hpp"
 
@@ -21,12 +23,12 @@ namespace trireme::hf {
 
 namespace {
 
-using checkpoint::PositionedFile;
 using checkpoint::ShapeText;
 using checkpoint::StoredTensor;
 
 constexpr std::size_t kShownProblems = 8;
 constexpr std::int64_t kPieceBytes = std::int64_t{4} << 20;
+constexpr std::int64_t kBlockElements = std::int64_t{1} << 16;  // converted while in a cache
 
 }  // namespace
 
@@ -49,17 +51,28 @@ struct WeightSource::State {
   const PositionedFile& Open(const std::string& path);
   // Bytes of a tensor from an element on.
   void ReadBytes(const Place& place, std::int64_t first, std::int64_t count, char* to);
-  const char* Rows(const Place& place, const MappedPart& part, std::int64_t first,
-                   std::int64_t last);
+  // Elements [first, last) of a part as a checkpoint holds them. Returns the first one that is not
+  // finite, or kAllFinite.
+  std::int64_t ReadRows(const Place& place, const MappedPart& part, std::int64_t first,
+                        std::int64_t last, char* to);
+  std::int64_t ReadTransposed(const Place& place, const MappedPart& part, std::int64_t first,
+                              std::int64_t last, char* to);
+  std::int64_t TransposeWhole(const Place& place, const MappedPart& part, std::int64_t first,
+                              std::int64_t last, char* to);
+  std::vector<char> TakeScratch();
+  void GiveScratch(std::vector<char> memory);
 
   Listing listing;
   std::vector<MappedTensor> map;
   std::vector<Place> places;  // in the order of `map`, without copies
   std::optional<Place> head;  // a copy of a tied embedding
   std::map<std::string, Parameter> parameters;
+  std::shared_mutex whole_mutex;  // of these two: held shared by those who read them
+  const Place* whole = nullptr;   // transposed tensor in `whole_bytes`
+  std::vector<char> whole_bytes;
+  std::mutex mutex;                             // of these two
   std::map<std::string, PositionedFile> files;  // open
-  const Place* whole = nullptr;                 // transposed tensor in `whole_bytes`
-  std::vector<char> whole_bytes, scratch;
+  std::vector<std::vector<char>> scratch;       // memory of calls that have ended
 };
 
 // Why a listed tensor cannot be the mapped one; empty: it can.
@@ -127,11 +140,25 @@ void WeightSource::State::ListParameters() {
 }
 
 const PositionedFile& WeightSource::State::Open(const std::string& path) {
+  const std::lock_guard lock(mutex);
   const auto found = files.find(path);
   if (found != files.end()) return found->second;
   return files
       .emplace(path, PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kBadInput))
       .first->second;
+}
+
+std::vector<char> WeightSource::State::TakeScratch() {
+  const std::lock_guard lock(mutex);
+  if (scratch.empty()) return {};
+  std::vector<char> memory = std::move(scratch.back());
+  scratch.pop_back();
+  return memory;
+}
+
+void WeightSource::State::GiveScratch(std::vector<char> memory) {
+  const std::lock_guard lock(mutex);
+  scratch.push_back(std::move(memory));
 }
 
 void WeightSource::State::ReadBytes(const Place& place, std::int64_t first, std::int64_t count,
@@ -140,26 +167,52 @@ void WeightSource::State::ReadBytes(const Place& place, std::int64_t first, std:
   Open(place.file).Read(to, count * size, place.stored->offset + first * size);
 }
 
-// Elements [first, last) of a part, as stored; valid until the next call.
-const char* WeightSource::State::Rows(const Place& place, const MappedPart& part,
-                                      std::int64_t first, std::int64_t last) {
-  const std::int64_t size = BytesOf(place.type), columns = place.mapped->Columns();
-  if (!place.mapped->transposed) {
-    scratch.resize(static_cast<std::size_t>((last - first) * size));
-    ReadBytes(place, part.begin * columns + first, last - first, scratch.data());
-    return scratch.data();
+std::int64_t WeightSource::State::ReadRows(const Place& place, const MappedPart& part,
+                                           std::int64_t first, std::int64_t last, char* to) {
+  if (place.mapped->transposed) return ReadTransposed(place, part, first, last, to);
+  const auto size = static_cast<std::int64_t>(SizeOf(CheckpointType(place.type)));
+  const std::int64_t begin = part.begin * place.mapped->Columns();
+  std::vector<char> memory = TakeScratch();
+  for (std::int64_t at = first; at < last; at += kBlockElements) {
+    const std::int64_t count = std::min(kBlockElements, last - at);
+    memory.resize(std::max(memory.size(), static_cast<std::size_t>(count * size)));
+    ReadBytes(place, begin + at, count, memory.data());
+    const std::int64_t bad = Widen(place.type, memory.data(), count, to + (at - first) * size);
+    if (bad != kAllFinite) return at + bad;
   }
+  GiveScratch(std::move(memory));
+  return kAllFinite;
+}
+
+// One thread loads the tensor; others that need it wait, and then read it at the same time.
+std::int64_t WeightSource::State::ReadTransposed(const Place& place, const MappedPart& part,
+                                                 std::int64_t first, std::int64_t last, char* to) {
+  {
+    const std::shared_lock reading(whole_mutex);
+    if (whole == &place) return TransposeWhole(place, part, first, last, to);
+  }
+  const std::unique_lock alone(whole_mutex);
   if (whole != &place) {
     whole = nullptr;
     whole_bytes.resize(static_cast<std::size_t>(place.stored->bytes));
     ReadBytes(place, 0, place.mapped->Elements(), whole_bytes.data());
     whole = &place;
   }
+  return TransposeWhole(place, part, first, last, to);
+}
+
+std::int64_t WeightSource::State::TransposeWhole(const Place& place, const MappedPart& part,
+                                                 std::int64_t first, std::int64_t last, char* to) {
+  const std::int64_t size = BytesOf(place.type), columns = place.mapped->Columns();
   const std::int64_t row = first / columns, rows = CeilDivide(last, columns) - row;
-  scratch.resize(static_cast<std::size_t>(rows * columns * size));
+  std::vector<char> memory = TakeScratch();
+  memory.resize(std::max(memory.size(), static_cast<std::size_t>(rows * columns * size)));
   Transpose(size, {whole_bytes.data() + (part.begin + row) * size, place.mapped->Rows()},
-            {scratch.data(), columns}, rows, columns);
-  return scratch.data() + (first - row * columns) * size;
+            {memory.data(), columns}, rows, columns);
+  const std::int64_t bad =
+      Widen(place.type, memory.data() + (first - row * columns) * size, last - first, to);
+  GiveScratch(std::move(memory));
+  return bad == kAllFinite ? bad : first + bad;
 }
 
 WeightSource::WeightSource(const std::string& folder, Listing listing, Family family,
@@ -205,11 +258,11 @@ void WeightSource::Read(const tensor::StateBlock& block, std::int64_t first, std
                         void* to) {
   const State::Parameter& parameter = state_->parameters.at(block.name);
   const State::Place& place = state_->places[parameter.place];
-  const char* const bytes = state_->Rows(place, place.mapped->parts[parameter.part], first, last);
-  const std::int64_t bad = Widen(place.type, bytes, last - first, to);
+  const MappedPart& part = place.mapped->parts[parameter.part];
+  const std::int64_t bad = state_->ReadRows(place, part, first, last, static_cast<char*>(to));
   if (bad == kAllFinite) return;
   throw InputError(fmt::format("{}: tensor {}: element {} of {} is infinite or no number",
-                               place.file, place.stored->name, first + bad, block.name),
+                               place.file, place.stored->name, bad, block.name),
                    "The file is damaged, or its training went astray.");
 }
 
@@ -239,12 +292,21 @@ std::int64_t WeightSource::Bytes() const {
   return bytes;
 }
 
-std::int64_t WeightSource::LargestTensor() const {
-  std::int64_t most = 0;
+PassingMemory WeightSource::Memory(int threads) const {
+  PassingMemory memory;
+  std::int64_t piece = 0;
   for (const State::Place& place : state_->places) {
-    if (place.mapped->transposed) most = std::max(most, place.stored->bytes);
+    const std::int64_t size = BytesOf(place.type);
+    const auto wide = static_cast<std::int64_t>(SizeOf(CheckpointType(place.type)));
+    piece = std::max(piece, kBlockElements * wide);
+    if (!place.mapped->transposed) continue;
+    memory.tensor = std::max(memory.tensor, place.stored->bytes);
+    // A segment of a checkpoint that begins and ends within rows.
+    const std::int64_t elements = std::min(kPieceBytes / wide, place.mapped->Elements());
+    piece = std::max(piece, (elements + 2 * place.mapped->Columns()) * size);
   }
-  return most;
+  memory.buffers = threads * piece;
+  return memory;
 }
 
 const Listing& WeightSource::Files() const { return state_->listing; }

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "trireme/base/error.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::job {
@@ -32,7 +32,7 @@ nlohmann::json ImportedJson(const std::string& folder) {
     if (!std::all_of(names.begin(), names.end(), there)) continue;
     std::map<std::string, std::string> files;
     for (const char* name : names) {
-      files[name] = checkpoint::ReadText(folder + "/" + name, kMostTokenizerBytes);
+      files[name] = ReadText(folder + "/" + name, kMostTokenizerBytes);
     }
     hashes.push_back(data::TokenizerSha256Of(files));
   }

@@ -88,6 +88,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
     job.options = ReadAll(job.deck);
     job.schema = &schema;
     job.start = std::move(sources.start);
+    job.sources = std::move(sources);
     // A run's go to its monitor.
     if (world.IsRoot() && job.options.job.task != Task::kTrain) PrintWarnings(job.start);
   });

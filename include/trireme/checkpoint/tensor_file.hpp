@@ -38,10 +38,15 @@ TensorFile InspectTensorFile(const std::string& path);
 // Returns the file's first bytes up to the data, the same as Python's safetensors writes.
 std::string PlaceTensors(TensorFile& file);
 
-// One tensor file of a checkpoint. Bytes are checked against checksums.json, in pieces of 4 MiB,
-// the last of which is kept.
+// One tensor file of a checkpoint. Bytes are checked against checksums.json, segment by segment.
 class TensorReader {
  public:
+  // A segment that was read in part: kept for the next reading of the same caller.
+  struct Kept {
+    std::vector<char> bytes;
+    std::int64_t offset = -1;  // of its first byte; -1: none yet
+  };
+
   // Serial. file: "model" or "optimizer". Throws InputError for what is missing or damaged.
   TensorReader(const std::string& checkpoint, const std::string& file);
   ~TensorReader();
@@ -49,8 +54,9 @@ class TensorReader {
   TensorReader& operator=(const TensorReader&) = delete;
 
   const std::vector<StoredTensor>& Tensors() const;
-  // Bytes of the file. Throws InputError if they are damaged.
-  void Read(std::int64_t offset, std::int64_t bytes, void* to);
+  // Bytes of the file. Throws InputError if they are damaged. Several threads may read, each with
+  // its own `kept`.
+  void Read(std::int64_t offset, std::int64_t bytes, void* to, Kept& kept) const;
 
  private:
   struct State;

@@ -4,8 +4,9 @@
 // Few processes write: checkpoint.writers of each node, each for the ranks next to it, through
 // memory that they share. All ranks plan together who holds which bytes; from then on nothing but
 // the outcome is agreed: writers put bytes at their offsets with plain positioned writes, so that
-// no collective call waits for a rank whose disk has failed. A thread of each writer does that, and
-// makes hashes, flushes and reads back; rank 0's thread prepares the folder and publishes it.
+// no collective call waits for a rank whose disk has failed. Threads of each writer do that: one
+// writes, one makes hashes, one flushes and reads back what was written while the first one goes
+// on; rank 0's first thread prepares the folder and publishes it.
 #ifndef TRIREME_CHECKPOINT_WRITER_HPP_
 #define TRIREME_CHECKPOINT_WRITER_HPP_
 
@@ -39,6 +40,7 @@ struct WriterOptions {
   bool async = false;           // copy the state, and write the copy while training goes on
   int writers = 1;              // per node; 0: each rank writes its own bytes
   std::string io_hints = {};    // "name=value,...": given to MPI-IO when files are created
+  int threads = 1;              // of a rank that copy its state at once; State::read must allow it
   std::vector<int> cores = {};  // hardware threads for the writing thread; empty: any
 };
 
@@ -73,7 +75,7 @@ struct Outcome {
   std::vector<std::string> warnings;  // written, but a link or the removal of old ones failed
   std::int64_t bytes = 0;             // of the tensor files
   double seconds = 0;                 // from Begin to the end
-  double write_seconds = 0;           // of the slowest writer: hashes, writes and flush
+  double write_seconds = 0;           // of the slowest writer: writes and flushes
   double verify_seconds = 0;          // of the slowest writer: reading back
 };
 
@@ -91,6 +93,8 @@ class Writer {
   std::int64_t Bytes() const;  // of the tensor files of a checkpoint
   // Memory that this rank and those next to it share for copies of the state.
   std::int64_t MemoryBytes() const;
+  // Memory of a writer beside that: what it reads back at once, and the list of segments.
+  std::int64_t CheckBytes() const;
 
   // Collective; nothing may be under way. Asynchronous: copies the state, which may change from
   // then on. Else the state must stay as it is until Finish.

@@ -3,6 +3,7 @@
 #ifndef TRIREME_HF_COMPANIONS_HPP_
 #define TRIREME_HF_COMPANIONS_HPP_
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <string>
@@ -20,6 +21,9 @@ inline constexpr const char* kListingFile = "trireme_weights.json";
 // Serial. Copies the companions in `from`, none of its folders, to the existing folder `to`,
 // synced.
 void CopyCompanions(const std::string& from, const std::string& to);
+
+// Serial. Bytes of all companions in a folder.
+std::int64_t CompanionBytes(const std::string& folder);
 
 // Serial. Gives the run folder `to` the part of the run folder `from`, if that has one.
 void CopyRunPart(const std::string& from, const std::string& to);

@@ -18,6 +18,12 @@
 
 namespace trireme::hf {
 
+// Memory that a rank takes while weights pass through it, at its peak.
+struct PassingMemory {
+  std::int64_t buffers = 0;  // bytes of pieces in the hands of its threads
+  std::int64_t tensor = 0;   // of the largest tensor that it holds as a whole
+};
+
 // Weights that import reads.
 class WeightSource {
  public:
@@ -33,14 +39,14 @@ class WeightSource {
   // transposed stay whole. `data` is not to be read: Read gives the contents.
   std::vector<tensor::StateBlock> Blocks(int rank, int ranks) const;
   // Elements [first, last) of a block's parameter. Throws InputError naming file, tensor and
-  // element for one that is not finite. As of checkpoint::ReadBlock.
+  // element for one that is not finite. As of checkpoint::ReadBlock; several threads may call it.
   void Read(const tensor::StateBlock& block, std::int64_t first, std::int64_t last, void* to);
   // Throws InputError unless a head that the folder holds beside a tied embedding is the same.
   // Looks at this rank's share.
   void CheckTiedHead(int rank, int ranks) const;
 
-  std::int64_t Bytes() const;          // of all tensors that are read
-  std::int64_t LargestTensor() const;  // bytes of the largest one that a rank holds as a whole
+  std::int64_t Bytes() const;               // of all tensors that are read
+  PassingMemory Memory(int threads) const;  // of calls of Read
   const Listing& Files() const;
 
  private:
@@ -59,11 +65,22 @@ ExportPlan PlanLike(const Listing& source, Family family, const model::Options& 
 // As transformers writes a model.
 ExportPlan PlanAfresh(Family family, const model::Options& model, const Options& options);
 
+// Part of the weights that a rank writes, with so many threads.
+struct Share {
+  int rank = 0, ranks = 1;
+  int threads = 1;
+};
+
+// Memory of WriteShare with so many threads.
+PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::Options& model,
+                           const checkpoint::TensorReader& reader, int threads);
+
 // Writes this rank's share of the tensors into the plan's files in `folder`, which have their sizes
 // and headers, and syncs what it wrote. Throws InputError for a weight that is beyond the type's
 // range, and what the reader throws; RunError for a full disk.
 void WriteShare(const ExportPlan& plan, Family family, const model::Options& model,
-                checkpoint::TensorReader& reader, const std::string& folder, int rank, int ranks);
+                const checkpoint::TensorReader& reader, const std::string& folder,
+                const Share& share);
 
 }  // namespace trireme::hf
 

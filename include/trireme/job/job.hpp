@@ -34,6 +34,7 @@ struct Job {
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
   bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
   Start start;
+  Sources sources;                // texts that the deck was made of; their start is above
   device::Stream stream;          // of the ranks' computations
   machine::Placement placement;   // of the stream's threads
   Dtype dtype = Dtype::kFloat32;  // of values and activations

@@ -12,7 +12,7 @@
 #include "locked.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/options.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {

@@ -16,9 +16,9 @@
 #include "hasher.hpp"
 #include "output.hpp"
 #include "rounds.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/checkpoint/positioned_file.hpp"
-#include "trireme/checkpoint/posix_file.hpp"
 #include "worker.hpp"
 
 namespace trireme::checkpoint::test {
@@ -127,7 +127,7 @@ TEST_F(PositionedFiles, FullDiskTellsWhere) {
 TEST_F(PositionedFiles, LongFilesAreNotReadWhole) {
   WriteBytes(path_, std::string(1000, 'x'));
   EXPECT_EQ(ReadText(path_, 1000).size(), 1000u);
-  EXPECT_THAT(Thrown([&] { ReadText(path_, 999); }).what(), HasSubstr("more than such a file"));
+  EXPECT_THAT(Thrown([&] { ReadText(path_, 999); }).what(), HasSubstr("longer than 999 bytes"));
 }
 
 TEST_F(PositionedFiles, AFileInTheWayOfTheFolderIsNamed) {
@@ -156,7 +156,8 @@ TEST_F(PositionedFiles, WhatDoesNotReadBackIsNoCheckpoint) {
   output.Flush();
   const std::string path = TemporaryOf(order) + "/model.safetensors";
   PositionedFile(path, PositionedFile::Access::kWrite, ExitCode::kFailed).Write("y", 1, 99);
-  const Error error = Thrown([&] { output.Verify(rounds, [] { return false; }); });
+  output.ReadBack(rounds.front().segments, [] { return false; });
+  const Error error = Thrown([&] { output.Verify(rounds); });
   EXPECT_EQ(error.Code(), ExitCode::kFailed);
   EXPECT_THAT(error.what(), HasSubstr(path + ": tensor weight: bytes 60 to 100 are damaged"));
   EXPECT_THAT(error.what(), HasSubstr("what was written does not read back"));

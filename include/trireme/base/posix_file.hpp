@@ -1,12 +1,12 @@
 // Small files, folders and disk space through POSIX calls that report errors truthfully and survive
 // interruption by signals.
-#ifndef TRIREME_CHECKPOINT_POSIX_FILE_HPP_
-#define TRIREME_CHECKPOINT_POSIX_FILE_HPP_
+#ifndef TRIREME_BASE_POSIX_FILE_HPP_
+#define TRIREME_BASE_POSIX_FILE_HPP_
 
 #include <cstdint>
 #include <string>
 
-namespace trireme::checkpoint {
+namespace trireme {
 
 std::string Mebibytes(std::int64_t bytes);  // "12.3 MiB"
 
@@ -37,6 +37,6 @@ void Rename(const std::string& from, const std::string& to);
 // Lets the symbolic link `link` point to `target`, replacing an older link in one atomic step.
 void MoveLink(const std::string& target, const std::string& link);
 
-}  // namespace trireme::checkpoint
+}  // namespace trireme
 
-#endif  // TRIREME_CHECKPOINT_POSIX_FILE_HPP_
+#endif  // TRIREME_BASE_POSIX_FILE_HPP_

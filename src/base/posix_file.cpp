@@ -1,5 +1,5 @@
 // Small files, folders and disk space through POSIX calls.
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 
-namespace trireme::checkpoint {
+namespace trireme {
 
 namespace {
 
@@ -33,6 +33,10 @@ std::string ReadText(const std::string& path, std::int64_t most) {
     throw InputError(fmt::format("{}: cannot be opened: {}", path, ErrorText(errno)));
   }
   std::string text;
+  struct stat status = {};
+  if (::fstat(file.Get(), &status) == 0 && S_ISREG(status.st_mode)) {
+    text.reserve(static_cast<std::size_t>(std::clamp<std::int64_t>(status.st_size, 0, most)));
+  }
   std::string buffer(std::size_t{1} << 16, '\0');
   while (true) {
     const ssize_t got = Retry([&] { return ::read(file.Get(), buffer.data(), buffer.size()); });
@@ -44,7 +48,7 @@ std::string ReadText(const std::string& path, std::int64_t most) {
     text.append(buffer, 0, static_cast<std::size_t>(got));
     if (static_cast<std::int64_t>(text.size()) > most) {
       throw InputError(
-          fmt::format("{}: is longer than {} bytes, more than such a file ever has", path, most));
+          fmt::format("{}: is longer than {} bytes, the most that are read of it", path, most));
     }
   }
 }
@@ -116,4 +120,4 @@ void MoveLink(const std::string& target, const std::string& link) {
   Rename(temporary, link);
 }
 
-}  // namespace trireme::checkpoint
+}  // namespace trireme

@@ -1,16 +1,17 @@
 // Reads and writes of one process at explicit offsets of a file.
-#include "trireme/checkpoint/positioned_file.hpp"
+#include "trireme/base/positioned_file.hpp"
 
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <thread>
 
-#include "trireme/checkpoint/posix_file.hpp"
+#include "trireme/base/posix_file.hpp"
 
-namespace trireme::checkpoint {
+namespace trireme {
 
 namespace {
 
@@ -77,16 +78,33 @@ void PositionedFile::Read(void* data, std::int64_t bytes, std::int64_t offset) c
   }
 }
 
+void PositionedFile::StartFlush(std::int64_t bytes, std::int64_t offset) const {
+  if (bytes > 0) ::sync_file_range(file_.Get(), offset, bytes, SYNC_FILE_RANGE_WRITE);
+}
+
 void PositionedFile::Sync() const {
   if (Retry([&] { return ::fsync(file_.Get()); }) != 0) throw Complain("cannot be synced", errno);
+}
+
+void PositionedFile::SyncData() const {
+  if (Retry([&] { return ::fdatasync(file_.Get()); }) != 0) {
+    throw Complain("cannot be synced", errno);
+  }
 }
 
 void PositionedFile::ForgetCopies() const {
   ::posix_fadvise(file_.Get(), 0, 0, POSIX_FADV_DONTNEED);
 }
 
+void PositionedFile::ForgetCopies(std::int64_t bytes, std::int64_t offset) const {
+  const std::int64_t page = ::sysconf(_SC_PAGESIZE);
+  const std::int64_t begin = offset / page * page;
+  const std::int64_t end = (offset + bytes + page - 1) / page * page;
+  if (bytes > 0) ::posix_fadvise(file_.Get(), begin, end - begin, POSIX_FADV_DONTNEED);
+}
+
 void PositionedFile::Close() {
   if (const int error = file_.Close(); error != 0) throw Complain("cannot be closed", error);
 }
 
-}  // namespace trireme::checkpoint
+}  // namespace trireme

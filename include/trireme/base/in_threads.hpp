@@ -1,0 +1,19 @@
+// Work of this rank's own threads on a list of pieces.
+#ifndef TRIREME_BASE_IN_THREADS_HPP_
+#define TRIREME_BASE_IN_THREADS_HPP_
+
+#include <cstdint>
+#include <functional>
+
+namespace trireme {
+
+// Calls body(i, thread) for each i in [0, count), 0 <= thread < threads, on the calling thread
+// (number 0) and up to threads - 1 others. Calls begin in the order of i; after a failure none
+// begins any more. Rethrows the failure of the smallest i, once all threads have ended: the same
+// one as of a plain loop. Only the calling thread may call MPI.
+void InThreads(int threads, std::int64_t count,
+               const std::function<void(std::int64_t i, int thread)>& body);
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_IN_THREADS_HPP_
