@@ -43,7 +43,7 @@ class TrainingLoop {
   // Collective: run folder and its lock, state of the checkpoint to start from, monitor, banner.
   // False when nothing is left to do.
   bool Initialize();
-  void Execute();       // collective: steps, validations and checkpoints up to the end or a stop
+  void Execute();  // collective: steps, validations and checkpoints up to the end or a stop
   const std::string& Folder() const { return folder_; }  // of the run
   ExitCode Finalize();  // collective: test perplexity and sample text of a whole run; summary
   // -v: everything is constructed; prints the banner with the memory plan, writes nothing.
