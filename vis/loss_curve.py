@@ -5,38 +5,64 @@
     python3 vis/loss_curve.py runs/a runs/b --label ours peer -o loss.png
     python3 vis/loss_curve.py runs/harbour --floor data/harbour.h5      # with the corpus' entropy rate
 
-A run is its folder or a metrics.jsonl. Needs matplotlib (Debian: python3-matplotlib), and h5py to
+A run is its folder or a metrics.jsonl: of any length (more steps than the picture has columns are drawn as the least and
+the greatest loss of each column) and of any version (records of every step, or of some). Needs matplotlib (Debian: python3-matplotlib), and h5py to
 read the floor from a token file.
 """
 import argparse
 import json
 import math
 import pathlib
+import re
 
 import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 
+COLUMNS = 1000  # of a curve; the picture is 7.2 inches wide
 COLOURS = ["#1f4e79", "#c0504d", "#4f7f3f", "#8064a2", "#b7791f"]
 
 
+# The whole line of a step, as runs write it; any other record is parsed.
+STEP = re.compile(rb'\{"kind":"step","step":(\d+),[^{}]*?"loss":([-+.\deE]+),[^{}]*\}\n')
+
+
 def read_run(path):
-    """The records of a run by kind; a torn last line (the run goes on) is left out."""
+    """(steps, losses) of a run by kind; a torn last line (the run goes on) and losses that are not numbers are left
+    out."""
     path = pathlib.Path(path)
     if path.is_dir():
         path = path / "metrics.jsonl"
-    records = {"step": [], "valid": [], "test": []}
-    for line in path.read_text(encoding="utf-8").splitlines():
-        try:
-            record = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if record.get("kind") in records and record.get("loss") is not None:
-            records[record["kind"]].append(record)
-    if not records["step"] and not records["valid"]:
+    records = {"step": ([], []), "valid": ([], []), "test": ([], [])}
+    with path.open("rb") as lines:
+        for line in lines:
+            if step := STEP.fullmatch(line):
+                kind, at, loss = "step", int(step[1]), float(step[2])
+            else:
+                try:
+                    record = json.loads(line)
+                    kind, at, loss = record["kind"], record["step"], record["loss"]
+                except (ValueError, KeyError, TypeError):  # torn, or another kind
+                    continue
+                if kind not in records or loss is None:
+                    continue
+            records[kind][0].append(at)
+            records[kind][1].append(loss)
+    if not records["step"][0] and not records["valid"][0]:
         raise SystemExit(f"{path}: no loss to draw yet")
     return records
+
+
+def thin(steps, losses, columns=COLUMNS):
+    """At most two points a column of the picture, its least and its greatest loss: no spike is lost."""
+    if len(steps) <= 2 * columns:
+        return steps, losses
+    kept = []
+    for column in range(columns):
+        part = range(column * len(steps) // columns, (column + 1) * len(steps) // columns)
+        kept += sorted({min(part, key=losses.__getitem__), max(part, key=losses.__getitem__)})
+    return [steps[i] for i in kept], [losses[i] for i in kept]
 
 
 def read_floor(text):
@@ -63,30 +89,28 @@ def smooth(values, weight):
 
 
 def draw_run(axes, records, label, colour, weight):
-    steps = [r["step"] for r in records["step"]]
-    losses = [r["loss"] for r in records["step"]]
+    steps, losses = records["step"]
     if weight > 0 and len(losses) > 2:
-        axes.plot(steps, losses, color=colour, linewidth=0.8, alpha=0.3)
+        axes.plot(*thin(steps, losses), color=colour, linewidth=0.8, alpha=0.3)
         losses = smooth(losses, weight)
-    axes.plot(steps, losses, color=colour, linewidth=1.4, label=f"{label}training")
-    valid = records["valid"]
-    if valid:
-        axes.plot([r["step"] for r in valid], [r["loss"] for r in valid], color=colour, linewidth=1.2,
-                  linestyle="--", marker="o", markersize=4, label=f"{label}validation")
-        last = valid[-1]
-        axes.annotate(f"{last['loss']:.3f}", (last["step"], last["loss"]), color=colour, fontsize=9,
+    axes.plot(*thin(steps, losses), color=colour, linewidth=1.4, label=f"{label}training")
+    steps, losses = records["valid"]
+    if steps:
+        axes.plot(*thin(steps, losses), color=colour, linewidth=1.2, linestyle="--", marker="o", markersize=4,
+                  label=f"{label}validation")
+        axes.annotate(f"{losses[-1]:.3f}", (steps[-1], losses[-1]), color=colour, fontsize=9,
                       textcoords="offset points", xytext=(2, 8), horizontalalignment="right")
 
 
-def perplexity_ticks(low, high):
-    """1, 2, 5 times powers of ten that lie between two losses, as (loss, perplexity)."""
-    ticks = []
-    for exponent in range(0, 13):
-        for digit in (1, 2, 5):
-            value = digit * 10**exponent
-            if low <= math.log(value) <= high:
-                ticks.append((math.log(value), value))
-    return ticks
+def perplexity_ticks(low, high, most=12):
+    """At most about `most` values of 1, 2, 5 times powers of ten, or of powers of ten alone, that lie between two
+    losses, as (loss, perplexity)."""
+    values = [digit * 10**exponent for exponent in range(13) for digit in (1, 2, 5)]
+    ticks = [(math.log(value), value) for value in values if low <= math.log(value) <= high]
+    if len(ticks) <= most:
+        return ticks
+    powers = [tick for tick in ticks if str(tick[1]).strip("0") == "1"]
+    return powers[::-(-len(powers) // most)]
 
 
 def main():
@@ -95,7 +119,7 @@ def main():
     parser.add_argument("-o", "--output", help="picture, .svg or .png (default: loss.svg in the first run)")
     parser.add_argument("--label", nargs="+", default=[], help="a name for each run")
     parser.add_argument("--floor", help="entropy floor in nats a token, or the token file that states it")
-    parser.add_argument("--smooth", type=float, default=0.0, help="weight of the past, 0 (none) to 0.99")
+    parser.add_argument("--smooth", type=float, default=0.0, help="weight of the past, a step: 0 (none) to 0.999")
     parser.add_argument("--title", default="")
     arguments = parser.parse_args()
 

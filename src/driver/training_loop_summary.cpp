@@ -1,7 +1,6 @@
 // TrainingLoop: the spread of the ranks, and what summary.json tells of a session.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <set>
@@ -13,9 +12,7 @@ namespace trireme::driver {
 namespace {
 
 constexpr int kSumsATransfer = 5;
-constexpr int kNumbersARank = 3;          // planned bytes, used bytes, seconds
-constexpr std::size_t kMostRanks = 1024;  // of a summary that names all of them
-constexpr std::size_t kShownRanks = 64;   // of a larger one: the largest, and the smallest
+constexpr int kNumbersARank = 3;  // planned bytes, used bytes, seconds
 
 template <typename Visit>
 void EachTransfer(Visit visit) {
@@ -41,17 +38,6 @@ void AddDeck(const job::Job& job, monitor::RunFacts& facts) {
       if (!IsDefault(*job.schema->Find(key), value)) facts.deck_given.push_back(key);
     }
   }
-}
-
-// Leaves the ranks that use most and least memory.
-void LeaveOut(monitor::Summary& summary) {
-  std::vector<monitor::RankUse>& ranks = summary.ranks;
-  if (ranks.size() <= kMostRanks) return;
-  summary.ranks_left_out = std::ssize(ranks) - static_cast<std::int64_t>(2 * kShownRanks);
-  std::ranges::stable_sort(
-      ranks, [](const auto& a, const auto& b) { return a.used_bytes > b.used_bytes; });
-  const auto first = ranks.begin() + static_cast<std::ptrdiff_t>(kShownRanks);
-  ranks.erase(first, ranks.end() - static_cast<std::ptrdiff_t>(kShownRanks));
 }
 
 }  // namespace
@@ -98,7 +84,6 @@ void TrainingLoop::FindRanks(monitor::Summary& summary) const {
                              .used_bytes = static_cast<std::int64_t>(of_rank[1]),
                              .seconds_compute = of_rank[2]});
   }
-  LeaveOut(summary);
 }
 
 // Transfers of this session's steps, of all ranks: a row for each kind that occurred.

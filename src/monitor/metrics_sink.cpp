@@ -18,7 +18,7 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 20;  // kept while the disk
 }  // namespace
 
 MetricsSink::MetricsSink(const std::string& path, bool truncate)
-    : file_(std::make_unique<AppendFile>(path, truncate)), flushed_(Clock::now()) {
+    : file_(std::make_shared<AppendFile>(path, truncate)), flushed_(Clock::now()) {
   buffer_.reserve(kFlushBytes);
 }
 
@@ -52,11 +52,15 @@ void MetricsSink::Flush() {
   WriteAll();
 }
 
+// Steps do not wait for a slow disk.
 void MetricsSink::Sync() {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  if (file_ == nullptr) return;
-  WriteAll();
-  file_->Sync();
+  std::shared_ptr<AppendFile> file;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    WriteAll();
+    file = file_;
+  }
+  if (file) file->Sync();
 }
 
 History MetricsSink::CutTo(std::int64_t step, std::int64_t best_after) {
@@ -67,10 +71,10 @@ History MetricsSink::CutTo(std::int64_t step, std::int64_t best_after) {
     WriteAll();
     file_.reset();  // the file is replaced
     History kept = CutMetrics(path, step, best_after);
-    file_ = std::make_unique<AppendFile>(path, false);
+    file_ = std::make_shared<AppendFile>(path, false);
     return kept;
   } catch (const Error&) {
-    if (file_ == nullptr) file_ = std::make_unique<AppendFile>(path, false);
+    if (file_ == nullptr) file_ = std::make_shared<AppendFile>(path, false);
     throw;
   }
 }

@@ -42,9 +42,9 @@ class MetricsSink : public Sink {
   void WriteAll();
   void DropOverflow();
 
-  std::mutex mutex_;  // of all below
-  std::unique_ptr<AppendFile> file_;
-  std::string buffer_;  // whole lines
+  std::mutex mutex_;                  // of all below
+  std::shared_ptr<AppendFile> file_;  // shared with a Sync under way
+  std::string buffer_;                // whole lines
   Clock::time_point flushed_;
   bool failing_ = false;   // the last attempt to write failed
   std::int64_t step_ = 0;  // last one taken

@@ -227,6 +227,7 @@ void Monitor::Done(const Record& record, Summary summary) {
   summary.losses = state.losses.Facts();
   summary.time = state.session.Times(elapsed);
   summary.samples = std::move(state.samples);
+  LeaveOutRanks(summary);
   state.Each([&](Sink& sink) { sink.Done(summary); });
   state.Put(SummaryText(summary.done ? "done" : "stopped", record, state.session, state.losses,
                         elapsed, summary.files, summary.traffic, summary.gathers));

@@ -36,9 +36,10 @@ StepWindow ReadTraceSteps(const input::Deck& deck) {
 
 void Declare(input::Schema& schema) {
   schema.Section("monitor", "What is printed, recorded and sampled, and how often")
-      .Integer("monitor.every_steps", 50, input::AtLeast(1), "steps",
-               "A line on the screen and a record in metrics.jsonl this often; step 1 and the last "
-               "step always have one.")
+      .Integer(
+          "monitor.every_steps", 50, input::AtLeast(1), "steps",
+          "A line on the screen and an interval record in metrics.jsonl this often; step 1 and "
+          "the last step always have one. Every step has a record of its own.")
       .Integer("monitor.validate_every_steps", 500, input::AtLeast(0), "steps",
                "Evaluates the validation split this often and after the last step, which the test "
                "split follows; 0: never, the test split included.")

@@ -1,7 +1,7 @@
 // summary.json: what a session of training did, in one object.
 #include "summary_file.hpp"
 
-#include <cmath>
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -16,6 +16,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
+constexpr std::ptrdiff_t kMostRanks = 1024;  // of a summary that has all of them
+constexpr std::ptrdiff_t kShownRanks = 64;   // of a larger one, at either end
 
 Json OrNull(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
@@ -153,6 +155,15 @@ std::string ToJson(const Summary& summary, const std::string& folder) {
   json["deck"] = Object(summary.facts.deck);
   json["deck_given"] = summary.facts.deck_given;
   return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+void LeaveOutRanks(Summary& summary) {
+  std::vector<RankUse>& ranks = summary.ranks;
+  if (std::ssize(ranks) <= kMostRanks) return;
+  summary.ranks_left_out = std::ssize(ranks) - 2 * kShownRanks;
+  std::ranges::stable_sort(
+      ranks, [](const RankUse& a, const RankUse& b) { return a.used_bytes > b.used_bytes; });
+  ranks.erase(ranks.begin() + kShownRanks, ranks.end() - kShownRanks);
 }
 
 SummaryFile::SummaryFile(const std::string& folder, bool fresh) : folder_(folder) {

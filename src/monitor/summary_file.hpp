@@ -12,6 +12,10 @@ namespace trireme::monitor {
 // text that is not UTF-8 is made so. Files inside of `folder` are named relative to it.
 std::string ToJson(const Summary& summary, const std::string& folder);
 
+// Of more than 1,024 ranks leaves the 64 that use most memory, then the 64 that use least; the
+// lowest rank comes first among equal ones.
+void LeaveOutRanks(Summary& summary);
+
 class SummaryFile : public Sink {
  public:
   // The folder's file is written by replacement; that of an earlier run is removed if `fresh`.

@@ -57,7 +57,7 @@ def train(options, path, staging, *prefix, steps=STEPS):
         sys.exit(result.stdout + result.stderr)
     records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     steps = [record for record in records if record["kind"] == "step"]
-    return steps, time.time() - start, max(record["memory_bytes"] for record in steps)
+    return steps, time.time() - start, max(record.get("memory_bytes", 0) for record in records)
 
 
 def speed(steps):

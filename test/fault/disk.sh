@@ -21,7 +21,7 @@ tiny_deck
 tokens
 
 keys=(schedule.steps=320 checkpoint.every_steps=40 monitor.validate_every_steps=0 checkpoint.keep=2
-  monitor.sample_tokens=0)
+  monitor.sample_tokens=0 monitor.every_steps=40)
 train() { "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
 launch() { begins "$TRIREME" -i deck.in "${keys[@]}" "$@"; }
 event() { echo "\"event\":\"$1\""; }

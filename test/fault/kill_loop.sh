@@ -69,8 +69,8 @@ validation() {
     [[ -e $folder/metrics.jsonl ]] && mapfile -t lines <"$folder/metrics.jsonl"
     ((${#lines[@]} > 0)) || continue
     record=${lines[-1]}
-    [[ $record =~ \"kind\":\"step\",\"step\":([0-9]+), ]] || continue
-    ((BASH_REMATCH[1] % validate_every != 0)) || wanted=$((wanted - 1))
+    [[ $record =~ \"kind\":\"(step|interval)\",\"step\":([0-9]+), ]] || continue
+    ((BASH_REMATCH[2] % validate_every != 0)) || wanted=$((wanted - 1))
   done
   pause $((RANDOM % 4))
 }

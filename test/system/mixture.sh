@@ -24,7 +24,7 @@ says 'sources harbour.h5 '
 import json
 for line in open("whole/metrics.jsonl", encoding="utf-8"):
     record = json.loads(line)
-    if record["kind"] not in ("step", "done"):
+    if record["kind"] not in ("interval", "done"):
         continue
     seen = record["sources"]
     assert list(seen) == ["harbour.h5", "code.h5"], seen

@@ -15,7 +15,7 @@ struct StepWindow {
 };
 
 struct Options {
-  std::int64_t every_steps = 50;            // steps between lines on the screen and records
+  std::int64_t every_steps = 50;            // steps between lines on the screen
   std::int64_t validate_every_steps = 500;  // steps between validations; 0: never
   std::int64_t validate_windows = 0;        // of each set, a sample; 0: all
   std::int64_t sample_tokens = 40;          // tokens of the text at the end; 0: none

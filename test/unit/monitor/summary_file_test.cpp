@@ -144,5 +144,23 @@ TEST_F(SummaryTest, AFolderThatCannotBeWrittenCostsTheSummaryAlone) {
   EXPECT_THAT(screen, testing::HasSubstr("\nstopped 1 step"));
 }
 
+TEST(SummaryRanks, OfALargeJobAreThoseWithMostAndLeastMemory) {
+  Summary summary;
+  for (int rank = 0; rank < 1024; ++rank) {
+    summary.ranks.push_back({.rank = rank, .used_bytes = 1000 + rank % 7});
+  }
+  LeaveOutRanks(summary);
+  EXPECT_EQ(summary.ranks.size(), 1024U);
+  EXPECT_EQ(summary.ranks_left_out, 0);
+  summary.ranks.push_back({.rank = 1024, .used_bytes = 5});
+  summary.ranks[500].used_bytes = 5000;
+  LeaveOutRanks(summary);
+  ASSERT_EQ(summary.ranks.size(), 128U);
+  EXPECT_EQ(summary.ranks_left_out, 1025 - 128);
+  EXPECT_EQ(summary.ranks[0].rank, 500);
+  EXPECT_EQ(summary.ranks[1].rank, 6) << "the first of those with 1006 bytes";
+  EXPECT_EQ(summary.ranks.back().rank, 1024);
+}
+
 }  // namespace
 }  // namespace trireme::monitor

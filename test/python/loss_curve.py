@@ -1,0 +1,51 @@
+"""vis/loss_curve.py reads records of every version and of any length, and loses no spike. Exit code 77 without
+matplotlib.
+
+    python3 test/python/loss_curve.py vis/loss_curve.py
+"""
+import importlib.util
+import json
+import pathlib
+import subprocess
+import sys
+import tempfile
+
+if importlib.util.find_spec("matplotlib") is None:
+    sys.exit(77)
+spec = importlib.util.spec_from_file_location("loss_curve", sys.argv[1])
+loss_curve = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(loss_curve)
+
+
+def line(kind, step, loss, **more):
+    return json.dumps({"kind": kind, "step": step, "epoch": 0.5, "loss": loss, "perplexity": 2.5, **more},
+                      separators=(",", ":")) + "\n"
+
+
+with tempfile.TemporaryDirectory() as folder:
+    path = pathlib.Path(folder, "metrics.jsonl")
+    path.write_text(
+        line("step", 1, 7.5) + line("step", 2, 1e-05) + line("step", 3, None)
+        + line("interval", 3, None, steps=3, loss_min=1.0)
+        + line("valid", 3, 6.5) + line("valid_other", 3, 5.5, set="code")
+        + '{"kind":"event","event":"spike","step":3,"loss":99}\n'
+        + line("step", 50, 6.25, sources={"a.h5": 3})  # of an older version
+        + line("step", 51, 6.0)[:40], encoding="utf-8")
+    records = loss_curve.read_run(folder)
+    assert records["step"] == ([1, 2, 50], [7.5, 1e-05, 6.25]), records["step"]
+    assert records["valid"] == ([3], [6.5]), records["valid"]
+
+    many = 100_000
+    path.write_text("".join(line("step", step, 30.0 if step == many // 3 else 2 + 1 / step)
+                            for step in range(1, many + 1)), encoding="utf-8")
+    steps, losses = loss_curve.thin(*loss_curve.read_run(path)["step"])
+    assert len(steps) <= 2 * loss_curve.COLUMNS and steps == sorted(set(steps))
+    assert (steps[0], max(losses), min(losses)) == (1, 30.0, 2 + 1 / many), (steps[0], max(losses), min(losses))
+    assert steps[losses.index(30.0)] == many // 3
+    assert loss_curve.thin([1, 2], [3.0, 4.0]) == ([1, 2], [3.0, 4.0])
+
+    assert 2 <= len(loss_curve.perplexity_ticks(1, 30)) <= 12
+    assert [value for _, value in loss_curve.perplexity_ticks(4, 7)] == [100, 200, 500, 1000]
+    subprocess.run([sys.executable, sys.argv[1], folder, "-o", folder + "/loss.svg", "--smooth", "0.9"], check=True,
+                   stdout=subprocess.DEVNULL)
+    assert pathlib.Path(folder, "loss.svg").stat().st_size < 1 << 20
