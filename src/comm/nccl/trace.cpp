@@ -1,6 +1,6 @@
 // NcclChannel: its transfers, and the waits of the computation for them, in a timeline.
-#include "nccl_channel.hpp"
 #include "../trace_transfer.hpp"
+#include "nccl_channel.hpp"
 
 namespace trireme::comm::nccl {
 
