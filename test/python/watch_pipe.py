@@ -80,10 +80,13 @@ def refused(folder):
                                 timeout=PATIENCE)
         return result.returncode, result.stdout + result.stderr
 
+    # One rank tells of a bad command line, as for all tasks: MPI starts.
+    del os.environ["OMPI_MCA_pml"]
     code, said = run("--watch")
     check(code == 2 and "--watch stands alone" in said, said)
     code, said = run("-v", "--watch", str(folder))
     check(code == 2 and "--watch stands alone" in said, said)
+    os.environ["OMPI_MCA_pml"] = "nonexistent"
     code, said = run("--watch", str(folder / "nowhere"))
     check(code == 2 and "nowhere: no such run folder" in said and said.count("error") == 1, said)
     code, said = run("--watch", "/dev/null")

@@ -26,8 +26,9 @@ struct CommandLine {
 // Throws InputError for an option that does not exist or lacks its value, naming those that do.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
-// --help, --help-deck, --version, --watch and -n: prints the answer and returns its exit code; nothing if
-// the command line asks for a task. Starts no MPI. A bad deck under -n goes to standard error.
+// --help, --help-deck, --version, --watch and -n: prints the answer and returns its exit code;
+// nothing if the command line asks for a task. Starts no MPI. A bad deck under -n goes to standard
+// error.
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema);
 
 }  // namespace trireme::job

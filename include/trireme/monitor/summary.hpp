@@ -46,7 +46,7 @@ struct RankUse {
 struct Energy {
   std::vector<std::pair<std::string, double>> numbers = {};
   std::vector<std::pair<std::string, std::string>> texts = {};  // "covers", "leaves_out"
-  std::string not_available = "not measured";  // empty: it is known
+  std::string not_available = "not measured";                   // empty: it is known
 };
 
 // Facts that stay as they are while the session runs.
