@@ -240,9 +240,7 @@ std::vector<std::int32_t> Continue(model::ParallelModel& model, std::vector<std:
     batch.targets.assign(static_cast<std::size_t>(seen), data::kMasked);
     batch.ordinals = {0};
     const std::vector<double> logits = model.Logits(batch, seen - 1);
-    if (!std::all_of(logits.begin(), logits.end(), [](double x) { return std::isfinite(x); })) {
-      return {};
-    }
+    if (!AllFinite(logits)) return {};
     const std::int32_t next = Choose(logits, options, DrawOf(options.seed, 0, i));
     prompt.push_back(next);
     added.push_back(next);

@@ -121,7 +121,7 @@ Generator::Turn Generator::MakeTurn() {
 
 Generator::Chosen Generator::ChosenFor(const Sequence& sequence,
                                        std::span<const double> logits) const {
-  if (!std::ranges::all_of(logits, [](double x) { return std::isfinite(x); })) return {0, 0, 0};
+  if (!AllFinite(logits)) return {0, 0, 0};
   const GenerateOptions& options = sequence.prompt->options;
   std::vector<double> penalised;
   std::span<const double> from = logits;
@@ -156,7 +156,7 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
     const auto places = std::span(turn.places).subspan(begin, count);
     std::size_t rows = 0;
     for (const model::CachedPlaces& place : places) rows += place.asked.size();
-    const std::vector<double> logits =
+    const std::vector<double>& logits =
         model.CachedLogits(std::span(turn.entries).subspan(begin, count), places);
     const bool chooses = grid.LastStage() && grid.Coordinates().tensor == 0;
     const std::size_t choices = chooses ? rows : 0;

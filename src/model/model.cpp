@@ -215,34 +215,43 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
   }
 }
 
-std::vector<double> Model::LogitsSlice() const { return OnHost(logits_); }
-
-std::vector<double> Model::CachedLogits() const {
-  std::int64_t rows = 0;
-  for (const CachedPlaces& places : cached_) rows += std::ssize(places.asked);
-  return OnHost(cache_.Logits(rows));
+std::vector<double> Model::LogitsSlice() const {
+  std::vector<double> logits;
+  CopyToHost(logits_, logits);
+  return logits;
 }
 
-std::vector<double> Model::OnHost(const Matrix& from) const {
-  std::vector<double> logits(static_cast<std::size_t>(from.Size()));
-  const std::int64_t bytes = from.Size() * static_cast<std::int64_t>(SizeOf(from.dtype));
+const std::vector<double>& Model::CachedLogits() {
+  std::int64_t rows = 0;
+  for (const CachedPlaces& places : cached_) rows += std::ssize(places.asked);
+  CopyToHost(cache_.Logits(rows), cached_logits_);
+  return cached_logits_;
+}
+
+void Model::CopyToHost(const Matrix& logits, std::vector<double>& to) const {
+  const std::int64_t size = logits.Size();
+  to.resize(static_cast<std::size_t>(size));
+  const std::int64_t bytes = size * static_cast<std::int64_t>(SizeOf(logits.dtype));
   std::vector<std::byte> copy;
-  const void* data = from.data;
+  const void* data = logits.data;
   if (with_.stream.Where() != device::Kind::kCpu) {
     copy.resize(static_cast<std::size_t>(bytes));
-    device::CopyOut(with_.stream, from.data, copy.data(), bytes);
+    device::CopyOut(with_.stream, logits.data, copy.data(), bytes);
     data = copy.data();
   }
-  if (from.dtype == Dtype::kBfloat16) {
+  double* const all = to.data();
+  const int threads = with_.stream.threads;
+  if (logits.dtype == Dtype::kBfloat16) {
     const auto* const values = static_cast<const std::uint16_t*>(data);
-    std::transform(values, values + logits.size(), logits.begin(),
-                   [](std::uint16_t x) { return static_cast<double>(FromBfloat16(x)); });
-    return logits;
+#pragma omp parallel for simd num_threads(threads)
+    for (std::int64_t i = 0; i < size; ++i) all[i] = static_cast<double>(FromBfloat16(values[i]));
+    return;
   }
-  DispatchDtype(from.dtype, [&](auto zero) {
-    std::copy_n(static_cast<const decltype(zero)*>(data), logits.size(), logits.begin());
+  DispatchDtype(logits.dtype, [&](auto zero) {
+    const auto* const values = static_cast<const decltype(zero)*>(data);
+#pragma omp parallel for simd num_threads(threads)
+    for (std::int64_t i = 0; i < size; ++i) all[i] = static_cast<double>(values[i]);
   });
-  return logits;
 }
 
 // Whether the sharding has to know of a use of this unit.

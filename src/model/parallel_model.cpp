@@ -236,13 +236,15 @@ data::Entry ParallelModel::ContinuedEntry(std::span<const std::int32_t> tokens,
   return entry;
 }
 
-std::vector<double> ParallelModel::CachedLogits(std::span<const data::Entry> batches,
-                                                std::span<const CachedPlaces> places) {
+const std::vector<double>& ParallelModel::CachedLogits(std::span<const data::Entry> batches,
+                                                       std::span<const CachedPlaces> places) {
   local_->BeginCached(Take(Stage(batches)), places);
   Evaluate(batches);
-  if (!grid_.LastStage()) return {};
+  std::vector<double>& logits = cached_logits_;
+  logits.clear();
+  if (!grid_.LastStage()) return logits;
   const std::int64_t vocabulary = plan_.options.vocabulary;
-  const std::vector<double> slice = local_->CachedLogits();
+  const std::vector<double>& slice = local_->CachedLogits();
   if (tensor_.Size() == 1) return slice;
   const Part own = local_->VocabularySlice();
   std::int64_t rows = 0;
@@ -251,7 +253,7 @@ std::vector<double> ParallelModel::CachedLogits(std::span<const data::Entry> bat
   for (int rank = 0; rank < tensor_.Size(); ++rank) {
     counts.push_back(PartOf(vocabulary, rank, tensor_.Size()).Size());
   }
-  std::vector<double> logits(static_cast<std::size_t>(rows * vocabulary));
+  logits.resize(static_cast<std::size_t>(rows * vocabulary));
   for (std::int64_t row = 0; row < rows; ++row) {
     double* const to = logits.data() + row * vocabulary;
     std::copy_n(slice.data() + row * own.Size(), own.Size(), to + own.begin);

@@ -80,7 +80,8 @@ class Model : public parallel::StageWork {
   // vocabulary; empty on a context rank without the position.
   std::vector<double> LogitsSlice() const;
   // After BeginCached and kEvaluate, on the last stage: [rows asked for, slice of the vocabulary].
-  std::vector<double> CachedLogits() const;
+  // They stay until the next call.
+  const std::vector<double>& CachedLogits();
   const Part& VocabularySlice() const { return layers_.Head().Slice(); }
 
  private:
@@ -108,7 +109,7 @@ class Model : public parallel::StageWork {
   std::span<const data::Entry> EntriesOf(int micro_batch) const;
   void Open(StagedBatches::Taken taken, double* losses);
   CachedPass CachedPassOf(std::size_t entry) const;
-  std::vector<double> OnHost(const Matrix& logits) const;
+  void CopyToHost(const Matrix& logits, std::vector<double>& to) const;
 
   // The tasks.
   void Forward(TaskEntries& entries, int chunk, const Arenas& arenas);
@@ -157,6 +158,7 @@ class Model : public parallel::StageWork {
   std::span<const data::Entry> batches_;
   GradientsReady ready_;
   std::int64_t logits_position_ = -1;     // -1: the tasks compute losses
+  std::vector<double> cached_logits_;     // of CachedLogits
   std::span<const CachedPlaces> cached_;  // of the entries; empty: nothing is kept
   Matrix logits_;                         // [1, slice of the vocabulary]
   TaskEntries task_entries_;              // of the task that runs

@@ -63,10 +63,10 @@ class ParallelModel {
   // Collective over the replica, as Logits; only with plan.cache_slots. Keeps keys and values of
   // the batches (Stages().Padded() of them, some perhaps empty; if values are sharded, the same
   // number on all ranks of the shard group) at these places, and returns the logits asked for,
-  // [sequences, vocabulary], on the ranks of the last stage; nothing on others. A batch of length 1
-  // has ContinuedEntry's form.
-  std::vector<double> CachedLogits(std::span<const data::Entry> batches,
-                                   std::span<const CachedPlaces> places);
+  // [sequences, vocabulary], on the ranks of the last stage; nothing on others. They stay until the
+  // next call. A batch of length 1 has ContinuedEntry's form.
+  const std::vector<double>& CachedLogits(std::span<const data::Entry> batches,
+                                          std::span<const CachedPlaces> places);
   // An entry of one more token for each of some sequences, at its own position.
   data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> positions) const;
@@ -119,7 +119,8 @@ class ParallelModel {
   std::unique_ptr<parallel::CopiedGradients> copied_;  // of a model that learns
   std::unique_ptr<parallel::ShardedUnits> units_;
   std::unique_ptr<Model> local_;
-  device::Drain drain_;  // destroyed first
+  std::vector<double> cached_logits_;  // of CachedLogits
+  device::Drain drain_;                // destroyed first
 };
 
 }  // namespace trireme::model

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 
@@ -55,6 +56,7 @@ void Spill::Flush() {
 }
 
 void Spill::Put(std::int64_t begin, const void* bytes, std::size_t count) {
+  ahead_.clear();
   const int error = WriteAt(file_.Get(), bytes, count, begin);
   if (error != 0) {
     throw RunError(fmt::format("{}: a temporary file of tokens cannot be written: {}", folder_,
@@ -78,7 +80,19 @@ void Spill::Append(const void* bytes, std::size_t count) {
 
 void Spill::Read(std::int64_t begin, void* to, std::size_t count) {
   if (!buffer_.empty()) Flush();
-  char* at = static_cast<char*>(to);
+  if (count >= kSpillBuffer) return Get(begin, static_cast<char*>(to), count);
+  const std::int64_t end = begin + static_cast<std::int64_t>(count);
+  if (begin < ahead_begin_ || end > ahead_begin_ + std::ssize(ahead_)) {
+    // As far as the file goes, but for a range that it does not hold, whose reading fails.
+    const std::int64_t most = std::min(size_ - begin, static_cast<std::int64_t>(kSpillBuffer));
+    ahead_.resize(std::max(static_cast<std::size_t>(std::max<std::int64_t>(most, 0)), count));
+    ahead_begin_ = begin;
+    Get(begin, ahead_.data(), ahead_.size());
+  }
+  std::copy_n(ahead_.begin() + (begin - ahead_begin_), count, static_cast<char*>(to));
+}
+
+void Spill::Get(std::int64_t begin, char* at, std::size_t count) {
   while (count > 0) {
     const auto got = Retry([&] { return ::pread(file_.Get(), at, count, begin); });
     if (got <= 0) {

@@ -26,10 +26,13 @@ class Spill {
  private:
   void Flush();
   void Put(std::int64_t begin, const void* bytes, std::size_t count);
+  void Get(std::int64_t begin, char* to, std::size_t count);
 
   std::string folder_;
   Descriptor file_;
   std::vector<char> buffer_;  // the last bytes, not in the file yet
+  std::vector<char> ahead_;   // bytes of the file from ahead_begin_ on, for small reads in order
+  std::int64_t ahead_begin_ = 0;
   std::int64_t size_ = 0;
 };
 

@@ -105,6 +105,8 @@ class Cursor {
     if (error != 0) {
       throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)));
     }
+    // The disk begins now, not when all is written.
+    ::sync_file_range(file_, offset_, static_cast<off64_t>(buffer_.size()), SYNC_FILE_RANGE_WRITE);
     offset_ += static_cast<std::int64_t>(buffer_.size());
     buffer_.clear();
   }

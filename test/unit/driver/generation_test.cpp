@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <limits>
 #include <set>
 
 #include "growing_text.hpp"
@@ -40,6 +41,33 @@ TEST(LogProbability, IsThatOfTheSoftmax) {
   const std::vector<double> logits = {std::log(0.1) + 700, std::log(0.6) + 700,
                                       std::log(0.3) + 700};
   EXPECT_NEAR(driver::LogProbability(logits, 1), std::log(0.6), 1e-12);
+}
+
+// Logits far below the likeliest included, whose exponential no double holds.
+TEST(LogProbability, EqualsTheLibrarysExponentials) {
+  std::vector<double> logits;
+  for (int i = 0; i < 1001; ++i) logits.push_back(-0.37 * i + 1e-3 * (i % 7));
+  logits.push_back(-1e6);
+  double sum = 0;
+  for (const double logit : logits) sum += std::exp(logit);
+  for (const std::int32_t token : {0, 3, 500, 1001}) {
+    const double exact = logits[static_cast<std::size_t>(token)] - std::log(sum);
+    EXPECT_NEAR(driver::LogProbability(logits, token), exact, 1e-15 * std::abs(exact) + 1e-15);
+  }
+}
+
+TEST(Logits, AreFiniteOrNot) {
+  std::vector<double> logits(37, 1.0);
+  EXPECT_TRUE(driver::AllFinite(logits));
+  for (const double bad :
+       {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
+        std::numeric_limits<double>::quiet_NaN()}) {
+    for (const std::size_t place : {0u, 17u, 36u}) {
+      std::vector<double> some = logits;
+      some[place] = bad;
+      EXPECT_FALSE(driver::AllFinite(some)) << bad << " at " << place;
+    }
+  }
 }
 
 TEST(Stops, AreReadWithEscapes) {
