@@ -1,4 +1,4 @@
-// TrainingLoop: the banner, and what a checkpoint says about the run.
+// TrainingLoop: the banner, the checkpoints and what they say about the run.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -6,10 +6,12 @@
 
 #include "checkpoints.hpp"
 #include "safeguards.hpp"
+#include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/machine/node_memory.hpp"
 
 namespace trireme::driver {
 
@@ -128,6 +130,38 @@ void TrainingLoop::AccountForCheckpoints() {
   } else if (best_loss_ == best_under_way_loss_) {
     best_loss_ = kept_best_loss_;
   }
+}
+
+// On GPUs the planned memory is that of the cards; copies lie in the node's.
+void TrainingLoop::CheckCopyMemory(const checkpoint::State& state) const {
+  if (!job_.options.checkpoint.async || !job_.stream.OnGpu()) return;
+  const std::int64_t needed = job_.runtime->Node().Sum(checkpoint::CopyBytes(state.model) +
+                                                       checkpoint::CopyBytes(state.optimizer));
+  job_.World().Together([&] {
+    const machine::Available available = machine::AvailableMemory();
+    if (needed <= available.bytes) return;
+    throw InputError(
+        fmt::format("memory: copies for checkpoint.async take {} of this node, but {} "
+                    "are {}",
+                    monitor::AsBytes(needed), monitor::AsBytes(available.bytes), available.source),
+        "Use more nodes, or checkpoint.async = no.");
+  });
+}
+
+void TrainingLoop::MakeCheckpoints() {
+  checkpoint::State state = state_.CheckpointState();
+  CheckCopyMemory(state);
+  checkpoints_ =
+      std::make_unique<Checkpoints>(Checkpoints::Setup{.runtime = *job_.runtime,
+                                                       .options = job_.options.checkpoint,
+                                                       .monitor = *monitor_,
+                                                       .deadline = deadline_,
+                                                       .folder = folder_,
+                                                       .cores = job_.signals->UsableCores(),
+                                                       .traffic = grid_.Traffic(),
+                                                       .may_publish = [this] { HoldLock(true); },
+                                                       .may_go_on = [this] { HoldLock(false); }},
+                                    std::move(state));
 }
 
 }  // namespace trireme::driver

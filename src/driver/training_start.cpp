@@ -13,7 +13,6 @@
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/hf/companions.hpp"
 #include "trireme/job/restarts.hpp"
-#include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/roof.hpp"
 #include "trireme/training/processors.hpp"
 
@@ -201,38 +200,6 @@ void TrainingLoop::CountStart() {
                   starts_here_, monitor::WithThousands(step_)),
       "Find out what ends the run there. checkpoint.max_restarts = 0 sets no limit; removing "
       "restarts.json there begins the count anew.");
-}
-
-// On GPUs the planned memory is that of the cards; copies lie in the node's.
-void TrainingLoop::CheckCopyMemory(const checkpoint::State& state) const {
-  if (!job_.options.checkpoint.async || !job_.stream.OnGpu()) return;
-  const std::int64_t needed = job_.runtime->Node().Sum(checkpoint::CopyBytes(state.model) +
-                                                       checkpoint::CopyBytes(state.optimizer));
-  job_.World().Together([&] {
-    const machine::Available available = machine::AvailableMemory();
-    if (needed <= available.bytes) return;
-    throw InputError(
-        fmt::format("memory: copies for checkpoint.async take {} of this node, but {} "
-                    "are {}",
-                    monitor::AsBytes(needed), monitor::AsBytes(available.bytes), available.source),
-        "Use more nodes, or checkpoint.async = no.");
-  });
-}
-
-void TrainingLoop::MakeCheckpoints() {
-  checkpoint::State state = state_.CheckpointState();
-  CheckCopyMemory(state);
-  checkpoints_ =
-      std::make_unique<Checkpoints>(Checkpoints::Setup{.runtime = *job_.runtime,
-                                                       .options = job_.options.checkpoint,
-                                                       .monitor = *monitor_,
-                                                       .deadline = deadline_,
-                                                       .folder = folder_,
-                                                       .cores = job_.signals->UsableCores(),
-                                                       .traffic = grid_.Traffic(),
-                                                       .may_publish = [this] { HoldLock(true); },
-                                                       .may_go_on = [this] { HoldLock(false); }},
-                                    std::move(state));
 }
 
 // Rank 0. Throws if the lock is lost; if `certain`, also if it cannot be read just now.
