@@ -14,11 +14,16 @@ model=(run.device=cuda model.layers=4 model.heads=4 model.dim=32 schedule.steps=
 traced() {
   local name=$1 ranks=$2 threads=$3
   shift 3
-  train "$name" "$ranks" "${model[@]}" monitor.trace_steps=6-9 "$@"
-  says "clocks within"
-  # Times of an emulated GPU are those of threads on shared cores: the sums may fail, the rest may not.
-  "$python" "$TRIREME_SOURCE/test/python/trace_check.py" "$name" >check || true
-  if grep -vE '^step [0-9]+: |^the timeline is in order$' check; then fail "$name: $(cat check)"; fi
+  for attempt in 1 2 3; do
+    rm -rf "$name"
+    train "$name" "$ranks" "${model[@]}" monitor.trace_steps=6-9 "$@"
+    says "clocks within"
+    if "$python" "$TRIREME_SOURCE/test/python/trace_check.py" "$name" >check; then break; fi
+    # Times of an emulated GPU are those of threads that share cores with other programs: sums, and they alone, may
+    # fail twice.
+    cat check
+    if ((attempt == 3)) || grep -qvE '^step [0-9]+: ' check; then fail "$name: $(cat check)"; fi
+  done
   "$python" - "$name" "$threads" <<'PYTHON' || fail "the timeline of $name lacks something"
 import gzip, json, sys
 trace = json.load(gzip.open(sys.argv[1] + "/trace.json.gz", "rt", encoding="utf-8"))

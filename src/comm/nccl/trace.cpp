@@ -42,6 +42,8 @@ void NcclChannel::Trace(const Flight& flight) const {
   recorder_->Add(transfer);
   if (flight.arrived.SecondsSince(flight.stood) <= 0) return;
   trace::Slice wait = WaitFor(transfer);
+  // Waits of both directions: a step's times on a GPU do not tell them apart.
+  if (name_ == Group::kPipeline) wait.name = trace::Name::kBubble;
   wait.queue = trace::Queue::kGpu;
   recorder_->Place(wait, flight.stood, flight.arrived);
   recorder_->Add(wait);

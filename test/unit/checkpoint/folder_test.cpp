@@ -10,9 +10,9 @@
 
 #include "checkpoint_fixture.hpp"
 #include "locked.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/options.hpp"
-#include "trireme/base/posix_file.hpp"
 
 namespace trireme::checkpoint::test {
 namespace {
