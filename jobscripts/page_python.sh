@@ -1,6 +1,15 @@
 # shellcheck shell=bash
 # Sourced by job scripts at the root of the repository: a Python that can make a run's page.
 
+# pip_install PYTHON PACKAGE...: from PyPI, into an environment that sees the system's packages. Its NumPy stays: compiled
+# packages of the system (h5py) work with no other.
+pip_install() {
+  local python=$1 constraints=build/constraints.txt
+  shift
+  "$python" -c 'import numpy; print("numpy==" + numpy.__version__)' >"$constraints" 2>/dev/null || : >"$constraints"
+  "$python" -m pip install -q --no-cache-dir --retries 0 --timeout 10 -c "$constraints" "$@"
+}
+
 # make_page_python: a virtual environment in build/venv with matplotlib and Jinja2, from PyPI, else from Debian's
 # packages. Sets page_python. Returns 1, with a line that says why, where neither is to be had: a run needs no page.
 make_page_python() {
@@ -14,7 +23,7 @@ make_page_python() {
   [[ -x $page_python ]] || "$python" -m venv --system-site-packages "$venv" >>build/venv.log 2>&1 ||
     "$python" -m venv --system-site-packages --without-pip "$venv" >>build/venv.log 2>&1 || true
   if has_page_packages; then return 0; fi
-  if "$page_python" -m pip install -q --no-cache-dir --retries 0 --timeout 10 matplotlib jinja2 >>build/venv.log 2>&1; then
+  if pip_install "$page_python" matplotlib jinja2 >>build/venv.log 2>&1; then
     echo "matplotlib, Jinja2: installed from PyPI into $venv"
   elif bash jobscripts/install_debian.sh page >>build/venv.log 2>&1; then
     echo "matplotlib, Jinja2: Debian's packages"

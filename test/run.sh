@@ -27,7 +27,7 @@ for package in "${packages[@]}"; do
   [[ -x $venv/bin/python3 ]] || break
   module=${package%%[=<]*}
   ! "$venv/bin/python3" -c "import ${module%-skinny}" 2>/dev/null || continue
-  if "$venv/bin/python3" -m pip install -q --no-cache-dir --retries 0 --timeout 10 "$package" >>build/venv.log 2>&1; then
+  if pip_install "$venv/bin/python3" "$package" >>build/venv.log 2>&1; then
     echo "$package: installed from PyPI into $venv"
   else
     echo "$package: not to be had from PyPI (see build/venv.log); the tests that use it are skipped"

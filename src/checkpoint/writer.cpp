@@ -2,6 +2,7 @@
 #include "trireme/checkpoint/writer.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -58,6 +59,10 @@ class Writer::Work {
       worker_.Start();
     });
   }
+
+  Work(const Work&) = delete;
+  Work& operator=(const Work&) = delete;
+  ~Work() { ending_ = true; }
 
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
@@ -122,6 +127,8 @@ class Writer::Work {
   double write_seconds_ = 0;      // likewise, of the thread that writes
   std::int64_t sequence_ = 0;     // likewise, on rank 0
 
+  std::atomic<bool> ending_ = false;  // asked by checker_'s thread, which outlives worker_'s
+
   // Ended before what their tasks use, and those that wait for others first. Bytes are written by
   // worker_, hashed by hasher_, and read back by checker_.
   Hasher hasher_;
@@ -173,7 +180,7 @@ void Writer::Work::StartWrite() {
 
 void Writer::Work::Open() {
   output_.emplace(order_, plans_);
-  checker_.Begin(*output_, [this] { return worker_.Stopping(); });
+  checker_.Begin(*output_, [this] { return ending_.load(); });
 }
 
 void Writer::Work::QueueVerify() {

@@ -48,22 +48,23 @@ void EnergyUse::Begin() {
 EnergyUse::Numbers EnergyUse::EndInterval() {
   const energy::Sums sums = meter_.Collect();
   session_ += sums;
+  Numbers numbers;
+  // Steps shorter than the time between readings count with the next one.
+  if (!(sums.node_seconds > 0)) return numbers;
   const auto tokens = static_cast<double>(std::exchange(tokens_, 0));
   session_tokens_ += tokens;
-  Numbers numbers;
   if (sums.Whole()) {
     numbers.emplace_back("joules", sums.joules);
     if (tokens > 0) numbers.emplace_back("joules_per_token", sums.joules / tokens);
   }
-  if (sums.node_seconds > 0) {
-    numbers.emplace_back("watts_per_node", sums.joules / sums.node_seconds);
-  }
+  numbers.emplace_back("watts_per_node", sums.joules / sums.node_seconds);
   AddCards(sums, numbers);
   return numbers;
 }
 
 monitor::Energy EnergyUse::EndSession() {
   EndInterval();
+  session_tokens_ += static_cast<double>(std::exchange(tokens_, 0));
   const energy::Sums& sums = session_;
   monitor::Energy energy{.numbers = {}, .texts = {}, .not_available = meter_.WhyNot()};
   if (meter_.Available() && !(sums.node_seconds > 0)) {

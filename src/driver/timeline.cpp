@@ -151,6 +151,7 @@ void Timeline::Begin(std::int64_t step) {
   group_.Barrier();  // so that none is held up by another's last step
   origin_ = Seconds();
   first_ = comm::CompareClocks(group_, ranks_, Seconds);
+  group_.Barrier();
   if (!Mine()) return;
   recorder_ = std::make_unique<trace::Recorder>(MostSlices(), setup_.stream);
   setup_.grid.TraceInto(recorder_.get());
@@ -174,6 +175,7 @@ void Timeline::Write(const std::string& why) {
              group_.Handle());
   }
   recorder_.reset();
+  group_.Barrier();  // the next step's time is not that of writing
 }
 
 // Rank 0. A failure to write is told, and training goes on.

@@ -58,6 +58,11 @@ class Timeline {
   // the window writes the file.
   void BeginStep(std::int64_t step);
   void EndStep(std::int64_t step);
+  // Collective. The run goes back: what there is of the window is written, one that has not begun
+  // waits.
+  void Interrupt() {
+    if (seen_ > 0) End("the run went back");
+  }
   // Collective. No step of the window follows: writes what there is. why: "the run ended".
   void End(const std::string& why);
   bool Written() const { return written_; }  // on rank 0: the file is this session's

@@ -70,7 +70,6 @@ void TrainingLoop::Execute() {
     const bool went_back = (!result.fault && AnswerSpike(result.loss)) ||
                            (every > 0 && step_ % every == 0 && ReplicasDiffer(false));
     if (went_back) {
-      timeline_->End("the run went back");
       if (stop_) WriteCheckpoint(false, true);
       continue;
     }
@@ -154,6 +153,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
     FindMemory(record);
     FindSlowest(record);
     record.more = energy_->EndInterval();
+    record.ends_interval = true;
   }
   monitor_->Step(record);
 }
@@ -186,9 +186,16 @@ void TrainingLoop::FindSlowest(monitor::Record& record) {
   record.seconds_slowest = slowest.seconds;
   const double lost = slowest.seconds - slowest.mean;
   if (lost < kMuch * slowest.mean || lost * steps < kManySeconds) return;
-  monitor_->Line(fmt::format(
-      "slowest: rank {} on {} computes {:.3g} s a step, {:.0f}% more than the mean of its stage",
-      slowest.rank, record.slowest_host, slowest.seconds, 100 * lost / slowest.mean));
+  const std::string text =
+      fmt::format("rank {} on {} computes {:.3g} s a step, {:.0f}% more than the mean of its stage",
+                  slowest.rank, record.slowest_host, slowest.seconds, 100 * lost / slowest.mean);
+  monitor_->Line("slowest: " + text);
+  monitor_->Happened({.name = "straggler",
+                      .step = step_,
+                      .rank = slowest.rank,
+                      .host = record.slowest_host,
+                      .text = text,
+                      .numbers = {{"seconds", slowest.seconds}, {"mean_seconds", slowest.mean}}});
 }
 
 ExitCode TrainingLoop::Finalize() {
@@ -224,6 +231,9 @@ ExitCode TrainingLoop::Finalize() {
   }
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
+  if (job_.options.monitor.report) {
+    monitor_->Line("page    of what there is: python3 vis/report.py " + folder_);
+  }
   monitor_->Line(
       fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",
                   stop_reason_, monitor::WithThousands(step_), folder_));

@@ -5,6 +5,7 @@
 
 #include "checkpoints.hpp"
 #include "safeguards.hpp"
+#include "timeline.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/training_loop.hpp"
 
@@ -149,6 +150,7 @@ job::RunRecord TrainingLoop::LoadCheckpoint(const std::string& checkpoint) {
 }
 
 void TrainingLoop::ReturnTo(const job::RunRecord& record, const data::Origin& origin) {
+  timeline_->Interrupt();
   if (job_.libraries != nullptr) job_.libraries->SetScales(job_.stream, record.fp8_scales);
   training_step_.Move(origin);
   step_ = record.step;

@@ -3,6 +3,7 @@
 
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/tensorboard/sink.hpp"
+#include "trireme/trace/recorder.hpp"
 
 namespace trireme::driver {
 
@@ -40,6 +41,9 @@ std::vector<tensorboard::NamedHistogram> TrainingLoop::HistogramsOf(const checkp
                                                                     const char* prefix,
                                                                     double divisor) const {
   const comm::Ledger steps_alone = grid_.Traffic();
+  const trace::Scope scope(steps_alone.Trace(), {.name = trace::Name::kHistograms,
+                                                 .category = trace::Category::kValidation});
+  grid_.Traffic().TraceInto(nullptr);
   std::vector<tensorboard::NamedHistogram> histograms = tensorboard::HistogramsOf(
       grid_.Over(comm::Group::kWorld).OnHost(), state.model, state.read, prefix, divisor);
   grid_.Traffic() = steps_alone;

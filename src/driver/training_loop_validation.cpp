@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "safeguards.hpp"
+#include "trireme/device/memory.hpp"
 #include "trireme/trace/recorder.hpp"
 #include "trireme/training/evaluation.hpp"
 
@@ -18,7 +19,11 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   // One slice: a validation has more tasks than all steps of a timeline.
   const trace::Scope scope(steps_alone.Trace(), {.name = trace::Name::kValidation,
                                                  .category = trace::Category::kValidation});
-  grid_.Traffic().TraceInto(nullptr);
+  trace::Recorder* const recorder = steps_alone.Trace();
+  if (recorder != nullptr) {
+    device::Synchronise(job_.stream);  // transfers under way belong to the step
+    grid_.TraceInto(nullptr);
+  }
   const bool test = record.kind == monitor::Record::Kind::kTest;
   training::EvaluationOptions options;
   options.windows = test ? 0 : job_.options.monitor.validate_windows;
@@ -26,6 +31,7 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   options.stop = [this] { return job_.signals->Received(); };
   const training::Evaluation result = training::Evaluate(state_.Net(), tokens, split, options);
   grid_.Traffic() = steps_alone;  // the summary's table is about the steps
+  if (recorder != nullptr) grid_.TraceInto(recorder);
   if (result.stopped) {
     stop_ = true;
     stop_reason_ = "a signal";

@@ -248,7 +248,10 @@ void TrainingLoop::SayStart() {
 // Changes that a resume allows, but after which numbers differ from those of an undisturbed run.
 void TrainingLoop::SayChanges() {
   const job::RunRecord& record = *job_.start.record;
-  for (const std::string& change : job::Changes(record, RunJson())) monitor_->Warn(change);
+  const nlohmann::json run = RunJson();
+  for (const std::string& change : job::Changes(record, run)) monitor_->Warn(change);
+  const std::string layout = job::LayoutChange(record, run);
+  if (!layout.empty()) SayEvent("layout", layout);
   const std::string decider = job::DeciderChange(record, decider_);
   if (!decider.empty()) monitor_->Warn(decider);
   const data::Sampler::Options& now = plan_.training.samples;

@@ -181,6 +181,18 @@ auto LastRecord(const std::string& folder, Read&& read) -> decltype(read(std::st
 
 }  // namespace
 
+void KeepLines(std::string& text, std::int64_t resume_step) {
+  std::string kept;
+  History ignored;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size() - 1) + 1;
+    const std::string_view line(text.data() + begin, end - begin - 1);
+    if (Keeps(line, {resume_step, 0}, ignored)) kept.append(line).append("\n");
+    begin = end;
+  }
+  text = std::move(kept);
+}
+
 History CutMetrics(const std::string& path, std::int64_t resume_step, std::int64_t best_after) {
   History history;
   std::error_code error;

@@ -43,6 +43,9 @@ struct History {
   std::int64_t best_valid_step = 0;
 };
 
+// Drops lines of `text` (whole ones) that CutMetrics would cut at this step.
+void KeepLines(std::string& text, std::int64_t resume_step);
+
 // Cuts records beyond `resume_step`, "done" records (the run goes on) and lines that are no record
 // (a torn last line; longer than kMaxLineBytes; a step that is no integer). Takes memory for one
 // record, whatever the file holds. The file is replaced in one move, and only when something is

@@ -23,7 +23,7 @@ MetricsSink::MetricsSink(const std::string& path, bool truncate)
 }
 
 MetricsSink::~MetricsSink() {
-  if (file_ && !buffer_.empty()) file_->Append(buffer_);
+  if (file_ && !buffer_.empty() && !cut_) file_->Append(buffer_);
 }
 
 void MetricsSink::Step(const Record& record) {
@@ -66,15 +66,29 @@ void MetricsSink::Sync() {
 History MetricsSink::CutTo(std::int64_t step, std::int64_t best_after) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (file_ == nullptr) return {};
-  const std::string path = file_->Path();
   try {
     WriteAll();
-    file_.reset();  // the file is replaced
-    History kept = CutMetrics(path, step, best_after);
+  } catch (const Error&) {
+    KeepLines(buffer_, step);
+  }
+  if (cut_) step = std::min(step, cut_->step);
+  cut_ = Cut{step, best_after};
+  return CutFile();
+}
+
+// As long as the disk has no room for the file without its void records, nothing follows them.
+History MetricsSink::CutFile() {
+  const std::string path = file_->Path();
+  file_.reset();  // the file is replaced
+  try {
+    const History kept = CutMetrics(path, cut_->step, cut_->best_after);
+    cut_.reset();
     file_ = std::make_shared<AppendFile>(path, false);
     return kept;
   } catch (const Error&) {
     if (file_ == nullptr) file_ = std::make_shared<AppendFile>(path, false);
+    failing_ = true;
+    DropOverflow();
     throw;
   }
 }
@@ -95,6 +109,7 @@ void MetricsSink::WriteAll() {
   flushed_ = Clock::now();
   if (file_ == nullptr) buffer_.clear();
   if (buffer_.empty()) return;
+  if (cut_) CutFile();
   std::string told;
   if (lost_ > 0) {
     told = ToJsonLine(Event{.name = "records lost",

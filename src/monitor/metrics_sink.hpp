@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "metrics_file.hpp"
@@ -30,7 +31,8 @@ class MetricsSink : public Sink {
   void Flush() override;
   void Sync() override;
   void Done(const Summary& summary) override;
-  // As GoBack, by CutMetrics. After a RunError the file is as it was, and appended to.
+  // As GoBack, by CutMetrics. After a RunError the file is as it was until the cut, which is tried
+  // before anything is appended, succeeds.
   History CutTo(std::int64_t step, std::int64_t best_after);
 
  private:
@@ -40,15 +42,21 @@ class MetricsSink : public Sink {
   void Write(const std::string& line, std::int64_t step);  // at once
   void WriteIfDue();
   void WriteAll();
+  History CutFile();
   void DropOverflow();
+
+  struct Cut {
+    std::int64_t step = 0, best_after = 0;
+  };
 
   std::mutex mutex_;                  // of all below
   std::shared_ptr<AppendFile> file_;  // shared with a Sync under way
   std::string buffer_;                // whole lines
   Clock::time_point flushed_;
-  bool failing_ = false;   // the last attempt to write failed
-  std::int64_t step_ = 0;  // last one taken
-  std::int64_t lost_ = 0;  // records dropped that no event has told of
+  std::optional<Cut> cut_;  // still to be made in the file
+  bool failing_ = false;    // the last attempt to write failed
+  std::int64_t step_ = 0;   // last one taken
+  std::int64_t lost_ = 0;   // records dropped that no event has told of
 };
 
 }  // namespace trireme::monitor

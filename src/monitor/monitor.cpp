@@ -193,6 +193,11 @@ void Monitor::Step(const Record& record) {
                    record.step == state.options.total_steps;
   const double left = state.Left(record.step);
   state.Each([&](Sink& sink) { sink.Step(record); });
+  if (!due && record.ends_interval) {  // for the records; the screen shows what is due
+    state.Each(
+        [&, interval = state.interval.Since(record)](Sink& sink) { sink.Interval(interval); });
+    state.interval = {};
+  }
   if (!due) {
     if (state.screen.WantsLive()) {
       state.screen.Live(LiveLine(state.interval.Mean(record), state.options.total_steps, left));

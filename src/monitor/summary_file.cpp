@@ -170,7 +170,12 @@ void LeaveOutRanks(Summary& summary) {
 
 SummaryFile::SummaryFile(const std::string& folder, bool fresh) : folder_(folder) {
   std::error_code ignored;
-  if (fresh) std::filesystem::remove(folder + "/summary.json", ignored);
+  // The end of an earlier session would pass for that of this one, if it is killed.
+  std::filesystem::remove(folder + "/summary.json", ignored);
+  if (!fresh) return;
+  for (const char* name : {"trace.json.gz", "report.html"}) {
+    std::filesystem::remove(folder + "/" + name, ignored);
+  }
 }
 
 void SummaryFile::Done(const Summary& summary) {

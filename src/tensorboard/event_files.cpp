@@ -60,10 +60,11 @@ std::int64_t KeptBytes(const std::string& path, std::int64_t step) {
 
 std::vector<std::string> EventFiles(const std::string& folder) {
   std::vector<std::string> files;
-  std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    if (!entry.path().filename().string().starts_with(kPrefix)) continue;
-    if (entry.is_regular_file(ignored)) files.push_back(entry.path().string());
+  std::error_code error, ignored;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (!entry->path().filename().string().starts_with(kPrefix)) continue;
+    if (entry->is_regular_file(ignored)) files.push_back(entry->path().string());
   }
   std::ranges::sort(files);
   return files;

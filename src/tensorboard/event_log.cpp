@@ -60,7 +60,7 @@ struct EventLog::State {
     has_start = !EventFiles(setup.folder).empty();
     attempt([&] {
       const auto now = static_cast<std::int64_t>(UnixSeconds());
-      file = std::make_unique<monitor::AppendFile>(NextEventFile(setup.folder, now), true);
+      file = std::make_shared<monitor::AppendFile>(NextEventFile(setup.folder, now), true);
     });
     proto::Event version = Make(0);
     version.set_file_version(kVersion);
@@ -104,7 +104,7 @@ struct EventLog::State {
 
   const Setup setup;
   std::mutex mutex;                           // of all below
-  std::unique_ptr<monitor::AppendFile> file;  // null: it could not be opened
+  std::shared_ptr<monitor::AppendFile> file;  // null: it could not be opened
   std::string buffer;                         // records that are not in the file yet
   double flushed = Seconds();
   std::int64_t last_step = 0;  // that had values
@@ -176,11 +176,14 @@ void EventLog::Flush() {
   state_->Guarded([&] { state_->Write(); });
 }
 
+// Steps do not wait for a slow disk.
 void EventLog::Sync() {
+  std::shared_ptr<monitor::AppendFile> file;
   state_->Guarded([&] {
     state_->Write();
-    if (state_->file != nullptr) state_->file->Sync();
+    file = state_->file;
   });
+  if (file != nullptr) file->Sync();
 }
 
 }  // namespace trireme::tensorboard

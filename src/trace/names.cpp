@@ -24,7 +24,7 @@ const char* NameOf(Name name) {
       "step",          "load batch", "gradients",  "await gradients", "sum gradients",
       "count targets", "norm",       "agreement",  "update",          "task",
       "layer",         "embedding",  "head",       "recompute",       "transfer",
-      "wait",          "bubble",     "checkpoint", "validation"};
+      "wait",          "bubble",     "checkpoint", "validation",      "histograms"};
   return kTexts.at(static_cast<std::size_t>(name));
 }
 

@@ -103,6 +103,8 @@ std::string DeciderChange(const RunRecord& record, const Decider& now);
 // is 0.8 now and was 0.9 when the checkpoint was written". Keys of [optimizer] and [schedule] that
 // one side alone has are "not set" on the other.
 std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& now);
+// "ranks 4 after 2, grid ...": what is another layout, which changes no number; "" for the same.
+std::string LayoutChange(const RunRecord& record, const nlohmann::json& now);
 
 }  // namespace trireme::job
 

@@ -19,11 +19,12 @@ struct Record {
   std::string set = {};     // of kValid and kValidOther, by data.validation; empty: it has no name
   // Of kValid and kValidOther: windows that were evaluated, a sample of all; 0: all were.
   std::int64_t windows = 0, all_windows = 0;
-  bool ended = true;        // kDone: nothing of the run is left to do
-  std::int64_t step = 0;    // steps completed
-  double epoch = 0;         // epochs completed, a fraction
-  std::int64_t tokens = 0;  // training targets seen so far
-  double loss = 0;          // nats per token; perplexity = exp(loss) is derived
+  bool ends_interval = false;  // kStep: of the last step of a session, whatever its number
+  bool ended = true;           // kDone: nothing of the run is left to do
+  std::int64_t step = 0;       // steps completed
+  double epoch = 0;            // epochs completed, a fraction
+  std::int64_t tokens = 0;     // training targets seen so far
+  double loss = 0;             // nats per token; perplexity = exp(loss) is derived
   double learning_rate = 0;
   double grad_norm = 0;  // before clipping
   double step_seconds = 0;

@@ -52,9 +52,10 @@ enum class Name : std::uint8_t {
   kWait,
   kBubble,  // wait for another stage's result
   kCheckpoint,
-  kValidation
+  kValidation,
+  kHistograms
 };
-inline constexpr int kNames = 19;
+inline constexpr int kNames = 20;
 const char* NameOf(Name name);  // "load batch"
 
 // Queues of a rank, a thread each in the picture. kTransfers and kCheckpointFiles: whose slices may
