@@ -15,9 +15,8 @@ constexpr std::int64_t kGroupBytes = std::int64_t{64} << 20;  // flushed and rea
 Checker::Checker(std::vector<int> cores, const std::vector<WritePlan>& plans)
     : plans_(plans), worker_(std::move(cores)) {}
 
-void Checker::Begin(Output& output, std::function<bool()> stopping) {
+void Checker::Begin(Output& output) {
   output_ = &output;
-  stopping_ = std::move(stopping);
   written_.clear();  // of a checkpoint that failed
   written_bytes_ = 0;
   flush_seconds_ = read_seconds_ = 0;
@@ -35,7 +34,7 @@ void Checker::Queue(bool flush) {
     const double start = Seconds();
     if (flush) output_->FlushData();
     const double flushed = Seconds();
-    output_->ReadBack(segments, [this] { return worker_.Stopping() || stopping_(); });
+    output_->ReadBack(segments, [this] { return worker_.Stopping() || stopping_; });
     flush_seconds_ += flushed - start;
     read_seconds_ += Seconds() - flushed;
   });

@@ -2,9 +2,9 @@
 #ifndef TRIREME_SRC_CHECKPOINT_CHECKER_HPP_
 #define TRIREME_SRC_CHECKPOINT_CHECKER_HPP_
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <vector>
 
 #include "output.hpp"
@@ -20,8 +20,8 @@ class Checker {
   Checker(std::vector<int> cores, const std::vector<WritePlan>& plans);
 
   void Start() { worker_.Start(); }  // as in Worker
-  // Begins with a checkpoint. stopping: true if the work is to be given up.
-  void Begin(Output& output, std::function<bool()> stopping);
+  void Begin(Output& output);        // with a checkpoint
+  void Stop() { stopping_ = true; }  // for good: reading is given up; any thread
   // Notes a segment that was written. Every 64 MiB they are flushed and read back, so that the disk
   // is never idle.
   void Written(const StagedSegment& segment);
@@ -42,7 +42,7 @@ class Checker {
 
   const std::vector<WritePlan>& plans_;
   Output* output_ = nullptr;
-  std::function<bool()> stopping_;
+  std::atomic<bool> stopping_ = false;
   std::vector<StagedSegment> written_;  // and not yet queued
   std::int64_t written_bytes_ = 0;
   double flush_seconds_ = 0, read_seconds_ = 0;  // of the thread

@@ -2,7 +2,6 @@
 #include "trireme/checkpoint/writer.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -60,10 +59,7 @@ class Writer::Work {
     });
   }
 
-  Work(const Work&) = delete;
-  Work& operator=(const Work&) = delete;
-  ~Work() { ending_ = true; }
-
+  ~Work() { checker_.Stop(); }
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   std::int64_t CheckBytes() const { return checker_.MemoryBytes(); }
@@ -127,10 +123,7 @@ class Writer::Work {
   double write_seconds_ = 0;      // likewise, of the thread that writes
   std::int64_t sequence_ = 0;     // likewise, on rank 0
 
-  std::atomic<bool> ending_ = false;  // asked by checker_'s thread, which outlives worker_'s
-
-  // Ended before what their tasks use, and those that wait for others first. Bytes are written by
-  // worker_, hashed by hasher_, and read back by checker_.
+  // Ended before what their tasks use, and those that wait for others first: worker_ writes.
   Hasher hasher_;
   Checker checker_;
   Worker worker_;
@@ -180,7 +173,7 @@ void Writer::Work::StartWrite() {
 
 void Writer::Work::Open() {
   output_.emplace(order_, plans_);
-  checker_.Begin(*output_, [this] { return ending_.load(); });
+  checker_.Begin(*output_);
 }
 
 void Writer::Work::QueueVerify() {
