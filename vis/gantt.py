@@ -16,7 +16,7 @@ import pathlib
 
 import matplotlib
 
-# Kinds of bars: colour, hatch. The order is that of the legend.
+# Kinds of bars: colour, hatch. The order is that of the legend. All stand out from a dark ground, too.
 BARS = {
     "forward": ("#4477aa", None),
     "backward": ("#66b266", None),
@@ -28,12 +28,12 @@ BARS = {
     "other": ("#9aa3ab", None),
     "bubble": ("#f4f4f4", "////"),
     "wait for a transfer": ("#cc3344", None),
-    "checkpoint": ("#333333", None),
+    "checkpoint": ("#84742a", None),
     "validation": ("#77aadd", None),
 }
-TRANSFERS = {"tensor": "#ddaa33", "data": "#117766", "shard": "#44bb99", "pipeline": "#223377",
-             "context": "#55aadd", "embedding": "#993388", "key/value": "#ee8866",
-             "replica": "#777777", "world": "#000000"}
+TRANSFERS = {"tensor": "#ddaa33", "data": "#138a77", "shard": "#44bb99", "pipeline": "#5570d8",
+             "context": "#55aadd", "embedding": "#a8489a", "key/value": "#ee8866",
+             "replica": "#808890", "world": "#a3573a"}
 BAR, LINE = 0.62, 0.14   # heights of a row's two parts; a row is 1
 NARROWEST = 1 / 3000     # of the picture's width; what is narrower joins its neighbour
 LETTER = 1 / 130         # of the picture's width, of a number in a bar
@@ -196,7 +196,7 @@ def legend(figure, kinds, groups):
                      label=kind) for kind, (colour, hatch) in BARS.items() if kind in kinds]
     handles += [Patch(facecolor=TRANSFERS[group], label=f"{group} group, under way")
                 for group in TRANSFERS if group in groups]
-    figure.legend(handles=handles, loc="lower center", ncols=min(5, len(handles)), fontsize=8,
+    figure.legend(handles=handles, loc="lower center", ncol=min(5, len(handles)), fontsize=8,
                   frameon=False)
     return -(-len(handles) // min(5, len(handles)))
 
@@ -266,7 +266,7 @@ def main():
         draw(run, arguments.ranks, arguments.step).savefig(output)
     except (ValueError, OSError) as error:
         raise SystemExit(f"gantt.py: {error}") from error
-    print(output)
+    print(str(output).encode(errors="replace").decode())
 
 
 if __name__ == "__main__":

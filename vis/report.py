@@ -55,6 +55,7 @@ def main():
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(tempfile.gettempdir(), f"matplotlib-{os.getuid()}"))
     try:
         from report import page
+        from report.words import printable
     except ImportError as error:
         print(f"report.py: {error}\n  The page needs matplotlib and Jinja2: apt-get install python3-matplotlib python3-jinja2, "
               "or pip install matplotlib jinja2.", file=sys.stderr)
@@ -62,7 +63,7 @@ def main():
     try:
         text = page.make_page(arguments.runs)
     except FileNotFoundError as error:
-        print(f"report.py: {error}", file=sys.stderr)
+        print(printable(f"report.py: {error}"), file=sys.stderr)
         return 2
     first = pathlib.Path(arguments.runs[0])
     folder = first if first.is_dir() else first.parent
@@ -70,10 +71,10 @@ def main():
     try:
         write_whole(output, text)
     except OSError as error:
-        print(f"report.py: {output}: cannot be written: {error.strerror}\n  Choose another place with -o FILE, or free some space.",
+        print(f"report.py: {printable(output)}: cannot be written: {error.strerror}\n  Choose another place with -o FILE, or free some space.",
               file=sys.stderr)
         return 1
-    print(output)
+    print(printable(output))
     return 0
 
 

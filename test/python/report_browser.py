@@ -110,7 +110,11 @@ def main():
         for record in spiky[100:103]:
             record.update(loss=1e5, grad_norm=1e9, tokens_per_second=1e-3)
         spiky = sample_run.write_run(scratch / "spiky", spiky, None)
-        for runs, least in (([one], 6), ([small], 6), ([old], 5), ([spiky], 5), ([one, small, old, spiky], 10)):
+        groups = [{"group": group, "transfer": "all-reduce", "seconds_waited": 1.2}
+                  for group in ("world", "data", "shard", "context", "tensor", "embedding", "key/value", "replica")]
+        resumed = sample_run.write_run(scratch / "resumed", sample_run.records(400), sample_run.summary(
+            400, first_step=220, traffic=groups, memory={"planned": [], "ranks": sample_run.ranks(128, 16), "ranks_left_out": 1872}))
+        for runs, least in (([one], 6), ([small], 6), ([old], 5), ([spiky], 5), ([resumed], 6), ([one, small, old, spiky], 10)):
             looks_well(runs, scratch, least)
             print(f"{', '.join(run.name for run in runs)}: looks well at four widths")
         long = sample_run.write_long(scratch / "long", STEPS, {STEPS // 2: 30.0})

@@ -6,6 +6,7 @@
 import html.parser
 import importlib.util
 import json
+import math
 import os
 import pathlib
 import re
@@ -128,16 +129,28 @@ def contrasts():
     """Colours of both themes against what they stand on (WCAG 2: 4.5 for text, 3 for lines and areas)."""
     style = (SCRIPT.parent / "report/templates/style.css").read_text()
 
-    def light(colour):
+    def product(one, other):
+        return sum(a * b for a, b in zip(one, other))
+
+    def linear(colour):
         parts = [int(colour[at:at + 2], 16) / 255 for at in (1, 3, 5)]
-        red, green, blue = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055)**2.4 for part in parts]
-        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+        return [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055)**2.4 for part in parts]
+
+    def light(colour):
+        return product((0.2126, 0.7152, 0.0722), linear(colour))
+
+    def lab(colour):
+        """Place in CIE 1976, in which distances are differences that an eye sees."""
+        rows = (0.4339, 0.3762, 0.1899), (0.2126, 0.7152, 0.0722), (0.0177, 0.1095, 0.8729)
+        x, y, z = [product(row, linear(colour)) for row in rows]
+        x, y, z = [part**(1 / 3) if part > 0.008856 else 7.787 * part + 16 / 116 for part in (x, y, z)]
+        return 116 * y - 16, 500 * (x - y), 200 * (y - z)
 
     blocks = re.findall(r":root \{(.*?)\}", style, re.S)
     assert len(blocks) == 3
     for block in blocks:
         colours = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
-        assert sum(name.startswith("series-") for name in colours) == 8 and sum(name.startswith("part-") for name in colours) == 13
+        assert sum(name.startswith("series-") for name in colours) == 8 and sum(name.startswith("part-") for name in colours) == 17
 
         def contrast(one, other):
             low, high = sorted((light(colours[one]), light(colours[other])))
@@ -150,6 +163,18 @@ def contrasts():
             assert contrast("ink", ground) >= 7
         for name, ground in (("soft", "paper"), ("soft", "panel"), ("bad", "mark"), ("bad", "paper"), ("link", "paper")):
             assert contrast(name, ground) >= 4.5, f"{name} on {ground}: {contrast(name, ground):.2f}"
+        parts = {name: lab(colour) for name, colour in colours.items() if name.startswith("part-")}
+        near = [(one, other) for one in parts for other in parts if one < other and math.dist(parts[one], parts[other]) < 16]
+        assert not near, f"colours that look alike: {near}"
+    dark = light(re.search(r"--paper: (#[0-9a-f]{6})", blocks[1])[1])
+    import gantt
+    for name, colour in [*((kind, bar[0]) for kind, bar in gantt.BARS.items()), *gantt.TRANSFERS.items()]:
+        assert colour != "#000000" and (light(colour) + 0.05) / (dark + 0.05) >= 3, f"{name} of the timeline: {colour}"
+    # Every group of the program has a colour of its own, and none that of another part.
+    from report.bars import GROUPS
+    names = re.findall(r'return "([a-z/]+)";', (SCRIPT.parent.parent / "src/comm/ledger.cpp").read_text().split("NameOf(Transfer")[0])
+    assert len(names) == 9 and set(names) <= set(GROUPS) == set(gantt.TRANSFERS) | {"not attributed"}, names
+    assert len(set(GROUPS.values()) | {0, 1, 6, 7, 8, 10, 11}) == len(GROUPS) + 7
 
 
 def escaped_text(scratch):
@@ -217,7 +242,8 @@ def broken_runs(scratch):
     holds(page_of(scratch / "empty")[2], "No step has been recorded", "deck is unknown")
 
     for name, content in (("list", []), ("format", {"format": 2}), ("types", {key: 7 for key in sample_run.summary(1)} | {"format": 1}),
-                          ("deep", {"format": 1, "memory": {"ranks": [1, {"rank": "a"}], "planned": "x"}, "traffic": [3, {}], "deck": {"a": [1]}})):
+                          ("deep", {"format": 1, "memory": {"ranks": [1, {"rank": "a"}], "planned": "x"}, "traffic": [3, {}], "deck": {"a": [1]}, "deck_given": [["a"], 1],
+                                    "first_step": 3, "step": math.inf, "energy": {"joules": "x", "covers": 1}})):
         page_of(sample_run.write_run(scratch / f"summary_{name}", sample_run.records(60), content))
     with open(scratch / "one" / "metrics.jsonl", "wb") as file:  # a line longer than any record
         file.write(b"x" * (5 << 20) + b"\n" + json.dumps(sample_run.step_record(1)).encode() + b"\n")
@@ -288,6 +314,81 @@ def long_run(scratch):
     holds(source, f"smallest 1.2500 at step {STEPS // 2:,}", f"largest 29.7500 at step {STEPS // 3:,}")
 
 
+def sessions(scratch):
+    """Numbers of the last session beside those of the run; a summary of an earlier session; a test of an earlier one."""
+    lines = [line for line in sample_run.records(400) if line["kind"] not in ("done", "test")]
+    lines.insert(300, sample_run.step_record(220, "test", loss=4.25))
+    losses = {**sample_run.summary(400)["losses"], "test": None}
+    energy = {"joules": 1.23e6, "joules_per_token": 0.45, "watts_per_node": 412.0, "covers": "CPUs and memory", "leaves_out": "GPU 1: no counter",
+              "seconds": 90.0, "seconds_lost": 10.0, "gpu_utilisation": 0.87, "gpu_memory_bytes": 31 << 30}
+    run = sample_run.write_run(scratch / "resumed", lines, sample_run.summary(400, first_step=220, losses=losses, energy=energy))
+    source, _, text = page_of(run)
+    of = "of the last session (steps 221 to 400)"
+    holds(text, f"tokens a second {of}", f"time {of}", f"begin {of}", f"energy {of}", f"share of the roof {of}", "time of the last session 60 s",
+          "Times: the last session (steps 221 to 400)", "Of the last session (steps 221 to 400).", "Steps of the last session (steps 221 to 400).",
+          "4.2500 (perplexity 70.11) at step 220", "loss 4.2500 at step 220", "steps 221 to 400; 41.0% of the roof",
+          "1.23 MJ of CPUs and memory, 412 W a node, 0.45 J a token; GPUs 87% busy, 31.0 GiB of the fullest in use; "
+          "no readings for 10 s of 1:40 min; without GPU 1: no counter")
+    whole = sample_run.write_run(scratch / "in_one", sample_run.records(60), sample_run.summary(60, first_step=0))
+    assert "of the last session (" not in page_of(whole)[2]
+    holds(page_of(run, whole)[2], "time of the last session", "steps 221 to 400 the whole run")
+
+    stale = sample_run.write_run(scratch / "stale", lines, sample_run.summary(200, first_step=0, reason="SIGUSR1", outcome="stopped"))
+    text = page_of(stale)[2]
+    holds(text, "summary.json is of an earlier session, which ended with step 200: it is left out", "has not ended, or was killed", "up to step 400")
+    assert "SIGUSR1" not in text and "summary.json is not there" not in text
+    lines.insert(200, sample_run.step_record(200, "done"))
+    assert "has not ended, or was killed" in page_of(sample_run.write_run(scratch / "done_before", lines, None))[2]
+
+
+def resumed_deck(scratch):
+    """A resumed run's deck names itself as the origin of every key: nothing is known of them."""
+    from report.folder import parse_deck
+    keys = "".join(f"k{number} = 1 # from runs/other/deck.in:{number}\n" for number in range(60))
+    deck = "[job]\ntask = train # from runs/own/deck.in:3\noutput = x # from command line\n[model]\ndim = 2 # from mine/deck.in:5\n"
+    assert [given for _, _, given in parse_deck(deck, "own")] == [None, True, True]
+    assert {given for key, _, given in parse_deck(deck + keys, "own") if key.startswith("model.k")} == {None}
+    text = page_of(sample_run.write_run(scratch / "own", sample_run.records(60), None, deck=deck))[2]
+    holds(text, "2 keys of 3 set by the deck or the command line; marked in the whole deck. Of 1 key it is not known", "train not known")
+
+
+def many_ranks(scratch):
+    """Of 2,000 ranks the summary has 128: the map says so, the curve of memory has a gap at its true place."""
+    import numpy
+    from report.bars import percentiles
+    memory = {"planned": [], "ranks": sample_run.ranks(128, 16), "ranks_left_out": 1872}
+    text = page_of(sample_run.write_run(scratch / "partial", sample_run.records(60), sample_run.summary(60, memory=memory)))[2]
+    holds(text, "This map is partial: it has 128 of 2,000 ranks", "1,872 ranks left out", "the smallest and the largest: 1,872; the curves have a gap")
+    places = percentiles(128, 1872)
+    assert places[0] == 0 and places[-1] == 100 and abs(places[63] - 100 * 63 / 1999) < 1e-9 and abs(places[64] - 100 * 1936 / 1999) < 1e-9
+    assert numpy.allclose(percentiles(101, 0), numpy.arange(101))
+    memory["ranks_left_out"] = 0
+    text = page_of(sample_run.write_run(scratch / "all", sample_run.records(60), sample_run.summary(60, memory=memory)))[2]
+    assert "partial" not in text and "left out" not in text
+
+
+def log_and_names(scratch):
+    """A sample of many lines in log.txt; nine runs; a name that is no UTF-8."""
+    from report.curves import run_legend, style_of
+    from report.folder import Run, parse_log
+    sample = "he waited\n\nand time passed =\nloss of a ship\n        far off\ndone    with it\nmodel of\n"
+    for after in ("done    40 steps, 3 tokens", "stopped 40 steps, 3 tokens", "time    compute 29.4%", "loss    train first 7.1", "energy  not available"):
+        assert parse_log(f"Trireme 0.1.0\nsample  {sample}{after}\nfiles   a\n")[0]["sample"] == sample.rstrip("\n"), after
+    run = sample_run.write_run(scratch / "log", sample_run.records(60), None, log=sample_run.OLD_LOG.replace("harbour lies still", "harbour\n\nlies still"))
+    holds(page_of(run)[0], "the old harbour\n\nlies still</blockquote>")
+
+    styles = [str(style_of(number)) for number in range(32)]
+    assert len(set(styles)) == 32, "two runs have the same curve"
+    marks = [(entry.variable, entry.mark) for entry in run_legend([Run(scratch, str(number)) for number in range(32)])]
+    assert len(set(marks)) == 32, "two runs have the same mark"
+
+    name = os.fsencode(scratch) + b"/caf\xe9"
+    run = sample_run.write_run(os.fsdecode(name), sample_run.records(60), sample_run.summary(60))
+    holds(page_of(run)[2], "caf?")
+    assert "caf?" in call(run, run, "-o", run / "two.html").stdout
+    assert "caf?" in call(run / "none", code=2).stderr
+
+
 def places_and_messages(scratch):
     run = sample_run.write_run(scratch / "plain", sample_run.records(60), sample_run.summary(60))
     assert "no such run folder" in call(scratch / "nowhere", code=2).stderr
@@ -314,7 +415,8 @@ def main():
             return
         thinned_curves()
         contrasts()
-        for check in (whole_run, evaluated_run, escaped_text, old_run, broken_runs, went_back, several_runs, long_run, places_and_messages):
+        for check in (whole_run, evaluated_run, escaped_text, old_run, broken_runs, went_back, several_runs, sessions, resumed_deck, many_ranks,
+                      log_and_names, long_run, places_and_messages):
             check(scratch)
             print(f"{check.__name__}: as it should be")
 

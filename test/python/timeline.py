@@ -218,6 +218,15 @@ def check_picture(folder, root):
     expect(picture.stat().st_size < 2_000_000, f"a picture of {picture.stat().st_size} bytes")
     text = picture.read_text(encoding="utf-8")
     expect(text.count("<path") > 50, "a picture without bars")
+    # matplotlib 3.5 knows no ncols=.
+    from matplotlib.figure import Figure
+    sys.path.insert(0, str(pathlib.Path(GANTT).parent))
+    import gantt
+    legend, asked = Figure.legend, []
+    Figure.legend = lambda figure, **options: (asked.append(set(options)), legend(figure, **options))[1]
+    gantt.draw(folder)
+    Figure.legend = legend
+    expect(asked and "ncols" not in asked[0], f"options of the legend are {asked}")
     broken = root / "torn"
     broken.mkdir()
     (broken / "trace.json.gz").write_bytes((folder / "trace.json.gz").read_bytes()[:1000])

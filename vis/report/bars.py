@@ -7,10 +7,12 @@ from matplotlib import ticker
 
 from . import svg, words
 from .curves import number_axis, words_number
+from .folder import session_words
 from .pictures import NARROW, Legend, Picture, render
 
-# Groups of ranks and their colours; more groups share the last one.
-GROUPS = {"data": 2, "tensor": 3, "shard": 4, "context": 5, "pipeline": 12, "world": 9}
+# Groups of ranks and their colours; a group that is none of these has the grey of what is "other".
+GROUPS = {"data": 2, "tensor": 3, "shard": 4, "context": 5, "pipeline": 12, "world": 9, "embedding": 13, "key/value": 14,
+          "replica": 15, "not attributed": 16}
 
 
 class Account:
@@ -77,7 +79,7 @@ def account_of(run):
     if isinstance(time, dict) and words.known(time.get("compute")):
         values = {name: max(0.0, words_number(time.get(name))) if words.known(time.get(name)) else 0.0
                   for name in ("compute", "exposed_communication", "bubble", "data", "checkpoint", "validation", "other")}
-        roof, source = run.value("speed", "roof_fraction"), "the last session, mean over ranks"
+        roof, source = run.value("speed", "roof_fraction"), f"{session_words(run) or 'the last session'}, mean over ranks"
     else:
         made = _from_records(run)
         if made is None:
@@ -165,7 +167,39 @@ def ranks_of(run):
     return [rank for rank in ranks if isinstance(rank, dict)] if isinstance(ranks, list) else []
 
 
+def ranks_left_out(run):
+    """Ranks of which the summary tells nothing: those between the ones that use most and least memory."""
+    left_out = run.part("memory", "ranks_left_out")
+    left_out = left_out if left_out is not None else run.part("ranks_left_out")
+    return int(left_out) if words.known(left_out) and left_out > 0 else 0
+
+
 MOST_BARS = 64
+
+
+def percentiles(count, left_out):
+    """Places of `count` sorted ranks from 0 to 100; those left out are missing in their middle."""
+    places = numpy.arange(count, dtype=float)
+    places[count // 2:] += left_out
+    return 100 * places / max(count + left_out - 1, 1)
+
+
+def _memory_curves(axes, planned, used, left_out):
+    """Both sorted, each for itself. If ranks were left out, the two groups of those that are there, by what they use."""
+    places = percentiles(len(used), left_out)
+    by_use = numpy.argsort(used, kind="stable")
+    planned = planned[by_use] if left_out else numpy.sort(planned)
+    half = len(used) // 2
+    groups = (slice(0, half), slice(half, None)) if left_out else (slice(None),)
+    for values, colour, dash in ((planned, svg.SERIES[0], "-"), (used[by_use], svg.SERIES[1], (0, (5, 1.5)))):
+        for group in groups:
+            axes.plot(places[group], values[group], color=colour, linestyle=dash, linewidth=1.6,
+                      marker="." if left_out else None, markersize=4)
+    axes.set_xlabel("ranks, by the memory that they use (%)" if left_out else "ranks, from the smallest to the largest (%)")
+    if left_out:
+        middle = (places[half - 1] + places[half]) / 2 if half else 50
+        axes.text(middle, 0.5, f"{left_out:,} ranks left out", color=svg.SOFT, transform=axes.get_xaxis_transform(),
+                  horizontalalignment="center", verticalalignment="center")
 
 
 def memory_picture(run, number):
@@ -177,6 +211,7 @@ def memory_picture(run, number):
         return None
     largest = max(numpy.nanmax(used), numpy.nanmax(planned) if numpy.isfinite(planned).any() else 0)
     unit, factor = ("GiB", 2.0**30) if largest >= 2**30 else ("MiB", 2.0**20)
+    left_out = ranks_left_out(run)
 
     def draw(figure, width):
         axes = figure.add_subplot()
@@ -189,19 +224,18 @@ def memory_picture(run, number):
             axes.set_xlabel("rank")
             axes.set_xlim(-0.6, max(len(ranks), 4) - 0.4)
         else:
-            for values, colour, dash in ((planned, svg.SERIES[0], "-"), (used, svg.SERIES[1], (0, (5, 1.5)))):
-                axes.plot(numpy.linspace(0, 100, len(values)), numpy.sort(values) / factor, color=colour, linestyle=dash, linewidth=1.6)
-            axes.set_xlabel("ranks, from the smallest to the largest (%)")
+            _memory_curves(axes, planned / factor, used / factor, left_out)
         axes.set_ylabel(f"memory ({unit})")
         axes.set_ylim(bottom=0)
         number_axis(axes.yaxis, 6)
 
     mark = "area" if len(ranks) <= MOST_BARS else "solid"
-    left_out = run.part("memory", "ranks_left_out")
-    left_out = left_out if left_out is not None else run.part("ranks_left_out")
     caption = "Planned: the sum of the plan's terms. Used: the peak resident set, or what the GPU's card had in use; it includes libraries and MPI."
     if left_out:
-        caption += f" Ranks left out between the largest and the smallest: {left_out}."
+        caption += (f" Ranks left out between the smallest and the largest: {left_out:,}" +
+                    ("; the curves have a gap there, and planned is that of the ranks shown." if len(ranks) > MOST_BARS else "."))
+    if session_words(run):
+        caption += f" Of {session_words(run)}."
     alt = f"{run.label}: {words.plural(len(ranks), 'rank')}; used from {words.size(float(numpy.nanmin(used)))} to {words.size(float(numpy.nanmax(used)))}"
     if numpy.isfinite(planned).any():
         alt += f", planned from {words.size(float(numpy.nanmin(planned)))} to {words.size(float(numpy.nanmax(planned)))}"

@@ -1,4 +1,5 @@
 """Reads a run folder: metrics.jsonl, summary.json, deck.in, log.txt, and what is missing among them."""
+import collections
 import json
 import math
 import pathlib
@@ -18,6 +19,7 @@ class Run:
         self.metrics = Metrics()
         self.evaluation = []  # results of a split each
         self.notes = []  # (severity, text): "bad", "warning" or "note"
+        self.no_summary = ""  # why none of summary.json is used
 
     def note(self, severity, text):
         self.notes.append((severity, text))
@@ -58,16 +60,20 @@ def _read_summary(run):
     path = run.path / "summary.json"
     text = _read_text(path, run)
     if not text:
-        if path.exists():
-            run.note("warning", "summary.json is empty")
+        run.no_summary = "is empty" if path.exists() else "is not there"
         return
     try:
         summary = json.loads(text)
     except (ValueError, RecursionError):
-        run.note("warning", "summary.json is torn: it is left out")
+        run.no_summary = "is torn: it is left out"
         return
     if not isinstance(summary, dict) or summary.get("format") != 1:
-        run.note("warning", "summary.json has another format than 1: it is left out")
+        run.no_summary = "has another format than 1: it is left out"
+        return
+    step = run.metrics.steps["step"]
+    ended = number(summary.get("step"))
+    if len(step) and math.isfinite(ended) and ended < step[-1]:
+        run.no_summary = f"is of an earlier session, which ended with step {int(ended):,}: it is left out"
         return
     run.summary = summary
 
@@ -86,8 +92,20 @@ def _read_evaluation(run):
         run.evaluation = [entry for entry in sets if isinstance(entry, dict)]
 
 
-def parse_deck(text):
-    """(key, value, given) of a resolved deck; given: its comment says where it was set."""
+RESOLVED = re.compile(r"\s*from (.*)/deck\.in:\d+$")
+MOST_GIVEN = 50  # keys of one file; nobody writes so many, a resolved deck has all
+
+
+def _own_marks(entries, folder):
+    """Files X/deck.in that marks name and that are resolved decks: of this run, or with all keys of another one."""
+    names = collections.Counter(found[1] for found in (RESOLVED.match(comment) for _, _, comment in entries) if found)
+    own = {folder, *(pathlib.PurePath(value).name for key, value, _ in entries if key == "job.output")}
+    return {name for name, count in names.items() if pathlib.PurePath(name).name in own or count > MOST_GIVEN}
+
+
+def parse_deck(text, folder=""):
+    """(key, value, given) of a resolved deck; given: its comment says where it was set. None: a resumed run took the key
+    from the resolved deck of a folder, so nothing is known of who set it."""
     entries, section = [], ""
     for line in text.splitlines():
         line = line.strip()
@@ -100,25 +118,35 @@ def parse_deck(text):
         if not equals:
             continue
         value, _, comment = rest.partition("#")
-        given = bool(re.match(r"\s*from (.*:\d+$|the command line|command line)", comment))
-        entries.append((f"{section}.{name.strip()}", value.strip(), given))
-    return entries
+        entries.append((f"{section}.{name.strip()}", value.strip(), comment))
+    resolved = _own_marks(entries, folder)
+
+    def given(comment):
+        found = RESOLVED.match(comment)
+        if found and found[1] in resolved:
+            return None
+        return bool(re.match(r"\s*from (.*:\d+$|the command line|command line)", comment))
+
+    return [(key, value, given(comment)) for key, value, comment in entries]
 
 
 def _read_deck(run):
     deck, given = run.part("deck"), run.part("deck_given")
     if isinstance(deck, dict):
-        marked = set(given) if isinstance(given, list) else set()
+        marked = {key for key in given if isinstance(key, str)} if isinstance(given, list) else set()
         run.deck = [(str(key), value if isinstance(value, str) else json.dumps(value), key in marked)
                     for key, value in deck.items()]
         return
-    run.deck = parse_deck(_read_text(run.path / "deck.in", run))
+    run.deck = parse_deck(_read_text(run.path / "deck.in", run), run.path.resolve().name)
     if not run.deck:
         run.note("warning", "deck.in is not there: the deck is unknown")
 
 
 FACTS = ("grid", "map", "model", "data", "memory", "roof", "done", "time", "loss", "sample")
 SECTION = re.compile(r"^([a-z]+) {1,8}(?=\S)")
+# Lines after a sample, which may have any lines itself.
+AFTER_SAMPLE = re.compile(r"(done    |stopped )\d[\d,]* steps?\b|(time    (?=\w+ +[\d.]+%)|loss    (?=train |valid )|traffic group |files   |"
+                          r"energy  |sample  |page    )\S|stopped by ")
 
 
 def parse_log(text):
@@ -132,12 +160,15 @@ def parse_log(text):
         if line.startswith("warning: "):
             warnings.append(line[len("warning: "):])
             continue
+        if word == "sample" and not AFTER_SAMPLE.match(line):
+            facts[word] += "\n" + line
+            continue
         found = SECTION.match(line)
         if found:
             word = found[1] if found[1] in FACTS or found[1] == "traffic" else ""
             if word:
                 facts[word] = line[8:].rstrip() if len(found[1]) < 8 else line
-        elif word in ("map", "traffic", "sample") and line.startswith("        "):
+        elif word in ("map", "traffic") and line.startswith("        "):
             facts[word] += "\n" + line[8:].rstrip()
         else:
             word = ""
@@ -160,6 +191,8 @@ def _read_records(run):
     except OSError as error:
         run.note("bad", f"metrics.jsonl cannot be read: {error.strerror}")
     metrics = run.metrics
+    if metrics.count and number((metrics.done or {}).get("step")) < metrics.steps["step"][-1]:
+        metrics.done = None  # of an earlier session
     if metrics.torn_count:
         lines = ", ".join(f"line {line:,} {reason}" for line, reason in metrics.torn)
         more = metrics.torn_count - len(metrics.torn)
@@ -174,6 +207,16 @@ def last_step(run):
     step = run.metrics.steps["step"]
     known = [step[-1] if len(step) else 0, run.value("step"), number((run.metrics.done or {}).get("step"))]
     return int(max(value for value in known if math.isfinite(value)))
+
+
+def session_words(run):
+    """What a number of the summary is of, where an earlier session did a part of the run; "" where it is of the whole run."""
+    first, last = run.value("first_step"), run.value("step")
+    if not (first > 0 and math.isfinite(first) and math.isfinite(last)):
+        return ""
+    if not last > first:
+        return "the last session (no step)"
+    return f"the last session (steps {int(first) + 1:,} to {int(last):,})"
 
 
 def total_steps(run):
@@ -195,7 +238,9 @@ def _judge(run):
     metrics, step = run.metrics, run.metrics.steps["step"]
     if not run.summary:
         reason = "an older version wrote this run" if metrics.done else "the session has not ended, was killed, or is of an older version"
-        run.note("note", f"summary.json is not there ({reason}): memory of each rank, the process map and the table of traffic "
+        reason = f" ({reason})" if run.no_summary == "is not there" else ""
+        run.note("warning" if run.no_summary != "is not there" else "note",
+                 f"summary.json {run.no_summary}{reason}. Memory of each rank, the process map and the table of traffic "
                  "come from log.txt, if at all.")
     if not metrics.done and run.text("outcome") != "done":
         stopped = run.text("outcome") == "stopped"

@@ -7,7 +7,7 @@ import matplotlib
 import numpy
 
 from . import bars, curves, sections, svg, words
-from .folder import read_run
+from .folder import read_run, session_words
 from .pictures import Picture
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
@@ -16,7 +16,7 @@ TEMPLATES = pathlib.Path(__file__).parent / "templates"
 def labels_of(paths):
     """A short name for each path; the path itself where two end alike."""
     names = [path.resolve().name if path.name != "metrics.jsonl" else path.resolve().parent.name for path in paths]
-    return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths)]
+    return [words.printable(name if names.count(name) == 1 else path) for name, path in zip(names, paths)]
 
 
 def timeline_of(run, number):
@@ -55,14 +55,16 @@ class RunSection:
         self.slowest = sections.slowest_table(run)
         self.timeline = timeline_of(run, number)
         self.event_counts, self.events, self.routine = sections.events_tables(run)
-        self.map = sections.map_tables(run)
+        self.map, self.map_note = sections.map_tables(run), sections.map_note(run)
         self.map_text = run.log.get("map", "")
         self.memory_text = run.log.get("memory", "")
+        self.session = session_words(run) or "the last session"
         self.traffic = sections.traffic_table(run)
         self.traffic_text = run.log.get("traffic", "")
         self.deck = run.deck
         self.marked = "not their default" if run.summary else "set by the deck or the command line"
         self.given = [entry for entry in run.deck if entry[2]]
+        self.unknown = sum(entry[2] is None for entry in run.deck)
         self.notes = run.notes
 
 

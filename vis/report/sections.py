@@ -5,9 +5,9 @@ import re
 import numpy
 
 from . import words
-from .bars import ranks_of, traffic_rows
+from .bars import ranks_left_out, ranks_of, traffic_rows
 from .curves import words_number
-from .folder import last_step, total_steps
+from .folder import last_step, session_words, total_steps
 from .words import DASH, Table
 
 
@@ -20,21 +20,24 @@ def _fact(run, name, word):
 
 
 def losses_of(run):
-    """first, last, last_valid, best_valid with its step, test; NaN where unknown. From the summary, else from records."""
+    """first, last, last_valid, best_valid and test with their steps; NaN where unknown. From the summary, else from records."""
     metrics = run.metrics
     losses = metrics.steps["loss"]
     finite = losses[numpy.isfinite(losses)]
     valid = [(words_number(r.get("loss")), words_number(r.get("step"))) for r in metrics.evaluations if r.get("kind") == "valid"]
     valid = [pair for pair in valid if math.isfinite(pair[0])]
-    test = [words_number(r.get("loss")) for r in metrics.evaluations if r.get("kind") == "test"]
+    test = [(words_number(r.get("loss")), words_number(r.get("step"))) for r in metrics.evaluations if r.get("kind") == "test"]
+    test = test[-1] if test else (math.nan, math.nan)
     best = min(valid, default=(math.nan, math.nan))
     found = {"first": finite[0] if len(finite) else math.nan, "last": losses[-1] if len(losses) else math.nan,
              "last_valid": valid[-1][0] if valid else math.nan, "best_valid": best[0], "best_valid_step": best[1],
-             "test": test[-1] if test else math.nan, "entropy_floor": math.nan}
+             "test": test[0], "test_step": test[1], "entropy_floor": math.nan}
     for name in found:
         value = run.value("losses", name)
         if math.isfinite(value):
             found[name] = value
+    if found["test"] != test[0]:
+        found["test_step"] = math.nan  # the record of the summary's test is lost
     return found
 
 
@@ -139,12 +142,16 @@ def overview_table(runs):
     row("tokens seen", [words.whole(tokens_of(run)) for run in runs])
     for name, key in (("training loss, first", "first"), ("training loss, last", "last"), ("validation loss, last", "last_valid"),
                       ("validation loss, best", "best_valid"), ("test loss", "test"), ("entropy floor", "entropy_floor")):
-        row(name, [f"{words.loss(loss[key])} (perplexity {words.perplexity(loss[key])})" if math.isfinite(loss[key]) else DASH
-                   for loss in losses])
-    row("tokens a second", [words.whole(speed["tokens_per_second"]) for speed in speeds])
-    row("of the roof", [words.share(speed["roof_fraction"]) for speed in speeds])
-    row("time", [words.seconds(run.value("time", "elapsed")) for run in runs])
-    row("began", [run.text("started").replace("T", " ") for run in runs])
+        row(name, [f"{words.loss(loss[key])} (perplexity {words.perplexity(loss[key])}){_at_step(loss, key)}" if math.isfinite(loss[key])
+                   else DASH for loss in losses])
+    sessions = [session_words(run) for run in runs]
+    of = f" of {sessions[0]}" if len(runs) == 1 and sessions[0] else " of the last session" if any(sessions) else ""
+    if len(runs) > 1:
+        row("last session", [session.partition("(")[2].rstrip(")") or "the whole run" if any(sessions) else "" for session in sessions])
+    row(f"tokens a second{of}", [words.whole(speed["tokens_per_second"]) for speed in speeds])
+    row(f"share of the roof{of}", [words.share(speed["roof_fraction"]) for speed in speeds])
+    row(f"time{of}", [words.seconds(run.value("time", "elapsed")) for run in runs])
+    row(f"begin{of}" if of else "began", [run.text("started").replace("T", " ") for run in runs])
     row("ended", [run.text("ended").replace("T", " ") for run in runs])
     row("where", [where(run) for run in runs])
     row("hosts", [_hosts(run) for run in runs])
@@ -152,9 +159,14 @@ def overview_table(runs):
     row("program", [f"Trireme {run.text('version')} ({run.text('commit')})" if run.text("version") else
                     re.sub(r"\s{3,}.*", "", _log_word(run, "program")) for run in runs])
     row("bad steps", [words.whole(run.value("bad_steps")) for run in runs])
-    row("energy", [energy_words(run) for run in runs])
-    row("folder", [str(run.path) for run in runs])
+    row(f"energy{of}", [energy_words(run) for run in runs])
+    row("folder", [words.printable(run.path) for run in runs])
     return Table(["", *(run.label for run in runs)], rows, text=range(len(runs) + 1))
+
+
+def _at_step(losses, key):
+    step = losses.get(f"{key}_step", math.nan)
+    return f" at step {int(step):,}" if math.isfinite(step) else ""
 
 
 def _hosts(run):
@@ -171,36 +183,52 @@ def energy_words(run):
         return ""
     if energy.get("not_available"):
         return f"not available: {energy['not_available']}"
+    texts = {name: energy[name] for name in ("covers", "leaves_out") if isinstance(energy.get(name), str) and energy[name]}
+    numbers = {name: value for name, value in energy.items() if words.known(value)}
     parts = []
-    for key, form in (("joules", "{} J"), ("joules_per_token", "{} J a token"), ("watts_per_node", "{} W a node")):
-        if words.known(energy.get(key)):
-            parts.append(form.format(words.short(energy[key])))
-    if words.known(energy.get("gpu_utilisation")):
-        parts.append(f"GPU {words.share(energy['gpu_utilisation'])} in use")
-    return ", ".join(parts)
+    if "joules" in numbers:
+        parts.append(words.with_unit(numbers["joules"], "J") + (f" of {texts['covers']}" if "covers" in texts else ""))
+    if "watts_per_node" in numbers:
+        parts.append(f"{words.with_unit(numbers['watts_per_node'], 'W')} a node")
+    if "joules_per_token" in numbers:
+        parts.append(f"{words.with_unit(numbers['joules_per_token'], 'J')} a token")
+    text = ", ".join(parts)
+    cards = [f"GPUs {100 * numbers['gpu_utilisation']:.0f}% busy"] if "gpu_utilisation" in numbers else []
+    if "gpu_memory_bytes" in numbers:
+        cards.append(f"{words.size(numbers['gpu_memory_bytes'])} of the fullest in use")
+    more = [", ".join(cards)] if cards else []
+    if numbers.get("seconds_lost", 0) >= 0.5:
+        lost = numbers["seconds_lost"]
+        more.append(f"no readings for {words.seconds(lost)} of {words.seconds(lost + numbers.get('seconds', 0))}")
+    if "leaves_out" in texts:
+        more.append(f"without {texts['leaves_out']}")
+    return "; ".join(part for part in (text, *more) if part)
 
 
 def tiles(run):
     """(name, value, remark) of the few numbers that come first."""
-    losses, speed = losses_of(run), speed_of(run)
+    losses, speed, session = losses_of(run), speed_of(run), session_words(run)
     made = []
 
-    def tile(name, value, remark=""):
-        if value != DASH:
+    def tile(name, value, remark="", of_session=False):
+        if value != DASH and of_session and session:
+            steps = session.partition("(")[2].rstrip(")")
+            made.append((f"{name} of the last session", value, f"{steps}; {remark}" if remark else steps))
+        elif value != DASH:
             made.append((name, value, remark))
 
     best = losses["best_valid"]
     tile("validation perplexity, best", words.perplexity(best),
-         f"loss {words.loss(best)}" + (f" at step {int(losses['best_valid_step']):,}" if math.isfinite(losses["best_valid_step"]) else ""))
-    tile("test perplexity", words.perplexity(losses["test"]), f"loss {words.loss(losses['test'])}")
+         f"loss {words.loss(best)}{_at_step(losses, 'best_valid')}")
+    tile("test perplexity", words.perplexity(losses["test"]), f"loss {words.loss(losses['test'])}{_at_step(losses, 'test')}")
     if not math.isfinite(best):
         tile("training perplexity, last", words.perplexity(losses["last"]), f"loss {words.loss(losses['last'])}")
     floor = losses["entropy_floor"]
     tile("perplexity at the entropy floor", words.perplexity(floor), f"loss {words.loss(floor)}")
     tile("tokens a second", words.short(speed["tokens_per_second"]),
-         f"{words.share(speed['roof_fraction'])} of the roof" if math.isfinite(speed["roof_fraction"]) else "")
+         f"{words.share(speed['roof_fraction'])} of the roof" if math.isfinite(speed["roof_fraction"]) else "", of_session=True)
     tile("tokens seen", words.short(tokens_of(run)), f"in {words.plural(last_step(run), 'step')}")
-    tile("time", words.seconds(run.value("time", "elapsed")), where(run).split(",")[0])
+    tile("time", words.seconds(run.value("time", "elapsed")), where(run).split(",")[0], of_session=True)
     return made
 
 
@@ -255,9 +283,19 @@ def _span(values):
     return ", ".join(spans[:6]) + (" …" if len(spans) > 6 else "")
 
 
+def map_note(run):
+    """What the map lacks."""
+    left_out = ranks_left_out(run)
+    if not left_out:
+        return ""
+    shown = len(ranks_of(run))
+    return (f"This map is partial: it has {shown:,} of {shown + left_out:,} ranks, those that use most and least memory. "
+            "Hosts of which no rank is among them are missing.")
+
+
 def map_tables(run):
     """(a row a host, a row a rank), or None: which coordinates of the grid run where."""
-    ranks = [rank for rank in ranks_of(run) if isinstance(rank.get("rank"), int)]
+    ranks = sorted((rank for rank in ranks_of(run) if isinstance(rank.get("rank"), int)), key=lambda rank: rank["rank"])
     if not ranks:
         return None
     hosts = {}

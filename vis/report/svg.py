@@ -10,7 +10,7 @@ from matplotlib.figure import Figure  # noqa: E402
 # Colours that stand for CSS variables until the picture is text.
 INK, SOFT, GRID, PAPER = "#010101", "#010102", "#010103", "#010104"
 SERIES = [f"#0102{number:02x}" for number in range(8)]
-PARTS = [f"#0103{number:02x}" for number in range(13)]
+PARTS = [f"#0103{number:02x}" for number in range(17)]
 VARIABLES = {INK: "--ink", SOFT: "--soft", GRID: "--grid", PAPER: "--paper",
              **{colour: f"--series-{number}" for number, colour in enumerate(SERIES)},
              **{colour: f"--part-{number}" for number, colour in enumerate(PARTS)}}

@@ -26,6 +26,17 @@ def short(value, digits=3):
     return f"{value:.{digits}g}"
 
 
+def with_unit(value, unit):
+    """1.2 MJ, 350 W."""
+    text = short(value)
+    return text + unit if " " in text else f"{text} {unit}"
+
+
+def printable(text):
+    """Text of a path: bytes that are no UTF-8 become question marks."""
+    return str(text).encode(errors="replace").decode()
+
+
 def tick(value):
     """A tick's label: as short as its digits allow."""
     if value == 0:
