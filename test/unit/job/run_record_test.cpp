@@ -58,6 +58,19 @@ TEST(Changes, TellOfAFileThatHasGrown) {
               ElementsAre("train_tokens is 3000 now and was 2000 when the checkpoint was written"));
 }
 
+TEST(LayoutChange, NamesWhatIsOther) {
+  const auto of = [](const nlohmann::json& was, const nlohmann::json& now) {
+    nlohmann::json run = was;
+    run["step"] = 10;
+    return LayoutChange(ParseRunRecord(run, "step_00000010/run.json"), now);
+  };
+  const nlohmann::json was = {{"ranks", 2}, {"grid", "data 2"}, {"sharding", "none"}};
+  EXPECT_EQ(of(was, was), "");
+  EXPECT_EQ(of({}, was), "");  // of a version that did not record it
+  EXPECT_EQ(of(was, {{"ranks", 4}, {"grid", "data 2"}, {"sharding", "parameters"}}),
+            "ranks 4 after 2; sharding parameters after none");
+}
+
 // The set that decides on the best checkpoint, of versions that recorded it.
 TEST(RunRecord, TheDecidingSetIsCompared) {
   const Decider code{.set = "code", .sha256 = std::string(64, 'a'), .tokens = 600, .since = 5};

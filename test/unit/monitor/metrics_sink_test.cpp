@@ -10,6 +10,7 @@
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -165,6 +166,25 @@ TEST_F(MetricsSinkTest, ALongFullDiskCostsRecordsAndSaysSo) {
   EXPECT_EQ(steps.back() - steps.front() + 1, std::ssize(steps)) << "without a gap";
   EXPECT_THAT(ReadBytes(Path()),
               HasSubstr("\"records\":" + std::to_string(kMany - std::ssize(steps)) + ".0"));
+}
+
+// Steps that a rollback made void are in the file until there is room to cut them, and not longer.
+TEST_F(MetricsSinkTest, CutsLaterIfTheDiskIsFull) {
+  MetricsSink sink(Path(), true);
+  for (int step = 1; step <= 20; ++step) sink.Step(StepRecord(step));
+  sink.Sync();
+  {
+    const FullDisk full(1000);
+    for (int step = 21; step <= 30; ++step) sink.Step(StepRecord(step));
+    EXPECT_THROW(sink.CutTo(12, 0), Error);
+    for (int step = 13; step <= 16; ++step) sink.Step(StepRecord(step));
+    EXPECT_THROW(sink.CutTo(14, 0), Error);
+    sink.Step(StepRecord(15));
+  }
+  sink.Sync();
+  std::vector<int> steps(15);
+  std::iota(steps.begin(), steps.end(), 1);
+  EXPECT_EQ(StepsIn(Path()), steps);
 }
 
 TEST_F(MetricsSinkTest, IsCalledByAnotherThread) {
