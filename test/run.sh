@@ -8,6 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 source jobscripts/machine.sh
+source jobscripts/page_python.sh
 
 bash jobscripts/install_debian.sh test
 
