@@ -19,6 +19,7 @@
 namespace {
 
 using namespace trireme;
+using benchmark::Median;
 
 constexpr std::int64_t kPrompt = 1000, kTokens = 48, kShort = 16, kMany = 16;
 constexpr std::int64_t kVocabulary = 50257, kLength = 1024;
@@ -35,11 +36,6 @@ model::ModelPlan PlanOf(std::int64_t slots) {
   plan.training = false;
   plan.cache_slots = slots;
   return plan;
-}
-
-double Median(std::vector<double> values) {
-  std::ranges::sort(values);
-  return values[values.size() / 2];
 }
 
 // Bytes read and written a second by all threads that copy, as STREAM counts; and read alone.

@@ -118,9 +118,7 @@ int main(int argc, char** argv) {
   return runtime.Guard([&] {
     const auto [model, steps] = ReadArguments(argc, argv, "trireme_layouts_benchmark");
     const Setup setup = SetupOf(model);
-    const data::TokenFile tokens(
-        runtime.World(),
-        RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length));
+    const data::TokenFile tokens(runtime.World(), TokensFor(setup));
     for (const Layout& layout : LayoutsOf(runtime.World().Size())) {
       if (layout.chunks > 1 && model == "jsc") continue;  // two blocks
       Measure(runtime.World(), tokens, setup, layout, model, steps);

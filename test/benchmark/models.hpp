@@ -63,6 +63,11 @@ inline data::TokenData RandomTokens(std::int64_t vocabulary, std::int64_t count)
   return data;
 }
 
+// Enough for 40 global batches of a setup.
+inline data::TokenData TokensFor(const Setup& setup) {
+  return RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length);
+}
+
 inline double Median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   return values[values.size() / 2];

@@ -83,8 +83,7 @@ int main(int argc, char** argv) {
     Setup setup = SetupOf(model);
     setup.model.micro_batch = model == "jsc" ? 128 : 4;
     const comm::Communicator& world = runtime.World();
-    const data::TokenFile tokens(
-        world, RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length));
+    const data::TokenFile tokens(world, TokensFor(setup));
     std::vector<std::unique_ptr<Run>> runs;
     for (const Variant& variant : VariantsOf(world.Size())) {
       if (variant.canonical.On() && model != "jsc") continue;

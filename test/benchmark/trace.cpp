@@ -71,9 +71,7 @@ int main(int argc, char** argv) {
   return runtime.Guard([&] {
     const auto [model, steps] = ReadArguments(argc, argv, "trireme_trace_benchmark");
     const Setup setup = SetupOf(model);
-    const data::TokenFile tokens(
-        runtime.World(),
-        RandomTokens(setup.model.options.vocabulary, 40 * setup.batch * setup.model.length));
+    const data::TokenFile tokens(runtime.World(), TokensFor(setup));
     for (const Layout& layout : LayoutsOf(runtime.World().Size())) {
       Measure(runtime.World(), tokens, setup, layout, steps);
     }

@@ -83,7 +83,7 @@ class Model : public parallel::StageWork {
   // vocabulary; empty on a context rank without the position.
   std::vector<double> LogitsSlice() const;
   // After BeginCached and kEvaluate, on the last stage: [rows asked for, slice of the vocabulary].
-  // They stay until the next call.
+  // Valid until the next call.
   const std::vector<double>& CachedLogits();
   const Part& VocabularySlice() const { return layers_.Head().Slice(); }
 

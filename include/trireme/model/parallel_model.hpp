@@ -63,7 +63,7 @@ class ParallelModel {
   // Collective over the replica, as Logits; only with plan.cache_slots. Keeps keys and values of
   // the batches (Stages().Padded() of them, some perhaps empty; if values are sharded, the same
   // number on all ranks of the shard group) at these places, and returns the logits asked for,
-  // [sequences, vocabulary], on the ranks of the last stage; nothing on others. They stay until the
+  // [sequences, vocabulary], on the ranks of the last stage; nothing on others; valid until the
   // next call. A batch of length 1 has ContinuedEntry's form.
   const std::vector<double>& CachedLogits(std::span<const data::Entry> batches,
                                           std::span<const CachedPlaces> places);

@@ -1,8 +1,5 @@
 // Token files that must be refused, when written and when read, and what is said about them.
-#include <sys/resource.h>
-
-#include <csignal>
-
+#include "full_disk.hpp"
 #include "hdf5.hpp"
 #include "locked.hpp"
 #include "scratch.hpp"
@@ -238,16 +235,11 @@ TEST_F(TokenFileErrors, NoSpaceKeepsTheOldFileAndLeavesNoDraft) {
   const std::string path = Good();
   TokenData data = SmallData();
   data.tokens[0].assign(1'000'000, 1);
-  struct rlimit old = {};
-  getrlimit(RLIMIT_FSIZE, &old);
-  struct rlimit low = old;
-  low.rlim_cur = 100'000;
-  const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-  setrlimit(RLIMIT_FSIZE, &low);
-  const std::string message =
-      MessageOf([&] { WriteTokenFile(path, data, true); }, ExitCode::kFailed);
-  setrlimit(RLIMIT_FSIZE, &old);
-  std::signal(SIGXFSZ, handler);
+  std::string message;
+  {
+    const test::FullDisk full(100'000);
+    message = MessageOf([&] { WriteTokenFile(path, data, true); }, ExitCode::kFailed);
+  }
   EXPECT_THAT(message,
               AllOf(HasSubstr(path + ".tmp: cannot reserve"), HasSubstr("File too large")));
   EXPECT_FALSE(std::filesystem::exists(path + ".tmp"));

@@ -92,7 +92,7 @@ TEST(MetricsLine, NamesTheFilesOfAMixture) {
   EXPECT_EQ(json["sources"].dump(), "{\"b.h5\":700,\"a.h5\":300,\"\uFFFD\":1}");
 }
 
-// What is measured keeps a float's digits; what training decides keeps a double's.
+// Measured values keep a float's digits; those that training decides keep a double's.
 TEST(MetricsLine, OfAStepIsShort) {
   Record record;
   record.step = 999'999;

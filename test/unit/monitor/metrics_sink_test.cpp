@@ -4,10 +4,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
-#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -15,6 +13,7 @@
 #include <utility>
 
 #include "folder_test.hpp"
+#include "full_disk.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/monitor/monitor.hpp"
 
@@ -22,6 +21,7 @@ namespace trireme::monitor {
 namespace {
 
 using test::FolderTest;
+using test::FullDisk;
 using test::ReadBytes;
 using test::WriteBytes;
 using testing::ElementsAre;
@@ -110,23 +110,6 @@ TEST_F(MetricsSinkTest, CutsBothKindsOfRecordsAndGoesOn) {
   EXPECT_THAT(text, HasSubstr("\"kind\":\"interval\",\"step\":10,"));
   EXPECT_THAT(text, Not(HasSubstr("\"kind\":\"interval\",\"step\":15,")));
 }
-
-// A full disk, by way of a limit on the size of files, while it lives.
-class FullDisk {
- public:
-  explicit FullDisk(std::size_t bytes) {
-    signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &before_);
-    const rlimit limit{.rlim_cur = bytes, .rlim_max = before_.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &limit);
-  }
-  ~FullDisk() { setrlimit(RLIMIT_FSIZE, &before_); }
-  FullDisk(const FullDisk&) = delete;
-  FullDisk& operator=(const FullDisk&) = delete;
-
- private:
-  rlimit before_{};
-};
 
 TEST_F(MetricsSinkTest, RecordsOfAFullDiskComeOnceThereIsRoom) {
   MetricsSink sink(Path(), true);

@@ -4,9 +4,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <sys/resource.h>
-
-#include <csignal>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -14,6 +11,7 @@
 #include "event.pb.h"
 #include "event_files.hpp"
 #include "folder_test.hpp"
+#include "full_disk.hpp"
 #include "record.hpp"
 #include "trireme/base/error.hpp"
 
@@ -22,24 +20,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// What does not fit is refused, as by a full disk.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(std::uintmax_t bytes) {
-    std::signal(SIGXFSZ, SIG_IGN);
-    getrlimit(RLIMIT_FSIZE, &old_);
-    rlimit low = old_;
-    low.rlim_cur = bytes;
-    setrlimit(RLIMIT_FSIZE, &low);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &old_); }
-  FileSizeLimit(const FileSizeLimit&) = delete;
-  FileSizeLimit& operator=(const FileSizeLimit&) = delete;
-
- private:
-  rlimit old_{};
-};
 
 class EventLogTest : public test::FolderTest {
  protected:
@@ -211,7 +191,7 @@ TEST_F(EventLogTest, AFullDiskIsOneWarning) {
   log.Flush();
   const std::string path = EventFiles(In("tensorboard")).front();
   {
-    const FileSizeLimit limit(std::filesystem::file_size(path) + 10);
+    const test::FullDisk limit(std::filesystem::file_size(path) + 10);
     for (std::int64_t step = 2; step < 4; ++step) {
       log.Add(step, {{"loss", 2}});
       Try([&] { log.Flush(); });
@@ -225,14 +205,14 @@ TEST_F(EventLogTest, AFullDiskIsOneWarning) {
   EXPECT_THAT(Events(), ElementsAre("v", "1 loss", "2 loss", "3 loss", "4 loss"));
 }
 
-// What waits takes a bounded memory.
+// Events that wait take a bounded memory.
 TEST_F(EventLogTest, ADiskThatStaysFullLosesEvents) {
   EventLog log(From(0, false));
   log.Add(1, {{"loss", 2}});
   log.Flush();
   const std::string long_text(std::size_t{1} << 20, 'x');
   {
-    const FileSizeLimit limit(std::filesystem::file_size(EventFiles(In("tensorboard")).front()));
+    const test::FullDisk limit(std::filesystem::file_size(EventFiles(In("tensorboard")).front()));
     Try([&] { log.AddText("sample", long_text); });
     EXPECT_EQ(failures_.size(), 1U);
   }

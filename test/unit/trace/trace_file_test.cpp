@@ -3,15 +3,14 @@
 #include "trireme/trace/trace_file.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <zlib.h>
 
 #include <array>
-#include <csignal>
 #include <filesystem>
 #include <map>
 #include <string>
 
+#include "full_disk.hpp"
 #include "temporary_folder.hpp"
 
 namespace trireme::trace {
@@ -104,18 +103,13 @@ TEST(TraceFile, TellsOfAFileThatCannotBeMade) {
 TEST(TraceFile, LeavesNothingIfItCannotBeWrittenWhole) {
   const test::TemporaryFolder folder;
   const std::string path = folder.Path() + "/trace.json.gz";
-  std::signal(SIGXFSZ, SIG_IGN);
-  rlimit before{};
-  getrlimit(RLIMIT_FSIZE, &before);
   {
     TraceFile file(path);
     std::vector<Slice> slices;
     for (int i = 0; i < 50000; ++i) slices.push_back(Transfer(i, i + 1.0 / (i + 1)));
-    const rlimit small{.rlim_cur = 20000, .rlim_max = before.rlim_max};
-    setrlimit(RLIMIT_FSIZE, &small);
+    const test::FullDisk full(20000);
     file.Add(Facts(), slices);
     EXPECT_EQ(file.Place({}), std::errc::file_too_large);
-    setrlimit(RLIMIT_FSIZE, &before);
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.Path()));
 }
