@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # read by the scripts that source this file
+# shellcheck disable=SC2034,SC2016  # read, and expanded, by the scripts that source this file
 # Facts of a Debian or Ubuntu machine, alone or under a Slurm of its own. README.md explains each line.
 TRIREME_MACHINE_TITLE="Debian or Ubuntu: a workstation, a small cluster, the Slurm of the test suite"
 TRIREME_MACHINE_DATE=2026-11-24

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# shellcheck disable=SC2034  # read by the scripts that source this file
+# shellcheck disable=SC2034,SC2016  # read, and expanded, by the scripts that source this file
 # Facts of JUWELS Booster (Jülich Supercomputing Centre). README.md explains each line.
 TRIREME_MACHINE_TITLE="JUWELS Booster, Jülich Supercomputing Centre"
 TRIREME_MACHINE_DATE=2026-11-24
-TRIREME_MACHINE_SOURCE="https://apps.fz-juelich.de/jsc/hps/juwels/configuration.html https://apps.fz-juelich.de/jsc/hps/juwels/quickintro.html"
+TRIREME_MACHINE_SOURCE="https://apps.fz-juelich.de/jsc/hps/juwels/ https://github.com/FZJ-JSC/jupyter-jsc-configuration"
 TRIREME_MACHINE_TRIED=no
-TRIREME_MACHINE_UNCONFIRMED="MODULES PARTITIONS LOCAL REQUEUE"
+TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE CORES_PER_NODE MEMORY_GIB GPU FABRIC SRUN ENVIRONMENT REQUEUE RUNS LOCAL"
 
 # Build.
 TRIREME_MACHINE_MODULES="GCC OpenMPI CUDA NCCL cuDNN HDF5 Boost Eigen CMake Ninja"
@@ -23,7 +23,7 @@ TRIREME_MACHINE_FABRIC="InfiniBand HDR200, four adapters a node"
 
 # Slurm.
 TRIREME_MACHINE_PARTITION=booster
-TRIREME_MACHINE_PARTITIONS="booster:384:24:00:00 develbooster:4:02:00:00"
+TRIREME_MACHINE_PARTITIONS="booster:384:24:00:00 largebooster:-:- develbooster:4:02:00:00"
 TRIREME_MACHINE_QOS=""
 TRIREME_MACHINE_CONSTRAINT=""
 TRIREME_MACHINE_ACCOUNT=yes

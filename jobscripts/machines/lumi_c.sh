@@ -1,0 +1,37 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034,SC2016  # read, and expanded, by the scripts that source this file
+# Facts of LUMI-C, the processor nodes of LUMI (CSC). README.md explains each line.
+TRIREME_MACHINE_TITLE="LUMI-C, CSC"
+TRIREME_MACHINE_DATE=2026-11-24
+TRIREME_MACHINE_SOURCE="https://docs.lumi-supercomputer.eu/hardware/lumic/ https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/partitions/"
+TRIREME_MACHINE_TRIED=no
+TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE SRUN REQUEUE RUNS"
+
+# Build.
+TRIREME_MACHINE_MODULES="LUMI partition/C cpeGNU cray-hdf5-parallel Boost Eigen buildtools"
+TRIREME_MACHINE_CMAKE="-DCMAKE_C_COMPILER=cc -DCMAKE_CXX_COMPILER=CC"
+TRIREME_MACHINE_DEVICE=cpu
+
+# A node.
+TRIREME_MACHINE_GPUS_PER_NODE=0
+TRIREME_MACHINE_GPU=""
+TRIREME_MACHINE_CORES_PER_NODE=128
+TRIREME_MACHINE_RANKS_PER_NODE=16
+TRIREME_MACHINE_CORES_PER_RANK=8
+TRIREME_MACHINE_MEMORY_GIB=256
+TRIREME_MACHINE_FABRIC="Slingshot 11, 200 Gb/s a node"
+
+# Slurm.
+TRIREME_MACHINE_PARTITION=standard
+TRIREME_MACHINE_PARTITIONS="standard:512:48:00:00 small:4:72:00:00 debug:4:00:30:00"
+TRIREME_MACHINE_QOS=""
+TRIREME_MACHINE_CONSTRAINT=""
+TRIREME_MACHINE_ACCOUNT=yes
+TRIREME_MACHINE_GRES=""
+TRIREME_MACHINE_SRUN="--cpu-bind=cores"
+TRIREME_MACHINE_ENVIRONMENT=""
+TRIREME_MACHINE_REQUEUE=unknown
+
+# File systems: texts that the user's shell expands.
+TRIREME_MACHINE_RUNS='/scratch/$SLURM_JOB_ACCOUNT'
+TRIREME_MACHINE_LOCAL=/dev/shm
