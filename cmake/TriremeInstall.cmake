@@ -5,12 +5,21 @@ option(TRIREME_MANUAL "Make the manual page" ON)
 
 # Libraries of modules and of other places outside the system's are found where they were when it was built.
 set_target_properties(trireme PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)
-install(TARGETS trireme RUNTIME DESTINATION bin)
-
 set(share share/trireme)
-# Readable by all, whatever the umask.
+# Readable by all, whatever the umask; folders that are there already are left as they are.
 set(CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
   OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
+string(JOIN " " readable ${CMAKE_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS})
+string(JOIN " " folders bin share share/man share/man/man1 share/modulefiles share/modulefiles/trireme ${share} ${share}/jobscripts)
+install(CODE "foreach(folder \"\" ${folders})
+    set(path \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/\${folder}\")
+    if(NOT IS_DIRECTORY \"\${path}\")
+      file(MAKE_DIRECTORY \"\${path}\")
+      file(CHMOD \"\${path}\" DIRECTORY_PERMISSIONS ${readable})
+    endif()
+  endforeach()")
+
+install(TARGETS trireme RUNTIME DESTINATION bin)
 install(DIRECTORY input/ DESTINATION ${share}/input)
 install(DIRECTORY vis/ DESTINATION ${share}/vis PATTERN __pycache__ EXCLUDE)
 install(DIRECTORY doc/ DESTINATION ${share}/doc)
