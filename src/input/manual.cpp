@@ -54,29 +54,36 @@ std::string Synopsis(const std::vector<std::string>& lines) {
   return out + ".fi\n";
 }
 
+// End of an option's name and beginning of its description, in a line of --help. `column` is where
+// descriptions begin; one that a long name has pushed away stands two blanks behind it.
+struct Cut {
+  std::size_t end, begin;
+};
+Cut CutOf(const std::string& line, std::size_t column) {
+  const bool in_column = column > 0 && column < line.size() && line[column - 1] == ' ' &&
+                         line[column] != ' ' && line.find("  ", 2) >= column - 1;
+  if (in_column) return {column - 1, column};
+  const std::size_t end = line.find("  ", line.find_first_not_of(' '));
+  if (end == std::string::npos) throw std::logic_error("--help: no description: " + line);
+  return {end, line.find_first_not_of(' ', end)};
+}
+
 // "  -i DECK    the input deck", a description going on in deeper lines.
 std::string Options(const std::vector<std::string>& lines) {
   std::string out = ".SH OPTIONS\n", description;
-  const auto flush = [&] {
-    if (!description.empty()) out += roff::Prose(description);
-    description.clear();
-  };
+  std::size_t column = 0;
   for (const std::string& line : lines) {
-    const std::string text = Trim(line);
-    const std::size_t depth = line.find_first_not_of(' ');
-    constexpr std::size_t kDeepestOption = 2;
-    if (depth > kDeepestOption) {
-      description += " " + text;
+    constexpr std::size_t kDepthOfOptions = 2;
+    if (line.find_first_not_of(' ') > kDepthOfOptions) {
+      description += " " + Trim(line);
       continue;
     }
-    flush();
-    const std::size_t gap = text.find("  ");
-    if (gap == std::string::npos) throw std::logic_error("--help: no description: " + text);
-    out += ".TP\n" + roff::Bold(text.substr(0, gap));
-    description = Trim(text.substr(gap));
+    const Cut cut = CutOf(line, column);
+    if (column == 0) column = cut.begin;
+    out += roff::Prose(description) + ".TP\n" + roff::Bold(Trim(line.substr(0, cut.end)));
+    description = line.substr(cut.begin);
   }
-  flush();
-  return out;
+  return out + roff::Prose(description);
 }
 
 // "exit codes: 0 done; 1 failed; ...".

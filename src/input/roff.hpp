@@ -6,12 +6,12 @@
 
 namespace trireme::input::roff {
 
-// What '-' becomes: a minus, as in options and numbers, that can be copied to a shell; or that, but
+// Forms of '-': a minus, as in options and numbers, that can be copied to a shell; or that, but
 // between two letters a hyphen.
 enum class Hyphen { kMinus, kInWords };
 
-// `text`, in UTF-8, such that roff prints it as it is; plain ASCII. At the beginning of a line a dot or
-// a quotation mark would still be a request.
+// `text`, in UTF-8, such that roff prints it as it is; plain ASCII. At the beginning of a line a
+// dot or a quotation mark would still be a request.
 std::string Escaped(const std::string& text, Hyphen hyphen);
 // The escaped text as a line of its own, in bold.
 std::string Bold(const std::string& text);

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <sstream>
 
+#include "help_words.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/input/schema.hpp"
-#include "help_words.hpp"
 #include "value.hpp"
 
 namespace trireme::input {

@@ -5,12 +5,13 @@ cd "$TRIREME_SOURCE"
 script=jobscripts/build.sh
 
 # 1. Every file assigns the same facts, in one order, those that jobscripts/machines/README.md explains.
-explained=$(grep -oE '^\| `[A-Z_`, ]+' jobscripts/machines/README.md | grep -oE '[A-Z_]+' | sort)
+explained=$(grep -oE '^\| `[A-Z_`, ]+ \|' jobscripts/machines/README.md | grep -oE '[A-Z_]+' | sort)
 for file in jobscripts/machines/*.sh; do
   facts=$(grep -oE '^TRIREME_MACHINE_[A-Z_]+' "$file")
   [[ $(sed 's/^TRIREME_MACHINE_//' <<<"$facts" | sort) == "$explained" ]] || fail "$file: other facts than README.md's"
   [[ $facts == "$(grep -oE '^TRIREME_MACHINE_[A-Z_]+' jobscripts/machines/debian.sh)" ]] || fail "$file: another order"
   (
+    # shellcheck disable=SC1090  # one of jobscripts/machines
     source "$file"
     [[ $TRIREME_MACHINE_DATE =~ ^20[0-9]{2}-[01][0-9]-[0-3][0-9]$ ]] || fail "$file: no date"
     [[ $TRIREME_MACHINE_TRIED == yes || $TRIREME_MACHINE_SOURCE == https://* ]] || fail "$file: no source"
@@ -38,8 +39,11 @@ says "bash jobscripts/build.sh MACHINE"
 run 0 bash "$script" --list
 for name in debian juwels_booster jureca_dc jupiter leonardo perlmutter marenostrum5 lumi_c; do
   says "$name "
-  (run 0 bash "$script" "$name" --dry-run; says "cmake --install build-$name")
-  is_missing "build-$name/CMakeCache.txt"
+done
+for name in debian juwels_booster jureca_dc jupiter leonardo perlmutter marenostrum5 lumi_c; do
+  run 0 bash "$script" "$name" --dry-run --build "$scratch/none"
+  says "cmake --install $scratch/none"
+  is_missing "$scratch/none"
 done
 run 2 bash "$script" frontier
 says "frontier: no facts of such a machine; known: debian jupiter"
@@ -58,10 +62,17 @@ says "-DCMAKE_INSTALL_PREFIX=/p/x"
 says "-DEXTRA=1"
 
 # 3. Recipes for package managers: their syntax.
-run 0 "$python" -m py_compile packaging/spack/packages/trireme/package.py
-run 0 "$python" -m py_compile packaging/easybuild/trireme-0.1.0-foss-2024a.eb
-rm -rf packaging/spack/packages/trireme/__pycache__ packaging/easybuild/__pycache__
-for recipe in packaging/spack/packages/trireme/package.py packaging/easybuild/*.eb packaging/apptainer/trireme.def; do
+recipes=(packaging/spack/spack_repo/trireme/packages/trireme/package.py packaging/easybuild/*.eb)
+run 0 "$python" -c 'import ast, sys
+for path in sys.argv[1:]: ast.parse(open(path, encoding="utf-8").read(), path)' "${recipes[@]}"
+# The shell of an Apptainer definition, section by section.
+definition=packaging/apptainer/trireme.def
+for section in post environment runscript test; do
+  sed -n "/^%$section\$/,/^%/{/^%/!p}" "$definition" >"$scratch/$section.sh"
+  [[ -s $scratch/$section.sh ]] || fail "$definition has no section $section"
+  run 0 bash -n "$scratch/$section.sh"
+done
+for recipe in "${recipes[@]}" "$definition"; do
   grep -qi 'never run' "$recipe" || fail "$recipe does not say that it was never run"
 done
 version=$(sed -n 's/^project(trireme VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)

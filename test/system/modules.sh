@@ -97,7 +97,7 @@ check() {
   [[ $TRIREME_SITE_DECK == "$prefix/etc/trireme/site.in" ]] || fail "$2: TRIREME_SITE_DECK is ${TRIREME_SITE_DECK:-not set}"
   "$module" unload trireme >output 2>&1
   [[ -z ${TRIREME_SITE_DECK+set} ]] || fail "$2: TRIREME_SITE_DECK stays"
-  rm -r "$prefix/etc"
+  rm -r "${prefix:?}/etc"
   "$module" use "$scratch/needing" >output 2>&1
   "$module" load trireme/77.0 >output 2>&1
   [[ ${BASE_IS_HERE:-} == yes ]] || fail "$2: the module before it is not loaded: $(cat output)"

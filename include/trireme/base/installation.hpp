@@ -1,4 +1,4 @@
-// Where the files that come with Trireme are: decks, job scripts, documents.
+// Places of the program and of the files that come with it: decks, job scripts, documents.
 #ifndef TRIREME_BASE_INSTALLATION_HPP_
 #define TRIREME_BASE_INSTALLATION_HPP_
 

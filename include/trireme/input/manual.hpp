@@ -9,7 +9,7 @@
 
 namespace trireme::input {
 
-// What the page says besides the keys.
+// Content of the page besides the keys.
 struct ManualFacts {
   std::string version;  // "0.1.0"
   std::string date;     // of the sources: "2026-11-24"

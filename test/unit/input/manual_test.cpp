@@ -20,9 +20,11 @@ constexpr const char* kHelp = R"(Trireme does things.
 usage: trireme -i DECK [-n]
        mpirun trireme ...      srun trireme ...
 
-  -i DECK    the deck
-             of a run
-  --help     this text
+  -i DECK      the deck
+               of a run
+  --test [WHERE]  is it  well?
+  --try [WHAT] one blank before this
+  --help       this text
 
 exit codes: 0 done; 2 bad deck;
             3 stopped
@@ -48,6 +50,8 @@ TEST(Manual, TakesTheTextOfHelpApart) {
   EXPECT_THAT(page,
               HasSubstr("trireme \\-i DECK [\\-n]\nmpirun trireme ...\nsrun trireme ...\n.fi"));
   EXPECT_THAT(page, HasSubstr(".TP\n\\fB\\-i DECK\\fP\nthe deck of a run\n"));
+  EXPECT_THAT(page, HasSubstr(".TP\n\\fB\\-\\-test [WHERE]\\fP\nis it well?\n.TP\n"
+                              "\\fB\\-\\-try [WHAT]\\fP\none blank before this\n.TP\n"));
   EXPECT_THAT(page, HasSubstr(".TP\n\\fB2\\fP\nbad deck\n.TP\n\\fB3\\fP\nstopped\n"));
 }
 
