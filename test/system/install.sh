@@ -23,6 +23,11 @@ share=$prefix/share/trireme
 [[ $(id -u) == 0 ]] || chmod -R a-w "$prefix"
 trap 'chmod -R u+w "$scratch"; leave' EXIT
 ln -s "$prefix/bin/trireme" tri
+if command -v readelf >/dev/null; then
+  run 0 readelf -d "$prefix/bin/trireme"
+  says '[$ORIGIN/../lib'
+  if grep -F 'PATH' "$scratch/output" | grep -F "$build"; then fail "libraries are looked for in the build folder"; fi
+fi
 if find "$prefix" ! -type l ! -perm -o=r | grep .; then fail "not readable by all"; fi
 for file in input/harbour.in vis/report.py doc/design.md jobscripts/slurm/train.sbatch machines/debian.sh \
   jobscripts/machines/juwels_booster.sh jobscripts/fetch_wikitext.sh LICENSE; do

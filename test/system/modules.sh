@@ -3,6 +3,7 @@
 # installed is unpacked beside.
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 build=$(dirname "$TRIREME")
+chmod 755 "$scratch"
 tools=$build/module-tools
 
 # unpacked PACKAGE: the folder of Debian's package; fails where it cannot be had.
@@ -109,7 +110,24 @@ check() {
   [[ $(command -v trireme) == "$TRIREME" && $TRIREME_ROOT -ef $TRIREME_SOURCE ]] || fail "$2: trireme/debian: $TRIREME_ROOT"
   [[ -f $TRIREME_SHARE/input/harbour.in ]] || fail "$2: trireme/debian: no decks in $TRIREME_SHARE"
   "$module" unload trireme >output 2>&1
+  by_another_user "$module" "$2"
   echo "$2: loads, unloads, shows"
+}
+
+# by_another_user MODULE-COMMAND NAME-OF-TOOL: the same installed folder, which that user may only read.
+by_another_user() {
+  local other=(setpriv --reuid=65534 --regid=65534 --clear-groups env HOME=/nonexistent MODULEPATH=)
+  [[ $(id -u) == 0 ]] || { echo "not root: nobody else to run as"; return 0; }
+  if ! "${other[@]}" test -r "${modulecmd:-/}" -a -r "${lmod:-/}"; then
+    echo "$2 itself cannot be read by others here: not tried by another user"
+    return 0
+  fi
+  export lmod lua modulecmd files
+  export -f "$1"
+  # shellcheck disable=SC2016  # expanded by the other user's shell
+  run 0 "${other[@]}" bash -c '"$0" use "$files" && "$0" load trireme && type -P trireme && trireme --version' "$1"
+  says "$prefix/bin/trireme"
+  says "Trireme $version"
 }
 
 missing=()
