@@ -118,17 +118,21 @@ job_field() { scontrol show job "$job" 2>/dev/null | sed -nE "s/^(.* )?$1=([^ ]*
 # on which the job script runs, foremost, those being drained last.
 left_out=()
 find_well_nodes() {
-  local node state first=() well=() draining=()
+  local node state list first=() well=() draining=()
+  local -A states=()
+  list=$(job_field NodeList)
+  while read -r node state; do states[$node]=$state; done < <(sinfo -h -N -n "$list" -o '%N %T')
   while read -r node; do
-    state=$(sinfo -h -N -n "$node" -o %T | head -n 1)
-    if [[ -z $state || $state == *'*' || $state =~ ^(down|fail|error|unknown|reboot|power) ]]; then continue; fi
-    if [[ " ${left_out[*]} " == *" $node "* ]]; then continue; fi
+    state=${states[$node]:-unknown}
+    if [[ $state == *'*' || $state =~ ^(down|fail|error|unknown|reboot|power) || " ${left_out[*]} " == *" $node "* ]]; then
+      continue
+    fi
     case $node/$state in
       "${SLURMD_NODENAME:-}"/*) first=("$node") ;;
       */drain*) draining+=("$node") ;;
       *) well+=("$node") ;;
     esac
-  done < <(scontrol show hostnames "$(job_field NodeList)")
+  done < <(scontrol show hostnames "$list")
   well_nodes=("${first[@]}" "${well[@]}" "${draining[@]}")
 }
 # choose_nodes: sets step_nodes to as many of them as the run needs; false if there are not enough.

@@ -72,7 +72,9 @@ revive() {
 }
 node_is_up() { [[ $(sinfo -h -n "$1" -o %t) =~ ^(idle|alloc|mix)$ ]]; }
 # A step's line in the log after the text: training goes on.
-steps_after() { sed -n "/$2/,\$p" "$1.log" 2>/dev/null | grep -qE '^ +[0-9]+ +[0-9]+\.[0-9]+ '; }
+steps_after() {
+  awk -v text="$2" 'index($0, text) { seen = 1 } seen && /^ +[0-9]+ +[0-9]+\.[0-9]+ / { step = 1; exit } END { exit !step }' "$1.log" 2>/dev/null
+}
 ms_since() { echo $(((${EPOCHREALTIME/./} - ${1/./}) / 1000)); }
 
 # Slurm looks at time limits every 30 s: until its signal comes the ranks are stopped, so that the run does not end before.
@@ -170,6 +172,7 @@ kills_a_rank() {
   kill -KILL "$victim"
 }
 deaths() {
+  local keys=(schedule.steps=100000 checkpoint.every_steps=15 checkpoint.keep=3 monitor.validate_every_steps=0)
   RESTARTS=2 begin_job deaths "$built/train.sbatch" --nodes=2 --
   awaits_checkpoints deaths 1
   kills_a_rank "$id"
