@@ -2,7 +2,9 @@
 # Fetches WikiText-2, word level (Merity et al. 2016, arXiv:1609.07843; text from Wikipedia, CC BY-SA),
 # into a folder (default data/wikitext-2) and checks it: `fetch_wikitext.sh [FOLDER]`.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# In the source tree a folder is seen from its root; for the installed script, from where it is called.
+root=$(dirname "${BASH_SOURCE[0]}")/..
+[[ ! -f $root/CMakeLists.txt ]] || cd "$root"
 folder=${1:-data/wikitext-2}
 # The copy that the PyTorch examples keep, byte for byte the published wiki.*.tokens.
 url=${TRIREME_WIKITEXT_URL:-https://raw.githubusercontent.com/pytorch/examples/main/word_language_model/data/wikitext-2}

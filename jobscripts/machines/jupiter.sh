@@ -3,9 +3,9 @@
 # Facts of JUPITER Booster (Jülich Supercomputing Centre). README.md explains each line.
 TRIREME_MACHINE_TITLE="JUPITER Booster, Jülich Supercomputing Centre"
 TRIREME_MACHINE_DATE=2026-11-24
-TRIREME_MACHINE_SOURCE="https://apps.fz-juelich.de/jsc/hps/jupiter/configuration.html https://apps.fz-juelich.de/jsc/hps/jupiter/batchsystem.html"
+TRIREME_MACHINE_SOURCE="https://apps.fz-juelich.de/jsc/hps/jupiter/configuration.html"
 TRIREME_MACHINE_TRIED=no
-TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE SRUN ENVIRONMENT REQUEUE RUNS LOCAL"
+TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE PARTITION PARTITIONS GRES SRUN ENVIRONMENT REQUEUE RUNS LOCAL"
 
 # Build.
 TRIREME_MACHINE_MODULES="GCC OpenMPI CUDA NCCL cuDNN HDF5 Boost Eigen CMake Ninja"

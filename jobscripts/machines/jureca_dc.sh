@@ -3,7 +3,7 @@
 # Facts of the GPU nodes of JURECA-DC (Jülich Supercomputing Centre). README.md explains each line.
 TRIREME_MACHINE_TITLE="JURECA-DC, GPU nodes, Jülich Supercomputing Centre"
 TRIREME_MACHINE_DATE=2026-11-24
-TRIREME_MACHINE_SOURCE="https://apps.fz-juelich.de/jsc/hps/jureca/ https://github.com/FZJ-JSC/jupyter-jsc-configuration"
+TRIREME_MACHINE_SOURCE="https://github.com/FZJ-JSC/jupyter-jsc-configuration"
 TRIREME_MACHINE_TRIED=no
 TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE CORES_PER_NODE MEMORY_GIB GPU FABRIC SRUN ENVIRONMENT REQUEUE RUNS LOCAL"
 

@@ -3,7 +3,7 @@
 # Facts of LUMI-C, the processor nodes of LUMI (CSC). README.md explains each line.
 TRIREME_MACHINE_TITLE="LUMI-C, CSC"
 TRIREME_MACHINE_DATE=2026-11-24
-TRIREME_MACHINE_SOURCE="https://docs.lumi-supercomputer.eu/hardware/lumic/ https://docs.lumi-supercomputer.eu/runjobs/scheduled-jobs/partitions/"
+TRIREME_MACHINE_SOURCE="https://github.com/Lumi-supercomputer/lumi-userguide"
 TRIREME_MACHINE_TRIED=no
 TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE SRUN REQUEUE RUNS"
 

@@ -3,9 +3,9 @@
 # Facts of the accelerated partition of MareNostrum 5 (Barcelona Supercomputing Center). README.md explains each line.
 TRIREME_MACHINE_TITLE="MareNostrum 5 ACC, Barcelona Supercomputing Center"
 TRIREME_MACHINE_DATE=2026-11-24
-TRIREME_MACHINE_SOURCE="https://www.bsc.es/supportkc/docs/MareNostrum5/overview"
+TRIREME_MACHINE_SOURCE="https://github.com/horses-framework/horses3d-gpu/wiki/Marenostrum-5-GPU"
 TRIREME_MACHINE_TRIED=no
-TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE GPU CORES_PER_NODE MEMORY_GIB FABRIC PARTITIONS QOS SRUN ENVIRONMENT REQUEUE RUNS LOCAL"
+TRIREME_MACHINE_UNCONFIRMED="MODULES CMAKE GPU CORES_PER_NODE MEMORY_GIB FABRIC PARTITION PARTITIONS QOS SRUN ENVIRONMENT REQUEUE RUNS LOCAL"
 
 # Build.
 TRIREME_MACHINE_MODULES="gcc openmpi cuda nccl cudnn hdf5 boost eigen cmake"

@@ -16,6 +16,7 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/batch_job.hpp"
 #include "trireme/job/hang_bound.hpp"
+#include "trireme/monitor/page.hpp"
 
 namespace trireme::driver {
 
@@ -232,7 +233,7 @@ ExitCode TrainingLoop::Finalize() {
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
   if (job_.options.monitor.report) {
-    monitor_->Line("page    of what there is: python3 vis/report.py " + folder_);
+    monitor_->Line("page    of what there is: " + monitor::PageCommandText(folder_));
   }
   monitor_->Line(
       fmt::format("stopped by {} after step {}; checkpoint written: run it again with -r {}",

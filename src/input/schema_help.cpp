@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <sstream>
 
+#include "help_words.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/input/schema.hpp"
 #include "value.hpp"
@@ -19,30 +20,6 @@ namespace {
 constexpr std::size_t kColumns = 100;    // width of the printed page
 constexpr std::size_t kWidestName = 36;  // a longer "name = default" takes a line of its own
 constexpr std::size_t kIndent = 2;       // of keys below their section
-
-std::string KindText(const Key& key) {
-  std::string text;
-  switch (key.kind) {
-    case KeyKind::kInteger:
-      text = "integer";
-      break;
-    case KeyKind::kReal:
-      text = "real";
-      break;
-    case KeyKind::kText:
-      text = "text";
-      break;
-    case KeyKind::kChoice:
-      text = fmt::format("one of {}", fmt::join(key.choices, ", "));
-      break;
-    case KeyKind::kSwitch:
-      text = "yes or no";
-      break;
-  }
-  if (!key.unit.empty()) text += " (" + key.unit + ")";
-  const std::string range = RangeText(key);
-  return range.empty() ? text : text + ", " + range;
-}
 
 // Appends `text`, broken between words, with every line indented by `margin` blanks.
 void Wrap(const std::string& text, std::size_t margin, std::string& out) {
@@ -69,13 +46,7 @@ void HelpForKey(const Schema& schema, const Key& key, const std::string& assignm
   std::string right;
   Wrap(KindText(key), margin, right);
   Wrap(key.help, margin, right);
-  for (const auto& group : schema.ExclusiveGroups()) {
-    if (std::find(group.begin(), group.end(), key.name) == group.end()) continue;
-    std::vector<std::string> others;
-    std::copy_if(group.begin(), group.end(), std::back_inserter(others),
-                 [&](const std::string& name) { return name != key.name; });
-    Wrap(fmt::format("Excludes {}.", fmt::join(others, ", ")), margin, right);
-  }
+  Wrap(ExcludesText(schema, key), margin, right);
   const std::string left = std::string(kIndent, ' ') + assignment;
   // The first line of the right column shares the line of a name that leaves it room.
   if (left.size() + 2 <= margin) {
@@ -106,6 +77,42 @@ std::string HelpForSection(const Schema& schema, const std::string& section,
 }
 
 }  // namespace
+
+std::string KindText(const Key& key) {
+  std::string text;
+  switch (key.kind) {
+    case KeyKind::kInteger:
+      text = "integer";
+      break;
+    case KeyKind::kReal:
+      text = "real";
+      break;
+    case KeyKind::kText:
+      text = "text";
+      break;
+    case KeyKind::kChoice:
+      text = fmt::format("one of {}", fmt::join(key.choices, ", "));
+      break;
+    case KeyKind::kSwitch:
+      text = "yes or no";
+      break;
+  }
+  if (!key.unit.empty()) text += " (" + key.unit + ")";
+  const std::string range = RangeText(key);
+  return range.empty() ? text : text + ", " + range;
+}
+
+std::string ExcludesText(const Schema& schema, const Key& key) {
+  std::string text;
+  for (const auto& group : schema.ExclusiveGroups()) {
+    if (std::find(group.begin(), group.end(), key.name) == group.end()) continue;
+    std::vector<std::string> others;
+    std::copy_if(group.begin(), group.end(), std::back_inserter(others),
+                 [&](const std::string& name) { return name != key.name; });
+    text += fmt::format("{}Excludes {}.", text.empty() ? "" : " ", fmt::join(others, ", "));
+  }
+  return text;
+}
 
 std::string Schema::Help(const std::string& section) const {
   if (!section.empty() && !HasSection(section)) {

@@ -82,6 +82,8 @@ void PrintResolved(const CommandLine& line, const input::Schema& schema) {
 
 }  // namespace
 
+std::string HelpText() { return kHelp; }
+
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
   CommandLine line;
   const auto value_of = [&](std::size_t& i) {

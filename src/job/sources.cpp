@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/installation.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/hf/config.hpp"
@@ -27,7 +28,7 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostDeckBytes = std::int64_t{1} << 20;
 
-std::string ReadDeckFile(const std::string& path, const char* hint) {
+std::string ReadDeckFile(const std::string& path, const std::string& hint) {
   std::error_code error;
   const bool regular = fs::is_regular_file(path, error);
   std::ifstream file(path);
@@ -53,6 +54,19 @@ std::string ReadDeckFile(const std::string& path, const char* hint) {
 bool Exists(const std::string& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
+}
+
+// Advice for a deck that cannot be read: the one of that name that comes with Trireme, or where
+// such decks are.
+std::string DeckHint(const std::string& path) {
+  const std::string shared = SharedFolder(ProgramFile());
+  if (shared.empty()) return "Check the path behind -i.";
+  const fs::path folder = fs::path(shared) / "input";
+  const fs::path named = folder / fs::path(path).filename();
+  if (named.has_filename() && Exists(named.string())) {
+    return "Trireme's own deck of that name is " + named.string() + ".";
+  }
+  return "Check the path behind -i. Decks that come with Trireme are in " + folder.string() + ".";
 }
 
 RunRecord ReadRecord(const std::string& checkpoint) {
@@ -232,7 +246,7 @@ Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
     warning = ReadOwnDeck(line, sources);
   } else {
     sources.deck_path = line.deck;
-    sources.deck_text = ReadDeckFile(line.deck, "Check the path behind -i.");
+    sources.deck_text = ReadDeckFile(line.deck, DeckHint(line.deck));
   }
   const input::Deck deck = ParseAlone(schema, line, sources);
   sources.start = ReadStart(line, deck);

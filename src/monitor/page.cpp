@@ -23,6 +23,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/descriptor.hpp"
+#include "trireme/base/installation.hpp"
 
 extern char** environ;  // NOLINT(readability-redundant-declaration): not in every <unistd.h>
 
@@ -219,12 +220,13 @@ PageCommand FindPageCommand(const std::string& folder, const std::string& progra
   return command;
 }
 
+std::string PageCommandText(const std::string& folder) {
+  return FindPageCommand(folder, ProgramFile(), TRIREME_SOURCE_FOLDER).Text();
+}
+
 void MakePage(const PageOrder& order, const std::function<bool()>& stop) noexcept {
   try {
-    std::error_code ignored;
-    const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
-    const PageCommand command =
-        FindPageCommand(order.folder, program.string(), TRIREME_SOURCE_FOLDER);
+    const PageCommand command = FindPageCommand(order.folder, ProgramFile(), TRIREME_SOURCE_FOLDER);
     const std::string reason = WhyNot(order, command, stop);
     if (reason.empty()) {
       fmt::print("page    {}/report.html\n", order.folder);

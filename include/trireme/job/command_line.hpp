@@ -23,6 +23,8 @@ struct CommandLine {
   std::vector<std::string> overrides;    // section.key=value
 };
 
+std::string HelpText();  // of --help
+
 // Throws InputError for an option that does not exist or lacks its value, naming those that do.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 

@@ -27,6 +27,9 @@ struct PageCommand {
 PageCommand FindPageCommand(const std::string& folder, const std::string& program,
                             const std::string& source);
 
+// The same for this program, for a shell.
+std::string PageCommandText(const std::string& folder);
+
 // Makes the page and prints one line: its path, or why there is none and the command for it. Never
 // throws, waits no longer than the order's bound, and ends the script at once when `stop` says so.
 // The script gets no signal of the terminal and none of this program's blocked ones.

@@ -1,0 +1,29 @@
+// Writes the manual page, trireme(1), when Trireme is built: trireme_manual FILE DATE.
+#include <cstdio>
+#include <exception>
+#include <fstream>
+
+#include "trireme/base/version.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/input/manual.hpp"
+#include "trireme/job/command_line.hpp"
+
+int main(int argc, char** argv) {
+  using namespace trireme;
+  if (argc != 3) {
+    std::fputs("usage: trireme_manual FILE DATE\n", stderr);
+    return 2;
+  }
+  try {
+    const std::string page = input::ManualPage(
+        driver::DeclareAll(), {.version = Version(), .date = argv[2], .help = job::HelpText()});
+    std::ofstream file(argv[1], std::ios::binary);
+    file << page;
+    file.close();
+    if (file) return 0;
+    std::fprintf(stderr, "trireme_manual: %s cannot be written\n", argv[1]);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "trireme_manual: %s\n", error.what());
+  }
+  return 1;
+}
