@@ -1,24 +1,28 @@
 #!/usr/bin/env bash
 # Submits a job script of this folder with what the facts of a machine say: partition, GPUs, ranks per node and so on.
-#   MACHINE=juwels_booster bash submit.sh train [option of sbatch ...] -- DECK RUN_FOLDER [section.key=value ...]
-# train, verify or scaling. Options given win over the facts; the whole command is printed first. With SPARES the job keeps
-# living without a lost node (--no-kill); --nodes counts the spare ones too.
+#   MACHINE=juwels_booster bash submit.sh train [option of sbatch ...] DECK RUN_FOLDER [section.key=value ...]
+# train, verify or scaling. Options are written -A PROJECT or --account=PROJECT; they win over the facts, and the whole command
+# is printed first. With SPARES the job lives on without a lost node (--no-kill); --nodes counts the spare ones too.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=jobscripts/slurm/common.sh
 source "$here/common.sh"
-usage="bash submit.sh train|verify|scaling [option of sbatch ...] -- DECK ... [section.key=value ...]"
+usage="bash submit.sh train|verify|scaling [option of sbatch ...] DECK ... [section.key=value ...]"
 (($# > 0)) || give_up "usage: $usage"
 script=$here/$1.sbatch
 [[ -r $script ]] || give_up "no job script $script" "usage: $usage"
 shift
-[[ " $* " == *" -- "* ]] || give_up "'--' is missing between options of sbatch and the deck" "usage: $usage"
 given=()
-while [[ $1 != -- ]]; do
+while [[ ${1:-} == -* ]]; do
   given+=("$1")
+  # -A PROJECT, in two words.
+  if [[ $1 =~ ^-[A-Za-z]$ && $1 != -[kHOsQW] ]]; then
+    given+=("${2:?$1 needs a value}")
+    shift
+  fi
   shift
 done
-shift
+(($# > 0)) || give_up "usage: $usage"
 
 machine=${MACHINE:-debian}
 machine_facts "$machine"

@@ -5,6 +5,7 @@
 # power does. All processes are ended by their ids when the test leaves, also after a failure.
 : "${scratch:?source test/system/common.sh first}"
 cluster=$scratch/cluster
+visible=("$scratch" "$(dirname "$TRIREME")" "$TRIREME_SOURCE") # on the nodes, even if they lie in /tmp
 services=() # processes of munged and slurmctld; those of nodes are in $cluster/NAME/process
 
 # cluster_can_run: skips, saying why, unless a Slurm can be started here.
@@ -77,16 +78,16 @@ start_node() {
   mkdir -p "$home/spool" "$home/tmp"
   # shellcheck disable=SC2016  # expanded by the node
   unshare --mount --pid --uts --fork --kill-child --mount-proc bash -c '
-    name=$0 home=$1 scratch=$2 program=$3 source=$4
+    name=$0 home=$1
+    shift
     hostname "$name"
-    for folder in "$scratch" "$program" "$source"; do
+    for folder; do
       [[ $folder == /tmp/* ]] || continue
       mkdir -p "$home/tmp/${folder#/tmp/}"
       mount --bind "$folder" "$home/tmp/${folder#/tmp/}"
     done
     mount --rbind "$home/tmp" /tmp
-    exec slurmd -D -N "$name"' "$1" "$home" "$scratch" "$(dirname "$TRIREME")" "$TRIREME_SOURCE" \
-    >"$cluster/log/$1.out" 2>&1 </dev/null &
+    exec slurmd -D -N "$name"' "$1" "$home" "${visible[@]}" >"$cluster/log/$1.out" 2>&1 </dev/null &
   echo $! >"$home/process"
 }
 # lose_node NAME: everything on it is gone at once. Slurm does not know yet.
@@ -128,10 +129,11 @@ stop_cluster() {
 }
 trap 'stop_cluster; leave' EXIT
 
-# cluster_fail MESSAGE: fails with the ends of all logs of Slurm and of jobs.
+# cluster_fail MESSAGE: fails with the ends of all logs of Slurm and of jobs; with code 99 if ranks could not connect.
 cluster_fail() {
   tail -n 15 "$cluster"/log/* ./*.log 2>/dev/null | sed 's/^/  : /' >&2 || true
-  fail "$@"
+  grep -qs "connect() to 127.0.0.1" ./*.log || fail "$@"
+  (fail "$@") || exit 99
 }
 
 # until_true SECONDS COMMAND...: repeats it until it is true.

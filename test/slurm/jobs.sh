@@ -2,6 +2,15 @@
 # The real job scripts under a real Slurm of the test's own: training on two nodes, the signal before the time limit, nodes that
 # are lost with and without a spare one, scancel, an array for a scaling study, and inputs that are wrong. Wherever a run
 # was disturbed it ends in the bits of one that was not.
+# Open MPI's TCP transport loses a race between two connections once in some hundred starts on one loopback device; a test that
+# failed so is repeated, once.
+if [[ -z ${TRIREME_SLURM_ATTEMPT:-} ]]; then
+  TRIREME_SLURM_ATTEMPT=1 bash "${BASH_SOURCE[0]}" "$@" && exit
+  code=$?
+  ((code == 99)) || exit "$code"
+  echo "Open MPI did not connect two ranks on the loopback device: once more"
+  TRIREME_SLURM_ATTEMPT=2 exec bash "${BASH_SOURCE[0]}" "$@"
+fi
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
@@ -13,11 +22,9 @@ tiny_deck
 tokens
 start_cluster 8
 
-# As installed: PREFIX/bin and PREFIX/share, found from the script that was submitted.
-mkdir -p prefix/bin prefix/share/trireme
-cp -r "$TRIREME_SOURCE/jobscripts" prefix/share/trireme/jobscripts
-ln -s "$TRIREME" prefix/bin/trireme
-installed=$scratch/prefix/share/trireme/jobscripts/slurm
+# As installed, in a folder with a blank in its name: the scripts find the program by their own place.
+run 0 cmake --install "$(dirname "$TRIREME")" --prefix "$scratch/a prefix"
+installed="$scratch/a prefix/share/trireme/jobscripts/slurm"
 built=$TRIREME_SOURCE/jobscripts/slurm
 # Nodes are one machine here: Open MPI on its loopback device.
 export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo
@@ -66,11 +73,16 @@ take_down() {
   scontrol update "NodeName=$1" State=DOWN Reason=lost
 }
 revive() {
+  local starts
+  starts=$(grep -c "slurmd started" "$cluster/log/$1")
   start_node "$1"
-  scontrol update "NodeName=$1" State=RESUME 2>/dev/null || true
-  until_true 20 node_is_up "$1" || cluster_fail "$1 does not come up again"
+  until_true 20 has_registered "$1" "$starts" || cluster_fail "$1 does not come up again"
 }
-node_is_up() { [[ $(sinfo -h -n "$1" -o %t) =~ ^(idle|alloc|mix)$ ]]; }
+has_registered() {
+  (($(grep -c "slurmd started" "$cluster/log/$1") > $2)) || return
+  scontrol update "NodeName=$1" State=RESUME 2>/dev/null
+  [[ $(sinfo -h -n "$1" -o %t) =~ ^(idle|alloc|mix)$ ]]
+}
 # A step's line in the log after the text: training goes on.
 steps_after() {
   awk -v text="$2" 'index($0, text) { seen = 1 } seen && /^ +[0-9]+ +[0-9]+\.[0-9]+ / { step = 1; exit } END { exit !step }' "$1.log" 2>/dev/null
@@ -102,7 +114,7 @@ calm() {
   job_ends "$id" COMPLETED 0
   until_true 60 log_says calm "ends with code 0" || cluster_fail "calm does not end"
   expects calm "machine   debian"
-  expects calm "program   $scratch/prefix/bin/trireme, scripts $installed"
+  expects calm "program   $scratch/a prefix/bin/trireme, scripts $installed"
   expects calm "4 ranks on 2 hosts"
   expects calm "2 to run on, 0 spare"
 }
@@ -249,9 +261,9 @@ wrong() {
   expects machine "MACHINE may be one of: debian"
   expects spares "leaves none to run on"
   expects nothing "nothing cannot be executed"
-  run 1 bash "$built/submit.sh" train -p nowhere -- deck.in run
+  run 1 bash "$built/submit.sh" train -p nowhere deck.in run
   says "invalid partition specified: nowhere"
-  MACHINE=juwels_booster run 2 bash "$built/submit.sh" train -- deck.in run
+  MACHINE=juwels_booster run 2 bash "$built/submit.sh" train deck.in run
   says "Give the project that pays: -A PROJECT."
 }
 
@@ -274,8 +286,8 @@ in_turn with_spare without_spare first_node &
 some=$!
 in_turn silent_node deaths early_death cancelled scaling wrong &
 others=$!
-failed=
-wait "$some" || failed=yes
-wait "$others" || failed=yes
-[[ -z $failed ]] || exit 1
+code=0
+wait "$some" || code=$?
+wait "$others" || code=$?
+((code == 0)) || exit "$code"
 in_turn end_limit
