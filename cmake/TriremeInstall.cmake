@@ -1,7 +1,7 @@
 # Installation: the program, and below share/ what it and its users find by their place relative to it. Nothing
 # that is installed holds the prefix, so that the folder may be moved.
 set(TRIREME_MODULES "" CACHE STRING "Modules that the module file loads first, in their order, separated by blanks")
-option(TRIREME_MANUAL "Make the manual page" ON)
+option(TRIREME_MANUAL "Make the manual page; takes a machine that can run what it compiles" ON)
 
 # Libraries of modules and of other places outside the system's are found where they were when it was built.
 set_target_properties(trireme PROPERTIES INSTALL_RPATH "$ORIGIN/../lib" INSTALL_RPATH_USE_LINK_PATH ON)
@@ -30,7 +30,7 @@ install(PROGRAMS jobscripts/fetch_wikitext.sh DESTINATION ${share}/jobscripts)
 install(CODE "file(CREATE_LINK jobscripts/machines \"\$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${share}/machines\" SYMBOLIC)")
 
 # The manual page, from the declarations of the keys. Sanitizers and the emulator have no use for it.
-if(TRIREME_MANUAL AND NOT TRIREME_SANITIZE AND NOT TRIREME_CUDA STREQUAL "EMULATED")
+if(TRIREME_MANUAL AND NOT CMAKE_CROSSCOMPILING AND NOT TRIREME_SANITIZE AND NOT TRIREME_CUDA STREQUAL "EMULATED")
   # Its date is that of the sources.
   set(manual_date "")
   if(GIT_EXECUTABLE)

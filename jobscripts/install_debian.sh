@@ -9,10 +9,11 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   libboost-program-options-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libssl-dev
   libpcre2-dev libicu-dev libsentencepiece-dev zlib1g-dev libzstd-dev
   libncurses-dev libprotobuf-dev protobuf-compiler)
-tests=(libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
-  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps
-  mandoc groff-base man-db tcl lua5.3 lua-posix lua-filesystem lua-term lua-json
-  munge slurm-client slurmctld slurmd)
+tests=(mandoc groff-base man-db tcl lua5.3 lua-posix lua-filesystem lua-term lua-json
+  libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
+  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps)
+# A Slurm of the tests' own.
+tests+=(munge slurm-client slurmctld slurmd)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;

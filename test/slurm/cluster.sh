@@ -158,10 +158,10 @@ job_state() { job_field "$1" JobState; }
 # awaits_state JOB STATE SECONDS
 is_in_state() { [[ $(job_state "$1") == "$2" ]]; }
 has_ended() { [[ ! $(job_state "$1") =~ ^(PENDING|RUNNING|COMPLETING|CONFIGURING|SUSPENDED|REQUEUED)$ ]]; }
-# job_ends JOB STATE [CODE]: within a minute, in this state and with this exit code of the batch script.
+# job_ends JOB STATE [CODE]: in this state and with this exit code of the batch script.
 job_ends() {
   local state code
-  until_true 60 has_ended "$1" || cluster_fail "job $1 does not end: $(job_state "$1")"
+  until_true 90 has_ended "$1" || cluster_fail "job $1 does not end: $(job_state "$1")"
   state=$(job_state "$1")
   code=$(job_field "$1" ExitCode)
   [[ $state == "$2" ]] || cluster_fail "job $1 ended as $state ($code), not $2"

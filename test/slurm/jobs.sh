@@ -49,7 +49,7 @@ log_says() { grep -qsF -- "$2" "$1.log"; }
 expects() { log_says "$1" "$2" || cluster_fail "$1.log lacks: $2"; }
 never_says() { ! log_says "$1" "$2" || cluster_fail "$1.log says: $2"; }
 has_checkpoints() { [[ -e $1/metrics.jsonl && $(grep -cs '"event":"checkpoint"' "$1/metrics.jsonl") -ge $2 ]]; }
-awaits_checkpoints() { until_true 40 has_checkpoints "$1" "$2" || cluster_fail "$1 has no $2 checkpoints"; }
+awaits_checkpoints() { until_true 60 has_checkpoints "$1" "$2" || cluster_fail "$1 has no $2 checkpoints"; }
 # node_of JOB NUMBER: the name of its node, counted from 1.
 node_of() { scontrol show hostnames "$(job_field "$1" NodeList)" | sed -n "$2p"; }
 # Processes of the program that belong to a job, on all nodes.
@@ -126,7 +126,7 @@ with_spare() {
   node=$(node_of "$id" 2)
   began=$EPOCHREALTIME
   take_down "$node"
-  until_true 30 steps_after spare "starting again on" || cluster_fail "no step after the loss of $node"
+  until_true 60 steps_after spare "starting again on" || cluster_fail "no step after the loss of $node"
   echo "restart inside the allocation: $(ms_since "$began") ms from the loss of $node to the next step's line"
   job_ends "$id" COMPLETED 0
   expects spare "lost $node after checkpoint step_"
@@ -168,7 +168,7 @@ silent_node() {
   node=$(node_of "$id" 2)
   began=$EPOCHREALTIME
   lose_node "$node"
-  until_true 40 steps_after silent "starting again on" || cluster_fail "no step after the silent loss of $node"
+  until_true 90 steps_after silent "starting again on" || cluster_fail "no step after the silent loss of $node"
   echo "the same before Slurm knows, run.hang_timeout = 2, PROBE_SECONDS = 3: $(ms_since "$began") ms"
   scontrol update "NodeName=$node" State=DOWN Reason=lost
   job_ends "$id" COMPLETED 0
@@ -188,7 +188,7 @@ deaths() {
   RESTARTS=2 begin_job deaths "$built/train.sbatch" --nodes=2 --
   awaits_checkpoints deaths 1
   kills_a_rank "$id"
-  until_true 20 steps_after deaths "starting again on" || cluster_fail "not started again after a rank was killed"
+  until_true 60 steps_after deaths "starting again on" || cluster_fail "not started again after a rank was killed"
   awaits_checkpoints deaths 3
   kills_a_rank "$id"
   starts_again "$id" 1
@@ -203,7 +203,7 @@ deaths() {
 early_death() {
   local keys=(schedule.steps=100000 checkpoint.every_steps=0 monitor.validate_every_steps=0)
   begin_job early "$built/train.sbatch" --nodes=1 --
-  until_true 30 steps_after early "on loss" || cluster_fail "early makes no step"
+  until_true 60 steps_after early "on loss" || cluster_fail "early makes no step"
   kills_a_rank "$id"
   job_ends "$id" FAILED 137
   expects early "died with code 137 after checkpoint none, which is not new: not started again"

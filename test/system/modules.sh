@@ -48,7 +48,7 @@ exists "$files/trireme/$version"
 mkdir -p other/trireme other/base needing/trireme
 sed "s/$version/99.0/" "$files/trireme/$version" >other/trireme/99.0
 printf '#%%Module1.0\nsetenv BASE_IS_HERE yes\n' >other/base/1
-sed 's/^conflict trireme/&\nmodule load base/' "$files/trireme/$version" >needing/trireme/77.0
+sed "s/^setenv TRIREME_ROOT.*/module load base\n&/" "$files/trireme/$version" >needing/trireme/77.0
 
 # told COMMAND...: what it prints on either stream; its shell keeps no changes.
 told() { ("$@") >"$scratch/output" 2>&1 || true; }
@@ -66,7 +66,7 @@ check() {
 
   "$module" load trireme >output 2>&1
   [[ $(command -v trireme) == "$prefix/bin/trireme" ]] || fail "$2: the program in the path is $(command -v trireme)"
-  [[ $TRIREME_ROOT == "$prefix" && $TRIREME_SHARE == "$prefix/share/trireme" ]] || fail "$2: TRIREME_ROOT is $TRIREME_ROOT"
+  [[ $TRIREME_ROOT == "$prefix" && ${TRIREME_SHARE:-} == "$prefix/share/trireme" ]] || fail "$2: TRIREME_ROOT is $TRIREME_ROOT"
   [[ -f $TRIREME_SHARE/input/harbour.in ]] || fail "$2: no decks in $TRIREME_SHARE"
   [[ -z ${TRIREME_SITE_DECK+set} ]] || fail "$2: TRIREME_SITE_DECK is set without a site's deck"
   [[ -z ${OMP_NUM_THREADS+set} ]] || fail "$2: OMP_NUM_THREADS is set"
