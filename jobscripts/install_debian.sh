@@ -12,6 +12,8 @@ build=(build-essential cmake ninja-build git ca-certificates curl
 tests=(mandoc groff-base man-db tcl lua5.3 lua-posix lua-filesystem lua-term lua-json
   libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
   python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps)
+# A Slurm of the tests' own.
+tests+=(munge slurm-client slurmctld slurmd)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
