@@ -45,7 +45,9 @@ PYTHON
 # kernels NAME: what must be seen of its kernels, if they were told apart; emulated they are.
 kernels() {
   "$python" - "$1" "${TRIREME_CUPTI:-}" <<'PYTHON' || fail "the kernels of $1 are not as they must be"
-import collections, gzip, json, sys
+import collections, gzip, json, os, sys
+sys.path.insert(0, os.environ["TRIREME_SOURCE"] + "/test/python")
+import trace_check
 name, emulated = sys.argv[1:]
 trace = json.load(gzip.open(name + "/trace.json.gz", "rt", encoding="utf-8"))
 told = trace["otherData"]["kernels"]
@@ -56,7 +58,7 @@ kernels = [e for e in trace["traceEvents"] if e.get("cat") == "kernel"]
 names = collections.Counter(e["name"] for e in kernels)
 tasks = {e["args"].get("task") for e in kernels}
 assert "CUPTI 1" in told["library"] and told["clock_error_us"] > 0 and not told["left_out"], told
-assert not any("(" in n or "::" in n or n.startswith("_Z") or not n for n in names), names
+assert not any(n.endswith(")") or "::" in n or n.startswith("_Z") or not n for n in names), names
 assert {e["args"]["step"] for e in kernels} == {6, 7, 8, 9}, "steps"
 assert {"update", "gradients" if name == "graph" else "layer"} <= tasks, tasks
 of_graph = [e for e in kernels if e["args"].get("graph")]
@@ -72,6 +74,17 @@ elif name == "serial":
     assert len({tuple(sorted(c for k, c in of_layer.items() if k[:4] == (s, l, 0, "forward"))) for s in (6, 9) for l in layers}) == 1
     copies = [e for e in kernels if e["name"] == "copy"]
     assert copies and all(e["args"]["bytes"] > 0 for e in copies)
+    # The checks of kernels notice what is wrong.
+    def later(kernel, trace): kernel["ts"] += 1e6
+    def longer(kernel, trace): kernel["dur"] += 1e6
+    def twice(kernel, trace): trace["traceEvents"].append(dict(kernel))
+    def strange(kernel, trace): kernel["args"]["layer"] = 77
+    for change, says in ((later, "outside its task"), (longer, "overlap"), (twice, f"{len(kernels) + 1} kernels, where"),
+                         (strange, "has not")):
+        spoilt = json.loads(json.dumps(trace))
+        change(next(e for e in spoilt["traceEvents"] if e.get("cat") == "kernel" and e["args"].get("task") == "layer"), spoilt)
+        found = list(trace_check.kernel_faults(spoilt))
+        assert any(says in fault for fault in found), (change.__name__, found)
 elif emulated:
     assert any(n.startswith("ncclDevKernel") for n in names), names
     threads = {e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"}
@@ -79,6 +92,7 @@ elif emulated:
 print(f"{name}: {len(kernels)} kernels, {len(names)} names: {sorted(names)[:4]}")
 PYTHON
 }
+if [[ $TRIREME_DEVICE_LABEL == emulated && -z ${TRIREME_STUB_CUPTI_LIBRARY:-} ]]; then fail "no stand-in of CUPTI"; fi
 if [[ -n ${TRIREME_STUB_CUPTI_LIBRARY:-} ]]; then export TRIREME_CUPTI=$TRIREME_STUB_CUPTI_LIBRARY; fi
 traced serial 1 host,GPU run.graphs=no
 kernels serial

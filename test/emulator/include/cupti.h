@@ -1,13 +1,13 @@
 /* Stand-in for NVIDIA's header of the same name: the few types, numbers and functions that the program uses, laid out as
  * in CUDA 12.4 to 13 (test/unit/device_cuda/activities_test.cpp holds the real header to the same). A program built with
- * it loads the library that TRIREME_CUPTI names, and finds none elsewhere: version 0 is nobody's. C and C++. */
+ * it loads the library that TRIREME_CUPTI names, and finds none elsewhere: there is no version 99. C and C++. */
 #ifndef TRIREME_TEST_EMULATOR_CUPTI_H_
 #define TRIREME_TEST_EMULATOR_CUPTI_H_
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define CUPTI_API_VERSION 0
+#define CUPTI_API_VERSION 990000
 #define CUPTI_ACTIVITY_FLAG_FLUSH_FORCED 1
 
 #ifdef __cplusplus
