@@ -92,6 +92,7 @@ std::function<bool()> Told(std::function<bool()> step, const Label& label, cudaS
   if (!wanted || label.kind == Label::Kind::kNone) return step;
   static std::uint32_t graphs = 0;
   const Listener listener = TheListener();
+  if (captured && listener.call == nullptr) return step;  // a graph from before is not seen
   const std::uint32_t call = captured || listener.call == nullptr ? 0 : listener.call();
   const std::uint32_t graph = label.kind == Label::Kind::kGraph ? ++graphs : 0;
   return Telling{std::move(step), label, stream, call, graph};

@@ -75,8 +75,8 @@ elif name == "serial":
     copies = [e for e in kernels if e["name"] == "copy"]
     assert copies and all(e["args"]["bytes"] > 0 for e in copies)
     # The checks of kernels notice what is wrong.
-    def later(kernel, trace): kernel["ts"] += 1e6
-    def longer(kernel, trace): kernel["dur"] += 1e6
+    def later(kernel, trace): kernel["ts"] += 1e9
+    def longer(kernel, trace): kernel["dur"] += 1e9
     def twice(kernel, trace): trace["traceEvents"].append(dict(kernel))
     def strange(kernel, trace): kernel["args"]["layer"] = 77
     for change, says in ((later, "outside its task"), (longer, "overlap"), (twice, f"{len(kernels) + 1} kernels, where"),
@@ -98,6 +98,7 @@ traced serial 1 host,GPU run.graphs=no
 kernels serial
 traced graph 1 host,GPU
 kernels graph
+agree 0 serial graph
 traced data 2 "host,GPU,transfers: data" grid.data=2 run.graphs=no
 kernels data
 if [[ -n ${TRIREME_CUPTI:-} ]]; then
