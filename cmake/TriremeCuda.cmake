@@ -1,17 +1,19 @@
 # The GPU back end. Interface targets that exist in every build: trireme_cuda (the runtime; defines
-# TRIREME_CUDA as 0 or 1), trireme_cublaslt, trireme_cudnn (defines TRIREME_CUDNN as 0 or 1) and trireme_nccl. Without CUDA they
-# are empty. EMULATED takes all of them from test/emulator, which runs the kernels on the CPU.
+# TRIREME_CUDA as 0 or 1), trireme_cublaslt, trireme_cudnn (defines TRIREME_CUDNN as 0 or 1), trireme_nccl and trireme_cupti (a
+# header; the variable TRIREME_CUPTI says 0 or 1). Without CUDA they are empty. EMULATED takes all of them from test/emulator, which runs the kernels on the CPU.
 set(TRIREME_CUDA "OFF" CACHE STRING
     "GPU back end: OFF, ON (CUDA 12.4 or newer), EMULATED (for tests: GPU code run on the CPU)")
 set_property(CACHE TRIREME_CUDA PROPERTY STRINGS OFF ON EMULATED)
 
-foreach(library cuda cublaslt cudnn nccl)
+foreach(library cuda cublaslt cudnn nccl cupti)
   add_library(trireme_${library} INTERFACE)
 endforeach()
 set(TRIREME_CUDNN 0)
+set(TRIREME_CUPTI 0)
 
 if(TRIREME_CUDA STREQUAL "EMULATED")
   add_subdirectory(test/emulator)
+  set(TRIREME_CUPTI 1)
   foreach(library cuda cublaslt nccl)
     target_link_libraries(trireme_${library} INTERFACE trireme_emulator)
   endforeach()
@@ -78,8 +80,15 @@ elseif(TRIREME_CUDA)
     target_include_directories(trireme_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
     target_link_libraries(trireme_cudnn INTERFACE ${CUDNN_LIBRARY} ${nvrtc} nlohmann_json::nlohmann_json)
   endif()
+  # Kernels in timelines. The library is loaded at run time.
+  find_path(CUPTI_INCLUDE_DIR cupti.h HINTS ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI ${CUDAToolkit_TARGET_DIR}/extras/CUPTI
+            ${CUDAToolkit_BIN_DIR}/../extras/CUPTI ${CUDAToolkit_INCLUDE_DIRS} ${wheels} PATH_SUFFIXES include)
+  if(CUPTI_INCLUDE_DIR)
+    set(TRIREME_CUPTI 1)
+    target_include_directories(trireme_cupti SYSTEM INTERFACE ${CUPTI_INCLUDE_DIR})
+  endif()
   message(STATUS "GPU: CUDA ${CMAKE_CUDA_COMPILER_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}, NCCL ${NCCL_LIBRARY}, "
-                 "cuDNN ${CUDNN_LIBRARY} (frontend ${CUDNN_FRONTEND_INCLUDE_DIR})")
+                 "cuDNN ${CUDNN_LIBRARY} (frontend ${CUDNN_FRONTEND_INCLUDE_DIR}), CUPTI's header ${CUPTI_INCLUDE_DIR}")
 endif()
 
 if(TRIREME_CUDA)
@@ -88,7 +97,7 @@ else()
   target_compile_definitions(trireme_cuda INTERFACE TRIREME_CUDA=0)
 endif()
 target_compile_definitions(trireme_cudnn INTERFACE TRIREME_CUDNN=${TRIREME_CUDNN})
-foreach(library cublaslt cudnn nccl)
+foreach(library cublaslt cudnn nccl cupti)
   target_link_libraries(trireme_${library} INTERFACE trireme_cuda)
 endforeach()
 

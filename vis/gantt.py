@@ -3,6 +3,7 @@
 
     python3 vis/gantt.py runs/a                      # -> runs/a/gantt.svg
     python3 vis/gantt.py runs/a --step 12 -o b.svg   # another step than the last whole one
+    python3 vis/gantt.py runs/a --kernels            # instead, the kernels that took most of a GPU's time
 
 The upper part of a row is what the rank computes or waits for, the lower part are the transfers that
 are under way meanwhile. A run is its folder or a trace.json.gz. Needs matplotlib (Debian:
@@ -104,9 +105,38 @@ def collect(events):
             rank.host.append(event)
         elif thread == "GPU":
             rank.gpu.append(event)
+        elif event["cat"] == "kernel":
+            continue  # the picture has the tasks that they are of
         elif event["args"].get("transfer") != "receive":
             rank.transfers.append(event)
     return ranks
+
+
+def kernel_totals(events, most=15):
+    """The kernels that took most time on all ranks: (name, times run, microseconds), and the rest as one, named None."""
+    count, time = collections.Counter(), collections.Counter()
+    for event in events:
+        if event.get("cat") == "kernel":
+            count[event["name"]] += 1
+            time[event["name"]] += event["dur"]
+    ordered = sorted(time, key=lambda name: (-time[name], name))
+    rows = [(name, count[name], time[name]) for name in ordered[:most]]
+    rest = ordered[most:]
+    if rest:
+        rows.append((None, sum(count[name] for name in rest), sum(time[name] for name in rest)))
+    return rows
+
+
+def kernel_lines(events, other):
+    """kernel_totals as lines of text."""
+    rows = kernel_totals(events)
+    if not rows:
+        why = other.get("kernels", {}).get("why_not", "there is no GPU")
+        raise ValueError(f"the timeline does not tell kernels apart: {why}")
+    whole = sum(time for _, _, time in rows) or 1
+    yield f"{'kernel':<80} {'runs':>9} {'ms':>10} {'us each':>9} {'share':>6}"
+    for name, count, time in rows:
+        yield f"{name or 'all others':<80} {count:>9,} {time / 1e3:>10,.2f} {time / count:>9.1f} {time / whole:>6.1%}"
 
 
 def bars_of(events, begin, end):
@@ -201,14 +231,14 @@ def legend(figure, kinds, groups):
     return -(-len(handles) // min(5, len(handles)))
 
 
-def draw(path, ranks=64, step=None):
+def draw(path, ranks=64, step=None, trace=None):
     """A matplotlib Figure of one step (the last whole one) of the first `ranks` ranks recorded.
 
-    ValueError if there is no timeline that can be read.
+    trace: what read(path) gave. ValueError if there is no timeline that can be read.
     """
     from matplotlib.figure import Figure
 
-    events, other = read(path)
+    events, other = trace or read(path)
     every = collect(events)
     shown = [every[pid] for pid in sorted(every)][:ranks]
     if not shown:
@@ -256,7 +286,14 @@ def main():
     parser.add_argument("-o", "--output", help="picture (.svg, .png, .pdf); default gantt.svg in the run folder")
     parser.add_argument("--step", type=int, help="step to draw; default the last whole one")
     parser.add_argument("--ranks", type=int, default=64, help="most ranks to draw")
+    parser.add_argument("--kernels", action="store_true", help="print the kernels that took most time; draw nothing")
     arguments = parser.parse_args()
+    if arguments.kernels:
+        try:
+            print("\n".join(kernel_lines(*read(arguments.run))))
+        except (ValueError, OSError) as error:
+            raise SystemExit(f"gantt.py: {error}") from error
+        return
     matplotlib.use("Agg")
     matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "gantt"})  # texts stay texts
     run = pathlib.Path(arguments.run)

@@ -9,6 +9,7 @@
 #include "allocate.hpp"
 #include "cuda/backend.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
 
@@ -16,6 +17,7 @@ namespace trireme::device {
 
 namespace {
 constexpr bool kCuda = TRIREME_CUDA != 0;
+constexpr bool kCupti = TRIREME_CUPTI != 0;
 
 void CopyHere(const void* from, void* to, std::int64_t bytes) {
   if (bytes > 0) std::memmove(to, from, static_cast<std::size_t>(bytes));
@@ -179,6 +181,18 @@ void Synchronise(const Stream& stream) {
   if constexpr (kCuda) {
     if (stream.Where() == Kind::kCuda) cuda::Synchronise(stream.gpu->queue);
   }
+}
+
+MaybeActivities RecordActivities(const Stream& stream, std::int64_t most) {
+  if constexpr (kCupti) {
+    if (stream.Where() == Kind::kCuda) return cuda::RecordActivities(*stream.gpu, most);
+  }
+  return {nullptr, kCupti ? "there is no GPU" : "the program was built without CUPTI's header"};
+}
+
+std::string ActivityLibrary() {
+  if constexpr (kCupti) return cuda::ActivityLibrary();
+  return kCuda ? "no CUPTI" : "";
 }
 
 Drain::~Drain() {

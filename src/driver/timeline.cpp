@@ -8,33 +8,17 @@
 #include <array>
 #include <filesystem>
 
+#include "timeline_file.hpp"
 #include "trireme/base/clock.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/device/memory.hpp"
-#include "trireme/trace/trace_file.hpp"
 
 namespace trireme::driver {
 
 namespace {
 
 constexpr double kMicro = 1e6;
-constexpr int kSummaryTag = 1, kSlicesTag = 2;
-
-// Of one rank, ahead of its slices.
-struct Summary {
-  comm::ClockComparison first, last;
-  double gpu_clock_error = 0;
-  std::int64_t slices = 0, left_out = 0, first_step_left_out = 0;
-};
-
-Summary SummaryOf(const trace::Recorder& recorder, const comm::ClockComparison& first,
-                  const comm::ClockComparison& last) {
-  return {first,
-          last,
-          recorder.GpuClockError(),
-          std::ssize(recorder.Slices()),
-          recorder.LeftOut(),
-          recorder.FirstStepLeftOut()};
-}
+constexpr int kSummaryTag = 1, kSlicesTag = 2, kKernelsTag = 3, kTextsTag = 4;
 
 std::string Steps(std::int64_t first, std::int64_t last) {
   return first == last ? fmt::format("step {}", monitor::WithThousands(first))
@@ -43,60 +27,6 @@ std::string Steps(std::int64_t first, std::int64_t last) {
 }
 
 }  // namespace
-
-// Rank 0's side: the file, and what is said of it.
-class Timeline::File {
- public:
-  File(const Setup& setup, double origin) : setup_(setup), origin_(origin), file_(setup.path) {}
-
-  void Add(int rank, const Summary& summary, std::vector<trace::Slice> slices) {
-    count_ += summary.slices;
-    const double error = std::max(summary.first.error, summary.last.error);
-    clock_error_ = std::max(clock_error_, error);
-    gpu_clock_error_ = std::max(gpu_clock_error_, summary.gpu_clock_error);
-    clocks_.push_back({{"rank", rank},
-                       {"offset_us", kMicro * summary.first.offset},
-                       {"drift_us_per_second", kMicro * comm::Drift(summary.first, summary.last)},
-                       {"error_us", kMicro * error}});
-    if (summary.left_out > 0) {
-      left_out_.push_back({{"rank", rank},
-                           {"slices", summary.left_out},
-                           {"from_step", summary.first_step_left_out}});
-    }
-    const comm::GridShape& shape = setup_.grid.Shape();
-    file_.Add({.rank = rank,
-               .host = setup_.runtime.Hosts().at(static_cast<std::size_t>(rank)),
-               .group = [](int group) { return NameOf(static_cast<comm::Group>(group)); },
-               .transfer = [](int each) { return NameOf(static_cast<comm::Transfer>(each)); },
-               .peer = [&](const trace::Slice& slice) { return PeerOf(slice, rank, shape); },
-               .aligned =
-                   [&](double seconds) {
-                     return comm::Aligned(seconds, summary.first, summary.last) - origin_;
-                   }},
-              std::move(slices));
-  }
-
-  std::error_code Place(nlohmann::json other) {
-    other["clock_error_us"] = kMicro * clock_error_;
-    if (setup_.stream.OnGpu()) other["gpu_clock_error_us"] = kMicro * gpu_clock_error_;
-    other["clocks"] = clocks_;
-    other["slices"] = count_;
-    other["slices_left_out"] = left_out_;
-    return file_.Place(other);
-  }
-
-  std::int64_t Count() const { return count_; }
-  double ClockError() const { return clock_error_; }
-  const nlohmann::json& LeftOut() const { return left_out_; }
-
- private:
-  const Setup& setup_;
-  double origin_;
-  trace::TraceFile file_;
-  std::int64_t count_ = 0;
-  double clock_error_ = 0, gpu_clock_error_ = 0;
-  nlohmann::json clocks_ = nlohmann::json::array(), left_out_ = nlohmann::json::array();
-};
 
 Timeline::Timeline(const Setup& setup) : setup_(setup) {
   const monitor::StepWindow& window = setup_.window;
@@ -146,14 +76,24 @@ void Timeline::End(const std::string& why) {
                   monitor::WithThousands(setup_.window.first)));
 }
 
+device::MaybeActivities Timeline::TellKernels() const {
+  if (!Mine() || !setup_.stream.OnGpu()) return {};
+  if (!setup_.kernels) return {nullptr, "monitor.trace_kernels = no"};
+  device::Synchronise(setup_.stream);
+  return device::RecordActivities(setup_.stream, MostSlices());
+}
+
 void Timeline::Begin(std::int64_t step) {
   begun_at_ = step;
+  device::MaybeActivities kernels = TellKernels();
+  no_kernels_ = kernels.why;
   group_.Barrier();  // so that none is held up by another's last step
   origin_ = Seconds();
   first_ = comm::CompareClocks(group_, ranks_, Seconds);
   group_.Barrier();
   if (!Mine()) return;
-  recorder_ = std::make_unique<trace::Recorder>(MostSlices(), setup_.stream);
+  recorder_ =
+      std::make_unique<trace::Recorder>(MostSlices(), setup_.stream, std::move(kernels.activities));
   setup_.grid.TraceInto(recorder_.get());
 }
 
@@ -162,39 +102,65 @@ void Timeline::Write(const std::string& why) {
   setup_.watch();
   device::Synchronise(setup_.stream);
   setup_.grid.TraceInto(nullptr);
-  if (recorder_) recorder_->Settle();
+  if (recorder_) recorder_->Finish();
   group_.Barrier();
   const comm::ClockComparison last = comm::CompareClocks(group_, ranks_, Seconds);
   if (group_.IsRoot()) {
     Collect(last, why);
   } else if (recorder_) {
-    const Summary mine = SummaryOf(*recorder_, first_, last);
-    const auto slices = recorder_->Slices();
-    MPI_Send(&mine, sizeof(mine), MPI_BYTE, 0, kSummaryTag, group_.Handle());
-    MPI_Send(slices.data(), static_cast<int>(slices.size_bytes()), MPI_BYTE, 0, kSlicesTag,
-             group_.Handle());
+    Send(last);
   }
   recorder_.reset();
   group_.Barrier();  // the next step's time is not that of writing
 }
 
+void Timeline::Send(const comm::ClockComparison& last) const {
+  RankSummary mine = SummaryOf(*recorder_, first_, last);
+  const std::string texts = Joined(TextsOf(*recorder_, no_kernels_));
+  mine.text_bytes = std::ssize(texts);
+  const auto send = [&](const auto& list, int tag) {
+    const auto bytes = std::as_bytes(std::span(list));
+    MPI_Send(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, 0, tag, group_.Handle());
+  };
+  send(std::span(&mine, 1), kSummaryTag);
+  send(recorder_->Slices(), kSlicesTag);
+  send(recorder_->AllKernels().all, kKernelsTag);
+  send(texts, kTextsTag);
+}
+
+void Timeline::Receive(int rank, TimelineFile& file) const {
+  const auto receive = [&](auto list, int tag) {
+    const auto bytes = std::as_writable_bytes(list);
+    MPI_Recv(bytes.data(), static_cast<int>(bytes.size()), MPI_BYTE, rank, tag, group_.Handle(),
+             MPI_STATUS_IGNORE);
+  };
+  RankSummary summary;
+  receive(std::span(&summary, 1), kSummaryTag);
+  std::vector<trace::Slice> slices(static_cast<std::size_t>(summary.slices));
+  receive(std::span(slices), kSlicesTag);
+  std::vector<trace::Kernel> kernels(static_cast<std::size_t>(summary.kernels));
+  receive(std::span(kernels), kKernelsTag);
+  std::string texts(static_cast<std::size_t>(summary.text_bytes), '\0');
+  receive(std::span(texts), kTextsTag);
+  file.Add(rank, summary, std::move(slices), std::move(kernels), Split(texts));
+}
+
 // Rank 0. A failure to write is told, and training goes on.
 void Timeline::Collect(const comm::ClockComparison& last, const std::string& why) {
   const double start = Seconds();
-  File file(setup_, origin_);
+  TimelineFile file({.path = setup_.path,
+                     .runtime = setup_.runtime,
+                     .shape = setup_.grid.Shape(),
+                     .origin = origin_,
+                     .on_gpu = setup_.stream.OnGpu()});
   for (const int rank : ranks_) {
     if (rank == 0) {
       const auto slices = recorder_->Slices();
-      file.Add(0, SummaryOf(*recorder_, first_, last), {slices.begin(), slices.end()});
+      file.Add(0, SummaryOf(*recorder_, first_, last), {slices.begin(), slices.end()},
+               recorder_->AllKernels().all, TextsOf(*recorder_, no_kernels_));
       continue;
     }
-    Summary summary;
-    MPI_Recv(&summary, sizeof(summary), MPI_BYTE, rank, kSummaryTag, group_.Handle(),
-             MPI_STATUS_IGNORE);
-    std::vector<trace::Slice> slices(static_cast<std::size_t>(summary.slices));
-    const auto bytes = static_cast<int>(std::span(slices).size_bytes());
-    MPI_Recv(slices.data(), bytes, MPI_BYTE, rank, kSlicesTag, group_.Handle(), MPI_STATUS_IGNORE);
-    file.Add(rank, summary, std::move(slices));
+    Receive(rank, file);
   }
   nlohmann::json other = setup_.facts;
   other["asked"] = {setup_.window.first, setup_.window.last};
@@ -205,7 +171,7 @@ void Timeline::Collect(const comm::ClockComparison& last, const std::string& why
   Say(file, file.Place(other), why, Seconds() - start);
 }
 
-void Timeline::Say(const File& file, const std::error_code& error, const std::string& why,
+void Timeline::Say(const TimelineFile& file, const std::error_code& error, const std::string& why,
                    double seconds) {
   monitor::Monitor& monitor = setup_.monitor;
   const std::string steps = Steps(begun_at_, seen_);
@@ -220,6 +186,9 @@ void Timeline::Say(const File& file, const std::error_code& error, const std::st
       monitor::Counted(std::ssize(ranks_), "rank"),
       std::ssize(ranks_) < group_.Size() ? fmt::format(" out of {}", group_.Size()) : "",
       setup_.path, monitor::WithThousands(file.Count()), seconds, kMicro * file.ClockError());
+  if (file.KernelCount() > 0) {
+    text += fmt::format("; {} kernels and copies", monitor::WithThousands(file.KernelCount()));
+  }
   if (!why.empty()) {
     text += fmt::format("; {} before step {}, the last of monitor.trace_steps", why,
                         monitor::WithThousands(setup_.window.last));
@@ -231,6 +200,7 @@ void Timeline::Say(const File& file, const std::error_code& error, const std::st
                     .host = setup_.runtime.Hosts().front(),
                     .text = text,
                     .numbers = {{"clock_error_us", kMicro * file.ClockError()}}});
+  SayOfKernels(file);
   if (file.LeftOut().empty()) return;
   const auto& first = file.LeftOut().front();
   monitor.Warn(fmt::format(
@@ -238,6 +208,21 @@ void Timeline::Say(const File& file, const std::error_code& error, const std::st
       "from step {} on. Record fewer steps.",
       monitor::Counted(std::ssize(file.LeftOut()), "rank"), monitor::WithThousands(MostSlices()),
       first.at("rank").get<int>(), first.at("from_step").get<std::int64_t>()));
+}
+
+void Timeline::SayOfKernels(const TimelineFile& file) {
+  monitor::Monitor& monitor = setup_.monitor;
+  if (setup_.kernels && !file.WhyNoKernels().empty()) {
+    monitor.Line("the timeline does not tell kernels apart: " + file.WhyNoKernels());
+  }
+  if (file.KernelsLeftOut().empty()) return;
+  const auto& first = file.KernelsLeftOut().front();
+  monitor.Warn(fmt::format(
+      "the timeline lacks kernels: {} had more than the {} that there is room for, rank {} from "
+      "step {} on. Record fewer steps.",
+      monitor::Counted(std::ssize(file.KernelsLeftOut()), "rank"),
+      monitor::WithThousands(MostSlices()), first.at("rank").get<int>(),
+      first.at("from_step").get<std::int64_t>()));
 }
 
 }  // namespace trireme::driver

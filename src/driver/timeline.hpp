@@ -21,7 +21,10 @@
 
 namespace trireme::driver {
 
-// Bounds of one file, so that tools still open it: ranks, slices of all of them, slices of a rank.
+class TimelineFile;
+
+// Bounds of one file, so that tools still open it: ranks, slices of all of them, slices of a rank;
+// as many kernels again.
 inline constexpr int kMostTracedRanks = 64;
 inline constexpr std::int64_t kMostSlices = std::int64_t{1} << 20;
 inline constexpr std::int64_t kMostSlicesOfARank = std::int64_t{1} << 17;
@@ -42,6 +45,7 @@ class Timeline {
     monitor::Monitor& monitor;
     device::Stream stream;
     monitor::StepWindow window;   // none: nothing is recorded
+    bool kernels = true;          // of a GPU are told apart, if they can be
     std::int64_t step = 0;        // done before this session
     std::int64_t total = 0;       // steps of the schedule
     std::string path;             // of the file
@@ -68,11 +72,15 @@ class Timeline {
   bool Written() const { return written_; }  // on rank 0: the file is this session's
 
  private:
-  class File;
   void Begin(std::int64_t step);
+  device::MaybeActivities TellKernels() const;
+  void Send(const comm::ClockComparison& last) const;
+  void Receive(int rank, TimelineFile& file) const;
   void Write(const std::string& why);
   void Collect(const comm::ClockComparison& last, const std::string& why);
-  void Say(const File& file, const std::error_code& error, const std::string& why, double seconds);
+  void Say(const TimelineFile& file, const std::error_code& error, const std::string& why,
+           double seconds);
+  void SayOfKernels(const TimelineFile& file);
   bool Mine() const;
   std::int64_t MostSlices() const;  // of a rank
 
@@ -80,6 +88,7 @@ class Timeline {
   comm::Communicator group_;  // of all ranks, for the messages of this class
   std::vector<int> ranks_;    // whose timelines are recorded
   std::unique_ptr<trace::Recorder> recorder_;
+  std::string no_kernels_;  // why a GPU's are not told apart; empty: they are
   comm::ClockComparison first_;
   double origin_ = 0;                     // of rank 0's clock: the file's time zero
   std::int64_t begun_at_ = 0, seen_ = 0;  // first and last step recorded; 0: none

@@ -17,8 +17,8 @@ void TrainingLoop::MakeTimeline() {
                           {"device", device::NameOf(job_.stream.Where())}};
   if (job_.stream.OnGpu()) {
     facts["gpu"] =
-        "slices of the GPU are times between events in its queue; kernels are not told "
-        "apart, and the steps of a recorded graph (run.graphs) are one slice each";
+        "slices of the thread GPU are times between events in its queue; the steps of a recorded "
+        "graph (run.graphs) are one slice each";
   }
   timeline_ = std::make_unique<Timeline>(
       Timeline::Setup{.runtime = *job_.runtime,
@@ -26,6 +26,7 @@ void TrainingLoop::MakeTimeline() {
                       .monitor = *monitor_,
                       .stream = job_.stream,
                       .window = job_.options.monitor.trace_steps,
+                      .kernels = job_.options.monitor.trace_kernels,
                       .step = step_,
                       .total = schedule_.Last(),
                       .path = folder_ + "/trace.json.gz",

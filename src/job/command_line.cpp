@@ -10,6 +10,7 @@
 #include "trireme/base/version.hpp"
 #include "trireme/comm/channel.hpp"
 #include "trireme/data/tokenize.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/job/options.hpp"
 #include "trireme/job/sources.hpp"
@@ -59,10 +60,10 @@ std::string VersionText() {
   if (device::GpuBuilt()) {
     const std::string why = device::WhyNoGpu();
     const auto count = device::GpuIds().size();
-    gpu =
-        fmt::format("{}, {}, {}\n          {}", device::GpuLibraries(), kernels::GpuMathLibraries(),
-                    comm::GpuTransferLibrary(),
-                    why.empty() ? fmt::format("{} GPU{} here", count, count == 1 ? "" : "s") : why);
+    gpu = fmt::format(
+        "{}, {}, {}, {}\n          {}", device::GpuLibraries(), kernels::GpuMathLibraries(),
+        comm::GpuTransferLibrary(), device::ActivityLibrary(),
+        why.empty() ? fmt::format("{} GPU{} here", count, count == 1 ? "" : "s") : why);
   }
   return fmt::format(
       "Trireme {} ({})\ncompiler  {}\nmatrices  {}\nmpi       {} (MPI {}.{})\nhdf5      {}\n"

@@ -58,6 +58,10 @@ void Declare(input::Schema& schema) {
             "Steps whose timeline is recorded, first-last (10-12) or one (10): what each rank "
             "computes, transfers and waits for, in trace.json.gz of the run folder, which "
             "ui.perfetto.dev opens; none: no timeline.")
+      .Switch("monitor.trace_kernels", true,
+              "Tells the kernels and copies of a GPU apart in the timeline, if CUPTI, NVIDIA's "
+              "profiling library, is there; it stays attached until the run ends. No: tasks and "
+              "layers of the GPU alone, from CUDA events.")
       .Switch("monitor.report", true,
               "Makes report.html in the run folder once the run has ended, by vis/report.py: it "
               "takes at most 60 s, needs Python with matplotlib and Jinja2, and never changes how "
@@ -78,6 +82,7 @@ Options Read(const input::Deck& deck) {
           .tensorboard = deck.Switch("monitor.tensorboard"),
           .histogram_every_steps = deck.Integer("monitor.histogram_every_steps"),
           .trace_steps = ReadTraceSteps(deck),
+          .trace_kernels = deck.Switch("monitor.trace_kernels"),
           .report = deck.Switch("monitor.report")};
 }
 

@@ -8,7 +8,7 @@ namespace trireme::trace {
 
 const char* NameOf(Category category) {
   constexpr std::array<const char*, kCategories> kTexts = {
-      "step", "compute", "data", "wait", "transfer", "checkpoint", "validation"};
+      "step", "compute", "data", "wait", "transfer", "checkpoint", "validation", "kernel"};
   return kTexts.at(static_cast<std::size_t>(category));
 }
 

@@ -2,15 +2,19 @@
 #include "trireme/trace/recorder.hpp"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 
 #include "trireme/device/memory.hpp"
 
 namespace trireme::trace {
 
-Recorder::Recorder(std::int64_t most, const device::Stream& stream)
+Recorder::Recorder(std::int64_t most, const device::Stream& stream,
+                   std::unique_ptr<device::Activities> activities)
     : most_(static_cast<std::size_t>(std::max<std::int64_t>(most, 0))),
       since_(Seconds()),
-      stream_(stream) {
+      stream_(stream),
+      activities_(std::move(activities)) {
   slices_.reserve(most_);  // pages are taken as they are written
   if (!OnGpu()) return;
   origin_ = device::Event(stream_, true);
@@ -27,6 +31,32 @@ void Recorder::Put(const Slice& slice) {
 
 void Recorder::LeaveOut(std::int64_t step) {
   if (left_out_++ == 0) full_at_ = step;
+}
+
+void Recorder::SetStep(std::int64_t step) {
+  step_ = static_cast<std::int32_t>(step);
+  if (TellsKernels()) steps_.emplace_back(Seconds(), step_);
+}
+
+// Beyond the bound what is queued counts for the slices around.
+void Recorder::Enter(const Slice& slice) {
+  if (!TellsKernels()) return;
+  std::uint64_t tag = open_.empty() ? 0 : open_.back();
+  if (tagged_.size() < most_) {
+    tagged_.push_back(slice);
+    tagged_.back().step = step_;
+    tagged_.back().micro_batch = micro_batch_;
+    tagged_.back().chunk = chunk_;
+    tag = tagged_.size();
+  }
+  open_.push_back(tag);
+  activities_->Push(tag);
+}
+
+void Recorder::Leave() {
+  if (open_.empty()) return;
+  open_.pop_back();
+  if (TellsKernels()) activities_->Pop();
 }
 
 bool Recorder::TakesQueued() {
@@ -89,21 +119,77 @@ void Recorder::Settle() {
   CompareClocks();
 }
 
+std::int32_t Recorder::StepAt(double time) const {
+  const auto next =
+      std::ranges::upper_bound(steps_, time, {}, &decltype(steps_)::value_type::first);
+  if (next == steps_.begin()) return steps_.empty() ? step_ : steps_.front().second;
+  return std::prev(next)->second;
+}
+
+Kernel Recorder::KernelOf(const device::Activity& activity) const {
+  Kernel kernel;
+  kernel.begin = activity.begin;
+  kernel.end = activity.end;
+  kernel.bytes = activity.bytes;
+  kernel.name = activity.name;
+  kernel.graph = activity.graph;
+  kernel.kind = activity.kind;
+  kernel.tagged = activity.tag >= 1 && activity.tag <= tagged_.size();
+  if (!kernel.tagged) {
+    kernel.step = StepAt(activity.begin);
+    return kernel;
+  }
+  const Slice& slice = tagged_[activity.tag - 1];
+  kernel.step = slice.step;
+  kernel.layer = slice.layer;
+  kernel.micro_batch = slice.micro_batch;
+  kernel.chunk = slice.chunk;
+  kernel.task = slice.name;
+  kernel.phase = slice.phase;
+  return kernel;
+}
+
+void Recorder::Finish() {
+  Settle();
+  if (!TellsKernels()) return;
+  const device::ActivityRecord record = activities_->Finish();
+  kernels_.library = activities_->Library();
+  activities_.reset();
+  std::map<std::uint32_t, std::int16_t> queues = {{record.queue, 0}, {record.input_queue, 1}};
+  for (const device::Activity& activity : record.all) {
+    if (activity.begin < since_) continue;
+    const auto next = static_cast<std::int16_t>(queues.size());
+    kernels_.all.push_back(KernelOf(activity));
+    kernels_.all.back().queue = queues.try_emplace(activity.queue, next).first->second;
+  }
+  for (const std::string& symbol : record.names) kernels_.names.push_back(ShortName(symbol));
+  kernels_.clock_error = record.clock_error;
+  kernels_.left_out = record.left_out;
+  if (record.left_out > 0) kernels_.first_step_left_out = StepAt(record.full_at);
+}
+
 void Scope::Begin(const What& what) {
   what_ = what;
   what_.queues = what_.queues && recorder_->TakesQueued();
   if (what_.queues) mark_ = recorder_->Mark();
+  if (recorder_->TellsKernels()) recorder_->Enter(SliceOf());
   begin_ = Seconds();
 }
 
-void Scope::End() {
+Slice Scope::SliceOf() const {
   Slice slice;
-  slice.begin = begin_;
-  slice.end = Seconds();
   slice.name = what_.name;
   slice.category = what_.category;
   slice.phase = what_.phase;
   slice.layer = what_.layer;
+  return slice;
+}
+
+void Scope::End() {
+  Slice slice = SliceOf();
+  slice.begin = begin_;
+  slice.end = Seconds();
+  recorder_->Leave();
   recorder_->Add(slice);
   if (what_.queues) recorder_->AddQueued(slice, mark_, recorder_->Mark());
 }

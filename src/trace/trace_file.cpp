@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -21,7 +22,8 @@ namespace {
 constexpr int kGzip = 15 + 16;  // zlib: the largest window, with gzip's header
 constexpr int kLevel = 6, kMemory = 8;
 constexpr std::size_t kBuffer = std::size_t{1} << 16;
-constexpr int kGpuThread = 2, kFirstThread = 10, kLanes = 100;
+constexpr int kGpuThread = 2, kKernelPlace = 3, kFirstThread = 10, kLanes = 100;
+constexpr int kFirstKernelThread = 10'000;  // shown at kKernelPlace, in ascending order
 
 struct Thread {
   Queue queue;
@@ -95,6 +97,32 @@ nlohmann::json Arguments(const Slice& slice, const RankFacts& facts) {
   args["peer"] = peer;
   args["tag"] = slice.tag;
   args["sequence"] = slice.sequence;
+  return args;
+}
+
+std::string QueueName(int queue, int lane) {
+  std::string name = "kernels";
+  if (queue == 1) name += ": input";
+  if (queue > 1) name += fmt::format(": queue {}", queue);
+  return lane == 0 ? name : fmt::format("{} ({})", name, lane + 1);
+}
+
+std::string Title(const Kernel& kernel, const std::vector<std::string>& names) {
+  if (kernel.kind == device::Activity::Kind::kCopy) return "copy";
+  if (kernel.kind == device::Activity::Kind::kFill) return "fill";
+  const bool known = kernel.name >= 0 && kernel.name < std::ssize(names);
+  return known ? names[static_cast<std::size_t>(kernel.name)] : "kernel without a name";
+}
+
+nlohmann::json Arguments(const Kernel& kernel) {
+  nlohmann::json args = {{"step", kernel.step}};
+  if (kernel.tagged) args["task"] = NameOf(kernel.task);
+  if (kernel.layer >= 0) args["layer"] = kernel.layer;
+  if (kernel.micro_batch >= 0) args["micro_batch"] = kernel.micro_batch;
+  if (kernel.chunk >= 0) args["chunk"] = kernel.chunk;
+  if (kernel.phase != Phase::kNone) args["phase"] = NameOf(kernel.phase);
+  if (kernel.graph != 0) args["graph"] = kernel.graph;
+  if (kernel.kind != device::Activity::Kind::kKernel) args["bytes"] = kernel.bytes;
   return args;
 }
 
@@ -177,8 +205,7 @@ void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
     const int count = 1 + *std::max_element(lanes.begin(), lanes.end());
     for (int lane = 0; lane < count; ++lane) {
       const int number = NumberOf(thread, lane);
-      Write(Meta("thread_name", facts.rank, number, "name", NameOf(thread, lane, facts)));
-      Write(Meta("thread_sort_index", facts.rank, number, "sort_index", number));
+      WriteThread(facts.rank, number, NameOf(thread, lane, facts), number);
     }
     for (std::size_t i = 0; i < mine.size(); ++i) {
       const std::int64_t begin = Nanoseconds(facts.aligned(mine[i].begin));
@@ -192,6 +219,48 @@ void TraceFile::Add(const RankFacts& facts, std::vector<Slice> slices) {
              {"dur", Microseconds(end - begin)},
              {"args", Arguments(mine[i], facts)}});
     }
+  }
+}
+
+void TraceFile::WriteThread(int rank, int thread, const std::string& name, int place) {
+  Write(Meta("thread_name", rank, thread, "name", name));
+  Write(Meta("thread_sort_index", rank, thread, "sort_index", place));
+}
+
+void TraceFile::Add(const RankFacts& facts, std::vector<Kernel> kernels,
+                    const std::vector<std::string>& names) {
+  std::ranges::sort(kernels, [](const Kernel& a, const Kernel& b) {
+    return std::tie(a.queue, a.begin, a.end) < std::tie(b.queue, b.begin, b.end);
+  });
+  for (auto first = kernels.begin(); first != kernels.end();) {
+    const auto last = std::find_if(
+        first, kernels.end(), [&](const Kernel& kernel) { return kernel.queue != first->queue; });
+    // Kernels of a graph, or of programmatic launches, may overlap.
+    std::vector<Slice> times;
+    for (auto kernel = first; kernel != last; ++kernel) {
+      times.push_back({.begin = kernel->begin, .end = kernel->end});
+    }
+    const std::vector<int> lanes = Lanes(times);
+    const auto number = [&](int lane) {
+      return kFirstKernelThread + first->queue * kLanes + std::min(lane, kLanes - 1);
+    };
+    const int count = 1 + *std::max_element(lanes.begin(), lanes.end());
+    for (int lane = 0; lane < count; ++lane) {
+      WriteThread(facts.rank, number(lane), QueueName(first->queue, lane), kKernelPlace);
+    }
+    for (auto kernel = first; kernel != last; ++kernel) {
+      const std::int64_t begin = Nanoseconds(facts.aligned(kernel->begin));
+      const std::int64_t end = Nanoseconds(facts.aligned(kernel->end));
+      Write({{"ph", "X"},
+             {"name", Title(*kernel, names)},
+             {"cat", NameOf(Category::kKernel)},
+             {"pid", facts.rank},
+             {"tid", number(lanes[static_cast<std::size_t>(kernel - first)])},
+             {"ts", Microseconds(begin)},
+             {"dur", Microseconds(end - begin)},
+             {"args", Arguments(*kernel)}});
+    }
+    first = last;
   }
 }
 

@@ -60,13 +60,16 @@ void TrainingStep::GradientsOnGpu() {
     warm_ = warm_ || whole;
     return;
   }
-  if (graph_.Recorded()) {
+  // A graph from before the library that tells kernels apart was there is recorded anew.
+  const bool told = Trace() != nullptr && Trace()->TellsKernels();
+  if (graph_.Recorded() && (!told || graph_told_)) {
     graph_.Launch(Stream());
     Net().Replayed(std::move(batch));
     Grid().Traffic().Add(graph_traffic_);
     return;
   }
   RecordGraph(std::move(batch));
+  graph_told_ = told;
   graph_.Launch(Stream());
 }
 

@@ -79,11 +79,12 @@ cudaError_t CheckCopy(const Copy& copy, cudaMemcpyKind kind, bool asynchronous) 
 cudaError_t QueueCopy(const Copy& copy, cudaMemcpyKind kind, cudaStream_t stream) {
   const cudaError_t wrong = CheckCopy(copy, kind, true);
   if (wrong != cudaSuccess) return wrong;
-  return Enqueue(stream, [copy] {
+  const auto run = [copy] {
     running.what = "a copy";
     copy.Run();
     return true;
-  });
+  };
+  return Enqueue(stream, run, {.kind = Label::Kind::kCopy, .bytes = copy.width * copy.height});
 }
 
 // What fills memory when its stream comes to it.
@@ -247,5 +248,6 @@ cudaError_t cudaMemsetAsync(void* pointer, int value, std::size_t bytes, cudaStr
   const Entry entry;
   const cudaError_t wrong = CheckFilling(pointer, bytes);
   if (wrong != cudaSuccess) return wrong;
-  return Enqueue(stream, Filling(pointer, value, bytes));
+  return Enqueue(stream, Filling(pointer, value, bytes),
+                 {.kind = Label::Kind::kFill, .bytes = bytes});
 }

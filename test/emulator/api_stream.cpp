@@ -208,7 +208,7 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph,
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
   const Entry entry;
   if (executable == nullptr) return Fail(cudaErrorInvalidValue);
-  return Enqueue(stream, RunOf(executable->nodes));
+  return Enqueue(stream, RunOf(executable->nodes), {.kind = Label::Kind::kGraph});
 }
 
 cudaError_t cudaGraphUpload(cudaGraphExec_t executable, cudaStream_t stream) {

@@ -235,6 +235,8 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     Compute(p);
     return true;
   };
-  return emulator::Enqueue(stream, run) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
-                                                       : CUBLAS_STATUS_EXECUTION_FAILED;
+  const emulator::Label label = {.kind = emulator::Label::Kind::kKernel,
+                                 .name = "emulated_gemm_128x64_execute_kernel__cublas"};
+  return emulator::Enqueue(stream, run, label) == cudaSuccess ? CUBLAS_STATUS_SUCCESS
+                                                              : CUBLAS_STATUS_EXECUTION_FAILED;
 }

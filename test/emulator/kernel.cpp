@@ -170,12 +170,13 @@ cudaError_t QueueKernel(cudaStream_t stream, const void* kernel, dim3 blocks, di
                       pointers[i]));
     }
   }
-  return Enqueue(stream, [shape, opened = std::move(opened), thread = std::move(thread)] {
+  const auto run = [shape, opened = std::move(opened), thread = std::move(thread)] {
     for (const void* data : opened) DeviceAccess::Prepare(data);
     running.what = "kernel";
     RunGrid(shape, thread);
     return true;
-  });
+  };
+  return Enqueue(stream, run, {.kind = Label::Kind::kKernel, .kernel = kernel});
 }
 
 }  // namespace emulator

@@ -48,7 +48,8 @@ ncclResult_t RefuseCall(ncclResult_t result, const std::string& message) {
 
 ncclResult_t Queue(Pending&& pending) {
   const cudaError_t code =
-      Enqueue(pending.comm->stream, NcclOperation(pending.comm->members, std::move(pending.calls)));
+      Enqueue(pending.comm->stream, NcclOperation(pending.comm->members, std::move(pending.calls)),
+              {.kind = Label::Kind::kKernel, .name = "_Z23ncclDevKernel_Emulated_1Pv"});
   if (code == cudaSuccess) return ncclSuccess;
   return RefuseCall(ncclUnhandledCudaError, cudaGetErrorString(code));
 }

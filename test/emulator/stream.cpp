@@ -109,7 +109,7 @@ void Push(CUstream_st* stream, Operation operation) {
   Stir(stream);
 }
 
-cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step) {
+cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step, const Label& label) {
   if (in_step) Die("an operation of a stream calls the runtime's API");
   if (stream == nullptr) {
     return Refuse(cudaErrorInvalidResourceHandle,
@@ -122,6 +122,7 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step) {
     return Refuse(cudaErrorInvalidResourceHandle,
                   "an operation is queued on a stream of another card than the current one");
   }
+  step = Told(std::move(step), label, stream, stream->capture != nullptr);
   if (stream->capture != nullptr) return RecordNode(stream, std::move(step));
   Push(stream, {.kind = Operation::Kind::kStep, .step = std::move(step), .moment = nullptr});
   return cudaSuccess;

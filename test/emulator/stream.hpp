@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 
+#include "activity.hpp"
 #include "cuda_runtime.h"
 
 namespace emulator {
@@ -20,7 +21,8 @@ namespace emulator {
 // `step` as it was when it was queued, so what it remembers from call to call is held by value (a
 // mutable lambda; a fresh buffer on its first call), not shared with its copies.
 // cudaErrorInvalidResourceHandle for the legacy default stream and for what is no stream.
-cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step);
+// label: what a profiling library calls it.
+cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step, const Label& label = {});
 
 bool IsStream(cudaStream_t stream);
 bool IsCapturing(cudaStream_t stream);

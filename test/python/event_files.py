@@ -279,6 +279,27 @@ class Server:
             return json.load(answer)
 
 
+def check_columns(server):
+    """HParams has a column for each key of any run and for each curve, and knows which keys differ: TensorBoard finds that
+    out from the sessions of all runs, unless one run's files hold an experiment, whose columns would be the only ones."""
+    runs = [path.parent.parent.name for path in pathlib.Path(".").glob("*/tensorboard/events*")]
+    starts = {}
+    for run in set(runs):
+        content = reader(run).SummaryMetadata(hparams.SESSION_START_INFO_TAG).plugin_data.content
+        starts[run] = hparams.parse_session_start_info_plugin_data(content).hparams
+    experiment = server.ask("plugin/hparams/experiment", {"experimentName": "", "includeMetrics": True, "hparamsLimit": 0})
+    columns = {info["name"]: info for info in experiment["hparamInfos"]}
+    assert set(columns) == {key for start in starts.values() for key in start}, "keys without a column"
+    assert len(starts) > 3 and "model.tie_embeddings" in columns and len(columns) > 40, (sorted(starts), len(columns))
+    for name, info in columns.items():
+        values = {str(start[name]) for start in starts.values() if name in start}
+        assert info.get("differs", False) == (len(values) > 1), (name, values, info)
+    differing = {name for name, info in columns.items() if info.get("differs")}
+    assert {"run.canonical", "schedule.steps"} <= differing, differing
+    metrics = {info["name"]["tag"] for info in experiment["metricInfos"]}
+    assert {"loss/train", "loss/valid", "loss/test", "perf/tokens_per_second"} <= metrics, metrics
+
+
 def check_server(_):
     """What TensorBoard itself shows of a whole run and of one that was resumed, and that a browser gets a page of it."""
     wanted = {"run/tensorboard", "parts/tensorboard"}
@@ -301,6 +322,7 @@ def check_server(_):
         assert session["hparams"]["optimizer.learning_rate"] == 3e-3 and session["sessions"][0]["status"] == "STATUS_SUCCESS"
         metrics = {value["name"]["tag"]: value["value"] for value in session["metricValues"]}
         assert numpy.float32(metrics["loss/test"]) == expected_scalars("run")["loss/test"][-1][1]
+        check_columns(server)
         chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
         if not chromium:
             print("no Chromium here: the page was not looked at")

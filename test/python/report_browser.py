@@ -105,6 +105,7 @@ def main():
         one = sample_run.write_run(scratch / "one", sample_run.records(3000), many)
         small = sample_run.write_run(scratch / "a_run_with_a_very_long_name_that_has_no_blank_at_all_and_goes_on_and_on", sample_run.records(60),
                                      sample_run.summary(60, samples=["x" * 500], deck={"a.b": "c" * 400}, hosts=["host" * 40] * 4))
+        sample_run.write_trace(small, {"Kernel<" + "x" * 73 + ">": [50.0], **{f"Kernel{number}": [9.0] for number in range(20)}}, clock_error_us=0.1)
         old = sample_run.write_run(scratch / "old", sample_run.records(5000, every=50), None, log=sample_run.OLD_LOG)
         spiky = sample_run.records(300)
         for record in spiky[100:103]:

@@ -389,6 +389,28 @@ def log_and_names(scratch):
     assert "caf?" in call(run / "none", code=2).stderr
 
 
+def kernels_of_a_timeline(scratch):
+    """The 15 kernels that took most time and the rest, escaped; whether some are missing, and why there are none."""
+    run = sample_run.write_run(scratch / "gpu", sample_run.records(60), sample_run.summary(60))
+    times = {f"Kernel{number:02}<float>": [10.0 * (number + 1)] * 2 for number in range(18)}
+    times["<script>alert(1)</script>"] = [3000.0]
+    sample_run.write_trace(run, times, library="CUPTI 13.0", clock_error_us=0.1, left_out=[{"rank": 0, "kernels": 1234, "from_step": 7}])
+    source, _, text = page_of(run)
+    holds(text, "Kernels in the timeline", "<script>alert(1)</script>", "Kernel17<float>", "all others", "1,234 found no room, from step 7 on")
+    assert "<script" not in source and "Kernel03<float>" not in text, "the table is not cut, or not escaped"
+    rows = re.findall(r'<th scope="row" class="text">([^<]*)</th><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td>',
+                      source[source.index("Kernels in the timeline"):source.index('<section id="memory">')])
+    assert len(rows) == 16 and rows[0][1:] == ("1", "3.00", "3,000.0", "46.7%"), rows
+    assert rows[1] == ("Kernel17&lt;float&gt;", "2", "0.36", "180.0", "5.6%"), rows[1]
+    assert rows[-1][:3] == ("all others", "8", "0.20"), rows[-1]
+    lines = subprocess.run([sys.executable, SCRIPT.parent / "gantt.py", run, "--kernels"], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 17 and lines[1].split()[:3] == ["<script>alert(1)</script>", "1", "3.00"], lines[:2]
+    sample_run.write_trace(run, {}, why_not="rank 0: CUPTI: another profiler")
+    holds(page_of(run)[2], "Kernels were not told apart: rank 0: CUPTI: another profiler")
+    failed = subprocess.run([sys.executable, SCRIPT.parent / "gantt.py", run, "--kernels"], capture_output=True, text=True, check=False)
+    assert failed.returncode == 1 and "another profiler" in failed.stderr and "Traceback" not in failed.stderr, failed
+
+
 def places_and_messages(scratch):
     run = sample_run.write_run(scratch / "plain", sample_run.records(60), sample_run.summary(60))
     assert "no such run folder" in call(scratch / "nowhere", code=2).stderr
@@ -416,7 +438,7 @@ def main():
         thinned_curves()
         contrasts()
         for check in (whole_run, evaluated_run, escaped_text, old_run, broken_runs, went_back, several_runs, sessions, resumed_deck, many_ranks,
-                      log_and_names, long_run, places_and_messages):
+                      log_and_names, kernels_of_a_timeline, long_run, places_and_messages):
             check(scratch)
             print(f"{check.__name__}: as it should be")
 

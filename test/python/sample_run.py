@@ -1,4 +1,5 @@
 """Run folders for tests of vis/: of this version, of an older one, damaged, of any length."""
+import gzip
 import json
 import math
 import pathlib
@@ -95,6 +96,32 @@ traffic group      transfer        calls/step sent/step      sent   waited  shar
         tensor     all-gather             1.0   2.0 KiB   240 KiB    0.165  13.0%    0.208    0.000
         training steps only; calls and bytes a step: of a rank that takes part; sent: by all ranks;
 """
+
+
+def write_trace(folder, kernels, **told):
+    """A timeline of one step on one GPU; kernels: {name: its times in microseconds}; told: otherData's kernels."""
+    def thread(tid, name):
+        return {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name}}
+
+    def slice_(tid, name, begin, length, category, **arguments):
+        return {"ph": "X", "name": name, "cat": category, "pid": 0, "tid": tid, "ts": begin, "dur": length, "args": {"step": 7, **arguments}}
+
+    every = [(name, time) for name, times in kernels.items() for time in times]
+    whole = sum(time for _, time in every) + 10
+    events = [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "rank 0 on node1"}}, thread(1, "host"), thread(2, "GPU"),
+              thread(10000, "kernels"), slice_(1, "step 7", 0.0, whole, "step")]
+    for at, phase in ((0.0, "forward"), (whole / 2, "backward")):
+        events.append(slice_(2, f"{phase} 0", at, whole / 2, "compute", micro_batch=0, phase=phase))
+    begin = 1.0
+    for name, time in every:
+        events.append(slice_(10000, name, begin, time, "kernel", task="task"))
+        begin += time
+    other = {"program": "Trireme", "grid": "pipeline 1 x data 1", "stages": 1, "schedule": "1f1b", "chunks": 1, "micro_batches": 1,
+             "device": "cuda", "asked": [7, 7], "steps": [7, 7], "ranks": 1, "ranks_recorded": [0], "clock_error_us": 0.0,
+             "gpu_clock_error_us": 1.0, "clocks": [{"rank": 0, "error_us": 0.0}], "slices": 3, "slices_left_out": [],
+             "kernels": {"count": len(every), "left_out": [], **told}}
+    with gzip.open(pathlib.Path(folder) / "trace.json.gz", "wt", encoding="utf-8") as file:
+        json.dump({"traceEvents": events, "otherData": other}, file)
 
 
 def write_run(folder, lines=None, summary_=None, deck=DECK, log=None):

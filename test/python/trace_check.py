@@ -6,7 +6,7 @@
 Slices nest and last no negative time; every process and thread has a name; the times of each step,
 summed by category over the host's slices, are those of metrics.jsonl to 1%; no receive ends before
 its send began, and no sum over all ranks before its last rank began, within the stated error of the
-clocks. Prints each fault and exits 1 if there is one. With trace_processor_shell on the path,
+clocks; kernels of a GPU lie within the task that queued them. Prints each fault and exits 1 if there is one. With trace_processor_shell on the path,
 Perfetto's own reader is asked too.
 """
 import collections
@@ -18,7 +18,7 @@ import subprocess
 import sys
 import tempfile
 
-CATEGORIES = {"step", "compute", "data", "wait", "transfer", "checkpoint", "validation"}
+CATEGORIES = {"step", "compute", "data", "wait", "transfer", "checkpoint", "validation", "kernel"}
 ROUNDING_US = 0.002   # of a beginning and a length in whole nanoseconds, as doubles
 RELATIVE = 0.01       # of a category's seconds
 OF_STEP = 0.001       # or of the step's, for those that are small
@@ -222,6 +222,60 @@ def order_faults(trace):
                 yield f"a sum ended before another rank began it: {one}, {last}"
 
 
+def task_of(slice_):
+    """What a kernel says of the slice that queued it, of a slice of the thread GPU."""
+    args = slice_["args"]
+    name = slice_["name"]
+    if name == f"{args.get('phase')} {args.get('micro_batch')}":
+        name = "task"
+    elif name.startswith("layer "):
+        name = "layer"
+    return (name,) + tuple(args.get(key) for key in ("step", "layer", "micro_batch", "chunk", "phase"))
+
+
+def kernel_faults(trace):
+    """Kernels that overlap on a thread, or that the computation's queue runs outside their task."""
+    other = trace["otherData"]
+    _, threads = names(trace)
+    slices = by_thread(trace)
+    mine = {key: slices[key] for key, name in threads.items() if name.startswith("kernels")}
+    count, told = sum(map(len, mine.values())), other.get("kernels", {"count": 0})
+    if count != told["count"]:
+        yield f"{count} kernels, where otherData has {told['count']}"
+    if count == 0:
+        return
+    error = told["clock_error_us"] + other["gpu_clock_error_us"] + 1
+    for (pid, tid), kernels in mine.items():
+        for one, after in zip(kernels, kernels[1:]):
+            if after["ts"] < one["ts"] + one["dur"] - ROUNDING_US:
+                yield f"kernels that overlap on one thread: {one} and {after}"
+                return
+        if not threads[pid, tid].split(" (")[0] == "kernels":
+            continue  # transfers go on after what queued them
+        spans, sums = {}, collections.defaultdict(float)
+        for key, name in threads.items():
+            for around in slices[key] if key[0] == pid and name == "GPU" else ():
+                begin, end = spans.get(task_of(around), (around["ts"], 0))
+                spans[task_of(around)] = (min(begin, around["ts"]), max(end, around["ts"] + around["dur"]))
+        for one in kernels:
+            task = one["args"].get("task")
+            key = (task,) + tuple(one["args"].get(key) for key in ("step", "layer", "micro_batch", "chunk", "phase"))
+            if key not in spans:
+                if task in ("gradients", "layer", "task", "embedding", "head", "update") and not other["slices_left_out"]:
+                    yield f"a kernel of a task that the GPU has not: {one}"
+                    return
+                continue
+            begin, end = spans[key]
+            sums[key] += one["dur"]
+            if one["ts"] < begin - error or one["ts"] + one["dur"] > end + error:
+                yield f"a kernel outside its task, {begin:.3f} to {end:.3f}, by more than {error:.3f} us: {one}"
+                return
+        for key, total in sums.items():
+            if total > spans[key][1] - spans[key][0] + 2 * error:
+                yield f"kernels of {total:.3f} us in a task of {spans[key][1] - spans[key][0]:.3f} us: {key}"
+                return
+
+
 def perfetto_faults(path):
     """What Perfetto's reader says, where it is installed."""
     shell = shutil.which("trace_processor_shell")
@@ -257,6 +311,7 @@ def faults(folder):
         found += nesting_faults(slices)
     found += sum_faults(trace, step_records(folder))
     found += order_faults(trace)
+    found += kernel_faults(trace)
     found += perfetto_faults(folder / "trace.json.gz")
     return found
 

@@ -6,7 +6,7 @@ import jinja2
 import matplotlib
 import numpy
 
-from . import bars, curves, sections, svg, words
+from . import bars, curves, kernels, sections, svg, words
 from .folder import read_run, session_words
 from .pictures import Picture
 
@@ -20,27 +20,30 @@ def labels_of(paths):
 
 
 def timeline_of(run, number):
-    """The Gantt chart of the run's trace; None where there is none."""
+    """The Gantt chart of the run's trace, and the table of its kernels; None where there is none."""
     path = run.path / "trace.json.gz"
     if not path.exists():
-        return None
+        return None, None
     try:
         import gantt
     except ImportError:
         run.note("note", "trace.json.gz is there, but vis/gantt.py, which draws it, is not.")
-        return None
+        return None, None
     name = f"timeline-{number}"
+    table = None
     try:
+        trace = gantt.read(path)
+        table = kernels.kernel_table(gantt.kernel_totals(trace[0]), trace[1])
         with matplotlib.rc_context(svg.STYLE):
-            text = svg.to_inline(gantt.draw(path), name)
+            text = svg.to_inline(gantt.draw(path, trace=trace), name)
     except Exception as error:  # noqa: BLE001  a trace may be torn in any way: the page stands without it
         run.note("warning", f"trace.json.gz cannot be drawn: {error}")
-        return None
+        return None, table
     for black in ("#000000", "black"):
         text = text.replace(f": {black}", ": var(--ink)")
     alt = f"Gantt chart of {run.label}: a row for each rank, its computation, transfers and waits over time. trace.json.gz opens in Perfetto."
     return Picture(name, "Timeline", alt, "What each rank did during the traced steps. The whole trace, with its numbers, opens in Perfetto: trace.json.gz.",
-                   [], None, text, None)
+                   [], None, text, None), table
 
 
 class RunSection:
@@ -53,7 +56,7 @@ class RunSection:
         self.split = curves.split_picture(run, number)
         self.memory = bars.memory_picture(run, number)
         self.slowest = sections.slowest_table(run)
-        self.timeline = timeline_of(run, number)
+        self.timeline, self.kernels = timeline_of(run, number)
         self.event_counts, self.events, self.routine = sections.events_tables(run)
         self.map, self.map_note = sections.map_tables(run), sections.map_note(run)
         self.map_text = run.log.get("map", "")

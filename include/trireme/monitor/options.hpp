@@ -22,6 +22,7 @@ struct Options {
   bool tensorboard = true;                  // write event files
   std::int64_t histogram_every_steps = 0;   // steps between histograms; 0: never
   StepWindow trace_steps;                   // of the timeline
+  bool trace_kernels = true;                // kernels of GPUs in it
   bool report = true;                       // report.html is made at the end
 };
 

@@ -5,12 +5,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/clock.hpp"
+#include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/stream.hpp"
+#include "trireme/trace/kernel.hpp"
 #include "trireme/trace/slice.hpp"
 
 namespace trireme::trace {
@@ -18,13 +23,15 @@ namespace trireme::trace {
 // Used by one thread.
 class Recorder {
  public:
-  // Takes memory for `most` slices. On a GPU, slices of its queue come from events there.
-  Recorder(std::int64_t most, const device::Stream& stream);
+  // Takes memory for `most` slices. On a GPU, slices of its queue come from events there, and its
+  // kernels from `activities`; null: they are not told apart.
+  Recorder(std::int64_t most, const device::Stream& stream,
+           std::unique_ptr<device::Activities> activities = nullptr);
 
   // Adds a complete slice, as far as it lies in this object's life, with the step and the
   // micro-batch that are set, unless there is no room left.
   void Add(Slice slice);
-  void SetStep(std::int64_t step) { step_ = static_cast<std::int32_t>(step); }
+  void SetStep(std::int64_t step);
   // Task of the slices to come; -1: none.
   void SetTask(int micro_batch, int chunk) {
     micro_batch_ = micro_batch;
@@ -40,14 +47,31 @@ class Recorder {
   void AddQueued(const Slice& slice, std::size_t begin, std::size_t end);
   // Sets the times of a slice from two timed events of the GPU, which have happened.
   void Place(Slice& slice, const device::Event& begin, const device::Event& end) const;
+  // Work that is queued between the two calls, which nest, is of this slice.
+  void Enter(const Slice& slice);
+  void Leave();
+  bool TellsKernels() const { return activities_ != nullptr; }
   // Waits for the GPU's queue, reads the times of what was queued, and compares the clocks anew.
   void Settle();
+  // Settles, and ends the recording of kernels.
+  void Finish();
   // Largest difference that there may be between the clocks of host and GPU, seconds.
   double GpuClockError() const { return gpu_clock_error_; }
 
   std::span<const Slice> Slices() const { return slices_; }
   std::int64_t LeftOut() const { return left_out_; }          // slices that found no room
   std::int64_t FirstStepLeftOut() const { return full_at_; }  // 0: none
+
+  // After Finish.
+  struct Kernels {
+    std::vector<Kernel> all;
+    std::vector<std::string> names;  // short; two kernels may have the same
+    double clock_error = 0;          // seconds
+    std::int64_t left_out = 0;       // found no room
+    std::int64_t first_step_left_out = 0;
+    std::string library;
+  };
+  const Kernels& AllKernels() const { return kernels_; }
 
  private:
   struct Queued {
@@ -57,6 +81,8 @@ class Recorder {
   void Put(const Slice& slice);
   void LeaveOut(std::int64_t step);
   void CompareClocks();
+  std::int32_t StepAt(double time) const;
+  Kernel KernelOf(const device::Activity& activity) const;
 
   std::size_t most_;
   double since_;  // of Seconds()
@@ -71,6 +97,12 @@ class Recorder {
   device::Event origin_;    // a moment in the queue, at
   double origin_time_ = 0;  // of Seconds()
   double gpu_clock_error_ = 0;
+
+  std::unique_ptr<device::Activities> activities_;
+  std::vector<Slice> tagged_;                           // [tag - 1]: the slice, without its times
+  std::vector<std::uint64_t> open_;                     // tags of the slices around
+  std::vector<std::pair<double, std::int32_t>> steps_;  // beginnings, ascending
+  Kernels kernels_;
 };
 
 // Records a slice on the host's queue for as long as it lives, and one on the GPU's queue for the
@@ -96,6 +128,7 @@ class Scope {
  private:
   void Begin(const What& what);
   void End();
+  Slice SliceOf() const;  // without times
   Recorder* recorder_;
   What what_;
   double begin_ = 0;

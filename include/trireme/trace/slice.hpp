@@ -15,9 +15,10 @@ enum class Category : std::uint8_t {
   kWait,
   kTransfer,
   kCheckpoint,
-  kValidation
+  kValidation,
+  kKernel  // of a GPU's queues, beside the slices of its tasks
 };
-inline constexpr int kCategories = 7;
+inline constexpr int kCategories = 8;
 const char* NameOf(Category category);  // "compute"
 
 enum class Phase : std::uint8_t {

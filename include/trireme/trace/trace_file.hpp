@@ -11,6 +11,7 @@
 #include <system_error>
 #include <vector>
 
+#include "trireme/trace/kernel.hpp"
 #include "trireme/trace/slice.hpp"
 
 namespace trireme::trace {
@@ -35,6 +36,9 @@ class TraceFile {
 
   // One rank's slices, in any order.
   void Add(const RankFacts& facts, std::vector<Slice> slices);
+  // The same rank's kernels, in any order, a thread for each queue of its card. names: theirs.
+  void Add(const RankFacts& facts, std::vector<Kernel> kernels,
+           const std::vector<std::string>& names);
   // Ends the file with these members of otherData and moves it to its path, over what lies there.
   // The first failure of all.
   std::error_code Place(const nlohmann::json& other);
@@ -42,6 +46,7 @@ class TraceFile {
  private:
   class Gzip;
   void Write(const nlohmann::json& event);
+  void WriteThread(int rank, int thread, const std::string& name, int place);
   std::unique_ptr<Gzip> gzip_;
   bool first_ = true;
 };

@@ -150,6 +150,7 @@ class TrainingStep {
 
   // On a GPU.
   device::Graph graph_;         // of a whole batch's gradients and sums
+  bool graph_told_ = false;     // recorded while kernels were told apart
   comm::Ledger graph_traffic_;  // transfers of one launch
   bool warm_ = false;           // a whole batch has run kernel by kernel
   device::Event done_;          // the gradients are complete

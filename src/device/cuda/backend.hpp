@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::device::cuda {
@@ -46,6 +47,10 @@ void DeleteGraph(void* graph);
 void LaunchGraph(void* graph, void* queue);
 void PushRange(const char* name);
 void PopRange();
+
+// cupti.cpp
+MaybeActivities RecordActivities(const GpuContext& gpu, std::int64_t most);
+std::string ActivityLibrary();
 
 }  // namespace trireme::device::cuda
 

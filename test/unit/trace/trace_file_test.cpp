@@ -3,29 +3,19 @@
 #include "trireme/trace/trace_file.hpp"
 
 #include <gtest/gtest.h>
-#include <zlib.h>
 
-#include <array>
 #include <filesystem>
 #include <map>
 #include <string>
 
 #include "full_disk.hpp"
 #include "temporary_folder.hpp"
+#include "unzipped.hpp"
 
 namespace trireme::trace {
 namespace {
 
-std::string Unzipped(const std::string& path) {
-  gzFile file = gzopen(path.c_str(), "rb");
-  std::string text;
-  std::array<char, 4096> buffer{};
-  for (int got = 0; (got = gzread(file, buffer.data(), buffer.size())) > 0;) {
-    text.append(buffer.data(), static_cast<std::size_t>(got));
-  }
-  gzclose(file);
-  return text;
-}
+using test::Unzipped;
 
 RankFacts Facts() {
   return {.rank = 3,

@@ -1,0 +1,65 @@
+// Activities: kernels, copies and fills of a card one by one, with their times, as NVIDIA's
+// profiling library (CUPTI) tells them. The library is loaded if it is there.
+#ifndef TRIREME_DEVICE_ACTIVITIES_HPP_
+#define TRIREME_DEVICE_ACTIVITIES_HPP_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "trireme/device/stream.hpp"
+
+namespace trireme::device {
+
+struct Activity {
+  enum class Kind : std::uint8_t { kKernel, kCopy, kFill };
+  double begin = 0, end = 0;  // of Seconds()
+  std::int64_t bytes = 0;     // of a copy or a fill
+  std::uint64_t tag = 0;      // of the innermost Push around the call that queued it; 0: none
+  std::uint32_t queue = 0;    // number of the queue, the library's
+  std::uint32_t graph = 0;    // number of the graph that it is part of; 0: none
+  std::int32_t name = -1;     // of a kernel: index of ActivityRecord::names
+  Kind kind = Kind::kKernel;
+};
+
+struct ActivityRecord {
+  std::vector<Activity> all;       // in no order
+  std::vector<std::string> names;  // symbols of kernels, as compiled
+  std::int64_t left_out = 0;       // found no room, from the first such moment on
+  double full_at = 0;              // that moment, of Seconds()
+  double clock_error = 0;   // the most by which the library's clock is placed wrongly, seconds
+  std::uint32_t queue = 0;  // number of the stream's own queue
+  std::uint32_t input_queue = 0;  // and of that for its input
+};
+
+// A recording of everything that this process's card does, from construction to Finish.
+class Activities {
+ public:
+  Activities() = default;
+  Activities(const Activities&) = delete;
+  Activities& operator=(const Activities&) = delete;
+  virtual ~Activities() = default;  // ends the recording
+
+  // Calls of this thread that queue work carry `tag` (from 1) until Pop.
+  virtual void Push(std::uint64_t tag) = 0;
+  virtual void Pop() = 0;
+  // Waits for the card, and ends the recording.
+  virtual ActivityRecord Finish() = 0;
+  virtual std::string Library() const = 0;  // "CUPTI 13.0 (/usr/lib/libcupti.so.13)"
+};
+
+struct MaybeActivities {
+  std::unique_ptr<Activities> activities;  // null: none, because of
+  std::string why;
+};
+// Starts recording; at most `most` activities are kept, in memory of about 100 bytes each. The
+// environment variable TRIREME_CUPTI names a library to be taken. One recording at a time.
+MaybeActivities RecordActivities(const Stream& stream, std::int64_t most);
+
+// "CUPTI 13.0", of the header that the program was built with; "no CUPTI"; "" without CUDA.
+std::string ActivityLibrary();
+
+}  // namespace trireme::device
+
+#endif  // TRIREME_DEVICE_ACTIVITIES_HPP_

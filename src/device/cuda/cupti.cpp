@@ -1,0 +1,334 @@
+// Activities by CUPTI: buffers that the library fills, the records in them, and the clock by which
+// their times are read. Times, queues, names and graphs lie in the same places of a record in all
+// versions of CUDA 12.4 to 13, whatever follows them.
+#include <cuda_runtime.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "backend.hpp"
+#include "cupti_library.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/device/activities.hpp"
+#include "trireme/device/cuda/check.hpp"
+
+namespace trireme::device::cuda {
+
+namespace {
+
+constexpr std::size_t kBufferBytes = std::size_t{1} << 20;  // some five thousand records
+constexpr int kMostBuffers = 64;                            // in the library's hands at a time
+constexpr int kReadings = 64;                // of both clocks, of which the closest is kept
+constexpr std::size_t kCallsAnActivity = 4;  // tagged calls kept, more than queue something
+constexpr double kNano = 1e-9;
+
+constexpr std::array kKinds = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
+                               CUPTI_ACTIVITY_KIND_MEMSET,
+                               // Calls that queue work, for the tags alone.
+                               CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION,
+                               CUPTI_ACTIVITY_KIND_RUNTIME, CUPTI_ACTIVITY_KIND_DRIVER};
+
+// Calls that queue nothing and come often, above all from a host that waits.
+constexpr std::array kIdleRuntimeCalls = {
+    CUPTI_RUNTIME_TRACE_CBID_cudaEventQuery_v3020, CUPTI_RUNTIME_TRACE_CBID_cudaStreamQuery_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaEventRecord_v3020, CUPTI_RUNTIME_TRACE_CBID_cudaGetLastError_v3020,
+    CUPTI_RUNTIME_TRACE_CBID_cudaStreamWaitEvent_v3020};
+constexpr std::array kIdleDriverCalls = {
+    CUPTI_DRIVER_TRACE_CBID_cuEventQuery, CUPTI_DRIVER_TRACE_CBID_cuStreamQuery,
+    CUPTI_DRIVER_TRACE_CBID_cuEventRecord, CUPTI_DRIVER_TRACE_CBID_cuStreamWaitEvent};
+
+// The library's clock and the host's at one moment.
+struct Moment {
+  std::uint64_t library = 0;  // nanoseconds
+  double host = 0;            // of Seconds()
+  double error = 0;           // the most by which `host` is wrong
+};
+
+Moment ReadClocks(const CuptiLibrary& library) {
+  Moment best;
+  for (int i = 0; i < kReadings; ++i) {
+    Moment now;
+    const double before = Seconds();
+    library.timestamp(&now.library);
+    const double after = Seconds();
+    now.error = (after - before) / 2;
+    now.host = before + now.error;
+    if (i == 0 || now.error < best.error) best = now;
+  }
+  return best;
+}
+
+// A record before its times are known on the host's clock.
+struct Raw {
+  std::uint64_t begin = 0, end = 0, bytes = 0;
+  std::uint32_t correlation = 0, queue = 0, graph = 0;
+  std::int32_t name = -1;
+  Activity::Kind kind = Activity::Kind::kKernel;
+};
+
+struct TaggedCall {
+  std::uint32_t correlation;
+  std::uint64_t tag;
+};
+
+template <typename Record>
+Raw RawOf(const CUpti_Activity* record, Activity::Kind kind) {
+  const auto& from = *reinterpret_cast<const Record*>(record);
+  Raw raw;
+  raw.begin = from.start;
+  raw.end = from.end;
+  raw.correlation = from.correlationId;
+  raw.queue = from.streamId;
+  raw.graph = from.graphId;
+  raw.kind = kind;
+  if constexpr (requires { from.bytes; }) raw.bytes = from.bytes;
+  return raw;
+}
+
+std::string Advice(CUptiResult result) {
+  switch (result) {
+    case CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED:
+      return "; another profiler records this process";
+    case CUPTI_ERROR_INSUFFICIENT_PRIVILEGES:
+    case CUPTI_ERROR_VIRTUALIZED_DEVICE_INSUFFICIENT_PRIVILEGES:
+      return "; the driver leaves profiling to administrators "
+             "(NVreg_RestrictProfilingToAdminUsers)";
+    default:
+      return "";
+  }
+}
+
+class Recording : public Activities {
+ public:
+  Recording(std::unique_ptr<const CuptiLibrary> library, const GpuContext& gpu, std::int64_t most)
+      : library_(std::move(library)), gpu_(gpu), most_(static_cast<std::size_t>(most)) {
+    raw_.reserve(most_);
+    calls_.reserve(kCallsAnActivity * most_);
+  }
+  ~Recording() override { Stop(); }
+
+  std::string Start();  // why not; empty: it runs
+  void Push(std::uint64_t tag) override {
+    library_->push(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, tag);
+  }
+  void Pop() override { library_->pop(CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0, nullptr); }
+  ActivityRecord Finish() override;
+  std::string Library() const override { return library_->Name(); }
+
+  // Called by the library's threads, within the lock of TheCurrent.
+  std::uint8_t* NewBuffer();
+  void Take(std::uint8_t* buffer, std::size_t bytes);
+
+ private:
+  void Take(const CUpti_Activity* record);
+  void Put(const Raw& raw);
+  void LeaveOut(std::int64_t count, std::uint64_t from);
+  std::int32_t NumberOf(const char* name);
+  std::uint32_t QueueNumber(void* queue) const;
+  double HostTime(std::uint64_t time) const;
+  void Stop();
+
+  std::unique_ptr<const CuptiLibrary> library_;
+  const GpuContext& gpu_;
+  std::size_t most_;
+  CUpti_SubscriberHandle subscriber_ = nullptr;
+  std::size_t enabled_ = 0;  // of kKinds
+  bool started_ = false;
+  Moment first_, last_;
+  int buffers_ = 0;  // in the library's hands
+  std::vector<Raw> raw_;
+  std::vector<TaggedCall> calls_;
+  std::map<std::string, std::int32_t, std::less<>> names_;
+  std::int64_t left_out_ = 0;
+  std::uint64_t full_at_ = 0;
+};
+
+// The recording that the library's callbacks, which carry no pointer of the caller's, belong to.
+struct Current {
+  std::mutex mutex;
+  Recording* recording = nullptr;
+};
+Current& TheCurrent() {
+  static Current current;
+  return current;
+}
+
+void Ignore(void*, CUpti_CallbackDomain, CUpti_CallbackId, const void*) {}
+
+void Requested(std::uint8_t** buffer, std::size_t* bytes, std::size_t* most_records) {
+  Current& current = TheCurrent();
+  const std::scoped_lock lock(current.mutex);
+  *most_records = 0;
+  *buffer = current.recording == nullptr ? nullptr : current.recording->NewBuffer();
+  *bytes = *buffer == nullptr ? 0 : kBufferBytes;
+}
+
+void Completed(CUcontext, std::uint32_t, std::uint8_t* buffer, std::size_t, std::size_t bytes) {
+  Current& current = TheCurrent();
+  const std::scoped_lock lock(current.mutex);
+  if (current.recording != nullptr) current.recording->Take(buffer, bytes);
+  delete[] buffer;
+}
+
+std::uint8_t* Recording::NewBuffer() {
+  if (buffers_ == kMostBuffers) return nullptr;
+  ++buffers_;
+  return new std::uint8_t[kBufferBytes];
+}
+
+void Recording::Take(std::uint8_t* buffer, std::size_t bytes) {
+  --buffers_;
+  CUpti_Activity* record = nullptr;
+  while (library_->next_record(buffer, bytes, &record) == CUPTI_SUCCESS) Take(record);
+  std::size_t dropped = 0;
+  library_->dropped_records(nullptr, 0, &dropped);
+  if (dropped > 0) LeaveOut(static_cast<std::int64_t>(dropped), first_.library);
+}
+
+void Recording::Take(const CUpti_Activity* record) {
+  switch (record->kind) {
+    case CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL: {
+      Raw raw = RawOf<CUpti_ActivityKernel9>(record, Activity::Kind::kKernel);
+      raw.name = NumberOf(reinterpret_cast<const CUpti_ActivityKernel9*>(record)->name);
+      return Put(raw);
+    }
+    case CUPTI_ACTIVITY_KIND_MEMCPY:
+      return Put(RawOf<CUpti_ActivityMemcpy5>(record, Activity::Kind::kCopy));
+    case CUPTI_ACTIVITY_KIND_MEMSET:
+      return Put(RawOf<CUpti_ActivityMemset4>(record, Activity::Kind::kFill));
+    case CUPTI_ACTIVITY_KIND_EXTERNAL_CORRELATION: {
+      const auto& call = *reinterpret_cast<const CUpti_ActivityExternalCorrelation*>(record);
+      const bool ours = call.externalKind == CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0;
+      if (ours && calls_.size() < kCallsAnActivity * most_) {
+        calls_.push_back({call.correlationId, call.externalId});
+      }
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+// A record without its times is one that the library lost.
+void Recording::Put(const Raw& raw) {
+  if (raw.begin == 0 || raw.end < raw.begin) return LeaveOut(1, first_.library);
+  if (raw_.size() == most_) return LeaveOut(1, raw.begin);
+  raw_.push_back(raw);
+}
+
+void Recording::LeaveOut(std::int64_t count, std::uint64_t from) {
+  full_at_ = left_out_ == 0 ? from : std::min(full_at_, from);
+  left_out_ += count;
+}
+
+std::int32_t Recording::NumberOf(const char* name) {
+  if (name == nullptr) return -1;
+  const auto found = names_.find(name);
+  if (found != names_.end()) return found->second;
+  const auto number = static_cast<std::int32_t>(names_.size());
+  names_.emplace(name, number);
+  return number;
+}
+
+std::string Recording::Start() {
+  const auto failed = [&](const char* call, CUptiResult result) {
+    return result == CUPTI_SUCCESS ? std::string()
+                                   : fmt::format("{}: {} says {}{}", library_->Name(), call,
+                                                 library_->ErrorText(result), Advice(result));
+  };
+  const CUptiResult subscribed =
+      library_->subscribe(&subscriber_, reinterpret_cast<CUpti_CallbackFunc>(&Ignore), nullptr);
+  if (subscribed != CUPTI_SUCCESS) return failed("cuptiSubscribe", subscribed);
+  started_ = true;
+  {
+    const std::scoped_lock lock(TheCurrent().mutex);
+    TheCurrent().recording = this;
+  }
+  const CUptiResult registered = library_->register_callbacks(&Requested, &Completed);
+  if (registered != CUPTI_SUCCESS) return failed("cuptiActivityRegisterCallbacks", registered);
+  first_ = ReadClocks(*library_);
+  for (; enabled_ < kKinds.size(); ++enabled_) {
+    const CUptiResult enabled = library_->enable(kKinds[enabled_]);
+    if (enabled != CUPTI_SUCCESS) return failed("cuptiActivityEnable", enabled);
+  }
+  for (const auto call : kIdleRuntimeCalls) {
+    if (library_->enable_runtime_call != nullptr) library_->enable_runtime_call(call, 0);
+  }
+  for (const auto call : kIdleDriverCalls) {
+    if (library_->enable_driver_call != nullptr) library_->enable_driver_call(call, 0);
+  }
+  return "";
+}
+
+void Recording::Stop() {
+  if (!std::exchange(started_, false)) return;
+  while (enabled_ > 0) library_->disable(kKinds[--enabled_]);
+  library_->flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED);
+  library_->unsubscribe(subscriber_);
+  const std::scoped_lock lock(TheCurrent().mutex);
+  TheCurrent().recording = nullptr;
+}
+
+double Recording::HostTime(std::uint64_t time) const {
+  const auto since = [&](std::uint64_t at) {
+    return static_cast<double>(static_cast<std::int64_t>(at - first_.library));
+  };
+  const double whole = since(last_.library);
+  const double rate = whole > 0 ? (last_.host - first_.host) / whole : kNano;
+  return first_.host + rate * since(time);
+}
+
+std::uint32_t Recording::QueueNumber(void* queue) const {
+  std::uint32_t number = 0;
+  library_->stream_id(nullptr, static_cast<CUstream>(queue), 0, &number);
+  return number;
+}
+
+ActivityRecord Recording::Finish() {
+  Check(cudaDeviceSynchronize(), "work of the GPU");
+  last_ = ReadClocks(*library_);
+  ActivityRecord record;
+  record.queue = QueueNumber(gpu_.queue);
+  record.input_queue = QueueNumber(gpu_.input_queue);
+  Stop();
+  std::ranges::sort(calls_, {}, &TaggedCall::correlation);
+  for (const Raw& raw : raw_) {
+    const auto call =
+        std::ranges::lower_bound(calls_, raw.correlation, {}, &TaggedCall::correlation);
+    const bool tagged = call != calls_.end() && call->correlation == raw.correlation;
+    record.all.push_back({.begin = HostTime(raw.begin),
+                          .end = HostTime(raw.end),
+                          .bytes = static_cast<std::int64_t>(raw.bytes),
+                          .tag = tagged ? call->tag : 0,
+                          .queue = raw.queue,
+                          .graph = raw.graph,
+                          .name = raw.name,
+                          .kind = raw.kind});
+  }
+  record.names.resize(names_.size());
+  for (const auto& [name, number] : names_) record.names[static_cast<std::size_t>(number)] = name;
+  record.left_out = left_out_;
+  record.full_at = left_out_ > 0 ? HostTime(full_at_) : 0;
+  record.clock_error = std::max(first_.error, last_.error);
+  return record;
+}
+
+}  // namespace
+
+MaybeActivities RecordActivities(const GpuContext& gpu, std::int64_t most) {
+  auto library = std::make_unique<const CuptiLibrary>();
+  if (!library->Why().empty()) return {nullptr, "CUPTI: " + library->Why()};
+  auto recording = std::make_unique<Recording>(std::move(library), gpu, most);
+  std::string why = recording->Start();
+  if (!why.empty()) return {nullptr, std::move(why)};
+  return {std::move(recording), ""};
+}
+
+std::string ActivityLibrary() { return "CUPTI " + CuptiVersion(CUPTI_API_VERSION); }
+
+}  // namespace trireme::device::cuda
