@@ -65,7 +65,7 @@ class Timeline::File {
     }
     const comm::GridShape& shape = setup_.grid.Shape();
     file_.Add({.rank = rank,
-               .host = setup_.runtime.Hosts().at(static_cast<std::size_t>(rank)),
+               .host = setup_.runtime.Hosts().Of(static_cast<int>(rank)),
                .group = [](int group) { return NameOf(static_cast<comm::Group>(group)); },
                .transfer = [](int each) { return NameOf(static_cast<comm::Transfer>(each)); },
                .peer = [&](const trace::Slice& slice) { return PeerOf(slice, rank, shape); },
@@ -228,7 +228,7 @@ void Timeline::Say(const File& file, const std::error_code& error, const std::st
   monitor.Happened({.name = "timeline",
                     .step = seen_,
                     .rank = 0,
-                    .host = setup_.runtime.Hosts().front(),
+                    .host = setup_.runtime.Hosts().First(),
                     .text = text,
                     .numbers = {{"clock_error_us", kMicro * file.ClockError()}}});
   if (file.LeftOut().empty()) return;
