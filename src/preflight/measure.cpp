@@ -13,7 +13,7 @@ namespace trireme::preflight {
 
 namespace {
 
-constexpr int kPasses = 3;
+constexpr int kPasses = 2;
 
 // Ranks of a unit, and the units' first ranks.
 struct Parts {

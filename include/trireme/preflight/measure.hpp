@@ -51,7 +51,7 @@ struct Measured {
 };
 
 // Collective, seconds: bounded whatever the number of nodes. What a first pass finds slow is
-// measured again, twice at most, and the best counts.
+// measured once more, and the better value counts.
 Measured Measure(const comm::Communicator& world, const comm::Communicator& node,
                  const device::Stream& stream, Dtype dtype);
 
