@@ -54,11 +54,11 @@ std::optional<CallRow> ReadCall(const RankSlot& slot, std::int64_t number, std::
   return row;
 }
 
-RankTable ReadTable(const RankSlot& slot, const std::vector<std::string>& hosts) {
+RankTable ReadTable(const RankSlot& slot, const Hosts& hosts) {
   const std::int64_t now = MonotonicNanoseconds();
   RankTable table;
   table.rank = slot.world_rank.load(kAcquire);
-  table.host = hosts.at(static_cast<std::size_t>(table.rank));
+  table.host = hosts.Of(table.rank);
   table.pid = slot.pid.load(kAcquire);
   const ProcessState process = LookAt(table.pid);
   const bool known = process.letter != '?' && process.started != slot.started.load(kAcquire);
@@ -197,8 +197,7 @@ RankTable TableFrom(const nlohmann::json& json) {
 
 }  // namespace
 
-std::vector<RankTable> ReadTables(const FlightMemory& memory,
-                                  const std::vector<std::string>& hosts) {
+std::vector<RankTable> ReadTables(const FlightMemory& memory, const Hosts& hosts) {
   std::vector<RankTable> tables;
   for (int rank = 0; rank < memory.ranks; ++rank) {
     tables.push_back(ReadTable(memory.slots[rank], hosts));

@@ -7,13 +7,13 @@
 #include <vector>
 
 #include "flight_memory.hpp"
+#include "trireme/comm/hosts.hpp"
 #include "verdict.hpp"
 
 namespace trireme::comm {
 
-// Tables of all ranks of this node, as they are now. hosts: of world rank 0, 1, ...
-std::vector<RankTable> ReadTables(const FlightMemory& memory,
-                                  const std::vector<std::string>& hosts);
+// Tables of all ranks of this node, as they are now.
+std::vector<RankTable> ReadTables(const FlightMemory& memory, const Hosts& hosts);
 
 // One node's file: JSON with a call a line, for people and for Judge.
 std::string ToText(int node, const std::string& reason, const std::vector<RankTable>& tables);

@@ -17,7 +17,7 @@ constexpr int kTail = 4;
 
 }  // namespace
 
-std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::string>& hosts) {
+std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts) {
   const int ranks = shape.Ranks();
   if (ranks == 1) return {};
   const auto digits = [](int most) { return fmt::to_string(most).size(); };
@@ -27,7 +27,7 @@ std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::
   std::size_t host_width = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     if (is_shown(rank)) {
-      host_width = std::max(host_width, hosts.at(static_cast<std::size_t>(rank)).size());
+      host_width = std::max(host_width, hosts.Of(rank).size());
     }
   }
   std::vector<std::string> lines;
@@ -37,10 +37,9 @@ std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::
       continue;
     }
     const GridShape at = Locate(rank, shape);
-    std::string line =
-        fmt::format("rank {:>{}}   {:<{}}   pipeline {:>{}}  data {:>{}}", rank, digits(ranks - 1),
-                    hosts[static_cast<std::size_t>(rank)], host_width, at.pipeline,
-                    digits(shape.pipeline - 1), at.data, digits(shape.data - 1));
+    std::string line = fmt::format("rank {:>{}}   {:<{}}   pipeline {:>{}}  data {:>{}}", rank,
+                                   digits(ranks - 1), hosts.Of(rank), host_width, at.pipeline,
+                                   digits(shape.pipeline - 1), at.data, digits(shape.data - 1));
     if (shape.context > 1) {
       line += fmt::format("  context {:>{}}", at.context, digits(shape.context - 1));
     }

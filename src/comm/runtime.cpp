@@ -109,29 +109,22 @@ Runtime::Runtime(int* argc, char*** argv) {
     MPI_Abort(world_.Handle(), static_cast<int>(ExitCode::kFailed));
   }
   node_ = world_.SplitNode();
-  hosts_ = world_.Gather(HostName());
-  const auto rank = static_cast<std::size_t>(world_.Rank());
+  HostMap map = HostMap::Gather(world_, node_, HostName());
+  hosts_ = std::move(map.hosts);
   if (world_.Size() > 1) {
     std::snprintf(failed_alone.data(), failed_alone.size(),
-                  "trireme: error on rank %d (%s): ", world_.Rank(), hosts_[rank].c_str());
+                  "trireme: error on rank %d (%s): ", world_.Rank(),
+                  hosts_.Of(world_.Rank()).c_str());
   }
   ReportTermination();
-  StartRecording();
+  StartRecording(std::move(map.nodes));
 }
 
-void Runtime::StartRecording() {
+void Runtime::StartRecording(std::vector<std::int32_t> nodes) {
   recorder_ = std::make_unique<FlightRecorder>(world_.Rank(), node_);
   own_record.store(&recorder_->Mine());
   world_.RecordWith(*recorder_, "world");
   node_.RecordWith(*recorder_, "node");
-  // The first rank of a node stands for it.
-  const std::int64_t first = node_.Min(std::int64_t{world_.Rank()});
-  std::vector<int> nodes, seen;
-  for (const std::string& text : world_.Gather(std::to_string(first))) {
-    const auto known = std::ranges::find(seen, std::stoi(text));
-    nodes.push_back(static_cast<int>(known - seen.begin()));
-    if (known == seen.end()) seen.push_back(std::stoi(text));
-  }
   const std::time_t now = std::time(nullptr);
   watchdog_ = std::make_unique<Watchdog>(Watchdog::Setup{
       .recorder = recorder_.get(),

@@ -146,8 +146,7 @@ Outcome Consult(const Round& round) {
   return shared->outcome;
 }
 
-std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome,
-                                 const std::vector<std::string>& hosts,
+std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome, const Hosts& hosts,
                                  const std::vector<int>& nodes) {
   std::vector<SilentNode> silent;
   for (int node = 0; round.nodes > 1 && node < round.nodes; ++node) {
@@ -155,7 +154,7 @@ std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome,
     SilentNode& lost = silent.emplace_back();
     for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
       if (nodes[rank] != node) continue;
-      lost.host = hosts[rank];
+      lost.host = hosts.Of(static_cast<int>(rank));
       lost.ranks.push_back(static_cast<int>(rank));
     }
   }

@@ -31,8 +31,7 @@ struct Outcome {
 // seconds even if the file system does not answer.
 Outcome Consult(const Round& round);
 
-std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome,
-                                 const std::vector<std::string>& hosts,
+std::vector<SilentNode> SilentOf(const Round& round, const Outcome& outcome, const Hosts& hosts,
                                  const std::vector<int>& nodes);
 
 // Prints the verdict in one piece, then writes it beside the files and tells `told`.

@@ -209,7 +209,7 @@ void Checkpoints::Say(const std::string& event, std::int64_t step, const std::st
   setup_.monitor.Happened({.name = event,
                            .step = step,
                            .rank = 0,
-                           .host = setup_.runtime.Hosts().front(),
+                           .host = setup_.runtime.Hosts().First(),
                            .text = text,
                            .numbers = numbers});
 }

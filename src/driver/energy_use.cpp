@@ -35,7 +35,7 @@ void AddCards(const energy::Sums& sums, EnergyUse::Numbers& numbers) {
 EnergyUse::EnergyUse(const job::Job& job)
     : meter_(job.World(), job.runtime->Node(),
              {.places = {},
-              .host = job.runtime->Hosts().at(static_cast<std::size_t>(job.World().Rank())),
+              .host = job.runtime->Hosts().Of(job.World().Rank()),
               .card = OwnCard(job),
               .cores = job.signals->UsableCores()}) {}
 

@@ -105,7 +105,7 @@ nlohmann::json RunJson(const job::Job& job, const Source& source, const std::str
                         {"imported", nlohmann::json::parse(imported)},
                         {"deck", deck},
                         {"date", job::DateNow(job.World())}};
-  run.update(job::ProgramJson(job.runtime->Hosts().front()));
+  run.update(job::ProgramJson(job.runtime->Hosts().First()));
   return run;
 }
 

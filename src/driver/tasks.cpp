@@ -114,6 +114,14 @@ void TokenizeTexts(const job::Job& job) {
   SayTokens(path, done.tokenizer, done.vocabulary, done.tokens);
 }
 
+// A line for each, on rank 0, which alone has any.
+void SayWarnings(const preflight::Findings& findings) {
+  for (const preflight::Warning& warning : findings.warnings) {
+    fmt::print(stderr, "warning: preflight: {}\n", warning.text);
+  }
+  std::fflush(stderr);
+}
+
 ExitCode RunChosen(job::Job& job) {
   using job::Task;
   const Task task = job.options.job.task;
@@ -123,6 +131,7 @@ ExitCode RunChosen(job::Job& job) {
   if (task == Task::kImport) return RunImport(job);
   if (task == Task::kExport) return RunExport(job);
   if (task == Task::kVerify) return verify::RunVerify(job);
+  if (task == Task::kPreflight) return RunPreflight(job);
   return RunTraining(job);
 }
 
@@ -186,6 +195,10 @@ ExitCode RunTraining(job::Job& job) {
   const comm::Communicator& world = job.World();
   job.runtime->Watch().Arm(comm::Phase::kSetUp, 0,
                            std::max(job::kSetUpBound, job.options.machine.hang_timeout));
+
+  // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
+  job.preflight = job::LookAround(job, false);
+  SayWarnings(job.preflight);
 
   // 1. The plan: who computes what, and what that takes.
   const plan::TokenFacts facts = job::InspectTokens(job);

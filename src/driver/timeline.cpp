@@ -197,7 +197,7 @@ void Timeline::Say(const TimelineFile& file, const std::error_code& error, const
   monitor.Happened({.name = "timeline",
                     .step = seen_,
                     .rank = 0,
-                    .host = setup_.runtime.Hosts().front(),
+                    .host = setup_.runtime.Hosts().First(),
                     .text = text,
                     .numbers = {{"clock_error_us", kMicro * file.ClockError()}}});
   SayOfKernels(file);

@@ -68,7 +68,7 @@ void TimelineFile::Add(int rank, const RankSummary& summary, std::vector<trace::
   }
   const trace::RankFacts facts = {
       .rank = rank,
-      .host = setup_.runtime.Hosts().at(static_cast<std::size_t>(rank)),
+      .host = setup_.runtime.Hosts().Of(rank),
       .group = [](int group) { return NameOf(static_cast<comm::Group>(group)); },
       .transfer = [](int each) { return NameOf(static_cast<comm::Transfer>(each)); },
       .peer = [&](const trace::Slice& slice) { return PeerOf(slice, rank, setup_.shape); },

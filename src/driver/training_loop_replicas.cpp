@@ -51,13 +51,13 @@ bool TrainingLoop::ReplicasDiffer(bool whole) {
 
 // Returns with the state of a checkpoint, or throws: AgreedError (exit code 1).
 void TrainingLoop::AnswerCorruption(const std::vector<training::Corruption>& found) {
-  const std::vector<std::string>& hosts = job_.runtime->Hosts();
+  const comm::Hosts& hosts = job_.runtime->Hosts();
   const std::string text = Describe(found.front(), hosts);
   const int named = found.front().wrong.front();
   monitor_->Happened({.name = "corruption",
                       .step = step_,
                       .rank = named,
-                      .host = hosts[static_cast<std::size_t>(named)],
+                      .host = hosts.Of(named),
                       .text = text,
                       .numbers = {{"ranks", static_cast<double>(found.front().wrong.size())},
                                   {"copies", static_cast<double>(found.front().holders.size())}}});

@@ -43,7 +43,7 @@ std::string FindIn(const std::string& folder, std::int64_t step) {
 // The step counts as done: its samples are used up, and the learning rate goes on.
 void TrainingLoop::AnswerFault(const training::Fault& fault) {
   const bool too_many = safeguards_->TakeBadStep();
-  const std::string& host = job_.runtime->Hosts()[static_cast<std::size_t>(fault.rank)];
+  const std::string& host = job_.runtime->Hosts().Of(fault.rank);
   const std::string text = fault.Text(host);
   monitor_->Happened(
       {.name = "bad step",
@@ -86,7 +86,7 @@ bool TrainingLoop::AnswerSpike(double loss) {
   monitor_->Happened({.name = "spike",
                       .step = at,
                       .rank = 0,
-                      .host = job_.runtime->Hosts().front(),
+                      .host = job_.runtime->Hosts().First(),
                       .text = why_not.empty() ? text : text + "; not gone back: " + why_not,
                       .numbers = Numbers(*spike)});
   if (checkpoint.empty()) return false;
@@ -99,7 +99,7 @@ bool TrainingLoop::AnswerSpike(double loss) {
       {.name = "rollback",
        .step = step_,
        .rank = 0,
-       .host = job_.runtime->Hosts().front(),
+       .host = job_.runtime->Hosts().First(),
        .text = back,
        .numbers = {{"from_step", static_cast<double>(at)},
                    {"next_sample", static_cast<double>(sampler_.NextSample(step_))}}});

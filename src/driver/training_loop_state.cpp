@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <set>
 
 #include "checkpoints.hpp"
 #include "safeguards.hpp"
@@ -27,12 +26,12 @@ void TrainingLoop::PlanMemory(monitor::BannerFacts& facts) const {
 }
 
 monitor::BannerFacts TrainingLoop::Banner() const {
-  const auto& hosts = job_.runtime->Hosts();
+  const comm::Hosts& hosts = job_.runtime->Hosts();
   monitor::BannerFacts facts;
   facts.version = Version();
   facts.commit = Commit();
   facts.ranks = job_.World().Size();
-  facts.hosts = static_cast<int>(std::set<std::string>(hosts.begin(), hosts.end()).size());
+  facts.hosts = static_cast<int>(hosts.Names().size());
   facts.threads = job_.stream.threads;
   facts.pinned = job_.placement.pinned;
   facts.device =
@@ -80,7 +79,7 @@ nlohmann::json TrainingLoop::RunJson() const {
                         {"ranks", job_.World().Size()},
                         {"grid", comm::Describe(grid_.Shape())},
                         {"sharding", comm::NameOf(grid_.Shards())}};
-  run.update(job::ProgramJson(job_.runtime->Hosts().front()));
+  run.update(job::ProgramJson(job_.runtime->Hosts().First()));
   if (job_.libraries != nullptr) {
     run["products"] = job_.libraries->Chosen();
     const std::vector<float> scales = job_.libraries->Scales();

@@ -3,7 +3,6 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <set>
 
 #include "trireme/driver/training_loop.hpp"
 
@@ -42,9 +41,7 @@ void AddDeck(const job::Job& job, monitor::RunFacts& facts) {
 
 }  // namespace
 
-const std::string& TrainingLoop::HostOf(int rank) const {
-  return job_.runtime->Hosts().at(static_cast<std::size_t>(rank));
-}
+const std::string& TrainingLoop::HostOf(int rank) const { return job_.runtime->Hosts().Of(rank); }
 
 // This rank's peak resident set or, on a GPU, the bytes of its card in use now.
 std::int64_t TrainingLoop::MyMemory() const {
@@ -147,9 +144,11 @@ monitor::RunFacts TrainingLoop::Facts() const {
                           .parameters = model::ParameterCount(plan_.training.model.options),
                           .roof_flops = banner.roof_flops,
                           .planned_memory = banner.memory};
-  std::set<std::string> seen;
-  for (const std::string& host : job_.runtime->Hosts()) {
-    if (seen.insert(host).second) facts.hosts.push_back(host);
+  facts.hosts = job_.runtime->Hosts().Names();
+  facts.preflight.facts = job_.preflight.facts;
+  facts.preflight.seconds = job_.preflight.seconds;
+  for (const preflight::Warning& warning : job_.preflight.warnings) {
+    facts.preflight.warnings.emplace_back(warning.kind, warning.text);
   }
   if (job_.options.data.mixture.empty()) facts.entropy_floor = tokens_.EntropyRate();
   AddDeck(job_, facts);

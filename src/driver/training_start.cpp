@@ -221,7 +221,7 @@ void TrainingLoop::SayEvent(const std::string& event, const std::string& text) {
   monitor_->Happened({.name = event,
                       .step = step_,
                       .rank = 0,
-                      .host = job_.runtime->Hosts().front(),
+                      .host = job_.runtime->Hosts().First(),
                       .text = text});
 }
 
@@ -229,6 +229,9 @@ void TrainingLoop::SayStart() {
   if (lock_ != nullptr && !lock_->TakenFrom().empty()) {
     monitor_->Line("took the run over: " + lock_->TakenFrom());
     SayEvent("lock taken over", lock_->TakenFrom());
+  }
+  for (const preflight::Warning& warning : job_.preflight.warnings) {
+    SayEvent("preflight", warning.kind + ": " + warning.text);
   }
   for (const std::string& warning : job_.start.warnings) monitor_->Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {

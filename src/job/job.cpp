@@ -18,6 +18,7 @@
 #include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/precision.hpp"
 #include "trireme/model/parameter_place.hpp"
+#include "trireme/preflight/preflight.hpp"
 
 namespace trireme::job {
 
@@ -50,23 +51,32 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
 }
 
 // Name of what a rank runs: the program and its arguments.
-std::string Identity(const CommandLine& line) {
-  return fmt::format("Trireme {} ({}), build {}, -i '{}' -r '{}'{} {}", Version(), Commit(),
-                     BuildId(), line.deck, line.resume, line.validate_only ? " -v" : "",
-                     fmt::join(line.overrides, " "));
+std::string Identity(const CommandLine& line, const std::string& file) {
+  return fmt::format("Trireme {} ({}), build {}, file {}, -i '{}' -r '{}'{} {}", Version(),
+                     Commit(), BuildId(), file, line.deck, line.resume,
+                     line.validate_only ? " -v" : "", fmt::join(line.overrides, " "));
 }
 
 // Collective. A rank with another program or other arguments would compute something else.
 void RequireOneProgram(const comm::Runtime& runtime, const CommandLine& line) {
   const comm::Communicator& world = runtime.World();
+  const std::string file = preflight::ProgramFile(runtime.Node());
   std::string mine;
-  world.Together([&] { mine = Identity(line); });
+  world.Together([&] { mine = Identity(line, file); });
   const std::string of_root = world.Broadcast(mine);
+  if (world.Min(std::int64_t{mine == of_root ? 1 : 0}) == 1) return;
+  preflight::Tally others;
+  if (mine != of_root) others.Add("others", mine, world.Rank());
+  others = preflight::MergeOnRoot(world, std::move(others));
+  const std::vector<preflight::Tally::Said>& said = others.Of("others");
+  const std::string where = world.Broadcast(
+      said.empty() ? "" : preflight::NameHosts(said.front().ranks, runtime.Hosts()));
   world.Together([&] {
     if (mine == of_root) return;
     throw InputError(
-        fmt::format("another program or command line than rank 0's on {}:\n  {}\n  rank 0: {}",
-                    runtime.Hosts().at(static_cast<std::size_t>(world.Rank())), mine, of_root),
+        fmt::format(
+            "another program or command line than rank 0's on {}:\n  {}\n  rank 0 on {}: {}", where,
+            mine, runtime.Hosts().First(), of_root),
         "Start all ranks with one file and the same arguments.");
   });
 }
@@ -101,6 +111,20 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   OpenDevice(choice, job);
   runtime.Watch().Disarm();  // a training arms it again
   return job;
+}
+
+preflight::Findings LookAround(const Job& job, bool whole) {
+  const DeckOptions& options = job.options;
+  preflight::Subject subject{.output = options.job.output,
+                             .data = {options.data.file},
+                             .cores = job.signals->UsableCores(),
+                             .threads = job.stream.threads,
+                             .card = job.gpu == nullptr ? "" : job.gpu->Context().address};
+  for (const data::MixtureFile& file : options.data.mixture) subject.data.push_back(file.path);
+  constexpr std::size_t kMostFiles = 8;
+  if (subject.data.size() > kMostFiles) subject.data.resize(kMostFiles);
+  return preflight::LookAround({job.World(), job.runtime->Node(), job.runtime->Hosts()}, subject,
+                               whole);
 }
 
 plan::MachineFacts FactsOf(const Job& job) { return {.dtype = job.dtype, .stream = job.stream}; }

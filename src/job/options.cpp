@@ -6,8 +6,8 @@
 namespace trireme::job {
 
 namespace {
-constexpr input::Names<7> kTasks = {"train",  "evaluate", "generate", "tokenize",
-                                    "verify", "import",   "export"};
+constexpr input::Names<8> kTasks = {"train",  "evaluate", "generate", "tokenize",
+                                    "verify", "import",   "export",   "preflight"};
 }  // namespace
 
 void Declare(input::Schema& schema) {
@@ -16,7 +16,8 @@ void Declare(input::Schema& schema) {
               "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
               "with -r; tokenize: write data.file from text; verify: compare a small run of this "
               "deck on these ranks with one rank's; import: make a run of hf.path's model; "
-              "export: write the model of -r to hf.path.")
+              "export: write the model of -r to hf.path; preflight: look at the ranks' hosts, "
+              "measure their speeds, name slow ones.")
       .Text("job.name", "run", "Name of the run.")
       .Text("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");

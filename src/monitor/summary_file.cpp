@@ -129,6 +129,15 @@ Json EnergyOf(const Energy& energy) {
   return json;
 }
 
+Json PreflightOf(const PreflightFacts& preflight) {
+  Json warnings = Json::array();
+  for (const auto& [kind, text] : preflight.warnings) {
+    warnings.push_back({{"kind", kind}, {"text", text}});
+  }
+  return {
+      {"seconds", preflight.seconds}, {"facts", Object(preflight.facts)}, {"warnings", warnings}};
+}
+
 Json FilesOf(const Summary& summary, const std::string& folder) {
   Json files = Json::object();
   for (const auto& [name, path] : summary.files) {
@@ -152,6 +161,7 @@ std::string ToJson(const Summary& summary, const std::string& folder) {
   json["traffic"] = TrafficOf(summary.traffic);
   json["gathers"] = {{"count", summary.gathers.count}, {"ready", summary.gathers.ready}};
   json["energy"] = EnergyOf(summary.energy);
+  json["preflight"] = PreflightOf(summary.facts.preflight);
   json["sources"] = Object(summary.last.sources);
   json["files"] = FilesOf(summary, folder);
   json["deck"] = Object(summary.facts.deck);

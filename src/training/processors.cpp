@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "trireme/checkpoint/block_hash.hpp"
+#include "trireme/comm/same_everywhere.hpp"
 #include "trireme/device/memory.hpp"
 #include "trireme/optimizer/optimizer.hpp"
 
@@ -74,14 +76,14 @@ std::uint64_t UpdateBits(const TrainingState& state) {
 }
 
 std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& kind,
-                            const std::function<std::uint64_t()>& bits,
-                            std::span<const std::string> hosts) {
+                            const std::function<std::uint64_t()>& bits, const comm::Hosts& hosts) {
   const comm::Communicator& world = grid.World();
   const comm::GridShape shape = grid.Shape();
+  if (comm::SameEverywhere(world, kind)) return {};
   const std::vector<std::string> kinds = world.Gather(kind);
   const auto name = [&](int rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    return fmt::format("rank {} on {} has {}", rank, hosts[at], kinds[at]);
+    return fmt::format("rank {} on {} has {}", rank, hosts.Of(rank),
+                       kinds[static_cast<std::size_t>(rank)]);
   };
   const auto mixed_tensor = FindPair(kinds, [&](int rank) {
     const comm::GridShape at = comm::Locate(rank, shape);

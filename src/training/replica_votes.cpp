@@ -64,14 +64,14 @@ std::vector<Corruption> CountVotes(const std::vector<Vote>& votes,
   return found;
 }
 
-std::string Describe(const Corruption& corruption, std::span<const std::string> hosts) {
-  const int size = static_cast<int>(hosts.size());
+std::string Describe(const Corruption& corruption, const comm::Hosts& hosts) {
+  const int size = hosts.Ranks();
   std::string who;
   constexpr std::size_t kNamed = 8;
   for (std::size_t i = 0; i < std::min(corruption.wrong.size(), kNamed); ++i) {
     const int rank = corruption.wrong[i];
     const char* const link = i == 0 ? "" : i + 1 == corruption.wrong.size() ? " and " : ", ";
-    who += fmt::format("{}rank {} on {}", link, rank, hosts[static_cast<std::size_t>(rank)]);
+    who += fmt::format("{}rank {} on {}", link, rank, hosts.Of(rank));
   }
   if (corruption.wrong.size() > kNamed) {
     who += fmt::format(" and {} more ranks", corruption.wrong.size() - kNamed);

@@ -10,6 +10,7 @@
 
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/tensor_file.hpp"
+#include "trireme/comm/same_everywhere.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/machine/node_memory.hpp"
 
@@ -263,6 +264,7 @@ machine::MemoryTerms MemoryOf(const model::ParallelModel& model) {
 }
 
 void CheckInstructionSets(const comm::Communicator& world) {
+  if (comm::SameEverywhere(world, device::InstructionSet())) return;
   const std::vector<std::string> sets = world.Gather(device::InstructionSet());
   const auto other = std::find_if(sets.begin(), sets.end(),
                                   [&](const std::string& set) { return set != sets.front(); });

@@ -12,6 +12,7 @@
 #include "trireme/comm/channel.hpp"
 #include "trireme/comm/collectives.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/hosts.hpp"
 #include "trireme/comm/ledger.hpp"
 #include "trireme/comm/options.hpp"
 #include "trireme/device/gpu.hpp"
@@ -43,8 +44,8 @@ GridShape Locate(int rank, const GridShape& shape);
 int RankAt(const GridShape& coordinates, const GridShape& shape);
 
 // Lines of the banner's map: host and coordinates of each rank. A long list is shortened in the
-// middle. hosts: of world rank 0, 1, ...
-std::vector<std::string> RankMap(const GridShape& shape, const std::vector<std::string>& hosts);
+// middle.
+std::vector<std::string> RankMap(const GridShape& shape, const Hosts& hosts);
 
 // Use of the groups, besides their sizes.
 struct GridOptions {

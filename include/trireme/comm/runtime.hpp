@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/hosts.hpp"
 #include "trireme/comm/watchdog.hpp"
 
 namespace trireme::comm {
@@ -24,8 +25,8 @@ class Runtime {
   Runtime& operator=(const Runtime&) = delete;
 
   const Communicator& World() const { return world_; }
-  const Communicator& Node() const { return node_; }                // ranks on this host
-  const std::vector<std::string>& Hosts() const { return hosts_; }  // of world rank 0, 1, ...
+  const Communicator& Node() const { return node_; }  // ranks on this host
+  const comm::Hosts& Hosts() const { return hosts_; }
   Watchdog& Watch() const { return *watchdog_; }
 
   // Runs `body` and turns any exception into one message and one exit code. An AgreedError was
@@ -37,10 +38,10 @@ class Runtime {
   int Guard(const std::function<ExitCode()>& body) const;
 
  private:
-  void StartRecording();
+  void StartRecording(std::vector<std::int32_t> nodes);
   Communicator world_;
   Communicator node_;
-  std::vector<std::string> hosts_;
+  comm::Hosts hosts_;
   std::unique_ptr<FlightRecorder> recorder_;  // of the calls of all groups made from these two
   std::unique_ptr<Watchdog> watchdog_;
 };

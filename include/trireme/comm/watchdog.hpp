@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/comm/hosts.hpp"
 
 namespace trireme::comm {
 
@@ -37,10 +38,10 @@ class Watchdog {
  public:
   struct Setup {
     FlightRecorder* recorder = nullptr;  // of this rank; outlives the watchdog
-    std::vector<std::string> hosts;      // of world rank 0, 1, ...
-    std::vector<int> nodes;              // likewise, numbers from 0
-    std::vector<int> cores;              // that the thread may run on
-    std::string session;                 // the same on all ranks: name of this start of the job
+    Hosts hosts;
+    std::vector<std::int32_t> nodes;  // of world rank 0, 1, ..., numbers from 0
+    std::vector<int> cores;           // that the thread may run on
+    std::string session;              // the same on all ranks: name of this start of the job
   };
   // On the thread that calls MPI, which is the one that is watched.
   explicit Watchdog(Setup setup);

@@ -18,6 +18,7 @@ namespace trireme::device {
 struct GpuContext {
   int device = 0;            // number among the cards visible to this process
   std::string name;          // "NVIDIA H100 80GB HBM3"
+  std::string address = {};  // on the PCI bus: "0000:41:00.0"
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int shared_bytes = 0;           // largest shared memory of a block

@@ -35,6 +35,7 @@ ExitCode RunGenerate(job::Job& job);
 ExitCode RunTraining(job::Job& job);
 ExitCode RunImport(job::Job& job);
 ExitCode RunExport(job::Job& job);
+ExitCode RunPreflight(job::Job& job);
 
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
 // (never empty) token by token. Returns the new tokens only, the same on every rank; empty if a

@@ -20,6 +20,7 @@
 #include "trireme/machine/placement.hpp"
 #include "trireme/machine/signals.hpp"
 #include "trireme/plan/plan.hpp"
+#include "trireme/preflight/preflight.hpp"
 
 namespace trireme::job {
 
@@ -38,6 +39,7 @@ struct Job {
   device::Stream stream;          // of the ranks' computations
   machine::Placement placement;   // of the stream's threads
   Dtype dtype = Dtype::kFloat32;  // of values and activations
+  preflight::Findings preflight;  // of the start; whole on rank 0
   double start_seconds = 0;       // Seconds() when the job began
   std::string ended_run;          // folder of the training run that this job has ended; or empty
 
@@ -57,6 +59,10 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 // deck's line, for a mixture of several vocabularies, of a missing file or of one file twice, and
 // for a validation set of another vocabulary.
 plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by);
+
+// Collective, of preflight::LookAround, after MakeJob: the run folder, the data, cores and card of
+// this job.
+preflight::Findings LookAround(const Job& job, bool whole);
 
 // Collective. Facts of the deck's token files, of the device, and the request for a plan.
 plan::TokenFacts InspectTokens(const Job& job);

@@ -13,7 +13,7 @@
 
 namespace trireme::job {
 
-enum class Task { kTrain, kEvaluate, kGenerate, kTokenize, kVerify, kImport, kExport };
+enum class Task { kTrain, kEvaluate, kGenerate, kTokenize, kVerify, kImport, kExport, kPreflight };
 
 struct Options {
   Task task = Task::kTrain;

@@ -7,8 +7,9 @@
 
 namespace trireme::machine {
 
-// FLOP/s of the best of several products of 1024 x 1024 matrices in about a tenth of a second,
-// through the same seam as the model's. All ranks measure at the same time, as they will train.
+// FLOP/s of the best of several products of 1024 x 1024 matrices in about a tenth of a second, of
+// two if ranks share cores and one takes longer, through the same seam as the model's. All ranks
+// measure at the same time, as they will train.
 double MeasureRoof(const device::Stream& stream, Dtype dtype);
 
 }  // namespace trireme::machine

@@ -49,6 +49,13 @@ struct Energy {
   std::string not_available = "not measured";                   // empty: it is known
 };
 
+// Findings of the look at the hosts at the start.
+struct PreflightFacts {
+  std::vector<std::pair<std::string, std::string>> facts = {};     // by name
+  std::vector<std::pair<std::string, std::string>> warnings = {};  // (kind, sentence)
+  double seconds = 0;                                              // that it took
+};
+
 // Facts that stay as they are while the session runs.
 struct RunFacts {
   std::string version, commit;
@@ -67,6 +74,7 @@ struct RunFacts {
   // The resolved deck, by "section.key", and the keys whose value is not the default.
   std::vector<std::pair<std::string, std::string>> deck = {};
   std::vector<std::string> deck_given = {};
+  PreflightFacts preflight = {};
 };
 
 // Losses, nats per token, of all sessions of the run; none: not known.

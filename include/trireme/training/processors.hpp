@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 
 #include "trireme/comm/process_grid.hpp"
@@ -21,11 +20,9 @@ std::uint64_t UpdateBits(const TrainingState& state);
 // kinds are equal, or none of different kinds hold copies of the same elements, empty. If only data
 // ranks differ and `bits` (UpdateBits; called if needed) are the same, a warning that names hosts
 // and kinds. Throws AgreedError (exit code 2) if copies would drift apart: bits differ, or tensor
-// ranks differ, each of which computes the gradients of its copies of norms. hosts: of world rank
-// 0, 1, ...
+// ranks differ, each of which computes the gradients of its copies of norms.
 std::string CheckProcessors(const comm::ProcessGrid& grid, const std::string& kind,
-                            const std::function<std::uint64_t()>& bits,
-                            std::span<const std::string> hosts);
+                            const std::function<std::uint64_t()>& bits, const comm::Hosts& hosts);
 
 }  // namespace trireme::training
 

@@ -23,9 +23,8 @@ struct Corruption {
   bool certain = true;       // false: no majority agrees, and `wrong` is all holders
 };
 
-// "rank 3 on node7 holds other bits of X than ranks 0-2 of 4, which agree": one line. hosts: of
-// world rank 0, 1, ...
-std::string Describe(const Corruption& corruption, std::span<const std::string> hosts);
+// "rank 3 on node7 holds other bits of X than ranks 0-2 of 4, which agree": one line.
+std::string Describe(const Corruption& corruption, const comm::Hosts& hosts);
 
 // Copies that are compared: values that are stored whole, over all data ranks; sharded values,
 // masters and moments, over the data ranks that own the same elements; norms, biases, positions and

@@ -100,6 +100,8 @@ void Open(int device, GpuContext& context) {
   Check(cudaGetDeviceProperties(&properties, device), "properties of the GPU");
   context.device = device;
   context.name = properties.name;
+  context.address = fmt::format("{:04x}:{:02x}:{:02x}.0", properties.pciDomainID,
+                                properties.pciBusID, properties.pciDeviceID);
   context.major = properties.major;
   context.minor = properties.minor;
   context.multiprocessors = properties.multiProcessorCount;

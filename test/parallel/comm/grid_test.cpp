@@ -432,9 +432,11 @@ TEST(RankMap, OneLineARank) {
 }
 
 TEST(RankMap, LongListsAreShortenedInTheMiddle) {
-  const std::vector<std::string> all = RankMap({1, 16, 1, 1}, std::vector<std::string>(16, "a"));
+  const std::vector<std::string> all =
+      RankMap({1, 16, 1, 1}, Hosts(std::vector<std::string>(16, "a")));
   EXPECT_EQ(all.size(), 16u);
-  const std::vector<std::string> lines = RankMap({2, 64, 1, 2}, std::vector<std::string>(256, "a"));
+  const std::vector<std::string> lines =
+      RankMap({2, 64, 1, 2}, Hosts(std::vector<std::string>(256, "a")));
   ASSERT_EQ(lines.size(), 13u);
   EXPECT_EQ(lines[7], "rank   7   a   pipeline 0  data  3  tensor 1");
   EXPECT_EQ(lines[8], "...  244 more");

@@ -159,7 +159,7 @@ TEST_F(ReplicasTest, NothingIsComparedWithoutCopies) {
 }
 
 TEST(Describe, SaysWhoAndWhat) {
-  const std::vector<std::string> hosts = Hosts(8);
+  const comm::Hosts hosts(Hosts(8));
   Corruption one{.tensor = "head.weight", .elements = {0, 8}, .wrong = {3}, .holders = {1, 3, 5}};
   EXPECT_EQ(training::Describe(one, hosts),
             "rank 3 on h3 holds other bits of head.weight than ranks 1, 5 of 8, which agree");
@@ -192,7 +192,7 @@ class ProcessorsTest : public ReplicasTest {
     return {};
   }
   comm::ProcessGrid grid_;
-  std::vector<std::string> hosts_;
+  comm::Hosts hosts_;
 };
 
 TEST_F(ProcessorsTest, DataRanksOfTwoKindsAreAWarningIfTheyUpdateAlike) {

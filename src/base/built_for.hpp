@@ -1,0 +1,13 @@
+// Instruction sets that the compiler was free to use everywhere in this program.
+#ifndef TRIREME_BASE_BUILT_FOR_HPP_
+#define TRIREME_BASE_BUILT_FOR_HPP_
+
+namespace trireme {
+
+// Bit i: kExtensions[i] of processor_check.cpp may be used. Data, not code: read before any
+// instruction of these sets may run.
+extern "C" const unsigned trireme_built_for;
+
+}  // namespace trireme
+
+#endif  // TRIREME_BASE_BUILT_FOR_HPP_

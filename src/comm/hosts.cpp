@@ -1,0 +1,97 @@
+// Hosts: gathered so that no rank holds or receives more than a few bytes for each other rank.
+#include "trireme/comm/hosts.hpp"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "trireme/comm/communicator.hpp"
+
+namespace trireme::comm {
+
+namespace {
+
+// Message of each rank to all others.
+struct Place {
+  std::int32_t first = 0;  // world rank of its node's first rank
+  std::int32_t name = 0;   // place of its host's name among those of its node
+  std::int32_t bytes = 0;  // of its node's names, from the first rank; 0 from the others
+};
+
+// The node's names, each once, ended by zeros; and the place of `mine`.
+std::pair<std::string, int> NamesOfNode(const Communicator& node, const std::string& mine) {
+  std::vector<std::string> names;
+  for (const std::string& name : node.Gather(mine)) {
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  std::string joined;
+  for (const std::string& name : names) joined += name + '\0';
+  return {joined, static_cast<int>(std::ranges::find(names, mine) - names.begin())};
+}
+
+}  // namespace
+
+Hosts::Hosts(const std::vector<std::string>& names) {
+  Table table;
+  std::map<std::string, std::int32_t> known;
+  for (const std::string& name : names) {
+    const auto next = static_cast<std::int32_t>(table.names.size());
+    const auto [at, added] = known.emplace(name, next);
+    if (added) table.names.push_back(name);
+    table.of_rank.push_back(at->second);
+  }
+  table_ = std::make_shared<const Table>(std::move(table));
+}
+
+HostMap HostMap::Gather(const Communicator& world, const Communicator& node,
+                        const std::string& mine) {
+  const auto ranks = static_cast<std::size_t>(world.Size());
+  const auto [own_names, own_place] = NamesOfNode(node, mine);
+  const Place own{.first = static_cast<std::int32_t>(node.Min(std::int64_t{world.Rank()})),
+                  .name = own_place,
+                  .bytes = node.IsRoot() ? static_cast<std::int32_t>(own_names.size()) : 0};
+  std::vector<Place> places(ranks);
+  MPI_Allgather(&own, sizeof own, MPI_BYTE, places.data(), sizeof own, MPI_BYTE, world.Handle());
+  std::vector<int> counts(ranks), starts(ranks);
+  int total = 0;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    counts[rank] = places[rank].bytes;
+    starts[rank] = total;
+    total += counts[rank];
+  }
+  std::string names(static_cast<std::size_t>(total), '\0');
+  MPI_Allgatherv(own_names.data(), own.bytes, MPI_CHAR, names.data(), counts.data(), starts.data(),
+                 MPI_CHAR, world.Handle());
+
+  HostMap map;
+  Hosts::Table table;
+  std::map<std::string, std::int32_t> known;
+  std::map<std::int32_t, std::vector<std::int32_t>> of_node;  // places of its names, by first rank
+  std::map<std::int32_t, std::int32_t> number;
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    if (counts[rank] == 0) continue;
+    const auto first = static_cast<std::int32_t>(rank);
+    number.emplace(first, static_cast<std::int32_t>(number.size()));
+    const char* const end = names.data() + starts[rank] + counts[rank];
+    for (const char* at = names.data() + starts[rank]; at < end;) {
+      const std::string name(at);
+      at += name.size() + 1;
+      const auto next = static_cast<std::int32_t>(table.names.size());
+      const auto [found, added] = known.emplace(name, next);
+      if (added) table.names.push_back(name);
+      of_node[first].push_back(found->second);
+    }
+  }
+  table.of_rank.reserve(ranks);
+  map.nodes.reserve(ranks);
+  for (const Place& place : places) {
+    table.of_rank.push_back(of_node[place.first].at(static_cast<std::size_t>(place.name)));
+    map.nodes.push_back(number[place.first]);
+  }
+  map.hosts = Hosts(std::move(table));
+  return map;
+}
+
+}  // namespace trireme::comm

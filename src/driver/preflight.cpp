@@ -1,0 +1,54 @@
+// The task preflight: a look at all ranks and hosts, then the speeds of their nodes.
+#include <fmt/format.h>
+
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/version.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/job/hang_bound.hpp"
+#include "trireme/monitor/append_file.hpp"
+#include "trireme/preflight/measure.hpp"
+#include "trireme/preflight/report.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+void WriteReport(const std::string& folder, const preflight::Report& report) {
+  if (const int error = MakeFolderDurably(folder); error != 0) {
+    throw RunError(fmt::format("{}: cannot be made: {}", folder, ErrorText(error)),
+                   "Choose another job.output.");
+  }
+  const std::string path = folder + "/preflight.json";
+  monitor::WriteWhole(path, preflight::JsonOf(report));
+  fmt::print("report        {}\n", path);
+}
+
+}  // namespace
+
+ExitCode RunPreflight(job::Job& job) {
+  const comm::Communicator& world = job.World();
+  job.runtime->Watch().Arm(comm::Phase::kSetUp, 0,
+                           std::max(job::kSetUpBound, job.options.machine.hang_timeout));
+  preflight::Report report{.program = fmt::format("Trireme {} ({})", Version(), Commit()),
+                           .ranks = world.Size(),
+                           .hosts = job.runtime->Hosts(),
+                           .findings = job::LookAround(job, true)};
+  if (!job.line->validate_only) {
+    report.measured = preflight::Measure(world, job.runtime->Node(), job.stream, job.dtype);
+  }
+  job.runtime->Watch().Disarm();
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    for (const std::string& line : preflight::LinesOf(report)) fmt::print("{}\n", line);
+    if (job.line->validate_only) {
+      fmt::print("valid: nothing was measured or written\n");
+    } else {
+      WriteReport(job.options.job.output, report);
+    }
+    std::fflush(stdout);
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::driver
