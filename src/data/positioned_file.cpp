@@ -106,6 +106,9 @@ PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
   throw InputError(path_ + ": its contents here are not those that rank 0 has seen", kCopyAgain);
 }
 
+PositionedFile::PositionedFile(std::string path, Descriptor copy)
+    : path_(std::move(path)), file_(std::move(copy)), state_(StateNow()) {}
+
 void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
                           std::int64_t end, void* to) const {
   const StoredArray& stored = layout.Of(split, array);

@@ -28,6 +28,8 @@ class PositionedFile {
   // date. Throws InputError if it cannot be opened or is another one: by its size, or by parts of
   // its arrays.
   PositionedFile(std::string path, const TokenLayout& layout);
+  // Takes an open copy, which nobody writes to any more. path: its name in messages.
+  PositionedFile(std::string path, Descriptor copy);
 
   const std::string& Path() const { return path_; }
   // Copies elements [begin, end) of an array to `to`, in this machine's order of bytes. Throws

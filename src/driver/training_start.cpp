@@ -230,6 +230,7 @@ void TrainingLoop::SayStart() {
     monitor_->Line("took the run over: " + lock_->TakenFrom());
     SayEvent("lock taken over", lock_->TakenFrom());
   }
+  if (const std::string line = job::StagingLine(job_); !line.empty()) monitor_->Line(line);
   for (const std::string& warning : job_.start.warnings) monitor_->Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     monitor_->Warn("passed over " + passed_over);
@@ -314,6 +315,7 @@ void TrainingLoop::Validate() {
   session.root = job_.World().IsRoot();
   monitor::Monitor screen(session);
   screen.Banner(Banner());
+  if (const std::string line = job::StagingLine(job_); !line.empty()) screen.Line(line);
   for (const std::string& warning : job_.start.warnings) screen.Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     screen.Warn("passed over " + passed_over);

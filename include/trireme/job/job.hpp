@@ -10,6 +10,7 @@
 
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
+#include "trireme/data/staging_place.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
@@ -40,6 +41,8 @@ struct Job {
   Dtype dtype = Dtype::kFloat32;  // of values and activations
   double start_seconds = 0;       // Seconds() when the job began
   std::string ended_run;          // folder of the training run that this job has ended; or empty
+  // Chosen by InspectTokens (data.staging = node).
+  std::shared_ptr<data::StagingPlace> staging = std::make_shared<data::StagingPlace>();
 
   const comm::Communicator& World() const { return runtime->World(); }
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
@@ -58,7 +61,8 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 // for a validation set of another vocabulary.
 plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by);
 
-// Collective. Facts of the deck's token files, of the device, and the request for a plan.
+// Collective. Facts of the deck's token files, of the device, and the request for a plan. With
+// data.staging = node the folder of the copies is chosen; AgreedError (exit code 2) without room.
 plan::TokenFacts InspectTokens(const Job& job);
 plan::MachineFacts FactsOf(const Job& job);
 plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens);
@@ -106,6 +110,9 @@ struct ValidationSet {
 };
 // Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);
+// What data.staging = node took, for the screen; empty without copies. Valid once all token files
+// are open, on rank 0.
+std::string StagingLine(const Job& job);
 // A valid split whose loss is computed. name: of its set; empty for the token file's own.
 struct ValidSplit {
   std::string name;
