@@ -10,7 +10,7 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   libpcre2-dev libicu-dev libsentencepiece-dev zlib1g-dev libzstd-dev
   libncurses-dev libprotobuf-dev protobuf-compiler)
 tests=(libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
-  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps)
+  python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime iproute2 procps strace)
 
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;

@@ -91,7 +91,7 @@ NodeFile MakeNodeFile(const comm::Communicator& world, const comm::Communicator&
   });
   const std::string path = node.Broadcast(name.path);
   world.Together([&] {
-    if (!reads) return;
+    if (!reads || node.IsRoot()) return;
     made.read.emplace(path, O_RDONLY);
     if (made.read->Valid()) return;
     throw RunError(fmt::format("{}: cannot be opened by a rank of the node that made it: {}", path,

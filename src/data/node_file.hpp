@@ -12,8 +12,8 @@
 namespace trireme::data {
 
 struct NodeFile {
-  std::optional<Descriptor> filled;  // on the rank that fills it: the first one of a node
-  std::optional<Descriptor> read;    // on ranks that read it
+  std::optional<Descriptor> filled;  // on the rank that fills it, and may read it: the node's first
+  std::optional<Descriptor> read;    // on other ranks that read it
 };
 
 // Collective over `world`; `node`: ranks of a node. Makes an empty file in `folder` on each node

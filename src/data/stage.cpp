@@ -75,16 +75,10 @@ class Copy {
   // Hash of `bytes` bytes as they are read back.
   Hash ReadBack(std::int64_t offset, std::int64_t bytes) {
     back_.resize(static_cast<std::size_t>(bytes));
-    for (std::size_t done = 0; done < back_.size();) {
-      const ssize_t got = Retry([&] {
-        return ::pread(file_, back_.data() + done, back_.size() - done,
-                       offset + static_cast<std::int64_t>(done));
-      });
-      if (got <= 0) {
-        throw RunError(fmt::format("{}: tokens cannot be read back: {}", folder_,
-                                   got < 0 ? ErrorText(errno) : "the copy ends early"));
-      }
-      done += static_cast<std::size_t>(got);
+    const std::int64_t got = ReadAt(file_, offset, back_);
+    if (got < bytes) {
+      throw RunError(fmt::format("{}: tokens cannot be read back: {}", folder_,
+                                 got < 0 ? ErrorText(errno) : "the copy ends early"));
     }
     return HashOf(back_);
   }
@@ -183,6 +177,8 @@ class Stager {
     const auto& [split, array] = name;
     if (!source_) source_.emplace(request_.path, layout_);
     source_->Read(layout_, split, array, begin, end, to);
+    const std::int64_t next = nodes_ * (end - begin);  // to this rank's next chunk, if it is full
+    source_->Prefetch(layout_, split, array, begin + next, end + next);
     const StoredArray& stored = layout_.Of(split, array);
     Elements elements{to, begin, end};
     if (array == Array::kDocuments && begin > 0) {
@@ -276,9 +272,9 @@ std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request
     }
   }
   world.Together([&] {
-    if (!file.read) return;
+    if (!keeping.reads) return;
     opened = std::make_unique<PositionedFile>(fmt::format("{} (its copy on the node)", path),
-                                              std::move(*file.read));
+                                              std::move(file.read ? *file.read : *file.filled));
   });
   staged.seconds = world.Max(Seconds() - start);
   return opened;

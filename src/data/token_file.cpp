@@ -76,8 +76,9 @@ std::string TokenizerSha256Of(const std::map<std::string, std::string>& files) {
   return Sha256(texts);
 }
 
-TokenCounts CountTokens(const std::string& path) {
-  const TokenLayout layout = InspectTokenFile(path);
+TokenCounts CountTokens(const std::string& path, KnownFiles* known) {
+  const auto found = std::make_shared<TokenLayout>(InspectTokenFile(path));
+  const TokenLayout& layout = *found;
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
                      .eos = layout.vocabulary.eos,
                      .unk = layout.vocabulary.unk,
@@ -92,6 +93,7 @@ TokenCounts CountTokens(const std::string& path) {
     counts.documents[i] = layout.Of(split, Array::kDocuments).There();
     counts.masks[i] = layout.Of(split, Array::kMask).There();
   }
+  if (known != nullptr) (*known)[path] = found;
   return counts;
 }
 
@@ -114,6 +116,18 @@ std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping) {
   return bytes;
 }
 
+namespace {
+
+// A file's description: a known one, which is used up, since a later opening may find another file.
+TokenLayout Describe(const std::string& path, KnownFiles* known) {
+  if (known == nullptr || !known->contains(path)) return InspectTokenFile(path);
+  TokenLayout layout = std::move(*known->at(path));
+  known->erase(path);
+  return layout;
+}
+
+}  // namespace
+
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
                      const std::string& path, const Keeping& keeping,
                      const std::function<void()>& after_round) {
@@ -125,7 +139,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   const bool reads = keeping.staging == Staging::kStream && keeping.reads && any;
   // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
-    if (world.IsRoot()) layout = InspectTokenFile(path);
+    if (world.IsRoot()) layout = Describe(path, keeping.known);
   });
   Broadcast(world, layout);
   world.Together([&] {

@@ -67,8 +67,8 @@ void TrainingLoop::LockFolder() {
   monitor::CheckRunFolder(folder_, continues_);
   monitor::MakeRunFolder(folder_);
   lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
-  // Another job's last act may have come between the first look and the lock.
-  monitor::CheckRunFolder(folder_, continues_);
+  // Another job's last act may have come between the first look and the lock: PrepareRunFolder
+  // looks again.
   if (!continues_ || !Resumes()) return;
   const auto known = job_.start.damaged.size();
   const std::vector<std::string> now = checkpoint::Locate(job_.line->resume).candidates;

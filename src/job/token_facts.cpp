@@ -88,7 +88,8 @@ bool Validates(Task task) { return task == Task::kTrain || task == Task::kEvalua
 
 // Adds the sets of data.validation; first: of the deck's token file.
 void AddValidation(const DeckOptions& options, const input::Deck& deck, int shared_by,
-                   const data::TokenCounts& first, plan::TokenFacts& facts) {
+                   data::KnownFiles* known, const data::TokenCounts& first,
+                   plan::TokenFacts& facts) {
   if (!Validates(options.job.task)) return;
   for (const data::ValidationFile& set : options.data.validation) {
     std::error_code ignored;
@@ -97,7 +98,7 @@ void AddValidation(const DeckOptions& options, const input::Deck& deck, int shar
       throw deck.Complain("data.validation", fmt::format("{}: no such file", set.path),
                           "Check the path, or write the file with job.task = tokenize.");
     }
-    const data::TokenCounts counts = data::CountTokens(set.path);
+    const data::TokenCounts counts = data::CountTokens(set.path, known);
     RequireOneVocabulary("data.validation", set.path, counts, options.data.file, first, deck);
     const data::Keeping keeping = KeepingOfSet(options);
     LookForDocuments(set.path, counts, keeping, facts);
@@ -106,13 +107,13 @@ void AddValidation(const DeckOptions& options, const input::Deck& deck, int shar
   }
 }
 
-plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& deck,
-                                int shared_by) {
+plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& deck, int shared_by,
+                                data::KnownFiles* known) {
   data::CheckMixtureFiles(options.data.mixture, deck);
   plan::TokenFacts facts;
   data::TokenCounts first;
   for (const data::MixtureFile& file : options.data.mixture) {
-    const data::TokenCounts counts = data::CountTokens(file.path);
+    const data::TokenCounts counts = data::CountTokens(file.path, known);
     if (facts.sources.empty()) first = counts;
     RequireOneVocabulary("data.mixture", file.path, counts, options.data.file, first, deck);
     const data::Keeping keeping = KeepingOf(options, facts.sources.empty());
@@ -126,7 +127,7 @@ plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& d
     facts.contents.push_back(counts.source_sha256);
     facts.loss_mask = facts.loss_mask || counts.masks.front();
   }
-  AddValidation(options, deck, shared_by, first, facts);
+  AddValidation(options, deck, shared_by, known, first, facts);
   facts.vocabulary = first.vocabulary;
   facts.read_ahead = AheadOf(options.data);
   return facts;
@@ -134,10 +135,11 @@ plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& d
 
 }  // namespace
 
-plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by) {
-  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by);
+plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by,
+                         data::KnownFiles* known) {
+  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by, known);
   const std::string& path = options.data.file;
-  const data::TokenCounts counts = data::CountTokens(path);
+  const data::TokenCounts counts = data::CountTokens(path, known);
   const data::Keeping keeping = KeepingOf(options, true);
   plan::TokenFacts facts{.vocabulary = counts.vocabulary,
                          .train = counts.tokens.front(),
@@ -149,7 +151,7 @@ plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, in
                          .read_ahead = AheadOf(options.data),
                          .staged = data::StagedBytesOf(counts, keeping)};
   LookForDocuments(path, counts, keeping, facts);
-  AddValidation(options, deck, shared_by, counts, facts);
+  AddValidation(options, deck, shared_by, known, counts, facts);
   return facts;
 }
 
@@ -178,7 +180,7 @@ plan::TokenFacts InspectTokens(const Job& job) {
     // A wrong number of ranks is said before a missing file.
     plan::PlanGrid(job.options, job.deck, world.Size());
     if (!world.IsRoot()) return;
-    facts = FactsOf(options, job.deck, job.runtime->Node().Size());
+    facts = FactsOf(options, job.deck, job.runtime->Node().Size(), job.known_files.get());
   });
   facts.sources.resize(mixture.size());
   facts.contents.resize(std::max<std::size_t>(1, mixture.size()));
@@ -272,6 +274,7 @@ namespace {
 
 data::TokenFile Open(const Job& job, const std::string& path, data::Keeping keeping) {
   keeping.folder = job.staging->Folder();
+  keeping.known = job.known_files.get();
   data::TokenFile file(job.World(), job.runtime->Node(), path, keeping,
                        [&job] { StopIfAsked(job); });
   job.staging->Add(file.Staged());

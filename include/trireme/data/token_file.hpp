@@ -57,6 +57,11 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite);
 // path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
+struct TokenLayout;  // of a file: internal
+// Descriptions of token files that this rank has read, by path: the next opening of a file takes
+// its own.
+using KnownFiles = std::map<std::string, std::shared_ptr<TokenLayout>>;
+
 // Parts of a token file that are kept in memory, and how.
 struct Keeping {
   Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
@@ -68,6 +73,7 @@ struct Keeping {
   bool reads = true;                                // a stream is read on this rank
   // Folder of the node's copy (Staging::kNode), which the first rank of a node makes.
   std::string folder = {};
+  KnownFiles* known = nullptr;  // used up by the first rank; null: none
 };
 
 // Numbers of a token file that a plan needs.
@@ -81,8 +87,8 @@ struct TokenCounts {
   std::string tokenizer, vocabulary_sha256, source_sha256, tokenizer_sha256;  // as of TokenFile
 };
 // Checks everything but the arrays' elements. Serial; needs no MPI. Throws InputError as opening
-// does.
-TokenCounts CountTokens(const std::string& path);
+// does. known: gets the description; may be null.
+TokenCounts CountTokens(const std::string& path, KnownFiles* known = nullptr);
 // Bytes of one copy of what is kept in memory.
 std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping);
 // Most bytes that a node's copy takes in its folder; 0 unless it is staged there.
@@ -91,8 +97,7 @@ std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping);
 // TokenFile::TokenizerSha256 of tokenizer files: contents by name. Empty without files.
 std::string TokenizerSha256Of(const std::map<std::string, std::string>& files);
 
-struct TokenLayout;    // of the file: internal
-class PositionedFile;  // likewise
+class PositionedFile;  // internal
 
 // An opened token file: its splits in memory, or read as they are needed; no HDF5 call after
 // construction.

@@ -43,6 +43,8 @@ struct Job {
   std::string ended_run;          // folder of the training run that this job has ended; or empty
   // Chosen by InspectTokens (data.staging = node).
   std::shared_ptr<data::StagingPlace> staging = std::make_shared<data::StagingPlace>();
+  // Found by InspectTokens on rank 0, used by the opening of the files.
+  std::shared_ptr<data::KnownFiles> known_files = std::make_shared<data::KnownFiles>();
 
   const comm::Communicator& World() const { return runtime->World(); }
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
@@ -56,10 +58,11 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 
 // Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by:
 // ranks of a node that share one copy with data.staging = shared_memory; 0: unknown, so that no
-// rank's share of it is counted. Serial. Throws InputError as data::CountTokens does and, with the
-// deck's line, for a mixture of several vocabularies, of a missing file or of one file twice, and
-// for a validation set of another vocabulary.
-plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by);
+// rank's share of it is counted. known: as of CountTokens. Serial. Throws InputError as
+// data::CountTokens does and, with the deck's line, for a mixture of several vocabularies, of a
+// missing file or of one file twice, and for a validation set of another vocabulary.
+plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by,
+                         data::KnownFiles* known = nullptr);
 
 // Collective. Facts of the deck's token files, of the device, and the request for a plan. With
 // data.staging = node the folder of the copies is chosen; AgreedError (exit code 2) without room.
