@@ -27,7 +27,7 @@ std::string HostName() {
   return name.data();
 }
 
-// What a folder lacks to take `bytes`; empty: nothing.
+// Reason why a folder cannot take `bytes`; empty: it can.
 std::string Lack(const std::string& folder, std::int64_t bytes) {
   struct stat status = {};
   if (::stat(folder.c_str(), &status) != 0) return ErrorText(errno);

@@ -113,8 +113,8 @@ struct ValidationSet {
 };
 // Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);
-// What data.staging = node took, for the screen; empty without copies. Valid once all token files
-// are open, on rank 0.
+// Line for the screen about what data.staging = node took; empty without copies. Valid once all
+// token files are open, on rank 0.
 std::string StagingLine(const Job& job);
 // A valid split whose loss is computed. name: of its set; empty for the token file's own.
 struct ValidSplit {
