@@ -243,8 +243,9 @@ std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request
                                                    TokenLayout& layout, StagedCopies& staged,
                                                    const std::function<void()>& after_round) {
   const double start = Seconds();
-  const auto& [path, keeping, world, node, chunk_bytes] = request;
-  NodeFile file = MakeNodeFile(world, node, keeping.folder, keeping.reads);
+  const Keeping& keeping = request.keeping;
+  const comm::Communicator& world = request.world;
+  NodeFile file = MakeNodeFile(world, request.node, keeping.folder, keeping.reads);
   std::optional<Copy> copy;
   if (file.filled) copy.emplace(keeping.folder, *file.filled);
   staged = {.files = 1};
@@ -273,8 +274,9 @@ std::unique_ptr<const PositionedFile> StageOnNodes(const StagingRequest& request
   }
   world.Together([&] {
     if (!keeping.reads) return;
-    opened = std::make_unique<PositionedFile>(fmt::format("{} (its copy on the node)", path),
-                                              std::move(file.read ? *file.read : *file.filled));
+    opened =
+        std::make_unique<PositionedFile>(fmt::format("{} (its copy on the node)", request.path),
+                                         std::move(file.read ? *file.read : *file.filled));
   });
   staged.seconds = world.Max(Seconds() - start);
   return opened;
