@@ -6,9 +6,10 @@
 
 #include <array>
 #include <cstring>
-#include <fstream>
+#include <span>
 
 #include "hdf5.hpp"
+#include "positioned_file.hpp"
 
 namespace trireme::data {
 
@@ -76,25 +77,25 @@ bool ReadReference(hid_t attribute, Reference& reference) {
 // Parts of the file; every read is checked against its end.
 class Bytes {
  public:
-  Bytes(const std::string& path, std::int64_t file_bytes)
-      : file_(path, std::ios::binary), end_(static_cast<std::uint64_t>(file_bytes)) {}
+  Bytes(int file, std::int64_t file_bytes)
+      : file_(file), end_(static_cast<std::uint64_t>(file_bytes)) {}
 
   std::uint64_t End() const { return end_; }
 
-  bool Read(std::uint64_t offset, std::size_t count, char* to) {
+  bool Read(std::uint64_t offset, std::size_t count, char* to) const {
     if (offset > end_ || count > end_ - offset) return false;
-    file_.seekg(static_cast<std::streamoff>(offset));
-    return static_cast<bool>(file_.read(to, static_cast<std::streamsize>(count)));
+    const std::span room(reinterpret_cast<std::byte*>(to), count);
+    return ReadAt(file_, static_cast<std::int64_t>(offset), room) == std::ssize(room);
   }
 
  private:
-  std::ifstream file_;
+  int file_;
   std::uint64_t end_;
 };
 
 // The referenced object of a heap collection. False if the file says something else than the
 // reference.
-bool ReadObject(Bytes& file, const Reference& reference, std::string& text) {
+bool ReadObject(const Bytes& file, const Reference& reference, std::string& text) {
   constexpr std::size_t kHeadBytes = 16;  // of a collection, and of each object in it
   std::array<char, kHeadBytes> head{};
   if (!file.Read(reference.heap, kHeadBytes, head.data())) return false;
@@ -119,8 +120,7 @@ bool ReadObject(Bytes& file, const Reference& reference, std::string& text) {
   return false;
 }
 
-std::string ReadVariable(hid_t attribute, const std::string& path, std::int64_t file_bytes,
-                         std::string& fault) {
+std::string ReadVariable(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
   Reference reference;
   std::string text;
   if (!ReadReference(attribute, reference)) {
@@ -128,7 +128,7 @@ std::string ReadVariable(hid_t attribute, const std::string& path, std::int64_t 
   } else if (reference.length > kMaxAttributeText) {
     fault = fmt::format("claims {} bytes, more than {}", reference.length, kMaxAttributeText);
   } else if (reference.length > 0) {
-    Bytes file(path, file_bytes);
+    const Bytes file(DescriptorOf(attribute), file_bytes);
     if (!ReadObject(file, reference, text)) {
       fault = fmt::format("its {} bytes are not in the file", reference.length);
     }
@@ -149,17 +149,15 @@ std::string ReadFixed(hid_t attribute, const Hdf5Handle& type, std::string& faul
 
 }  // namespace
 
-std::string ReadAttributeText(hid_t attribute, const std::string& path, std::int64_t file_bytes,
-                              std::string& fault) {
+std::string ReadAttributeText(hid_t attribute, std::int64_t file_bytes, std::string& fault) {
   const Hdf5Handle type(H5Aget_type(attribute), H5Tclose);
   const Hdf5Handle space(H5Aget_space(attribute), H5Sclose);
   if (H5Tget_class(type.Get()) != H5T_STRING || H5Sget_simple_extent_npoints(space.Get()) != 1) {
     fault = "is not one text";
     return {};
   }
-  std::string text = H5Tis_variable_str(type.Get()) > 0
-                         ? ReadVariable(attribute, path, file_bytes, fault)
-                         : ReadFixed(attribute, type, fault);
+  std::string text = H5Tis_variable_str(type.Get()) > 0 ? ReadVariable(attribute, file_bytes, fault)
+                                                        : ReadFixed(attribute, type, fault);
   if (!fault.empty()) return {};
   return text.substr(0, text.find('\0'));
 }

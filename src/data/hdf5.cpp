@@ -39,7 +39,17 @@ Hdf5Handle OpenSerially(const std::string& path) {
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   // Many parallel file systems have no locks: HDF5 then goes on without.
   H5Pset_file_locking(access.Get(), true, true);
+  H5Pset_fapl_sec2(access.Get());  // a POSIX file, whatever the environment says: DescriptorOf
   return {H5Fopen(path.c_str(), H5F_ACC_RDONLY, access.Get()), H5Fclose};
+}
+
+int DescriptorOf(hid_t object) {
+  const Hdf5Handle file(H5Iget_file_id(object), H5Fclose);
+  void* descriptor = nullptr;
+  if (!file.Valid() || H5Fget_vfd_handle(file.Get(), H5P_DEFAULT, &descriptor) < 0) {
+    throw RunError("HDF5 does not tell the descriptor of a file", Hdf5Reason());
+  }
+  return *static_cast<const int*>(descriptor);
 }
 
 }  // namespace trireme::data

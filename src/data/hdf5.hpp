@@ -70,6 +70,10 @@ Hdf5Handle MakeProperties(hid_t kind);
 // Opens for reading by this process alone; invalid on failure.
 Hdf5Handle OpenSerially(const std::string& path);
 
+// Descriptor of the file that OpenSerially opened, or that an object in it belongs to: for reads at
+// positions, until it is closed. Throws RunError.
+int DescriptorOf(hid_t object);
+
 }  // namespace trireme::data
 
 #endif  // TRIREME_SRC_DATA_HDF5_HPP_

@@ -11,7 +11,7 @@ namespace trireme::data {
 
 namespace {
 
-constexpr input::Names<3> kStagings = {"none", "shared_memory", "stream"};
+constexpr input::Names<4> kStagings = {"none", "shared_memory", "stream", "node"};
 constexpr input::Names<5> kKinds = {"word", "byte", "harbour", "bpe", "sentencepiece"};
 constexpr input::Names<2> kModelTypes = {"bpe", "unigram"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
@@ -47,11 +47,17 @@ void DeclareData(input::Schema& schema) {
                "Windows a step, over all ranks; need not divide by anything.")
       .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
                "Windows that a rank takes at once; 0: chosen by the program.")
-      .Choice("data.staging", "shared_memory", input::Choices(kStagings),
-              "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
-              "in the file alone, of which windows are read ahead of their use.")
-      .Integer("data.read_ahead", 2, input::Between(1, kMostReadAhead), "steps",
-               "Steps whose windows are read before their use, with data.staging = stream.")
+      .Choice(
+          "data.staging", "shared_memory", input::Choices(kStagings),
+          "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
+          "in the file alone, of which windows are read ahead of their use; node: likewise, in a "
+          "copy in a folder of each node.")
+      .Text("data.staging_path", "",
+            "Folder of the copies, with data.staging = node; empty: /dev/shm or, if a node has no "
+            "room for them there, $TMPDIR.")
+      .Integer(
+          "data.read_ahead", 2, input::Between(1, kMostReadAhead), "steps",
+          "Steps whose windows are read before their use, with data.staging = stream and node.")
       .Switch("data.document_mask", false,
               "yes: attention does not cross the ends of documents, positions restart in each, and "
               "its first token is no target; needs /train/documents in the token file.");
@@ -138,6 +144,7 @@ void Resolve(input::Deck& deck) {
 Options Read(const input::Deck& deck) {
   Options options{.file = deck.Text("data.file"),
                   .staging = input::Pick<Staging>(deck.Text("data.staging"), kStagings),
+                  .staging_path = deck.Text("data.staging_path"),
                   .read_ahead = deck.Integer("data.read_ahead"),
                   .sequence_length = deck.Integer("data.sequence_length"),
                   .stride = deck.Integer("data.stride"),

@@ -19,14 +19,6 @@
 
 namespace trireme::data {
 
-namespace {
-
-constexpr const char* kLeaveAlone = "A token file must stay as it is while a job reads it.";
-
-constexpr std::int64_t kSampleBytes = 4096;  // of each part of a sample
-
-// Fills `room` from `offset` on. Returns the bytes that there are, fewer if the file ends before;
-// -1 with errno set for a read that fails.
 std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room) {
   std::size_t done = 0;
   while (done < room.size()) {
@@ -40,6 +32,12 @@ std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room) {
   }
   return static_cast<std::int64_t>(done);
 }
+
+namespace {
+
+constexpr const char* kLeaveAlone = "A token file must stay as it is while a job reads it.";
+
+constexpr std::int64_t kSampleBytes = 4096;  // of each part of a sample
 
 // Hash of the beginning, the middle and the end of each array.
 std::string SampleOf(const std::string& path, int file, const TokenLayout& layout) {
@@ -83,14 +81,17 @@ void SwapElements(std::span<std::byte> bytes) {
 
 }  // namespace
 
-void TakeSample(const std::string& path, TokenLayout& layout) {
-  const Descriptor file = Open(path);
+void TakeSample(const std::string& path, int file, TokenLayout& layout) {
   struct stat status = {};
-  if (::fstat(file.Get(), &status) != 0) {
+  if (::fstat(file, &status) != 0) {
     throw InputError(fmt::format("{}: its size is unknown: {}", path, ErrorText(errno)));
   }
   layout.bytes = status.st_size;
-  layout.sample = SampleOf(path, file.Get(), layout);
+  layout.sample = SampleOf(path, file, layout);
+}
+
+void TakeSample(const std::string& path, TokenLayout& layout) {
+  TakeSample(path, Open(path).Get(), layout);
 }
 
 PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
@@ -105,6 +106,9 @@ PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
   if (SampleOf(path_, file_.Get(), layout) == layout.sample) return;
   throw InputError(path_ + ": its contents here are not those that rank 0 has seen", kCopyAgain);
 }
+
+PositionedFile::PositionedFile(std::string path, Descriptor copy)
+    : path_(std::move(path)), file_(std::move(copy)), state_(StateNow()) {}
 
 void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
                           std::int64_t end, void* to) const {
@@ -128,6 +132,15 @@ void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, s
   if (stored.width == 2) SwapElements<std::uint16_t>(room);
   if (stored.width == 4) SwapElements<std::uint32_t>(room);
   if (stored.width == 8) SwapElements<std::uint64_t>(room);
+}
+
+void PositionedFile::Prefetch(const TokenLayout& layout, Split split, Array array,
+                              std::int64_t begin, std::int64_t end) const {
+  const StoredArray& stored = layout.Of(split, array);
+  end = std::min(end, stored.count);
+  if (begin >= end) return;
+  ::posix_fadvise(file_.Get(), stored.offset + begin * stored.width, (end - begin) * stored.width,
+                  POSIX_FADV_WILLNEED);
 }
 
 void PositionedFile::RequireGood(const TokenLayout& layout, Split split, Array array,

@@ -2,7 +2,9 @@
 #ifndef TRIREME_SRC_DATA_POSITIONED_FILE_HPP_
 #define TRIREME_SRC_DATA_POSITIONED_FILE_HPP_
 
+#include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "token_layout.hpp"
@@ -19,8 +21,14 @@ struct FileState {
   friend bool operator==(const FileState&, const FileState&) = default;
 };
 
-// Notes size and sample of a file whose arrays are known. Throws InputError if it cannot be read.
-void TakeSample(const std::string& path, TokenLayout& layout);
+// Notes size and sample of a file whose arrays are known, open as `file`. Throws InputError if it
+// cannot be read.
+void TakeSample(const std::string& path, int file, TokenLayout& layout);
+void TakeSample(const std::string& path, TokenLayout& layout);  // opens it
+
+// Fills `room` from `offset` of a file on. Returns the bytes that there are, fewer if the file ends
+// before; -1 with errno set for a read that fails.
+std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room);
 
 class PositionedFile {
  public:
@@ -28,12 +36,17 @@ class PositionedFile {
   // date. Throws InputError if it cannot be opened or is another one: by its size, or by parts of
   // its arrays.
   PositionedFile(std::string path, const TokenLayout& layout);
+  // Takes an open copy, which nobody writes to any more. path: its name in messages.
+  PositionedFile(std::string path, Descriptor copy);
 
   const std::string& Path() const { return path_; }
   // Copies elements [begin, end) of an array to `to`, in this machine's order of bytes. Throws
   // RunError for a read that fails and for a file that has shrunk.
   void Read(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
             std::int64_t end, void* to) const;
+  // Asks the system to read elements [begin, end) ahead of a later Read, if there are that many.
+  void Prefetch(const TokenLayout& layout, Split split, Array array, std::int64_t begin,
+                std::int64_t end) const;
   // Throws RunError for the first bad element; but a file that was written to is said to be so.
   void RequireGood(const TokenLayout& layout, Split split, Array array,
                    const Elements& elements) const;

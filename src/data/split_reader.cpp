@@ -11,7 +11,9 @@ namespace trireme::data {
 SplitReader::SplitReader(const TokenFile& file, Split split, bool documents)
     : file_(file), split_(split) {
   if (file.Keeps(split)) return;
-  if (!file.Streams()) opened_ = std::make_unique<PositionedFile>(file.Path(), file.Layout());
+  if (!file.OpenedHolds(split)) {
+    opened_ = std::make_unique<PositionedFile>(file.Path(), file.Layout());
+  }
   reader_ = std::make_unique<WindowReader>(file.Layout(), opened_ ? *opened_ : file.Opened(), split,
                                            documents);
 }

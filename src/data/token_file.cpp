@@ -10,6 +10,7 @@
 
 #include "positioned_file.hpp"
 #include "sha256.hpp"
+#include "stage.hpp"
 #include "token_codec.hpp"
 #include "token_file_read.hpp"
 #include "token_layout.hpp"
@@ -40,6 +41,7 @@ struct TokenFile::Contents {
   std::int64_t bytes_here;
   std::unique_ptr<const TokenCodec> codec;
   std::unique_ptr<const PositionedFile> opened;  // of a stream, on ranks that read it
+  StagedCopies staged;
 };
 
 namespace {
@@ -74,8 +76,9 @@ std::string TokenizerSha256Of(const std::map<std::string, std::string>& files) {
   return Sha256(texts);
 }
 
-TokenCounts CountTokens(const std::string& path) {
-  const TokenLayout layout = InspectTokenFile(path);
+TokenCounts CountTokens(const std::string& path, KnownFiles* known) {
+  const auto found = std::make_shared<TokenLayout>(InspectTokenFile(path));
+  const TokenLayout& layout = *found;
   TokenCounts counts{.vocabulary = std::ssize(layout.vocabulary.words),
                      .eos = layout.vocabulary.eos,
                      .unk = layout.vocabulary.unk,
@@ -90,11 +93,12 @@ TokenCounts CountTokens(const std::string& path) {
     counts.documents[i] = layout.Of(split, Array::kDocuments).There();
     counts.masks[i] = layout.Of(split, Array::kMask).There();
   }
+  if (known != nullptr) (*known)[path] = found;
   return counts;
 }
 
 std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping) {
-  if (keeping.staging == Staging::kStream) return 0;
+  if (IsStream(keeping.staging)) return 0;
   std::int64_t bytes = 0;
   for (std::size_t i = 0; i < counts.bytes.size(); ++i) {
     if (keeping.splits[i]) bytes += counts.bytes[i];
@@ -102,17 +106,40 @@ std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping) {
   return bytes;
 }
 
+std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping) {
+  if (keeping.staging != Staging::kNode) return 0;
+  constexpr std::int64_t kBlock = 4096;  // an array may begin and end within one
+  std::int64_t bytes = 0;
+  for (std::size_t i = 0; i < counts.bytes.size(); ++i) {
+    if (keeping.splits[i]) bytes += counts.bytes[i] + 2 * kBlock * std::ssize(kArrays);
+  }
+  return bytes;
+}
+
+namespace {
+
+// A file's description: a known one, which is used up, since a later opening may find another file.
+TokenLayout Describe(const std::string& path, KnownFiles* known) {
+  if (known == nullptr || !known->contains(path)) return InspectTokenFile(path);
+  TokenLayout layout = std::move(*known->at(path));
+  known->erase(path);
+  return layout;
+}
+
+}  // namespace
+
 TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& node,
                      const std::string& path, const Keeping& keeping,
                      const std::function<void()>& after_round) {
   TokenLayout layout;
   std::unique_ptr<const TokenCodec> codec;
   std::unique_ptr<const PositionedFile> opened;
-  const bool reads = keeping.staging == Staging::kStream && keeping.reads &&
-                     std::ranges::find(keeping.splits, true) != keeping.splits.end();
+  StagedCopies staged;
+  const bool any = std::ranges::find(keeping.splits, true) != keeping.splits.end();
+  const bool reads = keeping.staging == Staging::kStream && keeping.reads && any;
   // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
-    if (world.IsRoot()) layout = InspectTokenFile(path);
+    if (world.IsRoot()) layout = Describe(path, keeping.known);
   });
   Broadcast(world, layout);
   world.Together([&] {
@@ -120,9 +147,13 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
                                          layout.tokenizer_files);
     if (reads) opened = std::make_unique<PositionedFile>(path, layout);
   });
+  if (keeping.staging == Staging::kNode && any) {
+    opened = StageOnNodes({path, keeping, world, node}, layout, staged, after_round);
+  }
   contents_ = std::make_unique<Contents>(world, node, path, std::move(layout), keeping);
   contents_->codec = std::move(codec);
   contents_->opened = std::move(opened);
+  contents_->staged = staged;
   if (contents_->memory.Bytes() == 0) return;
   ReadArrays(world, path, contents_->layout, contents_->memory, after_round);
 }
@@ -227,7 +258,7 @@ void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window
   }
 }
 
-bool TokenFile::Streams() const { return contents_->keeping.staging == Staging::kStream; }
+bool TokenFile::Streams() const { return IsStream(contents_->keeping.staging); }
 std::int64_t TokenFile::ReadAhead() const { return contents_->keeping.read_ahead; }
 const TokenLayout& TokenFile::Layout() const { return contents_->layout; }
 
@@ -235,6 +266,14 @@ const PositionedFile& TokenFile::Opened() const {
   if (contents_->opened) return *contents_->opened;
   throw std::logic_error(fmt::format("{}: no stream of it is read on this rank", Path()));
 }
+
+bool TokenFile::OpenedHolds(Split split) const {
+  const Keeping& keeping = contents_->keeping;
+  return keeping.staging == Staging::kStream ||
+         (keeping.staging == Staging::kNode && keeping.splits.at(static_cast<std::size_t>(split)));
+}
+
+const StagedCopies& TokenFile::Staged() const { return contents_->staged; }
 
 const Vocabulary& TokenFile::Words() const { return contents_->layout.vocabulary; }
 const std::string& TokenFile::Tokenizer() const { return contents_->layout.tokenizer; }

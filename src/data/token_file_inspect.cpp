@@ -43,6 +43,8 @@ class Inspector {
     }
   }
 
+  int Descriptor() const { return DescriptorOf(file_.Get()); }
+
   Error Complain(const std::string& where, const std::string& what) const {
     return TokenFileError(path_, where, what);
   }
@@ -80,7 +82,7 @@ class Inspector {
   std::string Text(const std::string& name) const {
     const Hdf5Handle attribute = Attribute(name);
     std::string fault;
-    std::string text = ReadAttributeText(attribute.Get(), path_, bytes_, fault);
+    std::string text = ReadAttributeText(attribute.Get(), bytes_, fault);
     if (!fault.empty()) throw Complain("attribute " + name, fault);
     return text;
   }
@@ -254,7 +256,7 @@ TokenLayout InspectTokenFile(const std::string& path) {
   CheckSpecials(file, layout.vocabulary);
   if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file);
   FindArrays(file, layout);
-  TakeSample(path, layout);
+  TakeSample(path, file.Descriptor(), layout);
   return layout;
 }
 

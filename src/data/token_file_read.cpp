@@ -64,13 +64,9 @@ class ArrayReader {
 
   // Collective. bad: offset of a bad element on this rank, or kNoElement. All throw for the first.
   void RequireGood(const comm::Communicator& world, std::int64_t bad) const {
-    const std::int64_t first = world.Min(bad);
-    if (first == kNoElement) return;
-    const auto finder =
-        static_cast<int>(world.Min(std::int64_t{bad == first ? world.Rank() : world.Size()}));
-    std::uint64_t value = bad == first ? ValueAt(stored_, {At(first), first, first + 1}, first) : 0;
-    world.Broadcast(&value, sizeof value, finder);
-    world.Together([&] { throw BadElement(path_, layout_, split_, array_, {first, value}); });
+    BadValue found{bad, 0};
+    if (bad != kNoElement) found.value = ValueAt(stored_, {At(bad), bad, bad + 1}, bad);
+    AgreeOnBad(world, path_, layout_, {split_, array_}, found);
   }
 
  private:
@@ -85,6 +81,18 @@ class ArrayReader {
 };
 
 }  // namespace
+
+void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                const ArrayName& array, BadValue bad) {
+  const std::int64_t first = world.Min(bad.offset);
+  if (first == kNoElement) return;
+  const auto finder =
+      static_cast<int>(world.Min(std::int64_t{bad.offset == first ? world.Rank() : world.Size()}));
+  world.Broadcast(&bad.value, sizeof bad.value, finder);
+  world.Together([&] {
+    throw BadElement(path, layout, array.split, array.array, {first, bad.value});
+  });
+}
 
 void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 TokenMemory& memory, const std::function<void()>& after_round,

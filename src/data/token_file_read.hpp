@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 
+#include "element_checks.hpp"
 #include "token_memory.hpp"
 
 namespace trireme::data {
@@ -21,6 +22,11 @@ inline constexpr std::int64_t kRoundBytes = std::int64_t{1} << 28;
 void ReadArrays(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
                 TokenMemory& memory, const std::function<void()>& after_round = {},
                 std::int64_t round_bytes = kRoundBytes);
+
+// Collective over `world`. bad: a bad element that this rank has found, at kNoElement for none. All
+// throw an AgreedError for the first one of all ranks.
+void AgreeOnBad(const comm::Communicator& world, const std::string& path, const TokenLayout& layout,
+                const ArrayName& array, BadValue bad);
 
 }  // namespace trireme::data
 

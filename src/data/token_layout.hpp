@@ -24,6 +24,11 @@ inline constexpr std::int64_t kTokenAlignment = 64;  // bytes in memory, of a sp
 enum class Array { kTokens = 0, kDocuments = 1, kMask = 2 };
 inline constexpr std::array<Array, 3> kArrays = {Array::kTokens, Array::kDocuments, Array::kMask};
 
+struct ArrayName {
+  Split split = Split::kTrain;
+  Array array = Array::kTokens;
+};
+
 std::string PathOf(Split split, Array array);  // "/train/tokens"
 
 // An array in the file: unsigned integers in one piece.

@@ -30,7 +30,7 @@ std::int64_t BytesInMemory(const TokenLayout& layout, Split split) {
 TokenMemory::TokenMemory(const comm::Communicator& world, const comm::Communicator& node,
                          const TokenLayout& layout, const Keeping& keeping)
     : unwinding_(std::uncaught_exceptions()) {
-  if (keeping.staging == Staging::kStream) return;
+  if (IsStream(keeping.staging)) return;
   keeps_ = keeping.splits;
   for (const Split split : kSplits) {
     const auto i = static_cast<std::size_t>(split);

@@ -28,6 +28,9 @@ ExitCode RunEvaluate(job::Job& job) {
     std::fflush(stdout);
   }
   const std::vector<job::ValidationSet> validation = job::OpenValidation(job, trained.Net().Grid());
+  if (const std::string line = job::StagingLine(job); job.World().IsRoot() && !line.empty()) {
+    fmt::print("{}\n", line);
+  }
   std::vector<evaluate::Set> sets;
   for (const job::ValidSplit& valid : job::ValidSplits(trained.Tokens(), validation)) {
     sets.push_back({valid.tokens, data::Split::kValid, valid.name});

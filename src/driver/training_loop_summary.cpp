@@ -161,6 +161,12 @@ monitor::Summary TrainingLoop::SummarySoFar() const {
   summary.traffic = GatherTraffic();
   summary.gathers = MeanGathers();
   summary.facts = Facts();
+  const data::StagedCopies& staged = job_.staging->Total();
+  summary.staging = {.files = staged.files,
+                     .bytes = staged.bytes,
+                     .nodes = staged.nodes,
+                     .seconds = staged.seconds,
+                     .folder = job_.staging->Folder()};
   summary.files = {{"run folder", folder_},
                    {"checkpoint", folder_ + "/checkpoints/latest"},
                    {"metrics", folder_ + "/metrics.jsonl"},

@@ -67,8 +67,8 @@ void TrainingLoop::LockFolder() {
   monitor::CheckRunFolder(folder_, continues_);
   monitor::MakeRunFolder(folder_);
   lock_ = std::make_unique<job::RunLock>(folder_, job::ReadBatchJob());
-  // Another job's last act may have come between the first look and the lock.
-  monitor::CheckRunFolder(folder_, continues_);
+  // Another job's last act may have come between the first look and the lock: PrepareRunFolder
+  // looks again.
   if (!continues_ || !Resumes()) return;
   const auto known = job_.start.damaged.size();
   const std::vector<std::string> now = checkpoint::Locate(job_.line->resume).candidates;
@@ -233,6 +233,7 @@ void TrainingLoop::SayStart() {
   for (const preflight::Warning& warning : job_.preflight.warnings) {
     SayEvent("preflight", warning.kind + ": " + warning.text);
   }
+  if (const std::string line = job::StagingLine(job_); !line.empty()) monitor_->Line(line);
   for (const std::string& warning : job_.start.warnings) monitor_->Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     monitor_->Warn("passed over " + passed_over);
@@ -317,6 +318,7 @@ void TrainingLoop::Validate() {
   session.root = job_.World().IsRoot();
   monitor::Monitor screen(session);
   screen.Banner(Banner());
+  if (const std::string line = job::StagingLine(job_); !line.empty()) screen.Line(line);
   for (const std::string& warning : job_.start.warnings) screen.Warn(warning);
   for (const std::string& passed_over : job_.start.passed_over) {
     screen.Warn("passed over " + passed_over);

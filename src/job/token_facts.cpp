@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <optional>
 #include <span>
@@ -56,7 +57,7 @@ std::int64_t ShareOf(const data::TokenCounts& counts, const data::Keeping& keepi
 }
 
 std::int64_t AheadOf(const data::Options& options) {
-  return options.staging == data::Staging::kStream ? options.read_ahead : 0;
+  return data::IsStream(options.staging) ? options.read_ahead : 0;
 }
 
 std::string DescribeVocabulary(const data::TokenCounts& counts) {
@@ -87,7 +88,8 @@ bool Validates(Task task) { return task == Task::kTrain || task == Task::kEvalua
 
 // Adds the sets of data.validation; first: of the deck's token file.
 void AddValidation(const DeckOptions& options, const input::Deck& deck, int shared_by,
-                   const data::TokenCounts& first, plan::TokenFacts& facts) {
+                   data::KnownFiles* known, const data::TokenCounts& first,
+                   plan::TokenFacts& facts) {
   if (!Validates(options.job.task)) return;
   for (const data::ValidationFile& set : options.data.validation) {
     std::error_code ignored;
@@ -96,34 +98,36 @@ void AddValidation(const DeckOptions& options, const input::Deck& deck, int shar
       throw deck.Complain("data.validation", fmt::format("{}: no such file", set.path),
                           "Check the path, or write the file with job.task = tokenize.");
     }
-    const data::TokenCounts counts = data::CountTokens(set.path);
+    const data::TokenCounts counts = data::CountTokens(set.path, known);
     RequireOneVocabulary("data.validation", set.path, counts, options.data.file, first, deck);
     const data::Keeping keeping = KeepingOfSet(options);
     LookForDocuments(set.path, counts, keeping, facts);
     facts.bytes += ShareOf(counts, keeping, shared_by);
+    facts.staged += data::StagedBytesOf(counts, keeping);
   }
 }
 
-plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& deck,
-                                int shared_by) {
+plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& deck, int shared_by,
+                                data::KnownFiles* known) {
   data::CheckMixtureFiles(options.data.mixture, deck);
   plan::TokenFacts facts;
   data::TokenCounts first;
   for (const data::MixtureFile& file : options.data.mixture) {
-    const data::TokenCounts counts = data::CountTokens(file.path);
+    const data::TokenCounts counts = data::CountTokens(file.path, known);
     if (facts.sources.empty()) first = counts;
     RequireOneVocabulary("data.mixture", file.path, counts, options.data.file, first, deck);
     const data::Keeping keeping = KeepingOf(options, facts.sources.empty());
     LookForDocuments(file.path, counts, keeping, facts);
     facts.train += counts.tokens.front();
     facts.bytes += ShareOf(counts, keeping, shared_by);
+    facts.staged += data::StagedBytesOf(counts, keeping);
     facts.source += facts.source.empty() ? "" : " + ";
     facts.source += std::filesystem::path(file.path).filename().string();
     facts.sources.push_back({counts.tokens.front(), file.proportion});
     facts.contents.push_back(counts.source_sha256);
     facts.loss_mask = facts.loss_mask || counts.masks.front();
   }
-  AddValidation(options, deck, shared_by, first, facts);
+  AddValidation(options, deck, shared_by, known, first, facts);
   facts.vocabulary = first.vocabulary;
   facts.read_ahead = AheadOf(options.data);
   return facts;
@@ -131,10 +135,11 @@ plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& d
 
 }  // namespace
 
-plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by) {
-  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by);
+plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by,
+                         data::KnownFiles* known) {
+  if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by, known);
   const std::string& path = options.data.file;
-  const data::TokenCounts counts = data::CountTokens(path);
+  const data::TokenCounts counts = data::CountTokens(path, known);
   const data::Keeping keeping = KeepingOf(options, true);
   plan::TokenFacts facts{.vocabulary = counts.vocabulary,
                          .train = counts.tokens.front(),
@@ -143,11 +148,26 @@ plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, in
                          .sources = {},
                          .contents = {counts.source_sha256},
                          .loss_mask = counts.masks.front(),
-                         .read_ahead = AheadOf(options.data)};
+                         .read_ahead = AheadOf(options.data),
+                         .staged = data::StagedBytesOf(counts, keeping)};
   LookForDocuments(path, counts, keeping, facts);
-  AddValidation(options, deck, shared_by, counts, facts);
+  AddValidation(options, deck, shared_by, known, counts, facts);
   return facts;
 }
+
+namespace {
+
+// Collective. Chooses the folder of the copies on nodes, and counts them if they take memory.
+void PlaceCopies(const Job& job, plan::TokenFacts& facts) {
+  if (facts.staged == 0) return;
+  const comm::Communicator &world = job.World(), &node = job.runtime->Node();
+  job.staging->Choose(world, node, data::StagingPlace::Candidates(job.options.data.staging_path),
+                      facts.staged);
+  if (!job.staging->InMemory()) return;
+  facts.bytes += world.Sum(world.IsRoot() ? facts.staged / node.Size() : 0);
+}
+
+}  // namespace
 
 plan::TokenFacts InspectTokens(const Job& job) {
   const comm::Communicator& world = job.World();
@@ -160,12 +180,13 @@ plan::TokenFacts InspectTokens(const Job& job) {
     // A wrong number of ranks is said before a missing file.
     plan::PlanGrid(job.options, job.deck, world.Size());
     if (!world.IsRoot()) return;
-    facts = FactsOf(options, job.deck, job.runtime->Node().Size());
+    facts = FactsOf(options, job.deck, job.runtime->Node().Size(), job.known_files.get());
   });
   facts.sources.resize(mixture.size());
   facts.contents.resize(std::max<std::size_t>(1, mixture.size()));
   // Sums of one rank's numbers and of zeros.
-  for (std::int64_t* number : {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead}) {
+  for (std::int64_t* number :
+       {&facts.vocabulary, &facts.train, &facts.bytes, &facts.read_ahead, &facts.staged}) {
     *number = world.Sum(*number);
   }
   for (std::size_t i = 0; i < facts.sources.size(); ++i) {
@@ -175,6 +196,7 @@ plan::TokenFacts InspectTokens(const Job& job) {
   facts.source = world.Broadcast(facts.source);
   facts.undocumented = world.Broadcast(facts.undocumented);
   for (std::string& contents : facts.contents) contents = world.Broadcast(contents);
+  PlaceCopies(job, facts);
   return facts;
 }
 
@@ -250,9 +272,13 @@ data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
 
 namespace {
 
-data::TokenFile Open(const Job& job, const std::string& path, const data::Keeping& keeping) {
-  return data::TokenFile(job.World(), job.runtime->Node(), path, keeping,
-                         [&job] { StopIfAsked(job); });
+data::TokenFile Open(const Job& job, const std::string& path, data::Keeping keeping) {
+  keeping.folder = job.staging->Folder();
+  keeping.known = job.known_files.get();
+  data::TokenFile file(job.World(), job.runtime->Node(), path, keeping,
+                       [&job] { StopIfAsked(job); });
+  job.staging->Add(file.Staged());
+  return file;
 }
 
 }  // namespace
@@ -269,6 +295,17 @@ std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid&
   }
   if (files.empty()) files.push_back(OpenTokens(job, grid));
   return files;
+}
+
+std::string StagingLine(const Job& job) {
+  const data::StagedCopies& staged = job.staging->Total();
+  if (staged.files == 0) return {};
+  return fmt::format(
+      "staged  {} of {}, read once, to {} of {} in {:.2f} s: {}/s{}",
+      monitor::AsBytes(staged.bytes), monitor::Counted(staged.files, "file"), job.staging->Folder(),
+      monitor::Counted(staged.nodes, "node"), staged.seconds,
+      monitor::AsBytes(std::llround(static_cast<double>(staged.bytes) / staged.seconds)),
+      job.staging->InMemory() ? ", in memory" : "");
 }
 
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid) {

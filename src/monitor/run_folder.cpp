@@ -34,6 +34,7 @@ constexpr std::string_view kLastLine = "# end of the deck\n";
 // folder is free.
 bool HoldsCheckpoint(const fs::path& checkpoints) {
   std::error_code ignored;
+  if (!fs::exists(checkpoints, ignored)) return false;
   for (const auto& entry : fs::directory_iterator(checkpoints, ignored)) {
     const std::string name = entry.path().filename().string();
     if (name.starts_with("step_") && !name.ends_with(".tmp")) return true;

@@ -162,6 +162,13 @@ std::string ToJson(const Summary& summary, const std::string& folder) {
   json["gathers"] = {{"count", summary.gathers.count}, {"ready", summary.gathers.ready}};
   json["energy"] = EnergyOf(summary.energy);
   json["preflight"] = PreflightOf(summary.facts.preflight);
+  if (const Staging& staging = summary.staging; staging.files > 0) {
+    json["staging"] = {{"folder", staging.folder},
+                       {"files", staging.files},
+                       {"bytes", staging.bytes},
+                       {"nodes", staging.nodes},
+                       {"seconds", staging.seconds}};
+  }
   json["sources"] = Object(summary.last.sources);
   json["files"] = FilesOf(summary, folder);
   json["deck"] = Object(summary.facts.deck);

@@ -70,14 +70,15 @@ std::vector<std::string> EventFiles(const std::string& folder) {
   return files;
 }
 
-std::string NextEventFile(const std::string& folder, std::int64_t unix_seconds) {
-  const std::vector<std::string> files = EventFiles(folder);
+std::string NextEventFile(const std::string& folder, const std::vector<std::string>& files,
+                          std::int64_t unix_seconds) {
   // Files of one second, and of hosts whose clocks differ, would be sorted by host.
   if (!files.empty()) unix_seconds = std::max(unix_seconds, TimeIn(files.back()) + 1);
   return fmt::format("{}/{}{:010}.{}.{}.0", folder, kPrefix, unix_seconds, HostName(), getpid());
 }
 
-void CutEvents(const std::string& folder, std::int64_t step) {
+std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step) {
+  std::vector<std::string> left;
   for (const std::string& path : EventFiles(folder)) {
     const std::int64_t kept = step == 0 ? 0 : KeptBytes(path, step);
     std::error_code error;
@@ -89,7 +90,9 @@ void CutEvents(const std::string& folder, std::int64_t step) {
     if (error) {
       throw RunError(fmt::format("{}: cannot be cut to step {}: {}", path, step, error.message()));
     }
+    if (kept > 0) left.push_back(path);
   }
+  return left;
 }
 
 }  // namespace trireme::tensorboard

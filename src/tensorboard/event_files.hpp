@@ -12,14 +12,15 @@ namespace trireme::tensorboard {
 // Paths of the folder's event files in the order in which TensorBoard reads them: by name.
 std::vector<std::string> EventFiles(const std::string& folder);
 
-// Path of a new event file, which TensorBoard reads after all that are there.
-std::string NextEventFile(const std::string& folder, std::int64_t unix_seconds);
+// Path of a new event file, which TensorBoard reads after `files`, all that are there.
+std::string NextEventFile(const std::string& folder, const std::vector<std::string>& files,
+                          std::int64_t unix_seconds);
 
 // Cuts all events after `step` off the folder's files, the end of the run (whatever its step), and
 // what is torn or damaged with all that follows it; removes files of sessions that began at `step`
 // or later. Files are cut in place: a reader that has read them already goes on to the next one.
-// Throws RunError that names the path.
-void CutEvents(const std::string& folder, std::int64_t step);
+// Returns the files that are left, as EventFiles does. Throws RunError that names the path.
+std::vector<std::string> CutEvents(const std::string& folder, std::int64_t step);
 
 }  // namespace trireme::tensorboard
 

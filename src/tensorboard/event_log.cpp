@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include "event.pb.h"
@@ -52,15 +54,17 @@ struct EventLog::State {
         return false;
       }
     };
-    if (const int error = MakeFolderDurably(setup.folder); error != 0) {
-      return Fail(fmt::format("{}: cannot be made: {}", setup.folder, ErrorText(error)));
-    }
+    // Not durably: the records are not flushed to the disk either.
+    std::error_code error;
+    const bool fresh = std::filesystem::create_directories(setup.folder, error);
+    if (error) return Fail(fmt::format("{}: cannot be made: {}", setup.folder, error.message()));
     // Events that cannot be cut would be shown beside those to come: better none.
-    if (!attempt([&] { CutEvents(setup.folder, continues ? step : 0); })) return;
-    has_start = !EventFiles(setup.folder).empty();
+    std::vector<std::string> files;
+    if (!fresh && !attempt([&] { files = CutEvents(setup.folder, continues ? step : 0); })) return;
+    has_start = !files.empty();
     attempt([&] {
       const auto now = static_cast<std::int64_t>(UnixSeconds());
-      file = std::make_shared<monitor::AppendFile>(NextEventFile(setup.folder, now), true);
+      file = std::make_shared<monitor::AppendFile>(NextEventFile(setup.folder, files, now), true);
     });
     proto::Event version = Make(0);
     version.set_file_version(kVersion);

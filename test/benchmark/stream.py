@@ -104,4 +104,5 @@ def main():
         print(f"whole run less its steps, {staging}: {statistics.median(seconds):.2f} s", flush=True)
 
 
-main()
+if __name__ == "__main__":
+    main()

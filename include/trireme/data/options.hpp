@@ -15,8 +15,10 @@
 namespace trireme::data {
 
 // Copies of the tokens: one per rank, or one per node in shared memory; or none, with windows read
-// from the file as they are needed.
-enum class Staging { kNone, kSharedMemory, kStream };
+// as they are needed, from the file or from a copy in a folder of the node.
+enum class Staging { kNone, kSharedMemory, kStream, kNode };
+// Whether windows are read as they are needed.
+constexpr bool IsStream(Staging staging) { return staging >= Staging::kStream; }
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
 // corpus of known entropy; bpe, sentencepiece: by a tokenizer's files.
@@ -34,7 +36,8 @@ struct Options {
   std::vector<MixtureFile> mixture = {};        // empty: `file` alone
   std::vector<ValidationFile> validation = {};  // empty: the valid split of `file`
   Staging staging = Staging::kSharedMemory;
-  std::int64_t read_ahead = 2;         // steps whose windows are read before their use (stream)
+  std::string staging_path = {};       // folder of a node's copies; empty: chosen (node)
+  std::int64_t read_ahead = 2;         // steps whose windows are read before their use
   std::int64_t sequence_length = 128;  // targets per window
   std::int64_t stride = 128;           // tokens between the beginnings of neighbouring windows
   std::int64_t batch = 64;             // windows per step, over all ranks

@@ -15,9 +15,10 @@ class WindowReader;
 
 class SplitReader {
  public:
-  // Serial; of a stream, on ranks that read it. Opens the file by itself unless it is a stream or
-  // keeps the split in memory. `file` must outlive the reader. Throws InputError if another file
-  // has taken its name. documents: whether windows that are not in memory have their beginnings.
+  // Serial; of a stream, on ranks that read it. Opens the file by itself unless it is a stream,
+  // keeps the split in memory or in a copy on the node. `file` must outlive the reader. Throws
+  // InputError if another file has taken its name. documents: whether windows that are not in
+  // memory have their beginnings.
   SplitReader(const TokenFile& file, Split split, bool documents = true);
   ~SplitReader();
   SplitReader(const SplitReader&) = delete;

@@ -15,6 +15,7 @@
 
 #include "trireme/comm/communicator.hpp"
 #include "trireme/data/options.hpp"
+#include "trireme/data/staging_place.hpp"
 #include "trireme/data/window.hpp"
 
 namespace trireme::data {
@@ -56,6 +57,11 @@ void CheckTokenFileTarget(const std::string& path, bool overwrite);
 // path).
 void WriteTokenFile(const std::string& path, const TokenData& data, bool overwrite);
 
+struct TokenLayout;  // of a file: internal
+// Descriptions of token files that this rank has read, by path: the next opening of a file takes
+// its own.
+using KnownFiles = std::map<std::string, std::shared_ptr<TokenLayout>>;
+
 // Parts of a token file that are kept in memory, and how.
 struct Keeping {
   Keeping(Staging where = Staging::kNone) : staging(where) {}  // all splits
@@ -65,6 +71,9 @@ struct Keeping {
   std::array<bool, 3> splits = {true, true, true};  // by Split: those that are read at all
   std::int64_t read_ahead = 2;                      // Options::read_ahead
   bool reads = true;                                // a stream is read on this rank
+  // Folder of the node's copy (Staging::kNode), which the first rank of a node makes.
+  std::string folder = {};
+  KnownFiles* known = nullptr;  // used up by the first rank; null: none
 };
 
 // Numbers of a token file that a plan needs.
@@ -78,16 +87,17 @@ struct TokenCounts {
   std::string tokenizer, vocabulary_sha256, source_sha256, tokenizer_sha256;  // as of TokenFile
 };
 // Checks everything but the arrays' elements. Serial; needs no MPI. Throws InputError as opening
-// does.
-TokenCounts CountTokens(const std::string& path);
+// does. known: gets the description; may be null.
+TokenCounts CountTokens(const std::string& path, KnownFiles* known = nullptr);
 // Bytes of one copy of what is kept in memory.
 std::int64_t BytesOf(const TokenCounts& counts, const Keeping& keeping);
+// Most bytes that a node's copy takes in its folder; 0 unless it is staged there.
+std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping);
 
 // TokenFile::TokenizerSha256 of tokenizer files: contents by name. Empty without files.
 std::string TokenizerSha256Of(const std::map<std::string, std::string>& files);
 
-struct TokenLayout;    // of the file: internal
-class PositionedFile;  // likewise
+class PositionedFile;  // internal
 
 // An opened token file: its splits in memory, or read as they are needed; no HDF5 call after
 // construction.
@@ -135,8 +145,11 @@ class TokenFile {
   bool Streams() const;            // windows come from the file (class Windows), none is in memory
   std::int64_t ReadAhead() const;  // steps, of a stream
   const TokenLayout& Layout() const;
-  // The open file of a stream, read on whatever takes its name; only on ranks that read it.
+  // The open file of a stream, read on whatever takes its name, or its copy on this node; only on
+  // ranks that read it.
   const PositionedFile& Opened() const;
+  bool OpenedHolds(Split split) const;  // a copy has only the splits that are kept
+  const StagedCopies& Staged() const;
 
   // Ids of a text by the file's own tokenizer, without an <eos> at the end; unknown words become
   // unk (byte level has none). A subword tokenizer's template begins the ids. Throws InputError for

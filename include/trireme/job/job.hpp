@@ -10,6 +10,7 @@
 
 #include "trireme/comm/process_grid.hpp"
 #include "trireme/comm/runtime.hpp"
+#include "trireme/data/staging_place.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
@@ -42,6 +43,10 @@ struct Job {
   preflight::Findings preflight;  // of the start; whole on rank 0
   double start_seconds = 0;       // Seconds() when the job began
   std::string ended_run;          // folder of the training run that this job has ended; or empty
+  // Chosen by InspectTokens (data.staging = node).
+  std::shared_ptr<data::StagingPlace> staging = std::make_shared<data::StagingPlace>();
+  // Found by InspectTokens on rank 0, used by the opening of the files.
+  std::shared_ptr<data::KnownFiles> known_files = std::make_shared<data::KnownFiles>();
 
   const comm::Communicator& World() const { return runtime->World(); }
   const char* Precision() const;  // "fp32", "bf16", "fp8", "fp64"
@@ -55,16 +60,18 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 
 // Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by:
 // ranks of a node that share one copy with data.staging = shared_memory; 0: unknown, so that no
-// rank's share of it is counted. Serial. Throws InputError as data::CountTokens does and, with the
-// deck's line, for a mixture of several vocabularies, of a missing file or of one file twice, and
-// for a validation set of another vocabulary.
-plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by);
+// rank's share of it is counted. known: as of CountTokens. Serial. Throws InputError as
+// data::CountTokens does and, with the deck's line, for a mixture of several vocabularies, of a
+// missing file or of one file twice, and for a validation set of another vocabulary.
+plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by,
+                         data::KnownFiles* known = nullptr);
 
 // Collective, of preflight::LookAround, after MakeJob: the run folder, the data, cores and card of
 // this job.
 preflight::Findings LookAround(const Job& job, bool whole);
 
-// Collective. Facts of the deck's token files, of the device, and the request for a plan.
+// Collective. Facts of the deck's token files, of the device, and the request for a plan. With
+// data.staging = node the folder of the copies is chosen; AgreedError (exit code 2) without room.
 plan::TokenFacts InspectTokens(const Job& job);
 plan::MachineFacts FactsOf(const Job& job);
 plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens);
@@ -114,6 +121,9 @@ struct ValidationSet {
 };
 // Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);
+// Line for the screen about what data.staging = node took; empty without copies. Valid once all
+// token files are open, on rank 0.
+std::string StagingLine(const Job& job);
 // A valid split whose loss is computed. name: of its set; empty for the token file's own.
 struct ValidSplit {
   std::string name;

@@ -90,6 +90,13 @@ struct TimeFacts {
          validation = 0, other = 0;
 };
 
+// Copies of the token files on nodes; no files: none were made.
+struct Staging {
+  std::int64_t files = 0, bytes = 0, nodes = 0;  // bytes: of one node
+  double seconds = 0;
+  std::string folder = {};
+};
+
 struct Summary {
   // Given by the caller.
   RunFacts facts = {};
@@ -99,6 +106,7 @@ struct Summary {
   std::vector<TrafficRow> traffic = {};
   Gathers gathers = {};
   Energy energy = {};
+  Staging staging = {};
   std::vector<std::pair<std::string, std::string>> files = {};  // (name, path)
 
   // Completed by Monitor::Done.

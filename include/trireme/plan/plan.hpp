@@ -28,6 +28,7 @@ struct TokenFacts {
   std::string undocumented = {};
   bool loss_mask = false;       // the training split has one, of any file
   std::int64_t read_ahead = 0;  // steps whose windows are read ahead; 0: all in memory
+  std::int64_t staged = 0;      // bytes of the copies on a node (data.staging = node)
 };
 
 // Facts about what computes.
