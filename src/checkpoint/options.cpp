@@ -74,6 +74,41 @@ void DeclareHow(input::Schema& schema) {
             "moments and data order start afresh. Empty: random initial weights.");
 }
 
+void DeclareLocal(input::Schema& schema) {
+  using input::AtLeast;
+  schema
+      .Text("checkpoint.local", "",
+            "A folder on storage of each node, /tmp or /dev/shm say, the same path on all: regular "
+            "checkpoints are written there, with a copy on a partner node of what no other node "
+            "holds, and some of them to the run folder as well. -r takes the newest whole one, in "
+            "the same layout (doc/local_checkpoints.md). Empty: all go to the run folder.")
+      .Integer("checkpoint.drain_every", 10, AtLeast(1), "checkpoints",
+               "With checkpoint.local: every so many regular checkpoints go to the run folder as "
+               "well, as do the first, the best and the last one, and each one that cannot be "
+               "written to all nodes.")
+      .Real("checkpoint.local_survival", 0.9, input::Between(0, 0.999), "",
+            "With checkpoint.local and checkpoint.auto: share of failures after which local "
+            "checkpoints are whole. The run folder's interval follows from the other failures.");
+}
+
+void CheckLocal(const input::Deck& deck) {
+  const std::string folder = deck.Text("checkpoint.local");
+  for (const char* key : {"checkpoint.drain_every", "checkpoint.local_survival"}) {
+    if (folder.empty() && deck.Given(key)) {
+      throw deck.Complain(key, "is about checkpoint.local, which is not set",
+                          "Give a folder on each node, or leave it out.");
+    }
+  }
+  if (!folder.empty() && folder.front() != '/') {
+    throw deck.Complain("checkpoint.local", "'" + folder + "' is no absolute path",
+                        "Give a path that is there on each node, such as /tmp/checkpoints.");
+  }
+  if (deck.Given("checkpoint.drain_every") && deck.Switch("checkpoint.auto")) {
+    throw deck.Complain("checkpoint.drain_every", "checkpoint.auto = yes chooses the interval",
+                        "Leave one of them out.");
+  }
+}
+
 void CheckHints(const input::Deck& deck) {
   std::istringstream hints(deck.Text("checkpoint.io_hints"));
   for (std::string hint; std::getline(hints, hint, ',');) {
@@ -107,6 +142,7 @@ void Declare(input::Schema& schema) {
   DeclareReplicas(schema);
   DeclareWhen(schema);
   DeclareHow(schema);
+  DeclareLocal(schema);
 }
 
 void Resolve(input::Deck& deck) {
@@ -118,6 +154,7 @@ void Resolve(input::Deck& deck) {
 Options Read(const input::Deck& deck) {
   CheckHints(deck);
   CheckAuto(deck);
+  CheckLocal(deck);
   const bool automatic = deck.Switch("checkpoint.auto");
   return {.every_steps = automatic ? 0 : deck.Integer("checkpoint.every_steps"),
           .every_minutes = deck.Real("checkpoint.every_minutes"),
@@ -133,6 +170,9 @@ Options Read(const input::Deck& deck) {
           .async = deck.Switch("checkpoint.async"),
           .writers = deck.Integer("checkpoint.writers"),
           .io_hints = deck.Text("checkpoint.io_hints"),
+          .local = deck.Text("checkpoint.local"),
+          .drain_every = automatic ? 0 : deck.Integer("checkpoint.drain_every"),
+          .local_survival = deck.Real("checkpoint.local_survival"),
           .start_from = deck.Text("checkpoint.start_from")};
 }
 

@@ -327,6 +327,7 @@ std::optional<Outcome> Writer::Work::Advance() {
       return std::nullopt;
   }
   outcome_.warnings = ShareLines(world_, outcome_.warnings);
+  outcome_.sequence = sequence_;
   return End({});
 }
 

@@ -7,6 +7,7 @@
 
 #include "checkpoints.hpp"
 #include "energy_use.hpp"
+#include "local_checkpoints.hpp"
 #include "printable.hpp"
 #include "safeguards.hpp"
 #include "stragglers.hpp"
@@ -109,7 +110,7 @@ training::Requests TrainingLoop::MyRequests() {
     mine.walltime = true;
     stop_reason_ = fmt::format("the end of the job's time, {:.0f} s away", deadline_.Left(now));
   }
-  mine.checkpoint = checkpoints_->TimeHasCome();
+  mine.checkpoint = local_ != nullptr ? local_->TimeHasCome() : checkpoints_->TimeHasCome();
   return mine;
 }
 
@@ -226,9 +227,10 @@ ExitCode TrainingLoop::Finalize() {
   const std::string energy = EnergyLine(summary.energy);
   monitor_->Done(record, std::move(summary));
   for (const std::string& line : {energy, SourceSummary(), checkpoints_->Summary(),
-                                  safeguards_->Summary(), ReplicaSummary()}) {
+                                  local_ != nullptr ? local_->Summary() : "", safeguards_->Summary(), ReplicaSummary()}) {
     if (!line.empty()) monitor_->Line(line);
   }
+  if (ended && local_ != nullptr) local_->RemoveAll();
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
   if (job_.options.monitor.report) {
