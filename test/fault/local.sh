@@ -27,6 +27,12 @@ shift
 exec unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$scratch/node_\$0" "$scratch/local" && exec "\$@"' "\$host" "\$@"
 ON
 chmod +x on
+run 2 "$TRIREME" -i deck.in -n checkpoint.local=local
+says "'local' is no absolute path"
+run 2 "$TRIREME" -i deck.in -n checkpoint.drain_every=3
+says "is about checkpoint.local, which is not set"
+run 2 "$TRIREME" -i deck.in -n checkpoint.local=/tmp checkpoint.drain_every=3 checkpoint.auto=yes run.mtbf_hours=9
+says "checkpoint.auto = yes chooses the interval"
 keys=(schedule.steps=22 checkpoint.every_steps=4 checkpoint.drain_every=2 checkpoint.keep=0 monitor.validate_every_steps=0
   monitor.sample_tokens=0 monitor.every_steps=5 "checkpoint.local=$scratch/local")
 # job RANKS "HOST..." ARGUMENTS...: so many ranks on each of these hosts.
@@ -85,8 +91,10 @@ says_resumed
 [[ $(steps run "local checkpoint") == "4 8 12 16 20 22" ]] || fail "events: $(steps run "local checkpoint")"
 same_end calm run step
 
-# The nodes in another order, and a damaged part: its copy serves.
+# The nodes in another order, and a damaged part: its copy serves. Without a batch system the new first host cannot tell
+# whether the job still runs.
 again
+rm run/run.lock
 printf 'damage' | dd of="$(echo node_c/*/00000012.2.part)" bs=1 seek=2000 conv=notrunc status=none
 job 1 "d a b c" -r run "${keys[@]}" "${sharded[@]}"
 run 0 "${command[@]}"
@@ -101,8 +109,6 @@ job "${four[@]}" -v -r run "${keys[@]}" "${sharded[@]}"
 run 0 "${command[@]}"
 says_once "passed over the local checkpoint of step 12: the part of rank 1 is on none of these hosts; the run folder's of step 8 is taken, 4 steps are lost"
 rm -r node_a node_d
-run 2 "${command[@]}" checkpoint.local=local
-says "is no absolute path"
 job "${four[@]}" -v -r run "${keys[@]}" "${sharded[@]}"
 run 0 "${command[@]}"
 says_once "passed over the local checkpoint of step 12: it is on none of these hosts; the run folder's of step 8 is taken, 4 steps are lost"
