@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <system_error>
 
 #include "checksums.hpp"
@@ -18,6 +19,7 @@
 #include "trireme/base/error.hpp"
 #include "trireme/base/partition.hpp"
 #include "trireme/base/positioned_file.hpp"
+#include "trireme/checkpoint/local.hpp"
 #include "trireme/input/json_text.hpp"
 
 namespace trireme::checkpoint {
@@ -105,6 +107,12 @@ std::vector<std::int64_t> PlacesOf(const LocalHeader& header) {
   }
   places.push_back(end);
   return places;
+}
+
+std::string NewLocalName() {
+  std::random_device device;
+  const auto half = [&] { return static_cast<std::uint64_t>(device()) & 0xffffffffU; };
+  return fmt::format("{:08x}{:08x}", half(), half());
 }
 
 std::string FileName(const LocalName& name) {

@@ -23,13 +23,13 @@ namespace trireme::checkpoint {
 inline constexpr std::int64_t kLocalAlignment = 64;  // bytes, of a piece
 
 struct LocalHeader {
-  std::string id;              // of the run
-  std::string session;         // that wrote it
-  std::int64_t step = 0;       //
-  std::int64_t sequence = 0;   // of the last checkpoint of the run folder before it
-  int rank = 0, ranks = 1;     // whose state; of the world
-  bool copy = false;           // kept by the partner
-  nlohmann::json run;          // run.json
+  std::string id;             // of the run
+  std::string session;        // that wrote it
+  std::int64_t step = 0;      //
+  std::int64_t sequence = 0;  // of the last checkpoint of the run folder before it
+  int rank = 0, ranks = 1;    // whose state; of the world
+  bool copy = false;          // kept by the partner
+  nlohmann::json run;         // run.json
   std::vector<LocalPiece> needs;
   std::vector<std::int64_t> stored;  // numbers of needs, in the order of the data
   std::vector<std::uint64_t> hashes;

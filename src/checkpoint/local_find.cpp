@@ -56,7 +56,7 @@ class Search {
   const comm::Communicator& world_;
   const LocalRun run_;
   const RunFolderCheckpoint newest_;
-  std::vector<LocalFile> files_;    // newer than the run folder's checkpoint
+  std::vector<LocalFile> files_;     // newer than the run folder's checkpoint
   std::vector<std::string> damage_;  // of this rank's files
   std::int64_t step_ = kNone;        // of the candidate
 };
@@ -208,19 +208,18 @@ LocalSearch Search::Run() {
       continue;
     }
     if (!damage.empty()) {
-      search.passed_over.emplace_back(
-          0, fmt::format("local files, which others replace: {}", damage));
+      search.passed_over.emplace_back(0,
+                                      fmt::format("local files, which others replace: {}", damage));
     }
-    const std::int64_t teller = world_.Min(files.empty() ? std::int64_t{world_.Size()}
-                                                         : std::int64_t{world_.Rank()});
-    const std::string run =
-        world_.Broadcast(files.empty() ? "" : files.front().header.run.dump(),
-                         static_cast<int>(teller));
+    const std::int64_t teller =
+        world_.Min(files.empty() ? std::int64_t{world_.Size()} : std::int64_t{world_.Rank()});
+    const std::string run = world_.Broadcast(files.empty() ? "" : files.front().header.run.dump(),
+                                             static_cast<int>(teller));
     std::erase_if(files, [](const LocalFile& file) { return !file.good; });
     auto list = std::make_unique<LocalCheckpoint::Files>();
     list->list = std::move(files);
-    search.found = std::make_shared<const LocalCheckpoint>(step_, nlohmann::json::parse(run),
-                                                           std::move(list));
+    search.found =
+        std::make_shared<const LocalCheckpoint>(step_, nlohmann::json::parse(run), std::move(list));
     return search;
   }
   if (search.passed_over.empty()) {

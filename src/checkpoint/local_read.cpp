@@ -239,8 +239,8 @@ std::int64_t LocalCheckpoint::Read(const LocalNodes& nodes, const char* file,
   try {
     return world.Sum(reading.Fill());
   } catch (const AgreedError& error) {
-    throw DamagedError(error.Code(), fmt::format("the local checkpoint of step {}: {}", step_,
-                                                 error.what()));
+    throw DamagedError(error.Code(),
+                       fmt::format("the local checkpoint of step {}: {}", step_, error.what()));
   }
 }
 

@@ -25,7 +25,7 @@ struct Held {
   std::vector<int> holders;  // ranks of the host
 };
 
-// What the ranks of a host hold, the largest first.
+// Pieces that the ranks of a host hold, the largest first.
 std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<LocalPiece>& needs) {
   std::string mine(needs.size() * sizeof(LocalPiece), '\0');
   std::memcpy(mine.data(), needs.data(), mine.size());

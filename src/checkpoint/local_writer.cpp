@@ -1,5 +1,4 @@
 // LocalWriter: one file a rank and one for each rank that it is the partner of.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <mpi.h>
 #include <unistd.h>
@@ -8,10 +7,10 @@
 #include <array>
 #include <cstring>
 #include <exception>
-#include <random>
 #include <utility>
 
 #include "checksums.hpp"
+#include "local_data.hpp"
 #include "local_file.hpp"
 #include "rendezvous.hpp"
 #include "trireme/base/clock.hpp"
@@ -31,28 +30,6 @@ constexpr int kDataTag = 21, kEndTag = 22;
 constexpr std::size_t kSlots = 2;  // one is filled while the other one is sent
 constexpr std::size_t kKept = 2;   // complete local checkpoints
 
-// A file under its temporary name.
-struct Draft {
-  std::string path;  // with the last name
-  std::optional<PositionedFile> file;
-
-  void Name(const std::string& folder, const LocalName& name) {
-    path = folder + "/" + FileName(name);
-    file.reset();
-  }
-  std::string Temporary() const { return path + kLocalTemporary; }
-  void Open(std::int64_t bytes) {
-    ::unlink(Temporary().c_str());
-    bool held = true;
-    const int error = Reserve(Temporary(), bytes, held);
-    if (error != 0) {
-      throw RunError(
-          fmt::format("{}: {} cannot be reserved: {}", path, Mebibytes(bytes), ErrorText(error)));
-    }
-    file.emplace(Temporary(), PositionedFile::Access::kWrite, ExitCode::kFailed);
-  }
-};
-
 struct Client {
   int rank = 0;
   std::int64_t bytes = 0;      // of the data that it sends
@@ -60,12 +37,6 @@ struct Client {
 };
 
 }  // namespace
-
-std::string NewLocalName() {
-  std::random_device device;
-  const auto half = [&] { return static_cast<std::uint64_t>(device()) & 0xffffffffU; };
-  return fmt::format("{:08x}{:08x}", half(), half());
-}
 
 class LocalWriter::Work {
  public:
@@ -130,8 +101,6 @@ class LocalWriter::Work {
   std::string AgreedFailure();
   void Open();
   void StoreData();
-  void Fill(std::int64_t begin, std::int64_t bytes, std::byte* to);
-  void FillFrom(std::size_t piece, std::int64_t first, std::int64_t last, std::byte* to) const;
   void TakeData(std::int64_t round);
   void ExchangeEnds();
   void Publish();
@@ -156,8 +125,8 @@ class LocalWriter::Work {
   // Of the checkpoint under way.
   std::array<std::vector<std::byte>, kSlots> slots_;
   std::vector<std::byte> received_;
-  Draft own_;
-  std::vector<Draft> copies_;  // [clients]
+  LocalDraft own_;
+  std::vector<LocalDraft> copies_;  // [clients]
   std::exception_ptr failure_;
 };
 
@@ -173,7 +142,7 @@ void LocalWriter::Work::ShareClients() {
   copies_.resize(clients_.size());
 }
 
-// What may fail on this rank alone; agreed on later. The messages go on all the same.
+// Runs what may fail on this rank alone; agreed on later. The messages go on all the same.
 template <typename Body>
 void LocalWriter::Work::Attempt(const Body& body) {
   if (failure_) return;
@@ -242,35 +211,6 @@ void LocalWriter::Work::Open() {
   for (std::size_t i = 0; i < clients_.size(); ++i) copies_[i].Open(clients_[i].bytes);
 }
 
-// Elements [first, last) of the bytes of a piece; the cut of a segment may split an element.
-void LocalWriter::Work::FillFrom(std::size_t piece, std::int64_t first, std::int64_t last,
-                                 std::byte* to) const {
-  const tensor::StateBlock& block = *shares_.blocks[piece];
-  if (!state_.read) {
-    std::memcpy(to, static_cast<const std::byte*>(block.data) + first,
-                static_cast<std::size_t>(last - first));
-    return;
-  }
-  // Pieces begin at multiples of 64 bytes, and segments have 4 MiB: no element is split.
-  const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
-  state_.read(block, block.begin + first / size, block.begin + last / size, to);
-}
-
-// Bytes [begin, begin + bytes) of the data.
-void LocalWriter::Work::Fill(std::int64_t begin, std::int64_t bytes, std::byte* to) {
-  const std::int64_t end = begin + bytes;
-  std::memset(to, 0, static_cast<std::size_t>(bytes));  // between pieces
-  const auto after = std::upper_bound(places_.begin(), places_.end() - 1, begin);
-  auto i = static_cast<std::size_t>(after - places_.begin());
-  if (i > 0) --i;
-  for (; i < shares_.stored.size() && places_[i] < end; ++i) {
-    const std::size_t piece = shares_.stored[i];
-    const std::int64_t first = std::max(begin, places_[i]);
-    const std::int64_t last = std::min(end, places_[i] + shares_.needs[piece].bytes);
-    if (first < last) FillFrom(piece, first - places_[i], last - places_[i], to + (first - begin));
-  }
-}
-
 // A round: a segment of this rank's data, to its file and to the partner, and one of each client's.
 // A rank waits only for segments of rounds that others began before: all come forward.
 void LocalWriter::Work::StoreData() {
@@ -291,12 +231,11 @@ void LocalWriter::Work::StoreData() {
       const std::int64_t bytes = std::min(kSegmentBytes, places_.back() - begin);
       const std::int64_t copied = std::clamp<std::int64_t>(copy_bytes_ - begin, 0, bytes);
       Attempt([&] {
-        Fill(begin, bytes, slot.data());
+        FillData(state_, shares_, places_, begin, {slot.data(), static_cast<std::size_t>(bytes)});
         header_.hashes[number] = Hash(slot.data(), bytes);
       });
       if (round < sent) {
-        copy_hashes_[number] =
-            copied == bytes ? header_.hashes[number] : Hash(slot.data(), copied);
+        copy_hashes_[number] = copied == bytes ? header_.hashes[number] : Hash(slot.data(), copied);
         if (place_.partner >= 0) {
           MPI_Isend(slot.data(), static_cast<int>(copied), MPI_BYTE, place_.partner, kDataTag,
                     line_.Handle(), &request);
@@ -346,22 +285,13 @@ void LocalWriter::Work::ExchangeEnds() {
 }
 
 void LocalWriter::Work::Publish() {
-  own_.file->Close();
-  Rename(own_.Temporary(), own_.path);
-  for (Draft& copy : copies_) {
-    copy.file->Close();
-    Rename(copy.Temporary(), copy.path);
-  }
+  own_.Publish();
+  for (LocalDraft& copy : copies_) copy.Publish();
 }
 
 void LocalWriter::Work::Discard() {
-  const auto remove = [](const Draft& draft) {
-    if (draft.path.empty()) return;
-    ::unlink(draft.Temporary().c_str());
-    ::unlink(draft.path.c_str());
-  };
-  remove(own_);
-  std::ranges::for_each(copies_, remove);
+  own_.Remove();
+  for (const LocalDraft& copy : copies_) copy.Remove();
 }
 
 // Collective. One rank of each host removes whatever is not of a step that is kept.

@@ -66,7 +66,7 @@ class Checkpoints {
 
   bool UnderWay() const { return writer_.UnderWay(); }
   bool BestUnderWay() const { return UnderWay() && under_way_.best; }
-  bool Written() const { return written_ > 0; }     // one, in this session
+  bool Written() const { return written_ > 0; }        // one, in this session
   std::int64_t Sequence() const { return sequence_; }  // of the last one; on rank 0
 
   // Whether the last one marked best was written, if that is known since the last call.

@@ -24,12 +24,14 @@ constexpr double kGiga = 1e9;
 
 LocalCheckpoints::LocalCheckpoints(const Setup& setup, checkpoint::State state)
     : setup_(setup),
-      writer_({setup.runtime.World(), setup.runtime.Hosts()}, std::move(state), setup.run, setup.from),
+      writer_({setup.runtime.World(), setup.runtime.Hosts()}, std::move(state), setup.run,
+              setup.from),
       last_time_(Seconds()) {
   const std::string state_bytes = monitor::AsBytes(writer_.Bytes());
   if (writer_.Hosts() == 1) {
-    setup_.monitor.Line(fmt::format("local   {} in {}; there is one host alone: no partner keeps a copy",
-                                    state_bytes, setup_.run.folder));
+    setup_.monitor.Line(
+        fmt::format("local   {} in {}; there is one host alone: no partner keeps a copy",
+                    state_bytes, setup_.run.folder));
   } else {
     setup_.monitor.Line(fmt::format("local   {} on {} hosts in {}, {} of it copied to partners",
                                     state_bytes, writer_.Hosts(), setup_.run.folder,

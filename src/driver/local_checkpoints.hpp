@@ -55,12 +55,12 @@ class LocalCheckpoints {
 
   const Setup setup_;
   checkpoint::LocalWriter writer_;
-  double last_time_ = 0;        // Seconds() of the last one
-  bool failing_ = false;        // the last one was not written
-  std::int64_t written_ = 0;    // in this session
-  double seconds_ = 0;          // sum of those
-  double longest_ = 0;          // of those
-  double untold_seconds_ = 0;   // since TakeSeconds
+  double last_time_ = 0;       // Seconds() of the last one
+  bool failing_ = false;       // the last one was not written
+  std::int64_t written_ = 0;   // in this session
+  double seconds_ = 0;         // sum of those
+  double longest_ = 0;         // of those
+  double untold_seconds_ = 0;  // since TakeSeconds
 };
 
 }  // namespace trireme::driver

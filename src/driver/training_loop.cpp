@@ -226,8 +226,9 @@ ExitCode TrainingLoop::Finalize() {
   record.more = summary.energy.numbers;
   const std::string energy = EnergyLine(summary.energy);
   monitor_->Done(record, std::move(summary));
-  for (const std::string& line : {energy, SourceSummary(), checkpoints_->Summary(),
-                                  local_ != nullptr ? local_->Summary() : "", safeguards_->Summary(), ReplicaSummary()}) {
+  for (const std::string& line :
+       {energy, SourceSummary(), checkpoints_->Summary(),
+        local_ != nullptr ? local_->Summary() : "", safeguards_->Summary(), ReplicaSummary()}) {
     if (!line.empty()) monitor_->Line(line);
   }
   if (ended && local_ != nullptr) local_->RemoveAll();

@@ -27,14 +27,14 @@ void TrainingLoop::MakeLocal() {
   run.session = world.Broadcast(run.session);
   std::optional<std::int64_t> from;
   if (continues_ && job_.start.local != nullptr) from = step_;
-  local_ = std::make_unique<LocalCheckpoints>(
-      LocalCheckpoints::Setup{.runtime = *job_.runtime,
-                              .options = job_.options.checkpoint,
-                              .monitor = *monitor_,
-                              .traffic = grid_.Traffic(),
-                              .run = run,
-                              .from = from},
-      state_.CheckpointState());
+  local_ =
+      std::make_unique<LocalCheckpoints>(LocalCheckpoints::Setup{.runtime = *job_.runtime,
+                                                                 .options = job_.options.checkpoint,
+                                                                 .monitor = *monitor_,
+                                                                 .traffic = grid_.Traffic(),
+                                                                 .run = run,
+                                                                 .from = from},
+                                         state_.CheckpointState());
 }
 
 // The state of the local checkpoint that the job starts from.
@@ -43,14 +43,15 @@ void TrainingLoop::ResumeLocal() {
   ResumeProducts();
   try {
     state_.Load([this](const char* file, const std::vector<tensor::StateBlock>& blocks) {
-      bytes_from_afar_ += job_.start.local->Read({job_.World(), job_.runtime->Hosts()}, file, blocks);
+      bytes_from_afar_ +=
+          job_.start.local->Read({job_.World(), job_.runtime->Hosts()}, file, blocks);
       job::StopIfAsked(job_);
     });
   } catch (const checkpoint::DamagedError& error) {
-    const std::string layout = job::LayoutChange(
-        *job_.start.record, {{"ranks", job_.World().Size()},
-                             {"grid", comm::Describe(grid_.Shape())},
-                             {"sharding", comm::NameOf(grid_.Shards())}});
+    const std::string layout =
+        job::LayoutChange(*job_.start.record, {{"ranks", job_.World().Size()},
+                                               {"grid", comm::Describe(grid_.Shape())},
+                                               {"sharding", comm::NameOf(grid_.Shards())}});
     throw checkpoint::DamagedError(
         error.Code(), layout.empty() ? error.what() : fmt::format("{} ({})", error.what(), layout));
   }
@@ -66,7 +67,7 @@ std::string TrainingLoop::DescribeStart() const {
 // all, for a regular reason, or because of a failure or a stop alone.
 TrainingLoop::Drain TrainingLoop::WriteLocal(bool best, bool stop_only) {
   const comm::Communicator& world = job_.World();
-  // What a continued run does must not depend on the outcome of what is under way.
+  // Decisions of a continued run must not depend on the outcome of what is under way.
   const bool back = job_.options.training.on_spike == training::OnSpike::kRollback;
   if (back) NoteCheckpoint();
   if (checkpoints_->BestUnderWay()) SettleCheckpoints();

@@ -28,15 +28,17 @@ std::string Text(const nlohmann::json& json, const char* name) {
 }
 
 std::int64_t Number(const nlohmann::json& json, const char* name) {
-  return json.contains(name) && json.at(name).is_number_integer() ? json.at(name).get<std::int64_t>()
-                                                                  : 0;
+  return json.contains(name) && json.at(name).is_number_integer()
+             ? json.at(name).get<std::int64_t>()
+             : 0;
 }
 
 std::string Instead(const RunRecord& record, std::int64_t local_step) {
   const std::int64_t lost = local_step - record.step;
   return fmt::format("; the run folder's of step {} is taken{}", record.step,
-                     lost > 0 ? fmt::format(", {} {} lost", lost, lost == 1 ? "step is" : "steps are")
-                              : std::string());
+                     lost > 0
+                         ? fmt::format(", {} {} lost", lost, lost == 1 ? "step is" : "steps are")
+                         : std::string());
 }
 
 // Collective. A local checkpoint that the records tell of and of which no file is left.
@@ -65,11 +67,11 @@ void LookForLocal(Job& job) {
   const nlohmann::json& newest = start.record->json;
   const std::string id = Text(newest, kRunName);
   if (id.empty() || NamesOne(job)) return;
-  const checkpoint::LocalSearch search =
-      checkpoint::FindLocal({job.World(), job.runtime->Hosts()}, {.folder = folder, .id = id, .session = {}},
-                            {.step = start.record->step,
-                             .sequence = Number(newest, "sequence"),
-                             .session = Text(newest, kSessionName)});
+  const checkpoint::LocalSearch search = checkpoint::FindLocal(
+      {job.World(), job.runtime->Hosts()}, {.folder = folder, .id = id, .session = {}},
+      {.step = start.record->step,
+       .sequence = Number(newest, "sequence"),
+       .session = Text(newest, kSessionName)});
   for (const auto& [step, why] : search.passed_over) {
     start.passed_over.push_back(
         why + (search.found == nullptr && step > 0 ? Instead(*start.record, step) : ""));
@@ -77,9 +79,9 @@ void LookForLocal(Job& job) {
   if (search.found == nullptr && search.passed_over.empty()) SayLost(job);
   if (search.found == nullptr) return;
   job.World().Together([&] {
-    RunRecord record =
-        ParseRunRecord(search.found->Run(),
-                       fmt::format("the local checkpoint of step {}: run.json", search.found->Step()));
+    RunRecord record = ParseRunRecord(
+        search.found->Run(),
+        fmt::format("the local checkpoint of step {}: run.json", search.found->Step()));
     RequireSameModel(*start.record, record);
     start.record = std::move(record);
   });

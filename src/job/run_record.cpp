@@ -158,13 +158,6 @@ nlohmann::json VocabularyJson(const data::TokenFile& tokens) {
   return json;
 }
 
-void RequireSameModel(const RunRecord& was, const RunRecord& now) {
-  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json()))
-    return;
-  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
-                   "Name one checkpoint with -r.");
-}
-
 RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
   constexpr std::int64_t kMostSeed = std::numeric_limits<std::uint32_t>::max();
   RunRecord record;

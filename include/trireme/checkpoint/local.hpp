@@ -29,7 +29,7 @@ struct LocalNodes {
   const std::vector<std::string>& hosts;  // of world rank 0, 1, ...
 };
 
-// Whose files they are, on every node below the same path.
+// Names of the files: the same path on every node.
 struct LocalRun {
   std::string folder;   // checkpoint.local
   std::string id;       // of the run
@@ -52,14 +52,13 @@ class LocalWriter {
   // Collective. Shares out the state, takes the buffers, and removes this run's files of other
   // steps than `keep` from all nodes. The world must outlive it, as must the state's memory.
   // AgreedError if memory is missing.
-  LocalWriter(const LocalNodes& nodes, State state, LocalRun run,
-              std::optional<std::int64_t> keep);
+  LocalWriter(const LocalNodes& nodes, State state, LocalRun run, std::optional<std::int64_t> keep);
   ~LocalWriter();
   LocalWriter(const LocalWriter&) = delete;
   LocalWriter& operator=(const LocalWriter&) = delete;
 
-  int Hosts() const;           // 1: there are no partners
-  std::int64_t Bytes() const;  // stored by all ranks for their own hosts
+  int Hosts() const;                 // 1: there are no partners
+  std::int64_t Bytes() const;        // stored by all ranks for their own hosts
   std::int64_t CopiedBytes() const;  // of these, sent to partners
 
   // Collective. Writes the state as it is now; afterwards the last two complete ones remain.

@@ -75,7 +75,7 @@ class TrainingLoop {
   // Whether the run folder gets a checkpoint beside a local one.
   enum class Drain { kNone, kRegular, kIrregular };
   Drain WriteLocal(bool best, bool stop_only);  // collective
-  void MakeTimeline();                                         // collective
+  void MakeTimeline();                          // collective
   void SayStart();
   void SayChanges();
   void SayEvent(const std::string& event, const std::string& text);
@@ -162,8 +162,8 @@ class TrainingLoop {
   std::vector<tensorboard::NamedHistogram> gradient_histograms_;
   std::unique_ptr<Checkpoints> checkpoints_;
   std::unique_ptr<LocalCheckpoints> local_;  // null: none
-  bool run_folder_has_one_ = false;    // that knows of the local ones
-  std::int64_t bytes_from_afar_ = 0;   // of the local checkpoint that the session began with
+  bool run_folder_has_one_ = false;          // that knows of the local ones
+  std::int64_t bytes_from_afar_ = 0;         // of the local checkpoint that the session began with
   std::unique_ptr<EnergyUse> energy_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;

@@ -107,8 +107,7 @@ class TrainingState {
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
   // The same from any source: `fill` is called for the blocks of "model" and of "optimizer", on all
   // ranks.
-  using Fill =
-      std::function<void(const char* file, const std::vector<tensor::StateBlock>& blocks)>;
+  using Fill = std::function<void(const char* file, const std::vector<tensor::StateBlock>& blocks)>;
   void Load(const Fill& fill);
   // Parameters alone.
   void LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});

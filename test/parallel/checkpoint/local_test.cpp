@@ -43,7 +43,10 @@ class Local : public testing::Test {
   // Ways to hold the tensors, by name.
   std::vector<std::pair<std::string, TestState::Split>> Splits() const {
     const std::int64_t rank = world_.Rank(), size = world_.Size();
-    return {{"replicas", [=](std::int64_t, std::int64_t n) { return Part{0, n, 0, 1}; }},
+    return {{"replicas",
+             [=](std::int64_t, std::int64_t n) {
+               return Part{0, n, 0, 1};
+             }},
             {"shards",
              [=](std::int64_t, std::int64_t n) {
                return Part{n * rank / size, n * (rank + 1) / size, 0, 1};
@@ -94,9 +97,8 @@ class Local : public testing::Test {
   // Collective. Expects the state of that step, bit by bit. Returns the bytes from other hosts.
   std::int64_t ExpectState(const LocalSearch& search, std::int64_t step,
                            const TestState::Split& split, const Hosts& hosts) {
-    EXPECT_NE(search.found, nullptr) << (search.passed_over.empty()
-                                             ? ""
-                                             : search.passed_over.front().second);
+    EXPECT_NE(search.found, nullptr)
+        << (search.passed_over.empty() ? "" : search.passed_over.front().second);
     if (search.found == nullptr) return 0;
     EXPECT_EQ(search.found->Step(), step);
     EXPECT_EQ(search.found->Run().at("step"), step);
@@ -177,8 +179,9 @@ TEST_F(Local, TwoNeighboursAreTooMany) {
   EXPECT_EQ(search.found, nullptr);
   ASSERT_EQ(search.passed_over.size(), 2U);
   EXPECT_EQ(search.passed_over[0].first, 4);
-  EXPECT_THAT(search.passed_over[0].second,
-              HasSubstr("the local checkpoint of step 4: the parts of rank 3 and 1 more are on none"));
+  EXPECT_THAT(
+      search.passed_over[0].second,
+      HasSubstr("the local checkpoint of step 4: the parts of rank 3 and 1 more are on none"));
 }
 
 TEST_F(Local, PartsAreFoundWhereverTheyAre) {
@@ -202,7 +205,8 @@ TEST_F(Local, DamageIsFoundAndReplaced) {
     const LocalSearch search = Find(kThree);
     ExpectState(search, 4, Shards(), kThree);
     ASSERT_EQ(search.passed_over.size(), 1U);
-    EXPECT_THAT(search.passed_over[0].second, AllOf(HasSubstr("one file is damaged"), HasSubstr(own)));
+    EXPECT_THAT(search.passed_over[0].second,
+                AllOf(HasSubstr("one file is damaged"), HasSubstr(own)));
   }
   // Its copy, too: the checkpoint before.
   Flip(PathOf("c", {4, 3, true}), 1000);
@@ -284,12 +288,14 @@ TEST_F(Local, TwoAreKeptAndTheEndLeavesNothing) {
   world_.Barrier();
   next.RemoveAll();
   EXPECT_FALSE(fs::exists(LocalFolder(FolderOf("c"), kRun)));
-  EXPECT_EQ(ReadBytes(FolderOf("c") + "/trireme-0123456789abcdef/00000002.0.part"), "another run's");
+  EXPECT_EQ(ReadBytes(FolderOf("c") + "/trireme-0123456789abcdef/00000002.0.part"),
+            "another run's");
 }
 
 // A whole state, kept by whoever the next host has.
 TEST(LocalPlaces, PartnersAreOnTheNextHost) {
-  const LocalPlace first = PlaceOf(kThree, 0), third = PlaceOf(kThree, 2), last = PlaceOf(kThree, 5);
+  const LocalPlace first = PlaceOf(kThree, 0), third = PlaceOf(kThree, 2),
+                   last = PlaceOf(kThree, 5);
   EXPECT_EQ(first.partner, 3);
   EXPECT_THAT(first.clients, ElementsAre(5));
   EXPECT_EQ(third.partner, 3) << "place 2 of 2 is place 0";
