@@ -82,10 +82,10 @@ void DeclareLocal(input::Schema& schema) {
             "checkpoints are written there, with a copy on a partner node of what no other node "
             "holds, and some of them to the run folder as well. -r takes the newest whole one, in "
             "the same layout (doc/local_checkpoints.md). Empty: all go to the run folder.")
-      .Integer("checkpoint.drain_every", 10, AtLeast(1), "checkpoints",
+      .Integer("checkpoint.drain_every", 10, AtLeast(0), "checkpoints",
                "With checkpoint.local: every so many regular checkpoints go to the run folder as "
                "well, as do the first, the best and the last one, and each one that cannot be "
-               "written to all nodes.")
+               "written to all nodes. 0: those alone.")
       .Real("checkpoint.local_survival", 0.9, input::Between(0, 0.999), "",
             "With checkpoint.local and checkpoint.auto: share of failures after which local "
             "checkpoints are whole. The run folder's interval follows from the other failures.");
@@ -93,20 +93,9 @@ void DeclareLocal(input::Schema& schema) {
 
 void CheckLocal(const input::Deck& deck) {
   const std::string folder = deck.Text("checkpoint.local");
-  for (const char* key : {"checkpoint.drain_every", "checkpoint.local_survival"}) {
-    if (folder.empty() && deck.Given(key)) {
-      throw deck.Complain(key, "is about checkpoint.local, which is not set",
-                          "Give a folder on each node, or leave it out.");
-    }
-  }
-  if (!folder.empty() && folder.front() != '/') {
-    throw deck.Complain("checkpoint.local", "'" + folder + "' is no absolute path",
-                        "Give a path that is there on each node, such as /tmp/checkpoints.");
-  }
-  if (deck.Given("checkpoint.drain_every") && deck.Switch("checkpoint.auto")) {
-    throw deck.Complain("checkpoint.drain_every", "checkpoint.auto = yes chooses the interval",
-                        "Leave one of them out.");
-  }
+  if (folder.empty() || folder.front() == '/') return;
+  throw deck.Complain("checkpoint.local", "'" + folder + "' is no absolute path",
+                      "Give a path that is there on each node, such as /tmp/checkpoints.");
 }
 
 void CheckHints(const input::Deck& deck) {
@@ -131,6 +120,9 @@ void CheckAuto(const input::Deck& deck) {
   if (deck.Given("checkpoint.every_steps") && deck.Integer("checkpoint.every_steps") > 0) {
     throw deck.Complain("checkpoint.every_steps", chosen, hint);
   }
+  if (deck.Given("checkpoint.drain_every") && deck.Integer("checkpoint.drain_every") > 0) {
+    throw deck.Complain("checkpoint.drain_every", chosen, hint);
+  }
   if (deck.Real("checkpoint.every_minutes") > 0) {
     throw deck.Complain("checkpoint.every_minutes", chosen, hint);
   }
@@ -148,6 +140,7 @@ void Declare(input::Schema& schema) {
 void Resolve(input::Deck& deck) {
   if (deck.Switch("checkpoint.auto")) {
     deck.Supply("checkpoint.every_steps", "0", "checkpoint.auto");
+    deck.Supply("checkpoint.drain_every", "0", "checkpoint.auto");
   }
 }
 
@@ -171,7 +164,7 @@ Options Read(const input::Deck& deck) {
           .writers = deck.Integer("checkpoint.writers"),
           .io_hints = deck.Text("checkpoint.io_hints"),
           .local = deck.Text("checkpoint.local"),
-          .drain_every = automatic ? 0 : deck.Integer("checkpoint.drain_every"),
+          .drain_every = deck.Integer("checkpoint.drain_every"),
           .local_survival = deck.Real("checkpoint.local_survival"),
           .start_from = deck.Text("checkpoint.start_from")};
 }

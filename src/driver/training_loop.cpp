@@ -50,6 +50,8 @@ void TrainingLoop::Execute() {
   if (validation_due_) {
     ValidateIfDue();
     CheckpointIfDue();
+  } else if (job_.start.local != nullptr && Finished()) {
+    CheckpointIfDue();  // the run folder has none of the last step
   }
   while (!Finished() && !stop_) {
     const training::StepResult result = RunStep();

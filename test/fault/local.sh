@@ -29,8 +29,6 @@ ON
 chmod +x on
 run 2 "$TRIREME" -i deck.in -n checkpoint.local=local
 says "'local' is no absolute path"
-run 2 "$TRIREME" -i deck.in -n checkpoint.drain_every=3
-says "is about checkpoint.local, which is not set"
 run 2 "$TRIREME" -i deck.in -n checkpoint.local=/tmp checkpoint.drain_every=3 checkpoint.auto=yes run.mtbf_hours=9
 says "checkpoint.auto = yes chooses the interval"
 keys=(schedule.steps=22 checkpoint.every_steps=4 checkpoint.drain_every=2 checkpoint.keep=0 monitor.validate_every_steps=0
@@ -142,3 +140,16 @@ for layout in "grid.tensor=2" "grid.pipeline=2 grid.sharding=gradients"; do
   says_resumed
   same_end calm run step
 done
+
+# 3. One host alone, whose run folder refuses the last checkpoint: the local one is completed by the next session.
+alone() { "$TRIREME" "$@" "${keys[@]}" checkpoint.max_failures=1; }
+rm -rf run calm
+run 0 alone -i deck.in job.output=calm
+says "there is one host alone: no partner keeps a copy"
+LD_PRELOAD=$TRIREME_FAIL_CALLS TRIREME_FAULT_CALL=open TRIREME_FAULT_PATH=step_00000022.tmp TRIREME_FAULT_NTH=1 \
+  TRIREME_FAULT_ERRNO=28 run 1 alone -i deck.in
+[[ $(readlink run/checkpoints/latest) == step_00000016 ]] || fail "the run folder's last is $(readlink run/checkpoints/latest)"
+run 0 alone -r run
+says "at step 22"
+same_end calm run step
+[[ -z $(find local -type f) ]] || fail "left: $(find local -type f)"
