@@ -33,7 +33,10 @@ void FillData(const State& state, const LocalShares& shares,
               const std::vector<std::int64_t>& places, std::int64_t begin,
               std::span<std::byte> to) {
   const std::int64_t end = begin + std::ssize(to);
-  std::memset(to.data(), 0, to.size());
+  std::int64_t done = begin;
+  const auto zeros_until = [&](std::int64_t place) {
+    std::memset(to.data() + (done - begin), 0, static_cast<std::size_t>(place - done));
+  };
   const auto after = std::upper_bound(places.begin(), places.end() - 1, begin);
   auto i = static_cast<std::size_t>(after - places.begin());
   if (i > 0) --i;
@@ -42,9 +45,12 @@ void FillData(const State& state, const LocalShares& shares,
     const std::int64_t first = std::max(begin, places[i]);
     const std::int64_t last = std::min(end, places[i] + shares.needs[piece].bytes);
     if (first >= last) continue;
+    zeros_until(first);
     FillFrom(state, *shares.blocks[piece], first - places[i], last - places[i],
              to.data() + (first - begin));
+    done = last;
   }
+  zeros_until(end);
 }
 
 void LocalDraft::Name(const std::string& folder, const LocalName& name) {

@@ -85,6 +85,7 @@ class LocalWriter::Work {
     kept_.clear();
     Prune();
     if (host_.IsRoot()) ::rmdir(folder_.c_str());
+    world_.Barrier();
   }
 
  private:
