@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -105,13 +106,13 @@ std::vector<LocalFile> Search::TakeNewest() {
     if (file.header.step == step_) session = std::max(session, NumberOf(file.header.session));
   }
   session = world_.Max(session);
-  std::vector<LocalFile> taken;
-  for (LocalFile& file : files_) {
-    if (file.header.step != step_ || NumberOf(file.header.session) != session) continue;
-    taken.push_back(std::move(file));
-    file.header.step = kNone;
-  }
-  std::erase_if(files_, [](const LocalFile& file) { return file.header.step == kNone; });
+  const auto first =
+      std::stable_partition(files_.begin(), files_.end(), [&](const LocalFile& file) {
+        return file.header.step != step_ || NumberOf(file.header.session) != session;
+      });
+  std::vector<LocalFile> taken(std::make_move_iterator(first),
+                               std::make_move_iterator(files_.end()));
+  files_.erase(first, files_.end());
   return taken;
 }
 
