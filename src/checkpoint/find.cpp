@@ -81,6 +81,15 @@ Error NoneComplete(const Choice& choice) {
                   choice.folder, kModelFile, kOptimizerFile, kRunFile, kChecksumsFile, found));
 }
 
+std::int64_t LastSequence(const std::string& folder) {
+  try {
+    const std::vector<Found> complete = ListComplete(folder);
+    return complete.empty() ? 0 : complete.front().sequence;
+  } catch (const Error&) {
+    return 0;  // no such folder yet
+  }
+}
+
 bool Choice::Unstarted() const {
   const auto unfinished = [](const std::string& other) {
     return other.find(std::string(kTemporaryEnding) + ":") != std::string::npos;

@@ -74,6 +74,30 @@ void DeclareHow(input::Schema& schema) {
             "moments and data order start afresh. Empty: random initial weights.");
 }
 
+void DeclareLocal(input::Schema& schema) {
+  using input::AtLeast;
+  schema
+      .Text("checkpoint.local", "",
+            "A folder on storage of each node, /tmp or /dev/shm say, the same path on all: regular "
+            "checkpoints are written there, with a copy on a partner node of what no other node "
+            "holds, and some of them to the run folder as well. -r takes the newest whole one, in "
+            "the same layout (doc/local_checkpoints.md). Empty: all go to the run folder.")
+      .Integer("checkpoint.drain_every", 10, AtLeast(0), "checkpoints",
+               "With checkpoint.local: every so many regular checkpoints go to the run folder as "
+               "well, as do the first, the best and the last one, and each one that cannot be "
+               "written to all nodes. 0: those alone.")
+      .Real("checkpoint.local_survival", 0.9, input::Between(0, 0.999), "",
+            "With checkpoint.local and checkpoint.auto: share of failures after which local "
+            "checkpoints are whole. The run folder's interval follows from the other failures.");
+}
+
+void CheckLocal(const input::Deck& deck) {
+  const std::string folder = deck.Text("checkpoint.local");
+  if (folder.empty() || folder.front() == '/') return;
+  throw deck.Complain("checkpoint.local", "'" + folder + "' is no absolute path",
+                      "Give a path that is there on each node, such as /tmp/checkpoints.");
+}
+
 void CheckHints(const input::Deck& deck) {
   std::istringstream hints(deck.Text("checkpoint.io_hints"));
   for (std::string hint; std::getline(hints, hint, ',');) {
@@ -96,6 +120,9 @@ void CheckAuto(const input::Deck& deck) {
   if (deck.Given("checkpoint.every_steps") && deck.Integer("checkpoint.every_steps") > 0) {
     throw deck.Complain("checkpoint.every_steps", chosen, hint);
   }
+  if (deck.Given("checkpoint.drain_every") && deck.Integer("checkpoint.drain_every") > 0) {
+    throw deck.Complain("checkpoint.drain_every", chosen, hint);
+  }
   if (deck.Real("checkpoint.every_minutes") > 0) {
     throw deck.Complain("checkpoint.every_minutes", chosen, hint);
   }
@@ -107,17 +134,20 @@ void Declare(input::Schema& schema) {
   DeclareReplicas(schema);
   DeclareWhen(schema);
   DeclareHow(schema);
+  DeclareLocal(schema);
 }
 
 void Resolve(input::Deck& deck) {
   if (deck.Switch("checkpoint.auto")) {
     deck.Supply("checkpoint.every_steps", "0", "checkpoint.auto");
+    deck.Supply("checkpoint.drain_every", "0", "checkpoint.auto");
   }
 }
 
 Options Read(const input::Deck& deck) {
   CheckHints(deck);
   CheckAuto(deck);
+  CheckLocal(deck);
   const bool automatic = deck.Switch("checkpoint.auto");
   return {.every_steps = automatic ? 0 : deck.Integer("checkpoint.every_steps"),
           .every_minutes = deck.Real("checkpoint.every_minutes"),
@@ -133,6 +163,9 @@ Options Read(const input::Deck& deck) {
           .async = deck.Switch("checkpoint.async"),
           .writers = deck.Integer("checkpoint.writers"),
           .io_hints = deck.Text("checkpoint.io_hints"),
+          .local = deck.Text("checkpoint.local"),
+          .drain_every = deck.Integer("checkpoint.drain_every"),
+          .local_survival = deck.Real("checkpoint.local_survival"),
           .start_from = deck.Text("checkpoint.start_from")};
 }
 

@@ -282,7 +282,7 @@ void Writer::Work::StartPublish() {
   output_.reset();
   if (!world_.IsRoot()) return;
   const auto publish = [this] {
-    order_.run["sequence"] = sequence_;
+    order_.run["sequence"] = outcome_.sequence = sequence_;
     Complete(order_, plans_);
     for (auto& each : TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention)) {
       outcome_.warnings.push_back(std::move(each));

@@ -49,26 +49,29 @@ class Stopwatch {
 Checkpoints::Checkpoints(const Setup& setup, checkpoint::State state)
     : setup_(setup),
       writer_(setup.runtime.World(), std::move(state), WriterOptionsOf(setup)),
+      sequence_(setup.sequence),
       last_time_(Seconds()) {
   const auto bytes = static_cast<double>(writer_.Bytes());
   setup_.deadline.ExpectCheckpoint(kSlowSeconds + bytes / kSlowBytesPerSecond);
 }
 
 double Checkpoints::Interval() const {
-  const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour;
+  // With local checkpoints, of the failures that they do not survive.
+  const double share = setup_.options.local.empty() ? 1 : 1 - setup_.options.local_survival;
+  const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour / share;
   const double guess = static_cast<double>(writer_.Bytes()) / kGuessedBytesPerSecond;
   return checkpoint::YoungDaly(std::max(kLeastCost, written_ > 0 ? longest_stall_ : guess), mtbf);
 }
 
 bool Checkpoints::TimeHasCome() const {
   const double passed = Seconds() - last_time_;
-  const double every = setup_.options.every_minutes;
+  const double every = setup_.options.every_minutes * static_cast<double>(setup_.options.Drains());
   if (setup_.options.automatic) return !writer_.UnderWay() && passed >= Interval();
   return every > 0 && passed / 60 >= every;
 }
 
 bool Checkpoints::DueAfter(std::int64_t step) const {
-  const std::int64_t every = setup_.options.every_steps;
+  const std::int64_t every = setup_.options.every_steps * setup_.options.Drains();
   return every > 0 && step % every == 0;
 }
 
@@ -137,6 +140,7 @@ void Checkpoints::Account(const checkpoint::Outcome& outcome) {
   if (under_way_.best) best_written_ = outcome.failure.empty();
   if (!outcome.failure.empty()) return Fail(outcome);
   failures_ = 0;
+  sequence_ = outcome.sequence;
   if (!under_way_.stop_only) last_regular_ = outcome.step;
   ++written_;
   longest_stall_ = std::max(longest_stall_, stall_);

@@ -30,6 +30,7 @@ class Checkpoints {
     monitor::Monitor& monitor;
     job::Deadline& deadline;
     std::string folder;           // of the run
+    std::int64_t sequence;        // of its last checkpoint; on rank 0, with checkpoint.local
     std::vector<int> cores;       // for the writing thread
     const comm::Ledger& traffic;  // of the timeline that shows them
     std::function<void()> may_publish, may_go_on;
@@ -38,7 +39,7 @@ class Checkpoints {
   Checkpoints(const Setup& setup, checkpoint::State state);
 
   // Whether a checkpoint is due by time, on rank 0's clock: every_minutes, or the interval of
-  // checkpoint.auto.
+  // checkpoint.auto. With checkpoint.local, one that goes to the run folder as well.
   bool TimeHasCome() const;
   // Whether a checkpoint is due after this step.
   bool DueAfter(std::int64_t step) const;
@@ -62,6 +63,11 @@ class Checkpoints {
   bool Busy() const { return writer_.UnderWay() && writer_.Busy(); }
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
   void Advance(bool any_busy);
+
+  bool UnderWay() const { return writer_.UnderWay(); }
+  bool BestUnderWay() const { return UnderWay() && under_way_.best; }
+  bool Written() const { return written_ > 0; }        // one, in this session
+  std::int64_t Sequence() const { return sequence_; }  // of the last one; on rank 0
 
   // Whether the last one marked best was written, if that is known since the last call.
   std::optional<bool> TakeBest();
@@ -89,6 +95,7 @@ class Checkpoints {
   const Setup setup_;
   checkpoint::Writer writer_;
   Reason under_way_;
+  std::int64_t sequence_ = 0;
   std::optional<bool> best_written_;  // since TakeBest
   std::optional<std::int64_t> last_regular_;
   std::set<std::string> told_;  // warnings: what cannot be removed stays so at each checkpoint

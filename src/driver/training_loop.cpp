@@ -7,6 +7,7 @@
 
 #include "checkpoints.hpp"
 #include "energy_use.hpp"
+#include "local_checkpoints.hpp"
 #include "printable.hpp"
 #include "safeguards.hpp"
 #include "stragglers.hpp"
@@ -50,6 +51,8 @@ void TrainingLoop::Execute() {
   if (validation_due_) {
     ValidateIfDue();
     CheckpointIfDue();
+  } else if (job_.start.local != nullptr && Finished()) {
+    CheckpointIfDue();  // the run folder has none of the last step
   }
   while (!Finished() && !stop_) {
     const training::StepResult result = RunStep();
@@ -110,7 +113,7 @@ training::Requests TrainingLoop::MyRequests() {
     mine.walltime = true;
     stop_reason_ = fmt::format("the end of the job's time, {:.0f} s away", deadline_.Left(now));
   }
-  mine.checkpoint = checkpoints_->TimeHasCome();
+  mine.checkpoint = local_ != nullptr ? local_->TimeHasCome() : checkpoints_->TimeHasCome();
   return mine;
 }
 
@@ -226,10 +229,12 @@ ExitCode TrainingLoop::Finalize() {
   record.more = summary.energy.numbers;
   const std::string energy = EnergyLine(summary.energy);
   monitor_->Done(record, std::move(summary));
-  for (const std::string& line : {energy, SourceSummary(), checkpoints_->Summary(),
-                                  safeguards_->Summary(), ReplicaSummary()}) {
+  for (const std::string& line :
+       {energy, SourceSummary(), checkpoints_->Summary(),
+        local_ != nullptr ? local_->Summary() : "", safeguards_->Summary(), ReplicaSummary()}) {
     if (!line.empty()) monitor_->Line(line);
   }
+  if (ended && local_ != nullptr) local_->RemoveAll();
   if (ended) return ExitCode::kDone;
   SayEvent("stop", stop_reason_);
   if (job_.options.monitor.report) {

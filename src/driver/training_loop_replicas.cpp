@@ -6,6 +6,7 @@
 #include <sstream>
 
 #include "checkpoints.hpp"
+#include "local_checkpoints.hpp"
 #include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -119,6 +120,12 @@ std::vector<std::string> TrainingLoop::CheckpointsToRestore() const {
 bool TrainingLoop::RestoreCheckpoint(const std::string& checkpoint) {
   try {
     const job::RunRecord record = LoadCheckpoint(checkpoint);
+    // Older than the local one that the session began with, it may be of other windows.
+    const data::Sampler::Options& now = plan_.training.samples;
+    const bool windows = record.length.value_or(now.length) == now.length &&
+                         record.stride.value_or(now.stride) == now.stride &&
+                         record.batch.value_or(now.batch) == now.batch;
+    if (record.step < first_step_ && !windows) return false;
     job_.World().Together([&] { safeguards_->Restore(record); });
     // The checkpoint that the session continued may have other windows than its steps.
     const bool first = record.step == first_step_ || !record.origin;
@@ -139,7 +146,8 @@ std::string TrainingLoop::ReplicaSummary() const {
 void TrainingLoop::CheckpointIfDue() {
   const bool best = best_is_new_ && job_.options.checkpoint.best;
   const bool last = Finished() || stop_;
-  const bool regular = checkpoints_->DueAfter(step_) || checkpoint_now_ || best;
+  const bool due = local_ != nullptr ? local_->DueAfter(step_) : checkpoints_->DueAfter(step_);
+  const bool regular = due || checkpoint_now_ || best;
   if (!regular && !last) return;
   Watch(comm::Phase::kCheckpoint, step_);  // all of the state is compared
   if (!ReplicasDiffer(true)) {

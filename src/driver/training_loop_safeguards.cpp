@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "checkpoints.hpp"
+#include "local_checkpoints.hpp"
 #include "safeguards.hpp"
 #include "timeline.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -150,6 +151,7 @@ job::RunRecord TrainingLoop::LoadCheckpoint(const std::string& checkpoint) {
 }
 
 void TrainingLoop::ReturnTo(const job::RunRecord& record, const data::Origin& origin) {
+  if (local_ != nullptr) local_->Forget(record.step);
   timeline_->Interrupt();
   if (job_.libraries != nullptr) job_.libraries->SetScales(job_.stream, record.fp8_scales);
   training_step_.Move(origin);

@@ -4,9 +4,11 @@
 #include <cmath>
 
 #include "checkpoints.hpp"
+#include "local_checkpoints.hpp"
 #include "safeguards.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
@@ -90,6 +92,10 @@ nlohmann::json TrainingLoop::RunJson() const {
   } else {
     run["train_tokens"] = tokens_.Size(data::Split::kTrain);
   }
+  if (local_ != nullptr) {
+    run[job::kRunName] = local_->Run().id;
+    run[job::kSessionName] = local_->Run().session;
+  }
   run["validation"] = job::DeciderJson(decider_);
   if (std::isfinite(best_loss_)) run["best_loss"] = best_loss_;
   if (validation_due_) run["validation_due"] = true;
@@ -101,6 +107,11 @@ nlohmann::json TrainingLoop::RunJson() const {
 
 void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
   monitor_->FlushRecords();
+  if (local_ != nullptr) {
+    const Drain drain = WriteLocal(best, stop_only);
+    if (drain == Drain::kNone) return;
+    stop_only = drain == Drain::kIrregular;
+  }
   // The outcome of the one before decides what this one says of the best.
   SettleCheckpoints();
   if (best) best_under_way_loss_ = best_loss_;
@@ -149,6 +160,8 @@ void TrainingLoop::CheckCopyMemory(const checkpoint::State& state) const {
 
 void TrainingLoop::MakeCheckpoints() {
   checkpoint::State state = state_.CheckpointState();
+  const bool asks = job_.World().IsRoot() && !job_.options.checkpoint.local.empty();
+  const std::int64_t sequence = asks ? checkpoint::LastSequence(folder_ + "/checkpoints") : 0;
   CheckCopyMemory(state);
   checkpoints_ =
       std::make_unique<Checkpoints>(Checkpoints::Setup{.runtime = *job_.runtime,
@@ -156,6 +169,7 @@ void TrainingLoop::MakeCheckpoints() {
                                                        .monitor = *monitor_,
                                                        .deadline = deadline_,
                                                        .folder = folder_,
+                                                       .sequence = sequence,
                                                        .cores = job_.signals->UsableCores(),
                                                        .traffic = grid_.Traffic(),
                                                        .may_publish = [this] { HoldLock(true); },

@@ -6,6 +6,7 @@
 
 #include "checkpoints.hpp"
 #include "energy_use.hpp"
+#include "local_checkpoints.hpp"
 #include "safeguards.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -78,12 +79,13 @@ void TrainingLoop::LockFolder() {
       "Start again.");
 }
 
-void TrainingLoop::LoadState() {
+void TrainingLoop::ReadState() {
   const comm::Communicator& world = job_.World();
   if (job_.start.record) {
     world.Together([&] {
       if (world.IsRoot()) job::CheckVocabulary(*job_.start.record, tokens_);
     });
+    if (job_.start.local != nullptr) return ResumeLocal();
     checkpoint_ = job::ReadNewest(job_, [this](const std::string& checkpoint) {
       if (job_.start.weights_alone) {
         state_.LoadWeights(checkpoint, [this] { job::StopIfAsked(job_); });
@@ -92,8 +94,12 @@ void TrainingLoop::LoadState() {
       }
     });
   }
+}
+
+void TrainingLoop::LoadState() {
+  ReadState();
   job::StopIfAsked(job_);
-  world.Together([&] { roof_flops_ = machine::MeasureRoof(job_.stream, job_.dtype); });
+  job_.World().Together([&] { roof_flops_ = machine::MeasureRoof(job_.stream, job_.dtype); });
 }
 
 // The step of the checkpoint, before anything else of it is read.
@@ -161,6 +167,7 @@ bool TrainingLoop::Initialize() {
                          .best_after = decider_.since});
   });
   MakeCheckpoints();
+  MakeLocal();
   energy_ = std::make_unique<EnergyUse>(job_);
   first_step_ = step_;
   replicas_ = std::make_unique<training::ReplicaCheck>(state_);
@@ -245,7 +252,7 @@ void TrainingLoop::SayStart() {
   if (continues_) SayEvent("restart", fmt::format("start {} at this step", starts_here_));
   if (!Resumes()) return;
   monitor_->Line(fmt::format("{} {} at step {}", continues_ ? "resumed from" : "branched off",
-                             checkpoint_, monitor::WithThousands(step_)));
+                             DescribeStart(), monitor::WithThousands(step_)));
   SayChanges();
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "local_start.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -102,6 +103,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
     // A run's go to its monitor.
     if (world.IsRoot() && job.options.job.task != Task::kTrain) PrintWarnings(job.start);
   });
+  LookForLocal(job);
   // Contexts of GPUs and their libraries are where a node's faults show first.
   runtime.Watch().Arm(comm::Phase::kSetUp, 0,
                       std::max(kSetUpBound, job.options.machine.hang_timeout));
@@ -157,16 +159,10 @@ plan::Request RequestOf(const Job& job, const plan::TokenFacts& tokens) {
 
 namespace {
 
-void RequireSameModel(const RunRecord& was, const RunRecord& now) {
-  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json()))
-    return;
-  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
-                   "Name one checkpoint with -r.");
-}
-
-// Collective. Leaves out the first candidate, whose bytes are damaged.
+// Collective. Leaves out the first candidate, whose bytes are damaged, or the local checkpoint.
 void PassOver(Job& job, const checkpoint::DamagedError& damage) {
   Start& start = job.start;
+  if (start.local != nullptr) return LeaveLocal(job, damage.what());
   start.passed_over.emplace_back(damage.what());
   start.damaged.push_back(start.candidates.front());
   start.candidates.erase(start.candidates.begin());
@@ -207,7 +203,9 @@ ExitCode FromNewestValid(Job& job, const std::function<ExitCode()>& body) {
       if (damage) PassOver(job, *std::exchange(damage, std::nullopt));
       return body();
     } catch (const checkpoint::DamagedError& error) {
-      if (job.start.candidates.size() <= 1) ThrowNoneWhole(job, error);
+      if (job.start.candidates.size() <= 1 && job.start.local == nullptr) {
+        ThrowNoneWhole(job, error);
+      }
       damage = error;
     }
   }

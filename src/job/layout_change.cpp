@@ -1,9 +1,17 @@
-// LayoutChange: ranks, grid and sharding of a resumed run against those of its checkpoint.
+// Model, ranks, grid and sharding of a resumed run against those of its checkpoint.
 #include <fmt/format.h>
 
+#include "trireme/base/error.hpp"
 #include "trireme/job/run_record.hpp"
 
 namespace trireme::job {
+
+void RequireSameModel(const RunRecord& was, const RunRecord& now) {
+  if (was.json.value("model", nlohmann::json()) == now.json.value("model", nlohmann::json()))
+    return;
+  throw InputError(fmt::format("{}: another model than that of {}", now.path, was.path),
+                   "Name one checkpoint with -r.");
+}
 
 std::string LayoutChange(const RunRecord& record, const nlohmann::json& now) {
   std::string changes;

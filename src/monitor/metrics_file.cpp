@@ -63,11 +63,11 @@ bool IsDone(std::string_view line) {
 }
 
 // Step of an event of a published checkpoint.
-std::optional<std::int64_t> CheckpointIn(std::string_view line) {
-  if (line.find("\"checkpoint\"") == std::string_view::npos) return std::nullopt;
+std::optional<std::int64_t> CheckpointIn(std::string_view line, const std::string& event) {
+  if (line.find('"' + event + '"') == std::string_view::npos) return std::nullopt;
   const auto json = input::TryParseJson(line, kMaxLineBytes);
   if (!json || !json->is_object() || json->value("kind", nlohmann::json()) != "event" ||
-      json->value("event", nlohmann::json()) != "checkpoint") {
+      json->value("event", nlohmann::json()) != event) {
     return std::nullopt;
   }
   return input::WholeNumber(json->value("step", nlohmann::json()));
@@ -229,8 +229,8 @@ bool HasEnded(const std::string& folder) {
       .has_value();
 }
 
-std::optional<std::int64_t> LastCheckpoint(const std::string& folder) {
-  return LastRecord(folder, CheckpointIn);
+std::optional<std::int64_t> LastCheckpoint(const std::string& folder, const std::string& event) {
+  return LastRecord(folder, [&](std::string_view line) { return CheckpointIn(line, event); });
 }
 
 }  // namespace trireme::monitor

@@ -239,6 +239,15 @@ void TrainingState::Load(const std::string& checkpoint, const std::function<void
   moments.Store();
 }
 
+void TrainingState::Load(const Fill& fill) {
+  const StateOnHost weights = Unfetched(model_.Blocks());
+  fill("model", weights);
+  StoreWeights(weights);
+  const StateOnHost moments = Unfetched(MomentBlocks());
+  fill("optimizer", moments);
+  moments.Store();
+}
+
 std::int64_t LargestOperand(const model::ModelPlan& plan) {
   const model::Options& o = plan.options;
   const std::int64_t widest = std::max({o.dim, 2 * o.ffn, (o.heads + 2 * o.kv_heads) * o.head_dim});

@@ -2,13 +2,15 @@
 // sides of each figure run in turn, so that a noisy machine is as noisy for both; a figure is the
 // median of the pairs' ratios, with the least and the largest.
 //
-//   mpirun -n 8 trireme_checkpoint_benchmark FOLDER MIB [writers=1] [what=all] [pairs=5]
+//   mpirun -n 8 trireme_checkpoint_benchmark FOLDER MIB [writers=1] [what=all] [pairs=5] [LOCAL]
 //
+// LOCAL, a sixth argument: the nodes' storage for what=local, FOLDER/local unless stated; the first
+// half of the ranks is one host, the second half another one.
 // FOLDER: on the file system to measure, on a disk: one in memory cannot drop what it holds, so
 // that its cold reads are warm ones. MIB: of both tensor files together, at least a second of
 // writing. writers: of each node; 0: every rank. what: a comma-separated list of write, read,
-// stall, hash; all; or, for restoring on fewer ranks than wrote (target: at most 1.5 times the
-// seconds of 8 to 8):
+// stall, hash, local; all; or, for restoring on fewer ranks than wrote (target: at most 1.5 times
+// the seconds of 8 to 8):
 //   mpirun -n 8 trireme_checkpoint_benchmark FOLDER MIB 1 keep      writes FOLDER/kept, 8 ranks
 //   mpirun -n 8 trireme_checkpoint_benchmark FOLDER MIB 1 restore   reads it on as many
 //   mpirun -n 3 trireme_checkpoint_benchmark FOLDER MIB 1 restore   and on 3; same MIB
@@ -25,6 +27,7 @@
 #include "checkpoint_state.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/local.hpp"
 #include "trireme/comm/runtime.hpp"
 
 using namespace trireme;
@@ -39,6 +42,7 @@ struct Setup {
   int writers = 1;
   std::string what = "all";
   int pairs = 5;
+  std::string local = {};
 };
 
 struct Spread {
@@ -241,6 +245,53 @@ void HashShare(const Setup& setup, const Memory& memory) {
   Say(setup, "checksums: writing with / without, less 1", differences, "target: at most 0.03");
 }
 
+// Local checkpoints with copies on a partner host against a synchronous save to the run folder.
+void Local(const Setup& setup, const Memory& memory) {
+  const std::string folder = setup.folder + "/run";
+  const auto ranks = static_cast<std::size_t>(setup.world.Size());
+  std::vector<std::string> hosts(ranks, "a");
+  for (std::size_t rank = ranks / 2; rank < ranks; ++rank) hosts[rank] = "b";
+  const std::string& own = hosts[static_cast<std::size_t>(setup.world.Rank())];
+  const checkpoint::LocalRun run{
+      .folder = setup.local + "/" + own, .id = "0123456789abcdef", .session = "1"};
+  checkpoint::Writer writer(setup.world, memory.State(), {.writers = setup.writers});
+  std::vector<double> ratios, local, shared, found;
+  {
+    checkpoint::LocalWriter nodes({setup.world, hosts}, memory.State(), run, {});
+    if (setup.world.IsRoot()) {
+      fmt::print("{} of state, {} of it copied to partners\n", nodes.Bytes(), nodes.CopiedBytes());
+    }
+    for (int pair = 0; pair < setup.pairs; ++pair) {
+      InTurn(
+          pair,
+          [&] {
+            const auto outcome = nodes.Write(pair + 1, 1, {{"step", pair + 1}});
+            if (!outcome.failure.empty()) throw AgreedError(ExitCode::kFailed, outcome.failure);
+            local.push_back(outcome.seconds);
+          },
+          [&] {
+            writer.Begin(OrderOf(folder));
+            shared.push_back(Checked(writer.Finish()).seconds);
+            Clear(setup, folder);
+          });
+      ratios.push_back(local.back() / shared.back());
+      const double start = Seconds();
+      const auto search = checkpoint::FindLocal({setup.world, hosts}, run, {});
+      for (const char* file : {"model", "optimizer"}) {
+        const bool model = file[0] == 'm';
+        search.found->Read({setup.world, hosts}, file,
+                           model ? memory.State().model : memory.State().optimizer);
+      }
+      found.push_back(setup.world.Max(Seconds() - start));
+    }
+    nodes.RemoveAll();
+  }
+  Say(setup, "local, with partners' copies, s", local, "");
+  Say(setup, "run folder, synchronous, s", shared, "");
+  Say(setup, "local / run folder", ratios, "");
+  Say(setup, "found, checked and restored, s", found, "");
+}
+
 void RestoreKept(const Setup& setup, const Memory& memory) {
   std::vector<double> cold, warm;
   for (int pair = 0; pair < setup.pairs; ++pair) {
@@ -273,6 +324,7 @@ ExitCode Measure(const Setup& setup) {
   if (asked("read")) Read(setup, memory);
   if (asked("stall")) Stall(setup, memory);
   if (asked("hash")) HashShare(setup, memory);
+  if (asked("local")) Local(setup, memory);
   return ExitCode::kDone;
 }
 
@@ -287,10 +339,11 @@ int main(int argc, char** argv) {
     if (argc > 3) setup.writers = std::atoi(argv[3]);
     if (argc > 4) setup.what = argv[4];
     if (argc > 5) setup.pairs = std::max(1, std::atoi(argv[5]));
+    setup.local = argc > 6 ? argv[6] : setup.folder + "/local";
     if (setup.folder.empty() || setup.mib < 1) {
       throw AgreedError(ExitCode::kBadInput,
                         "usage: trireme_checkpoint_benchmark FOLDER MIB [writers] "
-                        "[write,read,stall,hash|all|keep|restore] [pairs]");
+                        "[write,read,stall,hash,local|all|keep|restore] [pairs] [LOCAL]");
     }
     return Measure(setup);
   });

@@ -126,3 +126,19 @@ ends 0
 printf '%01000d' 0 | dd of=damaged/checkpoints/step_00000064/model.safetensors bs=1 seek=20000 conv=notrunc status=none
 run 1 train "${back[@]}" -r damaged/checkpoints/step_00000070
 says "It was to be gone back to after a spike of the loss"
+
+# 7. Local checkpoints between those of the run folder: killed before a spike, the run goes on from one, knows where to go
+# back to, and leaves none of the steps that it has gone back over; killed after that, too.
+local=(checkpoint.local="$scratch/local" checkpoint.every_steps=2 checkpoint.drain_every=8)
+LD_PRELOAD=${TRIREME_FAIL_CALLS:?} TRIREME_FAULT_CALL=open TRIREME_FAULT_PATH=/00000070. TRIREME_FAULT_NTH=0 \
+  TRIREME_FAULT_DELAY=60000 begins "$TRIREME" -i deck.in "${keys[@]}" "${back[@]}" "${local[@]}" job.output=local_run
+awaits local_run/metrics.jsonl '"event":"local checkpoint","step":68'
+killed
+begins "$TRIREME" -r local_run
+awaits local_run/metrics.jsonl '"event":"rollback"' 2
+killed
+grep -q "from the local checkpoint on the hosts, 0 B of it from other hosts, at step 68" log || fail_with_log "not from step 68"
+run 0 "$TRIREME" -r local_run
+same_end calm local_run step
+accounts local_run exact
+[[ -z $(find local -type f) ]] || fail "left: $(find local -type f)"

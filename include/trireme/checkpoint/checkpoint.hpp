@@ -51,6 +51,10 @@ Choice Locate(std::string path);
 // The InputError for a choice without candidates: what was looked for and what was found.
 Error NoneComplete(const Choice& choice);
 
+// Serial. Number, in the order of writing, of the last complete checkpoint of a checkpoints/
+// folder; 0: there is none, or it has no number.
+std::int64_t LastSequence(const std::string& folder);
+
 // Serial. Renames a damaged checkpoint, so that it is neither taken nor counted nor removed any
 // more. Returns its new path. Throws RunError.
 std::string SetAside(const std::string& checkpoint);

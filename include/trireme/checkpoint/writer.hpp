@@ -71,6 +71,7 @@ std::int64_t CopyBytes(const std::vector<tensor::StateBlock>& blocks);
 // Result of an order, the same on every rank.
 struct Outcome {
   std::int64_t step = 0;
+  std::int64_t sequence = 0;          // in the order of writing; on rank 0
   std::string failure;                // why it was not written; empty: it was
   std::vector<std::string> warnings;  // written, but a link or the removal of old ones failed
   std::int64_t bytes = 0;             // of the tensor files

@@ -25,6 +25,7 @@ namespace trireme::driver {
 
 class Checkpoints;
 class EnergyUse;
+class LocalCheckpoints;
 class Safeguards;
 class Timeline;
 
@@ -62,12 +63,19 @@ class TrainingLoop {
   void LockFolder();
   void HoldLock(bool certain) const;
   void LoadState();  // collective
+  void ReadState();  // collective
   void Resume(const std::string& checkpoint);
   void SetDamagedAside();
   void CountStart();
   void CheckCopyMemory(const checkpoint::State& state) const;  // collective
   void MakeCheckpoints();                                      // collective
-  void MakeTimeline();                                         // collective
+  void MakeLocal();                                            // collective
+  void ResumeLocal();                                          // collective
+  std::string DescribeStart() const;
+  // Whether the run folder gets a checkpoint beside a local one.
+  enum class Drain { kNone, kRegular, kIrregular };
+  Drain WriteLocal(bool best, bool stop_only);  // collective
+  void MakeTimeline();                          // collective
   void SayStart();
   void SayChanges();
   void SayEvent(const std::string& event, const std::string& text);
@@ -153,6 +161,9 @@ class TrainingLoop {
   // Of the step under way, on rank 0; empty on others, and if the step was not asked for them.
   std::vector<tensorboard::NamedHistogram> gradient_histograms_;
   std::unique_ptr<Checkpoints> checkpoints_;
+  std::unique_ptr<LocalCheckpoints> local_;  // null: none
+  bool run_folder_has_one_ = false;          // that knows of the local ones
+  std::int64_t bytes_from_afar_ = 0;         // of the local checkpoint that the session began with
   std::unique_ptr<EnergyUse> energy_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;

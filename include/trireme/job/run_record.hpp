@@ -76,8 +76,16 @@ struct RunRecord {
   std::string deck;  // resolved
 };
 
+// Members of run.json by which a run knows its local checkpoints: names of the run and of the
+// session that wrote it.
+inline constexpr const char* kRunName = "run_id";
+inline constexpr const char* kSessionName = "session";
+
 // Throws InputError naming path, member, what was expected and what was found.
 RunRecord ParseRunRecord(const nlohmann::json& run, const std::string& path);
+
+// Throws InputError unless both are of the same model.
+void RequireSameModel(const RunRecord& was, const RunRecord& now);
 
 // Gives the model's keys that the deck leaves out the values of the checkpoint's model, from the
 // object "model" or, of an older version, from the recorded deck. Throws InputError (exit code 2)

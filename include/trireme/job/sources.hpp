@@ -2,6 +2,7 @@
 #ifndef TRIREME_JOB_SOURCES_HPP_
 #define TRIREME_JOB_SOURCES_HPP_
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,10 @@
 #include "trireme/input/deck.hpp"
 #include "trireme/job/command_line.hpp"
 #include "trireme/job/run_record.hpp"
+
+namespace trireme::checkpoint {
+class LocalCheckpoint;
+}
 
 namespace trireme::job {
 
@@ -22,7 +27,9 @@ struct Start {
   std::vector<std::string> passed_over;
   std::vector<std::string> damaged;   // folders among these whose bytes are wrong
   std::vector<std::string> warnings;  // about the deck
-  std::optional<RunRecord> record;    // run.json of the first candidate
+  std::optional<RunRecord> record;    // run.json of the first candidate, or of `local`
+  // The state comes from there: it is newer than the first candidate. Null: from the candidate.
+  std::shared_ptr<const checkpoint::LocalCheckpoint> local = {};
 };
 
 struct Sources {

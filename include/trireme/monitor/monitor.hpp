@@ -130,9 +130,10 @@ void RecordEvent(const std::string& folder, const Event& event) noexcept;
 // Whether the run's records say that it is done, test evaluation included; false without records.
 // Throws RunError if they cannot be read. Serial.
 bool HasEnded(const std::string& folder);
-// Step of the last checkpoint in the run's records; none if there is no record of one. Throws
-// RunError if they cannot be read. Serial.
-std::optional<std::int64_t> LastCheckpoint(const std::string& folder);
+// Step of the last checkpoint in the run's records; none if there is no record of one. event: that
+// tells of it; "local checkpoint" of a local one. Throws RunError if they cannot be read. Serial.
+std::optional<std::int64_t> LastCheckpoint(const std::string& folder,
+                                           const std::string& event = "checkpoint");
 
 }  // namespace trireme::monitor
 

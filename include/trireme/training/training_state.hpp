@@ -105,6 +105,10 @@ class TrainingState {
   // zero if it has none, as that of an imported model. between: as of
   // checkpoint::ReadTensors.
   void Load(const std::string& checkpoint, const std::function<void()>& between = {});
+  // The same from any source: `fill` is called for the blocks of "model" and of "optimizer", on all
+  // ranks.
+  using Fill = std::function<void(const char* file, const std::vector<tensor::StateBlock>& blocks)>;
+  void Load(const Fill& fill);
   // Parameters alone.
   void LoadWeights(const std::string& checkpoint, const std::function<void()>& between = {});
   // Collective over the grid's world: blocks of ModelBlocks() that were changed on the host.

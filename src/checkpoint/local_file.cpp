@@ -1,0 +1,239 @@
+// Files of local checkpoints: names, ends, hashes.
+#include "local_file.hpp"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <filesystem>
+#include <random>
+#include <system_error>
+
+#include "checksums.hpp"
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/checkpoint/local.hpp"
+#include "trireme/input/json_text.hpp"
+
+namespace trireme::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr std::array<char, 8> kMagic = {'T', 'R', 'I', 'R', 'L', 'O', 'C', '1'};
+constexpr std::int64_t kMostEndBytes = std::int64_t{1} << 30;  // of tables and text
+constexpr mode_t kOwnFolder = 0700;
+
+struct End {
+  std::array<char, 8> magic = kMagic;
+  std::int64_t table_bytes = 0, text_bytes = 0;
+  std::uint64_t hash = 0;
+};
+static_assert(sizeof(End) == 32);
+
+template <typename Item>
+void Append(std::string& text, const std::vector<Item>& items) {
+  text.append(reinterpret_cast<const char*>(items.data()), items.size() * sizeof(Item));
+}
+
+template <typename Item>
+std::vector<Item> Take(const std::string& text, std::size_t& at, std::int64_t count) {
+  std::vector<Item> items(static_cast<std::size_t>(count));
+  std::memcpy(static_cast<void*>(items.data()), text.data() + at, items.size() * sizeof(Item));
+  at += items.size() * sizeof(Item);
+  return items;
+}
+
+template <typename Number>
+bool ParseNumber(std::string_view& text, char end, Number& number) {
+  const auto [after, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || after == text.data() + text.size() || *after != end) return false;
+  text.remove_prefix(static_cast<std::size_t>(after - text.data()) + 1);
+  return number >= 0;
+}
+
+Error Damaged(const std::string& path, const std::string& why) {
+  return InputError(fmt::format("{}: {}", path, why));
+}
+
+// Members of the text, and the tables by its counts.
+LocalHeader Parse(const std::string& path, const std::string& tables, const std::string& text) {
+  const nlohmann::json json = input::ParseJson(text, path, kMostEndBytes);
+  const input::JsonObject members(json, path);
+  LocalHeader header;
+  header.id = members.Text("run");
+  header.session = members.Text("session");
+  header.step = members.Integer("step");
+  header.sequence = members.Integer("sequence");
+  constexpr std::int64_t kMostRanks = std::int64_t{1} << 30;
+  header.rank = static_cast<int>(members.Integer("rank", 0, kMostRanks));
+  header.ranks = static_cast<int>(members.Integer("ranks", 1, kMostRanks));
+  header.copy = members.Truth("copy");
+  header.run = json.at("run_json");
+  const std::int64_t most = kMostEndBytes / 8;
+  const std::int64_t needs = members.Integer("needs", 0, most);
+  const std::int64_t stored = members.Integer("stored", 0, most);
+  const std::int64_t hashes = members.Integer("hashes", 0, most);
+  const std::int64_t bytes = needs * static_cast<std::int64_t>(sizeof(LocalPiece)) +
+                             (stored + hashes) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  if (bytes != std::ssize(tables)) throw Damaged(path, "its tables have another length");
+  std::size_t at = 0;
+  header.needs = Take<LocalPiece>(tables, at, needs);
+  header.stored = Take<std::int64_t>(tables, at, stored);
+  header.hashes = Take<std::uint64_t>(tables, at, hashes);
+  for (const std::int64_t number : header.stored) {
+    if (number < 0 || number >= needs) throw Damaged(path, "it stores what it does not name");
+  }
+  return header;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> PlacesOf(const LocalHeader& header) {
+  std::vector<std::int64_t> places;
+  std::int64_t at = 0, end = 0;
+  for (const std::int64_t number : header.stored) {
+    places.push_back(at);
+    end = at + header.needs[static_cast<std::size_t>(number)].bytes;
+    at = CeilDivide(end, kLocalAlignment) * kLocalAlignment;
+  }
+  places.push_back(end);
+  return places;
+}
+
+std::string NewLocalName() {
+  std::random_device device;
+  const auto half = [&] { return static_cast<std::uint64_t>(device()) & 0xffffffffU; };
+  return fmt::format("{:08x}{:08x}", half(), half());
+}
+
+std::string FileName(const LocalName& name) {
+  return fmt::format("{:08}.{}.{}", name.step, name.rank, name.copy ? "copy" : "part");
+}
+
+std::optional<LocalName> ParseFileName(const std::string& name) {
+  LocalName parsed;
+  std::string_view text = name;
+  if (!ParseNumber(text, '.', parsed.step) || !ParseNumber(text, '.', parsed.rank)) {
+    return std::nullopt;
+  }
+  parsed.copy = text == "copy";
+  if (FileName(parsed) != name) return std::nullopt;
+  return parsed;
+}
+
+std::string LocalFolder(const std::string& local, const std::string& id) {
+  return local + "/trireme-" + id;
+}
+
+void MakeLocalFolder(const std::string& folder) {
+  std::error_code ignored;
+  fs::create_directories(fs::path(folder).parent_path(), ignored);
+  if (::mkdir(folder.c_str(), kOwnFolder) != 0 && errno != EEXIST) {
+    throw RunError(fmt::format("{}: cannot be created: {}", folder, ErrorText(errno)));
+  }
+  struct stat status = {};
+  const bool own = ::lstat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode) &&
+                   status.st_uid == ::geteuid();
+  if (!own) throw RunError(fmt::format("{}: is no folder of this user", folder));
+}
+
+std::vector<std::string> ListLocal(const std::string& folder) {
+  struct stat status = {};
+  if (::lstat(folder.c_str(), &status) != 0 || !S_ISDIR(status.st_mode) ||
+      status.st_uid != ::geteuid()) {
+    return {};
+  }
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(folder, error), end; !error && item != end;
+       item.increment(error)) {
+    names.push_back(item->path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+std::string EndOf(const LocalHeader& header) {
+  std::string text;
+  Append(text, header.needs);
+  Append(text, header.stored);
+  Append(text, header.hashes);
+  End end;
+  end.table_bytes = std::ssize(text);
+  const nlohmann::json json = {{"run", header.id},
+                               {"session", header.session},
+                               {"step", header.step},
+                               {"sequence", header.sequence},
+                               {"rank", header.rank},
+                               {"ranks", header.ranks},
+                               {"copy", header.copy},
+                               {"needs", header.needs.size()},
+                               {"stored", header.stored.size()},
+                               {"hashes", header.hashes.size()},
+                               {"run_json", header.run}};
+  text += json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  end.text_bytes = std::ssize(text) - end.table_bytes;
+  end.hash = Hash(text.data(), std::ssize(text));
+  text.append(reinterpret_cast<const char*>(&end), sizeof end);
+  return text;
+}
+
+LocalHeader ReadLocalHeader(const std::string& folder, const LocalName& name) {
+  const std::string path = folder + "/" + FileName(name);
+  const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+  const auto size = file.Size(), end_bytes = static_cast<std::int64_t>(sizeof(End));
+  End end;
+  if (size < end_bytes) throw Damaged(path, "it is cut off");
+  file.Read(&end, end_bytes, size - end_bytes);
+  const bool ours = end.magic == kMagic && end.table_bytes >= 0 && end.text_bytes >= 0 &&
+                    end.table_bytes < kMostEndBytes && end.text_bytes < kMostEndBytes &&
+                    end.table_bytes + end.text_bytes + end_bytes <= size;
+  if (!ours) throw Damaged(path, "its end is damaged");
+  const std::int64_t begin = size - end_bytes - end.table_bytes - end.text_bytes;
+  std::string tables(static_cast<std::size_t>(end.table_bytes + end.text_bytes), '\0');
+  file.Read(tables.data(), std::ssize(tables), begin);
+  if (Hash(tables.data(), std::ssize(tables)) != end.hash) {
+    throw Damaged(path, "the hash of its tables differs");
+  }
+  const std::string text = tables.substr(static_cast<std::size_t>(end.table_bytes));
+  tables.resize(static_cast<std::size_t>(end.table_bytes));
+  LocalHeader header = Parse(path, tables, text);
+  if (header.step != name.step || header.rank != name.rank || header.copy != name.copy) {
+    throw Damaged(path, "it is not the file that its name says");
+  }
+  const std::int64_t data = PlacesOf(header).back();
+  if (data != begin || std::ssize(header.hashes) != CeilDivide(data, kSegmentBytes)) {
+    throw Damaged(path, "its data has another length");
+  }
+  return header;
+}
+
+std::string WhyDamaged(const std::string& path, const LocalHeader& header) {
+  try {
+    const PositionedFile file(path, PositionedFile::Access::kRead, ExitCode::kBadInput);
+    const std::int64_t data = PlacesOf(header).back();
+    std::vector<char> buffer(static_cast<std::size_t>(std::min(data, kSegmentBytes)));
+    for (std::size_t i = 0; i < header.hashes.size(); ++i) {
+      const std::int64_t offset = static_cast<std::int64_t>(i) * kSegmentBytes;
+      const std::int64_t bytes = std::min(kSegmentBytes, data - offset);
+      file.Read(buffer.data(), bytes, offset);
+      if (Hash(buffer.data(), bytes) != header.hashes[i]) {
+        return fmt::format("{}: the hash at byte {} differs", path, offset);
+      }
+    }
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace trireme::checkpoint

@@ -1,0 +1,68 @@
+// One file of a local checkpoint: what a rank stores for its host ("part"), or what its partner
+// keeps of that ("copy").
+//
+// Layout, in the machine's byte order (little-endian):
+//   data    the stored pieces, each from a multiple of 64 bytes on; a copy holds the first ones
+//   tables  needs: 128-bit key, bytes; stored: numbers of needs; XXH3 of each 4 MiB of the data
+//   text    JSON: run, session, step, rank, ranks, sequence, counts of the tables, run.json
+//   end     "TRIRLOC1", bytes of the tables, bytes of the text, XXH3 of both
+// The end stands last, since hashes are known once the data is written.
+#ifndef TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_
+#define TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "local_shares.hpp"
+
+namespace trireme::checkpoint {
+
+inline constexpr std::int64_t kLocalAlignment = 64;  // bytes, of a piece
+
+struct LocalHeader {
+  std::string id;             // of the run
+  std::string session;        // that wrote it
+  std::int64_t step = 0;      //
+  std::int64_t sequence = 0;  // of the last checkpoint of the run folder before it
+  int rank = 0, ranks = 1;    // whose state; of the world
+  bool copy = false;          // kept by the partner
+  nlohmann::json run;         // run.json
+  std::vector<LocalPiece> needs;
+  std::vector<std::int64_t> stored;  // numbers of needs, in the order of the data
+  std::vector<std::uint64_t> hashes;
+};
+
+// Starts of the stored pieces in the data, and the end of the last one: [stored + 1].
+std::vector<std::int64_t> PlacesOf(const LocalHeader& header);
+
+struct LocalName {
+  std::int64_t step = 0;
+  int rank = 0;
+  bool copy = false;
+};
+std::string FileName(const LocalName& name);                      // "00000012.3.part"
+std::optional<LocalName> ParseFileName(const std::string& name);  // exactly such a name
+inline constexpr const char* kLocalTemporary = ".tmp";
+
+// Folder of a run's files below checkpoint.local: "trireme-0123456789abcdef".
+std::string LocalFolder(const std::string& local, const std::string& id);
+// Makes that folder, for this user alone. Throws RunError.
+void MakeLocalFolder(const std::string& folder);
+// Names in it, those of temporary files too; none if there is no such folder, or it is another
+// user's.
+std::vector<std::string> ListLocal(const std::string& folder);
+
+// All that follows the data.
+std::string EndOf(const LocalHeader& header);
+// Throws InputError for a file that is cut, damaged, or not what its name says.
+LocalHeader ReadLocalHeader(const std::string& folder, const LocalName& name);
+// Reads the data and compares its hashes: the first place that differs, in a sentence; empty: none
+// does.
+std::string WhyDamaged(const std::string& path, const LocalHeader& header);
+
+}  // namespace trireme::checkpoint
+
+#endif  // TRIREME_SRC_CHECKPOINT_LOCAL_FILE_HPP_

@@ -1,0 +1,325 @@
+// LocalWriter: one file a rank and one for each rank that it is the partner of.
+#include <fmt/format.h>
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "checksums.hpp"
+#include "local_data.hpp"
+#include "local_file.hpp"
+#include "rendezvous.hpp"
+#include "trireme/base/clock.hpp"
+#include "trireme/base/descriptor.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/base/positioned_file.hpp"
+#include "trireme/base/posix_file.hpp"
+#include "trireme/checkpoint/local.hpp"
+#include "trireme/comm/flight_recorder.hpp"
+
+namespace trireme::checkpoint {
+
+namespace {
+
+constexpr int kDataTag = 21, kEndTag = 22;
+constexpr std::size_t kSlots = 2;  // one is filled while the other one is sent
+constexpr std::size_t kKept = 2;   // complete local checkpoints
+
+struct Client {
+  int rank = 0;
+  std::int64_t bytes = 0;      // of the data that it sends
+  std::int64_t end_bytes = 0;  // of what follows; told with each checkpoint
+};
+
+}  // namespace
+
+class LocalWriter::Work {
+ public:
+  Work(const LocalNodes& nodes, State state, LocalRun run, std::optional<std::int64_t> keep)
+      : world_(nodes.world),
+        state_(std::move(state)),
+        run_(std::move(run)),
+        folder_(LocalFolder(run_.folder, run_.id)),
+        place_(PlaceOf(nodes.hosts, world_.Rank())),
+        host_(world_.Split(place_.host, world_.Rank(), "host")),
+        line_(world_.Duplicate()),
+        shares_(ShareOut(world_, host_, place_, state_)) {
+    if (keep) kept_.push_back(*keep);
+    header_.id = run_.id;
+    header_.session = run_.session;
+    header_.rank = world_.Rank();
+    header_.ranks = world_.Size();
+    header_.needs = shares_.needs;
+    header_.stored.assign(shares_.stored.begin(), shares_.stored.end());
+    places_ = PlacesOf(header_);
+    LocalHeader copy = CopyHeader();
+    copy_bytes_ = PlacesOf(copy).back();
+    ShareClients();
+    bytes_ = world_.Sum(places_.back());
+    copied_ = world_.Sum(copy_bytes_);
+    world_.Together([&] {
+      for (std::vector<std::byte>& slot : slots_) {
+        slot.resize(static_cast<std::size_t>(std::min(places_.back(), kSegmentBytes)));
+      }
+      std::int64_t most = 0;
+      for (const Client& client : clients_) most = std::max(most, client.bytes);
+      received_.resize(static_cast<std::size_t>(std::min(most, kSegmentBytes)));
+    });
+    Prune();
+  }
+
+  int Hosts() const { return place_.hosts; }
+  std::int64_t Bytes() const { return bytes_; }
+  std::int64_t CopiedBytes() const { return copied_; }
+  LocalOutcome Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run);
+  void Forget(std::int64_t step) {
+    std::erase_if(kept_, [step](std::int64_t kept) { return kept > step; });
+    Prune();
+  }
+  void RemoveAll() {
+    kept_.clear();
+    Prune();
+    if (host_.IsRoot()) ::rmdir(folder_.c_str());
+    world_.Barrier();
+  }
+
+ private:
+  LocalHeader CopyHeader() const {
+    LocalHeader copy = header_;
+    copy.copy = true;
+    copy.stored.resize(shares_.copied);
+    copy.hashes = copy_hashes_;
+    return copy;
+  }
+  void ShareClients();
+  template <typename Body>
+  void Attempt(const Body& body);
+  std::string AgreedFailure();
+  void Open();
+  void StoreData();
+  void TakeData(std::int64_t round);
+  void ExchangeEnds();
+  void Publish();
+  void Discard();
+  void Prune() const;
+
+  const comm::Communicator& world_;
+  const State state_;
+  const LocalRun run_;
+  const std::string folder_;
+  const LocalPlace place_;
+  const comm::Communicator host_, line_;  // ranks of this host; the world, for partners' messages
+  const LocalShares shares_;
+  LocalHeader header_;
+  std::vector<std::int64_t> places_;  // of the pieces stored, and the end
+  std::int64_t copy_bytes_ = 0;       // of the data that the partner keeps
+  std::vector<std::uint64_t> copy_hashes_;
+  std::vector<Client> clients_;
+  std::int64_t bytes_ = 0, copied_ = 0;  // of all ranks
+  std::vector<std::int64_t> kept_;       // steps that are complete on all nodes, ascending
+
+  // Of the checkpoint under way.
+  std::array<std::vector<std::byte>, kSlots> slots_;
+  std::vector<std::byte> received_;
+  LocalDraft own_;
+  std::vector<LocalDraft> copies_;  // [clients]
+  std::exception_ptr failure_;
+};
+
+// Tells each rank's partner how much it will send.
+void LocalWriter::Work::ShareClients() {
+  std::vector<int> to;
+  std::vector<Client> mine;
+  if (place_.partner >= 0) {
+    to.push_back(place_.partner);
+    mine.push_back({.rank = world_.Rank(), .bytes = copy_bytes_});
+  }
+  clients_ = Deliver(world_, to, mine);
+  copies_.resize(clients_.size());
+}
+
+// Runs what may fail on this rank alone; agreed on later. The messages go on all the same.
+template <typename Body>
+void LocalWriter::Work::Attempt(const Body& body) {
+  if (failure_) return;
+  try {
+    body();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+}
+
+std::string LocalWriter::Work::AgreedFailure() {
+  try {
+    world_.Together([&] {
+      if (failure_) std::rethrow_exception(failure_);
+    });
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+LocalOutcome LocalWriter::Work::Write(std::int64_t step, std::int64_t sequence,
+                                      const nlohmann::json& run) {
+  const double start = Seconds();
+  failure_ = nullptr;
+  header_.step = step;
+  header_.sequence = sequence;
+  header_.run = run;
+  LocalOutcome outcome;
+  outcome.bytes = bytes_;
+  outcome.copied = copied_;
+  Attempt([&] { Open(); });
+  outcome.failure = AgreedFailure();
+  if (outcome.failure.empty()) {
+    StoreData();
+    ExchangeEnds();
+    outcome.failure = AgreedFailure();
+  }
+  if (outcome.failure.empty()) {
+    Attempt([&] { Publish(); });
+    outcome.failure = AgreedFailure();
+  }
+  if (outcome.failure.empty()) {
+    std::erase(kept_, step);
+    kept_.push_back(step);
+    if (kept_.size() > kKept) kept_.erase(kept_.begin());
+  } else {
+    std::erase(kept_, step);
+    Discard();
+  }
+  Prune();
+  outcome.seconds = world_.Max(Seconds() - start);
+  return outcome;
+}
+
+// Space is reserved before the first byte is written, but for the ends of copies, which are small.
+void LocalWriter::Work::Open() {
+  own_.Name(folder_, {header_.step, world_.Rank(), false});
+  for (std::size_t i = 0; i < clients_.size(); ++i) {
+    copies_[i].Name(folder_, {header_.step, clients_[i].rank, true});
+  }
+  MakeLocalFolder(folder_);
+  header_.hashes.assign(static_cast<std::size_t>(CeilDivide(places_.back(), kSegmentBytes)), 0);
+  copy_hashes_.assign(static_cast<std::size_t>(CeilDivide(copy_bytes_, kSegmentBytes)), 0);
+  own_.Open(places_.back() + std::ssize(EndOf(header_)));
+  for (std::size_t i = 0; i < clients_.size(); ++i) copies_[i].Open(clients_[i].bytes);
+}
+
+// A round: a segment of this rank's data, to its file and to the partner, and one of each client's.
+// A rank waits only for segments of rounds that others began before: all come forward.
+void LocalWriter::Work::StoreData() {
+  const comm::Recorded recorded(world_, comm::Call::kExchange, copy_bytes_);
+  const std::int64_t own = std::ssize(header_.hashes), sent = std::ssize(copy_hashes_);
+  std::int64_t rounds = own;
+  for (const Client& client : clients_) {
+    rounds = std::max(rounds, CeilDivide(client.bytes, kSegmentBytes));
+  }
+  std::array<MPI_Request, kSlots> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  for (std::int64_t round = 0; round < rounds; ++round) {
+    if (round < own) {
+      const auto number = static_cast<std::size_t>(round);
+      std::vector<std::byte>& slot = slots_[number % kSlots];
+      MPI_Request& request = requests[number % kSlots];
+      MPI_Wait(&request, MPI_STATUS_IGNORE);
+      const std::int64_t begin = round * kSegmentBytes;
+      const std::int64_t bytes = std::min(kSegmentBytes, places_.back() - begin);
+      const std::int64_t copied = std::clamp<std::int64_t>(copy_bytes_ - begin, 0, bytes);
+      Attempt([&] {
+        FillData(state_, shares_, places_, begin, {slot.data(), static_cast<std::size_t>(bytes)});
+        header_.hashes[number] = Hash(slot.data(), bytes);
+      });
+      if (round < sent) {
+        copy_hashes_[number] = copied == bytes ? header_.hashes[number] : Hash(slot.data(), copied);
+        if (place_.partner >= 0) {
+          MPI_Isend(slot.data(), static_cast<int>(copied), MPI_BYTE, place_.partner, kDataTag,
+                    line_.Handle(), &request);
+        }
+      }
+      Attempt([&] { own_.file->Write(slot.data(), bytes, begin); });
+    }
+    TakeData(round);
+  }
+  MPI_Waitall(kSlots, requests.data(), MPI_STATUSES_IGNORE);
+}
+
+void LocalWriter::Work::TakeData(std::int64_t round) {
+  for (std::size_t i = 0; i < clients_.size(); ++i) {
+    const std::int64_t begin = round * kSegmentBytes;
+    if (begin >= clients_[i].bytes) continue;
+    const std::int64_t bytes = std::min(kSegmentBytes, clients_[i].bytes - begin);
+    MPI_Recv(received_.data(), static_cast<int>(bytes), MPI_BYTE, clients_[i].rank, kDataTag,
+             line_.Handle(), MPI_STATUS_IGNORE);
+    Attempt([&] { copies_[i].file->Write(received_.data(), bytes, begin); });
+  }
+}
+
+void LocalWriter::Work::ExchangeEnds() {
+  std::string end = EndOf(CopyHeader());
+  MPI_Request request = MPI_REQUEST_NULL;
+  if (place_.partner >= 0) {
+    MPI_Isend(end.data(), static_cast<int>(end.size()), MPI_BYTE, place_.partner, kEndTag,
+              line_.Handle(), &request);
+  }
+  Attempt([&] {
+    const std::string own_end = EndOf(header_);
+    own_.file->Write(own_end.data(), std::ssize(own_end), places_.back());
+  });
+  std::string text;
+  for (std::size_t i = 0; i < clients_.size(); ++i) {
+    MPI_Status status;
+    int bytes = 0;
+    MPI_Probe(clients_[i].rank, kEndTag, line_.Handle(), &status);
+    MPI_Get_count(&status, MPI_BYTE, &bytes);
+    text.resize(static_cast<std::size_t>(bytes));
+    MPI_Recv(text.data(), bytes, MPI_BYTE, clients_[i].rank, kEndTag, line_.Handle(),
+             MPI_STATUS_IGNORE);
+    Attempt([&] { copies_[i].file->Write(text.data(), bytes, clients_[i].bytes); });
+  }
+  MPI_Wait(&request, MPI_STATUS_IGNORE);
+}
+
+void LocalWriter::Work::Publish() {
+  own_.Publish();
+  for (LocalDraft& copy : copies_) copy.Publish();
+}
+
+void LocalWriter::Work::Discard() {
+  own_.Remove();
+  for (const LocalDraft& copy : copies_) copy.Remove();
+}
+
+// Collective. One rank of each host removes whatever is not of a step that is kept.
+void LocalWriter::Work::Prune() const {
+  const bool removes = host_.IsRoot();
+  for (const std::string& name : removes ? ListLocal(folder_) : std::vector<std::string>{}) {
+    const std::optional<LocalName> parsed = ParseFileName(name);
+    if (parsed && std::ranges::find(kept_, parsed->step) != kept_.end()) continue;
+    const bool draft = name.ends_with(kLocalTemporary) &&
+                       ParseFileName(name.substr(0, name.size() - std::strlen(kLocalTemporary)));
+    if (parsed || draft) ::unlink((folder_ + "/" + name).c_str());
+  }
+  world_.Barrier();
+}
+
+LocalWriter::LocalWriter(const LocalNodes& nodes, State state, LocalRun run,
+                         std::optional<std::int64_t> keep)
+    : work_(std::make_unique<Work>(nodes, std::move(state), std::move(run), keep)) {}
+LocalWriter::~LocalWriter() = default;
+int LocalWriter::Hosts() const { return work_->Hosts(); }
+std::int64_t LocalWriter::Bytes() const { return work_->Bytes(); }
+std::int64_t LocalWriter::CopiedBytes() const { return work_->CopiedBytes(); }
+LocalOutcome LocalWriter::Write(std::int64_t step, std::int64_t sequence,
+                                const nlohmann::json& run) {
+  return work_->Write(step, sequence, run);
+}
+void LocalWriter::Forget(std::int64_t step) { work_->Forget(step); }
+void LocalWriter::RemoveAll() { work_->RemoveAll(); }
+
+}  // namespace trireme::checkpoint

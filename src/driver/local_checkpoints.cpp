@@ -1,0 +1,119 @@
+// Local checkpoints of a run: policy around one LocalWriter.
+#include "local_checkpoints.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/checkpoint/interval.hpp"
+#include "trireme/trace/recorder.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+constexpr double kSecondsPerHour = 3600;
+// Speed of a first one for checkpoint.auto, before one is measured: of a node's disk.
+constexpr double kGuessedBytesPerSecond = 1e9;
+constexpr double kLeastCost = 1e-3;  // seconds; Daly's formula needs one above zero
+constexpr double kGiga = 1e9;
+
+}  // namespace
+
+LocalCheckpoints::LocalCheckpoints(const Setup& setup, checkpoint::State state)
+    : setup_(setup),
+      writer_({setup.runtime.World(), setup.runtime.Hosts()}, std::move(state), setup.run,
+              setup.from),
+      last_time_(Seconds()) {
+  const std::string state_bytes = monitor::AsBytes(writer_.Bytes());
+  if (writer_.Hosts() == 1) {
+    setup_.monitor.Line(
+        fmt::format("local   {} in {}; there is one host alone: no partner keeps a copy",
+                    state_bytes, setup_.run.folder));
+  } else {
+    setup_.monitor.Line(fmt::format("local   {} on {} hosts in {}, {} of it copied to partners",
+                                    state_bytes, writer_.Hosts(), setup_.run.folder,
+                                    monitor::AsBytes(writer_.CopiedBytes())));
+  }
+}
+
+bool LocalCheckpoints::TimeHasCome() const {
+  const double passed = Seconds() - last_time_;
+  const checkpoint::Options& options = setup_.options;
+  if (!options.automatic) return options.every_minutes > 0 && passed / 60 >= options.every_minutes;
+  const double guess =
+      static_cast<double>(writer_.Bytes()) / writer_.Hosts() / kGuessedBytesPerSecond;
+  const double cost = std::max(kLeastCost, written_ > 0 ? longest_ : guess);
+  return passed >= checkpoint::YoungDaly(cost, options.mtbf_hours * kSecondsPerHour);
+}
+
+bool LocalCheckpoints::DueAfter(std::int64_t step) const {
+  const std::int64_t every = setup_.options.every_steps;
+  return every > 0 && step % every == 0;
+}
+
+bool LocalCheckpoints::Write(std::int64_t step, std::int64_t sequence, const nlohmann::json& run) {
+  const trace::Scope scope(setup_.traffic.Trace(), {.name = trace::Name::kCheckpoint,
+                                                    .category = trace::Category::kCheckpoint});
+  last_time_ = Seconds();
+  // The records of its steps first: a node that is lost may be the one that writes them.
+  setup_.monitor.SyncRecords();
+  setup_.runtime.World().Broadcast(&sequence, sizeof sequence);
+  const checkpoint::LocalOutcome outcome = writer_.Write(step, sequence, run);
+  const double seconds = Seconds() - last_time_;
+  untold_seconds_ += seconds;
+  if (outcome.failure.empty()) {
+    ++written_;
+    seconds_ += seconds;
+    longest_ = std::max(longest_, seconds);
+  }
+  Report(step, outcome);
+  return outcome.failure.empty();
+}
+
+void LocalCheckpoints::Report(std::int64_t step, const checkpoint::LocalOutcome& outcome) {
+  const bool failed = !outcome.failure.empty();
+  if (failed) {
+    Say("local checkpoint failed", step, outcome.failure);
+    if (!failing_) {
+      setup_.monitor.Warn(fmt::format(
+          "the local checkpoint of step {} was not written: {}\n  Until one is, all go to the run "
+          "folder.",
+          step, outcome.failure));
+    }
+  } else {
+    Say("local checkpoint", step,
+        fmt::format("{} in {:.3f} s, {} of it copied to partners", monitor::AsBytes(outcome.bytes),
+                    outcome.seconds, monitor::AsBytes(outcome.copied)),
+        {{"bytes", static_cast<double>(outcome.bytes)},
+         {"bytes_copied", static_cast<double>(outcome.copied)},
+         {"seconds", outcome.seconds}});
+    if (failing_) setup_.monitor.Line("local checkpoints are written again");
+  }
+  failing_ = failed;
+}
+
+void LocalCheckpoints::Say(const std::string& event, std::int64_t step, const std::string& text,
+                           const std::vector<std::pair<std::string, double>>& numbers) const {
+  setup_.monitor.Happened({.name = event,
+                           .step = step,
+                           .rank = 0,
+                           .host = setup_.runtime.Hosts().front(),
+                           .text = text,
+                           .numbers = numbers});
+}
+
+double LocalCheckpoints::TakeSeconds() { return std::exchange(untold_seconds_, 0); }
+
+std::string LocalCheckpoints::Summary() const {
+  if (written_ == 0) return {};
+  const double mean = seconds_ / static_cast<double>(written_);
+  return fmt::format("{} of {}: {:.3f} s each, {:.2f} GB/s",
+                     monitor::Counted(written_, "local checkpoint"),
+                     monitor::AsBytes(writer_.Bytes()), mean,
+                     mean > 0 ? static_cast<double>(writer_.Bytes()) / kGiga / mean : 0);
+}
+
+}  // namespace trireme::driver

@@ -1,0 +1,89 @@
+// TrainingLoop: checkpoints on the nodes' own storage.
+#include <fmt/format.h>
+
+#include "checkpoints.hpp"
+#include "local_checkpoints.hpp"
+#include "safeguards.hpp"
+#include "trireme/checkpoint/checkpoint.hpp"
+#include "trireme/checkpoint/local.hpp"
+#include "trireme/driver/training_loop.hpp"
+
+namespace trireme::driver {
+
+// A run keeps its name; a branch gets one of its own.
+void TrainingLoop::MakeLocal() {
+  const std::string& folder = job_.options.checkpoint.local;
+  if (folder.empty()) return;
+  const comm::Communicator& world = job_.World();
+  checkpoint::LocalRun run{.folder = folder, .id = {}, .session = {}};
+  world.Together([&] {
+    if (continues_ && Resumes()) run.id = job_.start.record->json.value(job::kRunName, "");
+    if (!world.IsRoot()) return;
+    if (run.id.empty()) run.id = checkpoint::NewLocalName();
+    run.session = checkpoint::NewLocalName();
+  });
+  run_folder_has_one_ = continues_ && Resumes() && job_.start.record->json.contains(job::kRunName);
+  run.id = world.Broadcast(run.id);
+  run.session = world.Broadcast(run.session);
+  std::optional<std::int64_t> from;
+  if (continues_ && job_.start.local != nullptr) from = step_;
+  local_ =
+      std::make_unique<LocalCheckpoints>(LocalCheckpoints::Setup{.runtime = *job_.runtime,
+                                                                 .options = job_.options.checkpoint,
+                                                                 .monitor = *monitor_,
+                                                                 .traffic = grid_.Traffic(),
+                                                                 .run = run,
+                                                                 .from = from},
+                                         state_.CheckpointState());
+}
+
+// The state of the local checkpoint that the job starts from.
+void TrainingLoop::ResumeLocal() {
+  CheckCanonical();
+  ResumeProducts();
+  try {
+    state_.Load([this](const char* file, const std::vector<tensor::StateBlock>& blocks) {
+      bytes_from_afar_ +=
+          job_.start.local->Read({job_.World(), job_.runtime->Hosts()}, file, blocks);
+      job::StopIfAsked(job_);
+    });
+  } catch (const checkpoint::DamagedError& error) {
+    const std::string layout =
+        job::LayoutChange(*job_.start.record, {{"ranks", job_.World().Size()},
+                                               {"grid", comm::Describe(grid_.Shape())},
+                                               {"sharding", comm::NameOf(grid_.Shards())}});
+    throw checkpoint::DamagedError(
+        error.Code(), layout.empty() ? error.what() : fmt::format("{} ({})", error.what(), layout));
+  }
+}
+
+std::string TrainingLoop::DescribeStart() const {
+  if (job_.start.local == nullptr) return checkpoint_;
+  return fmt::format("the local checkpoint on the hosts, {} of it from other hosts,",
+                     monitor::AsBytes(bytes_from_afar_));
+}
+
+// Collective. Writes one to the nodes. Returns how the run folder is to have one as well: not at
+// all, for a regular reason, or because of a failure or a stop alone.
+TrainingLoop::Drain TrainingLoop::WriteLocal(bool best, bool stop_only) {
+  const comm::Communicator& world = job_.World();
+  // Decisions of a continued run must not depend on the outcome of what is under way.
+  const bool back = job_.options.training.on_spike == training::OnSpike::kRollback;
+  if (back) NoteCheckpoint();
+  if (checkpoints_->BestUnderWay()) SettleCheckpoints();
+  nlohmann::json run = RunJson();
+  run["safeguards"] = safeguards_->Json(true);
+  run["date"] = job::DateNow(world);
+  const bool whole = local_->Write(step_, checkpoints_->Sequence(), run);
+  checkpoint_seconds_ += local_->TakeSeconds();
+  std::int64_t time_has_come = checkpoint_now_ && checkpoints_->TimeHasCome() ? 1 : 0;
+  if (checkpoint_now_) world.Broadcast(&time_has_come, sizeof time_has_come);
+  run_folder_has_one_ = run_folder_has_one_ || checkpoints_->Written();
+  const bool first = !run_folder_has_one_ && !checkpoints_->UnderWay();
+  const bool regular =
+      !stop_only && (best || first || checkpoints_->DueAfter(step_) || time_has_come == 1);
+  if (regular) return Drain::kRegular;
+  return whole && !Finished() && !stop_ ? Drain::kNone : Drain::kIrregular;
+}
+
+}  // namespace trireme::driver

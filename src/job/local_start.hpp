@@ -1,0 +1,20 @@
+// The start of a training job from a local checkpoint, if one is newer than the run folder's.
+#ifndef TRIREME_SRC_JOB_LOCAL_START_HPP_
+#define TRIREME_SRC_JOB_LOCAL_START_HPP_
+
+#include <string>
+
+#include "trireme/job/job.hpp"
+
+namespace trireme::job {
+
+// Collective, for a deck that is read. With checkpoint.local and -r RUN: looks on the nodes, and
+// lets the job start from what is there; notes why it does not.
+void LookForLocal(Job& job);
+
+// Collective. Goes back to the first candidate; `why` is noted with the steps that are lost.
+void LeaveLocal(Job& job, const std::string& why);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_SRC_JOB_LOCAL_START_HPP_
