@@ -61,9 +61,11 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 }
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
-  kernels::LinearForward(pass.stream,
-                         {.form = Form::kTransposed, .weight = pass.Value(weight_), .thin = true},
-                         x, {}, logits, [](const Part&) {});
+  Matrix weight = pass.Value(weight_), all = logits;
+  weight.rows += spare_;
+  all.columns += spare_;
+  kernels::LinearForward(pass.stream, {.form = Form::kTransposed, .weight = weight, .thin = true},
+                         x, {}, all, [](const Part&) {});
 }
 
 void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {

@@ -77,11 +77,9 @@ struct EvaluationPlan {
   TokenFacts tokens;
 };
 // As MakePlan. micro_batch: sequences that a rank takes at once; 0: as the deck says. cache_slots:
-// sequences that are written at once, whose keys and values are kept if KeepsKeysAndValues.
+// sequences that are written at once, whose keys and values are kept, but for context ranks.
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch = 0,
                                   std::int64_t cache_slots = 0);
-// Whether there is a cache of keys and values: on CPUs, without context ranks.
-bool KeepsKeysAndValues(const Request& request, const comm::GridShape& grid);
 
 // Layout in words: "pipeline 2 x data 2 x context 1 x tensor 1; 1f1b, 8 micro-batches".
 std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions& sharing,
