@@ -164,7 +164,7 @@ __device__ __forceinline__ void FinishCached(const CachedOperands<T>& a,
 #pragma unroll
   for (int h = 0; h < kHeads; ++h) {
     if (h >= at.heads) continue;
-    __syncthreads();
+    if (h > 0) __syncthreads();  // the head before is read no more
 #pragma unroll
     for (int j = 0; j < kWidth; ++j) shared.sums[thread * kWidth + j] = out[h][j];
     __syncthreads();
