@@ -29,10 +29,9 @@ void Show(const std::string& text) {
 // Without a cache a long text takes long: the user is told.
 void SayWithoutCache(const job::Job& job, const model::ParallelModel& model) {
   if (!job.World().IsRoot() || model.Plan().cache_slots > 0) return;
-  const bool ring = model.Grid().Shape().context > 1;
   fmt::print(stderr,
-             "trireme: {}: keys and values are not kept, each token computes the whole window\n",
-             ring ? "grid.context > 1" : "run.device = cuda");
+             "trireme: grid.context > 1: keys and values are not kept, each token computes the "
+             "whole window\n");
 }
 
 [[noreturn]] void ThrowStopped(const std::string& done) {

@@ -100,7 +100,7 @@ void LocalCheckpoints::Say(const std::string& event, std::int64_t step, const st
   setup_.monitor.Happened({.name = event,
                            .step = step,
                            .rank = 0,
-                           .host = setup_.runtime.Hosts().front(),
+                           .host = setup_.runtime.Hosts().First(),
                            .text = text,
                            .numbers = numbers});
 }

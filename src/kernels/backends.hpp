@@ -171,6 +171,8 @@ AttentionScratchFunction AttentionScratch;
 decltype(kernels::AttentionForward) AttentionForward;
 decltype(kernels::AttentionBackward) AttentionBackward;
 decltype(kernels::Rope) Rope;
+decltype(kernels::KeepKeyValues) KeepKeyValues;
+decltype(kernels::CachedAttention) CachedAttention;
 decltype(kernels::AttentionPartStart) AttentionPartStart;
 decltype(kernels::AttentionPartForward) AttentionPartForward;
 decltype(kernels::AttentionPartStartBackward) AttentionPartStartBackward;

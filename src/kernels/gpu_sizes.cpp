@@ -24,6 +24,26 @@ std::int64_t gpu::LogitStride(std::int64_t slice) {
   return CeilDivide(slice, kVocabularyUnit) * kVocabularyUnit;
 }
 
+std::int64_t gpu::CachedRow(std::int64_t head_dim) {
+  constexpr std::int64_t kUnit = 8;  // elements: 16 bytes in bf16
+  return CeilDivide(head_dim, kUnit) * kUnit;
+}
+
+std::int64_t gpu::CachedPiece(std::int64_t positions) {
+  // Enough pieces to occupy a card with one text, each of enough positions to be worth a block.
+  constexpr std::int64_t kMostPieces = 32, kLeast = 256, kTile = 64;
+  return std::max(kLeast, CeilDivide(CeilDivide(positions, kMostPieces), kTile) * kTile);
+}
+
+std::int64_t gpu::KeyValueElements(const device::Stream&, const AttentionShape& shape,
+                                   std::int64_t positions) {
+  constexpr std::int64_t kSums = 2;  // elements of bf16 that a sum takes
+  const std::int64_t row = CachedRow(shape.head_dim);
+  const std::int64_t pieces = CeilDivide(positions, CachedPiece(positions));
+  const std::int64_t parts = pieces > 1 ? kSums * shape.heads * pieces * (row + kCachedExtra) : 0;
+  return 2 * shape.kv_heads * positions * row + parts;
+}
+
 std::int64_t gpu::Fp8ScaleBytes(int sites) {
   constexpr std::int64_t kNumbers = 3, kBytes = 4;
   return kNumbers * kBytes * (std::int64_t{sites} + kFp8Places) * kFp8Roles;

@@ -18,6 +18,13 @@ std::int64_t AttentionInner(const AttentionShape& shape);
 // Elements from one row of logits to the next: rows begin on 128 bytes in bf16.
 std::int64_t LogitStride(std::int64_t slice);
 
+// A cache of keys and values. Rows of head_dim elements are filled up to whole vectors of every
+// type; a long cache is attended to in pieces of CachedPiece(positions) positions, whose results
+// have kCachedExtra numbers more than a row.
+inline constexpr std::int64_t kCachedExtra = 8;
+std::int64_t CachedRow(std::int64_t head_dim);
+std::int64_t CachedPiece(std::int64_t positions);
+
 // fp8 operands of linear layers: values, weights and gradients have a scale each; a product has two
 // operands.
 inline constexpr int kFp8Roles = 3;
@@ -32,6 +39,7 @@ AttentionScratchFunction AttentionScratch;
 AttentionPartScratchFunction AttentionPartScratch;
 VocabularyScratchFunction VocabularyScratch;
 decltype(kernels::VocabularyTileTokens) VocabularyTileTokens;
+decltype(kernels::KeyValueElements) KeyValueElements;
 
 }  // namespace trireme::kernels::gpu
 

@@ -62,9 +62,13 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
   kernels::Linear linear{.form = Form::kTransposed, .weight = pass.Value(weight_)};
-  pass.MakeThin(linear, weight_);
+  pass.MakeThin(linear,
+                weight_);  // panels have no spare rows, and are on CPUs, where there are none
   linear.thin = true;
-  kernels::LinearForward(pass.stream, linear, x, {}, logits, [](const Part&) {});
+  linear.weight.rows += spare_;
+  Matrix all = logits;
+  all.columns += spare_;
+  kernels::LinearForward(pass.stream, linear, x, {}, all, [](const Part&) {});
 }
 
 void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {

@@ -1,13 +1,17 @@
 // KeyValueCache: one buffer for all layers of the rank.
 #include "trireme/model/key_value_cache.hpp"
 
+#include <algorithm>
+
+#include "trireme/base/error.hpp"
 #include "trireme/model/stage_layers.hpp"
 
 namespace trireme::model {
 
 KeyValueCache::KeyValueCache(const ModelPlan& plan, const StagePlan& local,
                              const StageLayers& layers, const device::Stream& stream)
-    : type_(plan.dtype),
+    : stream_(stream),
+      type_(plan.dtype),
       slots_(plan.cache_slots),
       positions_(plan.length),
       dim_(plan.options.dim),
@@ -25,14 +29,52 @@ KeyValueCache::KeyValueCache(const ModelPlan& plan, const StagePlan& local,
     }
   }
   if (bytes > 0) kept_ = device::AllocateZeroed(bytes, stream.Where());
+  if (stream.OnGpu()) {
+    const std::int64_t places = 2 * slots_ * static_cast<std::int64_t>(sizeof(std::int32_t));
+    placed_ = device::AllocateZeroed(places, stream.Where());
+    placed_on_host_ = device::AllocatePinned(places, stream.Where());
+    copied_ = device::Event(stream);
+  }
   if (!local.Last()) return;
   slice_ = layers.Head().Slice().Size();
+  stride_ = slice_ + layers.Head().SpareRows();
   picked_ = device::AllocateZeroed(slots_ * dim_ * element, stream.Where());
-  logits_ = device::AllocateZeroed(slots_ * slice_ * element, stream.Where());
+  logits_ = device::AllocateZeroed(slots_ * stride_ * element, stream.Where());
+  if (stream.OnGpu()) {
+    logits_on_host_ = device::AllocatePinned(slots_ * stride_ * element, stream.Where());
+  }
 }
 
 kernels::KeyValueCache KeyValueCache::Of(std::uint32_t layer) const {
   return {static_cast<char*>(kept_.get()) + begins_[layer], type_, slots_, positions_};
+}
+
+void KeyValueCache::Place(std::span<const CachedPlaces> places) {
+  places_ = places;
+  if (!stream_.OnGpu() || stream_.Planned()) return;
+  first_.clear();
+  copied_.Await();
+  auto* const slots = static_cast<std::int32_t*>(placed_on_host_.get());
+  std::int64_t count = 0;
+  for (const CachedPlaces& entry : places) {
+    first_.push_back(count);
+    if (count + std::ssize(entry.slots) > slots_) {
+      throw RunError("more sequences in a pass than a cache has slots",
+                     "This is a bug in Trireme.");
+    }
+    std::ranges::copy(entry.slots, slots + count);
+    std::ranges::copy(entry.firsts, slots + slots_ + count);
+    count += std::ssize(entry.slots);
+  }
+  device::StartCopyIn(stream_, slots, placed_.get(),
+                      2 * slots_ * static_cast<std::int64_t>(sizeof *slots));
+  copied_.Record(stream_.gpu->queue);
+}
+
+kernels::CachedRows KeyValueCache::RowsOf(std::size_t entry) const {
+  if (!stream_.OnGpu()) return {places_[entry].slots.data(), places_[entry].firsts.data()};
+  const auto* const slots = static_cast<const std::int32_t*>(placed_.get()) + first_[entry];
+  return {slots, slots + slots_};
 }
 
 tensor::Matrix KeyValueCache::Picked(std::int64_t rows) const {
@@ -40,7 +82,16 @@ tensor::Matrix KeyValueCache::Picked(std::int64_t rows) const {
 }
 
 tensor::Matrix KeyValueCache::Logits(std::int64_t rows) const {
-  return {logits_.get(), type_, rows, slice_, slice_};
+  return {logits_.get(), type_, rows, slice_, stride_};
+}
+
+tensor::Matrix KeyValueCache::LogitsOnHost(std::int64_t rows) const {
+  tensor::Matrix logits = Logits(rows);
+  if (!stream_.OnGpu()) return logits;
+  device::CopyOut(stream_, logits.data, logits_on_host_.get(),
+                  rows * stride_ * static_cast<std::int64_t>(SizeOf(type_)));
+  logits.data = logits_on_host_.get();
+  return logits;
 }
 
 }  // namespace trireme::model

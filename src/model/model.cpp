@@ -95,6 +95,7 @@ void Model::BeginCached(StagedBatches::Taken taken, std::span<const CachedPlaces
   logits_position_ = -1;
   cached_ = cached;
   Open(std::move(taken), nullptr);
+  cache_.Place(cached);
 }
 
 CachedPass Model::CachedPassOf(std::size_t entry) const {
@@ -102,12 +103,8 @@ CachedPass Model::CachedPassOf(std::size_t entry) const {
   const CachedPlaces& places = cached_[entry];
   std::int64_t first = 0;
   for (const CachedPlaces& before : cached_.first(entry)) first += std::ssize(before.asked);
-  return {&cache_,
-          {places.slots.data(), places.firsts.data()},
-          places.asked,
-          first,
-          batches_[entry].length == 1,
-          &thin_weights_};
+  return {&cache_, cache_.RowsOf(entry),        places.asked,
+          first,   batches_[entry].length == 1, &thin_weights_};
 }
 
 void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullptr); }
@@ -153,6 +150,8 @@ Pass Model::MakePass(std::size_t entry, bool training) {
   Pass pass = MakePass(training);
   pass.batch = &batch;
   pass.tokens = staged_.At(entry);
+  // A GPU's zeros for one that continues no text, which needs the kernels of plain windows.
+  if (batch.begins.empty() && !plan_.document_mask) pass.tokens.begins = nullptr;
   pass.sequences = batch.sequences;
   pass.length = batch.length;
   pass.positions = batch.positions;
@@ -220,41 +219,47 @@ void Model::Run(const parallel::ProgramTask& task, const Matrix& in, const Matri
 
 std::vector<double> Model::LogitsSlice() const {
   std::vector<double> logits;
-  CopyToHost(logits_, logits);
+  if (logits_.Empty()) return logits;
+  Matrix copied = logits_;
+  std::vector<std::byte> copy;
+  if (with_.stream.OnGpu()) {
+    copy.resize(static_cast<std::size_t>(logits_.Size()) * SizeOf(logits_.dtype));
+    device::CopyOut(with_.stream, logits_.data, copy.data(), std::ssize(copy));
+    copied.data = copy.data();
+  }
+  Widen(copied, logits);
   return logits;
 }
 
 const std::vector<double>& Model::CachedLogits() {
   std::int64_t rows = 0;
   for (const CachedPlaces& places : cached_) rows += std::ssize(places.asked);
-  CopyToHost(cache_.Logits(rows), cached_logits_);
+  Widen(cache_.LogitsOnHost(rows), cached_logits_);
   return cached_logits_;
 }
 
-void Model::CopyToHost(const Matrix& logits, std::vector<double>& to) const {
-  const std::int64_t size = logits.Size();
-  to.resize(static_cast<std::size_t>(size));
-  const std::int64_t bytes = size * static_cast<std::int64_t>(SizeOf(logits.dtype));
-  std::vector<std::byte> copy;
-  const void* data = logits.data;
-  if (with_.stream.Where() != device::Kind::kCpu) {
-    copy.resize(static_cast<std::size_t>(bytes));
-    device::CopyOut(with_.stream, logits.data, copy.data(), bytes);
-    data = copy.data();
-  }
-  double* const all = to.data();
+// to = m, which lies on the host, without what is between its rows.
+void Model::Widen(const Matrix& m, std::vector<double>& to) const {
+  to.resize(static_cast<std::size_t>(m.rows * m.columns));
+  const bool dense = m.stride == m.columns || m.rows == 1;
+  const std::int64_t rows = dense ? 1 : m.rows, columns = dense ? m.Size() : m.columns;
   const int threads = with_.stream.threads;
-  if (logits.dtype == Dtype::kBfloat16) {
-    const auto* const values = static_cast<const std::uint16_t*>(data);
+  for (std::int64_t row = 0; row < rows; ++row) {
+    double* const all = to.data() + row * columns;
+    if (m.dtype == Dtype::kBfloat16) {
+      const auto* const values = static_cast<const std::uint16_t*>(m.data) + row * m.stride;
 #pragma omp parallel for simd num_threads(threads)
-    for (std::int64_t i = 0; i < size; ++i) all[i] = static_cast<double>(FromBfloat16(values[i]));
-    return;
+      for (std::int64_t i = 0; i < columns; ++i) {
+        all[i] = static_cast<double>(FromBfloat16(values[i]));
+      }
+      continue;
+    }
+    DispatchDtype(m.dtype, [&](auto zero) {
+      const auto* const values = static_cast<const decltype(zero)*>(m.data) + row * m.stride;
+#pragma omp parallel for simd num_threads(threads)
+      for (std::int64_t i = 0; i < columns; ++i) all[i] = static_cast<double>(values[i]);
+    });
   }
-  DispatchDtype(logits.dtype, [&](auto zero) {
-    const auto* const values = static_cast<const decltype(zero)*>(data);
-#pragma omp parallel for simd num_threads(threads)
-    for (std::int64_t i = 0; i < size; ++i) all[i] = static_cast<double>(values[i]);
-  });
 }
 
 // Whether the sharding has to know of a use of this unit.

@@ -35,9 +35,13 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
 void Model::PickLogits(const Pass& pass, const Matrix& full) const {
   const std::int64_t count = std::ssize(pass.cached.asked), first = pass.cached.first;
   const Matrix picked = cache_.Picked(first + count).Rows(first, count);
-  for (std::int64_t i = 0; i < count; ++i) {
-    kernels::Copy(pass.stream, full.Rows(pass.cached.asked[static_cast<std::size_t>(i)], 1),
-                  picked.Rows(i, 1));
+  const std::span<const std::int64_t> asked = pass.cached.asked;
+  for (std::int64_t i = 0, run = 1; i < count; i += run, run = 1) {
+    const auto from = static_cast<std::size_t>(i);
+    while (i + run < count && asked[from + static_cast<std::size_t>(run)] == asked[from] + run) {
+      ++run;
+    }
+    kernels::Copy(pass.stream, full.Rows(asked[from], run), picked.Rows(i, run));
   }
   layers_.Head().CachedLogits(pass, picked, cache_.Logits(first + count).Rows(first, count));
 }

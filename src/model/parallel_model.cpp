@@ -108,11 +108,15 @@ void ParallelModel::BeginStep() {
   units_->BeginStep();
 }
 
+// Waits for what was queued on a GPU; ends if a rank is lost.
+void ParallelModel::AwaitQueue() {
+  if (!stream_.OnGpu()) return;
+  done_.Record(stream_.gpu->queue);
+  grid_.Await(done_);
+}
+
 ExactSum ParallelModel::FinishLoss() {
-  if (stream_.OnGpu()) {
-    done_.Record(stream_.gpu->queue);
-    grid_.Await(done_);
-  }
+  AwaitQueue();
   return grid_.LastStage() && tensor_.Rank() == 0 ? local_->SummedLoss() : ExactSum();
 }
 
@@ -242,6 +246,7 @@ const std::vector<double>& ParallelModel::CachedLogits(std::span<const data::Ent
                                                        std::span<const CachedPlaces> places) {
   local_->BeginCached(Take(Stage(batches)), places);
   Evaluate(batches);
+  AwaitQueue();
   std::vector<double>& logits = cached_logits_;
   logits.clear();
   if (!grid_.LastStage()) return logits;

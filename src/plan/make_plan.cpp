@@ -149,10 +149,6 @@ Plan MakePlan(const Request& request) {
           .tokens = request.tokens};
 }
 
-bool KeepsKeysAndValues(const Request& request, const comm::GridShape& grid) {
-  return grid.context == 1 && !request.machine.stream.OnGpu();
-}
-
 bool CanPackWeights(const EvaluationPlan& plan) {
   const model::ModelPlan& model = plan.model;
   return model.cache_slots > 1 && model.cache_slots <= kernels::MostThinRows() &&
@@ -170,7 +166,8 @@ EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_bat
         SuitableMicroBatch(data.sequence_length, request.machine.stream.OnGpu());
   }
   layout.model.canonical = MakeCanonical(request, layout.model.options, layout.grid, data.batch);
-  if (KeepsKeysAndValues(request, layout.grid)) layout.model.cache_slots = cache_slots;
+  // Keys and values cut over context ranks are not kept.
+  if (layout.grid.context == 1) layout.model.cache_slots = cache_slots;
   // A token of each sequence at once fits where whole windows do.
   layout.model.micro_batch =
       std::max(layout.model.micro_batch, CeilDivide(cache_slots, layout.model.length));

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ranks with a GPU each, and ranks that share one: every kind of layout trains to the serial run's
-# losses, a checkpoint of one layout continues in another, verify passes on 8 ranks, and what cannot
-# be is refused before anything is written.
+# losses, a checkpoint of one layout continues in another, text is the CPU's, verify passes on 8
+# ranks, and what cannot be is refused before anything is written.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=test/system/gpu_common.sh
@@ -36,6 +36,24 @@ if has_fp8; then
   layout fp8-data 2 grid.data=2 run.precision=fp8
   layout fp8-slices 4 grid.tensor=2 grid.pipeline=2 data.micro_batch=1 run.precision=fp8
 fi
+# Text from a cache of keys and values: the CPU's in fp64, to the byte, beyond the model's window.
+cat >prompts.jsonl <<'JSONL'
+{"prompt": "the ship", "id": 7}
+{"prompt": "", "tokens": 5}
+{"prompt": "the captain of the harbour of the ship", "temperature": 0}
+JSONL
+text=(-r serial job.task=generate run.precision=fp64 generate.tokens=12 generate.file=prompts.jsonl)
+run 0 "$TRIREME" "${text[@]}" run.device=cpu generate.output=cpu.jsonl
+written() { # RANKS KEY...
+  (($1 <= cards)) || return 0
+  run 0 timeout 200 "${mpi[@]}" "$1" "$TRIREME" "${text[@]}" generate.output=gpu.jsonl "${@:2}"
+  ! grep -F "keys and values are not kept" "$scratch/output" || fail "no cache with ${*:2}"
+  cmp cpu.jsonl gpu.jsonl || fail "other texts on $1 GPUs with ${*:2}"
+  rm gpu.jsonl
+}
+written 1 generate.batch=2
+written 4 grid.tensor=2 grid.pipeline=2
+written 2 grid.sharding=parameters
 if ((cards >= 4)); then
   run 0 timeout 200 "${mpi[@]}" 4 "$TRIREME" -i deck.in -r sequence/checkpoints/step_00000005 job.output=moved \
     "${model[@]}" grid.data=2 grid.pipeline=2 data.micro_batch=1

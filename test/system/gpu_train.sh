@@ -67,7 +67,6 @@ paste -d' ' evaluated-cpu-fp32 evaluated-cuda-fp32 evaluated-cuda-bf16 | awk '
   off($4, $2) > 1e-5 || off($6, $2) > 1e-2 { print; bad = 1 } END { exit bad || NR != 2 }' || fail "evaluation differs"
 for device in cpu cuda; do
   run 0 "$TRIREME" -i deck.in -r llama-cpu job.task=generate generate.tokens=6 generate.temperature=0 run.device=$device "${llama[@]}"
-  grep -v '^trireme: run.device = cuda: keys and values are not kept' output >"text-$device"
+  cp output "text-$device"
 done
-[[ $(wc -l <output) -gt $(wc -l <text-cuda) ]] || fail "generation without a cache is not said"
 cmp text-cpu text-cuda || fail "other text"

@@ -21,7 +21,7 @@ struct CachedRows {
   const std::int32_t* firsts = nullptr;  // position of each sequence's first row
 };
 
-// Elements of a slot; 0: the stream's device has no cache.
+// Elements of a slot.
 std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape& shape,
                               std::int64_t positions);
 

@@ -29,10 +29,12 @@ class HeadLayer {
   void Loss(const Pass& pass, const Matrix& x, double smoothing, const Matrix& dx) const;
   // logits = x W^T for the rows of x and this rank's slice of the vocabulary, overwritten.
   void Logits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
-  // The same for rows of a pass that uses a cache, at the speed of the weight's memory.
+  // The same for rows of a pass that uses a cache, at the speed of the weight's memory. Rows of
+  // logits have room for SpareRows() more, which are overwritten.
   void CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
   ThinWeight Weight() const { return {weight_, 1, kernels::Form::kTransposed}; }
   const Part& Slice() const { return slice_; }  // of the vocabulary, this rank's
+  std::int64_t SpareRows() const { return spare_; }
 
  private:
   // Canonical: columns of a tile with each slice's logits on a boundary of 128 bytes.

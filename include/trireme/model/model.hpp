@@ -116,7 +116,7 @@ class Model : public parallel::StageWork {
   std::span<const data::Entry> EntriesOf(int micro_batch) const;
   void Open(StagedBatches::Taken taken, double* losses);
   CachedPass CachedPassOf(std::size_t entry) const;
-  void CopyToHost(const Matrix& logits, std::vector<double>& to) const;
+  void Widen(const Matrix& m, std::vector<double>& to) const;
 
   // The tasks.
   void Forward(TaskEntries& entries, int chunk, const Arenas& arenas);

@@ -104,6 +104,7 @@ class ParallelModel {
   int MicroBatches(std::span<const data::Entry> batches) const;
   void Announce(const parallel::Program& program);
   void Evaluate(std::span<const data::Entry> batches);
+  void AwaitQueue();
   data::Entry LocalPart(const data::Entry& batch) const;
   std::pair<int, std::int64_t> Find(std::int64_t position) const;
 

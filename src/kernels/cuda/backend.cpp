@@ -21,9 +21,6 @@ struct OnTheCpuOnly {
 };
 constexpr OnTheCpuOnly kOnTheCpuOnly;
 
-// Text is written on a GPU without a cache of keys and values.
-std::int64_t NoCache(const device::Stream&, const AttentionShape&, std::int64_t) { return 0; }
-
 }  // namespace
 
 constinit const Backend kCudaBackend = {
@@ -56,9 +53,9 @@ constinit const Backend kCudaBackend = {
     .AttentionForward = cuda::AttentionForward,
     .AttentionBackward = cuda::AttentionBackward,
     .Rope = cuda::Rope,
-    .KeyValueElements = NoCache,
-    .KeepKeyValues = kOnTheCpuOnly,
-    .CachedAttention = kOnTheCpuOnly,
+    .KeyValueElements = gpu::KeyValueElements,
+    .KeepKeyValues = cuda::KeepKeyValues,
+    .CachedAttention = cuda::CachedAttention,
     .AttentionPartScratch = gpu::AttentionPartScratch,
     .AttentionPartStart = cuda::AttentionPartStart,
     .AttentionPartForward = cuda::AttentionPartForward,

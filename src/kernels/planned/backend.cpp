@@ -158,7 +158,8 @@ void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile&
 
 std::int64_t CacheElements(const device::Stream& stream, const AttentionShape& shape,
                            std::int64_t positions) {
-  return stream.OnGpu() ? 0 : kCpuBackend.KeyValueElements(stream, shape, positions);
+  if (stream.OnGpu()) return gpu::KeyValueElements(stream, shape, positions);
+  return kCpuBackend.KeyValueElements(stream, shape, positions);
 }
 
 std::int64_t WholeAttentionScratch(const device::Stream& stream, const AttentionShape& shape,
