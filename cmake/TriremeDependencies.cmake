@@ -65,6 +65,7 @@ endif()
 target_link_libraries(trireme_sentencepiece INTERFACE ${TRIREME_SENTENCEPIECE_TRAIN_LIBRARY})
 trireme_find(trireme_zlib zlib.h z zlib1g-dev)
 trireme_find(trireme_zstd zstd.h zstd libzstd-dev)
+trireme_find(trireme_archive archive.h archive libarchive-dev)     # --support
 
 # Wide characters: the view of trireme --watch.
 set(CURSES_NEED_NCURSES TRUE)

@@ -18,8 +18,8 @@ constexpr auto kSiteKeys = std::to_array<std::string_view>(
     {"run.pin", "run.hang_timeout", "run.check_replicas_every", "run.mtbf_hours", "data.staging",
      "data.read_ahead", "checkpoint.every_steps", "checkpoint.every_minutes", "checkpoint.auto",
      "checkpoint.max_failures", "checkpoint.max_restarts", "checkpoint.keep",
-     "checkpoint.keep_every_steps", "checkpoint.async", "checkpoint.writers",
-     "checkpoint.io_hints", "monitor.tensorboard", "monitor.report"});
+     "checkpoint.keep_every_steps", "checkpoint.async", "checkpoint.writers", "checkpoint.io_hints",
+     "monitor.tensorboard", "monitor.report"});
 
 // Keys that together decide when checkpoints are written: a site's count if the user gives none.
 constexpr auto kWhenToWrite = std::to_array<std::string_view>(
@@ -34,7 +34,7 @@ struct Given {
   std::string name, value, where;
 };
 
-// What the site's deck gives, in the order of declaration.
+// Values of the site's deck, in the order of declaration.
 std::vector<Given> ReadSite(const input::Schema& schema, const std::string& text,
                             const std::string& path) {
   const input::Deck site = input::Deck::Parse(schema, text, path, {});
@@ -52,9 +52,10 @@ void RequireSiteKeys(const std::vector<Given>& given) {
   std::vector<std::string> refused;
   for (const auto& [name, value, where] : given) {
     if (Holds(kSiteKeys, name)) continue;
-    refused.push_back(fmt::format("{}: {} = {}: not for a site's deck: it says what is computed, "
-                                  "which stands in a user's own deck",
-                                  where, name, value));
+    refused.push_back(
+        fmt::format("{}: {} = {}: not for a site's deck: it says what is computed, "
+                    "which stands in a user's own deck",
+                    where, name, value));
   }
   if (refused.empty()) return;
   throw InputError(
@@ -72,9 +73,9 @@ void SupplySite(const input::Schema& schema, const std::string& text, const std:
                 input::Deck& deck) {
   const std::vector<Given> given = ReadSite(schema, text, path);
   RequireSiteKeys(given);
-  const bool user_decides_when = std::any_of(
-      kWhenToWrite.begin(), kWhenToWrite.end(),
-      [&](std::string_view name) { return deck.Given(std::string(name)); });
+  const bool user_decides_when =
+      std::any_of(kWhenToWrite.begin(), kWhenToWrite.end(),
+                  [&](std::string_view name) { return deck.Given(std::string(name)); });
   for (const auto& [name, value, where] : given) {
     if (user_decides_when && Holds(kWhenToWrite, name)) continue;
     deck.Supply(name, value, where);

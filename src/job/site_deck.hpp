@@ -1,4 +1,5 @@
-// A site's deck: defaults that a centre gives to everybody on its machine, weaker than a user's deck.
+// A site's deck: defaults that a centre gives to everybody on its machine, weaker than a user's
+// deck.
 #ifndef TRIREME_SRC_JOB_SITE_DECK_HPP_
 #define TRIREME_SRC_JOB_SITE_DECK_HPP_
 

@@ -162,8 +162,9 @@ void ReadSite(const CommandLine& line, Sources& sources) {
   if (line.deck.empty() || path == nullptr || *path == '\0') return;
   sources.site_path = path;
   sources.site_text = ReadDeckFile(
-      path, "The environment variable TRIREME_SITE_DECK names it as the site's deck: mend the "
-            "variable, or unset it.");
+      path,
+      "The environment variable TRIREME_SITE_DECK names it as the site's deck: mend the "
+      "variable, or unset it.");
 }
 
 // The configuration of the model to import.

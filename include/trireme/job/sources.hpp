@@ -56,8 +56,8 @@ void FindAgain(const comm::Communicator& world, const CommandLine& line, const i
 // Serial. Prints the warnings to standard error.
 void PrintWarnings(const Start& start);
 
-// Parses the deck and supplies the site's values and those that follow from other keys: presets, the
-// checkpoint's model, the output folder. Throws InputError.
+// Parses the deck and supplies the site's values and those that follow from other keys: presets,
+// the checkpoint's model, the output folder. Throws InputError.
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line, const Sources& sources);
 
 // The same for a deck's text alone, which starts from no checkpoint.

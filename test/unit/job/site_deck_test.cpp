@@ -1,4 +1,5 @@
-// A site's deck: weaker than the user's, stronger than defaults, and only of keys that are a site's.
+// A site's deck: weaker than the user's, stronger than defaults, and only of keys that are a
+// site's.
 #include "site_deck.hpp"
 
 #include <gmock/gmock.h>
@@ -43,8 +44,7 @@ std::string Complaint(const std::string& site, const std::string& user = "") {
 TEST(SiteDeck, IsWeakerThanDeckAndCommandLineAndStrongerThanDefaults) {
   const char* const site =
       "[checkpoint]\nasync = yes\nwriters = 3\nkeep = 5\n[data]\nstaging = none\n";
-  const input::Deck deck =
-      Parse(site, "[checkpoint]\nwriters = 2\n", {"checkpoint.keep=7"});
+  const input::Deck deck = Parse(site, "[checkpoint]\nwriters = 2\n", {"checkpoint.keep=7"});
   EXPECT_TRUE(deck.Switch("checkpoint.async"));
   EXPECT_EQ(deck.Where("checkpoint.async"), "/etc/site.in:2");
   EXPECT_EQ(deck.Text("data.staging"), "none");
@@ -72,9 +72,8 @@ TEST(SiteDeck, AUsersKeyReplacesTheSitesWholeGroup) {
   EXPECT_FALSE(steps.Switch("checkpoint.auto"));
   EXPECT_EQ(steps.Integer("checkpoint.every_steps"), 40);
   EXPECT_EQ(job::ReadAll(steps).checkpoint.every_steps, 40);
-  const input::Deck minutes =
-      Parse("[checkpoint]\nevery_minutes = 30\nevery_steps = 7\n", "[checkpoint]\nauto = yes\n",
-            {"run.mtbf_hours=24"});
+  const input::Deck minutes = Parse("[checkpoint]\nevery_minutes = 30\nevery_steps = 7\n",
+                                    "[checkpoint]\nauto = yes\n", {"run.mtbf_hours=24"});
   EXPECT_EQ(minutes.Real("checkpoint.every_minutes"), 0);
   EXPECT_TRUE(job::ReadAll(minutes).checkpoint.automatic);
 }
@@ -87,7 +86,8 @@ TEST(SiteDeck, RefusesWhatDecidesWhatIsComputed) {
     EXPECT_THAT(Complaint(text), HasSubstr("/etc/site.in:2: ")) << text;
     EXPECT_THAT(Complaint(text), HasSubstr("not for a site's deck")) << text;
   }
-  const std::string both = Complaint("[model]\ndim = 64\n[checkpoint]\nkeep = 3\n[run]\nseed = 2\n");
+  const std::string both =
+      Complaint("[model]\ndim = 64\n[checkpoint]\nkeep = 3\n[run]\nseed = 2\n");
   EXPECT_THAT(both, HasSubstr("/etc/site.in:2: model.dim"));
   EXPECT_THAT(both, HasSubstr("/etc/site.in:6: run.seed"));
   EXPECT_THAT(both, HasSubstr("checkpoint.io_hints"));  // among those that a site may give
