@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
 
 #include "trireme/base/version.hpp"
 #include "trireme/comm/channel.hpp"
@@ -64,6 +65,13 @@ std::string VersionText() {
   MPI_Get_library_version(library.data(), &length);
   std::string mpi(library.data(), static_cast<std::size_t>(length));
   mpi.resize(std::min(mpi.find_first_of("\n,"), mpi.size()));
+  // MPICH writes "MPICH Version:\t4.0.2".
+  constexpr std::string_view kWord = " Version:";
+  const std::size_t word = mpi.find(kWord);
+  if (word != std::string::npos) {
+    const std::size_t number = mpi.find_first_not_of(" \t", word + kWord.size());
+    mpi = mpi.substr(0, word) + " " + mpi.substr(std::min(number, mpi.size()));
+  }
   std::string gpu = "not built in";
   if (device::GpuBuilt()) {
     const std::string why = device::WhyNoGpu();

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <system_error>
 
+#include "trireme/base/descriptor.hpp"
+
 namespace trireme::selftest {
 
 namespace {
@@ -45,7 +47,7 @@ namespace {
 
 }  // namespace
 
-Cleaner::Cleaner() : to_child_(-1) {
+Cleaner::Cleaner() {
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return;
   child_ = fork();
@@ -54,21 +56,21 @@ Cleaner::Cleaner() : to_child_(-1) {
     WaitAndClean(ends[0]);
   }
   close(ends[0]);
-  to_child_ = Descriptor(ends[1]);
+  to_child_ = ends[1];
 }
 
 Cleaner::~Cleaner() {
   std::error_code ignored;
   if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  to_child_.Close();
+  if (to_child_ >= 0) close(to_child_);
   if (child_ > 0) Retry([&] { return waitpid(child_, nullptr, 0); });
 }
 
 void Cleaner::Folder(const std::string& path) {
   path_ = path;
-  if (!to_child_.Valid()) return;
+  if (to_child_ < 0) return;
   // Shorter than what a pipe takes at once.
-  if (Retry([&] { return write(to_child_.Get(), path.data(), path.size()); }) < 0) return;
+  if (Retry([&] { return write(to_child_, path.data(), path.size()); }) < 0) return;
 }
 
 }  // namespace trireme::selftest

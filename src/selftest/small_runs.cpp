@@ -13,6 +13,7 @@
 #include <sstream>
 
 #include "checks.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/verify/verify.hpp"
 

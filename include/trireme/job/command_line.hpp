@@ -20,9 +20,9 @@ struct CommandLine {
   bool version = false;                  // --version
   std::optional<std::string> help_deck;  // --help-deck [section]
   std::vector<std::string> watch;        // --watch RUN...: run folders
-  std::string support;                   // --support RUN: a run folder
+  std::string support = {};              // --support RUN: a run folder
   bool self_test = false;                // --self-test [FOLDER]
-  std::string self_test_folder;          // empty: $TMPDIR, else /tmp
+  std::string self_test_folder = {};     // empty: $TMPDIR, else /tmp
   std::vector<std::string> overrides;    // section.key=value
 };
 

@@ -7,8 +7,6 @@
 
 #include <string>
 
-#include "trireme/base/descriptor.hpp"
-
 namespace trireme::selftest {
 
 class Cleaner {
@@ -24,7 +22,7 @@ class Cleaner {
   void Folder(const std::string& path);  // absolute, at most once
 
  private:
-  Descriptor to_child_;
+  int to_child_ = -1;  // end of a pipe
   pid_t child_ = -1;
   std::string path_;
 };

@@ -22,7 +22,9 @@ const input::Schema& Keys() {
 // The user's deck and command line, over the site's deck.
 input::Deck Parse(const std::string& site, const std::string& user,
                   const std::vector<std::string>& overrides = {}) {
-  const job::CommandLine line{.deck = "a.in", .resume = "", .overrides = overrides};
+  job::CommandLine line;
+  line.deck = "a.in";
+  line.overrides = overrides;
   return job::ParseDeck(Keys(), line,
                         {.deck_path = "a.in",
                          .deck_text = user,
