@@ -113,7 +113,9 @@ std::string MakeFolder(const Setting& setting) {
     std::string place = setting.folder;
     if (place.empty()) place = temporary == nullptr || *temporary == '\0' ? "/tmp" : temporary;
     std::error_code error;
-    path = (std::filesystem::absolute(place, error) / "trireme_self_test_XXXXXX").string();
+    path = (std::filesystem::absolute(place, error) / "trireme_self_test_XXXXXX")
+               .lexically_normal()
+               .string();
     if (mkdtemp(path.data()) == nullptr) {
       throw RunError(fmt::format("{}: no folder can be made in it: {}", place, ErrorText(errno)),
                      "Name one where you may write: trireme --self-test FOLDER.");

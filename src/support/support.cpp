@@ -77,8 +77,10 @@ std::string Index(const Contents& contents, const std::string& run) {
 
 }  // namespace
 
-void MakeArchive(const std::string& run, const std::string& version) {
+void MakeArchive(const std::string& given, const std::string& version) {
   RequireWritable();
+  // Without a slash at the end, which names below it would double.
+  const std::string run = (fs::path(given) / "").lexically_normal().parent_path().string();
   Contents contents;
   contents.entries = {{"version.txt", version, ""},
                       {"libraries.txt", LoadedLibraries(), ""},
