@@ -70,15 +70,15 @@ void RequireSiteKeys(const std::vector<Given>& given) {
 std::span<const std::string_view> SiteKeys() { return kSiteKeys; }
 
 void SupplySite(const input::Schema& schema, const std::string& text, const std::string& path,
-                input::Deck& deck) {
+                input::Deck& user) {
   const std::vector<Given> given = ReadSite(schema, text, path);
   RequireSiteKeys(given);
   const bool user_decides_when =
       std::any_of(kWhenToWrite.begin(), kWhenToWrite.end(),
-                  [&](std::string_view name) { return deck.Given(std::string(name)); });
+                  [&](std::string_view name) { return user.Given(std::string(name)); });
   for (const auto& [name, value, where] : given) {
     if (user_decides_when && Holds(kWhenToWrite, name)) continue;
-    deck.Supply(name, value, where);
+    user.Supply(name, value, where);
   }
 }
 

@@ -23,7 +23,7 @@ std::span<const std::string_view> SiteKeys();
 // Throws InputError naming path and line for what Deck::Parse refuses and for other keys than
 // SiteKeys(), all in one message.
 void SupplySite(const input::Schema& schema, const std::string& text, const std::string& path,
-                input::Deck& deck);
+                input::Deck& user);
 
 }  // namespace trireme::job
 
