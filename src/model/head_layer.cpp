@@ -61,9 +61,10 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 }
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
-  kernels::LinearForward(pass.stream,
-                         {.form = Form::kTransposed, .weight = pass.Value(weight_), .thin = true},
-                         x, {}, logits, [](const Part&) {});
+  kernels::Linear linear{.form = Form::kTransposed, .weight = pass.Value(weight_)};
+  pass.MakeThin(linear, weight_);
+  linear.thin = true;
+  kernels::LinearForward(pass.stream, linear, x, {}, logits, [](const Part&) {});
 }
 
 void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {

@@ -5,6 +5,7 @@
 
 #include "canonical.hpp"
 #include "micro_batch.hpp"
+#include "trireme/kernels/thin_panels.hpp"
 #include "trireme/model/check_layout.hpp"
 #include "trireme/plan/plan.hpp"
 
@@ -150,6 +151,13 @@ Plan MakePlan(const Request& request) {
 
 bool KeepsKeysAndValues(const Request& request, const comm::GridShape& grid) {
   return grid.context == 1 && !request.machine.stream.OnGpu();
+}
+
+bool CanPackWeights(const EvaluationPlan& plan) {
+  const model::ModelPlan& model = plan.model;
+  return model.cache_slots > 1 && model.cache_slots <= kernels::MostThinRows() &&
+         !model.canonical.On() && kernels::HasThinProducts(plan.machine.stream, model.dtype) &&
+         plan.sharing.sharding != comm::Sharding::kParameters;
 }
 
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch,

@@ -244,12 +244,6 @@ Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data:
   }
   if (!result.stopped && tokens.Streams()) AgreeToStop(world, *rounds, {});  // of the last round
   result.targets = result.stopped ? 0 : model.Grid().Data().Sum(rounds->Targets());
-  if (!result.stopped && result.targets == 0) {  // the same on all ranks
-    throw AgreedError(ExitCode::kBadInput,
-                      fmt::format("{}: no target of /{}/tokens counts: it has no loss",
-                                  NameOf(tokens), NameOf(split)),
-                      "Its mask, and with data.document_mask its documents, leave none.");
-  }
   result.nats = result.stopped ? std::numeric_limits<double>::quiet_NaN() : SumOver(world, sum);
   result.loss = result.nats / static_cast<double>(std::max<std::int64_t>(1, result.targets));
   result.windows = rounds->Windows().count;
@@ -258,18 +252,41 @@ Evaluation Run(model::ParallelModel& model, const data::TokenFile& tokens, data:
   return result;
 }
 
+// The same on all ranks.
+bool HasLoss(const Evaluation& result) { return result.stopped || result.targets > 0; }
+
+void RequireLoss(const Evaluation& result, const data::TokenFile& tokens, data::Split split) {
+  if (HasLoss(result)) return;
+  throw AgreedError(ExitCode::kBadInput,
+                    fmt::format("{}: no target of /{}/tokens counts: it has no loss",
+                                NameOf(tokens), NameOf(split)),
+                    "Its mask, and with data.document_mask its documents, leave none.");
+}
+
 }  // namespace
 
 Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, data::Split split,
                     const EvaluationOptions& options) {
-  return Run(
-      model, tokens, split, [&] { return Select(model, tokens.Size(split), options); }, options);
+  EvaluationOptions sample = options;
+  double seconds = 0;
+  while (true) {
+    Evaluation result = Run(
+        model, tokens, split, [&] { return Select(model, tokens.Size(split), sample); }, options);
+    seconds += result.seconds;
+    result.seconds = seconds;
+    if (!HasLoss(result) && result.windows < result.all_windows) {
+      sample.windows *= 2;
+      continue;
+    }
+    RequireLoss(result, tokens, split);
+    return result;
+  }
 }
 
 Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
                            data::Split split, std::span<const data::Sample> windows,
                            const EvaluationOptions& options) {
-  return Run(
+  const Evaluation result = Run(
       model, tokens, split,
       [&] {
         Selection selection;
@@ -280,6 +297,8 @@ Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& t
         return selection;
       },
       options);
+  RequireLoss(result, tokens, split);
+  return result;
 }
 
 }  // namespace trireme::training

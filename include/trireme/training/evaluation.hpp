@@ -19,7 +19,9 @@ struct EvaluationOptions {
   // Windows that overlap count each target once, in the first one that holds it, so that all but
   // those of the split's first window have at least length - stride tokens before them.
   std::int64_t stride = 0;
-  std::int64_t windows = 0;  // at most as many, a sample by `seed` alone; 0: all
+  // At most as many, a sample by `seed` alone, twice as large as often as no target in it counts;
+  // 0: all.
+  std::int64_t windows = 0;
   std::uint32_t seed = 0;
   // Whether this rank wishes to stop, asked before every round of micro-batches; all ranks pass one
   // or none does. They agree, and all stop if one wishes it.

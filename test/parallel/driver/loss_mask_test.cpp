@@ -194,5 +194,37 @@ TEST_F(NoTarget, AnEvaluationIsRefusedByName) {
   EXPECT_GT(training::Evaluate(run.Net(), tokens_, data::Split::kTest).targets, 0);
 }
 
+// A mask with a single target in the valid split, in its last window.
+class OneTarget : public LayoutTest {
+ protected:
+  static data::TokenData Single() {
+    data::TokenData data = SyntheticTokens();
+    data.counted[1].assign(data.tokens[1].size(), 0);
+    data.counted[1].back() = 1;
+    return data;
+  }
+  OneTarget() : LayoutTest(Single()) {}
+};
+
+TEST_F(OneTarget, ASampleGrowsUntilItHasOne) {
+  RunSettings settings = SmallSettings(Dtype::kFloat64, 2);
+  settings.grid = comm::GridShape{1, 2, 2, 1};
+  TrainingRun run(world_, tokens_, settings);
+  const training::Evaluation all = training::Evaluate(run.Net(), tokens_, data::Split::kValid);
+  ASSERT_EQ(all.targets, 1);
+  std::int64_t most = 0;
+  for (std::uint32_t seed = 0; seed < 4; ++seed) {
+    training::EvaluationOptions options;
+    options.windows = 1;
+    options.seed = seed;
+    const training::Evaluation sample =
+        training::Evaluate(run.Net(), tokens_, data::Split::kValid, options);
+    EXPECT_EQ(sample.targets, 1);
+    EXPECT_EQ(sample.loss, all.loss);
+    most = std::max(most, sample.windows);
+  }
+  EXPECT_GT(most, 1);
+}
+
 }  // namespace
 }  // namespace trireme::test
