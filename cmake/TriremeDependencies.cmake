@@ -1,7 +1,7 @@
 # Finds what Trireme stands on, and says in plain words what to install where something is missing.
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED COMPONENTS CXX)
-find_package(MPI REQUIRED COMPONENTS C)
+include(TriremeMpi)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json 3.9 REQUIRED)
 find_package(Eigen3 3.3 REQUIRED NO_MODULE)
@@ -19,16 +19,18 @@ endif()
 
 # HDF5 must have been built with MPI: a serial one would compile and fail at the first collective read.
 set(HDF5_PREFER_PARALLEL ON)
+trireme_prefer_matching_hdf5()
 find_package(HDF5 COMPONENTS C)
 if(NOT HDF5_FOUND)
-  message(FATAL_ERROR "HDF5 was not found. Install parallel HDF5 (Debian/Ubuntu: libhdf5-openmpi-dev; "
+  message(FATAL_ERROR "HDF5 was not found. Install parallel HDF5 (Debian/Ubuntu: ${TRIREME_HDF5_PACKAGE}; "
                       "a cluster: module load HDF5 with MPI), or point HDF5_ROOT at it.")
 endif()
 if(NOT HDF5_IS_PARALLEL)
   message(FATAL_ERROR "The HDF5 found in ${HDF5_INCLUDE_DIRS} is a serial build; Trireme reads tokens "
                       "through the MPI-IO driver. Install parallel HDF5 (Debian/Ubuntu: "
-                      "libhdf5-openmpi-dev), or point HDF5_ROOT at a parallel build.")
+                      "${TRIREME_HDF5_PACKAGE}), or point HDF5_ROOT at a parallel build.")
 endif()
+trireme_require_matching_hdf5()
 add_library(trireme_hdf5 INTERFACE)
 target_include_directories(trireme_hdf5 SYSTEM INTERFACE ${HDF5_INCLUDE_DIRS})
 target_link_libraries(trireme_hdf5 INTERFACE ${HDF5_LIBRARIES} MPI::MPI_C)
@@ -63,6 +65,7 @@ endif()
 target_link_libraries(trireme_sentencepiece INTERFACE ${TRIREME_SENTENCEPIECE_TRAIN_LIBRARY})
 trireme_find(trireme_zlib zlib.h z zlib1g-dev)
 trireme_find(trireme_zstd zstd.h zstd libzstd-dev)
+trireme_find(trireme_archive archive.h archive libarchive-dev)     # --support
 
 # Wide characters: the view of trireme --watch.
 set(CURSES_NEED_NCURSES TRUE)

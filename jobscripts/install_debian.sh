@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian or Ubuntu packages that are missing: `install_debian.sh build` what Trireme is
-# built from, `install_debian.sh test` also what its tests use, `python` and `page` what the page of a run is made with.
+# built from, `install_debian.sh test` also what its tests use, `mpich` that MPI library besides Open MPI, `python` and `page` what the page of a run is made with.
 # Calls nothing when all are there.
 set -euo pipefail
 
@@ -8,7 +8,7 @@ build=(build-essential cmake ninja-build git ca-certificates curl
   openmpi-bin libopenmpi-dev libhdf5-openmpi-dev libdnnl-dev libeigen3-dev
   libboost-program-options-dev nlohmann-json3-dev libfmt-dev libxxhash-dev libssl-dev
   libpcre2-dev libicu-dev libsentencepiece-dev zlib1g-dev libzstd-dev
-  libncurses-dev libprotobuf-dev protobuf-compiler)
+  libncurses-dev libarchive-dev libprotobuf-dev protobuf-compiler)
 tests=(mandoc groff-base man-db tcl lua5.3 lua-posix lua-filesystem lua-term lua-json
   libboost-context-dev libgtest-dev libgmock-dev libbenchmark-dev hdf5-tools python3 python3-numpy python3-h5py
   python3-venv clang clang-format clang-tidy libclang-rt-dev libomp-dev ccache faketime qemu-user iproute2 procps strace
@@ -16,18 +16,21 @@ tests=(mandoc groff-base man-db tcl lua5.3 lua-posix lua-filesystem lua-term lua
 # A Slurm of the tests' own.
 tests+=(munge slurm-client slurmctld slurmd)
 
+mpich=(mpich libmpich-dev libhdf5-mpich-dev)
+
 case "${1:-}" in
   build) wanted=("${build[@]}") ;;
   test) wanted=("${build[@]}" "${tests[@]}") ;;
+  mpich) wanted=("${mpich[@]}") ;;
   python) wanted=(python3 python3-venv) ;;
   page) wanted=(python3-matplotlib python3-jinja2) ;;
-  *) echo "usage: install_debian.sh build|test|python|page" >&2; exit 2 ;;
+  *) echo "usage: install_debian.sh build|test|mpich|python|page" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   echo "This is not Debian or Ubuntu: nothing is installed. Needed: a C++20 compiler, CMake 3.22, Ninja,"
   echo "MPI, HDF5 built with MPI, oneDNN (or OpenBLAS), Eigen, Boost.Program_options, nlohmann-json, fmt,"
-  echo "xxHash, OpenSSL, PCRE2, ICU, SentencePiece, zlib, zstd, ncurses and protobuf."
+  echo "xxHash, OpenSSL, PCRE2, ICU, SentencePiece, zlib, zstd, ncurses, libarchive and protobuf."
   exit 0
 fi
 

@@ -6,6 +6,7 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/command_line.hpp"
 #include "trireme/monitor/page.hpp"
+#include "trireme/selftest/selftest.hpp"
 
 int main(int argc, char** argv) {
   using namespace trireme;
@@ -32,6 +33,8 @@ int main(int argc, char** argv) {
   // 2. Signals are blocked until a task waits for them. MPI starts; from here on, every exception
   // becomes one message and one agreed exit code.
   machine::StopSignals signals;
+  std::optional<selftest::Cleaner> cleaner;
+  if (line && line->self_test) cleaner.emplace();
   std::optional<monitor::PageOrder> page;
   int code = 0;
   {
@@ -40,6 +43,11 @@ int main(int argc, char** argv) {
       runtime.World().Together([&] {
         if (bad_line) throw Error(*bad_line);
       });
+
+      if (cleaner) {
+        return selftest::RunSelfTest(
+            {&runtime, &schema, &signals, &*cleaner, line->self_test_folder});
+      }
 
       // 3. The deck: read by one rank, parsed by all; the device.
       job::Job job = job::MakeJob(runtime, *line, schema, signals);

@@ -3,14 +3,40 @@
 # the CPU's in build/, those of the GPU code run on the CPU in build-emulated/, fuzz targets and tests under
 # sanitizers in short (sanitizers.sh), and, where there is an nvcc of CUDA 12.4 or newer, the GPU code
 # compiled for real cards in build-cuda/.
+# With --mpi mpich instead: the tests of several ranks and of the program, built with MPICH in build-mpich/.
 # From a fresh Debian or Ubuntu on; a second run only does what has changed.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
+
+usage="usage: bash test/run.sh              every test that can run here
+       bash test/run.sh --mpi mpich  labels parallel and system alone, with MPICH, in build-mpich/
+       bash test/run.sh --help       this text"
+wrong() {
+  printf 'run.sh: %s\n%s\n' "$1" "$usage" >&2
+  exit 2
+}
+mpi=
+while (($# > 0)); do
+  case $1 in
+    --help | -h)
+      echo "$usage"
+      exit 0
+      ;;
+    --mpi)
+      mpi=${2:-}
+      [[ $mpi == mpich ]] || wrong "--mpi takes mpich, not '$mpi'"
+      shift 2
+      ;;
+    *) wrong "'$1' is not an option" ;;
+  esac
+done
+
 source jobscripts/machine.sh
 source jobscripts/page_python.sh
 
 bash jobscripts/install_debian.sh test
+[[ $mpi != mpich ]] || bash jobscripts/install_debian.sh mpich
 
 # Python's view of our files: h5py and numpy from Debian; from PyPI, where it can be reached, safetensors,
 # `tokenizers` and `sentencepiece`, whose ids ours must equal (the latter in the library's own version),
@@ -52,12 +78,19 @@ build_tree() {
     { cat "$tree/configure.log"; return 1; }
   cmake --build "$tree" --parallel "$(build_jobs)"
 }
-# test_tree FOLDER: a tree's tests fail, the others still run.
+# test_tree FOLDER [OPTION...]: a tree's tests fail, the others still run. Options are ctest's.
 failed=()
 test_tree() {
   echo "== tests of $1 =="
-  ctest --test-dir "$1" --output-on-failure --timeout 300 -LE nightly -j "$(usable_cores)" || failed+=("$1")
+  ctest --test-dir "$1" --output-on-failure --timeout 300 -LE nightly -j "$(usable_cores)" "${@:2}" || failed+=("$1")
 }
+
+if [[ $mpi == mpich ]]; then
+  build_tree build-mpich -DTRIREME_MPI=mpich
+  test_tree build-mpich -L '^(parallel|system)$'
+  [[ ${#failed[@]} == 0 ]] || { echo "FAILED: tests of ${failed[*]}" >&2; exit 1; }
+  exit 0
+fi
 
 build_tree build
 test_tree build

@@ -95,7 +95,7 @@ run_test() { # NAME SECONDS RANKS WHAT
     *.sh) command=(bash "test/system/$4") ;;
     *) command=("$programs/$4") ;;
   esac
-  [[ $3 == 0 ]] || command=("$TRIREME_MPIRUN" --oversubscribe --bind-to none -n "$3" "${command[@]}")
+  [[ $3 == 0 ]] || command=(bash test/mpirun.sh "$TRIREME_MPIRUN" -n "$3" "${command[@]}")
   OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 timeout --kill-after=10 "$(($2 * 2))" "${command[@]}" \
     >"$out/$1.log" 2>&1 || code=$?
   if [[ $code == 77 || $code == 0 ]] && grep -q 'skipped: no CUDA device' "$out/$1.log"; then code=77; fi

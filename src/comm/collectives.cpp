@@ -1,5 +1,4 @@
-// Collectives on MPI or on a channel: counts and places in their form, and a record of every
-// transfer.
+// Collectives on MPI or on a channel, and a record of every transfer.
 #include "trireme/comm/collectives.hpp"
 
 #include <fmt/format.h>
@@ -7,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "empty_part.hpp"
 #include "planned_channel.hpp"
 #include "trace_transfer.hpp"
 #include "trireme/base/clock.hpp"
@@ -162,7 +162,8 @@ void Collectives::ReduceScatter(Dtype dtype, const void* from, void* to, Counts 
   }
   const double start = Seconds();
   const Recorded recorded = Watch(Transfer::kReduceScatter, Bytes(dtype, places.Total()));
-  MPI_Reduce_scatter(from, to, places.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle());
+  MPI_Reduce_scatter(from, PartAt(to, places, Rank()), places.Sizes(), MpiType(dtype), MPI_SUM,
+                     group_->Handle());
   Record(Transfer::kReduceScatter, Bytes(dtype, places.Total()), Seconds() - start);
 }
 
@@ -177,8 +178,8 @@ Request Collectives::StartReduceScatter(Dtype dtype, const void* from, void* to,
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, from, to, request.places_);
   }
   request.BeginFlight(*group_, Call::kReduceScatter);
-  MPI_Ireduce_scatter(from, to, request.places_.Sizes(), MpiType(dtype), MPI_SUM, group_->Handle(),
-                      &request.handle_);
+  MPI_Ireduce_scatter(from, PartAt(to, request.places_, Rank()), request.places_.Sizes(),
+                      MpiType(dtype), MPI_SUM, group_->Handle(), &request.handle_);
   return request;
 }
 
@@ -209,8 +210,8 @@ void Collectives::GatherParts(Dtype dtype, const void* from, void* to, const Pla
   if (channel_ != nullptr) return StartGather(dtype, from, to, places).Wait();
   const double start = Seconds();
   const Recorded recorded = Watch(Transfer::kAllGather, Bytes(dtype, places.Total()));
-  MPI_Allgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
-                 MpiType(dtype), group_->Handle());
+  MPI_Allgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
+                 places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle());
   Record(Transfer::kAllGather, Bytes(dtype, places.Total()), Seconds() - start);
 }
 
@@ -229,8 +230,9 @@ Request Collectives::StartAllGather(Dtype dtype, const void* from, void* to, Cou
   const Places& places = request.places_;
   if (channel_ != nullptr) return StartGather(dtype, from, to, places);
   request.BeginFlight(*group_, Call::kAllGather);
-  MPI_Iallgatherv(from, places.Sizes()[Rank()], MpiType(dtype), to, places.Sizes(), places.Starts(),
-                  MpiType(dtype), group_->Handle(), &request.handle_);
+  MPI_Iallgatherv(PartAt(from, places, Rank()), places.Sizes()[Rank()], MpiType(dtype), to,
+                  places.Sizes(), places.Starts(), MpiType(dtype), group_->Handle(),
+                  &request.handle_);
   return request;
 }
 

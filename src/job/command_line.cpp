@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <string_view>
 
 #include "trireme/base/version.hpp"
 #include "trireme/comm/channel.hpp"
@@ -16,6 +17,7 @@
 #include "trireme/job/sources.hpp"
 #include "trireme/kernels/libraries.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
+#include "trireme/support/support.hpp"
 #include "trireme/watch/watch.hpp"
 
 namespace trireme::job {
@@ -29,6 +31,8 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
        trireme -r RUN_OR_CHECKPOINT [section.key=value ...]
        mpirun -n 4 trireme -i DECK ...        srun trireme -i DECK ...
        trireme --watch RUN...
+       trireme --support RUN
+       trireme --self-test [FOLDER]           mpirun -n 4 trireme --self-test
 
   -i DECK              the input deck
   -r PATH              continue from a run folder (its newest valid checkpoint) or from one
@@ -41,6 +45,12 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
   --watch RUN...       follow running jobs by their run folders, on any node, without MPI: a view in
                        the terminal (q ends, arrows move through many runs); in a pipe, a line per
                        record from the first one on, until all runs are done
+  --support RUN        one archive for a ticket, <run>_<date>.tar.gz in the current directory:
+                       versions, host, limits, environment, deck, log, records; no data, no weights,
+                       no texts, no secrets. Shows what is in it; works for a damaged run, too
+  --self-test [FOLDER] within a minute, on the ranks at hand: does everything work here? A line for
+                       each check, code 0 or 1. Its files go into FOLDER ($TMPDIR, else /tmp), where
+                       all ranks must see them, and are removed
   --help               this text
   --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning
   --version            version, commit, compiler and libraries
@@ -56,6 +66,13 @@ std::string VersionText() {
   MPI_Get_library_version(library.data(), &length);
   std::string mpi(library.data(), static_cast<std::size_t>(length));
   mpi.resize(std::min(mpi.find_first_of("\n,"), mpi.size()));
+  // MPICH writes "MPICH Version:\t4.0.2".
+  constexpr std::string_view kWord = " Version:";
+  const std::size_t word = mpi.find(kWord);
+  if (word != std::string::npos) {
+    const std::size_t number = mpi.find_first_not_of(" \t", word + kWord.size());
+    mpi = mpi.substr(0, word) + " " + mpi.substr(std::min(number, mpi.size()));
+  }
   std::string gpu = "not built in";
   if (device::GpuBuilt()) {
     const std::string why = device::WhyNoGpu();
@@ -81,11 +98,42 @@ void PrintResolved(const CommandLine& line, const input::Schema& schema) {
   std::fputs(deck.Resolved().c_str(), stdout);
 }
 
+// --watch, --support and --self-test, each with what follows it and nothing else; nothing for any
+// other command line.
+std::optional<CommandLine> ParseStandalone(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  for (const std::string& word : arguments) {
+    const auto rest = arguments.size() - 1;
+    const bool first = &word == &arguments.front();
+    if (word == "--watch") {
+      line.watch.assign(arguments.begin() + 1, arguments.end());
+      if (first && rest > 0) return line;
+      throw InputError("command line: --watch stands alone, with one run folder or more",
+                       "usage: trireme --watch RUN...");
+    }
+    if (word == "--support") {
+      line.support = arguments.back();
+      if (first && rest == 1 && !line.support.empty()) return line;
+      throw InputError("command line: --support stands alone, with one run folder",
+                       "usage: trireme --support RUN");
+    }
+    if (word == "--self-test") {
+      line.self_test = true;
+      if (rest == 1) line.self_test_folder = arguments.back();
+      if (first && rest <= 1 && !line.self_test_folder.starts_with('-')) return line;
+      throw InputError("command line: --self-test stands alone, with a folder or without one",
+                       "usage: trireme --self-test [FOLDER]");
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::string HelpText() { return kHelp; }
 
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
+  if (const auto alone = ParseStandalone(arguments)) return *alone;
   CommandLine line;
   const auto value_of = [&](std::size_t& i) {
     if (i + 1 >= arguments.size()) {
@@ -108,21 +156,14 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       line.help = true;
     } else if (word == "--version") {
       line.version = true;
-    } else if (word == "--watch") {
-      line.watch.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
-      if (i > 0 || line.watch.empty()) {
-        throw InputError("command line: --watch stands alone, with one run folder or more",
-                         "usage: trireme --watch RUN...");
-      }
-      return line;
     } else if (word == "--help-deck") {
       const bool has_section = i + 1 < arguments.size() && !arguments[i + 1].starts_with('-');
       line.help_deck = has_section ? arguments[++i] : std::string();
     } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
       throw InputError(
           fmt::format("command line: '{}' is not an option", word),
-          "Options are -i -r -n -v --watch --help --help-deck --version; a deck's keys are "
-          "given as section.key=value.");
+          "Options are -i -r -n -v --watch --support --self-test --help --help-deck --version; a "
+          "deck's keys are given as section.key=value.");
     } else {
       line.overrides.push_back(word);
     }
@@ -145,6 +186,8 @@ std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::S
       std::fputs(schema.Help(*line.help_deck).c_str(), stdout);
     } else if (!line.watch.empty()) {
       watch::Watch(line.watch);
+    } else if (!line.support.empty()) {
+      support::MakeArchive(line.support, VersionText());
     } else if (line.resolve_only) {
       PrintResolved(line, schema);
     } else {

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <utility>
 
+#include "site_deck.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/installation.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
@@ -144,6 +146,7 @@ input::Deck ParseAlone(const input::Schema& schema, const CommandLine& line,
   input::Deck deck =
       input::Deck::Parse(schema, sources.deck_text, sources.deck_path, line.overrides);
   for (const std::string& key : sources.forgotten) deck.Forget(key);
+  if (!sources.site_path.empty()) SupplySite(schema, sources.site_text, sources.site_path, deck);
   if (!line.deck.empty()) return deck;
   // Keys of that session, not of the run.
   for (const char* key : {"job.output", "schedule.stop_at"}) deck.Forget(key);
@@ -165,6 +168,17 @@ void RequireNoneWritten(const std::string& run, const std::string& folder) {
                   "another job.output with -i {0}/deck.in, without -r. A run that was branched off "
                   "another one and ended before its first checkpoint is to be branched off again.",
                   run));
+}
+
+// The site's deck for a deck of the user's. A run's own deck holds all that it was begun with.
+void ReadSite(const CommandLine& line, Sources& sources) {
+  const char* const path = std::getenv(kSiteDeckVariable);
+  if (line.deck.empty() || path == nullptr || *path == '\0') return;
+  sources.site_path = path;
+  sources.site_text = ReadDeckFile(
+      path,
+      "The environment variable TRIREME_SITE_DECK names it as the site's deck: mend the "
+      "variable, or unset it.");
 }
 
 // The configuration of the model to import.
@@ -248,6 +262,7 @@ Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
     sources.deck_path = line.deck;
     sources.deck_text = ReadDeckFile(line.deck, DeckHint(line.deck));
   }
+  ReadSite(line, sources);
   const input::Deck deck = ParseAlone(schema, line, sources);
   sources.start = ReadStart(line, deck);
   ReadConfig(deck, sources);
@@ -267,6 +282,8 @@ Sources ShareSources(const comm::Communicator& world, const input::Schema& schem
   });
   sources.deck_path = world.Broadcast(sources.deck_path);
   sources.deck_text = world.Broadcast(sources.deck_text);
+  sources.site_path = world.Broadcast(sources.site_path);
+  sources.site_text = world.Broadcast(sources.site_text);
   sources.config_path = world.Broadcast(sources.config_path);
   sources.config_text = world.Broadcast(sources.config_text);
   Share(world, sources.start);

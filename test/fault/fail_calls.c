@@ -48,6 +48,7 @@ static long Number(const char* name) {
 __attribute__((constructor)) static void ReadEnvironment(void) {
   const char* rank = getenv("TRIREME_FAULT_RANK");
   const char* own = getenv("OMPI_COMM_WORLD_RANK");
+  if (own == NULL) own = getenv("PMI_RANK");  // MPICH's
   fault.own = own == NULL ? "0" : own;
   fault.call = getenv("TRIREME_FAULT_CALL");
   fault.path = getenv("TRIREME_FAULT_PATH");

@@ -10,6 +10,7 @@ import models
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_ALLOW_RUN_AS_ROOT": "1",
                "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1", "OMPI_MCA_mpi_yield_when_idle": "1"}
+LAUNCH = pathlib.Path(__file__).parents[1] / "mpirun.sh"
 CUBE = ["grid.data=2", "grid.tensor=2", "grid.pipeline=2"]  # on 8 ranks
 
 
@@ -23,7 +24,7 @@ class Trireme:
 
     def __call__(self, *words, ranks=1):
         """Runs to a good end; returns what was printed."""
-        launch = [] if ranks == 1 else [self.mpirun, "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+        launch = [] if ranks == 1 else ["bash", str(LAUNCH), self.mpirun, "-n", str(ranks)]
         command = [*launch, str(self.program), *map(str, words)]
         ended = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, stdin=subprocess.DEVNULL, timeout=280)
         if ended.returncode != 0:

@@ -1,7 +1,10 @@
 """The program under test, run on one rank or several, and a deck for it."""
 
 import os
+import pathlib
 import subprocess
+
+LAUNCH = pathlib.Path(__file__).parents[1] / "mpirun.sh"
 
 DECK = """[data]
 file = none.h5
@@ -23,7 +26,7 @@ class Program:
     def __init__(self, trireme, mpirun):
         os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1")
         self.trireme = trireme
-        self.mpirun = [mpirun, "--oversubscribe", "--bind-to", "none", "-n"]
+        self.mpirun = ["bash", str(LAUNCH), mpirun, "-n"]
 
     def __call__(self, ranks, *arguments, expected=0):
         launch = [] if ranks == 1 else self.mpirun + [str(ranks)]

@@ -14,6 +14,7 @@ import tempfile
 import trace_check
 
 TRIREME, MPIRUN, GANTT = sys.argv[1:4]
+LAUNCH = str(pathlib.Path(__file__).parents[1] / "mpirun.sh")
 DECK = """# Steps of milliseconds.
 [job]
 output = run
@@ -58,7 +59,7 @@ TRACE = "monitor.trace_steps=6-11"
 
 def run(folder, ranks, keys, code=0):
     """Output of a run in a folder of its own."""
-    command = [MPIRUN, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), TRIREME] + keys
+    command = ["bash", LAUNCH, MPIRUN, "-n", str(ranks), TRIREME] + keys
     done = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False)
     if done.returncode != code:
         sys.exit(f"code {done.returncode} instead of {code} from {command}:\n{done.stdout}{done.stderr}")

@@ -4,10 +4,12 @@
 set -euo pipefail
 : "${TRIREME:?the program under test}" "${TRIREME_SOURCE:?the repository}"
 python=${TRIREME_PYTHON:-python3}
-export OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1
-if [[ $(id -u) == 0 ]]; then
-  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
-fi
+# shellcheck source=test/mpirun.sh
+source "$TRIREME_SOURCE/test/mpirun.sh"
+export OMP_NUM_THREADS=1
+unset TRIREME_SITE_DECK
+launcher=${TRIREME_MPIRUN:-mpirun}
+mpi_environment "$launcher"
 
 scratch=$(mktemp -d)
 leave() { rm -rf "$scratch"; }
@@ -33,7 +35,7 @@ run() {
 }
 # "${mpi[@]}" N COMMAND...: N ranks.
 # shellcheck disable=SC2034  # used by those who source this
-mpi=("${TRIREME_MPIRUN:-mpirun}" --oversubscribe --bind-to none -n)
+mpi=(bash "$TRIREME_SOURCE/test/mpirun.sh" "$launcher" -n)
 
 says() { grep -qF -- "$1" "$scratch/output" || fail "the output lacks: $1"; }
 says_once() {
@@ -41,6 +43,13 @@ says_once() {
 }
 exists() { [[ -e $1 ]] || fail "$1 does not exist"; }
 is_missing() { [[ ! -e $1 ]] || fail "$1 exists"; }
+
+# is_stopped CODE: 3, of a run stopped by a signal to the launcher. MPICH 4.0.2's gives 0 for the same about once in six
+# times (doc/mpi.md): there the output decides.
+is_stopped() {
+  [[ $1 == 3 ]] && return
+  [[ $1 == 0 && $(mpi_family "$launcher") == mpich ]] && grep -q "stopped by a signal" "$scratch/output"
+}
 
 # small COMMAND...: ends within seconds; the largest of its processes stays below 200 MiB.
 small() {

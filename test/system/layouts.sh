@@ -106,7 +106,7 @@ done
 kill -USR1 $job
 code=0
 wait $job || code=$?
-[[ $code == 3 ]] || fail "exit code $code instead of 3 after SIGUSR1"
+is_stopped "$code" || fail "exit code $code instead of 3 after SIGUSR1"
 says_once "stopped by a signal after step"
 says_once "traffic group"
 at=$(readlink parts/checkpoints/latest)

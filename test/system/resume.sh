@@ -20,7 +20,7 @@ stopped() {
   done
   kill -USR1 $job
   wait $job || code=$?
-  [[ $code == 3 ]] || fail "exit code $code instead of 3 after SIGUSR1"
+  is_stopped "$code" || fail "exit code $code instead of 3 after SIGUSR1"
 }
 wanted=20
 stopped

@@ -20,6 +20,9 @@ struct CommandLine {
   bool version = false;                  // --version
   std::optional<std::string> help_deck;  // --help-deck [section]
   std::vector<std::string> watch;        // --watch RUN...: run folders
+  std::string support = {};              // --support RUN: a run folder
+  bool self_test = false;                // --self-test [FOLDER]
+  std::string self_test_folder = {};     // empty: $TMPDIR, else /tmp
   std::vector<std::string> overrides;    // section.key=value
 };
 
@@ -28,9 +31,9 @@ std::string HelpText();  // of --help
 // Throws InputError for an option that does not exist or lacks its value, naming those that do.
 CommandLine ParseCommandLine(const std::vector<std::string>& arguments);
 
-// --help, --help-deck, --version, --watch and -n: prints the answer and returns its exit code;
-// nothing if the command line asks for a task. Starts no MPI. A bad deck under -n goes to standard
-// error.
+// --help, --help-deck, --version, --watch, --support and -n: prints the answer and returns its exit
+// code; nothing if the command line asks for a task. Starts no MPI. A bad deck under -n goes to
+// standard error.
 std::optional<ExitCode> AnswerWithoutMpi(const CommandLine& line, const input::Schema& schema);
 
 }  // namespace trireme::job

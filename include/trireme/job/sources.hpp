@@ -35,13 +35,16 @@ struct Start {
 struct Sources {
   std::string deck_path;
   std::string deck_text;
+  std::string site_path = {};  // of the site's deck (TRIREME_SITE_DECK); empty: none
+  std::string site_text = {};
   std::string config_path = {};  // config.json of hf.path, for job.task = import; else empty
   std::string config_text = {};
   std::vector<std::string> forgotten = {};  // keys that are taken as if the deck left them out
   Start start;
 };
 
-// Serial. Reads the deck after -i or, without it, of the run that -r names; finds the checkpoints
+// Serial. Reads the deck after -i, and for it the site's deck (TRIREME_SITE_DECK), or, without -i,
+// the deck of the run that -r names; finds the checkpoints
 // that -r or, in the deck, checkpoint.start_from names. A run folder that -r names for training may
 // hold none yet: its run ended before the first, and begins as its deck says. Refused if its
 // records tell of one: what they tell of is gone. A deck.in that was cut off gives way to the deck
@@ -60,8 +63,8 @@ void FindAgain(const comm::Communicator& world, const CommandLine& line, const i
 // Serial. Prints the warnings to standard error.
 void PrintWarnings(const Start& start);
 
-// Parses the deck and supplies the values that follow from other keys: presets, the checkpoint's
-// model, the output folder. Throws InputError.
+// Parses the deck and supplies the site's values and those that follow from other keys: presets,
+// the checkpoint's model, the output folder. Throws InputError.
 input::Deck ParseDeck(const input::Schema& schema, const CommandLine& line, const Sources& sources);
 
 // The same for a deck's text alone, which starts from no checkpoint.

@@ -1,0 +1,18 @@
+// Files of a run folder that go into a support archive: by name, so that no data, weights or texts
+// do.
+#ifndef TRIREME_SRC_SUPPORT_RUN_FILES_HPP_
+#define TRIREME_SRC_SUPPORT_RUN_FILES_HPP_
+
+#include <string>
+
+#include "entries.hpp"
+
+namespace trireme::support {
+
+// Adds deck, log, records, the run.json of checkpoints, what nodes wrote about a rank that hung,
+// logs of batch jobs beside the run, and a list of all files with their sizes.
+void AddRun(const std::string& run, Contents& contents);
+
+}  // namespace trireme::support
+
+#endif  // TRIREME_SRC_SUPPORT_RUN_FILES_HPP_

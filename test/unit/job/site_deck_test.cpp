@@ -1,0 +1,113 @@
+// A site's deck: weaker than the user's, stronger than defaults, and only of keys that are a
+// site's.
+#include "site_deck.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "trireme/base/error.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/job/sources.hpp"
+
+namespace trireme::test {
+namespace {
+
+using ::testing::HasSubstr;
+
+const input::Schema& Keys() {
+  static const input::Schema schema = driver::DeclareAll();
+  return schema;
+}
+
+// The user's deck and command line, over the site's deck.
+input::Deck Parse(const std::string& site, const std::string& user,
+                  const std::vector<std::string>& overrides = {}) {
+  job::CommandLine line;
+  line.deck = "a.in";
+  line.overrides = overrides;
+  return job::ParseDeck(Keys(), line,
+                        {.deck_path = "a.in",
+                         .deck_text = user,
+                         .site_path = "/etc/site.in",
+                         .site_text = site,
+                         .start = {}});
+}
+
+std::string Complaint(const std::string& site, const std::string& user = "") {
+  try {
+    Parse(site, user);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.Code(), ExitCode::kBadInput);
+    return error.what();
+  }
+  return "none";
+}
+
+TEST(SiteDeck, IsWeakerThanDeckAndCommandLineAndStrongerThanDefaults) {
+  const char* const site =
+      "[checkpoint]\nasync = yes\nwriters = 3\nkeep = 5\n[data]\nstaging = none\n";
+  const input::Deck deck = Parse(site, "[checkpoint]\nwriters = 2\n", {"checkpoint.keep=7"});
+  EXPECT_TRUE(deck.Switch("checkpoint.async"));
+  EXPECT_EQ(deck.Where("checkpoint.async"), "/etc/site.in:2");
+  EXPECT_EQ(deck.Text("data.staging"), "none");
+  EXPECT_EQ(deck.Integer("checkpoint.writers"), 2);
+  EXPECT_EQ(deck.Integer("checkpoint.keep"), 7);
+  EXPECT_THAT(deck.Resolved(), HasSubstr("# from /etc/site.in:2\n"));
+  // The resolved deck alone, on another machine: the same values.
+  const input::Deck again = Parse("[checkpoint]\nasync = no\nkeep = 9\n", deck.Resolved());
+  EXPECT_TRUE(again.Switch("checkpoint.async"));
+  EXPECT_EQ(again.Integer("checkpoint.keep"), 7);
+}
+
+TEST(SiteDeck, EveryKeyOfASiteIsDeclared) {
+  for (const std::string_view name : job::SiteKeys()) {
+    EXPECT_NE(Keys().Find(std::string(name)), nullptr) << name;
+  }
+}
+
+// A checkpoint's moment is one decision, of a site or of a user.
+TEST(SiteDeck, AUsersKeyReplacesTheSitesWholeGroup) {
+  const char* const automatic = "[checkpoint]\nauto = yes\n[run]\nmtbf_hours = 24\n";
+  EXPECT_TRUE(Parse(automatic, "").Switch("checkpoint.auto"));
+  EXPECT_EQ(Parse(automatic, "").Integer("checkpoint.every_steps"), 0);
+  const input::Deck steps = Parse(automatic, "[checkpoint]\nevery_steps = 40\n");
+  EXPECT_FALSE(steps.Switch("checkpoint.auto"));
+  EXPECT_EQ(steps.Integer("checkpoint.every_steps"), 40);
+  EXPECT_EQ(job::ReadAll(steps).checkpoint.every_steps, 40);
+  const input::Deck minutes = Parse("[checkpoint]\nevery_minutes = 30\nevery_steps = 7\n",
+                                    "[checkpoint]\nauto = yes\n", {"run.mtbf_hours=24"});
+  EXPECT_EQ(minutes.Real("checkpoint.every_minutes"), 0);
+  EXPECT_TRUE(job::ReadAll(minutes).checkpoint.automatic);
+}
+
+TEST(SiteDeck, RefusesWhatDecidesWhatIsComputed) {
+  for (const char* const text :
+       {"[job]\ntask = evaluate\n", "[data]\nfile = a.h5\n", "[model]\ndim = 64\n",
+        "[schedule]\nsteps = 4\n", "[run]\nprecision = bf16\n", "[run]\nthreads = 2\n",
+        "[grid]\nbucket_mib = 1\n", "[optimizer]\nlearning_rate = 1\n", "[run]\nseed = 3\n"}) {
+    EXPECT_THAT(Complaint(text), HasSubstr("/etc/site.in:2: ")) << text;
+    EXPECT_THAT(Complaint(text), HasSubstr("not for a site's deck")) << text;
+  }
+  const std::string both =
+      Complaint("[model]\ndim = 64\n[checkpoint]\nkeep = 3\n[run]\nseed = 2\n");
+  EXPECT_THAT(both, HasSubstr("/etc/site.in:2: model.dim"));
+  EXPECT_THAT(both, HasSubstr("/etc/site.in:6: run.seed"));
+  EXPECT_THAT(both, HasSubstr("checkpoint.io_hints"));  // among those that a site may give
+}
+
+TEST(SiteDeck, ErrorsNameItsFileAndLine) {
+  EXPECT_THAT(Complaint("[checkpoint]\nkeeep = 3\n"), HasSubstr("/etc/site.in:2: unknown key"));
+  EXPECT_THAT(Complaint("[checkpoint]\nkeep = -3\n"), HasSubstr("/etc/site.in:2: checkpoint.keep"));
+  EXPECT_THAT(Complaint("nonsense\n"), HasSubstr("/etc/site.in:1"));
+  // A value that is found wrong where it is read.
+  const input::Deck deck = Parse("[checkpoint]\nio_hints = a\n", "");
+  try {
+    job::ReadAll(deck);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("/etc/site.in:2"));
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
