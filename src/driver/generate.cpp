@@ -268,7 +268,7 @@ ExitCode RunGenerate(job::Job& job) {
   std::vector<Prompt> prompts;
   if (!options.file.empty()) prompts = ReadPrompts(job, options);
   // A prompt by itself is seen alone; windows of several as many at once as the deck says.
-  TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch);
+  TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch, options.pack_weights);
   if (job.line->validate_only) return job::SayValid(job);
   SayWithoutCache(job, trained.Net());
   Generator generator({.model = trained.Net(),

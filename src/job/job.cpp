@@ -214,6 +214,12 @@ void CheckMemory(const Job& job, const machine::MemoryTerms& planned,
       [&] { machine::CheckNodeMemory(demand, grid, job.options.parallel.canonical.On()); });
 }
 
+bool HasMemory(const Job& job, const machine::MemoryTerms& planned) {
+  const machine::NodeDemand demand = machine::DemandOf(job.runtime->Node(), planned, job.stream);
+  const bool lacks = demand.terms.Total() > demand.available.bytes;
+  return job.World().Max(std::int64_t{lacks}) == 0;
+}
+
 void UseGpu(const Job& job, comm::ProcessGrid& grid) {
   if (!job.stream.OnGpu()) return;
   grid.UseGpu(job.stream, job.gpu_shared, job.options.parallel.chunks);

@@ -86,15 +86,20 @@ kernels::Linear AttentionLayer::Of(LinearSite site) const {
 kernels::Linear AttentionLayer::Input(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kQkv);
   linear.weight = pass.Value(qkv_weight_, 3);
-  linear.thin = pass.cached.continues;
+  pass.MakeThin(linear, qkv_weight_);
   return linear;
 }
 
 kernels::Linear AttentionLayer::Output(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kOutput);
   linear.weight = pass.Value(output_weight_);
-  linear.thin = pass.cached.continues;
+  pass.MakeThin(linear, output_weight_);
   return linear;
+}
+
+void AttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
+  weights.push_back({qkv_weight_, 3, Of(LinearSite::kQkv).form});
+  weights.push_back({output_weight_, 1, Of(LinearSite::kOutput).form});
 }
 
 AttentionLayer::Saved AttentionLayer::MakeSaved() const {

@@ -45,15 +45,20 @@ kernels::Linear DenseFfn::Of(LinearSite site) const {
 kernels::Linear DenseFfn::Up(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kUp);
   linear.weight = pass.Value(up_weight_, UpParts());
-  linear.thin = pass.cached.continues;
+  pass.MakeThin(linear, up_weight_);
   return linear;
 }
 
 kernels::Linear DenseFfn::Down(const Pass& pass) const {
   kernels::Linear linear = Of(LinearSite::kDown);
   linear.weight = pass.Value(down_weight_);
-  linear.thin = pass.cached.continues;
+  pass.MakeThin(linear, down_weight_);
   return linear;
+}
+
+void DenseFfn::AddThinWeights(std::vector<ThinWeight>& weights) const {
+  weights.push_back({up_weight_, UpParts(), Of(LinearSite::kUp).form});
+  weights.push_back({down_weight_, 1, Of(LinearSite::kDown).form});
 }
 
 std::unique_ptr<Ffn::Saved> DenseFfn::MakeSaved() const { return std::make_unique<Saved>(); }

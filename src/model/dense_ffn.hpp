@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/kernels/linear.hpp"
@@ -30,6 +31,7 @@ class DenseFfn : public Ffn {
   void BackwardWeight(const Pass& pass, const Ffn::Saved& saved,
                       comm::Request& pending) const override;
   ParameterId OutputBias() const override { return down_bias_; }
+  void AddThinWeights(std::vector<ThinWeight>& weights) const override;
 
  private:
   struct Saved : Ffn::Saved {

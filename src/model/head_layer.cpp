@@ -61,11 +61,13 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 }
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
-  Matrix weight = pass.Value(weight_), all = logits;
-  weight.rows += spare_;
+  kernels::Linear linear{.form = Form::kTransposed, .weight = pass.Value(weight_)};
+  pass.MakeThin(linear, weight_);
+  linear.thin = true;
+  Matrix all = logits;
+  linear.weight.rows += spare_;
   all.columns += spare_;
-  kernels::LinearForward(pass.stream, {.form = Form::kTransposed, .weight = weight, .thin = true},
-                         x, {}, all, [](const Part&) {});
+  kernels::LinearForward(pass.stream, linear, x, {}, all, [](const Part&) {});
 }
 
 void HeadLayer::TileLogits(const Pass& pass, const Matrix& x) const {

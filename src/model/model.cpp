@@ -22,6 +22,7 @@ Model::Model(const ModelPlan& plan, const StagePlan& local, StageLayers& layers,
       with_(with),
       positions_(plan, local, with.stream),
       cache_(plan, local, layers, with.stream),
+      thin_weights_(plan, local, layers, with.stream),
       memory_(plan, local, layers),
       leaf_gradients_(layers.Parameters(), with.stream, plan.canonical.On()),
       staged_(with.stream, {local.entries, plan.micro_batch, local.Length(),
@@ -62,6 +63,7 @@ ModelMemory Model::Memory() const {
   memory.activations = memory_.Bytes() - memory_.TileBytes() + positions_.Bytes();
   memory.vocabulary_tile = memory_.TileBytes();
   memory.key_value_cache = cache_.Bytes();
+  memory.packed_weights = thin_weights_.Bytes();
   memory.exchange = staged_.Bytes();
   return memory;
 }
@@ -101,7 +103,8 @@ CachedPass Model::CachedPassOf(std::size_t entry) const {
   const CachedPlaces& places = cached_[entry];
   std::int64_t first = 0;
   for (const CachedPlaces& before : cached_.first(entry)) first += std::ssize(before.asked);
-  return {&cache_, cache_.RowsOf(entry), places.asked, first, batches_[entry].length == 1};
+  return {&cache_, cache_.RowsOf(entry),        places.asked,
+          first,   batches_[entry].length == 1, &thin_weights_};
 }
 
 void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullptr); }

@@ -5,6 +5,7 @@
 
 #include "canonical.hpp"
 #include "micro_batch.hpp"
+#include "trireme/kernels/thin_panels.hpp"
 #include "trireme/model/check_layout.hpp"
 #include "trireme/plan/plan.hpp"
 
@@ -146,6 +147,13 @@ Plan MakePlan(const Request& request) {
           .training = training::PlanTraining(options, request.tokens.train, grid),
           .machine = request.machine,
           .tokens = request.tokens};
+}
+
+bool CanPackWeights(const EvaluationPlan& plan) {
+  const model::ModelPlan& model = plan.model;
+  return model.cache_slots > 1 && model.cache_slots <= kernels::MostThinRows() &&
+         !model.canonical.On() && kernels::HasThinProducts(plan.machine.stream, model.dtype) &&
+         plan.sharing.sharding != comm::Sharding::kParameters;
 }
 
 EvaluationPlan MakeEvaluationPlan(const Request& request, std::int64_t micro_batch,

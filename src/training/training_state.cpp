@@ -251,6 +251,7 @@ machine::MemoryTerms MemoryOf(const model::ParallelModel& model) {
                              .activations = memory.activations,
                              .vocabulary_tile = memory.vocabulary_tile,
                              .key_value_cache = memory.key_value_cache,
+                             .packed_weights = memory.packed_weights,
                              .gathered_parameters = memory.gathered_parameters,
                              .gradients_under_way = memory.gradients_under_way,
                              .exchange_buffers = memory.exchange};

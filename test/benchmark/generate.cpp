@@ -35,6 +35,7 @@ model::ModelPlan PlanOf(std::int64_t slots) {
   plan.micro_batch = 1;
   plan.training = false;
   plan.cache_slots = slots;
+  plan.thin_panels = true;
   return plan;
 }
 
@@ -80,7 +81,9 @@ class Bench {
       : tokens_(runtime.World(), benchmark::RandomTokens(kVocabulary, 4 * kLength)),
         grid_(runtime.World(), {.pipeline = 1, .data = 1, .context = 1, .tensor = 1}),
         net_(grid_, PlanOf(kMany), {.threads = threads}),
-        generator_({.model = net_, .tokens = tokens_, .slots = kMany, .stopped = {}}) {}
+        generator_({.model = net_, .tokens = tokens_, .slots = kMany, .stopped = {}}) {
+    net_.PackWeights();
+  }
 
   // Seconds for `count` texts of so many tokens each.
   double Write(std::int64_t count, std::int64_t prompt, std::int64_t tokens) {

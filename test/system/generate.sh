@@ -28,7 +28,8 @@ same() { # RANKS OVERRIDES...
 }
 same 1 generate.batch=1
 same 1 generate.batch=3 run.threads=2
-same 2 grid.tensor=2
+same 1 generate.batch=4 generate.pack_weights=no
+same 2 grid.tensor=2 generate.pack_weights=yes
 same 2 grid.pipeline=2 generate.batch=4
 same 2
 same 2 grid.sharding=parameters generate.batch=2
@@ -127,4 +128,6 @@ refused "cannot be read" generate.file=missing.jsonl generate.output=none.jsonl
 refused "exists already" generate.file=prompts.jsonl generate.output=one.jsonl
 refused "there is no generate.file" generate.output=none.jsonl
 refused "not a list of strings" 'generate.stop=a||b'
+refused "generate.pack_weights" generate.pack_weights=yes grid.sharding=parameters generate.file=prompts.jsonl \
+  generate.output=none.jsonl
 refused "nothing to continue" generate.start_with_eos=no

@@ -11,6 +11,9 @@
 
 namespace trireme::driver {
 
+// Whether weights lie in memory a second time, in the order in which several texts read them.
+enum class PackWeights { kNo, kYes, kAuto };
+
 struct GenerateOptions {
   std::string prompt;       // text to continue; empty: generation starts after an <eos>; "-": stdin
   std::int64_t tokens = 0;  // to add
@@ -24,6 +27,7 @@ struct GenerateOptions {
   bool start_with_eos = true;          // the model sees an <eos> before the prompt
   std::string file = {}, output = {};  // JSONL of prompts and of texts; empty: none
   std::int64_t batch = 1;              // prompts that a data rank continues at once
+  PackWeights pack_weights = PackWeights::kNo;
 };
 
 void DeclareGenerate(input::Schema& schema);  // [generate]

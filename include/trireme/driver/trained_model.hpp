@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "trireme/driver/options.hpp"
 #include "trireme/job/job.hpp"
 #include "trireme/model/parallel_model.hpp"
 
@@ -16,10 +17,10 @@ class TrainedModel {
  public:
   // Collective. Plans, opens the token file and reads the weights of -r. micro_batch: sequences
   // that a rank takes at once; 0: as the deck says. cache_slots: sequences that are written at
-  // once, for which keys and values are kept where that is built. AgreedError (exit code 2) without
-  // -r.
+  // once, for which keys and values are kept where that is built. packing: of the weights.
+  // AgreedError (exit code 2) without -r, and if packing is asked for where there is none.
   explicit TrainedModel(const job::Job& job, std::int64_t micro_batch = 0,
-                        std::int64_t cache_slots = 0);
+                        std::int64_t cache_slots = 0, PackWeights packing = PackWeights::kNo);
 
   const data::TokenFile& Tokens() const { return *tokens_; }
   const std::string& Checkpoint() const { return checkpoint_; }  // folder of the weights

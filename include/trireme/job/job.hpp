@@ -84,6 +84,8 @@ std::string ReadNewest(const Job& job,
 // share it. AgreedError (exit code 2) that names the terms and what would help.
 void CheckMemory(const Job& job, const machine::MemoryTerms& planned,
                  const comm::ProcessGrid& grid);
+// Collective. Whether CheckMemory would find all of it.
+bool HasMemory(const Job& job, const machine::MemoryTerms& planned);
 
 // Collective. From here on the grid moves the memory of the ranks' GPUs, if they compute.
 void UseGpu(const Job& job, comm::ProcessGrid& grid);

@@ -15,6 +15,7 @@ struct MemoryTerms {
   std::int64_t activations = 0;          // slots of the schedule, scratch, tables of positions
   std::int64_t vocabulary_tile = 0;      // logits of the tokens that the head takes at once
   std::int64_t key_value_cache = 0;      // of text that is being written
+  std::int64_t packed_weights = 0;       // second copy of weights, for texts written at once
   std::int64_t gathered_parameters = 0;  // sharded parameters while they are in use
   std::int64_t gradients_under_way = 0;  // whole gradients on their way to their owners
   std::int64_t exchange_buffers = 0;     // messages between stages, packed and exchanged sums
@@ -31,13 +32,14 @@ struct MemoryTerm {
   const char* name;
   std::int64_t MemoryTerms::*bytes;
 };
-inline constexpr std::array<MemoryTerm, 13> kMemoryTerms = {{
+inline constexpr std::array<MemoryTerm, 14> kMemoryTerms = {{
     {"parameters", &MemoryTerms::parameters},
     {"gradients", &MemoryTerms::gradients},
     {"moments", &MemoryTerms::moments},
     {"activations", &MemoryTerms::activations},
     {"vocabulary tile", &MemoryTerms::vocabulary_tile},
     {"key-value cache", &MemoryTerms::key_value_cache},
+    {"packed weights", &MemoryTerms::packed_weights},
     {"gathered parameters", &MemoryTerms::gathered_parameters},
     {"gradients under way", &MemoryTerms::gradients_under_way},
     {"exchange buffers", &MemoryTerms::exchange_buffers},

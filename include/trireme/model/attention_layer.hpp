@@ -40,6 +40,7 @@ class AttentionLayer {
   // pending: a transfer that is given chances to progress between the products.
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
+  void AddThinWeights(std::vector<ThinWeight>& weights) const;
   // Elements of this layer's keys and values of one sequence in a cache.
   std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const;
 

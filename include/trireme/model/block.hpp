@@ -58,6 +58,11 @@ class Block {
   // while sums over the tensor group are under way.
   void BackwardInput(const Pass& pass, const Matrix& dy, Saved& saved, const Matrix& dx) const;
   void BackwardWeight(const Pass& pass, const Saved& saved) const;  // of the products
+  // Weights of the products that passes of a few rows have.
+  void AddThinWeights(std::vector<ThinWeight>& weights) const {
+    attention_.AddThinWeights(weights);
+    ffn_->AddThinWeights(weights);
+  }
   // Elements of the attention's keys and values of one sequence in a cache.
   std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const {
     return attention_.KeyValueElements(stream, positions);

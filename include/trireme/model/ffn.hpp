@@ -6,10 +6,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "trireme/kernels/elementwise.hpp"
 #include "trireme/model/parameter_place.hpp"
 #include "trireme/model/pass.hpp"
+#include "trireme/model/thin_weights.hpp"
 
 namespace trireme::model {
 
@@ -44,6 +46,8 @@ class Ffn {
   virtual void BackwardWeight(const Pass& pass, const Saved& saved,
                               comm::Request& pending) const = 0;
   virtual ParameterId OutputBias() const = 0;  // [dim], or kNoParameter
+  // Adds the weights of products that take Linear::panels.
+  virtual void AddThinWeights(std::vector<ThinWeight>& /*weights*/) const {}
 };
 
 // The deck's activation in the words of the kernels.

@@ -7,6 +7,7 @@
 #include "trireme/kernels/vocabulary_loss.hpp"
 #include "trireme/model/parameter_place.hpp"
 #include "trireme/model/pass.hpp"
+#include "trireme/model/thin_weights.hpp"
 
 namespace trireme::model {
 
@@ -31,6 +32,7 @@ class HeadLayer {
   // The same for rows of a pass that uses a cache, at the speed of the weight's memory. Rows of
   // logits have room for SpareRows() more, which are overwritten.
   void CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const;
+  ThinWeight Weight() const { return {weight_, 1, kernels::Form::kTransposed}; }
   const Part& Slice() const { return slice_; }  // of the vocabulary, this rank's
   std::int64_t SpareRows() const { return spare_; }
 

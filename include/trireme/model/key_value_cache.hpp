@@ -17,6 +17,7 @@
 namespace trireme::model {
 
 class StageLayers;
+class ThinWeights;
 
 // Places of one entry's sequences in the cache. An entry of length 1 continues its sequences, each
 // at its own position; a longer one begins them anew at position 0 (firsts are 0), padded at the
@@ -31,9 +32,10 @@ struct CachedPlaces {
 struct CachedPass {
   const class KeyValueCache* cache = nullptr;  // null: nothing is kept
   kernels::CachedRows rows;
-  std::span<const std::int64_t> asked;  // rows of the entry
-  std::int64_t first = 0;               // row of the first one's logits
-  bool continues = false;               // attends to what is kept; thin products
+  std::span<const std::int64_t> asked;   // rows of the entry
+  std::int64_t first = 0;                // row of the first one's logits
+  bool continues = false;                // attends to what is kept; thin products
+  const ThinWeights* weights = nullptr;  // for thin products; may have none
 };
 
 class KeyValueCache {

@@ -18,6 +18,7 @@
 #include "trireme/model/position_table.hpp"
 #include "trireme/model/stage_layers.hpp"
 #include "trireme/model/staged_batches.hpp"
+#include "trireme/model/thin_weights.hpp"
 #include "trireme/model/token_losses.hpp"
 #include "trireme/parallel/pipeline.hpp"
 #include "trireme/parallel/ring_attention.hpp"
@@ -82,6 +83,9 @@ class Model : public parallel::StageWork {
   // After BeginLogits and kEvaluate, on the last stage: logits of this rank's slice of the
   // vocabulary; empty on a context rank without the position.
   std::vector<double> LogitsSlice() const;
+  // Weights as they are now for products of a few rows; they change no more. Only with
+  // plan.thin_panels.
+  void PackWeights() { thin_weights_.Pack(layers_.Parameters(), with_.stream); }
   // After BeginCached and kEvaluate, on the last stage: [rows asked for, slice of the vocabulary].
   // Valid until the next call.
   const std::vector<double>& CachedLogits();
@@ -157,6 +161,7 @@ class Model : public parallel::StageWork {
   const Collaborators with_;
   PositionTable positions_;
   KeyValueCache cache_;
+  ThinWeights thin_weights_;
   ActivationMemory memory_;
   LeafGradients leaf_gradients_;
   StagedBatches staged_;

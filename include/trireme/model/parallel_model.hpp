@@ -67,6 +67,9 @@ class ParallelModel {
   // next call. A batch of length 1 has ContinuedEntry's form.
   const std::vector<double>& CachedLogits(std::span<const data::Entry> batches,
                                           std::span<const CachedPlaces> places);
+  // Before CachedLogits: a second copy of the weights, in the order in which they are read then;
+  // they change no more. Only with plan.thin_panels.
+  void PackWeights() { local_->PackWeights(); }
   // An entry of one more token for each of some sequences, at its own position.
   data::Entry ContinuedEntry(std::span<const std::int32_t> tokens,
                              std::span<const std::int32_t> positions) const;

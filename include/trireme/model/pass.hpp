@@ -12,8 +12,10 @@
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/kernels/dropout.hpp"
+#include "trireme/kernels/linear.hpp"
 #include "trireme/model/key_value_cache.hpp"
 #include "trireme/model/staged_batches.hpp"
+#include "trireme/model/thin_weights.hpp"
 #include "trireme/parallel/ring_attention.hpp"
 #include "trireme/parallel/tensor_group.hpp"
 #include "trireme/tensor/matrix.hpp"
@@ -85,6 +87,11 @@ struct Pass {
   }
   tensor::Matrix Value(tensor::ParameterId id, int count = 1) const {
     return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Value(id, count);
+  }
+  // A product with this weight is thin in a pass that continues texts.
+  void MakeThin(kernels::Linear& linear, tensor::ParameterId weight) const {
+    linear.thin = cached.continues;
+    if (cached.weights != nullptr) linear.panels = cached.weights->PanelsOf(weight);
   }
   tensor::Matrix Gradient(tensor::ParameterId id, int count = 1) const {
     return id == tensor::kNoParameter ? tensor::Matrix{} : registry->Gradient(id, count);

@@ -30,6 +30,9 @@ struct ModelPlan {
   // Sequences whose keys and values are kept while text is written; 0: none. Without context ranks,
   // with one leaf per micro-batch.
   std::int64_t cache_slots = 0;
+  // A second copy of the weights for passes of a few rows (ThinWeights), of an untrained model on
+  // CPUs whose values are not sharded.
+  bool thin_panels = false;
   bool training = true;  // false: no gradients, and the memory of evaluation
   bool causal = true;    // false in tests only: predictions see their targets
   // Whether entries may have begins of documents: attention and positions then restart in each.
@@ -75,12 +78,13 @@ struct ModelMemory {
   std::int64_t activations = 0;          // kept activations, workspace, scratch, fixed positions
   std::int64_t vocabulary_tile = 0;      // logits of a tile of tokens
   std::int64_t key_value_cache = 0;      // of text that is being written, and its logits
+  std::int64_t packed_weights = 0;       // their second copy, for passes of a few rows
   std::int64_t gathered_parameters = 0;  // whole units of sharded values
   std::int64_t gradients_under_way = 0;  // whole units of sharded gradients
   std::int64_t exchange = 0;             // buffers of transfers
   std::int64_t Sum() const {
     return parameters + gradients + activations + vocabulary_tile + key_value_cache +
-           gathered_parameters + gradients_under_way + exchange;
+           packed_weights + gathered_parameters + gradients_under_way + exchange;
   }
 };
 

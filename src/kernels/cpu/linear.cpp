@@ -6,6 +6,7 @@
 
 #include "backends.hpp"
 #include "thin_product.hpp"
+#include "trireme/kernels/thin_panels.hpp"
 
 namespace trireme::kernels {
 
@@ -20,12 +21,12 @@ Matrix Of(const Matrix& m, const Part& rows) { return m.Rows(rows.begin, rows.Si
 // y = x form(weight), then `then` for each row.
 void Multiply(const device::Stream& stream, const Linear& linear, const Matrix& x, const Matrix& y,
               FunctionRef<void(const Part& rows)> then) {
-  const bool thin = linear.thin && x.rows <= kThinRows && x.columns > 0 && !stream.canonical &&
-                    !(stream.bf16 && y.dtype == Dtype::kFloat32);
+  const bool thin =
+      linear.thin && x.rows <= kThinRows && x.columns > 0 && HasThinProducts(stream, y.dtype);
   if (!thin) {
     return cpu::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, y, false, then);
   }
-  ThinMultiply(UsableThinKernels()[0], stream, x, linear.form, linear.weight, y);
+  ThinMultiply(UsableThinKernels()[0], stream, x, linear.form, linear.weight, y, linear.panels);
   const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
   const int threads = static_cast<int>(std::clamp<std::int64_t>(y.rows, 1, most));
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)

@@ -5,7 +5,9 @@ namespace trireme::kernels {
 
 constinit const ThinKernels kThinAvx2{
     "AVX2",
-    {&ThinTransposed<Vector<float, 32>, 4, 2, 8>, &ThinPlain<Vector<float, 32>, 4, 2, 8>},
-    {&ThinTransposed<Vector<double, 32>, 4, 2, 4>, &ThinPlain<Vector<double, 32>, 4, 2, 8>}};
+    {&ThinTransposed<Vector<float, 32>, 4, 2, 8>, &ThinPlain<Vector<float, 32>, 4, 2, 8>,
+     &ThinPanels<Vector<float, 32>, 4, 2>},
+    {&ThinTransposed<Vector<double, 32>, 4, 2, 4>, &ThinPlain<Vector<double, 32>, 4, 2, 8>,
+     &ThinPanels<Vector<double, 32>, 4, 2>}};
 
 }  // namespace trireme::kernels

@@ -5,7 +5,9 @@ namespace trireme::kernels {
 
 constinit const ThinKernels kThinAvx512{
     "AVX-512",
-    {&ThinTransposed<Vector<float, 64>, 8, 2, 8>, &ThinPlain<Vector<float, 64>, 8, 2, 16>},
-    {&ThinTransposed<Vector<double, 64>, 8, 2, 8>, &ThinPlain<Vector<double, 64>, 8, 2, 16>}};
+    {&ThinTransposed<Vector<float, 64>, 8, 2, 8>, &ThinPlain<Vector<float, 64>, 8, 2, 16>,
+     &ThinPanels<Vector<float, 64>, 8, 2>},
+    {&ThinTransposed<Vector<double, 64>, 8, 2, 8>, &ThinPlain<Vector<double, 64>, 8, 2, 16>,
+     &ThinPanels<Vector<double, 64>, 8, 2>}};
 
 }  // namespace trireme::kernels

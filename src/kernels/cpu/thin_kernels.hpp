@@ -14,6 +14,9 @@ inline constexpr std::int64_t kThinRows = 32;
 inline constexpr std::int64_t kThinColumns =
     64;  // of the plain form: threads' shares are multiples
 
+// Width of a panel of a weight's second copy (kernels/thin_panels.hpp), in bytes.
+inline constexpr std::int64_t kPanelBytes = 128;
+
 // c = a w^T or a w. a: [rows, inner]; c: [rows, columns]. Each element of c is a sum in an order
 // that depends on `inner` and on whether there is one row, not on the columns of a call.
 template <typename T>
@@ -31,6 +34,9 @@ template <typename T>
 struct ThinKernelsOf {
   void (*transposed)(const ThinProduct<T>&);  // w: [columns, inner]
   void (*plain)(const ThinProduct<T>&);       // w: [inner, columns]
+  // At least two rows; the bits of the other two. w: [panels, inner, kPanelBytes / sizeof(T)],
+  // without gaps; w_stride is not read.
+  void (*panels)(const ThinProduct<T>&);
 };
 
 struct ThinKernels {

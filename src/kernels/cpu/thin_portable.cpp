@@ -5,7 +5,9 @@ namespace trireme::kernels {
 
 constinit const ThinKernels kThinPortable{
     "portable",
-    {&ThinTransposed<Vector<float, 16>, 4, 2, 4>, &ThinPlain<Vector<float, 16>, 4, 2, 8>},
-    {&ThinTransposed<Vector<double, 16>, 4, 2, 2>, &ThinPlain<Vector<double, 16>, 4, 2, 8>}};
+    {&ThinTransposed<Vector<float, 16>, 4, 2, 4>, &ThinPlain<Vector<float, 16>, 4, 2, 8>,
+     &ThinPanels<Vector<float, 16>, 4, 2>},
+    {&ThinTransposed<Vector<double, 16>, 4, 2, 2>, &ThinPlain<Vector<double, 16>, 4, 2, 8>,
+     &ThinPanels<Vector<double, 16>, 4, 2>}};
 
 }  // namespace trireme::kernels

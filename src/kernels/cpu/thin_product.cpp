@@ -19,7 +19,7 @@ constexpr std::int64_t kAThread = 1 << 13;
 
 template <typename T>
 void Multiply(const ThinKernelsOf<T>& kernels, const device::Stream& stream, const Matrix& x,
-              Form form, const Matrix& weight, const Matrix& y) {
+              Form form, const Matrix& weight, const Matrix& y, const void* panels) {
   const bool transposed = form == Form::kTransposed;
   const std::int64_t units = CeilDivide(y.columns, kThinColumns);
   const auto most = static_cast<std::int64_t>(omp_in_parallel() != 0 ? 1 : stream.threads);
@@ -30,22 +30,27 @@ void Multiply(const ThinKernelsOf<T>& kernels, const device::Stream& stream, con
     const Part share = PartOf(units, part, threads);
     const std::int64_t begin = share.begin * kThinColumns,
                        end = std::min(y.columns, share.end * kThinColumns);
-    const ThinProduct<T> product{
+    ThinProduct<T> product{
         x.rows,        end - begin,       x.columns,
         x.As<T>(),     x.stride,          weight.As<T>() + begin * (transposed ? weight.stride : 1),
         weight.stride, y.As<T>() + begin, y.stride};
-    (transposed ? kernels.transposed : kernels.plain)(product);
+    if (panels != nullptr && x.rows > 1) {
+      product.w = static_cast<const T*>(panels) + begin * x.columns;
+      kernels.panels(product);
+    } else {
+      (transposed ? kernels.transposed : kernels.plain)(product);
+    }
   }
 }
 
 }  // namespace
 
 void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const Matrix& x,
-                  Form form, const Matrix& weight, const Matrix& y) {
+                  Form form, const Matrix& weight, const Matrix& y, const void* panels) {
   if (y.dtype == Dtype::kFloat64) {
-    return Multiply(kernels.fp64, stream, x, form, weight, y);
+    return Multiply(kernels.fp64, stream, x, form, weight, y, panels);
   }
-  Multiply(kernels.fp32, stream, x, form, weight, y);
+  Multiply(kernels.fp32, stream, x, form, weight, y, panels);
 }
 
 }  // namespace trireme::kernels

@@ -13,9 +13,11 @@ namespace trireme::kernels {
 std::span<const ThinKernels> UsableThinKernels();
 
 // y = x form(weight), with these kernels and the stream's threads. x: [rows, in], rows <=
-// kThinRows; y: [rows, out], overwritten. The bits of y do not depend on the number of threads.
+// kThinRows; y: [rows, out], overwritten. panels: the weight's second copy (PackPanels) or null.
+// The bits of y depend on neither the number of threads nor on panels.
 void ThinMultiply(const ThinKernels& kernels, const device::Stream& stream, const tensor::Matrix& x,
-                  Form form, const tensor::Matrix& weight, const tensor::Matrix& y);
+                  Form form, const tensor::Matrix& weight, const tensor::Matrix& y,
+                  const void* panels = nullptr);
 
 }  // namespace trireme::kernels
 

@@ -12,7 +12,8 @@ namespace trireme::kernels {
 
 namespace {
 
-inline constexpr std::int64_t kThinBlock = 128;  // inner indices of a strip
+inline constexpr std::int64_t kThinBlock = 128;   // inner indices of a strip
+inline constexpr std::int64_t kPanelBlock = 256;  // and of a panel
 
 // One row of a with kColumns <= kLanes rows of w, from row `column` on.
 template <typename V, int kColumns>
@@ -255,6 +256,39 @@ void ThinPlain(const ThinProduct<typename V::Scalar>& p) {
       AddRest<V>(piece, add);
       piece.a += p.a_stride;
       piece.c += p.c_stride;
+    }
+  }
+}
+
+// w lies in panels: memory is read in its order, and nothing is transposed on the way.
+template <typename V, int kMany, int kVectors>
+void ThinPanels(const ThinProduct<typename V::Scalar>& p) {
+  using T = typename V::Scalar;
+  constexpr std::int64_t kWide = kPanelBytes / sizeof(T), kStrip = kVectors * V::kLanes;
+  static_assert(kWide % kStrip == 0);
+  alignas(64) T sums[kThinRows * kWide];
+  for (std::int64_t column = 0; column < p.columns; column += kWide) {
+    const std::int64_t width = p.columns - column < kWide ? p.columns - column : kWide;
+    T* const c = width < kWide ? sums : p.c + column;
+    ThinProduct<T> piece = p;
+    piece.w_stride = kWide;
+    piece.c_stride = width < kWide ? kWide : p.c_stride;
+    for (std::int64_t k = 0; k < p.inner; k += kPanelBlock) {
+      piece.inner = p.inner - k < kPanelBlock ? p.inner - k : kPanelBlock;
+      piece.a = p.a + k;
+      const T* const w = p.w + column * p.inner + k * kWide;
+      const bool last = column + kWide >= p.columns && k + kPanelBlock >= p.inner;
+      ThinAhead<T> ahead(w + piece.inner * kWide, kWide, last ? 0 : piece.inner, kWide,
+                         BlocksOf<kMany>(p.rows) * (kWide / kStrip) * piece.inner);
+      for (std::int64_t strip = 0; strip < kWide; strip += kStrip) {
+        piece.w = w + strip;
+        piece.c = c + strip;
+        AddRows<V, kMany, kVectors>(piece, k > 0, ahead);
+      }
+    }
+    for (std::int64_t i = 0; width < kWide && i < p.rows; ++i) {
+      for (std::int64_t j = 0; j < width; ++j)
+        p.c[i * p.c_stride + column + j] = sums[i * kWide + j];
     }
   }
 }

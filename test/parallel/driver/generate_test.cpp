@@ -36,39 +36,47 @@ class GenerateTest : public LayoutTest {
   // A model that only writes, on the group's ranks; slots: 0 without a cache.
   template <typename Body>
   void With(const comm::Communicator& group, const char* model, const Layout& layout,
-            std::int64_t slots, const Body& body) {
+            std::int64_t slots, const Body& body, bool packs = false) {
     RunSettings settings =
         SettingsOf(DeckOf(model, layout.keys), tokens_, group.Size(), Dtype::kFloat64);
     settings.model.training = false;
     settings.model.leaves = 1;
     settings.model.micro_batch = 2;
     settings.model.cache_slots = settings.grid->context > 1 ? 0 : slots;
+    settings.model.thin_panels = packs && settings.model.cache_slots > 1 &&
+                                 settings.options.sharding != comm::Sharding::kParameters;
     const comm::ProcessGrid grid(group, *settings.grid, settings.options);
     model::ParallelModel net(grid, settings.model, settings.stream);
+    if (settings.model.thin_panels) net.PackWeights();
     body(net);
   }
 };
 
 TEST_F(GenerateTest, ACacheGivesTheTextOfWholeWindows) {
   const std::vector<Prompt> prompts = Prompts();
+  int turn = 0;
   for (const char* model : kModels) {
     std::vector<Continuation> wanted;
     With(self_, model, kLayouts[0], 0, [&](model::ParallelModel& net) {
       for (const Prompt& prompt : prompts) wanted.push_back(Anew(net, prompt));
     });
     for (const Layout& layout : kLayouts) {
+      const bool packs = ++turn % 2 == 0;
       const bool member = world_.Rank() < layout.ranks;
       const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
       if (!member) continue;
       for (const std::int64_t slots : {1, 4}) {
         SCOPED_TRACE(
             fmt::format("{}{} ranks, {}{} slots", model, layout.ranks, layout.keys, slots));
-        With(group, model, layout, slots, [&](model::ParallelModel& net) {
-          Generator generator({.model = net, .tokens = tokens_, .slots = slots, .stopped = {}});
-          ExpectTexts(generator.Run(prompts), wanted, net.Grid());
-          // The slots hold an earlier text now.
-          ExpectTexts(generator.Run(prompts), wanted, net.Grid());
-        });
+        With(
+            group, model, layout, slots,
+            [&](model::ParallelModel& net) {
+              Generator generator({.model = net, .tokens = tokens_, .slots = slots, .stopped = {}});
+              ExpectTexts(generator.Run(prompts), wanted, net.Grid());
+              // The slots hold an earlier text now.
+              ExpectTexts(generator.Run(prompts), wanted, net.Grid());
+            },
+            packs);
       }
     }
   }
@@ -81,8 +89,18 @@ TEST_F(GenerateTest, ACacheGivesTheLogitsOfWholeWindows) {
     std::vector<std::vector<double>> wanted;
     With(self_, model, kLayouts[0], 0,
          [&](model::ParallelModel& net) { wanted = LogitsOfWindows(net); });
-    With(group, model, {4, "tensor=2\npipeline=2\n"}, 3,
-         [&](model::ParallelModel& net) { ExpectCachedLogits(net, wanted); });
+    std::vector<double> plain;  // without packed weights
+    for (const bool packs : {false, true}) {
+      With(
+          group, model, {4, "tensor=2\npipeline=2\n"}, 3,
+          [&](model::ParallelModel& net) {
+            const std::vector<double> got = LogitsFromCache(net);
+            ExpectLogits(got, wanted, net.Grid());
+            if (plain.empty()) plain = got;
+            EXPECT_EQ(got, plain) << "packed weights change bits";
+          },
+          packs);
+    }
   }
 }
 
@@ -156,15 +174,18 @@ TEST_F(GenerateTest, MemoryIsAsPlanned) {
   const std::vector<Prompt> prompts = Prompts();
   const std::int64_t before = device::AllocatedBytes();
   device::ResetPeakAllocatedBytes();
-  With(world_, kModels[0], {8, "data=2\ntensor=2\npipeline=2\n"}, 3,
-       [&](model::ParallelModel& net) {
-         const model::ModelMemory memory = net.Memory();
-         EXPECT_GT(memory.key_value_cache, 0);
-         EXPECT_EQ(device::AllocatedBytes() - before, memory.Sum());
-         Generator generator({.model = net, .tokens = tokens_, .slots = 3, .stopped = {}});
-         generator.Run(prompts);
-         EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Sum());
-       });
+  With(
+      world_, kModels[0], {8, "data=2\ntensor=2\npipeline=2\n"}, 3,
+      [&](model::ParallelModel& net) {
+        const model::ModelMemory memory = net.Memory();
+        EXPECT_GT(memory.key_value_cache, 0);
+        EXPECT_GT(memory.packed_weights, 0);
+        EXPECT_EQ(device::AllocatedBytes() - before, memory.Sum());
+        Generator generator({.model = net, .tokens = tokens_, .slots = 3, .stopped = {}});
+        generator.Run(prompts);
+        EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Sum());
+      },
+      true);
 }
 
 }  // namespace

@@ -2,9 +2,13 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <memory>
 
 #include "held_matrix.hpp"
 #include "kernels/cpu/thin_product.hpp"
+#include "trireme/kernels/thin_panels.hpp"
 
 namespace trireme::test {
 namespace {
@@ -45,6 +49,31 @@ void ExpectProduct(const kernels::ThinKernels& kernels, Form form, std::int64_t 
   EXPECT_TRUE(y.SameBits(multiply(3))) << "the number of threads changes bits";
 }
 
+// The weight's second copy, whose contents alone are read: the weight itself becomes other numbers.
+template <typename T>
+void ExpectSameFromPanels(const kernels::ThinKernels& kernels, Form form, std::int64_t rows,
+                          std::int64_t inner, std::int64_t columns) {
+  const bool transposed = form == Form::kTransposed;
+  const Held<T> x(rows, inner, 3, 1, 1);
+  Held<T> w = transposed ? Held<T>(columns, inner, 5, 2, 2) : Held<T>(inner, columns, 5, 2, 2);
+  Held<T> y(rows, columns, 7, 3), again(rows, columns, 7, 3);
+  kernels::ThinMultiply(kernels, {.threads = 1}, x.View(), form, w.View(), y.View());
+  const std::int64_t bytes = kernels::PanelBytes(form, w.View());
+  const std::unique_ptr<void, decltype(&std::free)> panels(
+      std::aligned_alloc(64, static_cast<std::size_t>(bytes)), &std::free);
+  kernels::PackPanels({.threads = 3}, form, w.View(), panels.get());
+  for (std::int64_t i = 0; i < w.View().rows; ++i) {
+    for (std::int64_t j = 0; j < w.View().columns; ++j)
+      w(i, j) = std::numeric_limits<T>::quiet_NaN();
+  }
+  for (const int threads : {1, 3}) {
+    kernels::ThinMultiply(kernels, {.threads = threads}, x.View(), form, w.View(), again.View(),
+                          panels.get());
+    ASSERT_TRUE(y.SameBits(again)) << kernels.name << ", " << rows << " x " << inner << " x "
+                                   << columns << ", " << threads << " threads";
+  }
+}
+
 // Guards around y would show a write beside it: SameBits compares them with an untouched one's.
 template <typename T>
 void ExpectNothingBeside(const kernels::ThinKernels& kernels, Form form) {
@@ -69,6 +98,21 @@ TEST(ThinProduct, IsThatOfAPlainLoop) {
           for (const std::int64_t columns : {1, 15, 32, 65, 200}) {
             ExpectProduct<float>(kernels, form, rows, inner, columns);
             ExpectProduct<double>(kernels, form, rows, inner, columns);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(ThinProduct, FromPanelsHasTheSameBits) {
+  for (const kernels::ThinKernels& kernels : kernels::UsableThinKernels()) {
+    for (const Form form : {Form::kTransposed, Form::kPlain}) {
+      for (const std::int64_t rows : {2, 3, 7, 8, 13, 16, 24, 32}) {
+        for (const std::int64_t inner : {1, 33, 256, 700}) {
+          for (const std::int64_t columns : {1, 15, 32, 65, 200}) {
+            ExpectSameFromPanels<float>(kernels, form, rows, inner, columns);
+            ExpectSameFromPanels<double>(kernels, form, rows, inner, columns);
           }
         }
       }
