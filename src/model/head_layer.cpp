@@ -62,11 +62,10 @@ void HeadLayer::Logits(const Pass& pass, const Matrix& x, const Matrix& logits) 
 
 void HeadLayer::CachedLogits(const Pass& pass, const Matrix& x, const Matrix& logits) const {
   kernels::Linear linear{.form = Form::kTransposed, .weight = pass.Value(weight_)};
-  pass.MakeThin(linear,
-                weight_);  // panels have no spare rows, and are on CPUs, where there are none
+  pass.MakeThin(linear, weight_);  // panels are on CPUs, where there are no spare rows
   linear.thin = true;
-  linear.weight.rows += spare_;
   Matrix all = logits;
+  linear.weight.rows += spare_;
   all.columns += spare_;
   kernels::LinearForward(pass.stream, linear, x, {}, all, [](const Part&) {});
 }

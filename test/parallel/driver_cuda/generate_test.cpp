@@ -88,7 +88,7 @@ TEST_F(GenerateOnGpus, ACacheGivesTheTextAndLogitsOfWholeWindows) {
       OnGpus(model, layout, Dtype::kFloat64, 4, [&](auto& net, const auto&) {
         ExpectTexts(TextsOf(net, 4), wanted, net.Grid());
         // The slots hold an earlier text now.
-        ExpectCachedLogits(net, logits);
+        ExpectLogits(LogitsFromCache(net), logits, net.Grid());
       });
     }
   }
