@@ -2,19 +2,20 @@
 #include "local_places.hpp"
 
 #include <cstddef>
+#include <string>
 #include <unordered_map>
 
 namespace trireme::checkpoint {
 
-LocalPlace PlaceOf(const std::vector<std::string>& hosts, int rank) {
+LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
   std::unordered_map<std::string, std::size_t> numbers;
   std::vector<std::vector<int>> ranks;  // [hosts]
-  for (std::size_t other = 0; other < hosts.size(); ++other) {
-    const auto [found, isnew] = numbers.try_emplace(hosts[other], ranks.size());
+  for (int other = 0; other < hosts.Ranks(); ++other) {
+    const auto [found, isnew] = numbers.try_emplace(hosts.Of(other), ranks.size());
     if (isnew) ranks.emplace_back();
-    ranks[found->second].push_back(static_cast<int>(other));
+    ranks[found->second].push_back(other);
   }
-  const std::size_t own = numbers.at(hosts[static_cast<std::size_t>(rank)]);
+  const std::size_t own = numbers.at(hosts.Of(rank));
   LocalPlace place;
   place.host = static_cast<int>(own);
   place.hosts = static_cast<int>(ranks.size());

@@ -2,8 +2,9 @@
 #ifndef TRIREME_SRC_CHECKPOINT_LOCAL_PLACES_HPP_
 #define TRIREME_SRC_CHECKPOINT_LOCAL_PLACES_HPP_
 
-#include <string>
 #include <vector>
+
+#include "trireme/comm/hosts.hpp"
 
 namespace trireme::checkpoint {
 
@@ -17,7 +18,7 @@ struct LocalPlace {
 
 // hosts: name of each world rank's host. A rank's partner has the same place on the next host,
 // modulo its number of ranks.
-LocalPlace PlaceOf(const std::vector<std::string>& hosts, int rank);
+LocalPlace PlaceOf(const comm::Hosts& hosts, int rank);
 
 }  // namespace trireme::checkpoint
 

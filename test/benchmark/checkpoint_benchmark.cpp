@@ -257,7 +257,7 @@ void Local(const Setup& setup, const Memory& memory) {
   checkpoint::Writer writer(setup.world, memory.State(), {.writers = setup.writers});
   std::vector<double> ratios, local, shared, found;
   {
-    checkpoint::LocalWriter nodes({setup.world, hosts}, memory.State(), run, {});
+    checkpoint::LocalWriter nodes({setup.world, comm::Hosts(hosts)}, memory.State(), run, {});
     if (setup.world.IsRoot()) {
       fmt::print("{} of state, {} of it copied to partners\n", nodes.Bytes(), nodes.CopiedBytes());
     }
@@ -276,10 +276,10 @@ void Local(const Setup& setup, const Memory& memory) {
           });
       ratios.push_back(local.back() / shared.back());
       const double start = Seconds();
-      const auto search = checkpoint::FindLocal({setup.world, hosts}, run, {});
+      const auto search = checkpoint::FindLocal({setup.world, comm::Hosts(hosts)}, run, {});
       for (const char* file : {"model", "optimizer"}) {
         const bool model = file[0] == 'm';
-        search.found->Read({setup.world, hosts}, file,
+        search.found->Read({setup.world, comm::Hosts(hosts)}, file,
                            model ? memory.State().model : memory.State().optimizer);
       }
       found.push_back(setup.world.Max(Seconds() - start));

@@ -19,6 +19,7 @@
 
 #include "trireme/checkpoint/writer.hpp"
 #include "trireme/comm/communicator.hpp"
+#include "trireme/comm/hosts.hpp"
 #include "trireme/tensor/state_block.hpp"
 
 namespace trireme::checkpoint {
@@ -26,7 +27,7 @@ namespace trireme::checkpoint {
 // Ranks, and the names of the hosts that they run on: nodes.
 struct LocalNodes {
   const comm::Communicator& world;
-  const std::vector<std::string>& hosts;  // of world rank 0, 1, ...
+  comm::Hosts hosts;
 };
 
 // Names of the files: the same path on every node.

@@ -73,7 +73,8 @@ class Local : public testing::Test {
                      const std::vector<std::int64_t>& steps, std::int64_t sequence = 1) {
     LocalOutcome last;
     TestState model(Model(1), split), moments(Moments(Model(1)), split);
-    LocalWriter writer({world_, hosts}, {model.Blocks(), moments.Blocks()}, Run(hosts), {});
+    LocalWriter writer({world_, comm::Hosts(hosts)}, {model.Blocks(), moments.Blocks()}, Run(hosts),
+                       {});
     for (const std::int64_t step : steps) {
       TestState now(Model(step), split), moments_now(Moments(Model(step)), split);
       now.Fill();
@@ -92,7 +93,7 @@ class Local : public testing::Test {
     }
   }
   LocalSearch Find(const Hosts& hosts, const RunFolderCheckpoint& newest = {0, 0, "0"}) const {
-    return FindLocal({world_, hosts}, Run(hosts), newest);
+    return FindLocal({world_, comm::Hosts(hosts)}, Run(hosts), newest);
   }
   // Collective. Expects the state of that step, bit by bit. Returns the bytes from other hosts.
   std::int64_t ExpectState(const LocalSearch& search, std::int64_t step,
@@ -103,8 +104,8 @@ class Local : public testing::Test {
     EXPECT_EQ(search.found->Step(), step);
     EXPECT_EQ(search.found->Run().at("step"), step);
     TestState model(Model(step), split), moments(Moments(Model(step)), split);
-    std::int64_t moved = search.found->Read({world_, hosts}, "model", model.Blocks());
-    moved += search.found->Read({world_, hosts}, "optimizer", moments.Blocks());
+    std::int64_t moved = search.found->Read({world_, comm::Hosts(hosts)}, "model", model.Blocks());
+    moved += search.found->Read({world_, comm::Hosts(hosts)}, "optimizer", moments.Blocks());
     EXPECT_EQ(model.Wrong(), 0);
     EXPECT_EQ(moments.Wrong(), 0);
     return moved;
@@ -242,7 +243,7 @@ TEST_F(Local, OtherLayoutsAreTold) {
   const comm::Communicator few = world_.Split(world_.Rank() < 4 ? 0 : 1, world_.Rank());
   const Hosts hosts(kThree.begin(), kThree.begin() + few.Size());
   if (world_.Rank() < 4) {
-    const LocalSearch other = FindLocal({few, hosts}, Run(kThree), {});
+    const LocalSearch other = FindLocal({few, comm::Hosts(hosts)}, Run(kThree), {});
     EXPECT_EQ(other.found, nullptr);
     ASSERT_EQ(other.passed_over.size(), 1U);
     EXPECT_THAT(other.passed_over[0].second, HasSubstr("6 ranks wrote it, 4 run"));
@@ -294,13 +295,13 @@ TEST_F(Local, TwoAreKeptAndTheEndLeavesNothing) {
 
 // A whole state, kept by whoever the next host has.
 TEST(LocalPlaces, PartnersAreOnTheNextHost) {
-  const LocalPlace first = PlaceOf(kThree, 0), third = PlaceOf(kThree, 2),
-                   last = PlaceOf(kThree, 5);
+  const LocalPlace first = PlaceOf(comm::Hosts(kThree), 0), third = PlaceOf(comm::Hosts(kThree), 2),
+                   last = PlaceOf(comm::Hosts(kThree), 5);
   EXPECT_EQ(first.partner, 3);
   EXPECT_THAT(first.clients, ElementsAre(5));
   EXPECT_EQ(third.partner, 3) << "place 2 of 2 is place 0";
   EXPECT_TRUE(third.clients.empty());
-  EXPECT_THAT(PlaceOf(kThree, 3).clients, ElementsAre(0, 2));
+  EXPECT_THAT(PlaceOf(comm::Hosts(kThree), 3).clients, ElementsAre(0, 2));
   EXPECT_EQ(last.partner, 0);
   EXPECT_THAT(last.clients, ElementsAre(3, 4));
   EXPECT_EQ(last.hosts, 3);
