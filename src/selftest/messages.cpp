@@ -4,7 +4,7 @@
 
 #include <cstdint>
 #include <numeric>
-#include <set>
+#include <string>
 #include <vector>
 
 #include "checks.hpp"
@@ -99,7 +99,7 @@ std::string CheckMessages(const comm::Runtime& runtime) {
   SendAround(world, kLong);
   Reduce(world);
   Share(world);
-  const std::set<std::string> hosts(runtime.Hosts().begin(), runtime.Hosts().end());
+  const std::vector<std::string>& hosts = runtime.Hosts().Names();
   return fmt::format("{} rank{} on {} host{}, threads {}", world.Size(),
                      world.Size() == 1 ? "" : "s", hosts.size(), hosts.size() == 1 ? "" : "s",
                      NameOfLevel(level));
