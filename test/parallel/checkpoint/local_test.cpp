@@ -225,7 +225,7 @@ TEST_F(Local, OnlyWhatWasWrittenLaterCounts) {
   EXPECT_EQ(Find(kThree, {4, 8, "1"}).found, nullptr) << "the same state";
   LocalRun run = Run(kThree);
   run.id = "00112233445566ab";
-  EXPECT_EQ(FindLocal({world_, kThree}, run, {}).found, nullptr) << "another run's";
+  EXPECT_EQ(FindLocal({world_, comm::Hosts(kThree)}, run, {}).found, nullptr) << "another run's";
 }
 
 TEST_F(Local, OtherLayoutsAreTold) {
@@ -234,7 +234,7 @@ TEST_F(Local, OtherLayoutsAreTold) {
   ASSERT_NE(search.found, nullptr);
   TestState stages(Model(2), Splits()[3].second);
   try {
-    search.found->Read({world_, kThree}, "model", stages.Blocks());
+    search.found->Read({world_, comm::Hosts(kThree)}, "model", stages.Blocks());
     ADD_FAILURE() << "pieces of another layout were taken";
   } catch (const DamagedError& error) {
     EXPECT_THAT(error.what(), HasSubstr("another layout"));
@@ -252,7 +252,8 @@ TEST_F(Local, OtherLayoutsAreTold) {
 
 TEST_F(Local, AFullDiskOfOneHostIsAgreed) {
   TestState model(Model(1), Shards()), moments(Moments(Model(1)), Shards());
-  LocalWriter writer({world_, kThree}, {model.Blocks(), moments.Blocks()}, Run(kThree), {});
+  LocalWriter writer({world_, comm::Hosts(kThree)}, {model.Blocks(), moments.Blocks()}, Run(kThree),
+                     {});
   for (const std::int64_t step : {2, 4}) writer.Write(step, 1, {{"step", step}});
   {
     std::optional<FullDisk> disk;
@@ -274,7 +275,7 @@ TEST_F(Local, TwoAreKeptAndTheEndLeavesNothing) {
   TestState model(Model(1), Shards()), moments(Moments(Model(1)), Shards());
   const State state{model.Blocks(), moments.Blocks()};
   {
-    LocalWriter writer({world_, kThree}, state, Run(kThree), {});
+    LocalWriter writer({world_, comm::Hosts(kThree)}, state, Run(kThree), {});
     for (const std::int64_t step : {2, 4, 6, 8}) writer.Write(step, 1, {{"step", step}});
     // Rank 5, and the copies of ranks 3 and 4.
     EXPECT_THAT(Names("c"), ElementsAre("00000006.3.copy", "00000006.4.copy", "00000006.5.part",
@@ -284,7 +285,7 @@ TEST_F(Local, TwoAreKeptAndTheEndLeavesNothing) {
     EXPECT_EQ(Names("c").size(), 3U);
   }
   OnRoot([&] { WriteBytes(PathOf("c", {9, 5, false}) + ".tmp", "a killed job's"); });
-  LocalWriter next({world_, kThree}, state, Run(kThree), 6);
+  LocalWriter next({world_, comm::Hosts(kThree)}, state, Run(kThree), 6);
   EXPECT_EQ(Names("c").size(), 3U) << "the one that the session began with stays";
   world_.Barrier();
   next.RemoveAll();
