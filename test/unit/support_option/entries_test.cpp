@@ -48,9 +48,9 @@ TEST(SupportEntries, SaysWhatItDoesNotRead) {
   const std::string pipe = folder.Path() + "/pipe";
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_FALSE(ReadBounded(pipe, {.head = 9}, true, contents));
-  EXPECT_THAT(contents.notes, testing::ElementsAre(HasSubstr("/none: not there"),
-                                                   HasSubstr("not a regular file"),
-                                                   HasSubstr("/pipe: not a regular file")));
+  EXPECT_THAT(contents.notes,
+              testing::ElementsAre(HasSubstr("/none: not there"), HasSubstr("not a regular file"),
+                                   HasSubstr("/pipe: not a regular file")));
 }
 
 }  // namespace

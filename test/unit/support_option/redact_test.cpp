@@ -19,7 +19,8 @@ TEST(SupportEnvironment, TakesWhatConcernsAJobAndNoSecret) {
       {"OMP_NUM_THREADS=4", "UCX_TLS=rc,sm,self", "SLURM_JOB_NODELIST=jwb[0001-0004]",
        "SLURM_JWT=abc", "TRIREME_API_KEY=12", "NCCL_SOCKET_IFNAME=ib0", "HOME=/home/me",
        "WANDB_API_KEY=0123456789abcdef0123456789abcdef", "MPI_STORE=https://me:hush@host/x",
-       "OMPI_MCA_btl=^openib", "TRIREME_NOTE=ghp_0a1b2c3d4e5f6g7h8i9j0k", "CUDA_VISIBLE_DEVICES=0,1",
+       "OMPI_MCA_btl=^openib", "TRIREME_NOTE=ghp_0a1b2c3d4e5f6g7h8i9j0k",
+       "CUDA_VISIBLE_DEVICES=0,1",
        "SLURM_SUBMIT_DIR=/p/project/very_long_name_of_a_project/user1/run_2026_11_24"});
   EXPECT_THAT(text, HasSubstr("OMP_NUM_THREADS=4\n"));
   EXPECT_THAT(text, HasSubstr("UCX_TLS=rc,sm,self\n"));
@@ -48,7 +49,8 @@ TEST(SupportTexts, ADeckLosesItsPromptsAlone) {
 
 TEST(SupportTexts, ALogLosesSamplesOfSeveralLines) {
   const std::string log =
-      "Trireme 0.1.0 (abc)   2 ranks\n    step   epoch     loss\n      20    0.39   6.8102       907.0\n"
+      "Trireme 0.1.0 (abc)   2 ranks\n    step   epoch     loss\n      20    0.39   6.8102       "
+      "907.0\n"
       "sample  once there\nwas a secret\n\n done with it\n"
       "done    20 steps, 2,560 tokens, 0:01\nfiles   run folder  run\n"
       "Trireme 0.1.0 (abc)   2 ranks\nsample  torn";
