@@ -17,11 +17,8 @@ mpi_family() {
 
 # mpi_environment LAUNCHER: what ranks on shared cores need; those of Open MPI that are started without a launcher, too.
 mpi_environment() {
-  if [[ $(mpi_family "$1") == mpich ]]; then
-    # Rounds of polling before a waiting rank lets others run.
-    export MPIR_CVAR_POLLS_BEFORE_YIELD=1
-    return
-  fi
+  # MPICH has no such setting: support/yield_ucx.c does it.
+  [[ $(mpi_family "$1") != mpich ]] || return 0
   export OMPI_MCA_mpi_yield_when_idle=1
   if [[ $(id -u) == 0 ]]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1

@@ -20,7 +20,7 @@ std::int64_t ValueAt(hsize_t index) { return static_cast<std::int64_t>(index) * 
 
 void Good(herr_t status, const char* what) {
   Expect(status >= 0, fmt::format("HDF5: {} failed", what),
-         "Is HDF5 built with the same MPI library? ldd tells.");
+         "The file system may refuse MPI-IO, or HDF5 stand on another MPI library (ldd tells).");
 }
 
 // Handles of one parallel file, closed in order. All calls are collective.

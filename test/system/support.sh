@@ -60,7 +60,7 @@ tail -n 1 got/run/metrics.jsonl | grep -q '"step":59999' || fail "the end of the
 
 # 3. A run that is not there: the host's facts, and a warning.
 support "$TRIREME" --support nowhere
-says_once "nowhere: there is no such folder"
+says_once "warning: nowhere: there is no such folder"
 has host.txt
 
 # 4. Nothing is written into the run, which may be read-only; nowhere else but here.
