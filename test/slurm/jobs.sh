@@ -60,12 +60,16 @@ ranks_of() {
   done
 }
 no_ranks() { [[ -z $(ranks_of "$1") ]]; }
-# starts_again JOB RESTARTS: it is in the queue again. Slurm holds it there for two minutes, which an operator shortens.
-is_pending() { [[ $(job_state "$1") == PENDING && $(job_field "$1" Restarts) == "$2" ]]; }
-is_released() { scontrol update "JobId=$1" StartTime=now 2>/dev/null; ! is_pending "$@"; }
+# starts_again JOB RESTARTS: it is in the queue again. Slurm holds it there for two minutes, which an operator
+# shortens; a longer limit keeps the signal before it from coming again.
+is_requeued() { [[ $(job_field "$1" Restarts) -ge $2 && $(job_state "$1") =~ ^(PENDING|RUNNING|COMPLETED)$ ]]; }
+is_released() {
+  [[ $(job_state "$1") != PENDING ]] || scontrol update "JobId=$1" StartTime=now TimeLimit=30 2>/dev/null || true
+  [[ $(job_state "$1") != PENDING ]]
+}
 starts_again() {
-  until_true 20 is_pending "$1" "$2" || cluster_fail "job $1 was not queued again: $(job_state "$1")"
-  until_true 20 is_released "$1" "$2" || cluster_fail "job $1 does not start again"
+  until_true 60 is_requeued "$1" "$2" || cluster_fail "job $1 was not queued again: $(job_state "$1")"
+  until_true 60 is_released "$1" || cluster_fail "job $1 does not start again"
 }
 # take_down NODE: lost, and Slurm is told.
 take_down() {
@@ -98,7 +102,7 @@ begin_limit() {
   kill -STOP $(ranks_of "$limit")
 }
 end_limit() {
-  until_true 40 log_says limit "SIGUSR1: the run stops" || cluster_fail "Slurm sends no signal before the limit"
+  until_true 60 log_says limit "SIGUSR1: the run stops" || cluster_fail "Slurm sends no signal before the limit"
   starts_again "$limit" 1
   job_ends "$limit" COMPLETED 0
   expects limit "stopped by a signal after step"
@@ -286,8 +290,10 @@ in_turn with_spare without_spare first_node &
 some=$!
 in_turn silent_node deaths early_death cancelled scaling wrong &
 others=$!
+in_turn end_limit &
+limited=$!
 code=0
 wait "$some" || code=$?
 wait "$others" || code=$?
-((code == 0)) || exit "$code"
-in_turn end_limit
+wait "$limited" || code=$?
+exit "$code"
