@@ -2,8 +2,8 @@
 # The real job scripts under a real Slurm of the test's own: training on two nodes, the signal before the time limit, nodes that
 # are lost with and without a spare one, scancel, an array for a scaling study, and inputs that are wrong. Wherever a run
 # was disturbed it ends in the bits of one that was not.
-# Open MPI's TCP transport loses a race between two connections once in some hundred starts on one loopback device; a test that
-# failed so is repeated, once.
+# Open MPI 4.1's TCP transport loses a race between connections, and then its process, once in some fifty starts of four ranks on
+# one loopback device; a test that failed so is repeated, once.
 if [[ -z ${TRIREME_SLURM_ATTEMPT:-} ]]; then
   TRIREME_SLURM_ATTEMPT=1 bash "${BASH_SOURCE[0]}" "$@" && exit
   code=$?
@@ -27,7 +27,7 @@ run 0 cmake --install "$(dirname "$TRIREME")" --prefix "$scratch/a prefix"
 installed="$scratch/a prefix/share/trireme/jobscripts/slurm"
 built=$TRIREME_SOURCE/jobscripts/slurm
 # Nodes are one machine here: Open MPI on its loopback device.
-export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_tcp_if_include=lo
 unset TRIREME_ROOT MACHINE MODULES
 unset TRIREME
 
@@ -69,6 +69,7 @@ is_released() {
 }
 starts_again() {
   until_true 60 is_requeued "$1" "$2" || cluster_fail "job $1 was not queued again: $(job_state "$1")"
+  sleep 2 # A start within the same second would use the credential that was revoked.
   until_true 60 is_released "$1" || cluster_fail "job $1 does not start again"
 }
 # take_down NODE: lost, and Slurm is told.
