@@ -129,10 +129,11 @@ stop_cluster() {
 }
 trap 'stop_cluster; leave' EXIT
 
-# cluster_fail MESSAGE: fails with the ends of all logs of Slurm and of jobs; with code 99 if ranks could not connect.
+# cluster_fail MESSAGE: fails with the ends of all logs of Slurm and of jobs; with code 99 if a
+# log holds what Open MPI says when it cannot connect ranks.
 cluster_fail() {
   tail -n 15 "$cluster"/log/* ./*.log 2>/dev/null | sed 's/^/  : /' >&2 || true
-  grep -qs "connect() to 127.0.0.1" ./*.log || fail "$@"
+  grep -qsE "connect\(\) to 127.0.0.1|Segmentation fault" ./*.log || fail "$@"
   (fail "$@") || exit 99
 }
 

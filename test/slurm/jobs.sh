@@ -2,8 +2,8 @@
 # The real job scripts under a real Slurm of the test's own: training on two nodes, the signal before the time limit, nodes that
 # are lost with and without a spare one, scancel, an array for a scaling study, and inputs that are wrong. Wherever a run
 # was disturbed it ends in the bits of one that was not.
-# Open MPI's TCP transport loses a race between two connections once in some hundred starts on one loopback device; a test that
-# failed so is repeated, once.
+# Open MPI 4.1's TCP transport loses a race between connections, and then its process, once in some fifty starts of four ranks on
+# one loopback device; a test that failed so is repeated, once.
 if [[ -z ${TRIREME_SLURM_ATTEMPT:-} ]]; then
   TRIREME_SLURM_ATTEMPT=1 bash "${BASH_SOURCE[0]}" "$@" && exit
   code=$?
@@ -27,7 +27,7 @@ run 0 cmake --install "$(dirname "$TRIREME")" --prefix "$scratch/a prefix"
 installed="$scratch/a prefix/share/trireme/jobscripts/slurm"
 built=$TRIREME_SOURCE/jobscripts/slurm
 # Nodes are one machine here: Open MPI on its loopback device.
-export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,tcp OMPI_MCA_btl_tcp_if_include=lo
+export OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader,tcp OMPI_MCA_btl_tcp_if_include=lo
 unset TRIREME_ROOT MACHINE MODULES
 unset TRIREME
 
@@ -60,12 +60,17 @@ ranks_of() {
   done
 }
 no_ranks() { [[ -z $(ranks_of "$1") ]]; }
-# starts_again JOB RESTARTS: it is in the queue again. Slurm holds it there for two minutes, which an operator shortens.
-is_pending() { [[ $(job_state "$1") == PENDING && $(job_field "$1" Restarts) == "$2" ]]; }
-is_released() { scontrol update "JobId=$1" StartTime=now 2>/dev/null; ! is_pending "$@"; }
+# starts_again JOB RESTARTS: it is in the queue again. Slurm holds it there for two minutes, which an operator
+# shortens; a longer limit keeps the signal before it from coming again.
+is_requeued() { [[ $(job_field "$1" Restarts) -ge $2 && $(job_state "$1") =~ ^(PENDING|RUNNING|COMPLETED)$ ]]; }
+is_released() {
+  [[ $(job_state "$1") != PENDING ]] || scontrol update "JobId=$1" StartTime=now TimeLimit=30 2>/dev/null || true
+  [[ $(job_state "$1") != PENDING ]]
+}
 starts_again() {
-  until_true 20 is_pending "$1" "$2" || cluster_fail "job $1 was not queued again: $(job_state "$1")"
-  until_true 20 is_released "$1" "$2" || cluster_fail "job $1 does not start again"
+  until_true 60 is_requeued "$1" "$2" || cluster_fail "job $1 was not queued again: $(job_state "$1")"
+  sleep 2 # A start within the same second would use the credential that was revoked.
+  until_true 60 is_released "$1" || cluster_fail "job $1 does not start again"
 }
 # take_down NODE: lost, and Slurm is told.
 take_down() {
@@ -98,7 +103,7 @@ begin_limit() {
   kill -STOP $(ranks_of "$limit")
 }
 end_limit() {
-  until_true 40 log_says limit "SIGUSR1: the run stops" || cluster_fail "Slurm sends no signal before the limit"
+  until_true 60 log_says limit "SIGUSR1: the run stops" || cluster_fail "Slurm sends no signal before the limit"
   starts_again "$limit" 1
   job_ends "$limit" COMPLETED 0
   expects limit "stopped by a signal after step"
@@ -286,8 +291,10 @@ in_turn with_spare without_spare first_node &
 some=$!
 in_turn silent_node deaths early_death cancelled scaling wrong &
 others=$!
+in_turn end_limit &
+limited=$!
 code=0
 wait "$some" || code=$?
 wait "$others" || code=$?
-((code == 0)) || exit "$code"
-in_turn end_limit
+wait "$limited" || code=$?
+exit "$code"
