@@ -13,7 +13,7 @@ constexpr unsigned Bit(int place, const char* text) { return text[0] == '_' ? 0U
 
 namespace trireme {
 
-extern "C" const unsigned trireme_built_for =
+constinit const unsigned kBuiltFor =
     Bit(0, TEXT_OF(__SSE4_2__)) | Bit(1, TEXT_OF(__POPCNT__)) | Bit(2, TEXT_OF(__AVX__)) |
     Bit(3, TEXT_OF(__AVX2__)) | Bit(4, TEXT_OF(__FMA__)) | Bit(5, TEXT_OF(__BMI2__)) |
     Bit(6, TEXT_OF(__AVX512F__)) | Bit(7, TEXT_OF(__AVX512BW__)) | Bit(8, TEXT_OF(__AVX512DQ__)) |

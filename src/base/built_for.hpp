@@ -6,7 +6,7 @@ namespace trireme {
 
 // Bit i: kExtensions[i] of processor_check.cpp may be used. Data, not code: read before any
 // instruction of these sets may run.
-extern "C" const unsigned trireme_built_for;
+extern const unsigned kBuiltFor;
 
 }  // namespace trireme
 

@@ -66,7 +66,7 @@ void AddNames(unsigned bits, Text& text) {
 // Before all other constructors of the program; the C library's are done.
 [[gnu::constructor(101)]] void RequireProcessor() {
   constexpr int kBadInput = 2;
-  const unsigned lacking = trireme_built_for & ~Present();
+  const unsigned lacking = kBuiltFor & ~Present();
   if (lacking == 0) return;
   char host[128] = "this host";
   ::gethostname(host, sizeof host - 1);
@@ -89,10 +89,10 @@ void AddNames(unsigned bits, Text& text) {
 const char* BuiltFor() {
 #if defined(__x86_64__)
   constexpr unsigned kV2 = 0b11, kV3 = 0b111111, kV4 = 0b1111111111;
-  if ((trireme_built_for & ~kV4) != 0) return "x86-64-v4 and more";
-  if ((trireme_built_for & kV4) == kV4) return "x86-64-v4";
-  if ((trireme_built_for & kV3) == kV3) return "x86-64-v3";
-  return (trireme_built_for & kV2) == kV2 ? "x86-64-v2" : "x86-64";
+  if ((kBuiltFor & ~kV4) != 0) return "x86-64-v4 and more";
+  if ((kBuiltFor & kV4) == kV4) return "x86-64-v4";
+  if ((kBuiltFor & kV3) == kV3) return "x86-64-v3";
+  return (kBuiltFor & kV2) == kV2 ? "x86-64-v2" : "x86-64";
 #elif defined(__aarch64__)
   return "aarch64";
 #else

@@ -74,9 +74,9 @@ void Tally::Merge(const Tally& other) {
 }
 
 const std::vector<Tally::Said>& Tally::Of(std::string_view topic) const {
-  static const std::vector<Said> kNone;
+  static const std::vector<Said> none;
   const auto at = topics_.find(topic);
-  return at == topics_.end() ? kNone : at->second;
+  return at == topics_.end() ? none : at->second;
 }
 
 std::string Tally::Text(std::string_view topic) const {
