@@ -77,14 +77,17 @@ class GenerateOnGpus : public RankGpuTest {
 };
 
 TEST_F(GenerateOnGpus, ACacheGivesTheTextAndLogitsOfWholeWindows) {
-  for (const char* model : kModels) {
+  for (std::size_t i = 0; i < kModels.size(); ++i) {
+    const char* const model = kModels[i];
     std::vector<Continuation> wanted;
     std::vector<std::vector<double>> logits;
     With(self_, DeckOf(model, ""), {}, Dtype::kFloat64, 0, [&](auto& net, const auto&) {
       for (const Prompt& prompt : Prompts()) wanted.push_back(Anew(net, prompt));
       logits = LogitsOfWindows(net);
     });
+    // All layouts for one model; two for each other.
     for (const Layout& layout : kLayouts) {
+      if (i > 0 && &layout != &kLayouts[0] && &layout != &kLayouts[i]) continue;
       OnGpus(model, layout, Dtype::kFloat64, 4, [&](auto& net, const auto&) {
         ExpectTexts(TextsOf(net, 4), wanted, net.Grid());
         // The slots hold an earlier text now.
