@@ -184,8 +184,12 @@ silent_node() {
 
 # A rank that is killed, twice: once again on the same nodes, then through the queue; RESTARTS ends it.
 kills_a_rank() {
-  local victim
-  victim=$(ranks_of "$1" | tail -n 1)
+  local victim=
+  for ((i = 0; i < 200; ++i)); do
+    victim=$(ranks_of "$1" | tail -n 1)
+    [[ -z $victim ]] || break
+    sleep 0.05
+  done
   kill -KILL "$victim"
 }
 deaths() {
