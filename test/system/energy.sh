@@ -3,6 +3,8 @@
 # (namespaces of Linux), with counters that vanish, and where there are none.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=test/system/hosts.sh
+source "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 tiny_deck
 tokens
 keys=(checkpoint.every_steps=0 monitor.validate_every_steps=0 monitor.sample_tokens=0)
@@ -50,12 +52,11 @@ PYTHON
   until [[ -e $1/powercap/intel-rapl-mmio:0/energy_uj ]]; do sleep 0.05; done
 }
 writers=()
-one=energya$$ two=energyb$$
 leave() {
-  local host
+  local each
   touch "$scratch"/{first,second}/stop 2>/dev/null || true
-  for host in "$one" "$two"; do ip netns del "$host" 2>/dev/null || true; done
-  for host in "${writers[@]}"; do wait "$host" 2>/dev/null || true; done
+  remove_hosts
+  for each in "${writers[@]}"; do wait "$each" 2>/dev/null || true; done
   rm -rf "$scratch"
 }
 mkdir first second
@@ -124,33 +125,10 @@ mkdir second
 counters second 800
 
 # Two hosts, each with counters of its own.
-{ ip netns add "$one" && ip netns add "$two" &&
-  ip link add energy0 netns "$one" type veth peer name energy0 netns "$two"; } 2>output || {
+make_hosts 2 "$scratch/with" "$scratch/second" || {
   echo "one host alone: no network namespaces here: $(cat output)"
   exit 0
 }
-number=0
-for host in "$one" "$two"; do
-  number=$((number + 1))
-  ip -n "$host" addr add "10.78.0.$number/24" dev energy0
-  ip -n "$host" link set energy0 up
-  ip -n "$host" link set lo up
-done
-# on HOST FOLDER COMMAND...: with the host's network, name and counters.
-cat >on <<ON
-#!/usr/bin/env bash
-name=\$1 tree=\$2
-shift 2
-exec ip netns exec "\$name" unshare --uts "$scratch/with" "\$tree" bash -c 'hostname "\$0" && exec "\$@"' "\$name" "\$@"
-ON
-# Called by Open MPI instead of ssh: agent ADDRESS COMMAND.
-cat >agent <<AGENT
-#!/usr/bin/env bash
-shift
-exec $scratch/on $two $scratch/second bash -c "\$*"
-AGENT
-chmod +x on agent
-run 0 "$scratch/on" "$one" "$scratch/first" "${TRIREME_MPIRUN:-mpirun}" --oversubscribe --bind-to none --host "$one:2,10.78.0.2:2" \
-  --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include energy0 --mca btl_tcp_if_include energy0 \
-  --mca btl "tcp,vader,self" -n 4 "$TRIREME" -i deck.in "${keys[@]}" schedule.steps=900 monitor.every_steps=300 job.output=pair
+run 0 "$scratch/on" "$one" "$scratch/with" "$scratch/first" "${hosts[@]}" "$TRIREME" -i deck.in "${keys[@]}" \
+  schedule.steps=900 monitor.every_steps=300 job.output=pair
 near pair 960 2

@@ -3,6 +3,8 @@
 # (namespaces of Linux), one of them slow.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# shellcheck source=test/system/hosts.sh
+source "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 : "${TRIREME_FAKE_FACTS:?the library}"
 tiny_deck
 tokens
@@ -81,52 +83,31 @@ fi
 
 # Two hosts: one has InfiniBand, which MPI does not use, and is slow.
 [[ $(id -u) == 0 ]] || { echo "two hosts: only root mounts"; exit 0; }
-one=flighta$$ two=flightb$$
 leave() {
-  local host
-  for host in "$one" "$two"; do ip netns del "$host" 2>/dev/null || true; done
+  remove_hosts
   rm -rf "$scratch"
 }
-{ unshare --mount true && ip netns add "$one" && ip netns add "$two" &&
-  ip link add flight0 netns "$one" type veth peer name flight0 netns "$two"; } 2>output || {
+{ unshare --mount true 2>output && make_hosts 1 "$scratch/wired"; } || {
   echo "two hosts: no namespaces here: $(cat output)"
   exit 0
 }
-number=0
-for host in "$one" "$two"; do
-  number=$((number + 1))
-  ip -n "$host" addr add "10.79.0.$number/24" dev flight0
-  ip -n "$host" link set flight0 up
-  ip -n "$host" link set lo up
-done
 mkdir -p sys/infiniband/mlx5_0/ports/1
 echo "4: ACTIVE" >sys/infiniband/mlx5_0/ports/1/state
 echo "InfiniBand" >sys/infiniband/mlx5_0/ports/1/link_layer
 echo "200 Gb/sec (4X HDR)" >sys/infiniband/mlx5_0/ports/1/rate
-# on HOST COMMAND...: with the host's network and name, and InfiniBand in its /sys/class.
-cat >on <<ON
+# wired COMMAND...: with InfiniBand in its /sys/class.
+cat >wired <<WIRED
 #!/usr/bin/env bash
-name=\$1
-shift
-exec ip netns exec "\$name" unshare --uts --mount bash -c \
-  'mount -t tmpfs none /sys/class && ln -s "$scratch/sys/infiniband" /sys/class/infiniband && hostname "\$0" && exec "\$@"' "\$name" "\$@"
-ON
-# Called by Open MPI instead of ssh: agent ADDRESS COMMAND.
-cat >agent <<AGENT
-#!/usr/bin/env bash
-shift
-exec $scratch/on $two bash -c "\$*"
-AGENT
+exec unshare --mount bash -c 'mount -t tmpfs none /sys/class && ln -s "$scratch/sys/infiniband" /sys/class/infiniband && exec "\$@"' bash "\$@"
+WIRED
 # Slow on the second host.
 cat >ranks <<RANKS
 #!/usr/bin/env bash
 [[ \$(hostname) != $two ]] || export LD_PRELOAD=$TRIREME_FAKE_FACTS TRIREME_FAKE_SLOWNESS=4
 exec "$TRIREME" "\$@"
 RANKS
-chmod +x on agent ranks
-hosts=("$scratch/on" "$one" "${TRIREME_MPIRUN:-mpirun}" --oversubscribe --bind-to none --host "$one:1,10.79.0.2:1"
-  --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include flight0 --mca btl_tcp_if_include flight0 --mca btl "tcp,vader,self" -n 2)
-run 0 "${hosts[@]}" "$scratch/ranks" -i deck.in job.task=preflight job.output=pair
+chmod +x wired ranks
+run 0 "$scratch/on" "$one" "$scratch/wired" "${hosts[@]}" "$scratch/ranks" -i deck.in job.task=preflight job.output=pair
 says "2 ranks on 2 hosts"
 says "warning       MPI sends over TCP (pml ob1, btl self tcp"
 says "), though there is InfiniBand: "

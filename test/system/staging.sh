@@ -4,11 +4,11 @@
 # nothing is left after the end, SIGTERM and SIGKILL.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
-one=staginga$$ two=stagingb$$
+# shellcheck source=test/system/hosts.sh
+source "$(dirname "${BASH_SOURCE[0]}")/hosts.sh"
 leave() {
-  local host
   cd /
-  for host in "$one" "$two"; do ip netns del "$host" 2>/dev/null || true; done
+  remove_hosts
   umount "$scratch/disk" 2>/dev/null || umount -l "$scratch/disk" 2>/dev/null || true
   rm -rf "$scratch"
 }
@@ -117,35 +117,11 @@ ends() {
 for signal in TERM KILL; do ends $signal; done
 
 # Two hosts with names and networks of their own: a copy each, read by both in parts.
-{ ip netns add "$one" && ip netns add "$two" &&
-  ip link add staging0 netns "$one" type veth peer name staging0 netns "$two"; } 2>output || {
+make_hosts 2 || {
   echo "one host alone: no network namespaces here: $(cat output)"
   exit 0
 }
-number=0
-for host in "$one" "$two"; do
-  number=$((number + 1))
-  ip -n "$host" addr add "10.79.0.$number/24" dev staging0
-  ip -n "$host" link set staging0 up
-  ip -n "$host" link set lo up
-done
-# on HOST COMMAND...: with the host's network and name.
-cat >on <<'ON'
-#!/usr/bin/env bash
-name=$1
-shift
-exec ip netns exec "$name" unshare --uts bash -c 'hostname "$0" && exec "$@"' "$name" "$@"
-ON
-# Called by Open MPI instead of ssh: agent ADDRESS COMMAND.
-cat >agent <<AGENT
-#!/usr/bin/env bash
-shift
-exec $scratch/on $two bash -c "\$*"
-AGENT
-chmod +x on agent
-run 0 "$scratch/on" "$one" "${TRIREME_MPIRUN:-mpirun}" --oversubscribe --bind-to none --host "$one:2,10.79.0.2:2" \
-  --mca plm_rsh_agent "$scratch/agent" --mca oob_tcp_if_include staging0 --mca btl_tcp_if_include staging0 \
-  --mca btl "tcp,vader,self" -n 4 "$TRIREME" -i deck.in "${keys[@]}" grid.data=2 grid.tensor=2 \
+run 0 "$scratch/on" "$one" "${hosts[@]}" "$TRIREME" -i deck.in "${keys[@]}" grid.data=2 grid.tensor=2 \
   data.staging=node data.staging_path="$scratch/node" job.output=pair
 says " to $scratch/node of 2 nodes in "
 same shared_memory_4 pair
