@@ -51,7 +51,8 @@ fi
 source "jobscripts/machines/$machine.sh"
 prefix=${prefix:-$PWD/install/$machine}
 [[ $prefix == /* ]] || prefix=$OLDPWD/$prefix
-build=${build:-build-$machine}
+build=${build:-$PWD/build-$machine}
+[[ $build == /* ]] || build=$OLDPWD/$build
 if [[ -z $jobs ]]; then
   jobs=$(build_jobs)
   # Login nodes are shared.

@@ -22,18 +22,28 @@ machine_facts() {
   source "$jobscripts/machines/$1.sh"
 }
 
+# load_modules NAME...: the site's command may use variables that are not set.
+load_modules() {
+  local code=0
+  set +u
+  module load "$@" || code=$?
+  set -u
+  return "$code"
+}
+
 # Modules and variables of the machine. A job inherits the environment of `sbatch`, so a module that is loaded stays so.
 set_environment() {
-  local each modules=()
+  local each name modules=()
   read -ra modules <<<"${MODULES-${TRIREME_MACHINE_MODULES:-}}"
   if ((${#modules[@]} > 0)); then
     command -v module >/dev/null || give_up "no command 'module' to load: ${modules[*]}" \
       "Load them before sbatch and submit with MODULES= (empty)."
-    module load "${modules[@]}" || give_up "a module of these is not there: ${modules[*]}" \
+    load_modules "${modules[@]}" || give_up "a module of these is not there: ${modules[*]}" \
       "Name the site's own with MODULES=\"...\" (module spider finds them)."
   fi
   for each in ${TRIREME_MACHINE_ENVIRONMENT:-}; do
-    [[ -n ${!each%%=*} ]] || export "${each?}"
+    name=${each%%=*}
+    [[ -n ${!name:-} ]] || export "${each?}"
   done
 }
 
@@ -42,7 +52,7 @@ set_environment() {
 find_program() {
   local root folder
   program=${TRIREME:-$(command -v trireme || true)}
-  if [[ -z $program ]] && command -v module >/dev/null && module load trireme 2>/dev/null; then
+  if [[ -z $program ]] && command -v module >/dev/null && load_modules trireme 2>/dev/null; then
     program=$(command -v trireme || true)
   fi
   for root in "${TRIREME_ROOT:-}" "$jobscripts/../../.." "$jobscripts/.." "${SLURM_SUBMIT_DIR:-.}"; do
@@ -97,18 +107,20 @@ resolve() {
   echo "  time      ends $TRIREME_JOB_END_TIME"
 }
 
-# A deck that is there, and a program that accepts it: wrong ones cost no launch on all nodes.
+# A deck that is there: a missing one costs no launch on all nodes.
 check_deck() {
   [[ -r $1 ]] || give_up "deck $1 cannot be read from $(hostname):$PWD" \
     "Paths count from the folder of sbatch; the file system must be there on the nodes."
 }
 
-# with_default key=value ARGUMENT...: prints the pair unless an argument gives that key.
-with_default() {
+# adds_default key=value ARGUMENT...: to settings, unless an argument gives that key.
+adds_default() {
   local each
   for each in "${@:2}"; do [[ $each != "${1%%=*}="* ]] || return 0; done
-  printf '%s\n' "$1"
+  settings+=("$1")
 }
+# adds_device ARGUMENT...: the machine's.
+adds_device() { [[ $TRIREME_MACHINE_DEVICE != cuda ]] || adds_default run.device=cuda "$@"; }
 
 # job_field NAME: of `scontrol show job`, this job's. The number of an array's last element alone would mean the whole array.
 job=${SLURM_ARRAY_JOB_ID:-${SLURM_JOB_ID:-0}}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}

@@ -156,8 +156,6 @@ submit() {
 # job_field JOB NAME: a field of `scontrol show job`.
 job_field() { scontrol show job "$1" 2>/dev/null | grep -oE "(^| )$2=[^ ]*" | head -n 1 | cut -d = -f 2; }
 job_state() { job_field "$1" JobState; }
-# awaits_state JOB STATE SECONDS
-is_in_state() { [[ $(job_state "$1") == "$2" ]]; }
 has_ended() { [[ ! $(job_state "$1") =~ ^(PENDING|RUNNING|COMPLETING|CONFIGURING|SUSPENDED|REQUEUED)$ ]]; }
 # job_ends JOB STATE [CODE]: in this state and with this exit code of the batch script.
 job_ends() {

@@ -50,6 +50,11 @@ expects() { log_says "$1" "$2" || cluster_fail "$1.log lacks: $2"; }
 never_says() { ! log_says "$1" "$2" || cluster_fail "$1.log says: $2"; }
 has_checkpoints() { [[ -e $1/metrics.jsonl && $(grep -cs '"event":"checkpoint"' "$1/metrics.jsonl") -ge $2 ]]; }
 awaits_checkpoints() { until_true 60 has_checkpoints "$1" "$2" || cluster_fail "$1 has no $2 checkpoints"; }
+# awaits_new_checkpoint NAME: one that is published after this call. Events of sessions before it stay in the records.
+awaits_new_checkpoint() {
+  until_true 60 has_moved "$1" "$(readlink "$1/checkpoints/latest")" || cluster_fail "$1 writes no further checkpoint"
+}
+has_moved() { [[ $(readlink "$1/checkpoints/latest") != "$2" ]]; }
 # node_of JOB NUMBER: the name of its node, counted from 1.
 node_of() { scontrol show hostnames "$(job_field "$1" NodeList)" | sed -n "$2p"; }
 # Processes of the program that belong to a job, on all nodes.
@@ -182,7 +187,7 @@ silent_node() {
   revive "$node"
 }
 
-# A rank that is killed, twice: once again on the same nodes, then through the queue; RESTARTS ends it.
+# A rank that is killed, three times: once again on the same nodes, then through the queue; RESTARTS ends it.
 kills_a_rank() {
   local victim=
   for ((i = 0; i < 200; ++i)); do
@@ -190,6 +195,7 @@ kills_a_rank() {
     [[ -z $victim ]] || break
     sleep 0.05
   done
+  [[ -n $victim ]] || cluster_fail "no rank of job $1 to kill"
   kill -KILL "$victim"
 }
 deaths() {
@@ -198,10 +204,10 @@ deaths() {
   awaits_checkpoints deaths 1
   kills_a_rank "$id"
   until_true 60 steps_after deaths "starting again on" || cluster_fail "not started again after a rank was killed"
-  awaits_checkpoints deaths 3
+  awaits_new_checkpoint deaths
   kills_a_rank "$id"
   starts_again "$id" 1
-  awaits_checkpoints deaths 5
+  awaits_new_checkpoint deaths
   kills_a_rank "$id"
   job_ends "$id" FAILED
   expects deaths "the second time on these nodes: queueing again"

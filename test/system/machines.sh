@@ -29,6 +29,14 @@ for file in jobscripts/machines/*.sh; do
     for partition in $TRIREME_MACHINE_PARTITIONS; do
       [[ $partition =~ ^[a-z_-]+:([0-9]+|-):([0-9]+:[0-5][0-9]:[0-5][0-9]|-)$ ]] || fail "$file: partition $partition"
     done
+    # What the job scripts make of it; the user's own variables stay.
+    # shellcheck source=jobscripts/slurm/common.sh
+    source jobscripts/slurm/common.sh
+    machine_facts "$(basename "$file" .sh)"
+    unset CUDA_VISIBLE_DEVICES
+    MODULES='' set_environment
+    [[ $TRIREME_MACHINE_ENVIRONMENT != *CUDA_VISIBLE_DEVICES=0,1,2,3* || $CUDA_VISIBLE_DEVICES == 0,1,2,3 ]] ||
+      fail "$file: its variables are not set"
     grep -q "^## $TRIREME_MACHINE_TITLE" doc/machines.md || fail "doc/machines.md: nothing of $TRIREME_MACHINE_TITLE"
   )
 done
