@@ -11,6 +11,7 @@
 #include <set>
 #include <utility>
 
+#include "lines.hpp"
 #include "rendezvous.hpp"
 #include "trireme/base/error.hpp"
 
@@ -52,7 +53,7 @@ class Search {
   void Verify(std::vector<LocalFile>& files, bool copies);
   std::string MissingRanks(const std::vector<LocalFile>& files) const;
   std::int64_t MissingPieces(const std::vector<LocalFile>& files) const;
-  std::string FirstDamage() const;
+  std::string TakeDamage();
 
   const comm::Communicator& world_;
   const LocalRun run_;
@@ -65,20 +66,15 @@ class Search {
 // Each file of a host is read by one of its ranks: by the one whose state it is, if it is there.
 void Search::TakeFiles(const comm::Communicator& host, const LocalPlace& place) {
   const std::string folder = LocalFolder(run_.folder, run_.id);
-  std::string all;
-  if (host.IsRoot()) {
-    for (const std::string& name : ListLocal(folder)) all += name + "\n";
-  }
-  all = host.Broadcast(all);
-  int number = 0;
-  for (std::size_t at = 0; at < all.size(); ++number) {
-    const std::size_t end = all.find('\n', at);
-    const std::optional<LocalName> name = ParseFileName(all.substr(at, end - at));
-    at = end + 1;
+  const std::vector<std::string> names =
+      ShareLines(host, host.IsRoot() ? ListLocal(folder) : std::vector<std::string>{});
+  for (std::size_t number = 0; number < names.size(); ++number) {
+    const std::optional<LocalName> name = ParseFileName(names[number]);
     if (!name) continue;
     const auto here = std::ranges::find(place.ranks, name->rank);
-    const auto reader = here != place.ranks.end() ? here - place.ranks.begin()
-                                                  : std::ptrdiff_t{number % host.Size()};
+    const auto reader = here != place.ranks.end()
+                            ? here - place.ranks.begin()
+                            : static_cast<std::ptrdiff_t>(number) % host.Size();
     if (reader != host.Rank()) continue;
     try {
       LocalHeader header = ReadLocalHeader(folder, *name);
@@ -164,8 +160,9 @@ std::int64_t Search::MissingPieces(const std::vector<LocalFile>& files) const {
   return world_.Sum(missing);
 }
 
-// Collective. The first damaged file's reason, of the lowest rank that has one.
-std::string Search::FirstDamage() const {
+// Collective. The first damaged file's reason, of the lowest rank that has one; each file is told
+// once.
+std::string Search::TakeDamage() {
   std::int64_t count = std::ssize(damage_);
   const std::int64_t lowest =
       world_.Min(count > 0 ? std::int64_t{world_.Rank()} : std::int64_t{world_.Size()});
@@ -173,6 +170,7 @@ std::string Search::FirstDamage() const {
   if (count == 0) return {};
   const std::string first =
       world_.Broadcast(damage_.empty() ? "" : damage_.front(), static_cast<int>(lowest));
+  damage_.clear();
   return fmt::format("{} damaged: {}", count == 1 ? "one file is" : fmt::format("{} are", count),
                      first);
 }
@@ -201,7 +199,7 @@ LocalSearch Search::Run() {
     std::vector<LocalFile> files = TakeNewest();
     if (step_ == kNone) break;
     const std::string why = Examine(files);
-    const std::string damage = FirstDamage();
+    const std::string damage = TakeDamage();
     if (!why.empty()) {
       search.passed_over.emplace_back(
           step_, fmt::format("the local checkpoint of step {}: {}{}{}", step_, why,
@@ -224,7 +222,7 @@ LocalSearch Search::Run() {
     return search;
   }
   if (search.passed_over.empty()) {
-    if (const std::string damage = FirstDamage(); !damage.empty()) {
+    if (const std::string damage = TakeDamage(); !damage.empty()) {
       search.passed_over.emplace_back(0, fmt::format("local files: {}", damage));
     }
   }

@@ -14,16 +14,33 @@ namespace trireme::job {
 
 namespace {
 
-constexpr auto kSiteKeys = std::to_array<std::string_view>(
-    {"run.pin", "run.hang_timeout", "run.check_replicas_every", "run.mtbf_hours", "data.staging",
-     "data.read_ahead", "checkpoint.every_steps", "checkpoint.every_minutes", "checkpoint.auto",
-     "checkpoint.max_failures", "checkpoint.max_restarts", "checkpoint.keep",
-     "checkpoint.keep_every_steps", "checkpoint.async", "checkpoint.writers", "checkpoint.io_hints",
-     "monitor.tensorboard", "monitor.report"});
+constexpr auto kSiteKeys = std::to_array<std::string_view>({"run.pin",
+                                                            "run.hang_timeout",
+                                                            "run.check_replicas_every",
+                                                            "run.mtbf_hours",
+                                                            "data.staging",
+                                                            "data.staging_path",
+                                                            "data.read_ahead",
+                                                            "checkpoint.every_steps",
+                                                            "checkpoint.every_minutes",
+                                                            "checkpoint.auto",
+                                                            "checkpoint.max_failures",
+                                                            "checkpoint.max_restarts",
+                                                            "checkpoint.keep",
+                                                            "checkpoint.local",
+                                                            "checkpoint.drain_every",
+                                                            "checkpoint.local_survival",
+                                                            "checkpoint.keep_every_steps",
+                                                            "checkpoint.async",
+                                                            "checkpoint.writers",
+                                                            "checkpoint.io_hints",
+                                                            "monitor.tensorboard",
+                                                            "monitor.report"});
 
 // Keys that together decide when checkpoints are written: a site's count if the user gives none.
-constexpr auto kWhenToWrite = std::to_array<std::string_view>(
-    {"checkpoint.every_steps", "checkpoint.every_minutes", "checkpoint.auto"});
+constexpr auto kWhenToWrite =
+    std::to_array<std::string_view>({"checkpoint.every_steps", "checkpoint.every_minutes",
+                                     "checkpoint.auto", "checkpoint.drain_every"});
 
 template <class Names>
 bool Holds(const Names& names, std::string_view name) {

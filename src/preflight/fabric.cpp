@@ -52,10 +52,20 @@ bool HasAny(const std::string& text, std::initializer_list<const char*> words) {
       words, [&](const char* word) { return text.find(word) != std::string::npos; });
 }
 
-// UCX_TLS or FI_PROVIDER that leaves nothing but TCP.
+// UCX_TLS or FI_PROVIDER that leaves nothing but TCP: words, of which a first '^' excludes all.
 bool NamesOnlyTcp(const std::string& transports) {
-  return HasAny(transports, {"tcp", "sockets"}) &&
-         !HasAny(transports, {"rc", "ud", "dc", "ib", "all", "verbs", "cxi", "psm", "efa"});
+  bool tcp = false;
+  for (std::size_t begin = 0; begin < transports.size();) {
+    const std::size_t end = std::min(transports.find_first_of(",;:", begin), transports.size());
+    const std::string word = transports.substr(begin, end - begin);
+    begin = end + 1;
+    if (word.starts_with('^')) return false;
+    tcp = tcp || word.find("tcp") != std::string::npos || word.find("sockets") != std::string::npos;
+    for (const char* other : {"rc", "ud", "dc", "ib", "all", "verbs", "cxi", "psm", "efa"}) {
+      if (word.starts_with(other)) return false;
+    }
+  }
+  return tcp;
 }
 
 // Components by framework, from file names "mca_<framework>_<component>.so".

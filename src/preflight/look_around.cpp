@@ -1,6 +1,7 @@
 // LookAround: each rank's facts and complaints, their way to rank 0, and what follows from them
 // together.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <mpi.h>
 #include <sys/stat.h>
 #include <sys/utsname.h>
@@ -9,8 +10,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
-#include <sstream>
+#include <set>
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/processor.hpp"
@@ -125,11 +125,14 @@ class Looker {
       }
       if (!run.shared && OnSeveralHosts()) Say("place", fmt::format("{:x}", run.identity));
     }
+    // One text, whatever the number of files: texts of one topic are compared between hosts.
+    std::set<std::string> data;
     for (const std::string& path : subject_.data) {
       struct stat facts {};
       const bool there = ::stat(path.c_str(), &facts) == 0;
-      Say("data", there ? FileSystemOf(path).Text() : path + " is missing");
+      data.insert(there ? FileSystemOf(path).Text() : path + " is missing");
     }
+    if (!data.empty()) Say("data", fmt::format("{}", fmt::join(data, ", ")));
   }
 
   void LookAtLimits() {

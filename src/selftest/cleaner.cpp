@@ -56,6 +56,10 @@ Cleaner::Cleaner() {
     WaitAndClean(ends[0]);
   }
   close(ends[0]);
+  if (child_ < 0) {
+    close(ends[1]);
+    return;
+  }
   to_child_ = ends[1];
 }
 

@@ -30,8 +30,7 @@ using Filter = std::function<std::string(const std::string&)>;
 
 void AddFile(const std::string& path, const std::string& name, Bounds bounds, const Filter& filter,
              Contents& contents) {
-  const bool expected = name == "deck.in" || name == "log.txt" || name == "metrics.jsonl";
-  std::optional<FileText> file = ReadBounded(path, bounds, expected, contents);
+  std::optional<FileText> file = ReadBounded(path, bounds, true, contents);
   if (!file) return;
   contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
 }
@@ -108,13 +107,13 @@ void AddJobLogs(const std::string& run, Contents& contents) {
       R"((slurm|trireme)[-_.].*\.(out|log|err)|[^/]*[-.][0-9]+\.(out|err))");
   std::vector<std::string> folders = {run};
   std::error_code ignored;
-  const fs::path absolute = fs::absolute(run, ignored).lexically_normal();
-  const fs::path above =
-      absolute.has_filename() ? absolute.parent_path() : absolute.parent_path().parent_path();
+  const fs::path absolute = PlainPath(fs::absolute(run, ignored));
+  const fs::path above = absolute.parent_path(), here = fs::current_path(ignored);
   folders.push_back(above.string());
-  if (!fs::equivalent(above, fs::current_path(ignored), ignored)) folders.emplace_back(".");
-  const std::string run_name = absolute.has_filename() ? absolute.filename().string()
-                                                       : absolute.parent_path().filename().string();
+  if (!fs::equivalent(above, here, ignored) && !fs::equivalent(absolute, here, ignored)) {
+    folders.emplace_back(".");
+  }
+  const std::string run_name = absolute.filename().string();
   std::size_t taken = 0;
   for (const std::string& folder : folders) {
     const auto found = Below(
@@ -150,12 +149,17 @@ void AddListing(const std::string& run, Contents& contents) {
 
 }  // namespace
 
+fs::path PlainPath(const fs::path& path) {
+  const fs::path plain = path.lexically_normal();
+  return plain.has_filename() ? plain : plain.parent_path();
+}
+
 void AddRun(const std::string& run, Contents& contents) {
   const Filter as_it_is = [](const std::string& text) { return text; };
   AddFile(run + "/deck.in", "deck.in", kDeck, DeckWithoutTexts, contents);
   AddFile(run + "/log.txt", "log.txt", kLog, LogWithoutSamples, contents);
   AddFile(run + "/metrics.jsonl", "metrics.jsonl", kRecords, as_it_is, contents);
-  for (const char* const name : {"summary.json", "restarts.json", "run.lock"}) {
+  for (const char* const name : {"summary.json", "preflight.json", "restarts.json", "run.lock"}) {
     AddJson(run + "/" + name, name, contents);
   }
   AddCheckpoints(run, contents);

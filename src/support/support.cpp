@@ -26,9 +26,7 @@ namespace fs = std::filesystem;
 // Last part of the run's path, of characters that suit every file system.
 std::string NameOf(const std::string& run) {
   std::error_code error;
-  fs::path path = fs::absolute(run, error).lexically_normal();
-  if (!path.has_filename()) path = path.parent_path();
-  std::string name = path.filename().string();
+  std::string name = PlainPath(fs::absolute(run, error)).filename().string();
   for (char& c : name) {
     const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') ||
                        c == '.' || c == '_' || c == '-';
@@ -79,8 +77,7 @@ std::string Index(const Contents& contents, const std::string& run) {
 
 void MakeArchive(const std::string& given, const std::string& version) {
   RequireWritable();
-  // Without a slash at the end, which names below it would double.
-  const std::string run = (fs::path(given) / "").lexically_normal().parent_path().string();
+  const std::string run = PlainPath(given).string();
   Contents contents;
   contents.entries = {{"version.txt", version, ""},
                       {"libraries.txt", LoadedLibraries(), ""},

@@ -44,6 +44,11 @@ grep -q "^Trireme " got/version.txt && grep -q "libmpi\|libmpich" got/libraries.
 [[ -z $(find got -name '*.safetensors' -o -name '*.h5') ]] || fail "weights or data are in the archive"
 says "before compression"
 
+# The current folder is a run as any other.
+(cd run && support "$TRIREME" --support . && has run/deck.in && has run/log.txt &&
+  [[ $(cd got && ls job) == slurm-42.out && -e $(echo run_*.tar.gz) ]]) || fail "the current folder is another run"
+rm -rf run/got run/run_*.tar.gz
+
 # 2. Damaged: a torn JSON file, a log that is a folder, records longer than the bounds, a pipe.
 head -c 200 run/summary.json >torn && mv torn run/summary.json
 rm run/log.txt && mkdir run/log.txt

@@ -80,6 +80,16 @@ TEST(SiteDeck, AUsersKeyReplacesTheSitesWholeGroup) {
   EXPECT_TRUE(job::ReadAll(minutes).checkpoint.automatic);
 }
 
+// All keys of [checkpoint], as the manual says, but what chooses weights.
+TEST(SiteDeck, TakesAllThatDecidesHowCheckpointsAreWritten) {
+  const input::Deck defaults = input::Deck::Parse(Keys(), "", "deck.in", {});
+  for (const auto& [key, value] : defaults.Section("checkpoint")) {
+    const std::string text = "[checkpoint]\n" + key + " = " + value + "\n";
+    const bool weights = key == "best" || key == "start_from";
+    EXPECT_EQ(Complaint(text).find("not for a site's deck") != std::string::npos, weights) << key;
+  }
+}
+
 TEST(SiteDeck, RefusesWhatDecidesWhatIsComputed) {
   for (const char* const text :
        {"[job]\ntask = evaluate\n", "[data]\nfile = a.h5\n", "[model]\ndim = 64\n",

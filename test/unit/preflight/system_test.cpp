@@ -82,6 +82,17 @@ TEST(Fabric, OfOpenMpiByItsComponents) {
     return std::strcmp(name, "UCX_TLS") == 0 ? "tcp,self,sm" : nullptr;
   };
   EXPECT_TRUE(of({"mca_pml_ucx.so"}, chosen).tcp);
+  for (const auto& [transports, tcp_alone] : {std::pair{"tcp,sm,cuda_copy", true},
+                                              {"^tcp", false},
+                                              {"tcp,rc_x", false},
+                                              {"all", false}}) {
+    static const char* value;
+    value = transports;
+    const auto given = [](const char* name) -> const char* {
+      return std::strcmp(name, "UCX_TLS") == 0 ? value : nullptr;
+    };
+    EXPECT_EQ(of({"mca_pml_ucx.so"}, given).tcp, tcp_alone) << transports;
+  }
   EXPECT_EQ(of({}, none).transports, "");
 }
 
