@@ -170,27 +170,30 @@ void Checkpoints::TraceFiles() const {
 
 void Checkpoints::Report(const checkpoint::Outcome& outcome) {
   const double bytes = static_cast<double>(outcome.bytes);
-  Say("checkpoint", outcome.step,
-      fmt::format("{} in {:.2f} s, training waited {:.2f} s", monitor::AsBytes(outcome.bytes),
-                  outcome.seconds, stall_),
-      {{"bytes", bytes},
-       {"seconds", outcome.seconds},
-       {"seconds_stalled", stall_},
-       {"seconds_write", outcome.write_seconds},
-       {"seconds_verify", outcome.verify_seconds},
-       {"gigabytes_per_second",
-        outcome.write_seconds > 0 ? bytes / kGiga / outcome.write_seconds : 0}});
+  setup_.monitor.Happened(
+      {.name = "checkpoint",
+       .step = outcome.step,
+       .text = fmt::format("{} in {:.2f} s, training waited {:.2f} s",
+                           monitor::AsBytes(outcome.bytes), outcome.seconds, stall_),
+       .numbers = {{"bytes", bytes},
+                   {"seconds", outcome.seconds},
+                   {"seconds_stalled", stall_},
+                   {"seconds_write", outcome.write_seconds},
+                   {"seconds_verify", outcome.verify_seconds},
+                   {"gigabytes_per_second",
+                    outcome.write_seconds > 0 ? bytes / kGiga / outcome.write_seconds : 0}}});
   for (const std::string& warning : outcome.warnings) {
     if (!told_.insert(warning).second) continue;
     setup_.monitor.Warn(
         fmt::format("the checkpoint of step {} is written, but: {}", outcome.step, warning));
-    Say("clean-up failed", outcome.step, warning);
+    setup_.monitor.Happened({.name = "clean-up failed", .step = outcome.step, .text = warning});
   }
 }
 
 void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
   ++failures_;
-  Say("checkpoint failed", outcome.step, outcome.failure);
+  setup_.monitor.Happened(
+      {.name = "checkpoint failed", .step = outcome.step, .text = outcome.failure});
   const comm::Communicator& world = setup_.runtime.World();
   // A folder that another job has taken over is not written to again.
   world.Together([&] {
@@ -206,16 +209,6 @@ void Checkpoints::Fail(const checkpoint::Outcome& outcome) {
   }
   setup_.monitor.Warn(
       fmt::format("the checkpoint of step {} was not written: {}", outcome.step, outcome.failure));
-}
-
-void Checkpoints::Say(const std::string& event, std::int64_t step, const std::string& text,
-                      const std::vector<std::pair<std::string, double>>& numbers) {
-  setup_.monitor.Happened({.name = event,
-                           .step = step,
-                           .rank = 0,
-                           .host = setup_.runtime.Hosts().First(),
-                           .text = text,
-                           .numbers = numbers});
 }
 
 std::optional<bool> Checkpoints::TakeBest() { return std::exchange(best_written_, std::nullopt); }

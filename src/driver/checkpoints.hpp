@@ -89,8 +89,6 @@ class Checkpoints {
   void Report(const checkpoint::Outcome& outcome);
   void Fail(const checkpoint::Outcome& outcome);
   double Interval() const;  // seconds, of checkpoint.auto
-  void Say(const std::string& event, std::int64_t step, const std::string& text,
-           const std::vector<std::pair<std::string, double>>& numbers = {});
 
   const Setup setup_;
   checkpoint::Writer writer_;

@@ -76,7 +76,8 @@ bool LocalCheckpoints::Write(std::int64_t step, std::int64_t sequence, const nlo
 void LocalCheckpoints::Report(std::int64_t step, const checkpoint::LocalOutcome& outcome) {
   const bool failed = !outcome.failure.empty();
   if (failed) {
-    Say("local checkpoint failed", step, outcome.failure);
+    setup_.monitor.Happened(
+        {.name = "local checkpoint failed", .step = step, .text = outcome.failure});
     if (!failing_) {
       setup_.monitor.Warn(fmt::format(
           "the local checkpoint of step {} was not written: {}\n  Until one is, all go to the run "
@@ -84,25 +85,17 @@ void LocalCheckpoints::Report(std::int64_t step, const checkpoint::LocalOutcome&
           step, outcome.failure));
     }
   } else {
-    Say("local checkpoint", step,
-        fmt::format("{} in {:.3f} s, {} of it copied to partners", monitor::AsBytes(outcome.bytes),
-                    outcome.seconds, monitor::AsBytes(outcome.copied)),
-        {{"bytes", static_cast<double>(outcome.bytes)},
-         {"bytes_copied", static_cast<double>(outcome.copied)},
-         {"seconds", outcome.seconds}});
+    setup_.monitor.Happened({.name = "local checkpoint",
+                             .step = step,
+                             .text = fmt::format("{} in {:.3f} s, {} of it copied to partners",
+                                                 monitor::AsBytes(outcome.bytes), outcome.seconds,
+                                                 monitor::AsBytes(outcome.copied)),
+                             .numbers = {{"bytes", static_cast<double>(outcome.bytes)},
+                                         {"bytes_copied", static_cast<double>(outcome.copied)},
+                                         {"seconds", outcome.seconds}}});
     if (failing_) setup_.monitor.Line("local checkpoints are written again");
   }
   failing_ = failed;
-}
-
-void LocalCheckpoints::Say(const std::string& event, std::int64_t step, const std::string& text,
-                           const std::vector<std::pair<std::string, double>>& numbers) const {
-  setup_.monitor.Happened({.name = event,
-                           .step = step,
-                           .rank = 0,
-                           .host = setup_.runtime.Hosts().First(),
-                           .text = text,
-                           .numbers = numbers});
 }
 
 double LocalCheckpoints::TakeSeconds() { return std::exchange(untold_seconds_, 0); }

@@ -49,8 +49,6 @@ class LocalCheckpoints {
   std::string Summary() const;
 
  private:
-  void Say(const std::string& event, std::int64_t step, const std::string& text,
-           const std::vector<std::pair<std::string, double>>& numbers = {}) const;
   void Report(std::int64_t step, const checkpoint::LocalOutcome& outcome);
 
   const Setup setup_;

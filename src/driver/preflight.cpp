@@ -28,8 +28,7 @@ void WriteReport(const std::string& folder, const preflight::Report& report) {
 
 ExitCode RunPreflight(job::Job& job) {
   const comm::Communicator& world = job.World();
-  job.runtime->Watch().Arm(comm::Phase::kSetUp, 0,
-                           std::max(job::kSetUpBound, job.options.machine.hang_timeout));
+  job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
   preflight::Report report{.program = fmt::format("Trireme {} ({})", Version(), Commit()),
                            .ranks = world.Size(),
                            .hosts = job.runtime->Hosts(),

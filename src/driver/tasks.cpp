@@ -155,6 +155,12 @@ ExitCode RunTask(job::Job& job) {
   } else {
     job.signals->Watch(job.World().IsRoot() ? SayStop : std::function<void(int)>());
   }
+  if (task == Task::kTrain) {
+    // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
+    job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+    job.preflight = job::LookAround(job, false);
+    SayWarnings(job.preflight);
+  }
   return job::FromNewestValid(job, [&] { return RunChosen(job); });
 }
 
@@ -193,12 +199,7 @@ ExitCode RunTokenize(const job::Job& job) {
 
 ExitCode RunTraining(job::Job& job) {
   const comm::Communicator& world = job.World();
-  job.runtime->Watch().Arm(comm::Phase::kSetUp, 0,
-                           std::max(job::kSetUpBound, job.options.machine.hang_timeout));
-
-  // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
-  job.preflight = job::LookAround(job, false);
-  SayWarnings(job.preflight);
+  job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
 
   // 1. The plan: who computes what, and what that takes.
   const plan::TokenFacts facts = job::InspectTokens(job);

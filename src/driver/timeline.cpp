@@ -196,8 +196,6 @@ void Timeline::Say(const TimelineFile& file, const std::error_code& error, const
   monitor.Line(text);
   monitor.Happened({.name = "timeline",
                     .step = seen_,
-                    .rank = 0,
-                    .host = setup_.runtime.Hosts().First(),
                     .text = text,
                     .numbers = {{"clock_error_us", kMicro * file.ClockError()}}});
   SayOfKernels(file);

@@ -7,6 +7,7 @@
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/local.hpp"
 #include "trireme/driver/training_loop.hpp"
+#include "trireme/input/json_text.hpp"
 
 namespace trireme::driver {
 
@@ -16,13 +17,13 @@ void TrainingLoop::MakeLocal() {
   if (folder.empty()) return;
   const comm::Communicator& world = job_.World();
   checkpoint::LocalRun run{.folder = folder, .id = {}, .session = {}};
+  if (continues_ && Resumes()) run.id = input::TextOf(job_.start.record->json, job::kRunName);
+  run_folder_has_one_ = !run.id.empty();
   world.Together([&] {
-    if (continues_ && Resumes()) run.id = job_.start.record->json.value(job::kRunName, "");
     if (!world.IsRoot()) return;
     if (run.id.empty()) run.id = checkpoint::NewLocalName();
     run.session = checkpoint::NewLocalName();
   });
-  run_folder_has_one_ = continues_ && Resumes() && job_.start.record->json.contains(job::kRunName);
   run.id = world.Broadcast(run.id);
   run.session = world.Broadcast(run.session);
   std::optional<std::int64_t> from;

@@ -86,8 +86,6 @@ bool TrainingLoop::AnswerSpike(double loss) {
   // Records of the steps gone back over are cut; these two stay.
   monitor_->Happened({.name = "spike",
                       .step = at,
-                      .rank = 0,
-                      .host = job_.runtime->Hosts().First(),
                       .text = why_not.empty() ? text : text + "; not gone back: " + why_not,
                       .numbers = Numbers(*spike)});
   if (checkpoint.empty()) return false;
@@ -99,8 +97,6 @@ bool TrainingLoop::AnswerSpike(double loss) {
   monitor_->Happened(
       {.name = "rollback",
        .step = step_,
-       .rank = 0,
-       .host = job_.runtime->Hosts().First(),
        .text = back,
        .numbers = {{"from_step", static_cast<double>(at)},
                    {"next_sample", static_cast<double>(sampler_.NextSample(step_))}}});

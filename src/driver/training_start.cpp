@@ -158,6 +158,7 @@ bool TrainingLoop::Initialize() {
   world.Together([&] {
     monitor_ = std::make_unique<monitor::Monitor>(
         monitor::Session{.root = world.IsRoot(),
+                         .host = job_.runtime->Hosts().First(),
                          .folder = folder_,
                          .every_steps = job_.options.monitor.every_steps,
                          .total_steps = schedule_.Last(),
@@ -225,11 +226,7 @@ void TrainingLoop::HoldLock(bool certain) const {
 }
 
 void TrainingLoop::SayEvent(const std::string& event, const std::string& text) {
-  monitor_->Happened({.name = event,
-                      .step = step_,
-                      .rank = 0,
-                      .host = job_.runtime->Hosts().First(),
-                      .text = text});
+  monitor_->Happened({.name = event, .step = step_, .text = text});
 }
 
 void TrainingLoop::SayStart() {

@@ -32,4 +32,8 @@ double HangBound(comm::Phase phase, double stated, const Deadline& longest) {
   return std::max(kSetUpBound, stated);
 }
 
+void ArmSetUp(const comm::Runtime& runtime, double stated) {
+  runtime.Watch().Arm(comm::Phase::kSetUp, 0, std::max(kSetUpBound, stated));
+}
+
 }  // namespace trireme::job

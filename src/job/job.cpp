@@ -105,8 +105,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   });
   LookForLocal(job);
   // Contexts of GPUs and their libraries are where a node's faults show first.
-  runtime.Watch().Arm(comm::Phase::kSetUp, 0,
-                      std::max(kSetUpBound, job.options.machine.hang_timeout));
+  ArmSetUp(runtime, job.options.machine.hang_timeout);
   const machine::GpuChoice choice = machine::ChooseGpu(runtime, job.options.machine, job.deck);
   job.placement = machine::PlaceThreads(runtime, job.options.machine, choice.use);
   job.stream.threads = job.placement.threads;
@@ -118,10 +117,11 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
 preflight::Findings LookAround(const Job& job, bool whole) {
   const DeckOptions& options = job.options;
   preflight::Subject subject{.output = options.job.output,
-                             .data = {options.data.file},
+                             .data = {},
                              .cores = job.signals->UsableCores(),
                              .threads = job.stream.threads,
                              .card = job.gpu == nullptr ? "" : job.gpu->Context().address};
+  if (options.data.mixture.empty()) subject.data.push_back(options.data.file);
   for (const data::MixtureFile& file : options.data.mixture) subject.data.push_back(file.path);
   constexpr std::size_t kMostFiles = 8;
   if (subject.data.size() > kMostFiles) subject.data.resize(kMostFiles);
@@ -166,13 +166,9 @@ void PassOver(Job& job, const checkpoint::DamagedError& damage) {
   start.passed_over.emplace_back(damage.what());
   start.damaged.push_back(start.candidates.front());
   start.candidates.erase(start.candidates.begin());
-  const std::string& next = start.candidates.front();
-  const nlohmann::json run = checkpoint::ReadRun(job.World(), next);
-  job.World().Together([&] {
-    RunRecord record = ParseRunRecord(run, next + "/run.json");
-    RequireSameModel(*start.record, record);
-    start.record = std::move(record);
-  });
+  RunRecord record = ReadFirst(job);
+  job.World().Together([&] { RequireSameModel(*start.record, record); });
+  start.record = std::move(record);
 }
 
 std::string FirstLineOf(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -182,11 +178,7 @@ std::string FirstLineOf(const std::string& text) { return text.substr(0, text.fi
 [[noreturn]] void ThrowNoneWhole(const Job& job, const checkpoint::DamagedError& damage) {
   const std::string& path =
       job.start.weights_alone ? job.options.checkpoint.start_from : job.line->resume;
-  std::error_code error;
-  const bool alone = job.World().IsRoot() &&
-                     std::filesystem::equivalent(path, job.start.candidates.front(), error) &&
-                     !error;
-  if (job.World().Max(alone ? std::int64_t{1} : 0) == 1) throw damage;
+  if (IsFirst(job, path)) throw damage;
   std::string text = path + ": no checkpoint of the run is whole";
   for (const std::string& other : job.start.passed_over) text += "\n  " + FirstLineOf(other);
   text += "\n  " + FirstLineOf(damage.what());
@@ -238,8 +230,7 @@ void CheckMemory(const Job& job, const machine::MemoryTerms& planned,
 
 bool HasMemory(const Job& job, const machine::MemoryTerms& planned) {
   const machine::NodeDemand demand = machine::DemandOf(job.runtime->Node(), planned, job.stream);
-  const bool lacks = demand.terms.Total() > demand.available.bytes;
-  return job.World().Max(std::int64_t{lacks}) == 0;
+  return job.World().Min(std::int64_t{demand.Fits()}) == 1;
 }
 
 void UseGpu(const Job& job, comm::ProcessGrid& grid) {

@@ -8,30 +8,12 @@
 
 #include "trireme/checkpoint/checkpoint.hpp"
 #include "trireme/checkpoint/local.hpp"
+#include "trireme/input/json_text.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::job {
 
 namespace {
-
-// Collective. Whether -r names one checkpoint, from which the run then goes on.
-bool NamesOne(const Job& job) {
-  std::error_code error;
-  const bool one =
-      job.World().IsRoot() &&
-      std::filesystem::equivalent(job.line->resume, job.start.candidates.front(), error) && !error;
-  return job.World().Max(one ? std::int64_t{1} : 0) == 1;
-}
-
-std::string Text(const nlohmann::json& json, const char* name) {
-  return json.contains(name) && json.at(name).is_string() ? json.at(name).get<std::string>() : "";
-}
-
-std::int64_t Number(const nlohmann::json& json, const char* name) {
-  return json.contains(name) && json.at(name).is_number_integer()
-             ? json.at(name).get<std::int64_t>()
-             : 0;
-}
 
 std::string Instead(const RunRecord& record, std::int64_t local_step) {
   const std::int64_t lost = local_step - record.step;
@@ -57,6 +39,22 @@ void SayLost(Job& job) {
 
 }  // namespace
 
+bool IsFirst(const Job& job, const std::string& path) {
+  std::error_code error;
+  const bool first = job.World().IsRoot() &&
+                     std::filesystem::equivalent(path, job.start.candidates.front(), error) &&
+                     !error;
+  return job.World().Max(std::int64_t{first}) == 1;
+}
+
+RunRecord ReadFirst(const Job& job) {
+  const std::string& path = job.start.candidates.front();
+  const nlohmann::json run = checkpoint::ReadRun(job.World(), path);
+  RunRecord record;
+  job.World().Together([&] { record = ParseRunRecord(run, path + "/run.json"); });
+  return record;
+}
+
 void LookForLocal(Job& job) {
   Start& start = job.start;
   const std::string& folder = job.options.checkpoint.local;
@@ -65,13 +63,13 @@ void LookForLocal(Job& job) {
     return;
   }
   const nlohmann::json& newest = start.record->json;
-  const std::string id = Text(newest, kRunName);
-  if (id.empty() || NamesOne(job)) return;
+  const std::string id = input::TextOf(newest, kRunName);
+  if (id.empty() || IsFirst(job, job.line->resume)) return;
   const checkpoint::LocalSearch search = checkpoint::FindLocal(
       {job.World(), job.runtime->Hosts()}, {.folder = folder, .id = id, .session = {}},
       {.step = start.record->step,
-       .sequence = Number(newest, "sequence"),
-       .session = Text(newest, kSessionName)});
+       .sequence = input::WholeNumber(newest.value("sequence", nlohmann::json())).value_or(0),
+       .session = input::TextOf(newest, kSessionName)});
   for (const auto& [step, why] : search.passed_over) {
     start.passed_over.push_back(
         why + (search.found == nullptr && step > 0 ? Instead(*start.record, step) : ""));
@@ -92,9 +90,7 @@ void LeaveLocal(Job& job, const std::string& why) {
   Start& start = job.start;
   const std::int64_t step = start.local->Step();
   start.local.reset();
-  const std::string& next = start.candidates.front();
-  const nlohmann::json run = checkpoint::ReadRun(job.World(), next);
-  job.World().Together([&] { start.record = ParseRunRecord(run, next + "/run.json"); });
+  start.record = ReadFirst(job);
   start.passed_over.push_back(why + Instead(*start.record, step));
 }
 

@@ -8,6 +8,12 @@
 
 namespace trireme::job {
 
+// Collective. Whether the path is that of the first candidate, a checkpoint that was named alone.
+bool IsFirst(const Job& job, const std::string& path);
+
+// Collective. What the first candidate's run.json says.
+RunRecord ReadFirst(const Job& job);
+
 // Collective, for a deck that is read. With checkpoint.local and -r RUN: looks on the nodes, and
 // lets the job start from what is there; notes why it does not.
 void LookForLocal(Job& job);

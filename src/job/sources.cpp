@@ -30,7 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kMostDeckBytes = std::int64_t{1} << 20;
 
-std::string ReadDeckFile(const std::string& path, const std::string& hint) {
+// hint: made for a deck that cannot be read.
+std::string ReadDeckFile(const std::string& path, const std::function<std::string()>& hint) {
   std::error_code error;
   const bool regular = fs::is_regular_file(path, error);
   std::ifstream file(path);
@@ -44,11 +45,11 @@ std::string ReadDeckFile(const std::string& path, const std::string& hint) {
     const char* reason = error ? "" : regular ? ": no permission" : ": is not a file";
     throw InputError(fmt::format("{}: the deck cannot be read{}{}", path,
                                  error ? ": " + error.message() : "", reason),
-                     hint);
+                     hint());
   }
   if (std::ssize(text) > kMostDeckBytes) {
     throw InputError(fmt::format("{}: longer than a deck can be, {} bytes", path, kMostDeckBytes),
-                     hint);
+                     hint());
   }
   return text;
 }
@@ -119,7 +120,7 @@ std::string ReadOwnDeck(const CommandLine& line, Sources& sources) {
   const bool exists = Exists(path);
   if (exists) {
     sources.deck_path = path;
-    sources.deck_text = ReadDeckFile(path, "Give a deck with -i.");
+    sources.deck_text = ReadDeckFile(path, [] { return "Give a deck with -i."; });
     if (monitor::EndOf(sources.deck_text) == monitor::DeckEnd::kThere) return {};
   }
   const Located found = LocateWhole(line.resume);
@@ -175,10 +176,10 @@ void ReadSite(const CommandLine& line, Sources& sources) {
   const char* const path = std::getenv(kSiteDeckVariable);
   if (line.deck.empty() || path == nullptr || *path == '\0') return;
   sources.site_path = path;
-  sources.site_text = ReadDeckFile(
-      path,
-      "The environment variable TRIREME_SITE_DECK names it as the site's deck: mend the "
-      "variable, or unset it.");
+  sources.site_text = ReadDeckFile(path, [] {
+    return "The environment variable TRIREME_SITE_DECK names it as the site's deck: mend the "
+           "variable, or unset it.";
+  });
 }
 
 // The configuration of the model to import.
@@ -260,7 +261,7 @@ Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
     warning = ReadOwnDeck(line, sources);
   } else {
     sources.deck_path = line.deck;
-    sources.deck_text = ReadDeckFile(line.deck, DeckHint(line.deck));
+    sources.deck_text = ReadDeckFile(line.deck, [&] { return DeckHint(line.deck); });
   }
   ReadSite(line, sources);
   const input::Deck deck = ParseAlone(schema, line, sources);

@@ -149,8 +149,7 @@ NodeDemand DemandOf(const comm::Communicator& node, const MemoryTerms& mine,
 }
 
 void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bool canonical) {
-  const std::int64_t total = demand.terms.Total();
-  if (total <= demand.available.bytes) return;
+  if (demand.Fits()) return;
   std::vector<std::string> terms;
   for (const MemoryTerm& term : kMemoryTerms) {
     const std::int64_t bytes = demand.terms.*term.bytes;
@@ -159,8 +158,8 @@ void CheckNodeMemory(const NodeDemand& demand, const comm::ProcessGrid& grid, bo
   throw InputError(
       fmt::format("memory: {} of this {} plan{} {} ({}), but {} are {}; nothing was allocated",
                   demand.ranks == 1 ? "the one rank" : fmt::format("the {} ranks", demand.ranks),
-                  demand.where, demand.ranks == 1 ? "s" : "", Gib(total), fmt::join(terms, " + "),
-                  Gib(demand.available.bytes), demand.available.source),
+                  demand.where, demand.ranks == 1 ? "s" : "", Gib(demand.terms.Total()),
+                  fmt::join(terms, " + "), Gib(demand.available.bytes), demand.available.source),
       Hint(demand, grid, canonical));
 }
 

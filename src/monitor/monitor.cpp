@@ -155,7 +155,10 @@ void Monitor::SyncRecords() {
 }
 
 void Monitor::Happened(const Event& event) {
-  if (state_) state_->Each([&](Sink& sink) { sink.Happened(event); });
+  if (!state_) return;
+  Event told = event;
+  if (told.host.empty()) told.host = state_->options.host;
+  state_->Each([&](Sink& sink) { sink.Happened(told); });
 }
 
 void Monitor::Sample(std::int64_t step, const std::string& text) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "trireme/input/json_text.hpp"
+
 namespace trireme::watch {
 
 // The number of a parsed record; NaN for one that is missing, null or no number.
@@ -17,11 +19,7 @@ inline double NumberOf(const nlohmann::json& record, const char* name) {
   return member != record.end() && member->is_number() ? member->get<double>() : NAN;
 }
 
-// The text of a parsed record; empty for one that is missing or no text.
-inline std::string TextOf(const nlohmann::json& record, const char* name) {
-  const auto member = record.find(name);
-  return member != record.end() && member->is_string() ? member->get<std::string>() : "";
-}
+using input::TextOf;
 
 // The number after `key` ("\"loss\":") in a line as our own writer makes it, without parsing the
 // rest: a quote within a text of JSON has a backslash before it, so that the key cannot stand in

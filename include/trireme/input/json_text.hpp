@@ -80,6 +80,12 @@ class JsonObject {
 // The integer of `value`, or nothing for another type and for a number beyond 63 bits.
 std::optional<std::int64_t> WholeNumber(const nlohmann::json& value);
 
+// The text of a member of an object; empty for one that is missing or no text.
+inline std::string TextOf(const nlohmann::json& object, const char* name) {
+  const auto member = object.find(name);
+  return member != object.end() && member->is_string() ? member->get<std::string>() : "";
+}
+
 }  // namespace trireme::input
 
 #endif  // TRIREME_INPUT_JSON_TEXT_HPP_

@@ -4,6 +4,7 @@
 #define TRIREME_JOB_HANG_BOUND_HPP_
 
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/comm/runtime.hpp"
 #include "trireme/job/deadline.hpp"
 
 namespace trireme::job {
@@ -23,6 +24,9 @@ constexpr double kDiskBound = 900;  // seconds
 // Seconds without a call entered or left, in each part of a job. stated: run.hang_timeout; 0: from
 // what `longest` has measured. Of a stated one too, a checkpoint has the time that its bytes need.
 double HangBound(comm::Phase phase, double stated, const Deadline& longest);
+
+// From here on the watchdogs await what a set-up takes. stated: run.hang_timeout.
+void ArmSetUp(const comm::Runtime& runtime, double stated);
 
 }  // namespace trireme::job
 

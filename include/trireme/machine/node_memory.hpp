@@ -26,6 +26,7 @@ struct NodeDemand {
   MemoryTerms terms;           // bytes, summed over these ranks
   Available available;         // the least that any of them sees
   std::string where = "node";  // or "GPU"
+  bool Fits() const { return terms.Total() <= available.bytes; }
 };
 // Collective over `node`. mine: planned bytes of this rank. On a GPU's stream the demand is that of
 // the ranks that share this rank's card, against what is free on it.

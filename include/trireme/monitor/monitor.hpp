@@ -41,6 +41,7 @@ std::string BannerText(const BannerFacts& facts);  // several lines, without the
 // The facts of a session, from its start or resumption to its end.
 struct Session {
   bool root = false;              // set on world rank 0
+  std::string host = {};          // of that rank
   std::string folder;             // the run folder; empty: no files are written
   std::int64_t every_steps = 50;  // steps between lines on the screen and records
   std::int64_t total_steps = 0;   // of the schedule, for the time left

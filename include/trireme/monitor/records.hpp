@@ -73,8 +73,8 @@ struct Event {
   std::string
       name;  // "restart", "checkpoint", "checkpoint failed", "clean-up failed", "signal", ...
   std::int64_t step = 0;
-  int rank = 0;      // of the event
-  std::string host;  // of that rank
+  int rank = 0;           // of the event
+  std::string host = {};  // of that rank; empty: rank 0's
   std::string text;
   std::vector<std::pair<std::string, double>> numbers = {};  // more members
 };
