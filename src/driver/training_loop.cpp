@@ -48,10 +48,11 @@ TrainingLoop::~TrainingLoop() = default;
 void TrainingLoop::Execute() {
   energy_->Begin();
   grid_.Traffic().Clear();
+  const bool completed = CompleteRunFolder();
   if (validation_due_) {
     ValidateIfDue();
     CheckpointIfDue();
-  } else if (job_.start.local != nullptr && Finished()) {
+  } else if (!completed && job_.start.local != nullptr && Finished()) {
     CheckpointIfDue();  // the run folder has none of the last step
   }
   while (!Finished() && !stop_) {

@@ -112,6 +112,10 @@ void TrainingLoop::WriteCheckpoint(bool best, bool stop_only) {
     if (drain == Drain::kNone) return;
     stop_only = drain == Drain::kIrregular;
   }
+  WriteRunFolder(best, stop_only);
+}
+
+void TrainingLoop::WriteRunFolder(bool best, bool stop_only) {
   // The outcome of the one before decides what this one says of the best.
   SettleCheckpoints();
   if (best) best_under_way_loss_ = best_loss_;

@@ -142,3 +142,15 @@ run 0 "$TRIREME" -r local_run
 same_end calm local_run step
 accounts local_run exact
 [[ -z $(find local -type f) ]] || fail "left: $(find local -type f)"
+
+# 8. Killed between a local checkpoint and the run folder's of the same step, to which a later spike goes back: the
+# next session writes the latter first.
+LD_PRELOAD=$TRIREME_FAIL_CALLS TRIREME_FAULT_CALL=open TRIREME_FAULT_PATH=step_00000112 TRIREME_FAULT_NTH=0 \
+  TRIREME_FAULT_DELAY=60000 begins "$TRIREME" -i deck.in "${keys[@]}" "${back[@]}" "${local[@]}" job.output=between
+awaits between/metrics.jsonl '"event":"local checkpoint","step":112'
+killed
+is_missing between/checkpoints/step_00000112
+run 0 "$TRIREME" -r between
+says "from the local checkpoint on the hosts, 0 B of it from other hosts, at step 112"
+same_end calm between step
+accounts between exact

@@ -75,6 +75,7 @@ class TrainingLoop {
   // Whether the run folder gets a checkpoint beside a local one.
   enum class Drain { kNone, kRegular, kIrregular };
   Drain WriteLocal(bool best, bool stop_only);  // collective
+  bool CompleteRunFolder();                     // collective
   void MakeTimeline();                          // collective
   void SayStart();
   void SayChanges();
@@ -99,6 +100,7 @@ class TrainingLoop {
   void ValidateIfDue();
   void CheckpointIfDue();
   void WriteCheckpoint(bool best, bool stop_only);
+  void WriteRunFolder(bool best, bool stop_only);
   void AnswerFault(const training::Fault& fault);
   bool AnswerSpike(double loss);  // collective; true: the run has gone back
   std::string FindCheckpoint(std::int64_t step) const;
