@@ -2,20 +2,15 @@
 #include "local_places.hpp"
 
 #include <cstddef>
-#include <string>
-#include <unordered_map>
 
 namespace trireme::checkpoint {
 
 LocalPlace PlaceOf(const comm::Hosts& hosts, int rank) {
-  std::unordered_map<std::string, std::size_t> numbers;
-  std::vector<std::vector<int>> ranks;  // [hosts]
+  std::vector<std::vector<int>> ranks(hosts.Names().size());
   for (int other = 0; other < hosts.Ranks(); ++other) {
-    const auto [found, isnew] = numbers.try_emplace(hosts.Of(other), ranks.size());
-    if (isnew) ranks.emplace_back();
-    ranks[found->second].push_back(other);
+    ranks[static_cast<std::size_t>(hosts.Number(other))].push_back(other);
   }
-  const std::size_t own = numbers.at(hosts.Of(rank));
+  const auto own = static_cast<std::size_t>(hosts.Number(rank));
   LocalPlace place;
   place.host = static_cast<int>(own);
   place.hosts = static_cast<int>(ranks.size());

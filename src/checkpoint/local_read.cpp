@@ -60,7 +60,7 @@ class Reading {
  public:
   Reading(const LocalNodes& nodes, const std::vector<LocalFile>& files, const char* file,
           const std::vector<tensor::StateBlock>& blocks)
-      : world_(nodes.world), host_(PlaceOf(nodes.hosts, world_.Rank()).host) {
+      : world_(nodes.world), host_(nodes.hosts.Number(world_.Rank())) {
     for (const LocalFile& one : files) {
       const std::vector<std::int64_t> places = PlacesOf(one.header);
       for (std::size_t i = 0; i < one.header.stored.size(); ++i) {

@@ -6,13 +6,14 @@
 #include <xxhash.h>
 
 #include <algorithm>
-#include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "rendezvous.hpp"
+#include "trireme/comm/gather_all.hpp"
 
 namespace trireme::checkpoint {
 
@@ -27,20 +28,18 @@ struct Held {
 
 // Pieces that the ranks of a host hold, the largest first.
 std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<LocalPiece>& needs) {
-  std::string mine(needs.size() * sizeof(LocalPiece), '\0');
-  std::memcpy(mine.data(), needs.data(), mine.size());
+  struct Need {
+    LocalPiece piece;
+    int rank = 0;  // of the host
+  };
+  std::vector<Need> mine;
+  for (const LocalPiece& piece : needs) mine.push_back({piece, host.Rank()});
   std::map<LocalKey, Held> held;
-  int rank = 0;
-  for (const std::string& text : host.Gather(mine)) {
-    std::vector<LocalPiece> pieces(text.size() / sizeof(LocalPiece));
-    std::memcpy(static_cast<void*>(pieces.data()), text.data(), text.size());
-    for (const LocalPiece& piece : pieces) {
-      Held& one = held[piece.key];
-      one.key = piece.key;
-      one.bytes = piece.bytes;
-      one.holders.push_back(rank);
-    }
-    ++rank;
+  for (const Need& need : comm::GatherAll(host, mine)) {
+    Held& one = held[need.piece.key];
+    one.key = need.piece.key;
+    one.bytes = need.piece.bytes;
+    one.holders.push_back(need.rank);
   }
   std::vector<Held> list;
   for (auto& [key, one] : held) list.push_back(std::move(one));
@@ -51,15 +50,15 @@ std::vector<Held> HeldOn(const comm::Communicator& host, const std::vector<Local
 }
 
 // Pieces that this rank stores: each goes to the holder with the least so far.
-std::map<LocalKey, bool> StoredHere(const comm::Communicator& host,
-                                    const std::vector<LocalPiece>& needs) {
+std::set<LocalKey> StoredHere(const comm::Communicator& host,
+                              const std::vector<LocalPiece>& needs) {
   std::vector<std::int64_t> loads(static_cast<std::size_t>(host.Size()));
-  std::map<LocalKey, bool> stored;
+  std::set<LocalKey> stored;
   for (const Held& one : HeldOn(host, needs)) {
     const int storer = *std::ranges::min_element(
         one.holders, {}, [&](int rank) { return loads[static_cast<std::size_t>(rank)]; });
     loads[static_cast<std::size_t>(storer)] += one.bytes;
-    if (storer == host.Rank()) stored[one.key] = true;
+    if (storer == host.Rank()) stored.insert(one.key);
   }
   return stored;
 }
@@ -70,11 +69,11 @@ struct News {
 };
 
 // Collective. Pieces among `stored` that no other host stores.
-std::map<LocalKey, bool> AloneHere(const comm::Communicator& world, int host,
-                                   const std::map<LocalKey, bool>& stored) {
+std::set<LocalKey> AloneHere(const comm::Communicator& world, int host,
+                             const std::set<LocalKey>& stored) {
   std::vector<News> news;
   std::vector<int> to;
-  for (const auto& [key, yes] : stored) {
+  for (const LocalKey& key : stored) {
     news.push_back({key, host, world.Rank()});
     to.push_back(key.Meets(world.Size()));
   }
@@ -87,8 +86,8 @@ std::map<LocalKey, bool> AloneHere(const comm::Communicator& world, int host,
     news.push_back(all.front());
     to.push_back(all.front().rank);
   }
-  std::map<LocalKey, bool> alone;
-  for (const News& one : Deliver(world, to, news)) alone[one.key] = true;
+  std::set<LocalKey> alone;
+  for (const News& one : Deliver(world, to, news)) alone.insert(one.key);
   return alone;
 }
 
@@ -105,17 +104,17 @@ LocalKey KeyOf(const char* file, const tensor::StateBlock& block) {
 LocalShares ShareOut(const comm::Communicator& world, const comm::Communicator& host,
                      const LocalPlace& place, const State& state) {
   LocalShares shares;
-  for (const char* file : {"model", "optimizer"}) {
-    const bool model = file[0] == 'm';
-    for (const tensor::StateBlock& block : model ? state.model : state.optimizer) {
+  for (const auto& [file, blocks] :
+       {std::pair{"model", &state.model}, std::pair{"optimizer", &state.optimizer}}) {
+    for (const tensor::StateBlock& block : *blocks) {
       if (block.begin == block.end) continue;
       const auto size = static_cast<std::int64_t>(SizeOf(block.dtype));
       shares.needs.push_back({KeyOf(file, block), (block.end - block.begin) * size});
       shares.blocks.push_back(&block);
     }
   }
-  const std::map<LocalKey, bool> stored = StoredHere(host, shares.needs);
-  std::map<LocalKey, bool> alone;
+  const std::set<LocalKey> stored = StoredHere(host, shares.needs);
+  std::set<LocalKey> alone;
   if (place.hosts > 1) alone = AloneHere(world, place.host, stored);
   for (const bool copied : {true, false}) {
     for (std::size_t i = 0; i < shares.needs.size(); ++i) {

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <span>
 #include <string_view>
@@ -90,10 +91,6 @@ void TakeSample(const std::string& path, int file, TokenLayout& layout) {
   layout.sample = SampleOf(path, file, layout);
 }
 
-void TakeSample(const std::string& path, TokenLayout& layout) {
-  TakeSample(path, Open(path).Get(), layout);
-}
-
 PositionedFile::PositionedFile(std::string path, const TokenLayout& layout)
     : path_(std::move(path)), file_(Open(path_)), state_(StateNow()) {
   constexpr const char* kCopyAgain =
@@ -171,6 +168,19 @@ void PositionedFile::RequireUnchanged() const {
           : fmt::format("{}: the file had {} bytes when this job opened it, and has {} now", path_,
                         state_.bytes, now.bytes),
       kLeaveAlone);
+}
+
+int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset) {
+  const char* at = static_cast<const char*>(bytes);
+  while (count > 0) {
+    const ssize_t done = Retry([&] { return ::pwrite(file, at, count, offset); });
+    if (done < 0) return errno;
+    if (done == 0) return ENOSPC;
+    at += done;
+    offset += done;
+    count -= static_cast<std::size_t>(done);
+  }
+  return 0;
 }
 
 }  // namespace trireme::data

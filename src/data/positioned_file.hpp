@@ -24,11 +24,12 @@ struct FileState {
 // Notes size and sample of a file whose arrays are known, open as `file`. Throws InputError if it
 // cannot be read.
 void TakeSample(const std::string& path, int file, TokenLayout& layout);
-void TakeSample(const std::string& path, TokenLayout& layout);  // opens it
 
 // Fills `room` from `offset` of a file on. Returns the bytes that there are, fewer if the file ends
 // before; -1 with errno set for a read that fails.
 std::int64_t ReadAt(int file, std::int64_t offset, std::span<std::byte> room);
+// Writes all of it at an offset, through short writes. Returns 0 or an errno.
+int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset);
 
 class PositionedFile {
  public:

@@ -18,6 +18,7 @@
 
 #include "element_checks.hpp"
 #include "node_file.hpp"
+#include "positioned_file.hpp"
 #include "token_file_read.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
@@ -61,15 +62,8 @@ class Copy {
   }
 
   void Write(std::int64_t offset, std::span<const std::byte> bytes) {
-    for (std::size_t done = 0; done < bytes.size();) {
-      const ssize_t put = Retry([&] {
-        return ::pwrite(file_, bytes.data() + done, bytes.size() - done,
-                        offset + static_cast<std::int64_t>(done));
-      });
-      if (put == 0) errno = ENOSPC;
-      if (put <= 0) Fail(std::ssize(bytes));
-      done += static_cast<std::size_t>(put);
-    }
+    errno = WriteAt(file_, bytes.data(), bytes.size(), offset);
+    if (errno != 0) Fail(std::ssize(bytes));
   }
 
   // Hash of `bytes` bytes as they are read back.

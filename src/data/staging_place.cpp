@@ -13,6 +13,7 @@
 
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/file_system.hpp"
 #include "trireme/base/posix_file.hpp"
 
 namespace trireme::data {
@@ -41,11 +42,10 @@ std::string Lack(const std::string& folder, std::int64_t bytes) {
 }  // namespace
 
 bool TakesMemory(const std::string& folder) {
-  constexpr std::uint32_t kTmpfs = 0x01021994, kRamfs = 0x858458f6;
   struct statfs status = {};
   if (Retry([&] { return ::statfs(folder.c_str(), &status); }) != 0) return false;
-  const auto kind = static_cast<std::uint32_t>(status.f_type);
-  return kind == kTmpfs || kind == kRamfs;
+  const FileSystemType* const type = FindFileSystem(FileSystemNumber(status.f_type));
+  return type != nullptr && type->memory;
 }
 
 std::vector<std::string> StagingPlace::Candidates(const std::string& staging_path) {

@@ -4,12 +4,12 @@
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
-#include <algorithm>
 #include <array>
 #include <cstring>
 #include <filesystem>
 #include <string>
 
+#include "trireme/base/file_system.hpp"
 #include "trireme/preflight/system.hpp"
 
 namespace trireme::preflight {
@@ -17,33 +17,6 @@ namespace trireme::preflight {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Type {
-  std::uint64_t magic;
-  const char* name;
-  bool shared;  // by many hosts
-};
-// As in <linux/magic.h>, and as Lustre, GPFS, BeeGFS, PanFS and the others define theirs.
-constexpr std::array<Type, 19> kTypes = {{{0x0BD00BD0, "lustre", true},
-                                          {0x47504653, "gpfs", true},
-                                          {0x19830326, "beegfs", true},
-                                          {0x6969, "nfs", true},
-                                          {0x00C36400, "ceph", true},
-                                          {0xAAD7AAEA, "panfs", true},
-                                          {0xFF534D42, "cifs", true},
-                                          {0xFE534D42, "smb", true},
-                                          {0x01021997, "9p", true},
-                                          {0x65735546, "fuse", true},
-                                          {0x01021994, "tmpfs", false},
-                                          {0x858458F6, "ramfs", false},
-                                          {0xEF53, "ext4", false},
-                                          {0x58465342, "xfs", false},
-                                          {0x9123683E, "btrfs", false},
-                                          {0x2FC12FC1, "zfs", false},
-                                          {0x794C7630, "overlay", false},
-                                          {0xF2F52010, "f2fs", false},
-                                          {0x73717368, "squashfs", false}}};
-constexpr std::uint64_t kNfs = 0x6969, kLustre = 0x0BD00BD0;
 
 template <typename T>
 T At(std::string_view bytes, std::size_t offset) {
@@ -106,11 +79,6 @@ std::string StripingOf(std::string_view attribute) {
   return last.empty() ? last : fmt::format("{} components, the last with {}", count, last);
 }
 
-std::string NameOfType(std::uint64_t type) {
-  const auto known = std::ranges::find(kTypes, type, &Type::magic);
-  return known == kTypes.end() ? fmt::format("type {:#x}", type) : known->name;
-}
-
 FileSystem FileSystemOf(const std::string& path) {
   FileSystem system;
   const std::string at = NearestExisting(path);
@@ -120,13 +88,12 @@ FileSystem FileSystemOf(const std::string& path) {
     system.type = "unknown";
     return system;
   }
-  constexpr std::uint64_t kMask = 0xFFFFFFFF;  // f_type is signed on some systems
-  const std::uint64_t type = static_cast<std::uint64_t>(facts.f_type) & kMask;
-  system.type = NameOfType(type);
-  const auto known = std::ranges::find(kTypes, type, &Type::magic);
-  system.shared = known == kTypes.end() || known->shared;
-  system.network_file_system = type == kNfs;
-  if (type == kLustre) system.striping = ReadStriping(at);
+  const std::uint64_t type = FileSystemNumber(facts.f_type);
+  const FileSystemType* const known = FindFileSystem(type);
+  system.type = NameOfFileSystem(type);
+  system.shared = known == nullptr || known->shared;
+  system.network_file_system = type == kNfsNumber;
+  if (type == kLustreNumber) system.striping = ReadStriping(at);
   std::uint64_t id = 0;
   std::memcpy(&id, &facts.f_fsid, sizeof id);
   if (!system.shared) system.identity = id * 31 + place.st_dev * 7 + place.st_ino;

@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 #include <link.h>
 #include <sched.h>
-#include <sys/statvfs.h>
 #include <sys/utsname.h>
 #include <sys/vfs.h>
 
@@ -18,6 +17,8 @@
 #include <system_error>
 #include <utility>
 #include <vector>
+
+#include "trireme/base/file_system.hpp"
 
 namespace trireme::support {
 
@@ -53,28 +54,6 @@ std::string CoresOnline() {
   std::string range;
   std::getline(file, range);
   return range;
-}
-
-// Names of the types that statfs numbers; others keep their number.
-std::string TypeName(std::uint64_t type) {
-  constexpr auto kTypes =
-      std::to_array<std::pair<std::uint64_t, const char*>>({{0xEF53, "ext4"},
-                                                            {0x58465342, "xfs"},
-                                                            {0x9123683E, "btrfs"},
-                                                            {0x01021994, "tmpfs"},
-                                                            {0x6969, "nfs"},
-                                                            {0x0BD00BD0, "lustre"},
-                                                            {0x47504653, "gpfs"},
-                                                            {0x19830326, "beegfs"},
-                                                            {0x794C7630, "overlayfs"},
-                                                            {0x65735546, "fuse"},
-                                                            {0x00C36400, "ceph"},
-                                                            {0x858458F6, "ramfs"},
-                                                            {0x2FC12FC1, "zfs"}});
-  for (const auto& [number, name] : kTypes) {
-    if (number == type) return name;
-  }
-  return fmt::format("type {:#x}", type);
 }
 
 int AddLibrary(dl_phdr_info* info, std::size_t, void* text) {
@@ -131,7 +110,7 @@ std::string FileSystems(const std::string& run) {
     const double block = static_cast<double>(facts.f_bsize);
     constexpr double kGib = 1 << 30;
     text += fmt::format("{:<9}{:<10}{:>12.1f} GiB, {:>12.1f} GiB free, {:>12} files free  {}\n",
-                        name, TypeName(static_cast<std::uint64_t>(facts.f_type)),
+                        name, NameOfFileSystem(FileSystemNumber(facts.f_type)),
                         static_cast<double>(facts.f_blocks) * block / kGib,
                         static_cast<double>(facts.f_bavail) * block / kGib,
                         static_cast<std::uint64_t>(facts.f_ffree), path);

@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <limits>
 #include <utility>
 
 #include "replica_votes.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/block_hash.hpp"
+#include "trireme/comm/gather_all.hpp"
 
 namespace trireme::training {
 
@@ -43,25 +43,6 @@ struct Held {
   std::int64_t block = 0, begin = 0, end = 0;
 };
 
-template <typename T>
-std::string AsBytes(const std::vector<T>& items) {
-  return {reinterpret_cast<const char*>(items.data()), items.size() * sizeof(T)};
-}
-
-template <typename T>
-void AppendFrom(const std::string& bytes, std::vector<T>& items) {
-  const std::size_t had = items.size();
-  items.resize(had + bytes.size() / sizeof(T));
-  if (!bytes.empty()) std::memcpy(items.data() + had, bytes.data(), bytes.size());
-}
-
-template <typename T>
-std::vector<T> GatherAll(const comm::Communicator& group, const std::vector<T>& mine) {
-  std::vector<T> all;
-  for (const std::string& text : group.Gather(AsBytes(mine))) AppendFrom(text, all);
-  return all;
-}
-
 }  // namespace
 
 ReplicaCheck::ReplicaCheck(TrainingState& state)
@@ -87,9 +68,9 @@ std::vector<std::vector<std::int64_t>> ReplicaCheck::FindCuts(const TrainingStat
     if (parameters[i % parameters.size()].copies == 1 || block.begin == block.end) continue;
     mine.push_back({static_cast<std::int64_t>(i), block.begin, block.end});
   }
-  const std::vector<Held> of_copy = GatherAll(grid_.Shard(), mine);
+  const std::vector<Held> of_copy = comm::GatherAll(grid_.Shard(), mine);
   std::vector<std::vector<std::int64_t>> cuts(blocks_.size());
-  for (const Held& held : GatherAll(grid_.Replica(), of_copy)) {
+  for (const Held& held : comm::GatherAll(grid_.Replica(), of_copy)) {
     std::vector<std::int64_t>& of_block = cuts[static_cast<std::size_t>(held.block)];
     of_block.insert(of_block.end(), {held.begin, held.end});
   }
@@ -205,7 +186,7 @@ std::vector<Corruption> ReplicaCheck::Look(std::int64_t part, std::int64_t parts
     mine.push_back(
         {static_cast<std::int64_t>(piece.block), piece.elements, grid_.World().Rank(), piece.hash});
   }
-  std::vector<Corruption> found = CountVotes(GatherAll(grid_.World(), mine), blocks_);
+  std::vector<Corruption> found = CountVotes(comm::GatherAll(grid_.World(), mine), blocks_);
   if (!found.empty()) return found;
   throw RunError("replicas: hashes differ, but no piece does", "This is a bug in Trireme.");
 }

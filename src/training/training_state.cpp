@@ -277,7 +277,6 @@ void CheckInstructionSets(const comm::Communicator& world) {
   const std::vector<std::string> sets = world.Gather(device::InstructionSet());
   const auto other = std::find_if(sets.begin(), sets.end(),
                                   [&](const std::string& set) { return set != sets.front(); });
-  if (other == sets.end()) return;
   throw AgreedError(
       ExitCode::kBadInput,
       fmt::format("run.canonical: rank 0 has {}, but rank {} has {}: the bits would depend on who "

@@ -21,9 +21,10 @@ class Hosts {
   explicit Hosts(const std::vector<std::string>& names);
   Hosts(std::initializer_list<std::string> names) : Hosts(std::vector<std::string>(names)) {}
 
+  // Place of the rank's host among the names.
+  int Number(int rank) const { return table_->of_rank.at(static_cast<std::size_t>(rank)); }
   const std::string& Of(int rank) const {
-    return table_->names.at(
-        static_cast<std::size_t>(table_->of_rank.at(static_cast<std::size_t>(rank))));
+    return table_->names.at(static_cast<std::size_t>(Number(rank)));
   }
   const std::string& First() const { return Of(0); }
   int Ranks() const { return static_cast<int>(table_->of_rank.size()); }

@@ -58,8 +58,6 @@ struct FileSystem {
   std::string Text() const;
 };
 FileSystem FileSystemOf(const std::string& path);
-// Name of statfs's f_type.
-std::string NameOfType(std::uint64_t type);
 // Text of Lustre's attribute "lustre.lov"; empty if its form is not known.
 std::string StripingOf(std::string_view attribute);
 

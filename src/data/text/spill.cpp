@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "positioned_file.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::data {
@@ -29,18 +30,6 @@ int OpenNameless(const std::string& folder) {
 }
 
 }  // namespace
-
-int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset) {
-  const char* at = static_cast<const char*>(bytes);
-  while (count > 0) {
-    const auto done = Retry([&] { return ::pwrite(file, at, count, offset); });
-    if (done < 0) return errno;
-    at += done;
-    offset += done;
-    count -= static_cast<std::size_t>(done);
-  }
-  return 0;
-}
 
 Spill::Spill(const std::string& folder) : folder_(folder), file_(OpenNameless(folder)) {
   if (!file_.Valid()) {

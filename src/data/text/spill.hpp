@@ -36,9 +36,6 @@ class Spill {
   std::int64_t size_ = 0;
 };
 
-// Writes all of it at an offset, through short writes. Returns 0 or an errno.
-int WriteAt(int file, const void* bytes, std::size_t count, std::int64_t offset);
-
 }  // namespace trireme::data
 
 #endif  // TRIREME_SRC_DATA_TEXT_SPILL_HPP_

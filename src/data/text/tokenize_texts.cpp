@@ -4,14 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <span>
 #include <string_view>
-#include <type_traits>
 
 #include "sha256.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/comm/gather_all.hpp"
 #include "trireme/comm/joint_work.hpp"
 #include "utf8_filter.hpp"
 #include "write_parallel.hpp"
@@ -70,24 +69,10 @@ UnitResult EncodeUnit(const TextPlan& plan, const TextUnit& unit, std::size_t pl
   return result;
 }
 
-// Values of all ranks, in the order of the ranks. Collective.
-template <typename T>
-std::vector<T> GatherAll(const comm::Communicator& world, const std::vector<T>& mine) {
-  static_assert(std::is_trivially_copyable_v<T>);
-  const std::string_view bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
-  std::vector<T> all;
-  for (const std::string& part : world.Gather(std::string(bytes))) {
-    const std::size_t before = all.size();
-    all.resize(before + part.size() / sizeof(T));
-    if (!part.empty()) std::memcpy(all.data() + before, part.data(), part.size());
-  }
-  return all;
-}
-
 // All ranks' results, by unit. Collective.
 std::vector<UnitResult> Exchange(const comm::Communicator& world,
                                  const std::vector<UnitResult>& mine) {
-  std::vector<UnitResult> results = GatherAll(world, mine);
+  std::vector<UnitResult> results = comm::GatherAll(world, mine);
   std::sort(results.begin(), results.end(),
             [](const UnitResult& a, const UnitResult& b) { return a.unit < b.unit; });
   return results;
@@ -118,7 +103,7 @@ void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
                                       settings.valid_fraction > 0, settings.test_fraction > 0};
   SplitSizes sizes = SumOf(share.results);
   const std::vector<DocumentMove> moves =
-      MovesToEmptySplits(GatherAll(world, smallest.All()), wanted, sizes);
+      MovesToEmptySplits(comm::GatherAll(world, smallest.All()), wanted, sizes);
   const auto change = [](std::vector<UnitResult>& results, const DocumentMove& move) {
     const auto unit = std::find_if(results.begin(), results.end(), [&](const UnitResult& result) {
       return result.unit == move.document.unit;

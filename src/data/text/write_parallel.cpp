@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "hdf5_writer.hpp"
+#include "positioned_file.hpp"
 #include "token_file_draft.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/descriptor.hpp"

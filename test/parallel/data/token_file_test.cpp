@@ -1,4 +1,5 @@
 // Token files opened by several ranks: equal contents however they are staged, and agreed errors.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <hdf5.h>
@@ -14,6 +15,7 @@
 #include "positioned_file.hpp"
 #include "temporary_folder.hpp"
 #include "token_file_read.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/philox.hpp"
 #include "trireme/data/batch.hpp"
 #include "trireme/data/windows.hpp"
@@ -169,7 +171,7 @@ TEST_F(SharedTokenFile, RoundsMeetWithoutAGap) {
       ExpectRounds(layout, tokens * width, kTrainTokens);
     }
     layout.arrays[0][0].count = 50;
-    TakeSample(path_, layout);
+    TakeSample(path_, Descriptor(path_, O_RDONLY).Get(), layout);
     ExpectRounds(layout, 1, 50);
   }
 }

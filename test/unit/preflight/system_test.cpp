@@ -1,5 +1,6 @@
 // Facts of a host from trees of the test's own: network devices, distances, file systems, fabrics.
 #include "trireme/preflight/system.hpp"
+#include "trireme/base/file_system.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -111,11 +112,11 @@ TEST(Fabric, OfMpichByItsDevice) {
 
 // As Linux and Lustre define them.
 TEST(FileSystem, TypesHaveNames) {
-  EXPECT_EQ(NameOfType(0x0BD00BD0), "lustre");
-  EXPECT_EQ(NameOfType(0x47504653), "gpfs");
-  EXPECT_EQ(NameOfType(0x19830326), "beegfs");
-  EXPECT_EQ(NameOfType(0x6969), "nfs");
-  EXPECT_EQ(NameOfType(0x1234), "type 0x1234");
+  EXPECT_EQ(NameOfFileSystem(0x0BD00BD0), "lustre");
+  EXPECT_EQ(NameOfFileSystem(0x47504653), "gpfs");
+  EXPECT_EQ(NameOfFileSystem(0x19830326), "beegfs");
+  EXPECT_EQ(NameOfFileSystem(0x6969), "nfs");
+  EXPECT_EQ(NameOfFileSystem(0x1234), "type 0x1234");
   const FileSystem here = FileSystemOf("/dev/shm/not/there/yet");
   EXPECT_EQ(here.type, "tmpfs");
   EXPECT_FALSE(here.shared);
