@@ -210,7 +210,7 @@ def last_step(run):
 
 
 def session_words(run):
-    """Part of the run that the summary's numbers are of, if an earlier session did another part; "" if they are of the whole run."""
+    """Part of the run that the summary's numbers cover, if an earlier session did another one; "" if they cover all."""
     first, last = run.value("first_step"), run.value("step")
     if not (first > 0 and math.isfinite(first) and math.isfinite(last)):
         return ""
