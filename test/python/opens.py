@@ -56,8 +56,8 @@ def group_of(path, found):
         return "program and libraries" if found else "not found among libraries"
     if name == "tokens.h5":
         return "token file"
-    # Of Open MPI and PMIx: settings, session folders, plugins.
-    if re.search(r"openmpi|pmix|ompi\.", path):
+    # Open MPI's and PMIx's settings, session folders, plugins; settings of UCX, under MPICH.
+    if re.search(r"openmpi|pmix|ompi\.", path) or name == "ucx.conf":
         return "MPI's own"
     if path.startswith(("/etc", "/usr", "/run", "/root", "/home")):
         return "system's settings"
