@@ -31,7 +31,7 @@ install(CODE "file(CREATE_LINK jobscripts/machines \"\$ENV{DESTDIR}\${CMAKE_INST
 
 # The manual page, from the declarations of the keys. Sanitizers and the emulator have no use for it.
 if(TRIREME_MANUAL AND NOT CMAKE_CROSSCOMPILING AND NOT TRIREME_SANITIZE AND NOT TRIREME_CUDA STREQUAL "EMULATED")
-  # Its date is that of the sources.
+  # Date of the page: that of the sources.
   set(manual_date "")
   if(GIT_EXECUTABLE)
     execute_process(COMMAND ${GIT_EXECUTABLE} -C ${CMAKE_SOURCE_DIR} log -1 --format=%cs

@@ -46,7 +46,7 @@ find_cudnn_frontend() {
   fi
   [[ -n $found || ! -d $venv ]] || found=$(headers "$venv")
   if [[ -z $found ]]; then
-    # Where the interpreter's own packages have them, nothing is installed.
+    # Nothing is installed if the interpreter's own packages have them.
     found=$("$python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' 2>/dev/null)/include/cudnn_frontend.h
     [[ -f $found ]] || found=
   fi

@@ -74,7 +74,7 @@ def kind_of(event):
 
 
 class Rank:
-    """What the picture shows of one rank."""
+    """One rank's part of the picture."""
 
     def __init__(self, name):
         self.name = name

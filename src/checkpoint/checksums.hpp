@@ -26,7 +26,7 @@ struct Segment {
 inline constexpr std::int64_t kSegmentBytes = std::int64_t{4} << 20;
 
 inline constexpr std::int64_t kMaxChecksumsBytes = std::int64_t{1} << 30;  // of the JSON text
-inline constexpr std::size_t kMaxFileNameBytes = 255;  // what file systems allow
+inline constexpr std::size_t kMaxFileNameBytes = 255;  // allowed by file systems
 
 struct FileSums {
   std::int64_t bytes = 0;         // of the file

@@ -33,7 +33,7 @@ class GroupMemory {
   std::byte* Data() const { return data_; }
 
  private:
-  const comm::Communicator* group_ = nullptr;  // that shares the window
+  const comm::Communicator* group_ = nullptr;  // sharers of the window
   MPI_Win window_ = MPI_WIN_NULL;
   device::Buffer own_;  // of a group of one, which shares nothing
   std::byte* data_ = nullptr;

@@ -24,10 +24,10 @@ inline constexpr std::int64_t kLocalAlignment = 64;  // bytes, of a piece
 
 struct LocalHeader {
   std::string id;             // of the run
-  std::string session;        // that wrote it
+  std::string session;        // writer's
   std::int64_t step = 0;      //
   std::int64_t sequence = 0;  // of the last checkpoint of the run folder before it
-  int rank = 0, ranks = 1;    // whose state; of the world
+  int rank = 0, ranks = 1;    // owner of the state; size of the world
   bool copy = false;          // kept by the partner
   nlohmann::json run;         // run.json
   std::vector<LocalPiece> needs;

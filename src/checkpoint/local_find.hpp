@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 struct LocalFile {
   std::string path;
   LocalHeader header;
-  bool good = false;  // its hashes are right
+  bool good = false;  // hashes are right
 };
 
 struct LocalCheckpoint::Files {

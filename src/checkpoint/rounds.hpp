@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 // A segment on its way from the rank that holds it to its writer.
 struct StagedSegment {
   std::size_t file = 0;     // index of its plan
-  std::size_t segment = 0;  // in that plan's sums
+  std::size_t segment = 0;  // index in the plan's sums
   int member = 0;           // rank in the group that holds it
   std::int64_t place = 0;   // bytes from the begin of the round's memory
 };

@@ -29,7 +29,7 @@ constexpr const char* kMetadata = "__metadata__";
 
 // Types of elements that a file may have.
 enum class Types {
-  kOurs,  // those of checkpoints
+  kOurs,  // types of checkpoints
   kAny    // all that the format names
 };
 

@@ -17,7 +17,7 @@ namespace trireme::checkpoint {
 
 inline constexpr std::int64_t kLengthBytes = 8;     // of the header length at the file's start
 inline constexpr std::int64_t kDataAlignment = 64;  // a cache line, and AVX-512's vector
-inline constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // what Python's safetensors accepts
+inline constexpr std::int64_t kMaxHeaderBytes = 100'000'000;  // accepted by Python's safetensors
 inline constexpr std::size_t kMaxNameBytes = 4096;            // of a tensor's name
 inline constexpr std::size_t kMaxDimensions = 32;             // as many as NumPy has
 

@@ -28,7 +28,7 @@ struct WritePlan {
   Layout layout;                // the same on every rank
   FileSums sums;                // of the whole file, the same on every rank; hashes set by Writer
   std::vector<int> holders;     // world rank that has each segment
-  std::vector<OwnSegment> own;  // this rank's segments, in the order of their offsets
+  std::vector<OwnSegment> own;  // segments of this rank, in the order of their offsets
 };
 
 // The segment of that number in plan.sums, which is among the rank's own.

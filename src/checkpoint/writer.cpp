@@ -108,7 +108,7 @@ class Writer::Work {
   std::vector<WritePlan> plans_;  // model, optimizer; hasher_ sets the hashes of the group
   const comm::Communicator group_;
   const std::vector<Round> rounds_;  // of the group
-  const bool direct_;                // this writer's thread reads the state where it lies
+  const bool direct_;                // the writer's thread reads the state where it lies
   const std::int64_t slot_bytes_;
   std::optional<GroupMemory> memory_;
   std::vector<std::uint64_t> hashes_;  // of both files' segments, on their way to rank 0

@@ -28,7 +28,7 @@ class Rounds {
     if (done != 0) Next();
     return failed_;
   }
-  // This rank's work has ended: waits until all have, or one failed.
+  // Reports that this rank's work has ended; waits until all have, or one failed.
   void End(bool failed) {
     own_ = {failed ? 1 : 0, 0};
     while (!ended_) {
@@ -53,7 +53,7 @@ class Rounds {
   MPI_Request request_ = MPI_REQUEST_NULL;
   std::array<int, 2> own_{0, 1};   // failed; at work
   std::array<int, 2> sent_{0, 1};  // of the round under way
-  std::array<int, 2> all_{0, 1};   // its maxima
+  std::array<int, 2> all_{0, 1};   // maxima of the round
   bool failed_ = false;            // on any rank
   bool ended_ = false;             // no round is under way, on no rank
 };

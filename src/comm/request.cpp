@@ -50,7 +50,7 @@ void Request::Wait(double since) {
   if (recorder_ != nullptr) recorder_->Await(flight_);
   if (channel_ != nullptr) {
     std::exchange(channel_, nullptr)->Wait(ticket_);
-    return Finish(Seconds() - begin, 0);  // what the device waits is the channel's to tell
+    return Finish(Seconds() - begin, 0);  // the channel tells how long the device waits
   }
   MPI_Wait(&handle_, MPI_STATUS_IGNORE);
   Finish(Seconds() - begin, std::max(0.0, since - started_));

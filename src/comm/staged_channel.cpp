@@ -78,7 +78,7 @@ StagedChannel::Flight& StagedChannel::Take(std::int64_t bytes, int& ticket) {
   }
   ticket = best;
   Flight& flight = flights_[static_cast<std::size_t>(best)];
-  flight.copied.Await();  // what is left of the transfer before
+  flight.copied.Await();  // the rest of the transfer before
   if (flight.capacity < bytes || flight.memory == nullptr) {
     flight.memory = device::AllocatePinned(bytes, stream_.Where());
     flight.capacity = bytes;

@@ -34,7 +34,7 @@ class StagedChannel final : public Channel {
     std::vector<float> sums;      // of bf16, while MPI adds up
     std::vector<int> places;      // sizes and starts, which MPI reads until the end
     MPI_Request request = MPI_REQUEST_NULL;
-    const char* arrived = nullptr;  // what is copied in at the end, where to, and how much
+    const char* arrived = nullptr;  // source of the copy at the end; below: its target and size
     void* to = nullptr;
     std::int64_t bytes = 0;
     std::int64_t rounded = 0;  // so many elements of `sums` are rounded into `memory` first
@@ -46,7 +46,7 @@ class StagedChannel final : public Channel {
   void PostSum(const Operation& operation, Flight& flight, std::int64_t count);
   void* Fetch(const Operation& operation, Flight& flight, std::int64_t at, std::int64_t count);
 
-  Communicator group_;  // its own, so that no message of others meets one of these
+  Communicator group_;  // a communicator of its own: no message of others meets one of these
   device::Stream stream_;
   std::vector<Flight> flights_;
 };

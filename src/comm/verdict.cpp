@@ -20,7 +20,7 @@ namespace {
 struct Edge {
   const RankTable* from = nullptr;
   const RankTable* to = nullptr;
-  CallRow call;  // that `to` has not entered
+  CallRow call;  // not entered by `to`
 };
 
 const GroupRow* Find(const RankTable& table, std::uint64_t id) {

@@ -16,7 +16,7 @@ struct CallRow {
   std::int64_t number = 0, sequence = 0, bytes = 0, step = 0;
   Phase phase = Phase::kSetUp;
   Call call = Call::kBarrier;
-  std::uint64_t group = 0;  // its id; 0: none
+  std::uint64_t group = 0;  // id of the group; 0: none
   std::string name = {};    // of the group
   int peer = -1, tag = 0;   // of messages
   bool left = false;
@@ -61,7 +61,7 @@ struct SilentNode {
 struct Culprit {
   int rank = 0;
   std::string host;
-  std::string text;          // what it has not done, and why
+  std::string text;          // missing deed, and why
   std::vector<int> waiting;  // ranks that wait for it, first hand
 };
 

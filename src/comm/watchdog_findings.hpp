@@ -21,7 +21,7 @@ struct Round {
 };
 
 struct Outcome {
-  bool written = false;           // this node's file
+  bool written = false;           // the node's file
   bool judged_elsewhere = false;  // a lower node has said the verdict
   std::vector<RankTable> ranks;   // of all nodes that could be read
   std::vector<bool> heard;        // [nodes]

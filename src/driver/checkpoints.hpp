@@ -77,7 +77,7 @@ class Checkpoints {
   std::string Summary() const;
 
  private:
-  // Of what training waits for.
+  // Spans the wait of training.
   trace::Scope Trace() const {
     return {setup_.traffic.Trace(),
             {.name = trace::Name::kCheckpoint, .category = trace::Category::kCheckpoint}};

@@ -14,7 +14,7 @@ namespace trireme::driver {
 
 // Bytes.
 struct PeakMemory {
-  std::int64_t program = 0;  // what the rank has taken so far: code, libraries, lists of tensors
+  std::int64_t program = 0;  // taken by the rank so far: code, libraries, lists of tensors
   std::int64_t buffers = 0;  // pieces of weights on their way
   std::int64_t tensor = 0;   // the largest one that is held as a whole
   std::int64_t texts = 0;    // files that are copied beside the weights

@@ -116,7 +116,7 @@ class Candidates {
 
  private:
   static constexpr std::size_t kBuckets = 1024;
-  static constexpr double kTiny = 1e-300;  // whose inverse is finite
+  static constexpr double kTiny = 1e-300;  // has a finite inverse
 
   // Keeps the likeliest, in the order of their ids.
   void Keep(std::size_t count) {

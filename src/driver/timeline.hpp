@@ -86,7 +86,7 @@ class Timeline {
 
   const Setup setup_;
   comm::Communicator group_;  // of all ranks, for the messages of this class
-  std::vector<int> ranks_;    // whose timelines are recorded
+  std::vector<int> ranks_;    // recorded ones
   std::unique_ptr<trace::Recorder> recorder_;
   std::string no_kernels_;  // why a GPU's are not told apart; empty: they are
   comm::ClockComparison first_;

@@ -113,7 +113,7 @@ void TrainingLoop::FindStep() {
 
 bool TrainingLoop::HasEnded() const {
   const comm::Communicator& world = job_.World();
-  bool ended = false;  // with its last record
+  bool ended = false;  // the last record is there
   world.Together([&] {
     if (Finished() && world.IsRoot()) ended = !continues_ || monitor::HasEnded(folder_);
   });

@@ -48,7 +48,7 @@ struct Counters {
   std::vector<std::unique_ptr<Counter>> node;  // without the cards
   std::vector<std::unique_ptr<Card>> cards;
   bool cards_within_node = false;  // the energy of `node` has theirs
-  unsigned parts = 0;              // that are counted
+  unsigned parts = 0;              // counted ones
   std::vector<std::string> why;    // parts that are not, and why
 
   bool Empty() const { return node.empty() && (cards.empty() || cards_within_node); }

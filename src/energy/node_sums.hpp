@@ -12,7 +12,7 @@ namespace trireme::energy {
 
 inline constexpr double kLeastSeconds = 0.05;  // between readings: counters move in small jumps
 inline constexpr double kMostWatts = 100e3;    // of one counter; more is no energy
-inline constexpr double kStillSeconds = 10;    // in which a counter that works moves
+inline constexpr double kStillSeconds = 10;    // most between moves of a counter that works
 // The power at which a counter could wrap around unseen between two readings.
 inline constexpr double kWrapWatts = 3000;
 
@@ -36,8 +36,8 @@ class CounterGroup {
     bool card = false;
     double joules = 0;       // at the last reading of all
     double moved_at = -1;    // when it had another value; negative: never read
-    double last_value = -1;  // that was read, of it alone
-    double now = 0;          // this reading
+    double last_value = -1;  // as read, of this counter alone
+    double now = 0;          // at the reading under way
   };
   static bool Read(Place& place, double now);
 

@@ -25,7 +25,7 @@ constexpr std::size_t kMostChoices = 1000;
 // the end of the context belongs to the choice; both are encoded as one text, of which the context
 // takes as many tokens as it has by itself.
 struct Continuation {
-  std::vector<std::int32_t> ids;  // of what begins a document, the context and the choice
+  std::vector<std::int32_t> ids;  // of the document's beginning, the context and the choice
   std::int64_t context = 0;       // tokens before the choice
 };
 

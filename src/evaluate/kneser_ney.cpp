@@ -53,7 +53,7 @@ struct Followers {
     words.clear();
   }
   std::vector<std::uint32_t> counts;  // [vocabulary]
-  std::vector<std::uint32_t> words;   // those with a count
+  std::vector<std::uint32_t> words;   // with a count above 0
 };
 
 }  // namespace

@@ -11,7 +11,7 @@ namespace trireme::evaluate {
 struct Text {
   Tokens tokens;             // the tokenizer's template or an <eos>, then the text
   data::TextUnits original;  // of the file as it is; unknown: tokens <unk>
-  std::int64_t bytes = 0;    // that were tokenised
+  std::int64_t bytes = 0;    // tokenised
 };
 
 // Ids of a text after what begins a document: the tokenizer's template, or an <eos> if it has none.

@@ -62,7 +62,7 @@ class ShareWriter {
   const std::string& folder_;
   std::map<std::string, const checkpoint::StoredTensor*> parameters_;
   std::string name_;                             // of the file
-  std::map<std::string, PositionedFile> files_;  // those with tensors of this rank
+  std::map<std::string, PositionedFile> files_;  // with tensors of this rank
   std::vector<Piece> pieces_;                    // not yet written
   std::vector<Scratch> scratch_;                 // [threads]
   std::vector<char> whole_;                      // a tensor to transpose, in the checkpoint's type

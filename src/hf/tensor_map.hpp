@@ -16,7 +16,7 @@ namespace trireme::hf {
 struct MappedPart {
   std::string name;        // "blocks.0.attention.query.weight"
   tensor::Shape shape;     // of the parameter
-  std::int64_t begin = 0;  // its first row among those of the tensor
+  std::int64_t begin = 0;  // first row, among those of the tensor
 };
 
 struct MappedTensor {

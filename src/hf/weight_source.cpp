@@ -37,7 +37,7 @@ struct WeightSource::State {
   struct Place {
     const MappedTensor* mapped = nullptr;
     const StoredTensor* stored = nullptr;
-    std::string file;  // its path
+    std::string file;  // path
     Stored type = Stored::kF32;
   };
   struct Parameter {
@@ -67,10 +67,10 @@ struct WeightSource::State {
   std::vector<Place> places;  // in the order of `map`, without copies
   std::optional<Place> head;  // a copy of a tied embedding
   std::map<std::string, Parameter> parameters;
-  std::shared_mutex whole_mutex;  // of these two: held shared by those who read them
+  std::shared_mutex whole_mutex;  // of the next two; readers hold it shared
   const Place* whole = nullptr;   // transposed tensor in `whole_bytes`
   std::vector<char> whole_bytes;
-  std::mutex mutex;                             // of these two
+  std::mutex mutex;                             // of the next two
   std::map<std::string, PositionedFile> files;  // open
   std::vector<std::vector<char>> scratch;       // memory of calls that have ended
 };

@@ -61,7 +61,7 @@ int CountStart(const std::string& folder, std::int64_t step) {
 }
 
 void ForgetStarts(const std::string& folder) {
-  std::error_code ignored;  // what cannot be removed cannot be written either: CountStart tells
+  std::error_code ignored;  // a file that stays cannot be written either: CountStart tells
   std::filesystem::remove(PathIn(folder), ignored);
 }
 

@@ -29,7 +29,7 @@ Ids Split(const std::string& text) {
 int AssignGpu(const std::vector<Ids>& visible, int rank) {
   const Ids& mine = visible.at(static_cast<std::size_t>(rank));
   const auto before =
-      std::count(visible.begin(), visible.begin() + rank, mine);  // who see the same
+      std::count(visible.begin(), visible.begin() + rank, mine);  // ranks that see the same
   return static_cast<int>(before % std::max<std::ptrdiff_t>(1, std::ssize(mine)));
 }
 

@@ -55,7 +55,7 @@ class DenseFfn : public Ffn {
 
   kernels::ActivationKind kind_;
   std::int64_t ffn_;  // hidden features, global
-  Part hidden_;       // this rank's
+  Part hidden_;       // of this rank
   bool bias_;
   double dropout_;
   std::uint32_t layer_;

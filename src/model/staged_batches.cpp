@@ -73,7 +73,7 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
   bytes_ = 0;
   for (const data::Entry& batch : batches) {
     Places& at = next_places_.emplace_back();
-    if (batch.sequences == 0) continue;  // its arrays may be an older batch's
+    if (batch.sequences == 0) continue;  // arrays may be an older batch's
     at.inputs = bytes_;
     at.targets = at.inputs + Padded(batch.inputs);
     at.ordinals = at.targets + Padded(batch.targets);

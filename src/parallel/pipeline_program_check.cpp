@@ -20,7 +20,7 @@ struct Channel {
 
 struct BufferState {
   bool busy = false;
-  std::size_t message = 0;  // its number in the channel
+  std::size_t message = 0;  // number in the channel
 };
 
 struct StageState {

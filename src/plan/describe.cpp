@@ -19,7 +19,7 @@ namespace {
 
 using monitor::AsBytes, monitor::Counted, monitor::WithThousands;
 
-constexpr std::size_t kIndent = 8;  // of what follows the first word of a line
+constexpr std::size_t kIndent = 8;  // of the text after the first word of a line
 
 // "moments and gradients": state stored once per shard group.
 const char* ShardedState(comm::Sharding sharding) {

@@ -1,9 +1,7 @@
 // CompareWallClocks: barriers as witnesses.
 #include <mpi.h>
 
-#include <algorithm>
 #include <array>
-#include <limits>
 
 #include "trireme/preflight/preflight.hpp"
 

@@ -1,4 +1,4 @@
-// Measure: passes over all nodes at once, and what they come to on rank 0.
+// Measure: passes over all nodes at once, and their results on rank 0.
 #include "trireme/preflight/measure.hpp"
 
 #include <mpi.h>
@@ -50,7 +50,7 @@ Unit MeasureUnit(const Parts& parts, const device::Stream& stream, Dtype dtype,
   return mine;
 }
 
-// The units of all, on world rank 0; 80 bytes of each.
+// The units of all, on world rank 0; receives one Unit from each.
 std::vector<Unit> Gather(const Parts& parts, const Unit& mine) {
   std::vector<Unit> units;
   if (!parts.unit.IsRoot()) return units;

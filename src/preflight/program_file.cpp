@@ -3,10 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <xxhash.h>
-
-#include <array>
 
 #include "trireme/base/descriptor.hpp"
 #include "trireme/preflight/preflight.hpp"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <numeric>
 
 namespace trireme::preflight {
 
@@ -29,7 +28,7 @@ std::string NameOf(const Report& report, const Unit& unit) {
   return report.measured.of_ranks ? fmt::format("rank {} on {}", rank, host) : host;
 }
 
-// "118 GFLOP/s", "11.8 GB/s", "0.52 GB/s".
+// Number in the shown unit, three digits: "118", "11.8", "0.52".
 std::string Shown(double value, const QuantityName& name) {
   const double scaled = value / name.scale;
   return fmt::format("{:.{}f}", scaled, scaled >= 100 ? 0 : scaled >= 10 ? 1 : 2);

@@ -52,7 +52,7 @@ std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, b
   std::vector<std::byte> result(static_cast<std::size_t>(bytes));
   device::CopyOut(stream, c.data, result.data(), bytes);
   device::Synchronise(stream);
-  // An exponent of ones is an infinity or no number.
+  // Widened to fp64, which keeps infinities and NaNs.
   for (std::int64_t i = 0; i < kSize * kSize; ++i) {
     double value = 0;
     const std::byte* const at = result.data() + i * element;
@@ -114,7 +114,7 @@ std::int64_t ChooseBytes(const comm::Communicator& group, int partner) {
   return bytes;
 }
 
-constexpr int kExchanges = 3;  // of which the fastest counts
+constexpr int kExchanges = 3;  // the fastest counts
 double BothWays(std::int64_t bytes, double seconds) {
   return seconds > 0 ? 2 * static_cast<double>(bytes) / seconds : 0;
 }

@@ -39,7 +39,7 @@ class SmallRuns {
   std::string Tokenize() const;
   // Gradients, updates, losses and a resumed run in fp64: on the grid and on one rank.
   std::string Verify(const Keys& layout) const;
-  // A run of kSteps steps; its losses against recorded ones. `device`: as run.device.
+  // A run of the whole small deck; its losses against recorded ones. `device`: as run.device.
   std::string Train(const Keys& layout, const std::string& name, const std::string& device) const;
   // A run to the middle, then on from its checkpoint in another layout; losses as recorded.
   std::string Resume(const Keys& first, const Keys& second) const;

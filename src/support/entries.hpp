@@ -12,12 +12,12 @@ namespace trireme::support {
 struct Entry {
   std::string name;  // within the archive
   std::string text;
-  std::string note;  // what differs from the file: "its last 1,048,576 bytes"
+  std::string note;  // difference from the file: "its last 1,048,576 bytes"
 };
 
 struct Contents {
   std::vector<Entry> entries;
-  std::vector<std::string> notes;  // what was looked for and is not there, or cannot be read
+  std::vector<std::string> notes;  // on files that are missing or cannot be read
 };
 
 // Beginning of the line in place of what was cut out of a file.

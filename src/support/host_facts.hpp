@@ -6,7 +6,7 @@
 
 namespace trireme::support {
 
-// Host, kernel, distribution, processors, memory, time. What cannot be found out is left out.
+// Host, kernel, distribution, processors, memory, time; unknown ones are left out.
 std::string HostFacts();
 
 // Shared libraries of this process with their files and sizes, as its loader found them.

@@ -123,7 +123,7 @@ std::string LogWithoutSamples(const std::string& log) {
       continue;
     }
     if (line.starts_with(kGapMark)) {
-      in_sample = true;  // it may end in the middle of one
+      in_sample = true;  // the gap may end in the middle of one
       result += line + "\n";
       continue;
     }

@@ -35,7 +35,7 @@ void AddFile(const std::string& path, const std::string& name, Bounds bounds, co
   contents.entries.push_back({"run/" + name, WithoutPasswords(filter(file->text)), file->note});
 }
 
-// A JSON file that is damaged is not taken: its texts cannot be told apart. That it is, is told.
+// A damaged JSON file is left out, with a note: its texts cannot be told apart.
 void AddJson(const std::string& path, const std::string& name, Contents& contents) {
   const std::optional<FileText> file = ReadBounded(path, kWhole, false, contents);
   if (!file) return;

@@ -111,7 +111,7 @@ struct EventLog::State {
   std::shared_ptr<monitor::AppendFile> file;  // null: it could not be opened
   std::string buffer;                         // records that are not in the file yet
   double flushed = Seconds();
-  std::int64_t last_step = 0;  // that had values
+  std::int64_t last_step = 0;  // last one with values
   bool has_start = false;
   std::string failure;
   bool told = false;

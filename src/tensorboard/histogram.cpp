@@ -108,7 +108,7 @@ namespace {
 
 constexpr std::int64_t kSegment = std::int64_t{1} << 16;  // elements that one copy counts in turn
 
-// This rank's part: copies of a tensor take turns at segments, which lie at the same places of it
+// Part of this rank: copies of a tensor take turns at segments, which lie at the same places of it
 // whatever the block.
 Histogram PartOf(const tensor::StateBlock& block, const ReadBlock& read, double divisor,
                  std::vector<std::byte>& buffer) {

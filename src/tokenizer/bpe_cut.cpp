@@ -64,7 +64,7 @@ std::size_t CutOf(const Pattern& pattern, std::string_view text, bool before_bla
     const std::size_t end = matches[last].second;
     if (before_blank && (end == text.size() || text[end] != ' ')) continue;
     --tries;
-    const std::size_t near = last < kNear ? 0 : last - kNear;  // they differ first
+    const std::size_t near = last < kNear ? 0 : last - kNear;  // the nearest differ first
     if (SameAlone(pattern, text, matches, near, last, search) &&
         SameAlone(pattern, text, matches, 0, last, search)) {
       return end;

@@ -16,14 +16,14 @@ namespace trireme::tokenizer {
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
-  bool lstrip = false, rstrip = false;  // it takes the white space beside it
-  bool normalized = false;              // it is looked for in the normalised text
+  bool lstrip = false, rstrip = false;  // takes the white space beside it
+  bool normalized = false;              // looked for in the normalised text
 };
 
 // One step of pre-tokenization: each piece is cut at the pattern's matches.
 struct Split {
   Pattern pattern;
-  bool matches = true;  // its matches are kept, each a piece
+  bool matches = true;  // matches are kept, each a piece
   bool between = true;  // the texts between them are kept
 };
 

@@ -51,7 +51,7 @@ class WordCache {
  private:
   static constexpr std::size_t kMask = (std::size_t{1} << 17) - 1, kMost = std::size_t{1} << 16;
   struct Slot {
-    std::uint32_t bytes = 0, ids = 0;  // where they begin
+    std::uint32_t bytes = 0, ids = 0;  // beginnings
     std::uint16_t length = 0, count = 0;
   };
   static std::size_t HashOf(std::string_view word) {

@@ -14,7 +14,7 @@ namespace trireme::verify {
 
 namespace {
 
-constexpr std::int64_t kWindowsAlone = 16;  // that one rank takes at once
+constexpr std::int64_t kWindowsAlone = 16;  // taken at once by one rank
 
 // One rank and one thread, plain: nothing is sliced, staged, sharded or recomputed, and
 // micro-batches are others.

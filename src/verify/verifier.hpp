@@ -50,7 +50,7 @@ class Verifier {
  private:
   // The comparisons, in order.
   void CompareSteps();   // fp64; writes a checkpoint after step kStop
-  void CompareResume();  // from it: on the grid, and on one rank
+  void CompareResume();  // from the checkpoint: on the grid, and on one rank
   void CompareLosses();  // in the deck's precision
   void SwapScales();
   void CompareCanonical();  // likewise, bit by bit
@@ -89,7 +89,7 @@ class Verifier {
 
   const comm::ProcessGrid& grid_;
   const comm::Communicator& world_;
-  comm::Communicator self_;  // this rank
+  comm::Communicator self_;  // the rank alone
   comm::ProcessGrid alone_;
   data::TokenFile tokens_;
   training::TrainingOptions options_;
@@ -98,7 +98,7 @@ class Verifier {
   Verification report_;
 
   std::unique_ptr<Run> on_grid_;           // fp64, on the grid, uninterrupted
-  std::vector<double> losses_;             // its, [kSteps]
+  std::vector<double> losses_;             // of on_grid_, [kSteps]
   std::vector<float> scales_;              // fp8 scales not in use at the moment
   std::vector<tensor::GradientSum> sums_;  // of each parameter's gradient
 };

@@ -13,7 +13,7 @@ namespace trireme::watch {
 
 namespace {
 
-constexpr std::size_t kKnownBytes = 256;  // that tell a file from one rewritten in its place
+constexpr std::size_t kKnownBytes = 256;  // tell a file from one rewritten in its place
 
 ssize_t ReadAt(int file, char* to, std::size_t bytes, std::int64_t offset) {
   return Retry([&] { return pread(file, to, bytes, offset); });

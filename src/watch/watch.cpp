@@ -98,7 +98,7 @@ class Teller {
   FollowedRun run_;
   std::string before_;
   KnownLines known_;
-  bool done_ = false;  // its last record says so
+  bool done_ = false;  // the last record says so
 };
 
 void InPipe(const std::vector<std::string>& paths) {

@@ -22,7 +22,7 @@ struct Case {
   const char* name;
   std::int64_t sequences, length, heads, head_dim;
 };
-// What a rank of the models' decks takes at once, and as much as a second-level cache holds.
+// Sizes that a rank of the models' decks takes at once, and as much as a second-level cache holds.
 constexpr Case kCases[] = {{"jsc", 256, 32, 4, 32},          {"dim256", 64, 128, 8, 32},
                            {"gpt2", 2, 1024, 12, 64},        {"jsc_cached", 4, 32, 4, 32},
                            {"dim256_cached", 1, 128, 8, 32}, {"gpt2_cached", 1, 1024, 2, 64}};

@@ -51,7 +51,7 @@ class PlainFile {
 struct Overlapped {
   double stall = 0;    // seconds in which the steps waited
   double to_disk = 0;  // from the begin until all bytes are flushed
-  int steps = 0;       // that passed meanwhile
+  int steps = 0;       // passed meanwhile
 };
 
 // Collective. A copy of `mine` into the memory of the node's writers, then MPI_File_iwrite_at of

@@ -11,7 +11,7 @@
 
 namespace trireme::benchmark {
 
-// What a rank computes at once.
+// Shapes that a rank computes at once.
 struct Sizes {
   const char* name = "";
   std::int64_t sequences = 0, length = 0;
@@ -26,7 +26,7 @@ struct Sizes {
 
 struct Case {
   std::string name;
-  double bytes = 0;  // that have to be read and written, at the least
+  double bytes = 0;  // to be read and written, at the least
   std::function<Call(Operands&)> make;
 };
 // stream and sizes outlive the calls. dtype: bf16 or fp32; an update's weights are fp32.

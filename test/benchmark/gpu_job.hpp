@@ -1,4 +1,4 @@
-// What the benchmarks on GPUs share: the ranks' cards, opened as the program opens them, without a
+// Shared by the benchmarks on GPUs: the ranks' cards, opened as the program opens them, without a
 // deck's file.
 #ifndef TRIREME_TEST_BENCHMARK_GPU_JOB_HPP_
 #define TRIREME_TEST_BENCHMARK_GPU_JOB_HPP_

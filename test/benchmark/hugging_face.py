@@ -89,9 +89,9 @@ def main():
     ranks = int(sys.argv[6]) if len(sys.argv) > 6 else 1
     cold = sys.argv[7:] == ["cold"]
     os.environ.pop("OMP_NUM_THREADS", None)
-    hf_run.Program(trireme, "mpirun")  # sets the environment
+    program = hf_run.Program(trireme, "mpirun")  # sets the environment
     del os.environ["OMP_NUM_THREADS"]  # all cores, as without a word of the user's
-    launch = [] if ranks == 1 else ["mpirun", "--oversubscribe", "--bind-to", "none", "-n", str(ranks)]
+    launch = [] if ranks == 1 else [*program.mpirun, str(ranks)]
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
     source, imported, exported, copied = (pathlib.Path(name) for name in ("source", "run", "out", "copy"))

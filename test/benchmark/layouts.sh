@@ -6,12 +6,11 @@ cd "$(dirname "$0")/../.."
 rounds=${1:-3} steps=${2:-5}
 cmake -S . -B build-benchmark -G Ninja -DTRIREME_TESTS=OFF -DTRIREME_BENCHMARKS=ON > /dev/null
 cmake --build build-benchmark --target trireme_layouts_benchmark > /dev/null
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 for round in $(seq "$rounds"); do
   for model in jsc gpt12; do
     echo "round $round"
     OMP_NUM_THREADS=2 build-benchmark/trireme_layouts_benchmark $model "$steps"
-    OMP_NUM_THREADS=1 mpirun --oversubscribe --bind-to none -n 2 \
+    OMP_NUM_THREADS=1 bash test/mpirun.sh mpirun -n 2 \
       build-benchmark/trireme_layouts_benchmark $model "$steps"
   done
 done

@@ -1,4 +1,4 @@
-// What sharding and canonical arithmetic cost: several set-ups of one training, a step of each in
+// Costs of sharding and canonical arithmetic: several set-ups of one training, a step of each in
 // turn, so that a noisy machine is as noisy for all. One rank: canonical against fast arithmetic.
 // More: every kind of sharding against plain data parallelism.
 #include <fmt/format.h>

@@ -15,6 +15,7 @@ import time
 
 from stream import drop_caches, token_file
 
+LAUNCH = pathlib.Path(__file__).parents[1] / "mpirun.sh"
 PAIRS = 3
 
 
@@ -42,7 +43,7 @@ def main():
     trireme, deck, folder = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3])
     commands = {"1 rank": [trireme]}
     for ranks in (2, 4) if len(sys.argv) > 4 else ():
-        commands[f"{ranks} ranks"] = [sys.argv[4], "--oversubscribe", "--bind-to", "none", "-n", str(ranks), trireme]
+        commands[f"{ranks} ranks"] = ["bash", str(LAUNCH), sys.argv[4], "-n", str(ranks), trireme]
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "4gb.h5"

@@ -70,7 +70,7 @@ benchmark::Setup SetupOf(const Work& work) {
   keys.insert(keys.end(),
               {"model.position=learned", "model.attention_dropout=0", "model.ffn_dropout=0",
                "model.max_positions=" + std::to_string(work.length)});
-  // Where activations are a quarter of the memory: norms and GELUs again in the backward pass.
+  // Norms and GELUs again in the backward pass: activations are a quarter of the memory.
   if (work.preset.starts_with("gpt2")) keys.push_back("model.recompute=selective");
   input::Deck deck = input::Deck::Parse(schema, "", "benchmark", keys);
   model::Resolve(deck);
@@ -158,7 +158,7 @@ void Run(const Work& work) {
   }
   const double seconds = benchmark::Median(times), speed = benchmark::Median(speeds);
   const auto tokens = static_cast<double>(work.Tokens());
-  // What attention multiplies happens between its other work, panel by panel: counted at the speed
+  // Products of attention happen between its other work, panel by panel: counted at the speed
   // of the square product.
   const double attention =
       tokens * benchmark::AttentionFlopsPerToken(setup.options, work.length) / speed;

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import time
 
+LAUNCH = pathlib.Path(__file__).parents[1] / "mpirun.sh"
 ROUNDS = 15
 
 
@@ -83,7 +84,7 @@ def ranks(build, data, folder, text, copies):
     (folder / "deck.in").write_text("# Keys are on the command line.\n")
 
     def run(count):
-        command = ["mpirun", "--oversubscribe", "-n", str(count), str(build / "trireme"), "-i", str(folder / "deck.in"),
+        command = ["bash", str(LAUNCH), "mpirun", "-n", str(count), str(build / "trireme"), "-i", str(folder / "deck.in"),
                    "job.task=tokenize", "tokenize.kind=bpe", f"tokenize.tokenizer={data}/tokenizers/gpt2",
                    f"tokenize.train={source}", "tokenize.document=line", f"data.file={folder}/out.h5",
                    "tokenize.overwrite=yes"]

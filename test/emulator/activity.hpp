@@ -1,4 +1,4 @@
-// What operations are, and when they ran, told to a stand-in of CUPTI that the program has loaded
+// Kinds and times of operations, told to a stand-in of CUPTI that the program has loaded
 // (support/stub_cupti.c). Only if TRIREME_CUPTI names that library.
 #ifndef TRIREME_TEST_EMULATOR_ACTIVITY_HPP_
 #define TRIREME_TEST_EMULATOR_ACTIVITY_HPP_
@@ -16,7 +16,7 @@ struct Label {
   enum class Kind { kNone, kKernel, kCopy, kFill, kGraph };
   Kind kind = Kind::kNone;
   const void* kernel = nullptr;  // kKernel: its function; null: has
-  const char* name = nullptr;    // this name
+  const char* name = nullptr;    // name of the kernel
   std::size_t bytes = 0;         // kCopy, kFill
 };
 

@@ -87,7 +87,7 @@ cudaError_t QueueCopy(const Copy& copy, cudaMemcpyKind kind, cudaStream_t stream
   return Enqueue(stream, run, {.kind = Label::Kind::kCopy, .bytes = copy.width * copy.height});
 }
 
-// What fills memory when its stream comes to it.
+// Operation that fills memory when its stream comes to it.
 std::function<bool()> Filling(void* pointer, int value, std::size_t bytes) {
   return [pointer, value, bytes] {
     running.what = "a cudaMemset";

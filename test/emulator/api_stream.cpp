@@ -26,7 +26,7 @@ cudaError_t NoStream(const char* call) {
                 std::string(call) + " is given the legacy default stream, or what is no stream");
 }
 
-// What waits for a stream must not do so while it is being captured.
+// Refuses to wait for a stream that is being captured.
 cudaError_t CheckWait(cudaStream_t stream, const char* call) {
   if (!IsStream(stream)) return NoStream(call);
   if (stream->capture == nullptr) return cudaSuccess;

@@ -29,7 +29,7 @@ constexpr int kWarps = kMaxThreads / kLanes;
 constexpr std::uint32_t kStayInWarp = 16;  // one draw in so many is free to leave the warp
 
 struct Thread {
-  Execution* fiber;  // in which it waits; null: it has not begun
+  Execution* fiber;  // holds the waiting thread; null: it has not begun
   std::uint64_t value, result;
   int source;
 };
@@ -53,7 +53,7 @@ struct Block {
   uint3 place[kMaxThreads];
   Warp warp[kWarps];
   const std::function<void()>* body = nullptr;
-  Execution host;                // who called RunBlock
+  Execution host;                // caller of RunBlock
   Execution* running = nullptr;  // fiber
   Execution* idle[kMaxFibers];   // fibers that run no thread
   int idle_count = 0;
@@ -167,7 +167,7 @@ void Complete(int warp, Meeting& meeting) {
   }
   for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
     Thread& thread = lanes[std::countr_zero(rest)];
-    // What a lane brings that does not take part is undefined: NaN.
+    // The value of a lane that does not take part is undefined: NaN.
     thread.result = meeting.operation == WarpOperation::kVote ? votes
                     : (arrived >> (thread.source & 31)) & 1u  ? lanes[thread.source & 31].value
                                                               : ~std::uint64_t{0};
@@ -187,7 +187,7 @@ void Leave() {
   }
 }
 
-// What every fiber does for ever: runs threads that have not begun, one after another.
+// Main function of every fiber: runs threads that have not begun, one after another, for ever.
 void RunThreads() {
   for (;;) {
     (*block.body)();

@@ -20,7 +20,7 @@ using Nodes = std::vector<Node>;
 struct Capture {
   CUstream_st* origin;
   cudaStreamCaptureMode mode;
-  std::vector<CUstream_st*> streams;  // that take part
+  std::vector<CUstream_st*> streams;  // taking part
   Nodes nodes;
   bool invalid = false;
 };

@@ -38,7 +38,7 @@ using Layout = cublasLtMatrixLayoutOpaque_t;
 
 inline constexpr std::uint64_t kMagic = 0x74726972656d6521;
 
-// What cublasLtMatmulAlgo_t::data holds.
+// Words of cublasLtMatmulAlgo_t::data.
 enum Word { kTag, kPieces, kInPlace, kProblem, kAlignments };
 
 inline std::uint32_t Alignment(const void* pointer) {
@@ -119,7 +119,7 @@ inline bool Supported(const cublasLtContext& handle, const Description& descript
   return TypesSupported(handle, description, p) && EpilogueSupported(description, p);
 }
 
-// What the algorithm was made for: another product refuses it.
+// Hash of the product that an algorithm is made for: another product refuses it.
 inline std::uint64_t Hash(const Product& p) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const std::int64_t value :

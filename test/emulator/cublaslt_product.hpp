@@ -179,7 +179,7 @@ void Compute(const Product& p) {
       Write(p.d, p.d_type, column * p.ldd + row, Finish(p, value, row, column));
     }
   }
-  // What an algorithm leaves in its workspace is of no use to anybody.
+  // Contents of the workspace after an algorithm are undefined.
   if (p.workspace_bytes > 0) std::memset(p.workspace, 0xff, p.workspace_bytes);
 }
 

@@ -19,7 +19,7 @@ Running running;
 
 namespace {
 
-constexpr int kExitStatus = 134;  // what a shell says of an abort
+constexpr int kExitStatus = 134;  // a shell's for an abort
 constexpr std::size_t kHandlerStack = std::size_t{256} << 10;
 
 struct Guarded {
@@ -130,7 +130,7 @@ void WatchFaults() {
   sigaction(SIGSEGV, nullptr, &now);
   if ((now.sa_flags & SA_SIGINFO) != 0 && now.sa_sigaction == OnFault) return;
   previous = now;
-  // Its own stack: a thread's may be what overflowed.
+  // A stack of the handler's own: the thread's may have overflowed.
   static void* stack = nullptr;
   if (stack == nullptr) {
     stack =

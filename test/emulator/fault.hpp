@@ -13,7 +13,7 @@ void WatchFaults();
 // A fault in these addresses means that a kernel `did` ("overflowed a thread's stack").
 void NoteGuarded(std::uintptr_t begin, std::uintptr_t end, const char* did);
 
-// What runs now, for messages.
+// Operation that runs now, for messages.
 struct Running {
   const char* what = nullptr;  // "kernel", "copy", ...; null: host code
   std::uint64_t number = 0;    // of the operation since the start

@@ -33,7 +33,7 @@ const std::size_t kSlot = kStack + kPage;
 // Tops of stacks that differ in their low bits fall on different lines of the caches.
 constexpr std::size_t kStagger = 64 * 5;
 
-Execution* leaving = nullptr;  // who switched last
+Execution* leaving = nullptr;  // last one that switched
 Execution fibers[kMaxFibers];
 void (*mains[kMaxFibers])();
 int made = 0;

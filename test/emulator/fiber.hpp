@@ -6,7 +6,7 @@
 
 namespace emulator {
 
-// Where an execution stands that does not run now.
+// State of an execution that does not run now.
 struct Execution {
   void* context = nullptr;
   const void* bottom = nullptr;  // of its stack, for AddressSanitizer

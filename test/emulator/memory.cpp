@@ -30,7 +30,7 @@ void* Pages(std::uintptr_t address) { return reinterpret_cast<void*>(address); }
 
 int access_depth = 0;
 
-// What lies around the data within their pages must be as it was filled.
+// Bytes around the data within their pages must be as they were filled.
 void CheckCanaries(const Allocation& allocation) {
   if (!allocation.filled) return;
   const auto spoiled = [](std::uintptr_t from, std::uintptr_t to) {
@@ -128,7 +128,7 @@ void Memory::Clear(void* data, std::size_t bytes) {
   const bool untouched = !allocation.filled;
   const bool all = bytes == allocation.bytes;
   if (untouched && all) {
-    // Its pages are zero as they come from the system; what is around the data is poisoned.
+    // Pages are zero as they come from the system; bytes around the data are poisoned.
     allocation.filled = true;
     if (!allocation.open) Open(allocation);
     std::memset(Pages(allocation.begin), kPoison, allocation.data - allocation.begin);

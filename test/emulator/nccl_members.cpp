@@ -17,9 +17,9 @@
 namespace emulator {
 namespace {
 
-constexpr int kFirstTag = 20'000, kTags = 8'000;  // of what members tell the one that made the id
+constexpr int kFirstTag = 20'000, kTags = 8'000;  // of members' messages to the maker of the id
 
-// What an id carries: who made it, as its how-manieth.
+// Contents of an id: its maker, and its number among the maker's.
 struct Name {
   unsigned magic = 0x6e63636c;
   int maker = 0;
@@ -36,7 +36,7 @@ int WorldRank() {
   return rank;
 }
 
-// This process among all: which operation of which rank is its last, and what it has come to.
+// State of this process: operations so far, and the one that a test lets fail.
 struct Process {
   Process() {
     const char* text = std::getenv("TRIREME_EMULATOR_NCCL_FAIL");
@@ -117,7 +117,7 @@ Members::Members(const ncclUniqueId& id, int ranks, int rank) : rank_(rank), ran
 Members::~Members() {
   int ended = 0;
   MPI_Finalized(&ended);
-  // What was aborted may have transfers under way for ever.
+  // Aborted communicators may have transfers under way for ever.
   if (ended != 0 || aborted_) return;
   MPI_Comm_free(&notices_);
   MPI_Comm_free(&transfers_);

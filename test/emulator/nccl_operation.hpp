@@ -35,7 +35,7 @@ class NcclOperation {
   bool operator()();  // true: done
 
  private:
-  // What MPI moves for a call, between buffers of the host.
+  // Transfer by MPI for a call, between buffers of the host.
   struct Transfer {
     std::vector<std::byte> out, in;
     MPI_Request request = MPI_REQUEST_NULL;

@@ -16,7 +16,7 @@ struct Capture;  // capture.hpp
 
 // A place in a stream that an event remembers.
 struct Moment {
-  CUstream_st* stream;  // where it stands while it has not happened
+  CUstream_st* stream;  // place of a moment that has not happened
   bool happened = false;
   std::chrono::steady_clock::time_point time;
 };
@@ -53,7 +53,7 @@ CUstream_st* NewStream(int priority);
 void DestroyStream(CUstream_st* stream);
 // The stream of cudaMemset alone.
 CUstream_st* LegacyStream();
-// Those that can be waited for: all that are not destroyed, and the legacy one.
+// Streams that can be waited for: all that are not destroyed, and the legacy one.
 std::vector<CUstream_st*> AllStreams();
 
 void Push(CUstream_st* stream, Operation operation);

@@ -9,7 +9,7 @@
 
 namespace emulator {
 
-// Which variables a kernel uses is learnt by looking at what a block has left behind.
+// Learns which variables a kernel uses by looking at their contents after a block.
 class StaticShared {
  public:
   static StaticShared& The();

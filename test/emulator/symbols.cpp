@@ -45,7 +45,7 @@ std::vector<Symbol> ReadSymbols() {
   return symbols;
 }
 
-// Where the program's file lies in memory: the first object.
+// Address at which the program's file, the first object, lies in memory.
 std::uintptr_t Base() {
   std::uintptr_t base = 0;
   dl_iterate_phdr(

@@ -11,7 +11,7 @@ tiny_deck
 tokens
 ulimit -c unlimited
 
-# What is validated, and the folder that must stay as `kept`, or be missing without one.
+# Arguments of the validation, and the folder that must stay as `kept`, or be missing without one.
 arguments=(-i "$scratch/deck.in" data.staging=none "job.output=$scratch/run")
 folder=run
 

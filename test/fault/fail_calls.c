@@ -30,7 +30,7 @@ static struct {
   const char *call, *path, *log, *own;
   long nth, error, delay;
   size_t bytes;
-  int here;  // this rank's calls are chosen
+  int here;  // calls of this rank are chosen
 } fault;
 static atomic_long calls;
 static atomic_int opened;  // a file of the chosen path

@@ -51,7 +51,7 @@ class FileModel {
     int folder = 0;
     std::string name;
     int object = -1;      // -1: no such entry any more
-    bool synced = false;  // its folder was synced since
+    bool synced = false;  // the folder was synced since
   };
   struct Change {
     std::size_t call = 0;         // index of the call that made it

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Local checkpoints with hosts on this machine (a name and a mount of its own for each group of ranks): the job is killed,
 # a node's folder is gone, and the run goes on from its partner's copies and ends in the bytes of a run that lost nothing.
-# What local checkpoints do not survive, the run folder does, with one line.
+# The run folder survives where local checkpoints do not, with one line.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../system/common.sh"
 # shellcheck source=test/fault/background.sh
@@ -23,7 +23,7 @@ cat >on <<ON
 #!/usr/bin/env bash
 host=\$1
 shift
-[[ -z \${HOLD:-} ]] || export LD_PRELOAD=$TRIREME_FAIL_CALLS TRIREME_FAULT_CALL=open TRIREME_FAULT_PATH=\$HOLD TRIREME_FAULT_NTH=0 TRIREME_FAULT_DELAY=60000
+[[ -z \${HOLD:-} ]] || export LD_PRELOAD=$TRIREME_FAIL_CALLS\${LD_PRELOAD:+:\$LD_PRELOAD} TRIREME_FAULT_CALL=open TRIREME_FAULT_PATH=\$HOLD TRIREME_FAULT_NTH=0 TRIREME_FAULT_DELAY=60000
 exec unshare --uts --mount bash -c 'hostname "\$0" && mount --bind "$scratch/node_\$0" "$scratch/local" && exec "\$@"' "\$host" "\$@"
 ON
 chmod +x on
@@ -37,7 +37,7 @@ keys=(schedule.steps=22 checkpoint.every_steps=4 checkpoint.drain_every=2 checkp
 job() {
   local host hosts
   read -ra hosts <<<"$2"
-  command=("${TRIREME_MPIRUN:-mpirun}" --oversubscribe --bind-to none)
+  command=("${launch[@]}")
   for host in "${hosts[@]}"; do
     mkdir -p "node_$host"
     command+=(-n "$1" ./on "$host" "$TRIREME" "${@:3}" :)

@@ -12,7 +12,7 @@ static long Number(const char* name, long otherwise) {
   return text == NULL ? otherwise : atol(text);
 }
 
-// This rank's terms lie in place.
+// Spoils sums that are not in place.
 static void Spoil(const void* from, void* to, int count, MPI_Datatype type) {
   static long sums;
   if (from != MPI_IN_PLACE || type != MPI_FLOAT || count < Number("TRIREME_SPOIL_LEAST", 1)) return;

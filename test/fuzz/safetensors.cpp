@@ -24,7 +24,7 @@ void Try(const std::string& file, std::int64_t file_bytes) {
   Require(bytes <= file_bytes, "a header longer than the file");
   const std::string header = file.substr(0, static_cast<std::size_t>(bytes));
   if (std::ssize(header) < bytes) return;  // a reader has the whole header, or fails before
-  // Whatever a checkpoint may hold is a file of the format.
+  // Every file of a checkpoint is one of the format.
   const auto any = checkpoint::ParseTensorFile(header, file_bytes, "a.safetensors");
   const auto layout = checkpoint::ParseLayout(header, file_bytes, "a.safetensors");
   Require(any.tensors.size() == layout.entries.size(), "another number of tensors");

@@ -53,7 +53,7 @@ def records(run):
 
 
 def trained(run):
-    """What record.py records of a training."""
+    """Facts of a training that record.py records."""
     found = records(run)
     steps = [record for record in found if record["kind"] == "step"]
     last = {record["kind"]: record["loss"] for record in found if record["kind"] in ("valid", "test")}

@@ -301,7 +301,7 @@ def check_columns(server):
 
 
 def check_server(_):
-    """What TensorBoard itself shows of a whole run and of one that was resumed, and that a browser gets a page of it."""
+    """Checks TensorBoard's own view of a whole run and of a resumed one, and that a browser gets a page of it."""
     wanted = {"run/tensorboard", "parts/tensorboard"}
     with Server() as server:
         server.wait(lambda: wanted <= set(server.ask("runs")))

@@ -104,7 +104,7 @@ def check_model(program, name, keys):
     assert len(whole) == len(parts) > 0 and max(abs(a / b - 1) for a, b in zip(whole, parts)) < 1e-11, (whole, parts)
     own = losses(program(1, "-r", name, "job.task=evaluate"))
 
-    # What is exported computes the same loss, by arithmetic that knows nothing of this program.
+    # The exported model has the same loss, by arithmetic that knows nothing of this program.
     program(2, "-r", name, "job.task=export", f"hf.path={name}.hf", "hf.dtype=fp32")
     config = json.loads(pathlib.Path(f"{name}.hf/config.json").read_text(encoding="utf-8"))
     assert config["model_type"] == name and config["vocab_size"] == ROWS, config

@@ -28,7 +28,7 @@ def change(path, changes, remove=()):
 
 
 def configs():
-    """What is changed in config.json, and what the message must say."""
+    """Changes of config.json, and the text that the message must have."""
     yield {"model_type": "bert"}, 'model_type = "bert": only gpt2, llama, mistral, qwen2 and qwen3'
     yield {"hidden_act": "gelu"}, 'hidden_act = "gelu": only "silu"'
     yield {"attention_bias": True}, "attention_bias = true: only false"

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 
+from hf_run import LAUNCH
+
 MOST_OF_NODE, MOST_OF_RANK = 20, 5
 MOST_OF_TOKEN_FILE = 3  # looked at, described by HDF5, read
 GROUPS = ("token file", "deck and run folder", "copy and records of the node", "MPI's own", "system's settings",
@@ -54,8 +56,8 @@ def group_of(path, found):
         return "program and libraries" if found else "not found among libraries"
     if name == "tokens.h5":
         return "token file"
-    # Of Open MPI and PMIx: settings, session folders, plugins.
-    if re.search(r"openmpi|pmix|ompi\.", path):
+    # Open MPI's and PMIx's settings, session folders, plugins; settings of UCX, under MPICH.
+    if re.search(r"openmpi|pmix|ompi\.", path) or name == "ucx.conf":
         return "MPI's own"
     if path.startswith(("/etc", "/usr", "/run", "/root", "/home")):
         return "system's settings"
@@ -96,7 +98,7 @@ def traced(trireme, mpirun, ranks, staging):
     # Writes are shown as far as the kind of a record.
     command = (f"exec strace -f -y -s 40 -e trace=open,openat,creat,write -o trace.{rank} "
                f"{trireme} -i deck.in data.staging={staging}")
-    done = subprocess.run([mpirun, "--oversubscribe", "--bind-to", "none", "-n", str(ranks), "bash", "-c", command],
+    done = subprocess.run(["bash", str(LAUNCH), mpirun, "-n", str(ranks), "bash", "-c", command],
                           capture_output=True, text=True, timeout=200, stdin=subprocess.DEVNULL)
     if done.returncode != 0:
         sys.exit(f"FAILED: exit code {done.returncode}\n{done.stdout}{done.stderr}")
@@ -130,8 +132,7 @@ def main():
     if probe.returncode != 0:
         print("skipped: strace may not trace here:", probe.stderr)
         sys.exit(77)
-    os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1", OMP_NUM_THREADS="1",
-                      OMPI_MCA_mpi_yield_when_idle="1")
+    os.environ.update(OMP_NUM_THREADS="1")
     faults = []
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)

@@ -136,7 +136,7 @@ def spoil(folder, root, change):
 
 
 def check_checker(folder, root):
-    """What is wrong with a trace is noticed, each for its own reason."""
+    """Notices each fault of a trace, for its own reason."""
     def first(slices, test):
         return next(s for s in slices if test(s))
 

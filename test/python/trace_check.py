@@ -223,7 +223,7 @@ def order_faults(trace):
 
 
 def task_of(slice_):
-    """What a kernel says of the slice that queued it, of a slice of the thread GPU."""
+    """Task of a slice of the thread GPU, as a kernel that the slice queued states it."""
     args = slice_["args"]
     name = slice_["name"]
     if name == f"{args.get('phase')} {args.get('micro_batch')}":
@@ -277,7 +277,7 @@ def kernel_faults(trace):
 
 
 def perfetto_faults(path):
-    """What Perfetto's reader says, where it is installed."""
+    """Faults found by Perfetto's reader, if it is installed."""
     shell = shutil.which("trace_processor_shell")
     if shell is None:
         return

@@ -254,7 +254,7 @@ for row in rows:
 PYTHON
 }
 
-# What is wrong is said in the log, with code 2, and not queued again.
+# Mistakes are said in the log, with code 2, and not queued again.
 wrong() {
   local keys=() typo lost machine spares nothing
   begin_job typo "$built/train.sbatch" --nodes=1 -- schedule.stepps=3

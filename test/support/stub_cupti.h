@@ -1,4 +1,4 @@
-/* What the emulated GPU tells stub_cupti.c, which it finds among the libraries that the program has loaded. C and C++. */
+/* Messages of the emulated GPU to stub_cupti.c, found among the libraries that the program has loaded. C and C++. */
 #ifndef TRIREME_TEST_SUPPORT_STUB_CUPTI_H_
 #define TRIREME_TEST_SUPPORT_STUB_CUPTI_H_
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Where -r goes on: in the checkpoint's own run folder, from wherever it is named; in another one as a
+# Run folder in which -r goes on: the checkpoint's own, from wherever it is named; another one as a
 # branch that leaves the first alone; nowhere when the schedule is done.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -33,9 +33,16 @@ run() {
   "$@" >"$scratch/output" 2>&1 </dev/null || code=$?
   [[ $code == "$expected" ]] || fail "exit code $code instead of $expected from: $*"
 }
-# "${mpi[@]}" N COMMAND...: N ranks.
+# "${launch[@]}" OPTION... COMMAND...: the launcher. "${mpi[@]}" N COMMAND...: N ranks.
+launch=(bash "$TRIREME_SOURCE/test/mpirun.sh" "$launcher")
 # shellcheck disable=SC2034  # used by those who source this
-mpi=(bash "$TRIREME_SOURCE/test/mpirun.sh" "$launcher" -n)
+mpi=("${launch[@]}" -n)
+# "${mpi[@]}" N "${preloaded[@]}" LIBRARY PROGRAM...: loads the library into the program alone, not into the launcher; one
+# that the launcher preloads stays. Variables for the library come from the environment.
+# shellcheck disable=SC2016,SC2034  # expanded by that bash; used by those who source this
+preloaded=(bash -c 'LD_PRELOAD=$0${LD_PRELOAD:+:$LD_PRELOAD} exec "$@"')
+# ranks_of LAUNCHER: processes of its ranks, children under Open MPI, children of its proxy under MPICH.
+ranks_of() { pgrep -x "$(basename "$TRIREME" | cut -c 1-15)" -P "$1$(pgrep -P "$1" | sed 's/^/,/' | tr -d '\n')"; }
 
 says() { grep -qF -- "$1" "$scratch/output" || fail "the output lacks: $1"; }
 says_once() {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What -r goes on with: the model of the checkpoint, the run's own deck, the newest valid checkpoint,
-# the position in the data; what it refuses: another model, vocabulary, program.
+# Resumes with -r: the model of the checkpoint, the run's own deck, the newest valid checkpoint,
+# the position in the data; refused are another model, vocabulary, program.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What goes wrong on GPUs is named: a gradient that is not finite, by its tensor, before the weights
+# Failures on GPUs are named: a gradient that is not finite, by its tensor, before the weights
 # change; a rank that goes away in the middle of a transfer, instead of a hang.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

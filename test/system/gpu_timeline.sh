@@ -102,7 +102,7 @@ agree 0 serial graph
 traced data 2 "host,GPU,transfers: data" grid.data=2 run.graphs=no
 kernels data
 if [[ -n ${TRIREME_CUPTI:-} ]]; then
-  # Whoever stands in the way, it is told, and the timeline is that of events.
+  # Another subscriber: a note says so, and the timeline is that of events.
   export TRIREME_STUB_CUPTI=subscribed
   traced refused 1 host,GPU run.graphs=no
   says "does not tell kernels apart: rank 0: CUPTI"

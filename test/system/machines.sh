@@ -29,7 +29,7 @@ for file in jobscripts/machines/*.sh; do
     for partition in $TRIREME_MACHINE_PARTITIONS; do
       [[ $partition =~ ^[a-z_-]+:([0-9]+|-):([0-9]+:[0-5][0-9]:[0-5][0-9]|-)$ ]] || fail "$file: partition $partition"
     done
-    # What the job scripts make of it; the user's own variables stay.
+    # Variables set by the job scripts; the user's own stay.
     # shellcheck source=jobscripts/slurm/common.sh
     source jobscripts/slurm/common.sh
     machine_facts "$(basename "$file" .sh)"

@@ -83,7 +83,7 @@ assert (summary["first_step"], summary["step"], summary["total_steps"]) == (70, 
 run 0 "$TRIREME" -r parts schedule.walltime_minutes=0
 [[ $(losses parts/metrics.jsonl step | wc -l) == 200 ]] || fail "steps are missing or doubled after a stop"
 "$python" -c 'import json; assert json.load(open("parts/summary.json"))["outcome"] == "done"' || fail "an old summary"
-# Its deck is as it was resolved: what nobody gave is not marked.
+# The summary's deck is as it was resolved: keys that nobody gave are not marked.
 "$python" -c 'import json; given = json.load(open("parts/summary.json"))["deck_given"]; assert "optimizer.beta1" not in given, given'
 
 # Killed at any moment: readable, and whole after -r.

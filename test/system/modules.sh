@@ -83,7 +83,7 @@ check() {
   [[ -z ${TRIREME_ROOT+set} && -z ${TRIREME_SHARE+set} && ":$PATH:" != *":$prefix/bin:"* && ${MANPATH:-} != *trireme* ]] ||
     fail "$2: traces of it after unload"
 
-  # What the user has set stays.
+  # The user's own variables stay.
   export OMP_NUM_THREADS=7 MANPATH=/of/the/user
   "$module" load "trireme/$version" >output 2>&1
   [[ $OMP_NUM_THREADS == 7 && $MANPATH == "$prefix/share/man:/of/the/user:"* ]] || fail "$2: $OMP_NUM_THREADS $MANPATH"

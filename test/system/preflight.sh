@@ -43,14 +43,14 @@ is_missing refused
 rm other
 
 # A network file system; a clock that is ahead.
-run 0 "${mpi[@]}" 2 -x LD_PRELOAD="$TRIREME_FAKE_FACTS" -x TRIREME_FAKE_FILE_SYSTEM=0x6969 "$TRIREME" -i deck.in \
+run 0 env TRIREME_FAKE_FILE_SYSTEM=0x6969 "${mpi[@]}" 2 "${preloaded[@]}" "$TRIREME_FAKE_FACTS" "$TRIREME" -i deck.in \
   "${keys[@]}" job.output=nfs
 says_once "warning: preflight: the run folder nfs lies on NFS"
 warned nfs files
 faketime=$(find /usr/lib -name libfaketime.so.1 2>/dev/null | head -n 1)
 if [[ -n $faketime ]]; then
-  run 0 "${mpi[@]}" 1 "$TRIREME" -i deck.in "${keys[@]}" job.output=ahead : -n 1 -x LD_PRELOAD="$faketime" \
-    -x DONT_FAKE_MONOTONIC=1 -x FAKETIME=+300s "$TRIREME" -i deck.in "${keys[@]}" job.output=ahead
+  run 0 "${mpi[@]}" 1 "$TRIREME" -i deck.in "${keys[@]}" job.output=ahead : \
+    -n 1 env DONT_FAKE_MONOTONIC=1 FAKETIME=+300s "${preloaded[@]}" "$faketime" "$TRIREME" -i deck.in "${keys[@]}" job.output=ahead
   says_once "warning: preflight: clocks differ: that of $(hostname) (rank 1) is at least"
   warned ahead clock
 else

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What sharding, context parallelism and canonical arithmetic cannot do is refused, and so is a job that
-# its node's memory cannot hold: exit code 2, what would fit, and nothing written.
+# Refusals: set-ups that sharding, context parallelism or canonical arithmetic do not support, and a job that
+# its node's memory cannot hold: exit code 2, a hint at what fits, and nothing written.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tiny_deck

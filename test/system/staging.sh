@@ -105,7 +105,7 @@ ends() {
   is_empty disk
   [[ $(used) -gt $before ]] || fail "the copies take no space in their folder"
   # shellcheck disable=SC2046  # one word a process
-  if [[ $1 == KILL ]]; then kill -KILL $(pgrep -P $job); else kill "-$1" $job; fi
+  if [[ $1 == KILL ]]; then kill -KILL $(ranks_of $job); else kill "-$1" $job; fi
   wait $job || true
   is_empty disk
   for _ in $(seq 100); do

@@ -9,8 +9,9 @@ tokens
 for layout in none parameters; do
   mkdir "$layout"
   for ranks in 2 4 8; do
-    run 0 "${mpi[@]}" "$ranks" -x LD_PRELOAD="$TRIREME_COUNT_MESSAGES" -x TRIREME_COUNTS="$scratch/$layout" "$TRIREME" -i deck.in \
-      grid.sharding="$layout" schedule.steps=1 monitor.validate_every_steps=0 monitor.sample_tokens=0 job.output="run_${layout}_$ranks"
+    run 0 env TRIREME_COUNTS="$scratch/$layout" "${mpi[@]}" "$ranks" "${preloaded[@]}" "$TRIREME_COUNT_MESSAGES" "$TRIREME" \
+      -i deck.in grid.sharding="$layout" schedule.steps=1 monitor.validate_every_steps=0 monitor.sample_tokens=0 \
+      job.output="run_${layout}_$ranks"
   done
 done
 "$python" - <<'PYTHON' || fail "start-up grows with the number of ranks"

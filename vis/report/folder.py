@@ -210,7 +210,7 @@ def last_step(run):
 
 
 def session_words(run):
-    """What a number of the summary is of, where an earlier session did a part of the run; "" where it is of the whole run."""
+    """Part of the run that the summary's numbers cover, if an earlier session did another one; "" if they cover all."""
     first, last = run.value("first_step"), run.value("step")
     if not (first > 0 and math.isfinite(first) and math.isfinite(last)):
         return ""

@@ -28,7 +28,7 @@ def number(value):
 
 
 class Metrics:
-    """What metrics.jsonl says."""
+    """Contents of metrics.jsonl."""
 
     def __init__(self):
         self.steps = {name: numpy.empty(0) for name in COLUMNS}

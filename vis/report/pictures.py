@@ -1,4 +1,4 @@
-"""What a figure of the page is made of, and its drawing at two widths: 12-pixel text stays 12 pixels on a small screen."""
+"""Parts of a figure of the page, and its drawing at two widths: 12-pixel text stays 12 pixels on a small screen."""
 import matplotlib
 
 from . import svg

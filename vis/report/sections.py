@@ -284,7 +284,7 @@ def _span(values):
 
 
 def map_note(run):
-    """What the map lacks."""
+    """Note on ranks that the map lacks."""
     left_out = ranks_left_out(run)
     if not left_out:
         return ""

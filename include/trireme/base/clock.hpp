@@ -21,7 +21,7 @@ inline double UnixSeconds() {
 class ThreadStopwatch {
  public:
   double All() const { return Seconds() - start_; }                 // seconds since it was made
-  double Waited() const { return All() - (Computed() - before_); }  // those without computing
+  double Waited() const { return All() - (Computed() - before_); }  // seconds without computing
 
  private:
   static double Computed() {

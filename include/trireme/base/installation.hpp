@@ -6,7 +6,7 @@
 
 namespace trireme {
 
-// This program's file, links resolved; empty where the system does not tell.
+// File of this program, links resolved; empty if the system does not tell.
 std::string ProgramFile();
 // The folder that holds input/, jobscripts/, vis/ and doc/ of the program in `program`:
 // ../share/trireme seen from its folder, if it is installed, or the folder above its own, if that

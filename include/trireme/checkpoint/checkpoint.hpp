@@ -37,7 +37,7 @@ void Write(const comm::Communicator& world, const std::string& folder, std::int6
 
 // Checkpoints that a path on the command line may mean.
 struct Choice {
-  std::string folder;                   // that holds them
+  std::string folder;                   // parent of the candidates
   std::vector<std::string> candidates;  // complete ones, those written last first
   std::vector<std::string> others;      // "step_00000010.tmp: it is unfinished"
   // Nothing but unfinished ones: the run ended before its first checkpoint.

@@ -79,7 +79,7 @@ class LocalWriter {
 // The checkpoint of the run folder that a local one must be newer than.
 struct RunFolderCheckpoint {
   std::int64_t step = 0, sequence = 0;
-  std::string session;  // that wrote it
+  std::string session;  // writer's
 };
 
 // A complete local checkpoint, found on the nodes of this job.
@@ -103,7 +103,7 @@ class LocalCheckpoint {
  private:
   std::int64_t step_;
   nlohmann::json run_;
-  std::unique_ptr<Files> files_;  // that this rank reads
+  std::unique_ptr<Files> files_;  // read by this rank
 };
 
 struct LocalSearch {

@@ -46,7 +46,7 @@ struct WriterOptions {
 
 // Checkpoints that stay when old ones are removed.
 struct Retention {
-  std::int64_t keep = 0;              // those written last; 0: all
+  std::int64_t keep = 0;              // number of those written last; 0: all
   std::int64_t keep_every_steps = 0;  // and those whose step is a multiple of this; 0: none
 };
 

@@ -134,7 +134,7 @@ class Collectives {
   Ledger* ledger_ = nullptr;
   Channel* channel_ = nullptr;  // null: MPI
   Payload payload_ = Payload::kActivations;
-  device::Stream stream_;  // whose memory it is
+  device::Stream stream_;  // owner of the memory
 };
 
 }  // namespace trireme::comm

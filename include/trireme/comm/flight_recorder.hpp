@@ -66,7 +66,7 @@ class FlightRecorder {
     std::int32_t group = -1, peer = -1, tag = 0;
     Call call = Call::kBarrier;
   };
-  // This rank enters a collective of the group: the next of its sequence. Tens of nanoseconds.
+  // Records that this rank enters the group's next collective. Tens of nanoseconds.
   Flight Enter(int group, Call call, std::int64_t bytes);
   // Likewise a message to or from rank `peer` of the group: the next one with this tag.
   Flight EnterMessage(int group, Call call, std::int64_t bytes, int peer, int tag);

@@ -79,7 +79,7 @@ class ProcessGrid {
   ProcessGrid& operator=(const ProcessGrid&) = delete;
 
   const GridShape& Shape() const { return shape_; }
-  const GridShape& Coordinates() const { return at_; }  // this rank's
+  const GridShape& Coordinates() const { return at_; }  // of this rank
   const GridOptions& Options() const { return options_; }
   bool SequenceParallel() const { return options_.sequence_parallel; }
   Sharding Shards() const { return options_.sharding; }

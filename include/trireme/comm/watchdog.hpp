@@ -40,7 +40,7 @@ class Watchdog {
     FlightRecorder* recorder = nullptr;  // of this rank; outlives the watchdog
     Hosts hosts;
     std::vector<std::int32_t> nodes;  // of world rank 0, 1, ..., numbers from 0
-    std::vector<int> cores;           // that the thread may run on
+    std::vector<int> cores;           // permitted to the thread
     std::string session;              // the same on all ranks: name of this start of the job
   };
   // On the thread that calls MPI, which is the one that is watched.
@@ -85,7 +85,7 @@ class Watchdog {
     std::atomic<bool> asked = false, found = false;
   };
   const std::shared_ptr<Files> files_ = std::make_shared<Files>();  // of this session, by a node
-  mutable std::mutex mutex_;                                        // of what follows
+  mutable std::mutex mutex_;                                        // of all below
   std::condition_variable_any wake_;
   std::string folder_ = ".";
   std::function<void(const HangReport&)> told_;

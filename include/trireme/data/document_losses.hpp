@@ -13,9 +13,9 @@ namespace trireme::data {
 struct DocumentLosses {
   std::string group;                      // in the file: "/valid"
   std::vector<std::int64_t> first_token;  // offset in the split
-  std::vector<std::int64_t> targets;      // that count
+  std::vector<std::int64_t> targets;      // counted ones
   std::vector<std::int64_t> bytes;        // of text, of these
-  std::vector<double> nats;               // their summed loss
+  std::vector<double> nats;               // summed loss
 };
 
 // Writes a group per split with datasets of these names and `document`, their numbers from 0;

@@ -31,7 +31,7 @@ class StagingPlace {
               const std::vector<std::string>& candidates, std::int64_t bytes);
 
   const std::string& Folder() const { return folder_; }  // of this node; empty: none was chosen
-  bool InMemory() const { return in_memory_; }  // its files take memory, on any of the nodes
+  bool InMemory() const { return in_memory_; }           // files take memory, on any of the nodes
 
   void Add(const StagedCopies& copies);                 // of a file
   const StagedCopies& Total() const { return total_; }  // since the choice

@@ -44,9 +44,9 @@ class TextMeter {
   // Of one token.
   struct Piece {
     std::int32_t bytes = 0, lines = 0;
-    std::int32_t words = 0;  // that begin in it, a first one at its first byte included
+    std::int32_t words = 0;  // begun in it, a first one at its first byte included
     std::int32_t extra = 0;  // of `bytes`: blanks that are left out where a document begins
-    bool inside = false;     // its first byte belongs to a word
+    bool inside = false;     // the first byte belongs to a word
     bool breaks = false;     // nothing after it continues a word
     bool mark = false;       // no text
   };

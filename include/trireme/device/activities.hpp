@@ -27,7 +27,7 @@ struct ActivityRecord {
   std::vector<Activity> all;       // in no order
   std::vector<std::string> names;  // symbols of kernels, as compiled
   std::int64_t left_out = 0;       // found no room, from the first such moment on
-  double full_at = 0;              // that moment, of Seconds()
+  double full_at = 0;              // the first such moment, of Seconds()
   double clock_error = 0;   // the most by which the library's clock is placed wrongly, seconds
   std::uint32_t queue = 0;  // number of the stream's own queue
   std::uint32_t input_queue = 0;  // and of that for its input

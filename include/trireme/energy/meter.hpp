@@ -15,7 +15,7 @@ namespace trireme::energy {
 struct Places {
   std::string root;                        // before /sys
   std::string nvml = "libnvidia-ml.so.1";  // library
-  double probe_seconds = 0.25;             // in which a counter of RAPL must move; 0: it need not
+  double probe_seconds = 0.25;             // for a counter of RAPL to move; 0: it need not
   double period_seconds = 1;               // between readings
 };
 

@@ -51,7 +51,7 @@ class KneserNey {
   void Sort();
   double Loss(const NGram& ngram, const std::array<Seen, kOrder>& seen) const;
 
-  TargetStream train_;  // its targets in the order of their n-grams, once sorted
+  TargetStream train_;  // targets in the order of their n-grams, once sorted
   std::uint32_t vocabulary_;
   std::array<std::array<double, 3>, kOrder> discounts_{};
 };

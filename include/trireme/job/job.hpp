@@ -117,7 +117,7 @@ std::vector<data::TokenFile> OpenCorpus(const Job& job, const comm::ProcessGrid&
 // A set of data.validation.
 struct ValidationSet {
   std::string name;
-  data::TokenFile tokens;  // its valid split is kept
+  data::TokenFile tokens;  // keeps its valid split
 };
 // Collective. The sets, in the order of the deck. AgreedError as of StopIfAsked.
 std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGrid& grid);

@@ -16,7 +16,7 @@ namespace trireme::machine {
 class StopSignals {
  public:
   StopSignals();   // blocks them: construct before anything starts a thread
-  ~StopSignals();  // they stay blocked: a late request must not kill a run that is ending
+  ~StopSignals();  // keeps them blocked: a late request must not kill a run that is ending
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 

@@ -58,7 +58,7 @@ class AttentionLayer {
   void InputGradient(const Pass& pass, const Matrix& dqkv, const Matrix& dx) const;
 
   std::int64_t all_heads_, all_kv_heads_;                  // global
-  std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // this rank's
+  std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank
   double dropout_;
   std::uint32_t layer_;
   std::vector<std::unique_ptr<QueryKeyStep>> steps_;

@@ -53,7 +53,7 @@ class HeadLayer {
                  double* losses, const Matrix& dx) const;
   void GatherStatistics(const Pass& pass, std::int64_t count) const;
   std::int64_t vocabulary_, dim_;
-  Part slice_;          // this rank's
+  Part slice_;          // of this rank
   std::int64_t spare_;  // rows of zeros after it
   ParameterId weight_;  // [vocabulary, dim]; the embedding's if tied
 };

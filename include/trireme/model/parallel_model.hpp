@@ -94,7 +94,7 @@ class ParallelModel {
   const tensor::Registry& Parameters() const { return layers_->Parameters(); }
   parallel::Pipeline& Stages() { return *pipeline_; }
   const parallel::Pipeline& Stages() const { return *pipeline_; }
-  // This rank's blocks of every tensor of the model, for a checkpoint.
+  // Blocks that this rank holds of every tensor of the model, for a checkpoint.
   std::vector<tensor::StateBlock> Blocks() const;
   ModelMemory Memory() const;  // of this rank
 

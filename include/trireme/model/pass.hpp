@@ -57,12 +57,12 @@ struct Pass {
   Lifetimes lives;
   Workspace workspace;
   const data::Entry* batch = nullptr;  // null while the memory plan is measured
-  StagedBatches::Entry tokens;         // its arrays, in the stream's memory
+  StagedBatches::Entry tokens;         // arrays of `batch`, in the stream's memory
   tensor::Matrix rope;                 // rotary positions: [length, head_dim], or Empty()
   double* losses = nullptr;            // [tokens], nats, on the host; pinned for a GPU
   std::int64_t sequences = 0;          // B of this micro-batch
   std::int64_t length = 0;             // T, or what this context rank has of it
-  Positions positions;                 // of these positions
+  Positions positions;                 // of the micro-batch
   CachedPass cached;                   // keys and values that are kept
   std::uint32_t seed = 0;
   bool training = false;     // dropout acts
@@ -74,8 +74,8 @@ struct Pass {
   void Progress() const {
     if (progress != nullptr && *progress) (*progress)();
   }
-  // This rank's rows of the residual stream: all tokens, or a shard of them. Dry: the most that any
-  // micro-batch has.
+  // Rows of the residual stream on this rank: all tokens, or a shard of them. Dry: the most that
+  // any micro-batch has.
   Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
   Dtype Type() const { return registry->Type(); }
   tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {

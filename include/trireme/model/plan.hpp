@@ -78,7 +78,7 @@ struct ModelMemory {
   std::int64_t activations = 0;          // kept activations, workspace, scratch, fixed positions
   std::int64_t vocabulary_tile = 0;      // logits of a tile of tokens
   std::int64_t key_value_cache = 0;      // of text that is being written, and its logits
-  std::int64_t packed_weights = 0;       // their second copy, for passes of a few rows
+  std::int64_t packed_weights = 0;       // second copy of weights, for passes of a few rows
   std::int64_t gathered_parameters = 0;  // whole units of sharded values
   std::int64_t gradients_under_way = 0;  // whole units of sharded gradients
   std::int64_t exchange = 0;             // buffers of transfers

@@ -27,7 +27,7 @@ class PositionTable {
   device::Stream stream_;
   bool rope_;
   RopeAngles angles_;  // of rotary positions
-  Dtype sums_, type_;  // in which the table is computed; in which it is kept
+  Dtype sums_, type_;  // of the computation; of the table as it is kept
   std::int64_t length_, columns_ = 0;
   device::Buffer storage_;
   tensor::Matrix rotary_, sinusoidal_;

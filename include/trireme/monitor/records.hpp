@@ -42,7 +42,7 @@ struct Record {
 
   // Of the largest rank: peak resident set; on a GPU, bytes of the card in use.
   std::int64_t memory_bytes = 0;
-  int memory_rank = -1;  // which rank; -1: not known
+  int memory_rank = -1;  // of the world; -1: not known
   std::string memory_host = {};
   // The rank that computes longest, over the steps since the last record; -1: not known.
   int slowest_rank = -1;

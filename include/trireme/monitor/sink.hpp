@@ -26,7 +26,7 @@ class Sink {
   virtual void Evaluation(const Record&) {}           // kValid, kValidOther, kTest
   virtual void Sample(std::int64_t /*step*/, const std::string& /*text*/) {}
   virtual void Happened(const Event&) {}
-  virtual void GoBack(std::int64_t /*step*/) {}  // what came after `step` is void
+  virtual void GoBack(std::int64_t /*step*/) {}  // all after `step` is void
   // Before something longer than a step, such as a validation: what waits in memory is passed on.
   virtual void Flush() {}
   // Before a checkpoint is published: everything so far goes to the disk. Any thread.

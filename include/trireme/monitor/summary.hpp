@@ -36,7 +36,7 @@ struct Gathers {
 struct RankUse {
   int rank = 0;  // of the world
   std::string host = {};
-  int pipeline = 0, data = 0, context = 0, tensor = 0;  // its place in the grid
+  int pipeline = 0, data = 0, context = 0, tensor = 0;  // place in the grid
   std::int64_t planned_bytes = 0;
   std::int64_t used_bytes = 0;  // peak resident set; on a GPU, bytes of the card in use
   double seconds_compute = 0;   // over the steps of this session
@@ -53,7 +53,7 @@ struct Energy {
 struct PreflightFacts {
   std::vector<std::pair<std::string, std::string>> facts = {};     // by name
   std::vector<std::pair<std::string, std::string>> warnings = {};  // (kind, sentence)
-  double seconds = 0;                                              // that it took
+  double seconds = 0;                                              // taken by the look
 };
 
 // Facts that stay as they are while the session runs.

@@ -59,8 +59,8 @@ class GradientBuckets {
  private:
   struct Bucket {
     int piece = 0;          // number in the registry's ownership
-    tensor::Piece cut;      // that piece
-    comm::Request request;  // its sum, or its scatter
+    tensor::Piece cut;      // the piece itself
+    comm::Request request;  // of the bucket's sum or scatter
     comm::Request across;   // of the owned part, over `data`, after the scatter
     double started = 0;     // Seconds() of this step's first transfer; 0: none yet
   };

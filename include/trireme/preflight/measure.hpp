@@ -4,8 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
-#include <utility>
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
@@ -47,10 +45,10 @@ struct Measured {
   bool of_ranks = false;    // units are ranks of one host
   std::vector<Unit> units;  // on rank 0
   double all_reduce = 0;    // bytes/s that each rank gets summed over all ranks; on rank 0
-  double seconds = 0;       // that measuring took
+  double seconds = 0;       // taken by measuring
 };
 
-// Collective, seconds: bounded whatever the number of nodes. What a first pass finds slow is
+// Collective. Takes seconds, whatever the number of nodes. Units that a first pass finds slow are
 // measured once more, and the better value counts.
 Measured Measure(const comm::Communicator& world, const comm::Communicator& node,
                  const device::Stream& stream, Dtype dtype);

@@ -41,7 +41,7 @@ struct Findings {
   // Facts by name: ("MPI", "Open MPI 4.1.4, pml ob1, btl self tcp vader").
   std::vector<std::pair<std::string, std::string>> facts;
   std::vector<Warning> warnings;
-  double seconds = 0;  // that the look took
+  double seconds = 0;  // taken by the look
 };
 
 // Collective. Takes milliseconds: each rank looks at its own host, and the findings meet on a tree.
@@ -59,9 +59,9 @@ struct Binding {
 Binding BindingOf(const std::vector<std::vector<int>>& cores, std::span<const int> threads,
                   std::span<const int> online);
 
-// Collective. Seconds by which some two clocks provably differ, 0 if none do: whoever enters a
-// barrier does so before anyone leaves it, so that an entry that is dated after an exit tells of
-// clocks. ahead, behind: ranks of such clocks. now: the wall clock of this host, in seconds.
+// Collective. Seconds by which some two clocks provably differ; 0 if none do. Every rank enters a
+// barrier before any leaves it: an entry dated after an exit proves a difference of at least that
+// much. ahead, behind: ranks of such clocks. now: the wall clock of this host, in seconds.
 struct ClockSkew {
   double seconds = 0;
   int ahead = 0, behind = 0;

@@ -21,7 +21,7 @@ struct Initialiser {
 
 // Ranks over which a parameter's gradient is summed, besides the data group.
 enum class GradientSum {
-  kNone,      // this rank's gradient is complete
+  kNone,      // none: the gradient of a rank is complete
   kTensor,    // tensor ranks, each of which saw other rows (norms under sequence parallelism)
   kKeyValue,  // tensor ranks that share a key/value head, each of which saw other query heads
   kTied,      // first and last stage: gradient as embedding, gradient as head
@@ -38,7 +38,7 @@ struct Parameter {
   // (norms).
   bool early = false;
   bool adjacent = false;      // stored right after its predecessor, so that both are one matrix
-  std::int64_t begin = 0;     // this rank's elements [begin, end) of the flattened global tensor;
+  std::int64_t begin = 0;     // elements of this rank: [begin, end) of the flattened global tensor;
   std::int64_t end = kWhole;  // begin == end: held by other ranks only
   int copies = 1;  // ranks of one data replica that hold these elements; this is number `copy`
   int copy = 0;

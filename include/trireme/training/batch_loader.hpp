@@ -18,7 +18,7 @@ namespace trireme::training {
 // A step's entries on this rank. Its memory is reused from step to step.
 struct LoadedBatch {
   std::int64_t step = -1;
-  std::vector<data::Sample> windows;  // this data rank's
+  std::vector<data::Sample> windows;  // of this data rank
   std::vector<data::Entry> entries;   // as many as the largest step so far had
   std::size_t count = 0;              // entries of this step, the empty ones included
   bool unread = false;                // the windows could not be read: all entries are empty

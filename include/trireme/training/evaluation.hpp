@@ -33,7 +33,7 @@ struct EvaluationOptions {
 
 struct Evaluation {
   double loss = 0;  // nats per token, mean over the targets that count
-  double nats = 0;  // their sum
+  double nats = 0;  // sum over these targets
   std::int64_t targets = 0;
   std::int64_t windows = 0;      // evaluated
   std::int64_t all_windows = 0;  // of the split

@@ -25,7 +25,7 @@ struct TrainingOptions {
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;      // after a step; false: the update clears them as it goes
-  bool async_checkpoints = false;  // which copy the state
+  bool async_checkpoints = false;  // write from a copy of the state
   bool graphs = false;             // run.graphs: a step on a GPU is recorded if that is possible
   std::string products_file;       // run.products; empty: choices of algorithms are kept nowhere
 };

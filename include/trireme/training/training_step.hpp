@@ -102,7 +102,7 @@ class TrainingStep {
   void ComputeGradients();  // the pipeline's program; all-reduces start with the last micro-batch
   void SumGradients();      // over the data group, then within the replica
   void CountTargets();      // of the whole batch, where masks leave some out
-  void MeasureGradient();   // its norm
+  void MeasureGradient();   // sets its norm
   void AgreeOnStep(const Requests& mine);  // loss, requests, values that are not finite, times
   void LookAtGradients();                  // if somebody asked for it
   void UpdateWeights();                    // clipping and the optimizer
@@ -142,8 +142,8 @@ class TrainingStep {
   const bool masked_;  // how many targets count depends on the tokens
 
   std::int64_t step_ = 0;
-  LoadedBatch now_, next_;   // this step's batch; on a GPU, the next one's
-  StepTimes mine_;           // this rank's, since the last agreement
+  LoadedBatch now_, next_;   // batch of this step; on a GPU, of the next one
+  StepTimes mine_;           // of this rank, since the last agreement
   double window_start_ = 0;  // of mine_.total, Seconds()
   StepResult result_;
   std::function<void(std::int64_t targets)> look_;  // at the next gradients; may be empty

@@ -46,13 +46,13 @@ class NcclChannel : public Channel {
  private:
   // One transfer's events, used again when they have been read.
   struct Flight {
-    device::Event operand;  // what the computation had queued at Start
+    device::Event operand;  // end of the work queued by the computation at Start
     device::Event arrived;  // the transfer's end; timed
     device::Event stood;    // the computation came to Wait; timed
     bool recorded = false;  // part of a graph: no times, and no questions
     bool traced = false;    // part of a timeline, with
     device::Event begun;    // the transfer's beginning; timed
-    trace::Slice slice;     // what it is
+    trace::Slice slice;     // description of the transfer
   };
   struct Edge {  // of messages
     int peer = 0;
@@ -75,7 +75,7 @@ class NcclChannel : public Channel {
   bool ComeToRest();
   std::string Name() const;
 
-  Communicator group_;  // its own: of metadata
+  Communicator group_;  // a communicator of its own, for metadata
   Group name_;
   device::Stream stream_;
   int exceptions_;        // under way when this was made

@@ -13,7 +13,7 @@ namespace {
 // and runs should choose alike.
 constexpr double kClearlyFaster = 0.95;
 constexpr int kLeastRuns = 4, kMostRuns = 16;  // timed together, after one that is not
-constexpr double kRunsSeconds = 1e-3;          // in which there are no more than kLeastRuns
+constexpr double kRunsSeconds = 1e-3;          // longer than this: no more than kLeastRuns
 // While the GPU is busy for so long with something else the host queues all runs: a short product
 // takes the GPU less time than the host's call.
 constexpr double kLeadSeconds = 250e-6;

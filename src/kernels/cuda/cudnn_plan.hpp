@@ -15,7 +15,7 @@
 
 struct cudnnContext;
 namespace cudnn_frontend::graph {
-class Graph;  // its header alone takes the compiler half a minute
+class Graph;  // declared only: the header takes the compiler half a minute
 }
 
 namespace trireme::kernels::cuda {

@@ -176,7 +176,7 @@ Plan::Plan(const Product& product) : key_(product), operation_(MakeOperation(key
   first_ = layout(key_.b_type, key_.b_form, key_.columns, key_.inner, key_.b_stride);
   second_ = layout(key_.a_type, key_.a_form, key_.inner, key_.rows, key_.a_stride);
   result_ = MakeLayout(key_.c_type, key_.columns, key_.rows, key_.c_stride);
-  SetPointers(product);  // their alignment decides which algorithms are proposed
+  SetPointers(product);  // pointers' alignment decides which algorithms are proposed
 }
 
 void Plan::SetPointers(const Product& product) const {

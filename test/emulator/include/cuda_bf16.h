@@ -91,7 +91,7 @@ constexpr __nv_bfloat162 __habs2(__nv_bfloat162 v) {
   };
   return {whole(v.x), whole(v.y)};
 }
-// What is not a number wins, as 0x7fff.
+// NaN wins, as 0x7fff.
 constexpr __nv_bfloat16 __hmax_nan(__nv_bfloat16 a, __nv_bfloat16 b) {
   if (a != a || b != b) return __nv_bfloat16(__nv_bfloat16_raw{0x7fff});
   return a < b ? b : a;

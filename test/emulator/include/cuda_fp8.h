@@ -33,7 +33,7 @@ inline __nv_fp8_storage_t ToFp8(double value, __nv_saturation_t saturation,
   const Fp8Shape shape = ShapeOf(kind);
   const unsigned sign = std::signbit(value) ? 0x80u : 0u;
   double size = std::fabs(value);
-  const unsigned beyond = kind == __NV_E4M3 ? kNan : 0x7cu;  // what stands in for infinity
+  const unsigned beyond = kind == __NV_E4M3 ? kNan : 0x7cu;  // stands in for infinity
   const auto code = [&](double magnitude) {
     if (magnitude == 0) return sign;
     const int exponent = std::max(std::ilogb(magnitude), shape.least_exponent);

@@ -1,4 +1,4 @@
-// In which orders queues run: all that a test should try.
+// Orders in which queues run: all that a test should try.
 #ifndef TRIREME_TEST_PARALLEL_COMM_CUDA_ORDERS_HPP_
 #define TRIREME_TEST_PARALLEL_COMM_CUDA_ORDERS_HPP_
 

@@ -231,7 +231,7 @@ TEST_F(StagedFile, IsReadOnceWhateverTheNumberOfRanks) {
     };
     return std::array<std::int64_t, 2>{sum(test::Counted::kReadBytes), sum(test::Counted::kOpen)};
   };
-  // What rank 0 reads to know the file, and nothing else.
+  // Reads of rank 0 that get to know the file, alone.
   const auto inspected = count(world_, Keeping(Staging::kStream, {false, false, false}, 2));
   for (int ranks = 1; ranks <= world_.Size(); ranks *= 2) {
     const comm::Communicator node = NodesOf(ranks);

@@ -28,7 +28,7 @@ struct Layout {
   const char* name;
   comm::GridShape grid;
   comm::Sharding sharding;
-  comm::Group spoiled;  // whose transfers a test spoils
+  comm::Group spoiled;  // group of the transfers that a test spoils
 };
 const comm::GridShape kData{.pipeline = 1, .data = kRanks, .context = 1, .tensor = 1};
 const std::vector<Layout> kLayouts = {

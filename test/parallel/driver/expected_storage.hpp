@@ -80,7 +80,7 @@ class ExpectedStorage {
     return o_.dim * (o_.bias && o_.norm == model::Norm::kLayerNorm ? 2 : 1);
   }
 
-  // This rank's own part of a piece: whole lines.
+  // Part of a piece that this rank owns: whole lines.
   Part Owned(const Part& piece) const {
     if (grid_.Shards() == comm::Sharding::kNone) return piece;
     const std::int64_t lines = (piece.Size() + kLine - 1) / kLine;

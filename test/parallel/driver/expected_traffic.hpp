@@ -235,7 +235,7 @@ class ExpectedTraffic {
     }
   }
 
-  // This rank's own part of the tied table.
+  // Traffic of the part of the tied table that this rank owns.
   void AddTiedTable() {
     if (!o_.tie_embeddings || stages_ == 1) return;
     for (const ExpectedUnit& unit : storage_.Units()) {

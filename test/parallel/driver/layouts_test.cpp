@@ -212,7 +212,7 @@ TEST_F(Layouts, EvaluationIsTheSameOnAnyNumberOfRanks) {
   }
 }
 
-// This rank's weights, widened: not collective.
+// Weights of this rank, widened: not collective.
 Tensors Held(TrainingRun& run) {
   Tensors tensors;
   for (const tensor::StateBlock& block : run.Net().Blocks()) {

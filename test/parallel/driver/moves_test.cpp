@@ -175,7 +175,7 @@ TEST_F(MovesTest, EveryLayoutWritesTheSameBytes) {
   }
 }
 
-// This rank's range of a tensor, and which of how many copies it is.
+// Range of a tensor on this rank, and which of how many copies it is.
 struct Held {
   std::int64_t begin, end;
   int replica, replicas;

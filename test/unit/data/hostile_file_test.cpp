@@ -307,7 +307,7 @@ TEST_F(HostileFile, ReasonsOfHdf5AreSaid) {
 
 TEST_F(HostileFile, DamageIsRefusedOrRead) {
   const std::string good = Bytes();
-  std::vector<std::size_t> used;  // where the file is not empty
+  std::vector<std::size_t> used;  // offsets of bytes that are not 0
   for (std::size_t i = 0; i < good.size(); ++i) {
     if (good[i] != '\0') used.push_back(i);
   }

@@ -1,4 +1,4 @@
-// What is wrong with texts, by file and offset; and invalid UTF-8 that is replaced.
+// Errors in texts, by file and offset; and invalid UTF-8 that is replaced.
 #include "text_fixture.hpp"
 
 namespace trireme::data {

@@ -44,7 +44,7 @@ tensor::ParameterList Parameters() {
   return list;
 }
 
-// This rank's elements [begin, end) of all parameters, as with ZeRO; sharded: nothing else is
+// Elements [begin, end) of all parameters on this rank, as with ZeRO; sharded: nothing else is
 // stored of the values.
 tensor::Ownership Own(std::int64_t size, Part own, bool sharded) {
   tensor::Ownership owns;

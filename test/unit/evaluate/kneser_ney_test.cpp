@@ -104,7 +104,7 @@ TEST_P(KneserNeyCase, GivesTheDefinitionsProbabilities) {
   const auto [tokens, vocabulary, documents] = GetParam();
   const TargetStream train = RandomStream(1, tokens, vocabulary - 1, documents);
   const Definition definition(train, vocabulary);
-  const KneserNey model(train, vocabulary);  // its last word is unseen
+  const KneserNey model(train, vocabulary);  // the last word is unseen
   for (int order = 1; order <= kOrder; ++order) {
     EXPECT_EQ(model.Discounts(order), definition.Discounts(order)) << order;
   }

@@ -1,4 +1,4 @@
-// What follows from what was found: tallies, bindings, tournaments, slow nodes, a bounded report.
+// Judgements from findings: tallies, bindings, tournaments, slow nodes, a bounded report.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

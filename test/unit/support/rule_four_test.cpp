@@ -26,7 +26,7 @@ TEST(RuleFour, MeasuresAgainstTheLargerOfItsNormAndTheRms) {
   EXPECT_EQ(small.tensor, 1U);
 }
 
-// Wherever it stands, a NaN is below no tolerance.
+// A NaN is below no tolerance, wherever it stands.
 TEST(RuleFour, ANanIsNeverBelowATolerance) {
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
   const Tensors wanted = {{1, 2}, {1, 1}, {3}};

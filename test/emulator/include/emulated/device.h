@@ -1,4 +1,4 @@
-// What a kernel finds around it: qualifiers, its place in the grid, barriers, shuffles, votes,
+// Surroundings of a kernel: qualifiers, its place in the grid, barriers, shuffles, votes,
 // integer atomics. Between two of these a thread runs without interruption, in any order among the
 // threads of its block.
 #ifndef TRIREME_TEST_EMULATOR_DEVICE_H_

@@ -41,6 +41,7 @@ class Trireme(CMakePackage, CudaPackage):
     depends_on("zlib-api")
     depends_on("zstd")
     depends_on("ncurses")
+    depends_on("libarchive")
     depends_on("protobuf")
     depends_on("googletest+gmock", when="+tests")
     depends_on("boost+context", when="+tests")

@@ -56,7 +56,7 @@ __device__ T* SharedMemory() {
   return static_cast<T*>(emulator::DynamicSharedMemory());
 }
 
-// What is too small for a full mantissa is 0.
+// Flushes subnormal numbers to 0.
 inline float WithoutSmallest(float x) {
   return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x;
 }
