@@ -15,9 +15,10 @@ namespace {
 // The message of a count, with the count before it.
 Error OnRanks(int ranks, const input::Deck& deck, const Error& error) {
   const std::string where = deck.Where("scaling.ranks");
-  return InputError(fmt::format("{}scaling.ranks: on {}: {}",
-                                where == "default" ? "" : where + ": ",
-                                monitor::Counted(ranks, "rank"), error.what()));
+  return InputError(
+      fmt::format("{}scaling.ranks: on {}: {}", where == "default" ? "" : where + ": ",
+                  monitor::Counted(ranks, "rank"), error.what()),
+      "Name in scaling.ranks only numbers of ranks that the deck's layout fits.");
 }
 
 std::vector<int> CountsOf(const job::Job& job, const Options& options) {
