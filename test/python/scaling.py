@@ -92,7 +92,10 @@ def check_numbers(folder):
         for cause in studies.CAUSES:
             assert abs(point.lost[cause] - point.number("lost_" + cause)) < 1e-5, (cause, point.row)
         assert (point.serial is None) == (point.row["karp_flatt"] == ""), point.row
-        assert point.serial is None or near(point.serial, point.number("karp_flatt"), 1e-4), point.row
+        if point.serial is not None:
+            assert near(point.serial, point.number("karp_flatt"), 1e-4), point.row
+            for mine, suffix in zip(point.serial_interval, ("_low", "_high")):
+                assert near(mine, point.number("karp_flatt" + suffix), 1e-3), (suffix, mine, point.row)
 
 
 def check_pictures():
