@@ -99,6 +99,17 @@ run 0 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" job.output=refused -v
 says "valid: everything was constructed"
 is_missing refused
 
+# A fault on a part of the ranks ends all of them, with one message.
+run 1 "${mpi[@]}" 4 "$TRIREME" -i deck.in "${keys[@]}" scaling.ranks=2,4 optimizer.learning_rate=1e30 optimizer.clip_norm=0 \
+  schedule.warmup_steps=1 model.dropout=0 job.output=fault
+says_once "is not finite"
+says "(on ranks 0, 1 of 4)"
+
+# The end of a batch job's time.
+TRIREME_JOB_END_TIME=$(($(date +%s) + 5)) run 3 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]}" job.output=late
+says "stopped: what was measured so far is written"
+is_missing late/scaling.csv
+
 # A stop in the middle: the first rounds are kept. One rank alone gets the signal, the one that sleeps at times.
 "${mpi[@]}" 2 "$TRIREME" -i deck.in "${keys[@]/repeats=2/repeats=100000}" job.output=stopped >output 2>&1 </dev/null &
 launched=$!
