@@ -10,83 +10,11 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobscripts/machine.sh
 source jobscripts/run_folder.sh
 source jobscripts/page_python.sh
+source jobscripts/prepared_deck.sh
 
-deck=
-overrides=()
-for argument in "$@"; do
-  case $argument in
-    -h | --help) sed -n '2,/^set/{s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    *=*) overrides+=("$argument") ;;
-    *)
-      [[ -z $deck ]] || { echo "two decks: $deck and $argument" >&2; exit 2; }
-      deck=$argument
-      ;;
-  esac
-done
-deck_named=${deck:+yes}
-deck=${deck:-input/wikitext2_small.in}
-[[ -f $deck || ! -f $here/$deck ]] || deck=$here/$deck
-[[ -f $deck ]] || { echo "$deck: no such deck" >&2; exit 2; }
-
-say() { printf '\n== %s\n' "$*"; }
-
-say "packages"
-bash jobscripts/install_debian.sh build
-
-say "build"
-mkdir -p build
-if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
-  cmake -S . -B build -G Ninja -DTRIREME_TESTS=OFF >build/configure.log 2>&1 ||
-    { cat build/configure.log; exit 1; }
-fi
-cmake --build build --parallel "$(build_jobs)" --target trireme
-trireme=$PWD/build/trireme
-
-say "python, for the page"
-make_page_python || true
-
-# The texts: where the user says, beside the repository, in data/, or from the network.
-find_wikitext() {
-  local folder
-  for folder in "${TRIREME_DATA:-}" ../shared/data/wikitext-2 data/wikitext-2; do
-    [[ -n $folder && -f $folder/train.txt && -f $folder/valid.txt && -f $folder/test.txt ]] || continue
-    echo "$folder"
-    return
-  done
-  bash jobscripts/fetch_wikitext.sh data/wikitext-2 >&2 && echo data/wikitext-2
-}
-
-# Makes the token file that the deck asks for, where we know how.
-make_tokens() {
-  local file texts
-  file=$(resolved data.file)
-  if [[ -f $file ]]; then
-    echo "$file is there"
-    return
-  fi
-  mkdir -p "$(dirname "$file")"
-  case $file in
-    data/wikitext2.h5)
-      if ! texts=$(find_wikitext); then
-        [[ -z $deck_named ]] || { echo "$deck needs WikiText-2." >&2; return 2; }
-        echo "Without WikiText-2 the built-in corpus is trained instead: input/harbour.in"
-        deck=input/harbour.in
-        make_tokens
-        return
-      fi
-      "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=word \
-        "tokenize.train=$texts/train.txt" "tokenize.valid=$texts/valid.txt" \
-        "tokenize.test=$texts/test.txt"
-      ;;
-    data/harbour.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=harbour ;;
-    *) echo "data.file = $file does not exist; job.task=tokenize writes one" >&2; return 2 ;;
-  esac
-}
-
-say "tokens"
-resolved job.task >/dev/null # a bad deck ends here with the program's message
-make_tokens
-
+take_arguments "${BASH_SOURCE[0]}" "$here" "$@"
+build_program
+prepare_tokens
 choose_run_folder
 
 ranks=$(usable_cores)

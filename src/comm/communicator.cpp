@@ -3,7 +3,9 @@
 #include "trireme/comm/communicator.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <utility>
 
 #include "trireme/base/error.hpp"
@@ -113,6 +115,20 @@ void Communicator::Barrier() const {
   const MPI_Comm handle = Handle();
   const Recorded recorded(*this, Call::kBarrier);
   MPI_Barrier(handle);
+}
+
+void Communicator::QuietBarrier() const {
+  constexpr std::chrono::milliseconds kPause(1);
+  const MPI_Comm handle = Handle();
+  const Recorded recorded(*this, Call::kBarrier);
+  MPI_Request request = MPI_REQUEST_NULL;
+  MPI_Ibarrier(handle, &request);
+  while (true) {
+    int done = 0;
+    MPI_Test(&request, &done, MPI_STATUS_IGNORE);
+    if (done != 0) return;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 double Communicator::Sum(double value) const { return Reduce(value, MPI_DOUBLE, MPI_SUM, *this); }

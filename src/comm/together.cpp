@@ -66,7 +66,7 @@ void Communicator::Together(const std::function<void()>& body) const {
   if (static_cast<int>(ranks.size()) < size_) {
     message += fmt::format("\n  (on {})", ListRanks(ranks, size_));
   }
-  if (part_) throw Error(static_cast<ExitCode>(code), message);
+  if (part_) throw PartError(static_cast<ExitCode>(code), message, size_);
   throw AgreedError(static_cast<ExitCode>(code), message);
 }
 

@@ -3,6 +3,7 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/evaluate/options.hpp"
 #include "trireme/hf/options.hpp"
+#include "trireme/scaling/options.hpp"
 
 namespace trireme::driver {
 
@@ -22,6 +23,7 @@ input::Schema DeclareAll() {
   monitor::Declare(schema);
   training::Declare(schema);
   plan::Declare(schema);
+  scaling::Declare(schema);
   return schema;
 }
 

@@ -14,6 +14,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "trireme/base/clock.hpp"
@@ -21,6 +22,7 @@
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/job/hang_bound.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "trireme/scaling/scaling.hpp"
 #include "trireme/training/training_step.hpp"
 #include "trireme/verify/verify.hpp"
 
@@ -37,18 +39,27 @@ bool LauncherIsImpatient() {
          name == "prterun" || name == "prted";
 }
 
-// Answer to the first signal, at once: the step under way may take minutes.
-void SayStop(int signal) {
+// Answer to the first signal, at once: the step under way may take minutes. what: "the run ...".
+void SayStop(int signal, const char* what) {
   const bool gentle = signal == SIGUSR1;
-  std::string text =
-      fmt::format("trireme: SIG{}: the run stops at the end of a step and writes a checkpoint{}\n",
-                  sigabbrev_np(signal), gentle ? "" : "; a second one ends it at once");
+  std::string text = fmt::format("trireme: SIG{}: {}{}\n", sigabbrev_np(signal), what,
+                                 gentle ? "" : "; a second one ends it at once");
   if (!gentle && LauncherIsImpatient()) {
     text +=
         "  mpirun kills its ranks soon, maybe before: send SIGUSR1 to mpirun instead, or start it "
         "with --mca odls_base_sigkill_timeout 600\n";
   }
   std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+// Says it on rank 0 once a signal has come.
+void WatchForStop(job::Job& job) {
+  const char* what = job.options.job.task == job::Task::kScaling
+                         ? "the study stops at the end of a step and keeps what it has measured"
+                         : "the run stops at the end of a step and writes a checkpoint";
+  std::function<void(int)> say;
+  if (job.World().IsRoot()) say = [what](int signal) { SayStop(signal, what); };
+  job.signals->Watch(std::move(say));
 }
 
 void SayWritable(const std::string& path) {
@@ -128,6 +139,7 @@ ExitCode RunChosen(job::Job& job) {
   if (task == Task::kTokenize) return RunTokenize(job);
   if (task == Task::kEvaluate) return RunEvaluate(job);
   if (task == Task::kGenerate) return RunGenerate(job);
+  if (task == Task::kScaling) return scaling::RunScaling(job);
   if (task == Task::kImport) return RunImport(job);
   if (task == Task::kExport) return RunExport(job);
   if (task == Task::kVerify) return verify::RunVerify(job);
@@ -150,12 +162,12 @@ ExitCode RunTask(job::Job& job) {
   const bool writes = texts || task == Task::kGenerate;
   if (writes && !job.line->validate_only) {
     job.signals->Watch();
-  } else if (task != Task::kTrain || job.line->validate_only) {
+  } else if (!job::ReadsTraining(task) || job.line->validate_only) {
     job.signals->Release();
   } else {
-    job.signals->Watch(job.World().IsRoot() ? SayStop : std::function<void(int)>());
+    WatchForStop(job);
   }
-  if (task == Task::kTrain) {
+  if (job::ReadsTraining(task)) {
     // The ranks and their hosts, as they are; what is wrong is said, and goes into the records.
     job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
     job.preflight = job::LookAround(job, false);

@@ -6,8 +6,8 @@
 namespace trireme::job {
 
 namespace {
-constexpr input::Names<8> kTasks = {"train",  "evaluate", "generate", "tokenize",
-                                    "verify", "import",   "export",   "preflight"};
+constexpr input::Names<9> kTasks = {"train",  "evaluate", "generate",  "tokenize", "verify",
+                                    "import", "export",   "preflight", "scaling"};
 }  // namespace
 
 void Declare(input::Schema& schema) {
@@ -17,7 +17,8 @@ void Declare(input::Schema& schema) {
               "with -r; tokenize: write data.file from text; verify: compare a small run of this "
               "deck on these ranks with one rank's; import: make a run of hf.path's model; "
               "export: write the model of -r to hf.path; preflight: look at the ranks' hosts, "
-              "measure their speeds, name slow ones.")
+              "measure their speeds, name slow ones; scaling: compare the speeds of this deck's "
+              "training on several numbers of ranks.")
       .Text("job.name", "run", "Name of the run.")
       .Text("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");

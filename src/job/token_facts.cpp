@@ -26,7 +26,7 @@ bool Evaluates(const DeckOptions& options) {
 // Parts that a job keeps of a token file: only training reads the train split, and of a mixture's
 // other files nothing else. reads: whether a stream is read on this rank.
 data::Keeping KeepingOf(const DeckOptions& options, bool first, bool reads = true) {
-  const bool trains = options.job.task == Task::kTrain;
+  const bool trains = ReadsTraining(options.job.task);
   const bool evaluates = first && Evaluates(options);
   const bool validates = evaluates && options.data.validation.empty();
   return {options.data.staging, {trains, validates, evaluates}, options.data.read_ahead, reads};
@@ -174,11 +174,13 @@ plan::TokenFacts InspectTokens(const Job& job) {
   DeckOptions options = job.options;
   std::vector<data::MixtureFile>& mixture = options.data.mixture;
   // Other tasks take no training windows: they need the vocabulary, and the valid and test splits.
-  if (job.options.job.task != Task::kTrain) mixture.clear();
+  if (!ReadsTraining(job.options.job.task)) mixture.clear();
   plan::TokenFacts facts;
   world.Together([&] {
-    // A wrong number of ranks is said before a missing file.
-    plan::PlanGrid(job.options, job.deck, world.Size());
+    // A wrong number of ranks is said before a missing file; a scaling study has others.
+    if (job.options.job.task != Task::kScaling) {
+      plan::PlanGrid(job.options, job.deck, world.Size());
+    }
     if (!world.IsRoot()) return;
     facts = FactsOf(options, job.deck, job.runtime->Node().Size(), job.known_files.get());
   });

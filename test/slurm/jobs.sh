@@ -235,23 +235,28 @@ cancelled() {
   never_says cancelled "queueing again"
 }
 
-# An element per number of ranks; the table has them all.
+# An element per number of ranks; the table has them all, and so has one allocation by itself.
 scaling() {
-  local keys=() element
+  local keys=(scaling.repeats=2) element
   STEPS=6 per_node=2 begin_job scaling "$built/scaling.sbatch" --nodes=2 --array=1,2,4 --
   for element in 1 2 4; do job_ends "${id}_$element" COMPLETED 0; done
-  [[ $(cut -d , -f 1-2 scaling/scaling.csv | tr '\n' ' ') == "ranks,nodes 1,1 2,1 4,2 " ]] ||
-    cluster_fail "scaling.csv: $(cat scaling/scaling.csv)"
-  "$python" - <<'PYTHON' || cluster_fail "scaling.csv: $(cat scaling/scaling.csv)"
-import csv, json
-rows = list(csv.DictReader(open("scaling/scaling.csv")))
+  [[ $(cut -d , -f 1-2 scaling/speeds.csv | tr '\n' ' ') == "ranks,nodes 1,1 2,1 4,2 " ]] ||
+    cluster_fail "speeds.csv: $(cat scaling/speeds.csv)"
+  "$python" - <<'PYTHON' || cluster_fail "speeds.csv: $(cat scaling/speeds.csv)"
+import csv
+rows = list(csv.DictReader(open("scaling/speeds.csv")))
 for row in rows:
-    speed = json.load(open(f"scaling/ranks_{row['ranks']}/summary.json"))["speed"]["tokens_per_second"]
-    assert abs(float(row["tokens_per_second"]) / speed - 1) < 1e-4, row
+    (study,) = csv.DictReader(open(f"scaling/ranks_{row['ranks']}/scaling.csv"))
+    assert study["ranks"] == row["ranks"] and study["nodes"] == row["nodes"] and study["steps"] == "6", study
+    assert row["tokens_per_second"] == study["tokens_per_second"], row
     ratio = float(row["tokens_per_second"]) / float(rows[0]["tokens_per_second"])
     assert abs(float(row["speedup"]) / ratio - 1) < 1e-3, row
     assert abs(float(row["efficiency"]) * int(row["ranks"]) / ratio - 1) < 1e-3, row
 PYTHON
+  per_node=2 begin_job allocation "$built/scaling.sbatch" --nodes=2 --
+  job_ends "$id" COMPLETED 0
+  [[ $(cut -d , -f 1-3 allocation/scaling.csv | tr '\n' ' ') == "kind,ranks,nodes strong,1,1 strong,2,1 strong,4,2 " ]] ||
+    cluster_fail "scaling.csv of one allocation: $(cat allocation/scaling.csv)"
 }
 
 # Mistakes are said in the log, with code 2, and not queued again.

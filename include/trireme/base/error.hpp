@@ -43,6 +43,18 @@ class AgreedError : public Error {
   using Error::Error;
 };
 
+// An error that all `ranks` ranks of a group smaller than the world throw together: they alone
+// cannot leave through MPI_Finalize, but the world can agree on it (AgreedError).
+class PartError : public Error {
+ public:
+  PartError(ExitCode code, const std::string& message, int ranks)
+      : Error(code, message), ranks_(ranks) {}
+  int Ranks() const { return ranks_; }
+
+ private:
+  int ranks_;
+};
+
 }  // namespace trireme
 
 #endif  // TRIREME_BASE_ERROR_HPP_

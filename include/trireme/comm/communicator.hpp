@@ -46,6 +46,9 @@ class Communicator {
   // Collective. A communicator of the same ranks, whose messages meet no others.
   Communicator Duplicate() const;
   void Barrier() const;  // collective
+  // Collective. A barrier for ranks that may wait long: they sleep, and leave their cores to
+  // others.
+  void QuietBarrier() const;
 
   // Collective reductions and broadcasts of small host data.
   double Sum(double value) const;
@@ -62,7 +65,7 @@ class Communicator {
   // every rank throws an AgreedError with the lowest failing rank's message (and the list of
   // failing ranks, unless all failed) and the largest exit code. `body` must not call a collective
   // that another rank could miss by throwing before it. A group that Split cut out of a larger one
-  // throws a plain Error instead: its ranks alone cannot leave through MPI_Finalize.
+  // throws a PartError instead: its ranks alone cannot leave through MPI_Finalize.
   void Together(const std::function<void()>& body) const;
 
   // Collective. From now on calls of this group and of those made from it are recorded; `recorder`

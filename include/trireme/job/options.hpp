@@ -13,7 +13,17 @@
 
 namespace trireme::job {
 
-enum class Task { kTrain, kEvaluate, kGenerate, kTokenize, kVerify, kImport, kExport, kPreflight };
+enum class Task {
+  kTrain,
+  kEvaluate,
+  kGenerate,
+  kTokenize,
+  kVerify,
+  kImport,
+  kExport,
+  kPreflight,
+  kScaling
+};
 
 struct Options {
   Task task = Task::kTrain;
@@ -42,6 +52,9 @@ Options Read(const input::Deck& deck);
 constexpr bool OnlyConverts(Task task) {
   return task == Task::kTokenize || task == Task::kImport || task == Task::kExport;
 }
+
+// True for the tasks that take windows from the training split.
+constexpr bool ReadsTraining(Task task) { return task == Task::kTrain || task == Task::kScaling; }
 
 // Every section of DeckOptions. Throws InputError with the deck's line for values that contradict
 // each other; what depends on the ranks or the token file is checked later.

@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include "trireme/base/clock.hpp"
 
 namespace trireme::comm {
 namespace {
@@ -119,6 +123,17 @@ TEST_F(CommunicatorTest, MovesItsHandle) {
   third = std::move(second);
   EXPECT_EQ(third.Handle(), handle);
   third.Barrier();
+}
+
+// Ranks that wait for the last one sleep nearly all of that time.
+TEST_F(CommunicatorTest, QuietBarrierAwaitsAllAsleep) {
+  constexpr double kLate = 1, kMostAwake = 0.2;  // seconds
+  world_.Barrier();
+  const ThreadStopwatch watch;
+  if (rank_ == size_ - 1) std::this_thread::sleep_for(std::chrono::duration<double>(kLate));
+  world_.QuietBarrier();
+  EXPECT_GE(watch.All(), 0.9 * kLate);
+  EXPECT_LT(world_.Sum(watch.All() - watch.Waited()), kMostAwake);
 }
 
 TEST(MpiType, FollowsDtype) {

@@ -104,6 +104,14 @@ TEST_F(TogetherTest, APartOfTheWorldCannotAgreeForAll) {
   });
   EXPECT_FALSE(thrown.agreed);
   EXPECT_EQ(thrown.message, rank_ < 2 ? "no\n  (on rank 1 of 2)" : "");
+  // Its ranks know how many threw it.
+  int threw = 0;
+  try {
+    half.Together([&] { throw RunError("no"); });
+  } catch (const PartError& error) {
+    threw = error.Ranks();
+  }
+  EXPECT_EQ(threw, 2);
   // Inside the world's Together the half's failure is agreed by all.
   const Thrown nested = Catch(world_, [&] {
     half.Together([&] {

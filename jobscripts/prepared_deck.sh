@@ -1,0 +1,92 @@
+# shellcheck shell=bash
+# shellcheck disable=SC2034  # deck_named, page_python and others are read by the scripts that source this
+# Sourced by job scripts that begin with a fresh Debian or Ubuntu, at the root of the repository: the deck and the keys of the
+# command line, packages, the program, a Python for pictures, the token file. Needs machine.sh, run_folder.sh, page_python.sh.
+
+say() { printf '\n== %s\n' "$*"; }
+
+# take_arguments SCRIPT FOLDER ARGUMENT...: sets deck, deck_named and overrides; --help prints the head of SCRIPT. A deck is
+# looked for here, then in FOLDER.
+take_arguments() {
+  local script=$1 folder=$2 argument
+  shift 2
+  deck=
+  overrides=()
+  for argument in "$@"; do
+    case $argument in
+      -h | --help) sed -n '2,/^set/{s/^# \{0,1\}//p}' "$script"; exit 0 ;;
+      *=*) overrides+=("$argument") ;;
+      *)
+        [[ -z $deck ]] || { echo "two decks: $deck and $argument" >&2; exit 2; }
+        deck=$argument
+        ;;
+    esac
+  done
+  deck_named=${deck:+yes}
+  deck=${deck:-input/wikitext2_small.in}
+  [[ -f $deck || ! -f $folder/$deck ]] || deck=$folder/$deck
+  [[ -f $deck ]] || { echo "$deck: no such deck" >&2; exit 2; }
+}
+
+# build_program: packages, the program (sets trireme), a Python for pictures (sets page_python).
+build_program() {
+  say "packages"
+  bash jobscripts/install_debian.sh build
+
+  say "build"
+  mkdir -p build
+  if [[ ! -f build/build.ninja && ! -f build/Makefile ]]; then
+    cmake -S . -B build -G Ninja -DTRIREME_TESTS=OFF >build/configure.log 2>&1 ||
+      { cat build/configure.log; exit 1; }
+  fi
+  cmake --build build --parallel "$(build_jobs)" --target trireme
+  trireme=$PWD/build/trireme
+
+  say "python, for pictures"
+  make_page_python || true
+}
+
+# The texts: where the user says, beside the repository, in data/, or from the network.
+find_wikitext() {
+  local folder
+  for folder in "${TRIREME_DATA:-}" ../shared/data/wikitext-2 data/wikitext-2; do
+    [[ -n $folder && -f $folder/train.txt && -f $folder/valid.txt && -f $folder/test.txt ]] || continue
+    echo "$folder"
+    return
+  done
+  bash jobscripts/fetch_wikitext.sh data/wikitext-2 >&2 && echo data/wikitext-2
+}
+
+# Makes the token file that the deck asks for, where we know how.
+make_tokens() {
+  local file texts
+  file=$(resolved data.file)
+  if [[ -f $file ]]; then
+    echo "$file is there"
+    return
+  fi
+  mkdir -p "$(dirname "$file")"
+  case $file in
+    data/wikitext2.h5)
+      if ! texts=$(find_wikitext); then
+        [[ -z $deck_named ]] || { echo "$deck needs WikiText-2." >&2; return 2; }
+        echo "Without WikiText-2 the built-in corpus is trained instead: input/harbour.in"
+        deck=input/harbour.in
+        make_tokens
+        return
+      fi
+      "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=word \
+        "tokenize.train=$texts/train.txt" "tokenize.valid=$texts/valid.txt" \
+        "tokenize.test=$texts/test.txt"
+      ;;
+    data/harbour.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=harbour ;;
+    *) echo "data.file = $file does not exist; job.task=tokenize writes one" >&2; return 2 ;;
+  esac
+}
+
+# prepare_tokens: the deck's token file; without WikiText-2 the deck may become another.
+prepare_tokens() {
+  say "tokens"
+  resolved job.task >/dev/null # a bad deck ends here with the program's message
+  make_tokens
+}

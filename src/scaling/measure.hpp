@@ -1,0 +1,36 @@
+// Measurement of one point in one round: warm-up steps, then steps that count.
+#ifndef TRIREME_SRC_SCALING_MEASURE_HPP_
+#define TRIREME_SRC_SCALING_MEASURE_HPP_
+
+#include <optional>
+#include <vector>
+
+#include "split.hpp"
+#include "trireme/data/corpus.hpp"
+#include "trireme/job/deadline.hpp"
+#include "trireme/job/job.hpp"
+#include "trireme/scaling/options.hpp"
+
+namespace trireme::scaling {
+
+struct Round {
+  std::vector<double> seconds;  // of each measured step: from agreement to agreement of the ranks
+  Split split;                  // means of these steps
+  double tokens = 0;            // a step, of all ranks
+  double loss = 0;              // nats per token, mean of the steps
+  double Mean() const;          // seconds a step
+};
+
+// Collective over `group`, whose ranks the plan is for. Trains from initial weights. None if a
+// signal or the end of the job's time stopped it. PartError if a step cannot be computed.
+std::optional<Round> MeasureRound(const job::Job& job, const comm::Communicator& group,
+                                  const plan::Plan& plan, const data::Corpus& corpus,
+                                  const Options& options, job::Deadline& deadline);
+
+// Mean waiting of ranks for the slowest of their stage, seconds a step. Pure. compute: of each
+// rank in each step, [ranks, steps].
+double Imbalance(const std::vector<double>& compute, const comm::GridShape& shape);
+
+}  // namespace trireme::scaling
+
+#endif  // TRIREME_SRC_SCALING_MEASURE_HPP_

@@ -1,0 +1,113 @@
+// The keys of [scaling].
+#include "trireme/scaling/options.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <string_view>
+
+#include "trireme/comm/options.hpp"
+
+namespace trireme::scaling {
+
+namespace {
+
+std::string_view Trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
+}
+
+// Parts between commas, without blanks around them; none of an empty text.
+std::vector<std::string_view> PartsOf(std::string_view text) {
+  std::vector<std::string_view> parts;
+  if (Trimmed(text).empty()) return parts;
+  while (true) {
+    const std::size_t comma = text.find(',');
+    parts.push_back(Trimmed(text.substr(0, comma)));
+    if (comma == std::string_view::npos) return parts;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+std::vector<int> ReadRanks(const input::Deck& deck) {
+  std::vector<int> ranks;
+  for (const std::string_view part : PartsOf(deck.Text("scaling.ranks"))) {
+    int count = 0;
+    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), count);
+    if (error != std::errc() || end != part.data() + part.size() || count < 1 ||
+        count > comm::kMostRanks) {
+      throw deck.Complain("scaling.ranks", fmt::format("'{}' is no number of ranks", part),
+                          "Give numbers with commas between them: 1,2,4,8.");
+    }
+    if (std::find(ranks.begin(), ranks.end(), count) != ranks.end()) {
+      throw deck.Complain("scaling.ranks", fmt::format("{} stands there twice", count),
+                          "Name each number of ranks once; scaling.repeats says how often each "
+                          "is measured.");
+    }
+    ranks.push_back(count);
+  }
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+std::vector<Kind> ReadKinds(const input::Deck& deck) {
+  std::vector<Kind> kinds;
+  for (const std::string_view part : PartsOf(deck.Text("scaling.kind"))) {
+    const bool strong = part == NameOf(Kind::kStrong);
+    const Kind kind = strong ? Kind::kStrong : Kind::kWeak;
+    const bool twice = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+    if ((!strong && part != NameOf(Kind::kWeak)) || twice) {
+      throw deck.Complain("scaling.kind",
+                          fmt::format("'{}' {}", part, twice ? "stands there twice" : "is no kind"),
+                          "What there is: strong; weak; strong,weak.");
+    }
+    kinds.push_back(kind);
+  }
+  if (kinds.empty()) {
+    throw deck.Complain("scaling.kind", "no kind is named",
+                        "What there is: strong; weak; strong,weak.");
+  }
+  return kinds;
+}
+
+}  // namespace
+
+const char* NameOf(Kind kind) { return kind == Kind::kStrong ? "strong" : "weak"; }
+
+void Declare(input::Schema& schema) {
+  schema
+      .Section("scaling",
+               "A scaling study of a training step (job.task = scaling); see doc/scaling.md.")
+      .Text(
+          "scaling.ranks", "",
+          "Numbers of ranks to compare: 1,2,4,8. The first ranks of the job take part, the others "
+          "sleep. Empty: the ranks of one replica (tensor x context x pipeline) times 1, 2, 4 "
+          "... up to the job's ranks, and these.")
+      .Text("scaling.kind", "strong",
+            "strong: data.batch on any number of ranks; weak: a batch that grows with the ranks, "
+            "see scaling.base_ranks; strong,weak: both.")
+      .Integer("scaling.base_ranks", 0, input::Between(0, comm::kMostRanks), "ranks",
+               "For weak scaling: the number of ranks for which data.batch stands; others take "
+               "data.batch x ranks / base_ranks windows a step. 0: the smallest number compared.")
+      .Integer("scaling.steps", 10, input::AtLeast(1), "steps",
+               "Measured steps of each number of ranks, in each round.")
+      .Integer("scaling.warmup_steps", 3, input::AtLeast(1), "steps",
+               "Steps before these, which are not counted.")
+      .Integer("scaling.repeats", 5, input::AtLeast(1), "",
+               "Rounds: each measures all numbers of ranks, every second one from the largest to "
+               "the smallest. Intervals of confidence need two or more.");
+}
+
+Options Read(const input::Deck& deck) {
+  return {.ranks = ReadRanks(deck),
+          .kinds = ReadKinds(deck),
+          .base_ranks = static_cast<int>(deck.Integer("scaling.base_ranks")),
+          .steps = deck.Integer("scaling.steps"),
+          .warmup_steps = deck.Integer("scaling.warmup_steps"),
+          .repeats = deck.Integer("scaling.repeats")};
+}
+
+}  // namespace trireme::scaling
