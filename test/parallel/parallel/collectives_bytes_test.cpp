@@ -24,10 +24,11 @@ using test::counted_mpi::Function;
 constexpr std::int64_t kRows = 13, kColumns = 6;
 
 void Exchange(const TensorGroup& group) {
-  std::vector<float> values(kRows * kColumns, 1);
+  std::vector<float> values(kRows * kColumns, 1), apart(kRows * kColumns, 1);
   const tensor::Matrix full{values.data(), Dtype::kFloat32, kRows, kColumns, kColumns};
-  const Part part = group.Rows(kRows);
-  const tensor::Matrix shard = full.Rows(part.begin, part.Size());
+  const std::int64_t rows = group.Rows(kRows).Size();
+  const tensor::Matrix shard{group.Sharded() ? apart.data() : values.data(), Dtype::kFloat32, rows,
+                             kColumns, kColumns};
   group.Reduce(full, shard);
   group.Gather(shard, full);
   group.StartReduce(full, shard).Wait();

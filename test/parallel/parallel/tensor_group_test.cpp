@@ -57,25 +57,22 @@ TEST_F(TensorGroupTest, ReduceAddsUpAllRanks) {
   OnEveryGroup([](const TensorGroup& group) {
     for (const std::int64_t rows : kRows) {
       for (const bool start : {false, true}) {
-        for (const bool within : {false, true}) {  // the shard lies in the whole
-          const Part part = group.Rows(rows);
-          std::vector<double> whole(Elements(rows)), apart(Elements(part.Size()), -1);
-          for (std::size_t i = 0; i < whole.size(); ++i) {
-            whole[i] = static_cast<double>(i + 1) * (group.Rank() + 1);
-          }
-          const Matrix full = View(whole, rows);
-          const Matrix shard = within || !group.Sharded() ? full.Rows(part.begin, part.Size())
-                                                          : View(apart, part.Size());
-          if (start) {
-            group.StartReduce(full, shard).Wait();
-          } else {
-            group.Reduce(full, shard);
-          }
-          const int ranks = group.Size() * (group.Size() + 1) / 2;
-          for (std::int64_t i = 0; i < shard.Size(); ++i) {
-            EXPECT_EQ(shard.As<double>()[i],
-                      static_cast<double>(part.begin * kColumns + i + 1) * ranks);
-          }
+        const Part part = group.Rows(rows);
+        std::vector<double> whole(Elements(rows)), apart(Elements(part.Size()), -1);
+        for (std::size_t i = 0; i < whole.size(); ++i) {
+          whole[i] = static_cast<double>(i + 1) * (group.Rank() + 1);
+        }
+        const Matrix full = View(whole, rows);
+        const Matrix shard = group.Sharded() ? View(apart, part.Size()) : full;
+        if (start) {
+          group.StartReduce(full, shard).Wait();
+        } else {
+          group.Reduce(full, shard);
+        }
+        const int ranks = group.Size() * (group.Size() + 1) / 2;
+        for (std::int64_t i = 0; i < shard.Size(); ++i) {
+          EXPECT_EQ(shard.As<double>()[i],
+                    static_cast<double>(part.begin * kColumns + i + 1) * ranks);
         }
       }
     }
@@ -85,19 +82,16 @@ TEST_F(TensorGroupTest, ReduceAddsUpAllRanks) {
 TEST_F(TensorGroupTest, GatherMakesItWhole) {
   OnEveryGroup([](const TensorGroup& group) {
     for (const std::int64_t rows : kRows) {
-      for (const bool within : {false, true}) {
-        const Part part = group.Rows(rows);
-        std::vector<double> whole(Elements(rows), -1), apart(Elements(part.Size()));
-        const Matrix full = View(whole, rows);
-        const Matrix shard = within || !group.Sharded() ? full.Rows(part.begin, part.Size())
-                                                        : View(apart, part.Size());
-        for (std::int64_t i = 0; i < shard.Size(); ++i) {
-          shard.As<double>()[i] = static_cast<double>(part.begin * kColumns + i);
-        }
-        group.Gather(shard, full);
-        for (std::size_t i = 0; i < whole.size(); ++i) {
-          EXPECT_EQ(whole[i], static_cast<double>(i));
-        }
+      const Part part = group.Rows(rows);
+      std::vector<double> whole(Elements(rows), -1), apart(Elements(part.Size()));
+      const Matrix full = View(whole, rows);
+      const Matrix shard = group.Sharded() ? View(apart, part.Size()) : full;
+      for (std::int64_t i = 0; i < shard.Size(); ++i) {
+        shard.As<double>()[i] = static_cast<double>(part.begin * kColumns + i);
+      }
+      group.Gather(shard, full);
+      for (std::size_t i = 0; i < whole.size(); ++i) {
+        EXPECT_EQ(whole[i], static_cast<double>(i));
       }
     }
   });
@@ -117,8 +111,10 @@ TEST_F(TensorGroupTest, ShardingReplacesTheKindOfTransfer) {
   whole.Gather(full, full);
   EXPECT_EQ(payload(comm::Transfer::kAllReduce), bytes);
   EXPECT_EQ(payload(comm::Transfer::kAllGather), 0);
-  sharded.Reduce(full, full.Rows(part.begin, part.Size()));
-  sharded.Gather(full.Rows(part.begin, part.Size()), full);
+  std::vector<double> apart(Elements(part.Size()));
+  const Matrix shard = View(apart, part.Size());
+  sharded.Reduce(full, shard);
+  sharded.Gather(shard, full);
   EXPECT_EQ(payload(comm::Transfer::kAllReduce), bytes);
   EXPECT_EQ(payload(comm::Transfer::kReduceScatter), bytes);
   EXPECT_EQ(payload(comm::Transfer::kAllGather), bytes);
