@@ -96,9 +96,8 @@ Request Collectives::OnChannel(const Operation& operation, std::int64_t payload)
   } else {
     request.BeginFlight(*group_, CallOf(operation.transfer));
   }
-  request.ticket_ = channel_->Start(carried);
-  request.channel_ = channel_;
-  request.traced_ = channel_->Traces();
+  Carry(request, carried);
+  Log(request, operation.peer, operation.tag);
   return request;
 }
 
@@ -334,15 +333,14 @@ std::array<Request, 2> Collectives::StartShift(Dtype dtype, const void* from, st
   const ShiftPlaces places(count, taken, Rank(), Size());
   requests[0] = Start(Transfer::kSend, Bytes(dtype, count));
   requests[0].BeginFlight(*group_, Call::kShift);
-  requests[0].ticket_ = channel_->Start({.transfer = Transfer::kAllToAll,
-                                         .dtype = dtype,
-                                         .payload = payload_,
-                                         .from = from,
-                                         .to = to,
-                                         .places = &places.sent,
-                                         .taken = &places.received});
-  requests[0].channel_ = channel_;
-  requests[0].traced_ = channel_->Traces();
+  Carry(requests[0], {.transfer = Transfer::kAllToAll,
+                      .dtype = dtype,
+                      .payload = payload_,
+                      .from = from,
+                      .to = to,
+                      .places = &places.sent,
+                      .taken = &places.received});
+  Log(requests[0]);
   Record(Transfer::kReceive, Bytes(dtype, taken), 0);
   return requests;
 }

@@ -1,10 +1,11 @@
-// Lengths of planned transfers: one that MPI could not count is refused, with the deck's key.
+// Planned transfers: one that MPI could not count is refused, with the deck's key; a log is told.
 #include <fmt/format.h>
 
 #include <limits>
 
 #include "trireme/base/error.hpp"
 #include "trireme/comm/collectives.hpp"
+#include "trireme/device/work_log.hpp"
 
 namespace trireme::comm {
 
@@ -53,6 +54,22 @@ Places Collectives::PlacesOf(Transfer transfer, const Counts& counts) const {
     CheckPlanned(transfer, total);
   }
   return {transfer, counts, Size()};
+}
+
+// Tells the log of a planned rank, if it has one.
+void Collectives::Log(Request& request, int peer, int tag) const {
+  device::WorkLog* const log = IsPlanned() ? ledger_->Log() : nullptr;
+  if (log == nullptr) return;
+  const bool collective =
+      request.transfer_ != Transfer::kSend && request.transfer_ != Transfer::kReceive;
+  request.ticket_ = log->Start({.group = static_cast<std::int8_t>(name_),
+                                .transfer = static_cast<std::int8_t>(request.transfer_),
+                                .payload = static_cast<std::int8_t>(payload_),
+                                .ranks = Size(),
+                                .bytes = request.payload_,
+                                .peer = collective ? -1 : peer,
+                                .tag = collective ? -1 : tag});
+  request.log_ = log;
 }
 
 }  // namespace trireme::comm

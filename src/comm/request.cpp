@@ -5,6 +5,7 @@
 #include "trace_transfer.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/comm/collectives.hpp"
+#include "trireme/device/work_log.hpp"
 
 namespace trireme::comm {
 
@@ -16,6 +17,7 @@ Request& Request::operator=(Request&& other) noexcept {
   channel_ = std::exchange(other.channel_, nullptr);
   ticket_ = other.ticket_;
   traced_ = other.traced_;
+  log_ = other.log_;
   ledger_ = other.ledger_;
   group_ = other.group_;
   transfer_ = other.transfer_;
@@ -31,7 +33,7 @@ Request& Request::operator=(Request&& other) noexcept {
 bool Request::Test() {
   if (Complete()) return true;
   if (channel_ != nullptr) {
-    if (!channel_->Test(ticket_)) return false;
+    if (log_ != nullptr || !channel_->Test(ticket_)) return false;
     Wait();
     return true;
   }
@@ -49,6 +51,7 @@ void Request::Wait(double since) {
   const double begin = Seconds();
   if (recorder_ != nullptr) recorder_->Await(flight_);
   if (channel_ != nullptr) {
+    if (log_ != nullptr) log_->Wait(ticket_);
     std::exchange(channel_, nullptr)->Wait(ticket_);
     return Finish(Seconds() - begin, 0);  // the channel tells how long the device waits
   }
@@ -85,6 +88,12 @@ void Request::Trace(trace::Recorder& recorder, double waited) const {
   }
   if (!traced_) recorder.Add(slice);
   TraceWait(recorder, slice, waited);
+}
+
+void Collectives::Carry(Request& request, const Operation& operation) const {
+  request.ticket_ = channel_->Start(operation);
+  request.channel_ = channel_;
+  request.traced_ = channel_->Traces();
 }
 
 }  // namespace trireme::comm

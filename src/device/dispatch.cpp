@@ -12,6 +12,7 @@
 #include "trireme/device/activities.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
+#include "trireme/device/work_log.hpp"
 
 namespace trireme::device {
 
@@ -170,7 +171,7 @@ void Repeat(const Stream& stream, std::span<const std::byte> pattern, void* devi
 }
 
 void SetZero(const Stream& stream, void* data, std::int64_t bytes) {
-  if (stream.Planned()) return;
+  if (stream.Planned()) return LogPass(stream, static_cast<double>(bytes));
   if constexpr (kCuda) {
     if (stream.OnGpu()) return cuda::SetZero(stream.gpu->queue, data, bytes);
   }

@@ -1,4 +1,4 @@
-// -v with grid.ranks: the plan of a layout of ranks that do not run, without MPI.
+// Answers about ranks that do not run, without MPI: -v with grid.ranks, and the task plan.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 
+#include "plan_task.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/sources.hpp"
@@ -14,9 +15,7 @@
 
 namespace trireme::driver {
 
-namespace {
-
-plan::TokenFacts FactsOf(const job::DeckOptions& options, const input::Deck& deck) {
+plan::TokenFacts FactsForPlan(const job::DeckOptions& options, const input::Deck& deck) {
   const std::string& path = options.data.file;
   std::error_code ignored;
   // A file that exists but cannot be reached is for CountTokens to complain of.
@@ -30,6 +29,8 @@ plan::TokenFacts FactsOf(const job::DeckOptions& options, const input::Deck& dec
           .bytes = 0,
           .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
 }
+
+namespace {
 
 // The device that the plan is for: this machine's GPU if there is one, or the CPU.
 std::unique_ptr<device::Gpu> OpenGpu(const job::DeckOptions& options, const input::Deck& deck) {
@@ -62,7 +63,7 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
   const plan::Plan plan = plan::MakePlan({.options = options,
                                           .deck = deck,
                                           .ranks = options.comm.ranks,
-                                          .tokens = FactsOf(options, deck),
+                                          .tokens = FactsForPlan(options, deck),
                                           .machine = machine,
                                           .async_checkpoints = options.checkpoint.async});
   fmt::print("Trireme {} ({})   plan for {} of {}   device {}   {}\n", Version(), Commit(),
@@ -78,14 +79,18 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
 }  // namespace
 
 std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema) {
-  if (!line.validate_only) return std::nullopt;
   const job::Sources sources = job::ReadSources(schema, line);
   const input::Deck deck = job::ParseDeck(schema, line, sources);
   const job::DeckOptions options = job::ReadAll(deck);
-  if (options.comm.ranks == 0) return std::nullopt;
+  const bool task = options.job.task == job::Task::kPlan;
+  if (!task && (!line.validate_only || options.comm.ranks == 0)) return std::nullopt;
   job::PrintWarnings(sources.start);
   try {
-    PrintPlan(options, deck);
+    if (task) {
+      PlanMachine(options, deck, line.validate_only);
+    } else {
+      PrintPlan(options, deck);
+    }
     return ExitCode::kDone;
   } catch (const Error& error) {
     std::fprintf(stderr, "trireme: error: %s\n", error.what());

@@ -6,19 +6,21 @@
 namespace trireme::job {
 
 namespace {
-constexpr input::Names<9> kTasks = {"train",  "evaluate", "generate",  "tokenize", "verify",
-                                    "import", "export",   "preflight", "scaling"};
+constexpr input::Names<10> kTasks = {"train",  "evaluate", "generate",  "tokenize", "verify",
+                                     "import", "export",   "preflight", "scaling",  "plan"};
 }  // namespace
 
 void Declare(input::Schema& schema) {
   schema.Section("job", "What to do, and where its results go.")
-      .Choice("job.task", "train", input::Choices(kTasks),
-              "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
-              "with -r; tokenize: write data.file from text; verify: compare a small run of this "
-              "deck on these ranks with one rank's; import: make a run of hf.path's model; "
-              "export: write the model of -r to hf.path; preflight: look at the ranks' hosts, "
-              "measure their speeds, name slow ones; scaling: compare the speeds of this deck's "
-              "training on several numbers of ranks.")
+      .Choice(
+          "job.task", "train", input::Choices(kTasks),
+          "train: learn; evaluate: validation and test loss of -r; generate: continue a prompt "
+          "with -r; tokenize: write data.file from text; verify: compare a small run of this "
+          "deck on these ranks with one rank's; import: make a run of hf.path's model; "
+          "export: write the model of -r to hf.path; preflight: look at the ranks' hosts, "
+          "measure their speeds, name slow ones; scaling: compare the speeds of this deck's "
+          "training on several numbers of ranks; plan: layouts of this deck on plan.machine, by "
+          "predicted time, without ranks.")
       .Text("job.name", "run", "Name of the run.")
       .Text("job.output", "",
             "Run folder; one that holds a run already is refused without -r. Empty: runs/<name>.");

@@ -8,6 +8,7 @@
 
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/device/work_log.hpp"
 #include "trireme/trace/recorder.hpp"
 
 namespace trireme::parallel {
@@ -183,6 +184,12 @@ void Pipeline::Execute(const Program& program, const Operation& operation, Stage
 
 void Pipeline::Compute(const ProgramTask& task, const tensor::Matrix& in, const tensor::Matrix& out,
                        StageWork& work) {
+  device::WorkLog* const log = stream_.Planned() ? stream_.planned->log : nullptr;
+  if (log != nullptr) {
+    log->BeginTask(static_cast<int>(task.task.kind), task.task.micro_batch, task.task.chunk);
+    work.Run(task, in, out);
+    return log->EndTask();
+  }
   trace::Recorder* const recorder = transfers_.Trace();
   if (recorder == nullptr) return work.Run(task, in, out);
   recorder->SetTask(task.task.micro_batch, task.task.chunk);

@@ -217,7 +217,23 @@ Peer ReceiverFrom(const PipelineShape& shape, int stage, const Task& task) {
           static_cast<int>(FlowOf(task.kind)) + 2 * (destination / shape.stages)};
 }
 
+namespace {
+thread_local KeptPrograms* kept = nullptr;
+}
+
+KeptPrograms::KeptPrograms() : outer_(kept) { kept = this; }
+KeptPrograms::~KeptPrograms() { kept = outer_; }
+
+const std::vector<Program>& KeptPrograms::Of(const PipelineShape& shape) {
+  constexpr std::size_t kMost = 3;  // shapes: a whole step and two short ones
+  const auto found = std::ranges::find(entries_, shape, &Entry::shape);
+  if (found != entries_.end()) return found->programs;
+  if (entries_.size() == kMost) entries_.erase(entries_.begin());
+  return entries_.emplace_back(Entry{shape, Make(shape, MakeSchedule)}).programs;
+}
+
 Program MakeProgram(const PipelineShape& shape, int stage) {
+  if (kept != nullptr) return kept->Of(shape)[static_cast<std::size_t>(stage)];
   return std::move(Make(shape, MakeSchedule)[static_cast<std::size_t>(stage)]);
 }
 

@@ -7,21 +7,41 @@ namespace trireme::plan {
 
 namespace {
 constexpr double kLargestVocabulary = std::numeric_limits<std::int32_t>::max();
+constexpr double kMostRows = 10'000;
 constexpr double kMostTokens = 0x1p50;  // steps times tokens stay within 64 bits
 }  // namespace
 
 void Declare(input::Schema& schema) {
-  constexpr Options kDefaults;
-  schema.Section("plan", "Facts of the token file for a plan that is made before the file is.")
+  const Options kDefaults;
+  schema
+      .Section("plan",
+               "job.task = plan: layouts, and their times, on a machine that need not be there.")
       .Integer("plan.vocabulary", kDefaults.vocabulary, input::Between(2, kLargestVocabulary),
                "tokens",
                "Vocabulary of a plan where data.file is not there. model.vocabulary beats it.")
       .Integer("plan.tokens", kDefaults.tokens, input::Between(2, kMostTokens), "tokens",
-               "Training tokens of a plan where data.file is not there.");
+               "Training tokens of a plan where data.file is not there.")
+      .Text("plan.machine", kDefaults.machine,
+            "Machine of job.task = plan: the name of a description in input/machines/, or a path.")
+      .Integer("plan.nodes", kDefaults.nodes, input::Between(0, comm::kMostRanks), "nodes",
+               "Nodes to plan for. 0: those of grid.ranks, or one.")
+      .Integer("plan.rows", kDefaults.rows, input::Between(1, kMostRows), "layouts",
+               "Layouts that job.task = plan shows.")
+      .Integer("plan.simulate", kDefaults.simulate, input::Between(0, kMostRows), "layouts",
+               "Layouts that are simulated: those that an estimate puts first. 0: the deck's own "
+               "alone.")
+      .Text("plan.timeline", kDefaults.timeline,
+            "File for the timeline of the first layout shown, a trace for Perfetto. Empty: none.");
 }
 
 Options Read(const input::Deck& deck) {
-  return {.vocabulary = deck.Integer("plan.vocabulary"), .tokens = deck.Integer("plan.tokens")};
+  return {.vocabulary = deck.Integer("plan.vocabulary"),
+          .tokens = deck.Integer("plan.tokens"),
+          .machine = deck.Text("plan.machine"),
+          .nodes = deck.Integer("plan.nodes"),
+          .rows = deck.Integer("plan.rows"),
+          .simulate = deck.Integer("plan.simulate"),
+          .timeline = deck.Text("plan.timeline")};
 }
 
 DeckOptions ReadAll(const input::Deck& deck) {

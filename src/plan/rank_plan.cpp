@@ -43,9 +43,13 @@ class PlannedRank {
 
   const comm::ProcessGrid& Grid() const { return grid_; }
   const device::Stream& Stream() const { return stream_; }
+  void LogInto(device::WorkLog* log) const {
+    count_.log = log;
+    grid_.Traffic().LogInto(log);
+  }
 
  private:
-  device::OperationCount count_;
+  mutable device::OperationCount count_;
   comm::ProcessGrid grid_;
   device::Stream stream_;
 };
@@ -146,15 +150,20 @@ void CheckTransfers(const EvaluationPlan& plan, int rank) {
 }
 
 RankPlan PlanRank(const Plan& plan, int rank) {
+  return PlanRank(plan, rank, plan.training.batch, nullptr);
+}
+
+RankPlan PlanRank(const Plan& plan, int rank, std::int64_t windows, device::WorkLog* log) {
   const PlannedRank planned(plan, rank);
   const comm::ProcessGrid& grid = planned.Grid();
   training::TrainingState state(grid, plan.training, planned.Stream());
   CheckShards(state.Net());
+  planned.LogInto(log);
   RankPlan result;
   result.at = grid.Coordinates();
   result.memory = state.Memory();
   result.memory.tokens = TokenBytes(plan, grid);
-  PlanStep(state, plan.training.batch);
+  PlanStep(state, windows);
   result.traffic = grid.Traffic();
   result.operations = state.Net().Stages().Operations();
   return result;

@@ -32,7 +32,8 @@ class Request {
 
   bool Complete() const { return handle_ == MPI_REQUEST_NULL && channel_ == nullptr; }
   // Gives the transfer a chance to progress; true if it is complete, which is recorded with the
-  // time since its start as hidden.
+  // time since its start as hidden. False for a planned transfer that is logged: the log's reader
+  // knows when it ends.
   bool Test();
   void Wait();  // returns when complete; the time in here is recorded as waited
   // As Wait, for one of several transfers awaited in turn: the caller has been idle since `since`
@@ -49,7 +50,8 @@ class Request {
   MPI_Request handle_ = MPI_REQUEST_NULL;
   Channel* channel_ = nullptr;  // of a channel's transfer, with its ticket
   int ticket_ = 0;
-  bool traced_ = false;  // by the channel
+  bool traced_ = false;             // by the channel
+  device::WorkLog* log_ = nullptr;  // of a planned transfer; `ticket_` is its number there
   Ledger* ledger_ = nullptr;
   Group group_ = Group::kWorld;
   Transfer transfer_ = Transfer::kSend;
@@ -126,6 +128,8 @@ class Collectives {
   void GatherParts(Dtype dtype, const void* from, void* to, const Places& places) const;
   Request StartGather(Dtype dtype, const void* from, void* to, const Places& places) const;
   Request OnChannel(const Operation& operation, std::int64_t payload) const;
+  void Carry(Request& request, const Operation& operation) const;
+  void Log(Request& request, int peer = -1, int tag = -1) const;
   Request PlacedOnChannel(Transfer transfer, Dtype dtype, const void* from, void* to,
                           const Places& places, const Places* taken = nullptr) const;
   void CopyAlone(const void* from, void* to, std::int64_t bytes) const;

@@ -5,6 +5,9 @@
 #include <array>
 #include <cstdint>
 
+namespace trireme::device {
+class WorkLog;
+}
 namespace trireme::trace {
 class Recorder;
 }
@@ -71,11 +74,15 @@ class Ledger {
   // from now on; null: none. It stays with a Clear, and with the copies of this ledger.
   void TraceInto(trace::Recorder* recorder) { trace_ = recorder; }
   trace::Recorder* Trace() const { return trace_; }
+  // Is told of transfers of planned groups from now on; null: nothing is. Stays likewise.
+  void LogInto(device::WorkLog* log) { log_ = log; }
+  device::WorkLog* Log() const { return log_; }
 
  private:
   std::array<std::array<Traffic, kTransfers>, kGroups> traffic_{};
   std::array<double, kGroups> waited_{};  // of no transfer in particular
   trace::Recorder* trace_ = nullptr;
+  device::WorkLog* log_ = nullptr;
 };
 
 }  // namespace trireme::comm

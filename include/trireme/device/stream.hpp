@@ -13,6 +13,7 @@ enum class Kind { kCpu, kCuda, kPlanned };
 const char* NameOf(Kind kind);  // "cpu", "cuda", as run.device names them; "planned"
 
 struct GpuContext;  // device/gpu.hpp
+class WorkLog;      // device/work_log.hpp
 
 // State that libraries keep between calls of kernels: handles, chosen algorithms, scratch. Defined
 // by the callers of the libraries; owned by the job, destroyed before the device and MPI.
@@ -26,7 +27,8 @@ class LibraryState {
 
 // Work that kernels would have done on a planned device.
 struct OperationCount {
-  double flops = 0;  // floating-point operations of matrix products and attention
+  double flops = 0;        // floating-point operations of matrix products and attention
+  WorkLog* log = nullptr;  // told of each kernel; null: of none. Then one thread runs kernels
 };
 
 struct Stream {

@@ -22,7 +22,8 @@ enum class Task {
   kImport,
   kExport,
   kPreflight,
-  kScaling
+  kScaling,
+  kPlan
 };
 
 struct Options {

@@ -72,6 +72,27 @@ Peer ReceiverFrom(const PipelineShape& shape, int stage, const Task& task);
 Program MakeProgram(const PipelineShape& shape, int stage);
 Program MakeEvaluationProgram(const PipelineShape& shape, int stage);
 
+// While one lives, the thread's MakeProgram keeps the programs of all stages of the last shapes
+// that it was asked for: each call makes all of them, and a planner asks for one stage after the
+// other.
+class KeptPrograms {
+ public:
+  KeptPrograms();
+  ~KeptPrograms();
+  KeptPrograms(const KeptPrograms&) = delete;
+  KeptPrograms& operator=(const KeptPrograms&) = delete;
+
+ private:
+  friend Program MakeProgram(const PipelineShape& shape, int stage);
+  struct Entry {
+    PipelineShape shape;
+    std::vector<Program> programs;  // [stages]
+  };
+  const std::vector<Program>& Of(const PipelineShape& shape);
+  std::vector<Entry> entries_;  // the latest last
+  KeptPrograms* outer_;
+};
+
 // True if all stages' programs end under the strictest rendezvous, in which a send completes only
 // when its receive is posted; they then end under any.
 bool Terminates(const std::vector<Program>& programs, const PipelineShape& shape);

@@ -33,6 +33,7 @@ struct PipelineShape {
   int chunks = 1;         // v, runs of blocks that a stage holds; 1 unless interleaved
   int micro_batches = 1;  // M; interleaved: a multiple of P
   int VirtualStages() const { return stages * chunks; }
+  bool operator==(const PipelineShape&) const = default;
 };
 
 // Micro-batches that a step of `count` runs: a multiple of the stages if interleaved (the caller

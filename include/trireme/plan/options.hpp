@@ -3,6 +3,7 @@
 #define TRIREME_PLAN_OPTIONS_HPP_
 
 #include <cstdint>
+#include <string>
 
 #include "trireme/comm/options.hpp"
 #include "trireme/data/options.hpp"
@@ -14,10 +15,15 @@
 
 namespace trireme::plan {
 
-// The facts of a token file that is not there.
+// The facts of a token file that is not there, and of a machine that is not.
 struct Options {
   std::int64_t vocabulary = 50257;      // tokens
   std::int64_t tokens = 1'000'000'000;  // of the train split
+  std::string machine = "h100";         // name or path of a description (simulate::ReadMachine)
+  std::int64_t nodes = 0;               // to plan for; 0: grid.ranks, or one
+  std::int64_t rows = 10;               // layouts to show
+  std::int64_t simulate = 16;           // layouts to simulate
+  std::string timeline;                 // file of the fastest layout's timeline; empty: none
 };
 
 // Options of the sections that a plan follows from.

@@ -3,6 +3,7 @@
 #define TRIREME_PLAN_RANK_PLAN_HPP_
 
 #include <array>
+#include <cstdint>
 #include <vector>
 
 #include "trireme/comm/ledger.hpp"
@@ -10,6 +11,10 @@
 #include "trireme/machine/memory_terms.hpp"
 #include "trireme/parallel/pipeline_schedule.hpp"
 #include "trireme/tensor/registry.hpp"
+
+namespace trireme::device {
+class WorkLog;
+}
 
 namespace trireme::plan {
 
@@ -47,6 +52,8 @@ void CheckTransfers(const EvaluationPlan& plan, int rank);
 // Memory, and transfers and operations of a step of a whole batch. Agrees to the byte with what the
 // rank's ledger counts. Throws as CheckTransfers does.
 RankPlan PlanRank(const Plan& plan, int rank);
+// The same of a step of `windows` sequences, at most a batch; log: told of all work and transfers.
+RankPlan PlanRank(const Plan& plan, int rank, std::int64_t windows, device::WorkLog* log);
 
 // All kinds of ranks, the one that needs most memory first.
 std::vector<RankKind> PlanKinds(const Plan& plan);

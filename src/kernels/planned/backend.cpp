@@ -1,17 +1,19 @@
 // Table of a planned device: kernels that touch no memory and count the floating-point operations
-// of products, 2 m n k each, and of attention. Recomputation inside a kernel is not counted.
+// of products, 2 m n k each, and of attention. Recomputation inside a kernel is not counted, but a
+// log is told of it, and of the bytes of all other kernels.
 #include "backends.hpp"
 
 #include <algorithm>
 #include <atomic>
 
 #include "gpu_sizes.hpp"
+#include "passes.hpp"
 
 namespace trireme::kernels {
 
 namespace {
 
-using tensor::Matrix;
+using namespace planned;  // NOLINT(google-build-using-namespace)
 
 // Stands for a kernel without products; returns 0 or nothing.
 struct Nothing {
@@ -25,18 +27,25 @@ struct Nothing {
 };
 constexpr Nothing kNothing;
 
-// Tasks of several threads may count at once.
+// Tasks of several threads may count at once, unless there is a log.
 void Count(const device::Stream& stream, double flops) {
   std::atomic_ref(stream.planned->flops).fetch_add(flops, std::memory_order_relaxed);
 }
 
-void CountProduct(const device::Stream& stream, std::int64_t m, std::int64_t n, std::int64_t k) {
+// fp8: operands are rounded to it first.
+void CountProduct(const device::Stream& stream, std::int64_t m, std::int64_t n, std::int64_t k,
+                  Dtype type, bool fp8 = false) {
   Count(stream, 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k));
+  if (stream.planned->log != nullptr) stream.planned->log->Product(m, n, k, type, fp8);
+}
+
+bool TakesFp8(const device::Stream& stream, const Linear& linear) {
+  return stream.fp8 && linear.site >= 0;
 }
 
 void CountMultiply(const device::Stream& stream, Form form_a, const Matrix& a, Form, const Matrix&,
                    const Matrix& c, bool) {
-  CountProduct(stream, c.rows, c.columns, form_a == Form::kPlain ? a.columns : a.rows);
+  CountProduct(stream, c.rows, c.columns, form_a == Form::kPlain ? a.columns : a.rows, a.dtype);
 }
 
 void CountMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& a, Form form_b,
@@ -46,32 +55,34 @@ void CountMultiplyThen(const device::Stream& stream, Form form_a, const Matrix& 
   then({0, c.rows});
 }
 
-void CountLinearForward(const device::Stream& stream, const Linear&, const Matrix& x, const Matrix&,
-                        const Matrix& y, FunctionRef<void(const Part&)> then) {
-  CountProduct(stream, x.rows, y.columns, x.columns);
+void CountLinearForward(const device::Stream& stream, const Linear& linear, const Matrix& x,
+                        const Matrix&, const Matrix& y, FunctionRef<void(const Part&)> then) {
+  CountProduct(stream, x.rows, y.columns, x.columns, x.dtype, TakesFp8(stream, linear));
   then({0, y.rows});
 }
 
-void CountLinearActivation(const device::Stream& stream, const Linear&, const Matrix& x,
+void CountLinearActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
                            const Matrix&, ActivationKind, const Dropout&, const Matrix& pre,
-                           const Matrix&) {
-  CountProduct(stream, x.rows, pre.columns, x.columns);
+                           const Matrix& out) {
+  CountProduct(stream, x.rows, pre.columns, x.columns, x.dtype, TakesFp8(stream, linear));
+  LogPass(stream, BytesOf(pre) + BytesOf(out));
 }
 
-void CountLinearInputGradient(const device::Stream& stream, const Linear&, const Matrix& dy,
+void CountLinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
                               const Matrix& dx) {
-  CountProduct(stream, dy.rows, dx.columns, dy.columns);
+  CountProduct(stream, dy.rows, dx.columns, dy.columns, dy.dtype, TakesFp8(stream, linear));
 }
 
-void CountLinearActivationGradient(const device::Stream& stream, const Linear&, const Matrix& dy,
-                                   ActivationKind, const Matrix&, const Dropout&,
-                                   const Matrix& dhidden, const Matrix&) {
-  CountProduct(stream, dy.rows, dhidden.columns, dy.columns);
+void CountLinearActivationGradient(const device::Stream& stream, const Linear& linear,
+                                   const Matrix& dy, ActivationKind, const Matrix& from,
+                                   const Dropout&, const Matrix& dhidden, const Matrix& dpre) {
+  CountProduct(stream, dy.rows, dhidden.columns, dy.columns, dy.dtype, TakesFp8(stream, linear));
+  LogPass(stream, BytesOf(from) + BytesOf(dhidden) + BytesOf(dpre));
 }
 
-void CountLinearWeightGradient(const device::Stream& stream, const Linear&, const Matrix& x,
+void CountLinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,
                                const Matrix& dy, const Matrix&) {
-  CountProduct(stream, x.columns, dy.columns, x.rows);
+  CountProduct(stream, x.columns, dy.columns, x.rows, x.dtype, TakesFp8(stream, linear));
 }
 
 // Sum of min(max(t, 0), most) over t <= last.
@@ -104,31 +115,49 @@ double VisiblePairs(const Positions& queries, std::int64_t length, const Positio
 }
 
 // Products of attention, each of 2 head_dim operations per pair: scores and outputs forward;
-// gradients of values, weights, queries and keys backward.
-constexpr double kForwardProducts = 2, kBackwardProducts = 4;
+// gradients of values, weights, queries and keys backward, and scores again, which only a log hears
+// of.
+struct AttentionProducts {
+  double counted = 0, done = 0;
+};
+constexpr AttentionProducts kForwardProducts{2, 2}, kBackwardProducts{4, 5};
 
-void CountWhole(const device::Stream& stream, const AttentionShape& shape, double products) {
+// operations: of one product. bytes: of all operands.
+void CountAttention(const device::Stream& stream, double operations,
+                    const AttentionProducts& products, double bytes, Dtype type) {
+  Count(stream, products.counted * operations);
+  if (stream.planned->log == nullptr) return;
+  stream.planned->log->Attention(products.done * operations, bytes, type);
+}
+
+void CountWhole(const device::Stream& stream, const AttentionShape& shape,
+                const AttentionProducts& products, double bytes, Dtype type) {
   const Positions all{{0, shape.length}, {shape.length, shape.length}};
-  Count(stream, 2 * products * static_cast<double>(shape.sequences * shape.heads * shape.head_dim) *
-                    VisiblePairs(all, shape.length, all, shape.causal));
+  const auto width = static_cast<double>(shape.sequences * shape.heads * shape.head_dim);
+  CountAttention(stream, 2 * width * VisiblePairs(all, shape.length, all, shape.causal), products,
+                 bytes, type);
 }
 
 void CountPart(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
-               const KeyValueBlock& block, double products) {
+               const KeyValueBlock& block, const AttentionProducts& products) {
   const std::int64_t heads = tasks.Size() * (shape.heads / shape.kv_heads);
-  Count(stream, 2 * products * static_cast<double>(heads * shape.head_dim) *
-                    VisiblePairs(shape.positions, shape.length, block.positions, shape.causal));
+  const double pairs = VisiblePairs(shape.positions, shape.length, block.positions, shape.causal);
+  const double share =
+      static_cast<double>(tasks.Size()) / static_cast<double>(AttentionPartTasks(shape));
+  CountAttention(stream, 2 * static_cast<double>(heads * shape.head_dim) * pairs, products,
+                 products.counted * share * BytesOf(block.data), block.data.dtype);
 }
 
-void CountAttentionForward(const device::Stream& stream, const AttentionShape& shape, const Matrix&,
-                           const Dropout&, const Matrix&, const Matrix&, const Matrix&) {
-  CountWhole(stream, shape, kForwardProducts);
+void CountAttentionForward(const device::Stream& stream, const AttentionShape& shape,
+                           const Matrix& qkv, const Dropout&, const Matrix& out, const Matrix&,
+                           const Matrix&) {
+  CountWhole(stream, shape, kForwardProducts, BytesOf(qkv) + BytesOf(out), qkv.dtype);
 }
 
 void CountAttentionBackward(const device::Stream& stream, const AttentionShape& shape,
-                            const Matrix&, const Dropout&, const Matrix&, const Matrix&,
+                            const Matrix& qkv, const Dropout&, const Matrix& out, const Matrix&,
                             const Matrix&, const Matrix&, const Matrix&) {
-  CountWhole(stream, shape, kBackwardProducts);
+  CountWhole(stream, shape, kBackwardProducts, 2 * (BytesOf(qkv) + BytesOf(out)), qkv.dtype);
 }
 
 void CountAttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
@@ -146,14 +175,16 @@ void CountAttentionPartBackward(const device::Stream& stream, const AttentionSha
 
 void CountVocabularyStatistics(const device::Stream& stream, const VocabularyTile& tile,
                                const Matrix&, double*) {
-  CountProduct(stream, tile.x.rows, tile.weight.rows, tile.x.columns);
+  CountProduct(stream, tile.x.rows, tile.weight.rows, tile.x.columns, tile.x.dtype);
+  LogPass(stream, BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
 }
 
 // Gradients of x and of the weight.
 void CountVocabularyGradient(const device::Stream& stream, const VocabularyTile& tile,
                              const Matrix&, const double*, int, const Matrix&, const Matrix&) {
-  CountProduct(stream, tile.x.rows, tile.x.columns, tile.weight.rows);
-  CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows);
+  LogPass(stream, 2 * BytesOf(tile.x.rows * tile.weight.rows, tile.x.dtype));
+  CountProduct(stream, tile.x.rows, tile.x.columns, tile.weight.rows, tile.x.dtype);
+  CountProduct(stream, tile.weight.rows, tile.x.columns, tile.x.rows, tile.x.dtype);
 }
 
 std::int64_t CacheElements(const device::Stream& stream, const AttentionShape& shape,
@@ -234,35 +265,35 @@ constinit const Backend kPlannedBackend = {
     .LinearInputGradient = CountLinearInputGradient,
     .LinearActivationGradient = CountLinearActivationGradient,
     .LinearWeightGradient = CountLinearWeightGradient,
-    .AddBias = kNothing,
-    .ResidualForward = kNothing,
-    .Clear = kNothing,
-    .Copy = kNothing,
-    .Add = kNothing,
-    .ActivationForward = kNothing,
-    .ActivationBackward = kNothing,
-    .DropoutForward = kNothing,
-    .EmbeddingForward = kNothing,
-    .EmbeddingBackward = kNothing,
-    .PositionForward = kNothing,
-    .PositionBackward = kNothing,
-    .NormForward = kNothing,
-    .ResidualNormForward = kNothing,
-    .NormBackward = kNothing,
-    .NormBackwardInput = kNothing,
-    .NormBackwardWeight = kNothing,
-    .ColumnSum = kNothing,
+    .AddBias = kPass,
+    .ResidualForward = kPass,
+    .Clear = kPass,
+    .Copy = kPass,
+    .Add = kPass,
+    .ActivationForward = kPass,
+    .ActivationBackward = kPass,
+    .DropoutForward = kPass,
+    .EmbeddingForward = PassEmbedding,
+    .EmbeddingBackward = PassEmbeddingGradient,
+    .PositionForward = PassPositions,
+    .PositionBackward = PassPositionGradient,
+    .NormForward = kPass,
+    .ResidualNormForward = kPass,
+    .NormBackward = PassNormGradient,
+    .NormBackwardInput = kPass,
+    .NormBackwardWeight = kPass,
+    .ColumnSum = kPass,
     .AttentionScratch = WholeAttentionScratch,
     .AttentionForward = CountAttentionForward,
     .AttentionBackward = CountAttentionBackward,
-    .Rope = kNothing,
+    .Rope = kPass,
     .KeyValueElements = CacheElements,
     .KeepKeyValues = kNothing,
     .CachedAttention = kNothing,
     .AttentionPartScratch = PartScratch,
-    .AttentionPartStart = kNothing,
+    .AttentionPartStart = kPass,
     .AttentionPartForward = CountAttentionPartForward,
-    .AttentionPartStartBackward = kNothing,
+    .AttentionPartStartBackward = kPass,
     .AttentionPartBackward = CountAttentionPartBackward,
     .CrossEntropy = kNothing,
     .SoftmaxStatistics = kNothing,
@@ -272,13 +303,13 @@ constinit const Backend kPlannedBackend = {
     .VocabularyStatistics = CountVocabularyStatistics,
     .VocabularyLosses = kNothing,
     .VocabularyGradient = CountVocabularyGradient,
-    .AdamW = kNothing,
-    .GradientDescent = kNothing,
-    .SquareSum = kNothing,
-    .SquareSums = kNothing,
-    .ExactSquareSum = kNothing,
-    .Accumulate = kNothing,
-    .Convert = kNothing,
+    .AdamW = PassAdamW,
+    .GradientDescent = PassDescent,
+    .SquareSum = PassSquareSum,
+    .SquareSums = PassSquareSums,
+    .ExactSquareSum = PassExactSum,
+    .Accumulate = PassAccumulate,
+    .Convert = PassConvert,
     .MakeLibraries = MakePlannedLibraries,
 };
 

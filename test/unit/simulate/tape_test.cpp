@@ -1,0 +1,104 @@
+// Tapes against the ledger: calls and bytes of each group and kind, and the schedule's tasks. The
+// ledger of a planned rank is that of a real one (test/parallel/plan).
+#include "tape.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cases.hpp"
+#include "steps.hpp"
+#include "trireme/simulate/prediction.hpp"
+
+namespace trireme::simulate {
+namespace {
+
+using test::Case;
+
+const std::vector<std::string> kModel = {
+    "model.dim=64",  "model.heads=4",      "model.layers=8",     "model.ffn=256",
+    "data.batch=16", "data.micro_batch=1", "run.precision=bf16", "plan.vocabulary=512"};
+
+std::vector<std::string> With(std::vector<std::string> more) {
+  more.insert(more.begin(), kModel.begin(), kModel.end());
+  return more;
+}
+
+void ExpectLedger(const plan::Plan& plan, const Machine& machine) {
+  const PlayedStep step = PlayStep(plan, machine, plan.training.batch, false);
+  for (std::size_t stage = 0; stage < step.tapes.size(); ++stage) {
+    comm::Ledger counted;
+    for (const TapeTransfer& transfer : step.tapes[stage].transfers) {
+      counted.Record(static_cast<comm::Group>(transfer.what.group),
+                     static_cast<comm::Transfer>(transfer.what.transfer), transfer.what.ranks,
+                     transfer.what.bytes, 0, 0);
+    }
+    const plan::RankPlan whole = plan::PlanRank(
+        plan,
+        comm::RankAt({.pipeline = static_cast<int>(stage), .data = 0, .context = 0, .tensor = 0},
+                     plan.grid));
+    for (int group = 0; group < comm::kGroups; ++group) {
+      for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
+        const auto name = static_cast<comm::Group>(group);
+        const auto kind = static_cast<comm::Transfer>(transfer);
+        // A shift's receive is told with its send.
+        if (name == comm::Group::kContext && kind == comm::Transfer::kReceive) continue;
+        EXPECT_EQ(counted.At(name, kind).calls, whole.traffic.At(name, kind).calls)
+            << "stage " << stage << " " << comm::NameOf(name) << " " << comm::NameOf(kind);
+        EXPECT_EQ(counted.At(name, kind).payload, whole.traffic.At(name, kind).payload)
+            << "stage " << stage << " " << comm::NameOf(name) << " " << comm::NameOf(kind);
+      }
+    }
+  }
+}
+
+TEST(Tape, HasTheLedgersCallsAndBytes) {
+  const std::vector<std::pair<int, std::vector<std::string>>> layouts = {
+      {1, {}},
+      {2, {"grid.data=2"}},
+      {2, {"grid.tensor=2", "grid.sequence_parallel=yes"}},
+      {4, {"grid.context=2", "grid.tensor=2"}},
+      {4, {"grid.sharding=parameters"}},
+      {8, {"grid.sharding=gradients", "grid.shard_group=2"}},
+      {4, {"grid.pipeline=4", "pipeline.schedule=zero_bubble"}},
+      {8,
+       {"grid.pipeline=2", "grid.tensor=2", "pipeline.schedule=interleaved", "pipeline.chunks=2",
+        "grid.sharding=optimizer"}},
+      {8, {"grid.pipeline=4", "model.tie_embeddings=yes", "model.recompute=full"}}};
+  for (const auto& [ranks, keys] : layouts) {
+    SCOPED_TRACE(keys.empty() ? "one rank" : keys.front());
+    const Case one("h100", ranks, With(keys));
+    ExpectLedger(one.plan, one.machine);
+  }
+}
+
+TEST(Tape, HasEachTaskOfTheSchedule) {
+  const Case one("h100", 4, With({"grid.pipeline=4"}));
+  const PlayedStep step = PlayStep(one.plan, one.machine, one.plan.training.batch, true);
+  for (const Tape& tape : step.tapes) EXPECT_EQ(tape.tasks.size(), 2U * 16);
+  const Prediction prediction = Predict(one.plan, one.machine);
+  EXPECT_EQ(prediction.tasks, 4 * 2 * 16);
+  EXPECT_EQ(prediction.micro_batches, 16);
+}
+
+// Terms add up, and a step played in short is the whole one.
+TEST(Prediction, ShortStepsExtendToTheWhole) {
+  for (const char* schedule : {"1f1b", "gpipe", "zero_bubble", "interleaved"}) {
+    std::vector<std::string> keys = With({"grid.pipeline=2"});
+    std::ranges::replace(keys, std::string("data.batch=16"), std::string("data.batch=64"));
+    keys.push_back(std::string("pipeline.schedule=") + schedule);
+    if (keys.back().ends_with("interleaved")) keys.emplace_back("pipeline.chunks=2");
+    const Case one("h100", 4, keys);
+    const Prediction prediction = Predict(one.plan, one.machine);
+    const PlayedStep whole = PlayStep(one.plan, one.machine, one.plan.training.batch, false);
+    EXPECT_NEAR(prediction.step / whole.simulated.Makespan(), 1, 1e-6) << schedule;
+    EXPECT_NEAR(prediction.compute + prediction.Exposed() + prediction.bubble + prediction.other,
+                prediction.step, 1e-12);
+    std::int64_t tasks = 0;
+    for (const Tape& tape : whole.tapes) tasks += std::ssize(tape.tasks);
+    EXPECT_EQ(prediction.tasks, tasks) << schedule;
+  }
+}
+
+}  // namespace
+}  // namespace trireme::simulate
