@@ -55,7 +55,10 @@ Options Read(const input::Deck& deck) {
           .sequence_parallel_given = deck.Given("grid.sequence_parallel"),
           .sharding = input::Pick<Sharding>(deck.Text("grid.sharding"), kShardings),
           .shard_group = deck.Integer("grid.shard_group"),
-          .shard_group_given = deck.Given("grid.shard_group")};
+          .shard_group_given = deck.Given("grid.shard_group"),
+          .layout_given = deck.Given("grid.data") || deck.Given("grid.context") ||
+                          deck.Given("grid.tensor") || deck.Given("grid.pipeline") ||
+                          deck.Given("grid.sharding") || deck.Given("grid.shard_group")};
 }
 
 }  // namespace trireme::comm

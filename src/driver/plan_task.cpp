@@ -66,15 +66,6 @@ plan::MachineFacts FactsOf(const job::DeckOptions& options, const input::Deck& d
   return facts;
 }
 
-// Whether the deck says how its ranks are laid out.
-bool StatesLayout(const input::Deck& deck) {
-  for (const char* key : {"grid.tensor", "grid.pipeline", "grid.context", "grid.data",
-                          "grid.sharding", "grid.shard_group", "pipeline.schedule"}) {
-    if (deck.Given(key)) return true;
-  }
-  return false;
-}
-
 std::string Percent(double part, double whole) {
   return fmt::format("{:.0f}%", whole > 0 ? 100 * part / whole : 0);
 }
@@ -280,8 +271,9 @@ void PlanMachine(const job::DeckOptions& options, const input::Deck& deck, bool 
     return;
   }
   std::fflush(stdout);
-  simulate::SearchResult found = simulate::Search(request, machine, StatesLayout(deck),
-                                                  static_cast<int>(options.plan.simulate));
+  simulate::SearchResult found = simulate::Search(
+      request, machine, options.comm.layout_given || options.parallel.schedule_given,
+      static_cast<int>(options.plan.simulate));
   if (!found.own_refused.empty()) Line("deck", "its own layout: " + found.own_refused);
   if (found.rows.empty()) {
     throw InputError(fmt::format("plan: none of {} layouts fits {} of {} a rank",

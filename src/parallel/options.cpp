@@ -92,6 +92,7 @@ void Declare(input::Schema& schema) {
 
 Options Read(const input::Deck& deck) {
   return {.schedule = input::Pick<ScheduleKind>(deck.Text("pipeline.schedule"), kSchedules),
+          .schedule_given = deck.Given("pipeline.schedule"),
           .chunks = static_cast<int>(deck.Integer("pipeline.chunks")),
           .bucket_mib = deck.Real("grid.bucket_mib"),
           .bucket_given = deck.Given("grid.bucket_mib"),

@@ -25,6 +25,7 @@ struct Options {
   Sharding sharding = Sharding::kNone;
   std::int64_t shard_group = 0;  // ranks that share one copy; 0: all of data x context
   bool shard_group_given = false;
+  bool layout_given = false;  // any of the axes, sharding or shard_group
 };
 
 void Declare(input::Schema& schema);  // [grid], without the keys of parallel/options.hpp

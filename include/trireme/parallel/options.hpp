@@ -19,6 +19,7 @@ struct CanonicalOptions {
 
 struct Options {
   ScheduleKind schedule = ScheduleKind::kOneForwardOneBackward;
+  bool schedule_given = false;
   int chunks = 1;             // parts of the model per stage
   double bucket_mib = 4;      // MiB of gradients that are summed at once
   bool bucket_given = false;  // by the deck or the command line

@@ -1,4 +1,4 @@
-// Machine: descriptions as decks of their own schema.
+// Machine: descriptions as decks of their own schema, and the keys of that.
 #include "trireme/simulate/machine.hpp"
 
 #include <fmt/format.h>
@@ -166,11 +166,12 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
   machine.memory_bytes = static_cast<std::int64_t>(deck.Real("machine.memory_gib") * kGib);
   machine.capability = static_cast<int>(deck.Integer("machine.capability"));
   machine.multiprocessors = static_cast<int>(deck.Integer("machine.multiprocessors"));
+  const input::Deck& families = deck;  // of keys whose names are made of parts
   for (const TypeKeys& type : kTypes) {
     const std::string key = fmt::format("compute.{}", type.name);
-    machine.*type.products = {.peak = deck.Real(key + "_tflops") * kTera,
-                              .efficiency = deck.Real(key + "_efficiency"),
-                              .half = deck.Real(key + "_half")};
+    machine.*type.products = {.peak = families.Real(key + "_tflops") * kTera,
+                              .efficiency = families.Real(key + "_efficiency"),
+                              .half = families.Real(key + "_half")};
   }
   machine.attention = deck.Real("compute.attention_efficiency");
   machine.memory = deck.Real("compute.memory_gbs") * kGiga;
@@ -178,9 +179,9 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
   machine.step_seconds = deck.Real("compute.step_ms") * kMilli;
   for (const LinkKeys& link : kLinks) {
     const std::string key = fmt::format("links.{}", link.name);
-    machine.*link.link = {.bandwidth = deck.Real(key + "_gbs") * kGiga,
-                          .reduction = deck.Real(key + "_reduction_gbs") * kGiga,
-                          .latency = deck.Real(key + "_latency_us") * kMicro};
+    machine.*link.link = {.bandwidth = families.Real(key + "_gbs") * kGiga,
+                          .reduction = families.Real(key + "_reduction_gbs") * kGiga,
+                          .latency = families.Real(key + "_latency_us") * kMicro};
   }
   machine.background = deck.Switch("links.background");
   machine.interference = deck.Real("links.interference");
