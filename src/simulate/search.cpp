@@ -227,7 +227,7 @@ SearchResult Search(const plan::Request& request, const Machine& machine, bool o
     }
   }
   if (most == 0 && mine) {
-    result.rows.push_back(std::move(*mine));
+    result.rows.push_back(*mine);
     return result;
   }
   const std::vector<std::pair<double, Layout>> list = Estimated(request, machine);
@@ -244,14 +244,14 @@ SearchResult Search(const plan::Request& request, const Machine& machine, bool o
       ++result.fitted;
       candidate.prediction = Predict(plan, machine);
       ++result.simulated;
-      result.rows.push_back(std::move(candidate));
+      result.rows.push_back(candidate);
     } catch (const Error&) {
       // a layout that the model or the batch does not allow
     }
   }
   std::ranges::stable_sort(result.rows, {},
                            [](const Candidate& each) { return each.prediction.step; });
-  if (mine) result.rows.insert(result.rows.begin(), std::move(*mine));
+  if (mine) result.rows.insert(result.rows.begin(), *mine);
   return result;
 }
 
