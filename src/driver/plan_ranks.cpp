@@ -79,6 +79,10 @@ void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
 }  // namespace
 
 std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema) {
+  // The files of a job that runs are read by one rank alone (RunTask plans for a deck that says
+  // so).
+  const bool asked = std::ranges::find(line.overrides, "job.task=plan") != line.overrides.end();
+  if (!line.validate_only && !asked) return std::nullopt;
   const job::Sources sources = job::ReadSources(schema, line);
   const input::Deck deck = job::ParseDeck(schema, line, sources);
   const job::DeckOptions options = job::ReadAll(deck);

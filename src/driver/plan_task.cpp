@@ -12,6 +12,7 @@
 #include "trireme/base/installation.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/device/gpu.hpp"
+#include "trireme/driver/tasks.hpp"
 #include "trireme/machine/precision.hpp"
 #include "trireme/monitor/append_file.hpp"
 #include "trireme/monitor/monitor.hpp"
@@ -307,6 +308,13 @@ void PlanMachine(const job::DeckOptions& options, const input::Deck& deck, bool 
   }
   if (options.job.output_given) WriteRows(options.job.output, found.rows);
   std::fflush(stdout);
+}
+
+ExitCode RunPlan(const job::Job& job) {
+  job.World().Together([&] {
+    if (job.World().IsRoot()) PlanMachine(job.options, job.deck, job.line->validate_only);
+  });
+  return ExitCode::kDone;
 }
 
 }  // namespace trireme::driver

@@ -144,6 +144,7 @@ ExitCode RunChosen(job::Job& job) {
   if (task == Task::kExport) return RunExport(job);
   if (task == Task::kVerify) return verify::RunVerify(job);
   if (task == Task::kPreflight) return RunPreflight(job);
+  if (task == Task::kPlan) return RunPlan(job);
   return RunTraining(job);
 }
 

@@ -50,3 +50,8 @@ run 2 "$TRIREME" -i "$deck" job.task=plan plan.machine=h100 plan.nodes=2 grid.ra
 says "State one of them"
 run 2 "$TRIREME" -i "$TRIREME_SOURCE/input/llama3_70b.in" job.task=plan plan.machine=a100_40 plan.nodes=1
 says "Plan for more nodes"
+
+# A deck that says so is planned by one of the ranks that run.
+sed 's/^\[job\]/&\ntask = plan/' "$deck" >planning.in
+run 0 "${mpi[@]}" 2 "$TRIREME" -i planning.in plan.nodes=1 plan.simulate=2
+[[ $(grep -c "^fastest" "$scratch/output") == 1 ]] || fail "not once"

@@ -17,9 +17,9 @@ namespace trireme::driver {
 
 input::Schema DeclareAll();  // every module's keys
 
-// -v with grid.ranks: prints the plan for that many ranks and returns the exit code; nothing for
-// any other command line. Starts no MPI. A refused layout goes to standard error; a deck that
-// cannot be read is an InputError.
+// -v with grid.ranks, which prints the plan for that many ranks, and job.task=plan on the command
+// line: returns the exit code; nothing for any other command line. Starts no MPI. A refused layout
+// goes to standard error; a deck that cannot be read is an InputError.
 std::optional<ExitCode> AnswerWithPlan(const job::CommandLine& line, const input::Schema& schema);
 
 // Collective. job.task: runs it to its end.
@@ -36,6 +36,7 @@ ExitCode RunTraining(job::Job& job);
 ExitCode RunImport(job::Job& job);
 ExitCode RunExport(job::Job& job);
 ExitCode RunPreflight(job::Job& job);
+ExitCode RunPlan(const job::Job& job);
 
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
 // (never empty) token by token. Returns the new tokens only, the same on every rank; empty if a
