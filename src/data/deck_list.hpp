@@ -1,4 +1,4 @@
-// Lists in a deck's values: entries with commas between them.
+// Lists in a deck's values without empty entries.
 #ifndef TRIREME_SRC_DATA_DECK_LIST_HPP_
 #define TRIREME_SRC_DATA_DECK_LIST_HPP_
 
@@ -9,9 +9,6 @@
 #include "trireme/input/deck.hpp"
 
 namespace trireme::data {
-
-// Without the blanks around it.
-std::string_view Trimmed(std::string_view text);
 
 // Entries of the value `text` of `key`, trimmed, which point into it. Throws InputError with the
 // deck's line and the hint `forms` for an empty entry.

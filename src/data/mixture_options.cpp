@@ -10,6 +10,7 @@
 #include "deck_list.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/mixture.hpp"
+#include "trireme/input/list.hpp"
 #include "trireme/input/shown.hpp"
 
 namespace trireme::data {
@@ -31,8 +32,8 @@ MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
         kKey, fmt::format("'{}' has neither a weight nor a number of epochs", shown), kForms);
   }
   MixtureFile file;
-  file.path = std::string(Trimmed(entry.substr(0, mark)));
-  const std::string_view number = Trimmed(entry.substr(mark + 1));
+  file.path = std::string(input::Trimmed(entry.substr(0, mark)));
+  const std::string_view number = input::Trimmed(entry.substr(mark + 1));
   if (file.path.empty()) {
     throw deck.Complain(kKey, fmt::format("'{}' names no file", shown), kForms);
   }

@@ -8,6 +8,7 @@
 
 #include "deck_list.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/input/list.hpp"
 #include "trireme/input/shown.hpp"
 
 namespace trireme::data {
@@ -36,8 +37,8 @@ std::vector<ValidationFile> ReadValidation(const std::string& text, const input:
     if (colon == std::string_view::npos) {
       throw deck.Complain(kKey, fmt::format("'{}' has no name", shown), kForm);
     }
-    ValidationFile set{std::string(Trimmed(entry.substr(0, colon))),
-                       std::string(Trimmed(entry.substr(colon + 1)))};
+    ValidationFile set{std::string(input::Trimmed(entry.substr(0, colon))),
+                       std::string(input::Trimmed(entry.substr(colon + 1)))};
     if (!IsName(set.name)) {
       throw deck.Complain(kKey,
                           fmt::format("'{}' is no name of letters, digits, '_', '-' and '.'",

@@ -10,7 +10,6 @@
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/sources.hpp"
-#include "trireme/machine/precision.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::driver {
@@ -42,24 +41,15 @@ std::unique_ptr<device::Gpu> OpenGpu(const job::DeckOptions& options, const inpu
                       "Plan on a node with GPUs, or with run.device = cpu.");
 }
 
-plan::MachineFacts FactsOf(const machine::Options& options, const device::Gpu* gpu) {
-  const machine::Arithmetic arithmetic = machine::ArithmeticOf(options.precision, gpu != nullptr);
-  plan::MachineFacts facts;
-  facts.dtype = arithmetic.dtype;
-  facts.stream.bf16 = arithmetic.bf16_products;
-  facts.stream.fp8 = arithmetic.fp8_products;
-  facts.stream.gpu = gpu == nullptr ? nullptr : &gpu->Context();
-  facts.stream.threads = std::max(1, device::RequestedThreads(options.threads));
-  return facts;
-}
-
 void PrintPlan(const job::DeckOptions& options, const input::Deck& deck) {
   if (options.job.task != job::Task::kTrain) {
     throw deck.Complain("grid.ranks", "plans a training run, but job.task is another",
                         "Leave grid.ranks out, or choose job.task = train.");
   }
   const std::unique_ptr<device::Gpu> gpu = OpenGpu(options, deck);
-  const plan::MachineFacts machine = FactsOf(options.machine, gpu.get());
+  const plan::MachineFacts machine =
+      plan::FactsOf(options.machine.precision, gpu.get(),
+                    std::max(1, device::RequestedThreads(options.machine.threads)));
   const plan::Plan plan = plan::MakePlan({.options = options,
                                           .deck = deck,
                                           .ranks = options.comm.ranks,

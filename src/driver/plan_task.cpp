@@ -8,12 +8,10 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "trireme/base/descriptor.hpp"
 #include "trireme/base/installation.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/driver/tasks.hpp"
-#include "trireme/machine/precision.hpp"
 #include "trireme/monitor/append_file.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/simulate/machine.hpp"
@@ -51,15 +49,8 @@ int RanksOf(const job::DeckOptions& options, const input::Deck& deck,
 
 plan::MachineFacts FactsOf(const job::DeckOptions& options, const input::Deck& deck,
                            const simulate::Machine& machine, const device::Gpu* gpu) {
-  const machine::Arithmetic arithmetic =
-      machine::ArithmeticOf(options.machine.precision, gpu != nullptr);
-  plan::MachineFacts facts;
-  facts.dtype = arithmetic.dtype;
-  facts.stream.bf16 = arithmetic.bf16_products;
-  facts.stream.fp8 = arithmetic.fp8_products;
-  facts.stream.gpu = gpu == nullptr ? nullptr : &gpu->Context();
-  facts.stream.threads = machine.threads;
-  if (machine.Of(arithmetic.dtype, arithmetic.fp8_products).peak <= 0) {
+  const plan::MachineFacts facts = plan::FactsOf(options.machine.precision, gpu, machine.threads);
+  if (machine.Of(facts.dtype, facts.stream.fp8).peak <= 0) {
     throw deck.Complain("run.precision",
                         fmt::format("{} states no speed of such products", machine.title),
                         "Choose another precision, or state the speed in the description.");
@@ -237,10 +228,7 @@ nlohmann::json JsonOf(const Candidate& row) {
 }
 
 void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
-  if (const int error = MakeFolderDurably(folder); error != 0) {
-    throw RunError(fmt::format("{}: cannot be made: {}", folder, ErrorText(error)),
-                   "Choose another job.output.");
-  }
+  monitor::MakeOutputFolder(folder);
   std::string text;
   for (const Candidate& row : rows) text += JsonOf(row).dump() + "\n";
   monitor::WriteWhole(folder + "/plan.jsonl", text);

@@ -1,12 +1,12 @@
 // The task preflight: a look at all ranks and hosts, then the speeds of their nodes.
 #include <fmt/format.h>
 
-#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/hang_bound.hpp"
 #include "trireme/monitor/append_file.hpp"
+#include "trireme/monitor/monitor.hpp"
 #include "trireme/preflight/measure.hpp"
 #include "trireme/preflight/report.hpp"
 
@@ -15,10 +15,7 @@ namespace trireme::driver {
 namespace {
 
 void WriteReport(const std::string& folder, const preflight::Report& report) {
-  if (const int error = MakeFolderDurably(folder); error != 0) {
-    throw RunError(fmt::format("{}: cannot be made: {}", folder, ErrorText(error)),
-                   "Choose another job.output.");
-  }
+  monitor::MakeOutputFolder(folder);
   const std::string path = folder + "/preflight.json";
   monitor::WriteWhole(path, preflight::JsonOf(report));
   fmt::print("report        {}\n", path);

@@ -57,6 +57,13 @@ void CheckRunFolder(const std::string& folder, bool resume) {
   }
 }
 
+void MakeOutputFolder(const std::string& folder) {
+  if (const int error = MakeFolderDurably(folder); error != 0) {
+    throw RunError(fmt::format("{}: cannot be made: {}", folder, ErrorText(error)),
+                   "Choose another job.output.");
+  }
+}
+
 void MakeRunFolder(const std::string& folder) { MakeFolder(fs::path(folder) / "checkpoints"); }
 
 void RecordEvent(const std::string& folder, const Event& event) noexcept {

@@ -6,6 +6,7 @@
 #include "canonical.hpp"
 #include "micro_batch.hpp"
 #include "trireme/kernels/thin_panels.hpp"
+#include "trireme/machine/precision.hpp"
 #include "trireme/model/check_layout.hpp"
 #include "trireme/plan/plan.hpp"
 
@@ -130,6 +131,17 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
 }
 
 }  // namespace
+
+MachineFacts FactsOf(machine::Precision precision, const device::Gpu* gpu, int threads) {
+  const machine::Arithmetic arithmetic = machine::ArithmeticOf(precision, gpu != nullptr);
+  MachineFacts facts;
+  facts.dtype = arithmetic.dtype;
+  facts.stream.bf16 = arithmetic.bf16_products;
+  facts.stream.fp8 = arithmetic.fp8_products;
+  facts.stream.gpu = gpu == nullptr ? nullptr : &gpu->Context();
+  facts.stream.threads = threads;
+  return facts;
+}
 
 comm::GridShape PlanGrid(const DeckOptions& options, const input::Deck& deck, int ranks) {
   return comm::ReadGrid(options.comm, deck, ranks, [&](std::int64_t tensor, std::int64_t pipeline) {

@@ -9,27 +9,16 @@
 #include <string_view>
 
 #include "trireme/comm/options.hpp"
+#include "trireme/input/list.hpp"
 
 namespace trireme::scaling {
 
 namespace {
 
-std::string_view Trimmed(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(" \t") - begin + 1);
-}
-
-// Parts between commas, without blanks around them; none of an empty text.
+// None of an empty text.
 std::vector<std::string_view> PartsOf(std::string_view text) {
-  std::vector<std::string_view> parts;
-  if (Trimmed(text).empty()) return parts;
-  while (true) {
-    const std::size_t comma = text.find(',');
-    parts.push_back(Trimmed(text.substr(0, comma)));
-    if (comma == std::string_view::npos) return parts;
-    text.remove_prefix(comma + 1);
-  }
+  if (input::Trimmed(text).empty()) return {};
+  return input::SplitList(text);
 }
 
 std::vector<int> ReadRanks(const input::Deck& deck) {

@@ -17,7 +17,6 @@
 #include "report.hpp"
 #include "table.hpp"
 #include "trireme/base/clock.hpp"
-#include "trireme/base/descriptor.hpp"
 #include "trireme/job/batch_job.hpp"
 #include "trireme/job/hang_bound.hpp"
 #include "trireme/monitor/append_file.hpp"
@@ -187,10 +186,7 @@ class Runner {
 // World rank 0.
 void MakeFolder(const job::Job& job) {
   const std::string& folder = job.options.job.output;
-  if (const int error = MakeFolderDurably(folder); error != 0) {
-    throw RunError(fmt::format("{}: cannot be made: {}", folder, ErrorText(error)),
-                   "Choose another job.output.");
-  }
+  monitor::MakeOutputFolder(folder);
   monitor::WriteWhole((fs::path(folder) / "deck.in").string(), job.deck.Resolved());
 }
 

@@ -35,11 +35,10 @@ class Engine {
   void Continue(int number);
   void Start(int number, int transfer);
   bool Await(int number, int transfer);
-  void Enqueue(int number, int transfer, const Cost& cost);
+  void Enqueue(int number, int transfer);
   void StartHead(int number, std::deque<int>& queue);
   void Done(int number, int transfer);
   void Deliver(const Place& receive, double time);
-  void TakeMessage(int number, int transfer);
   int QueueOf(const device::LoggedTransfer& what) const;
   void Add(SimulatedSlice::Kind kind, int stage, int index, double begin, double end);
 
@@ -134,9 +133,8 @@ int Engine::QueueOf(const device::LoggedTransfer& what) const {
          (message ? 1 + what.peer % (kKinds - 1) : 0);
 }
 
-void Engine::Enqueue(int number, int transfer, const Cost& cost) {
+void Engine::Enqueue(int number, int transfer) {
   Stage& stage = stages_[static_cast<std::size_t>(number)];
-  costs_[static_cast<std::size_t>(number)][static_cast<std::size_t>(transfer)] = cost;
   std::deque<int>& queue =
       stage.queues[QueueOf(stage.tape->transfers[static_cast<std::size_t>(transfer)].what)];
   queue.push_back(transfer);
@@ -170,7 +168,7 @@ void Engine::Start(int number, int transfer) {
     return Deliver(partner, stage.now);
   }
   const std::vector<Place>& joint = joint_[static_cast<std::size_t>(number)][at];
-  Enqueue(number, transfer, one.cost);
+  Enqueue(number, transfer);
   if (joint.empty()) return;
   for (const Place& place : joint) {
     const Stage& other = stages_[static_cast<std::size_t>(place.stage)];
@@ -196,13 +194,8 @@ void Engine::Deliver(const Place& receive, double time) {
     stage.states[at] = State::kDone;
     if (stage.awaited == receive.transfer) Finish(receive.stage);
   } else if (stage.awaited == receive.transfer) {
-    TakeMessage(receive.stage, receive.transfer);
+    Enqueue(receive.stage, receive.transfer);
   }
-}
-
-void Engine::TakeMessage(int number, int transfer) {
-  Enqueue(number, transfer,
-          costs_[static_cast<std::size_t>(number)][static_cast<std::size_t>(transfer)]);
 }
 
 // Whether the stage goes on at once.
@@ -217,7 +210,7 @@ bool Engine::Await(int number, int transfer) {
   if (!machine_.background && kind == Transfer::kReceive && partner.stage != kNone) {
     const Stage& sender = stages_[static_cast<std::size_t>(partner.stage)];
     if (sender.states[static_cast<std::size_t>(partner.transfer)] == State::kDone) {
-      TakeMessage(number, transfer);
+      Enqueue(number, transfer);
     }
   }
   return false;

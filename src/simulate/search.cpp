@@ -241,7 +241,6 @@ SearchResult Search(const plan::Request& request, const Machine& machine, bool o
       const plan::Plan plan = PlanWith(request, layout);
       Candidate candidate = Look(plan, machine);
       if (!candidate.fits) continue;
-      ++result.fitted;
       candidate.prediction = Predict(plan, machine);
       ++result.simulated;
       result.rows.push_back(candidate);

@@ -58,7 +58,7 @@ trace::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {
 
 }  // namespace
 
-Prediction WriteTimeline(const plan::Plan& plan, const Machine& machine, const std::string& path) {
+void WriteTimeline(const plan::Plan& plan, const Machine& machine, const std::string& path) {
   const PlayedStep step = PlayStep(plan, machine, plan.training.batch, true);
   trace::TraceFile file(path);
   for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
@@ -85,7 +85,6 @@ Prediction WriteTimeline(const plan::Plan& plan, const Machine& machine, const s
   if (const std::error_code error = file.Place({{"simulated", true}, {"machine", machine.name}})) {
     throw RunError(path + ": " + error.message(), "Choose another plan.timeline.");
   }
-  return Predict(plan, machine);
 }
 
 }  // namespace trireme::simulate

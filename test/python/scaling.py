@@ -7,7 +7,6 @@ import csv
 import importlib.util
 import os
 import pathlib
-import subprocess
 import sys
 import tempfile
 import xml.etree.ElementTree
@@ -16,8 +15,10 @@ if importlib.util.find_spec("matplotlib") is None:
     print("skipped: no matplotlib")
     sys.exit(77)
 
+from hf_run import Program, run  # noqa: E402
+
 TRIREME, MPIRUN, SCALING = sys.argv[1:4]
-LAUNCH = str(pathlib.Path(__file__).parents[1] / "mpirun.sh")
+program = Program(TRIREME, MPIRUN)
 sys.path.insert(0, str(pathlib.Path(SCALING).parent))
 from scaling_study import statistics, studies  # noqa: E402
 
@@ -41,18 +42,14 @@ base_ranks = 1
 steps = 4
 repeats = 3
 """
-ENVIRONMENT = dict(os.environ, OMP_NUM_THREADS="1")
-
-
-def run(code, *command):
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
-    if done.returncode != code:
-        sys.exit(f"code {done.returncode} instead of {code} from {command}:\n{done.stdout}{done.stderr}")
-    return done.stdout + done.stderr
 
 
 def study(folder, ranks, *keys):
-    run(0, "bash", LAUNCH, MPIRUN, "-n", str(ranks), TRIREME, "-i", "deck.in", f"job.output={folder}", *keys)
+    program(ranks, "-i", "deck.in", f"job.output={folder}", *keys)
+
+
+def draw(*arguments, expected=0):
+    return run([sys.executable, SCALING, *arguments], expected)
 
 
 def near(a, b, most=1e-5):
@@ -99,9 +96,9 @@ def check_numbers(folder):
 
 
 def check_pictures():
-    assert run(0, sys.executable, SCALING, "study").strip() == "study/scaling.pdf"
+    assert draw("study").strip() == "study/scaling.pdf"
     assert pathlib.Path("study/scaling.pdf").read_bytes().startswith(b"%PDF")
-    run(0, sys.executable, SCALING, "study", "-o", "one.svg", "--latex", "table.tex")
+    draw("study", "-o", "one.svg", "--latex", "table.tex")
     texts = {node.text for node in xml.etree.ElementTree.parse("one.svg").iter() if node.tag.endswith("text")}
     for text in ("strong scaling, over 1 rank", "weak scaling, over 1 rank", "efficiency (%)", "useful work", "ideal"):
         assert text in texts, (text, texts)
@@ -110,7 +107,7 @@ def check_pictures():
     assert table.count("\\\\") >= 7 and table.count("strong &") == 3 and "\\toprule" in table, table
     rewrite("study", 0, {"predicted_step_seconds": "0.01"})
     rewrite("study", 1, {"predicted_step_seconds": "0.006"})
-    run(0, sys.executable, SCALING, "study", "-o", "two.svg")
+    draw("study", "-o", "two.svg")
     assert ">predicted<" in pathlib.Path("two.svg").read_text(encoding="utf-8")
 
 
@@ -123,26 +120,25 @@ def check_merging():
     assert strong.base is merged[0] and near(strong.speedup, strong.base.seconds / strong.seconds)
     assert strong.speedup_interval[0] < strong.speedup < strong.speedup_interval[1]
     assert near(sum(strong.lost.values()), 1 - strong.efficiency, 1e-3)
-    run(0, sys.executable, SCALING, "ranks_1", "ranks_2", "-o", "merged.png")
+    draw("ranks_1", "ranks_2", "-o", "merged.png")
     assert pathlib.Path("merged.png").read_bytes().startswith(b"\x89PNG")
 
-    assert "1 ranks, strong, are in ranks_1 and in study" in run(2, sys.executable, SCALING, "ranks_1", "study")
+    assert "1 ranks, strong, are in ranks_1 and in study" in draw("ranks_1", "study", expected=2)
     study("wide", 2, "scaling.ranks=2", "model.ffn=96")
-    assert "model.ffn differs: 64 in ranks_1, 96 in wide" in run(2, sys.executable, SCALING, "ranks_1", "wide")
+    assert "model.ffn differs: 64 in ranks_1, 96 in wide" in draw("ranks_1", "wide", expected=2)
     study("smallest", 2, "scaling.ranks=2", "scaling.base_ranks=0", "scaling.kind=weak")
-    assert "Give all studies one scaling.base_ranks" in run(2, sys.executable, SCALING, "ranks_1", "smallest")
+    assert "Give all studies one scaling.base_ranks" in draw("ranks_1", "smallest", expected=2)
     rewrite("ranks_2", 0, {"loss": "5.5"})
-    assert "They computed different things" in run(2, sys.executable, SCALING, "ranks_1", "ranks_2")
-    assert "no_study/scaling.csv: No such file" in run(2, sys.executable, SCALING, "no_study")
+    assert "They computed different things" in draw("ranks_1", "ranks_2", expected=2)
+    assert "no_study/scaling.csv: No such file" in draw("no_study", expected=2)
     pathlib.Path("ranks_2/scaling.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    assert "not a table of job.task = scaling" in run(2, sys.executable, SCALING, "ranks_2")
+    assert "not a table of job.task = scaling" in draw("ranks_2", expected=2)
 
 
 with tempfile.TemporaryDirectory() as scratch:
     os.chdir(scratch)
     pathlib.Path("deck.in").write_text(DECK, encoding="utf-8")
-    run(0, "bash", LAUNCH, MPIRUN, "-n", "1", TRIREME, "-i", "deck.in", "job.task=tokenize", "tokenize.kind=harbour",
-        "tokenize.harbour_tokens=8000")
+    program(1, "-i", "deck.in", "job.task=tokenize", "tokenize.kind=harbour", "tokenize.harbour_tokens=8000")
     check_statistics()
     study("study", 3)
     check_numbers("study")

@@ -114,6 +114,8 @@ std::int64_t PeakResidentBytes();
 void CheckRunFolder(const std::string& folder, bool resume);
 // Makes the folder with checkpoints/ inside, if they are not there. Throws InputError.
 void MakeRunFolder(const std::string& folder);
+// Makes the job.output of a task that is no run, if it is not there. Throws RunError.
+void MakeOutputFolder(const std::string& folder);
 // Content of a deck.in: the deck between two comments, the first of which tells of the last.
 std::string MarkEnds(const std::string& deck);
 enum class DeckEnd {

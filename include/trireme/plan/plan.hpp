@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/comm/process_grid.hpp"
+#include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 #include "trireme/plan/options.hpp"
 #include "trireme/plan/rank_plan.hpp"
@@ -36,6 +37,10 @@ struct MachineFacts {
   Dtype dtype = Dtype::kFloat32;  // of values and activations
   device::Stream stream;          // threads of a rank, its GPU, bf16 and fp8 products
 };
+
+// What a rank of so many threads computes with. gpu: its card, which must outlive the facts; null:
+// the CPU.
+MachineFacts FactsOf(machine::Precision precision, const device::Gpu* gpu, int threads);
 
 // Everything that a plan is made of. All must outlive the call only.
 struct Request {

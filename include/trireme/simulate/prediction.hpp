@@ -34,8 +34,8 @@ struct Prediction {
 Prediction Predict(const plan::Plan& plan, const Machine& machine);
 
 // Plays the whole step, and writes its timeline to `path` (trace/trace_file.hpp), one process for
-// each stage.
-Prediction WriteTimeline(const plan::Plan& plan, const Machine& machine, const std::string& path);
+// each stage. RunError if it cannot be written.
+void WriteTimeline(const plan::Plan& plan, const Machine& machine, const std::string& path);
 
 }  // namespace trireme::simulate
 

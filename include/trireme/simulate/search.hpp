@@ -42,7 +42,6 @@ struct Candidate {
 struct SearchResult {
   std::vector<Candidate> rows;  // fastest first; the deck's own, if it states a layout, first
   std::int64_t looked_at = 0;   // layouts that the grid allows
-  std::int64_t fitted = 0;      // of those looked at closely, into the memory
   std::int64_t simulated = 0;
   std::string own_refused;  // why the deck's own layout cannot be; empty: it can
 };

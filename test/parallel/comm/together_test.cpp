@@ -104,7 +104,7 @@ TEST_F(TogetherTest, APartOfTheWorldCannotAgreeForAll) {
   });
   EXPECT_FALSE(thrown.agreed);
   EXPECT_EQ(thrown.message, rank_ < 2 ? "no\n  (on rank 1 of 2)" : "");
-  // Its ranks know how many threw it.
+  // The number of ranks that threw it goes with the error.
   int threw = 0;
   try {
     half.Together([&] { throw RunError("no"); });

@@ -8,7 +8,6 @@
 
 #include "trireme/driver/tasks.hpp"
 #include "trireme/job/command_line.hpp"
-#include "trireme/machine/precision.hpp"
 #include "trireme/plan/plan.hpp"
 #include "trireme/simulate/machine.hpp"
 
@@ -24,13 +23,7 @@ struct Case {
     line.overrides = keys;
     const input::Deck deck = job::ParseDeck(schema, line, "");
     const plan::DeckOptions options = plan::ReadAll(deck);
-    plan::MachineFacts facts;
     if (machine.gpu) gpu = std::make_unique<device::Gpu>(machine.Card());
-    const machine::Arithmetic arithmetic =
-        machine::ArithmeticOf(options.machine.precision, machine.gpu);
-    facts.dtype = arithmetic.dtype;
-    facts.stream.fp8 = arithmetic.fp8_products;
-    facts.stream.gpu = machine.gpu ? &gpu->Context() : nullptr;
     plan = plan::MakePlan({.options = options,
                            .deck = deck,
                            .ranks = ranks,
@@ -38,7 +31,7 @@ struct Case {
                                       .train = options.plan.tokens,
                                       .bytes = 0,
                                       .source = "a test"},
-                           .machine = facts});
+                           .machine = plan::FactsOf(options.machine.precision, gpu.get(), 1)});
   }
   Machine machine;
   std::unique_ptr<device::Gpu> gpu;
