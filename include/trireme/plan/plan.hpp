@@ -38,8 +38,8 @@ struct MachineFacts {
   device::Stream stream;          // threads of a rank, its GPU, bf16 and fp8 products
 };
 
-// What a rank of so many threads computes with. gpu: its card, which must outlive the facts; null:
-// the CPU.
+// Facts of a rank of so many threads. gpu: its card, which must outlive them; null: the CPU. Types
+// are those of machine::ArithmeticOf.
 MachineFacts FactsOf(machine::Precision precision, const device::Gpu* gpu, int threads);
 
 // Everything that a plan is made of. All must outlive the call only.
