@@ -12,25 +12,25 @@ constexpr double kMostTokens = 0x1p50;  // steps times tokens stay within 64 bit
 }  // namespace
 
 void Declare(input::Schema& schema) {
-  const Options kDefaults;
+  const Options defaults;
   schema
       .Section("plan",
                "job.task = plan: layouts, and their times, on a machine that need not be there.")
-      .Integer("plan.vocabulary", kDefaults.vocabulary, input::Between(2, kLargestVocabulary),
+      .Integer("plan.vocabulary", defaults.vocabulary, input::Between(2, kLargestVocabulary),
                "tokens",
                "Vocabulary of a plan where data.file is not there. model.vocabulary beats it.")
-      .Integer("plan.tokens", kDefaults.tokens, input::Between(2, kMostTokens), "tokens",
+      .Integer("plan.tokens", defaults.tokens, input::Between(2, kMostTokens), "tokens",
                "Training tokens of a plan where data.file is not there.")
-      .Text("plan.machine", kDefaults.machine,
+      .Text("plan.machine", defaults.machine,
             "Machine of job.task = plan: the name of a description in input/machines/, or a path.")
-      .Integer("plan.nodes", kDefaults.nodes, input::Between(0, comm::kMostRanks), "nodes",
+      .Integer("plan.nodes", defaults.nodes, input::Between(0, comm::kMostRanks), "nodes",
                "Nodes to plan for. 0: those of grid.ranks, or one.")
-      .Integer("plan.rows", kDefaults.rows, input::Between(1, kMostRows), "layouts",
+      .Integer("plan.rows", defaults.rows, input::Between(1, kMostRows), "layouts",
                "Layouts that job.task = plan shows.")
-      .Integer("plan.simulate", kDefaults.simulate, input::Between(0, kMostRows), "layouts",
+      .Integer("plan.simulate", defaults.simulate, input::Between(0, kMostRows), "layouts",
                "Layouts that are simulated: those that an estimate puts first. 0: the deck's own "
                "alone.")
-      .Text("plan.timeline", kDefaults.timeline,
+      .Text("plan.timeline", defaults.timeline,
             "File for the timeline of the first layout shown, a trace for Perfetto. Empty: none.");
 }
 
