@@ -3,7 +3,7 @@ cmake_minimum_required(VERSION 3.22)
 # src/<folder> and include/trireme/<folder> (to define something, or to declare it forward) is of a folder
 # that src/<folder>/CMakeLists.txt lists after DEPENDS, or of the folder itself, and that the lists have no
 # cycle: dependencies run downward only.
-set(order base input device trace comm energy tensor kernels tokenizer data parallel model optimizer checkpoint hf monitor tensorboard watch support machine preflight training plan simulate job evaluate verify scaling driver selftest)
+set(order base input device trace comm energy tensor kernels tokenizer data parallel model optimizer checkpoint hf monitor tensorboard watch support machine preflight training plan simulate calibrate job evaluate verify scaling driver selftest)
 set(errors 0)
 foreach(folder ${order})
   file(READ ${SOURCE}/src/${folder}/CMakeLists.txt list)

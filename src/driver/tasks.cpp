@@ -152,6 +152,7 @@ ExitCode RunChosen(job::Job& job) {
 
 ExitCode RunTask(job::Job& job) {
   using job::Task;
+  if (!job.line->calibrate.empty()) return RunCalibration(job);
   job.World().Together([&] {
     const int ranks = job.options.comm.ranks;
     if (ranks == 0 || ranks == job.World().Size()) return;

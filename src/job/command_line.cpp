@@ -33,6 +33,7 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
        trireme --watch RUN...
        trireme --support RUN
        trireme --self-test [FOLDER]           mpirun -n 4 trireme --self-test
+       mpirun -n 2 trireme --calibrate FILE [-i DECK] [section.key=value ...]
 
   -i DECK              the input deck
   -r PATH              continue from a run folder (its newest valid checkpoint) or from one
@@ -51,6 +52,9 @@ usage: trireme -i DECK [-r RUN_OR_CHECKPOINT] [-n] [-v] [section.key=value ...]
   --self-test [FOLDER] within a minute, on the ranks at hand: does everything work here? A line for
                        each check, code 0 or 1. Its files go into FOLDER ($TMPDIR, else /tmp), where
                        all ranks must see them, and are removed
+  --calibrate FILE     runs small steps and transfers on the ranks at hand for seconds and writes their
+                       machine's description, for job.task=plan plan.machine=FILE. Threads and device
+                       are those of the deck and the keys (run.threads, run.device)
   --help               this text
   --help-deck [SECTION]  every key of the deck: type, default, range, unit, meaning
   --version            version, commit, compiler and libraries
@@ -152,6 +156,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       line.resolve_only = true;
     } else if (word == "-v") {
       line.validate_only = true;
+    } else if (word == "--calibrate") {
+      line.calibrate = value_of(i);
     } else if (word == "--help" || word == "-h") {
       line.help = true;
     } else if (word == "--version") {
@@ -162,13 +168,18 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
     } else if (word.starts_with('-') || word.find('=') == std::string::npos) {
       throw InputError(
           fmt::format("command line: '{}' is not an option", word),
-          "Options are -i -r -n -v --watch --support --self-test --help --help-deck --version; a "
-          "deck's keys are given as section.key=value.");
+          "Options are -i -r -n -v --watch --support --self-test --calibrate --help --help-deck "
+          "--version; a deck's keys are given as section.key=value.");
     } else {
       line.overrides.push_back(word);
     }
   }
-  if (line.deck.empty() && line.resume.empty() && !line.help && !line.version && !line.help_deck) {
+  if (!line.calibrate.empty() && (line.resolve_only || line.validate_only || !line.resume.empty())) {
+    throw InputError("command line: --calibrate goes with -i and keys alone",
+                     "usage: trireme --calibrate FILE [-i DECK] [section.key=value ...]");
+  }
+  if (line.deck.empty() && line.resume.empty() && line.calibrate.empty() && !line.help &&
+      !line.version && !line.help_deck) {
     throw InputError("command line: no deck was given",
                      "usage: trireme -i DECK [-r RUN] [-n] [-v] [section.key=value ...]; see "
                      "trireme --help.");

@@ -257,7 +257,9 @@ void Share(const comm::Communicator& world, Start& start) {
 Sources ReadSources(const input::Schema& schema, const CommandLine& line) {
   Sources sources;
   std::string warning;
-  if (line.deck.empty()) {
+  if (!line.calibrate.empty() && line.deck.empty()) {
+    sources.deck_path = "command line";  // keys alone, on no deck
+  } else if (line.deck.empty()) {
     warning = ReadOwnDeck(line, sources);
   } else {
     sources.deck_path = line.deck;

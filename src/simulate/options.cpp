@@ -199,8 +199,8 @@ Machine ReadMachine(const std::string& name, const std::string& shared) {
 std::string Write(const Machine& machine, const std::string& heading) {
   std::string text = fmt::format("# {}\n[machine]\ntitle = {}\nsource = {}\n", heading,
                                  machine.title, machine.source);
-  for (const std::string& words : machine.assumptions) {
-    text += fmt::format("assumption = {}\n", words);
+  if (!machine.assumptions.empty()) {
+    text += fmt::format("assumption = {}\n", fmt::join(machine.assumptions, "; "));
   }
   text += fmt::format("device = {}\nnodes = {}\nranks_per_node = {}\nthreads = {}\n",
                       machine.gpu ? "cuda" : "cpu", machine.nodes, machine.ranks_per_node,

@@ -37,6 +37,7 @@ ExitCode RunImport(job::Job& job);
 ExitCode RunExport(job::Job& job);
 ExitCode RunPreflight(job::Job& job);
 ExitCode RunPlan(const job::Job& job);
+ExitCode RunCalibration(const job::Job& job);  // --calibrate
 
 // Collective over the model's replica, whose ranks all pass the same prompt. Continues `prompt`
 // (never empty) token by token. Returns the new tokens only, the same on every rank; empty if a

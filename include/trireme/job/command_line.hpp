@@ -23,6 +23,7 @@ struct CommandLine {
   std::string support = {};              // --support RUN: a run folder
   bool self_test = false;                // --self-test [FOLDER]
   std::string self_test_folder = {};     // empty: $TMPDIR, else /tmp
+  std::string calibrate = {};            // --calibrate FILE: a machine's description
   std::vector<std::string> overrides;    // section.key=value
 };
 

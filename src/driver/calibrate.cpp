@@ -1,0 +1,76 @@
+// --calibrate: a machine's description from the ranks at hand, and what it computes of the steps
+// that it was made from.
+#include "trireme/calibrate/calibrate.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "trireme/base/clock.hpp"
+#include "trireme/base/version.hpp"
+#include "trireme/driver/tasks.hpp"
+#include "trireme/job/hang_bound.hpp"
+#include "trireme/monitor/append_file.hpp"
+#include "trireme/monitor/monitor.hpp"
+
+namespace trireme::driver {
+
+namespace {
+
+calibrate::Subject CalibrationSubject(const job::Job& job) {
+  return {.world = job.World(),
+          .node = job.runtime->Node(),
+          .hosts = job.runtime->Hosts(),
+          .schema = *job.schema,
+          .stream = job.stream,
+          .gpu = job.gpu.get(),
+          .precision = job.options.machine.precision,
+          .use_gpu = [&job](comm::ProcessGrid& grid) { job::UseGpu(job, grid); }};
+}
+
+void PrintSteps(const calibrate::Calibration& calibration) {
+  fmt::print("{:<60} {:>11} {:>11} {:>6}\n", "step of", "measured", "computed", "ratio");
+  for (const calibrate::Calibration::Step& step : calibration.steps) {
+    fmt::print("{:<60} {:>8.2f} ms {:>8.2f} ms {:>6.2f}\n", step.text, 1e3 * step.measured,
+               1e3 * step.computed, step.computed / step.measured);
+  }
+}
+
+void CheckTarget(const std::string& path) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(path, ignored)) return;
+  throw InputError(path + ": exists already", "Remove it, or name another file.");
+}
+
+}  // namespace
+
+ExitCode RunCalibration(const job::Job& job) {
+  const comm::Communicator& world = job.World();
+  const std::string& path = job.line->calibrate;
+  job.signals->Release();
+  job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
+  world.Together([&] {
+    if (world.IsRoot()) CheckTarget(path);
+  });
+  const double start = Seconds();
+  const calibrate::Calibration calibration =
+      calibrate::Calibrate(CalibrationSubject(job), calibrate::Effort::kWhole);
+  job.runtime->Watch().Disarm();
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    PrintSteps(calibration);
+    const std::string heading =
+        fmt::format("Written by Trireme {} ({}): trireme --calibrate", Version(), Commit());
+    monitor::WriteWhole(path, simulate::Write(calibration.machine, heading));
+    for (const std::string& words : calibration.machine.assumptions) {
+      fmt::print("assumed  {}\n", words);
+    }
+    fmt::print("{} in {:.1f} s; its steps to {:.0f}%: plan.machine={}\n", path, Seconds() - start,
+               100 * calibration.Worst(), path);
+    std::fflush(stdout);
+  });
+  return ExitCode::kDone;
+}
+
+}  // namespace trireme::driver
