@@ -37,6 +37,17 @@ export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 # On one machine Open MPI need not look for network adapters.
 export OMPI_MCA_mtl=${OMPI_MCA_mtl:-^psm,psm2,ofi}
 
+# The machine, for predictions: described with as many ranks as it has cores.
+if [[ " ${overrides[*]}" != *" plan.machine="* && $(resolved plan.machine) == auto ]]; then
+  machine=build/machine_$OMP_NUM_THREADS.in
+  cores=$(usable_cores)
+  if [[ ! -e $machine ]]; then
+    say "calibration: steps and transfers on this machine, for predictions"
+    mpirun -n "$cores" --bind-to core "$trireme" --calibrate "$machine" || true
+  fi
+  [[ ! -e $machine ]] || overrides+=("plan.machine=$machine")
+fi
+
 say "scaling: $deck on up to $ranks ranks into $study"
 code=0
 "${launch[@]}" "$trireme" -i "$deck" "${overrides[@]}" job.task=scaling "job.output=$study" || code=$?

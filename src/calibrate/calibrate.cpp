@@ -56,9 +56,9 @@ void Describe(const Subject& subject, simulate::Machine& machine) {
   }
   machine.title = world.Broadcast(machine.title);
   machine.name = machine.title;
-  machine.source = fmt::format("trireme --calibrate, {} of {}, {}",
-                               monitor::Counted(world.Size(), "rank"),
-                               monitor::Counted(machine.threads, "thread"), monitor::UtcNow());
+  machine.source =
+      fmt::format("trireme --calibrate, {} of {}, {}", monitor::Counted(world.Size(), "rank"),
+                  monitor::Counted(machine.threads, "thread"), monitor::UtcNow());
 }
 
 }  // namespace
@@ -78,8 +78,7 @@ Calibration Calibrate(const Subject& subject, Effort effort) {
   Describe(subject, machine);
   std::vector<MeasuredStep> steps;
   for (const Precision precision : PrecisionsOf(subject, effort)) {
-    const machine::Arithmetic arithmetic =
-        machine::ArithmeticOf(precision, subject.gpu != nullptr);
+    const machine::Arithmetic arithmetic = machine::ArithmeticOf(precision, subject.gpu != nullptr);
     device::Stream stream = subject.stream;
     stream.bf16 = arithmetic.bf16_products;
     world.Barrier();

@@ -55,8 +55,7 @@ std::vector<double> RowOf(const Work& work, const Machine& machine) {
     if (IsOfMemory(product, work.type, machine)) {
       row[kBytes] += BytesOf(product, work.type);
     } else {
-      row[NumberOf(work.type)] +=
-          Flops(product) / (products.peak * Filled(product, products.half));
+      row[NumberOf(work.type)] += Flops(product) / (products.peak * Filled(product, products.half));
     }
   }
   row[kAttention] = work.attention_flops / products.peak;
@@ -193,26 +192,28 @@ std::vector<double> LeastSquares(const std::vector<std::vector<double>>& rows) {
 
 void Fit(const std::vector<Observation>& observations, Machine& machine) {
   constexpr std::array kHalves = {0.0, 1.0, 2.0, 4.0, 6.0, 8.0, 12.0, 16.0, 24.0, 32.0, 48.0, 64.0};
-  const auto has = [&](std::size_t type) {
-    return std::ranges::any_of(observations, [type](const Observation& each) {
-      return NumberOf(each.work.type) == type;
-    });
-  };
+  std::vector<Products Machine::*> types;
+  for (std::size_t type = 0; type < kTypes.size(); ++type) {
+    const bool has = std::ranges::any_of(
+        observations, [type](const Observation& each) { return NumberOf(each.work.type) == type; });
+    if (has) types.push_back(kTypes[type]);
+  }
+  // All combinations, since the types share the other columns.
+  std::size_t combinations = 1;
+  for (std::size_t i = 0; i < types.size(); ++i) combinations *= kHalves.size();
   double least = std::numeric_limits<double>::infinity();
   Machine best = machine;
-  // Each type in turn, the others as they are; twice, since they share the other columns.
-  for (std::size_t turn = 0; turn < 2 * kTypes.size(); ++turn) {
-    const std::size_t type = turn % kTypes.size();
-    if (!has(type)) continue;
-    const Machine before = best;
-    for (const double half : kHalves) {
-      Machine trial = before;
-      (trial.*kTypes[type]).half = half;
-      const double sum = FitLinear(observations, trial);
-      if (sum >= least) continue;
-      least = sum;
-      best = trial;
+  for (std::size_t number = 0; number < combinations; ++number) {
+    Machine trial = machine;
+    std::size_t rest = number;
+    for (const auto type : types) {
+      (trial.*type).half = kHalves[rest % kHalves.size()];
+      rest /= kHalves.size();
     }
+    const double sum = FitLinear(observations, trial);
+    if (sum >= least) continue;
+    least = sum;
+    best = trial;
   }
   RaisePeaks(best);
   machine = best;

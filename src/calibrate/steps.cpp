@@ -28,15 +28,15 @@ struct Shape {
   bool shortly;  // measured in a short calibration, too
 };
 constexpr Shape kOfCpu[] = {
-    {32, 4, 4, 128, 32, 8, 256, false, true},      {64, 4, 2, 256, 64, 16, 512, false, true},
-    {64, 2, 2, 256, 1024, 2, 256, false, true},    {128, 4, 2, 512, 128, 8, 8192, false, true},
-    {128, 8, 2, 512, 512, 2, 512, true, false},    {96, 4, 2, 384, 32, 64, 16384, false, false},
-    {256, 8, 2, 1024, 128, 8, 2048, true, true},   {512, 8, 1, 2048, 64, 8, 1024, false, false},
-    {768, 12, 1, 3072, 32, 4, 512, false, true},   {1024, 16, 1, 4096, 16, 1, 512, false, true},
+    {32, 4, 4, 128, 32, 8, 256, false, true},    {64, 4, 2, 256, 64, 16, 512, false, true},
+    {64, 2, 2, 256, 1024, 2, 256, false, true},  {128, 4, 2, 512, 128, 8, 8192, false, true},
+    {128, 8, 2, 512, 512, 2, 512, true, false},  {96, 4, 2, 384, 32, 64, 16384, false, false},
+    {256, 8, 2, 1024, 128, 8, 2048, true, true}, {512, 8, 1, 2048, 64, 8, 1024, false, false},
+    {768, 12, 1, 3072, 32, 4, 512, false, true}, {1024, 16, 1, 4096, 16, 1, 512, false, true},
 };
 constexpr Shape kOfGpu[] = {
-    {256, 4, 4, 1024, 256, 4, 512, false, true},   {1024, 16, 2, 4096, 1024, 8, 8192, false, true},
-    {1024, 16, 2, 4096, 8192, 1, 512, true, true}, {2048, 16, 2, 8192, 2048, 4, 32768, true, true},
+    {256, 4, 4, 1024, 256, 4, 512, false, true},    {1024, 16, 2, 4096, 1024, 8, 8192, false, true},
+    {1024, 16, 2, 4096, 8192, 1, 512, true, true},  {2048, 16, 2, 8192, 2048, 4, 32768, true, true},
     {4096, 32, 1, 14336, 2048, 2, 512, true, true}, {2048, 16, 2, 8192, 128, 2, 512, false, true},
 };
 
@@ -147,10 +147,10 @@ void MeasureSteps(const Subject& subject, machine::Precision precision, Effort e
     plan::Plan plan;
     world.Together([&] { plan = PlanOf(shape, subject, precision); });
     MeasuredStep measured;
-    measured.text = fmt::format("{}, dim {}, {} layer{}, {} x {} tokens, vocabulary {}",
-                                machine::NameOf(precision), shape.dim, shape.layers,
-                                shape.layers == 1 ? "" : "s", shape.batch, shape.length,
-                                shape.vocabulary);
+    measured.text =
+        fmt::format("{}, dim {}, {} layer{}, {} x {} tokens, vocabulary {}",
+                    machine::NameOf(precision), shape.dim, shape.layers,
+                    shape.layers == 1 ? "" : "s", shape.batch, shape.length, shape.vocabulary);
     WorkSum log(measured.observation.work);
     plan::PlanRank(plan, 0, plan.training.batch, &log);
     world.Barrier();  // ranks of a node share its memory and its power

@@ -1,7 +1,9 @@
 // Ledger: sums of calls, bytes and seconds.
 #include "trireme/comm/ledger.hpp"
 
+#include <algorithm>
 #include <cstddef>
+#include <numeric>
 
 namespace trireme::comm {
 
@@ -66,6 +68,18 @@ double Moved(Transfer transfer, int group_size, std::int64_t payload) {
       return 0;
   }
   return 0;
+}
+
+GroupSeconds ExposedByGroup(GroupSeconds waited, double bubble, double exposed) {
+  constexpr auto kWorld = static_cast<std::size_t>(Group::kWorld);
+  constexpr auto kPipeline = static_cast<std::size_t>(Group::kPipeline);
+  waited[kPipeline] = std::max(0.0, waited[kPipeline] - bubble);
+  waited[kWorld] = 0;
+  const double sum = std::accumulate(waited.begin(), waited.end(), 0.0);
+  const double shrink = sum > exposed ? exposed / sum : 1;  // by rounding of clocks
+  for (double& seconds : waited) seconds *= shrink;
+  waited[kWorld] = std::max(0.0, exposed - sum);
+  return waited;
 }
 
 void Ledger::Record(Group group, Transfer transfer, int group_size, std::int64_t payload,

@@ -1,12 +1,11 @@
 // --calibrate: a machine's description from the ranks at hand, and what it computes of the steps
 // that it was made from.
-#include "trireme/calibrate/calibrate.hpp"
-
 #include <fmt/format.h>
 
 #include <cstdio>
 #include <filesystem>
 
+#include "step_prediction.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
 #include "trireme/driver/tasks.hpp"
@@ -17,17 +16,6 @@
 namespace trireme::driver {
 
 namespace {
-
-calibrate::Subject CalibrationSubject(const job::Job& job) {
-  return {.world = job.World(),
-          .node = job.runtime->Node(),
-          .hosts = job.runtime->Hosts(),
-          .schema = *job.schema,
-          .stream = job.stream,
-          .gpu = job.gpu.get(),
-          .precision = job.options.machine.precision,
-          .use_gpu = [&job](comm::ProcessGrid& grid) { job::UseGpu(job, grid); }};
-}
 
 void PrintSteps(const calibrate::Calibration& calibration) {
   fmt::print("{:<60} {:>11} {:>11} {:>6}\n", "step of", "measured", "computed", "ratio");

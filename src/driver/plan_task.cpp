@@ -25,6 +25,12 @@ using simulate::Candidate, simulate::Prediction;
 
 constexpr double kSecondsPerHour = 3600;
 
+simulate::Machine MachineOf(const job::DeckOptions& options) {
+  const std::string& name = options.plan.machine;
+  return simulate::ReadMachine(name == simulate::kAutoMachine ? "h100" : name,
+                               SharedFolder(ProgramFile()));
+}
+
 // Ranks to plan for.
 int RanksOf(const job::DeckOptions& options, const input::Deck& deck,
             const simulate::Machine& machine) {
@@ -172,6 +178,16 @@ void PrintAdvice(const Candidate& row, const plan::Request& request) {
   }
 }
 
+// Bytes of a checkpoint: stored values and both moments; of bf16 values, masters too.
+double CheckpointBytes(const plan::Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  const auto size = static_cast<double>(SizeOf(model.dtype));
+  constexpr double kMasterAndMoments = 12;
+  const bool half = model.dtype == Dtype::kBfloat16;
+  return static_cast<double>(model::ParameterCount(model.options)) *
+         (size + (half ? kMasterAndMoments : 2 * size));
+}
+
 void PrintCost(const Candidate& row, const plan::Plan& plan, const simulate::Machine& machine) {
   const Prediction& p = row.prediction;
   const double steps = static_cast<double>(plan.training.schedule.Last());
@@ -187,6 +203,13 @@ void PrintCost(const Candidate& row, const plan::Plan& plan, const simulate::Mac
        fmt::format("{} steps in {:.3g} hours of {:.0f} nodes: {} node-hours, {}",
                    monitor::WithThousands(plan.training.schedule.Last()), seconds / kSecondsPerHour,
                    nodes, monitor::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
+  if (machine.file_bandwidth > 0) {
+    const double bytes = CheckpointBytes(plan);
+    Line("files", fmt::format("a checkpoint of {} takes {:.3g} s, as long as {:.3g} steps",
+                              monitor::AsBytes(static_cast<std::int64_t>(bytes)),
+                              bytes / machine.file_bandwidth,
+                              bytes / machine.file_bandwidth / p.step));
+  }
   const double tokens = steps * p.step * p.tokens_per_second;
   const auto parameters = static_cast<double>(model::ParameterCount(plan.training.model.options));
   constexpr double kTokensPerParameter = 20;  // Hoffmann et al. 2022, table 3
@@ -238,8 +261,7 @@ void WriteRows(const std::string& folder, const std::vector<Candidate>& rows) {
 }  // namespace
 
 void PlanMachine(const job::DeckOptions& options, const input::Deck& deck, bool dry) {
-  const simulate::Machine machine =
-      simulate::ReadMachine(options.plan.machine, SharedFolder(ProgramFile()));
+  const simulate::Machine machine = MachineOf(options);
   std::unique_ptr<device::Gpu> gpu;
   if (machine.gpu) gpu = std::make_unique<device::Gpu>(machine.Card());
   const plan::Request request{.options = options,

@@ -10,6 +10,7 @@
 #include "local_checkpoints.hpp"
 #include "printable.hpp"
 #include "safeguards.hpp"
+#include "step_prediction.hpp"
 #include "stragglers.hpp"
 #include "timeline.hpp"
 #include "trireme/base/clock.hpp"
@@ -34,6 +35,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       grid_(state.Grid()),
       sampler_(training_step.Samples()),
       schedule_(plan.training.schedule),
+      prediction_(std::make_unique<StepPrediction>(job, plan)),
       safeguards_(std::make_unique<Safeguards>(job.options.training)),
       deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
   const job::ValidSplit& deciding = validation.front();
@@ -226,12 +228,14 @@ ExitCode TrainingLoop::Finalize() {
   record.sources = TokensOfSources();
   if (!ended) summary.reason = stop_reason_;
   FindRanks(summary);
+  ComparePrediction(ended, summary);
   summary.energy = energy_->EndSession();
   record.more = summary.energy.numbers;
   const std::string energy = EnergyLine(summary.energy);
+  const std::string comparison = monitor::ComparisonText(summary.comparison);
   monitor_->Done(record, std::move(summary));
   for (const std::string& line :
-       {energy, SourceSummary(), checkpoints_->Summary(),
+       {comparison, energy, SourceSummary(), checkpoints_->Summary(),
         local_ != nullptr ? local_->Summary() : "", safeguards_->Summary(), ReplicaSummary()}) {
     if (!line.empty()) monitor_->Line(line);
   }

@@ -1,9 +1,12 @@
 // TrainingLoop: the spread of the ranks, and what summary.json tells of a session.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
+#include "step_prediction.hpp"
+#include "trireme/base/clock.hpp"
 #include "trireme/driver/training_loop.hpp"
 
 namespace trireme::driver {
@@ -11,7 +14,7 @@ namespace trireme::driver {
 namespace {
 
 constexpr int kSumsATransfer = 5;
-constexpr int kNumbersARank = 3;  // planned bytes, used bytes, seconds
+constexpr int kNumbersARank = 4;  // planned, used and the program's bytes, seconds
 
 template <typename Visit>
 void EachTransfer(Visit visit) {
@@ -43,16 +46,10 @@ void AddDeck(const job::Job& job, monitor::RunFacts& facts) {
 
 const std::string& TrainingLoop::HostOf(int rank) const { return job_.runtime->Hosts().Of(rank); }
 
-// This rank's peak resident set or, on a GPU, the bytes of its card in use now.
-std::int64_t TrainingLoop::MyMemory() const {
-  return job_.stream.OnGpu() ? job_.gpu->Context().memory_bytes - device::FreeBytes(job_.stream)
-                             : monitor::PeakResidentBytes();
-}
-
 // The rank that uses most memory, the lowest of several.
 void TrainingLoop::FindMemory(monitor::Record& record) const {
   const comm::Communicator& world = job_.World();
-  const std::int64_t mine = MyMemory();
+  const std::int64_t mine = job::MemoryInUse(job_);
   record.memory_bytes = world.Max(mine);
   record.memory_rank = static_cast<int>(
       world.Min(std::int64_t{mine == record.memory_bytes ? world.Rank() : world.Size()}));
@@ -64,8 +61,9 @@ void TrainingLoop::FindRanks(monitor::Summary& summary) const {
   std::vector<double> numbers(static_cast<std::size_t>(world.Size()) * kNumbersARank);
   double* mine = numbers.data() + static_cast<std::ptrdiff_t>(world.Rank()) * kNumbersARank;
   mine[0] = static_cast<double>(plan::PlanMemory(plan_, world.Rank()).Total());
-  mine[1] = static_cast<double>(MyMemory());
-  mine[2] = own_compute_;
+  mine[1] = static_cast<double>(job::MemoryInUse(job_));
+  mine[2] = static_cast<double>(job_.program_bytes);
+  mine[3] = own_compute_;
   world.Sum(numbers);
   if (!world.IsRoot()) return;
   const double* of_rank = numbers.data();
@@ -79,7 +77,8 @@ void TrainingLoop::FindRanks(monitor::Summary& summary) const {
                              .tensor = at.tensor,
                              .planned_bytes = static_cast<std::int64_t>(of_rank[0]),
                              .used_bytes = static_cast<std::int64_t>(of_rank[1]),
-                             .seconds_compute = of_rank[2]});
+                             .program_bytes = static_cast<std::int64_t>(of_rank[2]),
+                             .seconds_compute = of_rank[3]});
   }
 }
 
@@ -153,6 +152,28 @@ monitor::RunFacts TrainingLoop::Facts() const {
   if (job_.options.data.mixture.empty()) facts.entropy_floor = tokens_.EntropyRate();
   AddDeck(job_, facts);
   return facts;
+}
+
+// The rank with the largest plan stands for memory.
+void TrainingLoop::ComparePrediction(bool ended, monitor::Summary& summary) {
+  const comm::Communicator& world = job_.World();
+  std::vector<double> sums(comm::kGroups);
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i] = grid_.Traffic().SecondsWaited(static_cast<comm::Group>(i));
+  }
+  world.Sum(sums);
+  comm::GroupSeconds waited{};
+  for (std::size_t i = 0; i < sums.size(); ++i) waited[i] = sums[i] / world.Size();
+  prediction_->Calibrate(ended, deadline_.Left(Seconds()));
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    const auto [means, steps] = monitor_->Means();
+    summary.comparison = prediction_->Compare(means, steps, waited);
+    const auto largest =
+        std::ranges::max_element(summary.ranks, {}, &monitor::RankUse::planned_bytes);
+    summary.comparison.planned_bytes = largest->program_bytes + largest->planned_bytes;
+    summary.comparison.used_bytes = largest->used_bytes;
+  });
 }
 
 // Before the test: the transfers of the steps alone.

@@ -19,6 +19,7 @@
 #include "trireme/machine/node_memory.hpp"
 #include "trireme/machine/precision.hpp"
 #include "trireme/model/parameter_place.hpp"
+#include "trireme/monitor/monitor.hpp"
 #include "trireme/preflight/preflight.hpp"
 
 namespace trireme::job {
@@ -111,7 +112,13 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   job.stream.threads = job.placement.threads;
   OpenDevice(choice, job);
   runtime.Watch().Disarm();  // a training arms it again
+  job.program_bytes = MemoryInUse(job);
   return job;
+}
+
+std::int64_t MemoryInUse(const Job& job) {
+  return job.stream.OnGpu() ? job.gpu->Context().memory_bytes - device::FreeBytes(job.stream)
+                            : monitor::PeakResidentBytes();
 }
 
 preflight::Findings LookAround(const Job& job, bool whole) {

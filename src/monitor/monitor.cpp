@@ -224,6 +224,11 @@ void Monitor::Evaluation(const Record& record) {
   state_->Each([&](Sink& sink) { sink.Evaluation(record); });
 }
 
+std::pair<Record, std::int64_t> Monitor::Means() const {
+  if (!state_) return {};
+  return {state_->session.Mean({}), state_->session.steps};
+}
+
 void Monitor::Done(const Record& record, Summary summary) {
   if (!state_) return;
   State& state = *state_;

@@ -102,6 +102,7 @@ Json MemoryOf(const Summary& summary) {
                      {"tensor", rank.tensor},
                      {"planned_bytes", rank.planned_bytes},
                      {"used_bytes", rank.used_bytes},
+                     {"program_bytes", rank.program_bytes},
                      {"seconds_compute", rank.seconds_compute}});
   }
   return {{"planned", planned}, {"ranks", ranks}, {"ranks_left_out", summary.ranks_left_out}};
@@ -127,6 +128,19 @@ Json EnergyOf(const Energy& energy) {
   Json json = Object(energy.numbers);
   for (const auto& [name, text] : energy.texts) json[name] = text;
   return json;
+}
+
+Json ComparisonOf(const Comparison& comparison) {
+  if (!comparison.not_available.empty()) return {{"not_available", comparison.not_available}};
+  Json terms = Json::array();
+  for (const Comparison::Term& term : comparison.terms) {
+    terms.push_back(
+        {{"term", term.name}, {"predicted_seconds", term.predicted}, {"seconds", term.actual}});
+  }
+  return {{"machine", comparison.machine},
+          {"terms", terms},
+          {"planned_bytes", comparison.planned_bytes},
+          {"used_bytes", comparison.used_bytes}};
 }
 
 Json PreflightOf(const PreflightFacts& preflight) {
@@ -160,6 +174,7 @@ std::string ToJson(const Summary& summary, const std::string& folder) {
   json["memory"] = MemoryOf(summary);
   json["traffic"] = TrafficOf(summary.traffic);
   json["gathers"] = {{"count", summary.gathers.count}, {"ready", summary.gathers.ready}};
+  json["predicted"] = ComparisonOf(summary.comparison);
   json["energy"] = EnergyOf(summary.energy);
   json["preflight"] = PreflightOf(summary.facts.preflight);
   if (const Staging& staging = summary.staging; staging.files > 0) {

@@ -22,7 +22,9 @@ void Declare(input::Schema& schema) {
       .Integer("plan.tokens", defaults.tokens, input::Between(2, kMostTokens), "tokens",
                "Training tokens of a plan where data.file is not there.")
       .Text("plan.machine", defaults.machine,
-            "Machine of job.task = plan: the name of a description in input/machines/, or a path.")
+            "Machine whose speeds predict a step: the name of a description in input/machines/, or "
+            "a path (trireme --calibrate writes one). auto: h100 for job.task = plan; for a run, "
+            "its GPU's, or a short calibration at the end of a minute or more on CPUs.")
       .Integer("plan.nodes", defaults.nodes, input::Between(0, comm::kMostRanks), "nodes",
                "Nodes to plan for. 0: those of grid.ranks, or one.")
       .Integer("plan.rows", defaults.rows, input::Between(1, kMostRows), "layouts",

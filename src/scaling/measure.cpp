@@ -15,9 +15,6 @@ namespace trireme::scaling {
 
 namespace {
 
-constexpr auto kWorld = static_cast<std::size_t>(comm::Group::kWorld);
-constexpr auto kPipeline = static_cast<std::size_t>(comm::Group::kPipeline);
-
 class Measurement {
  public:
   Measurement(const job::Job& job, const comm::Communicator& group, const plan::Plan& plan,
@@ -85,27 +82,12 @@ class Measurement {
     round_.tokens /= steps;
     round_.loss /= steps;
     group_.Sum(waited_);
-    for (double& seconds : waited_) seconds /= steps * ranks;
-    ShareOut();
+    comm::GroupSeconds waited{};
+    for (std::size_t i = 0; i < waited.size(); ++i) waited[i] = waited_[i] / (steps * ranks);
+    split.waited = comm::ExposedByGroup(waited, split.bubble, exposed_);
     split.other = round_.Mean() - split.compute - split.data - split.bubble - exposed_;
     split.imbalance = std::min(Imbalance(ComputeOfAll(), grid_.Shape()), exposed_);
     return round_;
-  }
-
-  // The ledger's seconds of the groups become those of the step times. What a stage waits for
-  // another's result is the bubble. The agreement's own time, which reaches from one step into the
-  // next, is what is left: the world's.
-  void ShareOut() {
-    std::vector<double> waited = waited_;
-    waited[kPipeline] = std::max(0.0, waited[kPipeline] - round_.split.bubble);
-    waited[kWorld] = 0;
-    double sum = 0;
-    for (const double seconds : waited) sum += seconds;
-    const double shrink = sum > exposed_ ? exposed_ / sum : 1;  // by rounding of clocks
-    for (std::size_t group = 0; group < waited.size(); ++group) {
-      round_.split.waited[group] = shrink * waited[group];
-    }
-    round_.split.waited[kWorld] = std::max(0.0, exposed_ - sum);
   }
 
   // Seconds of each rank in each step, [ranks, steps].

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "trireme/base/installation.hpp"
 #include "trireme/monitor/monitor.hpp"
 
 namespace trireme::scaling {
@@ -129,6 +130,9 @@ Study PlanStudy(const job::Job& job, const Options& options) {
     study.counts = CountsOf(job, options);
     CheckLayouts(job, study.counts);
     AddLines(job, study, sizes);
+    if (!job.World().IsRoot()) return;
+    study.machine = simulate::DescribeRun(job.options.plan.machine, job::FactsOf(job),
+                                          SharedFolder(ProgramFile()));
   });
   const plan::TokenFacts tokens = job::InspectTokens(job);
   job.World().Together([&] {

@@ -10,6 +10,7 @@
 #include "measure.hpp"
 #include "rooms.hpp"
 #include "trireme/scaling/options.hpp"
+#include "trireme/simulate/machine.hpp"
 
 namespace trireme::scaling {
 
@@ -44,9 +45,10 @@ struct Line {
 
 struct Study {
   Options options;
-  std::vector<int> counts;    // rising
-  std::vector<Point> points;  // fewest ranks first
-  std::vector<Line> lines;    // by kind, then fewest ranks first
+  std::vector<int> counts;           // rising
+  std::vector<Point> points;         // fewest ranks first
+  std::vector<Line> lines;           // by kind, then fewest ranks first
+  simulate::Described machine = {};  // on world rank 0: for predictions
 };
 
 // Collective. AgreedError (exit code 2) that names the number of ranks which cannot be measured:

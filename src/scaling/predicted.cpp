@@ -1,8 +1,14 @@
-// The place at which a simulator of plans joins: the column predicted_step_seconds.
+// PredictedStepSeconds: a simulated step of the point's plan.
 #include "predicted.hpp"
+
+#include "trireme/simulate/prediction.hpp"
 
 namespace trireme::scaling {
 
-std::optional<double> PredictedStepSeconds(const plan::Plan& /*plan*/) { return std::nullopt; }
+std::optional<double> PredictedStepSeconds(const Point& point,
+                                           const std::optional<simulate::Machine>& machine) {
+  if (!machine || point.room.oversubscribed) return std::nullopt;
+  return simulate::Predict(point.plan, *machine).step;
+}
 
 }  // namespace trireme::scaling

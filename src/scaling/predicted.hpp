@@ -4,12 +4,14 @@
 
 #include <optional>
 
-#include "trireme/plan/plan.hpp"
+#include "points.hpp"
 
 namespace trireme::scaling {
 
-// Seconds of a step; none: nothing predicts it.
-std::optional<double> PredictedStepSeconds(const plan::Plan& plan);
+// Seconds of a step; none without a description, and of ranks that share cores, which no
+// description knows.
+std::optional<double> PredictedStepSeconds(const Point& point,
+                                           const std::optional<simulate::Machine>& machine);
 
 }  // namespace trireme::scaling
 

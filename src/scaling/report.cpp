@@ -41,12 +41,12 @@ std::string SpeedLine(const Row& row) {
     efficiency = WithInterval(row.gain->efficiency, kPercent, 1, "%");
     if (row.gain->serial) serial = fmt::format("{:.3f}", row.gain->serial->value);
   }
-  return fmt::format("{:>6} {:>7} {:>7} {:>6} {:>10} {:>7} {:>11}  {:<17} {:<20} {:>8}  {:.5f}{}\n",
-                     NameOf(row.kind), row.point->size.ranks, row.point->room.nodes,
-                     row.point->size.batch, AsTime(row.step.value), Spread(row.step),
-                     monitor::WithThousands(static_cast<std::int64_t>(row.tokens / row.step.value)),
-                     speedup, efficiency, serial, row.loss,
-                     row.point->room.oversubscribed ? "  oversubscribed" : "");
+  return fmt::format(
+      "{:>6} {:>7} {:>7} {:>6} {:>10} {:>7} {:>10} {:>11}  {:<17} {:<20} {:>8}  {:.5f}{}\n",
+      NameOf(row.kind), row.point->size.ranks, row.point->room.nodes, row.point->size.batch,
+      AsTime(row.step.value), Spread(row.step), row.predicted ? AsTime(*row.predicted) : "",
+      monitor::WithThousands(static_cast<std::int64_t>(row.tokens / row.step.value)), speedup,
+      efficiency, serial, row.loss, row.point->room.oversubscribed ? "  oversubscribed" : "");
 }
 
 // "data 3.1%, world 1.0%": the groups for which ranks waited, most first.
@@ -100,6 +100,10 @@ std::string Head(const job::Job& job, const Study& study) {
       last.plan.training.model.length,
       job.stream.OnGpu() ? job.gpu->Context().name : device::NameOf(job.stream.Where()),
       monitor::Counted(job.stream.threads, "thread"), job.Precision());
+  text += study.machine.machine
+              ? fmt::format("\npredict by {}", study.machine.machine->name)
+              : fmt::format("\npredict nothing: {} (plan.machine; trireme --calibrate)",
+                            study.machine.why_none);
   int told = 0;
   for (const Point& point : study.points) {
     if (!point.room.oversubscribed || point.size.ranks == told) continue;
@@ -113,9 +117,10 @@ std::string Head(const job::Job& job, const Study& study) {
 }
 
 std::string Tables(const std::vector<Row>& rows) {
-  std::string text = fmt::format(
-      "\n{:>6} {:>7} {:>7} {:>6} {:>10} {:>7} {:>11}  {:<17} {:<20} {:>8}  {}\n", "", "ranks",
-      "nodes", "batch", "step", "95%", "tokens/s", "speed-up", "efficiency", "serial", "loss");
+  std::string text =
+      fmt::format("\n{:>6} {:>7} {:>7} {:>6} {:>10} {:>7} {:>10} {:>11}  {:<17} {:<20} {:>8}  {}\n",
+                  "", "ranks", "nodes", "batch", "step", "95%", "predicted", "tokens/s", "speed-up",
+                  "efficiency", "serial", "loss");
   for (const Row& row : rows) text += SpeedLine(row);
   text += fmt::format("\n% of the ranks' time                                  |lost to\n");
   text += fmt::format(

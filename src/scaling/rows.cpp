@@ -38,7 +38,7 @@ Row RowOf(const Line& line, const Study& study) {
   const std::vector<double> means = MeansOf(point.rounds);
   row.step = {MeanOf(means), IntervalOfMean(means)};
   row.median = MedianOf(steps);
-  row.predicted = PredictedStepSeconds(point.plan);
+  row.predicted = PredictedStepSeconds(point, study.machine.machine);
   return row;
 }
 

@@ -56,6 +56,7 @@ class RunSection:
         self.split = curves.split_picture(run, number)
         self.memory = bars.memory_picture(run, number)
         self.slowest = sections.slowest_table(run)
+        self.predicted, self.predicted_note = sections.predicted_table(run)
         self.timeline, self.kernels = timeline_of(run, number)
         self.event_counts, self.events, self.routine = sections.events_tables(run)
         self.map, self.map_note = sections.map_tables(run), sections.map_note(run)

@@ -57,6 +57,12 @@ struct Traffic {
 // all-to-all and broadcast (n - 1) / n; send 1; receive 0 (the sender counts it).
 double Moved(Transfer transfer, int group_size, std::int64_t payload);
 
+// Exposed communication by group, whose sum is `exposed`, from seconds waited as ledgers have them
+// and the other times of steps. Waits of the pipeline for another stage's result are the `bubble`;
+// the agreement, which reaches from one step into the next, is what is left over: the world's.
+using GroupSeconds = std::array<double, kGroups>;
+GroupSeconds ExposedByGroup(GroupSeconds waited, double bubble, double exposed);
+
 class Ledger {
  public:
   // Adds one complete transfer.

@@ -27,6 +27,7 @@ class Checkpoints;
 class EnergyUse;
 class LocalCheckpoints;
 class Safeguards;
+class StepPrediction;
 class Timeline;
 
 class TrainingLoop {
@@ -136,11 +137,11 @@ class TrainingLoop {
   bool RecordTest();
   std::int64_t ValidationTokens() const;  // of all sets
   const std::string& HostOf(int rank) const;
-  std::int64_t MyMemory() const;                    // bytes of this rank
-  void FindMemory(monitor::Record& record) const;   // collective
-  void FindRanks(monitor::Summary& summary) const;  // collective
-  monitor::RunFacts Facts() const;                  // collective
-  monitor::Summary SummarySoFar() const;            // collective
+  void FindMemory(monitor::Record& record) const;                 // collective
+  void FindRanks(monitor::Summary& summary) const;                // collective
+  monitor::RunFacts Facts() const;                                // collective
+  monitor::Summary SummarySoFar() const;                          // collective
+  void ComparePrediction(bool ended, monitor::Summary& summary);  // collective
   double Epoch() const;
   bool ValidationIsNear() const;
   // From a checkpoint, with all that it holds; not with its weights alone.
@@ -167,6 +168,7 @@ class TrainingLoop {
   bool run_folder_has_one_ = false;          // that knows of the local ones
   std::int64_t bytes_from_afar_ = 0;         // of the local checkpoint that the session began with
   std::unique_ptr<EnergyUse> energy_;
+  std::unique_ptr<StepPrediction> prediction_;
   std::unique_ptr<Safeguards> safeguards_;
   std::unique_ptr<training::ReplicaCheck> replicas_;
   std::unique_ptr<Timeline> timeline_;

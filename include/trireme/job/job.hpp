@@ -36,13 +36,14 @@ struct Job {
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
   bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
   Start start;
-  Sources sources;                // texts that the deck was made of; their start is above
-  device::Stream stream;          // of the ranks' computations
-  machine::Placement placement;   // of the stream's threads
-  Dtype dtype = Dtype::kFloat32;  // of values and activations
-  preflight::Findings preflight;  // of the start; whole on rank 0
-  double start_seconds = 0;       // Seconds() when the job began
-  std::string ended_run;          // folder of the training run that this job has ended; or empty
+  Sources sources;                 // texts that the deck was made of; their start is above
+  device::Stream stream;           // of the ranks' computations
+  machine::Placement placement;    // of the stream's threads
+  Dtype dtype = Dtype::kFloat32;   // of values and activations
+  preflight::Findings preflight;   // of the start; whole on rank 0
+  double start_seconds = 0;        // Seconds() when the job began
+  std::int64_t program_bytes = 0;  // MemoryInUse() of this rank before anything was planned
+  std::string ended_run;           // folder of the training run that this job has ended; or empty
   // Chosen by InspectTokens (data.staging = node).
   std::shared_ptr<data::StagingPlace> staging = std::make_shared<data::StagingPlace>();
   // Found by InspectTokens on rank 0, used by the opening of the files.
@@ -57,6 +58,9 @@ struct Job {
 // code 2).
 Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::Schema& schema,
             machine::StopSignals& signals);
+
+// Peak resident set of this rank or, on a GPU, the bytes of its card in use now.
+std::int64_t MemoryInUse(const Job& job);
 
 // Facts of the token file, or of those of a mixture, for a plan of the deck's task. shared_by:
 // ranks of a node that share one copy with data.staging = shared_memory; 0: unknown, so that no

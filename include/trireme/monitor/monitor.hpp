@@ -83,6 +83,9 @@ class Monitor {
   void Step(const Record& record);
   // Prints and records an evaluation, of kind valid, valid_other or test.
   void Evaluation(const Record& record);
+  // Times and speeds of a step, means over the steps of this session as Done has them, and the
+  // number of these. On world rank 0.
+  std::pair<Record, std::int64_t> Means() const;
   // Prints the summary: totals, a breakdown of the time, best and last losses, a table of traffic,
   // a line about gathers (if any), then the files. At the end of the run also records it, as kind
   // done, with speeds and times filled in here; a run that stops earlier says so and leaves no such
@@ -102,6 +105,9 @@ std::string WithSuffix(double value);                         // "9.71 M"
 std::string WithUnit(double value, const std::string& unit);  // "350 W", "5.00 kW"
 std::string AsClock(double seconds);                          // "2:35", "1:02:03"
 std::string AsBytes(std::int64_t bytes);                      // "309 MiB"
+
+// The comparison as lines for the screen; one line that says why where there is none.
+std::string ComparisonText(const Comparison& comparison);
 
 std::string UtcNow();  // "2026-03-01T12:00:00Z"
 

@@ -38,8 +38,9 @@ struct RankUse {
   std::string host = {};
   int pipeline = 0, data = 0, context = 0, tensor = 0;  // place in the grid
   std::int64_t planned_bytes = 0;
-  std::int64_t used_bytes = 0;  // peak resident set; on a GPU, bytes of the card in use
-  double seconds_compute = 0;   // over the steps of this session
+  std::int64_t used_bytes = 0;     // peak resident set; on a GPU, bytes of the card in use
+  std::int64_t program_bytes = 0;  // in use before anything was planned
+  double seconds_compute = 0;      // over the steps of this session
 };
 
 // Energy of this session, by name ("joules", "joules_per_token", ...), or why it is not known.
@@ -97,6 +98,19 @@ struct Staging {
   std::string folder = {};
 };
 
+// A step as it was predicted, beside the mean of those of this session.
+struct Comparison {
+  struct Term {
+    std::string name;                  // "step", "compute", "exposed data", "bubble", "other"
+    double predicted = 0, actual = 0;  // s
+  };
+  std::string machine = {};  // the description, and where it comes from
+  std::vector<Term> terms = {};
+  // Of the rank with the largest plan; planned: with what the program took before.
+  std::int64_t planned_bytes = 0, used_bytes = 0;
+  std::string not_available = "nothing was predicted";  // empty: it is known
+};
+
 struct Summary {
   // Given by the caller.
   RunFacts facts = {};
@@ -105,6 +119,7 @@ struct Summary {
   std::int64_t ranks_left_out = 0;
   std::vector<TrafficRow> traffic = {};
   Gathers gathers = {};
+  Comparison comparison = {};
   Energy energy = {};
   Staging staging = {};
   std::vector<std::pair<std::string, std::string>> files = {};  // (name, path)

@@ -19,11 +19,13 @@ namespace trireme::plan {
 struct Options {
   std::int64_t vocabulary = 50257;      // tokens
   std::int64_t tokens = 1'000'000'000;  // of the train split
-  std::string machine = "h100";         // name or path of a description (simulate::ReadMachine)
-  std::int64_t nodes = 0;               // to plan for; 0: grid.ranks, or one
-  std::int64_t rows = 10;               // layouts to show
-  std::int64_t simulate = 16;           // layouts to simulate
-  std::string timeline;                 // file of the fastest layout's timeline; empty: none
+  // Name or path of a description (simulate::ReadMachine); "auto": simulate::DescribeRun for a run,
+  // h100 for the task plan.
+  std::string machine = "auto";
+  std::int64_t nodes = 0;      // to plan for; 0: grid.ranks, or one
+  std::int64_t rows = 10;      // layouts to show
+  std::int64_t simulate = 16;  // layouts to simulate
+  std::string timeline;        // file of the fastest layout's timeline; empty: none
 };
 
 // Options of the sections that a plan follows from.

@@ -4,12 +4,14 @@
 #define TRIREME_SIMULATE_MACHINE_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/input/schema.hpp"
+#include "trireme/plan/plan.hpp"
 
 namespace trireme::simulate {
 
@@ -63,6 +65,16 @@ input::Schema MachineSchema();
 // Reads a description. name: of a file of input/machines/ in `shared` (SharedFolder), without
 // ".in", or a path. InputError that names the file, its line and, for a name, those that there are.
 Machine ReadMachine(const std::string& name, const std::string& shared);
+// Description for the steps of a run on this device. name: as of ReadMachine, which may throw;
+// kAutoMachine: that of the GPU's card. Without one, or with one of another kind of device or
+// without the run's products, `why_none` is a sentence.
+inline constexpr const char* kAutoMachine = "auto";
+struct Described {
+  std::optional<Machine> machine;
+  std::string why_none;
+};
+Described DescribeRun(const std::string& name, const plan::MachineFacts& facts,
+                      const std::string& shared);
 // Names of the descriptions in `shared`, sorted.
 std::vector<std::string> MachineNames(const std::string& shared);
 // A description as text that ReadMachine reads back to the same numbers. heading: a comment.
