@@ -205,10 +205,10 @@ void PrintCost(const Candidate& row, const plan::Plan& plan, const simulate::Mac
                    nodes, monitor::WithThousands(static_cast<std::int64_t>(node_hours)), energy));
   if (machine.file_bandwidth > 0) {
     const double bytes = CheckpointBytes(plan);
-    Line("files", fmt::format("a checkpoint of {} takes {:.3g} s, as long as {:.3g} steps",
-                              monitor::AsBytes(static_cast<std::int64_t>(bytes)),
-                              bytes / machine.file_bandwidth,
-                              bytes / machine.file_bandwidth / p.step));
+    Line("files",
+         fmt::format("a checkpoint of {} takes {:.3g} s, as long as {:.3g} steps",
+                     monitor::AsBytes(static_cast<std::int64_t>(bytes)),
+                     bytes / machine.file_bandwidth, bytes / machine.file_bandwidth / p.step));
   }
   const double tokens = steps * p.step * p.tokens_per_second;
   const auto parameters = static_cast<double>(model::ParameterCount(plan.training.model.options));

@@ -174,7 +174,8 @@ CommandLine ParseCommandLine(const std::vector<std::string>& arguments) {
       line.overrides.push_back(word);
     }
   }
-  if (!line.calibrate.empty() && (line.resolve_only || line.validate_only || !line.resume.empty())) {
+  if (!line.calibrate.empty() &&
+      (line.resolve_only || line.validate_only || !line.resume.empty())) {
     throw InputError("command line: --calibrate goes with -i and keys alone",
                      "usage: trireme --calibrate FILE [-i DECK] [section.key=value ...]");
   }
