@@ -97,7 +97,9 @@ def whole_run(scratch):
     source, reader, text = page_of(run)
     holds(text, "9.71 M parameters", "perplexity", "entropy floor", "uniform guess", "the ship sails north", "At the roof",
           "communication: data", "communication: tensor", "pipeline bubble", "validation", "checkpoint: 8", "node1", "node2",
-          "optimizer.learning_rate", "2 keys of 4 not their default", "all-gather", "not available: no counter can be read", "Slowest ranks")
+          "optimizer.learning_rate", "2 keys of 4 not their default", "all-gather", "not available: no counter can be read", "Slowest ranks",
+          "Predicted and actual", "compute 80 ms 90 ms 0.89", "memory, largest rank 98.0 MiB 100 MiB 0.98", "By here (trireme --calibrate).")
+    assert "exposed world" not in text, "a term of nothing"
     assert "Read this first" not in text, "a whole run has nothing to warn of"
     pictures = [dict(reader.attributes[at:at + 2]) for at, pair in enumerate(reader.attributes) if pair == ("role", "img")]
     assert len(pictures) >= 12, "figures are missing"
@@ -184,6 +186,7 @@ def escaped_text(scratch):
                                  reason=evil, outcome="stopped", grid="$x^2$ & <b>", energy={"not_available": evil})
     summary["memory"]["ranks"][0]["host"] = evil
     summary["traffic"][0]["group"] = evil
+    summary["predicted"]["machine"] = summary["predicted"]["terms"][0]["term"] = evil
     lines = sample_run.records(60) + [sample_run.event(evil, 3, f"token {evil}", host=evil)]
     lines.append(sample_run.step_record(60, "valid", set=evil))
     run = sample_run.write_run(scratch / "<script>$a_b$ & co", lines, summary, log=f"sample  {evil}\nwarning: {evil}\n")
@@ -243,7 +246,8 @@ def broken_runs(scratch):
 
     for name, content in (("list", []), ("format", {"format": 2}), ("types", {key: 7 for key in sample_run.summary(1)} | {"format": 1}),
                           ("deep", {"format": 1, "memory": {"ranks": [1, {"rank": "a"}], "planned": "x"}, "traffic": [3, {}], "deck": {"a": [1]}, "deck_given": [["a"], 1],
-                                    "first_step": 3, "step": math.inf, "energy": {"joules": "x", "covers": 1}})):
+                                    "first_step": 3, "step": math.inf, "energy": {"joules": "x", "covers": 1},
+                                    "predicted": {"terms": [1, {"term": 3, "seconds": "x"}], "used_bytes": "y"}})):
         page_of(sample_run.write_run(scratch / f"summary_{name}", sample_run.records(60), content))
     with open(scratch / "one" / "metrics.jsonl", "wb") as file:  # a line longer than any record
         file.write(b"x" * (5 << 20) + b"\n" + json.dumps(sample_run.step_record(1)).encode() + b"\n")

@@ -64,6 +64,10 @@ def summary(steps, **members):
                      "longest_waited": 8.1, "seconds_hidden": 3.0},
                     {"group": "tensor", "transfer": "all-gather", "ranks": 4, "calls": 800, "bytes": 1.2e8, "seconds_waited": 3.5,
                      "longest_waited": 4.0, "seconds_hidden": 0.0}],
+        "predicted": {"machine": "here (trireme --calibrate)", "terms": [
+            {"term": "step", "predicted_seconds": 0.094, "seconds": 0.1}, {"term": "compute", "predicted_seconds": 0.08, "seconds": 0.09},
+            {"term": "exposed world", "predicted_seconds": 0.0, "seconds": 1e-5}, {"term": "other", "predicted_seconds": 0.014, "seconds": 0.01}],
+            "planned_bytes": 98 << 20, "used_bytes": 100 << 20},
         "gathers": {"count": 0, "ready": 0}, "energy": {"not_available": "no counter can be read"}, "files": {}, "bad_steps": 0, "sources": {}}
     made.update(members)
     return made

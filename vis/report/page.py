@@ -9,6 +9,7 @@ import numpy
 from . import bars, curves, kernels, sections, svg, words
 from .folder import read_run, session_words
 from .pictures import Picture
+from .predicted import predicted_table
 
 TEMPLATES = pathlib.Path(__file__).parent / "templates"
 
@@ -56,7 +57,7 @@ class RunSection:
         self.split = curves.split_picture(run, number)
         self.memory = bars.memory_picture(run, number)
         self.slowest = sections.slowest_table(run)
-        self.predicted, self.predicted_note = sections.predicted_table(run)
+        self.predicted, self.predicted_note = predicted_table(run)
         self.timeline, self.kernels = timeline_of(run, number)
         self.event_counts, self.events, self.routine = sections.events_tables(run)
         self.map, self.map_note = sections.map_tables(run), sections.map_note(run)

@@ -319,33 +319,6 @@ def traffic_table(run):
     return Table(["group", "transfer", "ranks", "calls", "sent", "waited (s)", "longest (s)", "hidden (s)"], cells, text=[1])
 
 
-def predicted_table(run):
-    """The step as it was predicted, beside the mean of the session's; a sentence where it was not."""
-    found = run.part("predicted")
-    if not isinstance(found, dict):
-        return None, ""
-    if found.get("not_available"):
-        return None, f"Not compared with a prediction: {found['not_available']}."
-    rows = []
-    terms = found.get("terms") if isinstance(found.get("terms"), list) else []
-    step = max((term["seconds"] for term in terms if isinstance(term, dict) and words.known(term.get("seconds"))), default=0)
-    for term in terms:
-        numbers = term.get("predicted_seconds"), term.get("seconds")
-        if all(words.known(number) for number in numbers) and max(numbers) >= SHOWN * step:
-            rows.append([str(term.get("term")), *(words.with_unit(number, "s") if number >= 1 else words.with_unit(1e3 * number, "ms")
-                                                  for number in numbers), _ratio(*numbers)])
-    memory = found.get("planned_bytes"), found.get("used_bytes")
-    rows.append(["memory, largest rank", *(words.size(number) for number in memory), _ratio(*memory)])
-    return Table(["of a step", "predicted", "actual", "predicted / actual"], rows), f"Predicted by {found.get('machine')}."
-
-
-SHOWN = 0.002  # of a step: shorter terms are left out
-
-
-def _ratio(predicted, actual):
-    return f"{predicted / actual:.2f}" if words.known(predicted) and words.known(actual) and predicted > 0 and actual > 0 else DASH
-
-
 def planned_table(runs):
     terms = list(dict.fromkeys(str(term.get("term")) for run in runs for term in _terms(run)))
     rows = []
