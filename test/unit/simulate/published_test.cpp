@@ -86,20 +86,21 @@ TEST(Published, TorchtitanWith405Billion) {
               1, kAllowed);
 }
 
+// Megatron's selective recomputation repeats attention's scores, which the backward pass of
+// attention does here in any case (doc/plan.md).
 TEST(Published, MegatronWithGpt3) {
   const Keys model = {
-      "model.dim=12288",    "model.layers=96",           "model.heads=96",
-      "model.ffn=49152",    "model.position=rope",       "plan.vocabulary=51200",
-      "data.batch=1152",    "data.micro_batch=1",        "data.sequence_length=2048",
-      "grid.tensor=8",      "grid.sharding=optimizer",   "grid.sequence_parallel=yes",
-      "run.precision=bf16", "model.recompute=selective", "pipeline.schedule=interleaved"};
+      "model.dim=12288",    "model.layers=96",         "model.heads=96",
+      "model.ffn=49152",    "model.position=rope",     "plan.vocabulary=51200",
+      "data.batch=1152",    "data.micro_batch=1",      "data.sequence_length=2048",
+      "grid.tensor=8",      "grid.sharding=optimizer", "grid.sequence_parallel=yes",
+      "run.precision=bf16", "model.recompute=none",    "pipeline.schedule=interleaved"};
   Keys few = model, many = model;
   few.insert(few.end(), {"grid.pipeline=6", "pipeline.chunks=16"});
   many.insert(many.end(), {"grid.pipeline=16", "pipeline.chunks=6"});
   const Case small("h100", 96, few), large("h100", 4608, many);
   EXPECT_NEAR(Predict(small.plan, small.machine).utilisation / 0.47, 1, kAllowed);
-  // Less than published: Megatron hides sums of tensor ranks that this step waits for.
-  EXPECT_NEAR(Predict(large.plan, large.machine).utilisation / 0.42, 1, 0.17);
+  EXPECT_NEAR(Predict(large.plan, large.machine).utilisation / 0.42, 1, kAllowed);
 }
 
 // A plan for 100,000 ranks takes no more than one for a few.
