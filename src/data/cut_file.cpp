@@ -83,7 +83,12 @@ std::string FirstCutDataset(const std::string& path, std::uint64_t there, std::u
   for (const std::string& name :
        {std::string("/vocabulary/bytes"), std::string("/vocabulary/offsets"),
         PathOf(Split::kTrain, Array::kTokens), PathOf(Split::kValid, Array::kTokens),
-        PathOf(Split::kTest, Array::kTokens)}) {
+        PathOf(Split::kTest, Array::kTokens), PathOf(Split::kTrain, Array::kTokens, Side::kSource),
+        PathOf(Split::kTrain, Array::kTokens, Side::kTarget),
+        PathOf(Split::kValid, Array::kTokens, Side::kSource),
+        PathOf(Split::kValid, Array::kTokens, Side::kTarget),
+        PathOf(Split::kTest, Array::kTokens, Side::kSource),
+        PathOf(Split::kTest, Array::kTokens, Side::kTarget)}) {
     if (!LinkFault(file.Get(), name).empty()) continue;
     const Hdf5Handle set(H5Dopen2(file.Get(), name.c_str(), H5P_DEFAULT), H5Dclose);
     if (!set.Valid()) continue;

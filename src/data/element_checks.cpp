@@ -71,7 +71,7 @@ std::int64_t FirstBad(const TokenLayout& layout, Split split, Array array,
 Error BadElement(const std::string& path, const TokenLayout& layout, Split split, Array array,
                  const BadValue& bad) {
   const auto& [offset, value] = bad;
-  const std::string name = PathOf(split, array);
+  const std::string name = layout.PathOf(split, array);
   if (array == Array::kDocuments) {
     return TokenFileError(
         path, name,

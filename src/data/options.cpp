@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <limits>
 
+#include "trireme/data/token_file.hpp"
 #include "trireme/input/choice.hpp"
 
 namespace trireme::data {
@@ -12,7 +13,7 @@ namespace trireme::data {
 namespace {
 
 constexpr input::Names<4> kStagings = {"none", "shared_memory", "stream", "node"};
-constexpr input::Names<5> kKinds = {"word", "byte", "harbour", "bpe", "sentencepiece"};
+constexpr input::Names<6> kKinds = {"word", "byte", "harbour", "numerals", "bpe", "sentencepiece"};
 constexpr input::Names<2> kModelTypes = {"bpe", "unigram"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
 constexpr input::Names<2> kInvalid = {"error", "replace"};
@@ -66,12 +67,13 @@ void DeclareData(input::Schema& schema) {
 void DeclareTokenize(input::Schema& schema) {
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
   schema.Section("tokenize", "job.task = tokenize: from texts to the token file")
-      .Choice(
-          "tokenize.kind", "word", input::Choices(kKinds),
-          "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
-          "built-in corpus of known entropy, made from a grammar. bpe: byte-level, by the files of "
-          "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
-          "trained.")
+      .Choice("tokenize.kind", "word", input::Choices(kKinds),
+              "word: blanks separate tokens, <eos> ends each line. byte: the 256 bytes. harbour: a "
+              "built-in corpus of known entropy, made from a grammar. numerals: built-in pairs to "
+              "translate, numbers as digits and as English and German words. bpe: byte-level, by "
+              "the files of "
+              "tokenize.tokenizer, on all ranks. sentencepiece: likewise, by a model, which can be "
+              "trained.")
       .Text("tokenize.train", "",
             "Text of the train split (word, byte); files and globs, with commas, of which .jsonl "
             "holds a record a line and .gz and .zst are unpacked (bpe, sentencepiece).")
@@ -117,6 +119,30 @@ void DeclareSubword(input::Schema& schema) {
             "The same of the test split.");
 }
 
+void DeclarePairs(input::Schema& schema) {
+  constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
+  constexpr double kMostPairs = 0x1p32;
+  schema
+      .Text(
+          "tokenize.source", "",
+          "Source texts of the train split's pairs, for a file of pairs: plain text, .gz or .zst, "
+          "files and globs with commas; line k belongs to line k of tokenize.target.")
+      .Text("tokenize.target", "", "Target texts of the train split's pairs, in the same order.")
+      .Text("tokenize.valid_source", "", "Source texts of the valid split's pairs.")
+      .Text("tokenize.valid_target", "", "Target texts of the valid split's pairs.")
+      .Text("tokenize.test_source", "", "Source texts of the test split's pairs.")
+      .Text("tokenize.test_target", "", "Target texts of the test split's pairs.")
+      .Switch("tokenize.shared_vocabulary", true,
+              "One vocabulary for source and target; no: each has its own.")
+      .Text("tokenize.source_tokenizer", "",
+            "As tokenize.tokenizer, of the source alone, without a shared vocabulary (bpe, "
+            "sentencepiece).")
+      .Integer("tokenize.numerals_pairs", 200000, input::Between(1, kMostPairs), "pairs",
+               "Size of the train split (numerals); valid and test get a hundredth each.")
+      .Integer("tokenize.numerals_seed", 1, input::Between(0, kLargestSeed), "",
+               "Another seed draws other pairs (numerals).");
+}
+
 // Refuses keys that have no effect, for the reason `why`.
 void RefuseKeys(const input::Deck& deck, std::initializer_list<const char*> names,
                 const std::string& why) {
@@ -133,6 +159,7 @@ void Declare(input::Schema& schema) {
   DeclareData(schema);
   DeclareTokenize(schema);
   DeclareSubword(schema);
+  DeclarePairs(schema);
 }
 
 void Resolve(input::Deck& deck) {
@@ -162,26 +189,126 @@ Options Read(const input::Deck& deck) {
 }
 
 TokenizeOptions ReadTokenize(const input::Deck& deck) {
-  return {.kind = input::Pick<TokenizeKind>(deck.Text("tokenize.kind"), kKinds),
-          .texts = {deck.Text("tokenize.train"), deck.Text("tokenize.valid"),
-                    deck.Text("tokenize.test")},
-          .lowercase = deck.Switch("tokenize.lowercase"),
-          .min_count = deck.Integer("tokenize.min_count"),
-          .overwrite = deck.Switch("tokenize.overwrite"),
-          .harbour_tokens = deck.Integer("tokenize.harbour_tokens"),
-          .harbour_seed = deck.Integer("tokenize.harbour_seed"),
-          .tokenizer = deck.Text("tokenize.tokenizer"),
-          .vocabulary_size = deck.Integer("tokenize.vocabulary_size"),
-          .model_type =
-              input::Pick<tokenizer::ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
-          .text_key = deck.Text("tokenize.text_key"),
-          .prompt_key = deck.Text("tokenize.prompt_key"),
-          .document = input::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
-          .eos = deck.Text("tokenize.eos"),
-          .replace_invalid = deck.Text("tokenize.invalid") == kInvalid[1],
-          .valid_fraction = deck.Real("tokenize.valid_fraction"),
-          .test_fraction = deck.Real("tokenize.test_fraction")};
+  return {
+      .kind = input::Pick<TokenizeKind>(deck.Text("tokenize.kind"), kKinds),
+      .texts = {deck.Text("tokenize.train"), deck.Text("tokenize.valid"),
+                deck.Text("tokenize.test")},
+      .lowercase = deck.Switch("tokenize.lowercase"),
+      .min_count = deck.Integer("tokenize.min_count"),
+      .overwrite = deck.Switch("tokenize.overwrite"),
+      .harbour_tokens = deck.Integer("tokenize.harbour_tokens"),
+      .harbour_seed = deck.Integer("tokenize.harbour_seed"),
+      .tokenizer = deck.Text("tokenize.tokenizer"),
+      .vocabulary_size = deck.Integer("tokenize.vocabulary_size"),
+      .model_type =
+          input::Pick<tokenizer::ModelType>(deck.Text("tokenize.model_type"), kModelTypes),
+      .text_key = deck.Text("tokenize.text_key"),
+      .prompt_key = deck.Text("tokenize.prompt_key"),
+      .document = input::Pick<DocumentEnd>(deck.Text("tokenize.document"), kDocuments),
+      .eos = deck.Text("tokenize.eos"),
+      .replace_invalid = deck.Text("tokenize.invalid") == kInvalid[1],
+      .valid_fraction = deck.Real("tokenize.valid_fraction"),
+      .test_fraction = deck.Real("tokenize.test_fraction"),
+      .pairs = {.texts = {{{deck.Text("tokenize.source"), deck.Text("tokenize.target")},
+                           {deck.Text("tokenize.valid_source"), deck.Text("tokenize.valid_target")},
+                           {deck.Text("tokenize.test_source"), deck.Text("tokenize.test_target")}}},
+                .shared_vocabulary = deck.Switch("tokenize.shared_vocabulary"),
+                .source_tokenizer = deck.Text("tokenize.source_tokenizer"),
+                .numerals_pairs = deck.Integer("tokenize.numerals_pairs"),
+                .numerals_seed = deck.Integer("tokenize.numerals_seed")}};
 }
+
+namespace {
+
+// Throws unless every split gets something. name: of the key of a split's texts.
+void CheckFractions(const TokenizeOptions& options, const input::Deck& deck,
+                    const std::array<std::string, 2>& texts, const std::string& suffix) {
+  if (!texts[0].empty()) {
+    RefuseKeys(deck, {"tokenize.valid_fraction"},
+               "tokenize.valid" + suffix + " names the texts of this split");
+  }
+  if (!texts[1].empty()) {
+    RefuseKeys(deck, {"tokenize.test_fraction"},
+               "tokenize.test" + suffix + " names the texts of this split");
+  }
+  const auto require = [&](const std::string& split, const std::string& given, double fraction) {
+    if (fraction > 0 || !given.empty()) return;
+    throw deck.Complain("tokenize." + split + "_fraction",
+                        "a token file needs a " + split + " split, for which nothing is left",
+                        "Raise it, or name texts: tokenize." + split + suffix + ".");
+  };
+  require("valid", texts[0], options.valid_fraction);
+  require("test", texts[1], options.test_fraction);
+  if (options.valid_fraction + options.test_fraction >= 1) {
+    throw deck.Complain("tokenize.valid_fraction",
+                        "nothing is left for the train split beside it and tokenize.test_fraction");
+  }
+}
+
+void CheckTextKeys(const TokenizeOptions& options, const input::Deck& deck) {
+  RefuseKeys(deck,
+             {"tokenize.valid_source", "tokenize.valid_target", "tokenize.test_source",
+              "tokenize.test_target", "tokenize.shared_vocabulary", "tokenize.source_tokenizer"},
+             "belongs to files of pairs, which tokenize.source and tokenize.target make");
+  if (options.kind == TokenizeKind::kHarbour) {
+    RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},
+               "tokenize.kind = harbour makes its own text and reads none");
+  }
+  if (!IsSubword(options.kind)) {
+    RefuseKeys(
+        deck,
+        {"tokenize.tokenizer", "tokenize.text_key", "tokenize.prompt_key", "tokenize.document",
+         "tokenize.eos", "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
+        "belongs to tokenize.kind = bpe and sentencepiece");
+    return;
+  }
+  CheckFractions(options, deck, {options.texts[1], options.texts[2]}, "");
+}
+
+void CheckPairKeys(const TokenizeOptions& options, const input::Deck& deck) {
+  RefuseKeys(deck,
+             {"tokenize.train", "tokenize.valid", "tokenize.test", "tokenize.text_key",
+              "tokenize.prompt_key", "tokenize.document"},
+             "belongs to files of single texts, not of pairs");
+  if (!IsSubword(options.kind)) {
+    RefuseKeys(deck, {"tokenize.tokenizer", "tokenize.source_tokenizer", "tokenize.eos"},
+               "belongs to tokenize.kind = bpe and sentencepiece");
+  }
+  if (options.kind == TokenizeKind::kNumerals) {
+    RefuseKeys(
+        deck,
+        {"tokenize.source", "tokenize.target", "tokenize.valid_source", "tokenize.valid_target",
+         "tokenize.test_source", "tokenize.test_target", "tokenize.invalid",
+         "tokenize.valid_fraction", "tokenize.test_fraction", "tokenize.shared_vocabulary"},
+        "tokenize.kind = numerals makes its own pairs and reads none");
+    return;
+  }
+  if (options.kind == TokenizeKind::kHarbour) {
+    RefuseKeys(deck, {"tokenize.source", "tokenize.target"},
+               "tokenize.kind = harbour makes no pairs");
+  }
+  if (options.kind == TokenizeKind::kByte) {
+    RefuseKeys(deck, {"tokenize.shared_vocabulary"}, "bytes are one vocabulary");
+  }
+  if (options.pairs.shared_vocabulary) {
+    RefuseKeys(deck, {"tokenize.source_tokenizer"},
+               "tokenize.shared_vocabulary = no gives the source a tokenizer of its own");
+  }
+  for (const Split split : kSplits) {
+    const PairTexts& texts = options.pairs.texts.at(static_cast<std::size_t>(split));
+    if (texts.source.empty() == texts.target.empty()) continue;
+    const std::string prefix = split == Split::kTrain   ? "tokenize."
+                               : split == Split::kValid ? "tokenize.valid_"
+                                                        : "tokenize.test_";
+    const bool lacks_source = texts.source.empty();
+    throw deck.Complain(prefix + (lacks_source ? "target" : "source"),
+                        "its texts need those of " + prefix + (lacks_source ? "source" : "target"));
+  }
+  CheckFractions(options, deck, {options.pairs.texts[1].source, options.pairs.texts[2].source},
+                 "_source");
+}
+
+}  // namespace
 
 void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) {
   if (options.kind != TokenizeKind::kHarbour) {
@@ -194,12 +321,9 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) 
                    ? "belongs to tokenize.kind = word; bytes are taken as they are"
                    : "belongs to tokenize.kind = word");
   }
-  if (!IsSubword(options.kind)) {
-    RefuseKeys(
-        deck,
-        {"tokenize.tokenizer", "tokenize.text_key", "tokenize.prompt_key", "tokenize.document",
-         "tokenize.eos", "tokenize.invalid", "tokenize.valid_fraction", "tokenize.test_fraction"},
-        "belongs to tokenize.kind = bpe and sentencepiece");
+  if (options.kind != TokenizeKind::kNumerals) {
+    RefuseKeys(deck, {"tokenize.numerals_pairs", "tokenize.numerals_seed"},
+               "belongs to tokenize.kind = numerals");
   }
   if (options.kind != TokenizeKind::kSentencePiece) {
     RefuseKeys(deck, {"tokenize.vocabulary_size", "tokenize.model_type"},
@@ -209,28 +333,10 @@ void CheckTokenizeKeys(const TokenizeOptions& options, const input::Deck& deck) 
     RefuseKeys(deck, {"tokenize.vocabulary_size", "tokenize.model_type"},
                "tokenize.tokenizer names a model, and none is trained");
   }
-  if (options.kind == TokenizeKind::kHarbour) {
-    RefuseKeys(deck, {"tokenize.train", "tokenize.valid", "tokenize.test"},
-               "tokenize.kind = harbour makes its own text and reads none");
-  }
-  if (!IsSubword(options.kind)) return;
-  if (!options.texts[1].empty()) {
-    RefuseKeys(deck, {"tokenize.valid_fraction"}, "tokenize.valid names the texts of this split");
-  }
-  if (!options.texts[2].empty()) {
-    RefuseKeys(deck, {"tokenize.test_fraction"}, "tokenize.test names the texts of this split");
-  }
-  const auto require = [&](const std::string& split, const std::string& texts, double fraction) {
-    if (fraction > 0 || !texts.empty()) return;
-    throw deck.Complain("tokenize." + split + "_fraction",
-                        "a token file needs a " + split + " split, for which nothing is left",
-                        "Raise it, or name texts: tokenize." + split + ".");
-  };
-  require("valid", options.texts[1], options.valid_fraction);
-  require("test", options.texts[2], options.test_fraction);
-  if (options.valid_fraction + options.test_fraction >= 1) {
-    throw deck.Complain("tokenize.valid_fraction",
-                        "nothing is left for the train split beside it and tokenize.test_fraction");
+  if (options.WritesPairs()) {
+    CheckPairKeys(options, deck);
+  } else {
+    CheckTextKeys(options, deck);
   }
 }
 

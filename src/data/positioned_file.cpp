@@ -53,8 +53,8 @@ std::string SampleOf(const std::string& path, int file, const TokenLayout& layou
         const std::int64_t got =
             ReadAt(file, from, std::span(room).first(static_cast<std::size_t>(piece)));
         if (got < 0) {
-          throw InputError(fmt::format("{}: {}: cannot be read: {}", path, PathOf(split, array),
-                                       ErrorText(errno)));
+          throw InputError(fmt::format("{}: {}: cannot be read: {}", path,
+                                       layout.PathOf(split, array), ErrorText(errno)));
         }
         sample.append(reinterpret_cast<const char*>(room.data()), static_cast<std::size_t>(got));
       }
@@ -116,13 +116,13 @@ void PositionedFile::Read(const TokenLayout& layout, Split split, Array array, s
   const std::int64_t got = ReadAt(file_.Get(), from, room);
   if (got < 0) {
     throw RunError(fmt::format("{}: {}: cannot be read at offset {}: {}", path_,
-                               PathOf(split, array), begin, ErrorText(errno)));
+                               layout.PathOf(split, array), begin, ErrorText(errno)));
   }
   if (got < std::ssize(room)) {
     throw RunError(
         fmt::format(
             "{}: {}: the file ends before offset {}: it has shrunk since this job opened it", path_,
-            PathOf(split, array), begin + got / stored.width),
+            layout.PathOf(split, array), begin + got / stored.width),
         kLeaveAlone);
   }
   if (!stored.big_endian) return;

@@ -200,8 +200,8 @@ class Stager {
     if (kept != sent) {
       throw RunError(
           fmt::format("{}: {}: the copy in {} has another hash than the file, from offset {} on",
-                      request_.path, PathOf(name.split, name.array), request_.keeping.folder,
-                      begin),
+                      request_.path, layout_.PathOf(name.split, name.array),
+                      request_.keeping.folder, begin),
           "A node's memory, its disk or the network has changed it.");
     }
     const std::array<Hash, 2> both = {hash_, kept};

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/base/error.hpp"
 #include "words.hpp"
 
@@ -21,13 +23,16 @@ TokenCodec::TokenCodec(const Vocabulary& vocabulary, const std::string& tokenize
     CheckBytes(path);
     return;
   }
-  if (tokenizer == kLowercaseTokenizer) {
+  if (tokenizer == kNumeralsTokenizer) {
+    pieces_ = true;
+    for (const std::string& word : words_) longest_ = std::max(longest_, word.size());
+  } else if (tokenizer == kLowercaseTokenizer) {
     lower_case_ = std::make_unique<LowerCase>();
   } else if (tokenizer != kWordTokenizer && tokenizer != kHarbourTokenizer) {
-    throw InputError(
-        fmt::format("{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}'",
-                    path, tokenizer, kWordTokenizer, kLowercaseTokenizer, kByteTokenizer,
-                    kHarbourTokenizer, kBpeTokenizer, kSentencePieceTokenizer));
+    throw InputError(fmt::format(
+        "{}: attribute tokenizer: '{}' is none of '{}', '{}', '{}', '{}', '{}', '{}', '{}'", path,
+        tokenizer, kWordTokenizer, kLowercaseTokenizer, kByteTokenizer, kHarbourTokenizer,
+        kNumeralsTokenizer, kBpeTokenizer, kSentencePieceTokenizer));
   }
   Index(path);
 }
@@ -72,6 +77,27 @@ std::int32_t TokenCodec::IdOf(std::string_view word) const {
                    "Use words that occur in the corpus.");
 }
 
+// The longest word comes first: texts of the numerals are cut in one way only.
+std::vector<std::int32_t> TokenCodec::EncodePieces(std::string_view text) const {
+  std::vector<std::int32_t> ids;
+  for (std::size_t at = 0; at < text.size();) {
+    auto found = ids_.end();
+    for (std::size_t length = std::min(longest_, text.size() - at); length > 0; --length) {
+      found = ids_.find(text.substr(at, length));
+      if (found != ids_.end() && found->second != eos_) break;
+      found = ids_.end();
+    }
+    if (found == ids_.end()) {
+      throw InputError(
+          fmt::format("'{}' is no numeral from byte {} on", text, at),
+          "A source is as '<de> 342 117', '<en> einundzwanzig', '<digits> forty-two'.");
+    }
+    ids.push_back(found->second);
+    at += found->first.size();
+  }
+  return ids;
+}
+
 std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
   std::vector<std::int32_t> ids;
   if (bytes_) {
@@ -87,6 +113,7 @@ std::vector<std::int32_t> TokenCodec::Encode(std::string_view text) const {
     Subwords().Encode(text, ids);
     return ids;
   }
+  if (pieces_) return EncodePieces(text);
   const std::string folded = lower_case_ ? (*lower_case_)(text) : std::string(text);
   // A line end inside the text is an <eos>; the last line stays open.
   bool first = true;
@@ -112,6 +139,10 @@ std::string TokenCodec::Decode(const std::vector<std::int32_t>& ids) const {
   bool line_start = true;
   for (const std::int32_t id : ids) {
     CheckId(id);
+    if (pieces_) {
+      if (id != eos_) text += words_[static_cast<std::size_t>(id)];
+      continue;
+    }
     if (!bytes_ && id == eos_) {
       text += '\n';
       line_start = true;

@@ -20,6 +20,7 @@ inline constexpr const char* kWordTokenizer = "word";
 inline constexpr const char* kLowercaseTokenizer = "word lowercase";
 inline constexpr const char* kByteTokenizer = "byte";
 inline constexpr const char* kHarbourTokenizer = "harbour";
+inline constexpr const char* kNumeralsTokenizer = "numerals";
 inline constexpr const char* kBpeTokenizer = "bpe";
 inline constexpr const char* kSentencePieceTokenizer = "sentencepiece";
 
@@ -45,6 +46,7 @@ class TokenCodec {
   void Index(const std::string& path);
   void CheckId(std::int32_t id) const;
   std::int32_t IdOf(std::string_view word) const;
+  std::vector<std::int32_t> EncodePieces(std::string_view text) const;
 
   tokenizer::Tokenizer& Subwords() const;
 
@@ -54,6 +56,8 @@ class TokenCodec {
   tokenizer::Files files_;                                  // empty: no subwords
   mutable std::unique_ptr<tokenizer::Tokenizer> subwords_;  // null until it is needed
   bool bytes_ = false;
+  bool pieces_ = false;      // numerals: texts are words without anything between them
+  std::size_t longest_ = 0;  // bytes of a word
   std::unique_ptr<const LowerCase> lower_case_;             // null: case is kept
   std::unordered_map<std::string_view, std::int32_t> ids_;  // of words_
 };

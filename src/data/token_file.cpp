@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "element_checks.hpp"
 #include "positioned_file.hpp"
 #include "sha256.hpp"
 #include "stage.hpp"
@@ -119,8 +120,10 @@ std::int64_t StagedBytesOf(const TokenCounts& counts, const Keeping& keeping) {
 namespace {
 
 // A file's description: a known one, which is used up, since a later opening may find another file.
-TokenLayout Describe(const std::string& path, KnownFiles* known) {
-  if (known == nullptr || !known->contains(path)) return InspectTokenFile(path);
+TokenLayout Describe(const std::string& path, Side side, KnownFiles* known) {
+  if (known == nullptr || side != Side::kText || !known->contains(path)) {
+    return InspectTokenFile(path, side);
+  }
   TokenLayout layout = std::move(*known->at(path));
   known->erase(path);
   return layout;
@@ -139,7 +142,7 @@ TokenFile::TokenFile(const comm::Communicator& world, const comm::Communicator& 
   const bool reads = keeping.staging == Staging::kStream && keeping.reads && any;
   // One rank finds faults of the file before a collective call could hang on them.
   world.Together([&] {
-    if (world.IsRoot()) layout = Describe(path, keeping.known);
+    if (world.IsRoot()) layout = Describe(path, keeping.side, keeping.known);
   });
   Broadcast(world, layout);
   world.Together([&] {
@@ -255,6 +258,47 @@ void TokenFile::Read(Split split, std::int64_t begin, std::int64_t count, Window
   if (HasMask(split)) {
     const auto* counted = static_cast<const std::uint8_t*>(memory.At(split, Array::kMask));
     window.counted.assign(counted + begin, counted + begin + count);
+  }
+}
+
+std::int64_t TokenFile::Documents(Split split) const {
+  return contents_->layout.Of(split, Array::kDocuments).count;
+}
+
+void TokenFile::ReadBeginnings(Split split, std::int64_t first,
+                               std::span<std::int64_t> begins) const {
+  if (begins.empty()) return;
+  if (Keeps(split)) {
+    const auto* const all =
+        static_cast<const std::int64_t*>(contents_->memory.At(split, Array::kDocuments));
+    std::copy_n(all + first, begins.size(), begins.begin());
+    return;
+  }
+  const TokenLayout& layout = contents_->layout;
+  const PositionedFile& file = Opened();
+  Elements elements{begins.data(), first, first + std::ssize(begins)};
+  file.Read(layout, split, Array::kDocuments, elements.begin, elements.end, begins.data());
+  if (first > 0) file.Read(layout, split, Array::kDocuments, first - 1, first, &elements.before);
+  file.RequireGood(layout, split, Array::kDocuments, elements);
+}
+
+void TokenFile::ReadIds(Split split, std::int64_t begin, std::span<std::int32_t> ids) const {
+  const std::int64_t end = begin + std::ssize(ids);
+  if (Keeps(split)) {
+    for (std::int64_t t = begin; t < end; ++t) {
+      ids[static_cast<std::size_t>(t - begin)] = contents_->memory.Token(split, t);
+    }
+    return;
+  }
+  const TokenLayout& layout = contents_->layout;
+  const auto width = static_cast<std::size_t>(layout.Of(split, Array::kTokens).width);
+  std::vector<std::byte> room(ids.size() * width);
+  Opened().Read(layout, split, Array::kTokens, begin, end, room.data());
+  const Elements elements{room.data(), begin, end};
+  Opened().RequireGood(layout, split, Array::kTokens, elements);
+  for (std::int64_t t = begin; t < end; ++t) {
+    ids[static_cast<std::size_t>(t - begin)] =
+        static_cast<std::int32_t>(ValueAt(layout.Of(split, Array::kTokens), elements, t));
   }
 }
 

@@ -2,11 +2,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <type_traits>
 #include <vector>
 
-#include "attribute_text.hpp"
 #include "hdf5.hpp"
+#include "inspector.hpp"
 #include "plain_dataset.hpp"
 #include "positioned_file.hpp"
 #include "token_codec.hpp"
@@ -26,104 +25,12 @@ constexpr std::int64_t kMaxVocabularyBytes = std::int64_t{1} << 28;
 constexpr std::array kTokenizerFiles = {"tokenizer.json", "vocab.json", "merges.txt",
                                         "tokenizer.model"};
 
-// The file with its name, for messages: "path: /train/tokens: what".
-class Inspector {
- public:
-  // `bytes`: where HDF5 ends the file.
-  Inspector(const std::string& path, std::int64_t bytes)
-      : path_(path), bytes_(bytes), file_(OpenSerially(path)) {
-    if (!file_.Valid()) {
-      throw InputError(path + ": HDF5 cannot open this file", Hdf5Reason());
-    }
-    // The width that OpenPlainDataset and ReadAttributeText count on; all libraries write it.
-    const Hdf5Handle creation(H5Fget_create_plist(file_.Get()), H5Pclose);
-    std::size_t address = 0, length = 0;
-    if (H5Pget_sizes(creation.Get(), &address, &length) < 0 || address != 8 || length != 8) {
-      throw Complain("superblock", fmt::format("addresses of 8 bytes expected, {} found", address));
-    }
-  }
-
-  int Descriptor() const { return DescriptorOf(file_.Get()); }
-
-  Error Complain(const std::string& where, const std::string& what) const {
-    return TokenFileError(path_, where, what);
-  }
-
-  // Whether there is a dataset of that path, in a folder of the file.
-  bool Has(const std::string& folder, const std::string& path) const {
-    return H5Lexists(file_.Get(), folder.c_str(), H5P_DEFAULT) > 0 &&
-           H5Lexists(file_.Get(), path.c_str(), H5P_DEFAULT) > 0;
-  }
-
-  bool HasAttribute(const std::string& name) const {
-    return H5Aexists(file_.Get(), name.c_str()) > 0;
-  }
-
-  template <typename T>
-  T Number(const std::string& name, hid_t memory_type) const {
-    const Hdf5Handle attribute = Attribute(name);
-    const Hdf5Handle type(H5Aget_type(attribute.Get()), H5Tclose);
-    const Hdf5Handle space(H5Aget_space(attribute.Get()), H5Sclose);
-    const H5T_class_t kind = H5Tget_class(type.Get());
-    const bool is_number =
-        kind == H5T_INTEGER || (kind == H5T_FLOAT && std::is_floating_point_v<T>);
-    T value{};
-    if (!is_number || H5Tget_size(type.Get()) > sizeof(std::int64_t) ||
-        H5Sget_simple_extent_npoints(space.Get()) != 1 ||
-        H5Aread(attribute.Get(), memory_type, &value) < 0) {
-      throw Complain("attribute " + name, "is not a number");
-    }
-    return value;
-  }
-  std::int64_t Integer(const std::string& name) const {
-    return Number<std::int64_t>(name, H5T_NATIVE_INT64);
-  }
-
-  std::string Text(const std::string& name) const {
-    const Hdf5Handle attribute = Attribute(name);
-    std::string fault;
-    std::string text = ReadAttributeText(attribute.Get(), bytes_, fault);
-    if (!fault.empty()) throw Complain("attribute " + name, fault);
-    return text;
-  }
-
-  PlainDataset Open(const std::string& name, const std::vector<std::int64_t>& widths) const {
-    return OpenPlainDataset(file_.Get(), path_, name, widths, bytes_);
-  }
-
-  // All of a dataset of at most `most` elements.
-  template <typename T>
-  std::vector<T> Read(const std::string& name, hid_t memory_type, std::int64_t most) const {
-    const PlainDataset dataset = Open(name, {sizeof(T)});
-    if (dataset.count > most) {
-      throw Complain(name,
-                     fmt::format("holds {} elements; at most {} are allowed", dataset.count, most));
-    }
-    std::vector<T> values(static_cast<std::size_t>(dataset.count));
-    if (!values.empty() &&
-        H5Dread(dataset.set.Get(), memory_type, H5S_ALL, H5S_ALL, H5P_DEFAULT, values.data()) < 0) {
-      throw InputError(fmt::format("{}: {}: cannot be read", path_, name), Hdf5Reason());
-    }
-    return values;
-  }
-
- private:
-  Hdf5Handle Attribute(const std::string& name) const {
-    if (!HasAttribute(name)) throw Complain("attribute " + name, "is missing");
-    Hdf5Handle attribute(H5Aopen(file_.Get(), name.c_str(), H5P_DEFAULT), H5Aclose);
-    if (!attribute.Valid()) throw Complain("attribute " + name, "cannot be opened");
-    return attribute;
-  }
-
-  std::string path_;
-  std::int64_t bytes_;  // of the file
-  Hdf5Handle file_;
-};
-
-Vocabulary ReadVocabulary(const Inspector& file) {
-  const std::string where = "/vocabulary/offsets";
+// Names in a file of pairs with two vocabularies begin with `prefix`, "source_", for the source's.
+Vocabulary ReadVocabulary(const Inspector& file, const std::string& prefix) {
+  const std::string folder = "/" + prefix + "vocabulary";
+  const std::string where = folder + "/offsets";
   const auto bytes =
-      file.Read<std::uint8_t>("/vocabulary/bytes", H5T_NATIVE_UINT8, kMaxVocabularyBytes);
+      file.Read<std::uint8_t>(folder + "/bytes", H5T_NATIVE_UINT8, kMaxVocabularyBytes);
   const auto offsets = file.Read<std::uint64_t>(where, H5T_NATIVE_UINT64, kMaxWords + 1);
   if (offsets.size() < 2) throw file.Complain(where, "the vocabulary is empty");
   if (offsets.front() != 0) throw file.Complain(where, "does not begin with 0");
@@ -134,8 +41,8 @@ Vocabulary ReadVocabulary(const Inspector& file) {
     }
   }
   if (offsets.back() != bytes.size()) {
-    throw file.Complain(where, fmt::format("ends with {}, but /vocabulary/bytes holds {} bytes",
-                                           offsets.back(), bytes.size()));
+    throw file.Complain(where, fmt::format("ends with {}, but {}/bytes holds {} bytes",
+                                           offsets.back(), folder, bytes.size()));
   }
   Vocabulary vocabulary;
   vocabulary.words.reserve(offsets.size() - 1);
@@ -148,25 +55,26 @@ Vocabulary ReadVocabulary(const Inspector& file) {
 }
 
 // Files of a subword tokenizer, which the token file keeps so that prompts can be encoded.
-tokenizer::Files ReadTokenizer(const Inspector& file) {
+tokenizer::Files ReadTokenizer(const Inspector& file, const std::string& prefix) {
+  const std::string folder = "/" + prefix + "tokenizer";
   tokenizer::Files files;
   for (const char* name : kTokenizerFiles) {
-    const std::string path = std::string("/tokenizer/") + name;
-    if (!file.Has("/tokenizer", path)) continue;
+    const std::string path = fmt::format("{}/{}", folder, name);
+    if (!file.Has(folder, path)) continue;
     const auto bytes = file.Read<std::uint8_t>(path, H5T_NATIVE_UINT8, kMaxVocabularyBytes);
     files[name].assign(bytes.begin(), bytes.end());
   }
   if (files.empty()) {
-    throw file.Complain("/tokenizer", "holds none of tokenizer.json, vocab.json, tokenizer.model");
+    throw file.Complain(folder, "holds none of tokenizer.json, vocab.json, tokenizer.model");
   }
   return files;
 }
 
-void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
+void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary, const std::string& prefix) {
   const auto words = static_cast<std::int64_t>(vocabulary.words.size());
   const auto check = [&](const char* name, std::int64_t id, std::int64_t least) {
     if (id >= least && id < words) return;
-    throw file.Complain(fmt::format("attribute {}", name),
+    throw file.Complain(fmt::format("attribute {}{}", prefix, name),
                         fmt::format("{} is not an id of the {} words", id, words));
   };
   check("eos", vocabulary.eos, 0);
@@ -174,9 +82,11 @@ void CheckSpecials(const Inspector& file, const Vocabulary& vocabulary) {
 }
 
 // Place of an array in the file; none if it may be missing and is.
-StoredArray Find(const Inspector& file, Split split, Array array) {
-  const std::string name = PathOf(split, array);
-  if (array != Array::kTokens && !file.Has(fmt::format("/{}", NameOf(split)), name)) return {};
+StoredArray Find(const Inspector& file, Split split, Array array, Side side) {
+  if (array == Array::kMask && side != Side::kText) return {};
+  const std::string name = PathOf(split, array, side);
+  const bool optional = array != Array::kTokens && side == Side::kText;
+  if (optional && !file.Has(fmt::format("/{}", NameOf(split)), name)) return {};
   const PlainDataset dataset = array == Array::kTokens      ? file.Open(name, {2, 4})
                                : array == Array::kDocuments ? file.Open(name, {8})
                                                             : file.Open(name, {1});
@@ -194,8 +104,8 @@ void FindArrays(const Inspector& file, TokenLayout& layout) {
     for (const Array array : kArrays) {
       StoredArray& found =
           layout.arrays[static_cast<std::size_t>(split)][static_cast<std::size_t>(array)];
-      found = Find(file, split, array);
-      const std::string name = PathOf(split, array);
+      found = Find(file, split, array, layout.side);
+      const std::string name = layout.PathOf(split, array);
       // Lengths fit the file one by one, and the file's length 63 bits; all together need not.
       if (__builtin_add_overflow(bytes, found.Bytes() + kTokenAlignment, &bytes)) {
         throw file.Complain(name, "its elements and those before are too many for memory");
@@ -205,6 +115,9 @@ void FindArrays(const Inspector& file, TokenLayout& layout) {
       if (array == Array::kTokens && tokens < kLeast) {
         throw file.Complain(name,
                             fmt::format("holds {} tokens; at least {} are needed", tokens, kLeast));
+      }
+      if (array == Array::kDocuments && layout.side != Side::kText && !found.There()) {
+        throw file.Complain(name, "is empty: there are no pairs");
       }
       const bool too_many = array == Array::kDocuments && found.count > tokens;
       const bool unequal = array == Array::kMask && found.There() && found.count != tokens;
@@ -230,12 +143,41 @@ const char* NameOf(Split split) {
   return "?";
 }
 
-std::string PathOf(Split split, Array array) {
-  constexpr std::array<const char*, 3> kNames = {"tokens", "documents", "mask"};
-  return fmt::format("/{}/{}", NameOf(split), kNames.at(static_cast<std::size_t>(array)));
+std::string PathOf(Split split, Array array, Side side) {
+  using Names = std::array<const char*, 3>;
+  constexpr std::array<Names, 3> kNames = {Names{"tokens", "documents", "mask"},
+                                           Names{"source", "source_offsets", "source_mask"},
+                                           Names{"target", "target_offsets", "target_mask"}};
+  const Names& names = kNames.at(static_cast<std::size_t>(side));
+  return fmt::format("/{}/{}", NameOf(split), names.at(static_cast<std::size_t>(array)));
 }
 
-TokenLayout InspectTokenFile(const std::string& path) {
+namespace {
+
+bool SaysPairs(const Inspector& file) {
+  return file.HasAttribute("contents") && file.Text("contents") == kPairContents;
+}
+
+// Throws InputError unless the file holds what is asked for.
+void CheckContents(const Inspector& file, const std::string& path, Side side) {
+  const bool pairs = SaysPairs(file);
+  if (pairs == (side != Side::kText)) return;
+  throw InputError(
+      path + (pairs ? ": holds pairs of source and target texts; a language model needs a file of "
+                      "single texts: tokenize.train in place of tokenize.source"
+                    : ": holds single texts; a file of pairs is needed, which tokenize.source and "
+                      "tokenize.target make"));
+}
+
+}  // namespace
+
+bool HoldsPairs(const std::string& path) {
+  const std::int64_t bytes_of_file = CheckWhole(path);
+  const QuietHdf5 quiet;
+  return SaysPairs(Inspector(path, bytes_of_file));
+}
+
+TokenLayout InspectTokenFile(const std::string& path, Side side) {
   const std::int64_t bytes_of_file = CheckWhole(path);
   const QuietHdf5 quiet;
   const Inspector file(path, bytes_of_file);
@@ -244,23 +186,29 @@ TokenLayout InspectTokenFile(const std::string& path) {
     throw file.Complain("attribute format",
                         fmt::format("is {}; this program reads format {}", format, kTokenFormat));
   }
+  CheckContents(file, path, side);
   TokenLayout layout;
-  layout.tokenizer = file.Text("tokenizer");
+  layout.side = side;
+  layout.two_vocabularies = side != Side::kText && file.HasAttribute("source_tokenizer");
+  const std::string prefix = side == Side::kSource && layout.two_vocabularies ? "source_" : "";
+  layout.tokenizer = file.Text(prefix + "tokenizer");
   layout.source_sha256 = file.Text("source_sha256");
   if (file.HasAttribute("entropy_rate")) {
     layout.entropy_rate = file.Number<double>("entropy_rate", H5T_NATIVE_DOUBLE);
   }
-  layout.vocabulary = ReadVocabulary(file);
-  layout.vocabulary.eos = file.Integer("eos");
-  layout.vocabulary.unk = file.Integer("unk");
-  CheckSpecials(file, layout.vocabulary);
-  if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file);
+  layout.vocabulary = ReadVocabulary(file, prefix);
+  layout.vocabulary.eos = file.Integer(prefix + "eos");
+  layout.vocabulary.unk = file.Integer(prefix + "unk");
+  CheckSpecials(file, layout.vocabulary, prefix);
+  if (IsSubword(layout.tokenizer)) layout.tokenizer_files = ReadTokenizer(file, prefix);
   FindArrays(file, layout);
   TakeSample(path, file.Descriptor(), layout);
   return layout;
 }
 
 void Broadcast(const comm::Communicator& world, TokenLayout& layout) {
+  world.Broadcast(&layout.side, sizeof layout.side);
+  world.Broadcast(&layout.two_vocabularies, sizeof layout.two_vocabularies);
   world.Broadcast(layout.arrays.data(), sizeof layout.arrays);
   world.Broadcast(&layout.bytes, sizeof layout.bytes);
   layout.sample = world.Broadcast(layout.sample);

@@ -29,7 +29,11 @@ struct ArrayName {
   Array array = Array::kTokens;
 };
 
-std::string PathOf(Split split, Array array);  // "/train/tokens"
+// "/train/tokens", "/train/source", "/train/target_offsets". Pairs have no mask.
+std::string PathOf(Split split, Array array, Side side = Side::kText);
+
+// Value of the root attribute `contents` of a file of pairs; other files have no such attribute.
+inline constexpr const char* kPairContents = "pairs";
 
 // An array in the file: unsigned integers in one piece.
 struct StoredArray {
@@ -43,6 +47,8 @@ struct StoredArray {
 
 // Contents except the arrays' elements.
 struct TokenLayout {
+  Side side = Side::kText;
+  bool two_vocabularies = false;                       // of pairs: source and target have their own
   std::array<std::array<StoredArray, 3>, 3> arrays{};  // by Split, by Array
   std::int64_t bytes = 0;                              // of the file
   std::string sample;  // hash of parts of the arrays, by which copies on other nodes are known
@@ -56,14 +62,18 @@ struct TokenLayout {
     return arrays.at(static_cast<std::size_t>(split)).at(static_cast<std::size_t>(array));
   }
   std::int64_t Tokens(Split split) const { return Of(split, Array::kTokens).count; }
+  std::string PathOf(Split split, Array array) const { return data::PathOf(split, array, side); }
 };
 
 // Throws InputError unless the HDF5 file is as long as its superblock says. Returns that length:
 // HDF5 reads nothing after it.
 std::int64_t CheckWhole(const std::string& path);
 
-// Reads and checks everything but the arrays' elements. Serial. Throws InputError.
-TokenLayout InspectTokenFile(const std::string& path);
+// Reads and checks everything but the arrays' elements. Serial. Throws InputError, also for a file
+// of pairs that is read as one text, and the other way round.
+TokenLayout InspectTokenFile(const std::string& path, Side side = Side::kText);
+// Whether the file says that it holds pairs. Serial. Throws InputError if it cannot be read.
+bool HoldsPairs(const std::string& path);
 
 // Collective. Hands root's layout to every rank.
 void Broadcast(const comm::Communicator& world, TokenLayout& layout);

@@ -62,6 +62,11 @@ void WatchForStop(job::Job& job) {
   job.signals->Watch(std::move(say));
 }
 
+// Whether all ranks tokenise, in bounded memory; else rank 0 does, in memory.
+bool OnAllRanks(const data::TokenizeOptions& options) {
+  return data::IsSubword(options.kind) || options.WritesPairs();
+}
+
 void SayWritable(const std::string& path) {
   fmt::print("valid: {} could be written; nothing was written\n", path);
   std::fflush(stdout);
@@ -97,13 +102,8 @@ class TextProgress {
 };
 
 // Kinds bpe and sentencepiece, on all ranks.
-void TokenizeTexts(const job::Job& job) {
+void TokenizeTexts(const job::Job& job, const data::TextWatch& watch) {
   const std::string& path = job.options.data.file;
-  TextProgress progress;
-  data::TextWatch watch{.stop = [&job] { return job.signals->Received(); }};
-  if (job.World().IsRoot()) {
-    watch.progress = [&](double share, std::int64_t bytes) { progress.Say(share, bytes); };
-  }
   const bool dry = job.line->validate_only;
   const data::TextTokens done =
       data::TokenizeInParallel(job.World(), job.options.tokenize, job.deck, path, watch, dry);
@@ -123,6 +123,33 @@ void TokenizeTexts(const job::Job& job) {
              monitor::WithThousands(done.documents[0]), monitor::WithThousands(done.documents[1]),
              monitor::WithThousands(done.documents[2]));
   SayTokens(path, done.tokenizer, done.vocabulary, done.tokens);
+}
+
+// Files of pairs, on all ranks.
+void TokenizePairs(const job::Job& job, const data::TextWatch& watch) {
+  const std::string& path = job.options.data.file;
+  const bool dry = job.line->validate_only;
+  const data::PairTokens done =
+      data::TokenizePairs(job.World(), job.options.tokenize, job.deck, path, watch, dry);
+  if (!job.World().IsRoot()) return;
+  if (dry) {
+    SayWritable(path);
+    return;
+  }
+  if (done.replaced > 0) {
+    fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n",
+               monitor::Counted(done.replaced, "sequence"));
+  }
+  if (done.empty > 0) {
+    fmt::print("{} with an empty text left out\n", monitor::Counted(done.empty, "pair"));
+  }
+  fmt::print("{} / {} / {} pairs (train / valid / test)\n", monitor::WithThousands(done.pairs[0]),
+             monitor::WithThousands(done.pairs[1]), monitor::WithThousands(done.pairs[2]));
+  for (const std::size_t text : {0, 1}) {
+    SayTokens(fmt::format("{}: {}", path, text == 0 ? "source" : "target"),
+              done.tokenizers.at(text), done.vocabularies.at(text),
+              {done.tokens[0].at(text), done.tokens[1].at(text), done.tokens[2].at(text)});
+  }
 }
 
 // A line for each, on rank 0, which alone has any.
@@ -160,7 +187,7 @@ ExitCode RunTask(job::Job& job) {
                             "It names ranks to plan for, with -v: leave it out here.");
   });
   const Task task = job.options.job.task;
-  const bool texts = task == Task::kTokenize && data::IsSubword(job.options.tokenize.kind);
+  const bool texts = task == Task::kTokenize && OnAllRanks(job.options.tokenize);
   const bool writes = texts || task == Task::kGenerate;
   if (writes && !job.line->validate_only) {
     job.signals->Watch();
@@ -192,7 +219,7 @@ ExitCode RunTokenize(const job::Job& job) {
                               "Name it with data.file.");
     }
     data::CheckTokenFileTarget(path, options.overwrite);
-    if (data::IsSubword(options.kind)) return;
+    if (OnAllRanks(options)) return;
     const data::TokenData data = data::Tokenize(options, job.deck);
     if (job.line->validate_only) {
       SayWritable(path);
@@ -207,7 +234,17 @@ ExitCode RunTokenize(const job::Job& job) {
     }
     std::fflush(stdout);
   });
-  if (data::IsSubword(options.kind)) TokenizeTexts(job);
+  if (!OnAllRanks(options)) return ExitCode::kDone;
+  TextProgress progress;
+  data::TextWatch watch{.stop = [&job] { return job.signals->Received(); }};
+  if (job.World().IsRoot()) {
+    watch.progress = [&](double share, std::int64_t bytes) { progress.Say(share, bytes); };
+  }
+  if (options.WritesPairs()) {
+    TokenizePairs(job, watch);
+  } else {
+    TokenizeTexts(job, watch);
+  }
   return ExitCode::kDone;
 }
 

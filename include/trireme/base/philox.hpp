@@ -20,6 +20,8 @@ enum class Purpose : std::uint32_t {
   kGenerate = 7,          // sampled tokens: number of the added token
   kHarbour = 8,           // the built-in corpus: token, split, what for
   kVerify = 9,            // finite-difference directions of the tests
+  kNumerals = 10,         // the built-in pairs: pair, split, attempt
+  kPairOrder = 11,        // order of pairs of one length: number of the length
 };
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;

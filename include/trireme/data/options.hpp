@@ -22,7 +22,8 @@ constexpr bool IsStream(Staging staging) { return staging >= Staging::kStream; }
 
 // word: blanks separate tokens, <eos> ends each line; byte: the 256 bytes; harbour: the built-in
 // corpus of known entropy; bpe, sentencepiece: by a tokenizer's files.
-enum class TokenizeKind { kWord, kByte, kHarbour, kBpe, kSentencePiece };
+// numerals: the built-in corpus of pairs.
+enum class TokenizeKind { kWord, kByte, kHarbour, kNumerals, kBpe, kSentencePiece };
 const char* NameOf(TokenizeKind kind);  // as in the deck
 // Whether texts of the kind are tokenised by all ranks, in documents.
 constexpr bool IsSubword(TokenizeKind kind) { return kind >= TokenizeKind::kBpe; }
@@ -45,6 +46,20 @@ struct Options {
   bool document_mask = false;    // attention stays within documents, positions restart in each
 };
 
+// Line-aligned texts of a split: lists of files and globs; empty: none.
+struct PairTexts {
+  std::string source, target;
+};
+
+// Of files of pairs.
+struct PairOptions {
+  std::array<PairTexts, 3> texts;  // by split
+  bool shared_vocabulary = true;
+  std::string source_tokenizer;          // as TokenizeOptions::tokenizer, of the source alone
+  std::int64_t numerals_pairs = 200000;  // of the train split (numerals)
+  std::int64_t numerals_seed = 1;
+};
+
 struct TokenizeOptions {
   TokenizeKind kind = TokenizeKind::kWord;
   std::array<std::string, 3> texts;       // paths, [train, valid, test] (word, byte)
@@ -64,6 +79,13 @@ struct TokenizeOptions {
   bool replace_invalid = false;  // invalid UTF-8 becomes U+FFFD; else it is an error
   double valid_fraction = 0.01;  // of the train documents, where no valid texts are given
   double test_fraction = 0.01;   // likewise
+  PairOptions pairs;
+
+  // Whether a file of pairs is written.
+  bool WritesPairs() const {
+    return kind == TokenizeKind::kNumerals || !pairs.texts.front().source.empty() ||
+           !pairs.texts.front().target.empty();
+  }
 };
 
 void Declare(input::Schema& schema);  // [data], [tokenize]

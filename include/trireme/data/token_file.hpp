@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,9 @@ namespace trireme::data {
 enum class Split { kTrain = 0, kValid = 1, kTest = 2 };
 inline constexpr std::array<Split, 3> kSplits = {Split::kTrain, Split::kValid, Split::kTest};
 const char* NameOf(Split split);  // "train", "valid", "test"
+
+// Texts of a token file: one stream of tokens, or pairs, of which a TokenFile reads one side.
+enum class Side { kText = 0, kSource = 1, kTarget = 2 };
 
 // Words by id: UTF-8, or one raw byte each.
 struct Vocabulary {
@@ -74,6 +78,7 @@ struct Keeping {
   // Folder of the node's copy (Staging::kNode), which the first rank of a node makes.
   std::string folder = {};
   KnownFiles* known = nullptr;  // used up by the first rank; null: none
+  Side side = Side::kText;      // arrays that are read
 };
 
 // Numbers of a token file that a plan needs.
@@ -129,6 +134,12 @@ class TokenFile {
   bool HasMask(Split split) const;
   // Replaces `window` by tokens [begin, begin + count) of a split in memory. Reuses its memory.
   void Read(Split split, std::int64_t begin, std::int64_t count, Window& window) const;
+  std::int64_t Documents(Split split) const;  // 0 if they are not known
+  // Of documents [first, first + begins.size()): tokens at which they begin; from memory or, on
+  // ranks that read a stream, from the file. Throws RunError as class Windows does.
+  void ReadBeginnings(Split split, std::int64_t first, std::span<std::int64_t> begins) const;
+  // Ids of tokens [begin, begin + ids.size()), likewise.
+  void ReadIds(Split split, std::int64_t begin, std::span<std::int32_t> ids) const;
   const Vocabulary& Words() const;
   std::int64_t VocabularySize() const { return static_cast<std::int64_t>(Words().words.size()); }
   const std::string& Tokenizer() const;

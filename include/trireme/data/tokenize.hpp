@@ -43,6 +43,25 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
                               const input::Deck& deck, const std::string& path,
                               const TextWatch& watch, bool dry);
 
+// Numbers of a file of pairs that was written.
+struct PairTokens {
+  std::array<std::string, 2> tokenizers;       // of source and target
+  std::array<std::int64_t, 2> vocabularies{};  // types, likewise
+  bool shared_vocabulary = true;
+  std::array<std::int64_t, 3> pairs{};                  // by Split
+  std::array<std::array<std::int64_t, 2>, 3> tokens{};  // by Split, of source and target
+  std::int64_t empty = 0;                               // pairs left out: a text is blank
+  std::int64_t replaced = 0;                            // sequences that were not valid UTF-8
+};
+
+// Line-aligned texts, or the numerals, to the file of pairs `path`, whose bytes do not depend on
+// the number of ranks. Collective. Throws AgreedErrors as TokenizeInParallel does, and for files
+// with unequal numbers of lines. dry: keys and names of files are checked, nothing is written; the
+// result then is empty.
+PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions& options,
+                         const input::Deck& deck, const std::string& path, const TextWatch& watch,
+                         bool dry);
+
 }  // namespace trireme::data
 
 #endif  // TRIREME_DATA_TOKENIZE_HPP_

@@ -14,8 +14,9 @@
 #include <utility>
 #include <vector>
 
+#include "file_cursor.hpp"
 #include "hdf5_writer.hpp"
-#include "positioned_file.hpp"
+#include "stored_vocabulary.hpp"
 #include "token_file_draft.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/descriptor.hpp"
@@ -28,8 +29,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
 
-constexpr std::size_t kWriteBytes = std::size_t{1} << 20;  // at once
-
 using PerSplit = std::array<std::int64_t, 3>;
 
 // First bytes of the datasets in the file.
@@ -40,36 +39,23 @@ struct Places {
 // The file's structures, and the space of its datasets.
 Places MakeFile(const TokenFileDraft& draft, const tokenizer::Tokenizer& tokenizer,
                 const TextFacts& facts, const SplitSizes& sizes) {
-  std::string bytes;
-  std::vector<std::uint64_t> offsets = {0};
-  for (std::int64_t id = 0; id < tokenizer.VocabularySize(); ++id) {
-    bytes += tokenizer.Piece(static_cast<std::int32_t>(id));
-    offsets.push_back(bytes.size());
-  }
+  const StoredVocabulary vocabulary(tokenizer);
   const std::int64_t width = WidthOf(tokenizer);
   const hid_t id_type = width == 2 ? H5T_STD_U16LE : H5T_STD_U32LE;
 
   // HDF5 1.10 cannot close a file that found no space: it is tried before HDF5 begins.
-  std::size_t in_all = bytes.size() + offsets.size() * sizeof offsets.front() + kHdf5MetadataBytes;
+  std::size_t in_all = vocabulary.Bytes() + kHdf5MetadataBytes;
   for (std::size_t s = 0; s < kSplits.size(); ++s) {
     in_all += static_cast<std::size_t>(sizes.tokens.at(s) * (width + (facts.masks ? 1 : 0)) +
                                        sizes.documents.at(s) * 8);
   }
-  for (const auto& [name, text] : tokenizer.Source()) in_all += text.size();
   draft.Reserve(in_all, false);
 
   Hdf5Writer file(draft.Path());
   file.Attribute("format", kTokenFormat);
-  file.Attribute("tokenizer", std::string(tokenizer.Kind()));
-  file.Attribute("eos", facts.eos);
-  file.Attribute("unk", std::int64_t{tokenizer.Unk().value_or(-1)});
+  vocabulary.Describe(file, facts.eos, "");
   file.Attribute("source_sha256", facts.source_sha256);
-  file.Plan("/vocabulary/bytes", H5T_STD_U8LE, H5T_NATIVE_UINT8, bytes.size(), bytes.data());
-  file.Plan("/vocabulary/offsets", H5T_STD_U64LE, H5T_NATIVE_UINT64, offsets.size(),
-            offsets.data());
-  for (const auto& [name, text] : tokenizer.Source()) {
-    file.Plan("/tokenizer/" + name, H5T_STD_U8LE, H5T_NATIVE_UINT8, text.size(), text.data());
-  }
+  vocabulary.Plan(file, "");
   Places places;
   for (const Split split : kSplits) {
     const auto s = static_cast<std::size_t>(split);
@@ -87,41 +73,9 @@ Places MakeFile(const TokenFileDraft& draft, const tokenizer::Tokenizer& tokeniz
   return places;
 }
 
-// A place in the file that moves on with what is written there.
-class Cursor {
- public:
-  Cursor(const std::string& path, int file, std::int64_t offset)
-      : path_(path), file_(file), offset_(offset) {}
-  Cursor(Cursor&&) = default;
-  Cursor(const Cursor&) = delete;
-  Cursor& operator=(const Cursor&) = delete;
-
-  void Write(const void* bytes, std::size_t count) {
-    const char* const begin = static_cast<const char*>(bytes);
-    buffer_.insert(buffer_.end(), begin, begin + count);
-    if (buffer_.size() >= kWriteBytes) Flush();
-  }
-  void Flush() {
-    const int error = WriteAt(file_, buffer_.data(), buffer_.size(), offset_);
-    if (error != 0) {
-      throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)));
-    }
-    // The disk begins now, not when all is written.
-    ::sync_file_range(file_, offset_, static_cast<off64_t>(buffer_.size()), SYNC_FILE_RANGE_WRITE);
-    offset_ += static_cast<std::int64_t>(buffer_.size());
-    buffer_.clear();
-  }
-
- private:
-  const std::string& path_;
-  int file_;
-  std::int64_t offset_;
-  std::vector<char> buffer_;
-};
-
 // The cursors of one split within one unit.
 struct SplitCursors {
-  Cursor tokens, documents, mask;
+  FileCursor tokens, documents, mask;
   std::uint64_t token;  // next in the split
 };
 
@@ -147,7 +101,7 @@ class PieceWriter {
     std::int64_t documents = 0;
     for (std::size_t s = 0; s < kSplits.size(); ++s) {
       const std::int64_t tokens = before.tokens.at(s);
-      const auto at = [&](std::int64_t offset) { return Cursor(path_, file_.Get(), offset); };
+      const auto at = [&](std::int64_t offset) { return FileCursor(path_, file_.Get(), offset); };
       cursors.push_back({at(places_.tokens.at(s) + tokens * width_),
                          at(places_.documents.at(s) + before.documents.at(s) * 8),
                          at(places_.mask.at(s) + tokens), static_cast<std::uint64_t>(tokens)});
@@ -179,7 +133,7 @@ class PieceWriter {
   }
 
  private:
-  void Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Cursor& to) {
+  void Copy(Spill& from, std::int64_t begin, std::int64_t bytes, FileCursor& to) {
     while (bytes > 0) {
       room_.resize(std::min(kWriteBytes, static_cast<std::size_t>(bytes)));
       since_poll_ += room_.size();

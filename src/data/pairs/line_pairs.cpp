@@ -1,0 +1,242 @@
+// Counting and reading of line-aligned texts. A target unit begins within the range of its file in
+// which its first line begins: nothing but that range is read twice.
+#include "line_pairs.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+
+#include "line_reader.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/comm/gather_all.hpp"
+#include "trireme/comm/joint_work.hpp"
+#include "trireme/data/text_units.hpp"
+#include "utf8_filter.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // bytes
+constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+
+// Lines of a file from the first that begins at or after a byte on.
+class Lines {
+ public:
+  Lines(const TextFile& file, std::int64_t begin)
+      : path_(file.path),
+        source_(OpenText(file, std::max<std::int64_t>(begin - 1, 0))),
+        reader_(*source_, std::max<std::int64_t>(begin - 1, 0)) {
+    // A line begins at `begin` if an end of line is before it.
+    LineReader::Piece piece;
+    while (begin > 0 && reader_.Next(piece) && !piece.last) {
+      if (piece.offset - begin > static_cast<std::int64_t>(kLongestLine)) RefuseLong();
+    }
+  }
+
+  bool Next(std::string& line) {
+    line.clear();
+    LineReader::Piece piece;
+    if (!reader_.Next(piece)) return false;
+    offset_ = piece.offset;
+    line = piece.text;
+    while (!piece.last && reader_.Next(piece)) {
+      line += piece.text;
+      if (line.size() > kLongestLine) RefuseLong();
+    }
+    if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+    return true;
+  }
+  std::int64_t Offset() const { return offset_; }  // of the line in its file's text
+
+ private:
+  [[noreturn]] void RefuseLong() const {
+    throw InputError(fmt::format("{}: the line at byte {} has more than {} MiB", path_, offset_,
+                                 kLongestLine >> 20),
+                     "A pair is a line of each file: are these line-aligned texts?");
+  }
+
+  std::string path_;
+  std::unique_ptr<TextSource> source_;
+  LineReader reader_;
+  std::int64_t offset_ = 0;
+};
+
+// Lines that begin in a unit.
+struct LineCount {
+  std::uint64_t text = 0, unit = 0;
+  std::int64_t lines = 0;
+};
+
+std::int64_t CountLines(const TextFile& file, const TextUnit& unit,
+                        const std::function<void()>& ask) {
+  constexpr std::int64_t kAskEvery = 1 << 14;
+  const std::int64_t end =
+      file.packing == Packing::kNone ? unit.end : std::numeric_limits<std::int64_t>::max();
+  Lines lines(file, unit.begin);
+  std::string line;
+  std::int64_t count = 0;
+  while (lines.Next(line) && lines.Offset() < end) {
+    if (++count % kAskEvery == 0) ask();
+  }
+  return count;
+}
+
+// Throws unless the files have equal numbers of lines.
+void CheckEqual(const TextFile& source, const TextFile& target, std::int64_t sources,
+                std::int64_t targets) {
+  if (sources == targets) return;
+  const bool more = sources > targets;
+  throw InputError(fmt::format("{} has {} lines and {} has {}: line {} of {} has no partner",
+                               source.path, sources, target.path, targets,
+                               std::min(sources, targets) + 1, more ? source.path : target.path),
+                   "Line k of the source and line k of the target are a pair; an empty line keeps "
+                   "the place of a text that is missing.");
+}
+
+// Ranges of one file with the lines before each.
+struct Ranges {
+  std::vector<TextUnit> units;
+  std::vector<std::int64_t> lines, before;
+  std::int64_t all = 0;
+};
+
+class WholeText : public DocumentSink {
+ public:
+  void Text(std::string_view piece, std::int64_t) override { text += piece; }
+  void End() override {}
+  std::string text;
+};
+
+}  // namespace
+
+std::vector<LineUnit> AlignLines(const comm::Communicator& world, const LinePlan& plan,
+                                 const std::function<bool()>& stop) {
+  PerText<std::vector<TextUnit>> units;
+  for (std::size_t t = 0; t < units.size(); ++t) {
+    units.at(t) = CutIntoUnits(plan.files.at(t), DocumentEnd::kLine, plan.unit_bytes);
+  }
+  std::vector<LineCount> mine;
+  comm::WorkJointly(world, [&](const comm::Poll& poll) {
+    const auto ask = [&] {
+      if (stop && stop()) throw RunError("stopped by a signal: no token file was written");
+      poll();
+    };
+    for (std::size_t t = 0; t < units.size(); ++t) {
+      const auto ranks = static_cast<std::size_t>(world.Size());
+      for (auto u = static_cast<std::size_t>(world.Rank()); u < units.at(t).size(); u += ranks) {
+        ask();
+        const TextUnit& unit = units.at(t)[u];
+        mine.push_back({t, u, CountLines(plan.files.at(t).at(unit.file), unit, ask)});
+      }
+    }
+  });
+  PerText<std::vector<Ranges>> ranges;
+  for (std::size_t t = 0; t < units.size(); ++t) ranges.at(t).resize(plan.files.at(t).size());
+  std::vector<LineCount> counts = comm::GatherAll(world, mine);
+  std::ranges::sort(counts, {}, [](const LineCount& c) { return std::pair(c.text, c.unit); });
+  for (const LineCount& count : counts) {
+    const TextUnit& unit = units.at(count.text).at(count.unit);
+    Ranges& of = ranges.at(count.text).at(unit.file);
+    of.units.push_back(unit);
+    of.lines.push_back(count.lines);
+    of.before.push_back(of.all);
+    of.all += count.lines;
+  }
+  std::vector<LineUnit> aligned;
+  world.Together([&] {
+    for (std::size_t f = 0; f < plan.files[kSourceText].size(); ++f) {
+      const TextFile& source = plan.files[kSourceText][f];
+      const TextFile& target = plan.files[kTargetText].at(f);
+      const Ranges& sources = ranges[kSourceText][f];
+      const Ranges& targets = ranges[kTargetText].at(f);
+      CheckEqual(source, target, sources.all, targets.all);
+      if (source.packing != Packing::kNone || target.packing != Packing::kNone) {
+        if (sources.all > 0) aligned.push_back({.file = f, .lines = sources.all});
+        continue;
+      }
+      for (std::size_t u = 0; u < sources.units.size(); ++u) {
+        if (sources.lines[u] == 0) continue;
+        const std::int64_t first = sources.before[u];
+        const auto after = std::ranges::upper_bound(targets.before, first);
+        const auto v = static_cast<std::size_t>(after - targets.before.begin()) - 1;
+        aligned.push_back({f, sources.lines[u], first, sources.units[u].begin,
+                           targets.units[v].begin, first - targets.before[v]});
+      }
+    }
+  });
+  return aligned;
+}
+
+LinePairs::LinePairs(const LinePlan& plan, std::vector<LineUnit> units)
+    : plan_(plan), units_(std::move(units)) {}
+
+std::int64_t LinePairs::Bytes() const {
+  std::int64_t bytes = 0;
+  for (const std::vector<TextFile>& files : plan_.files) {
+    for (const TextFile& file : files) bytes += file.bytes;
+  }
+  return bytes;
+}
+
+void LinePairs::ForEach(std::size_t unit, const std::function<void(const Read&)>& visit) const {
+  const LineUnit& range = units_.at(unit);
+  const PerText<const TextFile*> files = {&plan_.files[kSourceText].at(range.file),
+                                          &plan_.files[kTargetText].at(range.file)};
+  PerText<Lines> lines = {Lines(*files[kSourceText], range.source_begin),
+                          Lines(*files[kTargetText], range.target_begin)};
+  Read read;
+  for (std::int64_t skipped = 0; skipped < range.skip; ++skipped) {
+    lines[kTargetText].Next(read.texts[kTargetText]);
+  }
+  std::string line;
+  for (std::int64_t i = 0; i < range.lines; ++i) {
+    read.line = range.first + i + 1;
+    read.blank = false;
+    read.replaced = 0;
+    for (std::size_t t = 0; t < lines.size(); ++t) {
+      if (!lines.at(t).Next(line)) {
+        throw InputError(files.at(t)->path + ": the file has changed while it was read");
+      }
+      WholeText text;
+      Utf8Filter filter(text, files.at(t)->path, plan_.replace);
+      filter.Text(line, lines.at(t).Offset());
+      filter.End();
+      read.replaced += filter.Replaced();
+      read.texts.at(t) = std::move(text.text);
+      read.blank |= read.texts.at(t).find_first_not_of(kWhiteSpace) == std::string::npos;
+    }
+    const std::uint64_t hash = HashOfPair(read.texts[kSourceText], read.texts[kTargetText]);
+    read.split = plan_.settings.SplitOf(hash, files[kSourceText]->split);
+    visit(read);
+  }
+}
+
+void LinePairs::Make(std::size_t unit, PairEncoder& to, const std::function<void()>& tell) {
+  ForEach(unit, [&](const Read& read) {
+    tell();
+    to.CountReplaced(read.replaced);
+    if (read.blank) {
+      to.LeaveOut();
+      return;
+    }
+    try {
+      to.Add(read.texts[kSourceText], read.texts[kTargetText], read.split);
+    } catch (const Error& error) {
+      const std::size_t file = units_.at(unit).file;
+      throw Error(error.Code(), fmt::format("line {} of {} and {}: {}", read.line,
+                                            plan_.files[kSourceText].at(file).path,
+                                            plan_.files[kTargetText].at(file).path, error.what()));
+    }
+  });
+}
+
+void LinePairs::VisitTrain(std::size_t unit, const Visit& visit) const {
+  ForEach(unit, [&](const Read& read) {
+    if (!read.blank && read.split == Split::kTrain) visit(read.texts);
+  });
+}
+
+}  // namespace trireme::data

@@ -1,0 +1,278 @@
+// PairBatches: classes of equal lengths, strips, batches, and their order.
+#include "trireme/data/pair_batches.hpp"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "trireme/base/error.hpp"
+#include "trireme/base/philox.hpp"
+#include "trireme/data/sampler.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+constexpr std::int64_t kReadPairs = std::int64_t{1} << 16;  // lengths read at once
+constexpr std::int64_t kNoLimit = std::numeric_limits<std::int64_t>::max();
+
+// Calls visit(pair, source, target) for each pair.
+template <typename Visit>
+void ForEachPair(std::int64_t pairs, const ReadPairLengths& lengths, Visit visit) {
+  std::vector<std::int32_t> source, target;
+  for (std::int64_t first = 0; first < pairs; first += kReadPairs) {
+    const auto count = static_cast<std::size_t>(std::min(kReadPairs, pairs - first));
+    source.resize(count);
+    target.resize(count);
+    lengths(first, source, target);
+    for (std::size_t i = 0; i < count; ++i) {
+      visit(first + static_cast<std::int64_t>(i), source[i], target[i]);
+    }
+  }
+}
+
+// Seed of a permutation: 0 of the batches, n + 1 of class n.
+std::uint32_t SeedOf(std::uint32_t seed, std::uint64_t which) {
+  return Philox({static_cast<std::uint32_t>(which), static_cast<std::uint32_t>(which >> 32), 0, 0},
+                MakeKey(seed, Purpose::kPairOrder))[0];
+}
+
+}  // namespace
+
+PairBatches::PairBatches(std::int64_t pairs, const ReadPairLengths& lengths, const Options& options)
+    : options_(options) {
+  CheckOptions();
+  CountClasses(pairs, lengths);
+  OrderClasses();
+  PlacePairs(pairs, lengths);
+}
+
+void PairBatches::CheckOptions() const {
+  for (const std::int64_t limit : {options_.source_tokens, options_.target_tokens, options_.pairs,
+                                   options_.longest_source, options_.longest_target}) {
+    if (limit < 0) throw InputError(fmt::format("batches of pairs: a limit is {}", limit));
+  }
+  if (options_.source_tokens + options_.target_tokens + options_.pairs > 0) return;
+  throw InputError("batches of pairs: neither tokens nor pairs of a batch are limited");
+}
+
+bool PairBatches::IsLong(std::int64_t source, std::int64_t target) const {
+  const auto above = [](std::int64_t length, std::int64_t limit) {
+    return limit > 0 && length > limit;
+  };
+  return above(source, options_.longest_source) || above(source, options_.source_tokens) ||
+         above(target, options_.longest_target) || above(target, options_.target_tokens);
+}
+
+void PairBatches::CountClasses(std::int64_t pairs, const ReadPairLengths& lengths) {
+  std::unordered_map<std::uint64_t, std::int64_t> counts;
+  std::string first_long;
+  ForEachPair(pairs, lengths, [&](std::int64_t pair, std::int32_t source, std::int32_t target) {
+    if (!IsLong(source, target)) {
+      ++counts[KeyOf(source, target)];
+      return;
+    }
+    if (left_out_++ == 0) {
+      first_long = fmt::format("pair {} has {} source and {} target tokens", pair, source, target);
+    }
+  });
+  if (left_out_ > 0 && options_.long_pairs == LongPairs::kRefuse) {
+    const auto shown = [](std::int64_t longest, std::int64_t batch) {
+      const std::int64_t limit =
+          std::min(longest > 0 ? longest : kNoLimit, batch > 0 ? batch : kNoLimit);
+      return limit == kNoLimit ? std::string("any number of") : fmt::format("{}", limit);
+    };
+    throw InputError(
+        fmt::format("{} of {} pairs are too long for {} source or {} target tokens: {}", left_out_,
+                    pairs, shown(options_.longest_source, options_.source_tokens),
+                    shown(options_.longest_target, options_.target_tokens), first_long),
+        "Allow longer texts, or leave long pairs out.");
+  }
+  pairs_ = pairs - left_out_;
+  if (pairs_ == 0) throw InputError(fmt::format("none of {} pairs is left to train on", pairs));
+  for (const auto& [key, count] : counts) {
+    classes_.push_back({.begin = 0,
+                        .pairs = count,
+                        .source = static_cast<std::int32_t>(key >> 32),
+                        .target = static_cast<std::int32_t>(key & 0xFFFFFFFFu)});
+  }
+}
+
+// Strips of classes of about equal first lengths, within which second lengths rise and fall in
+// turn: of a few numbers of strips, and of source or target first, those with least padding. Many
+// strips vary little in the first length, few in the second.
+void PairBatches::OrderClasses() {
+  constexpr std::int64_t kMostStrips = 1 << 12;
+  std::vector<Class> best;
+  std::int64_t least = kNoLimit;
+  for (const bool target_first : {true, false}) {
+    const auto outer = [&](const Class& c) { return target_first ? c.target : c.source; };
+    const auto inner = [&](const Class& c) { return target_first ? c.source : c.target; };
+    std::ranges::sort(classes_, {}, [&](const Class& c) { return std::pair(outer(c), inner(c)); });
+    const std::vector<Class> sorted = classes_;
+    std::int64_t tokens = 0;
+    for (const Class& c : sorted) tokens += c.pairs * (c.source + c.target);
+    for (std::int64_t strips = 1; strips <= kMostStrips;
+         strips += std::max<std::int64_t>(strips / 8, 1)) {
+      classes_ = sorted;
+      auto begin = classes_.begin();
+      std::int64_t done = 0;
+      for (std::int64_t strip = 0; begin != classes_.end(); ++strip) {
+        auto end = begin;
+        const double until = static_cast<double>(tokens) * static_cast<double>(strip + 1) /
+                             static_cast<double>(strips);
+        while (end != classes_.end() && (end == begin || static_cast<double>(done) < until)) {
+          done += end->pairs * (end->source + end->target);
+          ++end;
+        }
+        const std::int64_t sign = strip % 2 == 0 ? 1 : -1;
+        std::sort(begin, end, [&](const Class& a, const Class& b) {
+          const std::pair left(sign * inner(a), outer(a)), right(sign * inner(b), outer(b));
+          return left < right;
+        });
+        begin = end;
+      }
+      CutBatches();
+      std::int64_t padded = 0;
+      for (std::size_t b = 0; b + 1 < batches_.size(); ++b) {
+        padded += (batches_[b + 1].begin - batches_[b].begin) *
+                  (batches_[b].source_length + batches_[b].target_length);
+      }
+      if (padded >= least) continue;
+      least = padded;
+      best = classes_;
+    }
+  }
+  classes_ = std::move(best);
+  CutBatches();
+}
+
+// Pairs of these lengths that a batch takes beside those that it holds, padded alike.
+std::int64_t PairBatches::MorePairs(std::int64_t held, std::int64_t source,
+                                    std::int64_t target) const {
+  std::int64_t most = options_.pairs > 0 ? options_.pairs : kNoLimit;
+  if (options_.source_tokens > 0) most = std::min(most, options_.source_tokens / source);
+  if (options_.target_tokens > 0) most = std::min(most, options_.target_tokens / target);
+  return std::max<std::int64_t>(most - held, 0);
+}
+
+void PairBatches::CutBatches() {
+  batches_.clear();
+  Batch batch;
+  std::int64_t held = 0, place = 0, sources = 0, targets = 0;
+  const auto close = [&] {
+    batches_.push_back(batch);
+    batch = {.begin = place, .sources_before = sources, .targets_before = targets};
+    held = 0;
+  };
+  for (Class& c : classes_) {
+    c.begin = place;
+    for (std::int64_t left = c.pairs; left > 0;) {
+      const std::int32_t source = std::max(batch.source_length, c.source);
+      const std::int32_t target = std::max(batch.target_length, c.target);
+      const std::int64_t more = std::min(left, MorePairs(held, source, target));
+      if (more == 0) {
+        close();
+        continue;
+      }
+      batch.source_length = source;
+      batch.target_length = target;
+      held += more;
+      left -= more;
+      place += more;
+      sources += more * c.source;
+      targets += more * c.target;
+    }
+  }
+  close();
+  batches_.push_back(batch);
+}
+
+void PairBatches::PlacePairs(std::int64_t pairs, const ReadPairLengths& lengths) {
+  std::unordered_map<std::uint64_t, std::int64_t> next;
+  for (const Class& c : classes_) next[KeyOf(c.source, c.target)] = c.begin;
+  const bool narrow = pairs <= std::numeric_limits<std::uint32_t>::max();
+  if (narrow) {
+    order_.resize(static_cast<std::size_t>(pairs_));
+  } else {
+    long_order_.resize(static_cast<std::size_t>(pairs_));
+  }
+  ForEachPair(pairs, lengths, [&](std::int64_t pair, std::int32_t source, std::int32_t target) {
+    if (IsLong(source, target)) return;
+    const auto at = static_cast<std::size_t>(next.at(KeyOf(source, target))++);
+    if (narrow) {
+      order_[at] = static_cast<std::uint32_t>(pair);
+    } else {
+      long_order_[at] = pair;
+    }
+  });
+}
+
+double PairBatches::PaddedShare() const {
+  std::int64_t padded = 0;
+  for (std::size_t b = 0; b + 1 < batches_.size(); ++b) {
+    padded += (batches_[b + 1].begin - batches_[b].begin) *
+              (batches_[b].source_length + batches_[b].target_length);
+  }
+  const std::int64_t real = batches_.back().sources_before + batches_.back().targets_before;
+  return 1 - static_cast<double>(real) / static_cast<double>(padded);
+}
+
+std::int64_t PairBatches::MemoryBytes() const {
+  return static_cast<std::int64_t>(
+      order_.size() * sizeof(std::uint32_t) + long_order_.size() * sizeof(std::int64_t) +
+      classes_.size() * sizeof(Class) + batches_.size() * sizeof(Batch));
+}
+
+PairBatches::Place PairBatches::PlaceOf(std::int64_t step) const {
+  const std::int64_t steps = StepsPerEpoch(), epoch = step / steps, turn = step % steps;
+  const std::int64_t batch =
+      options_.shuffle ? Permute(SeedOf(options_.seed, 0), epoch, turn, steps) : turn;
+  return {epoch, static_cast<std::size_t>(batch)};
+}
+
+PairBatchShape PairBatches::Shape(std::int64_t step) const {
+  const std::size_t at = PlaceOf(step).batch;
+  const Batch &batch = batches_[at], &next = batches_[at + 1];
+  return {.pairs = next.begin - batch.begin,
+          .source_length = batch.source_length,
+          .target_length = batch.target_length,
+          .source_tokens = next.sources_before - batch.sources_before,
+          .target_tokens = next.targets_before - batch.targets_before};
+}
+
+std::int64_t PairBatches::TargetsBefore(std::int64_t step) const {
+  const std::int64_t epoch = step / StepsPerEpoch();
+  std::int64_t targets = epoch * batches_.back().targets_before;
+  for (std::int64_t s = epoch * StepsPerEpoch(); s < step; ++s) targets += Shape(s).target_tokens;
+  return targets;
+}
+
+std::int64_t PairBatches::PairAt(std::size_t which, std::int64_t epoch, std::int64_t place) const {
+  const Class& c = classes_[which];
+  const std::int64_t index = place - c.begin;
+  const std::int64_t moved =
+      options_.shuffle ? Permute(SeedOf(options_.seed, which + 1), epoch, index, c.pairs) : index;
+  const auto at = static_cast<std::size_t>(c.begin + moved);
+  return order_.empty() ? long_order_[at] : order_[at];
+}
+
+void PairBatches::Fill(std::int64_t step, const Part& share,
+                       std::vector<std::int64_t>& pairs) const {
+  pairs.clear();
+  const Place place = PlaceOf(step);
+  const std::int64_t begin = batches_[place.batch].begin + share.begin;
+  const std::int64_t end =
+      std::min(batches_[place.batch].begin + share.end, batches_[place.batch + 1].begin);
+  if (begin >= end) return;
+  const auto after = std::ranges::upper_bound(classes_, begin, {}, &Class::begin);
+  auto which = static_cast<std::size_t>(after - classes_.begin()) - 1;
+  for (std::int64_t at = begin; at < end; ++at) {
+    while (at >= classes_[which].begin + classes_[which].pairs) ++which;
+    pairs.push_back(PairAt(which, place.epoch, at));
+  }
+}
+
+}  // namespace trireme::data

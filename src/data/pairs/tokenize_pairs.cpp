@@ -1,0 +1,249 @@
+// From the deck to a file of pairs: texts or numerals, tokenizers, splits.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+
+#include "codec_tokenizer.hpp"
+#include "line_pairs.hpp"
+#include "sentence_sample.hpp"
+#include "share_texts.hpp"
+#include "trireme/base/error.hpp"
+#include "trireme/base/partition.hpp"
+#include "trireme/data/numerals.hpp"
+#include "trireme/data/tokenize.hpp"
+#include "trireme/tokenizer/train.hpp"
+#include "words.hpp"
+
+namespace trireme::data {
+
+namespace {
+
+// Tokenizers with their owners.
+struct OwnedTokenizers {
+  PerText<std::unique_ptr<tokenizer::Tokenizer>> own;  // of the target alone if they share one
+  PairTokenizers tokenizers;
+
+  void Finish(const TokenizeOptions& options, const input::Deck& deck) {
+    for (std::size_t t = 0; t < own.size(); ++t) {
+      tokenizers.of.at(t) = own.at(t) ? own.at(t).get() : own.at(kTargetText).get();
+      tokenizers.eos.at(t) = EosOf(*tokenizers.of.at(t), options, deck);
+    }
+  }
+};
+
+class NumeralMaker : public PairMaker {
+ public:
+  NumeralMaker(std::uint32_t seed, std::int64_t train) : seed_(seed) {
+    const std::int64_t held_out = std::max(train / kHeldOutShare, std::min(train, kLeastHeldOut));
+    counts_ = {train, held_out, held_out};
+    for (const std::int64_t count : counts_) units_ += CeilDivide(count, kUnitPairs);
+  }
+  std::size_t Units() const override { return static_cast<std::size_t>(units_); }
+  void Make(std::size_t unit, PairEncoder& to, const std::function<void()>& tell) override {
+    auto place = static_cast<std::int64_t>(unit);
+    for (const Split split : kSplits) {
+      const std::int64_t count = counts_.at(static_cast<std::size_t>(split));
+      const std::int64_t units = CeilDivide(count, kUnitPairs);
+      if (place >= units) {
+        place -= units;
+        continue;
+      }
+      const std::int64_t end = std::min((place + 1) * kUnitPairs, count);
+      for (std::int64_t i = place * kUnitPairs; i < end; ++i) {
+        tell();
+        const NumeralPair pair = MakeNumeralPair(seed_, split, i);
+        to.Add(pair.source, pair.target, split);
+      }
+      return;
+    }
+  }
+
+ private:
+  static constexpr std::int64_t kUnitPairs = 1 << 14;
+  static constexpr std::int64_t kHeldOutShare = 100;  // valid and test each: train / this
+  static constexpr std::int64_t kLeastHeldOut = 100;  // pairs, if the train split has as many
+
+  std::uint32_t seed_;
+  std::array<std::int64_t, 3> counts_{};
+  std::int64_t units_ = 0;
+};
+
+std::vector<TextFile> FindFiles(const std::string& list, Split split, const std::string& key,
+                                const input::Deck& deck) {
+  try {
+    return FindTextFiles(list, split);
+  } catch (const Error& error) {
+    throw deck.Complain(key, error.what());
+  }
+}
+
+// Files of all splits. Serial.
+PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options,
+                                             const input::Deck& deck, const std::string& path) {
+  PerText<std::vector<TextFile>> files;
+  for (const Split split : kSplits) {
+    const PairTexts& texts = options.pairs.texts.at(static_cast<std::size_t>(split));
+    if (texts.source.empty()) continue;
+    const std::string prefix =
+        split == Split::kTrain ? "tokenize." : fmt::format("tokenize.{}_", NameOf(split));
+    const PerText<std::string> keys = {prefix + "source", prefix + "target"};
+    PerText<std::vector<TextFile>> found = {FindFiles(texts.source, split, keys[0], deck),
+                                            FindFiles(texts.target, split, keys[1], deck)};
+    if (found[0].size() != found[1].size()) {
+      throw deck.Complain(keys[1], fmt::format("{} files for the {} of {}", found[1].size(),
+                                               found[0].size(), keys[0]));
+    }
+    for (std::size_t t = 0; t < found.size(); ++t) {
+      for (TextFile& file : found.at(t)) {
+        std::error_code none;
+        if (std::filesystem::equivalent(file.path, path, none)) {
+          throw deck.Complain(keys.at(t),
+                              fmt::format("{} is data.file, which would be replaced", file.path));
+        }
+        if (file.json_lines) {
+          throw deck.Complain(keys.at(t), file.path + ": texts of pairs are plain, a line each");
+        }
+        files.at(t).push_back(std::move(file));
+      }
+    }
+  }
+  return files;
+}
+
+// Word counts of the train pairs, of one text or of both. Serial.
+Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
+                      const std::vector<std::size_t>& texts) {
+  const LowerCase lower_case;
+  std::unordered_map<std::string, std::int64_t> counts;
+  for (std::size_t unit = 0; unit < lines.Units(); ++unit) {
+    lines.VisitTrain(unit, [&](const PerText<std::string>& pair) {
+      for (const std::size_t text : texts) {
+        const std::string folded = options.lowercase ? lower_case(pair.at(text)) : pair.at(text);
+        ForEachWord(folded, [&](std::string_view word) { ++counts[std::string(word)]; });
+      }
+    });
+  }
+  return RankedWords(counts, options.min_count);
+}
+
+// Train texts of at most about kSampleBytes, from units at even distances. Serial.
+tokenizer::Files Train(const LinePairs& lines, const TokenizeOptions& options,
+                       const std::vector<std::size_t>& texts, const input::Deck& deck,
+                       const TextWatch& watch) {
+  const auto units = static_cast<std::int64_t>(lines.Units());
+  const std::int64_t step = std::max<std::int64_t>(CeilDivide(lines.Bytes(), kSampleBytes), 1);
+  std::vector<std::string> sentences;
+  std::int64_t bytes = 0;
+  for (std::int64_t unit = 0; unit < units && bytes < kSampleBytes; unit += step) {
+    if (watch.stop && watch.stop()) {
+      throw RunError("stopped by a signal: no token file was written");
+    }
+    lines.VisitTrain(static_cast<std::size_t>(unit), [&](const PerText<std::string>& pair) {
+      for (const std::size_t text : texts) {
+        const std::string& line = pair.at(text);
+        if (line.size() > tokenizer::kLongestSentence || bytes >= kSampleBytes) continue;
+        sentences.push_back(line);
+        bytes += std::ssize(line);
+      }
+    });
+  }
+  try {
+    return tokenizer::TrainSentencePiece(sentences, options.model_type, options.vocabulary_size);
+  } catch (const Error& error) {
+    throw deck.Complain("tokenize.vocabulary_size", error.what());
+  }
+}
+
+// One rank's words, on all. Collective.
+Vocabulary ShareWords(const comm::Communicator& world, Vocabulary words) {
+  std::string joined;
+  for (const std::string& word : words.words) joined += word + '\n';
+  joined = world.Broadcast(joined);
+  Vocabulary shared{.words = {}, .eos = 0, .unk = 1};
+  ForEachLine(joined, [&](std::string_view word) { shared.words.emplace_back(word); });
+  return shared;
+}
+
+// Collective. The tokenizer of `texts`, which are one or both.
+std::unique_ptr<tokenizer::Tokenizer> TokenizerOf(const comm::Communicator& world,
+                                                  const TokenizeOptions& options,
+                                                  const input::Deck& deck, const LinePairs& lines,
+                                                  const std::vector<std::size_t>& texts,
+                                                  const TextWatch& watch) {
+  if (options.kind == TokenizeKind::kByte) {
+    return std::make_unique<CodecTokenizer>(ByteVocabulary(), kByteTokenizer);
+  }
+  if (options.kind == TokenizeKind::kWord) {
+    Vocabulary words;
+    world.Together([&] {
+      if (world.IsRoot()) words = CountWords(lines, options, texts);
+    });
+    return std::make_unique<CodecTokenizer>(
+        ShareWords(world, std::move(words)),
+        options.lowercase ? kLowercaseTokenizer : kWordTokenizer);
+  }
+  const bool source = texts.size() == 1 && texts.front() == kSourceText;
+  const TokenizerName name = source ? TokenizerName{options.pairs.source_tokenizer,
+                                                    "tokenize.source_tokenizer", Side::kSource}
+                                    : TokenizerName{options.tokenizer};
+  return ShareTokenizer(world, name, options.kind, deck, [&] {
+    if (!name.path.empty() || options.vocabulary_size == 0) {
+      return NamedTokenizer(name, options.kind, deck);
+    }
+    return Train(lines, options, texts, deck, watch);
+  });
+}
+
+PairTokens TokenizeNumerals(const comm::Communicator& world, const TokenizeOptions& options,
+                            const input::Deck& deck, const std::string& path,
+                            const TextWatch& watch, bool dry) {
+  OwnedTokenizers owned;
+  owned.own[kTargetText] =
+      std::make_unique<CodecTokenizer>(NumeralVocabulary(), kNumeralsTokenizer);
+  owned.Finish(options, deck);
+  if (dry) return {};
+  NumeralMaker maker(static_cast<std::uint32_t>(options.pairs.numerals_seed),
+                     options.pairs.numerals_pairs);
+  return WritePairs(world, path, maker, owned.tokenizers, watch);
+}
+
+}  // namespace
+
+PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions& options,
+                         const input::Deck& deck, const std::string& path, const TextWatch& watch,
+                         bool dry) {
+  world.Together([&] {
+    if (world.IsRoot()) CheckTokenizeKeys(options, deck);
+  });
+  if (options.kind == TokenizeKind::kNumerals) {
+    return TokenizeNumerals(world, options, deck, path, watch, dry);
+  }
+  LinePlan plan{.files = {}, .replace = options.replace_invalid, .settings = {}};
+  world.Together([&] {
+    if (world.IsRoot()) plan.files = FindPairFiles(options, deck, path);
+  });
+  for (std::vector<TextFile>& files : plan.files) files = ShareFiles(world, files);
+  const auto fraction = [&](Split split, double wanted) {
+    return options.pairs.texts.at(static_cast<std::size_t>(split)).source.empty() ? wanted : 0.0;
+  };
+  plan.settings.valid_fraction = fraction(Split::kValid, options.valid_fraction);
+  plan.settings.test_fraction = fraction(Split::kTest, options.test_fraction);
+  if (dry) return {};
+  LinePairs lines(plan, AlignLines(world, plan, watch.stop));
+  OwnedTokenizers owned;
+  if (options.pairs.shared_vocabulary) {
+    owned.own[kTargetText] =
+        TokenizerOf(world, options, deck, lines, {kSourceText, kTargetText}, watch);
+  } else {
+    for (const std::size_t text : {kSourceText, kTargetText}) {
+      owned.own.at(text) = TokenizerOf(world, options, deck, lines, {text}, watch);
+    }
+  }
+  world.Together([&] { owned.Finish(options, deck); });
+  return WritePairs(world, path, lines, owned.tokenizers, watch);
+}
+
+}  // namespace trireme::data
