@@ -40,14 +40,14 @@ bash jobscripts/install_debian.sh test
 
 # Python's view of our files: h5py and numpy from Debian; from PyPI, where it can be reached, safetensors,
 # `tokenizers` and `sentencepiece`, whose ids ours must equal (the latter in the library's own version),
-# pyarrow, which reads Parquet, pyte, a terminal, the readers of what others show of a run (TensorBoard, W&B, MLflow), and
+# pyarrow, which reads Parquet, pyte, a terminal, sacrebleu, whose scores ours must equal, the readers of what others show of a run (TensorBoard, W&B, MLflow), and
 # what the page of a run is made with.
 python=/usr/bin/python3
 [[ -x $python ]] || python=python3
 venv=build/venv
 mkdir -p build
 sentencepiece=$(dpkg-query -W -f='${Version}' libsentencepiece-dev 2>/dev/null | sed 's/-.*//') || sentencepiece=
-packages=(safetensors tokenizers "sentencepiece${sentencepiece:+==$sentencepiece}" "pyarrow<21" pyte tensorboard wandb mlflow-skinny
+packages=(safetensors tokenizers "sentencepiece${sentencepiece:+==$sentencepiece}" "pyarrow<21" pyte sacrebleu tensorboard wandb mlflow-skinny
   matplotlib jinja2)
 [[ -x $venv/bin/python3 ]] || "$python" -m venv --system-site-packages "$venv" >build/venv.log 2>&1 || true
 for package in "${packages[@]}"; do
