@@ -84,16 +84,20 @@ void SayTokens(const std::string& path, const std::string& tokenizer, std::int64
 // Rank 0's line on the progress of tokenisation, every few seconds.
 class TextProgress {
  public:
-  // share: of this rank's work; the others have as much. bytes: of all ranks' input.
+  // share: of this rank's work; the others have as much. bytes: of all ranks' input, 0 for none.
   void Say(double share, std::int64_t bytes) {
     constexpr double kSeconds = 10;
     const double now = Seconds();
     if (now - said_ < kSeconds || share <= 0) return;
     said_ = now;
+    const std::string left = monitor::AsClock((now - start_) * (1 - share) / share);
     const double done = share * static_cast<double>(bytes);
-    fmt::print("{:.1f}% of {}, {}/s, {} left\n", 100 * share, monitor::AsBytes(bytes),
-               monitor::AsBytes(static_cast<std::int64_t>(done / (now - start_))),
-               monitor::AsClock((now - start_) * (1 - share) / share));
+    if (bytes == 0) {
+      fmt::print("{:.1f}%, {} left\n", 100 * share, left);
+    } else {
+      fmt::print("{:.1f}% of {}, {}/s, {} left\n", 100 * share, monitor::AsBytes(bytes),
+                 monitor::AsBytes(static_cast<std::int64_t>(done / (now - start_))), left);
+    }
     std::fflush(stdout);
   }
 

@@ -82,6 +82,12 @@ printf 'fine\n\xff\n' >bad.txt
 printf 'gut\nschlecht\n' >good.txt
 refused "bad.txt: byte 0xff at offset 5 is not valid" tokenize.source=bad.txt tokenize.target=good.txt
 
+refused "no-tokenizer: there is no such file" "${pair_texts[@]}" tokenize.kind=bpe tokenize.tokenizer=no-tokenizer -v
+run 0 "$TRIREME" -i deck.in job.task=tokenize data.file=none.h5 -v "${pair_texts[@]}" tokenize.kind=bpe \
+  tokenize.tokenizer=tokenizer.json
+says "none.h5 could be written"
+is_missing none.h5
+
 # A training reads single texts.
 run 2 "$TRIREME" -i deck.in data.file=bpe.h5
 says_once "bpe.h5: holds pairs of source and target texts; a language model needs a file of single texts"

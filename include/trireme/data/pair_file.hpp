@@ -2,10 +2,13 @@
 #ifndef TRIREME_DATA_PAIR_FILE_HPP_
 #define TRIREME_DATA_PAIR_FILE_HPP_
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "trireme/comm/communicator.hpp"
@@ -43,7 +46,8 @@ class PairFile {
   // Replaces `ids` by those of the text of one pair, eos included. Likewise.
   void ReadText(Side side, Split split, std::int64_t pair, std::vector<std::int32_t>& ids) const;
 
-  // Ids of a text, with eos: what the file holds for it. Throws InputError as TokenFile::Encode.
+  // Ids of a text, with eos: what the file holds for it. Throws InputError as TokenFile::Encode. By
+  // one thread at a time.
   std::vector<std::int32_t> Encode(Side side, std::string_view text) const;
   // Text of ids up to the first eos, if there is one.
   std::string Decode(Side side, std::span<const std::int32_t> ids) const;
@@ -51,6 +55,8 @@ class PairFile {
  private:
   TokenFile source_, target_;
   bool shared_ = true;
+  // Ids that the tokenizers' templates put after a text, of source and target, once they are known.
+  mutable std::array<std::optional<std::vector<std::int32_t>>, 2> suffixes_;
 };
 
 }  // namespace trireme::data

@@ -56,8 +56,8 @@ struct PairTokens {
 
 // Line-aligned texts, or the numerals, to the file of pairs `path`, whose bytes do not depend on
 // the number of ranks. Collective. Throws AgreedErrors as TokenizeInParallel does, and for files
-// with unequal numbers of lines. dry: keys and names of files are checked, nothing is written; the
-// result then is empty.
+// with unequal numbers of lines. dry: keys, names of files and named tokenizers are checked,
+// nothing is written; the result then is empty.
 PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions& options,
                          const input::Deck& deck, const std::string& path, const TextWatch& watch,
                          bool dry);

@@ -6,6 +6,27 @@
 
 namespace trireme::data {
 
+namespace {
+
+// Replaces `ids` by the texts of pairs, one after the other, and `lengths` by their tokens. Returns
+// the largest length.
+std::int64_t ReadTexts(const PairFile& file, Side side, Split split,
+                       std::span<const std::int64_t> pairs, std::vector<std::int32_t>& ids,
+                       std::vector<std::int32_t>& lengths) {
+  std::vector<std::int32_t> text;
+  std::int64_t longest = 0;
+  lengths.clear();
+  for (const std::int64_t pair : pairs) {
+    file.ReadText(side, split, pair, text);
+    ids.insert(ids.end(), text.begin(), text.end());
+    lengths.push_back(static_cast<std::int32_t>(text.size()));
+    longest = std::max(longest, std::ssize(text));
+  }
+  return longest;
+}
+
+}  // namespace
+
 ReadPairLengths LengthsOf(const PairFile& file, Split split) {
   return [&file, split](std::int64_t first, std::span<std::int32_t> source,
                         std::span<std::int32_t> target) {
@@ -17,37 +38,29 @@ ReadPairLengths LengthsOf(const PairFile& file, Split split) {
 void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
                const PairBatchShape& shape, PairEntry& entry) {
   entry.pairs = std::ssize(pairs);
-  entry.source_lengths.assign(pairs.size(), 0);
-  entry.target_lengths.assign(pairs.size(), 0);
   entry.places.assign(pairs.begin(), pairs.end());
-  entry.source_length = shape.source_length;
-  entry.target_length = shape.target_length;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    file.ReadLengths(Side::kSource, split, pairs[i], std::span(entry.source_lengths).subspan(i, 1));
-    file.ReadLengths(Side::kTarget, split, pairs[i], std::span(entry.target_lengths).subspan(i, 1));
-  }
-  entry.valid = 0;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    entry.source_length = std::max<std::int64_t>(entry.source_length, entry.source_lengths[i]);
-    entry.target_length = std::max<std::int64_t>(entry.target_length, entry.target_lengths[i]);
-    entry.valid += entry.target_lengths[i];
-  }
-  const auto source_room = static_cast<std::size_t>(entry.pairs * entry.source_length);
-  const auto target_room = static_cast<std::size_t>(entry.pairs * entry.target_length);
-  entry.source.assign(source_room, 0);
-  entry.inputs.assign(target_room, 0);
-  entry.targets.assign(target_room, kMasked);
+  // The texts one after the other, then side by side.
+  std::vector<std::int32_t> sources, targets;
+  entry.source_length = ReadTexts(file, Side::kSource, split, pairs, sources, entry.source_lengths);
+  entry.target_length = ReadTexts(file, Side::kTarget, split, pairs, targets, entry.target_lengths);
+  entry.source_length = std::max(entry.source_length, shape.source_length);
+  entry.target_length = std::max(entry.target_length, shape.target_length);
+  entry.valid = std::ssize(targets);
+  entry.source.assign(static_cast<std::size_t>(entry.pairs * entry.source_length), 0);
+  entry.inputs.assign(static_cast<std::size_t>(entry.pairs * entry.target_length), 0);
+  entry.targets.assign(static_cast<std::size_t>(entry.pairs * entry.target_length), kMasked);
   const auto eos = static_cast<std::int32_t>(file.Of(Side::kTarget).Words().eos);
-  std::vector<std::int32_t> ids;
+  auto source = sources.cbegin(), target = targets.cbegin();
   for (std::int64_t i = 0; i < entry.pairs; ++i) {
-    const std::int64_t pair = pairs[static_cast<std::size_t>(i)];
-    file.ReadText(Side::kSource, split, pair, ids);
-    std::copy(ids.begin(), ids.end(), entry.source.begin() + i * entry.source_length);
-    file.ReadText(Side::kTarget, split, pair, ids);
-    std::copy(ids.begin(), ids.end(), entry.targets.begin() + i * entry.target_length);
+    const std::int32_t source_tokens = entry.source_lengths[static_cast<std::size_t>(i)];
+    const std::int32_t target_tokens = entry.target_lengths[static_cast<std::size_t>(i)];
+    std::copy_n(source, source_tokens, entry.source.begin() + i * entry.source_length);
+    std::copy_n(target, target_tokens, entry.targets.begin() + i * entry.target_length);
     const auto inputs = entry.inputs.begin() + i * entry.target_length;
     *inputs = eos;
-    std::copy(ids.begin(), ids.end() - 1, inputs + 1);
+    std::copy_n(target, target_tokens - 1, inputs + 1);
+    source += source_tokens;
+    target += target_tokens;
   }
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "plain_dataset.hpp"
 #include "token_layout.hpp"
@@ -64,7 +65,13 @@ void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
   std::vector<std::int64_t> begins(lengths.size() + 1, file.Size(split));
   file.ReadBeginnings(split, first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
   for (std::size_t i = 0; i < lengths.size(); ++i) {
-    lengths[i] = static_cast<std::int32_t>(begins[i + 1] - begins[i]);
+    const std::int64_t length = begins[i + 1] - begins[i];
+    if (length > std::numeric_limits<std::int32_t>::max()) {
+      throw RunError(fmt::format("{}: {}: pair {} has a text of {} tokens", file.Path(),
+                                 PathOf(split, Array::kDocuments, side),
+                                 first + static_cast<std::int64_t>(i), length));
+    }
+    lengths[i] = static_cast<std::int32_t>(length);
   }
 }
 
@@ -83,9 +90,13 @@ std::vector<std::int32_t> PairFile::Encode(Side side, std::string_view text) con
   const auto eos = static_cast<std::int32_t>(file.Words().eos);
   std::vector<std::int32_t> ids = file.Encode(text);
   if (!file.TokenizerFiles().empty()) {
-    std::vector<std::int32_t> prefix, suffix;
-    tokenizer::Make(file.TokenizerFiles(), file.Path())->Template(prefix, suffix);
-    ids.insert(ids.end(), suffix.begin(), suffix.end());
+    // Made at the first text: to read a tokenizer's tables takes a second.
+    std::optional<std::vector<std::int32_t>>& suffix = suffixes_[side == Side::kSource ? 0 : 1];
+    if (!suffix) {
+      std::vector<std::int32_t> prefix;
+      tokenizer::Make(file.TokenizerFiles(), file.Path())->Template(prefix, suffix.emplace());
+    }
+    ids.insert(ids.end(), suffix->begin(), suffix->end());
   }
   if (ids.empty() || ids.back() != eos) ids.push_back(eos);
   return ids;

@@ -113,12 +113,18 @@ PerText<std::vector<TextFile>> FindPairFiles(const TokenizeOptions& options,
   return files;
 }
 
+void RequireGoingOn(const TextWatch& watch) {
+  if (!watch.stop || !watch.stop()) return;
+  throw RunError("stopped by a signal: no token file was written");
+}
+
 // Word counts of the train pairs, of one text or of both. Serial.
 Vocabulary CountWords(const LinePairs& lines, const TokenizeOptions& options,
-                      const std::vector<std::size_t>& texts) {
+                      const std::vector<std::size_t>& texts, const TextWatch& watch) {
   const LowerCase lower_case;
   std::unordered_map<std::string, std::int64_t> counts;
   for (std::size_t unit = 0; unit < lines.Units(); ++unit) {
+    RequireGoingOn(watch);
     lines.VisitTrain(unit, [&](const PerText<std::string>& pair) {
       for (const std::size_t text : texts) {
         const std::string folded = options.lowercase ? lower_case(pair.at(text)) : pair.at(text);
@@ -138,9 +144,7 @@ tokenizer::Files Train(const LinePairs& lines, const TokenizeOptions& options,
   std::vector<std::string> sentences;
   std::int64_t bytes = 0;
   for (std::int64_t unit = 0; unit < units && bytes < kSampleBytes; unit += step) {
-    if (watch.stop && watch.stop()) {
-      throw RunError("stopped by a signal: no token file was written");
-    }
+    RequireGoingOn(watch);
     lines.VisitTrain(static_cast<std::size_t>(unit), [&](const PerText<std::string>& pair) {
       for (const std::size_t text : texts) {
         const std::string& line = pair.at(text);
@@ -158,7 +162,7 @@ tokenizer::Files Train(const LinePairs& lines, const TokenizeOptions& options,
 }
 
 // One rank's words, on all. Collective.
-Vocabulary ShareWords(const comm::Communicator& world, Vocabulary words) {
+Vocabulary ShareWords(const comm::Communicator& world, const Vocabulary& words) {
   std::string joined;
   for (const std::string& word : words.words) joined += word + '\n';
   joined = world.Broadcast(joined);
@@ -179,11 +183,10 @@ std::unique_ptr<tokenizer::Tokenizer> TokenizerOf(const comm::Communicator& worl
   if (options.kind == TokenizeKind::kWord) {
     Vocabulary words;
     world.Together([&] {
-      if (world.IsRoot()) words = CountWords(lines, options, texts);
+      if (world.IsRoot()) words = CountWords(lines, options, texts, watch);
     });
     return std::make_unique<CodecTokenizer>(
-        ShareWords(world, std::move(words)),
-        options.lowercase ? kLowercaseTokenizer : kWordTokenizer);
+        ShareWords(world, words), options.lowercase ? kLowercaseTokenizer : kWordTokenizer);
   }
   const bool source = texts.size() == 1 && texts.front() == kSourceText;
   const TokenizerName name = source ? TokenizerName{options.pairs.source_tokenizer,
@@ -231,8 +234,10 @@ PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions&
   };
   plan.settings.valid_fraction = fraction(Split::kValid, options.valid_fraction);
   plan.settings.test_fraction = fraction(Split::kTest, options.test_fraction);
-  if (dry) return {};
-  LinePairs lines(plan, AlignLines(world, plan, watch.stop));
+  // A dry run leaves the texts alone, of which vocabularies are made, too.
+  const bool named = IsSubword(options.kind) && options.vocabulary_size == 0;
+  if (dry && !named) return {};
+  LinePairs lines(plan, dry ? std::vector<LineUnit>() : AlignLines(world, plan, watch.stop));
   OwnedTokenizers owned;
   if (options.pairs.shared_vocabulary) {
     owned.own[kTargetText] =
@@ -243,6 +248,7 @@ PairTokens TokenizePairs(const comm::Communicator& world, const TokenizeOptions&
     }
   }
   world.Together([&] { owned.Finish(options, deck); });
+  if (dry) return {};
   return WritePairs(world, path, lines, owned.tokenizers, watch);
 }
 
