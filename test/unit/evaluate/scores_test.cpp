@@ -42,6 +42,11 @@ const std::vector<Golden>& Goldens() {
        {"eins zwei", "vier"},
        0,
        86.66666666666667},
+      {"a reference too short for an order",
+       {"ein langer Satz ohne Ende", "der alte Hafen am Meer"},
+       {"ein", "der alte Hafen am See"},
+       35.35533905932737,
+       75.86025460330904},
       {"shorter than the reference", {"the old"}, {"the old ship at sea"}, 0, 31.18871293504669},
       {"identical", {"the old ship is at sea"}, {"the old ship is at sea"}, 100, 100}};
   return goldens;
