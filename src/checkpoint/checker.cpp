@@ -24,7 +24,7 @@ void Checker::Begin(Output& output) {
 
 void Checker::Written(const StagedSegment& segment) {
   written_.push_back(segment);
-  written_bytes_ += plans_[segment.file].sums.segments[segment.segment].length;
+  written_bytes_ += plans_[segment.file].segments[segment.segment].length;
   if (written_bytes_ >= kGroupBytes) Queue(true);
 }
 
@@ -46,13 +46,11 @@ void Checker::Finish() {
 }
 
 std::int64_t Checker::MemoryBytes() const {
-  constexpr std::int64_t kListed = 512;  // bytes of a segment in all lists and in checksums.json
-  std::int64_t longest = 0, count = 0;
+  std::int64_t longest = 0;
   for (const WritePlan& plan : plans_) {
-    for (const Segment& each : plan.sums.segments) longest = std::max(longest, each.length);
-    count += std::ssize(plan.sums.segments);
+    for (const Segment& each : plan.segments) longest = std::max(longest, each.length);
   }
-  return longest + kListed * count;
+  return longest;
 }
 
 }  // namespace trireme::checkpoint

@@ -34,7 +34,7 @@ class Checker {
   // Once it is idle: seconds of flushes, and of reading back.
   double FlushSeconds() const { return flush_seconds_; }
   double ReadSeconds() const { return read_seconds_; }
-  // Memory of a writer for checks: what is read at once, and the lists of segments.
+  // Memory of a writer for what is read at once.
   std::int64_t MemoryBytes() const;
 
  private:

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <string>
 
 #include "trireme/base/error.hpp"
 #include "trireme/base/posix_file.hpp"
@@ -29,14 +28,6 @@ comm::Communicator GroupOf(const comm::Communicator& world, int writers) {
   const comm::Communicator node = world.SplitNode();
   const int groups = writers == 0 ? node.Size() : std::min(writers, node.Size());
   return node.Split(node.Rank() * groups / node.Size(), node.Rank(), "writer");
-}
-
-std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group) {
-  std::vector<int> members;
-  for (const std::string& rank : group.Gather(std::to_string(world.Rank()))) {
-    members.push_back(std::stoi(rank));
-  }
-  return members;
 }
 
 GroupMemory::GroupMemory(const comm::Communicator& world, const comm::Communicator& group,

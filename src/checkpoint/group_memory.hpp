@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 #include "trireme/comm/communicator.hpp"
 #include "trireme/device/arena.hpp"
@@ -17,8 +16,6 @@ namespace trireme::checkpoint {
 // Collective. Ranks next to each other on a node that share a writer, their first: `writers` groups
 // per node; 0: one per rank.
 comm::Communicator GroupOf(const comm::Communicator& world, int writers);
-// Collective over `group`. World ranks of its members, in their order.
-std::vector<int> Members(const comm::Communicator& world, const comm::Communicator& group);
 
 class GroupMemory {
  public:

@@ -1,12 +1,7 @@
 // Hasher: rounds at once, or held back until they are released.
 #include "hasher.hpp"
 
-#include <mpi.h>
-
-#include <cstdint>
 #include <utility>
-
-#include "trireme/comm/flight_recorder.hpp"
 
 namespace trireme::checkpoint {
 
@@ -38,20 +33,9 @@ void Hasher::Queue(const Round& round, Data data) {
 void Hasher::Make(const Round& round, const Data& data) {
   for (const StagedSegment& staged : round.segments) {
     if (worker_.Stopping()) return;
-    Segment& segment = plans_[staged.file].sums.segments[staged.segment];
+    Segment& segment = plans_[staged.file].segments[staged.segment];
     segment.hash = Hash(data(staged), segment.length);
   }
-}
-
-void Hasher::GatherOnRoot(const comm::Communicator& world, const std::vector<Round>& made,
-                          std::vector<std::uint64_t>& list) {
-  ListHashes(made, plans_, list);
-  {
-    const comm::Recorded recorded(world, comm::Call::kExchange);
-    MPI_Reduce(world.IsRoot() ? MPI_IN_PLACE : list.data(), list.data(),
-               static_cast<int>(list.size()), MPI_UINT64_T, MPI_BOR, 0, world.Handle());
-  }
-  if (world.IsRoot()) TakeHashes(list, plans_);
 }
 
 }  // namespace trireme::checkpoint

@@ -3,13 +3,11 @@
 #define TRIREME_SRC_CHECKPOINT_HASHER_HPP_
 
 #include <cstddef>
-#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <vector>
 
 #include "rounds.hpp"
-#include "trireme/comm/communicator.hpp"
 #include "worker.hpp"
 #include "write_plan.hpp"
 
@@ -33,10 +31,6 @@ class Hasher {
   void Queue(const Round& round, Data data);
   // Waits until at most so many rounds that are not held back are left.
   void Await(std::size_t most = 0) { worker_.Await(most); }
-  // Collective over `world`: the hashes of all writers' segments, to rank 0's plans. made: this
-  // rank's rounds, which are done. list: as long as all plans' segments. Takes no memory.
-  void GatherOnRoot(const comm::Communicator& world, const std::vector<Round>& made,
-                    std::vector<std::uint64_t>& list);
   bool Idle() const { return worker_.Idle(); }  // but for rounds held back
 
  private:

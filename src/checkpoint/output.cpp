@@ -95,7 +95,8 @@ Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans,
   return prepared;
 }
 
-void Complete(const Order& order, const std::vector<WritePlan>& plans) {
+void Complete(const Order& order, const std::vector<WritePlan>& plans,
+              const std::vector<FileSums>& files) {
   const std::string temporary = TemporaryOf(order);
   // Texts may hold bytes that are no UTF-8, such as those of a path: JSON has no place for them,
   // and no run should end for one.
@@ -104,14 +105,15 @@ void Complete(const Order& order, const std::vector<WritePlan>& plans) {
   const auto run_bytes = static_cast<std::int64_t>(run_text.size());
   Checksums sums;
   sums[kRunFile] = {run_bytes, {{0, run_bytes, Hash(run_text.data(), run_bytes)}}};
-  for (const WritePlan& plan : plans) {
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    const WritePlan& plan = plans[i];
     const std::string path = temporary + "/" + plan.file;
     const std::int64_t size =
         PositionedFile(path, PositionedFile::Access::kRead, ExitCode::kFailed).Size();
     if (size != plan.layout.bytes) {
       throw RunError(fmt::format("{}: {} bytes written, {} found", path, plan.layout.bytes, size));
     }
-    sums[plan.file] = plan.sums;
+    sums[plan.file] = files[i];
     SyncPath(path);
   }
   WriteTextDurably(temporary + "/" + kRunFile, run_text);
@@ -126,12 +128,12 @@ Output::Output(const Order& order, const std::vector<WritePlan>& plans) : plans_
   for (const WritePlan& plan : plans) {
     files_.emplace_back(TemporaryOf(order) + "/" + plan.file, PositionedFile::Access::kWrite,
                         ExitCode::kFailed);
-    found_.emplace_back(plan.sums.segments.size());
+    found_.emplace_back(plan.segments.size());
   }
 }
 
 void Output::Write(const StagedSegment& segment, const void* data) {
-  const Segment& place = plans_[segment.file].sums.segments[segment.segment];
+  const Segment& place = plans_[segment.file].segments[segment.segment];
   files_[segment.file].Write(data, place.length, place.offset);
 }
 
@@ -146,12 +148,12 @@ void Output::Flush() {
 void Output::ReadBack(std::span<const StagedSegment> segments,
                       const std::function<bool()>& stopping) {
   for (const StagedSegment& staged : segments) {
-    const Segment& place = plans_[staged.file].sums.segments[staged.segment];
+    const Segment& place = plans_[staged.file].segments[staged.segment];
     files_[staged.file].ForgetCopies(place.length, place.offset);
   }
   for (const StagedSegment& staged : segments) {
     if (stopping()) return;
-    const Segment& place = plans_[staged.file].sums.segments[staged.segment];
+    const Segment& place = plans_[staged.file].segments[staged.segment];
     buffer_.resize(std::max(buffer_.size(), static_cast<std::size_t>(place.length)));
     files_[staged.file].Read(buffer_.data(), place.length, place.offset);
     found_[staged.file][staged.segment] = Hash(buffer_.data(), place.length);
@@ -162,7 +164,7 @@ void Output::Verify(const std::vector<Round>& rounds) {
   for (const Round& round : rounds) {
     for (const StagedSegment& staged : round.segments) {
       const WritePlan& plan = plans_[staged.file];
-      CheckHash(plan.sums.segments[staged.segment], found_[staged.file][staged.segment],
+      CheckHash(plan.segments[staged.segment], found_[staged.file][staged.segment],
                 files_[staged.file].Path(), plan.layout.entries, ExitCode::kFailed);
     }
   }

@@ -26,9 +26,10 @@ struct Prepared {
 };
 Prepared Prepare(const Order& order, const std::vector<WritePlan>& plans, const std::string& hints);
 
-// World rank 0. Writes the small files, flushes the folder and gives it its name, durably. The
-// plans' hashes are those of the written bytes. Throws RunError.
-void Complete(const Order& order, const std::vector<WritePlan>& plans);
+// World rank 0. Writes the small files, flushes the folder and gives it its name, durably. files:
+// checksums of the written bytes, in the plans' order. Throws RunError.
+void Complete(const Order& order, const std::vector<WritePlan>& plans,
+              const std::vector<FileSums>& files);
 
 std::string TemporaryOf(const Order& order);
 

@@ -13,7 +13,7 @@ namespace trireme::checkpoint {
 // A segment on its way from the rank that holds it to its writer.
 struct StagedSegment {
   std::size_t file = 0;     // index of its plan
-  std::size_t segment = 0;  // index in the plan's sums
+  std::size_t segment = 0;  // index in the plan's segments
   int member = 0;           // rank in the group that holds it
   std::int64_t place = 0;   // bytes from the begin of the round's memory
 };
@@ -23,21 +23,12 @@ struct Round {
   std::int64_t bytes = 0;
 };
 
-// Segments held by `members` (world ranks, in the group's order), in rounds of at most `most`
-// bytes; a longer segment, such as a large header, has a round of its own. Pure: the same on every
-// rank of the group.
-std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, const std::vector<int>& members,
-                              std::int64_t most);
+// Segments of the group's plans, in rounds of at most `most` bytes; a longer segment, such as a
+// large header, has a round of its own. Pure: the same on every rank of the group.
+std::vector<Round> PlanRounds(const std::vector<WritePlan>& plans, std::int64_t most);
 
 // Bytes of the largest round.
 std::int64_t LargestRound(const std::vector<Round>& rounds);
-
-// Hashes of the rounds' segments, from a writer's plans to a list of all files' segments, with
-// zeros elsewhere. Takes no memory.
-void ListHashes(const std::vector<Round>& rounds, const std::vector<WritePlan>& plans,
-                std::vector<std::uint64_t>& list);
-// From such a list to the plans.
-void TakeHashes(const std::vector<std::uint64_t>& list, std::vector<WritePlan>& plans);
 
 }  // namespace trireme::checkpoint
 

@@ -1,16 +1,18 @@
-// Cutting the blocks of all ranks into segments, and checking that they make up the file.
+// Cutting blocks into segments, and checking that those of all ranks make up the file.
 #include "write_plan.hpp"
 
 #include <fmt/format.h>
+#include <mpi.h>
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <set>
 #include <sstream>
 
 #include "trireme/base/error.hpp"
 #include "trireme/checkpoint/writer.hpp"
+#include "trireme/comm/flight_recorder.hpp"
+#include "trireme/comm/gather_all.hpp"
 
 namespace trireme::checkpoint {
 
@@ -58,10 +60,10 @@ void CheckSameListing(const std::string& file, const std::string& own, const std
                              file, own_line, root_line));
 }
 
-// A segment as its rank announces it to the others.
+// A segment as its rank announces it to others.
 struct Claim {
   std::int64_t offset = 0, length = 0;  // bytes of the file
-  std::int64_t rank = 0;
+  std::int64_t rank = 0;                // of the group
 };
 
 // A segment of this rank before its place among all is known.
@@ -88,35 +90,23 @@ void AddSegments(const tensor::StateBlock& block, std::size_t index, std::int64_
   }
 }
 
-std::string Pack(const std::vector<Candidate>& segments, int rank) {
-  std::string text;
-  for (const Candidate& segment : segments) {
-    Claim claim = segment.claim;
-    claim.rank = rank;
-    text.append(reinterpret_cast<const char*>(&claim), sizeof claim);
+// Collective. The claims of a group's ranks, in the order of their offsets.
+std::vector<Claim> ClaimsOf(const comm::Communicator& group, const std::vector<Candidate>& own) {
+  std::vector<Claim> mine;
+  for (const Candidate& segment : own) {
+    mine.push_back({segment.claim.offset, segment.claim.length, group.Rank()});
   }
-  return text;
-}
-
-std::vector<Claim> Unpack(const std::vector<std::string>& texts) {
-  std::vector<Claim> claims;
-  for (const std::string& text : texts) {
-    const std::size_t at = claims.size();
-    claims.resize(at + text.size() / sizeof(Claim));
-    std::memcpy(claims.data() + at, text.data(), text.size());
-  }
-  std::stable_sort(claims.begin(), claims.end(),
-                   [](const Claim& a, const Claim& b) { return a.offset < b.offset; });
+  std::vector<Claim> claims = group.Size() == 1 ? mine : comm::GatherAll(group, mine);
+  std::ranges::stable_sort(claims, {}, &Claim::offset);
   return claims;
 }
 
-// Puts the claims of all ranks into the plan, and finds the places of this rank's own.
+// Puts the claims of the group into the plan, and finds the places of this rank's own.
 void PutInOrder(const std::vector<Claim>& claims, const std::vector<Candidate>& own, int rank,
                 WritePlan& plan) {
-  plan.sums.bytes = plan.layout.bytes;
   std::size_t next = 0;  // own ones are in the order of their offsets, too
   for (std::size_t i = 0; i < claims.size(); ++i) {
-    plan.sums.segments.push_back({claims[i].offset, claims[i].length, 0});
+    plan.segments.push_back({claims[i].offset, claims[i].length, 0});
     plan.holders.push_back(static_cast<int>(claims[i].rank));
     if (claims[i].rank != rank) continue;
     plan.own.push_back(own[next++].own);
@@ -124,8 +114,24 @@ void PutInOrder(const std::vector<Claim>& claims, const std::vector<Candidate>& 
   }
 }
 
-// Throws unless the segments cover the file exactly once.
-void CheckCover(const WritePlan& plan) {
+// Collective. True if the segments of all ranks cover `bytes` exactly once, but for a chance of
+// 2^-64. Segments, which are not empty, do so if and only if they form one chain: their begins and
+// the file's end are the same set of places as their ends and the file's begin. Sums of hashes,
+// modulo 2^64, compare the two: 8 bytes, whatever the number of ranks.
+bool CoversOnce(const comm::Communicator& world, const std::vector<Candidate>& own,
+                std::int64_t bytes) {
+  const auto hash = [](std::int64_t place) { return Hash(&place, sizeof place); };
+  std::uint64_t mine = 0, all = 0;
+  for (const Candidate& segment : own) {
+    mine += hash(segment.claim.offset) - hash(segment.claim.offset + segment.claim.length);
+  }
+  const comm::Recorded recorded(world, comm::Call::kAllReduce, sizeof mine);
+  MPI_Allreduce(&mine, &all, 1, MPI_UINT64_T, MPI_SUM, world.Handle());
+  return all == hash(0) - hash(bytes);
+}
+
+// Throws what is wrong with claims that do not cover the file exactly once.
+[[noreturn]] void ThrowUncovered(const WritePlan& plan, const std::vector<Claim>& claims) {
   const auto complain = [&](std::int64_t from, std::int64_t to, const char* what) {
     for (const Entry& entry : plan.layout.entries) {
       if (from < entry.offset || from >= entry.offset + entry.bytes) continue;
@@ -138,7 +144,7 @@ void CheckCover(const WritePlan& plan) {
     throw RunError(fmt::format("{}: bytes {} to {} are held {}", plan.file, from, to, what));
   };
   std::int64_t at = 0;
-  for (const Segment& segment : plan.sums.segments) {
+  for (const Claim& segment : claims) {
     if (segment.offset > at) complain(at, segment.offset, "by no rank");
     if (segment.offset < at) {
       complain(segment.offset, std::min(at, segment.offset + segment.length),
@@ -147,6 +153,7 @@ void CheckCover(const WritePlan& plan) {
     at = segment.offset + segment.length;
   }
   if (at < plan.layout.bytes) complain(at, plan.layout.bytes, "by no rank");
+  throw RunError(plan.file + ": segments end beyond the file", "This is a bug in Trireme.");
 }
 
 }  // namespace
@@ -165,8 +172,8 @@ const OwnSegment& OwnOf(const WritePlan& plan, std::size_t segment) {
       [](const OwnSegment& each, std::size_t other) { return each.segment < other; });
 }
 
-WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file,
-                        const std::vector<tensor::StateBlock>& blocks) {
+WritePlan MakeWritePlan(const comm::Communicator& world, const comm::Communicator& group,
+                        const std::string& file, const std::vector<tensor::StateBlock>& blocks) {
   WritePlan plan;
   plan.file = file;
   std::string listing;
@@ -177,20 +184,19 @@ WritePlan MakeWritePlan(const comm::Communicator& world, const std::string& file
   });
   const std::string root_listing = world.Broadcast(listing);
   std::vector<Candidate> own;
-  std::string claims;
   world.Together([&] {
     CheckSameListing(file, listing, root_listing);
     if (world.IsRoot()) own.push_back({{0, std::ssize(plan.layout.header), 0}, {}});
     for (std::size_t i = 0; i < blocks.size(); ++i) {
       AddSegments(blocks[i], i, plan.layout.entries[i].offset, own);
     }
-    claims = Pack(own, world.Rank());
   });
-  const std::vector<std::string> all_claims = world.Gather(claims);
-  world.Together([&] {
-    PutInOrder(Unpack(all_claims), own, world.Rank(), plan);
-    CheckCover(plan);
-  });
+  if (!CoversOnce(world, own, plan.layout.bytes)) {
+    const std::vector<Claim> claims = ClaimsOf(world, own);
+    world.Together([&] { ThrowUncovered(plan, claims); });
+  }
+  const std::vector<Claim> claims = ClaimsOf(group, own);
+  world.Together([&] { PutInOrder(claims, own, group.Rank(), plan); });
   return plan;
 }
 

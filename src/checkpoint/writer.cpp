@@ -10,6 +10,7 @@
 
 #include "checker.hpp"
 #include "folder.hpp"
+#include "gathered_sums.hpp"
 #include "group_memory.hpp"
 #include "hasher.hpp"
 #include "lines.hpp"
@@ -36,14 +37,14 @@ class Writer::Work {
       : world_(world),
         state_(std::move(state)),
         options_(std::move(options)),
-        plans_{MakeWritePlan(world, kModelFile, state_.model),
-               MakeWritePlan(world, kOptimizerFile, state_.optimizer)},
         group_(GroupOf(world, options_.writers)),
-        rounds_(
-            PlanRounds(plans_, Members(world, group_),
-                       options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes)),
+        plans_{MakeWritePlan(world, group_, kModelFile, state_.model),
+               MakeWritePlan(world, group_, kOptimizerFile, state_.optimizer)},
+        rounds_(PlanRounds(
+            plans_, options_.async ? std::numeric_limits<std::int64_t>::max() : kRoundBytes)),
         direct_(!options_.async && group_.Size() == 1 && !state_.read),
         slot_bytes_(LargestRound(rounds_)),
+        sums_(world, plans_, Leads()),
         hasher_(options_.cores, plans_),
         checker_(options_.cores, plans_),
         worker_(options_.cores) {
@@ -51,7 +52,6 @@ class Writer::Work {
     if (!all_direct) memory_.emplace(world, group_, MemoryBytes());
     // Missing memory or threads are told here, not at the first checkpoint.
     world.Together([&] {
-      hashes_.resize(plans_[0].sums.segments.size() + plans_[1].sums.segments.size());
       if (!Leads()) return;
       hasher_.Start();
       checker_.Start();
@@ -62,7 +62,7 @@ class Writer::Work {
   ~Work() { checker_.Stop(); }
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
-  std::int64_t CheckBytes() const { return checker_.MemoryBytes(); }
+  std::int64_t CheckBytes() const { return checker_.MemoryBytes() + sums_.MemoryBytes(); }
   bool UnderWay() const { return part_ != Part::kNone; }
   bool Busy() const { return !worker_.Idle() || !checker_.Idle() || !hasher_.Idle(); }
 
@@ -105,13 +105,13 @@ class Writer::Work {
   const comm::Communicator& world_;
   const State state_;
   const WriterOptions options_;
-  std::vector<WritePlan> plans_;  // model, optimizer; hasher_ sets the hashes of the group
   const comm::Communicator group_;
+  std::vector<WritePlan> plans_;     // model, optimizer; of the group
   const std::vector<Round> rounds_;  // of the group
   const bool direct_;                // the writer's thread reads the state where it lies
   const std::int64_t slot_bytes_;
+  GatheredSums sums_;
   std::optional<GroupMemory> memory_;
-  std::vector<std::uint64_t> hashes_;  // of both files' segments, on their way to rank 0
 
   // Of the order under way.
   Part part_ = Part::kNone;
@@ -230,7 +230,7 @@ void Writer::Work::CopySegment(const StagedSegment& staged, void* to) const {
     state_.read(Blocks(staged.file)[own.block], own.first, own.last, to);
     return;
   }
-  const std::int64_t bytes = plans_[staged.file].sums.segments[staged.segment].length;
+  const std::int64_t bytes = plans_[staged.file].segments[staged.segment].length;
   std::memcpy(to, DirectData(staged), static_cast<std::size_t>(bytes));
 }
 
@@ -270,9 +270,9 @@ std::optional<std::string> Writer::Work::AgreedFailure() {
   }
 }
 
-// Collective. Hashes of all writers' segments, to rank 0, and the slowest times. Takes no memory.
+// Collective. Checksums of all writers, to rank 0, and the slowest times. Takes no memory.
 void Writer::Work::TakeReports() {
-  hasher_.GatherOnRoot(world_, Leads() ? rounds_ : std::vector<Round>{}, hashes_);
+  sums_.Gather();
   outcome_.write_seconds = world_.Max(write_seconds_ + checker_.FlushSeconds());
   outcome_.verify_seconds = world_.Max(checker_.ReadSeconds());
 }
@@ -283,7 +283,7 @@ void Writer::Work::StartPublish() {
   if (!world_.IsRoot()) return;
   const auto publish = [this] {
     order_.run["sequence"] = outcome_.sequence = sequence_;
-    Complete(order_, plans_);
+    Complete(order_, plans_, sums_.Files());
     for (auto& each : TidyUp(order_.folder, StepName(order_.step), order_.best, order_.retention)) {
       outcome_.warnings.push_back(std::move(each));
     }

@@ -80,6 +80,20 @@ int MPI_Alltoallv(const void* from, const int counts[], const int starts[], MPI_
   for (int i = 0; i < ranks_of(comm); ++i) add(&gathered, to_counts[i] * size_of(to_type));
   return PMPI_Alltoallv(from, counts, starts, type, to, to_counts, to_starts, to_type, comm);
 }
+int MPI_Gatherv(const void* from, int count, MPI_Datatype from_type, void* to, const int counts[], const int starts[],
+                MPI_Datatype type, int root, MPI_Comm comm) {
+  int rank = 0;
+  PMPI_Comm_rank(comm, &rank);
+  add(&calls, 1);
+  for (int i = 0; rank == root && i < ranks_of(comm); ++i) add(&rooted, counts[i] * size_of(type));
+  return PMPI_Gatherv(from, count, from_type, to, counts, starts, type, root, comm);
+}
+int MPI_Alltoall(const void* from, int count, MPI_Datatype from_type, void* to, int to_count, MPI_Datatype type,
+                 MPI_Comm comm) {
+  add(&calls, 1);
+  add(&gathered, to_count * size_of(type) * ranks_of(comm));
+  return PMPI_Alltoall(from, count, from_type, to, to_count, type, comm);
+}
 int MPI_Send(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm comm) {
   add(&messages, 1);
   add(&message_bytes, count * size_of(type));
