@@ -12,6 +12,7 @@
 #include "checksums.hpp"
 #include "local_data.hpp"
 #include "local_file.hpp"
+#include "local_room.hpp"
 #include "rendezvous.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/descriptor.hpp"
@@ -71,8 +72,17 @@ class LocalWriter::Work {
       received_.resize(static_cast<std::size_t>(std::min(most, kSegmentBytes)));
     });
     Prune();
+    std::int64_t bytes = places_.back();
+    for (const Client& client : clients_) bytes += client.bytes;
+    lack_ = checkpoint::LackOfRoom(world_, host_,
+                                   {.local = run_.folder,
+                                    .run = folder_,
+                                    .host = nodes.hosts.Of(world_.Rank()),
+                                    .bytes = bytes,
+                                    .at_once = kKept + 1});
   }
 
+  const std::string& LackOfRoom() const { return lack_; }
   int Hosts() const { return place_.hosts; }
   std::int64_t Bytes() const { return bytes_; }
   std::int64_t CopiedBytes() const { return copied_; }
@@ -122,6 +132,7 @@ class LocalWriter::Work {
   std::vector<Client> clients_;
   std::int64_t bytes_ = 0, copied_ = 0;  // of all ranks
   std::vector<std::int64_t> kept_;       // steps that are complete on all nodes, ascending
+  std::string lack_;                     // of room on the hosts, at the start
 
   // Of the checkpoint under way.
   std::array<std::vector<std::byte>, kSlots> slots_;
@@ -312,6 +323,7 @@ LocalWriter::LocalWriter(const LocalNodes& nodes, State state, LocalRun run,
                          std::optional<std::int64_t> keep)
     : work_(std::make_unique<Work>(nodes, std::move(state), std::move(run), keep)) {}
 LocalWriter::~LocalWriter() = default;
+const std::string& LocalWriter::LackOfRoom() const { return work_->LackOfRoom(); }
 int LocalWriter::Hosts() const { return work_->Hosts(); }
 std::int64_t LocalWriter::Bytes() const { return work_->Bytes(); }
 std::int64_t LocalWriter::CopiedBytes() const { return work_->CopiedBytes(); }

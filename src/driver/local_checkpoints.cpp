@@ -37,6 +37,11 @@ LocalCheckpoints::LocalCheckpoints(const Setup& setup, checkpoint::State state)
                                     state_bytes, writer_.Hosts(), setup_.run.folder,
                                     monitor::AsBytes(writer_.CopiedBytes())));
   }
+  if (writer_.LackOfRoom().empty()) return;
+  setup_.monitor.Warn(
+      fmt::format("checkpoint.local: {}\n  Make room there or name another folder: a checkpoint "
+                  "that does not fit goes to the run folder.",
+                  writer_.LackOfRoom()));
 }
 
 bool LocalCheckpoints::TimeHasCome() const {

@@ -123,6 +123,7 @@ mkdir node_b
 mount -t tmpfs -o size=48k tmpfs node_b
 job "${four[@]}" -i deck.in "${keys[@]}" "${sharded[@]}"
 run 0 "${command[@]}"
+says_once "warning: checkpoint.local: $scratch/local on b has 0.0 MiB free, and local checkpoints need "
 says_once "warning: the local checkpoint of step 4 was not written: "
 says "No space left on device"
 [[ $(grep -c 'was not written' output) == 1 ]] || fail "said again"

@@ -15,6 +15,7 @@
 #include "full_disk.hpp"
 #include "local_file.hpp"
 #include "local_places.hpp"
+#include "trireme/base/posix_file.hpp"
 #include "trireme/checkpoint/checkpoint.hpp"
 
 namespace trireme::checkpoint::test {
@@ -265,6 +266,42 @@ TEST_F(Local, AFullDiskOfOneHostIsAgreed) {
   EXPECT_EQ(Find(kThree).found->Step(), 4);
   EXPECT_EQ(writer.Write(8, 1, {{"step", 8}}).failure, "");
   EXPECT_EQ(Find(kThree).found->Step(), 8);
+}
+
+// Told before the first one: what is free, what all ranks of the host write, and on which host.
+TEST_F(Local, LackOfRoomIsToldAtTheStart) {
+  TestState model(Model(1), Shards()), moments(Moments(Model(1)), Shards());
+  const State state{model.Blocks(), moments.Blocks()};
+  const auto lack = [&](std::optional<std::int64_t> keep = {}) {
+    const LocalWriter writer({world_, comm::Hosts(kThree)}, state, Run(kThree), keep);
+    const std::string told = writer.LackOfRoom();
+    for (const std::string& each : world_.Gather(told)) EXPECT_EQ(each, told);
+    return told;
+  };
+  EXPECT_EQ(lack(), "");
+  // Host b: its own parts, and copies of two of a's: 5/6 of the state, thrice.
+  const std::int64_t bytes =
+      CopyBytes(TestState(Model(1)).Blocks()) + CopyBytes(TestState(Moments(Model(1))).Blocks());
+  const std::int64_t one = bytes * 5 / 6;
+  std::optional<SmallDisk> disk;
+  const auto mount = [&](std::int64_t size) {
+    std::string reason;
+    OnRoot([&] {
+      disk.emplace(FolderOf("b"), std::to_string(size));
+      reason = disk->Reason();
+    });
+    return world_.Broadcast(reason);
+  };
+  if (const std::string reason = mount(one * 5 / 2); !reason.empty()) GTEST_SKIP() << reason;
+  EXPECT_THAT(lack(), AllOf(HasSubstr(FolderOf("b") + " on b has "), HasSubstr(" MiB free, "),
+                            HasSubstr("need " + Mebibytes(3 * one) + " there: 3 at once of " +
+                                      Mebibytes(one) + " each")));
+  OnRoot([&] { disk.reset(); });
+  // A step that is there already needs no more room.
+  EXPECT_EQ(mount(one * 13 / 4), "");
+  Write(Shards(), kThree, {2});
+  EXPECT_EQ(lack(2), "");
+  OnRoot([&] { disk.reset(); });
 }
 
 TEST_F(Local, TwoAreKeptAndTheEndLeavesNothing) {
