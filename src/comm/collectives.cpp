@@ -189,8 +189,7 @@ Request Collectives::StartReduceScatterInPlace(Dtype dtype, void* data, Counts c
     return PlacedOnChannel(Transfer::kReduceScatter, dtype, data, data, request.places_);
   }
   request.BeginFlight(*group_, Call::kReduceScatter);
-  MPI_Ireduce_scatter(MPI_IN_PLACE, data, request.places_.Sizes(), MpiType(dtype), MPI_SUM,
-                      group_->Handle(), &request.handle_);
+  request.ScatterInPlace(*group_, dtype, data);
   return request;
 }
 

@@ -1,7 +1,9 @@
 // Request: a transfer under way, and the moment at which it enters the ledger.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "scatter_in_place.hpp"
 #include "trace_transfer.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/comm/collectives.hpp"
@@ -27,6 +29,8 @@ Request& Request::operator=(Request&& other) noexcept {
   recorder_ = other.recorder_;
   flight_ = other.flight_;
   places_ = std::move(other.places_);
+  part_ = std::move(other.part_);
+  part_to_ = std::exchange(other.part_to_, nullptr);
   return *this;
 }
 
@@ -70,8 +74,23 @@ void Request::BeginMessage(const Communicator& group, Call call, int peer, int t
   flight_ = recorder_->EnterMessage(group.RecordedAs(), call, payload_, peer, tag);
 }
 
+void Request::ScatterInPlace(const Communicator& group, Dtype dtype, void* data) {
+  const int* const sizes = places_.Sizes();
+  const void* from = MPI_IN_PLACE;
+  void* to = data;
+  if (!ScattersInPlace(sizes, group.Size())) {
+    part_.resize(static_cast<std::size_t>(sizes[group.Rank()]) * SizeOf(dtype));
+    from = part_to_ = data;
+    to = part_.data();
+  }
+  MPI_Ireduce_scatter(from, to, sizes, MpiType(dtype), MPI_SUM, group.Handle(), &handle_);
+}
+
 void Request::Finish(double waited, double hidden) {
   if (recorder_ != nullptr) recorder_->Leave(flight_, 0);
+  if (part_to_ != nullptr && !part_.empty()) std::memcpy(part_to_, part_.data(), part_.size());
+  part_to_ = nullptr;
+  part_.clear();
   ledger_->Record(group_, transfer_, group_size_, payload_, waited, hidden);
   if (trace::Recorder* const recorder = ledger_->Trace()) Trace(*recorder, waited);
   Places done = std::move(places_);  // for the next transfer

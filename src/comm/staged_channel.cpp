@@ -3,7 +3,9 @@
 
 #include <bit>
 #include <cstring>
+#include <utility>
 
+#include "scatter_in_place.hpp"
 #include "trireme/base/error.hpp"
 
 namespace trireme::comm {
@@ -178,7 +180,15 @@ void StagedChannel::PostSum(const Operation& operation, Flight& flight, std::int
     type = MPI_FLOAT;
   }
   if (scatters) {
-    MPI_Ireduce_scatter(MPI_IN_PLACE, operand, flight.places.data(), type, MPI_SUM, group_.Handle(),
+    const void* from = MPI_IN_PLACE;
+    if (!ScattersInPlace(flight.places.data(), group_.Size())) {
+      int size = 0;
+      MPI_Type_size(type, &size);
+      flight.operand = operand;
+      flight.part.resize(static_cast<std::size_t>(own * size));
+      from = std::exchange(operand, flight.part.data());
+    }
+    MPI_Ireduce_scatter(from, operand, flight.places.data(), type, MPI_SUM, group_.Handle(),
                         &flight.request);
     return;
   }
@@ -196,6 +206,8 @@ bool StagedChannel::Test(int ticket) {
 void StagedChannel::Wait(int ticket) {
   Flight& flight = flights_[static_cast<std::size_t>(ticket)];
   MPI_Wait(&flight.request, MPI_STATUS_IGNORE);
+  if (!flight.part.empty()) std::memcpy(flight.operand, flight.part.data(), flight.part.size());
+  flight.part.clear();
   auto* bits = static_cast<std::uint16_t*>(flight.memory.get());
   for (std::int64_t i = 0; i < flight.rounded; ++i) {
     bits[i] = RoundedToBf16(flight.sums[static_cast<std::size_t>(i)]);

@@ -4,6 +4,7 @@
 #ifndef TRIREME_SRC_COMM_STAGED_CHANNEL_HPP_
 #define TRIREME_SRC_COMM_STAGED_CHANNEL_HPP_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -32,6 +33,8 @@ class StagedChannel final : public Channel {
     device::PinnedBuffer memory;  // the operand as MPI sees it; of sums of bf16: as it travels out
     std::int64_t capacity = 0;    // bytes
     std::vector<float> sums;      // of bf16, while MPI adds up
+    std::vector<std::byte> part;  // of a sum that MPI cannot make in place, and where it belongs
+    void* operand = nullptr;      //
     std::vector<int> places;      // sizes and starts, which MPI reads until the end
     MPI_Request request = MPI_REQUEST_NULL;
     const char* arrived = nullptr;  // source of the copy at the end; below: its target and size

@@ -4,7 +4,9 @@
 #define TRIREME_COMM_COLLECTIVES_HPP_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "trireme/base/dtype.hpp"
 #include "trireme/comm/channel.hpp"
@@ -45,6 +47,7 @@ class Request {
   friend class Collectives;
   void Finish(double waited, double hidden);
   void Trace(trace::Recorder& recorder, double waited) const;
+  void ScatterInPlace(const Communicator& group, Dtype dtype, void* data);
   void BeginFlight(const Communicator& group, Call call);
   void BeginMessage(const Communicator& group, Call call, int peer, int tag);
   MPI_Request handle_ = MPI_REQUEST_NULL;
@@ -61,6 +64,9 @@ class Request {
   FlightRecorder* recorder_ = nullptr;  // null: not recorded
   FlightRecorder::Flight flight_;
   Places places_;  // MPI reads them until the end
+  // Of a sum that MPI cannot make in place: this rank's part, and the memory that it goes to.
+  std::vector<std::byte> part_;
+  void* part_to_ = nullptr;
 };
 
 // The transfers of one group. Copies are cheap and refer to the same group. In a group of one every

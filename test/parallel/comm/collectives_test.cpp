@@ -6,15 +6,18 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "counted_mpi.hpp"
+#include "scatter_in_place.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
 
@@ -126,6 +129,40 @@ TEST_F(CollectivesTest, ReduceScatters) {
       }
     }
   });
+}
+
+// Parts that overlap the begin of the operand, which they go to: MPICH's own way there aborts, if
+// they are long.
+TEST_F(CollectivesTest, SumsInPlaceOfPartsLongerThanThoseBefore) {
+  OnEveryGroup([](const Collectives& group) {
+    for (const std::int64_t scale : {1, 60'001}) {
+      SCOPED_TRACE(scale);
+      std::vector<std::int64_t> counts;
+      for (int rank = 0; rank < group.Size(); ++rank)
+        counts.push_back(rank == 1 ? scale + 9 : scale);
+      std::vector<float> sum(static_cast<std::size_t>(group.Size() * scale + 9));
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] = Value<float>(group.Rank(), i % 100);
+      Request request = group.StartReduceScatterInPlace(Dtype::kFloat32, sum.data(), counts);
+      Request moved = std::move(request);
+      moved.Wait();
+      const auto begin =
+          static_cast<std::size_t>(group.Rank() * scale + (group.Rank() > 1 ? 9 : 0));
+      const auto own = static_cast<std::size_t>(counts[static_cast<std::size_t>(group.Rank())]);
+      for (std::size_t i = 0; i < own; ++i) {
+        ASSERT_EQ(sum[i], SumOf<float>(group.Size(), (begin + i) % 100)) << i;
+      }
+    }
+  });
+}
+
+TEST(ScatterInPlace, IsAvoidedWhereItFails) {
+  constexpr const char* kOpen = "Open MPI v4.1.4, package: Debian OpenMPI";
+  constexpr const char* kMpich = "MPICH Version:\t4.0.2";
+  constexpr std::array kEven = {5, 5, 5, 5}, kLong = {5, 6, 5, 5};
+  EXPECT_TRUE(ScattersInPlace(kOpen, kLong.data(), 4));
+  EXPECT_FALSE(ScattersInPlace(kMpich, kLong.data(), 4));
+  EXPECT_TRUE(ScattersInPlace(kMpich, kEven.data(), 4));
+  EXPECT_TRUE(ScattersInPlace(kMpich, kLong.data(), 1));
 }
 
 TEST_F(CollectivesTest, AllGathers) {
