@@ -58,8 +58,8 @@ class LocalWriter {
   LocalWriter(const LocalWriter&) = delete;
   LocalWriter& operator=(const LocalWriter&) = delete;
 
-  // What a host has and needs, in a sentence, unless there was room on all of them for the files at
-  // construction: two complete ones stay while the next one is written.
+  // Sentence on a host that had too little room at construction, with what is free and needed
+  // there; empty: there was enough on all. Two complete ones stay while the next one is written.
   const std::string& LackOfRoom() const;
   int Hosts() const;                 // 1: there are no partners
   std::int64_t Bytes() const;        // stored by all ranks for their own hosts
