@@ -39,7 +39,7 @@ MEMORY = [
     ("gpt2_124m", GPT + "data.batch=4 grid.sharding=parameters", 4, 1, 2),
     ("gpt2_124m", GPT + "data.batch=4 grid.tensor=2 grid.sharding=optimizer", 4, 1, 2),
     ("equal_work", "model.dim=1024 model.heads=16 model.ffn=4096 data.batch=4 data.micro_batch=1 grid.pipeline=2", 4, 1, 2),
-    ("llama3_1b", "run.precision=fp32 model.layers=4 data.sequence_length=128 data.stride=128 data.batch=8 data.micro_batch=1 "
+    ("llama3_1b", "run.precision=fp32 data.document_mask=no model.layers=4 data.sequence_length=128 data.stride=128 data.batch=8 data.micro_batch=1 "
      "grid.tensor=2 grid.pipeline=2 grid.sharding=optimizer", 8, 1, 1),
     ("gpt2_124m", GPT + "data.batch=8", 8, 1, 1),
     ("gpt2_124m", GPT + "data.batch=8 grid.pipeline=2 grid.tensor=2 grid.sharding=parameters", 8, 1, 1),
