@@ -5,16 +5,18 @@
 
 say() { printf '\n== %s\n' "$*"; }
 
-# take_arguments SCRIPT FOLDER ARGUMENT...: sets deck, deck_named and overrides; --help prints the head of SCRIPT. A deck is
-# looked for here, then in FOLDER.
+# take_arguments SCRIPT FOLDER ARGUMENT...: sets deck, deck_named, output (job.output, or empty) and overrides (all other keys);
+# --help prints the head of SCRIPT. A deck is looked for here, then in FOLDER.
 take_arguments() {
   local script=$1 folder=$2 argument
   shift 2
   deck=
+  output=
   overrides=()
   for argument in "$@"; do
     case $argument in
       -h | --help) sed -n '2,/^set/{s/^# \{0,1\}//p}' "$script"; exit 0 ;;
+      job.output=*) output=${argument#*=} ;;
       *=*) overrides+=("$argument") ;;
       *)
         [[ -z $deck ]] || { echo "two decks: $deck and $argument" >&2; exit 2; }

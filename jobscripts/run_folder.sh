@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154,SC2034  # trireme, deck and overrides are set by the script that sources this
 # Sourced by job scripts: the folder of a deck's run, and whether a run is to be continued there. Needs
-# $trireme, $deck and the list overrides.
+# $trireme, $deck and the list overrides, without job.output, which is in $output.
 
 # resolved KEY: a value of the deck as the program sees it.
 resolved() {
@@ -25,7 +25,7 @@ is_same_deck() {  # run folder
 # without a checkpoint yet; beside any other a new one is begun.
 choose_run_folder() {
   local base finished number=1
-  base=$(resolved job.output)
+  base=${output:-$(resolved job.output)}
   [[ -n $base ]] || base=runs/$(resolved job.name)
   run=$base
   resume=()

@@ -16,8 +16,7 @@ build_program
 prepare_tokens
 
 # Beside a study that is there, a new one.
-base=$(resolved job.output)
-[[ " ${overrides[*]}" == *" job.output="* ]] || base=runs/scaling_$(basename "$deck" .in)
+base=${output:-runs/scaling_$(basename "$deck" .in)}
 study=$base
 for ((number = 2; ; ++number)); do
   [[ -e $study/deck.in || -e $study/scaling.csv ]] || break

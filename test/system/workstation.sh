@@ -40,3 +40,15 @@ overrides+=(schedule.steps=30)
 chooses run-2
 trains 3 schedule.walltime_minutes=1e-9
 chooses run-3
+
+# A folder named on the script's command line: the run is there, and the program gets the key once.
+# shellcheck source=jobscripts/prepared_deck.sh
+source "$TRIREME_SOURCE/jobscripts/prepared_deck.sh"
+take_arguments script "$PWD" deck.in job.output=elsewhere monitor.sample_tokens=0
+[[ "${overrides[*]}" == monitor.sample_tokens=0 ]] || fail "overrides are ${overrides[*]}"
+chooses elsewhere
+trains 3 schedule.walltime_minutes=1e-9
+sed -i 's/^walltime_minutes .*/walltime_minutes = 0/' elsewhere/deck.in
+chooses elsewhere -r elsewhere
+trains 0
+chooses elsewhere-2
