@@ -24,8 +24,9 @@ for ((number = 2; ; ++number)); do
 done
 
 ranks=${RANKS:-8}
+cores=$(usable_cores)  # before OMP_NUM_THREADS is set, which nproc obeys
 launch=(mpirun -n "$ranks")
-if ((ranks > $(usable_cores))); then
+if ((ranks > cores)); then
   launch+=(--oversubscribe --bind-to none)
   # Ranks that wait let others compute.
   export OMPI_MCA_mpi_yield_when_idle=${OMPI_MCA_mpi_yield_when_idle:-1}
@@ -39,7 +40,6 @@ export OMPI_MCA_mtl=${OMPI_MCA_mtl:-^psm,psm2,ofi}
 # The machine, for predictions: described with as many ranks as it has cores.
 if [[ " ${overrides[*]}" != *" plan.machine="* && $(resolved plan.machine) == auto ]]; then
   machine=build/machine_$OMP_NUM_THREADS.in
-  cores=$(usable_cores)
   if [[ ! -e $machine ]]; then
     say "calibration: steps and transfers on this machine, for predictions"
     mpirun -n "$cores" --bind-to core "$trireme" --calibrate "$machine" || true
