@@ -15,6 +15,7 @@
 #include "trireme/machine/precision.hpp"
 #include "trireme/model/options.hpp"
 #include "trireme/plan/plan.hpp"
+#include "trireme/training/blank_batch.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::calibrate {
@@ -71,20 +72,13 @@ plan::Plan PlanOf(const Shape& shape, const Subject& subject, machine::Precision
 
 // A batch of random tokens, in entries of one micro-batch each.
 std::vector<data::Entry> EntriesOf(const training::TrainingState& state, std::int64_t vocabulary) {
-  const training::BatchShare share = state.Share();
-  const std::int64_t windows = state.Plan().batch;
-  std::vector<data::Entry> entries(static_cast<std::size_t>(share.Entries(windows)));
+  std::vector<data::Entry> entries = training::BlankEntries(state, state.Plan().batch);
   std::uint32_t number = 0;
   const auto token = [&] {
     const PhiloxCounter words = Philox({number++}, MakeKey(0, Purpose::kInitialise));
     return static_cast<std::int32_t>(words[0] % static_cast<std::uint32_t>(vocabulary));
   };
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    data::Entry& entry = entries[i];
-    entry.positions = state.Net().LocalPlan().positions;
-    entry.length = entry.positions.Count();
-    entry.sequences = share.Entry(windows, static_cast<std::int64_t>(i)).Size();
-    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
+  for (data::Entry& entry : entries) {
     const auto count = static_cast<std::size_t>(entry.sequences * entry.length);
     entry.inputs.resize(count);
     entry.targets.resize(count);

@@ -105,6 +105,17 @@ class TextProgress {
   double start_ = Seconds(), said_ = start_;
 };
 
+void SayReplaced(std::int64_t sequences) {
+  if (sequences == 0) return;
+  fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n", monitor::Counted(sequences, "sequence"));
+}
+
+// counts: by split.
+void SayCounts(const std::array<std::int64_t, 3>& counts, const char* noun) {
+  fmt::print("{} / {} / {} {} (train / valid / test)\n", monitor::WithThousands(counts[0]),
+             monitor::WithThousands(counts[1]), monitor::WithThousands(counts[2]), noun);
+}
+
 // Kinds bpe and sentencepiece, on all ranks.
 void TokenizeTexts(const job::Job& job, const data::TextWatch& watch) {
   const std::string& path = job.options.data.file;
@@ -116,16 +127,11 @@ void TokenizeTexts(const job::Job& job, const data::TextWatch& watch) {
     SayWritable(path);
     return;
   }
-  if (done.replaced > 0) {
-    fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n",
-               monitor::Counted(done.replaced, "sequence"));
-  }
+  SayReplaced(done.replaced);
   if (done.empty > 0) {
     fmt::print("{} without text left out\n", monitor::Counted(done.empty, "record"));
   }
-  fmt::print("{} / {} / {} documents (train / valid / test)\n",
-             monitor::WithThousands(done.documents[0]), monitor::WithThousands(done.documents[1]),
-             monitor::WithThousands(done.documents[2]));
+  SayCounts(done.documents, "documents");
   SayTokens(path, done.tokenizer, done.vocabulary, done.tokens);
 }
 
@@ -140,15 +146,11 @@ void TokenizePairs(const job::Job& job, const data::TextWatch& watch) {
     SayWritable(path);
     return;
   }
-  if (done.replaced > 0) {
-    fmt::print("invalid UTF-8: {} of bytes became U+FFFD\n",
-               monitor::Counted(done.replaced, "sequence"));
-  }
+  SayReplaced(done.replaced);
   if (done.empty > 0) {
     fmt::print("{} with an empty text left out\n", monitor::Counted(done.empty, "pair"));
   }
-  fmt::print("{} / {} / {} pairs (train / valid / test)\n", monitor::WithThousands(done.pairs[0]),
-             monitor::WithThousands(done.pairs[1]), monitor::WithThousands(done.pairs[2]));
+  SayCounts(done.pairs, "pairs");
   for (const std::size_t text : {0, 1}) {
     SayTokens(fmt::format("{}: {}", path, text == 0 ? "source" : "target"),
               done.tokenizers.at(text), done.vocabularies.at(text),

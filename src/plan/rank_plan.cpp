@@ -8,25 +8,12 @@
 #include "trireme/data/windows.hpp"
 #include "trireme/parallel/sharding.hpp"
 #include "trireme/plan/plan.hpp"
+#include "trireme/training/blank_batch.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::plan {
 
 namespace {
-
-// Entries of this rank's share of a batch of `windows`, without tokens.
-std::vector<data::Entry> BlankEntries(const training::TrainingState& state, std::int64_t windows) {
-  const training::BatchShare share = state.Share();
-  std::vector<data::Entry> entries(static_cast<std::size_t>(share.Entries(windows)));
-  for (std::size_t i = 0; i < entries.size(); ++i) {
-    data::Entry& entry = entries[i];
-    entry.positions = state.Net().LocalPlan().positions;
-    entry.length = entry.positions.Count();
-    entry.sequences = share.Entry(windows, static_cast<std::int64_t>(i)).Size();
-    entry.group = share.GroupOf(static_cast<std::int64_t>(i));
-  }
-  return entries;
-}
 
 // Grid and stream of a rank that is not there, on which its real parts are constructed.
 class PlannedRank {
@@ -60,7 +47,7 @@ void CheckShards(const model::ParallelModel& model) {
 
 // All transfers of a step, which meet the limits on their way.
 void PlanStep(training::TrainingState& state, std::int64_t windows) {
-  const std::vector<data::Entry> entries = BlankEntries(state, windows);
+  const std::vector<data::Entry> entries = training::BlankEntries(state, windows);
   state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
   state.QueueSums();
   if (state.Plan().CountsTargets()) {

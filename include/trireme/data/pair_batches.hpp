@@ -28,8 +28,9 @@ struct PairBatchShape {
 
 // A batch is a run of pairs sorted by length, so that little of it is padding. Pairs of equal
 // source and target lengths are a class; they change places in each epoch, and so do the batches.
-// Which classes meet in a batch, and thus all shapes, are the same in each epoch. Each pair comes
-// once in an epoch. Memory: 4 bytes per pair (8 from 2^32 pairs on), 24 per class and 32 per batch.
+// The classes that meet in a batch, and thus all shapes, are the same in each epoch. Each pair
+// comes once in an epoch. Memory: 4 bytes per pair (8 from 2^32 pairs on), 24 per class and 32 per
+// batch.
 class PairBatches {
  public:
   struct Options {

@@ -1,0 +1,19 @@
+// A batch without tokens: the entries that a rank would load, for plans and measurements.
+#ifndef TRIREME_TRAINING_BLANK_BATCH_HPP_
+#define TRIREME_TRAINING_BLANK_BATCH_HPP_
+
+#include <cstdint>
+#include <vector>
+
+#include "trireme/data/batch.hpp"
+#include "trireme/training/training_state.hpp"
+
+namespace trireme::training {
+
+// Entries of this rank's share of a batch of `windows` sequences: sizes, positions and groups;
+// inputs, targets and ordinals are empty.
+std::vector<data::Entry> BlankEntries(const TrainingState& state, std::int64_t windows);
+
+}  // namespace trireme::training
+
+#endif  // TRIREME_TRAINING_BLANK_BATCH_HPP_
