@@ -33,7 +33,8 @@ for each in sockets:
 PYTHON
 }
 
-# write_configuration NODES: slurm.conf for nodes n1, n2, ... of four pretended cores.
+# write_configuration NODES: slurm.conf for nodes n1, n2, ... of four pretended cores. ReturnToService=1: an answer that a node gave
+# before it was set down does not put it into service again.
 write_configuration() {
   local ports number host
   mapfile -t ports < <(free_ports $(($1 + 1)))
@@ -59,7 +60,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SchedulerType=sched/builtin
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
-ReturnToService=2
+ReturnToService=1
 KillWait=5
 MinJobAge=3600
 JobCompType=jobcomp/filetxt
@@ -97,6 +98,24 @@ lose_node() {
   # shellcheck disable=SC2046  # one word a process
   kill -KILL $(pgrep -P "$process") "$process" 2>/dev/null || true
   wait "$process" 2>/dev/null || true
+}
+
+# take_down NODE: lost, and Slurm is told.
+take_down() {
+  lose_node "$1"
+  scontrol update "NodeName=$1" State=DOWN Reason=lost
+}
+# revive NODE: started again, and in service.
+revive() {
+  local starts
+  starts=$(grep -c "slurmd started" "$cluster/log/$1")
+  start_node "$1"
+  until_true 20 has_registered "$1" "$starts" || cluster_fail "$1 does not come up again"
+}
+has_registered() {
+  (($(grep -c "slurmd started" "$cluster/log/$1") > $2)) || return
+  scontrol update "NodeName=$1" State=RESUME 2>/dev/null
+  [[ $(sinfo -h -n "$1" -o %t) =~ ^(idle|alloc|mix)$ ]]
 }
 
 # start_cluster NODES: up and idle, or a failure with the logs.

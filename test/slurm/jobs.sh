@@ -77,22 +77,6 @@ starts_again() {
   sleep 2 # A start within the same second would use the credential that was revoked.
   until_true 60 is_released "$1" || cluster_fail "job $1 does not start again"
 }
-# take_down NODE: lost, and Slurm is told.
-take_down() {
-  lose_node "$1"
-  scontrol update "NodeName=$1" State=DOWN Reason=lost
-}
-revive() {
-  local starts
-  starts=$(grep -c "slurmd started" "$cluster/log/$1")
-  start_node "$1"
-  until_true 20 has_registered "$1" "$starts" || cluster_fail "$1 does not come up again"
-}
-has_registered() {
-  (($(grep -c "slurmd started" "$cluster/log/$1") > $2)) || return
-  scontrol update "NodeName=$1" State=RESUME 2>/dev/null
-  [[ $(sinfo -h -n "$1" -o %t) =~ ^(idle|alloc|mix)$ ]]
-}
 # A step's line in the log after the text: training goes on.
 steps_after() {
   awk -v text="$2" 'index($0, text) { seen = 1 } seen && /^ +[0-9]+ +[0-9]+\.[0-9]+ / { step = 1; exit } END { exit !step }' "$1.log" 2>/dev/null

@@ -31,8 +31,8 @@ visible+=("$here")
 command_of() {
   {
     echo '#!/usr/bin/env bash'
-    declare -p cluster visible
-    declare -f start_node lose_node
+    declare -p cluster visible scratch
+    declare -f start_node lose_node take_down revive has_registered until_true cluster_fail fail
     echo "[[ -e \$cluster/\${1:-}/process ]] || { echo '$1: a node is expected, n1 to n$nodes' >&2; exit 2; }"
     echo "$2"
   } >"$scratch/bin/$1"
@@ -40,9 +40,9 @@ command_of() {
 }
 mkdir "$scratch/bin"
 # shellcheck disable=SC2016  # expanded by the commands
-command_of lose 'lose_node "$1"; scontrol update "NodeName=$1" State=DOWN Reason=lost'
+command_of lose 'take_down "$1"'
 # shellcheck disable=SC2016
-command_of revive 'start_node "$1"; sleep 2; scontrol update "NodeName=$1" State=RESUME 2>/dev/null; sinfo -N'
+command_of revive 'revive "$1"; sinfo -N'
 
 start_cluster "$nodes"
 for name in "$cluster"/n*/process; do disown "$(cat "$name")"; done # Nothing is said of nodes that are lost.
