@@ -7,12 +7,17 @@
 #include <condition_variable>
 #include <cstring>
 #include <exception>
-#include <iterator>
+#include <limits>
 #include <mutex>
+#include <string>
 #include <thread>
+#include <tuple>
+#include <utility>
 
+#include "rendezvous.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/flight_recorder.hpp"
+#include "trireme/comm/gather_all.hpp"
 
 namespace trireme::checkpoint {
 
@@ -33,35 +38,31 @@ void WaitFor(std::vector<MPI_Request>& requests) {
 // at construction: afterwards a rank that fails alone would leave others waiting.
 class Exchange::Reader {
  public:
-  // Segments [begin, end).
-  Reader(const Exchange& exchange, const ReadSegment& read, std::int64_t begin, std::int64_t end)
-      : exchange_(exchange), read_(read), end_(end), sent_(begin), allowed_(begin), done_(begin) {
+  Reader(const Exchange& exchange, const ReadSegment& read)
+      : exchange_(exchange), read_(read), end_(std::ssize(exchange.share_)) {
     std::array<std::int64_t, kSlots> bytes{};
     std::array<std::size_t, kSlots> messages{};
-    for (std::int64_t i = begin; i < end; ++i) {
+    for (std::int64_t i = 0; i < end_; ++i) {
       const Segment& segment = SegmentAt(i);
       if (exchange.Here(segment.offset, segment.length) == nullptr) {
         bytes[Slot(i)] = std::max(bytes[Slot(i)], segment.length);
       }
-      std::size_t count = 0;
-      for (int rank = 0; rank < exchange.world_.Size(); ++rank) {
-        exchange.EachCut(segment, rank, [&](const Cut&) { ++count; });
-      }
-      messages[Slot(i)] = std::max(messages[Slot(i)], count);
+      messages[Slot(i)] =
+          std::max(messages[Slot(i)], exchange.CutsOf(static_cast<std::size_t>(i)).size());
     }
     for (std::size_t slot = 0; slot < kSlots; ++slot) {
       buffers_[slot].resize(static_cast<std::size_t>(bytes[slot]));
       sends_[slot].reserve(messages[slot]);
     }
-    Allow(std::min(begin + kAhead, end));
-    if (begin < end) thread_ = std::jthread([this](const std::stop_token& stop) { Read(stop); });
+    Allow(std::min(kAhead, end_));
+    thread_ = std::jthread([this](const std::stop_token& stop) { Read(stop); });
   }
 
   // Sends the segments before `until`; all messages have arrived on return.
   void SendUntil(std::int64_t until) noexcept {
     for (; sent_ < until; ++sent_) {
       while (!IsRead(sent_)) Progress();
-      exchange_.Deliver(SegmentAt(sent_), PlaceOf(sent_), sends_[Slot(sent_)]);
+      exchange_.Deliver(static_cast<std::size_t>(sent_), PlaceOf(sent_), sends_[Slot(sent_)]);
       if (allowed_ == end_) continue;
       WaitFor(sends_[Slot(allowed_)]);
       Allow(allowed_ + 1);
@@ -79,7 +80,7 @@ class Exchange::Reader {
 
   static std::size_t Slot(std::int64_t i) { return static_cast<std::size_t>(i) % kSlots; }
   const Segment& SegmentAt(std::int64_t i) const {
-    return exchange_.segments_[static_cast<std::size_t>(i)];
+    return exchange_.share_[static_cast<std::size_t>(i)];
   }
   char* PlaceOf(std::int64_t i) {
     const Segment& segment = SegmentAt(i);
@@ -135,9 +136,9 @@ class Exchange::Reader {
   const Exchange& exchange_;
   const ReadSegment& read_;
   const std::int64_t end_;
-  std::int64_t sent_;     // segments before it are sent
-  std::int64_t allowed_;  // may be read; set by the rank's own thread
-  std::int64_t done_;     // are read
+  std::int64_t sent_ = 0;     // segments before it are sent
+  std::int64_t allowed_ = 0;  // may be read; set by the rank's own thread
+  std::int64_t done_ = 0;     // are read
   std::exception_ptr failure_;
   mutable std::mutex mutex_;  // of the three above
   std::condition_variable_any changed_;
@@ -146,108 +147,152 @@ class Exchange::Reader {
   std::jthread thread_;  // ends before what it uses
 };
 
-Exchange::Exchange(const comm::Communicator& world, const std::vector<Segment>& segments,
+std::vector<Segment> ShareSegments(const comm::Communicator& world,
+                                   const std::vector<Segment>& all) {
+  const std::vector<int> root = {0}, own = {world.Rank()};
+  const bool reads = world.SplitNode().IsRoot();
+  const std::vector<int> readers =
+      Deliver(world, reads ? root : std::vector<int>{}, reads ? own : std::vector<int>{});
+  std::vector<int> to;
+  for (std::size_t i = 0; i < readers.size(); ++i) {
+    const Part share = PartOf(std::ssize(all), static_cast<std::int64_t>(i), std::ssize(readers));
+    to.insert(to.end(), static_cast<std::size_t>(share.Size()), readers[i]);
+  }
+  return Deliver(world, to, world.IsRoot() ? all : std::vector<Segment>{});
+}
+
+Exchange::Exchange(const comm::Communicator& world, const std::vector<Segment>& share,
                    const std::vector<Target>& targets, const ReadSegment& read,
                    std::int64_t round_bytes)
-    : world_(world), segments_(segments), targets_(targets) {
-  ShareNeeds();
-  const bool reads = world.SplitNode().IsRoot();
-  const std::vector<std::string> flags = world.Gather(reads ? "r" : "");
+    : world_(world), share_(share), targets_(targets) {
+  FindSet();
+  std::vector<Cut> needs = AskReaders();
   world.Together([&] {
-    for (std::size_t rank = 0; rank < flags.size(); ++rank) {
-      if (!flags[rank].empty()) readers_.push_back(static_cast<int>(rank));
-    }
     PlanRounds(round_bytes);
-    std::size_t most = 0;
-    for (std::size_t round = 0; round + 1 < rounds_.size(); ++round) {
-      std::size_t count = 0;
-      EachReceive(round, [&](int, const Cut&) { ++count; });
-      most = std::max(most, count);
-    }
-    receives_.reserve(most);
-    if (!reads) return;
-    const auto own = static_cast<std::size_t>(
-        std::find(readers_.begin(), readers_.end(), world.Rank()) - readers_.begin());
-    reader_ = std::make_unique<Reader>(*this, read, rounds_.front()[own], rounds_.back()[own]);
+    CutSegments(std::move(needs));
+  });
+  rounds_count_ = static_cast<int>(world.Max(static_cast<std::int64_t>(rounds_.size())));
+  std::vector<int> to;
+  std::vector<Cut> told = cuts_;
+  for (Cut& cut : told) to.push_back(std::exchange(cut.rank, world.Rank()));
+  receives_ = checkpoint::Deliver(world, to, told);
+  world.Together([&] {
+    std::erase_if(receives_, [&](const Cut& cut) { return cut.rank == world.Rank(); });
+    std::ranges::stable_sort(receives_, {}, &Cut::round);
+    std::vector<std::size_t> counts(static_cast<std::size_t>(rounds_count_));
+    for (const Cut& cut : receives_) ++counts[static_cast<std::size_t>(cut.round)];
+    if (!counts.empty()) requests_.reserve(*std::ranges::max_element(counts));
+    if (!share.empty()) reader_ = std::make_unique<Reader>(*this, read);
   });
 }
 
 Exchange::~Exchange() = default;
 
-// Finds the sets, and what their first ranks need.
-void Exchange::ShareNeeds() {
-  std::string mine, hash;
+// Finds the ranks that need the same: those of one hash, compared with the first one's needs.
+void Exchange::FindSet() {
+  std::string mine;
+  std::uint64_t hash = 0;
   world_.Together([&] {
     for (const Target& target : targets_) {
       if (target.bytes == 0) continue;
-      const Cut need{target.offset, target.bytes};
-      mine.append(reinterpret_cast<const char*>(&need), sizeof need);
+      for (const std::int64_t number : {target.offset, target.bytes}) {
+        mine.append(reinterpret_cast<const char*>(&number), sizeof number);
+      }
     }
-    hash = std::to_string(Hash(mine.data(), std::ssize(mine)));
+    hash = Hash(mine.data(), std::ssize(mine));
   });
-  const std::vector<std::string> hashes = world_.Gather(hash);
-  const auto first = std::find(hashes.begin(), hashes.end(), hash) - hashes.begin();
-  set_ = world_.Split(static_cast<int>(first), world_.Rank(), "same bytes");
+  // A colour has 31 bits, which some of very many ranks share by chance: they part again.
+  const auto color = static_cast<int>(hash & std::numeric_limits<int>::max());
+  set_ = world_.Split(color, world_.Rank(), "same bytes");
+  const auto number = static_cast<std::int64_t>(hash);
+  if (set_.Min(number) != set_.Max(number)) {
+    const std::vector<std::int64_t> hashes =
+        comm::GatherAll(set_, std::vector<std::int64_t>{number});
+    const auto first = std::ranges::find(hashes, number) - hashes.begin();
+    set_ = set_.Split(static_cast<int>(first), set_.Rank(), "same bytes");
+  }
   const std::string of_first = set_.Broadcast(mine);
   world_.Together([&] {
     if (of_first == mine) return;
     throw RunError("checkpoint: two different needs of bytes have one hash",
                    "This is a bug in Trireme.");
   });
-  if (!set_.IsRoot()) mine.clear();
-  const std::vector<std::string> all = world_.Gather(mine);
-  world_.Together([&] {
-    for (const std::string& text : all) {
-      std::vector<Cut>& needs = needs_.emplace_back(text.size() / sizeof(Cut));
-      if (!needs.empty()) std::memcpy(needs.data(), text.data(), text.size());
-    }
-  });
 }
 
-// Cuts each reader's share where it exceeds a round's bytes; rounds after its last are empty.
-void Exchange::PlanRounds(std::int64_t round_bytes) {
-  const int count = static_cast<int>(readers_.size());
-  std::vector<std::int64_t> next(readers_.size()), end(readers_.size());
-  for (int reader = 0; reader < count; ++reader) {
-    const Part share = PartOf(std::ssize(segments_), reader, count);
-    next[static_cast<std::size_t>(reader)] = share.begin;
-    end[static_cast<std::size_t>(reader)] = share.end;
+// Collective. Sends what the sets' first ranks need to those that read it; returns what is needed
+// of this rank's share.
+std::vector<Exchange::Cut> Exchange::AskReaders() const {
+  struct Reading {
+    std::int64_t begin = 0, end = 0;  // bytes of the file
+    std::int64_t rank = 0;
+  };
+  std::vector<Reading> own;
+  if (!share_.empty()) {
+    own.push_back(
+        {share_.front().offset, share_.back().offset + share_.back().length, world_.Rank()});
   }
-  rounds_.push_back(next);
-  while (next != end) {
-    for (std::size_t reader = 0; reader < readers_.size(); ++reader) {
-      for (std::int64_t bytes = 0; next[reader] < end[reader] && bytes < round_bytes;
-           ++next[reader]) {
-        bytes += segments_[static_cast<std::size_t>(next[reader])].length;
+  std::vector<Reading> readings = comm::GatherAll(world_, own);
+  std::vector<Cut> needs;
+  std::vector<int> to;
+  world_.Together([&] {
+    std::ranges::sort(readings, {}, &Reading::begin);
+    for (const Target& target : targets_) {
+      if (target.bytes == 0 || !Receives()) continue;
+      const std::int64_t end = target.offset + target.bytes;
+      for (auto from = std::ranges::upper_bound(readings, target.offset, {}, &Reading::end);
+           from != readings.end() && from->begin < end; ++from) {
+        const std::int64_t begin = std::max(from->begin, target.offset);
+        needs.push_back({begin, std::min(from->end, end) - begin, 0, world_.Rank()});
+        to.push_back(static_cast<int>(from->rank));
       }
     }
-    rounds_.push_back(next);
+  });
+  return checkpoint::Deliver(world_, to, needs);
+}
+
+// Cuts this reader's share where it exceeds a round's bytes.
+void Exchange::PlanRounds(std::int64_t round_bytes) {
+  std::int64_t bytes = round_bytes;
+  for (std::int64_t i = 0; i < std::ssize(share_); ++i) {
+    if (bytes >= round_bytes) {
+      rounds_.push_back(i);
+      bytes = 0;
+    }
+    bytes += share_[static_cast<std::size_t>(i)].length;
   }
 }
 
-template <typename Body>
-void Exchange::EachCut(const Segment& segment, int rank, const Body& body) const {
-  const std::vector<Cut>& needs = needs_[static_cast<std::size_t>(rank)];
-  const std::int64_t end = segment.offset + segment.length;
-  auto need = std::upper_bound(
-      needs.begin(), needs.end(), segment.offset,
-      [](std::int64_t offset, const Cut& each) { return offset < each.offset + each.bytes; });
-  for (; need != needs.end() && need->offset < end; ++need) {
-    const std::int64_t from = std::max(segment.offset, need->offset);
-    body(Cut{from, std::min(end, need->offset + need->bytes) - from});
-  }
-}
-
-template <typename Body>
-void Exchange::EachReceive(std::size_t round, const Body& body) const {
-  for (std::size_t reader = 0; reader < readers_.size(); ++reader) {
-    const int from = readers_[reader];
-    if (from == world_.Rank()) continue;
-    for (std::int64_t i = rounds_[round][reader]; i < rounds_[round + 1][reader]; ++i) {
-      EachCut(segments_[static_cast<std::size_t>(i)], world_.Rank(),
-              [&](const Cut& cut) { body(from, cut); });
+// Cuts what ranks need of the share where its segments are cut.
+void Exchange::CutSegments(std::vector<Cut> needs) {
+  std::vector<std::pair<std::size_t, Cut>> cuts;  // with their segments
+  for (const Cut& need : needs) {
+    const std::int64_t end = need.offset + need.bytes;
+    auto segment = std::ranges::upper_bound(share_, need.offset, {}, &Segment::offset) - 1;
+    for (; segment != share_.end() && segment->offset < end; ++segment) {
+      const auto place = segment - share_.begin();
+      const std::int64_t from = std::max(segment->offset, need.offset);
+      const auto round = std::ranges::upper_bound(rounds_, place) - rounds_.begin() - 1;
+      cuts.emplace_back(static_cast<std::size_t>(place),
+                        Cut{from, std::min(end, segment->offset + segment->length) - from,
+                            static_cast<int>(round), need.rank});
     }
   }
+  std::ranges::stable_sort(cuts, {}, [](const auto& each) {
+    return std::tuple(each.first, each.second.rank, each.second.offset);
+  });
+  first_cuts_.resize(share_.size() + 1);
+  for (const auto& [segment, cut] : cuts) {
+    cuts_.push_back(cut);
+    first_cuts_[segment + 1] = cuts_.size();
+  }
+  for (std::size_t i = 1; i < first_cuts_.size(); ++i) {
+    first_cuts_[i] = std::max(first_cuts_[i], first_cuts_[i - 1]);
+  }
+}
+
+std::span<const Exchange::Cut> Exchange::CutsOf(std::size_t segment) const {
+  return std::span(cuts_).subspan(first_cuts_[segment],
+                                  first_cuts_[segment + 1] - first_cuts_[segment]);
 }
 
 char* Exchange::Here(std::int64_t offset, std::int64_t bytes) const {
@@ -260,33 +305,28 @@ char* Exchange::Here(std::int64_t offset, std::int64_t bytes) const {
   return whole ? target->data + (offset - target->offset) : nullptr;
 }
 
-void Exchange::Deliver(const Segment& segment, const char* data,
+void Exchange::Deliver(std::size_t segment, const char* data,
                        std::vector<MPI_Request>& sends) const {
-  for (int rank = 0; rank < world_.Size(); ++rank) {
-    EachCut(segment, rank, [&](const Cut& cut) {
-      const char* from = data + (cut.offset - segment.offset);
-      if (rank != world_.Rank()) {
-        MPI_Isend(from, static_cast<int>(cut.bytes), MPI_BYTE, rank, kTag, world_.Handle(),
-                  &sends.emplace_back());
-      } else if (char* const to = Here(cut.offset, cut.bytes); to != from) {
-        std::memcpy(to, from, static_cast<std::size_t>(cut.bytes));
-      }
-    });
+  for (const Cut& cut : CutsOf(segment)) {
+    const char* from = data + (cut.offset - share_[segment].offset);
+    if (cut.rank != world_.Rank()) {
+      MPI_Isend(from, static_cast<int>(cut.bytes), MPI_BYTE, cut.rank, kTag, world_.Handle(),
+                &sends.emplace_back());
+    } else if (char* const to = Here(cut.offset, cut.bytes); to != from) {
+      std::memcpy(to, from, static_cast<std::size_t>(cut.bytes));
+    }
   }
 }
 
 void Exchange::Run(int round) noexcept {
   const comm::Recorded recorded(world_, comm::Call::kExchange);
-  const auto index = static_cast<std::size_t>(round);
-  EachReceive(index, [&](int from, const Cut& cut) {
-    MPI_Irecv(Here(cut.offset, cut.bytes), static_cast<int>(cut.bytes), MPI_BYTE, from, kTag,
-              world_.Handle(), &receives_.emplace_back());
-  });
-  if (reader_) {
-    const auto own = std::find(readers_.begin(), readers_.end(), world_.Rank());
-    reader_->SendUntil(rounds_[index + 1][static_cast<std::size_t>(own - readers_.begin())]);
+  for (const Cut& cut : std::ranges::equal_range(receives_, round, {}, &Cut::round)) {
+    MPI_Irecv(Here(cut.offset, cut.bytes), static_cast<int>(cut.bytes), MPI_BYTE, cut.rank, kTag,
+              world_.Handle(), &requests_.emplace_back());
   }
-  WaitFor(receives_);
+  const auto next = static_cast<std::size_t>(round) + 1;
+  if (reader_) reader_->SendUntil(next < rounds_.size() ? rounds_[next] : std::ssize(share_));
+  WaitFor(requests_);
 }
 
 void Exchange::Check() const {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <string>
+#include <span>
 #include <vector>
 
 #include "checksums.hpp"
@@ -26,25 +26,34 @@ struct Target {
 // Brings a segment into memory and checks it. Called on a thread of its own: no MPI.
 using ReadSegment = std::function<void(const Segment& segment, char* to)>;
 
+// Collective. Segments [0, n) of rank 0's list, in the order of their offsets without holes, given
+// out in runs of about equal numbers to one process of each node. Returns this rank's; of a rank
+// that reads nothing, none.
+std::vector<Segment> ShareSegments(const comm::Communicator& world,
+                                   const std::vector<Segment>& all);
+
 // One process of each node reads a share of the segments, each once. Ranks whose targets are the
 // same places of the file form a set, whose first rank receives and then passes on. Messages move
 // in rounds, between which ranks may agree to leave: then none is under way.
+// A rank asks the readers that have what it needs, and hears from them in which messages it comes:
+// beside 24 bytes for each reader, nothing grows with the number of ranks.
 class Exchange {
  public:
   // Sent in seconds even from a slow disk.
   static constexpr std::int64_t kRoundBytes = std::int64_t{256} << 20;
 
-  // Collective over `world`. targets: of this rank, in the order of their offsets, without
-  // overlaps. Takes all memory, and starts the readers' threads, which begin to read. All must
-  // outlive it. AgreedError if memory or a thread is missing. round_bytes: of a reader.
-  Exchange(const comm::Communicator& world, const std::vector<Segment>& segments,
+  // Collective over `world`. share: of ShareSegments. targets: of this rank, in the order of their
+  // offsets, without overlaps. Takes all memory, and starts the readers' threads, which begin to
+  // read. All must outlive it. AgreedError if memory or a thread is missing. round_bytes: of a
+  // reader.
+  Exchange(const comm::Communicator& world, const std::vector<Segment>& share,
            const std::vector<Target>& targets, const ReadSegment& read,
            std::int64_t round_bytes = kRoundBytes);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
-  int Rounds() const { return static_cast<int>(rounds_.size()) - 1; }  // the same on every rank
+  int Rounds() const { return rounds_count_; }  // the same on every rank
   // Collective. Fills targets of the sets' first ranks with the round's bytes; all rounds follow
   // each other. A reader whose `read` has thrown sends anything, so that no rank waits for it.
   void Run(int round) noexcept;
@@ -59,32 +68,35 @@ class Exchange {
 
  private:
   class Reader;
-  // Part of a segment that a rank needs.
+  // Part of a segment that a rank needs: a message, or a copy on the reader itself.
   struct Cut {
     std::int64_t offset = 0, bytes = 0;  // in the file
+    int round = 0;
+    int rank = 0;  // on the reader: of the one that needs it; there: of the reader
   };
-  void ShareNeeds();
+  void FindSet();
+  std::vector<Cut> AskReaders() const;
   void PlanRounds(std::int64_t round_bytes);
-  // Calls body(cut) for the parts of a segment that a rank needs.
-  template <typename Body>
-  void EachCut(const Segment& segment, int rank, const Body& body) const;
-  // Calls body(reader's world rank, cut) for what this rank receives in a round.
-  template <typename Body>
-  void EachReceive(std::size_t round, const Body& body) const;
+  void CutSegments(std::vector<Cut> needs);
+  // The cuts of a segment of the share, on its reader.
+  std::span<const Cut> CutsOf(std::size_t segment) const;
   // Memory of this rank at a place of the file; null unless one target holds all the bytes.
   char* Here(std::int64_t offset, std::int64_t bytes) const;
-  // Sends the parts of a segment, and copies this rank's own.
-  void Deliver(const Segment& segment, const char* data, std::vector<MPI_Request>& sends) const;
+  // Sends the parts of a segment of the share, and copies this rank's own.
+  void Deliver(std::size_t segment, const char* data, std::vector<MPI_Request>& sends) const;
 
   const comm::Communicator& world_;
-  const std::vector<Segment>& segments_;
+  const std::vector<Segment>& share_;
   const std::vector<Target>& targets_;
-  comm::Communicator set_;               // ranks that need the same
-  std::vector<std::vector<Cut>> needs_;  // [world ranks]: of the sets' first ranks, else empty
-  std::vector<int> readers_;             // world ranks
-  // First segments of the readers' rounds, and an end. [rounds + 1][readers]
-  std::vector<std::vector<std::int64_t>> rounds_;
-  std::vector<MPI_Request> receives_;  // of a round; has the room of the largest
+  comm::Communicator set_;  // ranks that need the same
+  int rounds_count_ = 0;
+  // On readers: the first segments of the rounds, [rounds], and all cuts in the order of segments
+  // and ranks, with the first of each segment and an end, [segments + 1].
+  std::vector<std::int64_t> rounds_;
+  std::vector<Cut> cuts_;
+  std::vector<std::size_t> first_cuts_;
+  std::vector<Cut> receives_;          // of this rank, in the order of rounds and readers
+  std::vector<MPI_Request> requests_;  // of a round; has the room of the largest
   std::unique_ptr<Reader> reader_;     // on readers; its thread ends before the above do
 };
 

@@ -201,33 +201,32 @@ class Destination {
   std::vector<Target> targets_, memory_;
 };
 
-// Facts about a file that rank 0 reads and sends to all.
+// Facts about a file that rank 0 reads.
 struct FileFacts {
-  FileSums sums;
-  std::string header;
+  std::int64_t bytes = 0;      // of the file; on all ranks
+  std::string header;          // on all ranks
+  std::vector<Segment> share;  // that this rank reads; the header is none of them
 };
 FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkpoint,
                       const std::string& name) {
-  std::string sums, header;
+  FileFacts facts;
+  std::vector<Segment> all;
   TogetherReading(world, checkpoint, [&] {
     if (!world.IsRoot()) return;
-    Checksums all;
-    AsDamage([&] { all = ReadChecksums(checkpoint); });
-    const auto found = all.find(name);
-    if (found == all.end() || found->second.segments.empty()) {
+    Checksums sums;
+    AsDamage([&] { sums = ReadChecksums(checkpoint); });
+    const auto found = sums.find(name);
+    if (found == sums.end() || found->second.segments.empty()) {
       throw Damage(
           InputError(fmt::format("{}/{}: does not list {}", checkpoint, kChecksumsFile, name)));
     }
-    sums = ChecksumsText({*found});
-    header = ReadHeader(checkpoint + "/" + name, found->second);
+    facts.header = ReadHeader(checkpoint + "/" + name, found->second);
+    facts.bytes = found->second.bytes;
+    all.assign(found->second.segments.begin() + 1, found->second.segments.end());
   });
-  sums = world.Broadcast(sums);
-  header = world.Broadcast(header);
-  FileFacts facts;
-  world.Together([&] {
-    facts.sums = ParseChecksums(sums, checkpoint + "/" + kChecksumsFile).at(name);
-    facts.header = std::move(header);
-  });
+  world.Broadcast(&facts.bytes, sizeof facts.bytes);
+  facts.header = world.Broadcast(facts.header);
+  facts.share = ShareSegments(world, all);
   return facts;
 }
 
@@ -271,13 +270,11 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
   const FileFacts facts = SharedFacts(world, checkpoint, name);
   Layout layout;
   std::vector<Entry> entries;
-  std::vector<Segment> segments;
   std::optional<Destination> destination;
   world.Together([&] {
-    layout = ParseLayout(facts.header, facts.sums.bytes, path);
+    layout = ParseLayout(facts.header, facts.bytes, path);
     entries = Match(layout, blocks, path);
     destination.emplace(blocks, entries);
-    segments.assign(facts.sums.segments.begin() + 1, facts.sums.segments.end());
   });
   std::optional<PositionedFile> opened;
   const ReadSegment read = [&](const Segment& segment, char* to) {
@@ -287,7 +284,7 @@ void ReadTensors(const comm::Communicator& world, const std::string& checkpoint,
       CheckSegment(segment, to, path, layout.entries, ExitCode::kBadInput);
     });
   };
-  Exchange exchange(world, segments, destination->Targets(), read);
+  Exchange exchange(world, facts.share, destination->Targets(), read);
   for (int round = 0; round < exchange.Rounds(); ++round) {
     if (between) between();
     exchange.Run(round);

@@ -12,7 +12,7 @@
 namespace trireme::checkpoint {
 
 // Collective. Sends item i of `bytes` bytes to rank to[i]; returns those for this rank, in the
-// order of their senders. Four numbers a rank are all that grows with the ranks.
+// order of their senders. Nothing grows with the number of ranks.
 std::vector<std::byte> DeliverBytes(const comm::Communicator& world, const std::vector<int>& to,
                                     const void* items, std::int64_t bytes);
 

@@ -173,7 +173,7 @@ std::string Communicator::Broadcast(const std::string& text, int root) const {
   return result;
 }
 
-std::vector<std::string> Communicator::Gather(const std::string& text) const {
+std::string Communicator::Gather(const std::string& text, std::vector<int>& counts) const {
   const auto ranks = static_cast<std::size_t>(size_);
   const auto own_bytes = static_cast<std::int64_t>(text.size());
   std::vector<std::int64_t> bytes(ranks);
@@ -181,7 +181,8 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
   const Recorded recorded(*this, Call::kAllGather);
   MPI_Allgather(&own_bytes, 1, MPI_INT64_T, bytes.data(), 1, MPI_INT64_T, handle);
 
-  std::vector<int> counts(ranks), starts(ranks);
+  counts.resize(ranks);
+  std::vector<int> starts(ranks);
   std::int64_t total = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     starts[rank] = static_cast<int>(total);
@@ -195,12 +196,18 @@ std::vector<std::string> Communicator::Gather(const std::string& text) const {
   std::string all(static_cast<std::size_t>(total), '\0');
   MPI_Allgatherv(text.data(), counts[static_cast<std::size_t>(rank_)], MPI_CHAR, all.data(),
                  counts.data(), starts.data(), MPI_CHAR, handle);
+  return all;
+}
 
+std::vector<std::string> Communicator::Gather(const std::string& text) const {
+  std::vector<int> counts;
+  const std::string all = Gather(text, counts);
   std::vector<std::string> result;
-  result.reserve(ranks);
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    result.push_back(
-        all.substr(static_cast<std::size_t>(starts[rank]), static_cast<std::size_t>(counts[rank])));
+  result.reserve(counts.size());
+  std::size_t start = 0;
+  for (const int count : counts) {
+    result.push_back(all.substr(start, static_cast<std::size_t>(count)));
+    start += static_cast<std::size_t>(count);
   }
   return result;
 }

@@ -60,6 +60,8 @@ class Communicator {
   std::string Broadcast(const std::string& text, int root = 0) const;
   void Broadcast(void* data, std::int64_t bytes, int root = 0) const;  // may exceed 2 GiB
   std::vector<std::string> Gather(const std::string& text) const;      // [ranks], on every rank
+  // The texts of all ranks one after the other. counts: [ranks], their lengths, in bytes.
+  std::string Gather(const std::string& text, std::vector<int>& counts) const;
 
   // Collective. Runs `body` on this rank, then agrees with all others: if it threw on any rank,
   // every rank throws an AgreedError with the lowest failing rank's message (and the list of

@@ -16,14 +16,10 @@ template <typename T>
 std::vector<T> GatherAll(const Communicator& group, const std::vector<T>& mine) {
   static_assert(std::is_trivially_copyable_v<T>);
   const std::string bytes(reinterpret_cast<const char*>(mine.data()), mine.size() * sizeof(T));
-  std::vector<T> all;
-  for (const std::string& part : group.Gather(bytes)) {
-    const std::size_t before = all.size();
-    all.resize(before + part.size() / sizeof(T));
-    if (!part.empty()) {
-      std::memcpy(static_cast<void*>(all.data() + before), part.data(), part.size());
-    }
-  }
+  std::vector<int> counts;
+  const std::string gathered = group.Gather(bytes, counts);
+  std::vector<T> all(gathered.size() / sizeof(T));
+  if (!all.empty()) std::memcpy(static_cast<void*>(all.data()), gathered.data(), gathered.size());
   return all;
 }
 

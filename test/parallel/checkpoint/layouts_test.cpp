@@ -215,8 +215,12 @@ class Exchanges : public testing::Test {
   static void Fill(const Segment& segment, char* to) {
     for (std::int64_t i = 0; i < segment.length; ++i) to[i] = Byte(segment.offset + i);
   }
+  static std::vector<Segment> Segments() {
+    std::vector<Segment> segments;
+    for (std::int64_t i = 0; i < kSegments; ++i) segments.push_back({i * kLength, kLength, 0});
+    return segments;
+  }
   Exchanges() {
-    for (std::int64_t i = 0; i < kSegments; ++i) segments_.push_back({i * kLength, kLength, 0});
     const Part part = PartOf(kSegments * kLength, world_.Rank(), world_.Size());
     data_.resize(static_cast<std::size_t>(part.Size()));
     targets_ = {{part.begin, part.Size(), data_.data()}};
@@ -238,7 +242,8 @@ class Exchanges : public testing::Test {
   }
 
   comm::Communicator world_ = comm::Communicator::Adopt(MPI_COMM_WORLD);
-  std::vector<Segment> segments_;
+  std::vector<Segment> segments_ = Segments();
+  std::vector<Segment> share_ = ShareSegments(world_, segments_);
   std::vector<char> data_;
   std::vector<Target> targets_;
 };
@@ -246,15 +251,34 @@ class Exchanges : public testing::Test {
 TEST_F(Exchanges, RanksLeaveBetweenRounds) {
   const ReadSegment read = Fill;
   for (const int leave : {0, 1, 4}) {
-    Exchange exchange(world_, segments_, targets_, read, 5 * kLength);
+    Exchange exchange(world_, share_, targets_, read, 5 * kLength);
     EXPECT_EQ(exchange.Rounds(), 13);
     for (int round = 0; round < leave; ++round) exchange.Run(round);
     EXPECT_FALSE(Pending());
   }
   EXPECT_GT(world_.Max(Wrong()), 0);
-  Exchange exchange(world_, segments_, targets_, read, 5 * kLength);
+  Exchange exchange(world_, share_, targets_, read, 5 * kLength);
   for (int round = 0; round < exchange.Rounds(); ++round) exchange.Run(round);
   exchange.Check();
+  EXPECT_EQ(Wrong(), 0);
+  EXPECT_FALSE(Pending());
+}
+
+// As if each rank had a node of its own: all read, and each pair of ranks needs the same.
+TEST_F(Exchanges, EveryRankReads) {
+  const Part own = PartOf(kSegments, world_.Rank(), world_.Size());
+  share_.assign(segments_.begin() + own.begin, segments_.begin() + own.end);
+  const Part half = PartOf(kSegments * kLength, world_.Rank() / 2, (world_.Size() + 1) / 2);
+  data_.assign(static_cast<std::size_t>(half.Size()), '\0');
+  targets_ = {{half.begin, half.Size() / 3, data_.data()},
+              {half.begin + half.Size() / 3, half.Size() - half.Size() / 3,
+               data_.data() + half.Size() / 3}};
+  const ReadSegment read = Fill;
+  Exchange exchange(world_, share_, targets_, read, 5 * kLength);
+  EXPECT_EQ(exchange.Receives(), world_.Rank() % 2 == 0);
+  for (int round = 0; round < exchange.Rounds(); ++round) exchange.Run(round);
+  exchange.Check();
+  exchange.PassOn(targets_);
   EXPECT_EQ(Wrong(), 0);
   EXPECT_FALSE(Pending());
 }
@@ -264,7 +288,7 @@ TEST_F(Exchanges, FailedReadKeepsNoRankWaiting) {
     if (segment.offset == 30 * kLength) throw std::bad_alloc();
     Fill(segment, to);
   };
-  Exchange exchange(world_, segments_, targets_, read, 5 * kLength);
+  Exchange exchange(world_, share_, targets_, read, 5 * kLength);
   for (int round = 0; round < 6; ++round) exchange.Run(round);
   exchange.Run(6);
   if (world_.IsRoot()) {
