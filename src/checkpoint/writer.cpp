@@ -63,6 +63,10 @@ class Writer::Work {
   std::int64_t Bytes() const { return plans_[0].layout.bytes + plans_[1].layout.bytes; }
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   std::int64_t CheckBytes() const { return checker_.MemoryBytes() + sums_.MemoryBytes(); }
+  std::int64_t OwnBytes() const {
+    if (!Leads()) return 0;
+    return CheckBytes() + (options_.async || !memory_ ? 0 : MemoryBytes());
+  }
   bool UnderWay() const { return part_ != Part::kNone; }
   bool Busy() const { return !worker_.Idle() || !checker_.Idle() || !hasher_.Idle(); }
 
@@ -334,6 +338,7 @@ Writer::Writer(const comm::Communicator& world, State state, WriterOptions optio
     : work_(std::make_unique<Work>(world, std::move(state), std::move(options))) {}
 Writer::~Writer() = default;
 std::int64_t Writer::Bytes() const { return work_->Bytes(); }
+std::int64_t Writer::OwnBytes() const { return work_->OwnBytes(); }
 std::int64_t Writer::MemoryBytes() const { return work_->MemoryBytes(); }
 std::int64_t Writer::CheckBytes() const { return work_->CheckBytes(); }
 bool Writer::UnderWay() const { return work_->UnderWay(); }

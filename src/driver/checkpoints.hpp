@@ -64,6 +64,9 @@ class Checkpoints {
   // Collective, after each step. any_busy: Busy() of any rank, agreed on in the step.
   void Advance(bool any_busy);
 
+  // As checkpoint::Writer's.
+  std::int64_t OwnBytes() const { return writer_.OwnBytes(); }
+
   bool UnderWay() const { return writer_.UnderWay(); }
   bool BestUnderWay() const { return UnderWay() && under_way_.best; }
   bool Written() const { return written_ > 0; }        // one, in this session

@@ -21,6 +21,7 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/job/hang_bound.hpp"
+#include "trireme/machine/roof.hpp"
 #include "trireme/monitor/monitor.hpp"
 #include "trireme/scaling/scaling.hpp"
 #include "trireme/training/training_step.hpp"
@@ -281,12 +282,18 @@ ExitCode RunTraining(job::Job& job) {
   const std::vector<job::ValidSplit> validation = job::ValidSplits(corpus.First(), sets);
   job::RequireTargets(job, corpus.First(), validation);
 
-  // 4. The model with its initial weights, spread over the grid; the optimizer; a step.
+  // 4. The speed that products can have, measured while nothing else takes memory.
+  double roof_flops = 0;
+  if (!job.line->validate_only) {
+    world.Together([&] { roof_flops = machine::MeasureRoof(job.stream, job.dtype); });
+  }
+
+  // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
   training::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
   training::TrainingStep step(state, corpus);
 
-  // 5. The loop.
-  TrainingLoop loop(job, plan, corpus, validation, state, step);
+  // 6. The loop.
+  TrainingLoop loop(job, plan, corpus, validation, state, step, roof_flops);
   if (job.line->validate_only) {
     loop.Validate();
     return ExitCode::kDone;

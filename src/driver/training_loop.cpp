@@ -24,7 +24,8 @@ namespace trireme::driver {
 
 TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                            std::span<const job::ValidSplit> validation,
-                           training::TrainingState& state, training::TrainingStep& training_step)
+                           training::TrainingState& state, training::TrainingStep& training_step,
+                           double roof_flops)
     : job_(job),
       corpus_(corpus),
       validation_(validation),
@@ -37,7 +38,8 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       schedule_(plan.training.schedule),
       prediction_(std::make_unique<StepPrediction>(job, plan)),
       safeguards_(std::make_unique<Safeguards>(job.options.training)),
-      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
+      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
+      roof_flops_(roof_flops) {
   const job::ValidSplit& deciding = validation.front();
   decider_.set = deciding.name;
   decider_.sha256 = deciding.tokens->SourceSha256();

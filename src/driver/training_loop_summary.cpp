@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "checkpoints.hpp"
 #include "step_prediction.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/driver/training_loop.hpp"
@@ -14,7 +15,7 @@ namespace trireme::driver {
 namespace {
 
 constexpr int kSumsATransfer = 5;
-constexpr int kNumbersARank = 4;  // planned, used and the program's bytes, seconds
+constexpr int kNumbersARank = 6;  // bytes, as RankUse has them, and seconds
 
 template <typename Visit>
 void EachTransfer(Visit visit) {
@@ -60,10 +61,18 @@ void TrainingLoop::FindRanks(monitor::Summary& summary) const {
   const comm::Communicator& world = job_.World();
   std::vector<double> numbers(static_cast<std::size_t>(world.Size()) * kNumbersARank);
   double* mine = numbers.data() + static_cast<std::ptrdiff_t>(world.Rank()) * kNumbersARank;
-  mine[0] = static_cast<double>(plan::PlanMemory(plan_, world.Rank()).Total());
+  const machine::MemoryTerms planned = plan::PlanMemory(plan_, world.Rank());
+  const std::int64_t writes = checkpoints_->OwnBytes();
+  // Shared memory: the rank's part of the tokens, of asynchronous checkpoints its copies, of others
+  // what a rank that writes takes for all.
+  const std::int64_t shared = job_.stream.OnGpu() ? 0 : monitor::SharedResidentBytes();
+  const std::int64_t own = planned.tokens + planned.checkpoint_copy + writes;
+  mine[0] = static_cast<double>(planned.Total());
   mine[1] = static_cast<double>(job::MemoryInUse(job_));
   mine[2] = static_cast<double>(job_.program_bytes);
-  mine[3] = own_compute_;
+  mine[3] = static_cast<double>(writes);
+  mine[4] = static_cast<double>(std::max(shared - own, std::int64_t{0}));
+  mine[5] = own_compute_;
   world.Sum(numbers);
   if (!world.IsRoot()) return;
   const double* of_rank = numbers.data();
@@ -78,7 +87,9 @@ void TrainingLoop::FindRanks(monitor::Summary& summary) const {
                              .planned_bytes = static_cast<std::int64_t>(of_rank[0]),
                              .used_bytes = static_cast<std::int64_t>(of_rank[1]),
                              .program_bytes = static_cast<std::int64_t>(of_rank[2]),
-                             .seconds_compute = of_rank[3]});
+                             .writer_bytes = static_cast<std::int64_t>(of_rank[3]),
+                             .others_bytes = static_cast<std::int64_t>(of_rank[4]),
+                             .seconds_compute = of_rank[5]});
   }
 }
 
@@ -169,10 +180,9 @@ void TrainingLoop::ComparePrediction(bool ended, monitor::Summary& summary) {
     if (!world.IsRoot()) return;
     const auto [means, steps] = monitor_->Means();
     summary.comparison = prediction_->Compare(means, steps, waited);
-    const auto largest =
-        std::ranges::max_element(summary.ranks, {}, &monitor::RankUse::planned_bytes);
-    summary.comparison.planned_bytes = largest->program_bytes + largest->planned_bytes;
-    summary.comparison.used_bytes = largest->used_bytes;
+    const auto largest = std::ranges::max_element(summary.ranks, {}, &monitor::RankUse::Foreseen);
+    summary.comparison.planned_bytes = largest->Foreseen();
+    summary.comparison.used_bytes = largest->Taken();
   });
 }
 

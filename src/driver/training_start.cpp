@@ -14,7 +14,6 @@
 #include "trireme/driver/training_loop.hpp"
 #include "trireme/hf/companions.hpp"
 #include "trireme/job/restarts.hpp"
-#include "trireme/machine/roof.hpp"
 #include "trireme/training/processors.hpp"
 
 namespace trireme::driver {
@@ -99,7 +98,6 @@ void TrainingLoop::ReadState() {
 void TrainingLoop::LoadState() {
   ReadState();
   job::StopIfAsked(job_);
-  job_.World().Together([&] { roof_flops_ = machine::MeasureRoof(job_.stream, job_.dtype); });
 }
 
 // The step of the checkpoint, before anything else of it is read.

@@ -112,7 +112,7 @@ Job MakeJob(const comm::Runtime& runtime, const CommandLine& line, const input::
   job.stream.threads = job.placement.threads;
   OpenDevice(choice, job);
   runtime.Watch().Disarm();  // a training arms it again
-  job.program_bytes = MemoryInUse(job);
+  job.program_bytes = MemoryInUse(job) + (job.stream.OnGpu() ? 0 : kLoadedLater);
   return job;
 }
 

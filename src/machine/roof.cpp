@@ -23,6 +23,9 @@ constexpr double kSeconds = 0.1;  // of measuring a size
 constexpr int kLeast = 5, kMost = 50;
 // Ranks that share cores have slow products: a start does not wait for many of them.
 constexpr double kPatience = 0.25;  // seconds
+// Memory that a C library maps for itself, and gives back to the system at the end (glibc: from 32
+// MiB on).
+constexpr std::int64_t kMapped = std::int64_t{40} << 20;
 
 // Different numbers; a prime, so that rows of any size differ.
 constexpr std::int64_t kPattern = 4093;
@@ -54,7 +57,7 @@ struct Speed {
 };
 Speed Measure(const device::Stream& stream, Dtype dtype, std::int64_t size) {
   const std::int64_t bytes = size * size * static_cast<std::int64_t>(SizeOf(dtype));
-  device::Arena arena(3 * bytes, stream.Where());
+  device::Arena arena(std::max(3 * bytes, kMapped), stream.Where());
   const Matrix a = tensor::Allocate(arena, dtype, size, size);
   const Matrix b = tensor::Allocate(arena, dtype, size, size);
   const Matrix c = tensor::Allocate(arena, dtype, size, size);

@@ -103,6 +103,8 @@ Json MemoryOf(const Summary& summary) {
                      {"planned_bytes", rank.planned_bytes},
                      {"used_bytes", rank.used_bytes},
                      {"program_bytes", rank.program_bytes},
+                     {"writer_bytes", rank.writer_bytes},
+                     {"others_bytes", rank.others_bytes},
                      {"seconds_compute", rank.seconds_compute}});
   }
   return {{"planned", planned}, {"ranks", ranks}, {"ranks_left_out", summary.ranks_left_out}};

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "library_memory.hpp"
 #include "not_finite.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
@@ -62,6 +63,8 @@ GradientBuckets::GradientBuckets(const comm::Collectives& data, const comm::Coll
 void GradientBuckets::Begin() {
   next_ = 0;
   across_ = 0;
+  awaited_ = 0;
+  under_way_ = 0;
   not_finite_.clear();
   seconds_waited_ = 0;
   last_ready_ = 0;
@@ -111,11 +114,39 @@ void GradientBuckets::StartAcross(Bucket& bucket, double since) {
   if (!overlap_) Await(bucket.across, Seconds());
 }
 
+std::int64_t GradientBuckets::BytesOf(const Bucket& bucket) const {
+  return bucket.cut.range.Size() * static_cast<std::int64_t>(SizeOf(registry_->SumType()));
+}
+
+// MPI holds copies of its own for sums under way. A backward pass that is faster than the network
+// waits here rather than at its end; the order is that of the buckets' sizes alone.
+void GradientBuckets::MakeRoom() {
+  if (stream_.OnGpu()) return;
+  for (; under_way_ > kUnderWayBytes; ++awaited_) {
+    Await(buckets_[awaited_].request, Seconds());
+    under_way_ -= BytesOf(buckets_[awaited_]);
+  }
+  under_way_ += BytesOf(buckets_[next_]);
+}
+
+std::int64_t GradientBuckets::LibraryBytes() const {
+  if (stream_.OnGpu() || canonical_ || registry_->Owns().gradients_sharded) return 0;
+  std::int64_t most = 0, held = 0;
+  for (std::size_t first = 0, next = 0; next < buckets_.size(); ++next) {
+    for (; held > kUnderWayBytes; ++first) held -= BytesOf(buckets_[first]);
+    held += BytesOf(buckets_[next]);
+    most = std::max(most, held);
+  }
+  return most * (Scatters(sharding_) ? ScatterCopies(shard_.Rank(), shard_.Size())
+                                     : ReduceCopies(data_.Rank(), data_.Size()));
+}
+
 void GradientBuckets::Ready(std::int64_t begin) {
   last_ready_ = Seconds();
   const bool across = !canonical_ && Scatters(sharding_) && data_.Size() > 1;
   const std::size_t lag = overlap_ && shard_.Size() > 1 ? kAcrossLag : 0;
   while (next_ < buckets_.size() && buckets_[next_].cut.range.begin >= begin) {
+    MakeRoom();
     Start(buckets_[next_++]);
     if (across && across_ + lag < next_) StartAcross(buckets_[across_++], Seconds());
   }

@@ -33,6 +33,10 @@ ShardedUnits::ShardedUnits(const comm::Collectives& shard, tensor::Registry& reg
 std::int64_t ShardedUnits::GatherBytes() const { return gathers_ ? gathers_->Bytes() : 0; }
 std::int64_t ShardedUnits::GradientBytes() const { return scatters_ ? scatters_->Bytes() : 0; }
 
+std::int64_t ShardedUnits::LibraryBytes() const {
+  return scatters_ ? scatters_->LibraryBytes() : 0;
+}
+
 void ShardedUnits::BeginTasks(const std::vector<int>& uses) {
   if (gathers_) gathers_->Announce(uses);
 }

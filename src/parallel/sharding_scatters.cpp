@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "library_memory.hpp"
 #include "not_finite.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/error.hpp"
@@ -83,11 +84,23 @@ void UnitScatters::End(int unit) {
   if (shared_ != nullptr) {
     shared_->SumPiece(units_.Number(unit));
   }
+  // MPI holds copies of its own: of one unit at a time.
+  while (!stream_.OnGpu() && !running_.empty()) AddFront();
   scatter.request =
       shard_.StartReduceScatterInPlace(registry_->SumType(), gradients, OwnCounts(piece));
   registry_->BindGradients(unit, nullptr);
   running_.push_back(std::move(scatter));
   if (!overlap_) AddFront();
+}
+
+std::int64_t UnitScatters::LibraryBytes() const {
+  if (stream_.OnGpu()) return 0;
+  std::int64_t most = 0;
+  for (int unit = 0; unit < static_cast<int>(open_.size()); ++unit) {
+    if (units_.Held(unit)) most = std::max(most, units_.PieceOf(unit).range.Size());
+  }
+  return most * static_cast<std::int64_t>(SizeOf(registry_->SumType())) *
+         ScatterCopies(shard_.Rank(), shard_.Size());
 }
 
 void UnitScatters::AddFront() {

@@ -18,6 +18,7 @@ class UnitScatters {
                const device::Stream& stream, const ShardSetup& setup, SharedGradients* shared);
   std::int64_t Bytes() const { return buffers_.Bytes(); }
 
+  std::int64_t LibraryBytes() const;
   void BeginStep();
   void Begin(int unit);
   void End(int unit);

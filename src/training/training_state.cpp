@@ -45,6 +45,7 @@ machine::MemoryTerms TrainingState::Memory() const {
   machine::MemoryTerms terms = MemoryOf(model_);
   terms.moments = optimizer_->Bytes();
   terms.exchange_buffers += buckets_->Bytes();
+  terms.mpi_buffers = buckets_->LibraryBytes() + model_.Units().LibraryBytes();
   // A GPU's state is copied into the memory of the host.
   if (plan_.async_checkpoints && !Stream().OnGpu()) {
     terms.checkpoint_copy =

@@ -50,9 +50,12 @@ for kind in ("predicted_seconds", "seconds"):
 time = summary["time"]
 assert abs(6 * terms["compute"]["seconds"] - time["compute"]) < 1e-6 * time["compute"], (found, time)
 ranks = summary["memory"]["ranks"]
-largest = max(ranks, key=lambda rank: rank["planned_bytes"])
-assert found["planned_bytes"] == largest["planned_bytes"] + largest["program_bytes"], (found, ranks)
-assert found["used_bytes"] == largest["used_bytes"] and largest["program_bytes"] > 2**20, (found, ranks)
+foreseen = lambda rank: rank["planned_bytes"] + rank["program_bytes"] + rank["writer_bytes"]
+largest = max(ranks, key=foreseen)
+assert found["planned_bytes"] == foreseen(largest), (found, ranks)
+assert found["used_bytes"] == largest["used_bytes"] - largest["others_bytes"] and largest["program_bytes"] > 2**20, (found, ranks)
+assert 0.7 < found["planned_bytes"] / found["used_bytes"] < 1.4, (found, ranks)
+assert sum(rank["writer_bytes"] > 0 for rank in ranks) == 1, ranks
 PYTHON
 
 # The same machine in a plan of more ranks, and in a scaling study.

@@ -96,6 +96,8 @@ class Writer {
   std::int64_t MemoryBytes() const;
   // Memory of a writer beside that: what it reads back at once, and the list of segments.
   std::int64_t CheckBytes() const;
+  // Memory that a rank which writes takes beside copies for asynchronous checkpoints; 0 on others.
+  std::int64_t OwnBytes() const;
 
   // Collective; nothing may be under way. Asynchronous: copies the state, which may change from
   // then on. Else the state must stay as it is until Finish.

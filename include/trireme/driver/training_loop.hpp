@@ -33,10 +33,10 @@ class Timeline;
 class TrainingLoop {
  public:
   // All arguments must outlive the loop, and the files of `corpus`. validation: of
-  // job::ValidSplits.
+  // job::ValidSplits. roof_flops: of a rank, FLOP/s; 0 if nothing is trained.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                std::span<const job::ValidSplit> validation, training::TrainingState& state,
-               training::TrainingStep& training_step);
+               training::TrainingStep& training_step, double roof_flops);
 
   ~TrainingLoop();
   TrainingLoop(const TrainingLoop&) = delete;
@@ -197,7 +197,7 @@ class TrainingLoop {
   double last_loss_ = 0;           // of the last step, nats per token
   double last_step_seconds_ = 0;
   double checkpoint_seconds_ = 0;  // since the last report
-  double roof_flops_ = 0;          // per rank, measured at start
+  const double roof_flops_;        // per rank, measured at start
   // Gathers of sharded parameters on this rank in the steps of this session, and those complete
   // when needed.
   std::int64_t gathers_ = 0, gathers_ready_ = 0;

@@ -25,6 +25,10 @@
 
 namespace trireme::job {
 
+// Allowance for code of the program and its libraries that is loaded after the start, and for small
+// data, on a CPU (doc/benchmarks.md: 18 to 29 MiB).
+inline constexpr std::int64_t kLoadedLater = std::int64_t{20} << 20;
+
 struct Job {
   const comm::Runtime* runtime = nullptr;
   const CommandLine* line = nullptr;
@@ -36,14 +40,15 @@ struct Job {
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
   bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
   Start start;
-  Sources sources;                 // texts that the deck was made of; their start is above
-  device::Stream stream;           // of the ranks' computations
-  machine::Placement placement;    // of the stream's threads
-  Dtype dtype = Dtype::kFloat32;   // of values and activations
-  preflight::Findings preflight;   // of the start; whole on rank 0
-  double start_seconds = 0;        // Seconds() when the job began
-  std::int64_t program_bytes = 0;  // MemoryInUse() of this rank before anything was planned
-  std::string ended_run;           // folder of the training run that this job has ended; or empty
+  Sources sources;                // texts that the deck was made of; their start is above
+  device::Stream stream;          // of the ranks' computations
+  machine::Placement placement;   // of the stream's threads
+  Dtype dtype = Dtype::kFloat32;  // of values and activations
+  preflight::Findings preflight;  // of the start; whole on rank 0
+  double start_seconds = 0;       // Seconds() when the job began
+  // MemoryInUse() of this rank before anything was planned; on CPUs with kLoadedLater.
+  std::int64_t program_bytes = 0;
+  std::string ended_run;  // folder of the training run that this job has ended; or empty
   // Chosen by InspectTokens (data.staging = node).
   std::shared_ptr<data::StagingPlace> staging = std::make_shared<data::StagingPlace>();
   // Found by InspectTokens on rank 0, used by the opening of the files.

@@ -7,7 +7,7 @@
 
 namespace trireme::machine {
 
-// Bytes of the allocated buffers.
+// Bytes of the allocated buffers, and of what libraries take beside them.
 struct MemoryTerms {
   std::int64_t parameters = 0;           // values, and fp32 masters of bf16 values
   std::int64_t gradients = 0;            // sums of gradients that outlive a micro-batch
@@ -19,6 +19,7 @@ struct MemoryTerms {
   std::int64_t gathered_parameters = 0;  // sharded parameters while they are in use
   std::int64_t gradients_under_way = 0;  // whole gradients on their way to their owners
   std::int64_t exchange_buffers = 0;     // messages between stages, packed and exchanged sums
+  std::int64_t mpi_buffers = 0;          // MPI's own, for sums of gradients under way on CPUs
   std::int64_t tokens = 0;               // of the token file
   std::int64_t checkpoint_copy = 0;      // of the state, for asynchronous checkpoints
   std::int64_t gpu_libraries = 0;        // code and plans that libraries load (an allowance)
@@ -32,7 +33,7 @@ struct MemoryTerm {
   const char* name;
   std::int64_t MemoryTerms::*bytes;
 };
-inline constexpr std::array<MemoryTerm, 14> kMemoryTerms = {{
+inline constexpr std::array<MemoryTerm, 15> kMemoryTerms = {{
     {"parameters", &MemoryTerms::parameters},
     {"gradients", &MemoryTerms::gradients},
     {"moments", &MemoryTerms::moments},
@@ -43,6 +44,7 @@ inline constexpr std::array<MemoryTerm, 14> kMemoryTerms = {{
     {"gathered parameters", &MemoryTerms::gathered_parameters},
     {"gradients under way", &MemoryTerms::gradients_under_way},
     {"exchange buffers", &MemoryTerms::exchange_buffers},
+    {"MPI buffers", &MemoryTerms::mpi_buffers},
     {"tokens", &MemoryTerms::tokens},
     {"checkpoint copy", &MemoryTerms::checkpoint_copy},
     {"GPU libraries", &MemoryTerms::gpu_libraries},

@@ -113,6 +113,8 @@ std::string UtcNow();  // "2026-03-01T12:00:00Z"
 
 // Peak resident set of this process, bytes.
 std::int64_t PeakResidentBytes();
+// Shared memory in the resident set of this process, bytes; 0 where /proc is missing.
+std::int64_t SharedResidentBytes();
 
 // Checks that a run may write to the folder. Throws InputError for a file, and, unless `resume`,
 // for a folder that holds a run already, that is a complete or damaged checkpoint; what a run that

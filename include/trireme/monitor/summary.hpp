@@ -39,7 +39,12 @@ struct RankUse {
   int pipeline = 0, data = 0, context = 0, tensor = 0;  // place in the grid
   std::int64_t planned_bytes = 0;
   std::int64_t used_bytes = 0;     // peak resident set; on a GPU, bytes of the card in use
-  std::int64_t program_bytes = 0;  // in use before anything was planned
+  std::int64_t program_bytes = 0;  // the program's own, without what was planned
+  std::int64_t writer_bytes = 0;   // beside the plan, of a rank that writes the node's checkpoints
+  std::int64_t others_bytes = 0;   // in used_bytes: shared memory in the plans of other ranks
+  // Comparable numbers: what was foreseen, and what this rank really took.
+  std::int64_t Foreseen() const { return program_bytes + planned_bytes + writer_bytes; }
+  std::int64_t Taken() const { return used_bytes - others_bytes; }
   double seconds_compute = 0;      // over the steps of this session
 };
 

@@ -34,8 +34,9 @@ class GradientBuckets {
   void Begin();  // a new step: nothing is ready
   // Declares the gradients at flat offsets >= begin final on this rank: starts the sums of the
   // buckets that are now whole, and gives running ones a chance to progress. Collective over both
-  // groups. For gradients that need a second sum (over `data`), the call waits for the scatter of
-  // the bucket started two earlier.
+  // groups. On a CPU it waits for the oldest sums where more than 16 MiB are under way. For
+  // gradients that need a second sum (over `data`), it waits for the scatter of the bucket started
+  // two earlier.
   void Ready(std::int64_t begin);
   void Progress();  // gives running sums a chance to progress
   // Returns when every bucket is summed. RunError if one was never ready. If gradients are sharded,
@@ -43,6 +44,8 @@ class GradientBuckets {
   void Wait();
   // Bytes of exchange buffers; 0 unless canonical.
   std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
+  // Most bytes that MPI takes on this rank for sums under way, as Open MPI 4 does; on a GPU none.
+  std::int64_t LibraryBytes() const;
 
   // Name of the first parameter whose local gradient was not finite in this step; empty if all
   // were (or gradients are sharded, which ShardedUnits checks).
@@ -65,6 +68,8 @@ class GradientBuckets {
     double started = 0;     // Seconds() of this step's first transfer; 0: none yet
   };
   void Start(Bucket& bucket);
+  void MakeRoom();  // for the next bucket's sum
+  std::int64_t BytesOf(const Bucket& bucket) const;
   void StartAcross(Bucket& bucket, double since);  // when its scatter is complete
   void Await(comm::Request& request, double since);
   void CheckFinite(const Bucket& bucket);
@@ -81,6 +86,8 @@ class GradientBuckets {
   std::vector<Bucket> buckets_;  // in the order in which they become ready
   std::size_t next_ = 0;         // first bucket not started
   std::size_t across_ = 0;       // first bucket whose second sum has not started
+  std::size_t awaited_ = 0;      // first bucket that MakeRoom has not awaited
+  std::int64_t under_way_ = 0;   // bytes of the first sums from there on
   std::string not_finite_;
   double seconds_waited_ = 0;
   double last_ready_ = 0;

@@ -111,6 +111,27 @@ TEST_F(BucketsTest, AreInFlightBeforeTheBackwardPassEnds) {
   EXPECT_EQ(again.FirstStart(), 0);
 }
 
+// 16 MiB under way at once: a larger bucket is complete before the next one starts.
+TEST_F(BucketsTest, HoldBoundedMemoryOfMpi) {
+  constexpr std::int64_t large = std::int64_t{5} << 20;  // elements
+  for (int layer = 0; layer < 3; ++layer) Add("layers." + std::to_string(layer), large);
+  Fill(4 * large);
+  GradientBuckets buckets = Buckets(data_);
+  ASSERT_EQ(buckets.Count(), 3u);
+  const int ranks = world_.Size();
+  EXPECT_EQ(buckets.LibraryBytes(), (ranks == 1                      ? 0
+                                     : ranks == 3 && world_.IsRoot() ? 2
+                                                                     : 1) *
+                                        4 * large);
+  buckets.Begin();
+  buckets.Ready(BackwardOrder()[1]);
+  EXPECT_GE(Traffic().calls, ranks == 1 ? 0 : 1);
+  buckets.Ready(0);
+  EXPECT_GE(Traffic().calls, ranks == 1 ? 0 : 2);
+  buckets.Wait();
+  ExpectSummed();
+}
+
 TEST_F(BucketsTest, AreCutWhereSomethingBecomesReady) {
   AddLayers();
   // The last layer has 4,084 bytes; with the gap down to the parameter before it, which other ranks
