@@ -293,13 +293,13 @@ ExitCode RunTraining(job::Job& job) {
   training::TrainingStep step(state, corpus);
 
   // 6. The loop.
-  TrainingLoop loop(job, plan, corpus, validation, state, step, roof_flops);
+  TrainingLoop loop(job, plan, corpus, validation, state, step);
   if (job.line->validate_only) {
     loop.Validate();
     return ExitCode::kDone;
   }
   stop_if_asked();
-  if (!loop.Initialize()) return ExitCode::kDone;
+  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
   loop.Execute();
   const ExitCode code = loop.Finalize();
   if (code == ExitCode::kDone) job.ended_run = loop.Folder();

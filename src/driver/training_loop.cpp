@@ -24,8 +24,7 @@ namespace trireme::driver {
 
 TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                            std::span<const job::ValidSplit> validation,
-                           training::TrainingState& state, training::TrainingStep& training_step,
-                           double roof_flops)
+                           training::TrainingState& state, training::TrainingStep& training_step)
     : job_(job),
       corpus_(corpus),
       validation_(validation),
@@ -38,8 +37,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       schedule_(plan.training.schedule),
       prediction_(std::make_unique<StepPrediction>(job, plan)),
       safeguards_(std::make_unique<Safeguards>(job.options.training)),
-      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()),
-      roof_flops_(roof_flops) {
+      deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
   const job::ValidSplit& deciding = validation.front();
   decider_.set = deciding.name;
   decider_.sha256 = deciding.tokens->SourceSha256();

@@ -124,7 +124,8 @@ bool TrainingLoop::HasEnded() const {
   return true;
 }
 
-bool TrainingLoop::Initialize() {
+bool TrainingLoop::Initialize(double roof_flops) {
+  roof_flops_ = roof_flops;
   started_ = monitor::UtcNow();
   const comm::Communicator& world = job_.World();
   const std::string mixed = training::CheckProcessors(

@@ -33,18 +33,18 @@ class Timeline;
 class TrainingLoop {
  public:
   // All arguments must outlive the loop, and the files of `corpus`. validation: of
-  // job::ValidSplits. roof_flops: of a rank, FLOP/s; 0 if nothing is trained.
+  // job::ValidSplits.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                std::span<const job::ValidSplit> validation, training::TrainingState& state,
-               training::TrainingStep& training_step, double roof_flops);
+               training::TrainingStep& training_step);
 
   ~TrainingLoop();
   TrainingLoop(const TrainingLoop&) = delete;
   TrainingLoop& operator=(const TrainingLoop&) = delete;
 
   // Collective: run folder and its lock, state of the checkpoint to start from, monitor, banner.
-  // False when nothing is left to do.
-  bool Initialize();
+  // roof_flops: the speed of products on a rank, FLOP/s. False when nothing is left to do.
+  bool Initialize(double roof_flops);
   void Execute();  // collective: steps, validations and checkpoints up to the end or a stop
   const std::string& Folder() const { return folder_; }  // of the run
   ExitCode Finalize();  // collective: test perplexity and sample text of a whole run; summary
@@ -197,7 +197,7 @@ class TrainingLoop {
   double last_loss_ = 0;           // of the last step, nats per token
   double last_step_seconds_ = 0;
   double checkpoint_seconds_ = 0;  // since the last report
-  const double roof_flops_;        // per rank, measured at start
+  double roof_flops_ = 0;          // per rank, measured at start
   // Gathers of sharded parameters on this rank in the steps of this session, and those complete
   // when needed.
   std::int64_t gathers_ = 0, gathers_ready_ = 0;
