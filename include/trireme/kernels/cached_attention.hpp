@@ -33,7 +33,8 @@ void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
 // out = softmax(q k^T / sqrt(head_dim)) v, each query against the positions up to its own, all of
 // which were kept before (its own, too). qkv: [rows, shape.Width()], of which the queries are read;
 // out: [rows, heads * head_dim], overwritten. On the CPU its bits are those of AttentionForward on
-// the whole sequence. shape.causal, positions and begins are not read.
+// the whole sequence. shape.causal, positions, begins
+// and key_lengths are not read.
 void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
                      const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
                      const tensor::Matrix& out);
