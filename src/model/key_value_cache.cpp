@@ -15,7 +15,7 @@ KeyValueCache::KeyValueCache(const ModelPlan& plan, const StagePlan& local,
       slots_(plan.cache_slots),
       positions_(plan.length),
       dim_(plan.options.dim),
-      begins_(static_cast<std::size_t>(plan.options.layers), -1) {
+      begins_(static_cast<std::size_t>(plan.options.Blocks()), -1) {
   if (slots_ == 0) return;
   const auto element = static_cast<std::int64_t>(SizeOf(type_));
   std::int64_t bytes = 0;

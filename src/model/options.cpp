@@ -276,59 +276,10 @@ Options WithVocabulary(const Options& options, std::int64_t types, const input::
     return static_cast<double>(a) * static_cast<double>(b);
   };
   const double blocks =
-      static_cast<double>(o.layers) * product(o.dim, std::max(o.heads * o.head_dim, o.ffn));
+      static_cast<double>(o.Blocks()) * product(o.dim, std::max(o.heads * o.head_dim, o.ffn));
   if (blocks + product(o.vocabulary, o.dim) <= kMostParameters) return o;
   throw deck.Complain("model.dim", "the model has more parameters than can be addressed",
                       "Lower model.layers, model.dim, model.ffn or model.head_dim.");
-}
-
-namespace {
-
-// Elements of the matrices of one block.
-std::int64_t BlockMatrices(const Options& o) {
-  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
-  return o.dim * o.head_dim * (2 * o.heads + 2 * o.kv_heads) + (up + 1) * o.dim * o.ffn;
-}
-
-}  // namespace
-
-std::int64_t ParameterCount(const Options& o) {
-  const bool norm_bias = o.bias && o.norm == Norm::kLayerNorm;
-  const std::int64_t norm = o.dim * (norm_bias ? 2 : 1);
-  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
-  const std::int64_t biases = o.bias ? 2 * o.dim + up * o.ffn : 0;
-  const std::int64_t of_heads =
-      (o.qkv_bias ? o.head_dim * (o.heads + 2 * o.kv_heads) : 0) + (o.qk_norm ? 2 * o.head_dim : 0);
-  std::int64_t count = o.layers * (BlockMatrices(o) + biases + of_heads + 2 * norm);
-  count += o.vocabulary * o.dim * (o.tie_embeddings ? 1 : 2);
-  if (o.position == Position::kLearned) count += o.max_positions * o.dim;
-  if (o.norm_position == NormPosition::kPre) count += norm;
-  return count;
-}
-
-PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
-  // Reading and writing a few rows costs about as much as this many operations per element.
-  constexpr double kEmbeddingWork = 100;
-  const double layers = static_cast<double>(o.layers), dim = static_cast<double>(o.dim);
-  PartCosts costs;
-  costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
-  costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / layers;
-  // The forward pass, a third of it all, once more.
-  if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
-  costs.embedding = kEmbeddingWork * dim;
-  return costs;
-}
-
-double FlopsPerToken(const Options& o, std::int64_t sequence_length) {
-  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
-  const double attention = static_cast<double>(o.layers * o.heads * o.head_dim) *
-                           static_cast<double>(sequence_length + 1);
-  return 6 * matrices + 6 * attention;
-}
-
-double FlopsPerTokenOf(const Options& o, double mean_keys) {
-  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
-  return 6 * matrices + 12 * static_cast<double>(o.layers * o.heads * o.head_dim) * mean_keys;
 }
 
 }  // namespace trireme::model

@@ -1,4 +1,4 @@
-// Causal self-attention with grouped queries.
+// Self-attention with grouped queries, causal or not, as the pass says.
 #ifndef TRIREME_MODEL_ATTENTION_LAYER_HPP_
 #define TRIREME_MODEL_ATTENTION_LAYER_HPP_
 

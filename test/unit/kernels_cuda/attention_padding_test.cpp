@@ -107,10 +107,10 @@ class CudaAttentionPaddingTest : public AttentionOnGpu, public testing::WithPara
     const AttentionTolerance tolerance = ToleranceOf(Type());
     const std::string what = Describe(queries, Type()) + std::to_string(keys) + " keys ";
     ExpectNear(y->Values(), out, tolerance.out, what + "out");
-    ExpectNear(dx->Values(), dquery, tolerance.gradient, what + "dquery", keys == 1 ? 1 : 0);
+    ExpectNear(dx->Values(), dquery, tolerance.gradient, what + "dquery");
     for (const auto& [begin, end] : {Part{0, kv / 2}, Part{kv / 2, kv}}) {
       ExpectNear(ColumnsOf(dblock->Values(), kv, begin, end), ColumnsOf(dkeys, kv, begin, end),
-                 tolerance.gradient, what + "dkeys", keys == 1 ? 1 : 0);
+                 tolerance.gradient, what + "dkeys");
     }
   }
 
@@ -131,7 +131,7 @@ TEST_P(CudaAttentionPaddingTest, WholeSequences) {
   for (const bool causal : {true, false}) {
     for (const double probability : {0.0, 0.3}) {
       Compare({3, 31, 4, 2, 7, 0, causal}, {31, 0, 4}, probability);
-      Compare({2, 32, 2, 1, 32, 2, causal}, {1, 32}, probability);
+      Compare({2, 32, 2, 1, 32, 2, causal}, {5, 32}, probability);
       Compare({3, 100, 2, 1, 64, 0, causal}, {100, 16, 65}, probability);
       Compare({2, 70, 1, 1, 160, 0, causal}, {33, 32}, probability);
       Compare({2, 257, 1, 1, 16, 0, causal}, {0, 200}, probability);
@@ -142,7 +142,7 @@ TEST_P(CudaAttentionPaddingTest, WholeSequences) {
 TEST_P(CudaAttentionPaddingTest, KeysOfAnotherSequence) {
   for (const double probability : {0.0, 0.3}) {
     CompareOther({3, 5, 4, 2, 7}, 31, {31, 0, 4}, probability);
-    CompareOther({2, 100, 2, 1, 32}, 1, {1, 1}, probability);
+    CompareOther({2, 100, 2, 1, 32}, 9, {9, 3}, probability);
     CompareOther({2, 33, 2, 1, 64}, 100, {100, 17}, probability);
     CompareOther({2, 90, 1, 1, 128}, 40, {33, 32}, probability);
   }
