@@ -55,7 +55,6 @@ class Generator {
   struct Chosen {
     double token = 0, log_probability = 0, finite = 1;
   };
-  enum class Verdict : std::int64_t { kGoOn = 0, kStopped = 1, kNotFinite = 2 };
 
   bool Caches() const { return setup_.model.Plan().cache_slots > 0; }
   void Fill();
@@ -68,7 +67,6 @@ class Generator {
   Chosen ChosenFor(const Sequence& sequence, std::span<const double> logits) const;
   void Append(Sequence& sequence, const Chosen& chosen);
   void Finish(Sequence& sequence, End end);
-  bool AgreeToGoOn(std::int64_t& passes);
 
   const Setup setup_;
   std::span<const Prompt> prompts_;

@@ -118,7 +118,8 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, co
 void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
   const CachedPass& cached = pass.cached;
   if (cached.cache != nullptr) {
-    kernels::KeepKeyValues(pass.stream, Shape(pass), saved.qkv, cached.rows,
+    const Matrix key_values = saved.qkv.Columns(heads_ * head_dim_, 2 * kv_heads_ * head_dim_);
+    kernels::KeepKeyValues(pass.stream, Shape(pass), key_values, cached.rows,
                            cached.cache->Of(layer_));
   }
   if (cached.continues) {
@@ -129,10 +130,8 @@ void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
                      pass.workspace.attention);
 }
 
-std::int64_t AttentionLayer::KeyValueElements(const device::Stream& stream,
-                                              std::int64_t positions) const {
-  return kernels::KeyValueElements(
-      stream, {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_}, positions);
+kernels::AttentionShape AttentionLayer::CacheShape() const {
+  return {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_};
 }
 
 void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,

@@ -12,7 +12,7 @@ void Block::AllocateCross(const Pass& pass, CrossSaved& saved) const {
   cross_->attention.Allocate(pass, saved.attention);
   (pre_ ? saved.middle : saved.sum) = pass.Allocate(pass.lives.input, rows, dim_);
   AllocateCrossCheap(pass, saved);
-  if (!pass.tensor->Sharded()) return;
+  if (!pass.tensor->Sharded() || pass.cached.continues) return;
   saved.full_memory = pass.Allocate(pass.lives.scratch, pass.SourceTokens(), dim_);
 }
 
@@ -36,7 +36,7 @@ void Block::AllocateCrossBackward(const Pass& pass, CrossSaved& saved) const {
 void Block::ForwardCross(const Pass& pass, Saved& saved) const {
   CrossSaved& cross = *saved.cross;
   const Matrix memory = pass.tensor->Sharded() ? cross.full_memory : pass.source.memory;
-  pass.tensor->Gather(pass.source.memory, memory);
+  if (!pass.cached.continues) pass.tensor->Gather(pass.source.memory, memory);
   Junction junction = {Site::kCross, saved.middle,    cross.middle,
                        &ffn_norm_,   &saved.ffn_norm, saved.ffn_normed};
   if (!pre_) {

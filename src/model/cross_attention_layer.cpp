@@ -72,7 +72,9 @@ kernels::Dropout CrossAttentionLayer::WeightDropout(const Pass& pass) const {
 void CrossAttentionLayer::Allocate(const Pass& pass, Saved& saved) const {
   const std::int64_t queries = heads_ * head_dim_, keys = kv_heads_ * head_dim_;
   saved.query = pass.Allocate(pass.lives.input, pass.Tokens(), queries);
-  saved.key_values = pass.Allocate(pass.lives.input, pass.SourceTokens(), 2 * keys);
+  if (!pass.cached.continues) {
+    saved.key_values = pass.Allocate(pass.lives.input, pass.SourceTokens(), 2 * keys);
+  }
   saved.out = pass.Allocate(pass.lives.weight, pass.Tokens(), queries);
   saved.lse = pass.AllocateSums(pass.lives.input, pass.Tokens(), heads_);
 }
@@ -99,23 +101,51 @@ void CrossAttentionLayer::SumOfSlices(const Pass& pass, const Matrix& in, const 
   });
 }
 
-void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& memory,
-                                  Saved& saved, const Matrix& y, RowsDone then) const {
-  saved.x = x;
-  saved.memory = memory;
-  const auto nothing = [](const Part&) {};
-  kernels::LinearForward(pass.stream, Input(pass.Value(query_weight_)), x, pass.Value(query_bias_),
-                         saved.query, nothing);
-  kernels::LinearForward(pass.stream, Input(pass.Value(key_weight_, 2)), memory,
-                         pass.Value(key_bias_, 2), saved.key_values, nothing);
+void CrossAttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
+  weights.push_back({query_weight_, 1, Form::kTransposed});
+  weights.push_back({output_weight_, 1, Form::kPlain});
+}
+
+kernels::Linear CrossAttentionLayer::Thin(const Pass& pass, kernels::Linear linear,
+                                          ParameterId weight) const {
+  pass.MakeThin(linear, weight);
+  return linear;
+}
+
+// Keys and values of texts that are being written come from the cache: a query sees the positions
+// up to its source text's last.
+void CrossAttentionLayer::Attend(const Pass& pass, const Matrix& memory, Saved& saved) const {
+  const CachedPass& cached = pass.cached;
   const kernels::AttentionShape shape = Shape(pass);
+  if (cached.continues) {
+    return kernels::CachedAttention(pass.stream, shape, saved.query, cached.source_rows,
+                                    cached.cache->OfSource(layer_), saved.out);
+  }
+  kernels::LinearForward(pass.stream, Input(pass.Value(key_weight_, 2)), memory,
+                         pass.Value(key_bias_, 2), saved.key_values, [](const Part&) {});
+  if (cached.cache != nullptr) {
+    kernels::AttentionShape source = shape;
+    source.length = pass.source.length;
+    kernels::KeepKeyValues(pass.stream, source, saved.key_values, cached.rows,
+                           cached.cache->OfSource(layer_));
+  }
   kernels::AttentionPartStart(pass.stream, saved.out, saved.lse);
   kernels::AttentionPartForward(pass.stream, shape, {0, kernels::AttentionPartTasks(shape)},
                                 saved.query, Block(pass, saved), WeightDropout(pass), saved.out,
                                 saved.lse, pass.workspace.attention);
+}
+
+void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matrix& memory,
+                                  Saved& saved, const Matrix& y, RowsDone then) const {
+  saved.x = x;
+  saved.memory = memory;
+  kernels::LinearForward(pass.stream, Thin(pass, Input(pass.Value(query_weight_)), query_weight_),
+                         x, pass.Value(query_bias_), saved.query, [](const Part&) {});
+  Attend(pass, memory, saved);
   if (!pass.tensor->Canonical()) {
-    return kernels::LinearForward(pass.stream, Output(pass.Value(output_weight_)), saved.out, {}, y,
-                                  then);
+    return kernels::LinearForward(pass.stream,
+                                  Thin(pass, Output(pass.Value(output_weight_)), output_weight_),
+                                  saved.out, {}, y, then);
   }
   SumOfSlices(pass, saved.out, pass.Value(output_weight_), all_heads_, 1, y);
   then({0, y.rows});

@@ -104,8 +104,14 @@ CachedPass Model::CachedPassOf(std::size_t entry) const {
   const CachedPlaces& places = cached_[entry];
   std::int64_t first = 0;
   for (const CachedPlaces& before : cached_.first(entry)) first += std::ssize(before.asked);
-  return {&cache_, cache_.RowsOf(entry),        places.asked,
-          first,   batches_[entry].length == 1, &thin_weights_};
+  const data::Entry& batch = batches_[entry];
+  return {.cache = &cache_,
+          .rows = cache_.RowsOf(entry),
+          .source_rows = cache_.SourceRowsOf(entry),
+          .asked = places.asked,
+          .first = first,
+          .continues = batch.length == 1 && batch.source_length == 0,
+          .weights = &thin_weights_};
 }
 
 void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullptr); }
@@ -182,7 +188,10 @@ Model::TaskEntries& Model::TaskEntriesOf(const parallel::ProgramTask& task, cons
     entry.pass.losses = losses_.At(token);
     token += entry.pass.Tokens();
     if (training) entry.live = &memory_.Chunk(task.task.chunk).LiveAt(task.slots.weight, i);
-    if (plan_.options.Translates()) entry.source = MakeSourcePass(entry.pass);
+    // Texts that go on have been read by the encoder before.
+    if (plan_.options.Translates() && !entry.pass.cached.continues) {
+      entry.source = MakeSourcePass(entry.pass);
+    }
     const std::int64_t rows = entry.SourceRows() + entry.pass.Rows().Size();
     entry.in = in.Rows(row, rows);
     entry.out = out.Rows(row, rows);

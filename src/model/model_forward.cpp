@@ -123,6 +123,7 @@ void Model::EvaluateBlock(TaskEntry& entry, int chunk, std::size_t block) {
   const StageLayers::Chunk& layers = layers_.Chunks()[static_cast<std::size_t>(chunk)];
   Block::Saved& saved = memory_.Chunk(chunk).Passing()[block];
   const bool encoder = block < layers.encoders, ends = block + 1 == layers.encoders;
+  if (encoder && entry.source.sequences == 0) return;
   Pass pass = encoder ? entry.source : entry.pass;
   Matrix& residual = encoder ? entry.source_residual : entry.residual;
   const std::array<Matrix, 2>& buffers = encoder ? entry.source_buffers : entry.buffers;

@@ -71,21 +71,24 @@ void Model::NormMemory(const Pass& pass, device::Arena* arena, ChunkActivations:
 }
 
 void Model::EnterEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const {
+  const bool encodes = entry.source.sequences > 0;
   for (Matrix& each : entry.source_buffers) {
-    each = ResidualOf(entry.source, entry.source.lives.scratch);
+    each = encodes ? ResidualOf(entry.source, entry.source.lives.scratch) : Matrix{};
   }
   entry.source_residual = layers.first ? entry.source_buffers[0] : entry.SourceOf(entry.in);
   entry.residual = layers.first ? entry.buffers[0] : entry.TargetOf(entry.in);
   entry.memory = entry.source_residual;
   if (!layers.first) return;
-  EmbedFirst(entry, entry.source_residual);
+  if (encodes) EmbedFirst(entry, entry.source_residual);
   Embed(layers_.Embedding(), entry.pass, entry.residual);
 }
 
 // The streams go on to the next stage.
 void Model::LeaveEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const {
   if (entry.pass.Dry()) return;
-  kernels::Copy(entry.pass.stream, entry.source_residual, entry.SourceOf(entry.out));
+  if (entry.source.sequences > 0) {
+    kernels::Copy(entry.pass.stream, entry.source_residual, entry.SourceOf(entry.out));
+  }
   if (layers.encoders == layers.blocks.size()) {
     kernels::Copy(entry.pass.stream, entry.residual, entry.TargetOf(entry.out));
   }

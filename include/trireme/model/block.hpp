@@ -84,12 +84,12 @@ class Block {
   // Weights of the products that passes of a few rows have.
   void AddThinWeights(std::vector<ThinWeight>& weights) const {
     attention_.AddThinWeights(weights);
+    if (cross_) cross_->attention.AddThinWeights(weights);
     ffn_->AddThinWeights(weights);
   }
-  // Elements of the attention's keys and values of one sequence in a cache.
-  std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const {
-    return attention_.KeyValueElements(stream, positions);
-  }
+  bool Crosses() const { return cross_.has_value(); }
+  // Heads and their size in a cache, of either attention.
+  kernels::AttentionShape CacheShape() const { return attention_.CacheShape(); }
 
  private:
   enum class Site : std::uint32_t { kAttention = 0, kFfn = 1, kCross = 2 };  // kResidualDropout

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "trireme/kernels/attention_part.hpp"
 #include "trireme/model/parameter_place.hpp"
@@ -41,11 +42,14 @@ class CrossAttentionLayer {
   // pending: a transfer that is given chances to progress between the products.
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
+  void AddThinWeights(std::vector<ThinWeight>& weights) const;
 
  private:
   kernels::AttentionShape Shape(const Pass& pass) const;
   kernels::KeyValueBlock Block(const Pass& pass, const Saved& saved) const;
   kernels::Dropout WeightDropout(const Pass& pass) const;
+  kernels::Linear Thin(const Pass& pass, kernels::Linear linear, ParameterId weight) const;
+  void Attend(const Pass& pass, const Matrix& memory, Saved& saved) const;
   // Canonical: y = sum over slices of the heads of columns of `in` times rows of `weight`; of each
   // of `parts` blocks of `heads` heads.
   void SumOfSlices(const Pass& pass, const Matrix& in, const Matrix& weight, std::int64_t all,
