@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "trireme/base/partition.hpp"
+#include "trireme/data/batch.hpp"
 #include "trireme/data/pair_file.hpp"
 
 namespace trireme::data {
@@ -124,6 +125,11 @@ struct PairEntry {
 // among them where those are 0. Reuses its memory. Serial; of a stream, on ranks that read it.
 void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
                const PairBatchShape& shape, PairEntry& entry);
+
+// The same as an entry of a training step. before: added to a pair's place in the split, for its
+// ordinal.
+void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
+               const PairBatchShape& shape, std::int64_t before, Entry& entry);
 
 // The lengths of a file's split.
 ReadPairLengths LengthsOf(const PairFile& file, Split split);
