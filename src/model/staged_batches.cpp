@@ -77,7 +77,7 @@ void StagedBatches::CheckBegins(const data::Entry& batch) const {
 }
 
 void StagedBatches::CheckPairs(const data::Entry& batch) const {
-  if (batch.sequences == 0 || batch.sources.empty() == !limits_.pairs) return;
+  if (batch.sequences == 0 || (batch.source_length > 0) == limits_.pairs) return;
   throw RunError(limits_.pairs ? "single texts for a model that translates"
                                : "pairs of texts for a model of single ones",
                  kBug);

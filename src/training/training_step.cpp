@@ -68,8 +68,8 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on
 }
 
 void TrainingStep::Move(const data::Origin& origin) {
-  windows_->Move(origin);
-  next_.step = -1;  // loaded ahead from another place
+  if (windows_ != nullptr) windows_->Move(origin);  // pairs have one order
+  next_.step = -1;                                  // loaded ahead from another place
 }
 
 double TrainingStep::Waited() const {

@@ -10,11 +10,10 @@
 
 #include "trireme/base/partition.hpp"
 #include "trireme/data/batch.hpp"
+#include "trireme/data/options.hpp"
 #include "trireme/data/pair_file.hpp"
 
 namespace trireme::data {
-
-enum class LongPairs { kRefuse, kLeaveOut };
 
 // Lengths of pairs [first, first + source.size()), eos included.
 using ReadPairLengths = std::function<void(std::int64_t first, std::span<std::int32_t> source,
@@ -105,6 +104,9 @@ class PairBatches {
   std::vector<std::uint32_t> order_;      // [pairs]: by class, in each by the file's order
   std::vector<std::int64_t> long_order_;  // in place of order_ from 2^32 pairs on
 };
+
+// The batches that a deck asks for.
+PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed);
 
 // Pairs side by side, padded to the longest of the batch.
 struct PairEntry {

@@ -25,6 +25,12 @@ class BatchLoader : public StepLoader {
   // As data::Windows::RequireRead.
   void RequireRead() const override { windows_.RequireRead(); }
   std::int64_t Targets(std::int64_t step) const override { return sampler_.BatchTargets(step); }
+  std::int64_t StepsPerEpoch() const override { return sampler_.StepsPerEpoch(); }
+  std::int64_t TargetsBefore(std::int64_t step) const override {
+    return sampler_.TargetsBefore(step);
+  }
+  std::int64_t NextSample(std::int64_t step) const override { return sampler_.NextSample(step); }
+  double Epochs(std::int64_t step) const override { return sampler_.Epochs(step); }
   bool Whole(std::int64_t step) const override { return sampler_.BatchSize(step) == share_.batch; }
 
  private:

@@ -24,6 +24,17 @@ class PairLoader : public StepLoader {
   std::int64_t Targets(std::int64_t step) const override {
     return order_.Shape(step).target_tokens;
   }
+  std::int64_t StepsPerEpoch() const override { return order_.StepsPerEpoch(); }
+  std::int64_t TargetsBefore(std::int64_t step) const override {
+    return order_.TargetsBefore(step);
+  }
+  // Pairs of whole epochs: those of a part are not counted.
+  std::int64_t NextSample(std::int64_t step) const override {
+    return step / StepsPerEpoch() * order_.Pairs();
+  }
+  double Epochs(std::int64_t step) const override {
+    return static_cast<double>(step) / static_cast<double>(StepsPerEpoch());
+  }
   bool Whole(std::int64_t /*step*/) const override { return false; }  // shapes differ
 
  private:

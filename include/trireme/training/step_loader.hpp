@@ -36,7 +36,12 @@ class StepLoader {
   // Throws what kept this rank from reading a batch.
   virtual void RequireRead() const = 0;
 
+  virtual std::int64_t StepsPerEpoch() const = 0;
   virtual std::int64_t Targets(std::int64_t step) const = 0;  // that count, without masks
+  // Of all steps before this one: targets, samples, and epochs completed.
+  virtual std::int64_t TargetsBefore(std::int64_t step) const = 0;
+  virtual std::int64_t NextSample(std::int64_t step) const = 0;
+  virtual double Epochs(std::int64_t step) const = 0;
   // True if the step's batch has the shapes of most others, so that it may be recorded.
   virtual bool Whole(std::int64_t step) const = 0;
 };

@@ -86,6 +86,7 @@ class TrainingStep {
   // refuses the pairs.
   TrainingStep(TrainingState& state, const data::PairFile& pairs);
 
+  const StepLoader& Data() const { return *loader_; }
   // Of windows; of pairs.
   const data::Sampler& Samples() const { return windows_->Samples(); }
   const data::PairBatches& Pairs() const { return pairs_->Order(); }
