@@ -254,6 +254,34 @@ ExitCode RunTokenize(const job::Job& job) {
   return ExitCode::kDone;
 }
 
+namespace {
+
+ExitCode RunLoop(job::Job& job, TrainingLoop& loop) {
+  if (job.line->validate_only) {
+    loop.Validate();
+    return ExitCode::kDone;
+  }
+  job::StopIfAsked(job);
+  if (!loop.Initialize()) return ExitCode::kDone;
+  loop.Execute();
+  const ExitCode code = loop.Finalize();
+  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
+  return code;
+}
+
+// Steps 3 to 5 of RunTraining for a model that translates.
+ExitCode TrainOnPairs(job::Job& job, const plan::Plan& plan, const comm::ProcessGrid& grid) {
+  const data::PairFile pairs = job::OpenPairs(job);
+  training::TrainingState state(grid, plan.training, job.stream, [&job] { job::StopIfAsked(job); });
+  training::TrainingStep step(state, pairs);
+  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
+  const job::ValidSplit validation{"", &targets};
+  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step, &pairs);
+  return RunLoop(job, loop);
+}
+
+}  // namespace
+
 ExitCode RunTraining(job::Job& job) {
   const comm::Communicator& world = job.World();
   job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
@@ -274,6 +302,8 @@ ExitCode RunTraining(job::Job& job) {
   const std::function<void()> stop_if_asked = [&job] { job::StopIfAsked(job); };
   stop_if_asked();
 
+  if (facts.pairs) return TrainOnPairs(job, plan, grid);
+
   // 3. The data.
   const std::vector<data::TokenFile> files = job::OpenCorpus(job, grid);
   const data::Corpus corpus{std::span(files)};
@@ -287,16 +317,7 @@ ExitCode RunTraining(job::Job& job) {
 
   // 5. The loop.
   TrainingLoop loop(job, plan, corpus, validation, state, step);
-  if (job.line->validate_only) {
-    loop.Validate();
-    return ExitCode::kDone;
-  }
-  stop_if_asked();
-  if (!loop.Initialize()) return ExitCode::kDone;
-  loop.Execute();
-  const ExitCode code = loop.Finalize();
-  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
-  return code;
+  return RunLoop(job, loop);
 }
 
 }  // namespace trireme::driver

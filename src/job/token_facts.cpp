@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "pair_facts.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/has_target.hpp"
 #include "trireme/job/job.hpp"
@@ -170,6 +171,7 @@ void PlaceCopies(const Job& job, plan::TokenFacts& facts) {
 }  // namespace
 
 plan::TokenFacts InspectTokens(const Job& job) {
+  if (job.options.model.Translates()) return InspectPairs(job);
   const comm::Communicator& world = job.World();
   DeckOptions options = job.options;
   std::vector<data::MixtureFile>& mixture = options.data.mixture;
@@ -247,7 +249,7 @@ std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data:
 
 data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
   const std::optional<RunRecord>& record = job.start.record;
-  if (!record || job.start.weights_alone || !record->origin) return {};
+  if (!record || job.start.weights_alone || !record->origin || tokens.pairs) return {};
   const bool mixed = !record->mixture.empty() || !tokens.sources.empty();
   if (mixed && job.options.job.task != Task::kTrain) return {};
   const data::Sampler::Options now{.tokens = tokens.train,

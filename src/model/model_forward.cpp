@@ -55,7 +55,7 @@ void Model::Forward(TaskEntries& entries, int chunk, const Arenas& arenas) {
       if (i + 1 != layers.encoders) entry.live->residuals[i + 1] = out;
       ForwardBlock(entry, chunk, i, arenas, out);
       if (layers.ends_encoder && i + 1 == layers.encoders) {
-        NormMemory(entry.source, arenas.input, *entry.live);
+        LeaveEncoder(entry, layers, arenas);
       }
     }
     Done({&layers.units[i], 1});

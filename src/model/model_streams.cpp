@@ -60,14 +60,18 @@ Matrix Model::OutputOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
   return leaves_here ? entry.TargetOf(entry.out) : residual(entry, block + 1);
 }
 
-// The encoder's output from that of its last block. arena: of the norm's statistics.
-void Model::NormMemory(const Pass& pass, device::Arena* arena, ChunkActivations::Live& live) const {
-  const NormLayer* const norm = layers_.EncoderNorm();
-  if (norm == nullptr) return;
-  Pass kept = pass;
-  kept.lives.input = arena;
-  norm->Allocate(kept, live.encoder_norm);
-  if (!pass.Dry()) norm->Forward(pass, live.encoded, live.encoder_norm, live.memory);
+// Forward, after the encoder's last block: its output, for this chunk's decoder and for later ones.
+void Model::LeaveEncoder(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                         const Arenas& arenas) const {
+  ChunkActivations::Live& live = *entry.live;
+  if (const NormLayer* const norm = layers_.EncoderNorm()) {
+    Pass pass = entry.source;
+    pass.lives.input = arenas.input;
+    norm->Allocate(pass, live.encoder_norm);
+    if (!pass.Dry()) norm->Forward(pass, live.encoded, live.encoder_norm, live.memory);
+  }
+  if (entry.pass.Dry() || layers.last || layers.encoders == layers.blocks.size()) return;
+  kernels::Copy(entry.pass.stream, live.memory, entry.SourceOf(entry.out));
 }
 
 void Model::EnterEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const {

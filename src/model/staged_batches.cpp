@@ -77,7 +77,7 @@ void StagedBatches::CheckBegins(const data::Entry& batch) const {
 }
 
 void StagedBatches::CheckPairs(const data::Entry& batch) const {
-  if (batch.sequences == 0 || batch.sources.empty() == !limits_.pairs) return;
+  if (batch.sequences == 0 || (batch.source_length > 0) == limits_.pairs) return;
   // Texts that are being written go on without their source texts.
   if (limits_.pairs && limits_.begins && !batch.begins.empty()) return;
   throw RunError(limits_.pairs ? "single texts for a model that translates"

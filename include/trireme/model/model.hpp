@@ -157,7 +157,8 @@ class Model : public parallel::StageWork {
                     MakeResidual residual) const;
   Matrix OutputOf(const TaskEntry& entry, const StageLayers::Chunk& layers, std::size_t block,
                   MakeResidual residual) const;
-  void NormMemory(const Pass& pass, device::Arena* arena, ChunkActivations::Live& live) const;
+  void LeaveEncoder(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                    const Arenas& arenas) const;
   void EnterEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const;
   void LeaveEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const;
   void EnterStreamsBackward(TaskEntry& entry, const StageLayers::Chunk& layers) const;

@@ -1,0 +1,111 @@
+// Job: what it knows of its file of pairs, and the opened file.
+#include "pair_facts.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+// Tasks and keys that pairs have no part in yet, on rank 0.
+void Check(const Job& job) {
+  const DeckOptions& options = job.options;
+  if (options.job.task != Task::kTrain) {
+    throw job.deck.Complain("job.task", "models that translate are trained only",
+                            "Use job.task = train, or model.kind = decoder.");
+  }
+  if (!options.data.mixture.empty()) {
+    throw job.deck.Complain("data.mixture", "files of pairs are not mixed",
+                            "Name one file of pairs with data.file.");
+  }
+  if (!options.data.validation.empty()) {
+    throw job.deck.Complain("data.validation", "pairs are validated on their own valid split",
+                            "Leave this key out.");
+  }
+  if (data::IsStream(options.data.staging)) {
+    throw job.deck.Complain("data.staging", "pairs are not read ahead",
+                            "Use data.staging = shared_memory.");
+  }
+  if (options.training.on_spike == training::OnSpike::kRollback) {
+    throw job.deck.Complain("run.on_spike", "batches of pairs have one order, and none is skipped",
+                            "Use run.on_spike = report.");
+  }
+  if (options.data.stride != options.data.sequence_length) {
+    throw job.deck.Complain("data.stride", "pairs are no windows", "Leave this key out.");
+  }
+}
+
+// Batches of the training split. Collective; valid on rank 0.
+plan::PairFacts CountBatches(const Job& job) {
+  const comm::Communicator& world = job.World();
+  const data::Keeping keeping(data::Staging::kStream, {true, false, false}, 1, world.IsRoot());
+  const data::PairFile file(world, job.runtime->Node(), job.options.data.file, keeping);
+  plan::PairFacts facts;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    const data::PairBatches batches(file.Pairs(data::Split::kTrain),
+                                    data::LengthsOf(file, data::Split::kTrain),
+                                    data::BatchesOf(job.options.data, job.options.machine.seed));
+    facts.steps = batches.StepsPerEpoch();
+    for (std::int64_t step = 0; step < facts.steps; ++step) {
+      facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
+    }
+  });
+  return facts;
+}
+
+// Bytes of a rank's share of the texts.
+std::int64_t BytesOf(const Job& job, const data::PairCounts& counts) {
+  std::int64_t tokens = 0;
+  for (const std::int64_t count : counts.source_tokens) tokens += count;
+  for (const std::int64_t count : counts.target_tokens) tokens += count;
+  const std::int64_t bytes = tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
+  const bool shared = job.options.data.staging == data::Staging::kSharedMemory;
+  return shared ? bytes / job.runtime->Node().Size() : bytes;
+}
+
+}  // namespace
+
+plan::TokenFacts InspectPairs(const Job& job) {
+  const comm::Communicator& world = job.World();
+  plan::TokenFacts facts;
+  plan::PairFacts pairs;
+  world.Together([&] {
+    plan::PlanGrid(job.options, job.deck, world.Size());
+    if (!world.IsRoot()) return;
+    Check(job);
+    const data::PairCounts counts = data::CountPairs(job.options.data.file);
+    facts.vocabulary = counts.target_vocabulary;
+    facts.train = counts.target_tokens.front();
+    facts.bytes = BytesOf(job, counts);
+    facts.source = std::filesystem::path(job.options.data.file).filename().string();
+    pairs.source_vocabulary = counts.source_vocabulary;
+    pairs.shared_vocabulary = counts.shared_vocabulary;
+    pairs.pairs = counts.pairs.front();
+  });
+  const plan::PairFacts batches = CountBatches(job);
+  // Sums of one rank's numbers and of zeros.
+  for (std::int64_t* number :
+       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
+    *number = world.Sum(*number);
+  }
+  pairs.shared_vocabulary = world.Sum(std::int64_t{world.IsRoot() && pairs.shared_vocabulary}) > 0;
+  pairs.steps = world.Sum(batches.steps);
+  pairs.batch = world.Sum(batches.batch);
+  facts.source = world.Broadcast(facts.source);
+  facts.contents.resize(1);
+  facts.pairs = pairs;
+  return facts;
+}
+
+data::PairFile OpenPairs(const Job& job) {
+  const bool evaluates = job.options.monitor.validate_every_steps > 0;
+  const data::Keeping keeping(job.options.data.staging, {true, evaluates, evaluates}, 1);
+  return {job.World(), job.runtime->Node(), job.options.data.file, keeping,
+          [&job] { StopIfAsked(job); }};
+}
+
+}  // namespace trireme::job

@@ -1,0 +1,14 @@
+// What a job knows of its file of pairs.
+#ifndef TRIREME_JOB_PAIR_FACTS_HPP_
+#define TRIREME_JOB_PAIR_FACTS_HPP_
+
+#include "trireme/job/job.hpp"
+
+namespace trireme::job {
+
+// Collective. Reads the lengths of the training split's pairs. Throws what InspectTokens does.
+plan::TokenFacts InspectPairs(const Job& job);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_JOB_PAIR_FACTS_HPP_
