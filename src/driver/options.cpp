@@ -2,6 +2,7 @@
 #include "trireme/driver/options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "trireme/input/choice.hpp"
@@ -17,7 +18,10 @@ constexpr input::Names<3> kPackings = {"no", "yes", "auto"};
 void DeclareGenerate(input::Schema& schema) {
   using input::AtLeast, input::Between;
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
-  schema.Section("generate", "Continuing a prompt (job.task = generate).")
+  schema
+      .Section("generate",
+               "Continuing or, with model.kind = encoder_decoder, translating a prompt (job.task = "
+               "generate).")
       .Text("generate.prompt", "",
             "Text to continue. Empty: start after an <eos>. -: interactive, each line of standard "
             "input is a prompt; ends at its end (Ctrl-D).")
@@ -31,14 +35,21 @@ void DeclareGenerate(input::Schema& schema) {
           "prompt, text, tokens (ids), reason (length, stop, eos), log_probability (nats). A file "
           "that exists is refused. Empty: standard output.")
       .Integer("generate.batch", 8, AtLeast(1), "prompts",
-               "Prompts of generate.file that each data rank continues at once; their keys and "
-               "values are planned memory.")
+               "Prompts of generate.file that each data rank continues at once, and texts that an "
+               "evaluation translates at once; their keys and values are planned memory.")
       .Choice(
           "generate.pack_weights", "auto", input::Choices(kPackings),
           "yes: on CPUs the weights lie in memory a second time, in the order in which products "
           "of 2 to 32 texts at once read them: faster, with the same numbers. auto: where nodes "
           "have the memory.")
-      .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
+      .Integer("generate.tokens", 100, AtLeast(1), "tokens",
+               "How many to add; of a translation, the most it has.")
+      .Integer("generate.beams", 1, AtLeast(1), "texts",
+               "Of a translation: the likeliest of these many beginnings go on from token to token "
+               "(beam search). 1: greedy.")
+      .Real("generate.length_penalty", 0.6, AtLeast(0), "",
+            "Of translations of n tokens found by beams the one with the largest log-probability / "
+            "((5 + n) / 6)^length_penalty is taken (Wu et al. 2016). 0: the likeliest one.")
       .Real("generate.temperature", 0.8, AtLeast(0), "", "0: greedy, always the likeliest.")
       .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")
       .Real("generate.top_p", 1, {0, 1, true, false}, "",
@@ -54,6 +65,32 @@ void DeclareGenerate(input::Schema& schema) {
       .Switch("generate.start_with_eos", true,
               "The model sees an <eos> before a prompt, as before each document in training.")
       .Exclusive({"generate.prompt", "generate.file"});
+}
+
+void CheckGenerate(const input::Deck& deck, bool translates) {
+  constexpr std::array kOfDecoders = {"generate.temperature",
+                                      "generate.top_k",
+                                      "generate.top_p",
+                                      "generate.seed",
+                                      "generate.repetition_penalty",
+                                      "generate.stop",
+                                      "generate.stop_at_eos",
+                                      "generate.start_with_eos"};
+  constexpr std::array kOfTranslations = {"generate.beams", "generate.length_penalty"};
+  if (!translates) {
+    for (const char* key : kOfTranslations) {
+      if (!deck.Given(key)) continue;
+      throw deck.Complain(key, "this model continues texts, it does not translate",
+                          "Leave this key out.");
+    }
+    return;
+  }
+  for (const char* key : kOfDecoders) {
+    if (!deck.Given(key)) continue;
+    throw deck.Complain(key, "translations are searched for, not drawn",
+                        "Leave this key out; generate.beams and generate.length_penalty are what a "
+                        "search has.");
+  }
 }
 
 std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
@@ -103,7 +140,10 @@ GenerateOptions ReadGenerate(const input::Deck& deck) {
           .file = deck.Text("generate.file"),
           .output = deck.Text("generate.output"),
           .batch = deck.Text("generate.file").empty() ? 1 : deck.Integer("generate.batch"),
-          .pack_weights = input::Pick<PackWeights>(deck.Text("generate.pack_weights"), kPackings)};
+          .texts = deck.Integer("generate.batch"),
+          .pack_weights = input::Pick<PackWeights>(deck.Text("generate.pack_weights"), kPackings),
+          .beams = deck.Integer("generate.beams"),
+          .length_penalty = deck.Real("generate.length_penalty")};
 }
 
 }  // namespace trireme::driver

@@ -13,9 +13,10 @@ namespace {
 // Tasks and keys that pairs have no part in yet, on rank 0.
 void Check(const Job& job) {
   const DeckOptions& options = job.options;
-  if (options.job.task != Task::kTrain) {
-    throw job.deck.Complain("job.task", "models that translate are trained only",
-                            "Use job.task = train, or model.kind = decoder.");
+  const Task task = options.job.task;
+  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate) {
+    throw job.deck.Complain("job.task", "models that translate have no such task",
+                            "Use job.task = train, evaluate or generate, or model.kind = decoder.");
   }
   if (!options.data.mixture.empty()) {
     throw job.deck.Complain("data.mixture", "files of pairs are not mixed",
@@ -86,7 +87,8 @@ plan::TokenFacts InspectPairs(const Job& job) {
     pairs.shared_vocabulary = counts.shared_vocabulary;
     pairs.pairs = counts.pairs.front();
   });
-  const plan::PairFacts batches = CountBatches(job);
+  const bool trains = job.options.job.task == Task::kTrain;
+  const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number :
        {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
@@ -102,8 +104,11 @@ plan::TokenFacts InspectPairs(const Job& job) {
 }
 
 data::PairFile OpenPairs(const Job& job) {
-  const bool evaluates = job.options.monitor.validate_every_steps > 0;
-  const data::Keeping keeping(job.options.data.staging, {true, evaluates, evaluates}, 1);
+  const Task task = job.options.job.task;
+  const bool trains = task == Task::kTrain;
+  const bool evaluates =
+      trains ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
+  const data::Keeping keeping(job.options.data.staging, {trains, evaluates, evaluates}, 1);
   return {job.World(), job.runtime->Node(), job.options.data.file, keeping,
           [&job] { StopIfAsked(job); }};
 }
