@@ -85,6 +85,10 @@ Layout MakeLayout(const Request& request, bool training) {
   Layout layout;
   model::ModelPlan& model = layout.model;
   model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
+  if (asked.model.Translates() && !request.tokens.pairs) {
+    throw request.deck.Complain("data.file", "is not there: its pairs decide on the plan",
+                                "Write it with job.task = tokenize.");
+  }
   if (request.tokens.pairs) {
     model.options.source_types = request.tokens.pairs->source_vocabulary;
     CheckPairs(request);
