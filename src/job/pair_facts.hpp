@@ -1,4 +1,4 @@
-// What a job knows of its file of pairs.
+// Facts of a job's file of pairs.
 #ifndef TRIREME_JOB_PAIR_FACTS_HPP_
 #define TRIREME_JOB_PAIR_FACTS_HPP_
 

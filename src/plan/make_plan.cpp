@@ -46,7 +46,7 @@ void CheckDocuments(const Request& request) {
       "data.document_mask = no.");
 }
 
-// What models that translate do not have.
+// Refuses choices that models that translate do not have.
 void CheckPairs(const Request& request) {
   const DeckOptions& asked = request.options;
   const PairFacts& pairs = *request.tokens.pairs;
