@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "trireme/input/choice.hpp"
 
@@ -50,7 +51,10 @@ void DeclareGenerate(input::Schema& schema) {
       .Real("generate.length_penalty", 0.6, AtLeast(0), "",
             "Of translations of n tokens found by beams the one with the largest log-probability / "
             "((5 + n) / 6)^length_penalty is taken (Wu et al. 2016). 0: the likeliest one.")
-      .Real("generate.temperature", 0.8, AtLeast(0), "", "0: greedy, always the likeliest.")
+      .Real(
+          "generate.temperature", 0.8, AtLeast(0), "",
+          "0: greedy, always the likeliest. Translations are not drawn: of no meaning there, like "
+          "generate.seed.")
       .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")
       .Real("generate.top_p", 1, {0, 1, true, false}, "",
             "Draw from the fewest tokens that hold this much probability.")
@@ -67,26 +71,21 @@ void DeclareGenerate(input::Schema& schema) {
       .Exclusive({"generate.prompt", "generate.file"});
 }
 
+// Values, not whether they were given: the deck of a run gives all keys.
 void CheckGenerate(const input::Deck& deck, bool translates) {
-  constexpr std::array kOfDecoders = {"generate.temperature",
-                                      "generate.top_k",
-                                      "generate.top_p",
-                                      "generate.seed",
-                                      "generate.repetition_penalty",
-                                      "generate.stop",
-                                      "generate.stop_at_eos",
-                                      "generate.start_with_eos"};
-  constexpr std::array kOfTranslations = {"generate.beams", "generate.length_penalty"};
   if (!translates) {
-    for (const char* key : kOfTranslations) {
-      if (!deck.Given(key)) continue;
-      throw deck.Complain(key, "this model continues texts, it does not translate",
-                          "Leave this key out.");
-    }
-    return;
+    if (deck.Integer("generate.beams") == 1) return;
+    throw deck.Complain("generate.beams", "this model continues texts, it does not translate",
+                        "Leave this key out.");
   }
-  for (const char* key : kOfDecoders) {
-    if (!deck.Given(key)) continue;
+  const std::array<std::pair<const char*, bool>, 5> of_decoders = {
+      {{"generate.top_k", deck.Integer("generate.top_k") != 0},
+       {"generate.top_p", deck.Real("generate.top_p") != 1},
+       {"generate.repetition_penalty", deck.Real("generate.repetition_penalty") != 1},
+       {"generate.stop", !deck.Text("generate.stop").empty()},
+       {"generate.start_with_eos", !deck.Switch("generate.start_with_eos")}}};
+  for (const auto& [key, asked] : of_decoders) {
+    if (!asked) continue;
     throw deck.Complain(key, "translations are searched for, not drawn",
                         "Leave this key out; generate.beams and generate.length_penalty are what a "
                         "search has.");

@@ -276,7 +276,7 @@ ExitCode TrainOnPairs(job::Job& job, const plan::Plan& plan, const comm::Process
   training::TrainingStep step(state, pairs);
   const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
   const job::ValidSplit validation{"", &targets};
-  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step, &pairs);
+  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step);
   return RunLoop(job, loop);
 }
 

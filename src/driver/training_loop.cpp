@@ -24,8 +24,7 @@ namespace trireme::driver {
 
 TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                            std::span<const job::ValidSplit> validation,
-                           training::TrainingState& state, training::TrainingStep& training_step,
-                           const data::PairFile* pairs)
+                           training::TrainingState& state, training::TrainingStep& training_step)
     : job_(job),
       corpus_(corpus),
       validation_(validation),
@@ -34,7 +33,7 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       state_(state),
       training_step_(training_step),
       grid_(state.Grid()),
-      pairs_(pairs),
+      pairs_(training_step.FileOfPairs()),
       order_(training_step.Data()),
       schedule_(plan.training.schedule),
       prediction_(std::make_unique<StepPrediction>(job, plan)),

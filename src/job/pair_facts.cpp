@@ -10,32 +10,31 @@ namespace trireme::job {
 
 namespace {
 
-// Tasks and keys that pairs have no part in yet, on rank 0.
-void Check(const Job& job) {
-  const DeckOptions& options = job.options;
+// Tasks and keys that pairs have no part in yet.
+void Check(const DeckOptions& options, const input::Deck& deck) {
   const Task task = options.job.task;
   if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate) {
-    throw job.deck.Complain("job.task", "models that translate have no such task",
-                            "Use job.task = train, evaluate or generate, or model.kind = decoder.");
+    throw deck.Complain("job.task", "models that translate have no such task",
+                        "Use job.task = train, evaluate or generate, or model.kind = decoder.");
   }
   if (!options.data.mixture.empty()) {
-    throw job.deck.Complain("data.mixture", "files of pairs are not mixed",
-                            "Name one file of pairs with data.file.");
+    throw deck.Complain("data.mixture", "files of pairs are not mixed",
+                        "Name one file of pairs with data.file.");
   }
   if (!options.data.validation.empty()) {
-    throw job.deck.Complain("data.validation", "pairs are validated on their own valid split",
-                            "Leave this key out.");
+    throw deck.Complain("data.validation", "pairs are validated on their own valid split",
+                        "Leave this key out.");
   }
   if (data::IsStream(options.data.staging)) {
-    throw job.deck.Complain("data.staging", "pairs are not read ahead",
-                            "Use data.staging = shared_memory.");
+    throw deck.Complain("data.staging", "pairs are not read ahead",
+                        "Use data.staging = shared_memory.");
   }
   if (options.training.on_spike == training::OnSpike::kRollback) {
-    throw job.deck.Complain("run.on_spike", "batches of pairs have one order, and none is skipped",
-                            "Use run.on_spike = report.");
+    throw deck.Complain("run.on_spike", "batches of pairs have one order, and none is skipped",
+                        "Use run.on_spike = report.");
   }
   if (options.data.stride != options.data.sequence_length) {
-    throw job.deck.Complain("data.stride", "pairs are no windows", "Leave this key out.");
+    throw deck.Complain("data.stride", "pairs are no windows", "Leave this key out.");
   }
 }
 
@@ -59,42 +58,60 @@ plan::PairFacts CountBatches(const Job& job) {
 }
 
 // Bytes of a rank's share of the texts.
-std::int64_t BytesOf(const Job& job, const data::PairCounts& counts) {
+std::int64_t BytesOf(const data::Options& options, const data::PairCounts& counts, int shared_by) {
   std::int64_t tokens = 0;
   for (const std::int64_t count : counts.source_tokens) tokens += count;
   for (const std::int64_t count : counts.target_tokens) tokens += count;
   const std::int64_t bytes = tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
-  const bool shared = job.options.data.staging == data::Staging::kSharedMemory;
-  return shared ? bytes / job.runtime->Node().Size() : bytes;
+  if (options.staging != data::Staging::kSharedMemory) return bytes;
+  return shared_by == 0 ? 0 : bytes / shared_by;
 }
 
 }  // namespace
 
+plan::TokenFacts FactsOfPairs(const DeckOptions& options, const input::Deck& deck, int shared_by) {
+  Check(options, deck);
+  const data::PairCounts counts = data::CountPairs(options.data.file);
+  plan::TokenFacts facts;
+  facts.vocabulary = counts.target_vocabulary;
+  facts.train = counts.target_tokens.front();
+  facts.bytes = BytesOf(options.data, counts, shared_by);
+  facts.source = std::filesystem::path(options.data.file).filename().string();
+  facts.contents.resize(1);
+  plan::PairFacts pairs;
+  pairs.source_vocabulary = counts.source_vocabulary;
+  pairs.shared_vocabulary = counts.shared_vocabulary;
+  pairs.pairs = counts.pairs.front();
+  pairs.batch = std::min(options.data.batch, pairs.pairs);
+  pairs.steps = CeilDivide(pairs.pairs, pairs.batch);
+  if (const std::int64_t limit = options.data.batch_tokens; limit > 0) {
+    const std::int64_t most = std::max(counts.source_tokens.front(), counts.target_tokens.front());
+    pairs.steps = std::max(pairs.steps, CeilDivide(most, limit));
+  }
+  facts.pairs = pairs;
+  return facts;
+}
+
 plan::TokenFacts InspectPairs(const Job& job) {
   const comm::Communicator& world = job.World();
   plan::TokenFacts facts;
-  plan::PairFacts pairs;
   world.Together([&] {
     plan::PlanGrid(job.options, job.deck, world.Size());
-    if (!world.IsRoot()) return;
-    Check(job);
-    const data::PairCounts counts = data::CountPairs(job.options.data.file);
-    facts.vocabulary = counts.target_vocabulary;
-    facts.train = counts.target_tokens.front();
-    facts.bytes = BytesOf(job, counts);
-    facts.source = std::filesystem::path(job.options.data.file).filename().string();
-    pairs.source_vocabulary = counts.source_vocabulary;
-    pairs.shared_vocabulary = counts.shared_vocabulary;
-    pairs.pairs = counts.pairs.front();
+    if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
   });
+<<<<<<< HEAD
   const bool trains = job.options.job.task == Task::kTrain;
   const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
+=======
+  plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
+  const plan::PairFacts batches = CountBatches(job);
+>>>>>>> translation
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number :
        {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
     *number = world.Sum(*number);
   }
-  pairs.shared_vocabulary = world.Sum(std::int64_t{world.IsRoot() && pairs.shared_vocabulary}) > 0;
+  pairs.shared_vocabulary = world.Sum(std::int64_t{pairs.shared_vocabulary}) > 0;
   pairs.steps = world.Sum(batches.steps);
   pairs.batch = world.Sum(batches.batch);
   facts.source = world.Broadcast(facts.source);

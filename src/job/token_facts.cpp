@@ -138,6 +138,7 @@ plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& d
 
 plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by,
                          data::KnownFiles* known) {
+  if (options.model.Translates()) return FactsOfPairs(options, deck, shared_by);
   if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by, known);
   const std::string& path = options.data.file;
   const data::TokenCounts counts = data::CountTokens(path, known);

@@ -50,7 +50,7 @@ void Model::EnterStreams(TaskEntry& entry, const StageLayers::Chunk& layers, con
       layers_.EncoderNorm() == nullptr ? live.memory : ResidualOf(entry.source, arenas.input);
 }
 
-// What a block writes, forward.
+// Output of a block, forward.
 Matrix Model::OutputOf(const TaskEntry& entry, const StageLayers::Chunk& layers, std::size_t block,
                        MakeResidual residual) const {
   if (block + 1 == layers.encoders) {
@@ -139,7 +139,7 @@ void Model::EnterEncoderBackward(TaskEntry& entry, const StageLayers::Chunk& lay
                  {.dy = entry.memory, .dx = entry.source_residual});
 }
 
-// Where a block's backward pass writes the gradient of its input. The last of each stream's blocks
+// Gradient of a block's input, to be written by its backward pass. The last of each stream's blocks
 // may read buffer 0.
 Matrix Model::InputGradientOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
                               std::size_t block) const {

@@ -246,11 +246,10 @@ void ReadRope(const input::Deck& deck, Options& o) {
 void CheckKind(const input::Deck& deck, const Options& o) {
   constexpr std::int64_t kMostBlocks = 4095;
   if (!o.Translates()) {
-    for (const char* key : {"model.encoder_layers", "model.shared_vocabulary"}) {
-      if (!deck.Given(key)) continue;
-      throw deck.Complain(key, "belongs to model.kind = encoder_decoder", "Remove this key.");
-    }
-    return;
+    const bool layers = o.encoder_layers != 0;
+    if (!layers && o.shared_vocabulary) return;
+    throw deck.Complain(layers ? "model.encoder_layers" : "model.shared_vocabulary",
+                        "belongs to model.kind = encoder_decoder", "Remove this key.");
   }
   if (o.Blocks() > kMostBlocks) {
     throw deck.Complain(

@@ -46,7 +46,7 @@ void CheckDocuments(const Request& request) {
       "data.document_mask = no.");
 }
 
-// What models that translate do not have.
+// Refuses choices that models that translate do not have.
 void CheckPairs(const Request& request) {
   const DeckOptions& asked = request.options;
   const PairFacts& pairs = *request.tokens.pairs;
@@ -85,6 +85,10 @@ Layout MakeLayout(const Request& request, bool training) {
   Layout layout;
   model::ModelPlan& model = layout.model;
   model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
+  if (asked.model.Translates() && !request.tokens.pairs) {
+    throw request.deck.Complain("data.file", "is not there: its pairs decide on the plan",
+                                "Write it with job.task = tokenize.");
+  }
   if (request.tokens.pairs) {
     model.options.source_types = request.tokens.pairs->source_vocabulary;
     CheckPairs(request);

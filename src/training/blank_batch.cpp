@@ -14,10 +14,9 @@ std::vector<data::Entry> BlankEntries(const TrainingState& state, std::int64_t w
     entry.length = entry.positions.Count();
     entry.sequences = share.Entry(windows, static_cast<std::int64_t>(i)).Size();
     if (state.Plan().pairs && entry.sequences > 0) {
-      // Texts as long as the limit on tokens allows.
+      // A step with the most pairs, whose texts are as long as the limit on tokens allows.
       const std::int64_t tokens = state.Plan().model.tokens;
-      if (tokens > 0)
-        entry.length = std::clamp<std::int64_t>(tokens / entry.sequences, 1, entry.length);
+      if (tokens > 0) entry.length = std::clamp<std::int64_t>(tokens / windows, 1, entry.length);
       entry.source_length = entry.length;
       entry.positions = PositionsOf(entry.length, 0, 1);
     }

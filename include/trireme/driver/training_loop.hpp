@@ -33,11 +33,10 @@ class Timeline;
 class TrainingLoop {
  public:
   // All arguments must outlive the loop, and the files of `corpus`. validation: of
-  // job::ValidSplits. pairs: of a model that translates, whose corpus is the target texts; else
-  // null.
+  // job::ValidSplits. Of a model that translates, the corpus is the target texts.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                std::span<const job::ValidSplit> validation, training::TrainingState& state,
-               training::TrainingStep& training_step, const data::PairFile* pairs = nullptr);
+               training::TrainingStep& training_step);
 
   ~TrainingLoop();
   TrainingLoop(const TrainingLoop&) = delete;

@@ -47,7 +47,7 @@ struct Lifetimes {
   device::Arena* scratch = nullptr;   // up to the end of the block
 };
 
-// What a decoder's blocks read of the source texts, and the gradient that they add to.
+// Source texts as a decoder's blocks read them, and the gradient that they add to.
 struct SourceStream {
   std::int64_t length = 0;                    // S, padding included; 0: there are none
   const std::int32_t* key_lengths = nullptr;  // [sequences]: without padding

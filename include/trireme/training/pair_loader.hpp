@@ -19,6 +19,7 @@ class PairLoader : public StepLoader {
   PairLoader(const TrainingState& state, const data::PairFile& pairs);
 
   const data::PairBatches& Order() const { return order_; }
+  const data::PairFile& File() const { return pairs_; }
   void Load(std::int64_t step, LoadedBatch& batch) override;
   void RequireRead() const override {}
   std::int64_t Targets(std::int64_t step) const override {

@@ -90,6 +90,9 @@ class TrainingStep {
   // Of windows; of pairs.
   const data::Sampler& Samples() const { return windows_->Samples(); }
   const data::PairBatches& Pairs() const { return pairs_->Order(); }
+  const data::PairFile* FileOfPairs() const {  // null: windows
+    return pairs_ == nullptr ? nullptr : &pairs_->File();
+  }
 
   // Collective over the state's grid. Runs step number `step` (from 0): the weights move once.
   // If a loss or a gradient is not finite, all ranks either throw what World().Together throws,

@@ -1,5 +1,5 @@
 // The model that translates in every layout: losses, gradients and weights of the serial run (rule
-// 4), the same bits with run.canonical, stops and moves between layouts, operations and memory as
+// 4), the same bits with run.canonical, stops and moves between layouts, evaluations, memory as
 // planned.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -15,6 +15,8 @@
 #include "trireme/data/pair_file.hpp"
 #include "trireme/data/tokenize.hpp"
 #include "trireme/input/deck.hpp"
+#include "trireme/plan/plan.hpp"
+#include "trireme/training/evaluation.hpp"
 
 namespace trireme::test {
 namespace {
@@ -252,6 +254,56 @@ TEST_F(TranslationLayouts, StopsAndMoves) {
   moved.Load(folder_ / "checkpoints");
   EXPECT_LT(WorstLoss(moved.Train(kSteps), rest), kFp64);
   EXPECT_LT(RuleFourDifference(moved.Weights(), whole.Weights()).relative, kFp64);
+}
+
+// Losses without dropout: of all pairs, and of a sample.
+TEST_F(TranslationLayouts, Evaluations) {
+  using comm::Sharding;
+  const auto evaluate = [&](const comm::Communicator& group, RunSettings settings,
+                            std::int64_t pairs) {
+    TrainingRun run(group, *pairs_, settings);
+    return training::EvaluatePairs(run.Net(), *pairs_, data::Split::kValid,
+                                   {.windows = pairs, .seed = 3});
+  };
+  for (const std::int64_t pairs : {0, 23}) {
+    const training::Evaluation wanted = evaluate(self_, Of(Dtype::kFloat64, 7), pairs);
+    EXPECT_EQ(wanted.windows, pairs == 0 ? pairs_->Pairs(data::Split::kValid) : pairs);
+    EXPECT_GT(wanted.targets, wanted.windows);
+    for (const auto& [grid, sharding] :
+         {std::pair{comm::GridShape{1, 8, 1, 1}, Sharding::kParameters},
+          std::pair{comm::GridShape{2, 2, 1, 2}, Sharding::kNone},
+          std::pair{comm::GridShape{4, 2, 1, 1}, Sharding::kNone}}) {
+      RunSettings settings = Of(Dtype::kFloat64, 2);
+      settings.grid = grid;
+      settings.options.sharding = sharding;
+      const training::Evaluation got = evaluate(world_, settings, pairs);
+      EXPECT_EQ(got.targets, wanted.targets);
+      EXPECT_NEAR(got.loss, wanted.loss, kFp64 * wanted.loss);
+    }
+  }
+}
+
+// What is planned without MPI is what the ranks take.
+TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
+  for (const comm::GridShape& grid : {comm::GridShape{2, 2, 1, 2}, comm::GridShape{4, 2, 1, 1}}) {
+    RunSettings settings = Of(Dtype::kFloat32, 3);
+    settings.grid = grid;
+    settings.options.sequence_parallel = grid.tensor > 1;
+    settings.model.pipeline.kind = parallel::ScheduleKind::kZeroBubble;
+    TrainingRun run(world_, *pairs_, settings);
+    const plan::Plan plan{.grid = grid,
+                          .sharing = settings.options,
+                          .options = settings,
+                          .training = run.All().Plan(),
+                          .machine = {.dtype = Dtype::kFloat32, .stream = {}},
+                          .tokens = {}};
+    EXPECT_EQ(plan::PlanMemory(plan, world_.Rank()).Total(), run.All().Memory().Total());
+    plan::CheckTransfers(plan, world_.Rank());
+    device::ResetPeakAllocatedBytes();
+    const std::int64_t before = device::AllocatedBytes();
+    run.Train(2);
+    EXPECT_EQ(device::PeakAllocatedBytes(), before) << "a step takes memory";
+  }
 }
 
 struct CanonicalLayout {
