@@ -99,13 +99,9 @@ plan::TokenFacts InspectPairs(const Job& job) {
     plan::PlanGrid(job.options, job.deck, world.Size());
     if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
   });
-<<<<<<< HEAD
+  plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
   const bool trains = job.options.job.task == Task::kTrain;
   const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
-=======
-  plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
-  const plan::PairFacts batches = CountBatches(job);
->>>>>>> translation
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number :
        {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
