@@ -61,11 +61,12 @@ void SumOver(const comm::Communicator& world, ScoreCounts& counts) {
 }
 
 Json AsJson(const TranslatedPair& pair) {
+  constexpr double kDigits = 1e6;  // layouts differ by rounding
   return {{"pair", pair.number},
           {"source", pair.source},
           {"reference", pair.reference},
           {"text", pair.translation},
-          {"log_probability", Number(pair.log_probability)},
+          {"log_probability", Number(std::round(pair.log_probability * kDigits) / kDigits)},
           {"reason", pair.ended ? "eos" : "length"}};
 }
 
