@@ -17,11 +17,11 @@ constexpr input::Names<6> kKinds = {"word", "byte", "harbour", "numerals", "bpe"
 constexpr input::Names<2> kModelTypes = {"bpe", "unigram"};
 constexpr input::Names<3> kDocuments = {"file", "line", "blank_line"};
 constexpr input::Names<2> kInvalid = {"error", "replace"};
+constexpr input::Names<2> kLongPairs = {"refuse", "leave_out"};
 
 // Lengths and counts of windows: the product of two stays below 2^63.
 constexpr double kLargestCount = std::numeric_limits<std::int32_t>::max();
-constexpr double kMostTypes = 1 << 24;     // of a vocabulary
-constexpr double kMostReadAhead = 1000;    // steps
+constexpr double kMostTypes = 1 << 24, kMostReadAhead = 1000;  // of a vocabulary; steps
 constexpr double kLargestCorpus = 0x1p40;  // tokens: more than a node's memory holds
 
 void DeclareData(input::Schema& schema) {
@@ -39,15 +39,19 @@ void DeclareData(input::Schema& schema) {
             "code:code.h5 (a name and a token file, whose valid split counts). Each has its line; "
             "the first one decides on the best checkpoint.")
       .Integer("data.sequence_length", 128, input::Between(1, kLargestCount), "tokens",
-               "Targets of one window: how far a prediction can look back.")
+               "Targets of one window: how far a prediction looks back. Pairs: the longest text.")
       .Integer(
           "data.stride", 0, input::Between(0, kLargestCount), "tokens",
           "Distance between the beginnings of neighbouring windows; 0: the sequence length, so "
           "that each target is used once an epoch.")
       .Integer("data.batch", 64, input::Between(1, kLargestCount), "windows",
-               "Windows a step, over all ranks; need not divide by anything.")
+               "Windows a step, over all ranks; need not divide by anything. Pairs: the most.")
+      .Integer("data.batch_tokens", 0, input::Between(0, kLargestCount), "tokens",
+               "Pairs: most tokens of a step, of source and of target, with padding; 0: any.")
       .Integer("data.micro_batch", 0, input::Between(0, kLargestCount), "windows",
-               "Windows that a rank takes at once; 0: chosen by the program.")
+               "Windows, or pairs, that a rank takes at once; 0: chosen by the program.")
+      .Choice("data.long_pairs", "refuse", input::Choices(kLongPairs),
+              "Pairs with longer texts than data.sequence_length: an error, or left out.")
       .Choice(
           "data.staging", "shared_memory", input::Choices(kStagings),
           "Where the tokens are kept: none: a copy a rank; shared_memory: one a node; stream: "
@@ -177,7 +181,9 @@ Options Read(const input::Deck& deck) {
                   .stride = deck.Integer("data.stride"),
                   .batch = deck.Integer("data.batch"),
                   .micro_batch = deck.Integer("data.micro_batch"),
-                  .document_mask = deck.Switch("data.document_mask")};
+                  .document_mask = deck.Switch("data.document_mask"),
+                  .batch_tokens = deck.Integer("data.batch_tokens"),
+                  .long_pairs = input::Pick<LongPairs>(deck.Text("data.long_pairs"), kLongPairs)};
   if (deck.Given("data.mixture")) {
     options.mixture = ReadMixture(deck.Text("data.mixture"), deck);
     options.file = options.mixture.front().path;

@@ -163,10 +163,12 @@ void CheckContents(const Inspector& file, const std::string& path, Side side) {
   const bool pairs = SaysPairs(file);
   if (pairs == (side != Side::kText)) return;
   throw InputError(
-      path + (pairs ? ": holds pairs of source and target texts; a language model needs a file of "
-                      "single texts: tokenize.train in place of tokenize.source"
-                    : ": holds single texts; a file of pairs is needed, which tokenize.source and "
-                      "tokenize.target make"));
+      path + (pairs
+                  ? ": holds pairs of source and target texts; a language model needs a file of "
+                    "single texts: tokenize.train in place of tokenize.source; or translate them: "
+                    "model.kind = encoder_decoder"
+                  : ": holds single texts; a file of pairs is needed, which tokenize.source and "
+                    "tokenize.target make; or model.kind = decoder"));
 }
 
 }  // namespace

@@ -8,10 +8,45 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/trained_model.hpp"
 #include "trireme/evaluate/evaluator.hpp"
+#include "trireme/evaluate/pair_evaluator.hpp"
 
 namespace trireme::driver {
 
+namespace {
+
+void SayModel(const job::Job& job, TrainedModel& trained) {
+  if (!job.World().IsRoot()) return;
+  for (const std::string& passed_over : job.start.passed_over) {
+    fmt::print("passed over {}\n", passed_over);
+  }
+  fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
+             plan::DescribeModel(trained.Net().Plan().options));
+  std::fflush(stdout);
+}
+
+// Of a model that translates: as many texts at once as generate.batch says.
+ExitCode EvaluatePairs(job::Job& job) {
+  evaluate::Options options;
+  GenerateOptions search;
+  job.World().Together([&] {
+    options = evaluate::Read(job.deck);
+    search = ReadGenerate(job.deck);
+    if (job.World().IsRoot()) evaluate::CheckPairs(options, job.deck);
+  });
+  TrainedModel trained(job, 0, search.texts * search.beams, PackWeights::kAuto);
+  SayModel(job, trained);
+  if (job.line->validate_only) return job::SayValid(job);
+  evaluate::EvaluateTranslations(trained.Net(), *trained.Pairs(), options,
+                                 {search.beams, search.length_penalty, search.tokens,
+                                  [&job] { return job.signals->Received(); }},
+                                 trained.Checkpoint());
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
 ExitCode RunEvaluate(job::Job& job) {
+  if (job.options.model.Translates()) return EvaluatePairs(job);
   evaluate::Options options;
   job.World().Together([&] {
     options = evaluate::Read(job.deck);
@@ -19,14 +54,7 @@ ExitCode RunEvaluate(job::Job& job) {
     evaluate::Check(options, job.deck, job.options.data.sequence_length);
   });
   TrainedModel trained(job);
-  if (job.World().IsRoot()) {
-    for (const std::string& passed_over : job.start.passed_over) {
-      fmt::print("passed over {}\n", passed_over);
-    }
-    fmt::print("checkpoint  {}\nmodel       {}\n", trained.Checkpoint(),
-               plan::DescribeModel(trained.Net().Plan().options));
-    std::fflush(stdout);
-  }
+  SayModel(job, trained);
   const std::vector<job::ValidationSet> validation = job::OpenValidation(job, trained.Net().Grid());
   if (const std::string line = job::StagingLine(job); job.World().IsRoot() && !line.empty()) {
     fmt::print("{}\n", line);

@@ -58,6 +58,13 @@ void CheckRequest(const job::Job& job, const Task& task) {
   if (task.options.path.empty()) {
     throw job.deck.Complain("hf.path", "no folder to write is named");
   }
+  if (job.options.model.Translates()) {
+    throw job.deck.Complain(
+        "model.kind", "models that translate are not exported",
+        "Marian, the nearest family of transformers, has norms after the sub-layers alone and "
+        "other positions: all sines, then all cosines. Weights of a checkpoint are safetensors "
+        "(doc/translation.md has their names).");
+  }
 }
 
 // Throws InputError unless the configuration, which a user may have changed, is the model's.

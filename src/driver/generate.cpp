@@ -6,16 +6,19 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <functional>
+#include <memory>
 
-#include "generator.hpp"
 #include "printable.hpp"
 #include "sampling.hpp"
+#include "translation_writer.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/new_file.hpp"
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/trained_model.hpp"
 #include "trireme/monitor/monitor.hpp"
+#include "generator.hpp"
 
 namespace trireme::driver {
 
@@ -39,15 +42,17 @@ void SayWithoutCache(const job::Job& job, const model::ParallelModel& model) {
 }
 
 // One prompt, shown as its text grows.
-void ContinuePrompt(const job::Job& job, Generator& generator, const data::TokenFile& tokens,
+void ContinuePrompt(const job::Job& job, Writer& writer, const TrainedModel& trained,
                     const GenerateOptions& options) {
   std::vector<Prompt> prompts = {
       {.where = "generate.prompt", .text = options.prompt, .id = {}, .options = options}};
-  job.World().Together([&] { EncodePrompt(tokens, prompts.front()); });
-  if (job.World().IsRoot()) Show(Printable(tokens.Decode(prompts.front().ids)));
-  generator.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
+  job.World().Together([&] { writer.Encode(prompts.front()); });
+  if (job.World().IsRoot() && !options.translates) {
+    Show(Printable(trained.Tokens().Decode(prompts.front().ids)));
+  }
+  writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
   if (job.World().IsRoot()) Show("\n");
-  if (generator.Stopped()) ThrowStopped("the text is not complete");
+  if (writer.Stopped()) ThrowStopped("the text is not complete");
 }
 
 // Lines of standard input, for one reader that must also see signals.
@@ -99,8 +104,7 @@ std::optional<std::string> NextLine(const job::Job& job, InputLines& lines) {
 
 // Prompts from standard input, each of which has a number of its own for the draws. A line that
 // cannot be encoded is told, and the next one asked for.
-void Converse(const job::Job& job, Generator& generator, const data::TokenFile& tokens,
-              const GenerateOptions& options) {
+void Converse(const job::Job& job, Writer& writer, const GenerateOptions& options) {
   InputLines lines;
   std::int64_t number = 0;
   while (const std::optional<std::string> line = NextLine(job, lines)) {
@@ -111,14 +115,14 @@ void Converse(const job::Job& job, Generator& generator, const data::TokenFile& 
                                     .options = options}};
     ++number;
     try {
-      EncodePrompt(tokens, prompts.front());  // on all ranks alike
+      writer.Encode(prompts.front());  // on all ranks alike
     } catch (const Error& error) {
       if (job.World().IsRoot()) fmt::print(stderr, "trireme: {}\n", error.what());
       continue;
     }
-    generator.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
+    writer.Run(prompts, [](const std::string& piece) { Show(Printable(piece)); });
     if (job.World().IsRoot()) Show("\n");
-    if (generator.Stopped()) break;
+    if (writer.Stopped()) break;
   }
   if (job.World().Max(std::int64_t{job.signals->Received()}) == 0) return;
   if (job.World().IsRoot() && isatty(STDOUT_FILENO) != 0) Show("\n");
@@ -185,13 +189,13 @@ std::string Collect(const comm::Communicator& world, const comm::ProcessGrid& gr
 }
 
 // All prompts of a file, in rounds after each of which their texts are written.
-void ContinueFile(const job::Job& job, Generator& generator, TrainedModel& trained,
+void ContinueFile(const job::Job& job, Writer& writer, TrainedModel& trained,
                   std::vector<Prompt>& prompts, const GenerateOptions& options) {
   constexpr std::int64_t kBatches = 16;  // of a round
   const comm::Communicator& world = job.World();
   const comm::ProcessGrid& grid = trained.Net().Grid();
   world.Together([&] {
-    for (Prompt& prompt : prompts) EncodePrompt(trained.Tokens(), prompt);
+    for (Prompt& prompt : prompts) writer.Encode(prompt);
   });
   std::optional<OutputFile> output;
   world.Together([&] {
@@ -200,9 +204,9 @@ void ContinueFile(const job::Job& job, Generator& generator, TrainedModel& train
   const auto round = static_cast<std::size_t>(kBatches * options.batch * grid.Shape().data);
   std::array<std::int64_t, 2> counts{};  // texts, tokens
   const double start = Seconds();
-  for (std::size_t begin = 0; begin < prompts.size() && !generator.Stopped(); begin += round) {
+  for (std::size_t begin = 0; begin < prompts.size() && !writer.Stopped(); begin += round) {
     const auto some = std::span(prompts).subspan(begin, std::min(round, prompts.size() - begin));
-    const auto results = generator.Run(some);
+    const auto results = writer.Run(some);
     const std::string lines = Collect(world, grid, some, results, counts);
     world.Together([&] {
       if (output) output->Write(lines);
@@ -211,7 +215,7 @@ void ContinueFile(const job::Job& job, Generator& generator, TrainedModel& train
   world.Together([&] {
     if (output) output->Close();
   });
-  if (generator.Stopped()) {
+  if (writer.Stopped()) {
     ThrowStopped(fmt::format("{} of {} prompts were continued", counts[0], prompts.size()));
   }
   if (!world.IsRoot() || options.output.empty()) return;
@@ -220,6 +224,21 @@ void ContinueFile(const job::Job& job, Generator& generator, TrainedModel& train
              monitor::Counted(counts[0], "text"), monitor::WithThousands(counts[1]), seconds,
              static_cast<double>(counts[1]) / seconds);
   std::fflush(stdout);
+}
+
+std::unique_ptr<Writer> MakeWriter(const job::Job& job, TrainedModel& trained,
+                                   const GenerateOptions& options) {
+  const std::function<bool()> stopped = [&job] { return job.signals->Received(); };
+  if (trained.Pairs() != nullptr) {
+    return std::make_unique<TranslationWriter>(
+        trained.Net(), *trained.Pairs(),
+        evaluate::TranslationOptions{options.beams, options.length_penalty, options.tokens,
+                                     stopped});
+  }
+  return std::make_unique<Generator>(Generator::Setup{.model = trained.Net(),
+                                                      .tokens = trained.Tokens(),
+                                                      .slots = options.batch,
+                                                      .stopped = stopped});
 }
 
 }  // namespace
@@ -264,23 +283,26 @@ std::vector<std::int32_t> ContinueOnce(model::ParallelModel& model,
 
 ExitCode RunGenerate(job::Job& job) {
   GenerateOptions options;
-  job.World().Together([&] { options = ReadGenerate(job.deck); });
+  const bool translates = job.options.model.Translates();
+  job.World().Together([&] {
+    options = ReadGenerate(job.deck);
+    CheckGenerate(job.deck, translates);
+  });
+  options.translates = translates;
   std::vector<Prompt> prompts;
   if (!options.file.empty()) prompts = ReadPrompts(job, options);
   // A prompt by itself is seen alone; windows of several as many at once as the deck says.
-  TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch, options.pack_weights);
+  TrainedModel trained(job, options.file.empty() ? 1 : 0, options.batch * options.beams,
+                       options.pack_weights);
   if (job.line->validate_only) return job::SayValid(job);
   SayWithoutCache(job, trained.Net());
-  Generator generator({.model = trained.Net(),
-                       .tokens = trained.Tokens(),
-                       .slots = options.batch,
-                       .stopped = [&job] { return job.signals->Received(); }});
+  const std::unique_ptr<Writer> writer = MakeWriter(job, trained, options);
   if (!options.file.empty()) {
-    ContinueFile(job, generator, trained, prompts, options);
+    ContinueFile(job, *writer, trained, prompts, options);
   } else if (options.prompt == "-") {
-    Converse(job, generator, trained.Tokens(), options);
+    Converse(job, *writer, options);
   } else {
-    ContinuePrompt(job, generator, trained.Tokens(), options);
+    ContinuePrompt(job, *writer, trained, options);
   }
   return ExitCode::kDone;
 }

@@ -8,6 +8,7 @@
 #include "sampling.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/driver/tasks.hpp"
+#include "trireme/evaluate/turns.hpp"
 
 namespace trireme::driver {
 
@@ -167,14 +168,8 @@ void Generator::RunTurn(const Turn& made, std::int64_t entries) {
     }
     done += rows;
   }
-  // One rank chooses for all of the replica, whose processors may round differently.
-  const std::int64_t numbers = std::ssize(chosen) * (sizeof(Chosen) / sizeof(double));
-  if (grid.LastStage()) {
-    grid.Over(comm::Group::kTensor).OnHost().Broadcast(Dtype::kFloat64, chosen.data(), numbers, 0);
-  }
-  grid.Over(comm::Group::kPipeline)
-      .OnHost()
-      .Broadcast(Dtype::kFloat64, chosen.data(), numbers, grid.Shape().pipeline - 1);
+  evaluate::ShareChoices(grid, chosen.data(),
+                         std::ssize(chosen) * (sizeof(Chosen) / sizeof(double)));
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     Sequence& sequence = *turn.order[i];
     sequence.kept = std::min(std::ssize(sequence.ids), model.Plan().length);
@@ -240,29 +235,6 @@ void Generator::Finish(Sequence& sequence, End end) {
   active_[static_cast<std::size_t>(sequence.slot)].reset();
 }
 
-// Agrees on the next turn; passes: of this rank, afterwards the most of any. False: the
-// run ends.
-bool Generator::AgreeToGoOn(std::int64_t& passes) {
-  constexpr std::int64_t kVerdict = std::int64_t{1} << 40;
-  Verdict verdict = Verdict::kGoOn;
-  if (setup_.stopped && setup_.stopped()) verdict = Verdict::kStopped;
-  if (!finite_) verdict = Verdict::kNotFinite;
-  const std::int64_t all =
-      setup_.model.Grid().World().Max(static_cast<std::int64_t>(verdict) * kVerdict + passes);
-  passes = all % kVerdict;
-  switch (static_cast<Verdict>(all / kVerdict)) {
-    case Verdict::kNotFinite:
-      throw AgreedError(ExitCode::kFailed, "the model's prediction is not finite",
-                        "Its weights are damaged.");
-    case Verdict::kStopped:
-      stopped_ = true;
-      return false;
-    case Verdict::kGoOn:
-      break;
-  }
-  return passes > 0;
-}
-
 std::vector<std::optional<Continuation>> Generator::Run(std::span<const Prompt> prompts,
                                                         const OnText& on_text) {
   const comm::ProcessGrid& grid = setup_.model.Grid();
@@ -280,7 +252,10 @@ std::vector<std::optional<Continuation>> Generator::Run(std::span<const Prompt> 
       passes = std::ranges::count_if(active_, [](const auto& each) { return each != nullptr; });
     }
     const std::int64_t own = passes;
-    if (!AgreeToGoOn(passes)) break;
+    const evaluate::Verdict verdict =
+        evaluate::AgreeOnTurn(grid.World(), setup_.stopped && setup_.stopped(), finite_, passes);
+    stopped_ = verdict == evaluate::Verdict::kStopped;
+    if (verdict != evaluate::Verdict::kGoOn) break;
     if (own == 0 && !setup_.model.Units().ValuesSharded()) continue;
     if (Caches()) {
       RunTurn(turn, passes);

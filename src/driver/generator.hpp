@@ -13,6 +13,7 @@
 #include "growing_text.hpp"
 #include "prompts.hpp"
 #include "trireme/model/parallel_model.hpp"
+#include "writer.hpp"
 
 namespace trireme::driver {
 
@@ -20,7 +21,7 @@ namespace trireme::driver {
 // the replica's next one. A turn is one more token of each: the model sees a new prompt as a whole
 // and keeps its keys and values, and from then on one token. When a text is longer than the model's
 // sequences, the model sees its last tokens as a whole, in every turn: positions have moved.
-class Generator {
+class Generator : public Writer {
  public:
   struct Setup {
     model::ParallelModel& model;
@@ -29,20 +30,17 @@ class Generator {
     std::function<bool()> stopped;  // whether this rank was asked to stop
   };
   explicit Generator(Setup setup);
-  ~Generator();
+  ~Generator() override;
   Generator(const Generator&) = delete;
   Generator& operator=(const Generator&) = delete;
 
-  // On the first rank of replica 0: pieces of the first prompt's text, as they come.
-  using OnText = std::function<void(const std::string& piece)>;
+  void Encode(Prompt& prompt) const override { EncodePrompt(setup_.tokens, prompt); }
   // Collective over the grid, whose ranks pass the same prompts, with ids. Prompt i is continued by
   // data rank i % D: on its ranks result i is there, unless Stopped(). AgreedError if a prediction
   // is not finite.
   std::vector<std::optional<Continuation>> Run(std::span<const Prompt> prompts,
-                                               const OnText& on_text = {});
-  bool Stopped() const {
-    return stopped_;
-  }  // the last Run ended early, because a rank was asked to
+                                               const OnText& on_text = {}) override;
+  bool Stopped() const override { return stopped_; }
 
  private:
   struct Sequence;
@@ -55,7 +53,6 @@ class Generator {
   struct Chosen {
     double token = 0, log_probability = 0, finite = 1;
   };
-  enum class Verdict : std::int64_t { kGoOn = 0, kStopped = 1, kNotFinite = 2 };
 
   bool Caches() const { return setup_.model.Plan().cache_slots > 0; }
   void Fill();
@@ -68,7 +65,6 @@ class Generator {
   Chosen ChosenFor(const Sequence& sequence, std::span<const double> logits) const;
   void Append(Sequence& sequence, const Chosen& chosen);
   void Finish(Sequence& sequence, End end);
-  bool AgreeToGoOn(std::int64_t& passes);
 
   const Setup setup_;
   std::span<const Prompt> prompts_;

@@ -2,7 +2,9 @@
 #include "trireme/driver/options.hpp"
 
 #include <algorithm>
+#include <array>
 #include <limits>
+#include <utility>
 
 #include "trireme/input/choice.hpp"
 
@@ -17,7 +19,10 @@ constexpr input::Names<3> kPackings = {"no", "yes", "auto"};
 void DeclareGenerate(input::Schema& schema) {
   using input::AtLeast, input::Between;
   constexpr double kLargestSeed = std::numeric_limits<std::uint32_t>::max();
-  schema.Section("generate", "Continuing a prompt (job.task = generate).")
+  schema
+      .Section("generate",
+               "Continuing or, with model.kind = encoder_decoder, translating a prompt (job.task = "
+               "generate).")
       .Text("generate.prompt", "",
             "Text to continue. Empty: start after an <eos>. -: interactive, each line of standard "
             "input is a prompt; ends at its end (Ctrl-D).")
@@ -31,15 +36,25 @@ void DeclareGenerate(input::Schema& schema) {
           "prompt, text, tokens (ids), reason (length, stop, eos), log_probability (nats). A file "
           "that exists is refused. Empty: standard output.")
       .Integer("generate.batch", 8, AtLeast(1), "prompts",
-               "Prompts of generate.file that each data rank continues at once; their keys and "
-               "values are planned memory.")
+               "Prompts of generate.file that each data rank continues at once, and texts that an "
+               "evaluation translates at once; their keys and values are planned memory.")
       .Choice(
           "generate.pack_weights", "auto", input::Choices(kPackings),
           "yes: on CPUs the weights lie in memory a second time, in the order in which products "
           "of 2 to 32 texts at once read them: faster, with the same numbers. auto: where nodes "
           "have the memory.")
-      .Integer("generate.tokens", 100, AtLeast(1), "tokens", "How many to add.")
-      .Real("generate.temperature", 0.8, AtLeast(0), "", "0: greedy, always the likeliest.")
+      .Integer("generate.tokens", 100, AtLeast(1), "tokens",
+               "How many to add; of a translation, the most it has.")
+      .Integer("generate.beams", 1, AtLeast(1), "texts",
+               "Of a translation: the likeliest of these many beginnings go on from token to token "
+               "(beam search). 1: greedy.")
+      .Real("generate.length_penalty", 0.6, AtLeast(0), "",
+            "Of translations of n tokens found by beams the one with the largest log-probability / "
+            "((5 + n) / 6)^length_penalty is taken (Wu et al. 2016). 0: the likeliest one.")
+      .Real(
+          "generate.temperature", 0.8, AtLeast(0), "",
+          "0: greedy, always the likeliest. Translations are not drawn: of no meaning there, like "
+          "generate.seed.")
       .Integer("generate.top_k", 0, AtLeast(0), "tokens", "Draw from the k likeliest. 0: from all.")
       .Real("generate.top_p", 1, {0, 1, true, false}, "",
             "Draw from the fewest tokens that hold this much probability.")
@@ -54,6 +69,27 @@ void DeclareGenerate(input::Schema& schema) {
       .Switch("generate.start_with_eos", true,
               "The model sees an <eos> before a prompt, as before each document in training.")
       .Exclusive({"generate.prompt", "generate.file"});
+}
+
+// Values, not whether they were given: the deck of a run gives all keys.
+void CheckGenerate(const input::Deck& deck, bool translates) {
+  if (!translates) {
+    if (deck.Integer("generate.beams") == 1) return;
+    throw deck.Complain("generate.beams", "this model continues texts, it does not translate",
+                        "Leave this key out.");
+  }
+  const std::array<std::pair<const char*, bool>, 5> of_decoders = {
+      {{"generate.top_k", deck.Integer("generate.top_k") != 0},
+       {"generate.top_p", deck.Real("generate.top_p") != 1},
+       {"generate.repetition_penalty", deck.Real("generate.repetition_penalty") != 1},
+       {"generate.stop", !deck.Text("generate.stop").empty()},
+       {"generate.start_with_eos", !deck.Switch("generate.start_with_eos")}}};
+  for (const auto& [key, asked] : of_decoders) {
+    if (!asked) continue;
+    throw deck.Complain(key, "translations are searched for, not drawn",
+                        "Leave this key out; generate.beams and generate.length_penalty are what a "
+                        "search has.");
+  }
 }
 
 std::optional<std::vector<std::string>> ReadStops(const std::string& list) {
@@ -103,7 +139,10 @@ GenerateOptions ReadGenerate(const input::Deck& deck) {
           .file = deck.Text("generate.file"),
           .output = deck.Text("generate.output"),
           .batch = deck.Text("generate.file").empty() ? 1 : deck.Integer("generate.batch"),
-          .pack_weights = input::Pick<PackWeights>(deck.Text("generate.pack_weights"), kPackings)};
+          .texts = deck.Integer("generate.batch"),
+          .pack_weights = input::Pick<PackWeights>(deck.Text("generate.pack_weights"), kPackings),
+          .beams = deck.Integer("generate.beams"),
+          .length_penalty = deck.Real("generate.length_penalty")};
 }
 
 }  // namespace trireme::driver

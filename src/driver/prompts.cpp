@@ -9,6 +9,7 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
+#include <span>
 #include <sstream>
 
 #include "trireme/base/descriptor.hpp"
@@ -24,12 +25,15 @@ constexpr std::int64_t kMostLine = std::int64_t{16} << 20;  // bytes of a prompt
 constexpr std::array kMembers = {"prompt", "id",   "tokens", "temperature",       "top_k",
                                  "top_p",  "seed", "stop",   "repetition_penalty"};
 
-void CheckMembers(const nlohmann::json& value, const std::string& where) {
+void CheckMembers(const nlohmann::json& value, const std::string& where, bool translates) {
+  const auto known = std::span(kMembers).first(translates ? 2 : kMembers.size());
   for (const auto& [name, member] : value.items()) {
-    if (std::ranges::find(kMembers, name) != kMembers.end()) continue;
+    if (std::ranges::find(known, name) != known.end()) continue;
     throw InputError(fmt::format("{}: unknown member {}", where, input::Shown(name)),
-                     "A prompt has prompt, id, tokens, temperature, top_k, top_p, seed, stop, "
-                     "repetition_penalty.");
+                     translates
+                         ? "A text to translate has prompt and id."
+                         : "A prompt has prompt, id, tokens, temperature, top_k, top_p, seed, "
+                           "stop, repetition_penalty.");
   }
 }
 
@@ -55,7 +59,7 @@ Prompt PromptOf(const nlohmann::json& value, const std::string& where,
                 const GenerateOptions& options) {
   constexpr double kTiny = std::numeric_limits<double>::min();
   const input::JsonObject object(value, where);
-  CheckMembers(value, where);
+  CheckMembers(value, where, options.translates);
   Prompt prompt{
       .where = where, .text = object.Text("prompt", kMostLine), .id = {}, .options = options};
   GenerateOptions& own = prompt.options;

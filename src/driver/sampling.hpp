@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "trireme/driver/options.hpp"
+#include "trireme/evaluate/log_softmax.hpp"
 
 namespace trireme::driver {
 
@@ -18,11 +19,8 @@ double DrawOf(std::uint32_t seed, std::int64_t prompt, std::int64_t position);
 // once.
 void Penalise(std::span<const std::int32_t> seen, double penalty, std::vector<double>& logits);
 
-// Whether a token can be chosen: no logit is infinite or NaN.
-bool AllFinite(std::span<const double> logits);
-
-// log softmax(logits)[token], in nats.
-double LogProbability(std::span<const double> logits, std::int32_t token);
+using evaluate::AllFinite;
+using evaluate::LogProbability;
 
 }  // namespace trireme::driver
 

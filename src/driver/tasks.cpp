@@ -255,6 +255,35 @@ ExitCode RunTokenize(const job::Job& job) {
   return ExitCode::kDone;
 }
 
+namespace {
+
+ExitCode RunLoop(job::Job& job, TrainingLoop& loop, double roof_flops) {
+  if (job.line->validate_only) {
+    loop.Validate();
+    return ExitCode::kDone;
+  }
+  job::StopIfAsked(job);
+  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
+  loop.Execute();
+  const ExitCode code = loop.Finalize();
+  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
+  return code;
+}
+
+// Steps 4 to 6 of RunTraining for a model that translates.
+ExitCode TrainOnPairs(job::Job& job, const plan::Plan& plan, const comm::ProcessGrid& grid,
+                      double roof_flops) {
+  const data::PairFile pairs = job::OpenPairs(job);
+  training::TrainingState state(grid, plan.training, job.stream, [&job] { job::StopIfAsked(job); });
+  training::TrainingStep step(state, pairs);
+  const data::TokenFile& targets = pairs.Of(data::Side::kTarget);
+  const job::ValidSplit validation{"", &targets};
+  TrainingLoop loop(job, plan, data::Corpus(targets), {&validation, 1}, state, step);
+  return RunLoop(job, loop, roof_flops);
+}
+
+}  // namespace
+
 ExitCode RunTraining(job::Job& job) {
   const comm::Communicator& world = job.World();
   job::ArmSetUp(*job.runtime, job.options.machine.hang_timeout);
@@ -275,18 +304,19 @@ ExitCode RunTraining(job::Job& job) {
   const std::function<void()> stop_if_asked = [&job] { job::StopIfAsked(job); };
   stop_if_asked();
 
-  // 3. The data.
+  // 3. The speed that products can have, measured while nothing else takes memory.
+  double roof_flops = 0;
+  if (!job.line->validate_only) {
+    world.Together([&] { roof_flops = machine::MeasureRoof(job.stream, job.dtype); });
+  }
+
+  // 4. The data.
+  if (facts.pairs) return TrainOnPairs(job, plan, grid, roof_flops);
   const std::vector<data::TokenFile> files = job::OpenCorpus(job, grid);
   const data::Corpus corpus{std::span(files)};
   const std::vector<job::ValidationSet> sets = job::OpenValidation(job, grid);
   const std::vector<job::ValidSplit> validation = job::ValidSplits(corpus.First(), sets);
   job::RequireTargets(job, corpus.First(), validation);
-
-  // 4. The speed that products can have, measured while nothing else takes memory.
-  double roof_flops = 0;
-  if (!job.line->validate_only) {
-    world.Together([&] { roof_flops = machine::MeasureRoof(job.stream, job.dtype); });
-  }
 
   // 5. The model with its initial weights, spread over the grid; the optimizer; a step.
   training::TrainingState state(grid, plan.training, job.stream, stop_if_asked);
@@ -294,16 +324,7 @@ ExitCode RunTraining(job::Job& job) {
 
   // 6. The loop.
   TrainingLoop loop(job, plan, corpus, validation, state, step);
-  if (job.line->validate_only) {
-    loop.Validate();
-    return ExitCode::kDone;
-  }
-  stop_if_asked();
-  if (!loop.Initialize(roof_flops)) return ExitCode::kDone;
-  loop.Execute();
-  const ExitCode code = loop.Finalize();
-  if (code == ExitCode::kDone) job.ended_run = loop.Folder();
-  return code;
+  return RunLoop(job, loop, roof_flops);
 }
 
 }  // namespace trireme::driver

@@ -57,9 +57,13 @@ TrainedModel::TrainedModel(const job::Job& job, std::int64_t micro_batch, std::i
   job::CheckMemory(job, memory, grid_);
   job.World().Together([&] { plan::CheckTransfers(plan_, job.World().Rank()); });
   job::UseGpu(job, grid_);
-  tokens_.emplace(job::OpenTokens(job, grid_));
+  if (plan_.tokens.pairs) {
+    pairs_.emplace(job::OpenPairs(job));
+  } else {
+    tokens_.emplace(job::OpenTokens(job, grid_));
+  }
   job.World().Together([&] {
-    if (job.World().IsRoot()) job::CheckVocabulary(*job.start.record, *tokens_);
+    if (job.World().IsRoot()) job::CheckVocabulary(*job.start.record, Tokens());
   });
   // Without a rehearsal: the library's proposals, the same in every run.
   if (job.libraries != nullptr) job.libraries->Seal();

@@ -33,7 +33,8 @@ TrainingLoop::TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Co
       state_(state),
       training_step_(training_step),
       grid_(state.Grid()),
-      sampler_(training_step.Samples()),
+      pairs_(training_step.FileOfPairs()),
+      order_(training_step.Data()),
       schedule_(plan.training.schedule),
       prediction_(std::make_unique<StepPrediction>(job, plan)),
       safeguards_(std::make_unique<Safeguards>(job.options.training)),
@@ -126,7 +127,7 @@ bool TrainingLoop::ValidationIsNear() const {
   return every > 0 && ((step_ + 1) % every == 0 || (step_ + 2) % every == 0);
 }
 
-double TrainingLoop::Epoch() const { return sampler_.Epochs(step_); }
+double TrainingLoop::Epoch() const { return order_.Epochs(step_); }
 
 void TrainingLoop::Report(const training::StepResult& result) {
   const double tokens = static_cast<double>(result.tokens);
@@ -134,7 +135,7 @@ void TrainingLoop::Report(const training::StepResult& result) {
   record.kind = monitor::Record::Kind::kStep;
   record.step = step_;
   record.epoch = Epoch();
-  record.tokens = sampler_.TargetsBefore(step_);
+  record.tokens = order_.TargetsBefore(step_);
   record.loss = last_loss_ = result.loss;
   record.learning_rate = result.learning_rate;
   record.grad_norm = result.gradient_norm;
@@ -220,7 +221,7 @@ ExitCode TrainingLoop::Finalize() {
   record.ended = ended;
   record.step = step_;
   record.epoch = Epoch();
-  record.tokens = sampler_.TargetsBefore(step_);
+  record.tokens = order_.TargetsBefore(step_);
   record.loss = last_loss_;
   FindMemory(record);
   record.seconds_checkpoint = checkpoint_seconds_;
@@ -253,7 +254,7 @@ ExitCode TrainingLoop::Finalize() {
 
 void TrainingLoop::PrintSample() {
   const std::int64_t count = job_.options.monitor.sample_tokens;
-  if (count == 0) return;
+  if (count == 0 || pairs_ != nullptr) return;
   const GenerateOptions options{.prompt = {},
                                 .tokens = count,
                                 .temperature = 0.8,

@@ -92,14 +92,13 @@ bool TrainingLoop::AnswerSpike(double loss) {
   const std::string back =
       fmt::format("back from step {} to {} of step {}, and on from there with sample {}",
                   monitor::WithThousands(at), checkpoint, monitor::WithThousands(step_),
-                  monitor::WithThousands(sampler_.NextSample(step_)));
+                  monitor::WithThousands(order_.NextSample(step_)));
   monitor_->Line(back);
-  monitor_->Happened(
-      {.name = "rollback",
-       .step = step_,
-       .text = back,
-       .numbers = {{"from_step", static_cast<double>(at)},
-                   {"next_sample", static_cast<double>(sampler_.NextSample(step_))}}});
+  monitor_->Happened({.name = "rollback",
+                      .step = step_,
+                      .text = back,
+                      .numbers = {{"from_step", static_cast<double>(at)},
+                                  {"next_sample", static_cast<double>(order_.NextSample(step_))}}});
   return true;
 }
 
@@ -159,8 +158,8 @@ void TrainingLoop::ReturnTo(const job::RunRecord& record, const data::Origin& or
 }
 
 void TrainingLoop::GoBack(const std::string& checkpoint) {
-  const std::int64_t next_sample = sampler_.NextSample(step_);
-  const std::vector<data::SourcePlace> reached = sampler_.Places(step_);
+  const std::int64_t next_sample = order_.NextSample(step_);
+  const std::vector<data::SourcePlace> reached = training_step_.Samples().Places(step_);
   try {
     const job::RunRecord record = LoadCheckpoint(checkpoint);
     job_.World().Together([&] { safeguards_->GoBack(record, next_sample); });

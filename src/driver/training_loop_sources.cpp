@@ -30,13 +30,32 @@ std::vector<data::MixtureFile> TrainingLoop::Mixture() const {
   return {{options.file, {.weight = 1}}};
 }
 
+std::string TrainingLoop::DescribePairs() const {
+  const auto pairs = [&](data::Split split) {
+    return monitor::WithThousands(pairs_->Pairs(split));
+  };
+  const data::PairBatches& batches = training_step_.Pairs();
+  std::string text =
+      fmt::format("{}: {} / {} / {} pairs; {} an epoch, {:.1f}% padding",
+                  std::filesystem::path(tokens_.Path()).filename().string(),
+                  pairs(data::Split::kTrain), pairs(data::Split::kValid), pairs(data::Split::kTest),
+                  monitor::Counted(batches.StepsPerEpoch(), "step"), 100 * batches.PaddedShare());
+  if (batches.LeftOut() > 0) {
+    text += fmt::format("; {} of more than {} tokens left out",
+                        monitor::Counted(batches.LeftOut(), "pair"), plan_.training.model.length);
+  }
+  return text;
+}
+
 std::string TrainingLoop::DescribeData() const {
+  if (pairs_ != nullptr) return DescribePairs();
   const std::vector<data::MixtureFile>& files = job_.options.data.mixture;
-  const std::string order =
-      fmt::format("{} windows of {}, {} an epoch{}", monitor::WithThousands(sampler_.Windows()),
-                  plan_.training.model.length, monitor::Counted(sampler_.StepsPerEpoch(), "step"),
-                  plan::DescribeMasks(plan_.training.model.document_mask,
-                                      corpus_.HasMask(data::Split::kTrain)));
+  const std::string order = fmt::format(
+      "{} windows of {}, {} an epoch{}", monitor::WithThousands(training_step_.Samples().Windows()),
+      plan_.training.model.length,
+      monitor::Counted(training_step_.Samples().StepsPerEpoch(), "step"),
+      plan::DescribeMasks(plan_.training.model.document_mask,
+                          corpus_.HasMask(data::Split::kTrain)));
   const std::string first = std::filesystem::path(tokens_.Path()).filename().string();
   const std::string valid = monitor::WithThousands(tokens_.Size(data::Split::kValid));
   const std::string test = monitor::WithThousands(tokens_.Size(data::Split::kTest));
@@ -48,12 +67,12 @@ std::string TrainingLoop::DescribeData() const {
   std::string text;
   for (std::size_t i = 0; i < files.size(); ++i) {
     const auto source = static_cast<std::int64_t>(i);
-    const auto quota = static_cast<double>(sampler_.QuotaOf(source));
+    const auto quota = static_cast<double>(training_step_.Samples().QuotaOf(source));
     text += fmt::format(
         "{} {:.3g}% ({} tokens, {:.3g} times an epoch) + ", NameIn(files, i),
-        100 * quota / static_cast<double>(sampler_.Windows()),
+        100 * quota / static_cast<double>(training_step_.Samples().Windows()),
         monitor::WithThousands(corpus_.Of(static_cast<int>(i)).Size(data::Split::kTrain)),
-        quota / static_cast<double>(sampler_.WindowsOf(source)));
+        quota / static_cast<double>(training_step_.Samples().WindowsOf(source)));
   }
   text.erase(text.size() - 3);
   return fmt::format("{}; {}; valid and test of {}: {} / {} tokens", text, order, NameIn(files, 0),
@@ -63,7 +82,7 @@ std::string TrainingLoop::DescribeData() const {
 std::vector<std::pair<std::string, std::int64_t>> TrainingLoop::TokensOfSources() const {
   const std::vector<data::MixtureFile>& files = job_.options.data.mixture;
   if (files.empty()) return {};
-  const std::vector<data::SourcePlace> places = sampler_.Places(step_);
+  const std::vector<data::SourcePlace> places = training_step_.Samples().Places(step_);
   std::vector<std::pair<std::string, std::int64_t>> tokens;
   for (std::size_t i = 0; i < files.size(); ++i) {
     tokens.emplace_back(NameIn(files, i), places[i].targets);
@@ -75,13 +94,14 @@ std::vector<std::pair<std::string, std::int64_t>> TrainingLoop::TokensOfSources(
 std::string TrainingLoop::SourceSummary() const {
   const auto sources = TokensOfSources();
   if (sources.empty()) return {};
-  const std::vector<data::SourcePlace> places = sampler_.Places(step_);
+  const std::vector<data::SourcePlace> places = training_step_.Samples().Places(step_);
   double all = 0;
   for (const auto& [name, tokens] : sources) all += static_cast<double>(tokens);
   std::string text = "sources";
   for (std::size_t i = 0; i < sources.size(); ++i) {
     const auto& [name, tokens] = sources[i];
-    const auto windows = static_cast<double>(sampler_.WindowsOf(static_cast<std::int64_t>(i)));
+    const auto windows =
+        static_cast<double>(training_step_.Samples().WindowsOf(static_cast<std::int64_t>(i)));
     text += fmt::format("{} {} {} tokens ({:.1f}%), {:.2f} epochs", i == 0 ? "" : ";", name,
                         monitor::WithThousands(tokens),
                         all > 0 ? 100 * static_cast<double>(tokens) / all : 0.0,

@@ -52,6 +52,12 @@ monitor::BannerFacts TrainingLoop::Banner() const {
 // With document masks, of the keys that the step's queries saw.
 double TrainingLoop::FlopsPerToken(const training::StepResult& result) const {
   const model::ModelPlan& model = plan_.training.model;
+  if (pairs_ != nullptr) {  // of the padded batch
+    const data::PairBatchShape shape = training_step_.Pairs().Shape(step_ - 1);
+    return static_cast<double>(shape.pairs) *
+           model::PairFlops(model.options, shape.source_length, shape.target_length) /
+           static_cast<double>(result.tokens);
+  }
   if (!model.document_mask) return model::FlopsPerToken(model.options, model.length);
   return model::FlopsPerTokenOf(
       model.options, static_cast<double>(result.visible_keys) / static_cast<double>(result.tokens));
@@ -61,8 +67,8 @@ double TrainingLoop::FlopsPerToken(const training::StepResult& result) const {
 nlohmann::json TrainingLoop::RunJson() const {
   nlohmann::json run = {{"step", step_},
                         {"epoch", Epoch()},
-                        {"next_sample", sampler_.NextSample(step_)},
-                        {"tokens", sampler_.TargetsBefore(step_)},
+                        {"next_sample", order_.NextSample(step_)},
+                        {"tokens", order_.TargetsBefore(step_)},
                         {"seed", plan_.training.model.seed},
                         {"source_sha256", tokens_.SourceSha256()},
                         {"vocabulary", vocabulary_},
@@ -72,6 +78,7 @@ nlohmann::json TrainingLoop::RunJson() const {
                         {"sequence_length", plan_.training.model.length},
                         {"stride", plan_.training.samples.stride},
                         {"batch", plan_.training.samples.batch},
+                        {"batch_tokens", job_.options.data.batch_tokens},
                         {"document_mask", plan_.training.model.document_mask},
                         {"precision", job_.Precision()},
                         {"deck", job_.deck.Resolved()},
@@ -88,7 +95,7 @@ nlohmann::json TrainingLoop::RunJson() const {
     if (!scales.empty()) run["fp8_scales"] = scales;
   }
   if (const std::vector<data::MixtureFile> files = Mixture(); !files.empty()) {
-    run["mixture"] = job::MixtureJson(files, corpus_, sampler_, step_);
+    run["mixture"] = job::MixtureJson(files, corpus_, training_step_.Samples(), step_);
   } else {
     run["train_tokens"] = tokens_.Size(data::Split::kTrain);
   }

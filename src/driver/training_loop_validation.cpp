@@ -29,7 +29,9 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   options.windows = test ? 0 : job_.options.monitor.validate_windows;
   options.seed = job_.options.machine.seed;
   options.stop = [this] { return job_.signals->Received(); };
-  const training::Evaluation result = training::Evaluate(state_.Net(), tokens, split, options);
+  const training::Evaluation result =
+      pairs_ == nullptr ? training::Evaluate(state_.Net(), tokens, split, options)
+                        : training::EvaluatePairs(state_.Net(), *pairs_, split, options);
   grid_.Traffic() = steps_alone;  // the summary's table is about the steps
   if (recorder != nullptr) grid_.TraceInto(recorder);
   if (result.stopped) {
@@ -40,7 +42,7 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   seconds += result.seconds;
   record.step = step_;
   record.epoch = Epoch();
-  record.tokens = sampler_.TargetsBefore(step_);
+  record.tokens = order_.TargetsBefore(step_);
   record.loss = result.loss;
   if (result.windows < result.all_windows) {
     record.windows = result.windows;

@@ -69,7 +69,9 @@ void Declare(input::Schema& schema) {
       .Text("evaluate.choices", "",
             "File of multiple-choice questions to score, JSONL: "
             "{\"context\": \"...\", \"choices\": [\"...\", ...], \"answer\": 0}.")
-      .Text("evaluate.output", "", "File to write: the scores of each question, JSONL.")
+      .Text("evaluate.output", "",
+            "File to write, JSONL: the scores of each question; of a model that translates, the "
+            "translation of each pair.")
       .Text("evaluate.results", "", "File to write: all results, JSON.")
       .Switch("evaluate.overwrite", false, "Files to write replace what is there.");
 }
@@ -84,6 +86,41 @@ Options Read(const input::Deck& deck) {
           .output = deck.Text("evaluate.output"),
           .results = deck.Text("evaluate.results"),
           .overwrite = deck.Switch("evaluate.overwrite")};
+}
+
+namespace {
+
+void CheckTargets(const Options& options, const input::Deck& deck) {
+  const std::array<std::pair<const char*, const std::string*>, 3> targets = {
+      {{"evaluate.documents", &options.documents},
+       {"evaluate.output", &options.output},
+       {"evaluate.results", &options.results}}};
+  for (std::size_t i = 0; i < targets.size(); ++i) {
+    const auto& [key, path] = targets[i];
+    CheckTarget(key, *path, options.overwrite, deck);
+    for (std::size_t j = 0; j < i && !path->empty(); ++j) {
+      if (*path != *targets[j].second) continue;
+      throw deck.Complain(key, fmt::format("{} names the same file", targets[j].first),
+                          "Name another one.");
+    }
+  }
+}
+
+}  // namespace
+
+void CheckPairs(const Options& options, const input::Deck& deck) {
+  const std::array<std::pair<const char*, bool>, 5> none = {
+      {{"evaluate.stride", options.stride != 0},
+       {"evaluate.text", !options.text.empty()},
+       {"evaluate.baselines", options.baselines},
+       {"evaluate.documents", !options.documents.empty()},
+       {"evaluate.choices", !options.choices.empty()}}};
+  for (const auto& [key, asked] : none) {
+    if (!asked) continue;
+    throw deck.Complain(key, "a model that translates is evaluated on pairs alone",
+                        "Leave this key out.");
+  }
+  CheckTargets(options, deck);
 }
 
 void Check(const Options& options, const input::Deck& deck, std::int64_t length) {
@@ -102,19 +139,7 @@ void Check(const Options& options, const input::Deck& deck, std::int64_t length)
   }
   CheckInput("evaluate.text", options.text, deck);
   CheckInput("evaluate.choices", options.choices, deck);
-  const std::array<std::pair<const char*, const std::string*>, 3> targets = {
-      {{"evaluate.documents", &options.documents},
-       {"evaluate.output", &options.output},
-       {"evaluate.results", &options.results}}};
-  for (std::size_t i = 0; i < targets.size(); ++i) {
-    const auto& [key, path] = targets[i];
-    CheckTarget(key, *path, options.overwrite, deck);
-    for (std::size_t j = 0; j < i && !path->empty(); ++j) {
-      if (*path != *targets[j].second) continue;
-      throw deck.Complain(key, fmt::format("{} names the same file", targets[j].first),
-                          "Name another one.");
-    }
-  }
+  CheckTargets(options, deck);
 }
 
 }  // namespace trireme::evaluate

@@ -46,7 +46,7 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
     if (OnlyConverts(job.options.job.task)) return;
     machine::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
     if (!choice.use) return;
-    const std::int64_t sites = model::kSitesABlock * job.options.model.layers;
+    const std::int64_t sites = model::kSitesABlock * job.options.model.Blocks();
     job.libraries = kernels::MakeLibraries(job.stream, static_cast<int>(sites));
     job.stream.libraries = job.libraries.get();
   });

@@ -48,6 +48,7 @@ nlohmann::json WithLaterKeys(nlohmann::json model) {
     if (!model.contains(name)) model[name] = value;
   };
   add("qkv_bias", model.at("bias"));
+  add("kind", "decoder");
   const nlohmann::json plain = ModelJson({});
   for (const model::Setting& setting : model::SettingsOf({})) {
     if (setting.of_rotation || setting.name == "qk_norm") {
@@ -226,7 +227,9 @@ std::vector<std::string> TakeKeys(const input::Schema& schema, const nlohmann::j
   }
   model::Supply(deck, values, origin);
   std::vector<std::string> problems;
-  for (const model::Setting& setting : model::SettingsOf({})) {
+  model::Options every;
+  every.kind = model::Kind::kEncoderDecoder;  // has all settings
+  for (const model::Setting& setting : model::SettingsOf(every)) {
     const std::string key = "model." + setting.name;
     if (!setting.of_function || !model.contains(setting.name)) continue;
     if (setting.of_rotation && any_rotation) continue;

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 
+#include "pair_facts.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/data/has_target.hpp"
 #include "trireme/job/job.hpp"
@@ -137,6 +138,7 @@ plan::TokenFacts FactsOfMixture(const DeckOptions& options, const input::Deck& d
 
 plan::TokenFacts FactsOf(const DeckOptions& options, const input::Deck& deck, int shared_by,
                          data::KnownFiles* known) {
+  if (options.model.Translates()) return FactsOfPairs(options, deck, shared_by);
   if (!options.data.mixture.empty()) return FactsOfMixture(options, deck, shared_by, known);
   const std::string& path = options.data.file;
   const data::TokenCounts counts = data::CountTokens(path, known);
@@ -170,6 +172,7 @@ void PlaceCopies(const Job& job, plan::TokenFacts& facts) {
 }  // namespace
 
 plan::TokenFacts InspectTokens(const Job& job) {
+  if (job.options.model.Translates()) return InspectPairs(job);
   const comm::Communicator& world = job.World();
   DeckOptions options = job.options;
   std::vector<data::MixtureFile>& mixture = options.data.mixture;
@@ -247,7 +250,7 @@ std::vector<int> Matches(const std::vector<RunRecord::Source>& then, const data:
 
 data::Origin OriginOf(const Job& job, const plan::TokenFacts& tokens) {
   const std::optional<RunRecord>& record = job.start.record;
-  if (!record || job.start.weights_alone || !record->origin) return {};
+  if (!record || job.start.weights_alone || !record->origin || tokens.pairs) return {};
   const bool mixed = !record->mixture.empty() || !tokens.sources.empty();
   if (mixed && job.options.job.task != Task::kTrain) return {};
   const data::Sampler::Options now{.tokens = tokens.train,

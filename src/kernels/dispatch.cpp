@@ -174,8 +174,14 @@ std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape
 }
 
 void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                   const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache) {
-  BackendOf(stream).KeepKeyValues(stream, shape, qkv, rows, cache);
+                   const tensor::Matrix& key_values, const CachedRows& rows,
+                   const KeyValueCache& cache) {
+  BackendOf(stream).KeepKeyValues(stream, shape, key_values, rows, cache);
+}
+
+void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, const SlotCopy& copy,
+                   const KeyValueCache& cache) {
+  BackendOf(stream).CopyKeyValues(stream, shape, copy, cache);
 }
 
 void CachedAttention(const device::Stream& stream, const AttentionShape& shape,

@@ -1,6 +1,7 @@
 // Causal self-attention: projections, the query/key steps, attention over the context ring.
 #include "trireme/model/attention_layer.hpp"
 
+#include "head_slices.hpp"
 #include "initialisers.hpp"
 #include "slice_sums.hpp"
 #include "trireme/kernels/matrix_multiply.hpp"
@@ -9,27 +10,6 @@
 namespace trireme::model {
 
 using kernels::Form;
-
-namespace {
-
-// Key/value heads of this rank: its slice, or the one head that its query heads read, if other
-// ranks hold that head too.
-struct KeyValueSlice {
-  Part heads;
-  int copies = 1;
-};
-KeyValueSlice SliceOfKeyValue(std::int64_t kv_heads, const parallel::TensorGroup& tensor) {
-  if (kv_heads >= tensor.Size()) return {tensor.Slice(kv_heads), 1};
-  const int copies = tensor.Size() / static_cast<int>(kv_heads);
-  const std::int64_t head = tensor.Rank() / copies;
-  return {{head, head + 1}, copies};
-}
-
-Part Times(const Part& part, std::int64_t factor) {
-  return {part.begin * factor, part.end * factor};
-}
-
-}  // namespace
 
 AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& name,
                                std::uint32_t layer)
@@ -71,7 +51,8 @@ kernels::AttentionShape AttentionLayer::Shape(const Pass& pass) const {
           .first_head = first_head_,
           .causal = pass.causal,
           .positions = pass.positions,
-          .begins = pass.tokens.begins};
+          .begins = pass.tokens.begins,
+          .key_lengths = pass.tokens.key_lengths};
 }
 
 kernels::Dropout AttentionLayer::WeightDropout(const Pass& pass) const {
@@ -137,7 +118,8 @@ void AttentionLayer::Forward(const Pass& pass, const Matrix& x, Saved& saved, co
 void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
   const CachedPass& cached = pass.cached;
   if (cached.cache != nullptr) {
-    kernels::KeepKeyValues(pass.stream, Shape(pass), saved.qkv, cached.rows,
+    const Matrix key_values = saved.qkv.Columns(heads_ * head_dim_, 2 * kv_heads_ * head_dim_);
+    kernels::KeepKeyValues(pass.stream, Shape(pass), key_values, cached.rows,
                            cached.cache->Of(layer_));
   }
   if (cached.continues) {
@@ -148,10 +130,8 @@ void AttentionLayer::Attend(const Pass& pass, const Saved& saved) const {
                      pass.workspace.attention);
 }
 
-std::int64_t AttentionLayer::KeyValueElements(const device::Stream& stream,
-                                              std::int64_t positions) const {
-  return kernels::KeyValueElements(
-      stream, {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_}, positions);
+kernels::AttentionShape AttentionLayer::CacheShape() const {
+  return {.heads = heads_, .kv_heads = kv_heads_, .head_dim = head_dim_};
 }
 
 void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Matrix& y,

@@ -1,6 +1,7 @@
 // A block is its two sub-layers and how residuals and norms join them:
 //   pre:   middle = x + drop(attention(norm(x)));   y = middle + drop(ffn(norm(middle)))
 //   post:  middle = norm(x + drop(attention(x)));   y = norm(middle + drop(ffn(middle)))
+// A decoder's block has cross-attention between the two (block_cross.cpp).
 // Tensor ranks add up their sub-layers' outputs (forward) and input gradients (backward). If the
 // stream is sharded by rows, the sums are reduce-scattered and a sub-layer's input is gathered.
 #include "trireme/model/block.hpp"
@@ -18,13 +19,17 @@ bool Alone(const Pass& pass) { return pass.tensor->Size() == 1 && !pass.tensor->
 
 }  // namespace
 
-Block::Block(const ParameterPlace& place, std::uint32_t layer)
+Block::Block(const ParameterPlace& place, std::uint32_t layer, bool cross)
     : pre_(place.options.norm_position == NormPosition::kPre),
       dropout_(place.options.dropout),
       layer_(layer),
       dim_(place.options.dim),
       attention_norm_(place, Prefix(layer) + ".attention.norm", true),
       attention_(place, Prefix(layer) + ".attention", layer),
+      cross_(cross ? std::optional<Cross>(
+                         std::in_place, NormLayer(place, Prefix(layer) + ".cross.norm", true),
+                         CrossAttentionLayer(place, Prefix(layer) + ".cross", layer))
+                   : std::nullopt),
       ffn_norm_(place, Prefix(layer) + ".ffn.norm", true),
       ffn_(MakeFfn(place, Prefix(layer) + ".ffn", layer)) {}
 
@@ -33,8 +38,14 @@ kernels::Dropout Block::BranchDropout(const Pass& pass, Site site) const {
                           static_cast<std::uint32_t>(site), pass.Rows().begin);
 }
 
+ParameterId Block::OutputBias(Site site) const {
+  if (site == Site::kCross) return cross_->attention.OutputBias();
+  return site == Site::kAttention ? attention_.OutputBias() : ffn_->OutputBias();
+}
+
 Block::Saved Block::MakeSaved() const {
   Saved saved;
+  if (cross_) saved.cross = std::make_unique<CrossSaved>();
   saved.attention = attention_.MakeSaved();
   saved.ffn = ffn_->MakeSaved();
   return saved;
@@ -55,6 +66,7 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
     saved.ffn_sum = pass.Allocate(pass.lives.input, rows, dim_);
     saved.middle = pass.Allocate(pass.lives.cheap, rows, dim_);
   }
+  if (cross_) AllocateCross(pass, *saved.cross);
   if (!pass.tensor->Sharded()) return;
   saved.full_x = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
   saved.full_y = pass.Allocate(pass.lives.scratch, pass.Tokens(), dim_);
@@ -63,11 +75,12 @@ void Block::Allocate(const Pass& pass, Saved& saved) const {
 void Block::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matrix& y) const {
   saved.x = x;
   ForwardAttention(pass, saved);
+  const Matrix& middle = Middle(saved);
   if (pre_) {
-    FeedForward(pass, saved.ffn_normed, saved, {Site::kFfn, saved.middle, y, nullptr, nullptr, {}});
+    FeedForward(pass, saved.ffn_normed, saved, {Site::kFfn, middle, y, nullptr, nullptr, {}});
   } else {
-    FeedForward(pass, saved.middle, saved,
-                {Site::kFfn, saved.middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, y});
+    FeedForward(pass, middle, saved,
+                {Site::kFfn, middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, y});
   }
 }
 
@@ -75,22 +88,26 @@ void Block::Forward(const Pass& pass, const Matrix& x, Saved& saved, const Matri
 void Block::ForwardAttention(const Pass& pass, Saved& saved) const {
   if (pre_) {
     attention_norm_.Forward(pass, saved.x, saved.attention_norm, saved.normed);
-    Attend(
-        pass, saved.normed, saved,
-        {Site::kAttention, saved.x, saved.middle, &ffn_norm_, &saved.ffn_norm, saved.ffn_normed});
+    Junction junction = {Site::kAttention, saved.x,         saved.middle,
+                         &ffn_norm_,       &saved.ffn_norm, saved.ffn_normed};
+    if (cross_) {
+      junction.norm = &cross_->norm;
+      junction.saved = &saved.cross->norm;
+      junction.normed = saved.cross->normed;
+    }
+    Attend(pass, saved.normed, saved, junction);
   } else {
     Attend(pass, saved.x, saved,
            {Site::kAttention, saved.x, saved.sum, &attention_norm_, &saved.attention_norm,
             saved.middle});
   }
+  if (cross_) ForwardCross(pass, saved);
 }
 
 // Joins some of the rows; branch and sum share their memory.
 void Block::Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
                  const Part& rows) const {
-  const bool attention = junction.site == Site::kAttention;
-  const Residual residual{junction.residual, junction.out,
-                          pass.Value(attention ? attention_.OutputBias() : ffn_->OutputBias()),
+  const Residual residual{junction.residual, junction.out, pass.Value(OutputBias(junction.site)),
                           BranchDropout(pass, junction.site)};
   if (junction.norm != nullptr) {
     return junction.norm->Forward(pass, stream, residual, *junction.saved, junction.normed, rows);
@@ -142,14 +159,19 @@ void Block::AllocateCheap(const Pass& pass, Saved& saved) const {
   } else {
     saved.middle = pass.Allocate(pass.lives.cheap, rows, dim_);
   }
+  if (cross_) AllocateCrossCheap(pass, *saved.cross);
 }
 
 void Block::RecomputeCheap(const Pass& pass, Saved& saved) const {
   if (pre_) {
     attention_norm_.Forward(pass, saved.x, saved.attention_norm, saved.normed);
-    ffn_norm_.Forward(pass, saved.middle, saved.ffn_norm, saved.ffn_normed);
+    if (cross_) cross_->norm.Forward(pass, saved.middle, saved.cross->norm, saved.cross->normed);
+    ffn_norm_.Forward(pass, Middle(saved), saved.ffn_norm, saved.ffn_normed);
   } else {
     attention_norm_.Forward(pass, saved.sum, saved.attention_norm, saved.middle);
+    if (cross_) {
+      cross_->norm.Forward(pass, saved.cross->sum, saved.cross->norm, saved.cross->middle);
+    }
   }
   ffn_->RecomputeCheap(pass, *saved.ffn);
 }
@@ -158,9 +180,10 @@ void Block::Recompute(const Pass& pass, Saved& saved) const {
   ForwardAttention(pass, saved);
   if (!pre_) {
     // Computed for its statistics: the output, sent on long ago, goes to memory not yet in use.
+    const Matrix& middle = Middle(saved);
     return FeedForward(
-        pass, saved.middle, saved,
-        {Site::kFfn, saved.middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, saved.dsum});
+        pass, middle, saved,
+        {Site::kFfn, middle, saved.ffn_sum, &ffn_norm_, &saved.ffn_norm, saved.dsum});
   }
   const Matrix full = pass.tensor->Sharded() ? saved.full_x : saved.ffn_normed;
   pass.tensor->Gather(saved.ffn_normed, full);

@@ -13,6 +13,7 @@ void Block::AllocateBackward(const Pass& pass, Saved& saved) const {
   saved.dmiddle = pass.Allocate(pass.lives.scratch, rows, dim_);
   saved.dinner = pass.Allocate(pass.lives.scratch, rows, dim_);
   if (!pre_) saved.dsum = pass.Allocate(pass.lives.scratch, rows, dim_);
+  if (cross_) AllocateCrossBackward(pass, *saved.cross);
   if (!pass.tensor->Sharded()) return;
   saved.attention_x = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
   saved.ffn_x = pass.Allocate(pass.lives.backward, pass.Tokens(), dim_);
@@ -67,15 +68,18 @@ void Block::BackwardInputPre(const Pass& pass, const Matrix& dy, Saved& saved,
                              const Matrix& dx) const {
   const Matrix ffn_shard = BranchShard(pass, saved, saved.dffn_branch);
   const Matrix attention_shard = BranchShard(pass, saved, saved.dbranch);
+  const Matrix& dmiddle = MiddleGradient(saved);
   kernels::DropoutForward(pass.stream, dy, BranchDropout(pass, Site::kFfn), ffn_shard);
   pass.tensor->Gather(ffn_shard, saved.dffn_branch);
   FeedBackward(pass, saved.dffn_branch, saved.ffn_normed, saved, saved.dinner);
-  ffn_norm_.Backward(pass, saved.ffn_norm,
-                     {.dy = saved.dinner,
-                      .residual = dy,
-                      .dropout = BranchDropout(pass, Site::kAttention),
-                      .dx = saved.dmiddle,
-                      .dbranch = attention_shard});
+  ffn_norm_.Backward(
+      pass, saved.ffn_norm,
+      {.dy = saved.dinner,
+       .residual = dy,
+       .dropout = BranchDropout(pass, cross_ ? Site::kCross : Site::kAttention),
+       .dx = dmiddle,
+       .dbranch = cross_ ? BranchShard(pass, saved, saved.cross->dbranch) : attention_shard});
+  if (cross_) CrossBackwardPre(pass, saved);
   pass.tensor->Gather(attention_shard, saved.dbranch);
   AttendBackward(pass, saved.dbranch, saved.normed, saved, saved.dinner);
   attention_norm_.Backward(pass, saved.attention_norm,
@@ -92,10 +96,11 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
                       .dx = saved.dsum,
                       .dbranch = ffn_shard});
   pass.tensor->Gather(ffn_shard, saved.dffn_branch);
-  FeedBackward(pass, saved.dffn_branch, saved.middle, saved, saved.dmiddle);
+  FeedBackward(pass, saved.dffn_branch, Middle(saved), saved, MiddleGradient(saved));
+  if (cross_) CrossBackwardPost(pass, saved);
   attention_norm_.Backward(pass, saved.attention_norm,
                            {.dy = saved.dmiddle,
-                            .more = saved.dsum,
+                            .more = cross_ ? saved.cross->dsum : saved.dsum,
                             .dropout = BranchDropout(pass, Site::kAttention),
                             .dx = saved.dinner,
                             .dbranch = attention_shard});
@@ -107,6 +112,7 @@ void Block::BackwardInputPost(const Pass& pass, const Matrix& dy, Saved& saved,
 void Block::BackwardWeight(const Pass& pass, const Saved& saved) const {
   comm::Request none;
   ffn_->BackwardWeight(pass, *saved.ffn, none);
+  if (cross_) cross_->attention.BackwardWeight(pass, saved.cross->attention, none);
   attention_.BackwardWeight(pass, saved.attention, none);
 }
 

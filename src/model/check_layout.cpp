@@ -69,7 +69,7 @@ void CheckTensor(const input::Deck& deck, const Options& o, const comm::GridShap
 
 void CheckStages(const input::Deck& deck, const Options& o, const comm::GridShape& grid,
                  const parallel::PipelineShape& pipeline) {
-  const std::int64_t most = o.layers + 1;  // the last may hold the head alone
+  const std::int64_t most = o.Blocks() + 1;  // the last may hold the head alone
   if (pipeline.VirtualStages() <= most) return;
   const int stages = pipeline.stages, chunks = pipeline.chunks;
   const std::string cut = chunks > 1 ? fmt::format("{} stages of {} chunks", stages, chunks)
@@ -93,7 +93,7 @@ void CheckStages(const input::Deck& deck, const Options& o, const comm::GridShap
 }  // namespace
 
 bool LayoutFits(const Options& options, int chunks, std::int64_t tensor, std::int64_t pipeline) {
-  return TensorFits(options, tensor) && pipeline <= (options.layers + 1) / chunks;
+  return TensorFits(options, tensor) && pipeline <= (options.Blocks() + 1) / chunks;
 }
 
 // The interleaved schedule runs micro-batches in groups of as many as there are stages.

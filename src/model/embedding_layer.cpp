@@ -41,8 +41,27 @@ EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage, b
   }
 }
 
+EmbeddingLayer::EmbeddingLayer(const ParameterPlace& tables, bool first_stage,
+                               const EmbeddingLayer& target)
+    : EmbeddingLayer(target) {
+  const Options& o = tables.options;
+  ParameterPlace place = tables;
+  place.held = first_stage;
+  site_ = 1;
+  if (o.SourceVocabulary() > 0) {
+    const Part slice = tables.tensor.Slice(o.SourceVocabulary());
+    first_ = static_cast<std::int32_t>(slice.begin);
+    tables.parameters.BeginUnit("embedding.source");
+    weight_ = AddSlice(place, WeightOf(o, "embedding.source", o.SourceVocabulary(), o.dim), slice);
+  }
+  if (o.position == Position::kLearned) {
+    tables.parameters.BeginUnit("embedding.source_position");
+    positions_ = AddWhole(place, WeightOf(o, "embedding.source_position", o.max_positions, o.dim));
+  }
+}
+
 kernels::Dropout EmbeddingLayer::MakeDropout(const Pass& pass, std::int64_t first_row) const {
-  return pass.MakeDropout(dropout_, Purpose::kEmbeddingDropout, 0, 0, first_row);
+  return pass.MakeDropout(dropout_, Purpose::kEmbeddingDropout, 0, site_, first_row);
 }
 
 void EmbeddingLayer::Forward(const Pass& pass, const Matrix& positions, const Matrix& full,

@@ -13,7 +13,7 @@ namespace trireme::model {
 
 // A matrix of `rows` x `columns`; `residual`: its product is added to the residual stream.
 // kXavier: uniform, half-width sqrt(6 / (rows + columns)) (Glorot and Bengio 2010). kGpt2: residual
-// projections are scaled by 1 / sqrt(2 layers) (Radford et al. 2019, section 2.3).
+// projections are scaled by 1 / sqrt(2 blocks) (Radford et al. 2019, section 2.3).
 inline tensor::Initialiser MatrixInitialiser(const Options& options, std::int64_t rows,
                                              std::int64_t columns, bool residual) {
   if (options.init == Init::kXavier) {
@@ -21,7 +21,7 @@ inline tensor::Initialiser MatrixInitialiser(const Options& options, std::int64_
             std::sqrt(6.0 / static_cast<double>(rows + columns))};
   }
   const bool scaled = residual && options.init == Init::kGpt2;
-  const double divisor = scaled ? std::sqrt(2.0 * static_cast<double>(options.layers)) : 1.0;
+  const double divisor = scaled ? std::sqrt(2.0 * static_cast<double>(options.Blocks())) : 1.0;
   return {tensor::InitialiserKind::kNormal, options.init_deviation / divisor};
 }
 

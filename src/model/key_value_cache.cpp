@@ -15,22 +15,28 @@ KeyValueCache::KeyValueCache(const ModelPlan& plan, const StagePlan& local,
       slots_(plan.cache_slots),
       positions_(plan.length),
       dim_(plan.options.dim),
-      begins_(static_cast<std::size_t>(plan.options.layers), -1) {
+      numbers_(plan.options.Translates() ? 3 : 2),
+      layers_(static_cast<std::size_t>(plan.options.Blocks())) {
   if (slots_ == 0) return;
   const auto element = static_cast<std::int64_t>(SizeOf(type_));
   std::int64_t bytes = 0;
   for (std::size_t chunk = 0; chunk < local.chunks.size(); ++chunk) {
-    for (std::int64_t layer = local.chunks[chunk].begin; layer < local.chunks[chunk].end; ++layer) {
-      const auto block = static_cast<std::size_t>(layer - local.chunks[chunk].begin);
-      begins_[static_cast<std::size_t>(layer)] = bytes;
-      bytes +=
-          BufferBytes(slots_ * element *
-                      layers.Chunks()[chunk].blocks[block].KeyValueElements(stream, positions_));
+    const StageLayers::Chunk& held = layers.Chunks()[chunk];
+    for (std::size_t i = held.encoders; i < held.blocks.size(); ++i) {
+      const Block& block = held.blocks[i];
+      const std::int64_t each = BufferBytes(
+          slots_ * element * kernels::KeyValueElements(stream, block.CacheShape(), positions_));
+      Layer& layer = layers_[static_cast<std::size_t>(local.chunks[chunk].begin) + i];
+      layer = {&block, bytes};
+      bytes += each;
+      if (!block.Crosses()) continue;
+      layer.source = bytes;
+      bytes += each;
     }
   }
   if (bytes > 0) kept_ = device::AllocateZeroed(bytes, stream.Where());
   if (stream.OnGpu()) {
-    const std::int64_t places = 2 * slots_ * static_cast<std::int64_t>(sizeof(std::int32_t));
+    const std::int64_t places = numbers_ * slots_ * static_cast<std::int64_t>(sizeof(std::int32_t));
     placed_ = device::AllocateZeroed(places, stream.Where());
     placed_on_host_ = device::AllocatePinned(places, stream.Where());
     copied_ = device::Event(stream);
@@ -45,12 +51,34 @@ KeyValueCache::KeyValueCache(const ModelPlan& plan, const StagePlan& local,
   }
 }
 
+kernels::KeyValueCache KeyValueCache::At(std::int64_t begin) const {
+  return {static_cast<char*>(kept_.get()) + begin, type_, slots_, positions_};
+}
 kernels::KeyValueCache KeyValueCache::Of(std::uint32_t layer) const {
-  return {static_cast<char*>(kept_.get()) + begins_[layer], type_, slots_, positions_};
+  return At(layers_[layer].own);
+}
+kernels::KeyValueCache KeyValueCache::OfSource(std::uint32_t layer) const {
+  return At(layers_[layer].source);
+}
+
+void KeyValueCache::CopySlots() const {
+  for (const CachedPlaces& entry : places_) {
+    for (const CachedCopy& copy : entry.copies) {
+      for (const Layer& layer : layers_) {
+        if (layer.block == nullptr) continue;
+        const kernels::AttentionShape shape = layer.block->CacheShape();
+        kernels::CopyKeyValues(stream_, shape, {copy.from, copy.to, copy.positions}, At(layer.own));
+        if (layer.source < 0 || copy.source_positions == 0) continue;
+        kernels::CopyKeyValues(stream_, shape, {copy.from, copy.to, copy.source_positions},
+                               At(layer.source));
+      }
+    }
+  }
 }
 
 void KeyValueCache::Place(std::span<const CachedPlaces> places) {
   places_ = places;
+  CopySlots();
   if (!stream_.OnGpu() || stream_.Planned()) return;
   first_.clear();
   copied_.Await();
@@ -64,10 +92,11 @@ void KeyValueCache::Place(std::span<const CachedPlaces> places) {
     }
     std::ranges::copy(entry.slots, slots + count);
     std::ranges::copy(entry.firsts, slots + slots_ + count);
+    std::ranges::copy(entry.source_lasts, slots + 2 * slots_ + count);
     count += std::ssize(entry.slots);
   }
   device::StartCopyIn(stream_, slots, placed_.get(),
-                      2 * slots_ * static_cast<std::int64_t>(sizeof *slots));
+                      numbers_ * slots_ * static_cast<std::int64_t>(sizeof *slots));
   copied_.Record(stream_.gpu->queue);
 }
 
@@ -75,6 +104,12 @@ kernels::CachedRows KeyValueCache::RowsOf(std::size_t entry) const {
   if (!stream_.OnGpu()) return {places_[entry].slots.data(), places_[entry].firsts.data()};
   const auto* const slots = static_cast<const std::int32_t*>(placed_.get()) + first_[entry];
   return {slots, slots + slots_};
+}
+
+kernels::CachedRows KeyValueCache::SourceRowsOf(std::size_t entry) const {
+  const kernels::CachedRows rows = RowsOf(entry);
+  if (!stream_.OnGpu()) return {rows.slots, places_[entry].source_lasts.data()};
+  return {rows.slots, rows.slots + 2 * slots_};
 }
 
 tensor::Matrix KeyValueCache::Picked(std::int64_t rows) const {

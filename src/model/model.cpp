@@ -26,7 +26,8 @@ Model::Model(const ModelPlan& plan, const StagePlan& local, StageLayers& layers,
       memory_(plan, local, layers),
       leaf_gradients_(layers.Parameters(), with.stream, plan.canonical.On()),
       staged_(with.stream, {local.entries, plan.micro_batch, local.Length(),
-                            plan.document_mask || plan.cache_slots > 0}),
+                            plan.document_mask || plan.cache_slots > 0, plan.options.Translates(),
+                            local.tokens}),
       losses_(with.stream, local.Last() ? local.entries * local.tokens : 0) {
   PlanMemory();
   memory_.Allocate(with_.stream.Where(),
@@ -103,8 +104,14 @@ CachedPass Model::CachedPassOf(std::size_t entry) const {
   const CachedPlaces& places = cached_[entry];
   std::int64_t first = 0;
   for (const CachedPlaces& before : cached_.first(entry)) first += std::ssize(before.asked);
-  return {&cache_, cache_.RowsOf(entry),        places.asked,
-          first,   batches_[entry].length == 1, &thin_weights_};
+  const data::Entry& batch = batches_[entry];
+  return {.cache = &cache_,
+          .rows = cache_.RowsOf(entry),
+          .source_rows = cache_.SourceRowsOf(entry),
+          .asked = places.asked,
+          .first = first,
+          .continues = batch.length == 1 && batch.source_length == 0,
+          .weights = &thin_weights_};
 }
 
 void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullptr); }
@@ -112,7 +119,8 @@ void Model::Replayed(StagedBatches::Taken taken) { Open(std::move(taken), nullpt
 std::int64_t Model::Rows(int micro_batch) const {
   std::int64_t rows = 0;
   for (const data::Entry& batch : EntriesOf(micro_batch)) {
-    rows += with_.tensor.Rows(batch.sequences * batch.length).Size();
+    rows += with_.tensor.Rows(batch.sequences * batch.length).Size() +
+            with_.tensor.Rows(batch.sequences * batch.source_length).Size();
   }
   return rows;
 }
@@ -136,6 +144,8 @@ Pass Model::MakePass(bool training) {
   pass.workspace = memory_.Shared();
   pass.sequences = plan_.micro_batch;
   pass.length = local_.Length();
+  if (plan_.tokens > 0) pass.sequences = CeilDivide(local_.tokens, local_.Length());
+  if (plan_.options.Translates()) pass.source.length = local_.Length();
   pass.positions = local_.positions;
   pass.seed = plan_.seed;
   pass.training = training;
@@ -155,6 +165,8 @@ Pass Model::MakePass(std::size_t entry, bool training) {
   pass.sequences = batch.sequences;
   pass.length = batch.length;
   pass.positions = batch.positions;
+  pass.source.length = batch.source_length;
+  pass.source.key_lengths = pass.tokens.source_lengths;
   pass.cached = CachedPassOf(entry);
   return pass;
 }
@@ -176,7 +188,11 @@ Model::TaskEntries& Model::TaskEntriesOf(const parallel::ProgramTask& task, cons
     entry.pass.losses = losses_.At(token);
     token += entry.pass.Tokens();
     if (training) entry.live = &memory_.Chunk(task.task.chunk).LiveAt(task.slots.weight, i);
-    const std::int64_t rows = entry.pass.Rows().Size();
+    // Texts that go on have been read by the encoder before.
+    if (plan_.options.Translates() && !entry.pass.cached.continues) {
+      entry.source = MakeSourcePass(entry.pass);
+    }
+    const std::int64_t rows = entry.SourceRows() + entry.pass.Rows().Size();
     entry.in = in.Rows(row, rows);
     entry.out = out.Rows(row, rows);
     row += rows;
@@ -190,6 +206,7 @@ Model::TaskEntries Model::DryEntries(int chunk, bool training, device::Arena& sc
     TaskEntry& entry = entries.emplace_back();
     entry.pass = MakePass(training);
     entry.pass.lives = {&scratch, &scratch, &scratch, &scratch, &scratch};
+    if (plan_.options.Translates()) entry.source = MakeSourcePass(entry.pass);
     if (training) entry.live = &memory_.Chunk(chunk).LiveAt(0, i);
   }
   return entries;

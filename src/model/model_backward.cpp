@@ -53,6 +53,7 @@ void Model::Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool
     for (Matrix& buffer : entry.buffers) buffer = ResidualOf(pass, scratch);
     entry.residual = entry.in;
     if (layers.last) entry.residual = layers.blocks.empty() ? entry.out : entry.buffers[0];
+    if (plan_.options.Translates()) EnterStreamsBackward(entry, layers);
   }
   if (layers.last) HeadGradients(entries);
   if (layers.last && report) Report(layers_.TailUnit());
@@ -70,23 +71,26 @@ void Model::BackwardUnit(TaskEntries& entries, int chunk, std::size_t block, boo
   ChunkActivations& memory = memory_.Chunk(chunk);
   const bool rotates = memory.Rotates() && !weights_too;
   const int unit = layers.units[block];
-  // The last block reads buffer 0 if the head wrote it there, and the gradient alternates.
-  const std::size_t before = layers.blocks.size() - 1 - block + (layers.last ? 1 : 0);
   Use({&unit, 1});
   if (weights_too) BeginGradient({&unit, 1});
   layers_.Parameters().BindEarly(unit, !weights_too);
   for (TaskEntry& entry : entries) {
-    Pass pass = entry.pass;
+    const bool encoder = block < layers.encoders;
     ChunkActivations::Live& live = *entry.live;
-    const Matrix next = block == 0 && !layers.first ? entry.out : entry.buffers[before % 2];
+    const Matrix next = InputGradientOf(entry, layers, block);
+    Matrix& residual = encoder ? entry.source_residual : entry.residual;
+    EnterLeaf(unit, weights_too ? Phase::kWhole : Phase::kEarly, entry.pass);
+    if (block + 1 == layers.encoders) EnterEncoderBackward(entry, layers);
+    Pass pass = PassOf(entry, layers, block);
+    pass.source.memory = live.memory;
+    pass.source.dmemory = entry.memory;
     if (rotates) {
       pass.lives.backward = &memory.SpareFrame();
       pass.lives.backward->Release(0);
     }
-    EnterLeaf(unit, weights_too ? Phase::kWhole : Phase::kEarly, pass);
-    BackwardBlock(pass, layers.blocks[block], live.blocks[block], entry.residual, next);
+    BackwardBlock(pass, layers.blocks[block], live.blocks[block], residual, next);
     if (rotates) memory.SwapSpare(live, block);
-    entry.residual = next;
+    residual = next;
   }
   layers_.Parameters().BindEarly(unit, false);
   Done({&unit, 1});
@@ -104,7 +108,7 @@ void Model::BackwardWeight(TaskEntries& entries, int chunk, bool report) {
                                          .phase = trace::Phase::kWeightGradient,
                                          .layer = layers.blocks[i].Number(),
                                          .queues = true});
-      layers.blocks[i].BackwardWeight(entry.pass, entry.live->blocks[i]);
+      layers.blocks[i].BackwardWeight(PassOf(entry, layers, i), entry.live->blocks[i]);
       Progress();
     }
     EndGradient({&unit, 1});

@@ -3,7 +3,7 @@
 
 namespace trireme::model {
 
-void Model::Embed(const Pass& pass, const Matrix& residual) const {
+void Model::Embed(const EmbeddingLayer& layer, const Pass& pass, const Matrix& residual) const {
   const std::int64_t mark = pass.lives.scratch->Mark();
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
@@ -12,12 +12,19 @@ void Model::Embed(const Pass& pass, const Matrix& residual) const {
     const trace::Scope scope(
         Trace(),
         {.name = trace::Name::kEmbedding, .phase = trace::Phase::kForward, .queues = true});
-    layers_.Embedding().Forward(pass, positions_.Sinusoidal(), full, residual);
+    layer.Forward(pass, positions_.Sinusoidal(), full, residual);
   }
   pass.lives.scratch->Release(mark);
 }
 
-void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
+void Model::EmbedFirst(const TaskEntry& entry, const Matrix& residual) const {
+  const bool source = plan_.options.Translates();
+  Embed(source ? layers_.SourceEmbedding() : layers_.Embedding(),
+        source ? entry.source : entry.pass, residual);
+}
+
+void Model::EmbedBackward(const EmbeddingLayer& layer, const Pass& pass,
+                          const Matrix& gradient) const {
   const std::int64_t mark = pass.lives.scratch->Mark();
   const Matrix full = pass.tensor->Sharded()
                           ? pass.Allocate(pass.lives.scratch, pass.Tokens(), plan_.options.dim)
@@ -26,7 +33,7 @@ void Model::EmbedBackward(const Pass& pass, const Matrix& gradient) const {
     const trace::Scope scope(
         Trace(),
         {.name = trace::Name::kEmbedding, .phase = trace::Phase::kBackward, .queues = true});
-    layers_.Embedding().BackwardWeight(pass, gradient, full);
+    layer.BackwardWeight(pass, gradient, full);
   }
   pass.lives.scratch->Release(mark);
 }
@@ -130,7 +137,10 @@ void Model::EmbeddingGradients(TaskEntries& entries) {
   for (TaskEntry& entry : entries) {
     for (const int unit : layers_.FirstUnits())
       EnterLeaf(unit, LeafGradients::Phase::kWhole, entry.pass);
-    EmbedBackward(entry.pass, entry.residual);
+    if (plan_.options.Translates()) {
+      EmbedBackward(layers_.SourceEmbedding(), entry.source, entry.source_residual);
+    }
+    EmbedBackward(layers_.Embedding(), entry.pass, entry.residual);
   }
   EndGradient(layers_.FirstUnits());
 }

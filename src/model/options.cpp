@@ -15,6 +15,7 @@ namespace trireme::model {
 
 namespace {
 
+constexpr input::Names<2> kModelKinds = {"decoder", "encoder_decoder"};
 constexpr input::Names<2> kNorms = {"layernorm", "rmsnorm"};
 constexpr input::Names<2> kNormPositions = {"pre", "post"};
 constexpr input::Names<3> kActivations = {"relu", "gelu", "swiglu"};
@@ -56,38 +57,44 @@ std::vector<Setting> SettingsOf(const Options& o) {
   const auto name = [](const auto& names, auto value) -> std::string {
     return names.at(static_cast<std::size_t>(value));
   };
-  return {{"vocabulary", o.asked_vocabulary},
-          {"dim", o.dim},
-          {"heads", o.heads},
-          {"kv_heads", o.kv_heads},
-          {"head_dim", o.head_dim},
-          {"layers", o.layers},
-          {"ffn", o.ffn},
-          {"max_positions", o.max_positions},
-          {"rope_theta", o.rope_theta, true, true},
-          {"rope_scaling", name(kRopeScalings, o.rope_scaling), true, true},
-          {"rope_factor", o.rope_factor, true, true},
-          {"rope_original_positions", o.rope_original_positions, true, true},
-          {"rope_low_frequency_factor", o.rope_low_frequency_factor, true, true},
-          {"rope_high_frequency_factor", o.rope_high_frequency_factor, true, true},
-          {"rope_beta_fast", o.rope_beta_fast, true, true},
-          {"rope_beta_slow", o.rope_beta_slow, true, true},
-          {"rope_attention_factor", o.rope_attention_factor, true, true},
-          {"norm_epsilon", o.norm_epsilon},
-          {"norm", name(kNorms, o.norm)},
-          {"norm_position", name(kNormPositions, o.norm_position)},
-          {"activation", name(kActivations, o.activation)},
-          {"position", name(kPositions, o.position)},
-          {"qk_norm", o.qk_norm},
-          {"bias", o.bias},
-          {"qkv_bias", o.qkv_bias},
-          {"tie_embeddings", o.tie_embeddings},
-          {"scale_embedding", o.scale_embedding},
-          {"dropout", o.dropout, false},
-          {"attention_dropout", o.attention_dropout, false},
-          {"ffn_dropout", o.ffn_dropout, false},
-          {"init", name(kInits, o.init), false},
-          {"init_deviation", o.init_deviation, false}};
+  std::vector<Setting> settings = {
+      {"vocabulary", o.asked_vocabulary},
+      {"dim", o.dim},
+      {"heads", o.heads},
+      {"kv_heads", o.kv_heads},
+      {"head_dim", o.head_dim},
+      {"layers", o.layers},
+      {"ffn", o.ffn},
+      {"max_positions", o.max_positions},
+      {"rope_theta", o.rope_theta, true, true},
+      {"rope_scaling", name(kRopeScalings, o.rope_scaling), true, true},
+      {"rope_factor", o.rope_factor, true, true},
+      {"rope_original_positions", o.rope_original_positions, true, true},
+      {"rope_low_frequency_factor", o.rope_low_frequency_factor, true, true},
+      {"rope_high_frequency_factor", o.rope_high_frequency_factor, true, true},
+      {"rope_beta_fast", o.rope_beta_fast, true, true},
+      {"rope_beta_slow", o.rope_beta_slow, true, true},
+      {"rope_attention_factor", o.rope_attention_factor, true, true},
+      {"norm_epsilon", o.norm_epsilon},
+      {"norm", name(kNorms, o.norm)},
+      {"norm_position", name(kNormPositions, o.norm_position)},
+      {"activation", name(kActivations, o.activation)},
+      {"position", name(kPositions, o.position)},
+      {"qk_norm", o.qk_norm},
+      {"bias", o.bias},
+      {"qkv_bias", o.qkv_bias},
+      {"tie_embeddings", o.tie_embeddings},
+      {"scale_embedding", o.scale_embedding},
+      {"dropout", o.dropout, false},
+      {"attention_dropout", o.attention_dropout, false},
+      {"ffn_dropout", o.ffn_dropout, false},
+      {"init", name(kInits, o.init), false},
+      {"init_deviation", o.init_deviation, false}};
+  if (!o.Translates()) return settings;
+  settings.push_back({"kind", name(kModelKinds, o.kind)});
+  settings.push_back({"encoder_layers", o.encoder_layers});
+  settings.push_back({"shared_vocabulary", o.shared_vocabulary});
+  return settings;
 }
 
 namespace {
@@ -146,6 +153,8 @@ void Declare(input::Schema& schema) {
               "A known model. jsc: the JSC course's; gpt2_*: GPT-2 by parameters; llama_*: Llama "
               "shrunk to a few million parameters; llama3_*: Llama 3.2 (1b, 3b) and 3.1 (8b, 70b). "
               "Explicit keys beat it.")
+      .Choice("model.kind", "decoder", input::Choices(kModelKinds),
+              "decoder: a language model. encoder_decoder: translates; data.file holds pairs.")
       .Integer("model.vocabulary", 0, Between(0, 1 << 24), "tokens",
                "Rows of the token embedding and of the head. Those beyond the token file's types "
                "have no token: none is a target, none is generated. 0: as many as types.")
@@ -155,7 +164,12 @@ void Declare(input::Schema& schema) {
                "Key and value heads (grouped-query attention); divides heads. 0: as many as heads.")
       .Integer("model.head_dim", 0, Between(0, 65536), "features",
                "Width of a head. 0: dim / heads.")
-      .Integer("model.layers", 2, Between(1, 4095), "blocks", "Transformer blocks.")
+      .Integer("model.layers", 2, Between(1, 4095), "blocks",
+               "Transformer blocks; of encoder_decoder, the decoder's.")
+      .Integer("model.encoder_layers", 0, Between(0, 2048), "blocks",
+               "Blocks of the encoder (encoder_decoder). 0: as many as layers.")
+      .Switch("model.shared_vocabulary", true,
+              "One table of tokens for source and target texts (encoder_decoder).")
       .Integer("model.ffn", 512, Between(1, 1 << 22), "features",
                "Hidden width of the feed-forward layer.")
       .Integer("model.max_positions", 1024, Between(1, 1 << 28), "tokens",
@@ -228,11 +242,30 @@ void ReadRope(const input::Deck& deck, Options& o) {
   o.rope_attention_factor = deck.Real("model.rope_attention_factor");
 }
 
+// Keys of the other kind of model.
+void CheckKind(const input::Deck& deck, const Options& o) {
+  constexpr std::int64_t kMostBlocks = 4095;
+  if (!o.Translates()) {
+    const bool layers = o.encoder_layers != 0;
+    if (!layers && o.shared_vocabulary) return;
+    throw deck.Complain(layers ? "model.encoder_layers" : "model.shared_vocabulary",
+                        "belongs to model.kind = encoder_decoder", "Remove this key.");
+  }
+  if (o.Blocks() > kMostBlocks) {
+    throw deck.Complain(
+        "model.encoder_layers",
+        fmt::format("more than {} blocks with model.layers = {}", kMostBlocks, o.layers));
+  }
+}
+
 }  // namespace
 
 Options Read(const input::Deck& deck) {
   Options o;
   o.preset = deck.Text("model.preset");
+  o.kind = input::Pick<Kind>(deck.Text("model.kind"), kModelKinds);
+  o.shared_vocabulary = deck.Switch("model.shared_vocabulary");
+  o.encoder_layers = deck.Integer("model.encoder_layers");
   o.asked_vocabulary = deck.Integer("model.vocabulary");
   o.dim = deck.Integer("model.dim");
   o.heads = deck.Integer("model.heads");
@@ -259,6 +292,8 @@ Options Read(const input::Deck& deck) {
   o.init = input::Pick<Init>(deck.Text("model.init"), kInits);
   o.init_deviation = deck.Real("model.init_deviation");
   o.recompute = input::Pick<Recompute>(deck.Text("model.recompute"), kRecomputes);
+  if (o.Translates() && o.encoder_layers == 0) o.encoder_layers = o.layers;
+  CheckKind(deck, o);
   Check(deck, o);
   return o;
 }
@@ -276,59 +311,10 @@ Options WithVocabulary(const Options& options, std::int64_t types, const input::
     return static_cast<double>(a) * static_cast<double>(b);
   };
   const double blocks =
-      static_cast<double>(o.layers) * product(o.dim, std::max(o.heads * o.head_dim, o.ffn));
+      static_cast<double>(o.Blocks()) * product(o.dim, std::max(o.heads * o.head_dim, o.ffn));
   if (blocks + product(o.vocabulary, o.dim) <= kMostParameters) return o;
   throw deck.Complain("model.dim", "the model has more parameters than can be addressed",
                       "Lower model.layers, model.dim, model.ffn or model.head_dim.");
-}
-
-namespace {
-
-// Elements of the matrices of one block.
-std::int64_t BlockMatrices(const Options& o) {
-  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
-  return o.dim * o.head_dim * (2 * o.heads + 2 * o.kv_heads) + (up + 1) * o.dim * o.ffn;
-}
-
-}  // namespace
-
-std::int64_t ParameterCount(const Options& o) {
-  const bool norm_bias = o.bias && o.norm == Norm::kLayerNorm;
-  const std::int64_t norm = o.dim * (norm_bias ? 2 : 1);
-  const std::int64_t up = o.activation == Activation::kSwiglu ? 2 : 1;
-  const std::int64_t biases = o.bias ? 2 * o.dim + up * o.ffn : 0;
-  const std::int64_t of_heads =
-      (o.qkv_bias ? o.head_dim * (o.heads + 2 * o.kv_heads) : 0) + (o.qk_norm ? 2 * o.head_dim : 0);
-  std::int64_t count = o.layers * (BlockMatrices(o) + biases + of_heads + 2 * norm);
-  count += o.vocabulary * o.dim * (o.tie_embeddings ? 1 : 2);
-  if (o.position == Position::kLearned) count += o.max_positions * o.dim;
-  if (o.norm_position == NormPosition::kPre) count += norm;
-  return count;
-}
-
-PartCosts CostsPerToken(const Options& o, std::int64_t sequence_length) {
-  // Reading and writing a few rows costs about as much as this many operations per element.
-  constexpr double kEmbeddingWork = 100;
-  const double layers = static_cast<double>(o.layers), dim = static_cast<double>(o.dim);
-  PartCosts costs;
-  costs.head = 6 * static_cast<double>(o.vocabulary) * dim;
-  costs.block = (FlopsPerToken(o, sequence_length) - costs.head) / layers;
-  // The forward pass, a third of it all, once more.
-  if (o.recompute == Recompute::kFull) costs.block *= 4.0 / 3;
-  costs.embedding = kEmbeddingWork * dim;
-  return costs;
-}
-
-double FlopsPerToken(const Options& o, std::int64_t sequence_length) {
-  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
-  const double attention = static_cast<double>(o.layers * o.heads * o.head_dim) *
-                           static_cast<double>(sequence_length + 1);
-  return 6 * matrices + 6 * attention;
-}
-
-double FlopsPerTokenOf(const Options& o, double mean_keys) {
-  const double matrices = static_cast<double>(o.layers * BlockMatrices(o) + o.vocabulary * o.dim);
-  return 6 * matrices + 12 * static_cast<double>(o.layers * o.heads * o.head_dim) * mean_keys;
 }
 
 }  // namespace trireme::model

@@ -19,7 +19,7 @@ std::vector<Part> ChunksOf(const ModelPlan& plan, int stage) {
   const parallel::PipelineShape& shape = plan.pipeline;
   const PartCosts costs = CostsPerToken(plan.options, plan.length);
   const std::vector<Part> parts = parallel::BalanceStages(
-      plan.options.layers, shape.VirtualStages(), costs.block, costs.embedding, costs.head);
+      plan.options.Blocks(), shape.VirtualStages(), costs.block, costs.embedding, costs.head);
   std::vector<Part> chunks;
   for (int chunk = 0; chunk < shape.chunks; ++chunk) {
     chunks.push_back(parts.at(static_cast<std::size_t>(chunk * shape.stages + stage)));
@@ -75,11 +75,14 @@ StagePlan PlanStage(const ModelPlan& plan, const comm::GridShape& grid,
   stage.slots = parallel::MakeProgram(stage.pipeline, at.pipeline).slots;
   stage.positions = PositionsOf(plan.length, at.context, grid.context);
   stage.tokens = plan.micro_batch * stage.Length();
+  if (plan.tokens > 0) stage.tokens = std::min(stage.tokens, plan.tokens);
   stage.evaluation_entries = kRoundsAStage * grid.pipeline * plan.leaves;
   stage.entries =
       std::max<std::int64_t>(stage.pipeline.micro_batches * plan.leaves, stage.evaluation_entries);
   const bool cut = options.sequence_parallel && grid.tensor > 1;
   stage.residual_rows = cut ? CeilDivide(stage.tokens, std::int64_t{grid.tensor}) : stage.tokens;
+  // Source rows, then target rows.
+  if (plan.options.Translates()) stage.residual_rows *= 2;
   stage.groups = plan.canonical.On() ? plan.canonical.data_groups / grid.data : 1;
   stage.shard = ShardOf(plan, grid, options, at);
   stage.shard.gradient_levels = parallel::LeafSums::Levels(stage.groups);

@@ -29,6 +29,15 @@ tensor::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const S
   if (embedding_->Positions() != tensor::kNoParameter) {
     position_unit_ = list.UnitOf(embedding_->Positions());
   }
+  if (plan.options.Translates()) {
+    source_embedding_.emplace(place, first, *embedding_);
+    if (source_embedding_->Weight() != embedding_->Weight()) {
+      source_unit_ = list.UnitOf(source_embedding_->Weight());
+    }
+    if (source_embedding_->Positions() != tensor::kNoParameter) {
+      source_position_unit_ = list.UnitOf(source_embedding_->Positions());
+    }
+  }
   AddBlocks(plan, local, place);
   tail_unit_ = list.BeginUnit("head");
   place.held = last;
@@ -43,17 +52,24 @@ tensor::ParameterList StageLayers::ListParameters(const ModelPlan& plan, const S
 
 void StageLayers::AddBlocks(const ModelPlan& plan, const StagePlan& local, ParameterPlace place) {
   chunks_.resize(local.chunks.size());
-  for (std::int64_t layer = 0; layer < plan.options.layers; ++layer) {
+  const std::int64_t encoders = plan.options.encoder_layers;
+  for (std::int64_t layer = 0; layer < plan.options.Blocks(); ++layer) {
     const auto here =
         std::find_if(local.chunks.begin(), local.chunks.end(),
                      [layer](const Part& part) { return part.begin <= layer && layer < part.end; });
     place.held = here != local.chunks.end();
     const int unit = place.parameters.BeginUnit(fmt::format("blocks.{}", layer), true);
-    Block block(place, static_cast<std::uint32_t>(layer));
+    Block block(place, static_cast<std::uint32_t>(layer), encoders > 0 && layer >= encoders);
+    const bool ends = layer + 1 == encoders;
+    if (ends && plan.options.norm_position == NormPosition::kPre) {
+      encoder_norm_.emplace(place, "encoder.norm", true);
+    }
     if (!place.held) continue;
     Chunk& chunk = chunks_[static_cast<std::size_t>(here - local.chunks.begin())];
     chunk.units.push_back(unit);
     chunk.blocks.push_back(std::move(block));
+    if (layer < encoders) ++chunk.encoders;
+    chunk.ends_encoder = chunk.ends_encoder || ends;
   }
   chunks_.front().first = local.First();
   chunks_.back().last = local.Last();
@@ -63,7 +79,9 @@ bool StageLayers::Has(int unit) const {
   return unit >= 0 && registry_.Units()[static_cast<std::size_t>(unit)].range.Size() > 0;
 }
 
-std::array<int, 2> StageLayers::FirstUnits() const { return {token_unit_, position_unit_}; }
+std::array<int, 4> StageLayers::FirstUnits() const {
+  return {token_unit_, position_unit_, source_unit_, source_position_unit_};
+}
 
 std::array<int, 2> StageLayers::LastUnits() const { return {tail_unit_, tied_ ? token_unit_ : -1}; }
 

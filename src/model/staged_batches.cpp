@@ -1,6 +1,7 @@
 // StagedBatches: packing, the copy on the input queue, and the order of its three stages.
 #include "trireme/model/staged_batches.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "trireme/base/error.hpp"
@@ -44,9 +45,13 @@ std::int64_t StagedBatches::Bytes() const {
 }
 
 std::int64_t StagedBatches::EachBytes() const {
-  const std::int64_t tokens = limits_.sequences * limits_.length;
-  const std::int64_t entry = (limits_.begins ? 3 : 2) * Padded<std::int32_t>(tokens) +
-                             Padded<std::uint64_t>(limits_.sequences);
+  const std::int64_t all = limits_.sequences * limits_.length;
+  const std::int64_t tokens = limits_.tokens > 0 ? std::min(limits_.tokens, all) : all;
+  std::int64_t entry = (limits_.begins ? 3 : 2) * Padded<std::int32_t>(tokens) +
+                       Padded<std::uint64_t>(limits_.sequences);
+  if (limits_.pairs) {
+    entry += Padded<std::int32_t>(tokens) + 2 * Padded<std::int32_t>(limits_.sequences);
+  }
   return limits_.entries * entry;
 }
 
@@ -54,7 +59,10 @@ StagedBatches::Staged StagedBatches::Stage(std::span<const data::Entry> batches)
   if (std::ssize(batches) > limits_.entries) {
     throw RunError("more batches at once than a model was planned for", kBug);
   }
-  for (const data::Entry& batch : batches) CheckBegins(batch);
+  for (const data::Entry& batch : batches) {
+    CheckBegins(batch);
+    CheckPairs(batch);
+  }
   staged_ = ++count_;
   if (stream_.OnGpu() && !stream_.Planned()) Pack(batches);
   return {batches, staged_};
@@ -68,6 +76,15 @@ void StagedBatches::CheckBegins(const data::Entry& batch) const {
   }
 }
 
+void StagedBatches::CheckPairs(const data::Entry& batch) const {
+  if (batch.sequences == 0 || (batch.source_length > 0) == limits_.pairs) return;
+  // Texts that are being written go on without their source texts.
+  if (limits_.pairs && limits_.begins && !batch.begins.empty()) return;
+  throw RunError(limits_.pairs ? "single texts for a model that translates"
+                               : "pairs of texts for a model of single ones",
+                 kBug);
+}
+
 void StagedBatches::Pack(std::span<const data::Entry> batches) {
   next_places_.clear();
   bytes_ = 0;
@@ -78,7 +95,10 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
     at.targets = at.inputs + Padded(batch.inputs);
     at.ordinals = at.targets + Padded(batch.targets);
     at.begins = at.ordinals + Padded(batch.ordinals);
-    bytes_ = at.begins + (limits_.begins ? Padded(batch.inputs) : 0);
+    at.key_lengths = at.begins + (limits_.begins ? Padded(batch.inputs) : 0);
+    at.sources = at.key_lengths + Padded(batch.target_lengths);
+    at.source_lengths = at.sources + Padded(batch.sources);
+    bytes_ = at.source_lengths + Padded(batch.source_lengths);
   }
   if (bytes_ > Bytes() / 2) throw RunError("larger batches than a model was planned for", kBug);
   if (bytes_ == 0) return;
@@ -93,6 +113,9 @@ void StagedBatches::Pack(std::span<const data::Entry> batches) {
     pack(next_places_[i].inputs, batches[i].inputs);
     pack(next_places_[i].targets, batches[i].targets);
     pack(next_places_[i].ordinals, batches[i].ordinals);
+    pack(next_places_[i].key_lengths, batches[i].target_lengths);
+    pack(next_places_[i].sources, batches[i].sources);
+    pack(next_places_[i].source_lengths, batches[i].source_lengths);
     if (!limits_.begins) continue;
     // Graphs read begins of every batch: 0 for one without, whose windows are a document each.
     void* const begins = static_cast<char*>(packed_.get()) + next_places_[i].begins;
@@ -130,15 +153,29 @@ std::span<const data::Entry> StagedBatches::Open(Taken taken) {
 StagedBatches::Entry StagedBatches::At(std::size_t entry) const {
   if (!stream_.OnGpu()) {
     const data::Entry& batch = here_[entry];
-    return {batch.inputs.data(), batch.targets.data(), batch.ordinals.data(),
-            batch.begins.empty() ? nullptr : batch.begins.data()};
+    const auto of_pairs = [&](const std::vector<std::int32_t>& values) {
+      return limits_.pairs ? values.data() : nullptr;
+    };
+    return {batch.inputs.data(),
+            batch.targets.data(),
+            batch.ordinals.data(),
+            batch.begins.empty() ? nullptr : batch.begins.data(),
+            of_pairs(batch.target_lengths),
+            of_pairs(batch.sources),
+            of_pairs(batch.source_lengths)};
   }
   const Places& at = places_[entry];
   const auto* base = static_cast<const char*>(current_.get());
-  return {reinterpret_cast<const std::int32_t*>(base + at.inputs),
-          reinterpret_cast<const std::int32_t*>(base + at.targets),
+  const auto tokens = [&](std::int64_t from, bool there) {
+    return there ? reinterpret_cast<const std::int32_t*>(base + from) : nullptr;
+  };
+  return {tokens(at.inputs, true),
+          tokens(at.targets, true),
           reinterpret_cast<const std::uint64_t*>(base + at.ordinals),
-          limits_.begins ? reinterpret_cast<const std::int32_t*>(base + at.begins) : nullptr};
+          tokens(at.begins, limits_.begins),
+          tokens(at.key_lengths, limits_.pairs),
+          tokens(at.sources, limits_.pairs),
+          tokens(at.source_lengths, limits_.pairs)};
 }
 
 }  // namespace trireme::model

@@ -10,7 +10,10 @@ ThinWeights::ThinWeights(const ModelPlan& plan, const StagePlan& local, const St
                          const device::Stream& stream) {
   if (!plan.thin_panels) return;
   for (const StageLayers::Chunk& chunk : layers.Chunks()) {
-    for (const Block& block : chunk.blocks) block.AddThinWeights(weights_);
+    // An encoder sees whole texts.
+    for (const Block& block : std::span(chunk.blocks).subspan(chunk.encoders)) {
+      block.AddThinWeights(weights_);
+    }
   }
   if (local.Last()) weights_.push_back(layers.Head().Weight());
   const tensor::Registry& registry = layers.Parameters();

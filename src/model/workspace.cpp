@@ -23,11 +23,16 @@ std::int64_t AttentionElements(const Pass& pass, const Options& options,
     shape.kv_heads = std::max<std::int64_t>(1, options.kv_heads / pass.tensor->Size());
   }
   const bool dropout = kernels::Dropout{.probability = options.attention_dropout}.Active();
-  return pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
+  const std::int64_t whole_elements =
+      pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
+  if (!options.Translates()) return whole_elements;
+  shape.causal = false;
+  return std::max(whole_elements,
+                  kernels::AttentionPartScratch(pass.stream, shape, pass.source.length));
 }
 
-// Stands for begins of documents, which nothing reads while memory is measured.
-constexpr std::int32_t kSomeBegins = 0;
+// Stand for begins of documents and lengths of keys, which nothing reads while memory is measured.
+constexpr std::int32_t kSomeBegins = 0, kSomeLengths = 0;
 
 }  // namespace
 
@@ -43,7 +48,8 @@ Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadL
                                       .first_head = 0,
                                       .causal = true,
                                       .positions = pass.positions,
-                                      .begins = plan.document_mask ? &kSomeBegins : nullptr};
+                                      .begins = plan.document_mask ? &kSomeBegins : nullptr,
+                                      .key_lengths = o.Translates() ? &kSomeLengths : nullptr};
   Workspace workspace;
   workspace.attention = pass.AllocateSums(&arena, 1, AttentionElements(pass, o, shape));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});

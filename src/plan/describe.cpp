@@ -234,10 +234,18 @@ std::string DescribeLayout(const comm::GridShape& grid, const comm::GridOptions&
 std::string DescribeModel(const model::Options& options) {
   std::string heads = Counted(options.heads, "head");
   if (options.kv_heads != options.heads) heads += fmt::format(" ({} kv)", options.kv_heads);
+  std::string layers = Counted(options.layers, "layer");
+  std::string vocabulary = WithThousands(options.vocabulary);
+  if (options.Translates()) {
+    layers = fmt::format("encoder of {}, decoder of {}", Counted(options.encoder_layers, "layer"),
+                         options.layers);
+  }
+  if (options.SourceVocabulary() > 0) {
+    vocabulary += fmt::format(" (source {})", WithThousands(options.SourceVocabulary()));
+  }
   return fmt::format("{}{}, dim {}, {}, vocabulary {}; {} parameters",
-                     options.preset == "none" ? "" : options.preset + ": ",
-                     Counted(options.layers, "layer"), options.dim, heads,
-                     WithThousands(options.vocabulary),
+                     options.preset == "none" ? "" : options.preset + ": ", layers, options.dim,
+                     heads, vocabulary,
                      monitor::WithSuffix(static_cast<double>(model::ParameterCount(options))));
 }
 

@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 
 #include "canonical.hpp"
 #include "micro_batch.hpp"
@@ -44,12 +46,53 @@ void CheckDocuments(const Request& request) {
       "data.document_mask = no.");
 }
 
+// Refuses choices that models that translate do not have.
+void CheckPairs(const Request& request) {
+  const DeckOptions& asked = request.options;
+  const PairFacts& pairs = *request.tokens.pairs;
+  if (asked.model.shared_vocabulary && !pairs.shared_vocabulary) {
+    throw request.deck.Complain(
+        "model.shared_vocabulary",
+        fmt::format("source and target texts of {} have each a vocabulary of their own",
+                    request.tokens.source),
+        "Use model.shared_vocabulary = no, or make the file with tokenize.shared_vocabulary = "
+        "yes.");
+  }
+  if (asked.comm.context > 1) {
+    throw request.deck.Complain("grid.context", "texts of pairs are not cut over ranks",
+                                "Use grid.context = 1, with grid.tensor or grid.pipeline.");
+  }
+  if (asked.data.document_mask) {
+    throw request.deck.Complain("data.document_mask", "each text of a pair is one document",
+                                "Use data.document_mask = no.");
+  }
+}
+
+// Steps of the deck's epochs, at least one.
+std::int64_t StepsOfPairs(const PairFacts& pairs, double epochs) {
+  return std::max<std::int64_t>(1, std::llround(epochs * static_cast<double>(pairs.steps)));
+}
+
+// How pairs make batches.
+std::optional<data::PairBatches::Options> PairsOf(const Request& request) {
+  if (!request.tokens.pairs) return {};
+  return data::BatchesOf(request.options.data, request.options.machine.seed);
+}
+
 // Without training a schedule has no meaning on one stage and is not checked there.
 Layout MakeLayout(const Request& request, bool training) {
   const DeckOptions& asked = request.options;
   Layout layout;
   model::ModelPlan& model = layout.model;
   model.options = model::WithVocabulary(asked.model, request.tokens.vocabulary, request.deck);
+  if (asked.model.Translates() && !request.tokens.pairs) {
+    throw request.deck.Complain("data.file", "is not there: its pairs decide on the plan",
+                                "Write it with job.task = tokenize.");
+  }
+  if (request.tokens.pairs) {
+    model.options.source_types = request.tokens.pairs->source_vocabulary;
+    CheckPairs(request);
+  }
   layout.grid = PlanGrid(asked, request.deck, request.ranks);
   layout.sharing = comm::ReadGridOptions(asked.comm, request.deck, layout.grid);
   if (training || layout.grid.pipeline > 1) {
@@ -91,6 +134,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   grid = layout.grid;
   sharing = layout.sharing;
   CheckWholeParameters(request, grid);
+  const std::optional<PairFacts>& pairs = request.tokens.pairs;
   const data::Sampler sampler({.tokens = request.tokens.train,
                                .length = asked.data.sequence_length,
                                .stride = asked.data.stride,
@@ -99,7 +143,7 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
                                .shuffle = true,
                                .origin = request.origin,
                                .sources = request.tokens.sources});
-  const std::int64_t batch = std::min(asked.data.batch, sampler.Windows());
+  const std::int64_t batch = std::min(asked.data.batch, pairs ? pairs->batch : sampler.Windows());
   layout.model.canonical = MakeCanonical(request, layout.model.options, grid, batch);
   const parallel::Canonical& canonical = layout.model.canonical;
   CheckLeaves(request, canonical);
@@ -116,14 +160,16 @@ training::TrainingOptions MakeTrainingOptions(const Request& request, comm::Grid
   layout.model.label_smoothing = asked.optimizer.label_smoothing;
   return {.model = layout.model,
           .stride = asked.data.stride,
-          .batch = asked.data.batch,
+          .batch = pairs ? batch : asked.data.batch,
           .origin = request.origin,
           .loss_mask = request.tokens.loss_mask,
           .sources = request.tokens.sources,
+          .pairs = PairsOf(request),
           .optimizer = asked.optimizer,
-          .schedule = optimizer::MakeSchedule(
-              asked.schedule, asked.optimizer.learning_rate,
-              request.steps > 0 ? request.steps : sampler.StepsOf(asked.schedule.epochs)),
+          .schedule = optimizer::MakeSchedule(asked.schedule, asked.optimizer.learning_rate,
+                                              request.steps > 0 ? request.steps
+                                              : pairs ? StepsOfPairs(*pairs, asked.schedule.epochs)
+                                                      : sampler.StepsOf(asked.schedule.epochs)),
           .keep_gradients = false,
           .async_checkpoints = request.async_checkpoints,
           .graphs = asked.machine.graphs,
@@ -153,12 +199,14 @@ Plan MakePlan(const Request& request) {
   comm::GridShape grid;
   comm::GridOptions sharing;
   const training::TrainingOptions options = MakeTrainingOptions(request, grid, sharing);
-  return {.grid = grid,
-          .sharing = sharing,
-          .options = options,
-          .training = training::PlanTraining(options, request.tokens.train, grid),
-          .machine = request.machine,
-          .tokens = request.tokens};
+  return {
+      .grid = grid,
+      .sharing = sharing,
+      .options = options,
+      .training = training::PlanTraining(
+          options, request.tokens.pairs ? request.tokens.pairs->pairs : request.tokens.train, grid),
+      .machine = request.machine,
+      .tokens = request.tokens};
 }
 
 bool CanPackWeights(const EvaluationPlan& plan) {

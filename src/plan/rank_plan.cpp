@@ -132,6 +132,7 @@ void CheckTransfers(const EvaluationPlan& plan, int rank) {
     entry.positions = model.LocalPlan().positions;
     entry.length = entry.positions.Count();
     entry.sequences = plan.model.micro_batch;
+    if (plan.model.options.Translates()) entry.source_length = entry.length;
   }
   model.QueueLoss(entries);
 }

@@ -1,6 +1,8 @@
 // BlankEntries: sizes from the rank's share of a batch.
 #include "trireme/training/blank_batch.hpp"
 
+#include <algorithm>
+
 namespace trireme::training {
 
 std::vector<data::Entry> BlankEntries(const TrainingState& state, std::int64_t windows) {
@@ -11,6 +13,13 @@ std::vector<data::Entry> BlankEntries(const TrainingState& state, std::int64_t w
     entry.positions = state.Net().LocalPlan().positions;
     entry.length = entry.positions.Count();
     entry.sequences = share.Entry(windows, static_cast<std::int64_t>(i)).Size();
+    if (state.Plan().pairs && entry.sequences > 0) {
+      // A step with the most pairs, whose texts are as long as the limit on tokens allows.
+      const std::int64_t tokens = state.Plan().model.tokens;
+      if (tokens > 0) entry.length = std::clamp<std::int64_t>(tokens / windows, 1, entry.length);
+      entry.source_length = entry.length;
+      entry.positions = PositionsOf(entry.length, 0, 1);
+    }
     entry.group = share.GroupOf(static_cast<std::int64_t>(i));
   }
   return entries;

@@ -16,6 +16,10 @@ model::ModelPlan Complete(const TrainingOptions& options, std::int64_t batch,
   model.pipeline.stages = grid.pipeline;
   model.pipeline.micro_batches =
       static_cast<int>(MicroBatches(batch, grid.data, model.micro_batch, canonical));
+  // Of pairs a step's tokens may be limited, and so those of an entry.
+  if (options.pairs && options.pairs->target_tokens > 0) {
+    model.tokens = std::max(options.pairs->source_tokens, options.pairs->target_tokens);
+  }
   if (!canonical.On()) return model;
   model.leaves = static_cast<int>(CeilDivide(model.micro_batch, canonical.leaf));
   model.micro_batch = std::min(model.micro_batch, canonical.leaf);
@@ -46,11 +50,13 @@ TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                                        .shuffle = true,
                                        .origin = options.origin,
                                        .sources = options.sources};
-  const std::int64_t batch = std::min(options.batch, data::Sampler(samples).Windows());
+  const std::int64_t batch =
+      std::min(options.batch, options.pairs ? tokens : data::Sampler(samples).Windows());
   return {.model = Complete(options, batch, grid),
           .samples = samples,
           .batch = batch,
           .loss_mask = options.loss_mask,
+          .pairs = options.pairs,
           .optimizer = options.optimizer,
           .schedule = options.schedule,
           .keep_gradients = options.keep_gradients,

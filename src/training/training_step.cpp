@@ -14,9 +14,25 @@ namespace trireme::training {
 
 TrainingStep::TrainingStep(TrainingState& state, const data::Corpus& tokens)
     : state_(state),
-      loader_(state, tokens),
       masked_(state.Plan().model.document_mask || tokens.HasMask(data::Split::kTrain)),
       done_(state.Stream()) {
+  auto loader = std::make_unique<BatchLoader>(state, tokens);
+  windows_ = loader.get();
+  loader_ = std::move(loader);
+  Begin();
+}
+
+TrainingStep::TrainingStep(TrainingState& state, const data::PairFile& pairs)
+    : state_(state), masked_(false), done_(state.Stream()) {
+  Grid().World().Together([&] {
+    auto loader = std::make_unique<PairLoader>(state, pairs);
+    pairs_ = loader.get();
+    loader_ = std::move(loader);
+  });
+  Begin();
+}
+
+void TrainingStep::Begin() {
   if (kernels::Libraries* const libraries = kernels::LibrariesOf(Stream())) {
     libraries->SetScales(Stream(), {});
   }
@@ -52,8 +68,8 @@ StepResult TrainingStep::Run(std::int64_t step, const Requests& mine, OnFault on
 }
 
 void TrainingStep::Move(const data::Origin& origin) {
-  loader_.Move(origin);
-  next_.step = -1;  // loaded ahead from another place
+  if (windows_ != nullptr) windows_->Move(origin);  // pairs have one order
+  next_.step = -1;                                  // loaded ahead from another place
 }
 
 double TrainingStep::Waited() const {
@@ -73,9 +89,9 @@ void TrainingStep::LoadBatch() {
   if (next_.step == step_) {
     std::swap(now_, next_);
   } else {
-    loader_.Load(step_, now_);
+    loader_->Load(step_, now_);
   }
-  result_.tokens = result_.targets = Samples().BatchTargets(step_);
+  result_.tokens = result_.targets = loader_->Targets(step_);
   mine_.data += Seconds() - start;
 }
 
@@ -170,7 +186,7 @@ void TrainingStep::AgreeOnStep(const Requests& mine) {
   const std::span<double> digits = std::span(sums).subspan(State::kLossDigits);
   std::ranges::copy((finite_loss ? loss : ExactSum()).Digits(), digits.begin());
   state_.Agree(sums);
-  if (sums[State::kUnread] > 0) Grid().World().Together([&] { loader_.RequireRead(); });
+  if (sums[State::kUnread] > 0) Grid().World().Together([&] { loader_->RequireRead(); });
   result_.loss = ExactSum::FromDigits(digits).Value() / static_cast<double>(result_.targets);
   result_.requests = {sums[State::kSignal] > 0, sums[State::kWalltime] > 0,
                       sums[State::kCheckpoint] > 0, sums[State::kBusy] > 0};

@@ -34,7 +34,7 @@ std::string TrainingStep::Named(const std::string& parameter) const {
     return parameter;
   }
   return fmt::format("{} (layer {} of {})", parameter, block + 1,
-                     state_.Plan().model.options.layers);
+                     state_.Plan().model.options.Blocks());
 }
 
 TrainingStep::Finding TrainingStep::LookForFault(bool finite_loss) {

@@ -53,7 +53,7 @@ void TrainingStep::GradientsOnGpu() {
   waited_before_ = Waited();
   bubble_before_ = Grid().Traffic().SecondsWaited(comm::Group::kPipeline);
   model::StagedBatches::Taken batch = TakeBatch();
-  const bool whole = loader_.Whole(step_) && !now_.unread;
+  const bool whole = loader_->Whole(step_) && !now_.unread;
   Net().Stages().ReceiveLate(!whole || !warm_);
   if (!whole || !warm_ || !RecordsGraph()) {
     QueueOnGpu(std::move(batch));
@@ -96,7 +96,7 @@ void TrainingStep::LoadNextBatch() {
   const trace::Scope scope(Trace(),
                            {.name = trace::Name::kLoadBatch, .category = trace::Category::kData});
   const double start = Seconds();
-  loader_.Load(step_ + 1, next_);
+  loader_->Load(step_ + 1, next_);
   next_.staged = Net().Stage(next_.Entries());
   const double seconds = Seconds() - start;
   mine_.data += seconds;

@@ -48,8 +48,11 @@ void ForEachSite(const AttentionShape& shape, Visit visit) {
         const std::int64_t row = b * shape.length + t;
         const std::int64_t begin =
             shape.begins.empty() ? 0 : shape.begins.at(static_cast<std::size_t>(row));
-        visit(Site{b, h, t, row, begin, b * shape.length + begin,
-                   (shape.causal ? t + 1 : shape.length) - begin, h * shape.head_dim,
+        const std::int64_t present = shape.key_lengths.empty()
+                                         ? shape.Keys()
+                                         : shape.key_lengths.at(static_cast<std::size_t>(b));
+        const std::int64_t end = shape.causal ? std::min(t + 1, present) : present;
+        visit(Site{b, h, t, row, begin, b * shape.Keys() + begin, end - begin, h * shape.head_dim,
                    h / group * shape.head_dim});
       }
     }
@@ -68,6 +71,7 @@ std::vector<double> Weights(const AttentionShape& shape, const Site& site, const
     }
     weights[static_cast<std::size_t>(s)] = score / std::sqrt(static_cast<double>(shape.head_dim));
   }
+  if (weights.empty()) return weights;
   const double largest = *std::max_element(weights.begin(), weights.end());
   double sum = 0;
   for (double& weight : weights) sum += weight = std::exp(weight - largest);

@@ -89,10 +89,14 @@ struct AttentionShape {
   double dropout = 0;  // of the normalised weights
   std::uint32_t seed = 0;
   std::int64_t layer = 0;
-  std::vector<std::uint64_t> ordinals;    // [B]
-  std::vector<std::int32_t> begins = {};  // [B * T] of documents, which do not see each other
+  std::vector<std::uint64_t> ordinals;         // [B]
+  std::vector<std::int32_t> begins = {};       // [B * T] of documents, which do not see each other
+  std::int64_t keys = 0;                       // rows of keys of a sequence; 0: T
+  std::vector<std::int32_t> key_lengths = {};  // [B] of keys that are no padding; none: all
+
+  std::int64_t Keys() const { return keys > 0 ? keys : length; }
 };
-// query: [B * T, heads * head_dim]; key, value: [B * T, kv_heads * head_dim]; result as query.
+// query: [B * T, heads * head_dim]; key, value: [B * Keys(), kv_heads * head_dim]; result as query.
 Array AttentionForward(const AttentionShape& shape, const Array& query, const Array& key,
                        const Array& value);
 struct AttentionGradients {

@@ -51,6 +51,18 @@ class TrainingRun {
                                       grid_.Shape()),
                settings.stream),
         step_(state_, tokens) {}
+  // Of a model that translates.
+  TrainingRun(const comm::Communicator& group, const data::PairFile& pairs,
+              const RunSettings& settings)
+      : group_(group),
+        grid_(group,
+              settings.grid.value_or(
+                  comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
+              settings.options),
+        state_(grid_,
+               training::PlanTraining(settings, pairs.Pairs(data::Split::kTrain), grid_.Shape()),
+               settings.stream),
+        step_(state_, pairs) {}
 
   // Runs up to step `end`; returns the losses of the steps.
   std::vector<double> Train(std::int64_t end) {

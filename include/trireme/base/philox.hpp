@@ -22,6 +22,7 @@ enum class Purpose : std::uint32_t {
   kVerify = 9,            // finite-difference directions of the tests
   kNumerals = 10,         // the built-in pairs: pair, split, attempt
   kPairOrder = 11,        // order of pairs of one length: number of the length
+  kCrossDropout = 12,     // weights of cross-attention: head, query position, key position
 };
 
 using PhiloxCounter = std::array<std::uint32_t, 4>;

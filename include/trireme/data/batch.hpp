@@ -36,6 +36,11 @@ struct Entry {
   // without document masks.
   std::int64_t visible_keys = 0;
   Positions positions = {};  // of the held targets in the window
+  // Of pairs of texts to translate, whose targets are padded at their ends; else empty.
+  std::int64_t source_length = 0;            // S
+  std::vector<std::int32_t> sources;         // [B, S]; 0 after a text's end
+  std::vector<std::int32_t> source_lengths;  // [B]: tokens of each source text
+  std::vector<std::int32_t> target_lengths;  // [B]: targets of each pair
 };
 
 // Fills `batch` with the windows of `samples`, each `length` targets long: with those of

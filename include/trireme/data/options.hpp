@@ -31,6 +31,9 @@ constexpr bool IsSubword(TokenizeKind kind) { return kind >= TokenizeKind::kBpe;
 // Documents of plain text: the whole file, each line, or paragraphs with blank lines between them.
 enum class DocumentEnd { kFile, kLine, kBlankLine };
 
+// Pairs longer than the model takes: an error, or left out and counted.
+enum class LongPairs { kRefuse, kLeaveOut };
+
 struct Options {
   // Token file, HDF5; of a mixture the first one, which gives vocabulary, valid and test split.
   std::string file = "data/tokens.h5";
@@ -44,6 +47,10 @@ struct Options {
   std::int64_t batch = 64;             // windows per step, over all ranks
   std::int64_t micro_batch = 0;  // windows that a rank takes at once; 0: chosen by the program
   bool document_mask = false;    // attention stays within documents, positions restart in each
+  // Of pairs, whose batch and micro_batch are counted in pairs: most tokens of a step's source or
+  // target texts, padding included; 0: no limit.
+  std::int64_t batch_tokens = 0;
+  LongPairs long_pairs = LongPairs::kRefuse;  // longer than sequence_length
 };
 
 // Line-aligned texts of a split: lists of files and globs; empty: none.

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "trireme/base/partition.hpp"
+#include "trireme/data/batch.hpp"
+#include "trireme/data/options.hpp"
 #include "trireme/data/pair_file.hpp"
 
 namespace trireme::data {
-
-enum class LongPairs { kRefuse, kLeaveOut };
 
 // Lengths of pairs [first, first + source.size()), eos included.
 using ReadPairLengths = std::function<void(std::int64_t first, std::span<std::int32_t> source,
@@ -105,6 +105,9 @@ class PairBatches {
   std::vector<std::int64_t> long_order_;  // in place of order_ from 2^32 pairs on
 };
 
+// The batches that a deck asks for.
+PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed);
+
 // Pairs side by side, padded to the longest of the batch.
 struct PairEntry {
   std::int64_t pairs = 0;
@@ -124,6 +127,11 @@ struct PairEntry {
 // among them where those are 0. Reuses its memory. Serial; of a stream, on ranks that read it.
 void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
                const PairBatchShape& shape, PairEntry& entry);
+
+// The same as an entry of a training step. before: added to a pair's place in the split, for its
+// ordinal.
+void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
+               const PairBatchShape& shape, std::int64_t before, Entry& entry);
 
 // The lengths of a file's split.
 ReadPairLengths LengthsOf(const PairFile& file, Split split);

@@ -27,12 +27,21 @@ struct GenerateOptions {
   bool start_with_eos = true;          // the model sees an <eos> before the prompt
   std::string file = {}, output = {};  // JSONL of prompts and of texts; empty: none
   std::int64_t batch = 1;              // prompts that a data rank continues at once
+  std::int64_t texts = 8;              // that it translates at once in an evaluation
   PackWeights pack_weights = PackWeights::kNo;
+  bool translates = false;  // prompts are source texts
+  // Of a model that translates.
+  std::int64_t beams = 1;
+  double length_penalty = 0.6;
 };
 
 void DeclareGenerate(input::Schema& schema);  // [generate]
 
 GenerateOptions ReadGenerate(const input::Deck& deck);  // InputError for a bad generate.stop
+
+// Throws InputError with the deck's line for keys of the other kind of model. translates: of a
+// model that does.
+void CheckGenerate(const input::Deck& deck, bool translates);
 
 // Strings of a list with | between them; \n, \t, \\ and \| stand for a newline, a tab, a backslash
 // and a bar. Nothing if another letter follows a backslash, or a string is empty.

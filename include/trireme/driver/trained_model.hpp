@@ -22,7 +22,12 @@ class TrainedModel {
   explicit TrainedModel(const job::Job& job, std::int64_t micro_batch = 0,
                         std::int64_t cache_slots = 0, PackWeights packing = PackWeights::kNo);
 
-  const data::TokenFile& Tokens() const { return *tokens_; }
+  // Of a model that translates: the target texts.
+  const data::TokenFile& Tokens() const {
+    return pairs_ ? pairs_->Of(data::Side::kTarget) : *tokens_;
+  }
+  // Of a model that translates; else null.
+  const data::PairFile* Pairs() const { return pairs_ ? &*pairs_ : nullptr; }
   const std::string& Checkpoint() const { return checkpoint_; }  // folder of the weights
   model::ParallelModel& Net() { return *model_; }
 
@@ -30,7 +35,9 @@ class TrainedModel {
   std::string checkpoint_;
   const plan::EvaluationPlan plan_;
   comm::ProcessGrid grid_;
-  std::optional<data::TokenFile> tokens_;  // always there after construction
+  // One of the two is there after construction.
+  std::optional<data::TokenFile> tokens_;
+  std::optional<data::PairFile> pairs_;
   std::unique_ptr<model::ParallelModel> model_;
 };
 

@@ -33,7 +33,7 @@ class Timeline;
 class TrainingLoop {
  public:
   // All arguments must outlive the loop, and the files of `corpus`. validation: of
-  // job::ValidSplits.
+  // job::ValidSplits. Of a model that translates, the corpus is the target texts.
   TrainingLoop(job::Job& job, const plan::Plan& plan, const data::Corpus& corpus,
                std::span<const job::ValidSplit> validation, training::TrainingState& state,
                training::TrainingStep& training_step);
@@ -123,6 +123,7 @@ class TrainingLoop {
   // part of a mixture.
   std::vector<data::MixtureFile> Mixture() const;
   std::string DescribeData() const;
+  std::string DescribePairs() const;
   // Names of a mixture's files and the valid targets seen of each; empty without a mixture.
   std::vector<std::pair<std::string, std::int64_t>> TokensOfSources() const;
   std::string SourceSummary() const;
@@ -156,7 +157,8 @@ class TrainingLoop {
   training::TrainingState& state_;
   training::TrainingStep& training_step_;
   const comm::ProcessGrid& grid_;
-  const data::Sampler& sampler_;
+  const data::PairFile* const pairs_;  // null: windows
+  const training::StepLoader& order_;  // of the steps' batches
   const optimizer::Schedule& schedule_;
   std::unique_ptr<job::RunLock> lock_;  // on rank 0
   std::unique_ptr<monitor::Monitor> monitor_;

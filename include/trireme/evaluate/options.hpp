@@ -32,6 +32,8 @@ Options Read(const input::Deck& deck);
 // Throws InputError with the deck's line for keys that do not fit together, files that are not
 // there and files that cannot be written. Serial. length: data.sequence_length.
 void Check(const Options& options, const input::Deck& deck, std::int64_t length);
+// The same of a model that translates, and for keys that it has no part in.
+void CheckPairs(const Options& options, const input::Deck& deck);
 
 }  // namespace trireme::evaluate
 

@@ -1,5 +1,5 @@
-// Causal multi-head attention with grouped queries over whole sequences, in tiles of queries and
-// keys, and rotary positions.
+// Multi-head attention with grouped queries over whole sequences, causal or not, in tiles of
+// queries and keys, and rotary positions.
 #ifndef TRIREME_KERNELS_ATTENTION_HPP_
 #define TRIREME_KERNELS_ATTENTION_HPP_
 
@@ -16,12 +16,15 @@ struct AttentionShape {
                                            // rows of each sequence on this rank
   std::int64_t heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t first_head = 0;  // global number of head 0, for dropout's coordinates
-  bool causal = true;           // false only in tests that must catch a model which sees the future
+  bool causal = true;           // false: a query sees all keys of its sequence
   Positions positions = {};     // of the rows in their sequence (Rope; attention_part.hpp)
   // [sequences, length] in the stream's memory: position in its sequence of the first token of each
   // row's document, which does not fall along a sequence; null: a sequence is one document. A query
   // sees keys of its own document only, and Rope counts positions from there.
   const std::int32_t* begins = nullptr;
+  // [sequences] in the stream's memory: only keys at positions below a sequence's number are seen,
+  // the others are padding, whose memory is not read (its gradients become 0); null: all are there.
+  const std::int32_t* key_lengths = nullptr;
 
   std::int64_t Width() const { return (heads + 2 * kv_heads) * head_dim; }  // columns of qkv
 };

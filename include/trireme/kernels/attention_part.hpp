@@ -1,5 +1,6 @@
 // Attention of some queries to one block of keys and values at a time, each anywhere in the
-// sequence: the computation of a rank in ring attention.
+// sequence: the computation of a rank in ring attention, and of cross-attention, whose keys are
+// another sequence (then shape.causal is false).
 #ifndef TRIREME_KERNELS_ATTENTION_PART_HPP_
 #define TRIREME_KERNELS_ATTENTION_PART_HPP_
 

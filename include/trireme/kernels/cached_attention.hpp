@@ -25,15 +25,26 @@ struct CachedRows {
 std::int64_t KeyValueElements(const device::Stream& stream, const AttentionShape& shape,
                               std::int64_t positions);
 
-// Copies keys and values of qkv, [rows, shape.Width()], to the cache, over what lies at their
-// positions. Later positions of these sequences count as empty from now on.
+// Copies key_values, [rows, 2 kv_heads head_dim], keys then values, of any stride, to the cache,
+// over what lies at their positions. Later positions of these sequences count as empty from now on.
 void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                   const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache);
+                   const tensor::Matrix& key_values, const CachedRows& rows,
+                   const KeyValueCache& cache);
+
+// Copy of what a slot keeps at its first `positions` positions to another slot.
+struct SlotCopy {
+  std::int32_t from = 0, to = 0;
+  std::int64_t positions = 0;
+};
+// Later positions of the slot that is written count as empty from now on. shape: heads and sizes.
+void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, const SlotCopy& copy,
+                   const KeyValueCache& cache);
 
 // out = softmax(q k^T / sqrt(head_dim)) v, each query against the positions up to its own, all of
-// which were kept before (its own, too). qkv: [rows, shape.Width()], of which the queries are read;
-// out: [rows, heads * head_dim], overwritten. On the CPU its bits are those of AttentionForward on
-// the whole sequence. shape.causal, positions and begins are not read.
+// which were kept before (its own, too). qkv: [rows, shape.Width()], of which the queries are read,
+// or the queries alone; out: [rows, heads * head_dim], overwritten. On the CPU its bits are those
+// of AttentionForward on the whole sequence. shape.causal, positions, begins and key_lengths are
+// not read.
 void CachedAttention(const device::Stream& stream, const AttentionShape& shape,
                      const tensor::Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache,
                      const tensor::Matrix& out);

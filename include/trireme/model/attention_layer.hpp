@@ -1,4 +1,4 @@
-// Causal self-attention with grouped queries.
+// Self-attention with grouped queries, causal or not, as the pass says.
 #ifndef TRIREME_MODEL_ATTENTION_LAYER_HPP_
 #define TRIREME_MODEL_ATTENTION_LAYER_HPP_
 
@@ -41,8 +41,8 @@ class AttentionLayer {
   void BackwardWeight(const Pass& pass, const Saved& saved, comm::Request& pending) const;
   ParameterId OutputBias() const { return output_bias_; }
   void AddThinWeights(std::vector<ThinWeight>& weights) const;
-  // Elements of this layer's keys and values of one sequence in a cache.
-  std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const;
+  // Heads of this rank and their size, as a cache of keys and values has them.
+  kernels::AttentionShape CacheShape() const;
 
  private:
   // Attention within the pass' sequences, or to what a cache keeps of them.

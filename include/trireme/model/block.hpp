@@ -1,12 +1,15 @@
-// A block: attention and feed-forward layer with residuals and norms.
+// A block: attention and feed-forward layer with residuals and norms; in a decoder that translates,
+// cross-attention between the two.
 #ifndef TRIREME_MODEL_BLOCK_HPP_
 #define TRIREME_MODEL_BLOCK_HPP_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "trireme/base/function_ref.hpp"
 #include "trireme/model/attention_layer.hpp"
+#include "trireme/model/cross_attention_layer.hpp"
 #include "trireme/model/ffn.hpp"
 #include "trireme/model/norm_layer.hpp"
 
@@ -20,9 +23,28 @@ namespace trireme::model {
 // BackwardInput its d-members.
 class Block {
  public:
+  // Of the cross-attention.
+  struct CrossSaved {
+    NormLayer::Saved norm;
+    CrossAttentionLayer::Saved attention;
+    // [rows, dim]
+    Matrix normed;         // pre: norm(middle), the input of the cross-attention
+    Matrix middle;         // residual stream after it (post: after its norm)
+    Matrix sum;            // post: middle + cross-attention, before its norm
+    Matrix dmiddle, dsum;  // gradients of middle and of sum
+    // [tokens, dim]
+    Matrix dbranch;  // gradient of the branch, after dropout
+    Matrix x;        // sharded: input of the cross-attention, for its weight gradient
+    // [source tokens, dim]
+    Matrix full_memory;   // sharded: the encoder's output, forward
+    Matrix memory;        // sharded: the same, for the weight gradient
+    Matrix dfull_memory;  // its gradient by this block, partial sums
+    Matrix dmemory;       // sharded, [source rows, dim]: the same, added up
+  };
   struct Saved {
     NormLayer::Saved attention_norm, ffn_norm;
     AttentionLayer::Saved attention;
+    std::unique_ptr<CrossSaved> cross;  // of a block that has cross-attention
     std::unique_ptr<Ffn::Saved> ffn;
     // [rows, dim]
     Matrix x;             // the caller's: the block's input
@@ -40,7 +62,8 @@ class Block {
     Matrix dbranch, dffn_branch;  // gradients of the two branches, after dropout
     Matrix dfull;                 // sharded: gradient of a sub-layer's input, partial sums
   };
-  Block(const ParameterPlace& place, std::uint32_t layer);
+  // cross: with cross-attention.
+  Block(const ParameterPlace& place, std::uint32_t layer, bool cross = false);
 
   Saved MakeSaved() const;  // without memory; once per slot of activations
   std::int32_t Number() const { return static_cast<std::int32_t>(layer_) + 1; }  // of all layers
@@ -61,15 +84,20 @@ class Block {
   // Weights of the products that passes of a few rows have.
   void AddThinWeights(std::vector<ThinWeight>& weights) const {
     attention_.AddThinWeights(weights);
+    if (cross_) cross_->attention.AddThinWeights(weights);
     ffn_->AddThinWeights(weights);
   }
-  // Elements of the attention's keys and values of one sequence in a cache.
-  std::int64_t KeyValueElements(const device::Stream& stream, std::int64_t positions) const {
-    return attention_.KeyValueElements(stream, positions);
-  }
+  bool Crosses() const { return cross_.has_value(); }
+  // Heads and their size in a cache, of either attention.
+  kernels::AttentionShape CacheShape() const { return attention_.CacheShape(); }
 
  private:
-  enum class Site : std::uint32_t { kAttention = 0, kFfn = 1 };  // of Purpose::kResidualDropout
+  enum class Site : std::uint32_t { kAttention = 0, kFfn = 1, kCross = 2 };  // kResidualDropout
+  // Sub-layer of cross-attention.
+  struct Cross {
+    NormLayer norm;
+    CrossAttentionLayer attention;
+  };
   // Junction of a sub-layer's output and the residual stream: out = residual + drop(branch), and,
   // if a norm follows, normed = norm(out).
   struct Junction {
@@ -79,6 +107,14 @@ class Block {
     NormLayer::Saved* saved = nullptr;
     Matrix normed;  // [rows, dim]
   };
+  ParameterId OutputBias(Site site) const;
+  // The residual stream that the feed-forward layer reads, and its gradient.
+  const Matrix& Middle(const Saved& saved) const {
+    return cross_ ? saved.cross->middle : saved.middle;
+  }
+  const Matrix& MiddleGradient(const Saved& saved) const {
+    return cross_ ? saved.cross->dmiddle : saved.dmiddle;
+  }
   kernels::Dropout BranchDropout(const Pass& pass, Site site) const;
   void Join(const Pass& pass, const device::Stream& stream, const Junction& junction,
             const Part& rows) const;
@@ -88,6 +124,14 @@ class Block {
   void FeedForward(const Pass& pass, const Matrix& in, Saved& saved,
                    const Junction& junction) const;
   void ForwardAttention(const Pass& pass, Saved& saved) const;
+  void AllocateCross(const Pass& pass, CrossSaved& saved) const;
+  void AllocateCrossCheap(const Pass& pass, CrossSaved& saved) const;
+  void AllocateCrossBackward(const Pass& pass, CrossSaved& saved) const;
+  void ForwardCross(const Pass& pass, Saved& saved) const;
+  void CrossBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
+                     const Matrix& dx) const;
+  void CrossBackwardPre(const Pass& pass, Saved& saved) const;
+  void CrossBackwardPost(const Pass& pass, Saved& saved) const;
   Matrix BranchShard(const Pass& pass, const Saved& saved, const Matrix& dbranch) const;
   void AttendBackward(const Pass& pass, const Matrix& dy, const Matrix& in, Saved& saved,
                       const Matrix& dx) const;
@@ -102,6 +146,7 @@ class Block {
   std::int64_t dim_;
   NormLayer attention_norm_;
   AttentionLayer attention_;
+  std::optional<Cross> cross_;
   NormLayer ffn_norm_;
   std::unique_ptr<Ffn> ffn_;
 };

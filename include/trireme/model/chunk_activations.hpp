@@ -25,6 +25,10 @@ class ChunkActivations {
     std::vector<Matrix> residuals;     // [blocks + 1] of [rows, dim]: the residual stream
     std::vector<Block::Saved> blocks;  // [blocks]
     std::vector<int> frames;           // [blocks]: of the memory that rotates
+    // Of models that translate: residuals are the source stream of blocks of the encoder, the
+    // target stream of others, and the encoder's last block writes `encoded`.
+    Matrix encoded, memory;  // [source rows, dim]: before and after the encoder's norm
+    NormLayer::Saved encoder_norm;
   };
   // Memory of a task's results for later tasks. backward is null unless the weight gradients are a
   // task of their own.

@@ -16,6 +16,9 @@ class EmbeddingLayer {
   // Learned positions are held by the first stage; the token table by the first stage and, if it is
   // tied, by the last.
   EmbeddingLayer(const ParameterPlace& tables, bool first_stage, bool last_stage, bool one_stage);
+  // Of the source texts of a model that translates: `target`'s table, or one of their own, and
+  // learned positions of their own; held by the first stage.
+  EmbeddingLayer(const ParameterPlace& tables, bool first_stage, const EmbeddingLayer& target);
   // positions: the fixed table [length, dim], or Empty() if positions are learned or rotary.
   // y: [rows, dim]. full: [tokens, dim], scratch if the stream is sharded, else y.
   void Forward(const Pass& pass, const Matrix& positions, const Matrix& full,
@@ -29,6 +32,7 @@ class EmbeddingLayer {
   kernels::Dropout MakeDropout(const Pass& pass, std::int64_t first_row) const;
   double scale_;
   double dropout_;
+  std::uint32_t site_ = 0;                        // of dropout
   std::int32_t first_;                            // first token of this rank's slice
   ParameterId weight_;                            // [vocabulary, dim]
   ParameterId positions_ = tensor::kNoParameter;  // [max_positions, dim]

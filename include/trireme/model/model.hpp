@@ -94,12 +94,26 @@ class Model : public parallel::StageWork {
  private:
   // One entry of a micro-batch in a task: its rows of the input and the output.
   struct TaskEntry {
-    Pass pass;
+    Pass pass;    // of the target stream, or of the only one
+    Pass source;  // of the source stream of a model that translates; else without sequences
     ChunkActivations::Live* live = nullptr;  // of training tasks
-    Matrix in, out;
+    Matrix in, out;                          // rows of the source stream, then of the target stream
     // The residual stream, or its gradient, and the two buffers through which it passes.
     Matrix residual;
     std::array<Matrix, 2> buffers;
+    // The same of the source stream; the encoder's output or its gradient.
+    Matrix source_residual;
+    std::array<Matrix, 2> source_buffers;
+    Matrix memory;
+
+    std::int64_t SourceRows() const { return source.sequences == 0 ? 0 : source.Rows().Size(); }
+    // The rows of a stream in `in` or `out`.
+    Matrix SourceOf(const Matrix& m) const {
+      return m.data == nullptr ? m : m.Rows(0, SourceRows());
+    }
+    Matrix TargetOf(const Matrix& m) const {
+      return m.data == nullptr ? m : m.Rows(SourceRows(), pass.Rows().Size());
+    }
   };
   using TaskEntries = std::vector<TaskEntry>;
   using Arenas = ChunkActivations::Arenas;
@@ -108,6 +122,8 @@ class Model : public parallel::StageWork {
   Workspace MakeWorkspace(device::Arena& arena);
   Pass MakePass(bool training);                     // dry, of the largest entry
   Pass MakePass(std::size_t entry, bool training);  // of an entry of the batches
+  // Of the source texts of the entry of `pass`.
+  Pass MakeSourcePass(const Pass& pass) const;
   TaskEntries DryEntries(int chunk, bool training, device::Arena& scratch);
   // The entries of a task's micro-batch that have sequences; the same memory for every task.
   TaskEntries& TaskEntriesOf(const parallel::ProgramTask& task, const Matrix& in,
@@ -120,7 +136,8 @@ class Model : public parallel::StageWork {
 
   // The tasks.
   void Forward(TaskEntries& entries, int chunk, const Arenas& arenas);
-  void ForwardBlock(const TaskEntry& entry, int chunk, std::size_t block, const Arenas& arenas);
+  void ForwardBlock(const TaskEntry& entry, int chunk, std::size_t block, const Arenas& arenas,
+                    const Matrix& out);
   void Evaluate(TaskEntries& entries, int chunk);
   void Backward(TaskEntries& entries, int chunk, const Arenas& arenas, bool report);
   void BackwardUnit(TaskEntries& entries, int chunk, std::size_t block, bool weights_too);
@@ -128,12 +145,34 @@ class Model : public parallel::StageWork {
                      const Matrix& dx) const;
   void RecomputeBlock(const Pass& pass, const Block& block, Block::Saved& saved) const;
   void BackwardWeight(TaskEntries& entries, int chunk, bool report);
+  void EvaluateBlock(TaskEntry& entry, int chunk, std::size_t block);
+
+  // The two streams of a model that translates (model_streams.cpp).
+  using MakeResidual = FunctionRef<Matrix(const TaskEntry& entry, std::size_t block)>;
+  static const Pass& PassOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                            std::size_t block) {
+    return block < layers.encoders ? entry.source : entry.pass;
+  }
+  void EnterStreams(TaskEntry& entry, const StageLayers::Chunk& layers, const Arenas& arenas,
+                    MakeResidual residual) const;
+  Matrix OutputOf(const TaskEntry& entry, const StageLayers::Chunk& layers, std::size_t block,
+                  MakeResidual residual) const;
+  void LeaveEncoder(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                    const Arenas& arenas) const;
+  void EnterEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const;
+  void LeaveEvaluation(TaskEntry& entry, const StageLayers::Chunk& layers) const;
+  void EnterStreamsBackward(TaskEntry& entry, const StageLayers::Chunk& layers) const;
+  void EnterEncoderBackward(TaskEntry& entry, const StageLayers::Chunk& layers) const;
+  Matrix InputGradientOf(const TaskEntry& entry, const StageLayers::Chunk& layers,
+                         std::size_t block) const;
   Lifetimes ForwardLives(const Arenas& arenas, device::Arena* scratch) const;
   Matrix ResidualOf(const Pass& pass, device::Arena* arena) const;
 
   // The ends of the stack of blocks.
-  void Embed(const Pass& pass, const Matrix& residual) const;
-  void EmbedBackward(const Pass& pass, const Matrix& gradient) const;
+  void Embed(const EmbeddingLayer& layer, const Pass& pass, const Matrix& residual) const;
+  void EmbedBackward(const EmbeddingLayer& layer, const Pass& pass, const Matrix& gradient) const;
+  // Embeds the stream that the first block reads.
+  void EmbedFirst(const TaskEntry& entry, const Matrix& residual) const;
   void HeadForward(const Pass& pass, const Matrix& x);
   void PickLogits(const Pass& pass, const Matrix& full) const;
   void HeadBackward(const Pass& pass, const Matrix& x, const Matrix& dx) const;

@@ -12,6 +12,7 @@
 
 namespace trireme::model {
 
+enum class Kind { kDecoder, kEncoderDecoder };
 enum class Norm { kLayerNorm, kRmsNorm };
 enum class NormPosition { kPre, kPost };
 enum class Activation { kRelu, kGelu, kSwiglu };  // kGelu: the tanh form
@@ -30,11 +31,17 @@ struct Options {
   std::int64_t vocabulary = 0;        // rows of embedding and head: asked_vocabulary, or `types`
   std::int64_t asked_vocabulary = 0;  // model.vocabulary; 0: as many as types
   std::int64_t types = 0;             // of the token file, ids below; 0: not known
-  std::int64_t dim = 128;             // width of the residual stream
-  std::int64_t heads = 4;             // query heads
-  std::int64_t kv_heads = 4;          // key and value heads; divides heads
+  // Of kEncoderDecoder: whether source and target texts have one table of tokens, and the number of
+  // types of source texts, ids below; else 0.
+  Kind kind = Kind::kDecoder;
+  bool shared_vocabulary = true;
+  std::int64_t source_types = 0;
+  std::int64_t encoder_layers = 0;
+  std::int64_t dim = 128;     // width of the residual stream
+  std::int64_t heads = 4;     // query heads
+  std::int64_t kv_heads = 4;  // key and value heads; divides heads
   std::int64_t head_dim = 32;
-  std::int64_t layers = 2;
+  std::int64_t layers = 2;            // of the decoder
   std::int64_t ffn = 512;             // hidden width of the feed-forward layer
   std::int64_t max_positions = 1024;  // rows of the learned position table
   double rope_theta = 10000;
@@ -62,6 +69,14 @@ struct Options {
   Init init = Init::kNormal;
   double init_deviation = 0.02;  // standard deviation of kNormal and kGpt2
   Recompute recompute = Recompute::kNone;
+
+  bool Translates() const { return kind == Kind::kEncoderDecoder; }
+  // Encoder's and decoder's. Blocks are numbered over both, the encoder's first.
+  std::int64_t Blocks() const { return encoder_layers + layers; }
+  // Rows of the source texts' own table; 0: they share that of the target texts, or have none.
+  std::int64_t SourceVocabulary() const {
+    return Translates() && !shared_vocabulary ? source_types : 0;
+  }
 };
 
 void Declare(input::Schema& schema);  // [model]
@@ -104,6 +119,10 @@ double FlopsPerToken(const Options& options, std::int64_t sequence_length);
 // The same if a query sees `mean_keys` keys on average: (length + 1) / 2 without documents, fewer
 // with them (data::VisibleKeys).
 double FlopsPerTokenOf(const Options& options, double mean_keys);
+
+// Of a pair of texts of a model that translates, padding included. FlopsPerToken of such a model is
+// that of a target token, with a source text as long as the target.
+double PairFlops(const Options& options, std::int64_t source_length, std::int64_t target_length);
 
 // The same for the parts that pipeline stages are made of, in one unit; the embedding's, which is
 // bound by memory, is an estimate.

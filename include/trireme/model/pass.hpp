@@ -47,6 +47,14 @@ struct Lifetimes {
   device::Arena* scratch = nullptr;   // up to the end of the block
 };
 
+// Source texts as a decoder's blocks read them, and the gradient that they add to.
+struct SourceStream {
+  std::int64_t length = 0;                    // S, padding included; 0: there are none
+  const std::int32_t* key_lengths = nullptr;  // [sequences]: without padding
+  tensor::Matrix memory;                      // [rows, dim]: the encoder's output on this rank
+  tensor::Matrix dmemory;                     // likewise: its gradient so far
+};
+
 // State of one pass; copied freely. Pointers are null or outlive the pass.
 struct Pass {
   device::Stream stream;
@@ -64,19 +72,25 @@ struct Pass {
   std::int64_t length = 0;             // T, or what this context rank has of it
   Positions positions;                 // of the micro-batch
   CachedPass cached;                   // keys and values that are kept
+  SourceStream source;                 // of a decoder that translates
   std::uint32_t seed = 0;
   bool training = false;     // dropout acts
-  bool causal = true;        // false in tests only: predictions see their targets
+  bool causal = true;        // false for an encoder: positions see those after them
   bool weights_too = false;  // backward: weight gradients follow each layer's input gradient
 
   bool Dry() const { return batch == nullptr; }  // allocations only
   std::int64_t Tokens() const { return sequences * length; }
+  std::int64_t SourceTokens() const { return sequences * source.length; }
   void Progress() const {
     if (progress != nullptr && *progress) (*progress)();
   }
   // Rows of the residual stream on this rank: all tokens, or a shard of them. Dry: the most that
   // any micro-batch has.
   Part Rows() const { return Dry() ? Part{0, tensor->MostRows(Tokens())} : tensor->Rows(Tokens()); }
+  // The same of the source texts.
+  Part SourceRows() const {
+    return Dry() ? Part{0, tensor->MostRows(SourceTokens())} : tensor->Rows(SourceTokens());
+  }
   Dtype Type() const { return registry->Type(); }
   tensor::Matrix Allocate(device::Arena* arena, std::int64_t rows, std::int64_t columns) const {
     return tensor::Allocate(*arena, Type(), rows, columns);

@@ -23,6 +23,7 @@ struct ModelPlan {
   std::uint32_t seed = 1;
   std::int64_t length = 0;       // T: longest sequence
   std::int64_t micro_batch = 0;  // B: most sequences of an entry
+  std::int64_t tokens = 0;       // of an entry, if less than B T; of pairs, of either text
   // Entries of the batches that make up one micro-batch of the schedule: more than one if each is a
   // canonical leaf.
   int leaves = 1;
@@ -52,8 +53,8 @@ struct StagePlan {
   std::vector<Part> chunks;            // [chunks]: blocks of each of the stage's chunks
   std::vector<parallel::Slots> slots;  // [chunks]: micro-batches whose activations are kept
   Positions positions;                 // of each sequence, held by this rank
-  std::int64_t tokens = 0;             // most of an entry: micro_batch x positions
-  std::int64_t residual_rows = 0;      // of these, most rows of the residual stream on this rank
+  std::int64_t tokens = 0;             // most of an entry
+  std::int64_t residual_rows = 0;      // most rows of an entry's residual streams on this rank
   // Most entries of a step or a round of an evaluation, and entries per round of an evaluation:
   // enough to keep a pipeline full, few enough to keep memory small.
   std::int64_t entries = 0, evaluation_entries = 0;

@@ -21,6 +21,8 @@ class StageLayers {
   struct Chunk {
     std::vector<Block> blocks;
     std::vector<int> units;            // [blocks]: of the registry
+    std::size_t encoders = 0;          // blocks of the encoder, which come first
+    bool ends_encoder = false;         // the last of them is the encoder's last
     bool first = false, last = false;  // has the embedding, the head
   };
 
@@ -34,6 +36,9 @@ class StageLayers {
 
   const std::vector<Chunk>& Chunks() const { return chunks_; }
   const EmbeddingLayer& Embedding() const { return *embedding_; }
+  const EmbeddingLayer& SourceEmbedding() const { return *source_embedding_; }
+  // Of the encoder's output; pre-norm models that translate only, in the unit of its last block.
+  const NormLayer* EncoderNorm() const { return encoder_norm_ ? &*encoder_norm_ : nullptr; }
   const NormLayer* FinalNorm() const { return norm_ ? &*norm_ : nullptr; }  // pre-norm models only
   const HeadLayer& Head() const { return *head_; }
   tensor::Registry& Parameters() { return registry_; }
@@ -42,7 +47,7 @@ class StageLayers {
   // Units of the registry. -1: the model has no such unit.
   int TokenUnit() const { return token_unit_; }  // the token table
   int TailUnit() const { return tail_unit_; }    // final norm and head
-  std::array<int, 2> FirstUnits() const;         // of the embedding
+  std::array<int, 4> FirstUnits() const;         // of the embeddings
   std::array<int, 2> LastUnits() const;          // of the head
   bool Has(int unit) const;                      // held by this rank
   // The held units whose values the program's tasks use, in order; until the next call.
@@ -57,12 +62,13 @@ class StageLayers {
 
   tensor::Registry registry_;
   bool tied_;
-  std::optional<EmbeddingLayer> embedding_;
+  std::optional<EmbeddingLayer> embedding_, source_embedding_;
   std::vector<Chunk> chunks_;
-  std::optional<NormLayer> norm_;
+  std::optional<NormLayer> norm_, encoder_norm_;
   std::optional<HeadLayer> head_;
   int token_unit_ = -1, position_unit_ = -1, tail_unit_ = -1;
-  std::vector<int> uses_;  // of the last program
+  int source_unit_ = -1, source_position_unit_ = -1;  // of tables of their own
+  std::vector<int> uses_;                             // of the last program
 };
 
 }  // namespace trireme::model

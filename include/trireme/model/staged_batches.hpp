@@ -24,6 +24,8 @@ class StagedBatches {
     std::int64_t entries = 0;
     std::int64_t sequences = 0, length = 0;  // of an entry
     bool begins = false;                     // with begins of documents
+    bool pairs = false;                      // with source texts, as long as `length`
+    std::int64_t tokens = 0;                 // of an entry, if less than sequences x length
   };
   StagedBatches(const device::Stream& stream, const Limits& limits);
   std::int64_t Bytes() const;  // in the stream's memory; 0 on the CPU, which needs no copy
@@ -70,13 +72,17 @@ class StagedBatches {
   // Throws RunError if the ticket was used, or others were taken since.
   std::span<const data::Entry> Open(Taken taken);
 
-  // One entry's arrays, of the batches taken last: [B, T], [B, T], [B], [B, T]. begins is null
+  // One entry's arrays, of the batches taken last: [B, T], [B, T], [B], [B, T]; of pairs, the
+  // lengths of their targets, the source texts and their lengths, [B], [B, S], [B]. begins is null
   // unless the entry has documents; on a GPU, it stands for every entry if begins were planned.
   struct Entry {
     const std::int32_t* inputs = nullptr;
     const std::int32_t* targets = nullptr;
     const std::uint64_t* ordinals = nullptr;
     const std::int32_t* begins = nullptr;
+    const std::int32_t* key_lengths = nullptr;
+    const std::int32_t* sources = nullptr;
+    const std::int32_t* source_lengths = nullptr;
   };
   Entry At(std::size_t entry) const;
 
@@ -84,9 +90,11 @@ class StagedBatches {
   // Bytes from the start of the memory, of one entry's arrays.
   struct Places {
     std::int64_t inputs = 0, targets = 0, ordinals = 0, begins = 0;
+    std::int64_t key_lengths = 0, sources = 0, source_lengths = 0;
   };
   std::int64_t EachBytes() const;  // of one copy
   void CheckBegins(const data::Entry& batch) const;
+  void CheckPairs(const data::Entry& batch) const;
   void Pack(std::span<const data::Entry> batches);
 
   device::Stream stream_;

@@ -5,6 +5,7 @@
 #define TRIREME_PLAN_PLAN_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,9 +18,18 @@
 
 namespace trireme::plan {
 
+// Of a file of pairs.
+struct PairFacts {
+  std::int64_t source_vocabulary = 0;  // types of the source texts
+  bool shared_vocabulary = true;       // source and target texts have one
+  std::int64_t pairs = 0;              // of the training split
+  std::int64_t steps = 0;              // of an epoch, with the deck's limits
+  std::int64_t batch = 0;              // most pairs of a step
+};
+
 // Facts about the tokens, from the token file or assumed.
 struct TokenFacts {
-  std::int64_t vocabulary = 0;             // types
+  std::int64_t vocabulary = 0;             // types; of pairs, those of the target texts
   std::int64_t train = 0;                  // tokens of the training split, of all files
   std::int64_t bytes = 0;                  // of memory per rank, as staged
   std::string source;                      // "wikitext2.h5", or where assumed numbers come from
@@ -27,9 +37,10 @@ struct TokenFacts {
   std::vector<std::string> contents = {};  // source_sha256 of each file; empty: not known
   // "books.h5 has no /valid/documents": the first of the splits that are read without; empty: none.
   std::string undocumented = {};
-  bool loss_mask = false;       // the training split has one, of any file
-  std::int64_t read_ahead = 0;  // steps whose windows are read ahead; 0: all in memory
-  std::int64_t staged = 0;      // bytes of the copies on a node (data.staging = node)
+  bool loss_mask = false;               // the training split has one, of any file
+  std::int64_t read_ahead = 0;          // steps whose windows are read ahead; 0: all in memory
+  std::int64_t staged = 0;              // bytes of the copies on a node (data.staging = node)
+  std::optional<PairFacts> pairs = {};  // of a model that translates
 };
 
 // Facts about what computes.
@@ -62,7 +73,9 @@ struct Plan {
   MachineFacts machine;
   TokenFacts tokens;
 
-  std::int64_t StepsPerEpoch() const { return data::Sampler(training.samples).StepsPerEpoch(); }
+  std::int64_t StepsPerEpoch() const {
+    return tokens.pairs ? tokens.pairs->steps : data::Sampler(training.samples).StepsPerEpoch();
+  }
 };
 
 // Sizes of the grid's axes, which need no tokens. Throws InputError as MakePlan does.

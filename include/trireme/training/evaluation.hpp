@@ -7,6 +7,7 @@
 #include <functional>
 #include <span>
 
+#include "trireme/data/pair_batches.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/data/token_file.hpp"
 #include "trireme/model/parallel_model.hpp"
@@ -53,6 +54,12 @@ Evaluation Evaluate(model::ParallelModel& model, const data::TokenFile& tokens, 
 Evaluation EvaluateWindows(model::ParallelModel& model, const data::TokenFile& tokens,
                            data::Split split, std::span<const data::Sample> windows,
                            const EvaluationOptions& options = {});
+
+// Of a model that translates, with teacher forcing: each target token after those before it. Pairs
+// that are longer than the model takes are left out. Of the options windows (pairs), seed and stop
+// are used. The result counts pairs as windows.
+Evaluation EvaluatePairs(model::ParallelModel& model, const data::PairFile& pairs,
+                         data::Split split, const EvaluationOptions& options = {});
 
 }  // namespace trireme::training
 

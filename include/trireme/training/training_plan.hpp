@@ -3,9 +3,11 @@
 #define TRIREME_TRAINING_TRAINING_PLAN_HPP_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "trireme/data/pair_batches.hpp"
 #include "trireme/data/sampler.hpp"
 #include "trireme/model/plan.hpp"
 #include "trireme/optimizer/optimizer.hpp"
@@ -22,6 +24,8 @@ struct TrainingOptions {
   data::Origin origin = {};  // of the steps
   bool loss_mask = false;    // the training split says which targets count
   std::vector<data::Source> sources = {};  // files of a mixture; empty: one file
+  // Of a model that translates: how pairs make batches. `pairs` of them is `batch`.
+  std::optional<data::PairBatches::Options> pairs = {};
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;      // after a step; false: the update clears them as it goes
@@ -37,6 +41,7 @@ struct TrainingPlan {
   data::Sampler::Options samples;
   std::int64_t batch = 1;  // most windows of a step: samples.batch, or a whole epoch
   bool loss_mask = false;
+  std::optional<data::PairBatches::Options> pairs;  // none: windows
   optimizer::Options optimizer;
   optimizer::Schedule schedule;
   bool keep_gradients = true;
@@ -52,7 +57,8 @@ struct TrainingPlan {
   BatchShare ShareOf(int data_rank, int data_ranks, bool alike) const;
 };
 
-// Completes the plan for a grid. Pure. tokens: length of the training split, unless of a mixture.
+// Completes the plan for a grid. Pure. tokens: length of the training split, unless of a mixture;
+// of pairs, their number in it.
 TrainingPlan PlanTraining(const TrainingOptions& options, std::int64_t tokens,
                           const comm::GridShape& grid);
 

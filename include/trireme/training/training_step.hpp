@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "trireme/device/gpu.hpp"
 #include "trireme/trace/recorder.hpp"
 #include "trireme/training/batch_loader.hpp"
+#include "trireme/training/pair_loader.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::training {
@@ -80,8 +82,17 @@ class TrainingStep {
  public:
   // The state and the files of `tokens` must outlive the step.
   TrainingStep(TrainingState& state, const data::Corpus& tokens);
+  // Of a model that translates. Collective over the state's grid: AgreedError if data::PairBatches
+  // refuses the pairs.
+  TrainingStep(TrainingState& state, const data::PairFile& pairs);
 
-  const data::Sampler& Samples() const { return loader_.Samples(); }
+  const StepLoader& Data() const { return *loader_; }
+  // Of windows; of pairs.
+  const data::Sampler& Samples() const { return windows_->Samples(); }
+  const data::PairBatches& Pairs() const { return pairs_->Order(); }
+  const data::PairFile* FileOfPairs() const {  // null: windows
+    return pairs_ == nullptr ? nullptr : &pairs_->File();
+  }
 
   // Collective over the state's grid. Runs step number `step` (from 0): the weights move once.
   // If a loss or a gradient is not finite, all ranks either throw what World().Together throws,
@@ -97,6 +108,7 @@ class TrainingStep {
   void Move(const data::Origin& origin);
 
  private:
+  void Begin();  // scales of fp8
   // The tasks, in order.
   void LoadBatch();         // tokens of this data rank's share
   void ComputeGradients();  // the pipeline's program; all-reduces start with the last micro-batch
@@ -138,8 +150,10 @@ class TrainingStep {
   const model::ParallelModel& Net() const { return state_.Net(); }
 
   TrainingState& state_;
-  BatchLoader loader_;
-  const bool masked_;  // how many targets count depends on the tokens
+  std::unique_ptr<StepLoader> loader_;
+  BatchLoader* windows_ = nullptr;  // the loader, of windows
+  PairLoader* pairs_ = nullptr;     // the loader, of pairs
+  const bool masked_;               // how many targets count depends on the tokens
 
   std::int64_t step_ = 0;
   LoadedBatch now_, next_;   // batch of this step; on a GPU, of the next one

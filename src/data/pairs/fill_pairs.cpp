@@ -64,4 +64,31 @@ void FillPairs(const PairFile& file, Split split, std::span<const std::int64_t> 
   }
 }
 
+void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> pairs,
+               const PairBatchShape& shape, std::int64_t before, Entry& entry) {
+  PairEntry texts;
+  texts.source.swap(entry.sources);
+  texts.source_lengths.swap(entry.source_lengths);
+  texts.inputs.swap(entry.inputs);
+  texts.targets.swap(entry.targets);
+  texts.target_lengths.swap(entry.target_lengths);
+  FillPairs(file, split, pairs, shape, texts);
+  entry.sequences = texts.pairs;
+  entry.length = texts.target_length;
+  entry.source_length = texts.source_length;
+  entry.sources.swap(texts.source);
+  entry.source_lengths.swap(texts.source_lengths);
+  entry.inputs.swap(texts.inputs);
+  entry.targets.swap(texts.targets);
+  entry.target_lengths.swap(texts.target_lengths);
+  entry.ordinals.clear();
+  for (const std::int64_t pair : pairs) {
+    entry.ordinals.push_back(static_cast<std::uint64_t>(before + pair));
+  }
+  entry.begins.clear();
+  entry.positions = PositionsOf(entry.length, 0, 1);
+  entry.valid = texts.valid;
+  entry.visible_keys = 0;
+}
+
 }  // namespace trireme::data

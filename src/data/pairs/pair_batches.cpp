@@ -275,4 +275,14 @@ void PairBatches::Fill(std::int64_t step, const Part& share,
   }
 }
 
+PairBatches::Options BatchesOf(const Options& options, std::uint32_t seed) {
+  return {.seed = seed,
+          .source_tokens = options.batch_tokens,
+          .target_tokens = options.batch_tokens,
+          .pairs = options.batch,
+          .longest_source = options.sequence_length,
+          .longest_target = options.sequence_length,
+          .long_pairs = options.long_pairs};
+}
+
 }  // namespace trireme::data

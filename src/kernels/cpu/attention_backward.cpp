@@ -50,7 +50,7 @@ class BackwardHead {
     bool first = call_.whole;  // no query of a whole sequence lies before the first tile seen
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
-                  const std::int64_t seen = call_.Visible(span.Last(), keys);
+                  const std::int64_t seen = call_.Visible(at_.sequence, span.Last(), keys);
                   if (seen == 0 || Unseen(span, keys)) return;
                   PackTile(keys, seen);
                   ahead_.Aim(span, keys);
@@ -59,6 +59,7 @@ class BackwardHead {
                   }
                   first = false;
                 });
+    if (first) ZeroQueries(span);  // a sequence without keys
   }
 
   void Begin(const AttentionTile& span) {
@@ -92,7 +93,7 @@ class BackwardHead {
   // Queries from row `begin` of the span on against the packed keys.
   void Tile(const AttentionTile& queries, std::int64_t begin, const AttentionTile& keys,
             bool first) {
-    const std::int64_t seen = call_.Visible(queries.Last(), keys);
+    const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys);
     if (seen == 0) return;
     if (Unseen(queries, keys)) return first ? ZeroQueries(queries) : void();
     InPieces(queries.count, kernels_.rows, [&](std::int64_t row, std::int64_t count) {
@@ -111,7 +112,8 @@ class BackwardHead {
     const AttentionTile queries = tile.Piece(rows.begin, rows.Size());
     const std::int64_t skip = call_.Skipped(at_.sequence, queries.row, all_keys);
     const AttentionTile keys = all_keys.Piece(skip, all_keys.count);
-    const std::int64_t seen = call_.Visible(queries.Last(), keys), in_span = begin + rows.begin;
+    const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys),
+                       in_span = begin + rows.begin;
     ZeroSkipped(rows, std::min(skip, all));
     if (skip > 0 && seen == 0) return first ? ZeroQueries(queries) : void();
     const std::int64_t most = all - skip;
@@ -128,7 +130,8 @@ class BackwardHead {
     // A masked row at a time, so that it is drawn once.
     const std::int64_t step = mask_.Active() ? 1 : queries.count;
     for (std::int64_t i = 0; i < queries.count; i += step) {
-      const std::int64_t position = queries.position + i, visible = call_.Visible(position, keys);
+      const std::int64_t position = queries.position + i,
+                         visible = call_.Visible(at_.sequence, position, keys);
       if (mask_.Active()) {
         mask_.Draw(position, keys.position, visible);
         mask_.Apply(slopes + i * sizes_.keys, visible);
@@ -223,7 +226,7 @@ void Backward(const AttentionCall& call, const Part& tasks) {
   DispatchDtype(call.qkv.dtype, [&](auto zero) {
 #pragma omp parallel for num_threads(call.stream.threads) schedule(static)
     for (std::int64_t task = tasks.begin; task < tasks.end; ++task) {
-      if (!call.whole) ZeroGradient(call, task, zero);
+      if (!call.whole || s.key_lengths != nullptr) ZeroGradient(call, task, zero);
       for (std::int64_t i = task * group; i < (task + 1) * group; ++i) {
         BackwardHead<decltype(zero)>(call, head(i), head(std::min(i + 1, tasks.end * group - 1)))
             .Run();

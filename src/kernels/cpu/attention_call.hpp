@@ -119,11 +119,17 @@ struct AttentionCall {
   }
   Positions QueryPositions() const { return whole ? block.positions : shape.positions; }
 
-  // Number of the tile's keys, from its first on, that a query at `position` can see if its
-  // document begins before them.
-  std::int64_t Visible(std::int64_t position, const AttentionTile& keys) const {
-    if (!shape.causal) return keys.count;
-    return std::clamp<std::int64_t>(position + 1 - keys.position, 0, keys.count);
+  // Number of the tile's keys, from its first on, that are no padding.
+  std::int64_t Present(std::int64_t sequence, const AttentionTile& keys) const {
+    if (shape.key_lengths == nullptr) return keys.count;
+    return std::clamp<std::int64_t>(shape.key_lengths[sequence] - keys.position, 0, keys.count);
+  }
+  // The same that a query at `position` can see if its document begins before them.
+  std::int64_t Visible(std::int64_t sequence, std::int64_t position,
+                       const AttentionTile& keys) const {
+    const std::int64_t present = Present(sequence, keys);
+    if (!shape.causal) return present;
+    return std::clamp<std::int64_t>(position + 1 - keys.position, 0, present);
   }
   // The same for queries from `position` on, none of which sees more than `seen` keys.
   AttentionVisible VisibleFrom(std::int64_t position, const AttentionTile& keys,

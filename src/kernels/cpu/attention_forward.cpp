@@ -44,7 +44,7 @@ class ForwardHead {
     bool first = call_.whole;  // no query of a whole sequence lies before the first tile seen
     ForEachTile(call_.block.positions, call_.block.positions.Count(), kAttentionKeys,
                 [&](const AttentionTile& keys) {
-                  const std::int64_t seen = call_.Visible(span.Last(), keys);
+                  const std::int64_t seen = call_.Visible(at_.sequence, span.Last(), keys);
                   if (seen == 0 || Unseen(span, keys)) return;
                   PackTile(keys, seen);
                   ahead_.Aim(span, keys);
@@ -53,6 +53,7 @@ class ForwardHead {
                   });
                   first = false;
                 });
+    if (first) ZeroOut(span);  // a sequence without keys
     kernels_.finish(span.count, sizes_.dim, top_, sum_, at_.Queries<T>(call_, call_.out, span),
                     call_.out.stride, at_.Lse<T>(call_, span), call_.lse.stride);
   }
@@ -87,7 +88,7 @@ class ForwardHead {
     const AttentionTile queries = span.Piece(rows.begin, rows.Size());
     const std::int64_t skip = call_.Skipped(at_.sequence, queries.row, tile);
     const AttentionTile keys = tile.Piece(skip, tile.count);
-    const std::int64_t seen = call_.Visible(queries.Last(), keys);
+    const std::int64_t seen = call_.Visible(at_.sequence, queries.Last(), keys);
     if (seen == 0 || Unseen(queries, keys)) return first ? ZeroOut(queries) : void();
     ahead_.Step();
     kernels_.multiply(queries.count, AttentionPadded(seen), sizes_.dim,
@@ -97,7 +98,7 @@ class ForwardHead {
     kernels_.softmax(queries.count, call_.VisibleFrom(queries.position, keys, seen), scores_,
                      sizes_.keys, top_ + rows.begin, sum_ + rows.begin, keep_);
     for (std::int64_t i = 0; mask_.Active() && i < queries.count; ++i) {
-      const std::int64_t visible = call_.Visible(queries.position + i, keys);
+      const std::int64_t visible = call_.Visible(at_.sequence, queries.position + i, keys);
       mask_.Draw(queries.position + i, keys.position, visible);
       mask_.Apply(scores_ + i * sizes_.keys, visible);
     }

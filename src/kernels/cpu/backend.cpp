@@ -68,6 +68,7 @@ constinit const Backend kCpuBackend = {
     .Rope = cpu::Rope,
     .KeyValueElements = cpu::KeyValueElements,
     .KeepKeyValues = cpu::KeepKeyValues,
+    .CopyKeyValues = cpu::CopyKeyValues,
     .CachedAttention = cpu::CachedAttention,
     .AttentionPartScratch = PartScratch,
     .AttentionPartStart = cpu::AttentionPartStart,

@@ -91,17 +91,30 @@ std::int64_t cpu::KeyValueElements(const device::Stream&, const AttentionShape& 
 }
 
 void cpu::KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
-                        const Matrix& qkv, const CachedRows& rows, const KeyValueCache& cache) {
-  DispatchDtype(qkv.dtype, [&](auto zero) {
+                        const Matrix& key_values, const CachedRows& rows,
+                        const KeyValueCache& cache) {
+  DispatchDtype(key_values.dtype, [&](auto zero) {
     using T = decltype(zero);
 #pragma omp parallel for num_threads(stream.threads) schedule(static)
     for (std::int64_t task = 0; task < shape.sequences * shape.kv_heads; ++task) {
       const std::int64_t sequence = task / shape.kv_heads, head = task % shape.kv_heads;
-      const T* const keys = qkv.As<T>() + sequence * shape.length * qkv.stride +
-                            (shape.heads + head) * shape.head_dim;
+      const T* const keys =
+          key_values.As<T>() + sequence * shape.length * key_values.stride + head * shape.head_dim;
       Keep<T>({shape, cache, rows.slots[sequence], head}, shape, keys,
-              keys + shape.kv_heads * shape.head_dim, qkv.stride, rows.firsts[sequence],
+              keys + shape.kv_heads * shape.head_dim, key_values.stride, rows.firsts[sequence],
               shape.length);
+    }
+  });
+}
+
+void cpu::CopyKeyValues(const device::Stream&, const AttentionShape& shape, const SlotCopy& copy,
+                        const KeyValueCache& cache) {
+  DispatchDtype(cache.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (std::int64_t head = 0; head < shape.kv_heads; ++head) {
+      const Kept<T> from(shape, cache, copy.from, head), to(shape, cache, copy.to, head);
+      std::copy_n(from.keys, Tiles(copy.positions) * kAttentionKeys * from.dim, to.keys);
+      std::copy_n(from.values, copy.positions * from.width, to.values);
     }
   });
 }

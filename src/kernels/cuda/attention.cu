@@ -112,7 +112,7 @@ AttentionOperands<T> OperandsOf(const Call& c) {
   a.head_dim = static_cast<int>(s.head_dim);
   a.first_task = static_cast<int>(c.tasks.begin), a.tasks = static_cast<int>(c.tasks.Size());
   a.scale = static_cast<SumOf<T>>(1 / std::sqrt(static_cast<double>(s.head_dim)));
-  a.begins = s.begins;
+  a.begins = s.begins, a.key_lengths = s.key_lengths;
   a.causal = s.causal, a.whole = c.whole, a.vector = AllowAttentionVectors<T>(c);
   TellDropout(c, a);
   return a;

@@ -60,7 +60,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const AttentionBackwardShared<Sizes, Sum> shared(device::cuda::SharedMemory<Sum>(), true);
   // The first keys first: the most queries see them.
   AttentionPlace<T> at = AttentionPlace<T>::OfKeys(a, static_cast<int>(blockIdx.x));
-  const AttentionTile keys = a.keys.Tile(at.block, Sizes::kKeys);
+  const AttentionTile tile = a.keys.Tile(at.block, Sizes::kKeys);
+  const AttentionTile keys = PresentKeys(a, at.sequence, tile);
   LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);
   LoadAttentionRows<Sizes, Sizes::kKeys>(at.Value(a), keys.row, keys.count, shared.values);
   AttentionSums<Sizes, kRows, Sum> dkeys, dvalues;
@@ -68,11 +69,12 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   ClearAttentionSums<Sizes, kRows>(dvalues);
   const int query_tiles = a.queries.Tiles(Sizes::kQueries), first_column = Sizes::Row() * kRows;
   const int first_dim = Sizes::Column() * kAttentionWidth;
-  for (int i = 0; i < a.Group() * query_tiles; ++i) {
+  const bool any = kAll || keys.count > 0;
+  for (int i = 0; any && i < a.Group() * query_tiles; ++i) {
     at.head = at.kv_head * a.Group() + i / query_tiles;
     const AttentionTile queries = a.queries.Tile(i % query_tiles, Sizes::kQueries);
     if (a.causal && queries.Last() < keys.position) continue;
-    if (FirstSeen<Sizes>(a, at.sequence, queries) > keys.Last()) continue;
+    if (FirstSeen<Sizes>(a, at.sequence, queries) > tile.Last()) continue;
     __syncthreads();
     LoadAttentionRows<Sizes, Sizes::kQueries>(at.Query(a), queries.row, queries.count,
                                               shared.queries);
@@ -97,7 +99,7 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   const auto store = [&](const AttentionHead<T>& head, AttentionSums<Sizes, kRows, Sum>& sums) {
     ForEachAttentionSum<Sizes, kRows>(sums, a.head_dim,
                                       [&](int i, int column, const AttentionPack<Sum>& pack) {
-                                        if (first_column + i < keys.count)
+                                        if (first_column + i < tile.count)
                                           head.Store(pack, keys.row + first_column + i, column);
                                       });
   };

@@ -64,8 +64,8 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
   ClearAttentionSums<Sizes, kRows>(sums);
   const int key_tiles = a.keys.Tiles(Sizes::kKeys);
   for (int i = 0; i < key_tiles; ++i) {
-    const AttentionTile keys = a.keys.Tile(i, Sizes::kKeys);
-    if (a.causal && keys.position > queries.Last()) continue;
+    const AttentionTile keys = PresentKeys(a, at.sequence, a.keys.Tile(i, Sizes::kKeys));
+    if (keys.count == 0 || (a.causal && keys.position > queries.Last())) continue;
     if (Sizes::kDocuments && keys.Last() < first_seen) continue;
     __syncthreads();
     LoadAttentionRows<Sizes, Sizes::kKeys>(at.Key(a), keys.row, keys.count, shared.keys);

@@ -19,10 +19,11 @@ constexpr bool kCudnn = TRIREME_CUDNN != 0;
 constexpr std::int64_t kLongestOwn = 64;
 
 // cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has our plans for
-// whole sequences only, not for documents.
+// whole sequences only, not for documents or padding.
 bool MayServe(const AttentionShape& shape, Dtype dtype, bool dropout) {
   return shape.sequences > 0 && shape.length > kLongestOwn && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout && shape.begins == nullptr;
+         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout &&
+         shape.begins == nullptr && shape.key_lengths == nullptr;
 }
 
 }  // namespace

@@ -71,6 +71,7 @@ struct AttentionOperands {
   Sum kept_scale;
   const std::uint64_t* ordinals;
   const std::int32_t* begins;  // [rows] of the queries: AttentionShape::begins; null: no documents
+  const std::int32_t* key_lengths;  // [sequences]: AttentionShape::key_lengths, or null
 
   __host__ __device__ int Group() const { return heads / kv_heads; }
   __host__ __device__ std::int64_t QueryRow(int sequence, int row) const {
@@ -80,6 +81,16 @@ struct AttentionOperands {
     return static_cast<std::int64_t>(sequence) * keys.Count() + row;
   }
 };
+
+// The tile without its padding.
+template <typename T>
+__device__ __forceinline__ AttentionTile PresentKeys(const AttentionOperands<T>& a, int sequence,
+                                                     AttentionTile keys) {
+  if (a.key_lengths != nullptr) {
+    keys.count = max(0, min(keys.count, a.key_lengths[sequence] - keys.position));
+  }
+  return keys;
+}
 
 // Number of the tile's keys, from its first on, that the query at `position` sees; below 0: none.
 template <typename T>

@@ -55,6 +55,7 @@ constinit const Backend kCudaBackend = {
     .Rope = cuda::Rope,
     .KeyValueElements = gpu::KeyValueElements,
     .KeepKeyValues = cuda::KeepKeyValues,
+    .CopyKeyValues = cuda::CopyKeyValues,
     .CachedAttention = cuda::CachedAttention,
     .AttentionPartScratch = gpu::AttentionPartScratch,
     .AttentionPartStart = cuda::AttentionPartStart,

@@ -34,21 +34,31 @@ struct KeepOperation {
 
 }  // namespace
 
-void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape, const Matrix& qkv,
-                   const CachedRows& rows, const KeyValueCache& cache) {
-  const std::int64_t queries = shape.heads * shape.head_dim, d = shape.head_dim;
-  const Matrix keys = qkv.Columns(queries, 2 * shape.kv_heads * d);
-  const std::int64_t row = gpu::CachedRow(d);
-  Dispatch(qkv.dtype, [&](auto zero) {
+void KeepKeyValues(const device::Stream& stream, const AttentionShape& shape,
+                   const Matrix& key_values, const CachedRows& rows, const KeyValueCache& cache) {
+  const std::int64_t d = shape.head_dim, row = gpu::CachedRow(d);
+  Dispatch(key_values.dtype, [&](auto zero) {
     using T = decltype(zero);
-    WithWidth<T>(AllowVectors<T>(d, keys), [&](auto width) {
-      Pass(stream, keys.rows, 2 * shape.kv_heads * row,
+    WithWidth<T>(AllowVectors<T>(d, key_values), [&](auto width) {
+      Pass(stream, key_values.rows, 2 * shape.kv_heads * row,
            KeepOperation<T, width()>{
-               ViewOf<const T>(keys), static_cast<T*>(cache.data), rows.slots, rows.firsts,
+               ViewOf<const T>(key_values), static_cast<T*>(cache.data), rows.slots, rows.firsts,
                gpu::KeyValueElements(stream, shape, cache.positions), cache.positions,
                static_cast<int>(shape.length), static_cast<int>(d), static_cast<int>(row)});
     });
   });
+}
+
+void CopyKeyValues(const device::Stream& stream, const AttentionShape& shape, const SlotCopy& copy,
+                   const KeyValueCache& cache) {
+  const std::int64_t row = gpu::CachedRow(shape.head_dim);
+  const std::int64_t bytes = gpu::KeyValueElements(stream, shape, cache.positions) *
+                             static_cast<std::int64_t>(SizeOf(cache.dtype));
+  const auto slot = [&](std::int32_t number) {
+    return Matrix{static_cast<char*>(cache.data) + number * bytes, cache.dtype, 2 * shape.kv_heads,
+                  copy.positions * row, cache.positions * row};
+  };
+  Copy(stream, slot(copy.from), slot(copy.to));
 }
 
 }  // namespace trireme::kernels::cuda

@@ -289,6 +289,7 @@ constinit const Backend kPlannedBackend = {
     .Rope = kPass,
     .KeyValueElements = CacheElements,
     .KeepKeyValues = kNothing,
+    .CopyKeyValues = kNothing,
     .CachedAttention = kNothing,
     .AttentionPartScratch = PartScratch,
     .AttentionPartStart = kPass,

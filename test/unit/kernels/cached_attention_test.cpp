@@ -51,6 +51,10 @@ Array Plain(const Case& c, const Array& qkv) {
   return out;
 }
 
+tensor::Matrix KeyValuesOf(const kernels::AttentionShape& shape, const tensor::Matrix& qkv) {
+  return qkv.Columns(shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim);
+}
+
 class CachedAttentionTest : public KernelTest {
  protected:
   // Rows [first, first + count) of every sequence.
@@ -84,7 +88,8 @@ class CachedAttentionTest : public KernelTest {
       const Operand part(GetParam(), Poison(c.sequences * count, out.columns));
       const std::vector<std::int32_t> firsts(kSlots, static_cast<std::int32_t>(first));
       const kernels::CachedRows rows{kSlotOf, firsts.data()};
-      kernels::KeepKeyValues(Stream(), ShapeOf(c, count), qkv.View(), rows, cache);
+      kernels::KeepKeyValues(Stream(), ShapeOf(c, count),
+                             KeyValuesOf(ShapeOf(c, count), qkv.View()), rows, cache);
       if (first >= begun) {
         kernels::CachedAttention(Stream(), ShapeOf(c, count), qkv.View(), rows, cache, part.View());
         const Array values = part.Values();
@@ -130,6 +135,40 @@ TEST_P(CachedAttentionTest, HasTheBitsOfWholeSequences) {
         ASSERT_EQ(got(row, j), want(row, j)) << c.length << " positions, row " << row;
       }
     }
+  }
+}
+
+// A text goes on in another slot, over an older one, with the bits that it would have in its own.
+TEST_P(CachedAttentionTest, ACopiedSlotGoesOnAsItsOrigin) {
+  for (const Case& c : kCases) {
+    const std::int64_t kept = c.length - 1;
+    const kernels::AttentionShape whole = ShapeOf(c, c.length), one = ShapeOf(c, 1);
+    const Array all = Random(c.sequences * c.length, whole.Width(), 1, 2);
+    const Operand before(GetParam(), Some(c, all, 0, kept)),
+        last(GetParam(), Some(c, all, kept, 1));
+    const std::int64_t elements = kernels::KeyValueElements(Stream(), whole, c.length);
+    const Operand memory(Dense(GetParam()), Random(1, kSlots * elements, 9, 100));
+    const kernels::KeyValueCache cache{memory.View().data, memory.View().dtype, kSlots, c.length};
+    const std::vector<std::int32_t> start(3, 0), at(3, static_cast<std::int32_t>(kept));
+    kernels::KeepKeyValues(Stream(), ShapeOf(c, kept), KeyValuesOf(whole, before.View()),
+                           {kSlotOf, start.data()}, cache);
+    kernels::CopyKeyValues(Stream(), whole, {kSlotOf[0], 1, kept}, cache);
+    const auto attend = [&](std::int32_t slot) {
+      std::vector<std::int32_t> slots(kSlotOf, kSlotOf + 3);
+      slots[0] = slot;
+      const Operand out(GetParam(), Poison(c.sequences, c.heads * c.head_dim));
+      kernels::KeepKeyValues(Stream(), one, KeyValuesOf(whole, last.View()),
+                             {slots.data(), at.data()}, cache);
+      kernels::CachedAttention(Stream(), one, last.View(), {slots.data(), at.data()}, cache,
+                               out.View());
+      return out.Values();
+    };
+    const Array got = attend(1), want = attend(kSlotOf[0]);
+    for (std::int64_t i = 0; i < want.rows * want.columns; ++i) {
+      ASSERT_EQ(got(i / want.columns, i % want.columns), want(i / want.columns, i % want.columns))
+          << c.length << " positions";
+    }
+    memory.Values();  // nothing around it was touched
   }
 }
 

@@ -55,6 +55,7 @@ AttentionResults AttentionProblem::OnCpu() const {
   const device::Stream stream;
   kernels::AttentionShape on_host = shape;
   on_host.begins = DataOf(begins);
+  on_host.key_lengths = DataOf(key_lengths);
   Values scratch(static_cast<std::size_t>(kernels::AttentionScratch(shape, stream.threads)));
   const tensor::Matrix out = Doubles(results.out, Queries());
   const tensor::Matrix lse = Doubles(results.lse, shape.heads);

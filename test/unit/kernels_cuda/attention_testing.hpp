@@ -59,8 +59,9 @@ struct AttentionProblem {
   kernels::AttentionShape shape;
   double dropout_probability;
   std::vector<std::uint64_t> ordinals;
-  std::vector<std::int32_t> begins;  // [rows] of documents; empty: none
-  Values qkv, dout;                  // uniform, with few bits
+  std::vector<std::int32_t> begins;       // [rows] of documents; empty: none
+  std::vector<std::int32_t> key_lengths;  // [sequences]; empty: no padding
+  Values qkv, dout;                       // uniform, with few bits
 };
 
 std::string Describe(const AttentionProblem& problem, Dtype dtype);

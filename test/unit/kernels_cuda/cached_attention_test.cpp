@@ -21,6 +21,10 @@ struct Case {
   std::vector<std::int32_t> firsts;  // of each sequence: positions kept before
 };
 
+tensor::Matrix KeyValuesOf(const AttentionShape& shape, const tensor::Matrix& qkv) {
+  return qkv.Columns(shape.heads * shape.head_dim, 2 * shape.kv_heads * shape.head_dim);
+}
+
 class CudaCachedAttentionTest : public AttentionOnGpu, public testing::WithParamInterface<Dtype> {
  protected:
   Dtype Type() const { return GetParam(); }
@@ -55,13 +59,15 @@ class CudaCachedAttentionTest : public AttentionOnGpu, public testing::WithParam
     for (std::size_t i = 0; i < texts.kept.size(); ++i) {
       if (c.firsts[i] == 0) continue;
       Values qkv = texts.kept[i].qkv;
-      kernels::cpu::KeepKeyValues(stream, texts.kept[i].shape, view(qkv, c.shape.Width()),
+      kernels::cpu::KeepKeyValues(stream, texts.kept[i].shape,
+                                  KeyValuesOf(c.shape, view(qkv, c.shape.Width())),
                                   {&kSlotOf[i], &start}, cache);
     }
     Values qkv = texts.next->qkv,
            out(static_cast<std::size_t>(texts.next->Rows() * texts.next->Queries()));
     const kernels::CachedRows rows{kSlotOf.data(), c.firsts.data()};
-    kernels::cpu::KeepKeyValues(stream, c.shape, view(qkv, c.shape.Width()), rows, cache);
+    kernels::cpu::KeepKeyValues(stream, c.shape, KeyValuesOf(c.shape, view(qkv, c.shape.Width())),
+                                rows, cache);
     kernels::cpu::CachedAttention(stream, c.shape, view(qkv, c.shape.Width()), rows, cache,
                                   view(out, texts.next->Queries()));
     return out;
@@ -82,7 +88,7 @@ class CudaCachedAttentionTest : public AttentionOnGpu, public testing::WithParam
     for (std::size_t i = 0; i < texts.kept.size(); ++i) {
       if (c.firsts[i] == 0) continue;
       const auto qkv = OnGpuAs(Stream(), Type(), layout, width, texts.kept[i].qkv);
-      kernels::KeepKeyValues(Stream(), texts.kept[i].shape, qkv->View(),
+      kernels::KeepKeyValues(Stream(), texts.kept[i].shape, KeyValuesOf(c.shape, qkv->View()),
                              {slots.As<std::int32_t>() + i, start.As<std::int32_t>()}, cache);
       Synchronise();
     }
@@ -90,7 +96,7 @@ class CudaCachedAttentionTest : public AttentionOnGpu, public testing::WithParam
     const auto out = OnGpuAs(Stream(), Type(), layout, texts.next->Queries(),
                              NoNumbers(texts.next->Rows() * texts.next->Queries()));
     const kernels::CachedRows rows{slots.As<std::int32_t>(), firsts.As<std::int32_t>()};
-    kernels::KeepKeyValues(Stream(), c.shape, qkv->View(), rows, cache);
+    kernels::KeepKeyValues(Stream(), c.shape, KeyValuesOf(c.shape, qkv->View()), rows, cache);
     kernels::CachedAttention(Stream(), c.shape, qkv->View(), rows, cache, out->View());
     EXPECT_TRUE(out->GapsUntouched());
     EXPECT_TRUE(memory.GapsUntouched());
@@ -189,11 +195,39 @@ TEST_P(CudaCachedAttentionTest, TextsGrow) {
     const test::OnGpu slot(Stream(), std::vector<std::int32_t>(1, 0)), at(Stream(), firsts);
     for (std::int64_t i = 0; i < length; ++i) {
       const kernels::CachedRows rows{slot.As<std::int32_t>(), at.As<std::int32_t>() + i};
-      kernels::KeepKeyValues(Stream(), c.shape, qkv->View().Rows(i, 1), rows, cache);
+      kernels::KeepKeyValues(Stream(), c.shape, KeyValuesOf(c.shape, qkv->View().Rows(i, 1)), rows,
+                             cache);
       kernels::CachedAttention(Stream(), c.shape, qkv->View().Rows(i, 1), rows, cache,
                                out->View().Rows(i, 1));
     }
     ExpectNear(out->Values(), problem.OnCpu().out, ToleranceOf(Type()).out, "text");
+  }
+}
+
+// Keys and values of a copy have the bits of their origin; what lies behind them stays.
+TEST_P(CudaCachedAttentionTest, SlotsAreCopied) {
+  const AttentionShape shape = ShapeOf(1, 30, 4, 2, 12);
+  const std::int64_t positions = 600, kept = 30, row = kernels::gpu::CachedRow(12);
+  const std::int64_t elements = kernels::KeyValueElements(Stream(), shape, positions);
+  const GpuMatrix memory(Stream(), Type(), 3, elements, NoNumbers(3 * elements));
+  const kernels::KeyValueCache cache{memory.View().data, Type(), 3, positions};
+  const AttentionProblem problem(shape, 0);
+  const auto qkv = OnGpuAs(Stream(), Type(), Layout::kAligned, shape.Width(), problem.qkv);
+  const test::OnGpu slot(Stream(), std::vector<std::int32_t>(1, 2));
+  const test::OnGpu start(Stream(), std::vector<std::int32_t>(1, 0));
+  kernels::KeepKeyValues(Stream(), shape, KeyValuesOf(shape, qkv->View()),
+                         {slot.As<std::int32_t>(), start.As<std::int32_t>()}, cache);
+  kernels::CopyKeyValues(Stream(), shape, {2, 0, kept - 1}, cache);
+  const Values values = memory.Values();
+  for (std::int64_t i = 0; i < elements; ++i) {
+    const auto to = static_cast<std::size_t>(i), from = static_cast<std::size_t>(2 * elements + i);
+    const bool copied = i < 4 * positions * row && i % (positions * row) < (kept - 1) * row;
+    if (copied) {
+      ASSERT_EQ(values[to], values[from]) << i;
+    } else {
+      ASSERT_TRUE(std::isnan(values[to])) << i;
+    }
+    ASSERT_TRUE(std::isnan(values[static_cast<std::size_t>(elements + i)])) << i;
   }
 }
 

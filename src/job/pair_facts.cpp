@@ -1,0 +1,129 @@
+// Job: what it knows of its file of pairs, and the opened file.
+#include "pair_facts.hpp"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "trireme/base/error.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+// Tasks and keys that pairs have no part in yet.
+void Check(const DeckOptions& options, const input::Deck& deck) {
+  const Task task = options.job.task;
+  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate) {
+    throw deck.Complain("job.task", "models that translate have no such task",
+                        "Use job.task = train, evaluate or generate, or model.kind = decoder.");
+  }
+  if (!options.data.mixture.empty()) {
+    throw deck.Complain("data.mixture", "files of pairs are not mixed",
+                        "Name one file of pairs with data.file.");
+  }
+  if (!options.data.validation.empty()) {
+    throw deck.Complain("data.validation", "pairs are validated on their own valid split",
+                        "Leave this key out.");
+  }
+  if (data::IsStream(options.data.staging)) {
+    throw deck.Complain("data.staging", "pairs are not read ahead",
+                        "Use data.staging = shared_memory.");
+  }
+  if (options.training.on_spike == training::OnSpike::kRollback) {
+    throw deck.Complain("run.on_spike", "batches of pairs have one order, and none is skipped",
+                        "Use run.on_spike = report.");
+  }
+  if (options.data.stride != options.data.sequence_length) {
+    throw deck.Complain("data.stride", "pairs are no windows", "Leave this key out.");
+  }
+}
+
+// Batches of the training split. Collective; valid on rank 0.
+plan::PairFacts CountBatches(const Job& job) {
+  const comm::Communicator& world = job.World();
+  const data::Keeping keeping(data::Staging::kStream, {true, false, false}, 1, world.IsRoot());
+  const data::PairFile file(world, job.runtime->Node(), job.options.data.file, keeping);
+  plan::PairFacts facts;
+  world.Together([&] {
+    if (!world.IsRoot()) return;
+    const data::PairBatches batches(file.Pairs(data::Split::kTrain),
+                                    data::LengthsOf(file, data::Split::kTrain),
+                                    data::BatchesOf(job.options.data, job.options.machine.seed));
+    facts.steps = batches.StepsPerEpoch();
+    for (std::int64_t step = 0; step < facts.steps; ++step) {
+      facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
+    }
+  });
+  return facts;
+}
+
+// Bytes of a rank's share of the texts.
+std::int64_t BytesOf(const data::Options& options, const data::PairCounts& counts, int shared_by) {
+  std::int64_t tokens = 0;
+  for (const std::int64_t count : counts.source_tokens) tokens += count;
+  for (const std::int64_t count : counts.target_tokens) tokens += count;
+  const std::int64_t bytes = tokens * static_cast<std::int64_t>(sizeof(std::int32_t));
+  if (options.staging != data::Staging::kSharedMemory) return bytes;
+  return shared_by == 0 ? 0 : bytes / shared_by;
+}
+
+}  // namespace
+
+plan::TokenFacts FactsOfPairs(const DeckOptions& options, const input::Deck& deck, int shared_by) {
+  Check(options, deck);
+  const data::PairCounts counts = data::CountPairs(options.data.file);
+  plan::TokenFacts facts;
+  facts.vocabulary = counts.target_vocabulary;
+  facts.train = counts.target_tokens.front();
+  facts.bytes = BytesOf(options.data, counts, shared_by);
+  facts.source = std::filesystem::path(options.data.file).filename().string();
+  facts.contents.resize(1);
+  plan::PairFacts pairs;
+  pairs.source_vocabulary = counts.source_vocabulary;
+  pairs.shared_vocabulary = counts.shared_vocabulary;
+  pairs.pairs = counts.pairs.front();
+  pairs.batch = std::min(options.data.batch, pairs.pairs);
+  pairs.steps = CeilDivide(pairs.pairs, pairs.batch);
+  if (const std::int64_t limit = options.data.batch_tokens; limit > 0) {
+    const std::int64_t most = std::max(counts.source_tokens.front(), counts.target_tokens.front());
+    pairs.steps = std::max(pairs.steps, CeilDivide(most, limit));
+  }
+  facts.pairs = pairs;
+  return facts;
+}
+
+plan::TokenFacts InspectPairs(const Job& job) {
+  const comm::Communicator& world = job.World();
+  plan::TokenFacts facts;
+  world.Together([&] {
+    plan::PlanGrid(job.options, job.deck, world.Size());
+    if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
+  });
+  plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
+  const bool trains = job.options.job.task == Task::kTrain;
+  const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
+  // Sums of one rank's numbers and of zeros.
+  for (std::int64_t* number :
+       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
+    *number = world.Sum(*number);
+  }
+  pairs.shared_vocabulary = world.Sum(std::int64_t{pairs.shared_vocabulary}) > 0;
+  pairs.steps = world.Sum(batches.steps);
+  pairs.batch = world.Sum(batches.batch);
+  facts.source = world.Broadcast(facts.source);
+  facts.contents.resize(1);
+  facts.pairs = pairs;
+  return facts;
+}
+
+data::PairFile OpenPairs(const Job& job) {
+  const Task task = job.options.job.task;
+  const bool trains = task == Task::kTrain;
+  const bool evaluates =
+      trains ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
+  const data::Keeping keeping(job.options.data.staging, {trains, evaluates, evaluates}, 1);
+  return {job.World(), job.runtime->Node(), job.options.data.file, keeping,
+          [&job] { StopIfAsked(job); }};
+}
+
+}  // namespace trireme::job

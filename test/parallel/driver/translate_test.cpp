@@ -1,0 +1,388 @@
+// Translations from a cache of keys and values against whole pairs computed anew for every token:
+// in fp64 the same logits, texts and log-probabilities in every layout that holds the model.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+
+#include "layout_fixture.hpp"
+#include "trireme/evaluate/log_softmax.hpp"
+#include "trireme/evaluate/translator.hpp"
+
+namespace trireme::test {
+namespace {
+
+using evaluate::BeamSearch;
+using evaluate::Translator;
+using Ids = std::vector<std::int32_t>;
+
+constexpr double kFp64 = 1e-12;  // relative: logits and log-probabilities
+constexpr std::int64_t kWindow = 14;
+constexpr std::int32_t kEos = 0;
+constexpr std::int64_t kTypes = 6;  // tokens that may be chosen: few, so that texts end
+
+// Encoders and decoders of all kinds of positions, norms, heads and vocabularies.
+struct Kind {
+  const char* keys;
+  std::int64_t encoder_layers;
+  std::int64_t source_types;  // 0: shared
+};
+constexpr std::array kModels = {
+    Kind{"heads=4\nkv_heads=4\nhead_dim=3\ndim=12\nlayers=3\nffn=17\nnorm_position=post\n"
+         "activation=relu\nposition=sinusoidal\nscale_embedding=yes\n",
+         2, 0},
+    Kind{"heads=4\nkv_heads=2\nhead_dim=4\ndim=13\nlayers=4\nffn=19\nnorm=rmsnorm\n"
+         "activation=swiglu\nposition=rope\nbias=no\ntie_embeddings=no\n",
+         3, 37},
+    Kind{"heads=2\nkv_heads=1\nhead_dim=5\ndim=11\nlayers=3\nffn=16\nposition=learned\n", 1, 0}};
+
+struct Layout {
+  int ranks;
+  const char* keys;
+};
+constexpr std::array kLayouts = {
+    Layout{1, ""},
+    Layout{2, "tensor=2\n"},
+    Layout{2, "tensor=2\nsequence_parallel=yes\n"},
+    Layout{2, "pipeline=2\n"},
+    Layout{3, "pipeline=3\n"},
+    Layout{4, "tensor=2\npipeline=2\n"},
+    Layout{3, "data=3\n"},
+    Layout{2, "sharding=parameters\n"},
+    Layout{8, "tensor=2\npipeline=2\nsequence_parallel=yes\nsharding=parameters\n"},
+    Layout{4, "pipeline=2\n[pipeline]\nschedule=interleaved\nchunks=2\n"}};
+
+std::string DeckOf(const Kind& kind, const std::string& layout) {
+  return fmt::format(
+      "[run]\nseed=11\n[data]\nsequence_length={}\nbatch=8\nmicro_batch=1\n[model]\n{}"
+      "max_positions={}\ndropout=0.1\ninit_deviation=0.4\n[schedule]\nsteps=5\nwarmup_steps=1\n"
+      "[grid]\n{}",
+      kWindow, kind.keys, kWindow, layout);
+}
+
+// Source texts of many lengths, the longest the window's.
+std::vector<Ids> Sources(const Kind& kind, std::size_t count) {
+  const std::int64_t types = kind.source_types > 0 ? kind.source_types : kVocabulary;
+  std::vector<Ids> sources;
+  for (std::size_t i = 0; i < count; ++i) {
+    Ids& source = sources.emplace_back();
+    const std::size_t length = i == 1 ? kWindow - 1 : (5 * i + 2) % (kWindow - 1);
+    for (std::size_t k = 0; k < length; ++k) {
+      source.push_back(static_cast<std::int32_t>((11 * k + 3 * i * i + 4) % types));
+    }
+    source.push_back(kEos);
+  }
+  return sources;
+}
+
+// A pair: the eos and `target` are what the decoder reads.
+data::Entry PairOf(const Ids& source, const Ids& target) {
+  data::Entry entry;
+  entry.sequences = 1;
+  entry.inputs = {kEos};
+  entry.inputs.insert(entry.inputs.end(), target.begin(), target.end());
+  entry.length = std::ssize(entry.inputs);
+  entry.targets.assign(entry.inputs.size(), data::kMasked);
+  entry.ordinals = {0};
+  entry.positions = PositionsOf(entry.length, 0, 1);
+  entry.sources = source;
+  entry.source_length = std::ssize(source);
+  entry.source_lengths = {static_cast<std::int32_t>(source.size())};
+  entry.target_lengths = {static_cast<std::int32_t>(entry.length)};
+  return entry;
+}
+
+std::vector<double> LogitsOf(model::ParallelModel& net, const Ids& source, const Ids& target) {
+  return net.Logits(PairOf(source, target), std::ssize(target));
+}
+
+class TranslateTest : public LayoutTest {
+ protected:
+  TranslateTest() : LayoutTest(SyntheticTokens()) {}
+
+  // A model that only translates, on the group's ranks; slots: 0 without a cache.
+  template <typename Body>
+  void With(const comm::Communicator& group, const Kind& kind, const Layout& layout,
+            std::int64_t slots, const Body& body, bool packs = false) {
+    RunSettings settings =
+        SettingsOf(DeckOf(kind, layout.keys), tokens_, group.Size(), Dtype::kFloat64);
+    model::ModelPlan& plan = settings.model;
+    plan.options.kind = model::Kind::kEncoderDecoder;
+    plan.options.encoder_layers = kind.encoder_layers;
+    plan.options.shared_vocabulary = kind.source_types == 0;
+    plan.options.source_types = kind.source_types;
+    plan.training = false;
+    plan.leaves = 1;
+    plan.micro_batch = 2;
+    plan.cache_slots = slots;
+    plan.thin_panels =
+        packs && slots > 1 && settings.options.sharding != comm::Sharding::kParameters;
+    const comm::ProcessGrid grid(group, *settings.grid, settings.options);
+    model::ParallelModel net(grid, plan, settings.stream);
+    if (plan.thin_panels) net.PackWeights();
+    body(net);
+  }
+};
+
+// The same search on whole pairs.
+BeamSearch::Result Anew(model::ParallelModel& net, const Ids& source,
+                        const BeamSearch::Options& options) {
+  BeamSearch search(options);
+  const auto width = static_cast<std::size_t>(options.beams);
+  while (!search.Done()) {
+    std::vector<BeamSearch::Candidate> candidates(search.Beams().size() * width);
+    for (std::size_t i = 0; i < search.Beams().size(); ++i) {
+      std::vector<double> logits = LogitsOf(net, source, search.Beams()[i].tokens);
+      logits.resize(kTypes);
+      evaluate::LikeliestTokens(logits, options.beams,
+                                std::span(candidates).subspan(i * width, width));
+    }
+    search.Advance(candidates);
+  }
+  return search.Best();
+}
+
+// Results of a data rank: the texts that are its own.
+void ExpectTranslations(const std::vector<std::optional<BeamSearch::Result>>& got,
+                        const std::vector<BeamSearch::Result>& wanted,
+                        const comm::ProcessGrid& grid) {
+  ASSERT_EQ(got.size(), wanted.size());
+  const auto data = static_cast<std::size_t>(grid.Shape().data);
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const bool mine = i % data == static_cast<std::size_t>(grid.Coordinates().data);
+    ASSERT_EQ(got[i].has_value(), mine) << i;
+    if (!mine) continue;
+    EXPECT_EQ(got[i]->tokens, wanted[i].tokens) << i;
+    EXPECT_EQ(got[i]->ended, wanted[i].ended) << i;
+    EXPECT_NEAR(got[i]->log_probability, wanted[i].log_probability,
+                kFp64 * std::abs(wanted[i].log_probability))
+        << i;
+  }
+}
+
+BeamSearch::Options SearchOf(std::int64_t beams) {
+  return {.beams = beams, .length_penalty = 0.6, .longest = kWindow - 3, .eos = kEos};
+}
+
+TEST_F(TranslateTest, ACacheGivesTheTranslationsOfWholePairs) {
+  int turn = 0;
+  std::size_t ended = 0, tokens = 0;
+  for (const Kind& kind : kModels) {
+    const std::vector<Ids> sources = Sources(kind, 7);
+    std::map<std::int64_t, std::vector<BeamSearch::Result>> wanted;  // by the number of beams
+    With(self_, kind, kLayouts[0], 0, [&](model::ParallelModel& net) {
+      for (const std::int64_t beams : {1, 3}) {
+        for (const Ids& source : sources) {
+          const BeamSearch::Result result = Anew(net, source, SearchOf(beams));
+          ended += result.ended ? 1 : 0;
+          tokens += result.tokens.size();
+          wanted[beams].push_back(result);
+        }
+      }
+    });
+    for (const Layout& layout : kLayouts) {
+      const bool member = world_.Rank() < layout.ranks;
+      const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+      const std::int64_t beams = ++turn % 3 == 0 ? 1 : 3;
+      const std::int64_t slots = turn % 4 == 0 ? beams : 4 * beams + 1;
+      if (!member) continue;
+      SCOPED_TRACE(fmt::format("{}{} ranks, {}{} slots, {} beams", kind.keys, layout.ranks,
+                               layout.keys, slots, beams));
+      With(
+          group, kind, layout, slots,
+          [&](model::ParallelModel& net) {
+            Translator translator({.model = net, .search = SearchOf(beams), .types = kTypes});
+            ExpectTranslations(translator.Run(sources), wanted[beams], net.Grid());
+            // The slots hold earlier texts now.
+            ExpectTranslations(translator.Run(sources), wanted[beams], net.Grid());
+          },
+          turn % 2 == 0);
+    }
+  }
+  EXPECT_GT(tokens, 100u);  // texts are neither all empty nor all cut off
+  EXPECT_GT(ended, 5u);
+}
+
+// Logits of three texts of different lengths: after the eos, after a token more of each, after
+// another one when one text has taken over another's, with its source text and without.
+class LogitsOfPairs {
+ public:
+  explicit LogitsOfPairs(const std::vector<Ids>& sources)
+      : sources_(sources), texts_(3), source_of_{0, 1, 2} {}
+
+  void Grow(std::int32_t token) {
+    for (Ids& text : texts_) text.push_back(token++);
+  }
+  void Take(std::size_t from, std::size_t to) {
+    texts_[to] = texts_[from];
+    source_of_[to] = source_of_[from];
+  }
+  const Ids& Source(std::size_t i) const { return sources_[source_of_[i]]; }
+  const Ids& Target(std::size_t i) const { return texts_[i]; }
+  model::CachedPlaces Places() const {
+    model::CachedPlaces places{.slots = {2, 0, 1}, .firsts = {}, .asked = {0, 1, 2}};
+    for (std::size_t i = 0; i < 3; ++i) {
+      places.firsts.push_back(static_cast<std::int32_t>(texts_[i].size()));
+      places.source_lasts.push_back(static_cast<std::int32_t>(Source(i).size()) - 1);
+    }
+    return places;
+  }
+  std::vector<double> Wanted(model::ParallelModel& net) const {
+    std::vector<double> all;
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::vector<double> logits = LogitsOf(net, Source(i), Target(i));
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return all;
+  }
+
+ private:
+  const std::vector<Ids>& sources_;
+  std::vector<Ids> texts_;
+  std::array<std::size_t, 3> source_of_;
+};
+
+// An entry of some of the texts, which begin.
+data::Entry Beginning(const std::vector<Ids>& sources, std::span<const std::size_t> texts) {
+  data::Entry entry = PairOf(sources[texts[0]], {});
+  entry.sequences = std::ssize(texts);
+  entry.source_length = kWindow;
+  entry.sources.clear();
+  entry.source_lengths.clear();
+  for (const std::size_t text : texts) {
+    Ids padded = sources[text];
+    entry.source_lengths.push_back(static_cast<std::int32_t>(padded.size()));
+    padded.resize(kWindow, 7);
+    entry.sources.insert(entry.sources.end(), padded.begin(), padded.end());
+  }
+  entry.inputs.assign(texts.size(), kEos);
+  entry.targets.assign(texts.size(), data::kMasked);
+  entry.ordinals.assign(texts.size(), 0);
+  entry.target_lengths.assign(texts.size(), 1);
+  return entry;
+}
+
+// The passes of the test above, with a cache on `net`'s ranks or without one on one rank.
+std::vector<double> Passes(model::ParallelModel& net, const std::vector<Ids>& sources) {
+  LogitsOfPairs texts(sources);
+  std::vector<double> all;
+  const auto add = [&](const std::vector<double>& logits) {
+    all.insert(all.end(), logits.begin(), logits.end());
+  };
+  const bool cached = net.Plan().cache_slots > 0;
+  if (cached) {
+    const std::array<std::size_t, 2> pair = {0, 1};
+    const std::array<std::size_t, 1> rest = {2};
+    const std::array<data::Entry, 2> entries = {Beginning(sources, pair), Beginning(sources, rest)};
+    const std::array<model::CachedPlaces, 2> places = {
+        model::CachedPlaces{.slots = {2, 0}, .firsts = {0, 0}, .asked = {0, 1}},
+        model::CachedPlaces{.slots = {1}, .firsts = {0}, .asked = {0}}};
+    add(net.CachedLogits(entries, places));
+  } else {
+    add(texts.Wanted(net));
+  }
+  const std::array<std::int32_t, 3> slots = {2, 0, 1};
+  for (int step = 0; step < 4; ++step) {
+    std::vector<model::CachedCopy> copies;
+    if (step == 1 || step == 2) {
+      // Text 0 goes on in the slot of text 2; the second time the source text is there.
+      const auto source = step == 1 ? std::ssize(texts.Source(0)) : 0;
+      copies = {{slots[0], slots[2], std::ssize(texts.Target(0)) + 1, source}};
+      texts.Take(0, 2);
+    }
+    texts.Grow(5 + 20 * step);
+    if (!cached) {
+      add(texts.Wanted(net));
+      continue;
+    }
+    model::CachedPlaces places = texts.Places();
+    places.copies = copies;
+    Ids newest;
+    for (std::size_t i = 0; i < 3; ++i) newest.push_back(texts.Target(i).back());
+    const data::Entry entry = net.ContinuedEntry(newest, places.firsts);
+    add(net.CachedLogits({&entry, 1}, {&places, 1}));
+  }
+  return all;
+}
+
+TEST_F(TranslateTest, ACacheGivesTheLogitsOfWholePairs) {
+  for (const Kind& kind : kModels) {
+    const std::vector<Ids> sources = Sources(kind, 3);
+    std::vector<double> wanted;
+    With(self_, kind, kLayouts[0], 0,
+         [&](model::ParallelModel& net) { wanted = Passes(net, sources); });
+    const double largest =
+        std::abs(*std::ranges::max_element(wanted, {}, [](double x) { return std::abs(x); }));
+    for (const Layout& layout : kLayouts) {
+      SCOPED_TRACE(fmt::format("{}{} ranks, {}", kind.keys, layout.ranks, layout.keys));
+      const bool member = world_.Rank() < layout.ranks;
+      const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+      // Data ranks have texts of their own here: of parameters sharded over them.
+      if (!member || std::string(layout.keys).starts_with("data")) continue;
+      std::vector<double> plain;  // without packed weights
+      for (const bool packs : {false, true}) {
+        With(
+            group, kind, layout, 3,
+            [&](model::ParallelModel& net) {
+              const std::vector<double> got = Passes(net, sources);
+              ASSERT_EQ(got.size(), net.Grid().LastStage() ? wanted.size() : 0);
+              for (std::size_t i = 0; i < got.size(); ++i) {
+                ASSERT_NEAR(got[i], wanted[i], kFp64 * largest) << i / kVocabulary;
+              }
+              if (plain.empty()) plain = got;
+              EXPECT_EQ(got, plain) << "packed weights change bits";
+            },
+            packs);
+      }
+    }
+  }
+}
+
+// All ranks end when one is asked to, and translate again.
+TEST_F(TranslateTest, OneRankThatIsAskedStopsAll) {
+  const std::vector<Ids> sources = Sources(kModels[1], 9);
+  With(world_, kModels[1], {8, "data=4\nsharding=parameters\npipeline=2\n"}, 6,
+       [&](model::ParallelModel& net) {
+         int turns = 0;
+         Translator translator(
+             {.model = net, .search = SearchOf(3), .types = kTypes, .stopped = [&] {
+                return world_.Rank() == 5 && ++turns == 3;
+              }});
+         translator.Run(sources);
+         EXPECT_TRUE(translator.Stopped());
+         translator.Run(sources);
+         EXPECT_FALSE(translator.Stopped());
+       });
+}
+
+// The cache is planned: translations take no more memory than the plan says, and the encoder has
+// none of it.
+TEST_F(TranslateTest, MemoryIsAsPlanned) {
+  const std::vector<Ids> sources = Sources(kModels[1], 9);
+  const std::int64_t before = device::AllocatedBytes();
+  device::ResetPeakAllocatedBytes();
+  With(
+      world_, kModels[1], {8, "data=2\ntensor=2\npipeline=2\n"}, 7,
+      [&](model::ParallelModel& net) {
+        const model::ModelMemory memory = net.Memory();
+        if (!net.Grid().LastStage()) {
+          const Part blocks = net.LocalPlan().chunks[0];
+          const std::int64_t decoders = blocks.end - kModels[1].encoder_layers;
+          ASSERT_GT(decoders, 0);
+          const std::int64_t elements = kernels::KeyValueElements(
+              net.Stream(), {.heads = 2, .kv_heads = 1, .head_dim = 4}, kWindow);
+          EXPECT_EQ(memory.key_value_cache, 2 * decoders * model::BufferBytes(7 * elements * 8));
+        }
+        EXPECT_EQ(device::AllocatedBytes() - before, memory.Sum());
+        Translator translator({.model = net, .search = SearchOf(3), .types = kTypes});
+        translator.Run(sources);
+        EXPECT_EQ(device::PeakAllocatedBytes() - before, memory.Sum());
+      },
+      true);
+}
+
+}  // namespace
+}  // namespace trireme::test

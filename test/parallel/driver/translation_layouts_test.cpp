@@ -1,0 +1,366 @@
+// The model that translates in every layout: losses, gradients and weights of the serial run (rule
+// 4), the same bits with run.canonical, stops and moves between layouts, evaluations, memory as
+// planned.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rule_four.hpp"
+#include "training_run.hpp"
+#include "trireme/data/options.hpp"
+#include "trireme/data/pair_file.hpp"
+#include "trireme/data/tokenize.hpp"
+#include "trireme/input/deck.hpp"
+#include "trireme/plan/plan.hpp"
+#include "trireme/training/evaluation.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr double kFp64 = 1e-11;  // relative: losses; gradients and weights in rule 4's norm
+constexpr std::int64_t kSteps = 5, kPairs = 150;
+
+// Nothing divides: batches of up to 11 pairs of other shapes in each step.
+RunSettings Settings(Dtype dtype, std::int64_t micro_batch) {
+  RunSettings settings;
+  model::Options& o = settings.model.options;
+  o.preset = "none";
+  o.kind = model::Kind::kEncoderDecoder;
+  o.dim = 12;
+  o.heads = 4;
+  o.kv_heads = 2;
+  o.head_dim = 3;
+  o.encoder_layers = 3;
+  o.layers = 2;
+  o.ffn = 17;
+  o.max_positions = 40;
+  o.dropout = o.attention_dropout = o.ffn_dropout = 0.1;
+  o.init_deviation = 0.2;
+  settings.model.dtype = dtype;
+  settings.model.seed = 11;
+  settings.model.length = 40;
+  settings.model.micro_batch = micro_batch;
+  settings.model.label_smoothing = 0.05;
+  settings.model.bucket_bytes = 1500;
+  settings.batch = 11;
+  settings.pairs = data::PairBatches::Options{.seed = 11,
+                                              .source_tokens = 130,
+                                              .target_tokens = 130,
+                                              .pairs = settings.batch,
+                                              .longest_source = settings.model.length,
+                                              .longest_target = settings.model.length};
+  settings.optimizer.clip_norm = 0.5;
+  settings.schedule.steps = 20;
+  settings.schedule.warmup_steps = 3;
+  settings.schedule.peak = 1e-2;
+  return settings;
+}
+
+void MakePost(model::Options& o) {
+  o.norm_position = model::NormPosition::kPost;
+  o.position = model::Position::kSinusoidal;
+  o.tie_embeddings = false;
+  o.scale_embedding = true;
+}
+void MakeRotary(model::Options& o) {
+  o.position = model::Position::kRope;
+  o.norm = model::Norm::kRmsNorm;
+  o.activation = model::Activation::kSwiglu;
+  o.bias = o.qkv_bias = false;
+  o.encoder_layers = 2;
+  o.layers = 3;
+}
+
+struct Results {
+  std::vector<double> losses;
+  Tensors gradients, weights;
+};
+
+double WorstLoss(const std::vector<double>& got, const std::vector<double>& wanted) {
+  double worst = 0;
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    worst = std::max(worst, std::abs(got[i] - wanted[i]) / std::abs(wanted[i]));
+  }
+  return worst;
+}
+
+class TranslationLayouts : public testing::Test {
+ protected:
+  TranslationLayouts()
+      : world_(World()), self_(comm::Communicator::Adopt(MPI_COMM_SELF)), folder_(world_) {
+    const std::string path = folder_ / "pairs.h5";
+    input::Schema schema;
+    data::Declare(schema);
+    const input::Deck deck = input::Deck::Parse(
+        schema, "", "test",
+        {"tokenize.kind=numerals", fmt::format("tokenize.numerals_pairs={}", kPairs)});
+    data::TokenizePairs(world_, data::ReadTokenize(deck), deck, path, {}, false);
+    pairs_ = std::make_unique<data::PairFile>(world_, world_, path, data::Keeping());
+    types_ = std::ssize(pairs_->Of(data::Side::kTarget).Words().words);
+  }
+
+  RunSettings Of(Dtype dtype, std::int64_t micro_batch,
+                 void (*change)(model::Options&) = nullptr) const {
+    RunSettings settings = Settings(dtype, micro_batch);
+    if (change != nullptr) change(settings.model.options);
+    settings.model.options.vocabulary = types_;
+    settings.model.options.source_types = types_;
+    return settings;
+  }
+  Results Run(const comm::Communicator& group, const RunSettings& settings,
+              std::int64_t steps = kSteps) const {
+    TrainingRun run(group, *pairs_, settings);
+    Results results;
+    results.losses = run.Train(steps);
+    results.gradients = run.Gradients();
+    results.weights = run.Weights();
+    return results;
+  }
+  void Compare(RunSettings settings, const Results& serial, const comm::GridShape& grid,
+               const comm::GridOptions& options, const std::string& what) const {
+    const auto ranks = static_cast<int>(grid.Ranks());
+    const bool member = world_.Rank() < ranks;
+    const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+    if (!member) return;
+    settings.grid = grid;
+    settings.options = options;
+    const Results got = Run(group, settings);
+    EXPECT_LT(WorstLoss(got.losses, serial.losses), kFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.gradients, serial.gradients).relative, kFp64) << what;
+    EXPECT_LT(RuleFourDifference(got.weights, serial.weights).relative, kFp64) << what;
+  }
+
+  comm::Communicator world_, self_;
+  SharedFolder folder_;
+  std::unique_ptr<data::PairFile> pairs_;
+  std::int64_t types_ = 0;
+};
+
+TEST_F(TranslationLayouts, DataRanksAndMicroBatches) {
+  for (const auto change : {&MakePost, &MakeRotary}) {
+    const Results serial = Run(self_, Of(Dtype::kFloat64, 11, change));
+    ASSERT_LT(serial.losses.back(), serial.losses.front());
+    for (const std::int64_t micro_batch : {1, 3}) {
+      Compare(Of(Dtype::kFloat64, micro_batch, change), serial, {1, 1, 1, 1}, {}, "one rank");
+      Compare(Of(Dtype::kFloat64, micro_batch, change), serial, {1, 3, 1, 1}, {}, "3 data ranks");
+      Compare(Of(Dtype::kFloat64, micro_batch, change), serial, {1, 8, 1, 1}, {}, "8 data ranks");
+    }
+  }
+}
+
+TEST_F(TranslationLayouts, Sharding) {
+  const Results serial = Run(self_, Of(Dtype::kFloat64, 11));
+  using comm::Sharding;
+  for (const Sharding sharding :
+       {Sharding::kOptimizer, Sharding::kGradients, Sharding::kParameters}) {
+    for (const int group : {0, 2}) {
+      Compare(Of(Dtype::kFloat64, 2), serial, {1, 4, 1, 1},
+              {.sharding = sharding, .shard_group = group},
+              fmt::format("sharding {} in groups of {}", static_cast<int>(sharding), group));
+    }
+  }
+}
+
+TEST_F(TranslationLayouts, TensorRanks) {
+  for (const auto change : {&MakePost, &MakeRotary}) {
+    const Results serial = Run(self_, Of(Dtype::kFloat64, 11, change));
+    for (const int tensor : {2, 4}) {
+      for (const bool sequence_parallel : {false, true}) {
+        Compare(Of(Dtype::kFloat64, 4, change), serial, {1, 2, 1, tensor},
+                {.sequence_parallel = sequence_parallel},
+                fmt::format("tensor {}, sequence parallel {}", tensor, sequence_parallel));
+      }
+    }
+  }
+}
+
+TEST_F(TranslationLayouts, Stages) {
+  using parallel::ScheduleKind;
+  for (const auto change : {&MakePost, &MakeRotary}) {
+    const Results serial = Run(self_, Of(Dtype::kFloat64, 11, change));
+    for (const int stages : {2, 3, 4}) {
+      for (const auto kind : {ScheduleKind::kGpipe, ScheduleKind::kOneForwardOneBackward,
+                              ScheduleKind::kInterleaved, ScheduleKind::kZeroBubble}) {
+        RunSettings settings = Of(Dtype::kFloat64, 2, change);
+        settings.model.pipeline.kind = kind;
+        if (kind == ScheduleKind::kInterleaved) settings.model.pipeline.chunks = 2;
+        if (settings.model.pipeline.chunks * stages > 6) continue;
+        Compare(settings, serial, {stages, 1, 1, 1}, {},
+                fmt::format("{} stages, schedule {}", stages, static_cast<int>(kind)));
+      }
+    }
+  }
+}
+
+TEST_F(TranslationLayouts, Everything) {
+  using model::Recompute;
+  using parallel::ScheduleKind;
+  for (const auto change : {&MakePost, &MakeRotary}) {
+    const Results serial = Run(self_, Of(Dtype::kFloat64, 11, change));
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+      for (const auto kind : {ScheduleKind::kInterleaved, ScheduleKind::kZeroBubble}) {
+        RunSettings settings = Of(Dtype::kFloat64, 1, change);
+        settings.model.options.recompute = recompute;
+        settings.model.pipeline.kind = kind;
+        if (kind == ScheduleKind::kInterleaved) settings.model.pipeline.chunks = 2;
+        Compare(settings, serial, {2, 2, 1, 2},
+                {.sequence_parallel = true, .sharding = comm::Sharding::kParameters},
+                fmt::format("recompute {}, schedule {}", static_cast<int>(recompute),
+                            static_cast<int>(kind)));
+      }
+    }
+  }
+}
+
+TEST_F(TranslationLayouts, TablesOfTheirOwn) {
+  const auto apart = [](model::Options& o) { o.shared_vocabulary = false; };
+  const Results serial = Run(self_, Of(Dtype::kFloat64, 11, apart));
+  Compare(Of(Dtype::kFloat64, 2, apart), serial, {2, 2, 1, 2}, {.sequence_parallel = true},
+          "tables apart");
+  Compare(Of(Dtype::kFloat64, 2, apart), serial, {2, 4, 1, 1},
+          {.sharding = comm::Sharding::kParameters}, "tables apart, sharded");
+}
+
+TEST_F(TranslationLayouts, TheSameLayoutGivesTheSameBits) {
+  RunSettings settings = Of(Dtype::kFloat32, 2);
+  settings.grid = comm::GridShape{2, 2, 1, 2};
+  const Results first = Run(world_, settings), second = Run(world_, settings);
+  EXPECT_EQ(first.losses, second.losses);
+  EXPECT_EQ(first.weights, second.weights);
+}
+
+// A stop and a resume, in the same layout and in another one.
+TEST_F(TranslationLayouts, StopsAndMoves) {
+  RunSettings settings = Of(Dtype::kFloat64, 3);
+  settings.grid = comm::GridShape{2, 2, 1, 2};
+  TrainingRun whole(world_, *pairs_, settings);
+  const std::vector<double> losses = whole.Train(kSteps);
+  TrainingRun first(world_, *pairs_, settings);
+  first.Train(2);
+  first.Save(folder_ / "checkpoints");
+  TrainingRun again(world_, *pairs_, settings);
+  again.Load(folder_ / "checkpoints");
+  const std::vector<double> rest = again.Train(kSteps);
+  EXPECT_EQ(rest, std::vector<double>(losses.begin() + 2, losses.end()));
+  EXPECT_EQ(again.Weights(), whole.Weights());
+  RunSettings others = Of(Dtype::kFloat64, 2);
+  others.grid = comm::GridShape{1, 8, 1, 1};
+  others.options.sharding = comm::Sharding::kParameters;
+  TrainingRun moved(world_, *pairs_, others);
+  moved.Load(folder_ / "checkpoints");
+  EXPECT_LT(WorstLoss(moved.Train(kSteps), rest), kFp64);
+  EXPECT_LT(RuleFourDifference(moved.Weights(), whole.Weights()).relative, kFp64);
+}
+
+// Losses without dropout: of all pairs, and of a sample.
+TEST_F(TranslationLayouts, Evaluations) {
+  using comm::Sharding;
+  const auto evaluate = [&](const comm::Communicator& group, RunSettings settings,
+                            std::int64_t pairs) {
+    TrainingRun run(group, *pairs_, settings);
+    return training::EvaluatePairs(run.Net(), *pairs_, data::Split::kValid,
+                                   {.windows = pairs, .seed = 3});
+  };
+  for (const std::int64_t pairs : {0, 23}) {
+    const training::Evaluation wanted = evaluate(self_, Of(Dtype::kFloat64, 7), pairs);
+    EXPECT_EQ(wanted.windows, pairs == 0 ? pairs_->Pairs(data::Split::kValid) : pairs);
+    EXPECT_GT(wanted.targets, wanted.windows);
+    for (const auto& [grid, sharding] :
+         {std::pair{comm::GridShape{1, 8, 1, 1}, Sharding::kParameters},
+          std::pair{comm::GridShape{2, 2, 1, 2}, Sharding::kNone},
+          std::pair{comm::GridShape{4, 2, 1, 1}, Sharding::kNone}}) {
+      RunSettings settings = Of(Dtype::kFloat64, 2);
+      settings.grid = grid;
+      settings.options.sharding = sharding;
+      const training::Evaluation got = evaluate(world_, settings, pairs);
+      EXPECT_EQ(got.targets, wanted.targets);
+      EXPECT_NEAR(got.loss, wanted.loss, kFp64 * wanted.loss);
+    }
+  }
+}
+
+// What is planned without MPI is what the ranks take.
+TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
+  for (const comm::GridShape& grid : {comm::GridShape{2, 2, 1, 2}, comm::GridShape{4, 2, 1, 1}}) {
+    RunSettings settings = Of(Dtype::kFloat32, 3);
+    settings.grid = grid;
+    settings.options.sequence_parallel = grid.tensor > 1;
+    settings.model.pipeline.kind = parallel::ScheduleKind::kZeroBubble;
+    TrainingRun run(world_, *pairs_, settings);
+    const plan::Plan plan{.grid = grid,
+                          .sharing = settings.options,
+                          .options = settings,
+                          .training = run.All().Plan(),
+                          .machine = {.dtype = Dtype::kFloat32, .stream = {}},
+                          .tokens = {}};
+    EXPECT_EQ(plan::PlanMemory(plan, world_.Rank()).Total(), run.All().Memory().Total());
+    plan::CheckTransfers(plan, world_.Rank());
+    device::ResetPeakAllocatedBytes();
+    const std::int64_t before = device::AllocatedBytes();
+    run.Train(2);
+    EXPECT_EQ(device::PeakAllocatedBytes(), before) << "a step takes memory";
+  }
+}
+
+struct CanonicalLayout {
+  comm::GridShape grid;
+  comm::GridOptions options;
+  std::int64_t micro_batch;
+  parallel::ScheduleKind kind = parallel::ScheduleKind::kOneForwardOneBackward;
+  model::Recompute recompute = model::Recompute::kNone;
+};
+
+// run.canonical: the same bits in six layouts.
+TEST_F(TranslationLayouts, CanonicalBits) {
+  using comm::Sharding;
+  using parallel::ScheduleKind;
+  const CanonicalLayout layouts[] = {
+      {{1, 1, 1, 1}, {}, 2},
+      {{1, 4, 1, 2}, {.sequence_parallel = true}, 4},
+      {{1, 8, 1, 1}, {.sharding = Sharding::kParameters}, 2},
+      {{2, 2, 1, 2}, {.sharding = Sharding::kGradients}, 2, ScheduleKind::kZeroBubble},
+      {{3, 2, 1, 1},
+       {.sharding = Sharding::kOptimizer},
+       4,
+       ScheduleKind::kGpipe,
+       model::Recompute::kFull},
+      {{2, 1, 1, 2},
+       {.sequence_parallel = true},
+       6,
+       ScheduleKind::kOneForwardOneBackward,
+       model::Recompute::kSelective}};
+  for (const auto change : {&MakePost, &MakeRotary}) {
+    Results wanted;
+    for (const CanonicalLayout& layout : layouts) {
+      RunSettings settings = Of(Dtype::kFloat32, layout.micro_batch, change);
+      settings.model.canonical = {.data_groups = 8, .slices = 2, .leaf = 2};
+      settings.model.pipeline.kind = layout.kind;
+      settings.model.options.recompute = layout.recompute;
+      settings.grid = layout.grid;
+      settings.options = layout.options;
+      const bool member = world_.Rank() < layout.grid.Ranks();
+      const comm::Communicator group = world_.Split(member ? 0 : 1, world_.Rank());
+      if (!member) continue;
+      const Results got = Run(group, settings);
+      if (layout.grid.Ranks() == 1) {
+        wanted = got;
+        continue;
+      }
+      if (wanted.losses.empty()) wanted.losses = got.losses;
+      const std::string what =
+          fmt::format("{} stages, {} data ranks, {} tensor ranks", layout.grid.pipeline,
+                      layout.grid.data, layout.grid.tensor);
+      EXPECT_EQ(got.losses, wanted.losses) << what;
+      if (world_.IsRoot()) {
+        EXPECT_EQ(got.weights, wanted.weights) << what;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test

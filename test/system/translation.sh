@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# A translation as a user trains it: the shipped deck, made smaller, learns; ranks, a stop and a resume give the same
+# numbers; plans and what does not suit pairs.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+deck=$TRIREME_SOURCE/input/translation.in
+small=(data.file=numerals.h5 model.dim=32 model.heads=4 model.ffn=64 data.batch_tokens=1024 schedule.steps=24 schedule.warmup_steps=4
+  monitor.every_steps=4 monitor.validate_every_steps=12 monitor.validate_windows=50 monitor.report=no checkpoint.every_steps=8)
+train() { run "$1" "${mpi[@]}" "$2" "$TRIREME" -i "$deck" "${small[@]}" job.output="$3" "${@:4}"; }
+run 0 "$TRIREME" -i "$deck" job.task=tokenize tokenize.kind=numerals tokenize.numerals_pairs=4000 data.file=numerals.h5
+
+run 0 "$TRIREME" -i "$deck" "${small[@]}" -v
+says "encoder of 2 layers, decoder of 2"
+says "4,000 / 100 / 100 pairs"
+run 0 "$TRIREME" -i "$deck" "${small[@]}" -v grid.ranks=8 grid.pipeline=2 grid.tensor=2
+says "valid: planned"
+
+train 0 1 whole
+says "   valid"
+train 0 1 half schedule.stop_at=10
+run 0 "$TRIREME" -r half
+says "resumed from half/checkpoints/step_00000010 at step 10"
+for file in model optimizer; do
+  cmp whole/checkpoints/latest/$file.safetensors half/checkpoints/latest/$file.safetensors ||
+    fail "a stop and a resume give another $file"
+done
+train 0 4 ranks grid.pipeline=2 grid.tensor=2 grid.sequence_parallel=yes pipeline.schedule=zero_bubble model.recompute=full
+train 0 4 sharded grid.sharding=parameters
+"$python" - <<'PYTHON'
+import json
+def records(run):
+    return [r for r in map(json.loads, open(run + "/metrics.jsonl")) if r["kind"] in ("step", "valid", "test")]
+whole = records("whole")
+losses = [r["loss"] for r in whole if r["kind"] == "step"]
+assert sum(losses[-4:]) < 0.95 * sum(losses[:4]), losses
+assert all(r["flops_per_second"] > 0 for r in whole if r["kind"] == "step")
+for run in ("half", "ranks", "sharded"):
+    other = {(r["kind"], r["step"]): r for r in records(run)}
+    for a in whole:
+        b = other[a["kind"], a["step"]]
+        assert a["tokens"] == b["tokens"], (run, a["step"])
+        assert abs(a["loss"] - b["loss"]) <= 2e-5 * a["loss"], (run, a["step"], a["loss"], b["loss"])
+PYTHON
+
+# canonical: the same bytes.
+train 0 1 one run.canonical=4x2 run.canonical_leaf=4
+train 0 4 four run.canonical=4x2 run.canonical_leaf=4 grid.tensor=2 grid.sharding=gradients
+cmp one/checkpoints/latest/model.safetensors four/checkpoints/latest/model.safetensors || fail "canonical runs differ"
+
+# refused MESSAGE KEYS...
+refused() {
+  train 2 1 none "${@:2}"
+  says "$1"
+  is_missing none
+}
+refused "pairs are not read ahead" data.staging=stream
+refused "each text of a pair is one document" data.document_mask=yes
+refused "none is skipped" run.on_spike=rollback
+refused "pairs are no windows" data.stride=7
+refused "models that translate are trained only" job.task=verify
+refused "model.kind = encoder_decoder" model.kind=decoder
+run 0 "$TRIREME" -i "$deck" "${small[@]}" -v data.sequence_length=12 data.long_pairs=leave_out
+says "of more than 12 tokens left out"
+run 2 "${mpi[@]}" 2 "$TRIREME" -i "$deck" "${small[@]}" job.output=none grid.context=2
+says "texts of pairs are not cut over ranks"
+run 2 "$TRIREME" -i "$TRIREME_SOURCE/input/harbour.in" data.file=numerals.h5 job.output=none
+says "or translate them: model.kind = encoder_decoder"
+is_missing none

@@ -1,0 +1,239 @@
+// Beam search against all texts of a tiny vocabulary, against greedy choice, and its ties.
+#include "trireme/evaluate/beam_search.hpp"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "trireme/evaluate/log_softmax.hpp"
+
+namespace trireme::test {
+namespace {
+
+using evaluate::BeamSearch;
+using Text = std::vector<std::int32_t>;
+
+constexpr std::int32_t kEos = 0;
+
+// Log-probabilities of the tokens after a text: a function of a seed and the text.
+struct Chain {
+  std::int32_t vocabulary = 4;
+  unsigned seed = 1;
+
+  std::vector<double> LogitsAfter(const Text& text) const {
+    std::uint32_t hash = seed;
+    for (const std::int32_t token : text) {
+      hash = hash * 2654435761u + static_cast<std::uint32_t>(token) + 1;
+    }
+    std::mt19937 engine(hash);
+    std::vector<double> logits;
+    for (std::int32_t i = 0; i < vocabulary; ++i) {
+      logits.push_back(static_cast<double>(engine() % 4000) / 1000);
+    }
+    return logits;
+  }
+  double Of(const Text& text) const {
+    double sum = 0;
+    for (std::size_t i = 0; i < text.size(); ++i) {
+      sum += evaluate::LogProbability(
+          LogitsAfter({text.begin(), text.begin() + static_cast<std::ptrdiff_t>(i)}), text[i]);
+    }
+    return sum;
+  }
+};
+
+// One step of a search in a chain.
+void Step(const Chain& chain, const BeamSearch::Options& options, BeamSearch& search) {
+  const auto width = static_cast<std::size_t>(options.beams);
+  std::vector<BeamSearch::Candidate> candidates(search.Beams().size() * width);
+  for (std::size_t i = 0; i < search.Beams().size(); ++i) {
+    evaluate::LikeliestTokens(chain.LogitsAfter(search.Beams()[i].tokens), options.beams,
+                              std::span(candidates).subspan(i * width, width));
+  }
+  search.Advance(candidates);
+}
+
+BeamSearch::Result Search(const Chain& chain, const BeamSearch::Options& options) {
+  BeamSearch search(options);
+  while (!search.Done()) Step(chain, options, search);
+  return search.Best();
+}
+
+double ScoreOf(double log_probability, std::size_t tokens, double penalty) {
+  return log_probability / std::pow((5.0 + static_cast<double>(tokens)) / 6.0, penalty);
+}
+
+// The best of all texts that end within `longest` tokens.
+BeamSearch::Result Exhaustive(const Chain& chain, const BeamSearch::Options& options) {
+  BeamSearch::Result best;
+  best.score = -1e300;
+  Text text;
+  const std::function<void(double)> visit = [&](double sum) {
+    for (std::int32_t token = 0; token < chain.vocabulary; ++token) {
+      const double longer = sum + evaluate::LogProbability(chain.LogitsAfter(text), token);
+      text.push_back(token);
+      if (token == options.eos) {
+        const double score = ScoreOf(longer, text.size(), options.length_penalty);
+        if (score > best.score) best = {text, longer, score, true};
+      } else if (std::ssize(text) < options.longest) {
+        visit(longer);
+      }
+      text.pop_back();
+    }
+  };
+  visit(0);
+  return best;
+}
+
+TEST(BeamSearch, AsWideAsAllPrefixesFindsTheBest) {
+  std::size_t long_ones = 0;
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    for (const double penalty : {0.0, 0.6, 1.0, 2.5}) {
+      const Chain chain{.vocabulary = 4, .seed = seed};
+      const BeamSearch::Options options{
+          .beams = 4 * 4 * 4 * 4, .length_penalty = penalty, .longest = 5, .eos = kEos};
+      const BeamSearch::Result got = Search(chain, options), want = Exhaustive(chain, options);
+      EXPECT_EQ(got.tokens, want.tokens) << "seed " << seed << ", penalty " << penalty;
+      EXPECT_NEAR(got.score, want.score, 1e-13);
+      EXPECT_TRUE(got.ended);
+      long_ones += got.tokens.size() > 2 ? 1 : 0;
+    }
+  }
+  EXPECT_GT(long_ones, 40u);
+}
+
+// Of any width: the sums and scores are those of the tokens, and no better than the best.
+TEST(BeamSearch, ScoresAreThoseOfItsTexts) {
+  double gained = 0;
+  for (unsigned seed = 1; seed <= 60; ++seed) {
+    const Chain chain{.vocabulary = 5, .seed = seed};
+    BeamSearch::Options options{.length_penalty = 0.6, .longest = 6, .eos = kEos};
+    const BeamSearch::Result want = Exhaustive(chain, options);
+    double narrow = 0;
+    for (const std::int64_t beams : {1, 2, 3, 7}) {
+      options.beams = beams;
+      const BeamSearch::Result got = Search(chain, options);
+      EXPECT_NEAR(got.log_probability, chain.Of(got.tokens), 1e-13);
+      EXPECT_NEAR(got.score, ScoreOf(got.log_probability, got.tokens.size(), 0.6), 1e-13);
+      EXPECT_TRUE(!got.ended || got.score <= want.score + 1e-13);
+      if (beams == 1) narrow = got.score;
+      if (beams == 7) gained += got.score - narrow;
+    }
+  }
+  EXPECT_GT(gained, 1);
+}
+
+TEST(BeamSearch, WithOneBeamIsGreedy) {
+  for (unsigned seed = 1; seed <= 50; ++seed) {
+    const Chain chain{.vocabulary = 6, .seed = seed};
+    const BeamSearch::Options options{.beams = 1, .length_penalty = 0.6, .longest = 8, .eos = kEos};
+    Text greedy;
+    while (std::ssize(greedy) < options.longest && (greedy.empty() || greedy.back() != kEos)) {
+      const std::vector<double> logits = chain.LogitsAfter(greedy);
+      greedy.push_back(
+          static_cast<std::int32_t>(std::ranges::max_element(logits) - logits.begin()));
+    }
+    const BeamSearch::Result got = Search(chain, options);
+    EXPECT_EQ(got.tokens, greedy);
+    EXPECT_EQ(got.ended, greedy.back() == kEos);
+  }
+}
+
+// All tokens alike: the smallest ones of the first beam, at every step.
+TEST(BeamSearch, TiesFollowBeamAndToken) {
+  BeamSearch search({.beams = 3, .longest = 4, .eos = 9});
+  const BeamSearch::Candidate two = {2, -1.0}, five = {5, -1.0}, seven = {7, -1.0};
+  search.Advance(std::vector{seven, five, two});
+  ASSERT_EQ(search.Beams().size(), 3u);
+  EXPECT_EQ(search.Beams()[0].tokens, Text{2});
+  EXPECT_EQ(search.Beams()[2].tokens, Text{7});
+  search.Advance(std::vector{five, two, seven, seven, two, five, two, seven, five});
+  ASSERT_EQ(search.Beams().size(), 3u);
+  EXPECT_EQ(search.Beams()[0].tokens, (Text{2, 2}));
+  EXPECT_EQ(search.Beams()[1].tokens, (Text{2, 5}));
+  EXPECT_EQ(search.Beams()[2].tokens, (Text{2, 7}));
+  for (const BeamSearch::Beam& beam : search.Beams()) EXPECT_EQ(beam.parent, 0);
+}
+
+// Equal scores: the text that ended first.
+TEST(BeamSearch, TheFirstOfEqualTextsStays) {
+  BeamSearch search({.beams = 2, .longest = 9, .eos = 9});
+  search.Advance(std::vector<BeamSearch::Candidate>{{9, -1.0}, {4, -0.5}});
+  search.Advance(std::vector<BeamSearch::Candidate>{{9, -0.5}, {5, -0.75}});
+  EXPECT_TRUE(search.Done());  // -1.25 cannot become -1
+  EXPECT_EQ(search.Best().tokens, Text{9});
+}
+
+TEST(BeamSearch, EndsWhenNoTextCanBecomeTheBest) {
+  BeamSearch search({.beams = 2, .length_penalty = 1, .longest = 7, .eos = 9});
+  search.Advance(std::vector<BeamSearch::Candidate>{{9, -1.0}, {4, -1.5}});
+  EXPECT_FALSE(search.Done());  // -1.5 / 2 > -1
+  search.Advance(std::vector<BeamSearch::Candidate>{{3, -0.25}, {4, -0.75}});
+  EXPECT_FALSE(search.Done());  // -1.75 / 2
+  EXPECT_EQ(search.Beams()[1].parent, 0);
+  search.Advance(std::vector<BeamSearch::Candidate>{{3, -0.25}, {4, -2}, {3, -1}, {4, -2}});
+  EXPECT_TRUE(search.Done());  // -2 / 2
+  EXPECT_EQ(search.Best().tokens, Text{9});
+}
+
+// A text that ends is the result, whatever the texts that are cut off score.
+TEST(BeamSearch, CutsTextsOff) {
+  BeamSearch ends({.beams = 2, .longest = 2, .eos = 9});
+  ends.Advance(std::vector<BeamSearch::Candidate>{{4, -0.1}, {5, -0.2}});
+  ends.Advance(std::vector<BeamSearch::Candidate>{{4, -0.1}, {5, -9}, {9, -0.3}, {5, -9}});
+  EXPECT_TRUE(ends.Done());
+  EXPECT_EQ(ends.Best().tokens, (Text{5, 9}));
+  EXPECT_TRUE(ends.Best().ended);
+
+  BeamSearch none({.beams = 2, .longest = 2, .eos = 9});
+  none.Advance(std::vector<BeamSearch::Candidate>{{4, -0.1}, {5, -0.2}});
+  none.Advance(std::vector<BeamSearch::Candidate>{{4, -0.4}, {5, -9}, {3, -0.1}, {5, -9}});
+  EXPECT_TRUE(none.Done());
+  EXPECT_EQ(none.Best().tokens, (Text{5, 3}));
+  EXPECT_NEAR(none.Best().log_probability, -0.3, 1e-15);
+  EXPECT_FALSE(none.Best().ended);
+}
+
+// Texts do not know of each other: searches that take turns find what each finds alone.
+TEST(BeamSearch, SeveralTextsTakeTurns) {
+  const BeamSearch::Options options{.beams = 3, .length_penalty = 0.6, .longest = 9, .eos = kEos};
+  std::vector<BeamSearch> searches(7, BeamSearch(options));
+  for (int turn = 0; turn < 9; ++turn) {
+    for (unsigned i = 0; i < searches.size(); ++i) {
+      if (!searches[i].Done()) Step({.vocabulary = 5, .seed = i}, options, searches[i]);
+    }
+  }
+  for (unsigned i = 0; i < searches.size(); ++i) {
+    ASSERT_TRUE(searches[i].Done());
+    EXPECT_EQ(searches[i].Best().tokens, Search({.vocabulary = 5, .seed = i}, options).tokens);
+  }
+}
+
+TEST(LikeliestTokens, AreInOrderAndOfEqualOnesTheSmallest) {
+  const std::vector<double> logits = {1, 3, 2, 3, 1, 2};
+  std::vector<BeamSearch::Candidate> likeliest(8);
+  const auto tokens = [&](std::size_t count) {
+    Text ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(likeliest[i].token);
+    return ids;
+  };
+  evaluate::LikeliestTokens(logits, 3, likeliest);
+  EXPECT_EQ(tokens(3), (Text{1, 3, 2}));
+  evaluate::LikeliestTokens(logits, 8, likeliest);
+  EXPECT_EQ(tokens(8), (Text{1, 3, 2, 5, 0, 4, -1, -1}));
+  double sum = 0;
+  for (std::size_t i = 0; i < 6; ++i) {
+    sum += std::exp(likeliest[i].log_probability);
+    EXPECT_NEAR(likeliest[i].log_probability, evaluate::LogProbability(logits, likeliest[i].token),
+                1e-15);
+  }
+  EXPECT_NEAR(sum, 1, 1e-15);
+}
+
+}  // namespace
+}  // namespace trireme::test
