@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 deck=$TRIREME_SOURCE/input/translation.in
 run 0 "$TRIREME" -i "$deck" job.task=tokenize tokenize.kind=numerals tokenize.numerals_pairs=4000 data.file=numerals.h5
 run 0 "${mpi[@]}" 2 "$TRIREME" -i "$deck" data.file=numerals.h5 model.dim=32 model.ffn=64 data.batch_tokens=1024 \
-  schedule.steps=60 schedule.warmup_steps=4 monitor.validate_every_steps=0 monitor.report=no job.output=run
+  schedule.steps=150 schedule.warmup_steps=10 monitor.validate_every_steps=0 monitor.report=no job.output=run
 
 # evaluate RANKS NAME KEYS...
 evaluate() {
@@ -19,7 +19,7 @@ evaluate 1 one
 evaluate 4 four grid.pipeline=2 grid.tensor=2
 evaluate 3 three generate.batch=5
 
-sed -n 's/.*"source":"\([^"]*\)".*/{"prompt":"\1"}/p' one.jsonl | head -n 60 > prompts.jsonl
+head -n 60 one.jsonl | sed -n 's/.*"source":"\([^"]*\)".*/{"prompt":"\1"}/p' > prompts.jsonl
 run 0 "${mpi[@]}" 2 "$TRIREME" -r run job.task=generate generate.beams=2 generate.tokens=40 generate.file=prompts.jsonl \
   generate.output=texts.jsonl generate.batch=3
 says "texts.jsonl: 60 texts"
@@ -37,6 +37,7 @@ def lines(name):
     return [json.loads(line) for line in open(name + ".jsonl")]
 one = lines("one")
 assert len(one) == 200, len(one)
+assert any(r["text"] for r in one)
 for other in ("four", "three"):
     again = lines(other)
     assert [r["text"] for r in one] == [r["text"] for r in again], other
@@ -50,7 +51,7 @@ for name in ("one", "four", "three"):
         split = [r for r in one if r["split"] == number["split"]]
         exact = 100 * sum(r["text"] == r["reference"] for r in split) / len(split)
         assert number["texts"] == 100 and abs(number["exact_match"] - exact) < 1e-9, number
-        assert 0 < number["chrf"] < 100 and number["loss"] > 0, number
+        assert 0 <= number["chrf"] < 100 and number["loss"] > 0, number
 PYTHON
 
 # refused MESSAGE KEYS...
