@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 
+#include "generator.hpp"
 #include "printable.hpp"
 #include "sampling.hpp"
 #include "translation_writer.hpp"
@@ -18,7 +19,6 @@
 #include "trireme/driver/tasks.hpp"
 #include "trireme/driver/trained_model.hpp"
 #include "trireme/monitor/monitor.hpp"
-#include "generator.hpp"
 
 namespace trireme::driver {
 

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Translations as a user gets them: evaluations and files of texts are the same on any ranks, scores are those of the
+# texts that were written, and what does not suit translations is refused.
+# shellcheck source=test/system/common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+deck=$TRIREME_SOURCE/input/translation.in
+run 0 "$TRIREME" -i "$deck" job.task=tokenize tokenize.kind=numerals tokenize.numerals_pairs=4000 data.file=numerals.h5
+run 0 "${mpi[@]}" 2 "$TRIREME" -i "$deck" data.file=numerals.h5 model.dim=32 model.ffn=64 data.batch_tokens=1024 \
+  schedule.steps=150 schedule.warmup_steps=10 monitor.validate_every_steps=0 monitor.report=no job.output=run
+
+# evaluate RANKS NAME KEYS...
+evaluate() {
+  run 0 "${mpi[@]}" "$1" "$TRIREME" -r run job.task=evaluate generate.beams=2 generate.tokens=40 evaluate.results="$2.json" \
+    evaluate.output="$2.jsonl" "${@:3}"
+  says "exact match"
+  says "wrong   <"
+}
+evaluate 1 one
+evaluate 4 four grid.pipeline=2 grid.tensor=2
+evaluate 3 three generate.batch=5
+
+head -n 60 one.jsonl | sed -n 's/.*"source":"\([^"]*\)".*/{"prompt":"\1"}/p' > prompts.jsonl
+run 0 "${mpi[@]}" 2 "$TRIREME" -r run job.task=generate generate.beams=2 generate.tokens=40 generate.file=prompts.jsonl \
+  generate.output=texts.jsonl generate.batch=3
+says "texts.jsonl: 60 texts"
+run 0 "$TRIREME" -r run job.task=generate generate.tokens=40 generate.beams=2 "generate.prompt=$(
+  sed -n '1s/.*"source":"\([^"]*\)".*/\1/p' one.jsonl)"
+cp "$scratch/output" alone.txt
+export TRIREME
+printf '<de> 342 117\n\n' > lines.txt
+run 0 bash -c '"$TRIREME" -r run job.task=generate generate.prompt=- < lines.txt'
+says "line 2: nothing to translate"
+
+"$python" - <<'PYTHON'
+import json
+def lines(name):
+    return [json.loads(line) for line in open(name + ".jsonl")]
+one = lines("one")
+assert len(one) == 200, len(one)
+assert any(r["text"] for r in one)
+for other in ("four", "three"):
+    again = lines(other)
+    assert [r["text"] for r in one] == [r["text"] for r in again], other
+    assert all(abs(a["log_probability"] - b["log_probability"]) < 1e-3 for a, b in zip(one, again)), other
+texts = lines("texts")
+assert [r["text"] for r in texts] == [r["text"] for r in one[:60]]
+assert all(r["reason"] in ("eos", "length") for r in texts)
+assert open("alone.txt").read().splitlines()[-1] == one[0]["text"]
+for name in ("one", "four", "three"):
+    for number in json.load(open(name + ".json"))["sets"]:
+        split = [r for r in one if r["split"] == number["split"]]
+        exact = 100 * sum(r["text"] == r["reference"] for r in split) / len(split)
+        assert number["texts"] == 100 and abs(number["exact_match"] - exact) < 1e-9, number
+        assert 0 <= number["chrf"] < 100 and number["loss"] > 0, number
+PYTHON
+
+# refused MESSAGE KEYS...
+refused() {
+  run 2 "$TRIREME" -r run "${@:2}"
+  says "$1"
+}
+refused "is evaluated on pairs alone" job.task=evaluate evaluate.baselines=yes
+refused "is there already" job.task=evaluate evaluate.output=one.jsonl
+refused "searched for, not drawn" job.task=generate generate.top_k=3
+refused "models that translate are not exported" job.task=export hf.path=exported
+printf '{"prompt":"<en> 5","top_k":3}\n' > drawn.jsonl
+refused "unknown member" job.task=generate generate.file=drawn.jsonl
+printf '{"prompt":"<en> %s"}\n' "$(printf 'eins %.0s' {1..60})" > long.jsonl
+refused "long.jsonl:1:" job.task=generate generate.file=long.jsonl
