@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 #include <string>
@@ -119,7 +120,7 @@ TEST_P(TranslationModel, GradientIsTheDerivativeOfTheLoss) {
 }
 
 // A prediction depends on every token of its source and on no later token of its target.
-TEST_P(TranslationModel, DecoderIsCausalAndEncoderIsNot) {
+TEST_P(TranslationModel, PredictionsSeeTheSourceAndEarlierTargets) {
   constexpr std::int64_t kPosition = 3;
   Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
   const data::Entry& whole = trial.batch;
@@ -236,6 +237,32 @@ TEST_P(TranslationModel, MemoryIsThatOfTheAllocator) {
 
 INSTANTIATE_TEST_SUITE_P(Table, TranslationModel, testing::ValuesIn(Translations()),
                          [](const auto& info) { return info.param.name; });
+
+// An encoder whose queries are zero sees all positions alike, and with rotary positions then knows
+// no order: a source text backwards gives the same loss. One that saw earlier positions only would
+// know the order.
+TEST(Translation, EncoderSeesAllPositions) {
+  const Configuration configuration = Translations().at(1);
+  ASSERT_EQ(configuration.options.position, model::Position::kRope);
+  Trial trial = MakePairTrial(configuration, Dtype::kFloat64);
+  data::Entry backwards = trial.batch;
+  for (std::int64_t i = 0; i < backwards.sequences; ++i) {
+    const auto first = backwards.sources.begin() + i * backwards.source_length;
+    std::reverse(first, first + backwards.source_lengths[static_cast<std::size_t>(i)]);
+  }
+  const double ordered = trial.model->Loss(trial.batch);
+  EXPECT_GT(std::abs(trial.model->Loss(backwards) - ordered), 1e-6 * ordered);
+  for (auto& [name, values] : trial.parameters) {
+    const bool encoder = name.starts_with("blocks.0.");
+    if (encoder && name.find(".query.") != std::string::npos) {
+      std::fill(values.begin(), values.end(), 0.0);
+    }
+  }
+  ASSERT_EQ(configuration.options.encoder_layers, 1);
+  SetParameters(*trial.model, trial.parameters);
+  const double loss = trial.model->Loss(trial.batch);
+  EXPECT_NEAR(trial.model->Loss(backwards), loss, 1e-12 * loss);
+}
 
 // Entries of single texts are no input of a model that translates, and the other way round.
 TEST(Translation, WantsPairs) {

@@ -1,0 +1,145 @@
+// A model that translates on a GPU against the CPU: losses, weights and moments of a few steps, and
+// an evaluation.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpu_testing.hpp"
+#include "rule_four.hpp"
+#include "temporary_folder.hpp"
+#include "training_run.hpp"
+#include "trireme/data/options.hpp"
+#include "trireme/data/pair_file.hpp"
+#include "trireme/data/tokenize.hpp"
+#include "trireme/kernels/libraries.hpp"
+#include "trireme/model/parameter_place.hpp"
+#include "trireme/training/evaluation.hpp"
+
+namespace trireme::test {
+namespace {
+
+constexpr std::int64_t kSteps = 3;
+
+// Odd sizes; batches of up to 6 pairs.
+RunSettings Settings(Dtype dtype, bool pre) {
+  RunSettings settings;
+  model::Options& o = settings.model.options;
+  o.preset = "none";
+  o.kind = model::Kind::kEncoderDecoder;
+  o.dim = 12;
+  o.heads = 4;
+  o.kv_heads = 2;
+  o.head_dim = 3;
+  o.encoder_layers = o.layers = 2;
+  o.ffn = 17;
+  o.max_positions = 40;
+  o.norm_position = pre ? model::NormPosition::kPre : model::NormPosition::kPost;
+  o.position = pre ? model::Position::kLearned : model::Position::kSinusoidal;
+  o.dropout = o.attention_dropout = o.ffn_dropout = 0.1;
+  o.init_deviation = 0.2;
+  settings.model.dtype = dtype;
+  settings.model.seed = 11;
+  settings.model.length = 40;
+  settings.model.micro_batch = 4;
+  settings.model.label_smoothing = 0.05;
+  settings.batch = 6;
+  settings.pairs = data::PairBatches::Options{.seed = 11,
+                                              .source_tokens = 80,
+                                              .target_tokens = 80,
+                                              .pairs = settings.batch,
+                                              .longest_source = settings.model.length,
+                                              .longest_target = settings.model.length};
+  settings.keep_gradients = false;
+  settings.optimizer.clip_norm = 0.5;
+  settings.schedule.steps = 20;
+  settings.schedule.warmup_steps = 3;
+  settings.schedule.peak = 1e-2;
+  return settings;
+}
+
+class TranslationOnGpu : public GpuTest {
+ protected:
+  struct Results {
+    std::vector<double> losses;
+    double evaluation = 0;
+    Tensors state;
+  };
+
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped()) return;
+    const std::string path = folder_ / "pairs.h5";
+    input::Schema schema;
+    data::Declare(schema);
+    const input::Deck deck = input::Deck::Parse(
+        schema, "", "test", {"tokenize.kind=numerals", "tokenize.numerals_pairs=100"});
+    data::TokenizePairs(self_, data::ReadTokenize(deck), deck, path, {}, false);
+    pairs_ = std::make_unique<data::PairFile>(self_, self_, path, data::Keeping());
+  }
+
+  Results Run(RunSettings settings, device::Stream stream) const {
+    const auto types = std::ssize(pairs_->Of(data::Side::kTarget).Words().words);
+    settings.model.options.vocabulary = settings.model.options.source_types = types;
+    comm::ProcessGrid grid(self_, {1, 1, 1, 1});
+    std::unique_ptr<kernels::Libraries> libraries;
+    if (stream.OnGpu()) {
+      const std::int64_t sites = model::kSitesABlock * settings.model.options.Blocks();
+      libraries = kernels::MakeLibraries(stream, static_cast<int>(sites));
+      stream.libraries = libraries.get();
+      grid.UseGpu(stream, false, 1);
+    }
+    training::TrainingState state(
+        grid, training::PlanTraining(settings, pairs_->Pairs(data::Split::kTrain), grid.Shape()),
+        stream);
+    training::TrainingStep step(state, *pairs_);
+    Results results;
+    for (std::int64_t i = 0; i < kSteps; ++i) results.losses.push_back(step.Run(i).loss);
+    results.evaluation =
+        training::EvaluatePairs(state.Net(), *pairs_, data::Split::kValid, {.windows = 9}).loss;
+    for (const training::StateOnHost& blocks : {state.ModelBlocks(), state.OptimizerBlocks()}) {
+      for (const tensor::StateBlock& block : blocks.Blocks()) {
+        DispatchDtype(block.dtype, [&](auto zero) {
+          const auto* const values = static_cast<const decltype(zero)*>(block.data);
+          results.state.emplace_back(values, values + (block.end - block.begin));
+        });
+      }
+    }
+    return results;
+  }
+
+  const comm::Communicator self_ = comm::Communicator::Adopt(MPI_COMM_SELF);
+  SharedFolder folder_{self_};
+  std::unique_ptr<data::PairFile> pairs_;
+};
+
+TEST_F(TranslationOnGpu, ARunIsTheCpus) {
+  for (const bool pre : {true, false}) {
+    const RunSettings settings = Settings(Dtype::kFloat64, pre);
+    const Results cpu = Run(settings, {}), gpu = Run(settings, Stream());
+    for (std::size_t i = 0; i < cpu.losses.size(); ++i) {
+      EXPECT_NEAR(gpu.losses[i] / cpu.losses[i], 1, 1e-12) << "step " << i;
+    }
+    EXPECT_NEAR(gpu.evaluation / cpu.evaluation, 1, 1e-12);
+    EXPECT_LT(RuleFourDifference(gpu.state, cpu.state).relative, 1e-11);
+  }
+}
+
+TEST_F(TranslationOnGpu, NarrowTypesAreNear) {
+  for (const bool pre : {true, false}) {
+    const Results wide = Run(Settings(Dtype::kFloat64, pre), {});
+    const Results fp32 = Run(Settings(Dtype::kFloat32, pre), Stream());
+    const Results bf16 = Run(Settings(Dtype::kBfloat16, pre), Stream());
+    for (std::size_t i = 0; i < wide.losses.size(); ++i) {
+      EXPECT_NEAR(fp32.losses[i] / wide.losses[i], 1, 1e-5) << "step " << i;
+      EXPECT_NEAR(bf16.losses[i] / wide.losses[i], 1, 2e-2) << "step " << i;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trireme::test
