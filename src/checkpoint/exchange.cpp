@@ -166,10 +166,10 @@ Exchange::Exchange(const comm::Communicator& world, const std::vector<Segment>& 
                    std::int64_t round_bytes)
     : world_(world), share_(share), targets_(targets) {
   FindSet();
-  std::vector<Cut> needs = AskReaders();
+  const std::vector<Cut> needs = AskReaders();
   world.Together([&] {
     PlanRounds(round_bytes);
-    CutSegments(std::move(needs));
+    CutSegments(needs);
   });
   rounds_count_ = static_cast<int>(world.Max(static_cast<std::int64_t>(rounds_.size())));
   std::vector<int> to;
@@ -263,7 +263,7 @@ void Exchange::PlanRounds(std::int64_t round_bytes) {
 }
 
 // Cuts what ranks need of the share where its segments are cut.
-void Exchange::CutSegments(std::vector<Cut> needs) {
+void Exchange::CutSegments(const std::vector<Cut>& needs) {
   std::vector<std::pair<std::size_t, Cut>> cuts;  // with their segments
   for (const Cut& need : needs) {
     const std::int64_t end = need.offset + need.bytes;
@@ -320,7 +320,10 @@ void Exchange::Deliver(std::size_t segment, const char* data,
 
 void Exchange::Run(int round) noexcept {
   const comm::Recorded recorded(world_, comm::Call::kExchange);
-  for (const Cut& cut : std::ranges::equal_range(receives_, round, {}, &Cut::round)) {
+  const auto first = std::ranges::lower_bound(receives_, round, {}, &Cut::round);
+  const auto last = std::ranges::upper_bound(receives_, round, {}, &Cut::round);
+  for (auto each = first; each != last; ++each) {
+    const Cut& cut = *each;
     MPI_Irecv(Here(cut.offset, cut.bytes), static_cast<int>(cut.bytes), MPI_BYTE, cut.rank, kTag,
               world_.Handle(), &requests_.emplace_back());
   }

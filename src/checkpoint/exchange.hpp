@@ -77,7 +77,7 @@ class Exchange {
   void FindSet();
   std::vector<Cut> AskReaders() const;
   void PlanRounds(std::int64_t round_bytes);
-  void CutSegments(std::vector<Cut> needs);
+  void CutSegments(const std::vector<Cut>& needs);
   // The cuts of a segment of the share, on its reader.
   std::span<const Cut> CutsOf(std::size_t segment) const;
   // Memory of this rank at a place of the file; null unless one target holds all the bytes.

@@ -64,8 +64,7 @@ class Writer::Work {
   std::int64_t MemoryBytes() const { return slot_bytes_ * (options_.async ? 1 : kSlots); }
   std::int64_t CheckBytes() const { return checker_.MemoryBytes() + sums_.MemoryBytes(); }
   std::int64_t OwnBytes() const {
-    if (!Leads()) return 0;
-    return CheckBytes() + (options_.async || !memory_ ? 0 : MemoryBytes());
+    return !Leads() ? 0 : CheckBytes() + (options_.async || !memory_ ? 0 : MemoryBytes());
   }
   bool UnderWay() const { return part_ != Part::kNone; }
   bool Busy() const { return !worker_.Idle() || !checker_.Idle() || !hasher_.Idle(); }
@@ -317,21 +316,17 @@ Outcome Writer::Work::End(const std::string& failure) {
 
 std::optional<Outcome> Writer::Work::Advance() {
   if (const auto failure = AgreedFailure()) return End(*failure);
-  switch (part_) {
-    case Part::kPrepare:
-      StartWrite();
-      return std::nullopt;
-    case Part::kWrite:
-      TakeReports();
-      StartPublish();
-      return std::nullopt;
-    case Part::kPublish:
-      break;
-    case Part::kNone:
-      return std::nullopt;
+  if (part_ == Part::kPublish) {
+    outcome_.warnings = ShareLines(world_, outcome_.warnings);
+    return End({});
   }
-  outcome_.warnings = ShareLines(world_, outcome_.warnings);
-  return End({});
+  if (part_ == Part::kPrepare) {
+    StartWrite();
+  } else if (part_ == Part::kWrite) {
+    TakeReports();
+    StartPublish();
+  }
+  return std::nullopt;
 }
 
 Writer::Writer(const comm::Communicator& world, State state, WriterOptions options)

@@ -1,4 +1,4 @@
-// What answers prompts with texts: a model that continues them, or one that translates.
+// Writer: an answer to prompts with texts, by a model that continues them, or one that translates.
 #ifndef TRIREME_SRC_DRIVER_WRITER_HPP_
 #define TRIREME_SRC_DRIVER_WRITER_HPP_
 

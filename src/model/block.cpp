@@ -27,8 +27,8 @@ Block::Block(const ParameterPlace& place, std::uint32_t layer, bool cross)
       attention_norm_(place, Prefix(layer) + ".attention.norm", true),
       attention_(place, Prefix(layer) + ".attention", layer),
       cross_(cross ? std::optional<Cross>(
-                         std::in_place, NormLayer(place, Prefix(layer) + ".cross.norm", true),
-                         CrossAttentionLayer(place, Prefix(layer) + ".cross", layer))
+                         Cross{NormLayer(place, Prefix(layer) + ".cross.norm", true),
+                               CrossAttentionLayer(place, Prefix(layer) + ".cross", layer)})
                    : std::nullopt),
       ffn_norm_(place, Prefix(layer) + ".ffn.norm", true),
       ffn_(MakeFfn(place, Prefix(layer) + ".ffn", layer)) {}

@@ -137,8 +137,7 @@ std::int64_t GradientBuckets::LibraryBytes() const {
     held += BytesOf(buckets_[next]);
     most = std::max(most, held);
   }
-  return most * (Scatters(sharding_) ? ScatterCopies(shard_.Rank(), shard_.Size())
-                                     : ReduceCopies(data_.Rank(), data_.Size()));
+  return most * (Scatters(sharding_) ? ScatterCopies(shard_.Size()) : ReduceCopies(data_.Size()));
 }
 
 void GradientBuckets::Ready(std::int64_t begin) {

@@ -11,20 +11,16 @@ namespace trireme::parallel {
 // before the next one starts. Enough to keep a network busy.
 inline constexpr std::int64_t kUnderWayBytes = std::int64_t{16} << 20;
 
-// Operands' lengths of memory that Open MPI 4's non-blocking reduce-scatter touches on a rank: sums
-// climb a binomial tree to rank 0, and what a rank receives comes into one of two halves in turn.
-inline int ScatterCopies(int rank, int ranks) {
-  int received = 0;
-  for (int step = 1; rank % (2 * step) == 0 && rank + step < ranks; step *= 2) ++received;
-  return std::min(received, 2);
-}
+// Operands' lengths of memory that Open MPI 4's non-blocking reduce-scatter touches on the rank
+// that takes most: sums climb a binomial tree to rank 0, and what a rank receives comes into one of
+// two halves in turn.
+inline int ScatterCopies(int ranks) { return std::min(ranks - 1, 2); }
 
 // The same for its non-blocking all-reduce: that tree and back with fewer than four ranks, else a
 // ring.
-inline int ReduceCopies(int rank, int ranks) {
+inline int ReduceCopies(int ranks) {
   constexpr int kRing = 4;
-  if (ranks == 1) return 0;
-  return ranks < kRing ? std::max(ScatterCopies(rank, ranks), 1) : 1;
+  return ranks < kRing ? ScatterCopies(ranks) : 1;
 }
 
 }  // namespace trireme::parallel

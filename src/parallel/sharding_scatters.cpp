@@ -100,7 +100,7 @@ std::int64_t UnitScatters::LibraryBytes() const {
     if (units_.Held(unit)) most = std::max(most, units_.PieceOf(unit).range.Size());
   }
   return most * static_cast<std::int64_t>(SizeOf(registry_->SumType())) *
-         ScatterCopies(shard_.Rank(), shard_.Size());
+         ScatterCopies(shard_.Size());
 }
 
 void UnitScatters::AddFront() {

@@ -25,7 +25,8 @@ bool AllFinite(std::span<const double> logits);
 // log softmax(logits)[token], in nats.
 double LogProbability(std::span<const double> logits, std::int32_t token);
 
-// What a logit has to lose to be the logarithm of a probability, in nats.
+// Logarithm of the sum of exponentials: less it, a logit is the logarithm of a probability, in
+// nats.
 double LogSumOfExponentials(std::span<const double> logits);
 
 }  // namespace trireme::evaluate

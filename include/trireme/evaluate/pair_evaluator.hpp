@@ -36,7 +36,7 @@ struct SplitTranslations {
 SplitTranslations TranslateSplit(Translator& translator, const model::ParallelModel& model,
                                  const data::PairFile& pairs, data::Split split, bool keep);
 
-// What a search writes, and when to stop.
+// Limits of what a search writes, and when to stop.
 struct TranslationOptions {
   std::int64_t beams = 1;
   double length_penalty = 0.6;

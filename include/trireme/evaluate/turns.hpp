@@ -1,4 +1,4 @@
-// What ranks agree on while texts are written token by token.
+// Agreements of ranks while texts are written token by token.
 #ifndef TRIREME_EVALUATE_TURNS_HPP_
 #define TRIREME_EVALUATE_TURNS_HPP_
 

@@ -45,7 +45,7 @@ struct RankUse {
   // Comparable numbers: what was foreseen, and what this rank really took.
   std::int64_t Foreseen() const { return program_bytes + planned_bytes + writer_bytes; }
   std::int64_t Taken() const { return used_bytes - others_bytes; }
-  double seconds_compute = 0;      // over the steps of this session
+  double seconds_compute = 0;  // over the steps of this session
 };
 
 // Energy of this session, by name ("joules", "joules_per_token", ...), or why it is not known.

@@ -44,7 +44,8 @@ class GradientBuckets {
   void Wait();
   // Bytes of exchange buffers; 0 unless canonical.
   std::int64_t Bytes() const { return data_tree_.Bytes() + shard_tree_.Bytes(); }
-  // Most bytes that MPI takes on this rank for sums under way, as Open MPI 4 does; on a GPU none.
+  // Most bytes that MPI takes for sums under way on the rank of the group that takes most, as Open
+  // MPI 4 does; on a GPU none.
   std::int64_t LibraryBytes() const;
 
   // Name of the first parameter whose local gradient was not finite in this step; empty if all

@@ -71,8 +71,8 @@ class ShardedUnits {
   // there are blocks), and two for gradients; every other unit has one buffer of each kind.
   std::int64_t GatherBytes() const;
   std::int64_t GradientBytes() const;
-  // Most bytes that MPI takes on this rank for sums of gradients under way, as Open MPI 4 does; on
-  // a GPU none.
+  // Most bytes that MPI takes for sums of gradients under way on the rank of the group that takes
+  // most, as Open MPI 4 does; on a GPU none.
   std::int64_t LibraryBytes() const;
 
   // The calls below are collective over the shard group, up to GatherUpdated.
