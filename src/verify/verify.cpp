@@ -189,6 +189,10 @@ void Judge(const Verification& verification, const comm::Communicator& world, do
 ExitCode RunVerify(job::Job& job) {
   const comm::Communicator& world = job.World();
   world.Together([&] {
+    if (job.options.model.Translates()) {
+      throw job.deck.Complain("model.kind", "job.task = verify takes no models that translate",
+                              "Verify the layout with model.kind = decoder.");
+    }
     if (job.line->resume.empty()) return;
     throw InputError("command line: -r has no meaning for job.task = verify",
                      "Leave it out: verification starts from weights of its own.");
