@@ -232,15 +232,10 @@ FileFacts SharedFacts(const comm::Communicator& world, const std::string& checkp
 
 }  // namespace
 
-// One that its run prunes loses its files before the folder goes.
 bool Vanished(const std::string& checkpoint) {
-  const auto gone = [](const std::string& path) {
-    std::error_code error;
-    return std::filesystem::status(path, error).type() == std::filesystem::file_type::not_found;
-  };
-  return gone(checkpoint) || gone(checkpoint + "/" + kChecksumsFile) ||
-         gone(checkpoint + "/" + kRunFile) || gone(checkpoint + "/" + kModelFile) ||
-         gone(checkpoint + "/" + kOptimizerFile);
+  std::error_code error;
+  const auto type = std::filesystem::status(checkpoint, error).type();
+  return type == std::filesystem::file_type::not_found;
 }
 
 nlohmann::json ReadRun(const std::string& checkpoint) {

@@ -75,8 +75,7 @@ class VanishedError : public AgreedError {
  public:
   using AgreedError::AgreedError;
 };
-// Serial. True if there is no such folder (any more), or if one of its files is gone: tells why a
-// serial call has failed.
+// Serial. True if there is no such folder (any more): tells why a serial call has failed.
 bool Vanished(const std::string& checkpoint);
 
 // Serial. Parsed run.json of a checkpoint folder, checked against checksums.json. Throws InputError
