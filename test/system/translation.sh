@@ -5,7 +5,7 @@
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 deck=$TRIREME_SOURCE/input/translation.in
 small=(data.file=numerals.h5 model.dim=32 model.heads=4 model.ffn=64 data.batch_tokens=1024 schedule.steps=24 schedule.warmup_steps=4
-  monitor.every_steps=4 monitor.validate_every_steps=12 monitor.validate_windows=50 monitor.report=no checkpoint.every_steps=8)
+  optimizer.learning_rate=4e-3 monitor.every_steps=4 monitor.validate_every_steps=12 monitor.validate_windows=50 monitor.report=no checkpoint.every_steps=8)
 train() { run "$1" "${mpi[@]}" "$2" "$TRIREME" -i "$deck" "${small[@]}" job.output="$3" "${@:4}"; }
 run 0 "$TRIREME" -i "$deck" job.task=tokenize tokenize.kind=numerals tokenize.numerals_pairs=4000 data.file=numerals.h5
 

@@ -6,7 +6,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 deck=$TRIREME_SOURCE/input/translation.in
 run 0 "$TRIREME" -i "$deck" job.task=tokenize tokenize.kind=numerals tokenize.numerals_pairs=4000 data.file=numerals.h5
 run 0 "${mpi[@]}" 2 "$TRIREME" -i "$deck" data.file=numerals.h5 model.dim=32 model.ffn=64 data.batch_tokens=1024 \
-  schedule.steps=150 schedule.warmup_steps=10 monitor.validate_every_steps=0 monitor.report=no job.output=run
+  schedule.steps=150 schedule.warmup_steps=10 optimizer.learning_rate=5e-3 monitor.validate_every_steps=0 monitor.report=no job.output=run
 
 # evaluate RANKS NAME KEYS...
 evaluate() {
