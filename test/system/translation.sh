@@ -57,7 +57,7 @@ refused "pairs are not read ahead" data.staging=stream
 refused "each text of a pair is one document" data.document_mask=yes
 refused "none is skipped" run.on_spike=rollback
 refused "pairs are no windows" data.stride=7
-refused "models that translate have no such task" job.task=verify
+refused "job.task = verify takes no models that translate" job.task=verify
 refused "model.kind = encoder_decoder" model.kind=decoder
 run 0 "$TRIREME" -i "$deck" "${small[@]}" -v data.sequence_length=12 data.long_pairs=leave_out
 says "of more than 12 tokens left out"
