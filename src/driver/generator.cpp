@@ -8,7 +8,6 @@
 #include "sampling.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/driver/tasks.hpp"
-#include "trireme/evaluate/turns.hpp"
 
 namespace trireme::driver {
 
@@ -136,39 +135,23 @@ Generator::Chosen Generator::ChosenFor(const Sequence& sequence,
   return {static_cast<double>(token), on_text_ ? 0 : LogProbability(logits, token), 1};
 }
 
-// The passes of a turn, at most as many at once as the model takes; ranks with fewer add empty ones
-// if the others wait for them.
 void Generator::RunTurn(const Turn& made, std::int64_t entries) {
   Turn turn = made;
   model::ParallelModel& model = setup_.model;
-  const comm::ProcessGrid& grid = model.Grid();
-  if (model.Units().ValuesSharded()) {
-    turn.entries.resize(static_cast<std::size_t>(entries));
-    turn.places.resize(static_cast<std::size_t>(entries));
-  }
-  const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
   const auto vocabulary = static_cast<std::size_t>(model.Plan().options.vocabulary);
   // Rows of the head without a token are no choice.
   const std::size_t words = setup_.tokens.Words().words.size();
   std::vector<Chosen> chosen(turn.order.size());
-  std::size_t done = 0;
-  for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
-    const std::size_t count = std::min(most, turn.entries.size() - begin);
-    const auto places = std::span(turn.places).subspan(begin, count);
-    std::size_t rows = 0;
-    for (const model::CachedPlaces& place : places) rows += place.asked.size();
-    const std::vector<double>& logits =
-        model.CachedLogits(std::span(turn.entries).subspan(begin, count), places);
-    const bool chooses = grid.LastStage() && grid.Coordinates().tensor == 0;
-    const std::size_t choices = chooses ? rows : 0;
-#pragma omp parallel for num_threads(model.Stream().threads) schedule(dynamic) if (choices > 1)
-    for (std::size_t row = 0; row < choices; ++row) {
-      chosen[done + row] =
-          ChosenFor(*turn.order[done + row], std::span(logits).subspan(row * vocabulary, words));
-    }
-    done += rows;
-  }
-  evaluate::ShareChoices(grid, chosen.data(),
+  evaluate::RunPasses(model, entries, turn,
+                      [&](const std::vector<double>& logits, std::size_t first, std::size_t rows) {
+#pragma omp parallel for num_threads(model.Stream().threads) schedule(dynamic) if (rows > 1)
+                        for (std::size_t row = 0; row < rows; ++row) {
+                          chosen[first + row] =
+                              ChosenFor(*turn.order[first + row],
+                                        std::span(logits).subspan(row * vocabulary, words));
+                        }
+                      });
+  evaluate::ShareChoices(model.Grid(), chosen.data(),
                          std::ssize(chosen) * (sizeof(Chosen) / sizeof(double)));
   for (std::size_t i = 0; i < chosen.size(); ++i) {
     Sequence& sequence = *turn.order[i];

@@ -12,6 +12,7 @@
 
 #include "growing_text.hpp"
 #include "prompts.hpp"
+#include "trireme/evaluate/turns.hpp"
 #include "trireme/model/parallel_model.hpp"
 #include "writer.hpp"
 
@@ -45,9 +46,7 @@ class Generator : public Writer {
  private:
   struct Sequence;
   // The passes of a turn: entries for the model, and the sequences whose next tokens they give.
-  struct Turn {
-    std::vector<data::Entry> entries;
-    std::vector<model::CachedPlaces> places;
+  struct Turn : evaluate::TurnPasses {
     std::vector<Sequence*> order;
   };
   struct Chosen {

@@ -8,7 +8,6 @@
 
 #include "trireme/base/error.hpp"
 #include "trireme/evaluate/log_softmax.hpp"
-#include "trireme/evaluate/turns.hpp"
 
 namespace trireme::evaluate {
 
@@ -168,29 +167,14 @@ void Translator::Choose(std::span<const double> logits, std::span<double> choice
   }
 }
 
-// The passes of a turn, at most as many at once as the model takes; ranks with fewer add empty ones
-// if the others wait for them.
 void Translator::RunTurn(Turn& turn, std::int64_t entries) {
   model::ParallelModel& model = setup_.model;
-  const comm::ProcessGrid& grid = model.Grid();
-  if (model.Units().ValuesSharded()) {
-    turn.entries.resize(static_cast<std::size_t>(entries));
-    turn.places.resize(static_cast<std::size_t>(entries));
-  }
-  const auto most = static_cast<std::size_t>(model.LocalPlan().evaluation_entries);
   std::vector<double> choices(turn.rows.size() * 2 * Width());
-  std::size_t done = 0;
-  for (std::size_t begin = 0; begin < turn.entries.size(); begin += most) {
-    const std::size_t count = std::min(most, turn.entries.size() - begin);
-    const auto places = std::span(turn.places).subspan(begin, count);
-    const std::vector<double>& logits =
-        model.CachedLogits(std::span(turn.entries).subspan(begin, count), places);
-    if (grid.LastStage() && grid.Coordinates().tensor == 0) {
-      Choose(logits, std::span(choices).subspan(done * 2 * Width()));
-    }
-    for (const model::CachedPlaces& place : places) done += place.asked.size();
-  }
-  ShareChoices(grid, choices.data(), std::ssize(choices));
+  RunPasses(model, entries, turn,
+            [&](const std::vector<double>& logits, std::size_t first, std::size_t) {
+              Choose(logits, std::span(choices).subspan(first * 2 * Width()));
+            });
+  ShareChoices(model.Grid(), choices.data(), std::ssize(choices));
   for (std::size_t first = 0, end = 0; first < turn.rows.size(); first = end) {
     while (end < turn.rows.size() && turn.rows[end].text == turn.rows[first].text) ++end;
     Advance(std::span(turn.rows).subspan(first, end - first),

@@ -20,25 +20,23 @@ AttentionLayer::AttentionLayer(const ParameterPlace& place, const std::string& n
   const Options& o = place.options;
   all_heads_ = o.heads;
   all_kv_heads_ = o.kv_heads;
-  const Part heads = place.tensor.Slice(o.heads);
-  const KeyValueSlice kv = SliceOfKeyValue(o.kv_heads, place.tensor);
-  heads_ = heads.Size();
-  first_head_ = heads.begin;
-  kv_heads_ = kv.heads.Size();
-  const Part query_rows = Times(heads, head_dim_), key_rows = Times(kv.heads, head_dim_);
+  const HeadSlices held(o, place.tensor);
+  heads_ = held.heads.Size();
+  first_head_ = held.heads.begin;
+  kv_heads_ = held.kv_heads.Size();
   const std::int64_t queries = o.heads * head_dim_, keys = o.kv_heads * head_dim_;
-  const auto sum = kv.copies > 1 ? tensor::GradientSum::kKeyValue : tensor::GradientSum::kNone;
-  qkv_weight_ = AddSlice(place, WeightOf(o, name + ".query", queries, o.dim), query_rows);
+  qkv_weight_ = AddSlice(place, WeightOf(o, name + ".query", queries, o.dim), held.query_rows);
   for (const char* part : {".key", ".value"}) {
-    AddSlice(place, WeightOf(o, name + part, keys, o.dim, false, true), key_rows, kv.copies, sum);
+    held.AddKeyValue(place, WeightOf(o, name + part, keys, o.dim, false, true));
   }
   if (o.qkv_bias) {
-    qkv_bias_ = AddSlice(place, BiasOf(name + ".query", queries), query_rows);
+    qkv_bias_ = AddSlice(place, BiasOf(name + ".query", queries), held.query_rows);
     for (const char* part : {".key", ".value"}) {
-      AddSlice(place, BiasOf(name + part, keys, true), key_rows, kv.copies, sum);
+      held.AddKeyValue(place, BiasOf(name + part, keys, true));
     }
   }
-  output_weight_ = AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
+  output_weight_ =
+      AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), held.query_rows);
   if (o.bias) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
 }
 
@@ -139,13 +137,7 @@ void AttentionLayer::OutputProduct(const Pass& pass, const Matrix& out, const Ma
   if (!pass.tensor->Canonical()) {
     return kernels::LinearForward(pass.stream, Output(pass), out, {}, y, then);
   }
-  const Matrix weight = pass.Value(output_weight_);
-  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
-    const Part heads = pass.tensor->SliceOf(all_heads_, slice);
-    const Part part = Times({heads.begin - first_head_, heads.end - first_head_}, head_dim_);
-    kernels::MatrixMultiply(pass.stream, Form::kPlain, out.Columns(part.begin, part.Size()),
-                            Form::kPlain, weight.Rows(part.begin, part.Size()), sum, false);
-  });
+  SumOverHeads(pass, out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
   then({0, y.rows});
 }
 

@@ -29,23 +29,21 @@ CrossAttentionLayer::CrossAttentionLayer(const ParameterPlace& place, const std:
       dropout_(place.options.attention_dropout),
       layer_(layer) {
   const Options& o = place.options;
-  const Part heads = place.tensor.Slice(o.heads);
-  const KeyValueSlice kv = SliceOfKeyValue(o.kv_heads, place.tensor);
-  heads_ = heads.Size();
-  first_head_ = heads.begin;
-  kv_heads_ = kv.heads.Size();
-  const Part query_rows = Times(heads, head_dim_), key_rows = Times(kv.heads, head_dim_);
+  const HeadSlices held(o, place.tensor);
+  heads_ = held.heads.Size();
+  first_head_ = held.heads.begin;
+  kv_heads_ = held.kv_heads.Size();
   const std::int64_t queries = o.heads * head_dim_, keys = o.kv_heads * head_dim_;
-  const auto sum = kv.copies > 1 ? tensor::GradientSum::kKeyValue : tensor::GradientSum::kNone;
-  query_weight_ = AddSlice(place, WeightOf(o, name + ".query", queries, o.dim), query_rows);
-  key_weight_ = AddSlice(place, WeightOf(o, name + ".key", keys, o.dim), key_rows, kv.copies, sum);
-  AddSlice(place, WeightOf(o, name + ".value", keys, o.dim, false, true), key_rows, kv.copies, sum);
+  query_weight_ = AddSlice(place, WeightOf(o, name + ".query", queries, o.dim), held.query_rows);
+  key_weight_ = held.AddKeyValue(place, WeightOf(o, name + ".key", keys, o.dim));
+  held.AddKeyValue(place, WeightOf(o, name + ".value", keys, o.dim, false, true));
   if (o.qkv_bias) {
-    query_bias_ = AddSlice(place, BiasOf(name + ".query", queries), query_rows);
-    key_bias_ = AddSlice(place, BiasOf(name + ".key", keys), key_rows, kv.copies, sum);
-    AddSlice(place, BiasOf(name + ".value", keys, true), key_rows, kv.copies, sum);
+    query_bias_ = AddSlice(place, BiasOf(name + ".query", queries), held.query_rows);
+    key_bias_ = held.AddKeyValue(place, BiasOf(name + ".key", keys));
+    held.AddKeyValue(place, BiasOf(name + ".value", keys, true));
   }
-  output_weight_ = AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), query_rows);
+  output_weight_ =
+      AddSlice(place, WeightOf(o, name + ".output", queries, o.dim, true), held.query_rows);
   if (o.bias) output_bias_ = AddWhole(place, BiasOf(name + ".output", o.dim));
 }
 
@@ -84,21 +82,6 @@ void CrossAttentionLayer::AllocateBackward(const Pass& pass, Saved& saved) const
   saved.dquery = pass.Allocate(pass.lives.backward, pass.Tokens(), queries);
   saved.dkey_values = pass.Allocate(pass.lives.backward, pass.SourceTokens(), 2 * keys);
   saved.dout = pass.Allocate(pass.lives.scratch, pass.Tokens(), queries);
-}
-
-void CrossAttentionLayer::SumOfSlices(const Pass& pass, const Matrix& in, const Matrix& weight,
-                                      std::int64_t all, int parts, const Matrix& y) const {
-  const std::int64_t first = pass.tensor->Slice(all).begin, held = pass.tensor->Slice(all).Size();
-  SumSlices(pass, y, [&](int slice, const Matrix& sum) {
-    const Part heads = pass.tensor->SliceOf(all, slice);
-    for (int part = 0; part < parts; ++part) {
-      const std::int64_t begin = heads.begin - first + part * held;
-      const Part features = Times({begin, begin + heads.Size()}, head_dim_);
-      kernels::MatrixMultiply(pass.stream, Form::kPlain,
-                              in.Columns(features.begin, features.Size()), Form::kPlain,
-                              weight.Rows(features.begin, features.Size()), sum, part > 0);
-    }
-  });
 }
 
 void CrossAttentionLayer::AddThinWeights(std::vector<ThinWeight>& weights) const {
@@ -147,7 +130,7 @@ void CrossAttentionLayer::Forward(const Pass& pass, const Matrix& x, const Matri
                                   Thin(pass, Output(pass.Value(output_weight_)), output_weight_),
                                   saved.out, {}, y, then);
   }
-  SumOfSlices(pass, saved.out, pass.Value(output_weight_), all_heads_, 1, y);
+  SumOverHeads(pass, saved.out, pass.Value(output_weight_), all_heads_, head_dim_, 1, y);
   then({0, y.rows});
 }
 
@@ -162,9 +145,9 @@ void CrossAttentionLayer::BackwardInput(const Pass& pass, const Matrix& dy, Save
                                  saved.dout, saved.lse, saved.dquery, saved.dkey_values,
                                  pass.workspace.attention);
   if (pass.tensor->Canonical()) {
-    SumOfSlices(pass, saved.dquery, pass.Value(query_weight_), all_heads_, 1, dx);
-    return SumOfSlices(pass, saved.dkey_values, pass.Value(key_weight_, 2), all_kv_heads_, 2,
-                       dmemory);
+    SumOverHeads(pass, saved.dquery, pass.Value(query_weight_), all_heads_, head_dim_, 1, dx);
+    return SumOverHeads(pass, saved.dkey_values, pass.Value(key_weight_, 2), all_kv_heads_,
+                        head_dim_, 2, dmemory);
   }
   kernels::LinearInputGradient(pass.stream, Input(pass.Value(query_weight_)), saved.dquery, dx);
   kernels::LinearInputGradient(pass.stream, Input(pass.Value(key_weight_, 2)), saved.dkey_values,

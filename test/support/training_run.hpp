@@ -42,10 +42,7 @@ class TrainingRun {
   TrainingRun(const comm::Communicator& group, const data::Corpus& tokens,
               const RunSettings& settings)
       : group_(group),
-        grid_(group,
-              settings.grid.value_or(
-                  comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
-              settings.options),
+        grid_(group, ShapeOf(group, settings), settings.options),
         state_(Spoiled(settings.defect),
                training::PlanTraining(settings, tokens.First().Size(data::Split::kTrain),
                                       grid_.Shape()),
@@ -55,10 +52,7 @@ class TrainingRun {
   TrainingRun(const comm::Communicator& group, const data::PairFile& pairs,
               const RunSettings& settings)
       : group_(group),
-        grid_(group,
-              settings.grid.value_or(
-                  comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1}),
-              settings.options),
+        grid_(group, ShapeOf(group, settings), settings.options),
         state_(grid_,
                training::PlanTraining(settings, pairs.Pairs(data::Split::kTrain), grid_.Shape()),
                settings.stream),
@@ -110,6 +104,11 @@ class TrainingRun {
   std::size_t Buckets() { return state_.Buckets().Count(); }
 
  private:
+  // The settings' grid, or data parallelism alone.
+  static comm::GridShape ShapeOf(const comm::Communicator& group, const RunSettings& settings) {
+    return settings.grid.value_or(
+        comm::GridShape{.pipeline = 1, .data = group.Size(), .context = 1, .tensor = 1});
+  }
   const comm::ProcessGrid& Spoiled(Defect defect) {
     Spoil(grid_, defect);
     return grid_;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "trireme/evaluate/beam_search.hpp"
+#include "trireme/evaluate/turns.hpp"
 #include "trireme/model/parallel_model.hpp"
 
 namespace trireme::evaluate {
@@ -49,9 +50,7 @@ class Translator {
     std::size_t beam = 0;
   };
   // The passes of a turn, and the rows that they give, in order. A text's rows are neighbours.
-  struct Turn {
-    std::vector<data::Entry> entries;
-    std::vector<model::CachedPlaces> places;
+  struct Turn : TurnPasses {
     std::vector<Row> rows;
   };
   std::size_t Width() const { return static_cast<std::size_t>(setup_.search.beams); }

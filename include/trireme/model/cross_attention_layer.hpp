@@ -50,10 +50,6 @@ class CrossAttentionLayer {
   kernels::Dropout WeightDropout(const Pass& pass) const;
   kernels::Linear Thin(const Pass& pass, kernels::Linear linear, ParameterId weight) const;
   void Attend(const Pass& pass, const Matrix& memory, Saved& saved) const;
-  // Canonical: y = sum over slices of the heads of columns of `in` times rows of `weight`; of each
-  // of `parts` blocks of `heads` heads.
-  void SumOfSlices(const Pass& pass, const Matrix& in, const Matrix& weight, std::int64_t all,
-                   int parts, const Matrix& y) const;
 
   std::int64_t all_heads_, all_kv_heads_;                  // global
   std::int64_t heads_, kv_heads_, head_dim_, first_head_;  // of this rank

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pair_settings.hpp"
 #include "rule_four.hpp"
 #include "training_run.hpp"
 #include "trireme/data/options.hpp"
@@ -26,37 +27,10 @@ constexpr std::int64_t kSteps = 5, kPairs = 150;
 
 // Nothing divides: batches of up to 11 pairs of other shapes in each step.
 RunSettings Settings(Dtype dtype, std::int64_t micro_batch) {
-  RunSettings settings;
-  model::Options& o = settings.model.options;
-  o.preset = "none";
-  o.kind = model::Kind::kEncoderDecoder;
-  o.dim = 12;
-  o.heads = 4;
-  o.kv_heads = 2;
-  o.head_dim = 3;
-  o.encoder_layers = 3;
-  o.layers = 2;
-  o.ffn = 17;
-  o.max_positions = 40;
-  o.dropout = o.attention_dropout = o.ffn_dropout = 0.1;
-  o.init_deviation = 0.2;
-  settings.model.dtype = dtype;
-  settings.model.seed = 11;
-  settings.model.length = 40;
-  settings.model.micro_batch = micro_batch;
-  settings.model.label_smoothing = 0.05;
+  RunSettings settings = PairSettings(dtype, micro_batch, 11, 130);
+  settings.model.options.encoder_layers = 3;
+  settings.model.options.layers = 2;
   settings.model.bucket_bytes = 1500;
-  settings.batch = 11;
-  settings.pairs = data::PairBatches::Options{.seed = 11,
-                                              .source_tokens = 130,
-                                              .target_tokens = 130,
-                                              .pairs = settings.batch,
-                                              .longest_source = settings.model.length,
-                                              .longest_target = settings.model.length};
-  settings.optimizer.clip_norm = 0.5;
-  settings.schedule.steps = 20;
-  settings.schedule.warmup_steps = 3;
-  settings.schedule.peak = 1e-2;
   return settings;
 }
 
@@ -283,7 +257,7 @@ TEST_F(TranslationLayouts, Evaluations) {
   }
 }
 
-// What is planned without MPI is what the ranks take.
+// Memory planned without MPI is that which the ranks take.
 TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
   for (const comm::GridShape& grid : {comm::GridShape{2, 2, 1, 2}, comm::GridShape{4, 2, 1, 1}}) {
     RunSettings settings = Of(Dtype::kFloat32, 3);

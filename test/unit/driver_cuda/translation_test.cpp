@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpu_testing.hpp"
+#include "pair_settings.hpp"
 #include "rule_four.hpp"
 #include "temporary_folder.hpp"
 #include "training_run.hpp"
@@ -27,38 +28,12 @@ constexpr std::int64_t kSteps = 3;
 
 // Odd sizes; batches of up to 6 pairs.
 RunSettings Settings(Dtype dtype, bool pre) {
-  RunSettings settings;
+  RunSettings settings = PairSettings(dtype, 4, 6, 80);
   model::Options& o = settings.model.options;
-  o.preset = "none";
-  o.kind = model::Kind::kEncoderDecoder;
-  o.dim = 12;
-  o.heads = 4;
-  o.kv_heads = 2;
-  o.head_dim = 3;
   o.encoder_layers = o.layers = 2;
-  o.ffn = 17;
-  o.max_positions = 40;
   o.norm_position = pre ? model::NormPosition::kPre : model::NormPosition::kPost;
   o.position = pre ? model::Position::kLearned : model::Position::kSinusoidal;
-  o.dropout = o.attention_dropout = o.ffn_dropout = 0.1;
-  o.init_deviation = 0.2;
-  settings.model.dtype = dtype;
-  settings.model.seed = 11;
-  settings.model.length = 40;
-  settings.model.micro_batch = 4;
-  settings.model.label_smoothing = 0.05;
-  settings.batch = 6;
-  settings.pairs = data::PairBatches::Options{.seed = 11,
-                                              .source_tokens = 80,
-                                              .target_tokens = 80,
-                                              .pairs = settings.batch,
-                                              .longest_source = settings.model.length,
-                                              .longest_target = settings.model.length};
   settings.keep_gradients = false;
-  settings.optimizer.clip_norm = 0.5;
-  settings.schedule.steps = 20;
-  settings.schedule.warmup_steps = 3;
-  settings.schedule.peak = 1e-2;
   return settings;
 }
 

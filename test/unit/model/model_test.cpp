@@ -130,18 +130,7 @@ TEST_P(ModelAgainstReference, PredictionsNeverSeeTheirTargets) {
 TEST_P(ModelAgainstReference, ReportsGradientsWhenTheyAreFinal) {
   Trial trial = MakeTrial(GetParam(), Dtype::kFloat64, 1);
   Trial twin = MakeTrial(GetParam(), Dtype::kFloat64, 1);
-  twin.model->ForwardBackward(twin.batch, {});
-  const tensor::Registry& registry = trial.model->Parameters();
-  const auto* final_values = static_cast<const double*>(twin.model->Parameters().Gradients());
-  const auto* now = static_cast<const double*>(registry.Gradients());
-  std::int64_t last = registry.Size() + 1;
-  trial.model->ForwardBackward(trial.batch, [&](std::int64_t begin) {
-    EXPECT_LT(begin, last);
-    last = begin;
-    EXPECT_TRUE(std::equal(now + begin, now + registry.Size(), final_values + begin))
-        << "at offset " << begin;
-  });
-  EXPECT_EQ(last, 0);
+  ExpectReportsWhenFinal(trial, twin);
 }
 
 // Directional derivatives by a five-point stencil, one tensor at a time. ReLU's kink is the

@@ -141,7 +141,7 @@ TEST_P(TranslationModel, PredictionsSeeTheSourceAndEarlierTargets) {
   }
 }
 
-// What stands in the padding changes no bit of loss and gradients.
+// Tokens in the padding change no bit of loss and gradients.
 TEST_P(TranslationModel, PaddingIsNotRead) {
   for (const int threads : {1, 2}) {
     Trial plain = MakePairTrial(GetParam(), Dtype::kFloat32, threads);
@@ -196,18 +196,7 @@ TEST_P(TranslationModel, RecomputedActivationsHaveTheSameBits) {
 TEST_P(TranslationModel, ReportsGradientsWhenTheyAreFinal) {
   Trial trial = MakePairTrial(GetParam(), Dtype::kFloat64);
   Trial twin = MakePairTrial(GetParam(), Dtype::kFloat64);
-  twin.model->ForwardBackward(twin.batch, {});
-  const tensor::Registry& registry = trial.model->Parameters();
-  const auto* final_values = static_cast<const double*>(twin.model->Parameters().Gradients());
-  const auto* now = static_cast<const double*>(registry.Gradients());
-  std::int64_t last = registry.Size() + 1;
-  trial.model->ForwardBackward(trial.batch, [&](std::int64_t begin) {
-    EXPECT_LT(begin, last);
-    last = begin;
-    EXPECT_TRUE(std::equal(now + begin, now + registry.Size(), final_values + begin))
-        << "at offset " << begin;
-  });
-  EXPECT_EQ(last, 0);
+  ExpectReportsWhenFinal(trial, twin);
 }
 
 // The plan's bytes are the allocator's, exactly; no pass takes more, also for entries of many short

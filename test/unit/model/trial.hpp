@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -82,6 +84,23 @@ inline std::pair<double, std::string> WorstGradient(const WholeModel& model,
   }
   const LargestDifference worst = RuleFourDifference(got, right);
   return {worst.relative, parameters[worst.tensor].name};
+}
+
+// Gradients are reported final from the end of the storage to its start, each when it is that of a
+// whole pass. twin: the same trial.
+inline void ExpectReportsWhenFinal(Trial& trial, Trial& twin) {
+  twin.model->ForwardBackward(twin.batch, {});
+  const tensor::Registry& registry = trial.model->Parameters();
+  const auto* final_values = static_cast<const double*>(twin.model->Parameters().Gradients());
+  const auto* now = static_cast<const double*>(registry.Gradients());
+  std::int64_t last = registry.Size() + 1;
+  trial.model->ForwardBackward(trial.batch, [&](std::int64_t begin) {
+    EXPECT_LT(begin, last);
+    last = begin;
+    EXPECT_TRUE(std::equal(now + begin, now + registry.Size(), final_values + begin))
+        << "at offset " << begin;
+  });
+  EXPECT_EQ(last, 0);
 }
 
 }  // namespace trireme::test
