@@ -48,32 +48,57 @@ struct QueryFacts {
   }
 };
 
+// What is not seen gets no weight. `row`: the warp's first key in its tile.
+template <typename Shape>
+__device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a,
+                                                const AttentionTile& queries,
+                                                const MatrixKeys& keys, int row, const int* begins,
+                                                MatrixSums<Shape::kColumns>& scores,
+                                                MatrixSums<Shape::kColumns>& slopes) {
+  int position[2], least[2];  // of a lane's keys; the first column that sees them
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = row + MatrixRow() + 8 * half;
+    position[half] = keys.position + key;
+    least[half] = a.causal ? position[half] - queries.position : 0;
+    if (key < keys.first || key >= keys.count) least[half] = Shape::kQueries;
+  }
+#pragma unroll
+  for (int j = 0; j < Shape::kColumns; ++j) {
+    const int first = j * kMatrixColumns + MatrixColumn();
+    const int2 begin = *reinterpret_cast<const int2*>(begins + first);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool seen =
+          (first + k % 2 >= least[k / 2]) & (position[k / 2] >= (k % 2 == 0 ? begin.x : begin.y));
+      scores[j][k] = seen ? scores[j][k] : -std::numeric_limits<float>::infinity();
+      slopes[j][k] = seen ? slopes[j][k] : 0.0F;
+    }
+  }
+}
+
 // Transposed scores become weights after dropout, `slopes`, values . dO, become dS / scale: both
 // without the factor of dropout. `row`: the warp's first key in its tile.
 template <typename Shape, bool kDropout>
-__device__ __forceinline__ void SlopesOfColumns(
-    const AttentionOperands<Bf16>& a, const MatrixDropout* dropout, const AttentionTile& queries,
-    const MatrixKeys& keys, int row, bool all_seen, const float2* sums, const int* begins,
-    MatrixSums<Shape::kColumns>& scores, MatrixSums<Shape::kColumns>& slopes) {
+__device__ __forceinline__ void SlopesOfColumns(const AttentionOperands<Bf16>& a,
+                                                const MatrixDropout* dropout, int query,
+                                                int position, const float2* sums,
+                                                MatrixSums<Shape::kColumns>& scores,
+                                                MatrixSums<Shape::kColumns>& slopes) {
   const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
   [[maybe_unused]] MatrixColumnMasks<Shape::kQueries> masks;
-  if constexpr (kDropout) masks.Draw(*dropout, queries.position, keys.position + row);
+  if constexpr (kDropout) masks.Draw(*dropout, query, position);
 #pragma unroll
   for (int j = 0; j < Shape::kColumns; ++j) {
     [[maybe_unused]] unsigned kept = 0;
     if constexpr (kDropout) kept = masks.Kept(j);
+    // Two columns' sums lie side by side, on a boundary of 16 bytes.
+    const float4 both =
+        *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
+    const float lse[2] = {both.x, both.z}, inner[2] = {both.y, both.w};
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const int column = j * kMatrixColumns + MatrixColumn() + k % 2;
-      const float2 of = sums[column];
-      float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -of.x));
-      if (!all_seen) {
-        const int key = row + MatrixRow() + k / 2 * 8, position = keys.position + key;
-        const bool seen = key >= keys.first && key < keys.count &&
-                          (!a.causal || position <= queries.position + column) &&
-                          position >= begins[column];
-        if (!seen) weight = 0;
-      }
+      const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -lse[k % 2]));
       float slope = slopes[j][k];
       float kept_weight = weight;
       if constexpr (kDropout) {
@@ -82,7 +107,7 @@ __device__ __forceinline__ void SlopesOfColumns(
         kept_weight = is_kept ? weight : 0.0F;
       }
       scores[j][k] = kept_weight;
-      slopes[j][k] = weight * (slope - of.y);
+      slopes[j][k] = weight * (slope - inner[k % 2]);
     }
   }
 }
@@ -174,17 +199,17 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_value, dout_tile(stage), 0,
                                                                   steps, slopes);
     // Documents are looked at key by key.
-    const bool all_seen =
-        a.begins == nullptr && AllSeen<Shape::kKeys>(a, keys, queries.position, 0);
+    if (a.begins != nullptr || !AllSeen<Shape::kKeys>(a, keys, queries.position, 0)) {
+      HideFromColumns<Shape>(a, queries, keys, first, facts.begins + stage * kQueries, scores[0],
+                             slopes[0]);
+    }
     const float2* const sums = facts.sums + stage * kQueries;
-    const int* const begins = facts.begins + stage * kQueries;
     if constexpr (kDropout) {
       const MatrixDropout dropout(a, at.sequence, head);
-      SlopesOfColumns<Shape, true>(a, &dropout, queries, keys, first, all_seen, sums, begins,
+      SlopesOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first, sums,
                                    scores[0], slopes[0]);
     } else {
-      SlopesOfColumns<Shape, false>(a, nullptr, queries, keys, first, all_seen, sums, begins,
-                                    scores[0], slopes[0]);
+      SlopesOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores[0], slopes[0]);
     }
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(scores, dout_tile(stage),
                                                                     first_step, steps, dvalues);
@@ -207,7 +232,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
 template <int kDims>
 struct KeyShapeOf;
 template <>
-struct KeyShapeOf<32> : KeyShape<32, 64, 32, 3> {};
+struct KeyShapeOf<32> : KeyShape<32, 64, 32, 2> {};
 template <>
 struct KeyShapeOf<64> : KeyShape<64, 64, 64, 2> {};
 template <>

@@ -61,12 +61,12 @@ __device__ __forceinline__ bool AllSeen(const AttentionOperands<Bf16>& a, const 
          (!a.causal || keys.position + kKeys - 1 <= first) && begin <= keys.position;
 }
 
-// Masks of dropout for one sequence and head.
+// Masks of dropout for one sequence and head. threshold: in the upper half.
 struct MatrixDropout {
   std::uint32_t seed, purpose, low, high, threshold;
 
   __device__ __forceinline__ MatrixDropout(const AttentionOperands<Bf16>& a, int sequence, int head)
-      : seed(a.seed), threshold(a.threshold) {
+      : seed(a.seed), threshold(a.threshold << 16) {
     const std::uint64_t ordinal = a.ordinals[sequence];
     purpose = a.purpose | (static_cast<std::uint32_t>(a.first_head + head) & 0xFFFu) << 20;
     low = static_cast<std::uint32_t>(ordinal), high = static_cast<std::uint32_t>(ordinal >> 32);
@@ -79,8 +79,9 @@ struct MatrixDropout {
     unsigned kept = 0;
 #pragma unroll
     for (int i = 0; i < kPhiloxLanes / 2; ++i) {
-      kept |= ((drawn.words[i] & 0xFFFFu) >= threshold ? 1u : 0u) << 2 * i;
-      kept |= (drawn.words[i] >> 16 >= threshold ? 1u : 0u) << (2 * i + 1);
+      // A lane of 16 bits, moved up, against the threshold, moved up.
+      if (drawn.words[i] << 16 >= threshold) kept |= 1u << 2 * i;
+      if (drawn.words[i] >= threshold) kept |= 2u << 2 * i;
     }
     return kept;
   }

@@ -48,17 +48,11 @@ struct QueryRows {
   }
 };
 
-// Scores and dO . values of a tile become dS / scale, in `slopes`.
-template <typename Shape, bool kDropout>
-__device__ __forceinline__ void SlopesOfRows(const AttentionOperands<Bf16>& a,
-                                             const MatrixDropout* dropout, int query,
-                                             const MatrixKeys& keys, bool all_seen,
-                                             const QueryRows& rows,
-                                             const MatrixSums<Shape::kColumns>& scores,
+// What is not seen gets no weight.
+template <typename Shape>
+__device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const QueryRows& rows,
+                                             MatrixSums<Shape::kColumns>& scores,
                                              MatrixSums<Shape::kColumns>& slopes) {
-  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
-  [[maybe_unused]] MatrixRowMasks<Shape::kKeys> masks;
-  if constexpr (kDropout) masks.Draw(*dropout, query, keys.position);
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const int low = max(keys.first, rows.low[half] - keys.position);
@@ -68,12 +62,32 @@ __device__ __forceinline__ void SlopesOfRows(const AttentionOperands<Bf16>& a,
 #pragma unroll
       for (int k = 2 * half; k < 2 * half + 2; ++k) {
         const int column = j * kMatrixColumns + MatrixColumn() + k % 2;
-        const bool seen = all_seen || (column >= low && column < high);
-        const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -rows.lse[half]));
-        float slope = slopes[j][k];
-        if constexpr (kDropout) slope = masks.Kept(j, k) ? slope * a.kept_scale : 0.0F;
-        slopes[j][k] = seen ? weight * (slope - rows.inner[half]) : 0.0F;
+        if (column >= low && column < high) continue;
+        scores[j][k] = -std::numeric_limits<float>::infinity();
+        slopes[j][k] = 0;
       }
+    }
+  }
+}
+
+// Scores and dO . values of a tile become dS / scale, in `slopes`.
+template <typename Shape, bool kDropout>
+__device__ __forceinline__ void SlopesOfRows(const AttentionOperands<Bf16>& a,
+                                             const MatrixDropout* dropout, int query,
+                                             const MatrixKeys& keys, const QueryRows& rows,
+                                             const MatrixSums<Shape::kColumns>& scores,
+                                             MatrixSums<Shape::kColumns>& slopes) {
+  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
+  [[maybe_unused]] MatrixRowMasks<Shape::kKeys> masks;
+  if constexpr (kDropout) masks.Draw(*dropout, query, keys.position);
+#pragma unroll
+  for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -rows.lse[k / 2]));
+      float slope = slopes[j][k];
+      if constexpr (kDropout) slope = masks.Kept(j, k) ? slope * a.kept_scale : 0.0F;
+      slopes[j][k] = weight * (slope - rows.inner[k / 2]);
     }
   }
 }
@@ -173,13 +187,15 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
                                                                   scores);
     AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_dout, value_tile(stage), 0,
                                                                   steps, slopes);
-    const bool all_seen = AllSeen<kKeys>(a, keys, queries.position + first, last_begin);
+    if (!AllSeen<kKeys>(a, keys, queries.position + first, last_begin)) {
+      HideFromRows<Shape>(keys, rows, scores[0], slopes[0]);
+    }
     if constexpr (kDropout) {
       const MatrixDropout dropout(a, at.sequence, at.head);
-      SlopesOfRows<Shape, true>(a, &dropout, queries.position + first, keys, all_seen, rows,
-                                scores[0], slopes[0]);
+      SlopesOfRows<Shape, true>(a, &dropout, queries.position + first, keys, rows, scores[0],
+                                slopes[0]);
     } else {
-      SlopesOfRows<Shape, false>(a, nullptr, 0, keys, all_seen, rows, scores[0], slopes[0]);
+      SlopesOfRows<Shape, false>(a, nullptr, 0, keys, rows, scores[0], slopes[0]);
     }
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
         slopes, key_tile(stage), part * Shape::kOutDims / kMatrixRows, steps, sums);

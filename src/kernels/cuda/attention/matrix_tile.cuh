@@ -38,10 +38,12 @@ struct MatrixTile {
 
   static constexpr int Bytes(int rows) { return rows * kDims * static_cast<int>(sizeof(Bf16)); }
 
+  // Eight pieces span the banks once: of one row, or of two.
+  __device__ __forceinline__ static int Swapped(int row) {
+    return kPieces >= 8 ? row & 7 : row >> 1 & 3;
+  }
   __device__ __forceinline__ Bf16* At(int row, int piece) const {
-    // Eight pieces span the banks once: of one row, or of two.
-    const int swapped = kPieces >= 8 ? row & 7 : row >> 1 & 3;
-    return data + (row * kPieces + (piece ^ swapped)) * kMatrixPiece;
+    return data + (row * kPieces + (piece ^ Swapped(row))) * kMatrixPiece;
   }
 
   // Begins to copy rows [first, count) of the kRows rows from `row` of a head on; zeros outside of
@@ -49,31 +51,49 @@ struct MatrixTile {
   template <int kRows, int kThreads>
   __device__ __forceinline__ void Copy(const AttentionHead<const Bf16>& head, int row, int first,
                                        int count) const {
-#pragma unroll 4
-    for (int i = static_cast<int>(threadIdx.x); i < kRows * kPieces; i += kThreads) {
-      const int r = i / kPieces, piece = i % kPieces;
-      const bool inside = r >= first && r < count && piece * kMatrixPiece < head.dims;
-      const std::int64_t at = inside ? (row + r) * head.stride + piece * kMatrixPiece : 0;
-      device::cuda::CopyAsync(At(r, piece), head.data + at, inside);
+    static_assert(kThreads % kPieces == 0);
+    // A thread's pieces lie below each other, and, unless rows are very wide, all permuted alike.
+    constexpr int kStep = kThreads / kPieces;
+    constexpr bool kAlike = kStep % 8 == 0;
+    const int mine = static_cast<int>(threadIdx.x) / kPieces;
+    const int piece = static_cast<int>(threadIdx.x) % kPieces;
+    const Bf16* from = head.data + (row + mine) * head.stride + piece * kMatrixPiece;
+    const std::int64_t step = kStep * head.stride;
+    const auto rows =
+        static_cast<unsigned>(piece * kMatrixPiece < head.dims ? max(0, count - first) : 0);
+    Bf16* const to = At(mine, piece);
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i) {
+      const bool inside = static_cast<unsigned>(mine + i * kStep - first) < rows;
+      device::cuda::CopyAsync(kAlike ? to + i * kStep * kDims : At(mine + i * kStep, piece), from,
+                              inside);
+      from += step;
     }
   }
 
+  // Address of the row that this lane gives for a load of matrices: row + lane_row, a multiple of 8
+  // and the lane's part, piece 2 step + half. What is the same for all steps is computed once.
+  __device__ __forceinline__ const Bf16* LaneRow(int row, int lane_row, int half, int step) const {
+    const int piece = 2 * step ^ (half ^ Swapped(lane_row));
+    return data + lane_row * kDims + row * kDims + piece * kMatrixPiece;
+  }
   // Left operand: rows [row, row + 16), dims [16 step, 16 step + 16).
   __device__ __forceinline__ void LoadLeft(int row, int step, unsigned (&a)[4]) const {
     const int lane = MatrixLane();
-    device::cuda::LoadMatrices(At(row + lane % 16, 2 * step + lane / 16), a);
+    device::cuda::LoadMatrices(LaneRow(row, lane % 16, lane / 16, step), a);
   }
   // Right operand of products over dims [16 step, 16 step + 16), whose columns are rows [row, row +
   // 16): b[0], b[1] for the first eight.
   __device__ __forceinline__ void LoadRight(int row, int step, unsigned (&b)[4]) const {
     const int lane = MatrixLane();
-    device::cuda::LoadMatrices(At(row + lane / 16 * 8 + lane % 8, 2 * step + lane / 8 % 2), b);
+    const int lane_row = lane / 16 * 8 + lane % 8;
+    device::cuda::LoadMatrices(LaneRow(row, lane_row, lane / 8 % 2, step), b);
   }
   // Right operand of products over rows [row, row + 16), whose columns are dims [16 step, 16 step +
   // 16).
   __device__ __forceinline__ void LoadRightAcross(int row, int step, unsigned (&b)[4]) const {
     const int lane = MatrixLane();
-    device::cuda::LoadMatricesTransposed(At(row + lane % 16, 2 * step + lane / 16), b);
+    device::cuda::LoadMatricesTransposed(LaneRow(row, lane % 16, lane / 16, step), b);
   }
 };
 
