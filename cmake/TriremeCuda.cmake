@@ -79,6 +79,11 @@ elseif(TRIREME_CUDA)
     set(TRIREME_CUDNN 1)
     target_include_directories(trireme_cudnn SYSTEM INTERFACE ${CUDNN_INCLUDE_DIR} ${CUDNN_FRONTEND_INCLUDE_DIR})
     target_link_libraries(trireme_cudnn INTERFACE ${CUDNN_LIBRARY} ${nvrtc} nlohmann_json::nlohmann_json)
+  else()
+    message(WARNING "cuDNN's attention is not built in: our own kernels compute all of it, about half as fast in bf16. Found: "
+                    "cudnn_graph.h in '${CUDNN_INCLUDE_DIR}', library '${CUDNN_LIBRARY}' (CUDNN_ROOT), cudnn_frontend.h in "
+                    "'${CUDNN_FRONTEND_INCLUDE_DIR}' (CUDNN_FRONTEND_INCLUDE_DIR: of a clone of cudnn-frontend or of "
+                    "pip install nvidia-cudnn-frontend), NVRTC '${nvrtc}'.")
   endif()
   # Kernels in timelines. The library is loaded at run time.
   find_path(CUPTI_INCLUDE_DIR cupti.h HINTS ${CUDAToolkit_LIBRARY_ROOT}/extras/CUPTI ${CUDAToolkit_TARGET_DIR}/extras/CUPTI

@@ -2,6 +2,8 @@
 // CUDA was built.
 #include "trireme/comm/channel.hpp"
 
+#include <fmt/format.h>
+
 #include <chrono>
 
 #include "nccl/make_channel.hpp"
@@ -26,6 +28,17 @@ void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept {
 std::string GpuTransferLibrary() {
   if constexpr (kCuda) return nccl::Library();
   return "";
+}
+
+void RequireOrderedLaunches(int groups) {
+  if constexpr (kCuda) {
+    if (groups <= 1 || nccl::OrdersLaunches()) return;
+    throw InputError(
+        fmt::format("{} groups of ranks with GPUs (grid), and {}: before 2.26 transfers of one "
+                    "group may wait for ever for those of another",
+                    groups, nccl::Library()),
+        "Load NCCL 2.26 or newer, or cut the ranks along one axis of the grid alone.");
+  }
 }
 
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup) {

@@ -98,10 +98,12 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
   pipeline.closed = pipeline_chunks > 1;
   add(pipeline_, pipeline);
   add(embedding_, {.group = Group::kEmbedding});
-  if (staged || !stream.OnGpu() || !world_->IsRoot()) return;
-  const auto groups = std::count_if(channels_.begin(), channels_.end(),
-                                    [](const auto& entry) { return entry.second != nullptr; });
-  WarnOfQueues(shape_, static_cast<int>(groups), pipeline_chunks);
+  if (staged || !stream.OnGpu()) return;
+  const auto groups =
+      static_cast<int>(std::count_if(channels_.begin(), channels_.end(),
+                                     [](const auto& entry) { return entry.second != nullptr; }));
+  world_->Together([&] { RequireOrderedLaunches(groups); });
+  if (world_->IsRoot()) WarnOfQueues(shape_, groups, pipeline_chunks);
 }
 
 std::unique_ptr<Channel> ProcessGrid::ChannelOver(const Communicator& group, Group name) const {

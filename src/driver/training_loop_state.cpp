@@ -44,6 +44,7 @@ monitor::BannerFacts TrainingLoop::Banner() const {
   facts.ranks_map = comm::RankMap(grid_.Shape(), hosts);
   facts.model = plan::DescribeModel(plan_.training.model.options);
   facts.data = DescribeData();
+  facts.kernels = job::DescribeAttention(job_);
   PlanMemory(facts);
   facts.roof_flops = roof_flops_;
   return facts;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "attention.hpp"
 #include "local_start.hpp"
 #include "trireme/base/clock.hpp"
 #include "trireme/base/version.hpp"
@@ -37,6 +38,8 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
   job.World().Together([&] {
     if (choice.use) {
       job.gpu = std::make_unique<device::Gpu>(choice.device);
+      RequireCudnnIfAsked(job);
+      job.gpu->Choose(job.options.machine.attention);
       job.gpu_shared = choice.shared;
       job.stream.gpu = &job.gpu->Context();
     }

@@ -190,6 +190,7 @@ decltype(kernels::SquareSums) SquareSums;
 decltype(kernels::Accumulate) Accumulate;
 decltype(kernels::Convert) Convert;
 decltype(kernels::MakeLibraries) MakeLibraries;
+decltype(kernels::WhyNoCudnn) WhyNoCudnn;
 decltype(kernels::GpuMathLibraries) GpuMathLibraries;
 }  // namespace cuda
 

@@ -329,6 +329,11 @@ std::unique_ptr<Libraries> MakeLibraries(const device::Stream& stream, int sites
   return BackendOf(stream).MakeLibraries(stream, sites);
 }
 
+std::string WhyNoCudnn() {
+  if constexpr (kCuda) return cuda::WhyNoCudnn();
+  return "this program was built without CUDA";
+}
+
 std::string GpuMathLibraries() {
   if constexpr (kCuda) return cuda::GpuMathLibraries();
   return "";

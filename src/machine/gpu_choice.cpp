@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <map>
 #include <sstream>
 
@@ -31,6 +32,15 @@ int AssignGpu(const std::vector<Ids>& visible, int rank) {
   const auto before =
       std::count(visible.begin(), visible.begin() + rank, mine);  // ranks that see the same
   return static_cast<int>(before % std::max<std::ptrdiff_t>(1, std::ssize(mine)));
+}
+
+bool SeeApart(const std::vector<Ids>& visible) {
+  std::map<std::string, int> ranks;
+  for (const Ids& ids : visible) {
+    for (const std::string& id : ids) ++ranks[id];
+  }
+  const auto alone = [](const auto& entry) { return entry.second == 1; };
+  return visible.size() > 1 && std::ranges::all_of(ranks, alone);
 }
 
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck) {
@@ -61,6 +71,13 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const 
   const auto most = std::max_element(
       ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
   choice.shared = world.Max(std::int64_t{most->second > 1}) == 1;
+  if (world.Max(std::int64_t{SeeApart(visible)}) == 1 && world.IsRoot()) {
+    fmt::print(stderr,
+               "warning: each rank of a node sees GPUs of its own (srun --gpus-per-task, "
+               "--gpu-bind): NCCL may then copy between them through the host. Let all ranks see "
+               "all (--gres=gpu:N): each takes its own.\n");
+    std::fflush(stderr);
+  }
   world.Together([&] {
     if (most->second == 1 || options.share_device) return;
     throw deck.Complain(

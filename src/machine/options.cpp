@@ -10,6 +10,7 @@ namespace trireme::machine {
 namespace {
 constexpr input::Names<3> kDevices = {"auto", "cpu", "cuda"};
 constexpr input::Names<4> kPrecisions = {"fp32", "bf16", "fp8", "fp64"};
+constexpr input::Names<3> kAttentions = {"auto", "cudnn", "own"};
 constexpr input::Names<3> kPins = {"auto", "yes", "no"};
 }  // namespace
 
@@ -39,6 +40,12 @@ void Declare(input::Schema& schema) {
             "otherwise. auto: below XDG_CACHE_HOME, else ~/.cache. Empty: nowhere; each new run "
             "times them, and may differ from the last in its last bits.")
       .Choice(
+          "run.attention", "auto", input::Choices(kAttentions),
+          "On a GPU: what computes attention. auto: cuDNN where it serves a pass (bf16 and fp8, "
+          "without dropout on the weights, documents, padding or a cut of the sequences), else "
+          "our own kernels, in bf16 on tensor cores too. cudnn: an error where it cannot serve "
+          "the deck. own: never cuDNN.")
+      .Choice(
           "run.precision", "fp32", input::Choices(kPrecisions),
           "bf16: matrix products take bfloat16 operands and add up in fp32. On the CPU all that is "
           "stored stays fp32, and it takes a processor that multiplies bfloat16 (AVX512-BF16 or "
@@ -65,15 +72,17 @@ void Declare(input::Schema& schema) {
 }
 
 Options Read(const input::Deck& deck) {
-  return {.device = input::Pick<Device>(deck.Text("run.device"), kDevices),
-          .share_device = deck.Switch("run.share_device"),
-          .graphs = deck.Text("run.graphs") == "auto",
-          .products = deck.Text("run.products"),
-          .precision = input::Pick<Precision>(deck.Text("run.precision"), kPrecisions),
-          .seed = static_cast<std::uint32_t>(deck.Integer("run.seed")),
-          .threads = static_cast<int>(deck.Integer("run.threads")),
-          .pin = input::Pick<Pin>(deck.Text("run.pin"), kPins),
-          .hang_timeout = deck.Real("run.hang_timeout")};
+  return {
+      .device = input::Pick<Device>(deck.Text("run.device"), kDevices),
+      .share_device = deck.Switch("run.share_device"),
+      .graphs = deck.Text("run.graphs") == "auto",
+      .products = deck.Text("run.products"),
+      .attention = input::Pick<device::AttentionKernels>(deck.Text("run.attention"), kAttentions),
+      .precision = input::Pick<Precision>(deck.Text("run.precision"), kPrecisions),
+      .seed = static_cast<std::uint32_t>(deck.Integer("run.seed")),
+      .threads = static_cast<int>(deck.Integer("run.threads")),
+      .pin = input::Pick<Pin>(deck.Text("run.pin"), kPins),
+      .hang_timeout = deck.Real("run.hang_timeout")};
 }
 
 }  // namespace trireme::machine

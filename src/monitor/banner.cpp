@@ -77,6 +77,7 @@ std::string BannerText(const BannerFacts& facts) {
   add("map", MapText(facts.ranks_map));
   add("model", facts.model);
   add("data", facts.data);
+  add("kernels", facts.kernels);
   if (!facts.memory.empty()) {
     add("memory", (facts.memory_differs ? "largest rank: " : "a rank: ") + MemoryText(facts));
   }

@@ -4,7 +4,9 @@
 if grep -qF "no CUDA device" "$scratch/version"; then
   skip "no CUDA device: $(grep -F 'no CUDA device' "$scratch/version")"
 fi
-# Cards of the emulator: as many as any test has ranks.
+# Cards here; the emulator has as many as any test has ranks.
+# shellcheck disable=SC2034  # used by those who source this
+cards=$(grep -oE '[0-9]+ GPU' "$scratch/version" | grep -oE '^[0-9]+' || echo 8)
 export TRIREME_EMULATOR_DEVICES=8
 # Algorithms chosen for products are kept for this test alone.
 export XDG_CACHE_HOME=$scratch/cache

@@ -99,8 +99,10 @@ kernels serial
 traced graph 1 host,GPU
 kernels graph
 agree 0 serial graph
-traced data 2 "host,GPU,transfers: data" grid.data=2 run.graphs=no
-kernels data
+if ((cards >= 2)); then
+  traced data 2 "host,GPU,transfers: data" grid.data=2 run.graphs=no
+  kernels data
+fi
 if [[ -n ${TRIREME_CUPTI:-} ]]; then
   # Another subscriber: a note says so, and the timeline is that of events.
   export TRIREME_STUB_CUPTI=subscribed
@@ -110,8 +112,10 @@ if [[ -n ${TRIREME_CUPTI:-} ]]; then
   agree 0 serial refused
   unset TRIREME_STUB_CUPTI TRIREME_CUPTI
 fi
-traced stages 2 "host,GPU,transfers: pipeline" grid.pipeline=2 data.micro_batch=2 monitor.trace_kernels=no
-train plain 2 "${model[@]}" grid.pipeline=2 data.micro_batch=2
-agree 0 stages plain
+if ((cards >= 2)); then
+  traced stages 2 "host,GPU,transfers: pipeline" grid.pipeline=2 data.micro_batch=2 monitor.trace_kernels=no
+  train plain 2 "${model[@]}" grid.pipeline=2 data.micro_batch=2
+  agree 0 stages plain
+fi
 export TRIREME_EMULATOR_DEVICES=1 CUDA_VISIBLE_DEVICES=0
 traced shared 2 "host,GPU,transfers: tensor" grid.tensor=2 run.share_device=yes

@@ -14,6 +14,9 @@
 
 namespace trireme::device {
 
+// Kernels of attention to whole sequences. kAuto: cuDNN's where it serves and pays, else our own.
+enum class AttentionKernels { kAuto, kCudnn, kOwn };
+
 // The facts of a card that launchers need, and what they borrow of it.
 struct GpuContext {
   int device = 0;            // number among the cards visible to this process
@@ -33,6 +36,7 @@ struct GpuContext {
   std::int64_t workspace_bytes = 0;
   void* bounce = nullptr;  // page-locked host memory, for copies of host memory that is not
   std::int64_t bounce_bytes = 0;
+  AttentionKernels attention = AttentionKernels::kAuto;  // run.attention
 };
 inline constexpr std::int64_t kGpuScratchBytes = std::int64_t{32} << 20;
 inline constexpr std::int64_t kGpuWorkspaceBytes = std::int64_t{64} << 20;
@@ -62,6 +66,7 @@ class Gpu {
   Gpu(const Gpu&) = delete;
   Gpu& operator=(const Gpu&) = delete;
   const GpuContext& Context() const { return context_; }
+  void Choose(AttentionKernels attention) { context_.attention = attention; }
 
  private:
   void AllocateScratch(Kind kind);

@@ -135,6 +135,8 @@ std::vector<ValidationSet> OpenValidation(const Job& job, const comm::ProcessGri
 // Line for the screen about what data.staging = node took; empty without copies. Valid once all
 // token files are open, on rank 0.
 std::string StagingLine(const Job& job);
+// "attention: our own (model.attention_dropout = 0.1)"; "" on a CPU.
+std::string DescribeAttention(const Job& job);
 // A valid split whose loss is computed. name: of its set; empty for the token file's own.
 struct ValidSplit {
   std::string name;

@@ -61,6 +61,9 @@ inline Libraries* LibrariesOf(const device::Stream& stream) {
 // Libraries for a GPU's stream with `sites` linear layers (linear.hpp); null on the CPU.
 std::unique_ptr<Libraries> MakeLibraries(const device::Stream& stream, int sites);
 
+// Why cuDNN computes no attention in this program, whatever the shape; "" if it may.
+std::string WhyNoCudnn();
+
 // Names and versions of a GPU's libraries of products and attention, for --version: "cuBLASLt
 // 13.1.0, without cuDNN"; "" without CUDA.
 std::string GpuMathLibraries();

@@ -16,14 +16,18 @@ namespace trireme::machine {
 // ranks than cards several share one.
 int AssignGpu(const std::vector<std::vector<std::string>>& visible, int rank);
 
+// Whether several ranks see cards, and no card is seen by two of them.
+bool SeeApart(const std::vector<std::vector<std::string>>& visible);
+
 struct GpuChoice {
   bool use = false;     // false: the CPU computes
   int device = 0;       // among those that this rank sees
   bool shared = false;  // some card of the job has several ranks
 };
 // Collective over the world. Follows run.device and run.share_device; `auto` takes GPUs if every
-// rank sees one. AgreedError (exit code 2) with the deck's line if a GPU is asked for and missing
-// (with the reason), or if ranks would share a card without run.share_device.
+// rank sees one. Warns where the ranks of a node see apart. AgreedError (exit code 2) with the
+// deck's line if a GPU is asked for and missing (with the reason), or if ranks would share a card
+// without run.share_device.
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck);
 
 }  // namespace trireme::machine

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <string>
 
+#include "trireme/device/gpu.hpp"
 #include "trireme/input/deck.hpp"
 
 namespace trireme::machine {
@@ -21,6 +22,7 @@ struct Options {
   bool graphs = true;             // on a GPU: steps are recorded as CUDA graphs if they can be
   std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
                                   // cache folder; empty: none
+  device::AttentionKernels attention = device::AttentionKernels::kAuto;  // on a GPU
   Precision precision = Precision::kFp32;
   std::uint32_t seed = 1;   // of initial weights, sample order and dropout
   int threads = 0;          // OpenMP threads per rank; 0: OMP_NUM_THREADS or the rank's share

@@ -14,4 +14,10 @@ std::string Library() {
                      version % kMinor);
 }
 
+bool OrdersLaunches() {
+  constexpr int kFirst = 22600;
+  int version = 0;
+  return ncclGetVersion(&version) == ncclSuccess && version >= kFirst;
+}
+
 }  // namespace trireme::comm::nccl

@@ -8,8 +8,12 @@
 
 namespace trireme::comm::nccl {
 
-// Collective over `group`, of two ranks at least.
 std::string Library();
+// Whether launches of several communicators of a card come in one order (NCCL 2.26,
+// NCCL_LAUNCH_ORDER_IMPLICIT). Else two of them may each wait for the other's room on a card.
+bool OrdersLaunches();
+
+// Collective over `group`, of two ranks at least.
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);
 
 }  // namespace trireme::comm::nccl

@@ -56,6 +56,7 @@ void PrepareEnvironment() {
   setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
   setenv("CUDA_MODULE_LOADING", MayHaveOtherRanks() ? "EAGER" : "LAZY", kKeep);
   setenv("NCCL_RUNTIME_CONNECT", "0", kKeep);  // when a communicator is made, not within a step
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", kKeep);  // of several communicators: the host's order
 }
 
 std::string WhyNoGpu() {

@@ -20,13 +20,19 @@ constexpr std::int64_t kLongestOwn = 64;
 
 // cuDNN reads heads in pieces of 8 elements; its dropout is not ours, and it has our plans for
 // whole sequences only, not for documents or padding.
-bool MayServe(const AttentionShape& shape, Dtype dtype, bool dropout) {
-  return shape.sequences > 0 && shape.length > kLongestOwn && shape.head_dim % 8 == 0 &&
-         shape.head_dim <= 256 && dtype == Dtype::kBfloat16 && !dropout &&
-         shape.begins == nullptr && shape.key_lengths == nullptr;
+bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
+              bool dropout) {
+  using device::AttentionKernels;
+  const AttentionKernels chosen = stream.gpu->attention;
+  const bool pays = shape.length > kLongestOwn || chosen == AttentionKernels::kCudnn;
+  return chosen != AttentionKernels::kOwn && shape.sequences > 0 && pays &&
+         shape.head_dim % 8 == 0 && shape.head_dim <= 256 && dtype == Dtype::kBfloat16 &&
+         !dropout && shape.begins == nullptr && shape.key_lengths == nullptr;
 }
 
 }  // namespace
+
+std::string WhyNoCudnn() { return kCudnn ? "" : "this program was built without it"; }
 
 std::string CudnnName() {
   if constexpr (kCudnn) return CudnnVersions();
@@ -36,7 +42,7 @@ std::string CudnnName() {
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward) {
   if constexpr (kCudnn) {
-    return MayServe(shape, dtype, false) && CudnnHasPlan(stream, shape, backward);
+    return MayServe(stream, shape, dtype, false) && CudnnHasPlan(stream, shape, backward);
   }
   return false;
 }
@@ -46,7 +52,7 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
   std::int64_t elements = gpu::AttentionScratch(stream, shape, dtype, dropout);
   if constexpr (kCudnn) {
     // An evaluation has no dropout, and no backward pass.
-    if (MayServe(shape, dtype, false)) {
+    if (MayServe(stream, shape, dtype, false)) {
       elements = std::max(elements, CudnnAttentionScratch(stream, shape, !dropout));
     }
   }
@@ -57,7 +63,7 @@ void AttentionForward(const device::Stream& stream, const AttentionShape& shape,
                       const Dropout& dropout, const Matrix& out, const Matrix& lse,
                       const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(shape, qkv.dtype, dropout.Active()) &&
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
         CudnnAttentionForward(stream, shape, qkv, out, lse, scratch)) {
       return;
     }
@@ -69,7 +75,7 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
                        const Dropout& dropout, const Matrix& out, const Matrix& dout,
                        const Matrix& lse, const Matrix& dqkv, const Matrix& scratch) {
   if constexpr (kCudnn) {
-    if (MayServe(shape, qkv.dtype, dropout.Active()) &&
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
         CudnnAttentionBackward(stream, shape, qkv, out, dout, lse, dqkv, scratch)) {
       return;
     }

@@ -120,7 +120,7 @@ void Warn(const device::Stream& stream, bool backward, std::string why) {
   CudnnPlans::PassState& state = CudnnPlansOf(stream).StateOf(backward);
   if (std::exchange(state.warned, true)) return;
   std::ranges::replace(why, '\n', ' ');
-  fmt::print(stderr, "warning: attention {}: own kernels, without matrix units, because {}\n",
+  fmt::print(stderr, "warning: attention {}: our own kernels, not cuDNN's, because {}\n",
              backward ? "backward" : "forward", why);
   std::fflush(stderr);
 }

@@ -61,16 +61,15 @@ inline double UnitOf(Dtype dtype) {
   return dtype == Dtype::kFloat64 ? 1e-16 : dtype == Dtype::kFloat32 ? 6e-8 : 4e-3;
 }
 
-// |actual - expected| <= relative |expected| + absolute, for all of them; says where it is worst.
-inline void ExpectClose(const Values& actual, const Values& expected, double relative,
-                        double absolute) {
+// |actual - expected| <= allowed(element), for all of them; says where it is worst.
+template <typename Allowed>
+void ExpectWithin(const Values& actual, const Values& expected, const Allowed& allowed) {
   ASSERT_EQ(actual.size(), expected.size());
   std::size_t worst = 0;
   double excess = -1;
   for (std::size_t i = 0; i < actual.size(); ++i) {
     const double error = std::fabs(actual[i] - expected[i]);
-    const double allowed = relative * std::fabs(expected[i]) + absolute;
-    const double beyond = std::isfinite(error) ? error - allowed : 1e300;
+    const double beyond = std::isfinite(error) ? error - allowed(i) : 1e300;
     if (beyond > excess) {
       excess = beyond;
       worst = i;
@@ -79,6 +78,13 @@ inline void ExpectClose(const Values& actual, const Values& expected, double rel
   if (actual.empty()) return;
   EXPECT_LE(excess, 0) << "element " << worst << ": " << actual[worst] << " instead of "
                        << expected[worst];
+}
+
+// |actual - expected| <= relative |expected| + absolute.
+inline void ExpectClose(const Values& actual, const Values& expected, double relative,
+                        double absolute) {
+  ExpectWithin(actual, expected,
+               [&](std::size_t i) { return relative * std::fabs(expected[i]) + absolute; });
 }
 
 inline constexpr int kTestSites = 3;

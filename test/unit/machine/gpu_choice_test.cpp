@@ -36,5 +36,12 @@ TEST(GpuChoice, MoreRanksThanCardsGoRound) {
   EXPECT_EQ(Taken({{"a"}, {"a"}}), (Cards{"a", "a"}));
 }
 
+TEST(GpuChoice, RanksThatSeeApartAreFound) {
+  EXPECT_TRUE(SeeApart({{"a"}, {"b"}}));
+  EXPECT_FALSE(SeeApart({{"a", "b"}, {"a", "b"}}));
+  EXPECT_FALSE(SeeApart({{"a"}}));
+  EXPECT_FALSE(SeeApart({{"a", "b"}, {"b"}}));
+}
+
 }  // namespace
 }  // namespace trireme::machine

@@ -130,7 +130,9 @@ template <int kDims, bool kKept, int kTiles, int kColumns>
 __device__ __forceinline__ void AddMatrixDots(const MatrixLeft<kDims, kKept> (&left)[kTiles],
                                               const MatrixTile<kDims>& right, int row, int steps,
                                               MatrixSums<kColumns> (&sums)[kTiles]) {
-#pragma unroll
+  // Whole, for registers that are numbered by the step; in part where there are too few registers.
+  constexpr int kUnrolled = kKept || kDims <= 128 ? MatrixTile<kDims>::kSteps : 4;
+#pragma unroll kUnrolled
   for (int step = 0; step < MatrixTile<kDims>::kSteps; ++step) {
     if (step >= steps) continue;
     unsigned a[kTiles][4];

@@ -1,0 +1,53 @@
+// Which kernels compute a deck's attention, and why.
+#include "attention.hpp"
+
+#include <fmt/format.h>
+
+#include "trireme/kernels/libraries.hpp"
+
+namespace trireme::job {
+
+namespace {
+
+// Why cuDNN computes no attention of this deck's training; "" if it may.
+std::string WhyNotCudnn(const DeckOptions& options) {
+  constexpr int kWidest = 256, kPiece = 8;  // cuDNN's, of a head
+  const machine::Precision precision = options.machine.precision;
+  if (std::string why = kernels::WhyNoCudnn(); !why.empty()) return why;
+  if (precision != machine::Precision::kBf16 && precision != machine::Precision::kFp8) {
+    return fmt::format("run.precision = {}", machine::NameOf(precision));
+  }
+  if (ReadsTraining(options.job.task) && options.model.attention_dropout > 0) {
+    return fmt::format("model.attention_dropout = {}", options.model.attention_dropout);
+  }
+  if (options.model.Translates()) return "padding of model.kind = encoder_decoder";
+  if (options.data.document_mask) return "data.document_mask = yes";
+  if (options.comm.context > 1) return "grid.context cuts the sequences";
+  if (options.model.head_dim % kPiece != 0 || options.model.head_dim > kWidest) {
+    return fmt::format("heads of {}, no multiple of {} up to {}", options.model.head_dim, kPiece,
+                       kWidest);
+  }
+  return {};
+}
+
+}  // namespace
+
+void RequireCudnnIfAsked(const Job& job) {
+  if (job.options.machine.attention != device::AttentionKernels::kCudnn) return;
+  const std::string why = WhyNotCudnn(job.options);
+  if (why.empty()) return;
+  throw job.deck.Complain("run.attention", "cuDNN cannot compute this attention: " + why,
+                          "With auto it computes what it can, and our own kernels the rest.");
+}
+
+std::string DescribeAttention(const Job& job) {
+  if (!job.stream.OnGpu()) return {};
+  if (job.options.machine.attention == device::AttentionKernels::kOwn) {
+    return "attention: our own (run.attention = own)";
+  }
+  const std::string why = WhyNotCudnn(job.options);
+  if (why.empty()) return "attention: cuDNN's where it serves, else our own";
+  return fmt::format("attention: our own ({})", why);
+}
+
+}  // namespace trireme::job

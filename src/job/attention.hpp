@@ -1,0 +1,14 @@
+// Kernels of attention that a deck asks for.
+#ifndef TRIREME_SRC_JOB_ATTENTION_HPP_
+#define TRIREME_SRC_JOB_ATTENTION_HPP_
+
+#include "trireme/job/job.hpp"
+
+namespace trireme::job {
+
+// InputError with the deck's line where run.attention = cudnn and cuDNN cannot compute it.
+void RequireCudnnIfAsked(const Job& job);
+
+}  // namespace trireme::job
+
+#endif  // TRIREME_SRC_JOB_ATTENTION_HPP_
