@@ -1,4 +1,4 @@
-// Which kernels compute a deck's attention, and why.
+// The kernels that compute a deck's attention, and why.
 #include "attention.hpp"
 
 #include <fmt/format.h>

@@ -35,6 +35,18 @@ if has_fp8; then
   layout fp8-data 2 grid.data=2 run.precision=fp8
   layout fp8-slices 4 grid.tensor=2 grid.pipeline=2 data.micro_batch=1 run.precision=fp8
 fi
+# Attention on tensor cores: bf16, sequences longer than a tile, dropout on the weights; cut over ranks.
+matrices=(data.sequence_length=80 data.stride=80 model.max_positions=80 model.attention_dropout=0.2)
+train matrices 1 "${model[@]}" "${matrices[@]}"
+reference=matrices tolerance=1e-2
+layout matrices-one 1 "${matrices[@]}" run.precision=bf16
+says "kernels attention: our own ("
+layout matrices-all 8 "${matrices[@]}" run.precision=bf16 grid.data=2 grid.context=2 grid.tensor=2
+run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" "${matrices[@]}" run.precision=bf16 run.attention=cudnn
+says "run.attention: cuDNN cannot compute this attention"
+layout matrices-own 1 "${matrices[@]}" run.precision=bf16 run.attention=own
+says "kernels attention: our own (run.attention = own)"
+cmp matrices-{one,own}/checkpoints/step_00000010/model.safetensors || fail "run.attention = own: other bits"
 # Text from a cache of keys and values: the CPU's in fp64, to the byte, beyond the model's window.
 cat >prompts.jsonl <<'JSONL'
 {"prompt": "the ship", "id": 7}

@@ -32,7 +32,7 @@ bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype d
 
 }  // namespace
 
-std::string WhyNoCudnn() { return kCudnn ? "" : "this program was built without it"; }
+std::string WhyNoCudnn() { return kCudnn ? "" : "this program was built without cuDNN"; }
 
 std::string CudnnName() {
   if constexpr (kCudnn) return CudnnVersions();

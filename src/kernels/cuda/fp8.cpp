@@ -31,8 +31,7 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
   const std::int64_t all = tensors + kFp8Places * kFp8Roles;
   memory_ = device::AllocateZeroed(gpu::Fp8ScaleBytes(sites), device::Kind::kCuda);
   largest_ = device::AllocatePinned(tensors * kBytes, device::Kind::kCuda);
-  uploaded_ =
-      device::AllocatePinned((1 + kFp8InverseStep) * tensors * kBytes, device::Kind::kCuda);
+  uploaded_ = device::AllocatePinned((1 + kFp8InverseStep) * tensors * kBytes, device::Kind::kCuda);
   scales_.tensors = static_cast<int>(tensors);
   scales_.inverse = static_cast<float*>(memory_.get());
   scales_.scale = scales_.inverse + kFp8InverseStep * all;

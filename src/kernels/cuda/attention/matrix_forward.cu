@@ -176,77 +176,57 @@ __device__ void FinishRows(const AttentionOperands<Bf16>& a, const AttentionPlac
   }
 }
 
-template <typename Shape, bool kDropout>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    MatrixForwardKernel(AttentionOperands<Bf16> a) {
+// A block's place, its tiles in shared memory, and its warp's queries.
+template <typename Shape>
+struct ForwardBlock {
   using Tile = typename Shape::Tile;
-  constexpr int kKeys = Shape::kKeys, kThreads = Shape::kThreads;
-  const Tile query_tile{device::cuda::SharedMemory<Bf16>()};
-  const Tile key_tile{query_tile.At(Shape::kQueries, 0)}, value_tile{key_tile.At(kKeys, 0)};
-  // The last queries first: they see the most keys.
-  const auto at = AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x));
-  const AttentionTile queries =
-      a.queries.Tile(a.queries.Tiles(Shape::kQueries) - 1 - at.block, Shape::kQueries);
-  const int first_seen = BeginOf(a, at.sequence, queries.row);
-  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
-  const int tiles = MatrixKeyTiles<kKeys>::Count(a.keys);
-  const auto tile = [&](int i) {
-    return PresentKeys(a, at.sequence, MatrixKeyTiles<kKeys>::Tile(a.keys, i));
-  };
-  // The tile from i on that one of the queries may see.
-  const auto next = [&](int i) {
-    for (; i < tiles; ++i) {
-      const MatrixKeys keys = tile(i);
-      if (!keys.Empty() && keys.Last() >= first_seen &&
-          (!a.causal || keys.position + keys.first <= queries.Last())) {
-        break;
-      }
-    }
-    return i;
-  };
-  const auto copy = [&](const Tile& to, const AttentionHead<const Bf16>& head, int i) {
-    const MatrixKeys keys = tile(i);
-    to.template Copy<kKeys, kThreads>(head, keys.row, keys.first, keys.count);
-  };
-  query_tile.template Copy<Shape::kQueries, kThreads>(at.Query(a), queries.row, 0, queries.count);
-  int i = next(0);
-  if (i < tiles) copy(key_tile, at.Key(a), i);
-  device::cuda::CommitCopies();
+  const AttentionOperands<Bf16>& a;
+  AttentionPlace<Bf16> at;
+  AttentionTile queries;
+  MatrixKeyWalk<Shape::kKeys> walk;
+  Tile query_tile, key_tile, value_tile;
+  int first, last_begin;  // of the warp's queries
 
-  const int first = MatrixWarp() * Shape::kMine, steps = MatrixSteps(a.head_dim);
-  const int last_row = min(first + Shape::kMine, queries.count) - 1;
-  const int last_begin = last_row < 0 ? 0 : BeginOf(a, at.sequence, queries.row + last_row);
-  ForwardRows<Shape> rows;
-  if (!a.whole) ResumeRows<Shape>(a, at, queries, first, rows);
-  MatrixLeft<Shape::kDims, Shape::kKept> left[Shape::kTiles];
-  device::cuda::WaitForCopies<0>();
-  __syncthreads();
-#pragma unroll
-  for (int k = 0; k < Shape::kTiles; ++k) left[k].Load(query_tile, first + k * kMatrixRows, steps);
-  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
-  while (i < tiles) {
-    const MatrixKeys keys = tile(i);
-    copy(value_tile, at.Value(a), i);
+  // The last queries first: they see the most keys.
+  __device__ explicit ForwardBlock(const AttentionOperands<Bf16>& operands)
+      : a(operands),
+        at(AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x))),
+        queries(a.queries.Tile(a.queries.Tiles(Shape::kQueries) - 1 - at.block, Shape::kQueries)),
+        walk(a, at.sequence, queries),
+        query_tile{device::cuda::SharedMemory<Bf16>()},
+        key_tile{query_tile.At(Shape::kQueries, 0)},
+        value_tile{key_tile.At(Shape::kKeys, 0)},
+        first(MatrixWarp() * Shape::kMine),
+        last_begin(LastBegin(a, at.sequence, queries, first, Shape::kMine)) {}
+
+  __device__ __forceinline__ void Copy(const Tile& to, const AttentionHead<const Bf16>& head,
+                                       int i) const {
+    if (i < walk.tiles) {
+      const MatrixKeys keys = walk.Tile(i);
+      to.template Copy<Shape::kKeys, Shape::kThreads>(head, keys.row, keys.first, keys.count);
+    }
     device::cuda::CommitCopies();
-    MatrixSums<Shape::kColumns> scores[Shape::kTiles];
-    ClearMatrixSums<Shape::kTiles>(scores);
-    AddMatrixDots<Shape::kDims, Shape::kKept, Shape::kTiles, Shape::kColumns>(left, key_tile, 0,
-                                                                              steps, scores);
-    device::cuda::WaitForCopies<0>();
-    __syncthreads();  // the values are there, the keys are done with
-    i = next(i + 1);
-    if (i < tiles) copy(key_tile, at.Key(a), i);
-    device::cuda::CommitCopies();
+  }
+  __device__ __forceinline__ void CopyQueries() const {
+    query_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Query(a), queries.row, 0,
+                                                               queries.count);
+  }
+
+  // Scores of a tile become weights, which dropout may take away.
+  template <bool kDropout>
+  __device__ __forceinline__ void Weigh(
+      const MatrixKeys& keys, ForwardRows<Shape>& rows,
+      MatrixSums<Shape::kColumns> (&scores)[Shape::kTiles]) const {
     if (queries.count < first + Shape::kMine ||
-        !AllSeen<kKeys>(a, keys, queries.position + first, last_begin)) {
+        !AllSeen<Shape::kKeys>(a, keys, queries.position + first, last_begin)) {
       HideScores<Shape>(a, at.sequence, queries, keys, first, scores);
     }
-    WeighScores<Shape>(exponents, rows, scores);
+    WeighScores<Shape>(a.scale * static_cast<float>(kAttentionLog2E), rows, scores);
     if constexpr (kDropout) {
       const MatrixDropout dropout(a, at.sequence, at.head);
 #pragma unroll
       for (int k = 0; k < Shape::kTiles; ++k) {
-        MatrixRowMasks<kKeys> masks;
+        MatrixRowMasks<Shape::kKeys> masks;
         masks.Draw(dropout, queries.position + first + k * kMatrixRows, keys.position);
 #pragma unroll
         for (int j = 0; j < Shape::kColumns; ++j) {
@@ -257,12 +237,45 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
         }
       }
     }
-    AddMatrixProduct<Shape::kDims, Shape::kTiles, Shape::kColumns, Shape::kOut>(scores, value_tile,
-                                                                                0, steps, rows.out);
+  }
+};
+
+template <typename Shape, bool kDropout>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    MatrixForwardKernel(AttentionOperands<Bf16> a) {
+  const ForwardBlock<Shape> block(a);
+  if (block.walk.SeesNothing()) return;
+  const int steps = MatrixSteps(a.head_dim);
+  block.CopyQueries();
+  int i = block.walk.Next(0);
+  block.Copy(block.key_tile, block.at.Key(a), i);
+  ForwardRows<Shape> rows;
+  if (!a.whole) ResumeRows<Shape>(a, block.at, block.queries, block.first, rows);
+  MatrixLeft<Shape::kDims, Shape::kKept> left[Shape::kTiles];
+  device::cuda::WaitForCopies<0>();
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < Shape::kTiles; ++k) {
+    left[k].Load(block.query_tile, block.first + k * kMatrixRows, steps);
+  }
+  while (i < block.walk.tiles) {
+    const MatrixKeys keys = block.walk.Tile(i);
+    block.Copy(block.value_tile, block.at.Value(a), i);
+    MatrixSums<Shape::kColumns> scores[Shape::kTiles];
+    ClearMatrixSums<Shape::kTiles>(scores);
+    AddMatrixDots<Shape::kDims, Shape::kKept, Shape::kTiles, Shape::kColumns>(left, block.key_tile,
+                                                                              0, steps, scores);
+    device::cuda::WaitForCopies<0>();
+    __syncthreads();  // the values are there, the keys are done with
+    i = block.walk.Next(i + 1);
+    block.Copy(block.key_tile, block.at.Key(a), i);
+    block.template Weigh<kDropout>(keys, rows, scores);
+    AddMatrixProduct<Shape::kDims, Shape::kTiles, Shape::kColumns, Shape::kOut>(
+        scores, block.value_tile, 0, steps, rows.out);
     device::cuda::WaitForCopies<0>();
     __syncthreads();  // the next keys are there, the values are done with
   }
-  FinishRows<Shape>(a, at, queries, first, query_tile, rows);
+  FinishRows<Shape>(a, block.at, block.queries, block.first, block.query_tile, rows);
 }
 
 template <int kDims>

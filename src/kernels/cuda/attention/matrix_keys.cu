@@ -25,7 +25,7 @@ struct KeyShape {
       kStages * (kStageBytes + kQueries * static_cast<int>(sizeof(float2) + sizeof(int)));
 };
 
-// What the keys need of the queries of a tile.
+// Numbers of the queries of a tile that the keys need.
 template <typename Shape>
 struct QueryFacts {
   float2* sums;  // [stages, kQueries]: log-sum-exp to base 2, infinite where there is none; inner
@@ -48,7 +48,8 @@ struct QueryFacts {
   }
 };
 
-// What is not seen gets no weight. `row`: the warp's first key in its tile.
+// Scores of queries that do not see a key give it no weight. `row`: the warp's first key in its
+// tile.
 template <typename Shape>
 __device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a,
                                                 const AttentionTile& queries,
@@ -126,107 +127,141 @@ __device__ void StoreKeyGradient(const AttentionHead<Bf16>& head, const MatrixKe
                                    all.count - first, first_dim);
 }
 
-template <typename Shape, bool kDropout>
-__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
-    MatrixKeyGradientKernel(AttentionOperands<Bf16> a) {
+// A block's place and its tiles in shared memory; the way of its keys through the query heads that
+// read them and their tiles of queries.
+template <typename Shape>
+struct KeyBlock {
   using Tile = typename Shape::Tile;
-  constexpr int kQueries = Shape::kQueries, kThreads = Shape::kThreads;
-  const Tile key_tile{device::cuda::SharedMemory<Bf16>()};
-  const Tile value_tile{key_tile.At(Shape::kKeys, 0)};
-  Bf16* const stages = value_tile.At(Shape::kKeys, 0);
-  const auto query_tile = [&](int stage) {
-    return Tile{stages + stage * 2 * kQueries * Shape::kDims};
-  };
-  const auto dout_tile = [&](int stage) {
-    return Tile{stages + (stage * 2 + 1) * kQueries * Shape::kDims};
-  };
+  const AttentionOperands<Bf16>& a;
+  AttentionPlace<Bf16> at;  // its head is that of the tile of queries
+  MatrixKeys all, keys;     // with and without padding
+  int query_tiles, tiles;   // of one head, of all
+  Tile key_tile, value_tile;
   QueryFacts<Shape> facts;
-  facts.sums = reinterpret_cast<float2*>(query_tile(Shape::kStages).data);
-  facts.begins = reinterpret_cast<int*>(facts.sums + Shape::kStages * kQueries);
+
   // The first keys first: the most queries see them.
-  const int part = static_cast<int>(blockIdx.x) % Shape::kParts;
-  auto at = AttentionPlace<Bf16>::OfKeys(a, static_cast<int>(blockIdx.x) / Shape::kParts);
-  const MatrixKeys all = MatrixKeyTiles<Shape::kKeys>::Tile(a.keys, at.block);
-  const MatrixKeys keys = PresentKeys(a, at.sequence, all);
-  const int query_tiles = a.queries.Tiles(kQueries);
-  const int ends = keys.Empty() ? 0 : a.Group() * query_tiles;
-  const auto tile = [&](int i) { return a.queries.Tile(i % query_tiles, kQueries); };
+  __device__ explicit KeyBlock(const AttentionOperands<Bf16>& operands)
+      : a(operands),
+        at(AttentionPlace<Bf16>::OfKeys(a, static_cast<int>(blockIdx.x) / Shape::kParts)),
+        all(MatrixKeyTiles<Shape::kKeys>::Tile(a.keys, at.block)),
+        keys(PresentKeys(a, at.sequence, all)),
+        query_tiles(a.queries.Tiles(Shape::kQueries)),
+        tiles(keys.Empty() ? 0 : a.Group() * query_tiles),
+        key_tile{device::cuda::SharedMemory<Bf16>()},
+        value_tile{key_tile.At(Shape::kKeys, 0)} {
+    facts.sums = reinterpret_cast<float2*>(QueryTile(Shape::kStages).data);
+    facts.begins = reinterpret_cast<int*>(facts.sums + Shape::kStages * Shape::kQueries);
+  }
+
+  __device__ __forceinline__ Tile QueryTile(int stage) const {
+    return {value_tile.At(Shape::kKeys, 0) + stage * 2 * Shape::kQueries * Shape::kDims};
+  }
+  __device__ __forceinline__ Tile DoutTile(int stage) const {
+    return {QueryTile(stage).data + Shape::kQueries * Shape::kDims};
+  }
+  __device__ __forceinline__ AttentionTile Queries(int i) const {
+    return a.queries.Tile(i % query_tiles, Shape::kQueries);
+  }
+  __device__ __forceinline__ int Head(int i) const {
+    return at.kv_head * a.Group() + i / query_tiles;
+  }
   // The tile from i on whose queries may see one of the keys.
-  const auto next = [&](int i) {
-    for (; i < ends; ++i) {
-      const AttentionTile queries = tile(i);
+  __device__ int Next(int i) const {
+    for (; i < tiles; ++i) {
+      const AttentionTile queries = Queries(i);
       if ((!a.causal || queries.Last() >= keys.position + keys.first) &&
           BeginOf(a, at.sequence, queries.row) <= keys.Last()) {
         break;
       }
     }
     return i;
-  };
-  const auto copy = [&](int stage, int i) {
-    const AttentionTile queries = tile(i);
-    at.head = at.kv_head * a.Group() + i / query_tiles;
-    query_tile(stage).template Copy<kQueries, kThreads>(at.Query(a), queries.row, 0, queries.count);
-    dout_tile(stage).template Copy<kQueries, kThreads>(at.Dout(a), queries.row, 0, queries.count);
-    facts.Load(a, at, queries, stage);
-  };
-  key_tile.template Copy<Shape::kKeys, kThreads>(at.Key(a), keys.row, keys.first, keys.count);
-  value_tile.template Copy<Shape::kKeys, kThreads>(at.Value(a), keys.row, keys.first, keys.count);
-  int i = next(0), stage = 0;
-  if (i < ends) copy(stage, i);
-  device::cuda::CommitCopies();
+  }
+  __device__ __forceinline__ void CopyQueries(int stage, int i) {
+    if (i < tiles) {
+      const AttentionTile queries = Queries(i);
+      at.head = Head(i);
+      QueryTile(stage).template Copy<Shape::kQueries, Shape::kThreads>(at.Query(a), queries.row, 0,
+                                                                       queries.count);
+      DoutTile(stage).template Copy<Shape::kQueries, Shape::kThreads>(at.Dout(a), queries.row, 0,
+                                                                      queries.count);
+      facts.Load(a, at, queries, stage);
+    }
+    device::cuda::CommitCopies();
+  }
+  __device__ __forceinline__ void CopyKeys() const {
+    key_tile.template Copy<Shape::kKeys, Shape::kThreads>(at.Key(a), keys.row, keys.first,
+                                                          keys.count);
+    value_tile.template Copy<Shape::kKeys, Shape::kThreads>(at.Value(a), keys.row, keys.first,
+                                                            keys.count);
+  }
 
+  // As SlopesOfColumns has it, for the queries of tile i, in a stage; first: the warp's first key.
+  template <bool kDropout>
+  __device__ __forceinline__ void Slopes(int i, int stage, int first,
+                                         MatrixSums<Shape::kColumns>& scores,
+                                         MatrixSums<Shape::kColumns>& slopes) const {
+    const AttentionTile queries = Queries(i);
+    const int facts_of_stage = stage * Shape::kQueries;
+    // Documents are looked at key by key.
+    if (a.begins != nullptr || !AllSeen<Shape::kKeys>(a, keys, queries.position, 0)) {
+      HideFromColumns<Shape>(a, queries, keys, first, facts.begins + facts_of_stage, scores,
+                             slopes);
+    }
+    const float2* const sums = facts.sums + facts_of_stage;
+    if constexpr (kDropout) {
+      const MatrixDropout dropout(a, at.sequence, Head(i));
+      SlopesOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first, sums,
+                                   scores, slopes);
+    } else {
+      SlopesOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores, slopes);
+    }
+  }
+};
+
+template <typename Shape, bool kDropout>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    MatrixKeyGradientKernel(AttentionOperands<Bf16> a) {
+  KeyBlock<Shape> block(a);
   const int first = MatrixWarp() * kMatrixRows, steps = MatrixSteps(a.head_dim);
-  const int first_step = part * Shape::kOutDims / kMatrixRows;
+  const int first_dim = static_cast<int>(blockIdx.x) % Shape::kParts * Shape::kOutDims;
+  block.CopyKeys();
+  int next = block.Next(0), stage = 0;
+  block.CopyQueries(stage, next);
   MatrixSums<Shape::kOut> dkeys[1], dvalues[1];
   ClearMatrixSums<1>(dkeys);
   ClearMatrixSums<1>(dvalues);
   MatrixLeft<Shape::kDims, Shape::kKept> left[1], left_value[1];
   device::cuda::WaitForCopies<0>();
   __syncthreads();
-  left[0].Load(key_tile, first, steps);
-  left_value[0].Load(value_tile, first, steps);
-  while (i < ends) {
-    const AttentionTile queries = tile(i);
-    const int head = at.kv_head * a.Group() + i / query_tiles;
-    i = next(i + 1);
-    if (i < ends) copy(stage ^ 1, i);
-    device::cuda::CommitCopies();
+  left[0].Load(block.key_tile, first, steps);
+  left_value[0].Load(block.value_tile, first, steps);
+  while (next < block.tiles) {
+    const int i = next;
+    next = block.Next(i + 1);
+    block.CopyQueries(stage ^ 1, next);
     MatrixSums<Shape::kColumns> scores[1], slopes[1];
     ClearMatrixSums<1>(scores);
     ClearMatrixSums<1>(slopes);
-    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, query_tile(stage), 0, steps,
-                                                                  scores);
-    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_value, dout_tile(stage), 0,
-                                                                  steps, slopes);
-    // Documents are looked at key by key.
-    if (a.begins != nullptr || !AllSeen<Shape::kKeys>(a, keys, queries.position, 0)) {
-      HideFromColumns<Shape>(a, queries, keys, first, facts.begins + stage * kQueries, scores[0],
-                             slopes[0]);
-    }
-    const float2* const sums = facts.sums + stage * kQueries;
-    if constexpr (kDropout) {
-      const MatrixDropout dropout(a, at.sequence, head);
-      SlopesOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first, sums,
-                                   scores[0], slopes[0]);
-    } else {
-      SlopesOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores[0], slopes[0]);
-    }
-    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(scores, dout_tile(stage),
-                                                                    first_step, steps, dvalues);
-    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(slopes, query_tile(stage),
-                                                                    first_step, steps, dkeys);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, block.QueryTile(stage), 0,
+                                                                  steps, scores);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_value, block.DoutTile(stage),
+                                                                  0, steps, slopes);
+    block.template Slopes<kDropout>(i, stage, first, scores[0], slopes[0]);
+    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
+        scores, block.DoutTile(stage), first_dim / kMatrixRows, steps, dvalues);
+    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
+        slopes, block.QueryTile(stage), first_dim / kMatrixRows, steps, dkeys);
     device::cuda::WaitForCopies<0>();
     __syncthreads();  // the next queries are there, these are done with
     stage ^= 1;
   }
   // Rows of the keys' and the values' tile are this warp's own; each is wide enough for its part.
   const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
-  const int first_dim = part * Shape::kOutDims;
   using OutTile = MatrixTile<Shape::kOutDims>;
-  StoreKeyGradient<Shape>(at.Dkey(a), all, first, first_dim, a.scale, OutTile{key_tile.data},
-                          dkeys[0]);
-  StoreKeyGradient<Shape>(at.Dvalue(a), all, first, first_dim, kept_scale, OutTile{value_tile.data},
-                          dvalues[0]);
+  StoreKeyGradient<Shape>(block.at.Dkey(a), block.all, first, first_dim, a.scale,
+                          OutTile{block.key_tile.data}, dkeys[0]);
+  StoreKeyGradient<Shape>(block.at.Dvalue(a), block.all, first, first_dim, kept_scale,
+                          OutTile{block.value_tile.data}, dvalues[0]);
 }
 
 template <int kDims>

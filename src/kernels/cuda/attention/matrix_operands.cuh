@@ -52,6 +52,50 @@ __device__ __forceinline__ int BeginOf(const AttentionOperands<Bf16>& a, int seq
   return a.begins == nullptr ? 0 : a.begins[a.QueryRow(sequence, row)];
 }
 
+// The way of a tile of queries through the tiles of kKeys keys of its sequence.
+template <int kKeys>
+struct MatrixKeyWalk {
+  const AttentionOperands<Bf16>& a;
+  int sequence;
+  AttentionTile queries;
+  int first_seen, tiles;  // position of the first key that a query sees; how many tiles there are
+
+  __device__ MatrixKeyWalk(const AttentionOperands<Bf16>& operands, int of_sequence,
+                           const AttentionTile& of_queries)
+      : a(operands),
+        sequence(of_sequence),
+        queries(of_queries),
+        first_seen(BeginOf(operands, of_sequence, of_queries.row)),
+        tiles(MatrixKeyTiles<kKeys>::Count(operands.keys)) {}
+
+  // Whether nothing is to be added to a part's results.
+  __device__ bool SeesNothing() const {
+    return !a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen);
+  }
+  __device__ MatrixKeys Tile(int i) const {
+    return PresentKeys(a, sequence, MatrixKeyTiles<kKeys>::Tile(a.keys, i));
+  }
+  // The tile from i on that one of the queries may see.
+  __device__ int Next(int i) const {
+    for (; i < tiles; ++i) {
+      const MatrixKeys keys = Tile(i);
+      if (!keys.Empty() && keys.Last() >= first_seen &&
+          (!a.causal || keys.position + keys.first <= queries.Last())) {
+        break;
+      }
+    }
+    return i;
+  }
+};
+
+// Begin of the document of the last of the tile's queries [first, first + count); 0 if there are
+// none of them.
+__device__ __forceinline__ int LastBegin(const AttentionOperands<Bf16>& a, int sequence,
+                                         const AttentionTile& queries, int first, int count) {
+  const int last = min(first + count, queries.count) - 1;
+  return last < first ? 0 : BeginOf(a, sequence, queries.row + last);
+}
+
 // Whether each of the queries at positions [first, last] sees all of the tile's kKeys rows;
 // `begin`: of the last query's document.
 template <int kKeys>

@@ -48,7 +48,7 @@ struct QueryRows {
   }
 };
 
-// What is not seen gets no weight.
+// Scores of keys that are not seen give no weight.
 template <typename Shape>
 __device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const QueryRows& rows,
                                              MatrixSums<Shape::kColumns>& scores,
@@ -119,93 +119,109 @@ __device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const Atten
                                    queries.count - first, first_dim);
 }
 
+// A block's place, its tiles in shared memory, and its warp's queries.
+template <typename Shape>
+struct QueryBlock {
+  using Tile = typename Shape::Tile;
+  const AttentionOperands<Bf16>& a;
+  AttentionPlace<Bf16> at;
+  AttentionTile queries;
+  MatrixKeyWalk<Shape::kKeys> walk;
+  Tile query_tile, dout_tile;
+  int first, last_begin;  // of the warp's queries
+
+  // The last queries first: they see the most keys.
+  __device__ explicit QueryBlock(const AttentionOperands<Bf16>& operands)
+      : a(operands),
+        at(AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x) / Shape::kParts)),
+        queries(a.queries.Tile(a.queries.Tiles(Shape::kQueries) - 1 - at.block, Shape::kQueries)),
+        walk(a, at.sequence, queries),
+        query_tile{device::cuda::SharedMemory<Bf16>()},
+        dout_tile{query_tile.At(Shape::kQueries, 0)},
+        first(MatrixWarp() * kMatrixRows),
+        last_begin(LastBegin(a, at.sequence, queries, first, kMatrixRows)) {}
+
+  __device__ __forceinline__ Tile KeyTile(int stage) const {
+    return {dout_tile.At(Shape::kQueries, 0) + stage * 2 * Shape::kKeys * Shape::kDims};
+  }
+  __device__ __forceinline__ Tile ValueTile(int stage) const {
+    return {KeyTile(stage).data + Shape::kKeys * Shape::kDims};
+  }
+  __device__ __forceinline__ void CopyKeys(int stage, int i) const {
+    if (i < walk.tiles) {
+      const MatrixKeys keys = walk.Tile(i);
+      KeyTile(stage).template Copy<Shape::kKeys, Shape::kThreads>(at.Key(a), keys.row, keys.first,
+                                                                  keys.count);
+      ValueTile(stage).template Copy<Shape::kKeys, Shape::kThreads>(at.Value(a), keys.row,
+                                                                    keys.first, keys.count);
+    }
+    device::cuda::CommitCopies();
+  }
+  __device__ __forceinline__ void CopyQueries() const {
+    query_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Query(a), queries.row, 0,
+                                                               queries.count);
+    dout_tile.template Copy<Shape::kQueries, Shape::kThreads>(at.Dout(a), queries.row, 0,
+                                                              queries.count);
+  }
+
+  // Scores and dO . values of a tile become dS / scale, in `slopes`.
+  template <bool kDropout>
+  __device__ __forceinline__ void Slopes(const MatrixKeys& keys, const QueryRows& rows,
+                                         MatrixSums<Shape::kColumns>& scores,
+                                         MatrixSums<Shape::kColumns>& slopes) const {
+    const int query = queries.position + first;
+    if (!AllSeen<Shape::kKeys>(a, keys, query, last_begin)) {
+      HideFromRows<Shape>(keys, rows, scores, slopes);
+    }
+    if constexpr (kDropout) {
+      const MatrixDropout dropout(a, at.sequence, at.head);
+      SlopesOfRows<Shape, true>(a, &dropout, query, keys, rows, scores, slopes);
+    } else {
+      SlopesOfRows<Shape, false>(a, nullptr, query, keys, rows, scores, slopes);
+    }
+  }
+};
+
 template <typename Shape, bool kDropout>
 __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     MatrixQueryGradientKernel(AttentionOperands<Bf16> a) {
-  using Tile = typename Shape::Tile;
-  constexpr int kKeys = Shape::kKeys, kThreads = Shape::kThreads;
-  const Tile query_tile{device::cuda::SharedMemory<Bf16>()};
-  const Tile dout_tile{query_tile.At(Shape::kQueries, 0)};
-  Bf16* const stages = dout_tile.At(Shape::kQueries, 0);
-  const auto key_tile = [&](int stage) { return Tile{stages + stage * 2 * kKeys * Shape::kDims}; };
-  const auto value_tile = [&](int stage) {
-    return Tile{stages + (stage * 2 + 1) * kKeys * Shape::kDims};
-  };
-  // The last queries first: they see the most keys.
-  const int part = static_cast<int>(blockIdx.x) % Shape::kParts;
-  const auto at = AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x) / Shape::kParts);
-  const AttentionTile queries =
-      a.queries.Tile(a.queries.Tiles(Shape::kQueries) - 1 - at.block, Shape::kQueries);
-  const int first_seen = BeginOf(a, at.sequence, queries.row);
-  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
-  const int tiles = MatrixKeyTiles<kKeys>::Count(a.keys);
-  const auto tile = [&](int i) {
-    return PresentKeys(a, at.sequence, MatrixKeyTiles<kKeys>::Tile(a.keys, i));
-  };
-  const auto next = [&](int i) {
-    for (; i < tiles; ++i) {
-      const MatrixKeys keys = tile(i);
-      if (!keys.Empty() && keys.Last() >= first_seen &&
-          (!a.causal || keys.position + keys.first <= queries.Last())) {
-        break;
-      }
-    }
-    return i;
-  };
-  const auto copy = [&](int stage, int i) {
-    const MatrixKeys keys = tile(i);
-    key_tile(stage).template Copy<kKeys, kThreads>(at.Key(a), keys.row, keys.first, keys.count);
-    value_tile(stage).template Copy<kKeys, kThreads>(at.Value(a), keys.row, keys.first, keys.count);
-  };
-  query_tile.template Copy<Shape::kQueries, kThreads>(at.Query(a), queries.row, 0, queries.count);
-  dout_tile.template Copy<Shape::kQueries, kThreads>(at.Dout(a), queries.row, 0, queries.count);
-  int i = next(0), stage = 0;
-  if (i < tiles) copy(stage, i);
-  device::cuda::CommitCopies();
-
-  const int first = MatrixWarp() * kMatrixRows, steps = MatrixSteps(a.head_dim);
-  const int last_row = min(first + kMatrixRows, queries.count) - 1;
-  const int last_begin = last_row < 0 ? 0 : BeginOf(a, at.sequence, queries.row + last_row);
+  const QueryBlock<Shape> block(a);
+  if (block.walk.SeesNothing()) return;
+  const int steps = MatrixSteps(a.head_dim);
+  const int first_dim = static_cast<int>(blockIdx.x) % Shape::kParts * Shape::kOutDims;
+  block.CopyQueries();
+  int i = block.walk.Next(0), stage = 0;
+  block.CopyKeys(stage, i);
   QueryRows rows;
-  rows.Load(a, at, queries, first);
+  rows.Load(a, block.at, block.queries, block.first);
   MatrixSums<Shape::kOut> sums[1];
   ClearMatrixSums<1>(sums);
   MatrixLeft<Shape::kDims, Shape::kKept> left[1], left_dout[1];
   device::cuda::WaitForCopies<0>();
   __syncthreads();
-  left[0].Load(query_tile, first, steps);
-  left_dout[0].Load(dout_tile, first, steps);
-  while (i < tiles) {
-    const MatrixKeys keys = tile(i);
-    i = next(i + 1);
-    if (i < tiles) copy(stage ^ 1, i);
-    device::cuda::CommitCopies();
+  left[0].Load(block.query_tile, block.first, steps);
+  left_dout[0].Load(block.dout_tile, block.first, steps);
+  while (i < block.walk.tiles) {
+    const MatrixKeys keys = block.walk.Tile(i);
+    i = block.walk.Next(i + 1);
+    block.CopyKeys(stage ^ 1, i);
     MatrixSums<Shape::kColumns> scores[1], slopes[1];
     ClearMatrixSums<1>(scores);
     ClearMatrixSums<1>(slopes);
-    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, key_tile(stage), 0, steps,
-                                                                  scores);
-    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_dout, value_tile(stage), 0,
-                                                                  steps, slopes);
-    if (!AllSeen<kKeys>(a, keys, queries.position + first, last_begin)) {
-      HideFromRows<Shape>(keys, rows, scores[0], slopes[0]);
-    }
-    if constexpr (kDropout) {
-      const MatrixDropout dropout(a, at.sequence, at.head);
-      SlopesOfRows<Shape, true>(a, &dropout, queries.position + first, keys, rows, scores[0],
-                                slopes[0]);
-    } else {
-      SlopesOfRows<Shape, false>(a, nullptr, 0, keys, rows, scores[0], slopes[0]);
-    }
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, block.KeyTile(stage), 0,
+                                                                  steps, scores);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_dout, block.ValueTile(stage),
+                                                                  0, steps, slopes);
+    block.template Slopes<kDropout>(keys, rows, scores[0], slopes[0]);
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
-        slopes, key_tile(stage), part * Shape::kOutDims / kMatrixRows, steps, sums);
+        slopes, block.KeyTile(stage), first_dim / kMatrixRows, steps, sums);
     device::cuda::WaitForCopies<0>();
     __syncthreads();  // the next keys are there, these are done with
     stage ^= 1;
   }
   // Rows of the queries' tile are this warp's own; it is wide enough for each part.
-  StoreQueryGradient<Shape>(a, at, queries, first, part * Shape::kOutDims,
-                            MatrixTile<Shape::kOutDims>{query_tile.data}, sums[0]);
+  StoreQueryGradient<Shape>(a, block.at, block.queries, block.first, first_dim,
+                            MatrixTile<Shape::kOutDims>{block.query_tile.data}, sums[0]);
 }
 
 template <int kDims>
