@@ -16,7 +16,7 @@ run 0 "$TRIREME" -i "$deck" "${small[@]}" -v grid.ranks=8 grid.pipeline=2 grid.t
 says "valid: planned"
 
 train 0 1 whole
-says "   valid"
+says "50 of 100 pairs"
 train 0 1 half schedule.stop_at=10
 run 0 "$TRIREME" -r half
 says "resumed from half/checkpoints/step_00000010 at step 10"
@@ -24,6 +24,10 @@ for file in model optimizer; do
   cmp whole/checkpoints/latest/$file.safetensors half/checkpoints/latest/$file.safetensors ||
     fail "a stop and a resume give another $file"
 done
+run 0 "${mpi[@]}" 2 "$TRIREME" -i "$deck" "${small[@]}" job.output=other schedule.stop_at=6
+run 0 "$TRIREME" -r other data.batch_tokens=512
+says "batch_tokens is 512 now and was 1024"
+says "the batches are others: epoch 1 goes on at the same step, and repeats or leaves out some of its pairs"
 train 0 4 ranks grid.pipeline=2 grid.tensor=2 grid.sequence_parallel=yes pipeline.schedule=zero_bubble model.recompute=full
 train 0 4 sharded grid.sharding=parameters
 "$python" - <<'PYTHON'
