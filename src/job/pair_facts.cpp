@@ -13,9 +13,11 @@ namespace {
 // Tasks and keys that pairs have no part in yet.
 void Check(const DeckOptions& options, const input::Deck& deck) {
   const Task task = options.job.task;
-  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate) {
-    throw deck.Complain("job.task", "models that translate have no such task",
-                        "Use job.task = train, evaluate or generate, or model.kind = decoder.");
+  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
+      task != Task::kVerify) {
+    throw deck.Complain(
+        "job.task", "models that translate have no such task",
+        "Use job.task = train, evaluate, generate or verify, or model.kind = decoder.");
   }
   if (!options.data.mixture.empty()) {
     throw deck.Complain("data.mixture", "files of pairs are not mixed",
@@ -100,7 +102,7 @@ plan::TokenFacts InspectPairs(const Job& job) {
     if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
   });
   plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
-  const bool trains = job.options.job.task == Task::kTrain;
+  const bool trains = job.options.job.task == Task::kTrain || job.options.job.task == Task::kVerify;
   const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number :
