@@ -102,6 +102,9 @@ SH
   chmod +x "$pack/bin/${launcher%:*}"
 done
 cp "$build/gpu-tests" "$pack/tests"
+# Descriptions of machines, which the program looks for in its installation.
+mkdir -p "$pack/share/trireme/input"
+cp -r input/machines "$pack/share/trireme/input/"
 {
   echo "trireme $("$build/trireme" --version 2>/dev/null | head -n 1), built on $(date +%Y-%m-%d) for architectures $architectures"
   echo "nvcc $("$nvcc" --version | sed -n 's/.*release //p'); $("${CXX:-c++}" --version | head -n 1); $(ldd --version | head -n 1)"

@@ -60,6 +60,8 @@ use_pack() { # FOLDER
   export OPAL_PREFIX=$pack OPAL_LIBDIR=$pack/lib OPAL_PKGLIBDIR=$pack/lib/openmpi OPAL_BINDIR=$pack/bin
   export OPAL_DATADIR=$pack/share OPAL_PKGDATADIR=$pack/share/openmpi OPAL_SYSCONFDIR=$pack/etc
   export PMIX_INSTALL_PREFIX=$pack PMIX_MCA_mca_base_component_path=$pack/lib/pmix
+  # A system's own PMIx may be of another version: its plugins do not load, and nobody needs them.
+  export PMIX_MCA_pmix_mca_base_component_show_load_errors=none PMIX_MCA_pcompress_base_silence_warning=1
   # Within a node, by shared memory; a container may not let a process read another one's memory.
   export OMPI_MCA_plm=isolated OMPI_MCA_pml=ob1 OMPI_MCA_btl=self,vader
   export OMPI_MCA_btl_vader_single_copy_mechanism=none

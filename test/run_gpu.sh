@@ -2,11 +2,12 @@
 # On a machine with a GPU: builds for its cards, runs the conformance and system tests on them, then
 # the benchmarks, then the kernel tests under compute-sanitizer:
 #   bash test/run_gpu.sh [-B BUILD | --prebuilt PACK] [--only build,tests,benchmark,sanitizer] [-R REGEX] [-o DIR]
-#                        [-j TESTS_AT_ONCE] [--sanitizer-seconds N] [-- OPTIONS OF test/benchmark/gpu.sh]
+#                        [-j TESTS_AT_ONCE] [--test-seconds N] [--sanitizer-seconds N] [-- OPTIONS OF test/benchmark/gpu.sh]
 #   --prebuilt PACK         what pack_gpu.sh made elsewhere: no compiler and no library is needed here
 #   --only PARTS            some of the four parts, in that order; without `build` as the build tree is
 #   -R REGEX                the tests, and the kernel tests under compute-sanitizer, of these names
 #   -o DIR                  keeps all outputs (BUILD/results; with --prebuilt build-gpu-results)
+#   --test-seconds N        of each test, in place of its own limit
 #   --sanitizer-seconds N   of each program under each tool (120): what does not end by then is named
 # Nothing is installed: CUDA 12.4 or newer, NCCL, MPI and the libraries of the CPU's build have to be
 # there (doc/gpu.md; on a cluster: their modules). CMAKE_OPTIONS: more options for cmake.
@@ -19,10 +20,10 @@ source jobscripts/cuda.sh
 source test/prebuilt.sh
 
 usage() {
-  sed -n '4,9s/^# *//p' "$0" >&2
+  sed -n '4,10s/^# *//p' "$0" >&2
   exit 2
 }
-build=build-cuda pack='' parts=build,tests,benchmark,sanitizer regex=. out='' at_once=4 sanitizer_seconds=120
+build=build-cuda pack='' parts=build,tests,benchmark,sanitizer regex=. out='' at_once=4 test_seconds='' sanitizer_seconds=120
 benchmark=()
 while [[ $# -gt 0 ]]; do
   case $1 in
@@ -32,6 +33,7 @@ while [[ $# -gt 0 ]]; do
     -R) regex=${2:?a regular expression}; shift ;;
     -o) out=${2:?a folder}; shift ;;
     -j) at_once=${2:?a number}; shift ;;
+    --test-seconds) test_seconds=${2:?seconds}; shift ;;
     --sanitizer-seconds) sanitizer_seconds=${2:?seconds}; shift ;;
     --) shift; benchmark=("$@"); break ;;
     *) usage ;;
@@ -39,7 +41,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 [[ $parts =~ ^(build|tests|benchmark|sanitizer)(,(build|tests|benchmark|sanitizer))*$ ]] || usage
-[[ $at_once =~ ^[1-9][0-9]*$ && $sanitizer_seconds =~ ^[1-9][0-9]*$ ]] || usage
+for number in "$at_once" "$sanitizer_seconds" "${test_seconds:-1}"; do [[ $number =~ ^[1-9][0-9]*$ ]] || usage; done
 wanted() { [[ ,$parts, == *,$1,* ]]; }
 seconds_now() { date +%s; }
 
@@ -89,20 +91,20 @@ failed=() unfinished=()
 # 2. Tests: small ones of one process several at once, then those of several ranks, those that time
 # products, and the program's, one by one.
 run_test() { # NAME SECONDS RANKS WHAT
-  local command code=0 start
+  local command code=0 start limit=${test_seconds:-$(($2 * 2))}
   start=$(seconds_now)
   case $4 in
     *.sh) command=(bash "test/system/$4") ;;
     *) command=("$programs/$4") ;;
   esac
   [[ $3 == 0 ]] || command=(bash test/mpirun.sh "$TRIREME_MPIRUN" -n "$3" "${command[@]}")
-  OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 timeout --kill-after=10 "$(($2 * 2))" "${command[@]}" \
+  OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 timeout --kill-after=10 "$limit" "${command[@]}" \
     >"$out/$1.log" 2>&1 || code=$?
   if [[ $code == 77 || $code == 0 ]] && grep -q 'skipped: no CUDA device' "$out/$1.log"; then code=77; fi
   case $code in
     0) echo "passed   $1 ($(($(seconds_now) - start)) s)" ;;
     77) echo "skipped  $1: $(grep -m 1 -o 'skipped: .*' "$out/$1.log" | cut -c 10-)" ;;
-    124 | 137) echo "FAILED   $1: not done after $(($2 * 2)) s"; tail -n 40 "$out/$1.log" ;;
+    124 | 137) echo "FAILED   $1: not done after $limit s"; tail -n 40 "$out/$1.log" ;;
     *) echo "FAILED   $1: exit code $code"; tail -n 60 "$out/$1.log" ;;
   esac
   echo "$code" >"$out/$1.code"

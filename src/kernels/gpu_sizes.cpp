@@ -45,7 +45,7 @@ std::int64_t gpu::KeyValueElements(const device::Stream&, const AttentionShape& 
 }
 
 std::int64_t gpu::Fp8ScaleBytes(int sites) {
-  constexpr std::int64_t kNumbers = 3, kBytes = 4;
+  constexpr std::int64_t kNumbers = 2 + kFp8InverseStep, kBytes = 4;
   return kNumbers * kBytes * (std::int64_t{sites} + kFp8Places) * kFp8Roles;
 }
 

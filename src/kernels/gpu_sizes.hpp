@@ -30,7 +30,9 @@ std::int64_t CachedPiece(std::int64_t positions);
 inline constexpr int kFp8Roles = 3;
 inline constexpr int kFp8Places = 2;
 // Tensors with scales: kFp8Roles per linear layer, and kFp8Places * kFp8Roles for operands outside
-// of training. Each has a scale, its inverse and a maximum, of 4 bytes.
+// of training. Each has a scale and a maximum, of 4 bytes, and the scale's inverse, which cuBLASLt
+// reads on a boundary of 16 bytes.
+inline constexpr int kFp8InverseStep = 4;  // numbers from one inverse to the next
 std::int64_t Fp8ScaleBytes(int sites);
 
 // As the public functions of the same name, for our own kernels on any GPU: nothing of the stream

@@ -1,6 +1,8 @@
 // DescribeRun: the description that goes with a run's device.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "trireme/simulate/machine.hpp"
 
 namespace trireme::simulate {
@@ -38,6 +40,11 @@ Described DescribeRun(const std::string& name, const plan::MachineFacts& facts,
     if (facts.stream.gpu == nullptr) return {{}, "no description of these CPUs was named"};
     chosen = NameOfCard(*facts.stream.gpu);
     if (chosen.empty()) return {{}, "there is no description of a " + facts.stream.gpu->name};
+    // A program that was copied without its files trains all the same.
+    const std::vector<std::string> names = MachineNames(shared);
+    if (std::ranges::find(names, chosen) == names.end()) {
+      return {{}, fmt::format("input/machines/{}.in is not beside the program", chosen)};
+    }
   }
   Machine machine = ReadMachine(chosen, shared);
   if (machine.gpu != facts.stream.OnGpu()) {

@@ -2,7 +2,8 @@
 # Training steps on a GPU, in turn with the same step in PyTorch; its memory-bound kernels against a
 # copy in the card's memory; NCCL's transfers where there are several cards; the table so far after
 # each model:
-#   bash test/benchmark/gpu.sh [-B BUILD | -p PACK] [-m "jsc gpt2_124m gpt2_1558m llama_8b16"] [-k KERNELS] [-r ROUNDS]
+#   bash test/benchmark/gpu.sh [-B BUILD | -p PACK] [-m "jsc gpt2_124m gpt2_124m_dropout gpt2_1558m llama_8b16"] [-k KERNELS]
+#                              [-r ROUNDS]
 #                              [-s STEPS] [-c TOKENS] [-o DIR]
 #   -p PACK        what test/pack_gpu.sh made elsewhere, in place of a build tree
 #   -m MODELS      some of the models, or none
@@ -11,8 +12,7 @@
 #   -c TOKENS      also the course's run, on the token file of WikiText-2: 10 epochs of windows that
 #                  slide by one token
 #   -o DIR         keeps all outputs there
-#   PEER=path/to/torch_lm.py PYTHON=path/to/python3   the peer (jsc and gpt2_124m): a script that takes --preset,
-#                                                     --mode, --dtype, --device, --batch and --steps
+#   PYTHON=path/to/python3   of the peer, torch_step.py: one that has torch
 #   LAUNCH="mpirun -n"                                starts so many ranks (a cluster: "srun -n")
 # The two programs alternate, so that a card's clocks are the same for both. A model that is too large
 # for the card's memory takes smaller micro-batches and computes more again, as it says. Nothing is
@@ -24,9 +24,9 @@ source jobscripts/cuda.sh
 source test/prebuilt.sh
 source test/benchmark/numbers.sh
 
-build=build-cuda pack='' models="jsc gpt2_124m gpt2_1558m llama_8b16" kernels='' rounds=1 steps=20 course='' out=''
+build=build-cuda pack='' models="jsc gpt2_124m gpt2_124m_dropout gpt2_1558m llama_8b16" kernels='' rounds=1 steps=20 course='' out=''
 usage() {
-  sed -n '5,13s/^# *//p' "$0" >&2
+  sed -n '5,14s/^# *//p' "$0" >&2
   exit 2
 }
 while getopts B:p:m:k:r:s:c:o: option; do
@@ -45,7 +45,7 @@ done
 shift $((OPTIND - 1))
 [[ $# == 0 ]] || usage
 [[ $models != none ]] || models=
-for model in $models; do [[ $model =~ ^(tiny|jsc|gpt2_124m|gpt2_1558m|llama_8b16)$ ]] || usage; done
+for model in $models; do [[ $model =~ ^(tiny|jsc|gpt2_124m|gpt2_124m_dropout|gpt2_1558m|llama_8b16)$ ]] || usage; done
 [[ $rounds =~ ^[1-9][0-9]*$ && $steps =~ ^[1-9][0-9]*$ ]] || usage
 [[ -z $course || -f $course ]] || { echo "-c: $course is no file (job.task = tokenize writes it)" >&2; exit 2; }
 
@@ -82,11 +82,7 @@ fi
 cards=$(awk '$1 == "cards" { print $2 }' <<<"$machine")
 capability=$(sed -n 's/.*compute capability \([0-9]*\)\..*/\1/p' <<<"$machine")
 python=${PYTHON:-python3} torch=
-if [[ -z ${PEER:-} ]]; then
-  echo "PEER is not set (the script of the same step in PyTorch): only our side is timed"
-elif [[ ! -f $PEER ]]; then
-  echo "PEER names no file ($PEER): only our side is timed"
-elif ! torch=$(outer_python "$python" -c 'import torch; assert torch.cuda.is_available(); print(torch.__version__)' 2>/dev/null); then
+if ! torch=$(outer_python "$python" -c 'import torch; assert torch.cuda.is_available(); print(torch.__version__)' 2>/dev/null); then
   torch=
   echo "$python cannot import torch with CUDA (PYTHON): only our side is timed"
 fi
@@ -158,9 +154,7 @@ ours() { # MODEL: in all precisions, with one variant; what fails is noted
   done
 }
 theirs() { # MODEL
-  local preset=$1 batch=0 # the script's own
-  [[ $1 != gpt2_124m ]] || preset=gpt2 batch=16
-  outer_python "$python" "$PEER" --device cuda --preset "$preset" --mode compile --dtype bf16 --batch "$batch" --steps "$steps" </dev/null
+  outer_python "$python" test/benchmark/torch_step.py --preset "$1" --steps "$steps" </dev/null
 }
 goal() { # MODEL PRECISION WHAT
   case $1:$2:$3 in
@@ -171,8 +165,8 @@ goal() { # MODEL PRECISION WHAT
 }
 header() {
   cat <<'EOT2'
-                             tokens/s                     a card's    of the card's   card memory, MiB
-model       precision      ours       peer   ratio (goal)  TFLOP/s  products (goal)      ours     peer
+                                   tokens/s                     a card's    of the card's   card memory, MiB
+model             precision      ours       peer   ratio (goal)  TFLOP/s  products (goal)      ours     peer
 EOT2
 }
 rows() { # MODEL
@@ -181,7 +175,7 @@ rows() { # MODEL
     us=$results/ours-$1-$precision them=/dev/null
     [[ $precision != bf16 ]] || them=$results/theirs-$1
     speed=$(median "$us" tokens/s) peer_speed=$(median "$them" tokens/s)
-    printf '%-11s %-9s %9s %10s %7s %-6s %8s %8s %-6s %9s %8s\n' "$1" "$precision" \
+    printf '%-17s %-9s %9s %10s %7s %-6s %8s %8s %-6s %9s %8s\n' "$1" "$precision" \
       "$(thousands "$speed")" "$(thousands "$peer_speed")" "$(quotient "$speed" "$peer_speed" 2)" \
       "$(goal "$1" "$precision" ratio)" "$(median "$us" TFLOP/s)" "$(quotient "$(median "$us" of_roof)" 1 2)" \
       "$(goal "$1" "$precision" products)" "$(thousands "$(median "$us" peak_MiB)")" \
@@ -198,7 +192,7 @@ for round in $(seq "$rounds"); do
     fi
     [[ " $chosen " == *" $model "* ]] || continue
     ours "$model"
-    if [[ -n $torch && $model =~ ^(jsc|gpt2_124m)$ ]]; then
+    if [[ -n $torch && $model != tiny ]]; then
       theirs "$model" | tee -a "$results/theirs-$model" || echo "the peer failed at $model" >&2
     fi
     { echo "-- after $model, round $round of $rounds"; header; for one in $chosen; do rows "$one"; done; echo "--"; } |

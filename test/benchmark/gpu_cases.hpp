@@ -34,12 +34,17 @@ std::vector<Case> KernelCases(const device::Stream& stream, const Sizes& sizes, 
 
 // Attention forward and backward by our own kernels or as the model has it (cuDNN where it serves);
 // operations of the products that a causal mask leaves.
+struct AttentionWay {
+  Dtype dtype;
+  bool own;
+  double dropout;  // on the weights; only own
+};
 struct AttentionCase {
   double forward_flops = 0, backward_flops = 0;
   std::function<Call(Operands&)> forward, backward;
 };
-AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes, Dtype dtype,
-                                bool own);
+AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes,
+                                const AttentionWay& way);
 
 }  // namespace trireme::benchmark
 

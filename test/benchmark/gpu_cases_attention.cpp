@@ -1,4 +1,6 @@
 // Attention on a GPU: operands, calls and operations.
+#include <numeric>
+
 #include "gpu_cases.hpp"
 #include "kernels/cuda/attention.hpp"
 
@@ -9,11 +11,20 @@ namespace {
 struct AttentionOperands {
   kernels::AttentionShape shape;
   tensor::Matrix qkv, out, dout, lse, dqkv, scratch;
+  kernels::Dropout dropout;
 };
 
+auto Forward(const AttentionWay& way) {
+  return way.own ? &kernels::cuda::OwnAttentionForward : &kernels::AttentionForward;
+}
+auto Backward(const AttentionWay& way) {
+  return way.own ? &kernels::cuda::OwnAttentionBackward : &kernels::AttentionBackward;
+}
+
 // With the forward pass behind it, which the backward pass follows.
-AttentionOperands MakeOperands(const device::Stream& stream, const Sizes& sizes, Dtype dtype,
-                               bool own, Operands& o) {
+AttentionOperands MakeOperands(const device::Stream& stream, const Sizes& sizes,
+                               const AttentionWay& way, Operands& o) {
+  const Dtype dtype = way.dtype;
   AttentionOperands a;
   a.shape = sizes.Attention();
   const std::int64_t rows = sizes.Rows(), width = a.shape.heads * a.shape.head_dim;
@@ -24,15 +35,21 @@ AttentionOperands MakeOperands(const device::Stream& stream, const Sizes& sizes,
   a.lse = o.Matrix(sums, rows, a.shape.heads);
   a.dqkv = o.Matrix(dtype, rows, a.shape.Width());
   a.scratch = o.Matrix(sums, 1, kernels::AttentionScratch(stream, a.shape, dtype, false));
-  const auto forward = own ? &kernels::cuda::OwnAttentionForward : &kernels::AttentionForward;
-  forward(stream, a.shape, a.qkv, {}, a.out, a.lse, a.scratch);
+  if (way.dropout > 0) {
+    a.dropout.probability = way.dropout;
+    a.dropout.length = sizes.length;
+    std::vector<std::uint64_t> ordinals(static_cast<std::size_t>(sizes.sequences));
+    std::iota(ordinals.begin(), ordinals.end(), std::uint64_t{0});
+    a.dropout.ordinals = o.Copied(ordinals);
+  }
+  Forward(way)(stream, a.shape, a.qkv, a.dropout, a.out, a.lse, a.scratch);
   return a;
 }
 
 }  // namespace
 
-AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes, Dtype dtype,
-                                bool own) {
+AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes,
+                                const AttentionWay& way) {
   const kernels::AttentionShape shape = sizes.Attention();
   const auto length = static_cast<double>(shape.length);
   // Two products of the forward pass, five of the backward pass (the scores once more), each of
@@ -42,17 +59,14 @@ AttentionCase MakeAttentionCase(const device::Stream& stream, const Sizes& sizes
   AttentionCase result;
   result.forward_flops = 2 * product;
   result.backward_flops = 5 * product;
-  result.forward = [&stream, &sizes, dtype, own](Operands& o) -> Call {
-    return [&stream, own, a = MakeOperands(stream, sizes, dtype, own, o)] {
-      const auto forward = own ? &kernels::cuda::OwnAttentionForward : &kernels::AttentionForward;
-      forward(stream, a.shape, a.qkv, {}, a.out, a.lse, a.scratch);
+  result.forward = [&stream, &sizes, way](Operands& o) -> Call {
+    return [&stream, way, a = MakeOperands(stream, sizes, way, o)] {
+      Forward(way)(stream, a.shape, a.qkv, a.dropout, a.out, a.lse, a.scratch);
     };
   };
-  result.backward = [&stream, &sizes, dtype, own](Operands& o) -> Call {
-    return [&stream, own, a = MakeOperands(stream, sizes, dtype, own, o)] {
-      const auto backward =
-          own ? &kernels::cuda::OwnAttentionBackward : &kernels::AttentionBackward;
-      backward(stream, a.shape, a.qkv, {}, a.out, a.dout, a.lse, a.dqkv, a.scratch);
+  result.backward = [&stream, &sizes, way](Operands& o) -> Call {
+    return [&stream, way, a = MakeOperands(stream, sizes, way, o)] {
+      Backward(way)(stream, a.shape, a.qkv, a.dropout, a.out, a.dout, a.lse, a.dqkv, a.scratch);
     };
   };
   return result;

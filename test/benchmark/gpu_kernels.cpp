@@ -72,14 +72,15 @@ bool ServedByCudnn(const device::Stream& stream, const Sizes& sizes, Dtype dtype
 }
 
 void TimeAttention(const device::Stream& stream, bool tiny, const std::string& only) {
-  struct Way {
+  struct Way : benchmark::AttentionWay {
     const char* name;
-    Dtype dtype;
-    bool own;
   };
-  std::vector<Way> ways = {{"own", Dtype::kBfloat16, true}, {"own", Dtype::kFloat32, true}};
+  constexpr double kDropout = 0.1;
+  std::vector<Way> ways = {{{Dtype::kBfloat16, true, 0}, "own"},
+                           {{Dtype::kBfloat16, true, kDropout}, "own+dropout"},
+                           {{Dtype::kFloat32, true, 0}, "own"}};
   if (!kernels::cuda::CudnnName().empty()) {
-    ways.push_back({"cuDNN", Dtype::kBfloat16, false});
+    ways.push_back({{Dtype::kBfloat16, false, 0}, "cuDNN"});
   } else {
     fmt::print("attention by cuDNN: not built in\n");
   }
@@ -93,11 +94,11 @@ void TimeAttention(const device::Stream& stream, bool tiny, const std::string& o
         fmt::print("{}: not served, see own\n", words);
         continue;
       }
-      const auto one = benchmark::MakeAttentionCase(stream, sizes, way.dtype, way.own);
+      const auto one = benchmark::MakeAttentionCase(stream, sizes, way);
       const double forward = benchmark::SecondsCold(stream, kEnough, one.forward, tiny);
       const double backward = benchmark::SecondsCold(stream, kEnough, one.backward, tiny);
       fmt::print(
-          "attention {:10} {} {:5} forward_us {:9.1f} TFLOP/s {:7.2f} backward_us {:9.1f} "
+          "attention {:10} {} {:11} forward_us {:9.1f} TFLOP/s {:7.2f} backward_us {:9.1f} "
           "TFLOP/s {:7.2f}\n",
           sizes.name, NameOf(way.dtype), way.name, forward * 1e6,
           one.forward_flops / forward * 1e-12, backward * 1e6,

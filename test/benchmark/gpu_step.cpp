@@ -38,7 +38,8 @@ struct Preset {
   const char* keys = "";                    // of [model]
 };
 // jsc and gpt2_124m are the peer's models (test/benchmark/step.cpp): positions learned, dropout on
-// the embedding and the residual branches only. The large ones train without dropout.
+// the embedding and the residual branches only; gpt2_124m_dropout has the preset's, on the weights
+// of attention too. The large ones train without dropout.
 const std::map<std::string, Preset>& Presets() {
   static const std::map<std::string, Preset> presets = {
       {"tiny", {97, 16, 8, 4, "dim = 32\nheads = 2\nlayers = 2\nffn = 64\ndropout = 0.1\n"}},
@@ -46,6 +47,7 @@ const std::map<std::string, Preset>& Presets() {
        {33278, 32, 512, 0,
         "preset = jsc\nposition = learned\nattention_dropout = 0\nffn_dropout = 0\n"}},
       {"gpt2_124m", {50257, 1024, 16, 0, "preset = gpt2_124m\nattention_dropout = 0\n"}},
+      {"gpt2_124m_dropout", {50257, 1024, 16, 0, "preset = gpt2_124m\n"}},
       {"gpt2_1558m",
        {50257, 1024, 32, 8, "preset = gpt2_1558m\ndropout = 0\nattention_dropout = 0\n"}},
       {"llama_8b16",
@@ -65,7 +67,7 @@ Arguments ReadArguments(int argc, char** argv) {
   const Error usage(ExitCode::kBadInput,
                     "usage: trireme_gpu_benchmark MODEL [fp32|bf16|fp8 [STEPS]] "
                     "[section.key=value ...]",
-                    "MODEL: tiny, jsc, gpt2_124m, gpt2_1558m, llama_8b16.");
+                    "MODEL: tiny, jsc, gpt2_124m, gpt2_124m_dropout, gpt2_1558m, llama_8b16.");
   Arguments arguments;
   std::vector<std::string> plain;
   for (int i = 1; i < argc; ++i) {

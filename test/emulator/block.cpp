@@ -9,6 +9,7 @@
 
 #include "cuda_runtime.h"
 #include "fiber.hpp"
+#include "matrix.hpp"
 #include "mutation.hpp"
 #include "settings.hpp"
 #include "stream.hpp"
@@ -68,6 +69,8 @@ const char* Name(WarpOperation operation) {
       return "a shuffle";
     case WarpOperation::kVote:
       return "a vote";
+    case WarpOperation::kMatrix:
+      return "an operation on matrices";
   }
   return "";
 }
@@ -165,6 +168,12 @@ void Complete(int warp, Meeting& meeting) {
       if (lanes[lane].value != 0) votes |= std::uint64_t{1} << lane;
     }
   }
+  if (meeting.operation == WarpOperation::kMatrix) {
+    if (arrived != ~0u) Die("an operation on matrices takes all 32 lanes of a warp");
+    std::uint64_t requests[kLanes];
+    for (int lane = 0; lane < kLanes; ++lane) requests[lane] = lanes[lane].value;
+    DoForLanes(requests);
+  }
   for (unsigned rest = arrived; rest != 0; rest &= rest - 1) {
     Thread& thread = lanes[std::countr_zero(rest)];
     // The value of a lane that does not take part is undefined: NaN.
@@ -177,6 +186,7 @@ void Complete(int warp, Meeting& meeting) {
 }
 
 void Leave() {
+  EndCopies(current_thread);
   const int warp = current_thread / kLanes;
   Warp& w = block.warp[warp];
   w.alive &= ~(1u << (CurrentLane()));

@@ -17,7 +17,7 @@ bool mutations_watched = false;
 
 namespace {
 
-constexpr std::string_view kNames[kMutations] = {"barrier", "warp_barrier", "wait"};
+constexpr std::string_view kNames[kMutations] = {"barrier", "warp_barrier", "wait", "copy_wait"};
 
 struct Kind {
   std::int64_t omitted = -1, count = 0;
@@ -51,8 +51,8 @@ void ReadEnvironment() {
     if (std::from_chars(number.data(), end, kinds[i].omitted).ptr == end) return;
   }
   Die(
-      fmt::format("TRIREME_EMULATOR_OMIT='{}': give count, or barrier, warp_barrier or wait, a "
-                  "colon and a number",
+      fmt::format("TRIREME_EMULATOR_OMIT='{}': give count, or barrier, warp_barrier, wait or "
+                  "copy_wait, a colon and a number",
                   text));
 }
 

@@ -8,12 +8,13 @@
 namespace emulator {
 
 // kBarrier: __syncthreads, kWarpBarrier: __syncwarp, each by where it stands in a kernel (an
-// instance of a template counts as a kernel); kWait: calls of cudaStreamWaitEvent.
-enum class Mutation { kBarrier, kWarpBarrier, kWait };
-inline constexpr int kMutations = 3;
+// instance of a template counts as a kernel), kCopyWait likewise: waits for copies to shared memory;
+// kWait: calls of cudaStreamWaitEvent.
+enum class Mutation { kBarrier, kWarpBarrier, kWait, kCopyWait };
+inline constexpr int kMutations = 4;
 
 // From here on number `number` of a kind is left out; numbers count from 0 anew, in the order of
-// the first execution. -1: none is. TRIREME_EMULATOR_OMIT=barrier:3 (warp_barrier, wait) says so
+// the first execution. -1: none is. TRIREME_EMULATOR_OMIT=barrier:3 (warp_barrier, wait, copy_wait) says so
 // for a whole run, and "count" has the numbers of all kinds written to stderr at its end.
 void Omit(Mutation kind, std::int64_t number);
 std::int64_t CountSince(Mutation kind);  // the last Omit of this kind

@@ -66,8 +66,8 @@ input::Schema MachineSchema();
 // ".in", or a path. InputError that names the file, its line and, for a name, those that there are.
 Machine ReadMachine(const std::string& name, const std::string& shared);
 // Description for the steps of a run on this device. name: as of ReadMachine, which may throw;
-// kAutoMachine: that of the GPU's card. Without one, or with one of another kind of device or
-// without the run's products, `why_none` is a sentence.
+// kAutoMachine: that of the GPU's card, if it is in `shared`. Without one, or with one of another
+// kind of device or without the run's products, `why_none` is a sentence.
 inline constexpr const char* kAutoMachine = "auto";
 struct Described {
   std::optional<Machine> machine;

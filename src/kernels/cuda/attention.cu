@@ -9,6 +9,7 @@
 #include <string>
 #include <type_traits>
 
+#include "attention/matrix.cuh"
 #include "attention_kernels.cuh"
 #include "backends.hpp"
 #include "gpu_sizes.hpp"
@@ -128,13 +129,25 @@ void CheckRoom(const Call& call, int bytes) {
                  "Choose more heads (model.heads) or a smaller model.head_dim, or another card.");
 }
 
+// Whether tensor cores serve the call. Short sequences stay with the kernels whose backward pass is
+// one launch.
+bool OnMatrices(const AttentionOperands<Bf16>& a) { return a.vector && !AttentionIsOneTile(a); }
+
 void Forward(const Call& call) {
   gpu::CheckHeadDim(call.shape);
   if (call.tasks.Size() == 0) return;
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    CheckRoom(call, AttentionForwardBytes<T>(static_cast<int>(call.shape.head_dim)));
-    LaunchAttentionForward(device::cuda::Queue(call.stream), OperandsOf<T>(call));
+    const AttentionOperands<T> a = OperandsOf<T>(call);
+    const cudaStream_t queue = device::cuda::Queue(call.stream);
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (OnMatrices(a)) {
+        CheckRoom(call, MatrixForwardBytes(a.head_dim));
+        return LaunchMatrixForward(queue, a);
+      }
+    }
+    CheckRoom(call, AttentionForwardBytes<T>(a.head_dim));
+    LaunchAttentionForward(queue, a);
   });
 }
 
@@ -143,8 +156,19 @@ void Backward(const Call& call) {
   if (call.tasks.Size() == 0) return;
   Dispatch(call.qkv.dtype, [&](auto zero) {
     using T = decltype(zero);
-    CheckRoom(call, AttentionBackwardBytes<T>(static_cast<int>(call.shape.head_dim)));
-    LaunchAttentionBackward(device::cuda::Queue(call.stream), OperandsOf<T>(call));
+    const AttentionOperands<T> a = OperandsOf<T>(call);
+    const cudaStream_t queue = device::cuda::Queue(call.stream);
+    if constexpr (std::is_same_v<T, Bf16>) {
+      if (OnMatrices(a)) {
+        CheckRoom(call, std::max(MatrixQueryGradientBytes(a.head_dim),
+                                 MatrixKeyGradientBytes(a.head_dim)));
+        LaunchAttentionInner(queue, a);
+        LaunchMatrixQueryGradient(queue, a);
+        return LaunchMatrixKeyGradient(queue, a);
+      }
+    }
+    CheckRoom(call, AttentionBackwardBytes<T>(a.head_dim));
+    LaunchAttentionBackward(queue, a);
   });
 }
 

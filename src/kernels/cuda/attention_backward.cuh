@@ -98,7 +98,7 @@ __device__ __forceinline__ void AttentionSlopes(
   }
 }
 
-// a.inner and dquery (attention_backward_queries.cu).
+// dquery, after a.inner (attention_backward_queries.cu).
 template <typename T>
 void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a);
 // Tiles by head_dim, and by what shared memory holds.

@@ -135,13 +135,30 @@ template int AttentionBackwardBytes<double>(int);
 template int AttentionBackwardBytes<Bf16>(int);
 
 template <typename T>
-void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a) {
+bool AttentionIsOneTile(const AttentionOperands<T>& a) {
+  bool one = false;
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
-    if (a.whole && a.queries.Tiles(Sizes::kQueries) <= 1 && a.keys.Tiles(Sizes::kKeys) <= 1) {
+    one = a.whole && a.queries.Tiles(Sizes::kQueries) <= 1 && a.keys.Tiles(Sizes::kKeys) <= 1;
+  });
+  return one;
+}
+template bool AttentionIsOneTile(const AttentionOperands<float>&);
+template bool AttentionIsOneTile(const AttentionOperands<double>&);
+template bool AttentionIsOneTile(const AttentionOperands<Bf16>&);
+
+template <typename T>
+void LaunchAttentionBackward(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const bool one = AttentionIsOneTile(a);
+  if (!one) {
+    LaunchAttentionInner(queue, a);
+    LaunchAttentionQueryGradient(queue, a);
+  }
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
+    if (one) {
       LaunchKeyGradient<Sizes, T, true>(queue, a);
     } else {
-      LaunchAttentionQueryGradient(queue, a);
       LaunchKeyGradient<Sizes, T, false>(queue, a);
     }
   });

@@ -99,13 +99,22 @@ __global__ void __launch_bounds__(Sizes::kThreads, kAttentionBlocks<Sizes, SumOf
 }  // namespace
 
 template <typename T>
+void LaunchAttentionInner(cudaStream_t queue, const AttentionOperands<T>& a) {
+  const std::int64_t rows = std::int64_t{a.tasks} * a.Group() * a.queries.Count();
+  if (rows == 0) return;
+  const std::int64_t blocks =
+      (rows + kInnerThreads / kInnerLanes - 1) / (kInnerThreads / kInnerLanes);
+  device::cuda::Launch(queue, &InnerKernel<T>, dim3(static_cast<unsigned>(blocks)),
+                       dim3(kInnerThreads), 0, a);
+}
+template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<float>&);
+template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<double>&);
+template void LaunchAttentionInner(cudaStream_t, const AttentionOperands<Bf16>&);
+
+template <typename T>
 void LaunchAttentionQueryGradient(cudaStream_t queue, const AttentionOperands<T>& a) {
   const std::int64_t heads = std::int64_t{a.tasks} * a.Group();
   if (heads * a.queries.Count() == 0) return;
-  const std::int64_t inner_blocks =
-      (heads * a.queries.Count() + kInnerThreads / kInnerLanes - 1) / (kInnerThreads / kInnerLanes);
-  device::cuda::Launch(queue, &InnerKernel<T>, dim3(static_cast<unsigned>(inner_blocks)),
-                       dim3(kInnerThreads), 0, a);
   WithAttentionDims(a.head_dim, [&](auto dims) {
     using Sizes = AttentionBackwardSizes<SumOf<T>, decltype(dims)::value>;
     const std::int64_t blocks = heads * a.queries.Tiles(Sizes::kQueries);

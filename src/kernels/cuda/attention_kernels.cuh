@@ -131,7 +131,13 @@ int AttentionForwardBytes(int head_dim);
 template <typename T>
 int AttentionBackwardBytes(int head_dim);
 
+// Whether queries and keys are a tile each: the backward pass is one kernel then.
+template <typename T>
+bool AttentionIsOneTile(const AttentionOperands<T>& a);
+
 // Launchers, for T float, double and Bf16. Queued; nothing if there is nothing to write.
+template <typename T>
+void LaunchAttentionInner(cudaStream_t queue, const AttentionOperands<T>& a);  // a.inner
 template <typename T>
 void LaunchAttentionForward(cudaStream_t queue, const AttentionOperands<T>& a);
 template <typename T>

@@ -31,11 +31,12 @@ Fp8::Fp8(const device::Stream& stream, int sites) {
   const std::int64_t all = tensors + kFp8Places * kFp8Roles;
   memory_ = device::AllocateZeroed(gpu::Fp8ScaleBytes(sites), device::Kind::kCuda);
   largest_ = device::AllocatePinned(tensors * kBytes, device::Kind::kCuda);
-  uploaded_ = device::AllocatePinned(2 * tensors * kBytes, device::Kind::kCuda);
+  uploaded_ =
+      device::AllocatePinned((1 + kFp8InverseStep) * tensors * kBytes, device::Kind::kCuda);
   scales_.tensors = static_cast<int>(tensors);
-  scales_.scale = static_cast<float*>(memory_.get());
-  scales_.inverse = scales_.scale + all;
-  scales_.largest = reinterpret_cast<unsigned*>(scales_.inverse + all);
+  scales_.inverse = static_cast<float*>(memory_.get());
+  scales_.scale = scales_.inverse + kFp8InverseStep * all;
+  scales_.largest = reinterpret_cast<unsigned*>(scales_.scale + all);
   met_.assign(static_cast<std::size_t>(tensors), 0);
   state_.assign(static_cast<std::size_t>(tensors) * kState, 0.0f);
 }
@@ -95,7 +96,7 @@ Operand Fp8::Quantise(const device::Stream& stream, int site, Fp8Role role, cons
   operand.data = out;
   operand.type = role == Fp8Role::kGradient ? CUDA_R_8F_E5M2 : CUDA_R_8F_E4M3;
   operand.stride = transposed ? x.rows : x.columns;
-  operand.scale = scales_.inverse + tensor;
+  operand.scale = scales_.inverse + std::ptrdiff_t{tensor} * kFp8InverseStep;
   return operand;
 }
 
@@ -147,14 +148,15 @@ void Fp8::Upload(const device::Stream& stream) {
   const auto tensors = static_cast<std::size_t>(scales_.tensors);
   if (tensors == 0) return;
   auto* const scale = static_cast<float*>(uploaded_.get());
+  float* const inverse = scale + tensors;
   for (std::size_t tensor = 0; tensor < tensors; ++tensor) {
     scale[tensor] = state_[tensor * kState];
     met_[tensor] = scale[tensor] > 0 ? 1 : 0;
-    scale[tensors + tensor] = met_[tensor] != 0 ? 1.0f / scale[tensor] : 0.0f;
+    inverse[tensor * kFp8InverseStep] = met_[tensor] != 0 ? 1.0f / scale[tensor] : 0.0f;
   }
   const std::int64_t bytes = scales_.tensors * kBytes;
   device::StartCopyIn(stream, scale, scales_.scale, bytes);
-  device::StartCopyIn(stream, scale + tensors, scales_.inverse, bytes);
+  device::StartCopyIn(stream, inverse, scales_.inverse, kFp8InverseStep * bytes);
 }
 
 }  // namespace trireme::kernels::cuda

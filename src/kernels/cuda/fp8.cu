@@ -103,7 +103,7 @@ __global__ void FirstScaleKernel(Fp8Scales scales, int tensor, float most) {
     scale = fminf(most / __uint_as_float(largest), kFp8LargestScale);
   }
   scales.scale[tensor] = scale;
-  scales.inverse[tensor] = 1.0f / scale;
+  scales.inverse[tensor * kFp8InverseStep] = 1.0f / scale;
 }
 
 // out: [rows, columns] dense; a thread rounds kUnit neighbouring columns.

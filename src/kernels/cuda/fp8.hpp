@@ -17,6 +17,7 @@ namespace trireme::kernels::cuda {
 
 // Operands of a linear layer's products: each has a scale of its own.
 enum class Fp8Role { kValue, kWeight, kGradient };
+using gpu::kFp8InverseStep;
 using gpu::kFp8Places;
 using gpu::kFp8Roles;
 constexpr Fp8Role RoleOf(int tensor) { return static_cast<Fp8Role>(tensor % kFp8Roles); }
@@ -31,7 +32,7 @@ inline constexpr std::int64_t kFp8Unit = 16;  // all dimensions of an fp8 produc
 // kFp8Places * kFp8Roles more for operands outside of training.
 struct Fp8Scales {
   float* scale = nullptr;       // stored = value * scale
-  float* inverse = nullptr;     // value = stored * inverse
+  float* inverse = nullptr;     // value = stored * inverse; kFp8InverseStep numbers apart
   unsigned* largest = nullptr;  // of this step: the bits of a float >= 0, whose order is theirs
   int tensors = 0;
 };
@@ -71,7 +72,7 @@ class Fp8 {
   device::Buffer memory_;  // of scales_
   Fp8Scales scales_;
   device::PinnedBuffer largest_;   // [tensors]
-  device::PinnedBuffer uploaded_;  // [2, tensors]: scales and their inverses, being copied
+  device::PinnedBuffer uploaded_;  // scales and their inverses, being copied
   std::vector<float> state_;
   bool scaled_ = false;
   std::vector<char> met_;  // [tensors]: whether it has a scale

@@ -83,7 +83,9 @@ TEST_F(KeptProducts, AnAlgorithmThatDoesNotFitIsNamedAndReplaced) {
   EXPECT_THAT(said, HasSubstr("the algorithm kept for the matrix product "));
   EXPECT_THAT(said, HasSubstr("run.products"));
   EXPECT_EQ(chosen.at("products").size(), first.at("products").size());
-  EXPECT_THAT(chosen.dump(), Not(HasSubstr("ffffffff")));
+  for (const json& product : chosen["products"]) {
+    EXPECT_NE(product.at("algorithm").get<std::string>().find_first_not_of('f'), std::string::npos);
+  }
   EXPECT_EQ(json::parse(Read()), chosen);
 }
 

@@ -6,6 +6,8 @@
 #include <random>
 
 #include "kernels/backends.hpp"
+#include "kernels/cuda/attention.hpp"
+#include "kernels/gpu_sizes.hpp"
 
 namespace trireme::test {
 
@@ -77,6 +79,37 @@ std::string Describe(const AttentionProblem& problem, Dtype dtype) {
          std::to_string(s.length) + ", heads " + std::to_string(s.heads) + "/" +
          std::to_string(s.kv_heads) + " x " + std::to_string(s.head_dim) + ", dropout " +
          std::to_string(problem.dropout_probability) + (s.causal ? " " : ", not causal ");
+}
+
+AttentionRun RunOwnAttention(const device::Stream& stream, const AttentionProblem& p, Dtype dtype,
+                             Layout layout) {
+  const test::OnGpu begins(stream, p.begins), key_lengths(stream, p.key_lengths);
+  kernels::AttentionShape s = p.shape;
+  if (!p.begins.empty()) s.begins = begins.As<std::int32_t>();
+  if (!p.key_lengths.empty()) s.key_lengths = key_lengths.As<std::int32_t>();
+  const Dtype sum = SumTypeOf(dtype);
+  const auto fresh = [&](Dtype type, std::int64_t columns) {
+    return OnGpuAs(stream, type, layout, columns, NoNumbers(p.Rows() * columns));
+  };
+  const auto qkv = OnGpuAs(stream, dtype, layout, s.Width(), p.qkv);
+  const auto dout = OnGpuAs(stream, dtype, layout, p.Queries(), p.dout);
+  const auto out = fresh(dtype, p.Queries()), dqkv = fresh(dtype, s.Width());
+  const auto lse = fresh(sum, s.heads);
+  const std::int64_t elements = kernels::gpu::AttentionScratch(stream, s, Dtype::kFloat32, false);
+  const GpuMatrix scratch(stream, sum, 1, elements, NoNumbers(elements));
+  const test::OnGpu ordinals(stream, p.ordinals);
+  const kernels::Dropout dropout = p.DropoutWith(ordinals.As<std::uint64_t>());
+  kernels::cuda::OwnAttentionForward(stream, s, qkv->View(), dropout, out->View(), lse->View(),
+                                     scratch.View());
+  kernels::cuda::OwnAttentionBackward(stream, s, qkv->View(), dropout, out->View(), dout->View(),
+                                      lse->View(), dqkv->View(), scratch.View());
+  AttentionRun run = {{out->Values(), lse->Values(), dqkv->Values()}, {}};
+  for (const GpuMatrix* m : {out.get(), lse.get(), dqkv.get()}) {
+    EXPECT_TRUE(m->GapsUntouched()) << Describe(p, dtype);
+    const auto bits = m->Bits();
+    run.bits.insert(run.bits.end(), bits.begin(), bits.end());
+  }
+  return run;
 }
 
 Values NoNumbers(std::int64_t count) {

@@ -66,6 +66,15 @@ struct AttentionProblem {
 
 std::string Describe(const AttentionProblem& problem, Dtype dtype);
 
+struct AttentionRun {
+  AttentionResults values;
+  std::vector<unsigned char> bits;  // of all results
+};
+// Both passes by our own kernels on the GPU, into matrices of NaN. Checks besides that what lies
+// between rows is left alone.
+AttentionRun RunOwnAttention(const device::Stream& stream, const AttentionProblem& problem,
+                             Dtype dtype, Layout layout);
+
 Values NoNumbers(std::int64_t count);  // to be overwritten: whoever reads them gets NaN
 
 // A matrix of `columns` on the GPU in that layout.

@@ -16,39 +16,8 @@ class CudaAttentionTest : public AttentionOnGpu, public testing::WithParamInterf
  protected:
   Dtype Type() const { return GetParam(); }
 
-  struct Run {
-    AttentionResults values;
-    std::vector<unsigned char> bits;  // of all results
-  };
-  // Checks besides that what lies between rows is left alone.
-  Run OnGpu(const AttentionProblem& p, Layout layout) const {
-    const test::OnGpu begins(Stream(), p.begins);
-    AttentionShape s = p.shape;
-    if (!p.begins.empty()) s.begins = begins.As<std::int32_t>();
-    const Dtype sum = SumTypeOf(Type());
-    const auto qkv = OnGpuAs(Stream(), Type(), layout, s.Width(), p.qkv);
-    const auto dout = OnGpuAs(Stream(), Type(), layout, p.Queries(), p.dout);
-    const auto out =
-        OnGpuAs(Stream(), Type(), layout, p.Queries(), NoNumbers(p.Rows() * p.Queries()));
-    const auto lse = OnGpuAs(Stream(), sum, layout, s.heads, NoNumbers(p.Rows() * s.heads));
-    const auto dqkv = OnGpuAs(Stream(), Type(), layout, s.Width(), NoNumbers(p.Rows() * s.Width()));
-    const std::int64_t elements =
-        kernels::gpu::AttentionScratch(Stream(), s, Dtype::kFloat32, false);
-    const GpuMatrix scratch(Stream(), sum, 1, elements, NoNumbers(elements));
-    const test::OnGpu ordinals(Stream(), p.ordinals);
-    const kernels::Dropout dropout = p.DropoutWith(ordinals.As<std::uint64_t>());
-    kernels::cuda::OwnAttentionForward(Stream(), s, qkv->View(), dropout, out->View(), lse->View(),
-                                       scratch.View());
-    kernels::cuda::OwnAttentionBackward(Stream(), s, qkv->View(), dropout, out->View(),
-                                        dout->View(), lse->View(), dqkv->View(), scratch.View());
-    Run run = {{out->Values(), lse->Values(), dqkv->Values()}, out->Bits()};
-    for (const GpuMatrix* m : {out.get(), lse.get(), dqkv.get()}) {
-      EXPECT_TRUE(m->GapsUntouched()) << Describe(p, Type());
-    }
-    for (const auto& bits : {lse->Bits(), dqkv->Bits()}) {
-      run.bits.insert(run.bits.end(), bits.begin(), bits.end());
-    }
-    return run;
+  AttentionRun OnGpu(const AttentionProblem& p, Layout layout) const {
+    return RunOwnAttention(Stream(), p, Type(), layout);
   }
 
   void Compare(const AttentionShape& shape) const {

@@ -56,5 +56,22 @@ TEST(Machine, ErrorsNameTheFileAndItsLine) {
   EXPECT_THAT(Complaint(path), HasSubstr("links.node_gbs"));
 }
 
+// A program that was copied to a card without its files trains all the same.
+TEST(Machine, ARunHasTheDescriptionOfItsCardOrNone) {
+  device::GpuContext card;
+  card.name = "NVIDIA H200";
+  card.memory_bytes = std::int64_t{140} << 30;
+  plan::MachineFacts facts;
+  facts.stream.gpu = &card;
+  facts.dtype = Dtype::kBfloat16;
+  const Described described = DescribeRun(kAutoMachine, facts, TRIREME_SOURCE);
+  ASSERT_TRUE(described.machine) << described.why_none;
+  EXPECT_EQ(described.machine->name, "h200");
+  const Described none = DescribeRun(kAutoMachine, facts, testing::TempDir());
+  EXPECT_FALSE(none.machine);
+  EXPECT_THAT(none.why_none, HasSubstr("input/machines/h200.in is not beside the program"));
+  EXPECT_THROW(DescribeRun("h200", facts, testing::TempDir()), Error);
+}
+
 }  // namespace
 }  // namespace trireme::simulate

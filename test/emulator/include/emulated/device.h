@@ -34,11 +34,11 @@ inline constexpr int warpSize = 32;
 
 namespace emulator {
 
-enum class WarpOperation { kSync, kShuffle, kVote };
+enum class WarpOperation { kSync, kShuffle, kVote, kMatrix };
 
 void BlockBarrier();
 // The lanes in `mask` meet. kShuffle: `value` of lane `source`; kVote: one bit for each lane that
-// brought a value other than 0.
+// brought a value other than 0; kMatrix: `value` is the address of a MatrixRequest.
 std::uint64_t MeetInWarp(WarpOperation operation, unsigned mask, std::uint64_t value, int source);
 extern int current_thread;  // of the block, x fastest
 inline int CurrentLane() { return current_thread % 32; }

@@ -1,0 +1,301 @@
+// Attention's forward pass on tensor cores (Dao 2023, "FlashAttention-2"): a warp has 16 or 32
+// queries of one head and goes through the keys and values tile by tile; scores and weights stay in
+// its registers. Weights are rounded to bf16 where they meet values, their sum is of those before
+// rounding. For whole sequences out and lse are overwritten, for parts the block is merged into
+// them.
+#include "matrix.cuh"
+#include "matrix_operands.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+// kTiles: of 16 queries, of a warp. kBlocks: on a multiprocessor at once.
+template <int kDims_, int kTiles_, int kKeys_, int kBlocks_>
+struct ForwardShape {
+  static constexpr int kDims = kDims_, kTiles = kTiles_, kKeys = kKeys_, kBlocks = kBlocks_;
+  static constexpr int kWarps = 4, kThreads = kWarps * kWarpLanes;
+  static constexpr int kMine = kTiles * kMatrixRows, kQueries = kWarps * kMine;
+  static constexpr int kColumns = kKeys / kMatrixColumns, kOut = kDims / kMatrixColumns;
+  static constexpr bool kKept = kDims <= 64;  // queries in registers
+  using Tile = MatrixTile<kDims>;
+  static constexpr int kBytes = Tile::Bytes(kQueries + 2 * kKeys);
+};
+
+// Of a lane's rows g and g + 8 of each tile: running maxima of exponents of 2, this lane's share of
+// the sums, and outputs relative to the maxima.
+template <typename Shape>
+struct ForwardRows {
+  float top[Shape::kTiles][2], sum[Shape::kTiles][2];
+  MatrixSums<Shape::kOut> out[Shape::kTiles];
+
+  __device__ ForwardRows() {
+#pragma unroll
+    for (int i = 0; i < Shape::kTiles; ++i) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        top[i][half] = std::numeric_limits<float>::lowest();
+        sum[i][half] = 0;
+      }
+    }
+    ClearMatrixSums<Shape::kTiles>(out);
+  }
+};
+
+// The blocks before: out is normalised, and so the sum is 1.
+template <typename Shape>
+__device__ void ResumeRows(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
+                           const AttentionTile& queries, int first, ForwardRows<Shape>& rows) {
+  const auto stored = at.Out(a);
+  const auto exact = at.Exact(a);
+  const float factor = a.threshold > 0 ? 1 / a.kept_scale : 1.0F;
+#pragma unroll
+  for (int i = 0; i < Shape::kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + i * kMatrixRows + MatrixRow() + 8 * half;
+      if (row >= queries.count) continue;
+      const float lse = *at.Lse(a, queries.row + row);
+      if (lse == -std::numeric_limits<float>::infinity()) continue;
+      rows.top[i][half] = lse * static_cast<float>(kAttentionLog2E);
+      rows.sum[i][half] = MatrixColumn() == 0 ? 1.0F : 0.0F;
+#pragma unroll
+      for (int j = 0; j < Shape::kOut; ++j) {
+        const int column = j * kMatrixColumns + MatrixColumn();
+        if (column >= a.head_dim) continue;
+        const MatrixPair pair = LoadExactPair(stored, exact, queries.row + row, column);
+        rows.out[i][j][2 * half] = pair.values[0] * factor;
+        rows.out[i][j][2 * half + 1] = pair.values[1] * factor;
+      }
+    }
+  }
+}
+
+// Scores that are not seen become -infinity. first: the warp's first query in its tile.
+template <typename Shape>
+__device__ __forceinline__ void HideScores(const AttentionOperands<Bf16>& a, int sequence,
+                                           const AttentionTile& queries, const MatrixKeys& keys,
+                                           int first,
+                                           MatrixSums<Shape::kColumns> (&scores)[Shape::kTiles]) {
+#pragma unroll
+  for (int i = 0; i < Shape::kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + i * kMatrixRows + MatrixRow() + 8 * half;
+      const bool present = row < queries.count;
+      const int begin = present ? BeginOf(a, sequence, queries.row + row) : 0;
+      const int low = max(keys.first, begin - keys.position);
+      const int seen = a.causal ? queries.position + row + 1 - keys.position : keys.count;
+      const int high = present ? min(keys.count, seen) : 0;
+#pragma unroll
+      for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int column = j * kMatrixColumns + MatrixColumn() + k;
+          if (column < low || column >= high) {
+            scores[i][j][2 * half + k] = -std::numeric_limits<float>::infinity();
+          }
+        }
+      }
+    }
+  }
+}
+
+// Scores become weights relative to the new maxima, and what the rows hold shrinks with them.
+template <typename Shape>
+__device__ __forceinline__ void WeighScores(float exponents, ForwardRows<Shape>& rows,
+                                            MatrixSums<Shape::kColumns> (&scores)[Shape::kTiles]) {
+#pragma unroll
+  for (int i = 0; i < Shape::kTiles; ++i) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float largest = scores[i][0][2 * half];
+#pragma unroll
+      for (int j = 0; j < Shape::kColumns; ++j) {
+        largest = fmaxf(largest, fmaxf(scores[i][j][2 * half], scores[i][j][2 * half + 1]));
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, 2));
+      const float top = fmaxf(rows.top[i][half], largest * exponents);
+      const float shrunk = device::cuda::FastExp2(rows.top[i][half] - top);
+      rows.top[i][half] = top;
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+        for (int k = 2 * half; k < 2 * half + 2; ++k) {
+          scores[i][j][k] = device::cuda::FastExp2(fmaf(scores[i][j][k], exponents, -top));
+          sum += scores[i][j][k];
+        }
+      }
+      rows.sum[i][half] = fmaf(rows.sum[i][half], shrunk, sum);
+#pragma unroll
+      for (int j = 0; j < Shape::kOut; ++j) {
+        rows.out[i][j][2 * half] *= shrunk;
+        rows.out[i][j][2 * half + 1] *= shrunk;
+      }
+    }
+  }
+}
+
+template <typename Shape>
+__device__ void FinishRows(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
+                           const AttentionTile& queries, int first,
+                           const MatrixTile<Shape::kDims>& tile, ForwardRows<Shape>& rows) {
+  const auto exact = at.Exact(a);
+#pragma unroll
+  for (int i = 0; i < Shape::kTiles; ++i) {
+    const int begin = first + i * kMatrixRows;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = begin + MatrixRow() + 8 * half;
+      float sum = rows.sum[i][half];
+      sum += __shfl_xor_sync(~0u, sum, 1);
+      sum += __shfl_xor_sync(~0u, sum, 2);
+      const bool mine = row < queries.count;
+      if (mine && MatrixColumn() == 0) {
+        // No keys: nothing. A sum that is no number stays none.
+        *at.Lse(a, queries.row + row) =
+            sum == 0 ? -std::numeric_limits<float>::infinity()
+                     : rows.top[i][half] * static_cast<float>(kAttentionLn2) + logf(sum);
+      }
+      const float inverse = sum == 0 ? 0.0F : (a.threshold > 0 ? a.kept_scale : 1.0F) / sum;
+#pragma unroll
+      for (int j = 0; j < Shape::kOut; ++j) {
+        float(&out)[4] = rows.out[i][j];
+        out[2 * half] *= inverse;
+        out[2 * half + 1] *= inverse;
+        const int column = j * kMatrixColumns + MatrixColumn();
+        if (mine && exact.data != nullptr && column < a.head_dim) {
+          StoreExactPair(exact, queries.row + row, column, out[2 * half], out[2 * half + 1]);
+        }
+      }
+    }
+    StoreMatrixSums<Shape::kDims>(rows.out[i], tile, begin, at.Out(a), queries.row + begin, 0,
+                                  queries.count - begin, 0);
+  }
+}
+
+template <typename Shape, bool kDropout>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    MatrixForwardKernel(AttentionOperands<Bf16> a) {
+  using Tile = typename Shape::Tile;
+  constexpr int kKeys = Shape::kKeys, kThreads = Shape::kThreads;
+  const Tile query_tile{device::cuda::SharedMemory<Bf16>()};
+  const Tile key_tile{query_tile.At(Shape::kQueries, 0)}, value_tile{key_tile.At(kKeys, 0)};
+  // The last queries first: they see the most keys.
+  const auto at = AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x));
+  const AttentionTile queries =
+      a.queries.Tile(a.queries.Tiles(Shape::kQueries) - 1 - at.block, Shape::kQueries);
+  const int first_seen = BeginOf(a, at.sequence, queries.row);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
+  const int tiles = MatrixKeyTiles<kKeys>::Count(a.keys);
+  const auto tile = [&](int i) {
+    return PresentKeys(a, at.sequence, MatrixKeyTiles<kKeys>::Tile(a.keys, i));
+  };
+  // The tile from i on that one of the queries may see.
+  const auto next = [&](int i) {
+    for (; i < tiles; ++i) {
+      const MatrixKeys keys = tile(i);
+      if (!keys.Empty() && keys.Last() >= first_seen &&
+          (!a.causal || keys.position + keys.first <= queries.Last())) {
+        break;
+      }
+    }
+    return i;
+  };
+  const auto copy = [&](const Tile& to, const AttentionHead<const Bf16>& head, int i) {
+    const MatrixKeys keys = tile(i);
+    to.template Copy<kKeys, kThreads>(head, keys.row, keys.first, keys.count);
+  };
+  query_tile.template Copy<Shape::kQueries, kThreads>(at.Query(a), queries.row, 0, queries.count);
+  int i = next(0);
+  if (i < tiles) copy(key_tile, at.Key(a), i);
+  device::cuda::CommitCopies();
+
+  const int first = MatrixWarp() * Shape::kMine, steps = MatrixSteps(a.head_dim);
+  const int last_row = min(first + Shape::kMine, queries.count) - 1;
+  const int last_begin = last_row < 0 ? 0 : BeginOf(a, at.sequence, queries.row + last_row);
+  ForwardRows<Shape> rows;
+  if (!a.whole) ResumeRows<Shape>(a, at, queries, first, rows);
+  MatrixLeft<Shape::kDims, Shape::kKept> left[Shape::kTiles];
+  device::cuda::WaitForCopies<0>();
+  __syncthreads();
+#pragma unroll
+  for (int k = 0; k < Shape::kTiles; ++k) left[k].Load(query_tile, first + k * kMatrixRows, steps);
+  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
+  while (i < tiles) {
+    const MatrixKeys keys = tile(i);
+    copy(value_tile, at.Value(a), i);
+    device::cuda::CommitCopies();
+    MatrixSums<Shape::kColumns> scores[Shape::kTiles];
+    ClearMatrixSums<Shape::kTiles>(scores);
+    AddMatrixDots<Shape::kDims, Shape::kKept, Shape::kTiles, Shape::kColumns>(left, key_tile, 0,
+                                                                              steps, scores);
+    device::cuda::WaitForCopies<0>();
+    __syncthreads();  // the values are there, the keys are done with
+    i = next(i + 1);
+    if (i < tiles) copy(key_tile, at.Key(a), i);
+    device::cuda::CommitCopies();
+    if (queries.count < first + Shape::kMine ||
+        !AllSeen<kKeys>(a, keys, queries.position + first, last_begin)) {
+      HideScores<Shape>(a, at.sequence, queries, keys, first, scores);
+    }
+    WeighScores<Shape>(exponents, rows, scores);
+    if constexpr (kDropout) {
+      const MatrixDropout dropout(a, at.sequence, at.head);
+#pragma unroll
+      for (int k = 0; k < Shape::kTiles; ++k) {
+        MatrixRowMasks<kKeys> masks;
+        masks.Draw(dropout, queries.position + first + k * kMatrixRows, keys.position);
+#pragma unroll
+        for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+          for (int n = 0; n < 4; ++n) {
+            if (!masks.Kept(j, n)) scores[k][j][n] = 0;
+          }
+        }
+      }
+    }
+    AddMatrixProduct<Shape::kDims, Shape::kTiles, Shape::kColumns, Shape::kOut>(scores, value_tile,
+                                                                                0, steps, rows.out);
+    device::cuda::WaitForCopies<0>();
+    __syncthreads();  // the next keys are there, the values are done with
+  }
+  FinishRows<Shape>(a, at, queries, first, query_tile, rows);
+}
+
+template <int kDims>
+struct ForwardShapeOf;
+template <>
+struct ForwardShapeOf<32> : ForwardShape<32, 2, 64, 2> {};
+template <>
+struct ForwardShapeOf<64> : ForwardShape<64, 2, 64, 2> {};
+template <>
+struct ForwardShapeOf<128> : ForwardShape<128, 1, 64, 2> {};
+template <>
+struct ForwardShapeOf<256> : ForwardShape<256, 1, 32, 1> {};
+
+}  // namespace
+
+int MatrixForwardBytes(int head_dim) {
+  int bytes = 0;
+  WithAttentionDims(head_dim,
+                    [&](auto dims) { bytes = ForwardShapeOf<decltype(dims)::value>::kBytes; });
+  return bytes;
+}
+
+void LaunchMatrixForward(cudaStream_t queue, const AttentionOperands<Bf16>& a) {
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Shape = ForwardShapeOf<decltype(dims)::value>;
+    const std::int64_t blocks =
+        std::int64_t{a.queries.Tiles(Shape::kQueries)} * a.tasks * a.Group();
+    if (blocks == 0) return;
+    device::cuda::Launch(
+        queue,
+        a.threshold > 0 ? &MatrixForwardKernel<Shape, true> : &MatrixForwardKernel<Shape, false>,
+        dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kBytes, a);
+  });
+}
+
+}  // namespace trireme::kernels::cuda

@@ -1,0 +1,266 @@
+// Attention's gradients of keys and values on tensor cores, overwritten (attention_backward.cuh has
+// the equations): a warp has 16 keys of one key/value head and goes through the query heads that
+// read it, in order, and their queries tile by tile, which come one ahead. Scores are transposed:
+// rows are keys, columns queries.
+#include "matrix.cuh"
+#include "matrix_operands.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+// kOutDims: dims of the gradients that a block computes; several blocks share wider heads.
+template <int kDims_, int kQueries_, int kOutDims_, int kBlocks_>
+struct KeyShape {
+  static constexpr int kDims = kDims_, kQueries = kQueries_, kOutDims = kOutDims_;
+  static constexpr int kBlocks = kBlocks_, kWarps = 4, kThreads = kWarps * kWarpLanes;
+  static constexpr int kKeys = kWarps * kMatrixRows, kParts = kDims / kOutDims;
+  static constexpr int kColumns = kQueries / kMatrixColumns, kOut = kOutDims / kMatrixColumns;
+  static constexpr bool kKept = kDims <= 64;  // keys and values in registers
+  using Tile = MatrixTile<kDims>;
+  static constexpr int kStages = 2;
+  static constexpr int kStageBytes = 2 * Tile::Bytes(kQueries);
+  static constexpr int kBytes =
+      2 * Tile::Bytes(kKeys) +
+      kStages * (kStageBytes + kQueries * static_cast<int>(sizeof(float2) + sizeof(int)));
+};
+
+// What the keys need of the queries of a tile.
+template <typename Shape>
+struct QueryFacts {
+  float2* sums;  // [stages, kQueries]: log-sum-exp to base 2, infinite where there is none; inner
+  int* begins;   // [stages, kQueries]: documents
+
+  __device__ void Load(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
+                       const AttentionTile& queries, int stage) const {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const int row = static_cast<int>(threadIdx.x);
+    if (row >= Shape::kQueries) return;
+    float2 both = {kInfinity, 0};
+    if (row < queries.count) {
+      const float lse = *at.Lse(a, queries.row + row);
+      if (lse != -kInfinity) both.x = lse * static_cast<float>(kAttentionLog2E);
+      both.y = *at.Inner(a, queries.row + row);
+    }
+    sums[stage * Shape::kQueries + row] = both;
+    begins[stage * Shape::kQueries + row] =
+        row < queries.count ? BeginOf(a, at.sequence, queries.row + row) : 0;
+  }
+};
+
+// What is not seen gets no weight. `row`: the warp's first key in its tile.
+template <typename Shape>
+__device__ __forceinline__ void HideFromColumns(const AttentionOperands<Bf16>& a,
+                                                const AttentionTile& queries,
+                                                const MatrixKeys& keys, int row, const int* begins,
+                                                MatrixSums<Shape::kColumns>& scores,
+                                                MatrixSums<Shape::kColumns>& slopes) {
+  int position[2], least[2];  // of a lane's keys; the first column that sees them
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int key = row + MatrixRow() + 8 * half;
+    position[half] = keys.position + key;
+    least[half] = a.causal ? position[half] - queries.position : 0;
+    if (key < keys.first || key >= keys.count) least[half] = Shape::kQueries;
+  }
+#pragma unroll
+  for (int j = 0; j < Shape::kColumns; ++j) {
+    const int first = j * kMatrixColumns + MatrixColumn();
+    const int2 begin = *reinterpret_cast<const int2*>(begins + first);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const bool seen =
+          (first + k % 2 >= least[k / 2]) & (position[k / 2] >= (k % 2 == 0 ? begin.x : begin.y));
+      scores[j][k] = seen ? scores[j][k] : -std::numeric_limits<float>::infinity();
+      slopes[j][k] = seen ? slopes[j][k] : 0.0F;
+    }
+  }
+}
+
+// Transposed scores become weights after dropout, `slopes`, values . dO, become dS / scale: both
+// without the factor of dropout. `row`: the warp's first key in its tile.
+template <typename Shape, bool kDropout>
+__device__ __forceinline__ void SlopesOfColumns(const AttentionOperands<Bf16>& a,
+                                                const MatrixDropout* dropout, int query,
+                                                int position, const float2* sums,
+                                                MatrixSums<Shape::kColumns>& scores,
+                                                MatrixSums<Shape::kColumns>& slopes) {
+  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
+  [[maybe_unused]] MatrixColumnMasks<Shape::kQueries> masks;
+  if constexpr (kDropout) masks.Draw(*dropout, query, position);
+#pragma unroll
+  for (int j = 0; j < Shape::kColumns; ++j) {
+    [[maybe_unused]] unsigned kept = 0;
+    if constexpr (kDropout) kept = masks.Kept(j);
+    // Two columns' sums lie side by side, on a boundary of 16 bytes.
+    const float4 both =
+        *reinterpret_cast<const float4*>(sums + j * kMatrixColumns + MatrixColumn());
+    const float lse[2] = {both.x, both.z}, inner[2] = {both.y, both.w};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -lse[k % 2]));
+      float slope = slopes[j][k];
+      float kept_weight = weight;
+      if constexpr (kDropout) {
+        const bool is_kept = (kept >> k & 1) != 0;
+        slope = is_kept ? slope * a.kept_scale : 0.0F;
+        kept_weight = is_kept ? weight : 0.0F;
+      }
+      scores[j][k] = kept_weight;
+      slopes[j][k] = weight * (slope - inner[k % 2]);
+    }
+  }
+}
+
+template <typename Shape>
+__device__ void StoreKeyGradient(const AttentionHead<Bf16>& head, const MatrixKeys& all, int first,
+                                 int first_dim, float factor,
+                                 const MatrixTile<Shape::kOutDims>& tile,
+                                 MatrixSums<Shape::kOut>& sums) {
+#pragma unroll
+  for (int j = 0; j < Shape::kOut; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) sums[j][k] *= factor;
+  }
+  StoreMatrixSums<Shape::kOutDims>(sums, tile, first, head, all.row + first, all.first - first,
+                                   all.count - first, first_dim);
+}
+
+template <typename Shape, bool kDropout>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    MatrixKeyGradientKernel(AttentionOperands<Bf16> a) {
+  using Tile = typename Shape::Tile;
+  constexpr int kQueries = Shape::kQueries, kThreads = Shape::kThreads;
+  const Tile key_tile{device::cuda::SharedMemory<Bf16>()};
+  const Tile value_tile{key_tile.At(Shape::kKeys, 0)};
+  Bf16* const stages = value_tile.At(Shape::kKeys, 0);
+  const auto query_tile = [&](int stage) {
+    return Tile{stages + stage * 2 * kQueries * Shape::kDims};
+  };
+  const auto dout_tile = [&](int stage) {
+    return Tile{stages + (stage * 2 + 1) * kQueries * Shape::kDims};
+  };
+  QueryFacts<Shape> facts;
+  facts.sums = reinterpret_cast<float2*>(query_tile(Shape::kStages).data);
+  facts.begins = reinterpret_cast<int*>(facts.sums + Shape::kStages * kQueries);
+  // The first keys first: the most queries see them.
+  const int part = static_cast<int>(blockIdx.x) % Shape::kParts;
+  auto at = AttentionPlace<Bf16>::OfKeys(a, static_cast<int>(blockIdx.x) / Shape::kParts);
+  const MatrixKeys all = MatrixKeyTiles<Shape::kKeys>::Tile(a.keys, at.block);
+  const MatrixKeys keys = PresentKeys(a, at.sequence, all);
+  const int query_tiles = a.queries.Tiles(kQueries);
+  const int ends = keys.Empty() ? 0 : a.Group() * query_tiles;
+  const auto tile = [&](int i) { return a.queries.Tile(i % query_tiles, kQueries); };
+  // The tile from i on whose queries may see one of the keys.
+  const auto next = [&](int i) {
+    for (; i < ends; ++i) {
+      const AttentionTile queries = tile(i);
+      if ((!a.causal || queries.Last() >= keys.position + keys.first) &&
+          BeginOf(a, at.sequence, queries.row) <= keys.Last()) {
+        break;
+      }
+    }
+    return i;
+  };
+  const auto copy = [&](int stage, int i) {
+    const AttentionTile queries = tile(i);
+    at.head = at.kv_head * a.Group() + i / query_tiles;
+    query_tile(stage).template Copy<kQueries, kThreads>(at.Query(a), queries.row, 0, queries.count);
+    dout_tile(stage).template Copy<kQueries, kThreads>(at.Dout(a), queries.row, 0, queries.count);
+    facts.Load(a, at, queries, stage);
+  };
+  key_tile.template Copy<Shape::kKeys, kThreads>(at.Key(a), keys.row, keys.first, keys.count);
+  value_tile.template Copy<Shape::kKeys, kThreads>(at.Value(a), keys.row, keys.first, keys.count);
+  int i = next(0), stage = 0;
+  if (i < ends) copy(stage, i);
+  device::cuda::CommitCopies();
+
+  const int first = MatrixWarp() * kMatrixRows, steps = MatrixSteps(a.head_dim);
+  const int first_step = part * Shape::kOutDims / kMatrixRows;
+  MatrixSums<Shape::kOut> dkeys[1], dvalues[1];
+  ClearMatrixSums<1>(dkeys);
+  ClearMatrixSums<1>(dvalues);
+  MatrixLeft<Shape::kDims, Shape::kKept> left[1], left_value[1];
+  device::cuda::WaitForCopies<0>();
+  __syncthreads();
+  left[0].Load(key_tile, first, steps);
+  left_value[0].Load(value_tile, first, steps);
+  while (i < ends) {
+    const AttentionTile queries = tile(i);
+    const int head = at.kv_head * a.Group() + i / query_tiles;
+    i = next(i + 1);
+    if (i < ends) copy(stage ^ 1, i);
+    device::cuda::CommitCopies();
+    MatrixSums<Shape::kColumns> scores[1], slopes[1];
+    ClearMatrixSums<1>(scores);
+    ClearMatrixSums<1>(slopes);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, query_tile(stage), 0, steps,
+                                                                  scores);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_value, dout_tile(stage), 0,
+                                                                  steps, slopes);
+    // Documents are looked at key by key.
+    if (a.begins != nullptr || !AllSeen<Shape::kKeys>(a, keys, queries.position, 0)) {
+      HideFromColumns<Shape>(a, queries, keys, first, facts.begins + stage * kQueries, scores[0],
+                             slopes[0]);
+    }
+    const float2* const sums = facts.sums + stage * kQueries;
+    if constexpr (kDropout) {
+      const MatrixDropout dropout(a, at.sequence, head);
+      SlopesOfColumns<Shape, true>(a, &dropout, queries.position, keys.position + first, sums,
+                                   scores[0], slopes[0]);
+    } else {
+      SlopesOfColumns<Shape, false>(a, nullptr, 0, 0, sums, scores[0], slopes[0]);
+    }
+    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(scores, dout_tile(stage),
+                                                                    first_step, steps, dvalues);
+    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(slopes, query_tile(stage),
+                                                                    first_step, steps, dkeys);
+    device::cuda::WaitForCopies<0>();
+    __syncthreads();  // the next queries are there, these are done with
+    stage ^= 1;
+  }
+  // Rows of the keys' and the values' tile are this warp's own; each is wide enough for its part.
+  const float kept_scale = a.threshold > 0 ? a.kept_scale : 1.0F;
+  const int first_dim = part * Shape::kOutDims;
+  using OutTile = MatrixTile<Shape::kOutDims>;
+  StoreKeyGradient<Shape>(at.Dkey(a), all, first, first_dim, a.scale, OutTile{key_tile.data},
+                          dkeys[0]);
+  StoreKeyGradient<Shape>(at.Dvalue(a), all, first, first_dim, kept_scale, OutTile{value_tile.data},
+                          dvalues[0]);
+}
+
+template <int kDims>
+struct KeyShapeOf;
+template <>
+struct KeyShapeOf<32> : KeyShape<32, 64, 32, 2> {};
+template <>
+struct KeyShapeOf<64> : KeyShape<64, 64, 64, 2> {};
+template <>
+struct KeyShapeOf<128> : KeyShape<128, 32, 128, 2> {};
+template <>
+struct KeyShapeOf<256> : KeyShape<256, 32, 128, 1> {};
+
+}  // namespace
+
+int MatrixKeyGradientBytes(int head_dim) {
+  int bytes = 0;
+  WithAttentionDims(head_dim,
+                    [&](auto dims) { bytes = KeyShapeOf<decltype(dims)::value>::kBytes; });
+  return bytes;
+}
+
+void LaunchMatrixKeyGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a) {
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Shape = KeyShapeOf<decltype(dims)::value>;
+    const std::int64_t blocks =
+        std::int64_t{MatrixKeyTiles<Shape::kKeys>::Count(a.keys)} * a.tasks * Shape::kParts;
+    if (blocks == 0) return;
+    device::cuda::Launch(queue,
+                         a.threshold > 0 ? &MatrixKeyGradientKernel<Shape, true>
+                                         : &MatrixKeyGradientKernel<Shape, false>,
+                         dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kBytes,
+                         a);
+  });
+}
+
+}  // namespace trireme::kernels::cuda

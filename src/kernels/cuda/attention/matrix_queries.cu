@@ -1,0 +1,245 @@
+// Attention's gradient of the queries on tensor cores (attention_backward.cuh has the equations): a
+// warp has 16 queries and goes through the keys and values tile by tile, which come two ahead. For
+// whole sequences dquery is overwritten, for parts it is added to.
+#include "matrix.cuh"
+#include "matrix_operands.cuh"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+// kOutDims: dims of the gradient that a block computes; several blocks share wider heads.
+template <int kDims_, int kKeys_, int kOutDims_, int kBlocks_>
+struct QueryShape {
+  static constexpr int kDims = kDims_, kKeys = kKeys_, kOutDims = kOutDims_, kBlocks = kBlocks_;
+  static constexpr int kWarps = 4, kThreads = kWarps * kWarpLanes;
+  static constexpr int kQueries = kWarps * kMatrixRows, kParts = kDims / kOutDims;
+  static constexpr int kColumns = kKeys / kMatrixColumns, kOut = kOutDims / kMatrixColumns;
+  static constexpr bool kKept = kDims <= 128;  // queries and dO in registers
+  using Tile = MatrixTile<kDims>;
+  static constexpr int kStages = 2;
+  // Queries and dO; then keys and values of each stage, where there is room before them if the
+  // former are kept in registers.
+  static constexpr int kQueryBytes = 2 * Tile::Bytes(kQueries);
+  static constexpr int kBytes = kQueryBytes + kStages * 2 * Tile::Bytes(kKeys);
+};
+
+// Of a lane's rows g and g + 8.
+struct QueryRows {
+  float lse[2], inner[2];  // to base 2; infinite where there is no query or nothing is seen
+  int low[2], high[2];     // positions that are seen: [low, high)
+
+  __device__ __forceinline__ void Load(const AttentionOperands<Bf16>& a,
+                                       const AttentionPlace<Bf16>& at, const AttentionTile& queries,
+                                       int first) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int row = first + MatrixRow() + 8 * half;
+      const bool present = row < queries.count;
+      lse[half] = kInfinity, inner[half] = 0, low[half] = 0, high[half] = 0;
+      if (!present) continue;
+      const float stored = *at.Lse(a, queries.row + row);
+      if (stored != -kInfinity) lse[half] = stored * static_cast<float>(kAttentionLog2E);
+      inner[half] = *at.Inner(a, queries.row + row);
+      low[half] = BeginOf(a, at.sequence, queries.row + row);
+      high[half] = a.causal ? queries.position + row + 1 : std::numeric_limits<int>::max();
+    }
+  }
+};
+
+// What is not seen gets no weight.
+template <typename Shape>
+__device__ __forceinline__ void HideFromRows(const MatrixKeys& keys, const QueryRows& rows,
+                                             MatrixSums<Shape::kColumns>& scores,
+                                             MatrixSums<Shape::kColumns>& slopes) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int low = max(keys.first, rows.low[half] - keys.position);
+    const int high = min(keys.count, rows.high[half] - keys.position);
+#pragma unroll
+    for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+      for (int k = 2 * half; k < 2 * half + 2; ++k) {
+        const int column = j * kMatrixColumns + MatrixColumn() + k % 2;
+        if (column >= low && column < high) continue;
+        scores[j][k] = -std::numeric_limits<float>::infinity();
+        slopes[j][k] = 0;
+      }
+    }
+  }
+}
+
+// Scores and dO . values of a tile become dS / scale, in `slopes`.
+template <typename Shape, bool kDropout>
+__device__ __forceinline__ void SlopesOfRows(const AttentionOperands<Bf16>& a,
+                                             const MatrixDropout* dropout, int query,
+                                             const MatrixKeys& keys, const QueryRows& rows,
+                                             const MatrixSums<Shape::kColumns>& scores,
+                                             MatrixSums<Shape::kColumns>& slopes) {
+  const float exponents = a.scale * static_cast<float>(kAttentionLog2E);
+  [[maybe_unused]] MatrixRowMasks<Shape::kKeys> masks;
+  if constexpr (kDropout) masks.Draw(*dropout, query, keys.position);
+#pragma unroll
+  for (int j = 0; j < Shape::kColumns; ++j) {
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float weight = device::cuda::FastExp2(fmaf(scores[j][k], exponents, -rows.lse[k / 2]));
+      float slope = slopes[j][k];
+      if constexpr (kDropout) slope = masks.Kept(j, k) ? slope * a.kept_scale : 0.0F;
+      slopes[j][k] = weight * (slope - rows.inner[k / 2]);
+    }
+  }
+}
+
+template <typename Shape>
+__device__ void StoreQueryGradient(const AttentionOperands<Bf16>& a, const AttentionPlace<Bf16>& at,
+                                   const AttentionTile& queries, int first, int first_dim,
+                                   const MatrixTile<Shape::kOutDims>& tile,
+                                   MatrixSums<Shape::kOut>& sums) {
+  const auto dquery = at.Dquery(a);
+  const auto exact = at.Exact(a);
+#pragma unroll
+  for (int j = 0; j < Shape::kOut; ++j) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* const pair = &sums[j][2 * half];
+      pair[0] *= a.scale, pair[1] *= a.scale;
+      const int row = first + MatrixRow() + 8 * half;
+      const int column = first_dim + j * kMatrixColumns + MatrixColumn();
+      if (a.whole || row >= queries.count || column >= a.head_dim) continue;
+      const MatrixPair before = LoadExactPair(dquery, exact, queries.row + row, column);
+      pair[0] += before.values[0], pair[1] += before.values[1];
+      if (exact.data != nullptr) {
+        StoreExactPair(exact, queries.row + row, column, pair[0], pair[1]);
+      }
+    }
+  }
+  StoreMatrixSums<Shape::kOutDims>(sums, tile, first, dquery, queries.row + first, 0,
+                                   queries.count - first, first_dim);
+}
+
+template <typename Shape, bool kDropout>
+__global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
+    MatrixQueryGradientKernel(AttentionOperands<Bf16> a) {
+  using Tile = typename Shape::Tile;
+  constexpr int kKeys = Shape::kKeys, kThreads = Shape::kThreads;
+  const Tile query_tile{device::cuda::SharedMemory<Bf16>()};
+  const Tile dout_tile{query_tile.At(Shape::kQueries, 0)};
+  Bf16* const stages = dout_tile.At(Shape::kQueries, 0);
+  const auto key_tile = [&](int stage) { return Tile{stages + stage * 2 * kKeys * Shape::kDims}; };
+  const auto value_tile = [&](int stage) {
+    return Tile{stages + (stage * 2 + 1) * kKeys * Shape::kDims};
+  };
+  // The last queries first: they see the most keys.
+  const int part = static_cast<int>(blockIdx.x) % Shape::kParts;
+  const auto at = AttentionPlace<Bf16>::OfQueries(a, static_cast<int>(blockIdx.x) / Shape::kParts);
+  const AttentionTile queries =
+      a.queries.Tile(a.queries.Tiles(Shape::kQueries) - 1 - at.block, Shape::kQueries);
+  const int first_seen = BeginOf(a, at.sequence, queries.row);
+  if (!a.whole && a.causal && !a.keys.Reach(queries.Last(), first_seen)) return;
+  const int tiles = MatrixKeyTiles<kKeys>::Count(a.keys);
+  const auto tile = [&](int i) {
+    return PresentKeys(a, at.sequence, MatrixKeyTiles<kKeys>::Tile(a.keys, i));
+  };
+  const auto next = [&](int i) {
+    for (; i < tiles; ++i) {
+      const MatrixKeys keys = tile(i);
+      if (!keys.Empty() && keys.Last() >= first_seen &&
+          (!a.causal || keys.position + keys.first <= queries.Last())) {
+        break;
+      }
+    }
+    return i;
+  };
+  const auto copy = [&](int stage, int i) {
+    const MatrixKeys keys = tile(i);
+    key_tile(stage).template Copy<kKeys, kThreads>(at.Key(a), keys.row, keys.first, keys.count);
+    value_tile(stage).template Copy<kKeys, kThreads>(at.Value(a), keys.row, keys.first, keys.count);
+  };
+  query_tile.template Copy<Shape::kQueries, kThreads>(at.Query(a), queries.row, 0, queries.count);
+  dout_tile.template Copy<Shape::kQueries, kThreads>(at.Dout(a), queries.row, 0, queries.count);
+  int i = next(0), stage = 0;
+  if (i < tiles) copy(stage, i);
+  device::cuda::CommitCopies();
+
+  const int first = MatrixWarp() * kMatrixRows, steps = MatrixSteps(a.head_dim);
+  const int last_row = min(first + kMatrixRows, queries.count) - 1;
+  const int last_begin = last_row < 0 ? 0 : BeginOf(a, at.sequence, queries.row + last_row);
+  QueryRows rows;
+  rows.Load(a, at, queries, first);
+  MatrixSums<Shape::kOut> sums[1];
+  ClearMatrixSums<1>(sums);
+  MatrixLeft<Shape::kDims, Shape::kKept> left[1], left_dout[1];
+  device::cuda::WaitForCopies<0>();
+  __syncthreads();
+  left[0].Load(query_tile, first, steps);
+  left_dout[0].Load(dout_tile, first, steps);
+  while (i < tiles) {
+    const MatrixKeys keys = tile(i);
+    i = next(i + 1);
+    if (i < tiles) copy(stage ^ 1, i);
+    device::cuda::CommitCopies();
+    MatrixSums<Shape::kColumns> scores[1], slopes[1];
+    ClearMatrixSums<1>(scores);
+    ClearMatrixSums<1>(slopes);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, key_tile(stage), 0, steps,
+                                                                  scores);
+    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_dout, value_tile(stage), 0,
+                                                                  steps, slopes);
+    if (!AllSeen<kKeys>(a, keys, queries.position + first, last_begin)) {
+      HideFromRows<Shape>(keys, rows, scores[0], slopes[0]);
+    }
+    if constexpr (kDropout) {
+      const MatrixDropout dropout(a, at.sequence, at.head);
+      SlopesOfRows<Shape, true>(a, &dropout, queries.position + first, keys, rows, scores[0],
+                                slopes[0]);
+    } else {
+      SlopesOfRows<Shape, false>(a, nullptr, 0, keys, rows, scores[0], slopes[0]);
+    }
+    AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
+        slopes, key_tile(stage), part * Shape::kOutDims / kMatrixRows, steps, sums);
+    device::cuda::WaitForCopies<0>();
+    __syncthreads();  // the next keys are there, these are done with
+    stage ^= 1;
+  }
+  // Rows of the queries' tile are this warp's own; it is wide enough for each part.
+  StoreQueryGradient<Shape>(a, at, queries, first, part * Shape::kOutDims,
+                            MatrixTile<Shape::kOutDims>{query_tile.data}, sums[0]);
+}
+
+template <int kDims>
+struct QueryShapeOf;
+template <>
+struct QueryShapeOf<32> : QueryShape<32, 64, 32, 3> {};
+template <>
+struct QueryShapeOf<64> : QueryShape<64, 64, 64, 2> {};
+template <>
+struct QueryShapeOf<128> : QueryShape<128, 32, 128, 2> {};
+template <>
+struct QueryShapeOf<256> : QueryShape<256, 32, 128, 1> {};
+
+}  // namespace
+
+int MatrixQueryGradientBytes(int head_dim) {
+  int bytes = 0;
+  WithAttentionDims(head_dim,
+                    [&](auto dims) { bytes = QueryShapeOf<decltype(dims)::value>::kBytes; });
+  return bytes;
+}
+
+void LaunchMatrixQueryGradient(cudaStream_t queue, const AttentionOperands<Bf16>& a) {
+  WithAttentionDims(a.head_dim, [&](auto dims) {
+    using Shape = QueryShapeOf<decltype(dims)::value>;
+    const std::int64_t blocks =
+        std::int64_t{a.queries.Tiles(Shape::kQueries)} * a.tasks * a.Group() * Shape::kParts;
+    if (blocks == 0) return;
+    device::cuda::Launch(queue,
+                         a.threshold > 0 ? &MatrixQueryGradientKernel<Shape, true>
+                                         : &MatrixQueryGradientKernel<Shape, false>,
+                         dim3(static_cast<unsigned>(blocks)), dim3(Shape::kThreads), Shape::kBytes,
+                         a);
+  });
+}
+
+}  // namespace trireme::kernels::cuda
