@@ -14,10 +14,10 @@ namespace {
 void Check(const DeckOptions& options, const input::Deck& deck) {
   const Task task = options.job.task;
   if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
-      task != Task::kVerify) {
+      task != Task::kVerify && task != Task::kPlan) {
     throw deck.Complain(
         "job.task", "models that translate have no such task",
-        "Use job.task = train, evaluate, generate or verify, or model.kind = decoder.");
+        "Use job.task = train, evaluate, generate, verify or plan, or model.kind = decoder.");
   }
   if (!options.data.mixture.empty()) {
     throw deck.Complain("data.mixture", "files of pairs are not mixed",
@@ -40,23 +40,22 @@ void Check(const DeckOptions& options, const input::Deck& deck) {
   }
 }
 
-// Batches of the training split. Collective; valid on rank 0.
-plan::PairFacts CountBatches(const Job& job) {
-  const comm::Communicator& world = job.World();
-  const data::Keeping keeping(data::Staging::kStream, {true, false, false}, 1, world.IsRoot());
-  const data::PairFile file(world, job.runtime->Node(), job.options.data.file, keeping);
-  plan::PairFacts facts;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    const data::PairBatches batches(file.Pairs(data::Split::kTrain),
-                                    data::LengthsOf(file, data::Split::kTrain),
-                                    data::BatchesOf(job.options.data, job.options.machine.seed));
-    facts.steps = batches.StepsPerEpoch();
-    for (std::int64_t step = 0; step < facts.steps; ++step) {
-      facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
-    }
-  });
-  return facts;
+// Tasks whose plan depends on the batches of the training split.
+bool NeedsBatches(Task task) {
+  return task == Task::kTrain || task == Task::kVerify || task == Task::kPlan;
+}
+
+// Reads the lengths of the training split's pairs.
+void CountBatches(const DeckOptions& options, plan::PairFacts& facts) {
+  const data::PairBatches batches(facts.pairs,
+                                  data::LengthsOf(options.data.file, data::Split::kTrain),
+                                  data::BatchesOf(options.data, options.machine.seed));
+  facts.typical = batches.Typical();
+  facts.steps = batches.StepsPerEpoch();
+  facts.batch = 0;
+  for (std::int64_t step = 0; step < facts.steps; ++step) {
+    facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
+  }
 }
 
 // Bytes of a rank's share of the texts.
@@ -84,12 +83,7 @@ plan::TokenFacts FactsOfPairs(const DeckOptions& options, const input::Deck& dec
   pairs.source_vocabulary = counts.source_vocabulary;
   pairs.shared_vocabulary = counts.shared_vocabulary;
   pairs.pairs = counts.pairs.front();
-  pairs.batch = std::min(options.data.batch, pairs.pairs);
-  pairs.steps = CeilDivide(pairs.pairs, pairs.batch);
-  if (const std::int64_t limit = options.data.batch_tokens; limit > 0) {
-    const std::int64_t most = std::max(counts.source_tokens.front(), counts.target_tokens.front());
-    pairs.steps = std::max(pairs.steps, CeilDivide(most, limit));
-  }
+  if (NeedsBatches(options.job.task)) CountBatches(options, pairs);
   facts.pairs = pairs;
   return facts;
 }
@@ -102,16 +96,15 @@ plan::TokenFacts InspectPairs(const Job& job) {
     if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
   });
   plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
-  const bool trains = job.options.job.task == Task::kTrain || job.options.job.task == Task::kVerify;
-  const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
+  data::PairBatchShape& typical = pairs.typical;
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number :
-       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
+       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs,
+        &pairs.steps, &pairs.batch, &typical.pairs, &typical.source_length, &typical.target_length,
+        &typical.source_tokens, &typical.target_tokens}) {
     *number = world.Sum(*number);
   }
   pairs.shared_vocabulary = world.Sum(std::int64_t{pairs.shared_vocabulary}) > 0;
-  pairs.steps = world.Sum(batches.steps);
-  pairs.batch = world.Sum(batches.batch);
   facts.source = world.Broadcast(facts.source);
   facts.contents.resize(1);
   facts.pairs = pairs;

@@ -15,6 +15,43 @@ says "4,000 / 100 / 100 pairs"
 run 0 "$TRIREME" -i "$deck" "${small[@]}" -v grid.ranks=8 grid.pipeline=2 grid.tensor=2
 says "valid: planned"
 
+# Layouts on a machine that is not there; the deck's own has the memory that -v tells. Without the file too.
+cat >cpus.in <<'MACHINE'
+[machine]
+device = cpu
+nodes = 0
+ranks_per_node = 2
+threads = 1
+memory_gib = 8
+[compute]
+fp32_tflops = 0.2
+fp32_efficiency = 0.8
+fp32_half = 16
+attention_efficiency = 0.5
+memory_gbs = 20
+[links]
+node_gbs = 5
+node_latency_us = 1
+network_gbs = 5
+network_latency_us = 2
+MACHINE
+run 0 "$TRIREME" -i "$deck" "${small[@]}" -v grid.ranks=4 grid.pipeline=2 run.threads=1
+cp "$scratch/output" described
+run 0 "$TRIREME" -i "$deck" "${small[@]}" job.task=plan plan.machine=cpus.in plan.nodes=2 grid.pipeline=2 plan.simulate=6 job.output=planned
+says "plan for 4 ranks"
+run 0 "$TRIREME" -i "$deck" "${small[@]:1}" job.task=plan plan.machine=cpus.in plan.nodes=2 data.file=absent.h5 plan.vocabulary=110 plan.simulate=2 \
+  job.output=assumed
+"$python" - <<'PYTHON' || fail "plans: $(cat planned/plan.jsonl described)"
+import json, re
+rows = [json.loads(line) for line in open("planned/plan.jsonl", encoding="utf-8")]
+described = re.search(r"with most.*\(([\d,]+) bytes\)", open("described", encoding="utf-8").read()).group(1)
+assert rows[0]["own"] and rows[0]["memory_bytes"] == int(described.replace(",", "")), (rows[0], described)
+assert len(rows) == 7 and len({(r["data"], r["tensor"], r["pipeline"]) for r in rows}) > 1, rows
+# Target tokens, of which a step has fewer than its limit.
+assert all(0 < r["tokens_per_second"] * r["step_seconds"] < 1024 for r in rows), rows
+assert len(open("assumed/plan.jsonl", encoding="utf-8").readlines()) == 2
+PYTHON
+
 train 0 1 whole
 says "50 of 100 pairs"
 train 0 1 half schedule.stop_at=10

@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
+#include "pair_lengths.hpp"
 #include "plain_dataset.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
@@ -75,15 +75,8 @@ void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
   const bool last = end == Pairs(split);
   std::vector<std::int64_t> begins(lengths.size() + 1, file.Size(split));
   file.ReadBeginnings(split, first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    const std::int64_t length = begins[i + 1] - begins[i];
-    if (length > std::numeric_limits<std::int32_t>::max()) {
-      throw RunError(fmt::format("{}: {}: pair {} has a text of {} tokens", file.Path(),
-                                 PathOf(split, Array::kDocuments, side),
-                                 first + static_cast<std::int64_t>(i), length));
-    }
-    lengths[i] = static_cast<std::int32_t>(length);
-  }
+  const std::string where = file.Path() + ": " + PathOf(split, Array::kDocuments, side);
+  LengthsBetween(begins, first, where, lengths);
 }
 
 void PairFile::ReadText(Side side, Split split, std::int64_t pair,
