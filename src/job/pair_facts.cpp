@@ -14,10 +14,10 @@ namespace {
 void Check(const DeckOptions& options, const input::Deck& deck) {
   const Task task = options.job.task;
   if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
-      task != Task::kVerify && task != Task::kPlan) {
-    throw deck.Complain(
-        "job.task", "models that translate have no such task",
-        "Use job.task = train, evaluate, generate, verify or plan, or model.kind = decoder.");
+      task != Task::kVerify && task != Task::kPlan && task != Task::kScaling) {
+    throw deck.Complain("job.task", "models that translate have no such task",
+                        "Use job.task = train, evaluate, generate, verify, plan or scaling, or "
+                        "model.kind = decoder.");
   }
   if (!options.data.mixture.empty()) {
     throw deck.Complain("data.mixture", "files of pairs are not mixed",
@@ -42,7 +42,7 @@ void Check(const DeckOptions& options, const input::Deck& deck) {
 
 // Tasks whose plan depends on the batches of the training split.
 bool NeedsBatches(Task task) {
-  return task == Task::kTrain || task == Task::kVerify || task == Task::kPlan;
+  return ReadsTraining(task) || task == Task::kVerify || task == Task::kPlan;
 }
 
 // Reads the lengths of the training split's pairs.
@@ -88,12 +88,15 @@ plan::TokenFacts FactsOfPairs(const DeckOptions& options, const input::Deck& dec
   return facts;
 }
 
-plan::TokenFacts InspectPairs(const Job& job) {
+plan::TokenFacts InspectPairs(const Job& job, const data::Options& data) {
   const comm::Communicator& world = job.World();
   plan::TokenFacts facts;
   world.Together([&] {
-    plan::PlanGrid(job.options, job.deck, world.Size());
-    if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
+    DeckOptions options = job.options;
+    options.data = data;
+    // A scaling study has other numbers of ranks.
+    if (options.job.task != Task::kScaling) plan::PlanGrid(options, job.deck, world.Size());
+    if (world.IsRoot()) facts = FactsOfPairs(options, job.deck, job.runtime->Node().Size());
   });
   plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
   data::PairBatchShape& typical = pairs.typical;
@@ -113,9 +116,9 @@ plan::TokenFacts InspectPairs(const Job& job) {
 
 data::PairFile OpenPairs(const Job& job) {
   const Task task = job.options.job.task;
-  const bool trains = task == Task::kTrain;
+  const bool trains = ReadsTraining(task);
   const bool evaluates =
-      trains ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
+      task == Task::kTrain ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
   const data::Keeping keeping(job.options.data.staging, {trains, evaluates, evaluates}, 1);
   return {job.World(), job.runtime->Node(), job.options.data.file, keeping,
           [&job] { StopIfAsked(job); }};

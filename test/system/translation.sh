@@ -97,6 +97,20 @@ for keys in "grid.pipeline=2 grid.tensor=2 data.file=numerals.h5" "grid.sharding
   is_missing none
 done
 
+# A scaling study: the same numbers on each number of ranks, and batches that grow with them.
+run 0 "${mpi[@]}" 2 "$TRIREME" -i "$deck" "${small[@]}" job.task=scaling scaling.kind=strong,weak scaling.ranks=1,2 scaling.steps=4 scaling.warmup_steps=1 \
+  scaling.repeats=2 job.output=study
+says "numerals.h5: 4,000 pairs"
+"$python" - <<'PYTHON' || fail "study: $(cat study/scaling.csv)"
+import csv
+rows = {(r["kind"], r["ranks"]): {k: float(r[k]) for k in ("batch", "tokens", "loss", "tokens_per_second")}
+        for r in csv.DictReader(open("study/scaling.csv", encoding="utf-8"))}
+one, two, weak = rows["strong", "1"], rows["strong", "2"], rows["weak", "2"]
+assert one["tokens"] == two["tokens"] < 1024 and abs(one["loss"] / two["loss"] - 1) < 1e-5, rows
+assert rows["weak", "1"]["tokens"] == one["tokens"] and weak["batch"] == 2 * one["batch"], rows
+assert 1024 < weak["tokens"] < 2048, rows
+PYTHON
+
 # refused MESSAGE KEYS...
 refused() {
   train 2 1 none "${@:2}"
@@ -107,6 +121,7 @@ refused "pairs are not read ahead" data.staging=stream
 refused "each text of a pair is one document" data.document_mask=yes
 refused "none is skipped" run.on_spike=rollback
 refused "pairs are no windows" data.stride=7
+refused "take more than an epoch on 1 rank" job.task=scaling scaling.steps=1000
 refused "model.kind = encoder_decoder" model.kind=decoder
 run 0 "$TRIREME" -i "$deck" "${small[@]}" -v data.sequence_length=12 data.long_pairs=leave_out
 says "of more than 12 tokens left out"
