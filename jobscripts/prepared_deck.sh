@@ -82,6 +82,7 @@ make_tokens() {
         "tokenize.test=$texts/test.txt"
       ;;
     data/harbour.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=harbour ;;
+    data/numerals.h5) "$trireme" -i "$deck" "${overrides[@]}" job.task=tokenize tokenize.kind=numerals ;;
     *) echo "data.file = $file does not exist; job.task=tokenize writes one" >&2; return 2 ;;
   esac
 }

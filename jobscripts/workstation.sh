@@ -32,11 +32,11 @@ if [[ $code == 3 ]]; then
 fi
 [[ $code == 0 ]] || exit "$code"
 
-# Results for the page, compared with simple models, unless the user names others.
+# Results for the page, those of language models compared with simple models, unless the user names others.
 results=()
 has_key() { [[ " ${overrides[*]}" == *" $1="* ]]; }
 has_key evaluate.results || results+=("evaluate.results=$run/evaluation.json" evaluate.overwrite=yes)
-has_key evaluate.baselines || results+=(evaluate.baselines=yes)
+[[ $(resolved model.kind) == encoder_decoder ]] || has_key evaluate.baselines || results+=(evaluate.baselines=yes)
 
 say "evaluate"
 "${launch[@]}" "$trireme" -i "$deck" -r "$run" "${overrides[@]}" job.task=evaluate "job.output=$run" "${results[@]}"

@@ -72,7 +72,7 @@ plan::Plan PlanOf(const Shape& shape, const Subject& subject, machine::Precision
 
 // A batch of random tokens, in entries of one micro-batch each.
 std::vector<data::Entry> EntriesOf(const training::TrainingState& state, std::int64_t vocabulary) {
-  std::vector<data::Entry> entries = training::BlankEntries(state, state.Plan().batch);
+  std::vector<data::Entry> entries = training::BlankEntries(state, {state.Plan().batch});
   std::uint32_t number = 0;
   const auto token = [&] {
     const PhiloxCounter words = Philox({number++}, MakeKey(0, Purpose::kInitialise));
@@ -146,7 +146,7 @@ void MeasureSteps(const Subject& subject, machine::Precision precision, Effort e
                     machine::NameOf(precision), shape.dim, shape.layers,
                     shape.layers == 1 ? "" : "s", shape.batch, shape.length, shape.vocabulary);
     WorkSum log(measured.observation.work);
-    plan::PlanRank(plan, 0, plan.training.batch, &log);
+    plan::PlanRank(plan, 0, {plan.training.batch}, &log);
     world.Barrier();  // ranks of a node share its memory and its power
     const double seconds = Median(plan, self, effort);
     measured.observation.seconds = world.Sum(seconds) / world.Size();

@@ -14,6 +14,29 @@
 
 namespace trireme::driver {
 
+namespace {
+
+// Pairs of a file that is not there: texts as long as the longest, in full batches.
+plan::PairFacts AssumedPairs(const job::DeckOptions& options) {
+  const data::Options& data = options.data;
+  const std::int64_t limit = data.batch_tokens, length = data.sequence_length;
+  const std::int64_t pairs =
+      limit == 0 ? data.batch : std::clamp<std::int64_t>(limit / length, 1, data.batch);
+  const std::int64_t tokens = pairs * length;
+  return {.source_vocabulary = options.plan.vocabulary,
+          .shared_vocabulary = options.model.shared_vocabulary,
+          .pairs = std::max(data.batch, options.plan.tokens / length),
+          .steps = std::max<std::int64_t>(1, options.plan.tokens / tokens),
+          .batch = data.batch,
+          .typical = {.pairs = pairs,
+                      .source_length = length,
+                      .target_length = length,
+                      .source_tokens = tokens,
+                      .target_tokens = tokens}};
+}
+
+}  // namespace
+
 plan::TokenFacts FactsForPlan(const job::DeckOptions& options, const input::Deck& deck) {
   const std::string& path = options.data.file;
   std::error_code ignored;
@@ -23,10 +46,13 @@ plan::TokenFacts FactsForPlan(const job::DeckOptions& options, const input::Deck
       std::filesystem::status(path, ignored).type() != std::filesystem::file_type::not_found) {
     return job::FactsOf(options, deck, 0);
   }
-  return {.vocabulary = options.plan.vocabulary,
-          .train = options.plan.tokens,
-          .bytes = 0,
-          .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
+  plan::TokenFacts facts{
+      .vocabulary = options.plan.vocabulary,
+      .train = options.plan.tokens,
+      .bytes = 0,
+      .source = fmt::format("{} is not there: plan.vocabulary and plan.tokens", path)};
+  if (options.model.Translates()) facts.pairs = AssumedPairs(options);
+  return facts;
 }
 
 namespace {

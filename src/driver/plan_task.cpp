@@ -273,8 +273,9 @@ void PlanMachine(const job::DeckOptions& options, const input::Deck& deck, bool 
   fmt::print("Trireme {} ({})   plan for {} of {}   precision {}\n", Version(), Commit(),
              monitor::Counted(request.ranks, "rank"), machine.title,
              machine::NameOf(options.machine.precision));
-  Line("model",
-       plan::DescribeModel(model::WithVocabulary(options.model, request.tokens.vocabulary, deck)));
+  model::Options model = model::WithVocabulary(options.model, request.tokens.vocabulary, deck);
+  if (request.tokens.pairs) model.source_types = request.tokens.pairs->source_vocabulary;
+  Line("model", plan::DescribeModel(model));
   if (!machine.source.empty()) Line("machine", machine.source);
   for (const std::string& assumption : machine.assumptions) Line("assumed", assumption);
   if (dry) {

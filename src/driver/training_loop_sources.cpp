@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "trireme/driver/training_loop.hpp"
@@ -108,6 +109,21 @@ std::string TrainingLoop::SourceSummary() const {
                         static_cast<double>(places[i].windows) / windows);
   }
   return text;
+}
+
+// A batch of pairs follows from these settings and its step.
+void TrainingLoop::SayOtherBatches(const nlohmann::json& run) {
+  const nlohmann::json& record = job_.start.record->json;
+  const std::array names = {"seed", "batch", "batch_tokens", "sequence_length"};
+  if (std::ranges::none_of(names, [&](const char* name) {
+        return record.contains(name) && record.at(name) != run.at(name);
+      })) {
+    return;
+  }
+  monitor_->Warn(
+      fmt::format("the batches are others: epoch {} goes on at the same step, and repeats or "
+                  "leaves out some of its pairs; later epochs are whole",
+                  static_cast<std::int64_t>(Epoch()) + 1));
 }
 
 // The weights are those of the record's step, and with them the numbers of tokens that they have

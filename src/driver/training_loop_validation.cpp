@@ -47,6 +47,7 @@ bool TrainingLoop::RecordEvaluation(const data::TokenFile& tokens, data::Split s
   if (result.windows < result.all_windows) {
     record.windows = result.windows;
     record.all_windows = result.all_windows;
+    record.pairs = pairs_ != nullptr;
   }
   record.step_seconds = result.seconds;
   record.tokens_per_second = static_cast<double>(result.targets) / result.seconds;

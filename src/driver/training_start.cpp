@@ -261,6 +261,7 @@ void TrainingLoop::SayChanges() {
   if (!layout.empty()) SayEvent("layout", layout);
   const std::string decider = job::DeciderChange(record, decider_);
   if (!decider.empty()) monitor_->Warn(decider);
+  if (pairs_ != nullptr) return SayOtherBatches(run);
   const data::Sampler::Options& now = plan_.training.samples;
   const bool windows = record.length.value_or(now.length) != now.length ||
                        record.stride.value_or(now.stride) != now.stride;

@@ -13,9 +13,11 @@ namespace {
 // Tasks and keys that pairs have no part in yet.
 void Check(const DeckOptions& options, const input::Deck& deck) {
   const Task task = options.job.task;
-  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate) {
+  if (task != Task::kTrain && task != Task::kEvaluate && task != Task::kGenerate &&
+      task != Task::kVerify && task != Task::kPlan && task != Task::kScaling) {
     throw deck.Complain("job.task", "models that translate have no such task",
-                        "Use job.task = train, evaluate or generate, or model.kind = decoder.");
+                        "Use job.task = train, evaluate, generate, verify, plan or scaling, or "
+                        "model.kind = decoder.");
   }
   if (!options.data.mixture.empty()) {
     throw deck.Complain("data.mixture", "files of pairs are not mixed",
@@ -38,23 +40,22 @@ void Check(const DeckOptions& options, const input::Deck& deck) {
   }
 }
 
-// Batches of the training split. Collective; valid on rank 0.
-plan::PairFacts CountBatches(const Job& job) {
-  const comm::Communicator& world = job.World();
-  const data::Keeping keeping(data::Staging::kStream, {true, false, false}, 1, world.IsRoot());
-  const data::PairFile file(world, job.runtime->Node(), job.options.data.file, keeping);
-  plan::PairFacts facts;
-  world.Together([&] {
-    if (!world.IsRoot()) return;
-    const data::PairBatches batches(file.Pairs(data::Split::kTrain),
-                                    data::LengthsOf(file, data::Split::kTrain),
-                                    data::BatchesOf(job.options.data, job.options.machine.seed));
-    facts.steps = batches.StepsPerEpoch();
-    for (std::int64_t step = 0; step < facts.steps; ++step) {
-      facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
-    }
-  });
-  return facts;
+// Tasks whose plan depends on the batches of the training split.
+bool NeedsBatches(Task task) {
+  return ReadsTraining(task) || task == Task::kVerify || task == Task::kPlan;
+}
+
+// Reads the lengths of the training split's pairs.
+void CountBatches(const DeckOptions& options, plan::PairFacts& facts) {
+  const data::PairBatches batches(facts.pairs,
+                                  data::LengthsOf(options.data.file, data::Split::kTrain),
+                                  data::BatchesOf(options.data, options.machine.seed));
+  facts.typical = batches.Typical();
+  facts.steps = batches.StepsPerEpoch();
+  facts.batch = 0;
+  for (std::int64_t step = 0; step < facts.steps; ++step) {
+    facts.batch = std::max(facts.batch, batches.Shape(step).pairs);
+  }
 }
 
 // Bytes of a rank's share of the texts.
@@ -82,34 +83,31 @@ plan::TokenFacts FactsOfPairs(const DeckOptions& options, const input::Deck& dec
   pairs.source_vocabulary = counts.source_vocabulary;
   pairs.shared_vocabulary = counts.shared_vocabulary;
   pairs.pairs = counts.pairs.front();
-  pairs.batch = std::min(options.data.batch, pairs.pairs);
-  pairs.steps = CeilDivide(pairs.pairs, pairs.batch);
-  if (const std::int64_t limit = options.data.batch_tokens; limit > 0) {
-    const std::int64_t most = std::max(counts.source_tokens.front(), counts.target_tokens.front());
-    pairs.steps = std::max(pairs.steps, CeilDivide(most, limit));
-  }
+  if (NeedsBatches(options.job.task)) CountBatches(options, pairs);
   facts.pairs = pairs;
   return facts;
 }
 
-plan::TokenFacts InspectPairs(const Job& job) {
+plan::TokenFacts InspectPairs(const Job& job, const data::Options& data) {
   const comm::Communicator& world = job.World();
   plan::TokenFacts facts;
   world.Together([&] {
-    plan::PlanGrid(job.options, job.deck, world.Size());
-    if (world.IsRoot()) facts = FactsOfPairs(job.options, job.deck, job.runtime->Node().Size());
+    DeckOptions options = job.options;
+    options.data = data;
+    // A scaling study has other numbers of ranks.
+    if (options.job.task != Task::kScaling) plan::PlanGrid(options, job.deck, world.Size());
+    if (world.IsRoot()) facts = FactsOfPairs(options, job.deck, job.runtime->Node().Size());
   });
   plan::PairFacts pairs = facts.pairs.value_or(plan::PairFacts{.shared_vocabulary = false});
-  const bool trains = job.options.job.task == Task::kTrain;
-  const plan::PairFacts batches = trains ? CountBatches(job) : plan::PairFacts();
+  data::PairBatchShape& typical = pairs.typical;
   // Sums of one rank's numbers and of zeros.
   for (std::int64_t* number :
-       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs}) {
+       {&facts.vocabulary, &facts.train, &facts.bytes, &pairs.source_vocabulary, &pairs.pairs,
+        &pairs.steps, &pairs.batch, &typical.pairs, &typical.source_length, &typical.target_length,
+        &typical.source_tokens, &typical.target_tokens}) {
     *number = world.Sum(*number);
   }
   pairs.shared_vocabulary = world.Sum(std::int64_t{pairs.shared_vocabulary}) > 0;
-  pairs.steps = world.Sum(batches.steps);
-  pairs.batch = world.Sum(batches.batch);
   facts.source = world.Broadcast(facts.source);
   facts.contents.resize(1);
   facts.pairs = pairs;
@@ -118,9 +116,9 @@ plan::TokenFacts InspectPairs(const Job& job) {
 
 data::PairFile OpenPairs(const Job& job) {
   const Task task = job.options.job.task;
-  const bool trains = task == Task::kTrain;
+  const bool trains = ReadsTraining(task);
   const bool evaluates =
-      trains ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
+      task == Task::kTrain ? job.options.monitor.validate_every_steps > 0 : task == Task::kEvaluate;
   const data::Keeping keeping(job.options.data.staging, {trains, evaluates, evaluates}, 1);
   return {job.World(), job.runtime->Node(), job.options.data.file, keeping,
           [&job] { StopIfAsked(job); }};

@@ -6,12 +6,9 @@
 
 namespace trireme::job {
 
-// Serial; needs no MPI: of the file's counts alone, with the batches of texts of mean length.
-// shared_by: ranks of a node.
+// Serial; needs no MPI. Reads the lengths of the training split's pairs if the task's plan depends
+// on its batches. shared_by: ranks of a node.
 plan::TokenFacts FactsOfPairs(const DeckOptions& options, const input::Deck& deck, int shared_by);
-// Collective. Reads the lengths of the training split's pairs. Throws what InspectTokens does.
-plan::TokenFacts InspectPairs(const Job& job);
-
 }  // namespace trireme::job
 
 #endif  // TRIREME_JOB_PAIR_FACTS_HPP_

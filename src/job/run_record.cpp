@@ -310,7 +310,7 @@ std::vector<std::string> Changes(const RunRecord& record, const nlohmann::json& 
                                   input::Shown(name), input::Shown(is), input::Shown(was)));
   };
   for (const char* name : {"seed", "source_sha256", "train_tokens", "sequence_length", "stride",
-                           "batch", "precision", "canonical"}) {
+                           "batch", "batch_tokens", "precision", "canonical"}) {
     // The contents of a mixture are compared below.
     const bool mixed = record.json.contains("mixture") || now.contains("mixture");
     if (mixed && name == std::string_view("source_sha256")) continue;

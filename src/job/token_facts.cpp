@@ -172,7 +172,7 @@ void PlaceCopies(const Job& job, plan::TokenFacts& facts) {
 }  // namespace
 
 plan::TokenFacts InspectTokens(const Job& job) {
-  if (job.options.model.Translates()) return InspectPairs(job);
+  if (job.options.model.Translates()) return InspectPairs(job, job.options.data);
   const comm::Communicator& world = job.World();
   DeckOptions options = job.options;
   std::vector<data::MixtureFile>& mixture = options.data.mixture;

@@ -68,10 +68,11 @@ std::string StepLine(const Record& record, double elapsed, double left, bool has
 
 std::string EvaluationLine(const Record& record) {
   const bool valid = record.kind != Record::Kind::kTest;
-  const std::string sample = record.windows == 0
-                                 ? ""
-                                 : fmt::format("  {} of {} windows", WithThousands(record.windows),
-                                               WithThousands(record.all_windows));
+  const std::string sample =
+      record.windows == 0
+          ? ""
+          : fmt::format("  {} of {} {}", WithThousands(record.windows),
+                        WithThousands(record.all_windows), record.pairs ? "pairs" : "windows");
   return fmt::format("{:>8}{}{}{}{}", valid ? "valid" : "test", LossFields(record),
                      record.set.empty() ? "" : "  ", record.set, sample);
 }

@@ -196,10 +196,12 @@ std::string StepText(const Plan& plan, const std::vector<RankKind>& kinds) {
 
 std::string BatchText(const Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
-  return fmt::format("{} of {} tokens per step; {} of {} per data rank",
-                     Counted(plan.training.batch, "window"), WithThousands(model.length),
+  const char* what = plan.training.pairs ? "pair" : "window";
+  return fmt::format("{} of {}{} tokens per step; {} of {} per data rank",
+                     Counted(plan.training.batch, what), plan.training.pairs ? "up to " : "",
+                     WithThousands(model.length),
                      Counted(model.pipeline.micro_batches, "micro-batch", "es"),
-                     Counted(model.micro_batch * model.leaves, "window"));
+                     Counted(model.micro_batch * model.leaves, what));
 }
 
 }  // namespace

@@ -209,6 +209,12 @@ Plan MakePlan(const Request& request) {
       .tokens = request.tokens};
 }
 
+training::StepShape Plan::TypicalStep() const {
+  if (!tokens.pairs || tokens.pairs->typical.pairs == 0) return {training.batch};
+  const data::PairBatchShape& typical = tokens.pairs->typical;
+  return {typical.pairs, typical.source_length, typical.target_length};
+}
+
 bool CanPackWeights(const EvaluationPlan& plan) {
   const model::ModelPlan& model = plan.model;
   return model.cache_slots > 1 && model.cache_slots <= kernels::MostThinRows() &&

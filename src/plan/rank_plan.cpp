@@ -46,8 +46,8 @@ void CheckShards(const model::ParallelModel& model) {
 }
 
 // All transfers of a step, which meet the limits on their way.
-void PlanStep(training::TrainingState& state, std::int64_t windows) {
-  const std::vector<data::Entry> entries = training::BlankEntries(state, windows);
+void PlanStep(training::TrainingState& state, const training::StepShape& step) {
+  const std::vector<data::Entry> entries = training::BlankEntries(state, step);
   state.QueueGradients(state.Net().Take(state.Net().Stage(entries)));
   state.QueueSums();
   if (state.Plan().CountsTargets()) {
@@ -120,7 +120,7 @@ void CheckTransfers(const Plan& plan, int rank) {
   CheckShards(state.Net());
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t one_each = plan.grid.data * model.micro_batch * model.leaves;
-  PlanStep(state, std::min(plan.training.batch, one_each));
+  PlanStep(state, {std::min(plan.training.batch, one_each)});
 }
 
 void CheckTransfers(const EvaluationPlan& plan, int rank) {
@@ -138,10 +138,11 @@ void CheckTransfers(const EvaluationPlan& plan, int rank) {
 }
 
 RankPlan PlanRank(const Plan& plan, int rank) {
-  return PlanRank(plan, rank, plan.training.batch, nullptr);
+  return PlanRank(plan, rank, {plan.training.batch}, nullptr);
 }
 
-RankPlan PlanRank(const Plan& plan, int rank, std::int64_t windows, device::WorkLog* log) {
+RankPlan PlanRank(const Plan& plan, int rank, const training::StepShape& step,
+                  device::WorkLog* log) {
   const PlannedRank planned(plan, rank);
   const comm::ProcessGrid& grid = planned.Grid();
   training::TrainingState state(grid, plan.training, planned.Stream());
@@ -151,7 +152,7 @@ RankPlan PlanRank(const Plan& plan, int rank, std::int64_t windows, device::Work
   result.at = grid.Coordinates();
   result.memory = state.Memory();
   result.memory.tokens = TokenBytes(plan, grid);
-  PlanStep(state, windows);
+  PlanStep(state, step);
   result.traffic = grid.Traffic();
   result.operations = state.Net().Stages().Operations();
   return result;

@@ -21,12 +21,13 @@ class Measurement {
               job::Deadline& deadline)
       : job_(job), group_(group), deadline_(deadline), grid_(group, plan.grid, plan.sharing) {}
 
-  std::optional<Round> Run(const plan::Plan& plan, const data::Corpus& corpus,
-                           const Options& options) {
+  std::optional<Round> Run(const plan::Plan& plan, const Texts& texts, const Options& options) {
     job::ArmSetUp(*job_.runtime, job_.options.machine.hang_timeout);
     job::UseGpu(job_, grid_);
     training::TrainingState state(grid_, plan.training, job_.stream);
-    training::TrainingStep step(state, corpus);
+    training::TrainingStep step = texts.pairs != nullptr
+                                      ? training::TrainingStep(state, *texts.pairs)
+                                      : training::TrainingStep(state, *texts.corpus);
     for (std::int64_t i = 0; i < options.warmup_steps + options.steps; ++i) {
       const comm::Ledger before = at_agreement_;
       const training::StepResult result = RunStep(step, i);
@@ -135,9 +136,9 @@ double Imbalance(const std::vector<double>& compute, const comm::GridShape& shap
 }
 
 std::optional<Round> MeasureRound(const job::Job& job, const comm::Communicator& group,
-                                  const plan::Plan& plan, const data::Corpus& corpus,
+                                  const plan::Plan& plan, const Texts& texts,
                                   const Options& options, job::Deadline& deadline) {
-  return Measurement(job, group, plan, deadline).Run(plan, corpus, options);
+  return Measurement(job, group, plan, deadline).Run(plan, texts, options);
 }
 
 }  // namespace trireme::scaling

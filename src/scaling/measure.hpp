@@ -7,11 +7,18 @@
 
 #include "split.hpp"
 #include "trireme/data/corpus.hpp"
+#include "trireme/data/pair_file.hpp"
 #include "trireme/job/deadline.hpp"
 #include "trireme/job/job.hpp"
 #include "trireme/scaling/options.hpp"
 
 namespace trireme::scaling {
+
+// Texts of a study: windows, or the pairs of a model that translates; the other is null.
+struct Texts {
+  const data::Corpus* corpus = nullptr;
+  const data::PairFile* pairs = nullptr;
+};
 
 struct Round {
   std::vector<double> seconds;  // of each measured step: from agreement to agreement of the ranks
@@ -24,7 +31,7 @@ struct Round {
 // Collective over `group`, whose ranks the plan is for. Trains from initial weights. None if a
 // signal or the end of the job's time stopped it. PartError if a step cannot be computed.
 std::optional<Round> MeasureRound(const job::Job& job, const comm::Communicator& group,
-                                  const plan::Plan& plan, const data::Corpus& corpus,
+                                  const plan::Plan& plan, const Texts& texts,
                                   const Options& options, job::Deadline& deadline);
 
 // Mean waiting of ranks for the slowest of their stage, seconds a step. Pure. compute: of each

@@ -57,10 +57,22 @@ Size SizeOf(const job::Job& job, const Options& options, Kind kind, int ranks, i
       "Choose a data.batch that the ranks divide.");
 }
 
-// Steps repeat no window within an epoch and have whole batches, or their times would differ.
+// Steps repeat no window within an epoch and have whole batches, or their times would differ; of
+// pairs they are an epoch's first ones.
 void CheckSteps(const job::Job& job, const Options& options, const Size& size,
-                const data::Sampler& sampler) {
+                const plan::Plan& plan) {
   const std::int64_t wanted = options.warmup_steps + options.steps;
+  if (plan.tokens.pairs) {
+    if (wanted <= plan.StepsPerEpoch()) return;
+    throw job.deck.Complain(
+        "scaling.steps",
+        fmt::format("{} and {} before them take more than an epoch on {}, of {}",
+                    monitor::Counted(options.steps, "step"), options.warmup_steps,
+                    monitor::Counted(size.ranks, "rank"),
+                    monitor::Counted(plan.StepsPerEpoch(), "step")),
+        "Lower scaling.steps, scaling.warmup_steps or data.batch_tokens, or take more pairs.");
+  }
+  const data::Sampler sampler(plan.training.samples);
   const std::int64_t whole = sampler.Windows() / size.batch;
   if (wanted <= whole) return;
   throw job.deck.Complain(
@@ -73,9 +85,17 @@ void CheckSteps(const job::Job& job, const Options& options, const Size& size,
       "Lower scaling.steps, scaling.warmup_steps or data.batch, or take more text.");
 }
 
+// Of pairs the limit on a step's tokens grows as the one on its pairs.
+data::Options DataOf(const job::Job& job, const Size& size) {
+  data::Options data = job.options.data;
+  data.batch_tokens = data.batch_tokens * size.batch / data.batch;
+  data.batch = size.batch;
+  return data;
+}
+
 plan::Plan PlanOf(const job::Job& job, const plan::TokenFacts& tokens, const Size& size) {
   job::DeckOptions options = job.options;
-  options.data.batch = size.batch;
+  options.data = DataOf(job, size);
   try {
     return plan::MakePlan({.options = options,
                            .deck = job.deck,
@@ -134,12 +154,19 @@ Study PlanStudy(const job::Job& job, const Options& options) {
     study.machine = simulate::DescribeRun(job.options.plan.machine, job::FactsOf(job),
                                           SharedFolder(ProgramFile()));
   });
-  const plan::TokenFacts tokens = job::InspectTokens(job);
+  std::vector<plan::TokenFacts> tokens;
+  for (const Size& size : sizes) {
+    if (job.options.model.Translates()) {
+      tokens.push_back(job::InspectPairs(job, DataOf(job, size)));
+    } else {
+      tokens.push_back(tokens.empty() ? job::InspectTokens(job) : tokens.front());
+    }
+  }
   job.World().Together([&] {
-    for (const Size& size : sizes) {
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
       study.points.push_back(
-          {.size = size, .room = {}, .plan = PlanOf(job, tokens, size), .rounds = {}});
-      CheckSteps(job, options, size, data::Sampler(study.points.back().plan.training.samples));
+          {.size = sizes[i], .room = {}, .plan = PlanOf(job, tokens[i], sizes[i]), .rounds = {}});
+      CheckSteps(job, options, sizes[i], study.points.back().plan);
     }
   });
   const Rooms rooms(job);

@@ -80,6 +80,14 @@ std::string TimeLine(const Row& row) {
                      part(row.split.other), lost, GroupsOf(row));
 }
 
+// "8,000 windows of 32", "200,000 pairs".
+std::string TextsOf(const plan::Plan& plan) {
+  if (plan.tokens.pairs) return monitor::WithThousands(plan.tokens.pairs->pairs) + " pairs";
+  return fmt::format("{} windows of {}",
+                     monitor::WithThousands(data::Sampler(plan.training.samples).Windows()),
+                     plan.training.model.length);
+}
+
 }  // namespace
 
 std::string Head(const job::Job& job, const Study& study) {
@@ -92,12 +100,11 @@ std::string Head(const job::Job& job, const Study& study) {
                   fmt::join(study.counts, ", "), job.deck.Path(),
                   monitor::Counted(options.repeats, "round"), options.warmup_steps, options.steps);
   text += fmt::format(
-      "grid    of the largest: {}\nmodel   {}\ndata    {}: {} windows of {}\ndevice  {}, {} "
+      "grid    of the largest: {}\nmodel   {}\ndata    {}: {}\ndevice  {}, {} "
       "a rank, {}",
       plan::DescribeLayout(last.plan.grid, last.plan.sharing, last.plan.training.model),
       plan::DescribeModel(last.plan.training.model.options), last.plan.tokens.source,
-      monitor::WithThousands(data::Sampler(last.plan.training.samples).Windows()),
-      last.plan.training.model.length,
+      TextsOf(last.plan),
       job.stream.OnGpu() ? job.gpu->Context().name : device::NameOf(job.stream.Where()),
       monitor::Counted(job.stream.threads, "thread"), job.Precision());
   text += study.machine.machine

@@ -76,10 +76,10 @@ void CheckPoints(const job::Job& job, const Study& study) {
 // The study's run through its points.
 class Runner {
  public:
-  Runner(job::Job& job, Study& study, const data::Corpus& corpus)
+  Runner(job::Job& job, Study& study, const Texts& texts)
       : job_(job),
         study_(study),
-        corpus_(corpus),
+        texts_(texts),
         deadline_(job::ReadBatchJob().end_unix_seconds, UnixSeconds(), Seconds()) {
     deadline_.ExpectCheckpoint(0);  // there is none
     for (const int ranks : study.counts) {
@@ -115,7 +115,7 @@ class Runner {
     if (world.Rank() < point.size.ranks) {
       const comm::Communicator& group = groups_.at(point.size.ranks);
       try {
-        round = MeasureRound(job_, group, point.plan, corpus_, study_.options, deadline_);
+        round = MeasureRound(job_, group, point.plan, texts_, study_.options, deadline_);
       } catch (const PartError& error) {
         // Of fewer ranks than take part, others would wait for them for ever.
         if (error.Ranks() != group.Size()) throw;
@@ -178,7 +178,7 @@ class Runner {
 
   job::Job& job_;
   Study& study_;
-  const data::Corpus& corpus_;
+  const Texts& texts_;
   job::Deadline deadline_;
   std::map<int, comm::Communicator> groups_;  // by ranks: this rank's side of the world
 };
@@ -208,8 +208,16 @@ ExitCode RunScaling(job::Job& job) {
   // 2. The tokens, once for all points. Any rank may lead a replica in one of them.
   const comm::Communicator self = world.Split(world.Rank(), 0);
   const comm::ProcessGrid alone(self, comm::GridShape{});
-  const std::vector<data::TokenFile> files = job::OpenCorpus(job, alone);
-  const data::Corpus corpus{std::span(files)};
+  std::vector<data::TokenFile> files;
+  std::optional<data::Corpus> corpus;
+  std::optional<data::PairFile> pairs;
+  Texts texts;
+  if (job.options.model.Translates()) {
+    texts.pairs = &pairs.emplace(job::OpenPairs(job));
+  } else {
+    files = job::OpenCorpus(job, alone);
+    texts.corpus = &corpus.emplace(std::span<const data::TokenFile>(files));
+  }
   if (world.IsRoot()) {
     fmt::print("{}\n", Head(job, study));
     std::fflush(stdout);
@@ -221,7 +229,7 @@ ExitCode RunScaling(job::Job& job) {
   world.Together([&] {
     if (world.IsRoot()) MakeFolder(job);
   });
-  return Runner(job, study, corpus).Run();
+  return Runner(job, study, texts).Run();
 }
 
 }  // namespace trireme::scaling

@@ -34,19 +34,39 @@ double KeptMatrices(const model::Options& model, Recompute recompute) {
   return recompute == Recompute::kSelective ? 4 + (wide - 1) * ffn : 6 + wide * ffn;
 }
 
+// A batch's sequences: their number, and of one the rows of a block and the operations.
+struct Sequences {
+  std::int64_t batch = 0;
+  double rows = 0, flops = 0;
+};
+Sequences SequencesOf(const plan::Request& request, const model::Options& model) {
+  const data::Options& data = request.options.data;
+  if (!request.tokens.pairs || request.tokens.pairs->typical.pairs == 0) {
+    const auto length = static_cast<double>(data.sequence_length);
+    return {data.batch, length, model::FlopsPerToken(model, data.sequence_length) * length};
+  }
+  const data::PairBatchShape& typical = request.tokens.pairs->typical;
+  // Of a block of either stack.
+  const double rows = static_cast<double>(typical.source_length + typical.target_length) / 2;
+  return {typical.pairs, rows,
+          model::PairFlops(model, typical.source_length, typical.target_length)};
+}
+
 }  // namespace
 
 Estimate EstimateOf(const plan::Request& request, const Machine& machine, const Layout& layout) {
   const plan::DeckOptions& asked = request.options;
   model::Options model = asked.model;
   model.vocabulary = std::max(model.asked_vocabulary, request.tokens.vocabulary);
-  const auto length = static_cast<double>(asked.data.sequence_length);
+  if (request.tokens.pairs) model.source_types = request.tokens.pairs->source_vocabulary;
   const double value = static_cast<double>(SizeOf(request.machine.dtype));
   const double tensor = layout.tensor, stages = layout.pipeline,
                replicas = static_cast<double>(layout.data) * layout.context;
-  const auto share = static_cast<double>(CeilDivide(asked.data.batch, std::int64_t{layout.data}));
+  const Sequences sequences = SequencesOf(request, model);
+  const auto share = static_cast<double>(CeilDivide(sequences.batch, std::int64_t{layout.data}));
   const double micro_batches = std::ceil(share / static_cast<double>(layout.micro_batch));
-  const double rows = static_cast<double>(layout.micro_batch) * length / layout.context;
+  const double taken = std::min(static_cast<double>(layout.micro_batch), share);
+  const double rows = taken * sequences.rows / layout.context;
   const auto parameters = static_cast<double>(model::ParameterCount(model)) / (tensor * stages);
 
   // Computation of a micro-batch on a rank.
@@ -57,10 +77,9 @@ Estimate EstimateOf(const plan::Request& request, const Machine& machine, const 
   const double again = layout.recompute == Recompute::kFull        ? 4.0 / 3
                        : layout.recompute == Recompute::kSelective ? 1.03
                                                                    : 1;
-  double task = model::FlopsPerToken(model, asked.data.sequence_length) * rows * again /
-                (tensor * stages * rate);
+  double task = taken * sequences.flops / layout.context * again / (tensor * stages * rate);
   // Sums of the tensor ranks: two a block forward and two backward, half of them hidden.
-  const double layers = static_cast<double>(model.layers) / stages;
+  const double layers = static_cast<double>(model.Blocks()) / stages;
   const double sum = rows * static_cast<double>(model.dim) * value;
   if (layout.tensor > 1) {
     task += 3 * layers *

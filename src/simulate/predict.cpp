@@ -16,11 +16,11 @@ namespace trireme::simulate {
 namespace {
 
 // The data rank with the largest part of a batch.
-int BusiestDataRank(const plan::Plan& plan) {
+int BusiestDataRank(const plan::Plan& plan, std::int64_t batch) {
   int busiest = 0;
   std::int64_t most = 0;
   for (int rank = 0; rank < plan.grid.data; ++rank) {
-    const std::int64_t share = PartOf(plan.training.batch, rank, plan.grid.data).Size();
+    const std::int64_t share = PartOf(batch, rank, plan.grid.data).Size();
     if (share > most) std::tie(busiest, most) = std::tuple(rank, share);
   }
   return busiest;
@@ -29,7 +29,7 @@ int BusiestDataRank(const plan::Plan& plan) {
 std::int64_t MicroBatches(const plan::Plan& plan) {
   const model::ModelPlan& model = plan.training.model;
   const std::int64_t share =
-      training::LargestShare(plan.training.batch, plan.grid.data, model.canonical);
+      training::LargestShare(plan.TypicalStep().sequences, plan.grid.data, model.canonical);
   return CeilDivide(share, model.micro_batch * model.leaves);
 }
 
@@ -97,6 +97,22 @@ Parts PartsOf(const PlayedStep& step) {
   return most;
 }
 
+// Of a step: target tokens without padding, operations with it.
+struct Work {
+  double tokens = 0, flops = 0;
+};
+Work WorkOf(const plan::Plan& plan) {
+  const model::ModelPlan& model = plan.training.model;
+  const training::StepShape step = plan.TypicalStep();
+  if (step.target_length > 0) {
+    return {static_cast<double>(plan.tokens.pairs->typical.target_tokens),
+            static_cast<double>(step.sequences) *
+                model::PairFlops(model.options, step.source_length, step.target_length)};
+  }
+  const auto tokens = static_cast<double>(step.sequences * model.length);
+  return {tokens, tokens * model::FlopsPerToken(model.options, model.length)};
+}
+
 Prediction Summarise(const plan::Plan& plan, const Machine& machine, const Sums& sums,
                      const Parts& parts) {
   const auto stages = static_cast<double>(plan.grid.pipeline);
@@ -116,12 +132,10 @@ Prediction Summarise(const plan::Plan& plan, const Machine& machine, const Sums&
   prediction.tasks = sums.tasks;
   prediction.transfers = sums.transfers;
   const model::ModelPlan& model = plan.training.model;
-  const auto tokens = static_cast<double>(plan.training.batch * model.length);
-  prediction.tokens_per_second = tokens / prediction.step;
+  const Work work = WorkOf(plan);
+  prediction.tokens_per_second = work.tokens / prediction.step;
   const Products& products = machine.Of(model.dtype, plan.machine.stream.fp8);
-  prediction.utilisation = prediction.tokens_per_second *
-                           model::FlopsPerToken(model.options, model.length) /
-                           (products.peak * plan.grid.Ranks());
+  prediction.utilisation = work.flops / prediction.step / (products.peak * plan.grid.Ranks());
   return prediction;
 }
 
@@ -129,17 +143,17 @@ Prediction Summarise(const plan::Plan& plan, const Machine& machine, const Sums&
 
 double Prediction::Exposed() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
 
-PlayedStep PlayStep(const plan::Plan& plan, const Machine& machine, std::int64_t windows,
-                    bool slices) {
+PlayedStep PlayStep(const plan::Plan& plan, const Machine& machine,
+                    const training::StepShape& shape, bool slices) {
   PlayedStep step;
-  const int data = BusiestDataRank(plan);
+  const int data = BusiestDataRank(plan, shape.sequences);
   for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
     const int rank =
         comm::RankAt({.pipeline = stage, .data = data, .context = 0, .tensor = 0}, plan.grid);
     const Network network(machine, plan.grid, plan.sharing, rank);
     Tape& tape = step.tapes.emplace_back();
     TapeWriter writer(machine, network, tape);
-    step.ranks.push_back(plan::PlanRank(plan, rank, windows, &writer));
+    step.ranks.push_back(plan::PlanRank(plan, rank, shape, &writer));
   }
   step.simulated = Play(machine, step.tapes, slices);
   return step;
@@ -151,12 +165,15 @@ Prediction Predict(const plan::Plan& plan, const Machine& machine) {
   // Enough for all stages to be busy, and multiples of the stages for interleaved schedules.
   const std::int64_t one = 2 * stages, two = one + std::max<std::int64_t>(stages, 2);
   if (all <= two) {
-    const PlayedStep step = PlayStep(plan, machine, plan.training.batch, false);
+    const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), false);
     return Summarise(plan, machine, SumsOf(step), PartsOf(step));
   }
   const std::int64_t each = plan.grid.data * model.micro_batch * model.leaves;
-  const PlayedStep shorter = PlayStep(plan, machine, one * each, false);
-  const PlayedStep longer = PlayStep(plan, machine, two * each, false);
+  training::StepShape shape = plan.TypicalStep();
+  shape.sequences = one * each;
+  const PlayedStep shorter = PlayStep(plan, machine, shape, false);
+  shape.sequences = two * each;
+  const PlayedStep longer = PlayStep(plan, machine, shape, false);
   const std::int64_t padded = model.pipeline.kind == parallel::ScheduleKind::kInterleaved
                                   ? CeilDivide(all, stages) * stages
                                   : all;

@@ -56,7 +56,7 @@ class Grids {
  public:
   Grids(const plan::Request& request, const Machine& machine)
       : request_(request), machine_(machine) {
-    const std::int64_t layers = request.options.model.layers;
+    const std::int64_t layers = request.options.model.Blocks();
     const bool long_sequences = request.options.data.sequence_length >= kLongSequence;
     const int most_tensor = machine.ranks_per_node;
     for (const int tensor : DivisorsUpTo(request.ranks, most_tensor)) {
@@ -83,7 +83,8 @@ class Grids {
     const int replicas = layout.data * layout.context;
     std::vector<Sharding> kinds = {Sharding::kNone};
     if (replicas > 1) kinds = {Sharding::kOptimizer, Sharding::kParameters};
-    for (const Schedule& schedule : SchedulesFor(layout.pipeline, request_.options.model.layers)) {
+    for (const Schedule& schedule :
+         SchedulesFor(layout.pipeline, request_.options.model.Blocks())) {
       layout.schedule = schedule.kind;
       layout.chunks = schedule.chunks;
       for (const Sharding kind : kinds) {
@@ -105,14 +106,30 @@ class Grids {
   std::vector<Layout> list_;
 };
 
+// Sequences of a step.
+std::int64_t BatchOf(const plan::Request& request) {
+  const std::optional<plan::PairFacts>& pairs = request.tokens.pairs;
+  return pairs && pairs->typical.pairs > 0 ? pairs->typical.pairs : request.options.data.batch;
+}
+
+// Micro-batches worth a look, up to a data rank's share; all of it for pairs, whose texts are
+// short.
+std::vector<std::int64_t> MicroBatchesFor(const plan::Request& request, std::int64_t share) {
+  std::vector<std::int64_t> sizes;
+  const std::int64_t most = request.tokens.pairs ? share : std::min(share, kMostMicroBatch);
+  for (std::int64_t micro = 1; micro <= most; micro *= 2) sizes.push_back(micro);
+  if (request.tokens.pairs && sizes.back() < share) sizes.push_back(share);
+  return sizes;
+}
+
 // Layouts with their micro-batches and recomputation, the quickest by estimate first.
 std::vector<std::pair<double, Layout>> Estimated(const plan::Request& request,
                                                  const Machine& machine) {
   std::vector<std::pair<double, Layout>> list;
   const Grids grids(request, machine);
   for (Layout layout : grids.List()) {
-    const std::int64_t share = CeilDivide(request.options.data.batch, std::int64_t{layout.data});
-    for (std::int64_t micro = 1; micro <= std::min(share, kMostMicroBatch); micro *= 2) {
+    const std::int64_t share = CeilDivide(BatchOf(request), std::int64_t{layout.data});
+    for (const std::int64_t micro : MicroBatchesFor(request, share)) {
       const std::int64_t count = CeilDivide(share, micro);
       if (layout.schedule == ScheduleKind::kInterleaved && count < layout.pipeline) continue;
       layout.micro_batch = micro;

@@ -2,7 +2,6 @@
 #ifndef TRIREME_SRC_SIMULATE_STEPS_HPP_
 #define TRIREME_SRC_SIMULATE_STEPS_HPP_
 
-#include <cstdint>
 #include <vector>
 
 #include "engine.hpp"
@@ -17,9 +16,9 @@ struct PlayedStep {
   Simulated simulated;
 };
 
-// windows: sequences of the step, at most a batch. slices: wanted of the simulation.
-PlayedStep PlayStep(const plan::Plan& plan, const Machine& machine, std::int64_t windows,
-                    bool slices);
+// shape: of the step, at most a batch. slices: wanted of the simulation.
+PlayedStep PlayStep(const plan::Plan& plan, const Machine& machine,
+                    const training::StepShape& shape, bool slices);
 
 }  // namespace trireme::simulate
 

@@ -59,7 +59,7 @@ trace::Slice SliceOf(const SimulatedSlice& from, const Tape& tape) {
 }  // namespace
 
 void WriteTimeline(const plan::Plan& plan, const Machine& machine, const std::string& path) {
-  const PlayedStep step = PlayStep(plan, machine, plan.training.batch, true);
+  const PlayedStep step = PlayStep(plan, machine, plan.TypicalStep(), true);
   trace::TraceFile file(path);
   for (int stage = 0; stage < plan.grid.pipeline; ++stage) {
     const Tape& tape = step.tapes[static_cast<std::size_t>(stage)];

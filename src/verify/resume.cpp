@@ -5,7 +5,6 @@
 #include <memory>
 
 #include "trireme/checkpoint/checkpoint.hpp"
-#include "trireme/training/evaluation.hpp"
 #include "verifier.hpp"
 
 namespace trireme::verify {
@@ -29,7 +28,7 @@ void Verifier::CompareResume() {
 void Verifier::ResumeOnGrid(const std::string& checkpoint) {
   const std::string name = fmt::format("stop after step {}, resume", kStop);
   const std::string hint = "What a checkpoint holds, or how it is read, is not all of the state.";
-  Run resumed(grid_, tokens_, options_, stream_);
+  Run resumed(grid_, data_, options_, stream_);
   resumed.state.Load(checkpoint);
   for (std::int64_t step = kStop; step < kSteps; ++step) {
     const double loss = StepOnGrid(resumed, step).loss;
@@ -83,7 +82,7 @@ void Verifier::CompareBitsOf(const char* what, const std::string& when,
 void Verifier::CompareCanonical() {
   const std::string dtype = NameOf(options_.model.dtype);
   const std::unique_ptr<Run> alone = MakeAlone(Arithmetic::kCanonical);
-  Run run(grid_, tokens_, options_, stream_);
+  Run run(grid_, data_, options_, stream_);
   for (std::int64_t step = 0; step < kSteps; ++step) {
     const std::string when = fmt::format("in step {}", step + 1);
     const training::StepResult wanted = StepAlone(*alone, step), got = StepOnGrid(run, step);
@@ -97,9 +96,8 @@ void Verifier::CompareCanonical() {
     CompareBitsOf("moments", when, run.state.OptimizerBlocks(), alone->state.OptimizerBlocks());
   }
   double wanted = 0;
-  ByItself(
-      [&] { wanted = training::Evaluate(alone->state.Net(), tokens_, data::Split::kValid).loss; });
-  const double got = training::Evaluate(run.state.Net(), tokens_, data::Split::kValid).loss;
+  ByItself([&] { wanted = data_.ValidationLoss(alone->state.Net()); });
+  const double got = data_.ValidationLoss(run.state.Net());
   Quantity("canonical evaluation loss, " + dtype, RelativeDifference(got, wanted), kSameBits,
            "the canonical evaluation loss", HintForBits(true));
 }

@@ -1,7 +1,8 @@
 // Verification's small deck: seconds of work, with the divisibilities of the large one.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
-#include <string>
+#include <vector>
 
 #include "trireme/base/positions.hpp"
 #include "trireme/data/sampler.hpp"
@@ -82,30 +83,77 @@ std::int64_t ShrunkVocabulary(const model::Options& deck, std::int64_t length,
   return Reduce(deck.vocabulary, std::max(static_cast<std::int64_t>(alike), least), slices);
 }
 
-bool LastStageHasBlocks(const model::Options& o, std::int64_t length, int virtual_stages) {
-  const model::PartCosts costs = model::CostsPerToken(o, length);
-  return parallel::BalanceStages(o.layers, virtual_stages, costs.block, costs.embedding, costs.head)
-             .back()
-             .Size() > 0;
+// A model's blocks on the stages of a pipeline.
+class StagedBlocks {
+ public:
+  StagedBlocks(const model::Options& o, std::int64_t length, int virtual_stages)
+      : encoders_(o.encoder_layers), blocks_(o.Blocks()) {
+    const model::PartCosts costs = model::CostsPerToken(o, length);
+    parts_ =
+        parallel::BalanceStages(blocks_, virtual_stages, costs.block, costs.embedding, costs.head);
+  }
+  bool LastStageHasSome() const { return parts_.back().Size() > 0; }
+  // Whether the encoder ends within a stage.
+  bool StacksMeet() const {
+    return std::ranges::any_of(
+        parts_, [&](const Part& p) { return p.begin < encoders_ && encoders_ < p.end; });
+  }
+  double EncoderShare() const {
+    return static_cast<double>(encoders_) / static_cast<double>(blocks_);
+  }
+
+ private:
+  std::int64_t encoders_, blocks_;
+  std::vector<Part> parts_;
+};
+
+// The small model with so many blocks. Of a model that translates, stacks whose shares are about
+// the deck's, and that meet within a stage if the deck's do.
+model::Options WithBlocks(model::Options small, std::int64_t blocks, const StagedBlocks& deck,
+                          std::int64_t length, int virtual_stages) {
+  if (!small.Translates()) {
+    small.layers = blocks;
+    return small;
+  }
+  model::Options best;
+  double least = 3;  // more than any
+  for (std::int64_t encoders = 1; encoders < blocks; ++encoders) {
+    small.encoder_layers = encoders;
+    small.layers = blocks - encoders;
+    const StagedBlocks staged(small, length, virtual_stages);
+    const double other = std::abs(staged.EncoderShare() - deck.EncoderShare()) +
+                         (staged.StacksMeet() == deck.StacksMeet() ? 0 : 1);
+    if (other >= least) continue;
+    least = other;
+    best = small;
+  }
+  return best;
 }
 
-// As many as fill all stages, one of them twice, with the deck's remainder, and the last stage with
-// blocks if the deck's has some.
-std::int64_t ShrunkLayers(const model::Options& deck, std::int64_t length,
-                          const model::Options& small, std::int64_t small_length,
-                          int virtual_stages) {
-  if (virtual_stages == 1) return std::min(deck.layers, kFewLayers);
-  const std::int64_t least = std::min<std::int64_t>(deck.layers, virtual_stages + 1);
-  const bool wanted = LastStageHasBlocks(deck, length, virtual_stages);
-  const std::int64_t first = Reduce(deck.layers, least, virtual_stages);
-  constexpr int kTries = 3;
-  for (int i = 0; i < kTries; ++i) {
-    model::Options trial = small;
-    trial.layers = first + i * virtual_stages;
-    if (trial.layers > deck.layers) break;
-    if (LastStageHasBlocks(trial, small_length, virtual_stages) == wanted) return trial.layers;
+// As many blocks as fill all stages, one of them twice, with the deck's remainder, and the last
+// stage with blocks if the deck's has some.
+void ShrinkLayers(const model::Options& deck, std::int64_t length, model::Options& small,
+                  std::int64_t small_length, int virtual_stages) {
+  if (virtual_stages == 1) {
+    small.layers = std::min(deck.layers, kFewLayers);
+    small.encoder_layers = std::min(deck.encoder_layers, kFewLayers);
+    return;
   }
-  return first;
+  const std::int64_t blocks = deck.Blocks();
+  const StagedBlocks wanted(deck, length, virtual_stages);
+  const std::int64_t least = std::min<std::int64_t>(blocks, virtual_stages + 1);
+  const std::int64_t first = Reduce(blocks, least, virtual_stages);
+  constexpr int kTries = 3;
+  const model::Options widths = small;
+  for (int i = 0; i < kTries; ++i) {
+    const std::int64_t more = first + i * virtual_stages;
+    if (more > blocks) break;
+    const model::Options trial = WithBlocks(widths, more, wanted, small_length, virtual_stages);
+    const bool alike = StagedBlocks(trial, small_length, virtual_stages).LastStageHasSome() ==
+                       wanted.LastStageHasSome();
+    if (alike || i == 0) small = trial;
+    if (alike) return;
+  }
 }
 
 // Micro-batches of one window if the deck's are, else of two or three, so that the tensor ranks
@@ -201,6 +249,20 @@ std::int64_t ShrunkStride(std::int64_t stride, std::int64_t length, std::int64_t
                                   std::max<std::int64_t>(small_length - 1, 1));
 }
 
+// Batches are limited by pairs alone: two steps an epoch.
+void ShrinkPairs(std::int64_t slices, training::TrainingOptions& small) {
+  model::Options& o = small.model.options;
+  o.source_types = o.shared_vocabulary
+                       ? o.vocabulary
+                       : Reduce(o.source_types, std::max(kVocabulary, 4 * slices), slices);
+  small.pairs = data::PairBatches::Options{.seed = small.model.seed,
+                                           .source_tokens = 0,
+                                           .target_tokens = 0,
+                                           .pairs = small.batch,
+                                           .longest_source = small.model.length,
+                                           .longest_target = small.model.length};
+}
+
 }  // namespace
 
 training::TrainingOptions Shrink(const training::TrainingOptions& deck,
@@ -212,14 +274,15 @@ training::TrainingOptions Shrink(const training::TrainingOptions& deck,
   const std::int64_t slices = Slices(deck, grid);
   const int virtual_stages = grid.pipeline * deck.model.pipeline.chunks;
   small.model.length = ShrunkLength(length, slices, grid.context);
-  small.stride = ShrunkStride(deck.stride, length, small.model.length);
+  if (!deck.pairs) small.stride = ShrunkStride(deck.stride, length, small.model.length);
   // A table with rows that no window reaches, if the deck's has some.
   o.max_positions = std::min(o.max_positions, small.model.length + 1);
   ShrinkWidths(o, slices);
   o.vocabulary = ShrunkVocabulary(deck.model.options, length, o, small.model.length, slices);
-  o.layers = ShrunkLayers(deck.model.options, length, o, small.model.length, virtual_stages);
+  ShrinkLayers(deck.model.options, length, o, small.model.length, virtual_stages);
   o.init_deviation = kDeviation;
   ShrinkBatch(deck, grid, small);
+  if (deck.pairs) ShrinkPairs(slices, small);
 
   small.optimizer.learning_rate = small.schedule.peak = kLearningRate;
   small.optimizer.epsilon = std::max(deck.optimizer.epsilon, kLeastEpsilon);
@@ -236,59 +299,6 @@ training::TrainingOptions Shrink(const training::TrainingOptions& deck,
       std::max(bytes / (kBuckets * grid.tensor * grid.pipeline), kLeastBytes);
   small.model.prefetch = std::min(deck.model.prefetch, kPrefetch);
   return small;
-}
-
-namespace {
-
-// Documents of uneven lengths, some of which end at a window's edges, and targets that do not
-// count, if the deck's run has them.
-void AddMasks(const training::TrainingOptions& small, data::TokenData& data) {
-  constexpr std::int64_t kLongest = 5, kEvery = 4;
-  for (const data::Split split : data::kSplits) {
-    const auto i = static_cast<std::size_t>(split);
-    const std::int64_t count = std::ssize(data.tokens[i]);
-    if (small.model.document_mask) {
-      for (std::int64_t at = 0, place = 0; at < count; at += 1 + place++ % kLongest) {
-        data.documents[i].push_back(at);
-      }
-    }
-    // More in front than at the end: the ranks' counts differ.
-    for (std::int64_t t = 0; small.loss_mask && t < count; ++t) {
-      data.counted[i].push_back(t < count / 2 ? t % kEvery != 0 : t % 2);
-    }
-  }
-}
-
-}  // namespace
-
-data::TokenData VerificationTokens(const training::TrainingOptions& small) {
-  const std::int64_t vocabulary = small.model.options.vocabulary;
-  const std::int64_t length = small.model.length, stride = small.stride;
-  // A second step with fewer windows: then, or in the first, data ranks have unequal shares.
-  const std::int64_t windows = small.batch + std::max<std::int64_t>(small.batch - 1, 1);
-  // The last window is half as long, or as short as none of it is the one before's.
-  const std::int64_t shorter = std::min({length / 2, stride - 1, length - 1});
-  const std::int64_t targets = (windows - 1) * stride + length - shorter;
-  constexpr std::int64_t kValidWindows = 5, kCommon = 5, kEveryThird = 3;
-  data::TokenData data;
-  for (const data::Split split : data::kSplits) {
-    std::vector<std::int32_t>& tokens = data.tokens.at(static_cast<std::size_t>(split));
-    const std::int64_t count =
-        split == data::Split::kTrain ? targets + 1 : kValidWindows * length - length / 2 + 1;
-    for (std::int64_t i = 0; i < count; ++i) {
-      // All of the vocabulary in turn, and between them a few common tokens.
-      const std::int64_t any = data::Permute(static_cast<std::uint32_t>(split), i / vocabulary,
-                                             i % vocabulary, vocabulary);
-      const std::int64_t common = i % std::min(kCommon, vocabulary);
-      tokens.push_back(static_cast<std::int32_t>(i % kEveryThird == 0 ? common : any));
-    }
-  }
-  AddMasks(small, data);
-  for (std::int64_t id = 0; id < vocabulary; ++id) {
-    data.vocabulary.words.push_back(std::to_string(id));
-  }
-  data.tokenizer = "word";
-  return data;
 }
 
 }  // namespace trireme::verify

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "trireme/kernels/libraries.hpp"
-#include "trireme/training/evaluation.hpp"
 #include "verifier.hpp"
 
 namespace trireme::verify {
@@ -102,7 +101,7 @@ Verifier::Verifier(const comm::ProcessGrid& grid, const training::TrainingOption
       world_(grid.World()),
       self_(world_.Split(world_.Rank(), 0)),
       alone_(self_, comm::GridShape{}),
-      tokens_(world_, VerificationTokens(small)),
+      data_(world_, small),
       options_(small),
       stream_(stream),
       folder_(folder) {
@@ -141,7 +140,7 @@ std::unique_ptr<Run> Verifier::MakeAlone(Arithmetic arithmetic) const {
   serial.threads = 1;
   std::unique_ptr<Run> run;
   ByItself(
-      [&] { run = std::make_unique<Run>(alone_, tokens_, Alone(options_, arithmetic), serial); });
+      [&] { run = std::make_unique<Run>(alone_, data_, Alone(options_, arithmetic), serial); });
   return run;
 }
 
@@ -286,7 +285,7 @@ void Verifier::CompareStep(std::int64_t step, Run& alone) {
 
 void Verifier::CompareSteps() {
   const std::unique_ptr<Run> alone = MakeAlone();
-  on_grid_ = std::make_unique<Run>(grid_, tokens_, options_, stream_);
+  on_grid_ = std::make_unique<Run>(grid_, data_, options_, stream_);
   const tensor::Registry& registry = on_grid_->state.Net().Parameters();
   for (const tensor::Parameter& parameter : registry.Parameters()) {
     report_.tensors.push_back({parameter.name});
@@ -304,9 +303,8 @@ void Verifier::CompareSteps() {
 
 void Verifier::CompareEvaluation(Run& alone) {
   double wanted = 0;
-  ByItself(
-      [&] { wanted = training::Evaluate(alone.state.Net(), tokens_, data::Split::kValid).loss; });
-  const double got = training::Evaluate(on_grid_->state.Net(), tokens_, data::Split::kValid).loss;
+  ByItself([&] { wanted = data_.ValidationLoss(alone.state.Net()); });
+  const double got = data_.ValidationLoss(on_grid_->state.Net());
   Quantity("evaluation loss, fp64", RelativeDifference(got, wanted), kFp64, "the evaluation loss",
            HintForEvaluation());
 }
@@ -328,7 +326,7 @@ void Verifier::CompareLosses() {
   const std::string hint =
       "In fp64 all agreed: suspect something that happens in this precision only.";
   const std::unique_ptr<Run> alone = MakeAlone();
-  Run run(grid_, tokens_, options_, stream_);
+  Run run(grid_, data_, options_, stream_);
   for (std::int64_t step = 0; step < kSteps; ++step) {
     SwapScales();
     const double wanted = StepAlone(*alone, step).loss;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compare.hpp"
+#include "made_up_data.hpp"
 #include "trireme/verify/verify.hpp"
 
 namespace trireme::verify {
@@ -30,11 +31,11 @@ enum class Arithmetic { kFast, kCanonical };
 
 // One run: its state and its step.
 struct Run {
-  Run(const comm::ProcessGrid& grid, const data::TokenFile& tokens,
+  Run(const comm::ProcessGrid& grid, const MadeUpData& data,
       const training::TrainingOptions& options, const device::Stream& stream)
-      : state(grid, training::PlanTraining(options, tokens.Size(data::Split::kTrain), grid.Shape()),
+      : state(grid, training::PlanTraining(options, MadeUpData::TrainSize(options), grid.Shape()),
               stream),
-        step(state, tokens) {}
+        step(data.MakeStep(state)) {}
   training::TrainingState state;
   training::TrainingStep step;
 };
@@ -91,7 +92,7 @@ class Verifier {
   const comm::Communicator& world_;
   comm::Communicator self_;  // the rank alone
   comm::ProcessGrid alone_;
-  data::TokenFile tokens_;
+  MadeUpData data_;
   training::TrainingOptions options_;
   device::Stream stream_;
   std::string folder_;

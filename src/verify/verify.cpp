@@ -62,6 +62,16 @@ class VerifyFolder {
   bool own_ = false;
 };
 
+// One step of the deck's batch.
+plan::PairFacts AssumedPairs(const job::Job& job) {
+  const std::int64_t batch = job.options.data.batch;
+  return {.source_vocabulary = job.options.plan.vocabulary,
+          .shared_vocabulary = job.options.model.shared_vocabulary,
+          .pairs = batch,
+          .steps = 1,
+          .batch = batch};
+}
+
 // Facts of the token file; if it is not there yet, of plan.vocabulary and of one batch of tokens,
 // so that the deck's batch is the largest step. data: what the head says of them.
 plan::TokenFacts FactsOf(const job::Job& job, std::string& data) {
@@ -78,9 +88,11 @@ plan::TokenFacts FactsOf(const job::Job& job, std::string& data) {
   const std::int64_t vocabulary = job.options.plan.vocabulary;
   data = fmt::format("{} is not there yet: a vocabulary of {} is assumed", options.file,
                      monitor::WithThousands(vocabulary));
-  return {.vocabulary = vocabulary,
-          .train = options.batch * options.sequence_length + 1,
-          .source = options.file};
+  plan::TokenFacts facts{.vocabulary = vocabulary,
+                         .train = options.batch * options.sequence_length + 1,
+                         .source = options.file};
+  if (job.options.model.Translates()) facts.pairs = AssumedPairs(job);
+  return facts;
 }
 
 std::string Number(double value) {
@@ -94,14 +106,14 @@ void PrintHead(const job::Job& job, const comm::ProcessGrid& grid, const std::st
   const int ranks = job.World().Size();
   fmt::print("verify  {} on {} rank{}, against one rank\n", job.deck.Path(), ranks,
              ranks == 1 ? "" : "s");
-  const training::TrainingPlan plan = training::PlanTraining(
-      small, std::ssize(VerificationTokens(small).tokens.front()), grid.Shape());
+  const training::TrainingPlan plan =
+      training::PlanTraining(small, MadeUpData::TrainSize(small), grid.Shape());
   fmt::print("grid    {}\n", plan::DescribeLayout(grid.Shape(), grid.Options(), plan.model));
   if (small.model.canonical.On()) {
     fmt::print("bits    canonical {}x{}: compared too\n", small.model.canonical.data_groups,
                small.model.canonical.slices);
   }
-  fmt::print("data    {}; compared on made-up tokens\n", data);
+  fmt::print("data    {}; compared on made-up {}\n", data, small.pairs ? "pairs" : "tokens");
   fmt::print("shrunk  {}\n", DescribeShrinking(deck, small, kIndent));
   std::fflush(stdout);
 }
@@ -112,6 +124,7 @@ std::string DescribeShrinking(const training::TrainingOptions& deck,
                               const training::TrainingOptions& small, std::size_t indent) {
   const model::Options &from = deck.model.options, &to = small.model.options;
   const std::vector<std::tuple<const char*, std::int64_t, std::int64_t>> sizes = {
+      {"encoder_layers", from.encoder_layers, to.encoder_layers},
       {"layers", from.layers, to.layers},
       {"dim", from.dim, to.dim},
       {"heads", from.heads, to.heads},
@@ -189,10 +202,6 @@ void Judge(const Verification& verification, const comm::Communicator& world, do
 ExitCode RunVerify(job::Job& job) {
   const comm::Communicator& world = job.World();
   world.Together([&] {
-    if (job.options.model.Translates()) {
-      throw job.deck.Complain("model.kind", "job.task = verify takes no models that translate",
-                              "Verify the layout with model.kind = decoder.");
-    }
     if (job.line->resume.empty()) return;
     throw InputError("command line: -r has no meaning for job.task = verify",
                      "Leave it out: verification starts from weights of its own.");
@@ -206,8 +215,8 @@ ExitCode RunVerify(job::Job& job) {
   job::UseGpu(job, grid);
   const training::TrainingOptions small = Shrink(plan.options, plan.grid);
   if (job.line->validate_only) {
-    const data::TokenFile tokens(world, VerificationTokens(small));
-    const Run run(grid, tokens, small, job.stream);
+    const MadeUpData made_up(world, small);
+    const Run run(grid, made_up, small, job.stream);
     return job::SayValid(job);
   }
   const double start = Seconds();

@@ -17,8 +17,10 @@ from transformers import AutoModelForCausalLM
 
 import check_goldens
 import models
+import pairs
 import record
 import runs
+import torch_pairs
 import user_path
 from table import Table
 
@@ -133,7 +135,7 @@ def main():
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), Table()
-    chosen = sys.argv[3:] or [*record.configs(), user_path.NAME]
+    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, user_path.NAME]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         models.write_tokens(scratch / "tokens.h5")
@@ -143,6 +145,12 @@ def main():
                     part(trireme, table, name, config, scratch)
                 except runs.Failure as failure:
                     table.failure(name, part.__name__, failure)
+        for case in pairs.CASES:
+            try:
+                if case in chosen:
+                    torch_pairs.compare(trireme, table, scratch, case)
+            except runs.Failure as failure:
+                table.failure(case, "", failure)
         if user_path.NAME in chosen:
             try:
                 user_path.walk(trireme, table, scratch)

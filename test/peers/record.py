@@ -85,8 +85,8 @@ def mean_loss(model, windows):
     return sum(token_losses(model, window).sum() for window in windows) / sum(len(window[1]) for window in windows)
 
 
-def train(model):
-    """Losses and gradient norms of all steps; the model is changed."""
+def train(model, step_losses):
+    """Losses and gradient norms of all steps, each a function that computes its loss; the model is changed."""
     own = {name: p for name, p in model.named_parameters()}
     rates = models.OPTIMIZER
     groups = [{"params": [p for p in own.values() if (p.ndim > 1) == matrices],
@@ -94,9 +94,9 @@ def train(model):
     optimizer = torch.optim.AdamW(groups, lr=rates["learning_rate"], betas=(rates["beta1"], rates["beta2"]),
                                   eps=rates["epsilon"])
     losses, norms = [], []
-    for batch in models.batches():
+    for step_loss in step_losses:
         optimizer.zero_grad()
-        loss = mean_loss(model, batch)
+        loss = step_loss()
         loss.backward()
         norm = torch.sqrt(sum((p.grad.double()**2).sum() for p in own.values())).item()
         for p in own.values():
@@ -131,7 +131,8 @@ def measure(config):
                  "token_losses": token_losses(model, window).tolist(),
                  "last_logits": model(torch.from_numpy(window[0])[None], use_cache=False).logits[0, -1].tolist()}
     found["greedy"], found["greedy_lead"] = greedy(model, window[0][:6], 12)
-    found["losses"], found["norms"] = train(model)
+    found["losses"], found["norms"] = train(
+        model, [lambda batch=batch: mean_loss(model, batch) for batch in models.batches()])
     found["valid_after"], found["test_after"] = evaluate(model, "valid"), evaluate(model, "test")
     state = model.state_dict()
     found["final"] = {name: state[name].double().numpy().copy() for name in shapes}

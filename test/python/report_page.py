@@ -123,6 +123,9 @@ def evaluated_run(scratch):
         {"split": "valid", "loss": 5.5, "perplexity_per_word": 300.0, "bits_per_byte": 1.5,
          "baselines": {"uniform": {"loss": 10.4}, "unigram": {"loss": 6.8}, "5-gram": {"loss": 5.9}, "left_out": "x"}}, "odd", {}]}))
     holds(page_of(run)[2], "Evaluation of whole splits", "5-gram on validation: 5.9000", "unigram", "the model")
+    (run / "evaluation.json").write_text(json.dumps({"sets": [
+        {"split": "test", "loss": 0.1, "texts": 2000, "exact_match": 99.75, "bleu": 99.9, "chrf": 99.95}]}))
+    holds(page_of(run)[2], "Translations of whole splits", "exact match, %", "99.75")
     (run / "evaluation.json").write_text("[")
     holds(page_of(run)[2], "evaluation.json is torn")
 

@@ -104,6 +104,7 @@ def make_page(paths):
         "speed": _speed_pictures(runs),
         "sources": sections.sources_table(runs),
         "evaluation": sections.evaluation_table(runs),
+        "translations": sections.translation_table(runs),
         "planned": sections.planned_table(runs),
         "differing": sections.differing_table(runs) if len(runs) > 1 else None,
         "runs": [RunSection(run, number) for number, run in enumerate(runs)],

@@ -73,6 +73,14 @@ def evaluation_table(runs):
     return Table(headers, rows, text=[1, 2]) if rows else None
 
 
+def translation_table(runs):
+    """Scores of the whole splits of models that translate."""
+    rows = [[run.label, str(entry.get("split")), words.short(entry.get("texts"), 4), words.short(entry.get("exact_match"), 5),
+             words.short(entry.get("bleu"), 5), words.short(entry.get("chrf"), 5)]
+            for run in runs for entry in run.evaluation if words.known(entry.get("exact_match"))]
+    return Table(["run", "split", "texts", "exact match, %", "BLEU", "chrF"], rows, text=[1]) if rows else None
+
+
 def speed_of(run):
     """tokens/s, FLOP/s, roof fraction of the run as a whole."""
     found = {name: run.value("speed", name) for name in ("tokens_per_second", "flops_per_second", "roof_fraction")}

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "trireme/base/partition.hpp"
@@ -56,6 +57,10 @@ class PairBatches {
   double PaddedShare() const;
   std::int64_t MemoryBytes() const;
 
+  // The batch nearest to an epoch's means of pairs and of padded source and target tokens, by the
+  // sum of relative differences: what a step takes.
+  PairBatchShape Typical() const;
+
   // Functions of a step number, from 0 on.
   PairBatchShape Shape(std::int64_t step) const;
   // Target tokens of all steps before this one, eos included. Walks over the steps of its epoch.
@@ -95,6 +100,7 @@ class PairBatches {
   bool IsLong(std::int64_t source, std::int64_t target) const;
   std::int64_t MorePairs(std::int64_t held, std::int64_t source, std::int64_t target) const;
   Place PlaceOf(std::int64_t step) const;
+  PairBatchShape ShapeOf(std::size_t batch) const;
   std::int64_t PairAt(std::size_t which, std::int64_t epoch, std::int64_t place) const;
 
   Options options_;
@@ -135,6 +141,9 @@ void FillEntry(const PairFile& file, Split split, std::span<const std::int64_t> 
 
 // The lengths of a file's split.
 ReadPairLengths LengthsOf(const PairFile& file, Split split);
+// The same of a file that no rank has opened. Serial; needs no MPI. Throws InputError as
+// CountPairs.
+ReadPairLengths LengthsOf(const std::string& path, Split split);
 
 }  // namespace trireme::data
 

@@ -33,6 +33,10 @@ class PairFile {
   // its vocabulary's eos.
   PairFile(const comm::Communicator& world, const comm::Communicator& node, const std::string& path,
            const Keeping& keeping, const std::function<void()>& after_round = {});
+  // Of texts in memory, each a document. Collective, as of TokenFile. Throws AgreedError if their
+  // numbers differ.
+  PairFile(const comm::Communicator& world, const TokenData& source, const TokenData& target,
+           bool shared_vocabulary);
 
   std::int64_t Pairs(Split split) const { return source_.Documents(split); }
   bool SharesVocabulary() const { return shared_; }
@@ -53,6 +57,7 @@ class PairFile {
   std::string Decode(Side side, std::span<const std::int32_t> ids) const;
 
  private:
+  void CheckCounts(const comm::Communicator& world) const;
   TokenFile source_, target_;
   bool shared_ = true;
   // Ids that the tokenizers' templates put after a text, of source and target, once they are known.

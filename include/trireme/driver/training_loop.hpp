@@ -80,6 +80,7 @@ class TrainingLoop {
   void MakeTimeline();                          // collective
   void SayStart();
   void SayChanges();
+  void SayOtherBatches(const nlohmann::json& run);
   void SayEvent(const std::string& event, const std::string& text);
   std::string DescribeCanonical() const;
   void CheckCanonical() const;

@@ -82,6 +82,8 @@ preflight::Findings LookAround(const Job& job, bool whole);
 // Collective. Facts of the deck's token files, of the device, and the request for a plan. With
 // data.staging = node the folder of the copies is chosen; AgreedError (exit code 2) without room.
 plan::TokenFacts InspectTokens(const Job& job);
+// Collective. The same of a file of pairs, with the batches of `data`.
+plan::TokenFacts InspectPairs(const Job& job, const data::Options& data);
 // Collective. The file of pairs of a model that translates, as the deck keeps tokens.
 data::PairFile OpenPairs(const Job& job);
 plan::MachineFacts FactsOf(const Job& job);

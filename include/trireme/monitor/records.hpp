@@ -19,6 +19,7 @@ struct Record {
   std::string set = {};     // of kValid and kValidOther, by data.validation; empty: it has no name
   // Of kValid and kValidOther: windows that were evaluated, a sample of all; 0: all were.
   std::int64_t windows = 0, all_windows = 0;
+  bool pairs = false;          // the windows are pairs of texts
   bool ends_interval = false;  // kStep: of the last step of a session, whatever its number
   bool ended = true;           // kDone: nothing of the run is left to do
   std::int64_t step = 0;       // steps completed

@@ -25,6 +25,7 @@ struct PairFacts {
   std::int64_t pairs = 0;              // of the training split
   std::int64_t steps = 0;              // of an epoch, with the deck's limits
   std::int64_t batch = 0;              // most pairs of a step
+  data::PairBatchShape typical = {};   // a step as most are; 0 pairs: not known
 };
 
 // Facts about the tokens, from the token file or assumed.
@@ -76,6 +77,8 @@ struct Plan {
   std::int64_t StepsPerEpoch() const {
     return tokens.pairs ? tokens.pairs->steps : data::Sampler(training.samples).StepsPerEpoch();
   }
+  // A step as a run has them: a whole batch; of pairs the typical one, if it is known.
+  training::StepShape TypicalStep() const;
 };
 
 // Sizes of the grid's axes, which need no tokens. Throws InputError as MakePlan does.

@@ -11,6 +11,7 @@
 #include "trireme/machine/memory_terms.hpp"
 #include "trireme/parallel/pipeline_schedule.hpp"
 #include "trireme/tensor/registry.hpp"
+#include "trireme/training/step_shape.hpp"
 
 namespace trireme::device {
 class WorkLog;
@@ -52,8 +53,9 @@ void CheckTransfers(const EvaluationPlan& plan, int rank);
 // Memory, and transfers and operations of a step of a whole batch. Agrees to the byte with what the
 // rank's ledger counts. Throws as CheckTransfers does.
 RankPlan PlanRank(const Plan& plan, int rank);
-// The same of a step of `windows` sequences, at most a batch; log: told of all work and transfers.
-RankPlan PlanRank(const Plan& plan, int rank, std::int64_t windows, device::WorkLog* log);
+// The same of a step of at most a batch; log: told of all work and transfers, or null.
+RankPlan PlanRank(const Plan& plan, int rank, const training::StepShape& step,
+                  device::WorkLog* log);
 
 // All kinds of ranks, the one that needs most memory first.
 std::vector<RankKind> PlanKinds(const Plan& plan);

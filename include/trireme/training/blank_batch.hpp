@@ -6,13 +6,14 @@
 #include <vector>
 
 #include "trireme/data/batch.hpp"
+#include "trireme/training/step_shape.hpp"
 #include "trireme/training/training_state.hpp"
 
 namespace trireme::training {
 
-// Entries of this rank's share of a batch of `windows` sequences: sizes, positions and groups;
-// inputs, targets and ordinals are empty.
-std::vector<data::Entry> BlankEntries(const TrainingState& state, std::int64_t windows);
+// Entries of this rank's share of a batch: sizes, positions and groups; inputs, targets and
+// ordinals are empty.
+std::vector<data::Entry> BlankEntries(const TrainingState& state, const StepShape& step);
 
 }  // namespace trireme::training
 

@@ -4,7 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <limits>
+#include <tuple>
 #include <unordered_map>
 
 #include "trireme/base/error.hpp"
@@ -233,14 +236,42 @@ PairBatches::Place PairBatches::PlaceOf(std::int64_t step) const {
   return {epoch, static_cast<std::size_t>(batch)};
 }
 
-PairBatchShape PairBatches::Shape(std::int64_t step) const {
-  const std::size_t at = PlaceOf(step).batch;
+PairBatchShape PairBatches::Shape(std::int64_t step) const { return ShapeOf(PlaceOf(step).batch); }
+
+PairBatchShape PairBatches::ShapeOf(std::size_t at) const {
   const Batch &batch = batches_[at], &next = batches_[at + 1];
   return {.pairs = next.begin - batch.begin,
           .source_length = batch.source_length,
           .target_length = batch.target_length,
           .source_tokens = next.sources_before - batch.sources_before,
           .target_tokens = next.targets_before - batch.targets_before};
+}
+
+PairBatchShape PairBatches::Typical() const {
+  using Sizes = std::array<double, 3>;  // pairs, padded source and target tokens
+  const auto sizes = [](const PairBatchShape& shape) {
+    const auto pairs = static_cast<double>(shape.pairs);
+    return Sizes{pairs, pairs * static_cast<double>(shape.source_length),
+                 pairs * static_cast<double>(shape.target_length)};
+  };
+  const auto batches = static_cast<std::size_t>(StepsPerEpoch());
+  Sizes means{};
+  for (std::size_t b = 0; b < batches; ++b) {
+    const Sizes these = sizes(ShapeOf(b));
+    for (std::size_t i = 0; i < means.size(); ++i) {
+      means[i] += these[i] / static_cast<double>(batches);
+    }
+  }
+  PairBatchShape nearest;
+  double least = std::numeric_limits<double>::infinity();
+  for (std::size_t b = 0; b < batches; ++b) {
+    const PairBatchShape shape = ShapeOf(b);
+    const Sizes these = sizes(shape);
+    double apart = 0;
+    for (std::size_t i = 0; i < means.size(); ++i) apart += std::abs(these[i] / means[i] - 1);
+    if (apart < least) std::tie(least, nearest) = std::tuple(apart, shape);
+  }
+  return nearest;
 }
 
 std::int64_t PairBatches::TargetsBefore(std::int64_t step) const {

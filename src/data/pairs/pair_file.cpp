@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
+#include "pair_lengths.hpp"
 #include "plain_dataset.hpp"
 #include "token_layout.hpp"
 #include "trireme/base/error.hpp"
@@ -20,7 +20,8 @@ Keeping OfSide(Keeping keeping, Side side) {
   return keeping;
 }
 
-void CheckCounts(const std::string& path, Split split, std::int64_t sources, std::int64_t targets) {
+void RequireEqual(const std::string& path, Split split, std::int64_t sources,
+                  std::int64_t targets) {
   if (sources == targets) return;
   throw TokenFileError(path, PathOf(split, Array::kDocuments, Side::kTarget),
                        fmt::format("{} targets for {} sources", targets, sources));
@@ -37,7 +38,7 @@ PairCounts CountPairs(const std::string& path) {
   for (const Split split : kSplits) {
     const auto s = static_cast<std::size_t>(split);
     counts.pairs.at(s) = source.Of(split, Array::kDocuments).count;
-    CheckCounts(path, split, counts.pairs.at(s), target.Of(split, Array::kDocuments).count);
+    RequireEqual(path, split, counts.pairs.at(s), target.Of(split, Array::kDocuments).count);
     counts.source_tokens.at(s) = source.Tokens(split);
     counts.target_tokens.at(s) = target.Tokens(split);
   }
@@ -50,9 +51,19 @@ PairFile::PairFile(const comm::Communicator& world, const comm::Communicator& no
     : source_(world, node, path, OfSide(keeping, Side::kSource), after_round),
       target_(world, node, path, OfSide(keeping, Side::kTarget), after_round),
       shared_(!source_.Layout().two_vocabularies) {
+  CheckCounts(world);
+}
+
+PairFile::PairFile(const comm::Communicator& world, const TokenData& source,
+                   const TokenData& target, bool shared_vocabulary)
+    : source_(world, source), target_(world, target), shared_(shared_vocabulary) {
+  CheckCounts(world);
+}
+
+void PairFile::CheckCounts(const comm::Communicator& world) const {
   world.Together([&] {
     for (const Split split : kSplits) {
-      CheckCounts(path, split, source_.Documents(split), target_.Documents(split));
+      RequireEqual(source_.Path(), split, source_.Documents(split), target_.Documents(split));
     }
   });
 }
@@ -64,15 +75,8 @@ void PairFile::ReadLengths(Side side, Split split, std::int64_t first,
   const bool last = end == Pairs(split);
   std::vector<std::int64_t> begins(lengths.size() + 1, file.Size(split));
   file.ReadBeginnings(split, first, std::span(begins).first(lengths.size() + (last ? 0 : 1)));
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    const std::int64_t length = begins[i + 1] - begins[i];
-    if (length > std::numeric_limits<std::int32_t>::max()) {
-      throw RunError(fmt::format("{}: {}: pair {} has a text of {} tokens", file.Path(),
-                                 PathOf(split, Array::kDocuments, side),
-                                 first + static_cast<std::int64_t>(i), length));
-    }
-    lengths[i] = static_cast<std::int32_t>(length);
-  }
+  const std::string where = file.Path() + ": " + PathOf(split, Array::kDocuments, side);
+  LengthsBetween(begins, first, where, lengths);
 }
 
 void PairFile::ReadText(Side side, Split split, std::int64_t pair,

@@ -1,6 +1,7 @@
 // Files of pairs by several ranks: written to the same bytes, read alike from every staging.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <vector>
 
@@ -65,6 +66,26 @@ TEST_F(PairsOfRanks, AreReadAlikeFromEveryStaging) {
       }
     }
   }
+}
+
+// Lengths read without MPI, from the path alone.
+TEST_F(PairsOfRanks, HaveLengthsWithoutBeingOpened) {
+  Tokenize(world_, at_ + "/b.h5");
+  const PairFile file(world_, world_, at_ + "/b.h5", Keeping());
+  for (const Split split : kSplits) {
+    const ReadPairLengths opened = LengthsOf(file, split), closed = LengthsOf(at_ + "/b.h5", split);
+    const std::int64_t pairs = file.Pairs(split);
+    for (const std::int64_t first : {std::int64_t{0}, std::int64_t{7}, pairs - 5}) {
+      std::array<std::vector<std::int32_t>, 4> lengths;
+      for (auto& each : lengths)
+        each.resize(static_cast<std::size_t>(std::min(pairs - first, std::int64_t{300})));
+      opened(first, lengths[0], lengths[1]);
+      closed(first, lengths[2], lengths[3]);
+      EXPECT_EQ(lengths[0], lengths[2]);
+      EXPECT_EQ(lengths[1], lengths[3]);
+    }
+  }
+  world_.Barrier();
 }
 
 }  // namespace

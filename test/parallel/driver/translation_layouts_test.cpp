@@ -280,6 +280,71 @@ TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
   }
 }
 
+void ExpectSame(const comm::Ledger& got, const comm::Ledger& planned, const std::string& what) {
+  for (int group = 0; group < comm::kGroups; ++group) {
+    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
+      const auto name = static_cast<comm::Group>(group);
+      const auto kind = static_cast<comm::Transfer>(transfer);
+      const comm::Traffic &mine = got.At(name, kind), &wanted = planned.At(name, kind);
+      const std::string which =
+          fmt::format("{}, {} {}", what, comm::NameOf(name), comm::NameOf(kind));
+      EXPECT_EQ(mine.calls, wanted.calls) << which;
+      EXPECT_EQ(mine.payload, wanted.payload) << which;
+      EXPECT_EQ(mine.moved, wanted.moved) << which;
+    }
+  }
+}
+
+// Transfers of each step, group by group, and the operations of all ranks, which are the model's.
+// Steps have unequal pairs and lengths.
+TEST_F(TranslationLayouts, TransfersAndOperationsAreAsPlanned) {
+  using comm::Sharding;
+  struct Case {
+    comm::GridShape grid;
+    comm::GridOptions options;
+    parallel::ScheduleKind kind = parallel::ScheduleKind::kOneForwardOneBackward;
+  };
+  const Case cases[] = {{{1, 8, 1, 1}, {}},
+                        {{1, 8, 1, 1}, {.sharding = Sharding::kParameters}},
+                        {{1, 4, 1, 2}, {.sequence_parallel = true}},
+                        {{2, 2, 1, 2},
+                         {.sequence_parallel = true, .sharding = Sharding::kGradients},
+                         parallel::ScheduleKind::kZeroBubble},
+                        {{4, 2, 1, 1}, {.sharding = Sharding::kOptimizer}}};
+  for (const Case& each : cases) {
+    RunSettings settings = Of(Dtype::kFloat32, 2, &MakePost);
+    settings.grid = each.grid;
+    settings.options = each.options;
+    settings.model.pipeline.kind = each.kind;
+    TrainingRun run(world_, *pairs_, settings);
+    plan::Plan plan{.grid = each.grid,
+                    .sharing = each.options,
+                    .options = settings,
+                    .training = run.All().Plan(),
+                    .machine = {.dtype = Dtype::kFloat32, .stream = {}},
+                    .tokens = {}};
+    plan.tokens.pairs = plan::PairFacts();
+    for (std::int64_t step = 0; step < kSteps; ++step) {
+      const data::PairBatchShape shape = run.Step().Pairs().Shape(step);
+      const plan::RankPlan planned = plan::PlanRank(
+          plan, world_.Rank(), {shape.pairs, shape.source_length, shape.target_length}, nullptr);
+      run.Grid().Traffic().Clear();
+      run.Train(step + 1);
+      ExpectSame(
+          run.Grid().Traffic(), planned.traffic,
+          fmt::format("rank {}, {}, step {}", world_.Rank(), comm::Describe(each.grid), step + 1));
+      double operations = 0;
+      for (const auto& chunk : planned.operations) {
+        for (const double part : chunk) operations += part;
+      }
+      const double wanted =
+          static_cast<double>(shape.pairs) *
+          model::PairFlops(settings.model.options, shape.source_length, shape.target_length);
+      EXPECT_NEAR(world_.Sum(operations) / wanted, 1, 1e-12) << comm::Describe(each.grid);
+    }
+  }
+}
+
 struct CanonicalLayout {
   comm::GridShape grid;
   comm::GridOptions options;

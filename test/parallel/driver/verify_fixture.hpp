@@ -18,6 +18,7 @@
 namespace trireme::test {
 
 inline constexpr int kRanks = 8;
+inline constexpr std::int64_t kDeckBatch = 96;
 
 // Pre-norm, tied, dropout everywhere; far too large to be run here.
 inline constexpr const char* kDeck =
@@ -56,10 +57,19 @@ class Verifying : public testing::Test {
   // The deck with other keys, "section.key=value ...", as large as it is.
   Large Read(const std::string& keys, int ranks = kRanks) const {
     std::istringstream words(keys);
-    const std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
+    std::vector<std::string> overrides{std::istream_iterator<std::string>(words), {}};
     constexpr std::int64_t kTokens = 1 << 20;  // windows enough for the largest batch
-    const plan::TokenFacts facts{
+    plan::TokenFacts facts{
         .vocabulary = kVocabulary, .train = kTokens, .source = "made up", .loss_mask = loss_mask_};
+    if (pairs_) {
+      const bool shared = keys.find("shared_vocabulary=no") == std::string::npos;
+      overrides.emplace_back("model.kind=encoder_decoder");
+      facts.pairs = plan::PairFacts{.source_vocabulary = kVocabulary + (shared ? 0 : 7),
+                                    .shared_vocabulary = shared,
+                                    .pairs = kTokens,
+                                    .steps = kTokens / kDeckBatch,
+                                    .batch = kDeckBatch};
+    }
     const plan::Plan plan = PlanOf(kDeck, facts, ranks, Dtype::kFloat32, overrides);
     return {ParsedDeck(kDeck, overrides), plan.grid, plan.sharing, plan.options,
             plan.machine.stream};
@@ -82,6 +92,7 @@ class Verifying : public testing::Test {
   SharedFolder folder_;
   int runs_ = 0;
   bool loss_mask_ = false;
+  bool pairs_ = false;  // a model that translates
 };
 
 inline const verify::VerifiedQuantity& Quantity(const verify::Verification& verification,

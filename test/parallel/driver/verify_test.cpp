@@ -104,6 +104,55 @@ TEST_F(Verifying, MaskedLayoutsPass) {
   }
 }
 
+TEST_F(Verifying, LayoutsOfModelsThatTranslatePass) {
+  pairs_ = true;
+  for (const char* keys : {
+           "grid.data=8",
+           "grid.pipeline=8 model.shared_vocabulary=no",
+           "grid.pipeline=2 grid.tensor=4 model.norm_position=post model.position=sinusoidal",
+           "grid.pipeline=4 grid.sharding=gradients pipeline.schedule=zero_bubble "
+           "model.recompute=full model.encoder_layers=5",
+           "grid.tensor=2 grid.sequence_parallel=yes grid.sharding=parameters model.position=rope "
+           "data.batch_tokens=4096",
+           "run.canonical=4x2 grid.tensor=2 grid.pipeline=2 grid.data=2",
+       }) {
+    const Verification verification = Run(keys);
+    EXPECT_EQ(verification.failure, "") << keys << verification.hint;
+    double largest = 0;
+    bool crosses = false;
+    for (const auto& tensor : verification.tensors) {
+      largest = std::max(largest, tensor.gradient);
+      crosses = crosses || tensor.name.ends_with("cross.value.weight");
+    }
+    EXPECT_GT(largest, 0) << keys;
+    EXPECT_TRUE(crosses) << keys;
+  }
+}
+
+// Both stacks become smaller, and meet within a stage or between two as the deck's do.
+TEST_F(Verifying, ShrinksBothStacks) {
+  pairs_ = true;
+  const auto shrunk = [&](const std::string& keys) {
+    const Large large = Read(keys);
+    return verify::Shrink(large.setup, large.grid).model.options;
+  };
+  model::Options o = shrunk("grid.data=8");
+  EXPECT_EQ(o.encoder_layers, 3);
+  EXPECT_EQ(o.layers, 3);
+  o = shrunk("grid.pipeline=2 model.encoder_layers=24");
+  EXPECT_EQ(o.encoder_layers, o.layers);
+  o = shrunk("grid.pipeline=4 model.encoder_layers=12 model.layers=36");
+  EXPECT_EQ(3 * o.encoder_layers, o.layers);
+  o = shrunk("grid.pipeline=4 model.encoder_layers=1 model.layers=47");
+  EXPECT_EQ(o.encoder_layers, 1);
+  EXPECT_LT(o.layers, 10);
+}
+
+TEST_F(Verifying, FindsMistakesInModelsThatTranslate) {
+  pairs_ = true;
+  EXPECT_NE(Run("grid.data=8", Defect::kDataRanksWeighed).failure, "");
+}
+
 TEST_F(Verifying, FindsAnAverageOfAveragesOfMaskedTargets) {
   loss_mask_ = true;
   EXPECT_NE(Run("grid.data=8", Defect::kDataRanksWeighed).failure, "");

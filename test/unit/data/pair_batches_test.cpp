@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <random>
 #include <string>
@@ -106,6 +107,35 @@ TEST(PairBatches, HoldEachPairOnceWithinTheirLimits) {
       }
     }
     EXPECT_EQ(epochs[0] == epochs[1], !options.shuffle);
+  }
+}
+
+// No other batch is nearer to the means.
+TEST(PairBatches, HaveATypicalOne) {
+  const Lengths lengths = Sentences(5000);
+  const PairBatches batches(lengths.Pairs(), lengths.Reader(),
+                            {.seed = 3, .source_tokens = 2000, .target_tokens = 2000});
+  const auto sizes = [](const PairBatchShape& shape) {
+    return std::array{shape.pairs, shape.pairs * shape.source_length,
+                      shape.pairs * shape.target_length};
+  };
+  const std::int64_t steps = batches.StepsPerEpoch();
+  std::array<double, 3> sums{};
+  for (std::int64_t step = 0; step < steps; ++step) {
+    const auto these = sizes(batches.Shape(step));
+    for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += static_cast<double>(these[i]);
+  }
+  const auto apart = [&](const PairBatchShape& shape) {
+    double sum = 0;
+    const auto these = sizes(shape);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      sum += std::abs(static_cast<double>(these[i] * steps) / sums[i] - 1);
+    }
+    return sum;
+  };
+  const double least = apart(batches.Typical());
+  for (std::int64_t step = 0; step < steps; ++step) {
+    EXPECT_GE(apart(batches.Shape(step)), least - 1e-12);
   }
 }
 

@@ -43,6 +43,9 @@ TEST(Table, IsTheDesignsExample) {
   valid.all_windows = 6801;
   EXPECT_EQ(EvaluationLine(valid),
             "   valid    1.00   6.1204       455.0  code  512 of 6,801 windows");
+  valid.pairs = true;
+  EXPECT_EQ(EvaluationLine(valid),
+            "   valid    1.00   6.1204       455.0  code  512 of 6,801 pairs");
   valid.windows = 0;
   valid.set.clear();
   valid.kind = Record::Kind::kTest;

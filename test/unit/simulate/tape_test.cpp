@@ -25,7 +25,7 @@ std::vector<std::string> With(std::vector<std::string> more) {
 }
 
 void ExpectLedger(const plan::Plan& plan, const Machine& machine) {
-  const PlayedStep step = PlayStep(plan, machine, plan.training.batch, false);
+  const PlayedStep step = PlayStep(plan, machine, {plan.training.batch}, false);
   for (std::size_t stage = 0; stage < step.tapes.size(); ++stage) {
     comm::Ledger counted;
     for (const TapeTransfer& transfer : step.tapes[stage].transfers) {
@@ -74,7 +74,7 @@ TEST(Tape, HasTheLedgersCallsAndBytes) {
 
 TEST(Tape, HasEachTaskOfTheSchedule) {
   const Case one("h100", 4, With({"grid.pipeline=4"}));
-  const PlayedStep step = PlayStep(one.plan, one.machine, one.plan.training.batch, true);
+  const PlayedStep step = PlayStep(one.plan, one.machine, {one.plan.training.batch}, true);
   for (const Tape& tape : step.tapes) EXPECT_EQ(tape.tasks.size(), 2U * 16);
   const Prediction prediction = Predict(one.plan, one.machine);
   EXPECT_EQ(prediction.tasks, 4 * 2 * 16);
@@ -90,7 +90,7 @@ TEST(Prediction, ShortStepsExtendToTheWhole) {
     if (keys.back().ends_with("interleaved")) keys.emplace_back("pipeline.chunks=2");
     const Case one("h100", 4, keys);
     const Prediction prediction = Predict(one.plan, one.machine);
-    const PlayedStep whole = PlayStep(one.plan, one.machine, one.plan.training.batch, false);
+    const PlayedStep whole = PlayStep(one.plan, one.machine, {one.plan.training.batch}, false);
     EXPECT_NEAR(prediction.step / whole.simulated.Makespan(), 1, 1e-6) << schedule;
     EXPECT_NEAR(prediction.compute + prediction.Exposed() + prediction.bubble + prediction.other,
                 prediction.step, 1e-12);
