@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests of the tests: with one barrier of a kernel left out the kernel tests fail, with one wait of a
+# Tests of the tests: with one barrier of a kernel, or one wait for copies, left out the kernel tests fail, with one wait of a
 # queue for another a training's losses or norms differ from the CPU's. A sample; "all": every one.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -33,12 +33,12 @@ spread() {
 # count_of KIND: as the last program wrote it to ./output.
 count_of() { awk -v kind="$1" '$1 == "emulated" && $3 == kind { print $4; exit }' output; }
 
-# barriers PROGRAM FILTER WANTED WANTED_OF_WARPS: adds to ./judged.
+# barriers PROGRAM FILTER WANTED WANTED_OF_WARPS WANTED_OF_COPIES: adds to ./judged.
 barriers() {
   local program=$1 filter=$2 kind number
   [[ -x $programs/$program ]] || skip "$program was not built"
   run 0 env TRIREME_EMULATOR_OMIT=count "$programs/$program" "--gtest_filter=$filter"
-  for kind in barrier:$3 warp_barrier:$4; do
+  for kind in barrier:$3 warp_barrier:$4 copy_wait:$5; do
     for number in $(spread "$(count_of "${kind%:*}")" "${kind#*:}"); do
       printf '%s\0%s\0%s\0%s\0' "$program" "$filter" "${kind%:*}" "$number"
     done
@@ -46,10 +46,10 @@ barriers() {
 }
 rowwise='*RowwiseNorm*fp32*:*RowwiseSums*fp32*:*RowwiseUpdate*'
 [[ $all != all ]] || rowwise='*'
-barriers kernels_cuda_products_test '*' 5 0
-barriers kernels_cuda_attention_test '*' 8 3
+barriers kernels_cuda_products_test '*' 5 0 0
+barriers kernels_cuda_attention_test '*' 8 3 4
 # Warps': none. Votes stand between them, and bring the emulator's lanes together too.
-barriers kernels_cuda_rowwise_test "$rowwise" 6 0
+barriers kernels_cuda_rowwise_test "$rowwise" 6 0 0
 
 # Waits: in three steps of two tensor ranks, whose every product is followed by a sum that the next
 # kernel reads.
