@@ -6,6 +6,7 @@
 #include "backends.hpp"
 #include "cudnn_attention.hpp"
 #include "gpu_sizes.hpp"
+#include "trireme/device/gpu.hpp"
 
 namespace trireme::kernels::cuda {
 

@@ -131,7 +131,7 @@ __device__ __forceinline__ void AddMatrixDots(const MatrixLeft<kDims, kKept> (&l
                                               const MatrixTile<kDims>& right, int row, int steps,
                                               MatrixSums<kColumns> (&sums)[kTiles]) {
   // Whole, for registers that are numbered by the step; in part where there are too few registers.
-  constexpr int kUnrolled = kKept || kDims <= 128 ? MatrixTile<kDims>::kSteps : 4;
+  [[maybe_unused]] constexpr int kUnrolled = kKept || kDims <= 128 ? MatrixTile<kDims>::kSteps : 4;
 #pragma unroll kUnrolled
   for (int step = 0; step < MatrixTile<kDims>::kSteps; ++step) {
     if (step >= steps) continue;
