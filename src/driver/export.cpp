@@ -58,13 +58,6 @@ void CheckRequest(const job::Job& job, const Task& task) {
   if (task.options.path.empty()) {
     throw job.deck.Complain("hf.path", "no folder to write is named");
   }
-  if (job.options.model.Translates()) {
-    throw job.deck.Complain(
-        "model.kind", "models that translate are not exported",
-        "Marian, the nearest family of transformers, has norms after the sub-layers alone and "
-        "other positions: all sines, then all cosines. Weights of a checkpoint are safetensors "
-        "(doc/translation.md has their names).");
-  }
 }
 
 // Throws InputError unless the configuration, which a user may have changed, is the model's.
@@ -171,8 +164,9 @@ Words ReadWords(const job::Job& job) {
   const std::string& path = job.options.data.file;
   const bool there = fs::is_regular_file(path, ignored);
   if (job.World().Max(job.World().IsRoot() && there ? std::int64_t{1} : 0) == 0) return {};
-  const data::TokenFile tokens(job.World(), job.runtime->Node(), path,
-                               data::Keeping(data::Staging::kNone, {false, false, false}, 0));
+  data::Keeping keeping(data::Staging::kNone, {false, false, false}, 0);
+  if (job.options.model.Translates()) keeping.side = data::Side::kTarget;
+  const data::TokenFile tokens(job.World(), job.runtime->Node(), path, keeping);
   job.World().Together([&] {
     if (job.World().IsRoot()) job::CheckVocabulary(*job.start.record, tokens);
   });
@@ -188,6 +182,10 @@ void WriteAfresh(const Task& task, const Words& words, const std::string& folder
   write(hf::kConfigFile,
         hf::MakeConfig(task.family, task.model, TorchName(task.options.dtype), words.eos));
   nlohmann::json generation = {{"_from_model_config", true}};
+  if (task.family == hf::Family::kMarian) {
+    generation["decoder_start_token_id"] = generation["pad_token_id"] = words.eos;
+    generation["max_length"] = task.model.max_positions;
+  }
   if (words.eos >= 0) generation["bos_token_id"] = generation["eos_token_id"] = words.eos;
   write("generation_config.json", generation);
   for (const auto& [name, contents] : words.files) hf::WriteText(folder + "/" + name, contents);
@@ -248,6 +246,11 @@ ExitCode RunExport(job::Job& job) {
   Open(job, task);
   Words words;
   if (task.origin.empty()) words = ReadWords(job);
+  world.Together([&] {
+    if (!job.options.model.Translates() || words.eos >= 0) return;
+    throw job.deck.Complain("data.file", "is not there: its eos begins each translation",
+                            "Name the file of pairs that the model was trained on.");
+  });
   const PeakMemory memory = MemoryOf(job, task);
   if (world.IsRoot()) Say(task, words, memory);
   if (job.line->validate_only) {

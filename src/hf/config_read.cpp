@@ -14,7 +14,8 @@ namespace trireme::hf {
 
 namespace {
 
-constexpr std::array<const char*, 5> kFamilies = {"gpt2", "llama", "mistral", "qwen2", "qwen3"};
+constexpr std::array<const char*, 6> kFamilies = {"gpt2",  "llama", "mistral",
+                                                  "qwen2", "qwen3", "marian"};
 constexpr std::int64_t kMostConfigBytes = std::int64_t{1} << 20;
 
 void ReadGpt2(ConfigKeys& config, nlohmann::json& model) {
@@ -112,7 +113,8 @@ void ReadLlama(ConfigKeys& config, const std::string& where, Family family, nloh
 Family ReadFamily(ConfigKeys& config) {
   const std::string type = config.TextOr("model_type", "");
   for (std::size_t i = 0; i < kFamilies.size(); ++i) {
-    if (type == kFamilies.at(i)) return static_cast<Family>(i);
+    const auto family = static_cast<Family>(i);
+    if (type == kFamilies.at(i) && family != Family::kMarian) return family;
   }
   throw config.Complain("model_type", "only gpt2, llama, mistral, qwen2 and qwen3 are read");
 }

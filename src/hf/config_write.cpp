@@ -25,8 +25,8 @@ void Require(const std::vector<Need>& needs, const char* families, const input::
   if (missed == needs.end()) return;
   throw deck.Complain(fmt::format("model.{}", missed->key),
                       fmt::format("no {} model of transformers computes this", families),
-                      "export writes GPT-2, Llama, Qwen2 and Qwen3 models: doc/hugging_face.md "
-                      "lists their keys.");
+                      "export writes GPT-2, Llama, Qwen2, Qwen3 and Marian models: "
+                      "doc/hugging_face.md lists their keys.");
 }
 
 nlohmann::json RopeJson(const Options& o) {
@@ -95,9 +95,56 @@ nlohmann::json LlamaJson(Family family, const Options& o) {
   return json;
 }
 
+// Padding has eos's id, which masks of attention tell from it.
+nlohmann::json MarianJson(const Options& o, std::int64_t eos) {
+  const bool relu = o.activation == model::Activation::kRelu;
+  return {{"activation_dropout", o.ffn_dropout},
+          {"activation_function", relu ? "relu" : "gelu_new"},
+          {"architectures", {"MarianMTModel"}},
+          {"attention_dropout", o.attention_dropout},
+          {"d_model", o.dim},
+          {"decoder_attention_heads", o.heads},
+          {"decoder_ffn_dim", o.ffn},
+          {"decoder_layers", o.layers},
+          {"decoder_start_token_id", eos},
+          {"decoder_vocab_size", o.vocabulary},
+          {"dropout", o.dropout},
+          {"encoder_attention_heads", o.heads},
+          {"encoder_ffn_dim", o.ffn},
+          {"encoder_layers", o.encoder_layers},
+          {"forced_eos_token_id", nullptr},
+          {"init_std", o.init_deviation},
+          {"is_encoder_decoder", true},
+          {"max_position_embeddings", o.max_positions},
+          {"pad_token_id", eos},
+          {"scale_embedding", o.scale_embedding},
+          {"share_encoder_decoder_embeddings", true}};
+}
+
+void RequireMarian(const Options& o, const input::Deck& deck) {
+  constexpr double kEpsilon = 1e-5;  // of nn.LayerNorm
+  Require({{"norm_position", o.norm_position == model::NormPosition::kPost},
+           {"norm", o.norm == model::Norm::kLayerNorm},
+           {"norm_epsilon", o.norm_epsilon == kEpsilon},
+           {"position", o.position == model::Position::kSinusoidal},
+           {"dim", o.dim % 2 == 0},
+           {"activation", o.activation != model::Activation::kSwiglu},
+           {"bias", o.bias},
+           {"qkv_bias", o.qkv_bias},
+           {"qk_norm", !o.qk_norm},
+           {"kv_heads", o.kv_heads == o.heads},
+           {"head_dim", o.heads * o.head_dim == o.dim},
+           {"shared_vocabulary", o.shared_vocabulary}},
+          "encoder-decoder", deck);
+}
+
 }  // namespace
 
 Family FamilyOf(const Options& o, const input::Deck& deck) {
+  if (o.Translates()) {
+    RequireMarian(o, deck);
+    return Family::kMarian;
+  }
   Require({{"norm_position", o.norm_position == model::NormPosition::kPre},
            {"scale_embedding", !o.scale_embedding}},
           "decoder", deck);
@@ -122,7 +169,9 @@ Family FamilyOf(const Options& o, const input::Deck& deck) {
 
 nlohmann::json MakeConfig(Family family, const Options& o, const std::string& dtype,
                           std::int64_t eos) {
-  nlohmann::json json = family == Family::kGpt2 ? Gpt2Json(o) : LlamaJson(family, o);
+  nlohmann::json json = family == Family::kGpt2     ? Gpt2Json(o)
+                        : family == Family::kMarian ? MarianJson(o, eos)
+                                                    : LlamaJson(family, o);
   if (eos >= 0) json["bos_token_id"] = json["eos_token_id"] = eos;
   json["model_type"] = NameOf(family);
   json["tie_word_embeddings"] = o.tie_embeddings;

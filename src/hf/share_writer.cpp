@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "transpose.hpp"
 #include "trireme/base/error.hpp"
@@ -81,13 +82,18 @@ void ShareWriter::Add(const MappedTensor& mapped, const StoredTensor& to, std::i
   }
 }
 
-void ShareWriter::AddTransposed(const MappedTensor& mapped, const StoredTensor& to) {
+void ShareWriter::AddWhole(const MappedTensor& mapped, const StoredTensor& to) {
   for (const MappedPart& part : mapped.parts) {
     Cut(part, 0, tensor::ElementCount(part.shape), {.at = part.begin * mapped.Columns()});
   }
   Room(whole_, mapped.Elements() * SizeIn(Parameter(mapped.parts.front())));
   Run();
-  WriteColumns(mapped, to);
+  if (mapped.halves) SplitFeatures(mapped);
+  if (mapped.transposed) {
+    WriteColumns(mapped, to);
+  } else {
+    WriteRows(mapped, to);
+  }
 }
 
 void ShareWriter::Finish() {
@@ -138,6 +144,38 @@ void ShareWriter::Store(const Piece& piece, Dtype type, Scratch& scratch) {
   const std::int64_t offset = to.offset + piece.at * size;
   piece.file->Write(bytes, piece.count * size, offset);
   piece.file->StartFlush(piece.count * size, offset);
+}
+
+// Puts the even features of each row of what whole_ holds before the odd ones.
+void ShareWriter::SplitFeatures(const MappedTensor& mapped) {
+  const MappedPart& part = mapped.parts.front();
+  const auto size = static_cast<std::size_t>(SizeIn(Parameter(part)));
+  const auto features = static_cast<std::size_t>(part.shape.back());
+  std::vector<char> row(features * size);
+  const auto end = static_cast<std::size_t>(mapped.Elements()) * size;
+  for (char* at = whole_.data(); at < whole_.data() + end; at += row.size()) {
+    for (std::size_t f = 0; f < features; ++f) {
+      const std::size_t to = f / 2 + (f % 2 == 0 ? 0 : (features + 1) / 2);
+      std::memcpy(row.data() + to * size, at + f * size, size);
+    }
+    std::memcpy(at, row.data(), row.size());
+  }
+}
+
+// Writes what whole_ holds as it lies.
+void ShareWriter::WriteRows(const MappedTensor& mapped, const StoredTensor& to) {
+  const Dtype type = TypeIn(Parameter(mapped.parts.front()));
+  const auto size = static_cast<std::int64_t>(SizeOf(type));
+  const std::int64_t step = kExportPiece / kWidest, all = mapped.Elements();
+  const PositionedFile* const file = File();
+  InThreads(
+      static_cast<int>(scratch_.size()), CeilDivide(all, step), [&](std::int64_t i, int thread) {
+        Scratch& scratch = scratch_[static_cast<std::size_t>(thread)];
+        const std::int64_t first = i * step, count = std::min(step, all - first);
+        char* const piece = Room(scratch.piece, count * size);
+        std::memcpy(piece, whole_.data() + first * size, static_cast<std::size_t>(count * size));
+        Store({.to = &to, .file = file, .at = first, .count = count}, type, scratch);
+      });
 }
 
 // Transposes what whole_ holds and writes it, some of its columns at once.

@@ -28,7 +28,8 @@ class ShareWriter {
   // Elements [first, last) of a tensor that is stored as its parameters are.
   void Add(const MappedTensor& mapped, const checkpoint::StoredTensor& to, std::int64_t first,
            std::int64_t last);
-  void AddTransposed(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
+  // A tensor that is rearranged.
+  void AddWhole(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
   // Writes what is left and syncs all files. What is thrown: as WriteShare says.
   void Finish();
 
@@ -56,6 +57,8 @@ class ShareWriter {
   void Work(const Piece& piece, Scratch& scratch);
   void Load(const Piece& piece, char* to, Scratch& scratch) const;
   static void Store(const Piece& piece, Dtype type, Scratch& scratch);
+  void SplitFeatures(const MappedTensor& mapped);
+  void WriteRows(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
   void WriteColumns(const MappedTensor& mapped, const checkpoint::StoredTensor& to);
 
   const checkpoint::TensorReader& reader_;
@@ -65,7 +68,7 @@ class ShareWriter {
   std::map<std::string, PositionedFile> files_;  // with tensors of this rank
   std::vector<Piece> pieces_;                    // not yet written
   std::vector<Scratch> scratch_;                 // [threads]
-  std::vector<char> whole_;                      // a tensor to transpose, in the checkpoint's type
+  std::vector<char> whole_;                      // a tensor to rearrange, in the checkpoint's type
 };
 
 }  // namespace trireme::hf

@@ -98,11 +98,75 @@ void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Opt
   map.push_back(Across(from + "mlp.down_proj.weight", to + "ffn.down.weight", o.ffn, o.dim));
 }
 
+MappedTensor Halved(MappedTensor tensor) {
+  tensor.halves = true;
+  return tensor;
+}
+
+void AddMarianAttention(std::vector<MappedTensor>& map, const std::string& from,
+                        const std::string& to, std::int64_t dim) {
+  const std::vector<std::pair<const char*, const char*>> projections = {
+      {"q_proj", "query"}, {"k_proj", "key"}, {"v_proj", "value"}};
+  for (const auto& [theirs, ours] : projections) {
+    const std::string parameter = to + "." + ours;
+    map.push_back(
+        Halved(Alone(from + "." + theirs + ".weight", parameter + ".weight", {dim, dim})));
+    map.push_back(Alone(from + "." + theirs + ".bias", parameter + ".bias", {dim}));
+  }
+  map.push_back(Halved(Across(from + ".out_proj.weight", to + ".output.weight", dim, dim)));
+  map.push_back(Halved(Alone(from + ".out_proj.bias", to + ".output.bias", {dim})));
+}
+
+void AddMarianNorm(std::vector<MappedTensor>& map, const std::string& from, const std::string& to,
+                   std::int64_t dim) {
+  for (const char* const kind : {".weight", ".bias"}) {
+    map.push_back(Halved(Alone(from + kind, to + kind, {dim})));
+  }
+}
+
+void AddMarianBlock(std::vector<MappedTensor>& map, std::int64_t block, const Options& o) {
+  const bool decodes = block >= o.encoder_layers;
+  const std::string from = fmt::format("model.{}.layers.{}.", decodes ? "decoder" : "encoder",
+                                       decodes ? block - o.encoder_layers : block);
+  const std::string to = fmt::format("blocks.{}.", block);
+  AddMarianAttention(map, from + "self_attn", to + "attention", o.dim);
+  AddMarianNorm(map, from + "self_attn_layer_norm", to + "attention.norm", o.dim);
+  if (decodes) {
+    AddMarianAttention(map, from + "encoder_attn", to + "cross", o.dim);
+    AddMarianNorm(map, from + "encoder_attn_layer_norm", to + "cross.norm", o.dim);
+  }
+  map.push_back(Halved(Alone(from + "fc1.weight", to + "ffn.up.weight", {o.ffn, o.dim})));
+  map.push_back(Alone(from + "fc1.bias", to + "ffn.up.bias", {o.ffn}));
+  map.push_back(Halved(Across(from + "fc2.weight", to + "ffn.down.weight", o.ffn, o.dim)));
+  map.push_back(Halved(Alone(from + "fc2.bias", to + "ffn.down.bias", {o.dim})));
+  AddMarianNorm(map, from + "final_layer_norm", to + "ffn.norm", o.dim);
+}
+
+// Without tables of positions and biases of logits, which transformers computes and sets to zero.
+std::vector<MappedTensor> MapMarian(const Options& o) {
+  const tensor::Shape table = {o.vocabulary, o.dim};
+  std::vector<MappedTensor> map = {
+      Halved(Alone("model.shared.weight", "embedding.token.weight", table))};
+  for (std::int64_t block = 0; block < o.Blocks(); ++block) AddMarianBlock(map, block, o);
+  const bool tied = o.tie_embeddings;
+  // transformers shares the stacks' tables with the head, or not at all.
+  for (const char* const stack : {"encoder", "decoder"}) {
+    if (tied) break;
+    map.push_back(Halved(Alone(fmt::format("model.{}.embed_tokens.weight", stack),
+                               "embedding.token.weight", table)));
+  }
+  map.push_back(
+      Halved(Alone("lm_head.weight", tied ? "embedding.token.weight" : "head.weight", table)));
+  map.back().copy = tied;
+  return map;
+}
+
 bool Ends(const std::string& name, const char* with) { return name.ends_with(with); }
 
 }  // namespace
 
 std::vector<MappedTensor> MapTensors(Family family, const Options& o) {
+  if (family == Family::kMarian) return MapMarian(o);
   const bool gpt2 = family == Family::kGpt2;
   const tensor::Shape table = {o.vocabulary, o.dim};
   const char* const embedding = gpt2 ? "transformer.wte.weight" : "model.embed_tokens.weight";

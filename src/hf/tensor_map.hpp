@@ -20,10 +20,13 @@ struct MappedPart {
 };
 
 struct MappedTensor {
-  std::string name;                    // "model.layers.0.self_attn.q_proj.weight"
-  tensor::Shape shape;                 // as stored
-  bool transposed = false;             // stored as [columns, rows]
-  bool copy = false;                   // of parameters that another tensor holds: a tied head
+  std::string name;         // "model.layers.0.self_attn.q_proj.weight"
+  tensor::Shape shape;      // as stored
+  bool transposed = false;  // stored as [columns, rows]
+  bool copy = false;        // of parameters that another tensor holds: a tied head
+  // Features of the residual stream, the last axis of its one parameter, are stored in Marian's
+  // order: 0, 2, 4 ... (where sinusoidal positions have sines), then 1, 3, 5 ...
+  bool halves = false;
   std::vector<MappedPart> parts = {};  // one below the other
 
   std::int64_t Rows() const { return transposed ? shape.back() : shape.front(); }
@@ -31,6 +34,7 @@ struct MappedTensor {
     return shape.size() == 1 ? 1 : transposed ? shape.front() : shape.back();
   }
   std::int64_t Elements() const { return Rows() * Columns(); }
+  bool Whole() const { return transposed || halves; }  // written at once, by one rank
 };
 
 // All tensors, in the order of the model's parameters; a tied head is the last one. Names as

@@ -95,7 +95,7 @@ PassingMemory ExportMemory(const ExportPlan& plan, Family family, const model::O
       const MappedTensor* const mapped = names.Find(tensor.name);
       if (mapped == nullptr) continue;
       written = std::max(written, checkpoint::ElementBytes(tensor.dtype));
-      if (mapped->transposed) memory.tensor = std::max(memory.tensor, mapped->Elements() * size);
+      if (mapped->Whole()) memory.tensor = std::max(memory.tensor, mapped->Elements() * size);
     }
   }
   // A piece as it was read and as it is written, and a segment of which another piece is wanted.
@@ -122,15 +122,15 @@ void WriteShare(const ExportPlan& plan, Family family, const model::Options& mod
       if (mapped == nullptr || mapped->shape != tensor.shape) {
         throw InputError(fmt::format("{}: not a tensor of the model", tensor.name));
       }
-      // Elements that begin in this rank's part of all bytes; a transposed tensor whole.
+      // Elements that begin in this rank's part of all bytes; a tensor that is rearranged whole.
       const std::int64_t size = checkpoint::ElementBytes(tensor.dtype);
       const auto element = [&](std::int64_t byte) {
         return CeilDivide(std::clamp<std::int64_t>(byte - at, 0, tensor.bytes), size);
       };
-      if (!mapped->transposed) {
+      if (!mapped->Whole()) {
         writer.Add(*mapped, tensor, element(mine.begin), element(mine.end));
       } else if (mine.begin <= at && at < mine.end) {
-        writer.AddTransposed(*mapped, tensor);
+        writer.AddWhole(*mapped, tensor);
       }
       at += tensor.bytes;
     }

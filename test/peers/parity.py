@@ -16,6 +16,7 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 import check_goldens
+import marian
 import models
 import pairs
 import record
@@ -135,7 +136,7 @@ def main():
     torch.set_num_threads(1)
     print(f"transformers {transformers.__version__}, torch {torch.__version__}")
     trireme, table = runs.Trireme(sys.argv[1], sys.argv[2]), Table()
-    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, user_path.NAME]
+    chosen = sys.argv[3:] or [*record.configs(), *pairs.CASES, marian.NAME, user_path.NAME]
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         models.write_tokens(scratch / "tokens.h5")
@@ -151,11 +152,12 @@ def main():
                     torch_pairs.compare(trireme, table, scratch, case)
             except runs.Failure as failure:
                 table.failure(case, "", failure)
-        if user_path.NAME in chosen:
+        for name, part in ((marian.NAME, marian.compare), (user_path.NAME, user_path.walk)):
             try:
-                user_path.walk(trireme, table, scratch)
+                if name in chosen:
+                    part(trireme, table, scratch)
             except runs.Failure as failure:
-                table.failure(user_path.NAME, "", failure)
+                table.failure(name, "", failure)
     print(f"{table.failed} failed")
     sys.exit(1 if table.failed else 0)
 

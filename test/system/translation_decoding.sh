@@ -54,6 +54,32 @@ for name in ("one", "four", "three"):
         assert 0 <= number["chrf"] < 100 and number["loss"] > 0, number
 PYTHON
 
+# Export as Marian: features of the residual stream, even ones first, on any ranks.
+run 0 "$TRIREME" -i "$deck" data.file=numerals.h5 model.dim=32 model.ffn=64 model.norm_position=post schedule.steps=2 schedule.warmup_steps=1 \
+  monitor.report=no monitor.validate_every_steps=0 job.output=post
+run 0 "$TRIREME" -r post job.task=export hf.path=marian
+run 0 "${mpi[@]}" 3 "$TRIREME" -r post job.task=export hf.path=marian_of_three
+cmp marian/model.safetensors marian_of_three/model.safetensors || fail "three ranks export other weights than one"
+"$python" - <<'PYTHON' || fail "exported weights"
+import json
+import numpy as np
+from safetensors.numpy import load_file
+theirs, ours = load_file("marian/model.safetensors"), load_file("post/checkpoints/latest/model.safetensors")
+halves = [*range(0, 32, 2), *range(1, 32, 2)]
+def same(their, our):
+    assert np.array_equal(theirs[their], our), their
+same("model.shared.weight", ours["embedding.token.weight"][:, halves])
+same("model.encoder.layers.1.self_attn.q_proj.weight", ours["blocks.1.attention.query.weight"][:, halves])
+same("model.encoder.layers.1.self_attn.q_proj.bias", ours["blocks.1.attention.query.bias"])
+same("model.decoder.layers.0.encoder_attn.out_proj.weight", ours["blocks.2.cross.output.weight"].T[halves])
+same("model.decoder.layers.1.fc1.weight", ours["blocks.3.ffn.up.weight"][:, halves])
+same("model.decoder.layers.1.fc2.weight", ours["blocks.3.ffn.down.weight"].T[halves])
+same("model.decoder.layers.1.final_layer_norm.bias", ours["blocks.3.ffn.norm.bias"][halves])
+assert sum(tensor.size for tensor in theirs.values()) == sum(tensor.size for tensor in ours.values())
+config = json.load(open("marian/config.json"))
+assert config["model_type"] == "marian" and config["decoder_start_token_id"] == config["eos_token_id"] == config["pad_token_id"], config
+PYTHON
+
 # refused MESSAGE KEYS...
 refused() {
   run 2 "$TRIREME" -r run "${@:2}"
@@ -62,7 +88,7 @@ refused() {
 refused "is evaluated on pairs alone" job.task=evaluate evaluate.baselines=yes
 refused "is there already" job.task=evaluate evaluate.output=one.jsonl
 refused "searched for, not drawn" job.task=generate generate.top_k=3
-refused "models that translate are not exported" job.task=export hf.path=exported
+refused "model.norm_position = pre: no encoder-decoder model of transformers computes this" job.task=export hf.path=exported
 printf '{"prompt":"<en> 5","top_k":3}\n' > drawn.jsonl
 refused "unknown member" job.task=generate generate.file=drawn.jsonl
 printf '{"prompt":"<en> %s"}\n' "$(printf 'eins %.0s' {1..60})" > long.jsonl

@@ -11,7 +11,8 @@
 
 namespace trireme::hf {
 
-enum class Family { kGpt2, kLlama, kMistral, kQwen2, kQwen3 };
+// kMarian is written alone.
+enum class Family { kGpt2, kLlama, kMistral, kQwen2, kQwen3, kMarian };
 const char* NameOf(Family family);  // config.json's model_type
 
 inline constexpr const char* kConfigFile = "config.json";
