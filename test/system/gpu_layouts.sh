@@ -43,7 +43,7 @@ layout matrices-one 1 "${matrices[@]}" run.precision=bf16
 says "kernels attention: our own ("
 layout matrices-all 8 "${matrices[@]}" run.precision=bf16 grid.data=2 grid.context=2 grid.tensor=2
 run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" "${matrices[@]}" run.precision=bf16 run.attention=cudnn
-says "run.attention: cuDNN cannot compute this attention"
+says "run.attention = cudnn: cuDNN cannot compute this attention"
 layout matrices-own 1 "${matrices[@]}" run.precision=bf16 run.attention=own
 says "kernels attention: our own (run.attention = own)"
 cmp matrices-{one,own}/checkpoints/step_00000010/model.safetensors || fail "run.attention = own: other bits"
