@@ -25,12 +25,6 @@ layouts=(
   "grid.pipeline=2 grid.tensor=2 grid.sequence_parallel=yes pipeline.schedule=gpipe"
 )
 for i in "${!decks[@]}"; do
-  if [[ ${decks[i]} == */translation.in ]]; then
-    verify 2 4 "${decks[i]}"
-    says "job.task = verify takes no models that translate"
-    nothing_left
-    continue
-  fi
   read -ra keys <<<"${layouts[i % ${#layouts[@]}]}"
   vocabulary=50,257
   [[ ${decks[i]} != */llama3_* ]] || vocabulary=128,256
