@@ -170,8 +170,8 @@ void EvaluateTranslations(model::ParallelModel& model, const data::PairFile& pai
     const SplitTranslations done = TranslateSplit(translator, model, pairs, split, keeps);
     const std::vector<Json> shown = Gather(world, done.pairs);
     if (!world.IsRoot()) continue;
-    Say(fmt::format("{}exact match {:.1f} %   BLEU {:.2f}   chrF {:.2f}   {}   {:.1f} s", kIndent,
-                    ExactMatch(done.counts), Bleu(done.counts), ChrF(done.counts),
+    Say(fmt::format("{}exact match {} %   BLEU {:.2f}   chrF {:.2f}   {}   {:.1f} s", kIndent,
+                    ExactMatchText(done.counts), Bleu(done.counts), ChrF(done.counts),
                     monitor::Counted(done.counts.texts, "text"), done.seconds));
     if (done.left_out > 0) {
       Say(fmt::format("{}{} left out: a text has at most {} tokens", kIndent,

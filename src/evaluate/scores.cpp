@@ -1,6 +1,8 @@
 // Tokenisation by mteval-v13a's rules, n-grams, and the scores of their counts.
 #include "trireme/evaluate/scores.hpp"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -230,6 +232,12 @@ double ChrF(const ScoreCounts& counts) {
 double ExactMatch(const ScoreCounts& counts) {
   if (counts.texts == 0) return 0;
   return 100 * static_cast<double>(counts.exact) / static_cast<double>(counts.texts);
+}
+
+std::string ExactMatchText(const ScoreCounts& counts) {
+  constexpr std::int64_t kTenths = 1000;  // of a hundred
+  const std::int64_t tenths = counts.texts == 0 ? 0 : counts.exact * kTenths / counts.texts;
+  return fmt::format("{}.{}", tenths / 10, tenths % 10);
 }
 
 }  // namespace trireme::evaluate

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace trireme::evaluate {
@@ -39,6 +40,8 @@ ScoreCounts CountMatches(std::string_view hypothesis, std::string_view reference
 double Bleu(const ScoreCounts& counts);
 double ChrF(const ScoreCounts& counts);  // chrF2
 double ExactMatch(const ScoreCounts& counts);
+// "99.9": rounded down, so that 100.0 is all of them.
+std::string ExactMatchText(const ScoreCounts& counts);
 
 }  // namespace trireme::evaluate
 

@@ -67,6 +67,18 @@ TEST(Scores, AreThoseOfSacrebleu) {
   }
 }
 
+TEST(Scores, ExactMatchesAreRoundedDownOnTheScreen) {
+  const auto text = [](std::int64_t exact, std::int64_t texts) {
+    ScoreCounts counts;
+    counts.exact = exact, counts.texts = texts;
+    return ExactMatchText(counts);
+  };
+  EXPECT_EQ(text(1999, 2000), "99.9");
+  EXPECT_EQ(text(997, 1000), "99.7");
+  EXPECT_EQ(text(2000, 2000), "100.0");
+  EXPECT_EQ(text(0, 0), "0.0");
+}
+
 TEST(Scores, CountExactMatches) {
   ScoreCounts counts;
   EXPECT_EQ(ExactMatch(counts), 0);
