@@ -121,21 +121,28 @@ def check(trireme, checks, folder, name):
         check_training(checks, f"{name} on {ranks} rank{'s' * (ranks > 1)}", golden, copy)
 
 
-def main():
+def run_cases(cases, check_case, summary):
+    """check_case(trireme, checks, folder, case) for each, with a folder beside the others; `summary`
+    ends the output. Leaves the program."""
     trireme, checks = runs.Trireme(sys.argv[1], sys.argv[2]), Checks()
     with tempfile.TemporaryDirectory() as scratch:
-        scratch = pathlib.Path(scratch)
-        models.write_tokens(scratch / "tokens.h5")
-        for name in STORED:
-            (scratch / name).mkdir()
+        for case in cases:
             try:
-                check(trireme, checks, scratch / name, name)
+                check_case(trireme, checks, pathlib.Path(scratch) / case, case)
             except runs.Failure as failure:
                 checks.failed += 1
-                print(f"FAILED: {name}: {failure}")
-    print(f"{len(STORED)} models of test/peers/goldens: {checks.failed} differences")
+                print(f"FAILED: {case}: {failure}")
+    print(f"{len(cases)} {summary}: {checks.failed} differences")
     sys.exit(1 if checks.failed else 0)
 
 
+def check_in_folder(trireme, checks, folder, name):
+    tokens = folder.parent / "tokens.h5"
+    if not tokens.exists():
+        models.write_tokens(tokens)
+    folder.mkdir()
+    check(trireme, checks, folder, name)
+
+
 if __name__ == "__main__":
-    main()
+    run_cases(STORED, check_in_folder, "models of test/peers/goldens")

@@ -7,7 +7,6 @@ one rank and in another layout; losses of valid and test. Needs no torch. Code 7
 import json
 import pathlib
 import sys
-import tempfile
 
 try:
     import h5py  # noqa: F401, of pairs.py
@@ -56,18 +55,5 @@ def check(trireme, checks, folder, case):
         checks.within(f"{case}: {split} loss of evaluate", runs.relative([expected], [losses[split]]), EXACT)
 
 
-def main():
-    trireme, checks = runs.Trireme(sys.argv[1], sys.argv[2]), check_goldens.Checks()
-    with tempfile.TemporaryDirectory() as scratch:
-        for case in pairs.CASES:
-            try:
-                check(trireme, checks, pathlib.Path(scratch) / case, case)
-            except runs.Failure as failure:
-                checks.failed += 1
-                print(f"FAILED: {case}: {failure}")
-    print(f"{len(pairs.CASES)} models that translate: {checks.failed} differences")
-    sys.exit(1 if checks.failed else 0)
-
-
 if __name__ == "__main__":
-    main()
+    check_goldens.run_cases(pairs.CASES, check, "models that translate")

@@ -11,6 +11,7 @@
 
 #include "pair_settings.hpp"
 #include "rule_four.hpp"
+#include "same_ledgers.hpp"
 #include "training_run.hpp"
 #include "trireme/data/options.hpp"
 #include "trireme/data/pair_file.hpp"
@@ -277,21 +278,6 @@ TEST_F(TranslationLayouts, MemoryIsAsPlanned) {
     const std::int64_t before = device::AllocatedBytes();
     run.Train(2);
     EXPECT_EQ(device::PeakAllocatedBytes(), before) << "a step takes memory";
-  }
-}
-
-void ExpectSame(const comm::Ledger& got, const comm::Ledger& planned, const std::string& what) {
-  for (int group = 0; group < comm::kGroups; ++group) {
-    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
-      const auto name = static_cast<comm::Group>(group);
-      const auto kind = static_cast<comm::Transfer>(transfer);
-      const comm::Traffic &mine = got.At(name, kind), &wanted = planned.At(name, kind);
-      const std::string which =
-          fmt::format("{}, {} {}", what, comm::NameOf(name), comm::NameOf(kind));
-      EXPECT_EQ(mine.calls, wanted.calls) << which;
-      EXPECT_EQ(mine.payload, wanted.payload) << which;
-      EXPECT_EQ(mine.moved, wanted.moved) << which;
-    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "layout_fixture.hpp"
+#include "same_ledgers.hpp"
 #include "trireme/device/arena.hpp"
 #include "trireme/device/stream.hpp"
 #include "trireme/plan/plan.hpp"
@@ -58,21 +59,6 @@ std::string TextOf(const std::string& layout) {
   return "[run]\nseed=11\n[data]\nbatch=13\nsequence_length=9\n[model]\ndim=36\nheads=8\n"
          "head_dim=4\nffn=44\nlayers=7\nmax_positions=9\n[schedule]\nsteps=20\n" +
          layout;
-}
-
-void ExpectSame(const comm::Ledger& got, const comm::Ledger& planned, const std::string& what) {
-  for (int group = 0; group < comm::kGroups; ++group) {
-    for (int transfer = 0; transfer < comm::kTransfers; ++transfer) {
-      const auto name = static_cast<comm::Group>(group);
-      const auto kind = static_cast<comm::Transfer>(transfer);
-      const comm::Traffic &mine = got.At(name, kind), &wanted = planned.At(name, kind);
-      const std::string which =
-          fmt::format("{}, {} {}", what, comm::NameOf(name), comm::NameOf(kind));
-      EXPECT_EQ(mine.calls, wanted.calls) << which;
-      EXPECT_EQ(mine.payload, wanted.payload) << which;
-      EXPECT_EQ(mine.moved, wanted.moved) << which;
-    }
-  }
 }
 
 struct Precision {
