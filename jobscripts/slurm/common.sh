@@ -41,10 +41,10 @@ set_environment() {
     load_modules "${modules[@]}" || give_up "a module of these is not there: ${modules[*]}" \
       "Name the site's own with MODULES=\"...\" (module spider finds them)."
   fi
-  for each in ${TRIREME_MACHINE_ENVIRONMENT:-}; do
+  while IFS= read -r each; do
     name=${each%%=*}
-    [[ -n ${!name:-} ]] || export "${each?}"
-  done
+    [[ -z $name || -n ${!name:-} ]] || export "${each?}"
+  done < <(sed -E 's/ +([A-Z][A-Z0-9_]*=)/\n\1/g' <<<"${TRIREME_MACHINE_ENVIRONMENT:-}")
 }
 
 # The program: TRIREME, or in the PATH (a loaded module's), or of the module `trireme`, or beside these scripts, or in the

@@ -22,7 +22,11 @@ std::string WhyNotCudnn(const DeckOptions& options) {
   }
   if (options.model.Translates()) return "padding of model.kind = encoder_decoder";
   if (options.data.document_mask) return "data.document_mask = yes";
-  if (options.comm.context > 1) return "grid.context cuts the sequences";
+  const std::int64_t blocks = 2 * std::int64_t{options.comm.context};
+  if (blocks > 2 && options.data.sequence_length % blocks != 0) {
+    return fmt::format("grid.context = {} cuts sequences of {} into unequal blocks",
+                       options.comm.context, options.data.sequence_length);
+  }
   if (options.model.head_dim % kPiece != 0 || options.model.head_dim > kWidest) {
     return fmt::format("heads of {}, no multiple of {} up to {}", options.model.head_dim, kPiece,
                        kWidest);

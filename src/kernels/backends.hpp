@@ -28,7 +28,7 @@ using ExactSquareSumFunction = void(const device::Stream&, Dtype, std::span<cons
 using AttentionScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&, Dtype,
                                               bool);
 using AttentionPartScratchFunction = std::int64_t(const device::Stream&, const AttentionShape&,
-                                                  std::int64_t);
+                                                  std::int64_t, Dtype, bool);
 using VocabularyScratchFunction = std::int64_t(const device::Stream&, std::int64_t, std::int64_t,
                                                std::int64_t, bool);
 
@@ -170,6 +170,7 @@ decltype(kernels::ResidualNormForward) ResidualNormForward;
 decltype(kernels::NormBackward) NormBackward;
 decltype(kernels::ColumnSum) ColumnSum;
 AttentionScratchFunction AttentionScratch;
+AttentionPartScratchFunction AttentionPartScratch;
 decltype(kernels::AttentionForward) AttentionForward;
 decltype(kernels::AttentionBackward) AttentionBackward;
 decltype(kernels::Rope) Rope;

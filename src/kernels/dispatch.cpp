@@ -306,8 +306,15 @@ std::int64_t AttentionScratch(const device::Stream& stream, const AttentionShape
 }
 
 std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
-                                  std::int64_t most_keys) {
-  return BackendOf(stream).AttentionPartScratch(stream, shape, most_keys);
+                                  std::int64_t most_keys, Dtype dtype, bool dropout) {
+  return BackendOf(stream).AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
+}
+
+std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShape& shape) {
+  std::int64_t unit = stream.threads;
+  if (stream.OnGpu()) unit = shape.sequences > 1 ? shape.kv_heads : 1;
+  const std::int64_t all = AttentionPartTasks(shape), half = CeilDivide(all, std::int64_t{2});
+  return std::min(all, CeilDivide(half, unit) * unit);
 }
 
 std::int64_t VocabularyScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,

@@ -56,7 +56,7 @@ std::int64_t gpu::AttentionScratch(const device::Stream&, const AttentionShape& 
 }
 
 std::int64_t gpu::AttentionPartScratch(const device::Stream&, const AttentionShape& shape,
-                                       std::int64_t) {
+                                       std::int64_t, Dtype, bool) {
   CheckHeadDim(shape);
   return AttentionInner(shape) + shape.sequences * shape.length * shape.heads * shape.head_dim;
 }

@@ -27,8 +27,9 @@ std::int64_t AttentionElements(const Pass& pass, const Options& options,
       pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
   if (!options.Translates()) return whole_elements;
   shape.causal = false;
-  return std::max(whole_elements,
-                  kernels::AttentionPartScratch(pass.stream, shape, pass.source.length));
+  return std::max(
+      whole_elements,
+      kernels::AttentionPartScratch(pass.stream, shape, pass.source.length, pass.Type(), dropout));
 }
 
 // Stand for begins of documents and lengths of keys, which nothing reads while memory is measured.

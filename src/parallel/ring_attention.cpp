@@ -149,8 +149,10 @@ std::int64_t RingAttention::BufferElements(const device::Stream& stream,
                                            bool dropout) const {
   if (!Active()) return kernels::AttentionScratch(stream, shape, dtype, dropout);
   const LargestBlock largest(length_, Size());
+  AttentionShape own = shape;
+  own.positions = own_;
   return (kBlocks + kGradients) * largest.BufferElements(shape) +
-         kernels::AttentionPartScratch(stream, shape, largest.consecutive);
+         kernels::AttentionPartScratch(stream, own, largest.consecutive, dtype, dropout);
 }
 
 void RingAttention::Forward(const device::Stream& stream, const AttentionShape& shape,
@@ -200,7 +202,7 @@ void RingAttention::Backward(const device::Stream& stream, const AttentionShape&
   const KeyValueBlock own = {own_, trip.KeysAndValues(qkv)};
   const Matrix own_gradient = trip.KeysAndValues(dqkv);
   const std::int64_t all = kernels::AttentionPartTasks(shape);
-  const std::int64_t first = std::min(all, RoundUp(CeilDivide(all, 2), stream.threads));
+  const std::int64_t first = kernels::AttentionPartHalf(stream, shape);
   for (int step = 0; step < trip.Steps(); ++step) {
     block_flights = trip.ShiftBlock(step);
     if (step == 0) {

@@ -4,21 +4,38 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
 
 #include "trireme/base/new_file.hpp"
+#include "trireme/comm/gather_all.hpp"
 
 namespace trireme::training {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// Number of a card, a library and a list of products, whatever was chosen for them.
+std::uint64_t NumberOfProducts(const std::string& chosen) {
+  const nlohmann::json text = nlohmann::json::parse(chosen);
+  std::string names = text.at("card").get<std::string>() + text.at("library").get<std::string>();
+  for (const nlohmann::json& each : text.at("products")) {
+    names += each.at("product").get<std::string>() + "\n";
+  }
+  return std::hash<std::string>{}(names);
+}
+
+}  // namespace
 
 std::string ChoicesFile(const std::string& chosen) {
   const auto of = [](const char* name) {
@@ -49,6 +66,18 @@ void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
   }
   const std::string kept = world.Broadcast(text.str());
   if (!kept.empty()) libraries.Adopt({kept});
+}
+
+void AgreeOnChoices(const comm::Communicator& world, kernels::Libraries& libraries) {
+  const std::string own = libraries.Chosen();
+  const std::vector<std::uint64_t> numbers =
+      comm::GatherAll(world, std::vector{NumberOfProducts(own)});
+  const auto first =
+      std::find(numbers.begin(), numbers.end(), numbers.at(static_cast<std::size_t>(world.Rank())));
+  const bool mine = first - numbers.begin() == world.Rank();
+  std::vector<std::string> texts = world.Gather(mine ? own : std::string());
+  std::erase(texts, std::string());
+  libraries.Adopt(texts);
 }
 
 void KeepChoices(const comm::Communicator& world, const std::string& file,

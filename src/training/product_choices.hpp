@@ -17,6 +17,9 @@ std::string ChoicesFile(const std::string& chosen);
 // missing or of another card or library.
 void TakeKeptChoices(const comm::Communicator& world, const std::string& file,
                      kernels::Libraries& libraries);
+// Collective. All ranks adopt what each has chosen: for each product the choice of the lowest rank
+// that has it. Ranks with the same products, as those of data replicas, send theirs once.
+void AgreeOnChoices(const comm::Communicator& world, kernels::Libraries& libraries);
 // World rank 0 writes the file anew, by way of a temporary one. A failure to write is a warning: a
 // later run may then choose, and round, otherwise.
 void KeepChoices(const comm::Communicator& world, const std::string& file,

@@ -31,7 +31,7 @@ void TrainingStep::Rehearse() {
   Grid().TakeExposed();
   if (!libraries->Sealed()) {
     // Ranks with cards of different kinds keep what each has found.
-    libraries->Adopt(world.Gather(libraries->Chosen()));
+    AgreeOnChoices(world, *libraries);
     libraries->Seal();
     KeepChoices(world, file, *libraries);
   }

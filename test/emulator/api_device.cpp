@@ -1,6 +1,7 @@
 // The runtime's API: errors, versions, cards, attributes of kernels.
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -21,6 +22,11 @@ constexpr int kThreadsPerMultiprocessor = 2048;
 constexpr std::size_t kSharedPerMultiprocessor = std::size_t{228} << 10;
 constexpr std::size_t kReservedPerBlock = std::size_t{1} << 10;
 constexpr int kBlocksPerMultiprocessor = 32;
+
+int NumaNode() {
+  const char* const node = std::getenv("TRIREME_EMULATOR_NUMA_NODE");
+  return node == nullptr ? -1 : std::atoi(node);
+}
 
 cudaError_t last_error = cudaSuccess;
 int current_device = 0;
@@ -226,6 +232,13 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
       return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(all.sharedMemPerBlockOptin);
+      return cudaSuccess;
+    // TRIREME_EMULATOR_NUMA_NODE: the cards' memory is this node of the host.
+    case cudaDevAttrNumaConfig:
+      *value = NumaNode() < 0 ? cudaDeviceNumaConfigNone : cudaDeviceNumaConfigNumaNode;
+      return cudaSuccess;
+    case cudaDevAttrNumaId:
+      *value = NumaNode();
       return cudaSuccess;
   }
   return Refuse(cudaErrorInvalidValue, "an attribute of a card that the emulator does not know");

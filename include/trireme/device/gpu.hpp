@@ -75,7 +75,7 @@ class Gpu {
   Buffer scratch_, workspace_;
 };
 
-// Free bytes of the card's memory, now; 0 on the CPU and on a planned stream.
+// Free bytes of the card, now, and those of its file cache; 0 on the CPU and on a planned stream.
 std::int64_t FreeBytes(const Stream& stream);
 
 // A moment in a queue. On the CPU and on a planned stream it has happened as soon as it is

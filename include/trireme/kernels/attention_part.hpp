@@ -30,9 +30,16 @@ inline std::int64_t AttentionPartTasks(const AttentionShape& shape) {
 // Elements of scratch for either pass on the CPU, for blocks of at most `most_keys` consecutive
 // keys.
 std::int64_t AttentionPartScratch(const AttentionShape& shape, std::int64_t most_keys, int threads);
-// The same on the stream's device; on a GPU, elements of the sums' type.
+// The same on the stream's device; on a GPU, elements of the sums' type. dtype: of the operands;
+// dropout: whether it is active in passes with a backward pass. With shape.positions this may take
+// seconds on a GPU, whose library then serves blocks of ring attention (PositionsOf) of that size,
+// tasks all at once or in the two calls of AttentionPartHalf.
 std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
-                                  std::int64_t most_keys);
+                                  std::int64_t most_keys, Dtype dtype, bool dropout);
+
+// End of the first of two calls that have about half of the tasks each: for threads of the CPU, and
+// on a GPU for whole sequences if there are several.
+std::int64_t AttentionPartHalf(const device::Stream& stream, const AttentionShape& shape);
 
 // Operands of the functions below:
 //   qkv, dqkv  [rows, Width()]

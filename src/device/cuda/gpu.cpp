@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
+#include <fstream>
+#include <sstream>
 #include <string_view>
 
 #include "backend.hpp"
@@ -37,6 +39,27 @@ bool MayHaveOtherRanks() {
     if (size != nullptr) return std::string_view(size) != "1";
   }
   return std::getenv("PMIX_RANK") != nullptr || std::getenv("PMI_RANK") != nullptr;
+}
+
+// Bytes of files that the system keeps in this thread's card, where its memory is a NUMA node of
+// the host (GH200, GB200): not free, but given up to whoever allocates.
+std::int64_t FilePages() {
+  int device = 0, config = 0, node = -1;
+  Check(cudaGetDevice(&device), "the GPU in use");
+  Check(cudaDeviceGetAttribute(&config, cudaDevAttrNumaConfig, device), "attributes of the GPU");
+  if (config != cudaDeviceNumaConfigNumaNode) return 0;
+  Check(cudaDeviceGetAttribute(&node, cudaDevAttrNumaId, device), "attributes of the GPU");
+  std::ifstream file(fmt::format("/sys/devices/system/node/node{}/meminfo", node));
+  std::int64_t pages = 0;
+  // "Node 4 Active(file):    657788 kB"
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string skipped, name;
+    std::int64_t kib = 0;
+    if (!(words >> skipped >> skipped >> name >> kib)) continue;
+    if (name == "Active(file):" || name == "Inactive(file):") pages += kib * 1024;
+  }
+  return pages;
 }
 
 }  // namespace
@@ -132,7 +155,7 @@ void Close(GpuContext& context) {
 std::int64_t FreeBytes() {
   std::size_t free = 0, total = 0;
   Check(cudaMemGetInfo(&free, &total), "free memory of the GPU");
-  return static_cast<std::int64_t>(free);
+  return static_cast<std::int64_t>(free) + FilePages();
 }
 
 }  // namespace trireme::device::cuda

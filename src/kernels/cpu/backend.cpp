@@ -15,7 +15,7 @@ std::int64_t WholeAttentionScratch(const device::Stream& stream, const Attention
 }
 
 std::int64_t PartScratch(const device::Stream& stream, const AttentionShape& shape,
-                         std::int64_t most_keys) {
+                         std::int64_t most_keys, Dtype, bool) {
   return AttentionPartScratch(shape, most_keys, stream.threads);
 }
 

@@ -30,23 +30,30 @@ std::string Card(const device::GpuContext& gpu) {
 }
 
 // cuBLASLt's algorithms can be kept as the bytes they are.
-std::string ToText(const cublasLtMatmulAlgo_t& algorithm) {
+constexpr const char* kApart = "apart";  // no algorithm: without the epilogue
+
+std::string ToText(const std::optional<cublasLtMatmulAlgo_t>& algorithm) {
+  if (!algorithm) return kApart;
   std::string text;
-  for (const std::uint64_t word : algorithm.data) text += fmt::format("{:016x}", word);
+  for (const std::uint64_t word : algorithm->data) text += fmt::format("{:016x}", word);
   return text;
 }
 
-std::optional<cublasLtMatmulAlgo_t> FromText(const std::string& text) {
+// False: `text` is none of ToText.
+bool FromText(const std::string& text, std::optional<cublasLtMatmulAlgo_t>& result) {
   constexpr std::size_t kDigits = 16;
   cublasLtMatmulAlgo_t algorithm{};
+  result.reset();
+  if (text == kApart) return true;
   if (text.size() != kDigits * std::size(algorithm.data) ||
       text.find_first_not_of("0123456789abcdef") != std::string::npos) {
-    return std::nullopt;
+    return false;
   }
   for (std::size_t i = 0; i < std::size(algorithm.data); ++i) {
     algorithm.data[i] = std::stoull(text.substr(i * kDigits, kDigits), nullptr, 16);
   }
-  return algorithm;
+  result = algorithm;
+  return true;
 }
 
 bool IsCaptured(const device::Stream& stream) {
@@ -60,10 +67,11 @@ bool IsCaptured(const device::Stream& stream) {
 
 Algorithms::Algorithms(const device::GpuContext& gpu) : gpu_(gpu), handle_(MakeHandle()) {}
 
-bool Algorithms::Run(const device::Stream& stream, const Product& product) {
+bool Algorithms::Run(const device::Stream& stream, const Product& product,
+                     const FunctionRef<void()>* apart) {
   auto at = choices_.find(ProductKey(product));
   if (at == choices_.end()) {
-    Choice choice = Choose(stream, product);
+    Choice choice = Choose(stream, product, apart);
     const ProductKey key = choice.plan.Key();
     at = choices_.emplace(key, std::move(choice)).first;
   }
@@ -82,13 +90,16 @@ std::string Algorithms::Library() const {
   return fmt::format("cuBLASLt {}, workspace {}", cublasLtGetVersion(), gpu_.workspace_bytes);
 }
 
-// The algorithm that `kept` has for the product; null, with one warning per rank, if the library
-// does not admit it: the text may be damaged, or have been written by another build.
-const cublasLtMatmulAlgo_t* Algorithms::FindKept(const Plan& plan, const Kept& kept) {
+// The choice that `kept` has for the product; null, with one warning per rank, if the library does
+// not admit it: the text may be damaged, or have been written by another build.
+const Algorithms::Algorithm* Algorithms::FindKept(const Plan& plan, const Kept& kept) {
   const std::string text = plan.Key().Text();
   const auto at = kept.find(text);
   if (at == kept.end()) return nullptr;
-  if (plan.Admits(handle_.get(), at->second, gpu_.workspace_bytes)) return &at->second;
+  const bool apart = !at->second && plan.Key().epilogue != Epilogue::kNone;
+  if (apart || (at->second && plan.Admits(handle_.get(), *at->second, gpu_.workspace_bytes))) {
+    return &at->second;
+  }
   if (!std::exchange(warned_, true)) {
     fmt::print(stderr,
                "warning: the algorithm kept for the matrix product {} does not fit it: another is "
@@ -99,27 +110,35 @@ const cublasLtMatmulAlgo_t* Algorithms::FindKept(const Plan& plan, const Kept& k
   return nullptr;
 }
 
-Algorithms::Choice Algorithms::Choose(const device::Stream& stream, const Product& product) {
+Algorithms::Choice Algorithms::Choose(const device::Stream& stream, const Product& product,
+                                      const FunctionRef<void()>* apart) {
   Choice choice{Plan(product), std::nullopt};
-  if (const cublasLtMatmulAlgo_t* const kept = FindKept(choice.plan, kept_)) {
+  if (const Algorithm* const kept = FindKept(choice.plan, kept_)) {
     choice.algorithm = *kept;
     return choice;
   }
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> proposals{};
   const int count =
       choice.plan.Propose(handle_.get(), gpu_.workspace_bytes, kProposals, proposals.data());
+  choice.known = count > 0;
   if (count == 0) return choice;
-  const bool known = sealed_ || count == 1 || IsCaptured(stream);
-  choice.algorithm = known ? proposals[0].algo
-                           : Fastest(stream, handle_.get(), choice.plan, product,
-                                     std::span(proposals).first(static_cast<std::size_t>(count)));
+  choice.algorithm = proposals[0].algo;
+  if (sealed_ || IsCaptured(stream)) return choice;
+  if (count > 1) {
+    choice.algorithm = Fastest(stream, handle_.get(), choice.plan, product,
+                               std::span(proposals).first(static_cast<std::size_t>(count)));
+  }
+  if (apart != nullptr &&
+      FasterApart(stream, handle_.get(), choice.plan, product, *choice.algorithm, *apart)) {
+    choice.algorithm.reset();
+  }
   return choice;
 }
 
 std::string Algorithms::Chosen() const {
   Kept all = kept_;
   for (const auto& [key, choice] : choices_) {
-    if (choice.algorithm) all.insert_or_assign(key.Text(), *choice.algorithm);
+    if (choice.known) all.insert_or_assign(key.Text(), choice.algorithm);
   }
   json products = json::array();
   for (const auto& [text, algorithm] : all) {
@@ -135,9 +154,9 @@ bool Algorithms::Read(const std::string& text, Kept& kept) const {
     const json chosen = json::parse(text);
     if (chosen.at("card") != Card(gpu_) || chosen.at("library") != Library()) return false;
     for (const json& product : chosen.at("products")) {
-      const auto algorithm = FromText(product.at("algorithm").get<std::string>());
-      if (!algorithm) return false;
-      kept.emplace(product.at("product").get<std::string>(), *algorithm);
+      Algorithm algorithm;
+      if (!FromText(product.at("algorithm").get<std::string>(), algorithm)) return false;
+      kept.emplace(product.at("product").get<std::string>(), algorithm);
     }
   } catch (const json::exception&) {
     return false;
@@ -151,8 +170,8 @@ bool Algorithms::Adopt(const std::vector<std::string>& texts) {
     if (!Read(text, kept)) return false;
   }
   for (auto& [key, choice] : choices_) {
-    if (const cublasLtMatmulAlgo_t* const taken = FindKept(choice.plan, kept)) {
-      choice.algorithm = *taken;
+    if (const Algorithm* const taken = FindKept(choice.plan, kept)) {
+      choice.algorithm = *taken, choice.known = true;
     }
   }
   kept.merge(kept_);  // algorithms adopted before stay, unless these texts have them

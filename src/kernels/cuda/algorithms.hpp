@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "cuda/products_plan.hpp"
+#include "trireme/base/function_ref.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -18,9 +19,11 @@ class Algorithms {
  public:
   explicit Algorithms(const device::GpuContext& gpu);
 
-  // Queues the product. False, with nothing queued, if the library has no algorithm for it: for
-  // some epilogues, types and alignments.
-  bool Run(const device::Stream& stream, const Product& product);
+  // Queues the product. False, with nothing queued, if the library has no algorithm for it (for
+  // some epilogues, types and alignments), or if `apart` was clearly faster when the algorithm was
+  // chosen: it queues the same result by a product without the epilogue and a pass of its own.
+  bool Run(const device::Stream& stream, const Product& product,
+           const FunctionRef<void()>* apart = nullptr);
 
   // As in kernels::Libraries.
   std::string Chosen() const;
@@ -29,14 +32,17 @@ class Algorithms {
   bool Sealed() const { return sealed_; }
 
  private:
+  using Algorithm = std::optional<cublasLtMatmulAlgo_t>;  // none: apart is faster
   struct Choice {
     Plan plan;
-    std::optional<cublasLtMatmulAlgo_t> algorithm;  // none: the library has none
+    Algorithm algorithm;
+    bool known = true;  // false: the library has no algorithm
   };
-  using Kept = std::map<std::string, cublasLtMatmulAlgo_t>;  // by ProductKey::Text
+  using Kept = std::map<std::string, Algorithm>;  // by ProductKey::Text
 
-  Choice Choose(const device::Stream& stream, const Product& product);
-  const cublasLtMatmulAlgo_t* FindKept(const Plan& plan, const Kept& kept);
+  Choice Choose(const device::Stream& stream, const Product& product,
+                const FunctionRef<void()>* apart);
+  const Algorithm* FindKept(const Plan& plan, const Kept& kept);
   std::string Library() const;
   bool Read(const std::string& text, Kept& kept) const;
 
@@ -54,6 +60,10 @@ class Algorithms {
 const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
                                     const Plan& plan, const Product& product,
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals);
+// Whether `apart` queues clearly less work for the GPU than the product with this algorithm.
+bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+                 const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                 FunctionRef<void()> apart);
 
 }  // namespace trireme::kernels::cuda
 

@@ -65,28 +65,47 @@ class Lead {
   int pieces_ = 1;
 };
 
+// How many runs to time together, by the seconds of one.
+int RunsFor(double seconds) {
+  const double once = std::max(seconds, std::numeric_limits<double>::min());
+  return std::clamp(static_cast<int>(std::min(kRunsSeconds / once, double{kMostRuns})), kLeastRuns,
+                    kMostRuns);
+}
+
+// Times what a call queues, one run on average.
+class Timing {
+ public:
+  explicit Timing(const device::Stream& stream) : stopwatch_(stream), lead_(stream, stopwatch_) {}
+  template <typename Run>
+  double Seconds(const Run& run, int runs) {
+    run();  // may have to be loaded
+    lead_.Queue();
+    return stopwatch_.Seconds([&] {
+      for (int i = 0; i < runs; ++i) run();
+    }) / runs;
+  }
+
+ private:
+  Stopwatch stopwatch_;
+  Lead lead_;
+};
+
 }  // namespace
 
 const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle_t handle,
                                     const Plan& plan, const Product& product,
                                     std::span<const cublasLtMatmulHeuristicResult_t> proposals) {
-  Stopwatch stopwatch(stream);
-  const Lead lead(stream, stopwatch);
+  Timing timing(stream);
   // Seconds of one run, on average; infinite if the library refuses.
   const auto seconds = [&](const cublasLtMatmulAlgo_t& algorithm, int runs) {
     const auto run = [&] {
       return plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true);
     };
     if (run() != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<double>::infinity();
-    lead.Queue();
-    return stopwatch.Seconds([&] {
-      for (int i = 0; i < runs; ++i) Check(run(), "timing a matrix product");
-    }) / runs;
+    return timing.Seconds([&] { Check(run(), "timing a matrix product"); }, runs);
   };
   const cublasLtMatmulHeuristicResult_t* best = &proposals[0];
-  const double once = std::max(seconds(best->algo, 1), std::numeric_limits<double>::min());
-  const int runs = std::clamp(static_cast<int>(std::min(kRunsSeconds / once, double{kMostRuns})),
-                              kLeastRuns, kMostRuns);
+  const int runs = RunsFor(seconds(best->algo, 1));
   double shortest = seconds(best->algo, runs);
   for (const auto& proposal : proposals.subspan(1)) {
     const double time = seconds(proposal.algo, runs);
@@ -95,6 +114,19 @@ const cublasLtMatmulAlgo_t& Fastest(const device::Stream& stream, cublasLtHandle
     best = &proposal;
   }
   return best->algo;
+}
+
+bool FasterApart(const device::Stream& stream, cublasLtHandle_t handle, const Plan& plan,
+                 const Product& product, const cublasLtMatmulAlgo_t& algorithm,
+                 FunctionRef<void()> apart) {
+  Timing timing(stream);
+  const auto together = [&] {
+    Check(plan.Run(handle, *stream.gpu, product, algorithm, /*trial=*/true),
+          "timing a matrix product");
+  };
+  apart();  // its own product may have to be chosen
+  const int runs = RunsFor(timing.Seconds(together, 1));
+  return timing.Seconds(apart, runs) < kClearlyFaster * timing.Seconds(together, runs);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -214,10 +214,10 @@ void AttentionPartStart(const device::Stream& stream, const Matrix& out, const M
   Fill(stream, lse, -std::numeric_limits<double>::infinity());
 }
 
-void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
-                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
-                          const Matrix& scratch) {
+void OwnAttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                             const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                             const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                             const Matrix& scratch) {
   Forward({stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, {}, {}, {}});
 }
 
@@ -226,11 +226,11 @@ void AttentionPartStartBackward(const device::Stream& stream, const AttentionSha
   Fill(stream, dqkv.Columns(0, shape.heads * shape.head_dim), 0);
 }
 
-void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
-                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
-                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
-                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
-                           const Matrix& scratch) {
+void OwnAttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                              const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                              const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                              const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                              const Matrix& scratch) {
   Backward(
       {stream, shape, qkv, block, tasks, dropout, out, lse, scratch, false, dout, dqkv, dblock});
 }

@@ -15,9 +15,12 @@ std::string CudnnName();
 bool CudnnServes(const device::Stream& stream, const AttentionShape& shape, Dtype dtype,
                  bool backward);
 
-// Own kernels for the functions of kernels/attention.hpp. RunError if head_dim is above 256.
+// Own kernels for the functions of kernels/attention.hpp and attention_part.hpp. RunError if
+// head_dim is above 256.
 decltype(kernels::AttentionForward) OwnAttentionForward;
 decltype(kernels::AttentionBackward) OwnAttentionBackward;
+decltype(kernels::AttentionPartForward) OwnAttentionPartForward;
+decltype(kernels::AttentionPartBackward) OwnAttentionPartBackward;
 
 // Copies lse, [rows, heads] in fp32, to and from `packed`, [sequences, heads, length].
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,

@@ -16,6 +16,12 @@ using tensor::Matrix;
 
 constexpr bool kCudnn = TRIREME_CUDNN != 0;
 
+// Whether cuDNN is built in, and there.
+bool HasCudnn() {
+  if constexpr (kCudnn) return CudnnIsThere();
+  return false;
+}
+
 // Shorter sequences are a single tile of our own kernels, whose backward pass is one launch.
 constexpr std::int64_t kLongestOwn = 64;
 
@@ -26,17 +32,19 @@ bool MayServe(const device::Stream& stream, const AttentionShape& shape, Dtype d
   using device::AttentionKernels;
   const AttentionKernels chosen = stream.gpu->attention;
   const bool pays = shape.length > kLongestOwn || chosen == AttentionKernels::kCudnn;
-  return chosen != AttentionKernels::kOwn && shape.sequences > 0 && pays &&
+  return HasCudnn() && chosen != AttentionKernels::kOwn && shape.sequences > 0 && pays &&
          shape.head_dim % 8 == 0 && shape.head_dim <= 256 && dtype == Dtype::kBfloat16 &&
          !dropout && shape.begins == nullptr && shape.key_lengths == nullptr;
 }
 
 }  // namespace
 
-std::string WhyNoCudnn() { return kCudnn ? "" : "this program was built without cuDNN"; }
+std::string WhyNoCudnn() { return HasCudnn() ? "" : "this program was built without cuDNN"; }
 
 std::string CudnnName() {
-  if constexpr (kCudnn) return CudnnVersions();
+  if constexpr (kCudnn) {
+    if (CudnnIsThere()) return CudnnVersions();
+  }
   return "";
 }
 
@@ -82,6 +90,46 @@ void AttentionBackward(const device::Stream& stream, const AttentionShape& shape
     }
   }
   OwnAttentionBackward(stream, shape, qkv, dropout, out, dout, lse, dqkv, scratch);
+}
+
+std::int64_t AttentionPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                                  std::int64_t most_keys, Dtype dtype, bool dropout) {
+  std::int64_t elements = gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
+  if constexpr (kCudnn) {
+    if (MayServe(stream, shape, dtype, false)) {
+      elements = CudnnPartScratch(stream, shape, elements, !dropout);
+    }
+  }
+  return elements;
+}
+
+void AttentionPartForward(const device::Stream& stream, const AttentionShape& shape,
+                          const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                          const Dropout& dropout, const Matrix& out, const Matrix& lse,
+                          const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
+        CudnnPartForward(stream, shape, tasks, qkv, block, out, lse, scratch)) {
+      return;
+    }
+  }
+  OwnAttentionPartForward(stream, shape, tasks, qkv, block, dropout, out, lse, scratch);
+}
+
+void AttentionPartBackward(const device::Stream& stream, const AttentionShape& shape,
+                           const Part& tasks, const Matrix& qkv, const KeyValueBlock& block,
+                           const Dropout& dropout, const Matrix& out, const Matrix& dout,
+                           const Matrix& lse, const Matrix& dqkv, const Matrix& dblock,
+                           const Matrix& scratch) {
+  if constexpr (kCudnn) {
+    if (MayServe(stream, shape, qkv.dtype, dropout.Active()) &&
+        CudnnPartBackward(stream, shape, tasks,
+                          {qkv, block, out, dout, lse, dqkv, dblock, scratch})) {
+      return;
+    }
+  }
+  OwnAttentionPartBackward(stream, shape, tasks, qkv, block, dropout, out, dout, lse, dqkv, dblock,
+                           scratch);
 }
 
 }  // namespace trireme::kernels::cuda

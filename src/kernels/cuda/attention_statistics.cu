@@ -2,6 +2,7 @@
 // Overwrites its destination.
 #include "attention.hpp"
 #include "attention_kernels.cuh"
+#include "attention_merge.hpp"
 
 namespace trireme::kernels::cuda {
 
@@ -9,15 +10,15 @@ namespace {
 
 constexpr int kStatisticsThreads = 256;
 
-// lse: [sequences * length, heads], rows stride elements apart; packed: [sequences, heads, length].
+// lse: rows stride elements apart, sequences sequence_rows rows; packed: [sequences, heads, rows].
 template <bool kPack>
 __global__ void __launch_bounds__(kStatisticsThreads)
     StatisticsKernel(float* lse, std::int64_t stride, float* packed, std::int64_t elements,
-                     int heads, int length) {
+                     int heads, int rows, std::int64_t sequence_rows) {
   const std::int64_t i = std::int64_t{blockIdx.x} * kStatisticsThreads + threadIdx.x;
   if (i >= elements) return;
-  const std::int64_t position = i % length, head = i / length % heads;
-  const std::int64_t row = i / length / heads * length + position;
+  const std::int64_t position = i % rows, head = i / rows % heads;
+  const std::int64_t row = i / rows / heads * sequence_rows + position;
   if constexpr (kPack) {
     packed[i] = lse[row * stride + head];
   } else {
@@ -26,26 +27,40 @@ __global__ void __launch_bounds__(kStatisticsThreads)
 }
 
 template <bool kPack>
-void Move(const device::Stream& stream, const AttentionShape& shape, const tensor::Matrix& lse,
+void Move(const device::Stream& stream, const AttentionWindow& window, const tensor::Matrix& lse,
           float* packed) {
-  const std::int64_t elements = shape.sequences * shape.length * shape.heads;
+  const std::int64_t elements = window.sequences * window.rows * window.heads;
   if (elements == 0) return;
   device::cuda::Launch(device::cuda::Queue(stream), &StatisticsKernel<kPack>,
                        dim3(static_cast<unsigned>(CeilDivide(elements, kStatisticsThreads))),
                        dim3(kStatisticsThreads), 0, lse.As<float>(), lse.stride, packed, elements,
-                       static_cast<int>(shape.heads), static_cast<int>(shape.length));
+                       static_cast<int>(window.heads), static_cast<int>(window.rows),
+                       window.sequence_rows);
+}
+
+AttentionWindow Whole(const AttentionShape& s) {
+  return {s.sequences, s.length, s.length, s.heads, s.head_dim};
 }
 
 }  // namespace
 
+void PackStatistics(const device::Stream& stream, const AttentionWindow& window,
+                    const tensor::Matrix& lse, float* statistics) {
+  Move<true>(stream, window, lse, statistics);
+}
+void UnpackStatistics(const device::Stream& stream, const AttentionWindow& window,
+                      const float* statistics, const tensor::Matrix& lse) {
+  // The kernel writes to one of the two, by its direction.
+  Move<false>(stream, window, lse, const_cast<float*>(statistics));
+}
+
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
                     const tensor::Matrix& lse, float* packed) {
-  Move<true>(stream, shape, lse, packed);
+  PackStatistics(stream, Whole(shape), lse, packed);
 }
 void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
                       const float* packed, const tensor::Matrix& lse) {
-  // The kernel writes to one of the two, by its direction.
-  Move<false>(stream, shape, lse, const_cast<float*>(packed));
+  UnpackStatistics(stream, Whole(shape), packed, lse);
 }
 
 }  // namespace trireme::kernels::cuda

@@ -5,10 +5,12 @@
 
 #include <string>
 
-#include "trireme/kernels/attention.hpp"
+#include "trireme/kernels/attention_part.hpp"
 
 namespace trireme::kernels::cuda {
 
+// False with the emulator's, unless it is told otherwise.
+bool CudnnIsThere();
 // Versions of the loaded library and of the headers of the build: "cuDNN 9.13.0 (frontend 1.18.0)".
 std::string CudnnVersions();
 
@@ -33,6 +35,31 @@ bool CudnnAttentionBackward(const device::Stream& stream, const AttentionShape& 
                             const tensor::Matrix& qkv, const tensor::Matrix& out,
                             const tensor::Matrix& dout, const tensor::Matrix& lse,
                             const tensor::Matrix& dqkv, const tensor::Matrix& scratch);
+
+// Whether rows lie on boundaries of 16 bytes, as cuDNN reads them.
+bool OnCudnnBoundaries(const tensor::Matrix& m);
+
+// Blocks of ring attention (cudnn_part.cpp). Elements (fp32) of scratch for the forward pass over
+// the blocks of PositionsOf, and with `backward` for both, behind `own` elements of our own
+// kernels; `own` if cuDNN serves none. It serves blocks that are all of one size.
+std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                              std::int64_t own, bool backward);
+
+// kernels::AttentionPartForward and AttentionPartBackward. False, with nothing queued, if no plan
+// was built for the block then. What the two leave in scratch is what our own kernels leave there,
+// so that blocks may alternate.
+bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+                      const tensor::Matrix& qkv, const KeyValueBlock& block,
+                      const tensor::Matrix& out, const tensor::Matrix& lse,
+                      const tensor::Matrix& scratch);
+// Operands of AttentionPartBackward.
+struct PartGradients {
+  tensor::Matrix qkv;
+  KeyValueBlock block;
+  tensor::Matrix out, dout, lse, dqkv, dblock, scratch;
+};
+bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+                       const PartGradients& operands);
 
 }  // namespace trireme::kernels::cuda
 

@@ -51,29 +51,30 @@ void Forget(cudaStream_t queue, bool recording_before) {
 
 // Heads of the rows of a matrix as cuDNN counts them: sequence, head, position, feature.
 void Describe(graph::Tensor_attributes& tensor, const CudnnProblem& p, CudnnOperand operand,
-              std::int64_t heads, std::int64_t stride) {
+              bool of_keys, const CudnnRows& at) {
   tensor.set_uid(operand)
-      .set_dim(Extents{p.sequences, heads, p.length, p.head_dim})
-      .set_stride(Extents{p.length * stride, p.head_dim, stride, 1})
+      .set_dim(Extents{p.sequences, of_keys ? p.kv_heads : p.heads, of_keys ? p.keys : p.queries,
+                       p.head_dim})
+      .set_stride(Extents{at.rows * at.stride, p.head_dim, at.stride, 1})
       .set_data_type(cudnn_frontend::DataType_t::BFLOAT16);
 }
 // Packed: before 9.26 cuDNN's backward pass reads no other strides.
 void DescribeStatistics(graph::Tensor_attributes& tensor, const CudnnProblem& p) {
   tensor.set_uid(kStatistics)
-      .set_dim(Extents{p.sequences, p.heads, p.length, 1})
-      .set_stride(Extents{p.heads * p.length, p.length, 1, 1})
+      .set_dim(Extents{p.sequences, p.heads, p.queries, 1})
+      .set_stride(Extents{p.heads * p.queries, p.queries, 1, 1})
       .set_data_type(cudnn_frontend::DataType_t::FLOAT);
 }
 
-Tensor Input(graph::Graph& g, const CudnnProblem& p, CudnnOperand operand, std::int64_t heads,
-             std::int64_t stride) {
+Tensor Input(graph::Graph& g, const CudnnProblem& p, CudnnOperand operand, bool of_keys,
+             const CudnnRows& at) {
   graph::Tensor_attributes tensor;
-  Describe(tensor, p, operand, heads, stride);
+  Describe(tensor, p, operand, of_keys, at);
   return g.tensor(tensor);
 }
-void Output(const Tensor& tensor, const CudnnProblem& p, CudnnOperand operand, std::int64_t heads,
-            std::int64_t stride) {
-  Describe(*tensor, p, operand, heads, stride);
+void Output(const Tensor& tensor, const CudnnProblem& p, CudnnOperand operand, bool of_keys,
+            const CudnnRows& at) {
+  Describe(*tensor, p, operand, of_keys, at);
   tensor->set_output(true);
 }
 
@@ -83,9 +84,9 @@ float Scale(const CudnnProblem& p) {
 
 struct Operands {
   Operands(graph::Graph& g, const CudnnProblem& p)
-      : query(Input(g, p, kQuery, p.heads, p.qkv_stride)),
-        key(Input(g, p, kKey, p.kv_heads, p.qkv_stride)),
-        value(Input(g, p, kValue, p.kv_heads, p.qkv_stride)) {}
+      : query(Input(g, p, kQuery, false, p.query)),
+        key(Input(g, p, kKey, true, p.key)),
+        value(Input(g, p, kValue, true, p.key)) {}
   Tensor query, key, value;
 };
 
@@ -97,15 +98,15 @@ void AddForward(graph::Graph& g, const CudnnProblem& p) {
                                             .set_generate_stats(true)
                                             .set_causal_mask(p.causal)
                                             .set_attn_scale(Scale(p)));
-  Output(out, p, kOut, p.heads, p.out_stride);
+  Output(out, p, kOut, false, p.out);
   DescribeStatistics(*statistics, p);
   statistics->set_output(true);
 }
 
 void AddBackward(graph::Graph& g, const CudnnProblem& p) {
   const Operands x(g, p);
-  const Tensor out = Input(g, p, kOut, p.heads, p.out_stride);
-  const Tensor dout = Input(g, p, kDout, p.heads, p.dout_stride);
+  const Tensor out = Input(g, p, kOut, false, p.out);
+  const Tensor dout = Input(g, p, kDout, false, p.dout);
   graph::Tensor_attributes statistics;
   DescribeStatistics(statistics, p);
   const auto [dquery, dkey, dvalue] =
@@ -115,9 +116,9 @@ void AddBackward(graph::Graph& g, const CudnnProblem& p) {
                           .set_causal_mask(p.causal)
                           .set_attn_scale(Scale(p))
                           .set_deterministic_algorithm(true));
-  Output(dquery, p, kDquery, p.heads, p.dqkv_stride);
-  Output(dkey, p, kDkey, p.kv_heads, p.dqkv_stride);
-  Output(dvalue, p, kDvalue, p.kv_heads, p.dqkv_stride);
+  Output(dquery, p, kDquery, false, p.dquery);
+  Output(dkey, p, kDkey, true, p.dkey);
+  Output(dvalue, p, kDvalue, true, p.dkey);
 }
 
 std::shared_ptr<graph::Graph> Describe(const CudnnProblem& problem) {
@@ -140,6 +141,8 @@ std::string VersionText(std::size_t version) {
 }
 
 }  // namespace
+
+bool CudnnIsThere() { return cudnnGetVersion() != 0; }
 
 std::string CudnnVersions() {
   return fmt::format("cuDNN {} (frontend {})", VersionText(cudnnGetVersion()),
@@ -192,6 +195,11 @@ const CudnnPlan& CudnnPlans::Find(const device::Stream& stream, const CudnnProbl
   const auto found = plans_.find(problem);
   if (found != plans_.end()) return found->second;
   return plans_.emplace(problem, Build(stream, problem)).first->second;
+}
+
+const CudnnPlan* CudnnPlans::Built(const CudnnProblem& problem) const {
+  const auto found = plans_.find(problem);
+  return found == plans_.end() ? nullptr : &found->second;
 }
 
 void CudnnPlans::Execute(const device::Stream& stream, const CudnnPlan& plan,

@@ -20,12 +20,19 @@ class Graph;  // declared only: the header takes the compiler half a minute
 
 namespace trireme::kernels::cuda {
 
-// Problem that a plan solves: all heads of some sequences, or some heads of one sequence. Strides
-// in elements, from row to row; 0 if a pass has no such operand.
+// Rows of an operand in memory: from one sequence to the next, and elements from one row to the
+// next. 0 if a pass has no such operand.
+struct CudnnRows {
+  std::int64_t rows = 0, stride = 0;
+  auto operator<=>(const CudnnRows&) const = default;
+};
+
+// Problem that a plan solves: all heads of some sequences, or some heads of one sequence; `queries`
+// and `keys` of each sequence. Causal: as many keys as queries.
 struct CudnnProblem {
   bool backward = false, causal = true;
-  std::int64_t sequences = 0, length = 0, heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t qkv_stride = 0, out_stride = 0, dout_stride = 0, dqkv_stride = 0;
+  std::int64_t sequences = 0, queries = 0, keys = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  CudnnRows query, key, out, dout, dquery, dkey;  // values lie as keys do
   auto operator<=>(const CudnnProblem&) const = default;
 };
 
@@ -57,12 +64,15 @@ class CudnnPlans final : public device::LibraryState {
   // Plan of the problem. A new plan is built and its kernels are loaded here, not within a step:
   // that may wait for the GPU, which may be waiting for another rank.
   const CudnnPlan& Find(const device::Stream& stream, const CudnnProblem& problem);
+  // Plan that Find has built; null: none.
+  const CudnnPlan* Built(const CudnnProblem& problem) const;
   // Queued. RunError if cuDNN refuses.
   void Execute(const device::Stream& stream, const CudnnPlan& plan,
                std::unordered_map<std::int64_t, void*> operands, void* workspace);
 
   struct PassState {
     bool planned = false;  // scratch is planned for it
+    bool parts = false;    // the same for parts of sequences
     bool warned = false;   // a line on stderr has said that it is not served
   };
   PassState& StateOf(bool backward) { return passes_[backward ? 1 : 0]; }

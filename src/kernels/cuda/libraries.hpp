@@ -33,9 +33,10 @@ class GpuLibraries final : public Libraries {
     return fp8_.SetState(stream, scales);
   }
 
-  // Queues the product. False, with nothing queued, if cuBLASLt has no algorithm for it.
-  bool Run(const device::Stream& stream, const Product& product) {
-    return algorithms_.Run(stream, product);
+  // As Algorithms::Run.
+  bool Run(const device::Stream& stream, const Product& product,
+           const FunctionRef<void()>* apart = nullptr) {
+    return algorithms_.Run(stream, product, apart);
   }
   Fp8& Quantiser() { return fp8_; }
   // State of cuDNN, made by its first caller (cudnn_plan.hpp); null before, and without cuDNN.

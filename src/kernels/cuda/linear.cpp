@@ -30,15 +30,16 @@ bool IsAux(const Matrix& aux, const Matrix& out) {
 }
 
 // y = x form(weight) with an epilogue, in one kernel. False, with nothing done, if the library
-// has none.
+// has none, or if `apart` is faster (Algorithms::Run).
 bool Fused(const device::Stream& stream, const Matrix& x, Form form, const Matrix& weight,
-           const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux) {
+           const Matrix& y, Epilogue epilogue, const Matrix& bias, const Matrix& aux,
+           const FunctionRef<void()>* apart = nullptr) {
   Product product = MakeProduct(Form::kPlain, x, form, weight, y, false);
   product.epilogue = epilogue;
   product.bias = bias.data;
   product.aux = aux.data;
   product.aux_stride = aux.Empty() ? 0 : aux.stride;
-  return GpuLibrariesOf(stream).Run(stream, product);
+  return GpuLibrariesOf(stream).Run(stream, product, apart);
 }
 
 // y = x form(weight) + bias. bias: Empty() or [1, out].
@@ -55,8 +56,8 @@ void BiasedProduct(const device::Stream& stream, const Linear& linear, const Mat
 
 // The activation in the product's epilogue. False, with nothing done, if that is not possible.
 bool FusedActivation(const device::Stream& stream, const Linear& linear, const Matrix& x,
-                     const Matrix& bias, ActivationKind kind, const Matrix& pre,
-                     const Matrix& out) {
+                     const Matrix& bias, ActivationKind kind, const Matrix& pre, const Matrix& out,
+                     FunctionRef<void()> apart) {
   if (!HasEpilogues(x, out) || (!bias.Empty() && bias.dtype != out.dtype)) return false;
   if (kind == ActivationKind::kRelu && pre.data == out.data) {
     const Epilogue epilogue = bias.Empty() ? Epilogue::kRelu : Epilogue::kReluBias;
@@ -64,7 +65,7 @@ bool FusedActivation(const device::Stream& stream, const Linear& linear, const M
   }
   if (kind != ActivationKind::kGelu || !IsAux(pre, out)) return false;
   const Epilogue epilogue = bias.Empty() ? Epilogue::kGelu : Epilogue::kGeluBias;
-  return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre);
+  return Fused(stream, x, linear.form, linear.weight, out, epilogue, bias, pre, &apart);
 }
 
 }  // namespace
@@ -83,16 +84,16 @@ void cuda::LinearActivation(const device::Stream& stream, const Linear& linear, 
                             const Matrix& bias, ActivationKind kind, const Dropout& dropout,
                             const Matrix& pre, const Matrix& out) {
   if (pre.rows == 0) return;
-  if (!dropout.Active() && !Fp8Takes(stream, linear, x, pre) &&
-      FusedActivation(stream, linear, x, bias, kind, pre, out)) {
-    return;
-  }
   // The activation's pass adds the bias as well.
+  const auto apart = [&] {
+    cuda::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, pre, false);
+    cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
+  };
   if (Fp8Forward(stream, linear, x, {}, pre)) {
     return cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
   }
-  cuda::MatrixMultiply(stream, Form::kPlain, x, linear.form, linear.weight, pre, false);
-  cuda::ActivationForward(stream, kind, pre, bias, dropout, out);
+  if (!dropout.Active() && FusedActivation(stream, linear, x, bias, kind, pre, out, apart)) return;
+  apart();
 }
 
 void cuda::LinearInputGradient(const device::Stream& stream, const Linear& linear, const Matrix& dy,
@@ -111,12 +112,16 @@ void cuda::LinearActivationGradient(const device::Stream& stream, const Linear& 
                      dpre.data == dhidden.data && dpre.stride == dhidden.stride &&
                      HasEpilogues(dy, dpre) && IsAux(from, dpre) &&
                      !Fp8Takes(stream, linear, dy, dhidden);
+  const auto in_two = [&] {
+    cuda::LinearInputGradient(stream, linear, dy, dhidden);
+    cuda::ActivationBackward(stream, kind, from, dropout, dhidden, dpre);
+  };
+  const FunctionRef<void()> apart = in_two;
   if (fused && Fused(stream, dy, Opposite(linear.form), linear.weight, dpre,
-                     Epilogue::kGeluGradient, {}, from)) {
+                     Epilogue::kGeluGradient, {}, from, &apart)) {
     return;
   }
-  cuda::LinearInputGradient(stream, linear, dy, dhidden);
-  cuda::ActivationBackward(stream, kind, from, dropout, dhidden, dpre);
+  in_two();
 }
 
 void cuda::LinearWeightGradient(const device::Stream& stream, const Linear& linear, const Matrix& x,

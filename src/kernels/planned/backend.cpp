@@ -200,9 +200,9 @@ std::int64_t WholeAttentionScratch(const device::Stream& stream, const Attention
 }
 
 std::int64_t PartScratch(const device::Stream& stream, const AttentionShape& shape,
-                         std::int64_t most_keys) {
-  if (stream.OnGpu()) return gpu::AttentionPartScratch(stream, shape, most_keys);
-  return kCpuBackend.AttentionPartScratch(stream, shape, most_keys);
+                         std::int64_t most_keys, Dtype dtype, bool dropout) {
+  if (stream.OnGpu()) return gpu::AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
+  return kCpuBackend.AttentionPartScratch(stream, shape, most_keys, dtype, dropout);
 }
 
 std::int64_t TileScratch(const device::Stream& stream, std::int64_t rows, std::int64_t slice,

@@ -2,6 +2,8 @@
 // and a failure if a wait is left out.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 #include "device_testing.hpp"
@@ -111,6 +113,22 @@ TEST_F(GpuOrders, FreeMemoryIsCountedToTheByte) {
   const std::int64_t free = device::FreeBytes(Stream());
   const device::Buffer buffer = device::AllocateZeroed(1000, device::Kind::kCuda);
   EXPECT_EQ(device::FreeBytes(Stream()), free - 1024);
+}
+
+// Files in a card's memory that the host uses as its own are given up to whoever allocates. The
+// host's first node holds this program's file at least.
+TEST_F(GpuOrders, FreeMemoryHasTheFileCacheOfACardThatIsANode) {
+  if (!std::filesystem::exists("/sys/devices/system/node/node0/meminfo")) {
+    GTEST_SKIP() << "no /sys/devices/system/node here";
+  }
+  const std::int64_t free = device::FreeBytes(Stream());
+  ::setenv("TRIREME_EMULATOR_NUMA_NODE", "0", 1);
+  const std::int64_t with_files = device::FreeBytes(Stream());
+  ::setenv("TRIREME_EMULATOR_NUMA_NODE", "12345", 1);
+  const std::int64_t unknown = device::FreeBytes(Stream());
+  ::unsetenv("TRIREME_EMULATOR_NUMA_NODE");
+  EXPECT_GT(with_files, free + (1 << 20));
+  EXPECT_EQ(unknown, free);
 }
 
 }  // namespace

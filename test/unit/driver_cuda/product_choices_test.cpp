@@ -11,6 +11,7 @@
 #include <sstream>
 #include <utility>
 
+#include "listening_libraries.hpp"
 #include "temporary_folder.hpp"
 #include "training_run.hpp"
 
@@ -23,32 +24,6 @@ using testing::HasSubstr;
 
 constexpr const char* kChosen = R"({"card": "NVIDIA H100 80GB HBM3, 132 multiprocessors",
   "library": "cuBLASLt 130100", "products": []})";
-
-// Remembers what it was given.
-class Listening : public kernels::Libraries {
- public:
-  explicit Listening(std::string chosen = kChosen) : chosen_(std::move(chosen)) {}
-  std::string Chosen() const override { return chosen_; }
-  bool Adopt(const std::vector<std::string>& texts) override {
-    adopted_.push_back(texts);
-    return true;
-  }
-  void Seal() override {}
-  bool Sealed() const override { return false; }
-  void Reserve(std::int64_t) override {}
-  void SetTraining(bool) override {}
-  void QueueLargest(const device::Stream&) override {}
-  std::span<float> Largest() override { return {}; }
-  void UpdateScales(const device::Stream&) override {}
-  bool Scaled() const override { return true; }
-  std::vector<float> Scales() const override { return {}; }
-  bool SetScales(const device::Stream&, std::span<const float>) override { return false; }
-  const std::vector<std::vector<std::string>>& Adopted() const { return adopted_; }
-
- private:
-  std::string chosen_;
-  std::vector<std::vector<std::string>> adopted_;
-};
 
 // A variable of the environment for as long as this lives; null: unset.
 class Variable {
@@ -114,10 +89,10 @@ TEST_F(ProductChoices, TheFileIsOfTheCardAndTheLibrary) {
 
 TEST_F(ProductChoices, KeptAndTaken) {
   const std::string file = folder_ / "a/b/products.json";
-  EXPECT_EQ(Keep(file, Listening()), "");
+  EXPECT_EQ(Keep(file, Listening(kChosen)), "");
   EXPECT_EQ(Read(file), std::string(kChosen) + "\n");
   EXPECT_EQ(FilesIn(folder_ / "a/b"), 1u);  // the temporary one is gone
-  Listening taking;
+  Listening taking(kChosen);
   training::TakeKeptChoices(world_, file, taking);
   EXPECT_THAT(taking.Adopted(), ElementsAre(ElementsAre(std::string(kChosen) + "\n")));
   // Written anew.
@@ -126,7 +101,7 @@ TEST_F(ProductChoices, KeptAndTaken) {
 }
 
 TEST_F(ProductChoices, NothingIsTakenOfNothing) {
-  Listening taking;
+  Listening taking(kChosen);
   training::TakeKeptChoices(world_, "", taking);
   training::TakeKeptChoices(world_, folder_ / "missing.json", taking);
   std::ofstream(folder_ / "empty.json").close();
@@ -139,7 +114,7 @@ TEST_F(ProductChoices, NothingIsTakenOfNothing) {
 TEST_F(ProductChoices, AFileWithoutAFolder) {
   const fs::path before = fs::current_path();
   fs::current_path(folder_.Path());
-  const std::string said = Keep("products.json", Listening());
+  const std::string said = Keep("products.json", Listening(kChosen));
   const std::string written = Read("products.json");
   fs::current_path(before);
   EXPECT_EQ(said, "");
@@ -149,17 +124,18 @@ TEST_F(ProductChoices, AFileWithoutAFolder) {
 TEST_F(ProductChoices, WhatCannotBeKeptIsAWarning) {
   std::ofstream(folder_ / "file") << "no folder\n";
   const std::string file = folder_ / "file/products.json";
-  const std::string said = Keep(file, Listening());
+  const std::string said = Keep(file, Listening(kChosen));
   EXPECT_THAT(said, HasSubstr("warning: " + file +
                               ": the algorithms of the matrix products could not be kept ("));
   EXPECT_THAT(said, HasSubstr("(run.products)\n"));
   EXPECT_EQ(Read(folder_ / "file"), "no folder\n");
   // A folder has the file's name: nothing is left behind, and the folder stays.
   fs::create_directories(folder_ / "taken/products.json/full");
-  EXPECT_THAT(Keep(folder_ / "taken/products.json", Listening()), HasSubstr("could not be kept"));
+  EXPECT_THAT(Keep(folder_ / "taken/products.json", Listening(kChosen)),
+              HasSubstr("could not be kept"));
   EXPECT_EQ(FilesIn(folder_ / "taken"), 1u);
   EXPECT_TRUE(fs::is_directory(folder_ / "taken/products.json/full"));
-  Listening taking;
+  Listening taking(kChosen);
   training::TakeKeptChoices(world_, folder_ / "taken/products.json", taking);
   EXPECT_TRUE(taking.Adopted().empty());
 }

@@ -223,7 +223,7 @@ TEST_P(PlannedKernels, ScratchIsThatOfThePlannedDevice) {
   const AttentionShape shape{
       .sequences = 2, .length = 100, .heads = 4, .kv_heads = 2, .head_dim = 16};
   const std::int64_t attention = AttentionScratch(Stream(), shape, Dtype::kFloat32, false);
-  const std::int64_t part = AttentionPartScratch(Stream(), shape, 50);
+  const std::int64_t part = AttentionPartScratch(Stream(), shape, 50, Dtype::kFloat32, false);
   const std::int64_t vocabulary = VocabularyScratch(Stream(), 512, 1000, 64, true);
   const std::int64_t tokens = VocabularyTileTokens(Stream(), 1 << 20, 1000, Dtype::kFloat32);
   if (GetParam()) {  // rows of logits in units of 64; attention keeps a number per row and head

@@ -99,7 +99,8 @@ class CudaAttentionPaddingTest : public AttentionOnGpu, public testing::WithPara
     const auto dblock = make(kv, NoNumbers(shape.sequences * keys * kv));
     const auto sums = OnGpuAs(Stream(), SumTypeOf(Type()), Layout::kAligned, shape.heads,
                               NoNumbers(rows * shape.heads));
-    const std::int64_t elements = kernels::AttentionPartScratch(Stream(), shape, keys);
+    const std::int64_t elements =
+        kernels::AttentionPartScratch(Stream(), shape, keys, Type(), false);
     const GpuMatrix scratch(Stream(), SumTypeOf(Type()), 1, elements, NoNumbers(elements));
     Run(Stream(), shape, keys, queries.DropoutWith(ordinals.As<std::uint64_t>()),
         {x->View(), block->View(), y->View(), sums->View(), dy->View(), dx->View(), dblock->View(),

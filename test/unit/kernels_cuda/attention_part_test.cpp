@@ -12,40 +12,11 @@ namespace {
 
 using kernels::AttentionShape;
 using kernels::KeyValueBlock;
-using Cut = std::vector<Positions>;  // parts of the ranks; together the sequence
 
 // Gradients of keys in bf16 are rounded once a block.
 constexpr double kBlocks = 2;
 
-Cut RingCut(std::int64_t length, int ranks) {
-  Cut cut;
-  for (int rank = 0; rank < ranks; ++rank) cut.push_back(PositionsOf(length, rank, ranks));
-  return cut;
-}
-
-// The rows of `whole`, a matrix of `columns`, that are at `at` of their sequences.
-Values RowsAt(const Values& whole, std::int64_t columns, const AttentionShape& shape,
-              const Positions& at) {
-  Values part;
-  for (std::int64_t i = 0; i < shape.sequences * at.Count(); ++i) {
-    const std::int64_t row = i / at.Count() * shape.length + at.At(i % at.Count());
-    part.insert(part.end(), whole.begin() + row * columns, whole.begin() + (row + 1) * columns);
-  }
-  return part;
-}
-// Adds `part`, of `count` columns, to the columns from `first` on.
-void AddRowsAt(const Values& part, std::int64_t count, const AttentionShape& shape,
-               const Positions& at, std::int64_t first, std::int64_t columns, Values& whole) {
-  for (std::int64_t i = 0; i < shape.sequences * at.Count(); ++i) {
-    const std::int64_t row = i / at.Count() * shape.length + at.At(i % at.Count());
-    for (std::int64_t j = 0; j < count; ++j) {
-      whole[static_cast<std::size_t>(row * columns + first + j)] +=
-          part[static_cast<std::size_t>(i * count + j)];
-    }
-  }
-}
-
-class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface<Dtype> {
+class CudaAttentionPartTest : public AttentionOnGpu, public testing::WithParamInterface<Dtype> {
  protected:
   Dtype Type() const { return GetParam(); }
   std::unique_ptr<GpuMatrix> Fresh(Layout layout, Dtype type, std::int64_t rows,
@@ -54,7 +25,8 @@ class CudaAttentionPartTest : public GpuTest, public testing::WithParamInterface
   }
   std::unique_ptr<GpuMatrix> Scratch(const AttentionShape& shape, const Positions& block) const {
     const std::int64_t most = std::max(block.early.Size(), block.late.Size());
-    const std::int64_t elements = kernels::gpu::AttentionPartScratch(Stream(), shape, most);
+    const std::int64_t elements =
+        kernels::gpu::AttentionPartScratch(Stream(), shape, most, Type(), false);
     return std::make_unique<GpuMatrix>(Stream(), SumTypeOf(Type()), 1, elements,
                                        NoNumbers(elements));
   }

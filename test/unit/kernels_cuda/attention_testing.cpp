@@ -164,4 +164,32 @@ void ExpectNear(const AttentionProblem& problem, const AttentionResults& got,
              tolerance.gradient, what + "gradient of values");
 }
 
+Cut RingCut(std::int64_t length, int ranks) {
+  Cut cut;
+  for (int rank = 0; rank < ranks; ++rank) cut.push_back(PositionsOf(length, rank, ranks));
+  return cut;
+}
+
+// The rows of `whole`, a matrix of `columns`, that are at `at` of their sequences.
+Values RowsAt(const Values& whole, std::int64_t columns, const kernels::AttentionShape& shape,
+              const Positions& at) {
+  Values part;
+  for (std::int64_t i = 0; i < shape.sequences * at.Count(); ++i) {
+    const std::int64_t row = i / at.Count() * shape.length + at.At(i % at.Count());
+    part.insert(part.end(), whole.begin() + row * columns, whole.begin() + (row + 1) * columns);
+  }
+  return part;
+}
+// Adds `part`, of `count` columns, to the columns from `first` on.
+void AddRowsAt(const Values& part, std::int64_t count, const kernels::AttentionShape& shape,
+               const Positions& at, std::int64_t first, std::int64_t columns, Values& whole) {
+  for (std::int64_t i = 0; i < shape.sequences * at.Count(); ++i) {
+    const std::int64_t row = i / at.Count() * shape.length + at.At(i % at.Count());
+    for (std::int64_t j = 0; j < count; ++j) {
+      whole[static_cast<std::size_t>(row * columns + first + j)] +=
+          part[static_cast<std::size_t>(i * count + j)];
+    }
+  }
+}
+
 }  // namespace trireme::test

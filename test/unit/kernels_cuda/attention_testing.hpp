@@ -4,6 +4,7 @@
 #define TRIREME_TEST_UNIT_KERNELS_CUDA_ATTENTION_TESTING_HPP_
 
 #include <cstdint>
+#include <cstdlib>
 #include <limits>
 #include <memory>
 #include <string>
@@ -21,7 +22,10 @@ class AttentionOnGpu : public GpuTest {
  protected:
   void SetUp() override {
     GpuTest::SetUp();
-    if (IsSkipped()) return;
+    if (!IsSkipped()) RenewLibraries();
+  }
+  // State of its own for what follows.
+  void RenewLibraries() {
     libraries_ = kernels::MakeLibraries(Stream(), 0);
     Stream().libraries = libraries_.get();
   }
@@ -83,6 +87,26 @@ std::unique_ptr<GpuMatrix> OnGpuAs(const device::Stream& stream, Dtype dtype, La
 
 // Columns [begin, end) of a matrix of `columns`.
 Values ColumnsOf(const Values& values, std::int64_t columns, std::int64_t begin, std::int64_t end);
+
+using Cut = std::vector<Positions>;  // parts of the ranks; together the sequence
+Cut RingCut(std::int64_t length, int ranks);
+
+// The rows of `whole`, a matrix of `columns`, that are at `at` of their sequences.
+Values RowsAt(const Values& whole, std::int64_t columns, const kernels::AttentionShape& shape,
+              const Positions& at);
+// Adds `part`, of `count` columns, to the columns from `first` on.
+void AddRowsAt(const Values& part, std::int64_t count, const kernels::AttentionShape& shape,
+               const Positions& at, std::int64_t first, std::int64_t columns, Values& whole);
+
+// cuDNN of the emulator, as its words have it (test/emulator/cudnn.cpp), while this lives. A card's
+// is there or not.
+class EmulatedCudnn {
+ public:
+  explicit EmulatedCudnn(const char* words) { ::setenv("TRIREME_EMULATOR_CUDNN", words, 1); }
+  ~EmulatedCudnn() { ::unsetenv("TRIREME_EMULATOR_CUDNN"); }
+  EmulatedCudnn(const EmulatedCudnn&) = delete;
+  EmulatedCudnn& operator=(const EmulatedCudnn&) = delete;
+};
 
 // Largest difference at most tolerance * max(largest |want|, floor); NaN never passes. A floor
 // stands for terms that cancel.

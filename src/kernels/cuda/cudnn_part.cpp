@@ -1,0 +1,307 @@
+// Blocks of ring attention by cuDNN. The pairs of queries and keys that see one another are one
+// rectangle of a block, or its triangle where the keys are those of the queries; what it gives is
+// merged by our own kernels. Scratch behind that of our own kernels: the log-sum-exp of the
+// rectangle, its output or its queries' gradient in bf16, the workspace of a plan.
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "attention_merge.hpp"
+#include "backends.hpp"
+#include "cudnn_attention.hpp"
+#include "cudnn_search.hpp"
+#include "gpu_sizes.hpp"
+
+namespace trireme::kernels::cuda {
+
+namespace {
+
+using tensor::Matrix;
+
+constexpr std::int64_t kFloat = sizeof(float);
+
+// Rows of a sequence's queries and of its keys; causal: each query sees the keys up to its own.
+struct Rectangle {
+  Part queries, keys;
+  bool causal;
+};
+
+// The pairs that see one another; none if they are no rectangle, or if there are none.
+std::optional<Rectangle> Visible(const Positions& queries, const Positions& keys, bool causal) {
+  const Part all_queries = {0, queries.Count()}, all_keys = {0, keys.Count()};
+  if (all_queries.Size() == 0 || all_keys.Size() == 0) return std::nullopt;
+  if (!causal) return Rectangle{all_queries, all_keys, false};
+  const auto same = [](const Part& a, const Part& b) {
+    return a.begin == b.begin && a.end == b.end;
+  };
+  if (same(queries.early, keys.early) && same(queries.late, keys.late)) {
+    return Rectangle{all_queries, all_keys, true};
+  }
+  const Part rows[] = {{0, queries.early.Size()}, {queries.early.Size(), queries.Count()}};
+  const Part columns[] = {{0, keys.early.Size()}, {keys.early.Size(), keys.Count()}};
+  const Part query_parts[] = {queries.early, queries.late}, key_parts[] = {keys.early, keys.late};
+  std::optional<Rectangle> seen;
+  std::int64_t pairs = 0;
+  for (int i = 0; i < 2; ++i) {
+    for (int j = 0; j < 2; ++j) {
+      const Part &q = query_parts[i], &k = key_parts[j];
+      if (q.Size() == 0 || k.Size() == 0 || k.begin >= q.end) continue;
+      if (k.end > q.begin + 1) return std::nullopt;  // some pairs of the two do
+      pairs += q.Size() * k.Size();
+      if (!seen) seen = Rectangle{rows[i], columns[j], false};
+      seen->queries = {std::min(seen->queries.begin, rows[i].begin),
+                       std::max(seen->queries.end, rows[i].end)};
+      seen->keys = {std::min(seen->keys.begin, columns[j].begin),
+                    std::max(seen->keys.end, columns[j].end)};
+    }
+  }
+  if (seen && seen->queries.Size() * seen->keys.Size() != pairs) return std::nullopt;
+  return seen;
+}
+
+// Sequences and key/value heads of some tasks.
+struct Tasks {
+  Part sequences, kv_heads;
+};
+// None unless they are whole sequences, or heads of one.
+std::optional<Tasks> TasksOf(const AttentionShape& shape, const Part& tasks) {
+  const std::int64_t count = shape.kv_heads;
+  if (tasks.Size() <= 0) return std::nullopt;
+  const Part sequences = {tasks.begin / count, CeilDivide(tasks.end, count)};
+  if (tasks.begin % count == 0 && tasks.end % count == 0) return Tasks{sequences, {0, count}};
+  if (sequences.Size() > 1) return std::nullopt;
+  const std::int64_t first = tasks.begin % count;
+  return Tasks{sequences, {first, first + tasks.Size()}};
+}
+
+// Rows and heads of one call, and where they lie in matrices.
+class Window {
+ public:
+  Window(const AttentionShape& shape, const Tasks& tasks, const Rectangle& rectangle)
+      : shape_(shape), tasks_(tasks), rectangle_(rectangle) {}
+
+  std::int64_t KvHeads() const { return tasks_.kv_heads.Size(); }
+  std::int64_t Heads() const { return KvHeads() * Shared(); }
+  std::int64_t Sequences() const { return tasks_.sequences.Size(); }
+  const Rectangle& Pairs() const { return rectangle_; }
+  AttentionWindow Queries() const {
+    return {Sequences(), shape_.length, rectangle_.queries.Size(), Heads(), shape_.head_dim};
+  }
+  // From the first row and head of the queries on, of a matrix with `width` columns for each head.
+  Matrix OfQueries(const Matrix& m, std::int64_t width) const {
+    return From(m, tasks_.sequences.begin * shape_.length + rectangle_.queries.begin,
+                tasks_.kv_heads.begin * Shared() * width);
+  }
+  // The same of a block's keys, or of its values.
+  Matrix OfKeys(const Matrix& block, std::int64_t rows, bool values) const {
+    const std::int64_t head = tasks_.kv_heads.begin + (values ? shape_.kv_heads : 0);
+    return From(block, tasks_.sequences.begin * rows + rectangle_.keys.begin,
+                head * shape_.head_dim);
+  }
+  // Clears the keys' and values' gradients of rows outside of the rectangle.
+  void ClearRest(const device::Stream& stream, const Matrix& dblock, std::int64_t rows) const {
+    const std::int64_t columns = KvHeads() * shape_.head_dim;
+    for (const Part& rest : {Part{0, rectangle_.keys.begin}, Part{rectangle_.keys.end, rows}}) {
+      for (std::int64_t s = tasks_.sequences.begin; s < tasks_.sequences.end; ++s) {
+        if (rest.Size() == 0) continue;
+        for (const std::int64_t first : {std::int64_t{0}, shape_.kv_heads}) {
+          const Matrix m = dblock.Rows(s * rows + rest.begin, rest.Size());
+          Clear(stream, m.Columns((first + tasks_.kv_heads.begin) * shape_.head_dim, columns));
+        }
+      }
+    }
+  }
+
+ private:
+  std::int64_t Shared() const { return shape_.heads / shape_.kv_heads; }
+  static Matrix From(const Matrix& m, std::int64_t row, std::int64_t column) {
+    return m.Rows(row, m.rows - row).Columns(column, m.columns - column);
+  }
+
+  const AttentionShape& shape_;
+  Tasks tasks_;
+  Rectangle rectangle_;
+};
+
+// Elements from row to row of a block and, in the backward pass, of the other operands.
+struct Strides {
+  std::int64_t qkv, block, out = 0, dout = 0, dblock = 0;
+};
+
+CudnnProblem ProblemOf(const AttentionShape& s, const Window& window, std::int64_t block_rows,
+                       bool backward, const Strides& strides) {
+  const Rectangle& pairs = window.Pairs();
+  const CudnnRows part = {pairs.queries.Size(), window.Heads() * s.head_dim};
+  CudnnProblem p = {.backward = backward,
+                    .causal = pairs.causal,
+                    .sequences = window.Sequences(),
+                    .queries = pairs.queries.Size(),
+                    .keys = pairs.keys.Size(),
+                    .heads = window.Heads(),
+                    .kv_heads = window.KvHeads(),
+                    .head_dim = s.head_dim,
+                    .query = {s.length, strides.qkv},
+                    .key = {block_rows, strides.block},
+                    .out = part,
+                    .dout = {},
+                    .dquery = {},
+                    .dkey = {}};
+  if (backward) {
+    p.out = {s.length, strides.out}, p.dout = {s.length, strides.dout};
+    p.dquery = part, p.dkey = {block_rows, strides.dblock};
+  }
+  return p;
+}
+
+// Places in scratch.
+struct Places {
+  Places(const AttentionShape& s, std::int64_t own)
+      : statistics(CudnnRoundUp(own)),
+        part(statistics + CudnnRoundUp(s.sequences * s.length * s.heads)),
+        workspace(part + CudnnRoundUp(CeilDivide(s.sequences * s.length * s.heads * s.head_dim,
+                                                 std::int64_t{2}))) {}
+  explicit Places(const device::Stream& stream, const AttentionShape& s)
+      : Places(s, gpu::AttentionPartScratch(stream, s, 0, Dtype::kBfloat16, false)) {}
+  std::int64_t statistics, part, workspace;
+};
+
+// Calls body(window, strides, backward) for every call of ring attention with blocks of one size.
+template <typename Body>
+void ForEachCall(const device::Stream& stream, const AttentionShape& s, bool backward,
+                 const Body& body) {
+  const std::int64_t rows = s.length, half = s.positions.early.Size();
+  const std::int64_t width = s.heads * s.head_dim, packed = 2 * s.kv_heads * s.head_dim;
+  const Part all = {0, AttentionPartTasks(s)};
+  std::vector<Rectangle> of_others;
+  if (s.positions.early.begin > 0) of_others.push_back({{0, rows}, {0, half}, false});
+  if (s.positions.early.end < s.positions.late.begin) {
+    of_others.push_back({{half, rows}, {0, rows}, false});
+  }
+  const Rectangle own = {{0, rows}, {0, rows}, true};
+  const auto call = [&](const Rectangle& pairs, const Part& tasks, const Strides& strides,
+                        bool pass) {
+    if (const auto range = TasksOf(s, tasks)) body(Window(s, *range, pairs), strides, pass);
+  };
+  const Strides forward = {s.Width(), packed};
+  call(own, all, forward, false);
+  for (const Rectangle& pairs : of_others) call(pairs, all, forward, false);
+  if (!backward) return;
+  const std::int64_t middle = AttentionPartHalf(stream, s);
+  const Strides of_own = {s.Width(), s.Width(), width, width, s.Width()};
+  for (const Part& tasks : {Part{0, middle}, Part{middle, all.end}}) call(own, tasks, of_own, true);
+  const Strides of_block = {s.Width(), packed, width, width, packed};
+  for (const Rectangle& pairs : of_others) call(pairs, all, of_block, true);
+}
+
+// A call that cuDNN serves.
+struct Served {
+  Window window;
+  CudnnProblem problem;
+  CudnnChoice choice;
+};
+
+std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& shape,
+                            const Part& tasks, const KeyValueBlock& block, bool backward,
+                            const Strides& strides, const Matrix& scratch) {
+  if (!CudnnPlansOf(stream).StateOf(backward).parts) return std::nullopt;
+  const auto pairs = Visible(shape.positions, block.positions, shape.causal);
+  const auto range = TasksOf(shape, tasks);
+  if (!pairs || !range) return std::nullopt;
+  const Window window(shape, *range, *pairs);
+  const CudnnProblem problem = ProblemOf(shape, window, block.positions.Count(), backward, strides);
+  const std::int64_t room = (scratch.Size() - Places(stream, shape).workspace) * kFloat;
+  const auto choice = CudnnSearch(stream, room, false).Choose(problem);
+  if (!choice) return std::nullopt;
+  return Served{window, problem, *choice};
+}
+
+Matrix ExactSum(const AttentionShape& s, const Matrix& scratch) {
+  const std::int64_t rows = s.sequences * s.length, width = s.heads * s.head_dim;
+  return {scratch.Offset(gpu::AttentionInner(s)), Dtype::kFloat32, rows, width, width};
+}
+
+}  // namespace
+
+std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape& shape,
+                              std::int64_t own, bool backward) {
+  const Positions& at = shape.positions;
+  if (at.early.Size() != at.late.Size() || at.Count() != shape.length) return own;
+  std::int64_t bytes = 0;
+  bool any = false;
+  ForEachCall(stream, shape, backward,
+              [&](const Window& window, const Strides& strides, bool pass) {
+                const CudnnProblem problem = ProblemOf(shape, window, shape.length, pass, strides);
+                CudnnSearch search(stream);
+                const auto choice = search.Choose(problem);
+                if (!choice) return WarnOfOwnAttention(stream, pass, search.Why());
+                bytes = std::max(bytes, choice->plan->workspace_bytes);
+                CudnnPlansOf(stream).StateOf(pass).parts = any = true;
+              });
+  return any ? Places(shape, own).workspace + CudnnRoundUp(CeilDivide(bytes, kFloat)) : own;
+}
+
+bool CudnnPartForward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+                      const Matrix& qkv, const KeyValueBlock& block, const Matrix& out,
+                      const Matrix& lse, const Matrix& scratch) {
+  for (const Matrix& m : {qkv, block.data, out}) {
+    if (!OnCudnnBoundaries(m)) return false;
+  }
+  const auto served =
+      Serve(stream, shape, tasks, block, false, {qkv.stride, block.data.stride}, scratch);
+  if (!served) return false;
+  const auto& [window, problem, choice] = *served;
+  const Places places(stream, shape);
+  const std::int64_t rows = block.positions.Count(), dims = shape.head_dim;
+  const Matrix part = {scratch.Offset(places.part), Dtype::kBfloat16,
+                       problem.sequences * problem.queries, problem.out.stride, problem.out.stride};
+  float* const statistics = static_cast<float*>(scratch.Offset(places.statistics));
+  RunCudnn(stream, problem, choice,
+           {.query = window.OfQueries(qkv, dims).data,
+            .key = window.OfKeys(block.data, rows, false).data,
+            .value = window.OfKeys(block.data, rows, true).data,
+            .out = part.data,
+            .statistics = statistics,
+            .workspace = scratch.Offset(places.workspace)});
+  MergeAttention(stream, window.Queries(), part, statistics,
+                 {window.OfQueries(out, dims), window.OfQueries(ExactSum(shape, scratch), dims)},
+                 window.OfQueries(lse, 1));
+  return true;
+}
+
+bool CudnnPartBackward(const device::Stream& stream, const AttentionShape& shape, const Part& tasks,
+                       const PartGradients& o) {
+  for (const Matrix& m : {o.qkv, o.block.data, o.out, o.dout, o.dqkv, o.dblock}) {
+    if (!OnCudnnBoundaries(m)) return false;
+  }
+  const Strides strides = {o.qkv.stride, o.block.data.stride, o.out.stride, o.dout.stride,
+                           o.dblock.stride};
+  const auto served = Serve(stream, shape, tasks, o.block, true, strides, o.scratch);
+  if (!served) return false;
+  const auto& [window, problem, choice] = *served;
+  const Places places(stream, shape);
+  const std::int64_t rows = o.block.positions.Count(), dims = shape.head_dim;
+  const std::int64_t width = problem.dquery.stride;
+  const Matrix part = {o.scratch.Offset(places.part), Dtype::kBfloat16,
+                       problem.sequences * problem.queries, width, width};
+  float* const statistics = static_cast<float*>(o.scratch.Offset(places.statistics));
+  PackStatistics(stream, window.Queries(), window.OfQueries(o.lse, 1), statistics);
+  RunCudnn(stream, problem, choice,
+           {.query = window.OfQueries(o.qkv, dims).data,
+            .key = window.OfKeys(o.block.data, rows, false).data,
+            .value = window.OfKeys(o.block.data, rows, true).data,
+            .out = window.OfQueries(o.out, dims).data,
+            .dout = window.OfQueries(o.dout, dims).data,
+            .dquery = part.data,
+            .dkey = window.OfKeys(o.dblock, rows, false).data,
+            .dvalue = window.OfKeys(o.dblock, rows, true).data,
+            .statistics = statistics,
+            .workspace = o.scratch.Offset(places.workspace)});
+  AddQueryGradient(
+      stream, window.Queries(), part,
+      {window.OfQueries(o.dqkv, dims), window.OfQueries(ExactSum(shape, o.scratch), dims)});
+  window.ClearRest(stream, o.dblock, rows);
+  return true;
+}
+
+}  // namespace trireme::kernels::cuda
