@@ -9,6 +9,12 @@ namespace trireme::kernels::cuda {
 
 namespace {
 
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
+constexpr bool kNewerThanHopper = true;
+#else
+constexpr bool kNewerThanHopper = false;
+#endif
+
 // kOutDims: dims of the gradients that a block computes; several blocks share wider heads.
 template <int kDims_, int kQueries_, int kOutDims_, int kBlocks_>
 struct KeyShape {
@@ -16,7 +22,9 @@ struct KeyShape {
   static constexpr int kBlocks = kBlocks_, kWarps = 4, kThreads = kWarps * kWarpLanes;
   static constexpr int kKeys = kWarps * kMatrixRows, kParts = kDims / kOutDims;
   static constexpr int kColumns = kQueries / kMatrixColumns, kOut = kOutDims / kMatrixColumns;
-  static constexpr bool kKept = kDims <= 64;  // keys and values in registers
+  static constexpr bool kValuesKept = kDims <= 64;  // in registers
+  // Keys, too, but where the compiler would be out of registers for one kernel.
+  static constexpr bool kKept = kDims <= (kNewerThanHopper ? 32 : 64);
   using Tile = MatrixTile<kDims>;
   static constexpr int kStages = 2;
   static constexpr int kStageBytes = 2 * Tile::Bytes(kQueries);
@@ -230,7 +238,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
   MatrixSums<Shape::kOut> dkeys[1], dvalues[1];
   ClearMatrixSums<1>(dkeys);
   ClearMatrixSums<1>(dvalues);
-  MatrixLeft<Shape::kDims, Shape::kKept> left[1], left_value[1];
+  MatrixLeft<Shape::kDims, Shape::kKept> left[1];
+  MatrixLeft<Shape::kDims, Shape::kValuesKept> left_value[1];
   device::cuda::WaitForCopies<0>();
   __syncthreads();
   left[0].Load(block.key_tile, first, steps);
@@ -244,8 +253,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks)
     ClearMatrixSums<1>(slopes);
     AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left, block.QueryTile(stage), 0,
                                                                   steps, scores);
-    AddMatrixDots<Shape::kDims, Shape::kKept, 1, Shape::kColumns>(left_value, block.DoutTile(stage),
-                                                                  0, steps, slopes);
+    AddMatrixDots<Shape::kDims, Shape::kValuesKept, 1, Shape::kColumns>(
+        left_value, block.DoutTile(stage), 0, steps, slopes);
     block.template Slopes<kDropout>(i, stage, first, scores[0], slopes[0]);
     AddMatrixProduct<Shape::kDims, 1, Shape::kColumns, Shape::kOut>(
         scores, block.DoutTile(stage), first_dim / kMatrixRows, steps, dvalues);
