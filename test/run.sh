@@ -103,6 +103,8 @@ bash test/sanitizers.sh || failed+=(sanitizers)
 source jobscripts/cuda.sh
 if nvcc=$(find_nvcc); then
   find_cudnn_frontend "$venv" "$python"
+  # Its figures are checked against the kernels' bounds.
+  [[ ! -x $venv/bin/python3 ]] || pip_install "$venv/bin/python3" nvidia-cuda-cuobjdump >>build/venv.log 2>&1 || true
   build_tree build-cuda -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${cuda_options[@]}"
   test_tree build-cuda
 else
