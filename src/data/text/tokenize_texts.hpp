@@ -13,6 +13,7 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/tokenizer/tokenizer.hpp"
 #include "units.hpp"
+#include "write_parallel.hpp"
 
 namespace trireme::data {
 
@@ -23,6 +24,7 @@ struct TextPlan {
   bool replace = false;  // invalid UTF-8 by U+FFFD
   EncodeSettings encode;
   std::int64_t unit_bytes = kUnitBytes;
+  std::int64_t early_tokens = kEarlyTokens;  // of train, before any is copied
 };
 
 // Collective; the same bytes for any number of ranks. Memory does not grow with the texts, but for
