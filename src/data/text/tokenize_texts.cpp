@@ -218,7 +218,8 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
       UnitsOfRank(units, plan.files, world.Rank(), world.Size());
   const std::string folder = std::filesystem::path(way.path).parent_path().string();
   ParallelTokenFile file(world, way.path, tokenizer, {plan.encode.eos, plan.encode.masks});
-  const std::optional<WrittenFile> early = way.early ? file.Early() : std::nullopt;
+  std::optional<WrittenFile> early = way.early ? file.Early() : std::nullopt;
+  if (early) early->places.tokens[0] += plan.early_shift;
   std::unique_ptr<Spills> spills;
   std::vector<UnitResult> mine;
   SmallestHashes smallest;
@@ -257,7 +258,9 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
   TextTokens all = Summarise(tokenizer, results, source_sha256);
   all.early = spills->copied;
   world.Together([&] { CheckSplits(all, plan.encode); });
-  if (!file.Write({results, mine, *spills, source_sha256}, way.watch.stop)) return std::nullopt;
+  const std::int64_t copied_to = early ? early->places.tokens[0] : 0;
+  const EncodedUnits encoded{results, mine, *spills, source_sha256, copied_to};
+  if (!file.Write(encoded, way.watch.stop)) return std::nullopt;
   return all;
 }
 

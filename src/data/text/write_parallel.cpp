@@ -106,17 +106,19 @@ std::optional<WrittenFile> ParallelTokenFile::Early() const {
 }
 
 bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<bool()>& stop) {
-  const std::int64_t early = file_.places.tokens.at(kTrain);
+  const auto elsewhere = [&] {
+    return encoded.spills.copied && file_.places.tokens.at(kTrain) != encoded.copied_to;
+  };
   world_.Together([&] {
     if (!root_) return;
     file_.places = root_->Plan(*root_->file, encoded.source_sha256, SumOf(encoded.results));
-    if (encoded.spills.copied && file_.places.tokens.at(kTrain) != early) return;
+    if (elsewhere()) return;
     root_->draft.Reserve(root_->file->Bytes(), true);
     root_->file->WriteAndClose();
     root_->Trim();
   });
   world_.Broadcast(&file_.places, sizeof file_.places);
-  if (encoded.spills.copied && file_.places.tokens.at(kTrain) != early) return false;
+  if (elsewhere()) return false;
   comm::WorkJointly(world_, [&](const comm::Poll& poll) {
     const auto ask = [&] {
       if (stop && stop()) throw RunError("stopped by a signal: no token file was written");

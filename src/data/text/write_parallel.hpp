@@ -31,6 +31,7 @@ struct EncodedUnits {
   std::span<const UnitResult> mine;     // of those in `spills`, in order
   Spills& spills;                       // copied: the same on every rank
   std::string source_sha256;
+  std::int64_t copied_to = 0;  // if spills.copied: first byte of train's tokens in the file
 };
 
 // A temporary name beside the file's own, until all is written: an error leaves nothing behind.
