@@ -1,9 +1,12 @@
 // The datasets' places in the file come from HDF5, their contents from positioned writes.
 #include "write_parallel.hpp"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <bit>
+#include <cerrno>
 #include <filesystem>
 #include <system_error>
 
@@ -11,6 +14,7 @@
 #include "stored_vocabulary.hpp"
 #include "token_file_draft.hpp"
 #include "token_layout.hpp"
+#include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/joint_work.hpp"
 
@@ -30,12 +34,22 @@ constexpr std::size_t kSha256Digits = 64;
 // before anybody writes tokens, and writes its own structures last.
 struct ParallelTokenFile::Root {
   Root(const std::string& path, const tokenizer::Tokenizer& tokenizer, const TextFacts& text)
-      : facts(text), width(WidthOf(tokenizer)), vocabulary(tokenizer), draft(path) {
+      : facts(text), width(WidthOf(tokenizer)), vocabulary(tokenizer), draft(Free(path)) {
     // HDF5 1.10 cannot close a file that found no space: it is tried before HDF5 begins.
     const std::size_t front = vocabulary.Bytes() + kHdf5MetadataBytes;
     draft.Reserve(front, false);
     file.emplace(draft.Path());
     draft.Reserve(front, true);
+  }
+
+  // `path`, unless another job writes it: HDF5 holds a lock on its draft.
+  static const std::string& Free(const std::string& path) {
+    const Descriptor other(path + ".tmp", O_RDWR | O_NOFOLLOW | O_NONBLOCK);
+    if (other.Valid() && ::flock(other.Get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      throw InputError(path + ": another job is writing this file",
+                       "Let data.file name another, or wait for that job.");
+    }
+    return path;
   }
 
   // Attributes, and the space of all datasets.

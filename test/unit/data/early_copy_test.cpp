@@ -179,6 +179,22 @@ TEST_F(EarlyCopies, AStoppedJobLeavesNothing) {
   }
 }
 
+// While a job encodes, another one leaves its file alone, and fails.
+TEST_F(EarlyCopies, AnotherJobsFileIsNotTaken) {
+  TextPlan plan = WithHeldOut(Lines(2'000));
+  const auto alone = Bytes(plan).first;
+  std::string message;
+  const TextWatch watch{.progress = [&](double share, std::int64_t) {
+    if (share < 0.5 || !message.empty()) return;
+    ByteTokenizer other;
+    const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+    message = MessageOf([&] { TokenizeTexts(self, other, plan, In("a.h5"), {}); });
+  }};
+  Watched(plan, watch);
+  EXPECT_THAT(message, testing::HasSubstr("a.h5: another job is writing this file"));
+  EXPECT_TRUE(test::ReadBytes(In("a.h5")) == alone);
+}
+
 TEST_F(EarlyCopies, AFaultLeavesNothing) {
   TextPlan plan = Lines(2'000);
   plan.files.push_back(FindTextFiles(Write("bad", "good\n\xFF"), Split::kTest).at(0));
