@@ -33,6 +33,7 @@ class FileCursor {
     if (buffer_.size() >= kWriteBytes) Flush();
   }
   void Flush() {
+    if (buffer_.empty()) return;  // to sync_file_range no bytes are all bytes to the end
     const int error = WriteAt(file_, buffer_.data(), buffer_.size(), offset_);
     if (error != 0) {
       throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)),
