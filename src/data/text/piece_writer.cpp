@@ -70,20 +70,29 @@ void PieceWriter::CopyTrain(const UnitResult& unit, std::int64_t before) {
   const auto keep = [this](const char* bytes, std::size_t count) {
     spills_.rest.Append(bytes, count);
   };
-  std::int64_t from = unit.tokens_at * to_.width;
+  const std::int64_t begin = unit.tokens_at * to_.width;
+  std::int64_t copied = begin, at = begin;  // bytes of Spills::tokens
+  bool trains = true;                       // bytes [copied, at) are of train
+  const auto copy = [&] {
+    if (trains) {
+      Copy(spills_.tokens, copied, at - copied, To(train));
+    } else {
+      Copy(spills_.tokens, copied, at - copied, keep);
+    }
+    copied = at;
+  };
   const std::int64_t end = unit.documents_at + DocumentsOf(unit);
   for (std::int64_t d = unit.documents_at; d < end; ++d) {
     const SpilledDocument document = DocumentAt(d);
-    const std::int64_t bytes = static_cast<std::int64_t>(document.tokens) * to_.width;
-    if (document.split == kTrain) {
-      Copy(spills_.tokens, from, bytes, To(train));
-    } else {
-      Copy(spills_.tokens, from, bytes, keep);
+    if (trains != (document.split == kTrain)) {
+      copy();
+      trains = !trains;
     }
-    from += bytes;
+    at += static_cast<std::int64_t>(document.tokens) * to_.width;
   }
+  copy();
   train.Flush();
-  spills_.tokens.Release(unit.tokens_at * to_.width, from);
+  spills_.tokens.Release(begin, at);
 }
 
 void PieceWriter::Write(const UnitResult& unit, const SplitSizes& before) {

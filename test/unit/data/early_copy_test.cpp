@@ -77,6 +77,23 @@ TEST_F(EarlyCopies, TheFileIsTheSame) {
   ExpectSame(plan, true);
 }
 
+// Ids of four bytes.
+class WideTokenizer : public ByteTokenizer {
+ public:
+  std::int64_t VocabularySize() const override { return 70'000; }
+};
+
+TEST_F(EarlyCopies, TheFileIsTheSameWithWideIds) {
+  TextPlan plan = Lines(2'000);
+  plan.encode.valid_fraction = plan.encode.test_fraction = 0.1;
+  WideTokenizer wide;
+  const comm::Communicator self = comm::Communicator::Adopt(MPI_COMM_SELF);
+  EXPECT_TRUE(TokenizeTexts(self, wide, plan, In("a.h5"), {}).early);
+  plan.early_tokens = kNever;
+  TokenizeTexts(self, wide, plan, In("b.h5"), {});
+  EXPECT_TRUE(test::ReadBytes(In("a.h5")) == test::ReadBytes(In("b.h5")));
+}
+
 TEST_F(EarlyCopies, FewTokensAreCopiedInTheEnd) {
   ExpectSame(WithHeldOut(Lines(20)), false);
   TextPlan plan = WithHeldOut(Lines(1'000));
