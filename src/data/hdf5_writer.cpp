@@ -18,10 +18,21 @@ constexpr hsize_t kMetadataBlock = hsize_t{1} << 14;  // bytes; more than a toke
 Hdf5Writer::Hdf5Writer(const std::string& path) : path_(path) {
   const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
   H5Pset_file_locking(access.Get(), true, true);
+  Create(access.Get());
+}
+
+Hdf5Writer::Hdf5Writer(const std::string& path, InMemory) : path_(path) {
+  constexpr std::size_t kStep = std::size_t{1} << 20;  // bytes of memory
+  const Hdf5Handle access = MakeProperties(H5P_FILE_ACCESS);
+  H5Pset_fapl_core(access.Get(), kStep, false);
+  Create(access.Get());
+}
+
+void Hdf5Writer::Create(hid_t access) {
   // All of HDF5's own structures at the front: a file that is cut off can then still say what it
   // lacks.
-  H5Pset_meta_block_size(access.Get(), kMetadataBlock);
-  file_ = {H5Fcreate(path.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access.Get()), H5Fclose};
+  H5Pset_meta_block_size(access, kMetadataBlock);
+  file_ = {H5Fcreate(path_.c_str(), H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose};
   if (!file_.Valid()) Fail("cannot be created");
 }
 

@@ -18,7 +18,11 @@ inline constexpr std::size_t kHdf5MetadataBytes = std::size_t{1} << 16;
 // Every failure is a RunError that names the file and the thing.
 class Hdf5Writer {
  public:
+  struct InMemory {};
+
   explicit Hdf5Writer(const std::string& path);  // an empty file takes the place of what is there
+  // Writes nothing to any disk: for a look at the offsets. path: for messages.
+  Hdf5Writer(const std::string& path, InMemory);
 
   void Attribute(const char* name, hid_t type, const void* value);
   void Attribute(const char* name, std::int64_t value);
@@ -35,6 +39,7 @@ class Hdf5Writer {
   void WriteAndClose();
 
  private:
+  void Create(hid_t access);
   [[noreturn]] void Fail(const std::string& what) const;
 
   struct Planned {

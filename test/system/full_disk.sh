@@ -31,3 +31,31 @@ dd if=/dev/zero of=disk/filler bs=64k >/dev/null 2>&1 || true
 run 1 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=harbour data.file=disk/tokens.h5
 says "disk/tokens.h5"
 [[ -z $(find disk -name '*tokens*') ]] || fail "a part of a token file was left: $(find disk -name '*tokens*')"
+
+# Texts likewise, on two ranks; but room for all tokens and some more is enough: they are not kept twice.
+PYTHONPATH=$TRIREME_SOURCE/test/python "$python" - <<'PYTHON'
+import json, random
+from small_bpe import WORDS, small_bpe
+json.dump(small_bpe("<|endoftext|>"), open("tokenizer.json", "w", encoding="utf-8"))
+random.seed(1)
+lines = [" ".join(random.choices(WORDS, k=40)) for _ in range(1000)]
+with open("texts.txt", "w", encoding="utf-8") as file:
+    for _ in range(130):
+        file.write("\n".join(lines) + "\n")
+PYTHON
+texts=(-i deck.in job.task=tokenize tokenize.kind=bpe tokenize.tokenizer=tokenizer.json tokenize.train=texts.txt
+  tokenize.document=line data.file=disk/tokens.h5)
+for size in 1 12; do
+  rm -f disk/filler
+  dd if=/dev/zero of=disk/filler bs=1M count=$((16 - size)) >/dev/null 2>&1 || true
+  run 1 "${mpi[@]}" 2 "$TRIREME" "${texts[@]}"
+  says "No space left on device"
+  says "let data.file name another disk"
+  [[ -z $(find disk -name '*tokens*') ]] || fail "a part of a token file was left: $(find disk -name '*tokens*')"
+done
+rm disk/filler
+if mount -o remount,size=70m disk 2>/dev/null; then
+  run 0 "$TRIREME" "${texts[@]}"
+  size=$(stat -c %s disk/tokens.h5)
+  ((size > 40 * 1000 * 1000)) || fail "the token file has only $size bytes: it would fit twice"
+fi

@@ -32,6 +32,21 @@ for ranks in 1 2 3; do
 done
 cmp 1.h5 2.h5 || fail "two ranks write another file than one"
 cmp 1.h5 3.h5 || fail "three ranks write another file than one"
+# Texts of several units, whose tokens are copied while others are encoded.
+"$python" - <<'PYTHON'
+import random
+random.seed(2)
+words = ["the", "ship", "sails", "größer", "東京", "one"]
+lines = [" ".join(random.choices(words, k=random.randint(1, 60))) + "\n" for _ in range(5000)]
+for name, count in (("long", 90_000), ("short", 20_000)):
+    with open(f"{name}.txt", "w", encoding="utf-8") as file:
+        file.writelines(random.choices(lines, k=count))
+PYTHON
+for ranks in 1 2 3 5; do
+  tokenise $ranks tokenize.train=long.txt,short.txt tokenize.document=line data.file=long$ranks.h5 "${held_out[@]}"
+  cmp long1.h5 long$ranks.h5 || fail "$ranks ranks write another file than one"
+done
+rm long*.h5
 tokenise 2 tokenize.train=pairs.jsonl tokenize.prompt_key=ask data.file=pairs.h5 "${held_out[@]}"
 # A token file's own tokenizer makes the same of the same text.
 run 0 "$TRIREME" -i deck.in job.task=tokenize tokenize.kind=bpe tokenize.tokenizer=1.h5 \

@@ -53,8 +53,11 @@ SplitSizes SumOf(std::span<const UnitResult> results);
 
 // The temporary files of a rank.
 struct Spills {
-  explicit Spills(const std::string& folder) : tokens(folder), documents(folder), mask(folder) {}
+  explicit Spills(const std::string& folder)
+      : tokens(folder), documents(folder), mask(folder), rest(folder) {}
   Spill tokens, documents, mask;
+  bool copied = false;  // tokens of train are in the token file, those of valid and test in `rest`
+  Spill rest;
 };
 
 // Bytes of a stored id: 2 or 4.

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -32,9 +33,13 @@ class FileCursor {
     if (buffer_.size() >= kWriteBytes) Flush();
   }
   void Flush() {
+    if (buffer_.empty()) return;  // to sync_file_range no bytes are all bytes to the end
     const int error = WriteAt(file_, buffer_.data(), buffer_.size(), offset_);
     if (error != 0) {
-      throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)));
+      throw RunError(fmt::format("{}: cannot be written: {}", path_, ErrorText(error)),
+                     error == ENOSPC || error == EDQUOT
+                         ? "Free some space, or let data.file name another disk."
+                         : "");
     }
     // The disk begins now, not when all is written.
     ::sync_file_range(file_, offset_, static_cast<off64_t>(buffer_.size()), SYNC_FILE_RANGE_WRITE);

@@ -17,6 +17,7 @@ namespace trireme::data {
 namespace {
 
 constexpr std::size_t kSpillBuffer = std::size_t{1} << 20;  // bytes
+constexpr std::int64_t kBlock = 4096;                       // bytes; of most file systems
 
 int OpenNameless(const std::string& folder) {
   constexpr mode_t kOwner = 0600;
@@ -50,7 +51,7 @@ void Spill::Put(std::int64_t begin, const void* bytes, std::size_t count) {
   if (error != 0) {
     throw RunError(fmt::format("{}: a temporary file of tokens cannot be written: {}", folder_,
                                ErrorText(error)),
-                   "Tokens are kept there twice for a while: free some space, or let data.file "
+                   "Tokens may be kept there twice for a while: free some space, or let data.file "
                    "name another disk.");
   }
 }
@@ -58,6 +59,14 @@ void Spill::Put(std::int64_t begin, const void* bytes, std::size_t count) {
 void Spill::Overwrite(std::int64_t begin, const void* bytes, std::size_t count) {
   if (!buffer_.empty()) Flush();
   Put(begin, bytes, count);
+}
+
+void Spill::Release(std::int64_t begin, std::int64_t end) {
+  // Whole blocks alone: a part of one would be filled with zeros.
+  begin = (begin + kBlock - 1) / kBlock * kBlock;
+  end = end / kBlock * kBlock;
+  if (begin >= end) return;
+  ::fallocate(file_.Get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, begin, end - begin);
 }
 
 void Spill::Append(const void* bytes, std::size_t count) {

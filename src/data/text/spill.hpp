@@ -22,6 +22,9 @@ class Spill {
   void Read(std::int64_t begin, void* to, std::size_t count);
   // Changes such bytes.
   void Overwrite(std::int64_t begin, const void* bytes, std::size_t count);
+  // Gives back the space of bytes [begin, end), which are not read again, if the file system can:
+  // what was not written to the disk yet never is.
+  void Release(std::int64_t begin, std::int64_t end);
 
  private:
   void Flush();

@@ -4,14 +4,21 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <filesystem>
+#include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <thread>
+#include <utility>
 
 #include "sha256.hpp"
 #include "trireme/base/error.hpp"
 #include "trireme/comm/gather_all.hpp"
 #include "trireme/comm/joint_work.hpp"
+#include "unit_rounds.hpp"
 #include "utf8_filter.hpp"
 #include "write_parallel.hpp"
 
@@ -19,21 +26,20 @@ namespace trireme::data {
 
 namespace {
 
+constexpr std::chrono::milliseconds kWait{2};  // between looks of a rank that has no work left
+
 // The rank's share of the work, told to whoever watches.
 class Share {
  public:
   Share(std::span<const TextUnit> units, std::span<const std::size_t> mine, const TextWatch& watch,
-        const comm::Poll& poll)
-      : watch_(watch), poll_(poll) {
+        std::function<void()> poll)
+      : watch_(watch), poll_(std::move(poll)) {
     for (const TextUnit& unit : units) all_ += unit.end - unit.begin;
     for (const std::size_t unit : mine) own_ += units[unit].end - units[unit].begin;
   }
 
   // `bytes` of `unit` are read.
   void Tell(const TextUnit& unit, std::int64_t bytes) const {
-    if (watch_.stop && watch_.stop()) {
-      throw RunError("stopped by a signal: no token file was written");
-    }
     poll_();
     if (!watch_.progress) return;
     const std::int64_t done = done_ + std::min(bytes, unit.end - unit.begin);
@@ -43,7 +49,7 @@ class Share {
 
  private:
   const TextWatch& watch_;
-  const comm::Poll& poll_;
+  std::function<void()> poll_;
   std::int64_t all_ = 0, own_ = 0, done_ = 0;  // bytes on disk
 };
 
@@ -96,14 +102,18 @@ TextTokens Summarise(const tokenizer::Tokenizer& tokenizer, const std::vector<Un
   return all;
 }
 
+// Splits that hashes fill.
+std::array<bool, 3> WantedSplits(const EncodeSettings& settings) {
+  return {settings.valid_fraction + settings.test_fraction > 0, settings.valid_fraction > 0,
+          settings.test_fraction > 0};
+}
+
 // Gives documents of smallest hash to splits that have none. Collective.
 void FillSplits(const comm::Communicator& world, const EncodeSettings& settings,
                 const SmallestHashes& smallest, const EncodedShare& share) {
-  const std::array<bool, 3> wanted = {settings.valid_fraction + settings.test_fraction > 0,
-                                      settings.valid_fraction > 0, settings.test_fraction > 0};
   SplitSizes sizes = SumOf(share.results);
   const std::vector<DocumentMove> moves =
-      MovesToEmptySplits(comm::GatherAll(world, smallest.All()), wanted, sizes);
+      MovesToEmptySplits(comm::GatherAll(world, smallest.All()), WantedSplits(settings), sizes);
   const auto change = [](std::vector<UnitResult>& results, const DocumentMove& move) {
     const auto unit = std::find_if(results.begin(), results.end(), [&](const UnitResult& result) {
       return result.unit == move.document.unit;
@@ -153,34 +163,113 @@ void CheckSplits(const TextTokens& all, const EncodeSettings& settings) {
   }
 }
 
-}  // namespace
+// Tokens of train go from the rank's temporary file to the token file as soon as their place is
+// known.
+class EarlyCopy {
+ public:
+  EarlyCopy(UnitRounds& rounds, PieceWriter writer, const std::vector<UnitResult>& mine)
+      : rounds_(rounds), writer_(std::move(writer)), mine_(mine) {}
 
-TextTokens TokenizeTexts(const comm::Communicator& world, tokenizer::Tokenizer& tokenizer,
-                         const TextPlan& plan, const std::string& path, const TextWatch& watch) {
+  // Waits for no other rank.
+  void Look() {
+    rounds_.Look();
+    if (!rounds_.Ready()) return;
+    for (; next_ < mine_.size() && mine_[next_].unit < rounds_.Known(); ++next_) {
+      writer_.CopyTrain(mine_[next_], rounds_.Before(mine_[next_].unit));
+    }
+  }
+
+ private:
+  UnitRounds& rounds_;
+  PieceWriter writer_;
+  const std::vector<UnitResult>& mine_;
+  std::size_t next_ = 0;  // of mine_, to copy
+};
+
+// Tokens by split at which copying begins: no document goes to another split any more.
+std::array<std::int64_t, 3> LeastTokens(const TextPlan& plan) {
+  std::array<std::int64_t, 3> least{};
+  const std::array<bool, 3> wanted = WantedSplits(plan.encode);
+  for (std::size_t s = 0; s < least.size(); ++s) least.at(s) = wanted.at(s) ? kLeastTokens : 0;
+  least[0] = std::max(least[0], plan.early_tokens);
+  return least;
+}
+
+void Ask(const TextWatch& watch, const comm::Poll& poll) {
+  if (watch.stop && watch.stop()) {
+    throw RunError("stopped by a signal: no token file was written");
+  }
+  poll();
+}
+
+// How the work is done beside the plan.
+struct Way {
+  const std::string& path;
+  const TextWatch& watch;
+  bool early = true;  // tokens of train may be copied while texts are encoded
+};
+
+// Collective. Nothing if tokens were copied to a place that HDF5 did not give them.
+std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
+                                       tokenizer::Tokenizer& tokenizer, const TextPlan& plan,
+                                       const Way& way) {
   const std::vector<TextUnit> units = CutIntoUnits(plan.files, plan.document, plan.unit_bytes);
   const std::vector<std::size_t> places =
       UnitsOfRank(units, plan.files, world.Rank(), world.Size());
-  const std::string folder = std::filesystem::path(path).parent_path().string();
+  const std::string folder = std::filesystem::path(way.path).parent_path().string();
+  ParallelTokenFile file(world, way.path, tokenizer, {plan.encode.eos, plan.encode.masks});
+  std::optional<WrittenFile> early = way.early ? file.Early() : std::nullopt;
+  if (early) early->places.tokens[0] += plan.early_shift;
   std::unique_ptr<Spills> spills;
   std::vector<UnitResult> mine;
   SmallestHashes smallest;
-  comm::WorkJointly(world, [&](const comm::Poll& poll) {
+  UnitRounds rounds(world, early ? units.size() : 0, mine, LeastTokens(plan));
+  const auto encode = [&](const comm::Poll& poll) {
+    const auto ask = [&] { Ask(way.watch, poll); };
     spills = std::make_unique<Spills>(folder.empty() ? "." : folder);
     Encoder encoder(tokenizer, plan.encode, *spills);
-    Share share(units, places, watch, poll);
+    std::optional<EarlyCopy> copy;
+    if (early) copy.emplace(rounds, PieceWriter(*early, *spills, ask), mine);
+    const auto look = [&] {
+      ask();
+      if (copy) copy->Look();
+    };
+    Share share(units, places, way.watch, look);
     for (const std::size_t place : places) {
       mine.push_back(EncodeUnit(plan, units.at(place), place, encoder, share));
       share.Finish(units.at(place));
     }
     smallest = encoder.Smallest();
-  });
+    while (!rounds.Ended()) {
+      look();
+      if (!rounds.Ended()) std::this_thread::sleep_for(kWait);
+    }
+  };
+  try {
+    comm::WorkJointly(world, encode);
+  } catch (...) {
+    rounds.Drain(world);
+    throw;
+  }
+  spills->copied = early && rounds.Ready();
   std::vector<UnitResult> results = Exchange(world, mine);
   FillSplits(world, plan.encode, smallest, {results, mine, *spills});
-  TextFacts facts{.eos = plan.encode.eos, .source_sha256 = {}, .masks = plan.encode.masks};
-  const TextTokens all = Summarise(tokenizer, results, facts.source_sha256);
+  std::string source_sha256;
+  TextTokens all = Summarise(tokenizer, results, source_sha256);
+  all.early = spills->copied;
   world.Together([&] { CheckSplits(all, plan.encode); });
-  WriteInParallel(world, path, tokenizer, facts, {results, mine, *spills}, watch.stop);
+  const std::int64_t copied_to = early ? early->places.tokens[0] : 0;
+  const EncodedUnits encoded{results, mine, *spills, source_sha256, copied_to};
+  if (!file.Write(encoded, way.watch.stop)) return std::nullopt;
   return all;
+}
+
+}  // namespace
+
+TextTokens TokenizeTexts(const comm::Communicator& world, tokenizer::Tokenizer& tokenizer,
+                         const TextPlan& plan, const std::string& path, const TextWatch& watch) {
+  if (const auto all = TokenizeOnce(world, tokenizer, plan, {path, watch, true})) return *all;
+  return TokenizeOnce(world, tokenizer, plan, {path, watch, false}).value();
 }
 
 }  // namespace trireme::data

@@ -13,6 +13,7 @@
 #include "trireme/data/tokenize.hpp"
 #include "trireme/tokenizer/tokenizer.hpp"
 #include "units.hpp"
+#include "write_parallel.hpp"
 
 namespace trireme::data {
 
@@ -23,6 +24,9 @@ struct TextPlan {
   bool replace = false;  // invalid UTF-8 by U+FFFD
   EncodeSettings encode;
   std::int64_t unit_bytes = kUnitBytes;
+  // Tokens of train are copied to the file while texts are encoded, once there are that many.
+  std::int64_t early_tokens = kEarlyTokens;
+  std::int64_t early_shift = 0;  // bytes, of their place: for tests of a place that proves wrong
 };
 
 // Collective; the same bytes for any number of ranks. Memory does not grow with the texts, but for
