@@ -20,8 +20,8 @@ BeginOrder OrderOfBegins(bool in_graph);
 // Wait of an operation, since the first call of Over.
 class Patience {
  public:
-  // TRIREME_EMULATOR_PATIENCE, 100: of an operation that waits for its turn. Twice as long for other
-  // ranks, so that the operation that holds up all others is told of.
+  // TRIREME_EMULATOR_PATIENCE, 100: of an operation that waits for its turn. Twice as long for
+  // other ranks, so that the operation that holds up all others is told of.
   static std::chrono::seconds Limit();
   bool Over(std::chrono::seconds limit = Limit());
 

@@ -291,7 +291,8 @@ void ChannelChecks::MessagesInTurn(Dtype dtype, std::int64_t count) const {
     out.emplace_back(stream, dtype, ValuesOf(rank, count, message));
     in.emplace_back(stream, dtype, Numbers(static_cast<std::size_t>(count), -1));
   }
-  // In pairs: a send begins behind that before it, and holds up the receives that are started later.
+  // In pairs: a send begins behind that before it, and holds up the receives that are started
+  // later.
   for (std::size_t i = 0; i < out.size(); ++i) {
     sends.push_back(group.StartSend(dtype, out[i].At(), count, (rank + 1) % size, tag));
     receives.push_back(group.StartReceive(dtype, in[i].At(), count, last, tag));
