@@ -18,7 +18,8 @@ TEST_F(CheckedKernelDeathTest, AVectorThatIsNotAlignedIsReported) {
     Launch(stream, StoreVectorKernel, dim3(1), dim3(2), 0, x.Data() + offset);
     stream.Synchronize();
   };
-  EXPECT_DEATH(run(2), "store to misaligned address .* which requires 16 byte alignment");
+  // Clang does not check copies of structures: there the processor's instruction fails.
+  EXPECT_DEATH(run(2), "misaligned address .* which requires 16 byte alignment|not aligned to");
   run(4);
 }
 
