@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Tests under sanitizers: `sanitizers.sh [fuzz] [asan] [tsan] [--whole]`, all three without a name.
+# Tests under sanitizers: `sanitizers.sh [fuzz] [asan] [tsan] [gpu] [--whole]`, the first three without a name.
 # In short (test/run.sh runs that), or with --whole everything, which takes hours.
 #   fuzz      every fuzz target, 20 s each; whole: half an hour each      build-sanitized/
 #   asan      AddressSanitizer and UndefinedBehaviorSanitizer             build-sanitized/
 #   tsan      ThreadSanitizer, with libomp and its tool archer            build-threads/
+#   gpu       alignment and bounds, by clang, in all code of the emulated GPU: kernels and device tests, whole: all of its
+#             tests                                                       build-bounds/
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
@@ -13,13 +15,15 @@ here=$PWD/test/sanitizers
 # Programs of the short forms: transfers and checkpoints of several ranks; the threads beside a rank's own.
 asan_short=(test_input test_staged_channel test_checkpoint_layouts)
 tsan_short=(checkpoint_writer_test hang_test test_stream)
+gpu_short=(emulator_test device_cuda_test device_cuda_emulated_test kernels_cuda_rowwise_test kernels_cuda_products_test
+  kernels_cuda_attention_test)
 
 whole=no
 parts=()
 for argument in "$@"; do
   case $argument in
     --whole) whole=yes ;;
-    fuzz | asan | tsan) parts+=("$argument") ;;
+    fuzz | asan | tsan | gpu) parts+=("$argument") ;;
     *) sed -n '2,4s/^# //p' "${BASH_SOURCE[0]}" >&2; exit 2 ;;
   esac
 done
@@ -83,6 +87,14 @@ for part in "${parts[@]}"; do
     tsan)
       [[ -n $OMP_TOOL_LIBRARIES ]] || { echo "libarcher.so is missing (Debian/Ubuntu: libomp-dev)" >&2; exit 1; }
       under thread build-threads "${tsan_short[@]}"
+      ;;
+    gpu)
+      targets="${gpu_short[*]}" chosen=(-R "$(tests "${gpu_short[@]}")")
+      [[ $whole == no ]] || { targets='' chosen=(-L emulated -LE nightly); }
+      # Warnings are those of the compiler that the emulated GPU is made for, GCC; with checks loops do not vectorise.
+      build build-bounds "$targets" "${clang[@]}" -DTRIREME_SANITIZE=bounds -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON \
+        -DTRIREME_WERROR=OFF
+      check build-bounds "${chosen[@]}"
       ;;
   esac
 done

@@ -30,8 +30,17 @@ std::string GpuTransferLibrary() {
   return "";
 }
 
-void RequireOrderedLaunches(int groups) {
+void RequireOrderedLaunches(int groups, bool crossing) {
   if constexpr (kCuda) {
+    const std::string driver = crossing ? nccl::SerialisingDriver() : "";
+    if (!driver.empty()) {
+      throw InputError(
+          fmt::format("stages on GPUs (grid.pipeline), and a driver for CUDA {}: before 12.3 NCCL "
+                      "runs a GPU's transfers one by one, and messages of two stages to each other "
+                      "may wait for ever",
+                      driver),
+          "Load a newer driver, or cut the ranks along other axes of the grid.");
+    }
     if (groups <= 1 || nccl::OrdersLaunches()) return;
     throw InputError(
         fmt::format("{} groups of ranks with GPUs (grid), and {}: before 2.26 transfers of one "

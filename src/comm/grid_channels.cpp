@@ -102,7 +102,7 @@ void ProcessGrid::UseGpu(const device::Stream& stream, bool staged, int pipeline
   const auto groups =
       static_cast<int>(std::count_if(channels_.begin(), channels_.end(),
                                      [](const auto& entry) { return entry.second != nullptr; }));
-  world_->Together([&] { RequireOrderedLaunches(groups); });
+  world_->Together([&] { RequireOrderedLaunches(groups, pipeline_.Size() > 1); });
   if (world_->IsRoot()) WarnOfQueues(shape_, groups, pipeline_chunks);
 }
 

@@ -5,13 +5,16 @@
 #include <mutex>
 
 #include "cuda_runtime.h"
+#include "stream.hpp"
 
 namespace emulator {
 
-// One call at a time, from whatever OS thread: kernels run within a call.
+// One call at a time, from whatever OS thread: kernels run within a call. None after MPI_Finalize.
 class Entry {
  public:
-  Entry() : lock_(Mutex()) {}
+  explicit Entry(const char* call = __builtin_FUNCTION()) : lock_(Mutex()) {
+    RefuseAfterFinalize(call);
+  }
 
  private:
   static std::recursive_mutex& Mutex();

@@ -108,8 +108,8 @@ cudaError_t CheckFilling(void* pointer, std::size_t bytes) {
                 fmt::format("cudaMemset of {} bytes outside a live allocation", bytes));
 }
 
-bool FreeIsForbidden() {
-  const Entry entry;
+bool FreeIsForbidden(const char* call) {
+  const Entry entry(call);
   return CaptureForbids();
 }
 
@@ -155,7 +155,7 @@ cudaError_t cudaMalloc(void** pointer, std::size_t bytes) {
 
 cudaError_t cudaFree(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
-  if (FreeIsForbidden()) return SpoilCaptures("cudaFree");
+  if (FreeIsForbidden("cudaFree")) return SpoilCaptures("cudaFree");
   AwaitAllStreams();
   const Entry entry;
   if (DeviceMemory().Free(pointer)) return cudaSuccess;
@@ -178,6 +178,7 @@ cudaError_t cudaHostAlloc(void** pointer, std::size_t bytes, unsigned) {
 
 cudaError_t cudaFreeHost(void* pointer) {
   if (pointer == nullptr) return cudaSuccess;
+  RefuseAfterFinalize();
   AwaitAllStreams();
   const Entry entry;
   if (PinnedMemory().Free(pointer)) return cudaSuccess;

@@ -121,7 +121,9 @@ cudaError_t BeginCapture(CUstream_st* stream, cudaStreamCaptureMode mode) {
   if (stream->capture != nullptr) {
     return Refuse(cudaErrorIllegalState, "the stream is being captured already");
   }
+  static std::uint64_t captures = 0;
   auto capture = std::make_shared<Capture>();
+  capture->number = ++captures;
   capture->origin = stream;
   capture->mode = mode;
   capture->streams = {stream};

@@ -3,6 +3,7 @@
 #ifndef TRIREME_TEST_EMULATOR_CAPTURE_HPP_
 #define TRIREME_TEST_EMULATOR_CAPTURE_HPP_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -22,6 +23,8 @@ struct Capture {
   cudaStreamCaptureMode mode;
   std::vector<CUstream_st*> streams;  // taking part
   Nodes nodes;
+  std::vector<int> last_in_turn;  // the last node of those that run one by one; none at first
+  std::uint64_t number = 0;       // from 1, of all captures of the process
   bool invalid = false;
 };
 

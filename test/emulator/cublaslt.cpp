@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "cublaslt_checks.hpp"
+#include "cublaslt_refusal.hpp"
 
 namespace emulator::cublaslt {
 
@@ -49,6 +50,7 @@ const char* cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 std::size_t cublasLtGetVersion() { return 120400; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
+  emulator::RefuseAfterFinalize();
   int device = 0;
   cudaDeviceProp properties{};
   if (cudaGetDevice(&device) != cudaSuccess ||
@@ -58,6 +60,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   return Create(handle, device, properties.major);
 }
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
+  emulator::RefuseAfterFinalize();
   delete handle;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -65,19 +68,23 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle) {
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t* layout, cudaDataType type,
                                           std::uint64_t rows, std::uint64_t columns,
                                           std::int64_t ld) {
+  emulator::RefuseAfterFinalize();
   return Create(layout, type, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(columns),
                 ld);
 }
 cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
+  emulator::RefuseAfterFinalize();
   delete layout;
   return CUBLAS_STATUS_SUCCESS;
 }
 
 cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t* description,
                                         cublasComputeType_t compute, cudaDataType_t scale) {
+  emulator::RefuseAfterFinalize();
   return Create(description, compute, scale);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
+  emulator::RefuseAfterFinalize();
   delete description;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -108,9 +115,11 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
 }
 
 cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t* preference) {
+  emulator::RefuseAfterFinalize();
   return Create(preference);
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference) {
+  emulator::RefuseAfterFinalize();
   delete preference;
   return CUBLAS_STATUS_SUCCESS;
 }
@@ -141,10 +150,15 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
                                               cublasLtMatmulPreference_t preference, int requested,
                                               cublasLtMatmulHeuristicResult_t results[],
                                               int* returned) {
+  emulator::RefuseAfterFinalize();
   *returned = 0;
   const Product p = Describe(*description, *a, *b, *c, *d);
   if (requested < 1 || !Fits(p, *a, *b, *c, *d)) return CUBLAS_STATUS_INVALID_VALUE;
   if (!Supported(*handle, *description, p)) return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (p.epilogue != CUBLASLT_EPILOGUE_DEFAULT && IsRefused(Hash(p))) {
+    // The library may say so either way.
+    return p.m % 2 == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS;
+  }
   const auto& wish = *preference;
   // Each alignment is a power of two up to 256, so its half fits a byte.
   const std::uint64_t alignments = wish.a_aligned / 2 | std::uint64_t{wish.b_aligned / 2} << 8 |
@@ -191,6 +205,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                               cublasLtMatrixLayout_t d_layout,
                               const cublasLtMatmulAlgo_t* algorithm, void* workspace,
                               std::size_t workspace_bytes, cudaStream_t stream) {
+  emulator::RefuseAfterFinalize();
   cublasLtMatmulHeuristicResult_t checked{};
   const cublasStatus_t status = cublasLtMatmulAlgoCheck(handle, description, a_layout, b_layout,
                                                         c_layout, d_layout, algorithm, &checked);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "nccl_operation.hpp"
+#include "nccl_room.hpp"
 #include "stream.hpp"
 
 struct ncclComm {
@@ -48,9 +49,12 @@ ncclResult_t RefuseCall(ncclResult_t result, const std::string& message) {
 }
 
 ncclResult_t Queue(Pending&& pending) {
-  const cudaError_t code =
-      Enqueue(pending.comm->stream, NcclOperation(pending.comm->members, std::move(pending.calls)),
-              {.kind = Label::Kind::kKernel, .name = "_Z23ncclDevKernel_Emulated_1Pv"});
+  const cudaStream_t stream = pending.comm->stream;
+  const bool serial = IsCapturing(stream) && OrderOfBegins(true) == BeginOrder::kSerial;
+  const Label label = {.kind = Label::Kind::kKernel, .name = "_Z23ncclDevKernel_Emulated_1Pv"};
+  NcclOperation operation(pending.comm->members, std::move(pending.calls), CaptureOf(stream));
+  const cudaError_t code = serial ? EnqueueInTurn(stream, std::move(operation), label)
+                                  : Enqueue(stream, std::move(operation), label);
   if (code == cudaSuccess) return ncclSuccess;
   return RefuseCall(ncclUnhandledCudaError, cudaGetErrorString(code));
 }
@@ -122,7 +126,10 @@ ncclResult_t Check(const Call& call, ncclComm_t comm, cudaStream_t stream) {
   return ncclSuccess;
 }
 
-ncclResult_t Add(const Call& call, ncclComm_t comm, cudaStream_t stream) {
+// name: default, the function of NCCL that calls it.
+ncclResult_t Add(const Call& call, ncclComm_t comm, cudaStream_t stream,
+                 const char* name = __builtin_FUNCTION()) {
+  RefuseAfterFinalize(name);
   const ncclResult_t checked = Check(call, comm, stream);
   if (checked != ncclSuccess) return checked;
   Group& group = TheGroup();
@@ -175,18 +182,22 @@ const char* ncclGetErrorString(ncclResult_t result) {
 const char* ncclGetLastError(ncclComm_t) { return emulator::LastError().c_str(); }
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  emulator::RefuseAfterFinalize();
   *id = emulator::NewNcclId();
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank,
                                     ncclConfig_t* config) {
+  emulator::RefuseAfterFinalize();
   *comm = nullptr;
   if (ranks < 1 || rank < 0 || rank >= ranks || config == nullptr || config->blocking == 0) {
     return emulator::RefuseCall(ncclInvalidArgument,
                                 "a communicator's ranks, or one that is not blocking");
   }
-  auto members = emulator::NewMembers(id, ranks, rank);
+  const bool limited = config->maxCTAs != NCCL_CONFIG_UNDEF_INT;
+  auto members =
+      emulator::NewMembers(id, ranks, rank, limited ? config->maxCTAs : emulator::BlocksOfNccl());
   if (members->State() == ncclInvalidUsage) {
     return emulator::RefuseCall(ncclInvalidUsage, "Duplicate GPU detected");
   }
@@ -195,28 +206,37 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
+  emulator::RefuseAfterFinalize();
+  if (comm != nullptr && comm->members->InGraphs()) {
+    emulator::Die("ncclCommDestroy of " + comm->members->Order().Name() +
+                  " while a CUDA graph holds operations of it: graphs are destroyed before");
+  }
   delete comm;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  emulator::RefuseAfterFinalize();
   if (comm != nullptr) comm->members->Abort();
   delete comm;
   return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  emulator::RefuseAfterFinalize();
   if (comm == nullptr) return emulator::RefuseCall(ncclInvalidArgument, "no communicator");
   *error = comm->members->State();
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupStart() {
+  emulator::RefuseAfterFinalize();
   ++emulator::TheGroup().depth;
   return ncclSuccess;
 }
 
 ncclResult_t ncclGroupEnd() {
+  emulator::RefuseAfterFinalize();
   emulator::Group& group = emulator::TheGroup();
   if (group.depth == 0) return emulator::RefuseCall(ncclInvalidUsage, "the end of no group");
   if (--group.depth > 0) return ncclSuccess;

@@ -94,7 +94,8 @@ std::vector<Introduction> Meet(const Name& name, int ranks, int rank) {
 
 }  // namespace
 
-Members::Members(const ncclUniqueId& id, int ranks, int rank) : rank_(rank), ranks_(ranks) {
+Members::Members(const ncclUniqueId& id, int ranks, int rank, int blocks)
+    : rank_(rank), ranks_(ranks), blocks_(blocks) {
   Name name;
   std::memcpy(&name, id.internal, sizeof name);
   if (name.magic != Name().magic) Die("a communicator of NCCL is made of what is no id");
@@ -104,6 +105,9 @@ Members::Members(const ncclUniqueId& id, int ranks, int rank) : rank_(rank), ran
     world.push_back(member.world_rank);
     devices.insert(member.device);
   }
+  const auto maker = static_cast<std::uint64_t>(name.maker);
+  order_ =
+      std::make_unique<LaunchOrder>(maker << 32 | static_cast<std::uint64_t>(name.number), world);
   if (static_cast<int>(devices.size()) < ranks) state_ = ncclInvalidUsage;
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   MPI_Comm_group(MPI_COMM_WORLD, &all);
@@ -115,10 +119,9 @@ Members::Members(const ncclUniqueId& id, int ranks, int rank) : rank_(rank), ran
 }
 
 Members::~Members() {
-  int ended = 0;
-  MPI_Finalized(&ended);
   // Aborted communicators may have transfers under way for ever.
-  if (ended != 0 || aborted_) return;
+  if (aborted_) return;
+  RefuseAfterFinalize("the last operation of a communicator of NCCL goes");
   MPI_Comm_free(&notices_);
   MPI_Comm_free(&transfers_);
 }
@@ -150,8 +153,8 @@ ncclUniqueId NewNcclId() {
   return id;
 }
 
-std::shared_ptr<Members> NewMembers(const ncclUniqueId& id, int ranks, int rank) {
-  auto members = std::make_shared<Members>(id, ranks, rank);
+std::shared_ptr<Members> NewMembers(const ncclUniqueId& id, int ranks, int rank, int blocks) {
+  auto members = std::make_shared<Members>(id, ranks, rank, blocks);
   auto& all = TheProcess().members;
   std::erase_if(all, [](const auto& gone) { return gone.expired(); });
   all.push_back(members);

@@ -17,6 +17,11 @@ namespace emulator {
 namespace {
 
 constexpr int kTag = 0;
+constexpr std::size_t kNote = sizeof(LaunchNote);  // bytes in front of a rank's operand
+
+bool IsMessage(const Call& call) {
+  return call.kind == Call::Kind::kSend || call.kind == Call::Kind::kReceive;
+}
 
 int Checked(std::size_t bytes) {
   if (bytes > INT_MAX) Die(fmt::format("an operation of NCCL of {} bytes", bytes));
@@ -76,13 +81,29 @@ std::size_t SizeOf(ncclDataType_t type) {
   }
 }
 
+NcclOperation::NcclOperation(std::shared_ptr<Members> members, std::vector<Call> calls,
+                             std::uint64_t capture)
+    : members_(std::move(members)), calls_(std::move(calls)) {
+  if (capture != 0) {
+    part_of_graph_ = members_->PartOfGraph();
+  } else if (OrderOfBegins(false) != BeginOrder::kAny) {
+    turn_ = NcclTurn("an operation of " + members_->Order().Name());
+  }
+  // Messages of some members are no operation of the others.
+  if (members_->Size() > 2 && std::ranges::all_of(calls_, IsMessage)) return;
+  note_ = std::make_shared<const LaunchNote>(members_->Order().Launch(capture));
+}
+
 bool NcclOperation::operator()() {
   if (members_->Aborted()) return Abandon();
   if (lost_ || members_->State() != ncclSuccess) return false;
   if (transfers_.empty()) {
+    if (!turn_.Come()) return false;
     lost_ = !ComesToOperation();
     if (lost_) return false;
     transfers_.resize(calls_.size());
+    turn_.Begin();
+    room_.Take(members_->Blocks());
     for (std::size_t i = 0; i < calls_.size(); ++i) Post(calls_[i], transfers_[i]);
   }
   bool all = true;
@@ -94,9 +115,20 @@ bool NcclOperation::operator()() {
       all = all && done != 0;
     }
   }
-  if (!all) return false;
-  for (std::size_t i = 0; i < calls_.size(); ++i) Finish(calls_[i], transfers_[i]);
+  if (!all) {
+    if (patience_.Over(2 * Patience::Limit())) {
+      Die(fmt::format("an operation of {} has waited for {} s for other ranks",
+                      members_->Order().Name(), 2 * Patience::Limit().count()));
+    }
+    return false;
+  }
+  for (std::size_t i = 0; i < calls_.size(); ++i) {
+    Unwrap(calls_[i], transfers_[i]);
+    Finish(calls_[i], transfers_[i]);
+  }
   transfers_.clear();
+  room_.Leave();
+  turn_.End();
   return true;
 }
 
@@ -105,53 +137,80 @@ bool NcclOperation::Abandon() {
   static std::vector<Transfer> abandoned;
   std::move(transfers_.begin(), transfers_.end(), std::back_inserter(abandoned));
   transfers_.clear();
+  room_.Leave();
+  turn_.End();
   return true;
+}
+
+// [rows, bytes] at `from`, with this rank's note in front of each row.
+std::vector<std::byte> NcclOperation::Noted(const void* from, std::size_t rows,
+                                            std::size_t bytes) const {
+  std::vector<std::byte> noted(rows * (kNote + bytes));
+  for (std::size_t row = 0; row < rows; ++row) {
+    std::byte* const to = noted.data() + row * (kNote + bytes);
+    std::memcpy(to, note_.get(), kNote);
+    if (bytes == 0) continue;
+    std::memcpy(to + kNote, static_cast<const std::byte*>(from) + row * bytes, bytes);
+  }
+  return noted;
 }
 
 void NcclOperation::Post(const Call& call, Transfer& transfer) const {
   const auto ranks = static_cast<std::size_t>(members_->Size());
   const bool root = members_->Rank() == call.peer;
   const std::size_t bytes = call.count * SizeOf(call.type);
-  const int size = Checked(bytes);
+  const std::size_t row = IsMessage(call) ? bytes : kNote + bytes;
+  const int size = Checked(row);
   const MPI_Comm comm = members_->Handle();
   MPI_Request* request = &transfer.request;
-  const auto take = [&](std::size_t all) {
-    const auto* from = static_cast<const std::byte*>(call.from);
-    transfer.out.assign(from, from + all);
-  };
-  transfer.in.resize(bytes);
+  std::vector<std::byte>&in = transfer.in, &out = transfer.out;
   switch (call.kind) {
     case Call::Kind::kAllReduce:
     case Call::Kind::kAllGather:
-      take(bytes);
-      transfer.in.resize(ranks * bytes);
-      MPI_Iallgather(transfer.out.data(), size, MPI_BYTE, transfer.in.data(), size, MPI_BYTE, comm,
-                     request);
+      out = Noted(call.from, 1, bytes);
+      in.resize(ranks * row);
+      MPI_Iallgather(out.data(), size, MPI_BYTE, in.data(), size, MPI_BYTE, comm, request);
       return;
     case Call::Kind::kReduce:
-      take(bytes);
-      transfer.in.resize(root ? ranks * bytes : 0);
-      MPI_Igather(transfer.out.data(), size, MPI_BYTE, transfer.in.data(), size, MPI_BYTE,
-                  call.peer, comm, request);
+      out = Noted(call.from, 1, bytes);
+      in.resize(root ? ranks * row : 0);
+      MPI_Igather(out.data(), size, MPI_BYTE, in.data(), size, MPI_BYTE, call.peer, comm, request);
       return;
     case Call::Kind::kReduceScatter:
-      take(ranks * bytes);
-      transfer.in.resize(ranks * bytes);
-      MPI_Ialltoall(transfer.out.data(), size, MPI_BYTE, transfer.in.data(), size, MPI_BYTE, comm,
-                    request);
+      out = Noted(call.from, ranks, bytes);
+      in.resize(ranks * row);
+      MPI_Ialltoall(out.data(), size, MPI_BYTE, in.data(), size, MPI_BYTE, comm, request);
       return;
     case Call::Kind::kBroadcast:
-      if (root) std::memcpy(transfer.in.data(), call.from, bytes);
-      MPI_Ibcast(transfer.in.data(), size, MPI_BYTE, call.peer, comm, request);
+      in = root ? Noted(call.from, 1, bytes) : std::vector<std::byte>(row);
+      MPI_Ibcast(in.data(), size, MPI_BYTE, call.peer, comm, request);
       return;
     case Call::Kind::kSend:
-      take(bytes);
-      MPI_Issend(transfer.out.data(), size, MPI_BYTE, call.peer, kTag, comm, request);
+      out.assign(static_cast<const std::byte*>(call.from),
+                 static_cast<const std::byte*>(call.from) + bytes);
+      MPI_Issend(out.data(), size, MPI_BYTE, call.peer, kTag, comm, request);
       return;
     case Call::Kind::kReceive:
-      MPI_Irecv(transfer.in.data(), size, MPI_BYTE, call.peer, kTag, comm, request);
+      in.resize(bytes);
+      MPI_Irecv(in.data(), size, MPI_BYTE, call.peer, kTag, comm, request);
       return;
   }
+}
+
+void NcclOperation::Unwrap(const Call& call, Transfer& transfer) const {
+  if (IsMessage(call)) return;
+  const std::size_t bytes = call.count * SizeOf(call.type);
+  const std::size_t rows = transfer.in.size() / (kNote + bytes);
+  std::byte* const in = transfer.in.data();
+  for (std::size_t row = 0; row < rows; ++row) {
+    const std::byte* const from = in + row * (kNote + bytes);
+    LaunchNote note;
+    std::memcpy(&note, from, kNote);
+    const int sender = rows == 1 ? call.peer : static_cast<int>(row);
+    members_->Order().Compare(*note_, members_->Rank(), note, sender);
+    std::memmove(in + row * bytes, from + kNote, bytes);
+  }
+  transfer.in.resize(rows * bytes);
 }
 
 void NcclOperation::Finish(const Call& call, const Transfer& transfer) const {

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "nccl_members.hpp"
+#include "nccl_room.hpp"
+#include "nccl_turn.hpp"
 
 namespace emulator {
 
@@ -30,8 +32,8 @@ std::size_t SizeOf(ncclDataType_t type);  // 0: not known here
 // its own.
 class NcclOperation {
  public:
-  NcclOperation(std::shared_ptr<Members> members, std::vector<Call> calls)
-      : members_(std::move(members)), calls_(std::move(calls)) {}
+  // capture: number of the one that records it, or 0.
+  NcclOperation(std::shared_ptr<Members> members, std::vector<Call> calls, std::uint64_t capture);
   bool operator()();  // true: done
 
  private:
@@ -42,13 +44,21 @@ class NcclOperation {
     MPI_Status status{};
   };
   void Post(const Call& call, Transfer& transfer) const;
+  std::vector<std::byte> Noted(const void* from, std::size_t rows, std::size_t bytes) const;
+  // Compares the notes in what was received, and takes them out.
+  void Unwrap(const Call& call, Transfer& transfer) const;
   void Finish(const Call& call, const Transfer& transfer) const;
   void Reduce(const Call& call, const Transfer& transfer) const;
   bool Abandon();
 
   std::shared_ptr<Members> members_;
   std::vector<Call> calls_;
+  std::shared_ptr<const LaunchNote> note_;
+  std::shared_ptr<const void> part_of_graph_;
   std::vector<Transfer> transfers_;  // under way; none before it has begun
+  NcclRoom room_;
+  NcclTurn turn_;
+  Patience patience_;
   bool lost_ = false;
 };
 

@@ -11,9 +11,7 @@
 #include "stream.hpp"
 
 namespace emulator {
-namespace {
 
-// A whole number from the environment; `otherwise` where the variable is not set.
 std::uint64_t Number(const char* variable, std::uint64_t otherwise) {
   const char* text = std::getenv(variable);
   if (text == nullptr) return otherwise;
@@ -25,6 +23,8 @@ std::uint64_t Number(const char* variable, std::uint64_t otherwise) {
   }
   return number;
 }
+
+namespace {
 
 std::vector<int> FindVisible() {
   const int cards = static_cast<int>(Number("TRIREME_EMULATOR_DEVICES", 8));

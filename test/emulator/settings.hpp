@@ -12,6 +12,9 @@ inline constexpr std::size_t kSharedLimit = std::size_t{227} << 10;  // bytes a 
 inline constexpr std::size_t kSharedWithoutAsking = std::size_t{48} << 10;  // bytes
 inline constexpr int kMaxThreads = 1024;                                    // of a block
 
+// A whole number from the environment; `otherwise` where the variable is not set.
+std::uint64_t Number(const char* variable, std::uint64_t otherwise);
+
 // The numbers of the cards that this process sees: all, or those in CUDA_VISIBLE_DEVICES up to the
 // first that there is not.
 const std::vector<int>& VisibleDevices();

@@ -104,12 +104,17 @@ bool IsStream(cudaStream_t stream) {
 
 bool IsCapturing(cudaStream_t stream) { return IsStream(stream) && stream->capture != nullptr; }
 
+std::uint64_t CaptureOf(cudaStream_t stream) {
+  return IsCapturing(stream) ? stream->capture->number : 0;
+}
+
 void Push(CUstream_st* stream, Operation operation) {
   stream->queue.push_back(std::move(operation));
   Stir(stream);
 }
 
 cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step, const Label& label) {
+  RefuseAfterFinalize("a kernel, a copy or another operation of a stream");
   if (in_step) Die("an operation of a stream calls the runtime's API");
   if (stream == nullptr) {
     return Refuse(cudaErrorInvalidResourceHandle,
@@ -126,6 +131,15 @@ cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step, const Label
   if (stream->capture != nullptr) return RecordNode(stream, std::move(step));
   Push(stream, {.kind = Operation::Kind::kStep, .step = std::move(step), .moment = nullptr});
   return cudaSuccess;
+}
+
+cudaError_t EnqueueInTurn(cudaStream_t stream, std::function<bool()> step, const Label& label) {
+  if (!IsCapturing(stream)) return Enqueue(stream, std::move(step), label);
+  const std::shared_ptr<Capture> capture = stream->capture;
+  for (const int node : capture->last_in_turn) stream->tail.push_back(node);
+  const cudaError_t code = Enqueue(stream, std::move(step), label);
+  if (code == cudaSuccess) capture->last_in_turn = stream->tail;
+  return code;
 }
 
 bool Advance(CUstream_st* stream) {

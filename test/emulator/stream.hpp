@@ -4,6 +4,7 @@
 #define TRIREME_TEST_EMULATOR_STREAM_HPP_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 
@@ -24,13 +25,22 @@ namespace emulator {
 // label: what a profiling library calls it.
 cudaError_t Enqueue(cudaStream_t stream, std::function<bool()> step, const Label& label = {});
 
+// The same; in a capture, also behind the last operation that it was given in this way.
+cudaError_t EnqueueInTurn(cudaStream_t stream, std::function<bool()> step, const Label& label);
+
 bool IsStream(cudaStream_t stream);
 bool IsCapturing(cudaStream_t stream);
+// Number of the capture in which the stream takes part, from 1; 0: none.
+std::uint64_t CaptureOf(cudaStream_t stream);
 // Runs other streams' operations, a little, in any order; false: nothing could be run.
 bool RunALittle();
 
 // Whether [pointer, pointer + bytes) lies within one live allocation of device memory.
 bool IsDeviceMemory(const void* pointer, std::size_t bytes);
+
+// Ends the process if MPI has ended: its streams, graphs, communicators and memory had to be
+// destroyed before, by their owners. call: default, the function that calls it.
+void RefuseAfterFinalize(const char* call = __builtin_FUNCTION());
 
 // Writes "emulated CUDA: message" to stderr; the second returns `code` as the API's last error.
 [[noreturn]] void Die(const std::string& message);

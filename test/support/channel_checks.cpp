@@ -236,11 +236,12 @@ void ChannelChecks::Messages(Dtype dtype, std::int64_t count) const {
   std::vector<Request> requests;
   requests.push_back(receive(2, last, second));
   requests.push_back(receive(0, last, first));
-  requests.push_back(receive(1, last, first));
   requests.push_back(receive(3, next, back));
-  requests.push_back(group.StartReceive(dtype, nullptr, 0, last, first));
   requests.push_back(send(3, last, back));
   requests.push_back(send(0, next, first));
+  // After the send: begins behind the receive of its tag, and holds up what is started later.
+  requests.push_back(receive(1, last, first));
+  requests.push_back(group.StartReceive(dtype, nullptr, 0, last, first));
   requests.push_back(send(1, next, first));
   requests.push_back(group.StartSend(dtype, nullptr, 0, next, first));
   requests.push_back(send(2, next, second));
@@ -285,17 +286,18 @@ void ChannelChecks::MessagesInTurn(Dtype dtype, std::int64_t count) const {
   const int size = group.Size(), rank = group.Rank(), tag = kToNext[0];
   const int last = (rank + size - 1) % size;
   std::vector<Operand> out, in;
-  std::vector<Request> sends;
+  std::vector<Request> sends, receives;
   for (int message = 0; message < kMessages; ++message) {
     out.emplace_back(stream, dtype, ValuesOf(rank, count, message));
     in.emplace_back(stream, dtype, Numbers(static_cast<std::size_t>(count), -1));
   }
-  for (const Operand& operand : out) {
-    sends.push_back(group.StartSend(dtype, operand.At(), count, (rank + 1) % size, tag));
+  // In pairs: a send begins behind that before it, and holds up the receives that are started
+  // later.
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    sends.push_back(group.StartSend(dtype, out[i].At(), count, (rank + 1) % size, tag));
+    receives.push_back(group.StartReceive(dtype, in[i].At(), count, last, tag));
   }
-  for (const Operand& operand : in) {
-    group.StartReceive(dtype, operand.At(), count, last, tag).Wait();
-  }
+  for (Request& receive : receives) receive.Wait();
   for (Request& send : sends) send.Wait();
   for (int message = 0; message < kMessages; ++message) {
     EXPECT_EQ(in[static_cast<std::size_t>(message)].Values(), ValuesOf(last, count, message));

@@ -81,6 +81,11 @@ if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
   says_once "2 groups of ranks with GPUs (grid), and NCCL 2.21.5: before 2.26"
   TRIREME_EMULATOR_NCCL_VERSION=22105 run 0 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=one_group "${model[@]}" \
     grid.tensor=2
+  # Drivers before CUDA 12.3 run transfers one by one, in graphs too: messages of stages would wait for each other for ever.
+  reference=serial tolerance=1e-4
+  TRIREME_EMULATOR_DRIVER=12020 layout in-turn 4 grid.context=2 grid.tensor=2
+  TRIREME_EMULATOR_DRIVER=12020 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.pipeline=2
+  says_once "stages on GPUs (grid.pipeline), and a driver for CUDA 12.2: before 12.3 NCCL"
 fi
 
 # Two ranks on one card: refused, unless the deck says so.

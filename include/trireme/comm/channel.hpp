@@ -77,8 +77,9 @@ void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept;
 // Name and version of the library behind the channels, for --version: "NCCL 2.28.3"; "" without
 // CUDA.
 std::string GpuTransferLibrary();
-// InputError if the library may hang with channels over `groups` groups of a rank.
-void RequireOrderedLaunches(int groups);
+// InputError if the library may hang with channels over `groups` groups of a rank. crossing: one of
+// them has messages in both directions, which ranks start in different orders.
+void RequireOrderedLaunches(int groups, bool crossing);
 
 struct ChannelSetup {
   device::Stream stream = {};  // on a GPU

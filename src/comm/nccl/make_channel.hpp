@@ -12,6 +12,9 @@ std::string Library();
 // Whether launches of several communicators of a card come in one order (NCCL 2.26,
 // NCCL_LAUNCH_ORDER_IMPLICIT). Else two of them may each wait for the other's room on a card.
 bool OrdersLaunches();
+// The CUDA of a driver that is too old to order launches otherwise than by running one transfer of
+// a card after another: "12.2"; "" if none is run in this way.
+std::string SerialisingDriver();
 
 // Collective over `group`, of two ranks at least.
 std::unique_ptr<Channel> MakeChannel(const Communicator& group, const ChannelSetup& setup);

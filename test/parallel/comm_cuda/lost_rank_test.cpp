@@ -43,7 +43,10 @@ TEST_F(LostRankTest, IsNamedWithinSeconds) {
     EXPECT_EQ(error.Code(), ExitCode::kFailed);
   }
   EXPECT_LT(Seconds() - start, kPatience / 2);
-  EXPECT_EQ(sums, 2);  // the lost rank's operations: one to connect, and these
+  // The lost rank's operations: one to connect, and these. Others may hear of the loss before they
+  // see the end of the second.
+  EXPECT_LE(sums, 2);
+  EXPECT_GE(sums, world_.Rank() == 1 ? 2 : 1);
   EXPECT_EQ(message.rfind("NCCL, data group: ", 0), 0U) << message;
   if (world_.Rank() != 1) {
     EXPECT_NE(message.find("remote process exited or there was a network error"), std::string::npos)

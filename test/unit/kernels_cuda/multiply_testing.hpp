@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -104,6 +105,11 @@ class ProductsTest : public GpuTest {
   }
   kernels::Libraries& Libraries() { return *libraries_; }
   bool IsEmulated() const { return Stream().gpu->name == "Emulated GPU"; }
+  // Percent of the products with an epilogue that the emulated library has no algorithm for.
+  static int RefusedEpilogues() {
+    const char* const percent = std::getenv("TRIREME_EMULATOR_CUBLASLT_REFUSE");
+    return percent == nullptr ? 0 : std::atoi(percent);
+  }
 
  private:
   std::unique_ptr<kernels::Libraries> libraries_;
