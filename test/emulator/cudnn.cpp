@@ -5,7 +5,6 @@
 //   linear     its backward pass takes workspace in proportion to the length, not to its square
 //   no_forward, no_backward, no_grouped   no plan for such a pass, or for heads that share keys
 #include <fmt/format.h>
-#include <mpi.h>
 
 #include <algorithm>
 #include <cmath>
@@ -43,12 +42,6 @@ bool Told(std::string_view word) {
     rest.remove_prefix(std::min(comma + 1, rest.size()));
   }
   return false;
-}
-
-void RequireMpi(const char* call) {
-  int ended = 0;
-  MPI_Finalized(&ended);
-  if (ended != 0) emulator::Die(fmt::format("{} after MPI_Finalize", call));
 }
 
 // Operand in device memory, read and written as fp64.
@@ -243,13 +236,14 @@ const char* cudnnGetErrorString(cudnnStatus_t status) {
 }
 
 cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  emulator::RefuseAfterFinalize();
   if (cudnnGetVersion() == 0) return CUDNN_STATUS_NOT_INITIALIZED;
   *handle = new cudnnContext;
   return CUDNN_STATUS_SUCCESS;
 }
 
 cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
-  RequireMpi("cudnnDestroy");
+  emulator::RefuseAfterFinalize();
   if (handle->graphs > 0) {
     emulator::Die(
         fmt::format("cudnnDestroy with {} graphs that were built with it", handle->graphs));
@@ -266,7 +260,7 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
 namespace cudnn_frontend::graph {
 
 Graph::~Graph() {
-  RequireMpi("the end of a cuDNN graph");
+  emulator::RefuseAfterFinalize("the end of a cuDNN graph");
   if (handle_ != nullptr) --handle_->graphs;
 }
 
