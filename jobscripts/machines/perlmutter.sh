@@ -28,10 +28,11 @@ TRIREME_MACHINE_QOS="regular"
 TRIREME_MACHINE_CONSTRAINT="gpu"
 TRIREME_MACHINE_ACCOUNT=yes
 TRIREME_MACHINE_GRES=gpu:4
-TRIREME_MACHINE_SRUN="--cpu-bind=cores"
-# GPU 3 is near the first cores. MPI gets no GPU memory, and Cray MPICH with GPU support ends programs that lack its library for
-# it. Without libfabric's plugin NCCL would go over TCP: its name makes that an error. The rest: NCCL on Slingshot.
-TRIREME_MACHINE_ENVIRONMENT="CUDA_VISIBLE_DEVICES=3,2,1,0 MPICH_GPU_SUPPORT_ENABLED=0 NCCL_NET=AWS Libfabric NCCL_SOCKET_IFNAME=hsn \
+# GPU 0 is near the last cores.
+TRIREME_MACHINE_SRUN="--cpu-bind=map_ldom:3,2,1,0"
+# MPI gets no GPU memory, and Cray MPICH with GPU support, which a module sets, ends programs that lack its library for it. Without
+# libfabric's plugin NCCL would go over TCP: its name makes that an error. The rest: NCCL on Slingshot.
+TRIREME_MACHINE_ENVIRONMENT="CUDA_VISIBLE_DEVICES=0,1,2,3 !MPICH_GPU_SUPPORT_ENABLED=0 NCCL_NET=AWS Libfabric NCCL_SOCKET_IFNAME=hsn \
 NCCL_CROSS_NIC=1 NCCL_NET_GDR_LEVEL=PHB FI_CXI_DISABLE_HOST_REGISTER=1 FI_MR_CACHE_MONITOR=userfaultfd FI_CXI_DEFAULT_CQ_SIZE=131072 \
 FI_CXI_DEFAULT_TX_SIZE=2048 FI_CXI_RDZV_PROTO=alt_read FI_CXI_RDZV_THRESHOLD=0 FI_CXI_RDZV_GET_MIN=0 FI_CXI_RDZV_EAGER_SIZE=0 \
 FI_CXI_RX_MATCH_MODE=hybrid"

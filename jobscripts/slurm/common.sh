@@ -41,10 +41,12 @@ set_environment() {
     load_modules "${modules[@]}" || give_up "a module of these is not there: ${modules[*]}" \
       "Name the site's own with MODULES=\"...\" (module spider finds them)."
   fi
-  while IFS= read -r each; do
-    name=${each%%=*}
-    [[ -z $name || -n ${!name:-} ]] || export "${each?}"
-  done < <(sed -E 's/ +([A-Z][A-Z0-9_]*=)/\n\1/g' <<<"${TRIREME_MACHINE_ENVIRONMENT:-}")
+  # A value goes on to the next NAME=; with "!" before its name it replaces another one.
+  while IFS= read -r each || [[ -n $each ]]; do
+    name=${each%%=*} name=${name#!}
+    [[ $name =~ ^[A-Za-z_][A-Za-z0-9_]*$ ]] || continue
+    [[ $each != "!"* && -n ${!name:-} ]] || export "${each#!}"
+  done < <(tr '\n\t' '  ' <<<"${TRIREME_MACHINE_ENVIRONMENT:-}" | sed -E 's/ +(!?[A-Za-z_][A-Za-z0-9_]*=)/\n\1/g; s/ +$//; s/ +\n/\n/g')
 }
 
 # The program: TRIREME, or in the PATH (a loaded module's), or of the module `trireme`, or beside these scripts, or in the

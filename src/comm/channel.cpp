@@ -39,7 +39,8 @@ void RequireOrderedLaunches(int groups, bool crossing) {
                       "runs a GPU's transfers one by one, and messages of two stages to each other "
                       "may wait for ever",
                       driver),
-          "Load a newer driver, or cut the ranks along other axes of the grid.");
+          "Load a newer driver, or CUDA's package for older ones (cuda-compat), or cut the ranks "
+          "along other axes of the grid.");
     }
     if (groups <= 1 || nccl::OrdersLaunches()) return;
     throw InputError(

@@ -111,6 +111,9 @@ std::string Hint(const NodeDemand& demand, const comm::ProcessGrid& grid, bool c
   if (demand.terms.tokens >= kWorthNaming) {
     ways.push_back("data.staging = stream (reads the tokens as they are needed)");
   }
+  if (demand.where == "GPU") {
+    ways.push_back("run.attention = own (cuDNN's backward pass may take a sixteenth of the card)");
+  }
   if (demand.ranks > 1) ways.push_back(fmt::format("fewer ranks on a {}", demand.where));
   return fmt::format("What helps: {}.", fmt::join(ways, ", "));
 }

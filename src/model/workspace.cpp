@@ -12,8 +12,8 @@ namespace trireme::model {
 
 namespace {
 
-// Elements of the attention's scratch.
-std::int64_t AttentionElements(const Pass& pass, const Options& options,
+// Elements of the attention's scratch. training: there are backward passes.
+std::int64_t AttentionElements(const Pass& pass, const Options& options, bool training,
                                const kernels::AttentionShape& whole) {
   kernels::AttentionShape shape = whole;
   if (pass.stream.OnGpu()) {
@@ -22,7 +22,9 @@ std::int64_t AttentionElements(const Pass& pass, const Options& options,
     shape.heads = std::max<std::int64_t>(1, options.heads / pass.tensor->Size());
     shape.kv_heads = std::max<std::int64_t>(1, options.kv_heads / pass.tensor->Size());
   }
-  const bool dropout = kernels::Dropout{.probability = options.attention_dropout}.Active();
+  // Without a backward pass it is planned as with dropout: a library has no backward pass then.
+  const bool dropout =
+      !training || kernels::Dropout{.probability = options.attention_dropout}.Active();
   const std::int64_t whole_elements =
       pass.ring->BufferElements(pass.stream, shape, pass.Type(), dropout);
   if (!options.Translates()) return whole_elements;
@@ -52,7 +54,8 @@ Workspace AllocateWorkspace(const Pass& pass, const ModelPlan& plan, const HeadL
                                       .begins = plan.document_mask ? &kSomeBegins : nullptr,
                                       .key_lengths = o.Translates() ? &kSomeLengths : nullptr};
   Workspace workspace;
-  workspace.attention = pass.AllocateSums(&arena, 1, AttentionElements(pass, o, shape));
+  workspace.attention =
+      pass.AllocateSums(&arena, 1, AttentionElements(pass, o, plan.training, shape));
   const std::int64_t widest = std::max({2 * o.dim, 2 * o.ffn, shape.Width()});
   workspace.reduction = pass.AllocateSums(&arena, kernels::kReductionBlocks, widest);
   if (const int levels = SliceLevels(tensor.Slices()); levels > 0) {

@@ -237,8 +237,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int dev
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
       *value = static_cast<int>(all.sharedMemPerBlockOptin);
       return cudaSuccess;
-    // TRIREME_EMULATOR_NUMA_NODE: the cards' memory is this node of the host.
+    // TRIREME_EMULATOR_NUMA_NODE: the cards' memory is this node of the host; -2: the driver does
+    // not know the attributes.
     case cudaDevAttrNumaConfig:
+      if (NumaNode() == -2) return Fail(cudaErrorInvalidValue);
       *value = NumaNode() < 0 ? cudaDeviceNumaConfigNone : cudaDeviceNumaConfigNumaNode;
       return cudaSuccess;
     case cudaDevAttrNumaId:

@@ -34,12 +34,12 @@ for file in jobscripts/machines/*.sh; do
     source jobscripts/slurm/common.sh
     machine_facts "$(basename "$file" .sh)"
     unset CUDA_VISIBLE_DEVICES
-    NCCL_CROSS_NIC=mine
+    export NCCL_CROSS_NIC=mine MPICH_GPU_SUPPORT_ENABLED=1
     MODULES='' set_environment
     [[ $TRIREME_MACHINE_ENVIRONMENT != *CUDA_VISIBLE_DEVICES=0,1,2,3* || $CUDA_VISIBLE_DEVICES == 0,1,2,3 ]] ||
       fail "$file: its variables are not set"
     [[ $TRIREME_MACHINE_ENVIRONMENT != *"NCCL_NET=AWS Libfabric "* ||
-      $NCCL_NET/$NCCL_CROSS_NIC/$MPICH_GPU_SUPPORT_ENABLED == "AWS Libfabric/mine/0" ]] ||
+      $NCCL_NET/$NCCL_CROSS_NIC/$MPICH_GPU_SUPPORT_ENABLED/$FI_CXI_RX_MATCH_MODE == "AWS Libfabric/mine/0/hybrid" ]] ||
       fail "$file: values with blanks, or the user's own"
     grep -q "^## $TRIREME_MACHINE_TITLE" doc/machines.md || fail "doc/machines.md: nothing of $TRIREME_MACHINE_TITLE"
   )

@@ -22,8 +22,8 @@ class Spill {
   void Read(std::int64_t begin, void* to, std::size_t count);
   // Changes such bytes.
   void Overwrite(std::int64_t begin, const void* bytes, std::size_t count);
-  // Gives back the space of bytes [begin, end), which are not read again, if the file system can:
-  // what was not written to the disk yet never is.
+  // Gives back the space of bytes [begin, end), which are not read again, if the file system can.
+  // What was not written to the disk yet never is on tmpfs and newer ext4.
   void Release(std::int64_t begin, std::int64_t end);
 
  private:

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -241,8 +242,9 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
     }
     smallest = encoder.Smallest();
     while (!rounds.Ended()) {
+      const std::int64_t begun = rounds.Begun();
       look();
-      if (!rounds.Ended()) std::this_thread::sleep_for(kWait);
+      if (!rounds.Ended() && rounds.Begun() == begun) std::this_thread::sleep_for(kWait);
     }
   };
   try {
@@ -269,6 +271,13 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
 TextTokens TokenizeTexts(const comm::Communicator& world, tokenizer::Tokenizer& tokenizer,
                          const TextPlan& plan, const std::string& path, const TextWatch& watch) {
   if (const auto all = TokenizeOnce(world, tokenizer, plan, {path, watch, true})) return *all;
+  if (world.IsRoot()) {
+    fmt::print(stderr,
+               "warning: {}: HDF5 gave the tokens another place than foreseen: the texts are "
+               "encoded once more\n",
+               path);
+    std::fflush(stderr);
+  }
   return TokenizeOnce(world, tokenizer, plan, {path, watch, false}).value();
 }
 

@@ -26,6 +26,8 @@ class UnitRounds {
 
   // Takes the result of a round that has ended, and begins the next. Does not block.
   void Look();
+  // Rounds that this rank has begun.
+  std::int64_t Begun() const { return begun_; }
   // Units [0, Known()) are counted, the same on every rank after the same round.
   std::size_t Known() const { return starts_.size() - 1; }
   // Tokens of train in the units before `unit`, which is known.

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/vfs.h>
 
 #include <bit>
 #include <cerrno>
@@ -16,6 +17,7 @@
 #include "token_layout.hpp"
 #include "trireme/base/descriptor.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/file_system.hpp"
 #include "trireme/comm/joint_work.hpp"
 
 namespace trireme::data {
@@ -27,6 +29,13 @@ static_assert(std::endian::native == std::endian::little, "ids are stored as the
 constexpr auto kTrain = static_cast<std::size_t>(Split::kTrain);
 constexpr std::int64_t kManyTokens = 1 << 20;  // for a comparison of places
 constexpr std::size_t kSha256Digits = 64;
+
+// Whether a host that has the file open sees what others write to it. Not on NFS: HDF5's page at
+// the end of its structures could overwrite the first tokens with what it was before.
+bool SeesOthersWrites(const std::string& path) {
+  struct statfs status = {};
+  return ::statfs(path.c_str(), &status) == 0 && FileSystemNumber(status.f_type) != kNfsNumber;
+}
 
 }  // namespace
 
@@ -103,7 +112,8 @@ ParallelTokenFile::ParallelTokenFile(const comm::Communicator& world, const std:
     if (!world.IsRoot()) return;
     root_ = std::make_unique<Root>(path, tokenizer, facts);
     file_.places.tokens.at(kTrain) = root_->PlaceOf(kEarlyTokens);
-    early_ = root_->PlaceOf(kManyTokens) == file_.places.tokens.at(kTrain);
+    early_ = root_->PlaceOf(kManyTokens) == file_.places.tokens.at(kTrain) &&
+             SeesOthersWrites(root_->draft.Path());
   });
   file_.path = world.Broadcast(root_ ? root_->draft.Path() : std::string());
   file_.width = WidthOf(tokenizer);

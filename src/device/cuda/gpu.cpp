@@ -46,9 +46,13 @@ bool MayHaveOtherRanks() {
 std::int64_t FilePages() {
   int device = 0, config = 0, node = -1;
   Check(cudaGetDevice(&device), "the GPU in use");
-  Check(cudaDeviceGetAttribute(&config, cudaDevAttrNumaConfig, device), "attributes of the GPU");
-  if (config != cudaDeviceNumaConfigNumaNode) return 0;
-  Check(cudaDeviceGetAttribute(&node, cudaDevAttrNumaId, device), "attributes of the GPU");
+  // Drivers before CUDA 12.2 do not know what is asked.
+  if (cudaDeviceGetAttribute(&config, cudaDevAttrNumaConfig, device) != cudaSuccess ||
+      config != cudaDeviceNumaConfigNumaNode ||
+      cudaDeviceGetAttribute(&node, cudaDevAttrNumaId, device) != cudaSuccess) {
+    cudaGetLastError();  // is no later call's
+    return 0;
+  }
   std::ifstream file(fmt::format("/sys/devices/system/node/node{}/meminfo", node));
   std::int64_t pages = 0;
   // "Node 4 Active(file):    657788 kB"

@@ -86,8 +86,10 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product,
 }
 
 // Library and workspace that an algorithm is kept for: one chosen with more workspace may need it.
+// Its last words: what was timed.
 std::string Algorithms::Library() const {
-  return fmt::format("cuBLASLt {}, workspace {}", cublasLtGetVersion(), gpu_.workspace_bytes);
+  return fmt::format("cuBLASLt {}, workspace {}, GELU apart too", cublasLtGetVersion(),
+                     gpu_.workspace_bytes);
 }
 
 // The choice that `kept` has for the product; null, with one warning per rank, if the library does

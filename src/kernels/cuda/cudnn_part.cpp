@@ -2,8 +2,9 @@
 // rectangle of a block, or its triangle where the keys are those of the queries; what it gives is
 // merged by our own kernels. Scratch behind that of our own kernels: the log-sum-exp of the
 // rectangle, its output or its queries' gradient in bf16, the workspace of a plan.
+#include <fmt/format.h>
+
 #include <algorithm>
-#include <array>
 #include <optional>
 #include <vector>
 
@@ -211,8 +212,14 @@ std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& 
   const Window window(shape, *range, *pairs);
   const CudnnProblem problem = ProblemOf(shape, window, block.positions.Count(), backward, strides);
   const std::int64_t room = (scratch.Size() - Places(stream, shape).workspace) * kFloat;
-  const auto choice = CudnnSearch(stream, room, false).Choose(problem);
-  if (!choice) return std::nullopt;
+  CudnnSearch search(stream, room, false);
+  const auto choice = search.Choose(problem);
+  if (!choice) {
+    WarnOfOwnAttention(stream, backward,
+                       fmt::format("of {} sequences' blocks of {} queries and {} keys: {}",
+                                   problem.sequences, problem.queries, problem.keys, search.Why()));
+    return std::nullopt;
+  }
   return Served{window, problem, *choice};
 }
 
@@ -234,7 +241,8 @@ std::int64_t CudnnPartScratch(const device::Stream& stream, const AttentionShape
                 const CudnnProblem problem = ProblemOf(shape, window, shape.length, pass, strides);
                 CudnnSearch search(stream);
                 const auto choice = search.Choose(problem);
-                if (!choice) return WarnOfOwnAttention(stream, pass, search.Why());
+                if (!choice)
+                  return WarnOfOwnAttention(stream, pass, "of some blocks: " + search.Why());
                 bytes = std::max(bytes, choice->plan->workspace_bytes);
                 CudnnPlansOf(stream).StateOf(pass).parts = any = true;
               });

@@ -1,8 +1,8 @@
 // Linear layers on the GPU: LinearWeightGradient accumulates, everything else is overwritten.
 //
-// Types, shapes and addresses alone decide whether a product includes its bias or activation, and
-// whether it takes fp8 operands, so that runs repeat. The library's GELU is the same tanh form as
-// ours.
+// Types, shapes and addresses alone decide whether a product may include its bias or activation,
+// and whether it takes fp8 operands; whether GELU is included is chosen and kept with the product's
+// algorithm. So runs repeat. The library's GELU is the same tanh form as ours.
 #include "cuda/linear_fp8.hpp"
 
 namespace trireme::kernels {

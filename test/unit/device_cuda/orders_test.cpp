@@ -126,7 +126,11 @@ TEST_F(GpuOrders, FreeMemoryHasTheFileCacheOfACardThatIsANode) {
   const std::int64_t with_files = device::FreeBytes(Stream());
   ::setenv("TRIREME_EMULATOR_NUMA_NODE", "12345", 1);
   const std::int64_t unknown = device::FreeBytes(Stream());
+  ::setenv("TRIREME_EMULATOR_NUMA_NODE", "-2", 1);
+  const std::int64_t older = device::FreeBytes(Stream());
   ::unsetenv("TRIREME_EMULATOR_NUMA_NODE");
+  EXPECT_EQ(older, free);
+  device::CopyIn(Stream(), std::vector<std::int32_t>(kSize, 4).data(), x_.get(), kBytes);
   EXPECT_GT(with_files, free + (1 << 20));
   EXPECT_EQ(unknown, free);
 }
