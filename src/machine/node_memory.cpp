@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
+#include "trireme/base/memory_info.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::machine {
@@ -27,17 +28,6 @@ std::int64_t NumberIn(const fs::path& path) {
   std::ifstream file(path);
   std::int64_t number = 0;
   return file >> number ? number : kNoLimit;
-}
-
-std::int64_t MemAvailable(const std::string& proc) {
-  std::ifstream file(proc + "/meminfo");
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string name;
-    std::int64_t kib = 0;
-    if (words >> name >> kib && name == "MemAvailable:") return kib * 1024;
-  }
-  return kNoLimit;
 }
 
 // File pages that a group may drop count as used there, but are there to take.
@@ -135,7 +125,8 @@ NodeDemand Demand(const comm::Communicator& node, const MemoryTerms& mine,
 }  // namespace
 
 Available AvailableMemory(const std::string& proc, const std::string& cgroups) {
-  const std::int64_t machine = MemAvailable(proc), groups = LeftByGroups(proc, cgroups);
+  const std::int64_t machine = MemoryInfo(proc + "/meminfo", "MemAvailable").value_or(kNoLimit),
+                     groups = LeftByGroups(proc, cgroups);
   if (groups < machine) return {groups, "left by the control group's limit"};
   return {machine, "available on the node"};
 }

@@ -23,7 +23,7 @@ class Spill {
   // Changes such bytes.
   void Overwrite(std::int64_t begin, const void* bytes, std::size_t count);
   // Gives back the space of bytes [begin, end), which are not read again, if the file system can.
-  // What was not written to the disk yet never is on tmpfs and newer ext4.
+  // Bytes not yet written to the disk never are on tmpfs and newer ext4.
   void Release(std::int64_t begin, std::int64_t end);
 
  private:

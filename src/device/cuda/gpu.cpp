@@ -2,12 +2,11 @@
 #include <fmt/format.h>
 #include <stdlib.h>
 
-#include <fstream>
-#include <sstream>
 #include <string_view>
 
 #include "backend.hpp"
 #include "trireme/base/error.hpp"
+#include "trireme/base/memory_info.hpp"
 #include "trireme/device/cuda/check.hpp"
 
 namespace trireme::device::cuda {
@@ -53,17 +52,9 @@ std::int64_t FilePages() {
     cudaGetLastError();  // is no later call's
     return 0;
   }
-  std::ifstream file(fmt::format("/sys/devices/system/node/node{}/meminfo", node));
-  std::int64_t pages = 0;
-  // "Node 4 Active(file):    657788 kB"
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string skipped, name;
-    std::int64_t kib = 0;
-    if (!(words >> skipped >> skipped >> name >> kib)) continue;
-    if (name == "Active(file):" || name == "Inactive(file):") pages += kib * 1024;
-  }
-  return pages;
+  const std::string file = fmt::format("/sys/devices/system/node/node{}/meminfo", node);
+  return MemoryInfo(file, "Active(file)").value_or(0) +
+         MemoryInfo(file, "Inactive(file)").value_or(0);
 }
 
 }  // namespace

@@ -86,7 +86,7 @@ bool Algorithms::Run(const device::Stream& stream, const Product& product,
 }
 
 // Library and workspace that an algorithm is kept for: one chosen with more workspace may need it.
-// Its last words: what was timed.
+// Last come the alternatives that were timed.
 std::string Algorithms::Library() const {
   return fmt::format("cuBLASLt {}, workspace {}, GELU apart too", cublasLtGetVersion(),
                      gpu_.workspace_bytes);

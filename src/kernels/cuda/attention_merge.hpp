@@ -22,11 +22,9 @@ struct AttentionWindow {
 // [sequences, heads, rows], the log-sum-exp of the window's rows; part [sequences * rows,
 // heads * head_dim].
 
-// Copies the window of lse, [., heads] in fp32, to `statistics`, and back.
+// Copies the window of lse, [., heads] in fp32, to `statistics`.
 void PackStatistics(const device::Stream& stream, const AttentionWindow& window,
                     const tensor::Matrix& lse, float* statistics);
-void UnpackStatistics(const device::Stream& stream, const AttentionWindow& window,
-                      const float* statistics, const tensor::Matrix& lse);
 
 // A sum over blocks: as it is stored in bf16, and before it was rounded (fp32), which counts where
 // it rounds to what is stored. Rows on boundaries of 16 bytes.

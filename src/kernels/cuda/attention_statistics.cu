@@ -48,11 +48,6 @@ void PackStatistics(const device::Stream& stream, const AttentionWindow& window,
                     const tensor::Matrix& lse, float* statistics) {
   Move<true>(stream, window, lse, statistics);
 }
-void UnpackStatistics(const device::Stream& stream, const AttentionWindow& window,
-                      const float* statistics, const tensor::Matrix& lse) {
-  // The kernel writes to one of the two, by its direction.
-  Move<false>(stream, window, lse, const_cast<float*>(statistics));
-}
 
 void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
                     const tensor::Matrix& lse, float* packed) {
@@ -60,7 +55,8 @@ void PackStatistics(const device::Stream& stream, const AttentionShape& shape,
 }
 void UnpackStatistics(const device::Stream& stream, const AttentionShape& shape,
                       const float* packed, const tensor::Matrix& lse) {
-  UnpackStatistics(stream, Whole(shape), packed, lse);
+  // The kernel writes to one of the two, by its direction.
+  Move<false>(stream, Whole(shape), lse, const_cast<float*>(packed));
 }
 
 }  // namespace trireme::kernels::cuda

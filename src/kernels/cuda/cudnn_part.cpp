@@ -205,7 +205,8 @@ struct Served {
 std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& shape,
                             const Part& tasks, const KeyValueBlock& block, bool backward,
                             const Strides& strides, const Matrix& scratch) {
-  if (!CudnnPlansOf(stream).StateOf(backward).parts) return std::nullopt;
+  const CudnnPlans::PassState& state = CudnnPlansOf(stream).StateOf(backward);
+  if (!state.parts) return std::nullopt;
   const auto pairs = Visible(shape.positions, block.positions, shape.causal);
   const auto range = TasksOf(shape, tasks);
   if (!pairs || !range) return std::nullopt;
@@ -215,6 +216,7 @@ std::optional<Served> Serve(const device::Stream& stream, const AttentionShape& 
   CudnnSearch search(stream, room, false);
   const auto choice = search.Choose(problem);
   if (!choice) {
+    if (state.warned) return std::nullopt;  // no text for every block
     WarnOfOwnAttention(stream, backward,
                        fmt::format("of {} sequences' blocks of {} queries and {} keys: {}",
                                    problem.sequences, problem.queries, problem.keys, search.Why()));

@@ -205,7 +205,7 @@ void SendsInGraph() {
   Finish();
 }
 
-// So many receives have begun before the first sender comes.
+// Receives: `count` of them have begun before the first sender comes.
 void Waiting(int count) {
   std::vector<std::unique_ptr<Group>> groups;
   for (int i = 0; i < count; ++i) groups.push_back(std::make_unique<Group>(std::vector<int>{0, 1}));

@@ -140,7 +140,7 @@ TEST_F(EarlyCopies, TemporaryFilesGiveTheirSpaceBack) {
   spill.Release(1'000, 2'001'000);
   if (NamelessSpace() == before) GTEST_SKIP() << "a file system without holes";
   EXPECT_LT(NamelessSpace(), before - 1'900'000);
-  // Its neighbours stay, and appending goes on.
+  // Neighbours of the released bytes stay, and appending goes on.
   spill.Append("yz", 2);
   read.resize(999'002);
   spill.Read(2'001'000, read.data(), read.size());

@@ -4,7 +4,6 @@
 
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
-#include "kernels/cuda/attention.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::test {
@@ -21,16 +20,8 @@ struct Rank {
   std::unique_ptr<GpuMatrix> qkv, out, dout, lse, dqkv, scratch;
 };
 
-class CudnnPartTest : public AttentionOnGpu {
+class CudnnPartTest : public CudnnOnGpu {
  protected:
-  const EmulatedCudnn cudnn{"on"};
-  void SetUp() override {
-    AttentionOnGpu::SetUp();
-    if (!IsSkipped() && kernels::cuda::CudnnName().empty()) {
-      GTEST_SKIP() << "skipped: this program was built without cuDNN";
-    }
-  }
-
   std::unique_ptr<GpuMatrix> Fresh(Dtype type, std::int64_t rows, std::int64_t columns) const {
     return std::make_unique<GpuMatrix>(Stream(), type, rows, columns, NoNumbers(rows * columns));
   }

@@ -2,7 +2,6 @@
 // than rounding. Conversions between the two, which need no cuDNN.
 #include "attention_testing.hpp"
 #include "kernels/backends.hpp"
-#include "kernels/cuda/attention.hpp"
 #include "kernels/gpu_sizes.hpp"
 #include "trireme/device/gpu.hpp"
 
@@ -76,15 +75,8 @@ TEST_F(DocumentsAttentionTest, AreLeftToOurOwnKernels) {
   EXPECT_EQ(chosen.Bits(), own.Bits());
 }
 
-class CudnnAttentionTest : public AttentionOnGpu {
+class CudnnAttentionTest : public CudnnOnGpu {
  protected:
-  const EmulatedCudnn cudnn{"on"};
-  void SetUp() override {
-    AttentionOnGpu::SetUp();
-    if (!IsSkipped() && kernels::cuda::CudnnName().empty()) {
-      GTEST_SKIP() << "skipped: this program was built without cuDNN";
-    }
-  }
   AttentionResults Run(const AttentionProblem& p, const Calls& calls) const {
     const Operands operands(Stream(), p);
     operands.Run(calls);

@@ -12,6 +12,7 @@
 
 #include "documents.hpp"
 #include "gpu_testing.hpp"
+#include "kernels/cuda/attention.hpp"
 #include "trireme/kernels/attention_part.hpp"
 #include "trireme/kernels/libraries.hpp"
 
@@ -32,6 +33,30 @@ class AttentionOnGpu : public GpuTest {
 
  private:
   std::unique_ptr<kernels::Libraries> libraries_;
+};
+
+// cuDNN of the emulator, as its words have it (test/emulator/cudnn.cpp), while this lives. A card's
+// is there or not.
+class EmulatedCudnn {
+ public:
+  explicit EmulatedCudnn(const char* words) { ::setenv("TRIREME_EMULATOR_CUDNN", words, 1); }
+  ~EmulatedCudnn() { ::unsetenv("TRIREME_EMULATOR_CUDNN"); }
+  EmulatedCudnn(const EmulatedCudnn&) = delete;
+  EmulatedCudnn& operator=(const EmulatedCudnn&) = delete;
+};
+
+// The same with cuDNN: the emulator's, or a card's. Skipped where it is not built in.
+class CudnnOnGpu : public AttentionOnGpu {
+ protected:
+  void SetUp() override {
+    AttentionOnGpu::SetUp();
+    if (!IsSkipped() && kernels::cuda::CudnnName().empty()) {
+      GTEST_SKIP() << "skipped: this program was built without cuDNN";
+    }
+  }
+
+ private:
+  const EmulatedCudnn cudnn_{"on"};
 };
 
 using Values = std::vector<double>;  // of a dense row-major matrix
@@ -97,16 +122,6 @@ Values RowsAt(const Values& whole, std::int64_t columns, const kernels::Attentio
 // Adds `part`, of `count` columns, to the columns from `first` on.
 void AddRowsAt(const Values& part, std::int64_t count, const kernels::AttentionShape& shape,
                const Positions& at, std::int64_t first, std::int64_t columns, Values& whole);
-
-// cuDNN of the emulator, as its words have it (test/emulator/cudnn.cpp), while this lives. A card's
-// is there or not.
-class EmulatedCudnn {
- public:
-  explicit EmulatedCudnn(const char* words) { ::setenv("TRIREME_EMULATOR_CUDNN", words, 1); }
-  ~EmulatedCudnn() { ::unsetenv("TRIREME_EMULATOR_CUDNN"); }
-  EmulatedCudnn(const EmulatedCudnn&) = delete;
-  EmulatedCudnn& operator=(const EmulatedCudnn&) = delete;
-};
 
 // Largest difference at most tolerance * max(largest |want|, floor); NaN never passes. A floor
 // stands for terms that cancel.
