@@ -1,5 +1,13 @@
-# trireme_layer(<folder> SOURCES ... DEPENDS <folders...> [LIBRARIES <targets...>])
-# declares the library of one folder; DEPENDS lists the folders below that it may include.
+# trireme_layer(<folder> SOURCES ... DEPENDS <folders...> [LIBRARIES <targets...>] [PRIVATE_LIBRARIES <targets...>] [FOLDERS <of headers...>]
+# [ALONE | WHOLE])
+# declares the library of one folder; DEPENDS lists the folders below that it may include. Plain host code is compiled with
+# one precompiled header, in batches of several files (CMake's unity builds). GCC contracts multiply-adds within a function, so
+# what it inlines can change the last bits of a number: WHOLE compiles file by file, with the precompiled header; ALONE compiles
+# file by file and without it (kernels, and whatever has compile options of its own).
+option(TRIREME_BATCHES "Compile plain host code in batches, with a precompiled header" ON)
+# A build of the same sources and options whose host libraries are taken: only the back end is compiled, and chosen at link time.
+set(TRIREME_HOST_BUILD "" CACHE PATH "Build tree of the CPU whose host libraries are linked; empty: they are compiled here")
+
 function(trireme_compile_options target)
   target_include_directories(${target} PUBLIC ${CMAKE_SOURCE_DIR}/include)
   set(options -Wall -Wextra -Wpedantic)
@@ -12,12 +20,69 @@ function(trireme_compile_options target)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
 endfunction()
 
+# trireme_precompile(<name> <headers...>): the target <name>, whose precompiled header others take with trireme_use_precompiled.
+# They see the same definitions as it does, which a precompiled header demands.
+set(trireme_precompiled_libraries fmt::fmt nlohmann_json::nlohmann_json MPI::MPI_C)
+function(trireme_precompile name)
+  set(source ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp)
+  if(NOT EXISTS ${source})
+    file(WRITE ${source} "// Its precompiled header is all there is.\n")
+  endif()
+  add_library(${name} OBJECT ${source})
+  trireme_compile_options(${name})
+  target_link_libraries(${name} PRIVATE ${trireme_precompiled_libraries})
+  target_compile_definitions(${name} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+  target_compile_options(${name} PRIVATE ${OpenMP_CXX_FLAGS})
+  target_precompile_headers(${name} PRIVATE ${ARGN})
+endfunction()
+function(trireme_use_precompiled target name)
+  target_link_libraries(${target} PRIVATE ${trireme_precompiled_libraries})
+  target_compile_definitions(${target} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+  target_compile_options(${target} PRIVATE ${OpenMP_CXX_FLAGS})
+  target_precompile_headers(${target} REUSE_FROM ${name})
+endfunction()
+if(TRIREME_BATCHES)
+  trireme_precompile(trireme_host_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstdint> <cstdio> <cstring> <deque>
+    <filesystem> <fstream> <functional> <future> <map> <memory> <mutex> <numeric> <optional> <set> <span> <sstream> <stdexcept>
+    <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <fmt/ranges.h>
+    <nlohmann/json.hpp> <mpi.h>)
+endif()
+
 function(trireme_layer folder)
-  cmake_parse_arguments(LAYER "" "" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
-  add_library(trireme_${folder} STATIC ${LAYER_SOURCES})
-  trireme_compile_options(trireme_${folder})
+  cmake_parse_arguments(LAYER "ALONE;WHOLE" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES;FOLDERS" ${ARGN})
+  set(target trireme_${folder})
+  if(TRIREME_HOST_BUILD)
+    add_library(${target} STATIC IMPORTED GLOBAL)
+    set_target_properties(${target} PROPERTIES IMPORTED_LOCATION ${TRIREME_HOST_BUILD}/src/${folder}/lib${target}.a)
+    target_include_directories(${target} INTERFACE ${CMAKE_SOURCE_DIR}/include)
+    target_link_libraries(${target} INTERFACE ${LAYER_LIBRARIES} ${LAYER_PRIVATE_LIBRARIES})
+    foreach(below ${LAYER_DEPENDS})
+      target_link_libraries(${target} INTERFACE trireme_${below})
+    endforeach()
+    return()
+  endif()
+  add_library(${target} STATIC ${LAYER_SOURCES})
+  trireme_compile_options(${target})
+  target_include_directories(${target} PRIVATE ${LAYER_FOLDERS})
   foreach(below ${LAYER_DEPENDS})
-    target_link_libraries(trireme_${folder} PUBLIC trireme_${below})
+    target_link_libraries(${target} PUBLIC trireme_${below})
   endforeach()
-  target_link_libraries(trireme_${folder} PUBLIC ${LAYER_LIBRARIES})
+  target_link_libraries(${target} PUBLIC ${LAYER_LIBRARIES} PRIVATE ${LAYER_PRIVATE_LIBRARIES})
+  if(TRIREME_BATCHES AND NOT LAYER_ALONE)
+    trireme_use_precompiled(${target} trireme_host_headers)
+    if(NOT LAYER_WHOLE)
+      set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+    endif()
+  endif()
+endfunction()
+
+# trireme_backend(<folder> SOURCES ... LIBRARIES <targets...>): the part of a folder's library that depends on the back end
+# (none, CUDA, emulated), which every build compiles for itself. Both parts need each other.
+function(trireme_backend folder)
+  cmake_parse_arguments(BACKEND "" "" "SOURCES;LIBRARIES" ${ARGN})
+  set(target trireme_${folder}_backend)
+  add_library(${target} STATIC ${BACKEND_SOURCES})
+  trireme_compile_options(${target})
+  target_link_libraries(${target} PUBLIC ${BACKEND_LIBRARIES} trireme_${folder})
+  target_link_libraries(trireme_${folder} INTERFACE ${target})
 endfunction()
