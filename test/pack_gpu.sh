@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Builds the GPU tests and benchmarks here and packs them, with the libraries and the Open MPI that
 # they need, for a machine with cards that has none of these and no network:
-#   bash test/pack_gpu.sh [-B BUILD] [-a ARCHITECTURES] [-l MIB] PACK.tar.xz|FOLDER
-#   bash test/run_gpu.sh --prebuilt PACK.tar.xz       there, in a copy of this source tree
+#   bash test/pack_gpu.sh [--nccl libnccl.so.2] [-B BUILD] [-a ARCHITECTURES] [-l MIB] PACK.tar.xz|FOLDER
+#   bash test/one_card.sh --prebuilt PACK.tar.xz      there, in a copy of this source tree
+# --nccl: an NCCL that the packed programs take in place of the one that is there (2.30 or newer lets ranks share a card).
 # -a: of the cards there, as CMake has them: 90 (H100, H200; the default), 80 (A100); -l: fails where
 # the pack, with the source tree, is larger. The machines must be of one architecture, the C library
 # there no older than here. CUDA's own libraries stay out: they are taken from the toolkit or from
@@ -13,11 +14,16 @@ exec </dev/null
 source jobscripts/machine.sh
 source jobscripts/cuda.sh
 
-build=build-pack architectures=90 limit=60
+build=build-pack architectures=90 limit=60 nccl=''
 usage() {
   sed -n '4,5s/^# *//p' "$0" >&2
   exit 2
 }
+if [[ ${1:-} == --nccl ]]; then
+  nccl=${2:-}
+  [[ -f $nccl ]] || { echo "--nccl: there is no file '$nccl'" >&2; exit 2; }
+  shift 2
+fi
 while getopts B:a:l: option; do
   case $option in
     B) build=$OPTARG ;;
@@ -88,6 +94,7 @@ find "$pack" -type f \( -path '*/bin/*' -o -name '*.so' -o -path '*/libexec/*' \
     mkdir -p "$pack/$folder"
     cp -L "$path" "$pack/$folder/$name"
   done
+[[ -z $nccl ]] || cp -L "$nccl" "$pack/lib/libnccl.so.2"
 chmod -R u+w "$pack"
 find "$pack" -type f \( -path '*/bin/*' -o -name '*.so*' -o -path '*/libexec/*' \) -exec strip --strip-unneeded {} + 2>/dev/null || true
 find "$pack" -type f \( -name '*.so*' -o -path '*/libexec/*' \) -exec python3 test/drop_run_path.py {} +

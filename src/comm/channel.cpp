@@ -30,6 +30,11 @@ std::string GpuTransferLibrary() {
   return "";
 }
 
+std::string LetRanksShareGpus() {
+  if constexpr (kCuda) return nccl::LetRanksShareGpus();
+  return "a program built without CUDA";
+}
+
 void RequireOrderedLaunches(int groups, bool crossing) {
   if constexpr (kCuda) {
     const std::string driver = crossing ? nccl::SerialisingDriver() : "";

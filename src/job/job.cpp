@@ -40,7 +40,7 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
       job.gpu = std::make_unique<device::Gpu>(choice.device);
       RequireCudnnIfAsked(job);
       job.gpu->Choose(job.options.machine.attention);
-      job.gpu_shared = choice.shared;
+      job.gpu_staged = choice.staged;
       job.stream.gpu = &job.gpu->Context();
     }
     job.dtype = arithmetic.dtype;
@@ -245,7 +245,7 @@ bool HasMemory(const Job& job, const machine::MemoryTerms& planned) {
 
 void UseGpu(const Job& job, comm::ProcessGrid& grid) {
   if (!job.stream.OnGpu()) return;
-  grid.UseGpu(job.stream, job.gpu_shared, job.options.parallel.chunks);
+  grid.UseGpu(job.stream, job.gpu_staged, job.options.parallel.chunks);
 }
 
 void StopIfAsked(const Job& job) {

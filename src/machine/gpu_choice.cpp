@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "trireme/base/error.hpp"
+#include "trireme/comm/channel.hpp"
 #include "trireme/device/gpu.hpp"
 
 namespace trireme::machine {
@@ -70,7 +71,8 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const 
   }
   const auto most = std::max_element(
       ranks.begin(), ranks.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
-  choice.shared = world.Max(std::int64_t{most->second > 1}) == 1;
+  const bool shared = world.Max(std::int64_t{most->second > 1}) == 1;
+  choice.staged = shared && options.share_device == ShareDevice::kYes;
   if (world.Max(std::int64_t{SeeApart(visible)}) == 1 && world.IsRoot()) {
     fmt::print(stderr,
                "warning: each rank of a node sees GPUs of its own (srun --gpus-per-task, "
@@ -79,13 +81,20 @@ GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const 
     std::fflush(stderr);
   }
   world.Together([&] {
-    if (most->second == 1 || options.share_device) return;
+    if (shared && options.share_device == ShareDevice::kNccl) {
+      const std::string refusal = comm::LetRanksShareGpus();
+      if (refusal.empty()) return;
+      throw deck.Complain("run.share_device", refusal,
+                          "Load NCCL 2.30 or newer, or say run.share_device = yes: transfers "
+                          "then pass through the host.");
+    }
+    if (most->second == 1 || options.share_device != ShareDevice::kNo) return;
     throw deck.Complain(
         "run.share_device",
         fmt::format("{} ranks of this node have {} GPU{}: {} of them would share one", node.Size(),
                     ranks.size(), ranks.size() == 1 ? "" : "s", most->second),
         "Start one rank a GPU, or say run.share_device = yes: transfers then pass through the "
-        "host, which is slow.");
+        "host, which is slow; with nccl they go through NCCL 2.30 or newer.");
   });
   return choice;
 }

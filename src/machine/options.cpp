@@ -11,6 +11,7 @@ namespace {
 constexpr input::Names<3> kDevices = {"auto", "cpu", "cuda"};
 constexpr input::Names<4> kPrecisions = {"fp32", "bf16", "fp8", "fp64"};
 constexpr input::Names<3> kAttentions = {"auto", "cudnn", "own"};
+constexpr input::Names<3> kShareDevices = {"no", "yes", "nccl"};
 constexpr input::Names<3> kPins = {"auto", "yes", "no"};
 }  // namespace
 
@@ -26,9 +27,10 @@ void Declare(input::Schema& schema) {
       .Choice("run.device", "auto", input::Choices(kDevices),
               "auto: GPUs where the program was built for them and every rank sees one, else the "
               "CPU. cuda: one GPU a rank, or an error that says what is missing.")
-      .Switch("run.share_device", false,
-              "Several ranks may share a GPU; transfers between ranks then pass through the host. "
-              "For trying out layouts, not for speed.")
+      .Choice("run.share_device", "no", input::Choices(kShareDevices),
+              "Whether several ranks may share a GPU, for trying out layouts, not for speed. yes: "
+              "transfers between ranks then pass through the host. nccl: they go through NCCL, "
+              "which takes NCCL 2.30 or newer.")
       .Choice("run.graphs", "auto", {"auto", "no"},
               "auto: on a GPU, a step's gradients are recorded as a CUDA graph once and launched "
               "as one from then on, where the schedule is static: one pipeline stage, parameters "
@@ -74,7 +76,7 @@ void Declare(input::Schema& schema) {
 Options Read(const input::Deck& deck) {
   return {
       .device = input::Pick<Device>(deck.Text("run.device"), kDevices),
-      .share_device = deck.Switch("run.share_device"),
+      .share_device = input::Pick<ShareDevice>(deck.Text("run.share_device"), kShareDevices),
       .graphs = deck.Text("run.graphs") == "auto",
       .products = deck.Text("run.products"),
       .attention = input::Pick<device::AttentionKernels>(deck.Text("run.attention"), kAttentions),

@@ -52,7 +52,7 @@ job::Job MakeGpuJob(const comm::Runtime& runtime, const input::Schema& schema,
   const machine::Arithmetic arithmetic = machine::ArithmeticOf(job.options.machine.precision, true);
   world.Together([&] {
     job.gpu = std::make_unique<device::Gpu>(choice.device);
-    job.gpu_shared = choice.shared;
+    job.gpu_staged = choice.staged;
     job.stream.gpu = &job.gpu->Context();
     job.dtype = arithmetic.dtype;
     job.stream.bf16 = arithmetic.bf16_products;

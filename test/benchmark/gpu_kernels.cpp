@@ -162,7 +162,7 @@ void Run(const comm::Runtime& runtime, bool tiny, const std::string& only,
     return;
   }
   comm::ProcessGrid grid(world, comm::GridShape{.data = world.Size()});
-  grid.UseGpu(job.stream, job.gpu_shared, 1);
+  grid.UseGpu(job.stream, job.gpu_staged, 1);
   TimeTransfers(grid, job.stream, tiny);
 }
 

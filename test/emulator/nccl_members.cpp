@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "settings.hpp"
 #include "stream.hpp"
 
 namespace emulator {
@@ -66,6 +67,14 @@ Process& TheProcess() {
   return process;
 }
 
+// As NCCL from 2.30 on has it.
+bool MayShareGpus() {
+  constexpr int kFirst = 23000;
+  int version = 0;
+  ncclGetVersion(&version);
+  return version >= kFirst && Number("NCCL_MULTI_RANK_GPU_ENABLE", 0) == 1;
+}
+
 // The members by their rank in the communicator, on all of them.
 std::vector<Introduction> Meet(const Name& name, int ranks, int rank) {
   const int tag = kFirstTag + name.number % kTags;
@@ -108,7 +117,7 @@ Members::Members(const ncclUniqueId& id, int ranks, int rank, int blocks)
   const auto maker = static_cast<std::uint64_t>(name.maker);
   order_ =
       std::make_unique<LaunchOrder>(maker << 32 | static_cast<std::uint64_t>(name.number), world);
-  if (static_cast<int>(devices.size()) < ranks) state_ = ncclInvalidUsage;
+  if (static_cast<int>(devices.size()) < ranks && !MayShareGpus()) state_ = ncclInvalidUsage;
   MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
   MPI_Comm_group(MPI_COMM_WORLD, &all);
   MPI_Group_incl(all, ranks, world.data(), &some);

@@ -8,6 +8,24 @@ fi
 # shellcheck disable=SC2034  # used by those who source this
 cards=$(grep -oE '[0-9]+ GPU' "$scratch/version" | grep -oE '^[0-9]+' || echo 8)
 export TRIREME_EMULATOR_DEVICES=8
+# sharing_for RANKS: sets the array `sharing` to the keys that so many ranks need on the cards here. By NCCL where it
+# allows it, up to four ranks a card; else through the host.
+sharing_for() {
+  local nccl ranks=$1
+  nccl=$(sed -nE 's/.*NCCL ([0-9]+)\.([0-9]+)\..*/\1 \2/p' "$scratch/version" | head -n 1)
+  # shellcheck disable=SC2034  # used by those who source this
+  if ((ranks <= cards)); then
+    sharing=()
+  elif ((ranks <= 4 * cards)) && [[ -n $nccl ]] && ((${nccl% *} * 100 + ${nccl#* } >= 230)); then
+    sharing=(run.share_device=nccl)
+  else
+    sharing=(run.share_device=yes)
+  fi
+  # NVIDIA's multi-process service (one_card.sh --mps) had no room for eight clients on an H200: CUDA's error 46.
+  if [[ -n ${mps_folder:=${CUDA_MPS_PIPE_DIRECTORY:-}} ]]; then
+    if ((ranks > 4 * cards)); then unset CUDA_MPS_PIPE_DIRECTORY; else export CUDA_MPS_PIPE_DIRECTORY=$mps_folder; fi
+  fi
+}
 # Algorithms chosen for products are kept for this test alone.
 export XDG_CACHE_HOME=$scratch/cache
 

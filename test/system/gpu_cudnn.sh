@@ -13,8 +13,8 @@ model=(run.device=cuda model.layers=2 model.heads=4 model.kv_heads=2 model.dim=3
   model.max_positions=272 schedule.steps=3 checkpoint.every_steps=3 monitor.validate_every_steps=0)
 windows=(data.sequence_length=272 data.stride=272)
 layout() {
-  ((cards >= $2)) || return 0
-  train "$1" "$2" "${model[@]}" "${windows[@]}" run.precision=bf16 "${@:3}"
+  sharing_for "$2"
+  train "$1" "$2" "${model[@]}" "${windows[@]}" run.precision=bf16 "${@:3}" "${sharing[@]}"
   agree 1e-2 "$1" exact
 }
 # differ A B: the runs' weights are not the same to the bit: other kernels computed them.
@@ -29,13 +29,11 @@ layout own 1 run.attention=own
 layout whole 1 run.attention=cudnn
 says "kernels attention: cuDNN's where it serves"
 differ whole own
-if ((cards >= 4)); then
-  ring=(grid.context=2 grid.tensor=2)
-  layout ring-own 4 "${ring[@]}" run.attention=own
-  layout ring 4 "${ring[@]}" run.attention=cudnn
-  says "kernels attention: cuDNN's where it serves"
-  differ ring ring-own
-  run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" run.precision=bf16 grid.context=2 \
-    run.attention=cudnn data.sequence_length=270 data.stride=270
-  says_once "grid.context = 2 cuts sequences of 270 into unequal blocks"
-fi
+ring=(grid.context=2 grid.tensor=2)
+layout ring-own 4 "${ring[@]}" run.attention=own
+layout ring 4 "${ring[@]}" run.attention=cudnn
+says "kernels attention: cuDNN's where it serves"
+differ ring ring-own
+run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" run.precision=bf16 grid.context=2 \
+  "${sharing[@]}" run.attention=cudnn data.sequence_length=270 data.stride=270
+says_once "grid.context = 2 cuts sequences of 270 into unequal blocks"

@@ -11,7 +11,38 @@ run 1 timeout 100 "$TRIREME" -i deck.in job.output=wild run.device=cuda optimize
   schedule.warmup_steps=0 optimizer.kind=sgd
 says "is not finite"
 says "The weights were not changed"
-[[ ${TRIREME_DEVICE_LABEL:-} == emulated ]] || skip "no way to make a real card's transfer fail"
+
+# dies SIGNAL WORDS: rank 1 of a run through NCCL is killed or stopped from outside at its 20th step.
+dies() {
+  local began code=0 victim signal=$1 words=$2
+  rm -rf "$signal"
+  timeout 120 "${mpi[@]}" 2 "$TRIREME" -i deck.in "job.output=$signal" run.device=cuda grid.data=2 schedule.steps=100000 \
+    checkpoint.every_steps=0 monitor.validate_every_steps=0 run.hang_timeout=6 "${sharing[@]}" >output 2>&1 &
+  local launcher=$!
+  for ((i = 0; i < 600; ++i)); do
+    grep -q '"step": *20,' "$signal/metrics.jsonl" 2>/dev/null && break
+    sleep 0.1
+  done
+  victim=$(pgrep -f "job.output=$signal" | while read -r process; do
+    ! tr '\0' '\n' <"/proc/$process/environ" 2>/dev/null | grep -qx 'OMPI_COMM_WORLD_RANK=1' || echo "$process"
+  done | head -n 1)
+  [[ -n $victim ]] || fail "$signal: no rank 1 to be found"
+  kill "-$signal" "$victim"
+  began=$SECONDS
+  wait "$launcher" || code=$?
+  kill -KILL "$victim" 2>/dev/null || true
+  ((code != 0 && code != 124)) || fail "$signal: exit code $code"
+  ((SECONDS - began < 40)) || fail "$signal: the verdict took $((SECONDS - began)) s"
+  echo "$signal: code $code after $((SECONDS - began)) s"
+  says "$words"
+}
+if [[ ${TRIREME_DEVICE_LABEL:-} != emulated ]]; then
+  sharing_for 2
+  [[ ${sharing[*]} != *=yes ]] || skip "one card, and its NCCL lets no ranks share it: no transfer can fail"
+  dies STOP "it is stopped"
+  dies KILL ""
+  exit 0
+fi
 run 1 timeout 100 env TRIREME_EMULATOR_NCCL_FAIL=1:5 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=gone run.device=cuda grid.data=2
 says "NCCL, data group: a transfer cannot end"
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Ranks with a GPU each, and ranks that share one: every kind of layout trains to the serial run's
-# losses, a checkpoint of one layout continues in another, text is the CPU's, verify passes on 8
-# ranks, and what cannot be is refused before anything is written.
+# Ranks with a GPU each, and ranks that share one (gpu_common.sh, sharing_for): every kind of layout
+# trains to the serial run's losses, a checkpoint of one layout continues in another, text is the
+# CPU's, verify passes, and what cannot be is refused before anything is written.
 # shellcheck source=test/system/common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 # shellcheck source=test/system/gpu_common.sh
@@ -16,8 +16,8 @@ train serial 1 "${model[@]}"
 layout() {
   local name=$1 ranks=$2
   shift 2
-  ((ranks <= cards)) || return 0
-  train "$name" "$ranks" "${model[@]}" "$@"
+  sharing_for "$ranks"
+  train "$name" "$ranks" "${model[@]}" "$@" "${sharing[@]}"
   agree $tolerance "$name" $reference
 }
 layout data 2 grid.data=2
@@ -56,8 +56,8 @@ JSONL
 text=(-r serial job.task=generate run.precision=fp64 generate.tokens=12 generate.file=prompts.jsonl)
 run 0 "$TRIREME" "${text[@]}" run.device=cpu generate.output=cpu.jsonl
 written() { # RANKS KEY...
-  (($1 <= cards)) || return 0
-  run 0 timeout 200 "${mpi[@]}" "$1" "$TRIREME" "${text[@]}" generate.output=gpu.jsonl "${@:2}"
+  sharing_for "$1"
+  run 0 timeout 200 "${mpi[@]}" "$1" "$TRIREME" "${text[@]}" generate.output=gpu.jsonl "${@:2}" "${sharing[@]}"
   ! grep -F "keys and values are not kept" "$scratch/output" || fail "no cache with ${*:2}"
   cmp cpu.jsonl gpu.jsonl || fail "other texts on $1 GPUs with ${*:2}"
   rm gpu.jsonl
@@ -65,14 +65,13 @@ written() { # RANKS KEY...
 written 1 generate.batch=2
 written 4 grid.tensor=2 grid.pipeline=2
 written 2 grid.sharding=parameters
-if ((cards >= 4)); then
-  run 0 timeout 200 "${mpi[@]}" 4 "$TRIREME" -i deck.in -r sequence/checkpoints/step_00000005 job.output=moved \
-    "${model[@]}" grid.data=2 grid.pipeline=2 data.micro_batch=1
-  agree 1e-4 moved serial 5
-  run 0 timeout 280 "${mpi[@]}" 4 "$TRIREME" -i deck.in job.task=verify run.precision=bf16 "${model[@]}" grid.data=2 \
-    grid.tensor=2 grid.sharding=gradients
-  says "verified: these 4 ranks compute what one computes"
-fi
+sharing_for 4
+run 0 timeout 200 "${mpi[@]}" 4 "$TRIREME" -i deck.in -r sequence/checkpoints/step_00000005 job.output=moved \
+  "${model[@]}" grid.data=2 grid.pipeline=2 data.micro_batch=1 "${sharing[@]}"
+agree 1e-4 moved serial 5
+run 0 timeout 280 "${mpi[@]}" 4 "$TRIREME" -i deck.in job.task=verify run.precision=bf16 "${model[@]}" grid.data=2 \
+  grid.tensor=2 grid.sharding=gradients "${sharing[@]}"
+says "verified: these 4 ranks compute what one computes"
 
 # Several groups need an NCCL that puts their launches in one order.
 if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
@@ -96,6 +95,20 @@ says "run.share_device = yes"
 is_missing refused
 train shared 2 "${model[@]}" grid.tensor=2 run.share_device=yes run.precision=bf16
 agree 1e-2 shared serial
+# By NCCL: from 2.30 on, unless its variable forbids it.
+if [[ $TRIREME_DEVICE_LABEL == emulated ]]; then
+  run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" grid.data=2 run.share_device=nccl
+  says_once "NCCL 2.26.2: before 2.30 ranks that share a GPU cannot meet"
+  says "run.share_device = yes"
+  is_missing refused
+  export TRIREME_EMULATOR_NCCL_VERSION=23203
+  reference=serial tolerance=1e-4
+  layout by-nccl 4 grid.data=2 grid.tensor=2 run.share_device=nccl
+  layout by-nccl-stages 2 grid.pipeline=2 data.micro_batch=1 run.share_device=nccl
+  NCCL_MULTI_RANK_GPU_ENABLE=0 run 2 timeout 100 "${mpi[@]}" 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" \
+    grid.data=2 run.share_device=nccl
+  says_once "NCCL_MULTI_RANK_GPU_ENABLE=0 in the environment forbids it"
+fi
 run 2 "$TRIREME" -i deck.in job.output=refused "${model[@]}" run.canonical=1x1
 says_once "is arithmetic of the CPU: GPUs have none"
 run 2 "$TRIREME" -i deck.in job.output=refused run.device=cuda model.dim=65536 model.heads=512 model.ffn=262144

@@ -99,10 +99,9 @@ kernels serial
 traced graph 1 host,GPU
 kernels graph
 agree 0 serial graph
-if ((cards >= 2)); then
-  traced data 2 "host,GPU,transfers: data" grid.data=2 run.graphs=no
-  kernels data
-fi
+sharing_for 2
+traced data 2 "host,GPU,transfers: data" grid.data=2 run.graphs=no "${sharing[@]}"
+kernels data
 if [[ -n ${TRIREME_CUPTI:-} ]]; then
   # Another subscriber: a note says so, and the timeline is that of events.
   export TRIREME_STUB_CUPTI=subscribed
@@ -112,10 +111,8 @@ if [[ -n ${TRIREME_CUPTI:-} ]]; then
   agree 0 serial refused
   unset TRIREME_STUB_CUPTI TRIREME_CUPTI
 fi
-if ((cards >= 2)); then
-  traced stages 2 "host,GPU,transfers: pipeline" grid.pipeline=2 data.micro_batch=2 monitor.trace_kernels=no
-  train plain 2 "${model[@]}" grid.pipeline=2 data.micro_batch=2
-  agree 0 stages plain
-fi
+traced stages 2 "host,GPU,transfers: pipeline" grid.pipeline=2 data.micro_batch=2 monitor.trace_kernels=no "${sharing[@]}"
+train plain 2 "${model[@]}" grid.pipeline=2 data.micro_batch=2 "${sharing[@]}"
+agree 0 stages plain
 export TRIREME_EMULATOR_DEVICES=1 CUDA_VISIBLE_DEVICES=0
 traced shared 2 "host,GPU,transfers: tensor" grid.tensor=2 run.share_device=yes

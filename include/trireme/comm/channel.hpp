@@ -77,6 +77,9 @@ void AwaitEnds(const std::vector<std::shared_future<void>>& ends) noexcept;
 // Name and version of the library behind the channels, for --version: "NCCL 2.28.3"; "" without
 // CUDA.
 std::string GpuTransferLibrary();
+// Lets several ranks of this process's communicators share a GPU, before the first communicator of
+// the library is made. Returns why the library does not allow it, "" if it does.
+std::string LetRanksShareGpus();
 // InputError if the library may hang with channels over `groups` groups of a rank. crossing: one of
 // them has messages in both directions, which ranks start in different orders.
 void RequireOrderedLaunches(int groups, bool crossing);
@@ -84,7 +87,7 @@ void RequireOrderedLaunches(int groups, bool crossing);
 struct ChannelSetup {
   device::Stream stream = {};  // on a GPU
   Group group = Group::kWorld;
-  bool staged = false;  // by way of the host (run.share_device)
+  bool staged = false;  // by way of the host (run.share_device = yes)
   // Tags of point-to-point messages on the ring of ranks: to the next rank, and to the previous
   // one. Messages of one tag between two ranks arrive in order, independently of messages of
   // another tag or direction.

@@ -38,7 +38,7 @@ struct Job {
   DeckOptions options;                            // the deck's values
   std::unique_ptr<device::Gpu> gpu;               // null: the CPU computes
   std::unique_ptr<kernels::Libraries> libraries;  // of the GPU; gone before it and MPI are
-  bool gpu_shared = false;  // some ranks share a card: transfers pass through the host
+  bool gpu_staged = false;  // some ranks share a card: transfers pass through the host
   Start start;
   Sources sources;                // texts that the deck was made of; their start is above
   device::Stream stream;          // of the ranks' computations

@@ -22,12 +22,12 @@ bool SeeApart(const std::vector<std::vector<std::string>>& visible);
 struct GpuChoice {
   bool use = false;     // false: the CPU computes
   int device = 0;       // among those that this rank sees
-  bool shared = false;  // some card of the job has several ranks
+  bool staged = false;  // ranks share a card, and transfers pass through the host
 };
 // Collective over the world. Follows run.device and run.share_device; `auto` takes GPUs if every
 // rank sees one. Warns where the ranks of a node see apart. AgreedError (exit code 2) with the
-// deck's line if a GPU is asked for and missing (with the reason), or if ranks would share a card
-// without run.share_device.
+// deck's line if a GPU is asked for and missing (with the reason), if ranks would share a card
+// without run.share_device, or if they would through NCCL and NCCL is older than 2.30.
 GpuChoice ChooseGpu(const comm::Runtime& runtime, const Options& options, const input::Deck& deck);
 
 }  // namespace trireme::machine

@@ -14,11 +14,12 @@ enum class Device { kAuto, kCpu, kCuda };  // kAuto: GPUs if every rank sees one
 inline bool MayTakeGpu(Device device) { return device == Device::kAuto || device == Device::kCuda; }
 enum class Precision { kFp32, kBf16, kFp8, kFp64 };
 const char* NameOf(Precision precision);  // as in the deck
+enum class ShareDevice { kNo, kYes, kNccl };  // kYes: transfers pass through the host
 enum class Pin { kAuto, kYes, kNo };
 
 struct Options {
   Device device = Device::kAuto;
-  bool share_device = false;      // several ranks may share a GPU
+  ShareDevice share_device = ShareDevice::kNo;  // whether several ranks may share a GPU
   bool graphs = true;             // on a GPU: steps are recorded as CUDA graphs if they can be
   std::string products = "auto";  // file of the chosen matrix products; "auto": in the user's
                                   // cache folder; empty: none

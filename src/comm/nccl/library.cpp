@@ -17,6 +17,24 @@ std::string Library() {
                      version % kMinor);
 }
 
+// The variables are NCCL's (user guide, "Environment variables"), which reads them when the first
+// communicator is made; those that the user has set stay.
+std::string LetRanksShareGpus() {
+  constexpr int kFirst = 23000, kKeep = 0;
+  int version = 0;
+  if (ncclGetVersion(&version) != ncclSuccess || version < kFirst) {
+    return fmt::format("{}: before 2.30 ranks that share a GPU cannot meet", Library());
+  }
+  const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (allowed != nullptr && std::atoi(allowed) == 0) {
+    return fmt::format("NCCL_MULTI_RANK_GPU_ENABLE={} in the environment forbids it", allowed);
+  }
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", kKeep);
+  setenv("NCCL_NVLS_ENABLE", "0", kKeep);  // needs a card for each rank
+  setenv("NCCL_MAX_CTAS", "4", kKeep);     // all ranks' blocks have to fit the card side by side
+  return "";
+}
+
 bool OrdersLaunches() {
   constexpr int kFirst = 22600;
   int version = 0;

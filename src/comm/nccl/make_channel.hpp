@@ -9,6 +9,8 @@
 namespace trireme::comm::nccl {
 
 std::string Library();
+// As comm::LetRanksShareGpus.
+std::string LetRanksShareGpus();
 // Whether launches of several communicators of a card come in one order (NCCL 2.26,
 // NCCL_LAUNCH_ORDER_IMPLICIT). Else two of them may each wait for the other's room on a card.
 bool OrdersLaunches();

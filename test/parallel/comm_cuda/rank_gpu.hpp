@@ -1,11 +1,13 @@
-// A GPU for each rank of a test; its tests are skipped where there are fewer.
+// A GPU for each rank of a test. Where there are fewer cards, ranks share them, if NCCL lets them.
 #ifndef TRIREME_TEST_PARALLEL_COMM_CUDA_RANK_GPU_HPP_
 #define TRIREME_TEST_PARALLEL_COMM_CUDA_RANK_GPU_HPP_
 
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
 
+#include "trireme/comm/channel.hpp"
 #include "trireme/comm/communicator.hpp"
 #include "trireme/device/gpu.hpp"
 #include "trireme/device/memory.hpp"
@@ -14,16 +16,20 @@ namespace trireme::test {
 
 class RankGpuTest : public testing::Test {
  protected:
-  // With fewer cards than ranks, all share the first where `shared` allows it.
-  void Open(bool shared) {
+  // staged: transfers pass through the host, and all ranks share the first card. Else rank r takes
+  // card r modulo the number of cards; skipped where ranks would share one and NCCL refuses it.
+  void Open(bool staged) {
     const std::string why = device::WhyNoGpu();
     if (!why.empty()) GTEST_SKIP() << "skipped: " << why;  // "no CUDA device: ..."
-    const bool enough = std::ssize(device::GpuIds()) >= world_.Size();
-    if (!enough && !shared) {
-      GTEST_SKIP() << "not run: " << device::GpuIds().size() << " CUDA device for " << world_.Size()
-                   << " ranks";
+    const auto cards = static_cast<int>(device::GpuIds().size());
+    if (cards < world_.Size() && !staged) {
+      const std::string refusal = comm::LetRanksShareGpus();
+      if (!refusal.empty()) {
+        GTEST_SKIP() << "not run: " << cards << " CUDA device for " << world_.Size()
+                     << " ranks, and " << refusal;
+      }
     }
-    gpu_ = std::make_unique<device::Gpu>(enough && !shared ? world_.Rank() : 0);
+    gpu_ = std::make_unique<device::Gpu>(staged ? 0 : world_.Rank() % cards);
     stream_.gpu = &gpu_->Context();
   }
   const device::Stream& Stream() const { return stream_; }
