@@ -7,7 +7,8 @@
 #   --only PARTS        some of the parts, with commas, in this order: versions meet kernels channels
 #                       layouts deaths programs benchmark tables memory sanitizer eager
 #   --mps               ranks share the card by NVIDIA's multi-process service, which is started here and ended in the end
-#                       (nvidia-cuda-mps-control), where without it they take turns; not those that are killed
+#                       (nvidia-cuda-mps-control), where without it they take turns; only two ranks that meet: on an
+#                       H200 the service had no room for four or eight of our ranks
 #   --peer              PyTorch's step, too, after each of the benchmark's models
 #   -o DIR              keeps all outputs (build-one-card)
 # Each part has a time limit of its own and says in one line how it ended; a table of all comes last,
@@ -40,7 +41,7 @@ done
 began=$SECONDS
 mkdir -p "$out"
 out=$(cd "$out" && pwd)
-rm -rf "$out"/*.log "$out"/table
+rm -rf "$out"/*.log "$out"/table "$out"/kernels-* "$out"/traced-*
 scratch=$(mktemp -d)
 
 # Whatever ends the script, what there is so far is packed: logs and figures, no checkpoints.
@@ -90,7 +91,7 @@ fi
 if [[ -n $mps_pipe ]]; then
   mps_pipe=$scratch/mps
   mkdir "$mps_pipe"
-  export CUDA_MPS_PIPE_DIRECTORY=$mps_pipe CUDA_MPS_LOG_DIRECTORY=$out/mps CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25
+  export CUDA_MPS_PIPE_DIRECTORY=$mps_pipe CUDA_MPS_LOG_DIRECTORY=$out/mps CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50
   mkdir -p "$out/mps"
   nvidia-cuda-mps-control -d || { echo "--mps: nvidia-cuda-mps-control does not start" >&2; mps_pipe=; finish 2; }
 fi
@@ -213,9 +214,11 @@ benchmark() {
   return $code
 }
 
-# Kernels by time, of whole trainings of a large model on tokens of its vocabulary: one step.
+# Kernels by time, of whole trainings of a large model on tokens of its vocabulary: one step. A run ends with a checkpoint
+# of many gigabytes, which is written to memory where there is room for it.
 tables() {
-  local model code=0
+  local model code=0 runs=$scratch
+  ! [[ -w /dev/shm && $(df --output=avail -BG /dev/shm | tail -n 1 | tr -dc 0-9) -ge 64 ]] || runs=$(mktemp -d -p /dev/shm)
   for model in gpt2_1558m llama; do
     local vocabulary=50257 keys=(model.preset=gpt2_1558m model.dropout=0 model.attention_dropout=0 data.sequence_length=1024
       data.stride=1024 model.max_positions=1024 data.batch=16 data.micro_batch=8)
@@ -238,21 +241,22 @@ with h5py.File(path, "w") as file:
 PYTHON
     for documents in no yes; do
       [[ $model == llama || $documents == no ]] || continue
-      printf '[job]\noutput = %s\n[data]\nfile = %s\n' "$scratch/traced-$model-$documents" "$scratch/$model.h5" >"$scratch/traced.in"
+      printf '[job]\noutput = %s\n[data]\nfile = %s\n' "$runs/traced-$model-$documents" "$scratch/$model.h5" >"$scratch/traced.in"
       "$TRIREME" -i "$scratch/traced.in" run.device=cuda run.precision=bf16 "${keys[@]}" "data.document_mask=$documents" schedule.steps=6 \
-        checkpoint.every_steps=0 monitor.every_steps=1 monitor.validate_every_steps=0 monitor.sample_tokens=0 monitor.trace_steps=6 \
+        checkpoint.every_steps=0 monitor.every_steps=1 monitor.validate_every_steps=0 monitor.sample_tokens=0 monitor.trace_steps=4 \
         monitor.report=no monitor.tensorboard=no || { code=1; continue; }
-      { echo "$model, documents $documents"; outer_python python3 vis/gantt.py "$scratch/traced-$model-$documents" --kernels; } |
+      { echo "$model, documents $documents"; outer_python python3 vis/gantt.py "$runs/traced-$model-$documents" --kernels; } |
         tee "$out/kernels-$model-$documents.txt" || code=1
-      cp "$scratch/traced-$model-$documents/metrics.jsonl" "$out/traced-$model-$documents.jsonl"
-      rm -rf "$scratch/traced-$model-$documents/checkpoints"
+      cp "$runs/traced-$model-$documents/metrics.jsonl" "$out/traced-$model-$documents.jsonl"
+      rm -rf "$runs/traced-$model-$documents"
     done
   done
+  [[ $runs == "$scratch" ]] || rm -rf "$runs"
   echo "verdict: $(cat "$out"/traced-*.jsonl | python3 -c '
 import json, sys
 for line in sys.stdin:
     r = json.loads(line)
-    if r["kind"] == "step" and r["step"] == 5: print("%.0f tokens/s" % r["tokens_per_second"], end="; ")')"
+    if r["kind"] == "step" and r["step"] == 3: print("%.0f tokens/s" % r["tokens_per_second"], end="; ")')"
   return $code
 }
 
@@ -284,10 +288,11 @@ export -f outer_python versions meet kernels channels layouts deaths programs be
 
 part versions 40 versions
 part meet 150 meet
+unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE
 part kernels 150 kernels
 part channels 200 channels
 part layouts 260 layouts
-part deaths 160 unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_ACTIVE_THREAD_PERCENTAGE '&&' deaths
+part deaths 160 deaths
 part programs 240 programs
 part benchmark 260 benchmark
 part tables 120 tables

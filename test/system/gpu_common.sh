@@ -21,10 +21,6 @@ sharing_for() {
   else
     sharing=(run.share_device=yes)
   fi
-  # NVIDIA's multi-process service (one_card.sh --mps) had no room for eight clients on an H200: CUDA's error 46.
-  if [[ -n ${mps_folder:=${CUDA_MPS_PIPE_DIRECTORY:-}} ]]; then
-    if ((ranks > 4 * cards)); then unset CUDA_MPS_PIPE_DIRECTORY; else export CUDA_MPS_PIPE_DIRECTORY=$mps_folder; fi
-  fi
 }
 # Algorithms chosen for products are kept for this test alone.
 export XDG_CACHE_HOME=$scratch/cache
