@@ -1,9 +1,11 @@
-# trireme_layer(<folder> SOURCES ... DEPENDS <folders...> [LIBRARIES <targets...>] [PRIVATE_LIBRARIES <targets...>] [FOLDERS <of headers...>]
-# [ALONE | WHOLE])
-# declares the library of one folder; DEPENDS lists the folders below that it may include. Plain host code is compiled with
-# one precompiled header, in batches of several files (CMake's unity builds). GCC contracts multiply-adds within a function, so
-# what it inlines can change the last bits of a number: WHOLE compiles file by file, with the precompiled header; ALONE compiles
-# file by file and without it (kernels, and whatever has compile options of its own).
+# trireme_layer(<folder> SOURCES ... DEPENDS <folders...> [LIBRARIES <targets...>] [PRIVATE_LIBRARIES <targets...>]
+# [FOLDERS <of headers...>]) declares the library of one folder; DEPENDS lists the folders below that it may include.
+#
+# Plain host code is compiled with one precompiled header, in batches of several files (CMake's unity builds). GCC contracts
+# multiply-adds within a function, so what it inlines can change the last bits of a number: folders that compute are
+# compiled file by file, kernels and their like without the precompiled header, too.
+set(trireme_file_by_file model training parallel evaluate device kernels tensor optimizer)
+set(trireme_without_precompiled kernels tensor optimizer)
 option(TRIREME_BATCHES "Compile plain host code in batches, with a precompiled header" ON)
 # A build of the same sources and options whose host libraries are taken: only the back end is compiled, and chosen at link time.
 set(TRIREME_HOST_BUILD "" CACHE PATH "Build tree of the CPU whose host libraries are linked; empty: they are compiled here")
@@ -49,7 +51,7 @@ if(TRIREME_BATCHES)
 endif()
 
 function(trireme_layer folder)
-  cmake_parse_arguments(LAYER "ALONE;WHOLE" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES;FOLDERS" ${ARGN})
+  cmake_parse_arguments(LAYER "" "" "SOURCES;DEPENDS;LIBRARIES;PRIVATE_LIBRARIES;FOLDERS" ${ARGN})
   set(target trireme_${folder})
   if(TRIREME_HOST_BUILD)
     add_library(${target} STATIC IMPORTED GLOBAL)
@@ -68,9 +70,9 @@ function(trireme_layer folder)
     target_link_libraries(${target} PUBLIC trireme_${below})
   endforeach()
   target_link_libraries(${target} PUBLIC ${LAYER_LIBRARIES} PRIVATE ${LAYER_PRIVATE_LIBRARIES})
-  if(TRIREME_BATCHES AND NOT LAYER_ALONE)
+  if(TRIREME_BATCHES AND NOT folder IN_LIST trireme_without_precompiled)
     trireme_use_precompiled(${target} trireme_host_headers)
-    if(NOT LAYER_WHOLE)
+    if(NOT folder IN_LIST trireme_file_by_file)
       set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
     endif()
   endif()
