@@ -28,49 +28,39 @@ format() {
   exit 77
 }
 
-# "source dependency ..." for each object that Ninja built, repository files only.
-dependencies() {
-  ninja -C "$1" -t deps 2>/dev/null | awk -v root="$root/" -v build="$2/" '
-    function flush() { if (first != "") print first list; first = ""; list = "" }
-    /^[^ ]/ { flush() }
-    /^    / {
-      path = substr($0, 5)
-      if (index(path, root) != 1 || index(path, build) == 1) next
-      if (first == "") first = path; else list = list " " path
-    }
-    END { flush() }'
-}
-
 tidy() {
-  local build=${1:-build} cache tool version source list key todo=()
+  local build=${1:-build} cache database headers tool version source key todo=()
   tool=$(command -v clang-tidy-14 || command -v clang-tidy) || {
     echo "clang-tidy is not installed: skipped"
     exit 77
   }
-  [[ -f $build/compile_commands.json ]] || { echo "$build has no compile_commands.json" >&2; exit 1; }
+  [[ -f $build/CMakeCache.txt ]] || { echo "$build is no build tree" >&2; exit 1; }
   build=$(cd "$build" && pwd)
   cache=$build/tidy
   mkdir -p "$cache/include" "$cache/clean"
+  # Builds compile in batches: clang-tidy gets a tree of its own, with a command for each file and only generated files built.
+  database=$cache/database
+  cmake -S . -B "$database" -G Ninja -DTRIREME_BATCHES=OFF -DTRIREME_TESTS=OFF >"$cache/configure.log" 2>&1 &&
+    cmake --build "$database" --target trireme_commit trireme_tensorboard_messages >>"$cache/configure.log" 2>&1 ||
+    { cat "$cache/configure.log" >&2; exit 1; }
   # clang has no omp.h of its own here: the compiler's will do for reading, less what clang cannot parse.
   sed -E 's/,? *__malloc__ \(omp_free\)//' "$(g++ -print-file-name=include)/omp.h" \
     >"$cache/include/omp.h" 2>/dev/null || true
 
   version=$("$tool" --version; cat .clang-tidy)
-  dependencies "$build" "$build" >"$cache/dependencies"
+  # A file is read anew if it or any header changed.
+  headers=$(files 'include/*.hpp' 'src/*.hpp' | xargs cat | sha256sum)
   while read -r source; do
-    grep -qF "$root/$source\"" "$build/compile_commands.json" || continue
-    list=$(grep -m 1 -F "$root/$source " "$cache/dependencies" || true)
-    [[ -n $list ]] || list="$source $(files 'include/*.hpp' 'src/*.hpp' | tr '\n' ' ')"
-    # shellcheck disable=SC2086  # a list of paths
-    key=$({ echo "$version"; cat $list; } | sha256sum | cut -c 1-32)
+    grep -qF "$root/$source\"" "$database/compile_commands.json" || continue
+    key=$({ echo "$version $headers"; cat "$source"; } | sha256sum | cut -c 1-32)
     [[ -e $cache/clean/$key ]] || todo+=("$key $source")
   done < <(files 'src/*.cpp' | grep '^src/')
 
   if [[ ${#todo[@]} -gt 0 ]]; then
-    export tool build cache
+    export tool database cache
     # shellcheck disable=SC2016  # expanded by the inner shell
     printf '%s\n' "${todo[@]}" | xargs -P "$(build_jobs)" -L 1 bash -c '
-      if report=$("$tool" --quiet -p "$build" --extra-arg=-isystem"$cache/include" --extra-arg=-Wno-ignored-attributes --extra-arg=-Wno-unused-command-line-argument "$1" 2>&1); then
+      if report=$("$tool" --quiet -p "$database" --extra-arg=-isystem"$cache/include" --extra-arg=-Wno-ignored-attributes --extra-arg=-Wno-unused-command-line-argument "$1" 2>&1); then
         touch "$cache/clean/$0"
       else
         grep -v "warnings generated\|warnings treated as errors" <<<"$report"

@@ -65,6 +65,8 @@ done
 options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON "-DTRIREME_PYTHON=$python")
 if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  # With a precompiled header ccache works only if it is told not to mind the times and macros in it.
+  export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
   [[ -w ${HOME:-/nowhere} ]] || export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}
 fi
 # build_tree FOLDER OPTION...: configured and built.
@@ -94,7 +96,9 @@ fi
 
 build_tree build
 test_tree build
-build_tree build-emulated -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
+# The other trees link the host libraries of the first.
+host=-DTRIREME_HOST_BUILD=$PWD/build
+build_tree build-emulated "$host" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
 test_tree build-emulated
 bash test/sanitizers.sh || failed+=(sanitizers)
 
@@ -105,7 +109,7 @@ if nvcc=$(find_nvcc); then
   find_cudnn_frontend "$venv" "$python"
   # Its figures are checked against the kernels' bounds.
   [[ ! -x $venv/bin/python3 ]] || pip_install "$venv/bin/python3" nvidia-cuda-cuobjdump >>build/venv.log 2>&1 || true
-  build_tree build-cuda -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${cuda_options[@]}"
+  build_tree build-cuda "$host" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${cuda_options[@]}"
   test_tree build-cuda
 else
   echo "== SKIPPED: the GPU code was not compiled for real cards: $nvcc =="
