@@ -79,6 +79,8 @@ function(trireme_layer folder)
     trireme_use_precompiled(${target} trireme_host_headers)
     if(NOT folder IN_LIST trireme_file_by_file)
       set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+      # In a batch no file is the main one, so that GCC warns of every type that holds one of an anonymous namespace.
+      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
     endif()
   endif()
 endfunction()

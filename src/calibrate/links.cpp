@@ -15,7 +15,7 @@ namespace trireme::calibrate {
 namespace {
 
 constexpr std::int64_t kElements = std::int64_t{1} << 20;  // 4 MiB
-constexpr std::int64_t kBytes = kElements * 4;
+constexpr std::int64_t kLinkBytes = kElements * 4;
 
 // Seconds of transfers over a group; bandwidths: bytes that a rank sends (comm::Moved) by seconds.
 struct Speeds {
@@ -44,9 +44,9 @@ Speeds SpeedsOf(const Subject& subject, const comm::Communicator& group) {
   comm::ProcessGrid grid(group, {.pipeline = 1, .data = ranks, .context = 1, .tensor = 1});
   if (subject.use_gpu) subject.use_gpu(grid);
   const comm::Collectives& data = grid.Over(comm::Group::kData);
-  device::Arena arena(kBytes, subject.stream.Where());
-  void* const operand = arena.Allocate(kBytes);
-  device::Repeat(subject.stream, std::vector<std::byte>(4), operand, kBytes);
+  device::Arena arena(kLinkBytes, subject.stream.Where());
+  void* const operand = arena.Allocate(kLinkBytes);
+  device::Repeat(subject.stream, std::vector<std::byte>(4), operand, kLinkBytes);
   const auto done = [&] { device::Synchronise(subject.stream); };
   done();
   const auto sum = [&](std::int64_t elements) {
@@ -67,7 +67,7 @@ Speeds SpeedsOf(const Subject& subject, const comm::Communicator& group) {
   speeds.latency = sum(1);
   const auto speed = [&](comm::Transfer transfer, double seconds) {
     const double rest = std::max(seconds - speeds.latency, 0.1 * seconds);
-    return comm::Moved(transfer, ranks, kBytes) / rest;
+    return comm::Moved(transfer, ranks, kLinkBytes) / rest;
   };
   speeds.reduction = speed(comm::Transfer::kAllReduce, sum(kElements));
   speeds.gather = speed(comm::Transfer::kAllGather, gather);

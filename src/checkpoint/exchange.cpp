@@ -23,7 +23,7 @@ namespace trireme::checkpoint {
 
 namespace {
 
-constexpr int kTag = 16;  // of all messages: they arrive in the order of the segments
+constexpr int kExchangeTag = 16;  // of all messages: they arrive in the order of the segments
 
 void WaitFor(std::vector<MPI_Request>& requests) {
   if (requests.empty()) return;
@@ -310,8 +310,8 @@ void Exchange::Deliver(std::size_t segment, const char* data,
   for (const Cut& cut : CutsOf(segment)) {
     const char* from = data + (cut.offset - share_[segment].offset);
     if (cut.rank != world_.Rank()) {
-      MPI_Isend(from, static_cast<int>(cut.bytes), MPI_BYTE, cut.rank, kTag, world_.Handle(),
-                &sends.emplace_back());
+      MPI_Isend(from, static_cast<int>(cut.bytes), MPI_BYTE, cut.rank, kExchangeTag,
+                world_.Handle(), &sends.emplace_back());
     } else if (char* const to = Here(cut.offset, cut.bytes); to != from) {
       std::memcpy(to, from, static_cast<std::size_t>(cut.bytes));
     }
@@ -324,8 +324,8 @@ void Exchange::Run(int round) noexcept {
   const auto last = std::ranges::upper_bound(receives_, round, {}, &Cut::round);
   for (auto each = first; each != last; ++each) {
     const Cut& cut = *each;
-    MPI_Irecv(Here(cut.offset, cut.bytes), static_cast<int>(cut.bytes), MPI_BYTE, cut.rank, kTag,
-              world_.Handle(), &requests_.emplace_back());
+    MPI_Irecv(Here(cut.offset, cut.bytes), static_cast<int>(cut.bytes), MPI_BYTE, cut.rank,
+              kExchangeTag, world_.Handle(), &requests_.emplace_back());
   }
   const auto next = static_cast<std::size_t>(round) + 1;
   if (reader_) reader_->SendUntil(next < rounds_.size() ? rounds_[next] : std::ssize(share_));

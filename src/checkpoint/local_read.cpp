@@ -32,7 +32,7 @@ struct Offer {
   int rank = 0, host = 0;
   std::int64_t number = -1;  // -1: has it
 };
-struct Match {
+struct LocalMatch {
   std::int64_t number = 0;
   int holder = -1;  // world rank; -1: nobody has it
   bool near = false;
@@ -43,8 +43,8 @@ struct Request {
 };
 
 // The holder for a rank: itself, one of its host, or one of all in turn.
-Match Choose(const Offer& wish, const std::vector<Offer>& holders) {
-  Match match{.number = wish.number};
+LocalMatch Choose(const Offer& wish, const std::vector<Offer>& holders) {
+  LocalMatch match{.number = wish.number};
   if (holders.empty()) return match;
   const Offer* best = &holders[static_cast<std::size_t>(wish.rank) % holders.size()];
   for (const Offer& one : holders) {
@@ -90,8 +90,8 @@ class Reading {
   const int host_;
   std::map<LocalKey, Place> have_;
   std::vector<LocalPiece> wishes_;
-  std::vector<std::byte*> to_;  // [wishes]
-  std::vector<Match> matches_;  // [wishes]
+  std::vector<std::byte*> to_;       // [wishes]
+  std::vector<LocalMatch> matches_;  // [wishes]
 
   comm::Communicator line_;  // the world, for these messages
   std::vector<std::byte> answer_;
@@ -118,7 +118,7 @@ std::int64_t Reading::Meet() {
     auto& [holders, wishes] = met[offer.key];
     (offer.number < 0 ? holders : wishes).push_back(offer);
   }
-  std::vector<Match> answers;
+  std::vector<LocalMatch> answers;
   to.clear();
   for (const auto& [key, both] : met) {
     for (const Offer& wish : both.second) {
@@ -128,7 +128,7 @@ std::int64_t Reading::Meet() {
   }
   matches_.resize(wishes_.size());
   std::int64_t missing = 0;
-  for (const Match& match : Deliver(world_, to, answers)) {
+  for (const LocalMatch& match : Deliver(world_, to, answers)) {
     matches_[static_cast<std::size_t>(match.number)] = match;
     missing += match.holder < 0 ? 1 : 0;
   }

@@ -28,8 +28,8 @@ namespace trireme::checkpoint {
 namespace {
 
 constexpr int kDataTag = 21, kEndTag = 22;
-constexpr std::size_t kSlots = 2;  // one is filled while the other one is sent
-constexpr std::size_t kKept = 2;   // complete local checkpoints
+constexpr std::size_t kLocalSlots = 2;  // one is filled while the other one is sent
+constexpr std::size_t kKept = 2;        // complete local checkpoints
 
 struct Client {
   int rank = 0;
@@ -135,7 +135,7 @@ class LocalWriter::Work {
   std::string lack_;                     // of room on the hosts, at the start
 
   // Of the checkpoint under way.
-  std::array<std::vector<std::byte>, kSlots> slots_;
+  std::array<std::vector<std::byte>, kLocalSlots> slots_;
   std::vector<std::byte> received_;
   LocalDraft own_;
   std::vector<LocalDraft> copies_;  // [clients]
@@ -232,12 +232,12 @@ void LocalWriter::Work::StoreData() {
   for (const Client& client : clients_) {
     rounds = std::max(rounds, CeilDivide(client.bytes, kSegmentBytes));
   }
-  std::array<MPI_Request, kSlots> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
+  std::array<MPI_Request, kLocalSlots> requests = {MPI_REQUEST_NULL, MPI_REQUEST_NULL};
   for (std::int64_t round = 0; round < rounds; ++round) {
     if (round < own) {
       const auto number = static_cast<std::size_t>(round);
-      std::vector<std::byte>& slot = slots_[number % kSlots];
-      MPI_Request& request = requests[number % kSlots];
+      std::vector<std::byte>& slot = slots_[number % kLocalSlots];
+      MPI_Request& request = requests[number % kLocalSlots];
       MPI_Wait(&request, MPI_STATUS_IGNORE);
       const std::int64_t begin = round * kSegmentBytes;
       const std::int64_t bytes = std::min(kSegmentBytes, places_.back() - begin);
@@ -257,7 +257,7 @@ void LocalWriter::Work::StoreData() {
     }
     TakeData(round);
   }
-  MPI_Waitall(kSlots, requests.data(), MPI_STATUSES_IGNORE);
+  MPI_Waitall(kLocalSlots, requests.data(), MPI_STATUSES_IGNORE);
 }
 
 void LocalWriter::Work::TakeData(std::int64_t round) {

@@ -16,7 +16,7 @@ namespace trireme::checkpoint {
 
 namespace {
 
-constexpr int kTag = 17;
+constexpr int kMeetingTag = 17;
 
 using Letter = std::pair<int, std::vector<std::byte>>;  // sender, items
 
@@ -26,7 +26,7 @@ bool TakeLetter(MPI_Comm comm, MPI_Datatype item, std::int64_t bytes,
   int there = 0, count = 0;
   MPI_Message message = MPI_MESSAGE_NULL;
   MPI_Status status;
-  MPI_Improbe(MPI_ANY_SOURCE, kTag, comm, &there, &message, &status);
+  MPI_Improbe(MPI_ANY_SOURCE, kMeetingTag, comm, &there, &message, &status);
   if (there == 0) return false;
   MPI_Get_count(&status, item, &count);
   Letter& letter = letters.emplace_back(status.MPI_SOURCE, std::vector<std::byte>{});
@@ -45,7 +45,8 @@ std::vector<MPI_Request> StartLetters(MPI_Comm comm, MPI_Datatype item, std::int
     const int rank = to[order[first]];
     while (last < order.size() && to[order[last]] == rank) ++last;
     MPI_Issend(sorted.data() + first * static_cast<std::size_t>(bytes),
-               static_cast<int>(last - first), item, rank, kTag, comm, &requests.emplace_back());
+               static_cast<int>(last - first), item, rank, kMeetingTag, comm,
+               &requests.emplace_back());
   }
   return requests;
 }

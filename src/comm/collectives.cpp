@@ -18,7 +18,7 @@ namespace trireme::comm {
 namespace {
 
 // MPI counts are ints: longer operands of a blocking call travel in pieces of this many elements.
-constexpr std::int64_t kPiece = std::int64_t{1} << 30;
+constexpr std::int64_t kCollectivePiece = std::int64_t{1} << 30;
 
 std::int64_t Bytes(Dtype dtype, std::int64_t count) {
   return count * static_cast<std::int64_t>(SizeOf(dtype));
@@ -130,8 +130,8 @@ void Collectives::AllReduce(Dtype dtype, void* data, std::int64_t count,
   const MPI_Op operation = reduction == Reduction::kMax ? MPI_MAX : MPI_SUM;
   const double start = Seconds();
   const Recorded recorded = Watch(Transfer::kAllReduce, Bytes(dtype, count));
-  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
-    const int piece = static_cast<int>(std::min(kPiece, count - begin));
+  for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
+    const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Allreduce(MPI_IN_PLACE, ElementAt(data, dtype, begin), piece, MpiType(dtype), operation,
                   group_->Handle());
   }
@@ -271,8 +271,8 @@ void Collectives::Broadcast(Dtype dtype, void* data, std::int64_t count, int roo
   }
   const double start = Seconds();
   const Recorded recorded = Watch(Transfer::kBroadcast, Bytes(dtype, count));
-  for (std::int64_t begin = 0; begin < count; begin += kPiece) {
-    const int piece = static_cast<int>(std::min(kPiece, count - begin));
+  for (std::int64_t begin = 0; begin < count; begin += kCollectivePiece) {
+    const int piece = static_cast<int>(std::min(kCollectivePiece, count - begin));
     MPI_Bcast(ElementAt(data, dtype, begin), piece, MpiType(dtype), root, group_->Handle());
   }
   Record(Transfer::kBroadcast, Bytes(dtype, count), Seconds() - start);

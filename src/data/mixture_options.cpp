@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kKey = "data.mixture";
+constexpr const char* kMixtureKey = "data.mixture";
 constexpr const char* kForms =
     "Write data.mixture = books.h5:0.7, code.h5:0.3 (weights) or books.h5*2, code.h5*1 (epochs).";
 constexpr double kLargestNumber = 1e9;  // of weights and epochs; 1 / kLargestNumber the smallest
@@ -28,21 +28,22 @@ MixtureFile ReadEntry(std::string_view entry, const input::Deck& deck) {
   const std::string shown = input::Shown(std::string(entry));
   const std::size_t mark = entry.find_last_of(":*");
   if (mark == std::string_view::npos) {
-    throw deck.Complain(
-        kKey, fmt::format("'{}' has neither a weight nor a number of epochs", shown), kForms);
+    throw deck.Complain(kMixtureKey,
+                        fmt::format("'{}' has neither a weight nor a number of epochs", shown),
+                        kForms);
   }
   MixtureFile file;
   file.path = std::string(input::Trimmed(entry.substr(0, mark)));
   const std::string_view number = input::Trimmed(entry.substr(mark + 1));
   if (file.path.empty()) {
-    throw deck.Complain(kKey, fmt::format("'{}' names no file", shown), kForms);
+    throw deck.Complain(kMixtureKey, fmt::format("'{}' names no file", shown), kForms);
   }
   double value = 0;
   const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), value);
   const bool read = error == std::errc() && end == number.data() + number.size();
   if (!read || !(value >= 1 / kLargestNumber && value <= kLargestNumber)) {
     throw deck.Complain(
-        kKey,
+        kMixtureKey,
         fmt::format("'{}': {} expected, '{}' found", shown,
                     entry[mark] == ':' ? "a weight above 0" : "a number of epochs above 0",
                     input::Shown(std::string(number))),
@@ -62,20 +63,20 @@ std::string Describe(const MixtureFile& file) {
 
 std::vector<MixtureFile> ReadMixture(const std::string& text, const input::Deck& deck) {
   std::vector<MixtureFile> files;
-  for (const std::string_view entry : DeckList(text, kKey, kForms, deck)) {
+  for (const std::string_view entry : DeckList(text, kMixtureKey, kForms, deck)) {
     files.push_back(ReadEntry(entry, deck));
   }
   if (files.size() > kMostMixtureFiles) {
-    throw deck.Complain(kKey,
+    throw deck.Complain(kMixtureKey,
                         fmt::format("{} files are more than {}", files.size(), kMostMixtureFiles));
   }
   for (auto file = files.begin(); file != files.end(); ++file) {
     if ((file->proportion.epochs > 0) != (files.front().proportion.epochs > 0)) {
-      throw deck.Complain(kKey, "weights (:) and numbers of epochs (*) in one list", kForms);
+      throw deck.Complain(kMixtureKey, "weights (:) and numbers of epochs (*) in one list", kForms);
     }
     if (std::any_of(files.begin(), file,
                     [&](const auto& each) { return each.path == file->path; })) {
-      throw deck.Complain(kKey, fmt::format("{} is there twice", input::Shown(file->path)),
+      throw deck.Complain(kMixtureKey, fmt::format("{} is there twice", input::Shown(file->path)),
                           "Give each file once, with the sum of its numbers.");
     }
   }
@@ -86,12 +87,12 @@ void CheckMixtureFiles(std::span<const MixtureFile> files, const input::Deck& de
   for (std::size_t i = 0; i < files.size(); ++i) {
     std::error_code ignored;
     if (fs::status(files[i].path, ignored).type() == fs::file_type::not_found) {
-      throw deck.Complain(kKey, fmt::format("{}: no such file", input::Shown(files[i].path)),
+      throw deck.Complain(kMixtureKey, fmt::format("{}: no such file", input::Shown(files[i].path)),
                           "Check the path, or write the file with job.task = tokenize.");
     }
     for (std::size_t j = 0; j < i; ++j) {
       if (!fs::equivalent(files[i].path, files[j].path, ignored) || ignored) continue;
-      throw deck.Complain(kKey,
+      throw deck.Complain(kMixtureKey,
                           fmt::format("{} and {} are one file", input::Shown(files[j].path),
                                       input::Shown(files[i].path)),
                           "Give each file once, with the sum of its numbers.");

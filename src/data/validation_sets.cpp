@@ -15,7 +15,7 @@ namespace trireme::data {
 
 namespace {
 
-constexpr const char* kKey = "data.validation";
+constexpr const char* kValidationKey = "data.validation";
 constexpr const char* kForm = "Write data.validation = books:books.h5, code:code.h5.";
 
 bool IsName(std::string_view text) {
@@ -31,26 +31,26 @@ bool IsName(std::string_view text) {
 
 std::vector<ValidationFile> ReadValidation(const std::string& text, const input::Deck& deck) {
   std::vector<ValidationFile> sets;
-  for (const std::string_view entry : DeckList(text, kKey, kForm, deck)) {
+  for (const std::string_view entry : DeckList(text, kValidationKey, kForm, deck)) {
     const std::string shown = input::Shown(std::string(entry));
     const std::size_t colon = entry.find(':');
     if (colon == std::string_view::npos) {
-      throw deck.Complain(kKey, fmt::format("'{}' has no name", shown), kForm);
+      throw deck.Complain(kValidationKey, fmt::format("'{}' has no name", shown), kForm);
     }
     ValidationFile set{std::string(input::Trimmed(entry.substr(0, colon))),
                        std::string(input::Trimmed(entry.substr(colon + 1)))};
     if (!IsName(set.name)) {
-      throw deck.Complain(kKey,
+      throw deck.Complain(kValidationKey,
                           fmt::format("'{}' is no name of letters, digits, '_', '-' and '.'",
                                       input::Shown(set.name)),
                           kForm);
     }
     if (set.path.empty()) {
-      throw deck.Complain(kKey, fmt::format("'{}' names no file", shown), kForm);
+      throw deck.Complain(kValidationKey, fmt::format("'{}' names no file", shown), kForm);
     }
     if (std::any_of(sets.begin(), sets.end(),
                     [&](const auto& each) { return each.name == set.name; })) {
-      throw deck.Complain(kKey, fmt::format("{} is there twice", set.name),
+      throw deck.Complain(kValidationKey, fmt::format("{} is there twice", set.name),
                           "Give each set a name of its own.");
     }
     sets.push_back(std::move(set));

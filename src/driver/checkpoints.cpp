@@ -21,7 +21,6 @@ constexpr double kGuessedBytesPerSecond = 5e8;
 // time of its metadata calls.
 constexpr double kSlowBytesPerSecond = 1e8;
 constexpr double kSlowSeconds = 1;
-constexpr double kLeastCost = 1e-3;  // seconds; Daly's formula needs one above zero
 constexpr double kGiga = 1e9;
 
 checkpoint::WriterOptions WriterOptionsOf(const Checkpoints::Setup& setup) {
@@ -60,7 +59,8 @@ double Checkpoints::Interval() const {
   const double share = setup_.options.local.empty() ? 1 : 1 - setup_.options.local_survival;
   const double mtbf = setup_.options.mtbf_hours * kSecondsPerHour / share;
   const double guess = static_cast<double>(writer_.Bytes()) / kGuessedBytesPerSecond;
-  return checkpoint::YoungDaly(std::max(kLeastCost, written_ > 0 ? longest_stall_ : guess), mtbf);
+  return checkpoint::YoungDaly(
+      std::max(checkpoint::kLeastCost, written_ > 0 ? longest_stall_ : guess), mtbf);
 }
 
 bool Checkpoints::TimeHasCome() const {

@@ -14,11 +14,10 @@ namespace trireme::driver {
 
 namespace {
 
-constexpr double kSecondsPerHour = 3600;
+constexpr double kHour = 3600;
 // Speed of a first one for checkpoint.auto, before one is measured: of a node's disk.
-constexpr double kGuessedBytesPerSecond = 1e9;
-constexpr double kLeastCost = 1e-3;  // seconds; Daly's formula needs one above zero
-constexpr double kGiga = 1e9;
+constexpr double kGuessedNodeBytesPerSecond = 1e9;
+constexpr double kGigabyte = 1e9;
 
 }  // namespace
 
@@ -49,9 +48,9 @@ bool LocalCheckpoints::TimeHasCome() const {
   const checkpoint::Options& options = setup_.options;
   if (!options.automatic) return options.every_minutes > 0 && passed / 60 >= options.every_minutes;
   const double guess =
-      static_cast<double>(writer_.Bytes()) / writer_.Hosts() / kGuessedBytesPerSecond;
-  const double cost = std::max(kLeastCost, written_ > 0 ? longest_ : guess);
-  return passed >= checkpoint::YoungDaly(cost, options.mtbf_hours * kSecondsPerHour);
+      static_cast<double>(writer_.Bytes()) / writer_.Hosts() / kGuessedNodeBytesPerSecond;
+  const double cost = std::max(checkpoint::kLeastCost, written_ > 0 ? longest_ : guess);
+  return passed >= checkpoint::YoungDaly(cost, options.mtbf_hours * kHour);
 }
 
 bool LocalCheckpoints::DueAfter(std::int64_t step) const {
@@ -111,7 +110,7 @@ std::string LocalCheckpoints::Summary() const {
   return fmt::format("{} of {}: {:.3f} s each, {:.2f} GB/s",
                      monitor::Counted(written_, "local checkpoint"),
                      monitor::AsBytes(writer_.Bytes()), mean,
-                     mean > 0 ? static_cast<double>(writer_.Bytes()) / kGiga / mean : 0);
+                     mean > 0 ? static_cast<double>(writer_.Bytes()) / kGigabyte / mean : 0);
 }
 
 }  // namespace trireme::driver

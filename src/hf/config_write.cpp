@@ -10,7 +10,6 @@ namespace trireme::hf {
 
 namespace {
 
-using model::Options;
 using model::RopeScaling;
 
 // A key that a family computes with one value only.
@@ -29,7 +28,7 @@ void Require(const std::vector<Need>& needs, const char* families, const input::
                       "doc/hugging_face.md lists their keys.");
 }
 
-nlohmann::json RopeJson(const Options& o) {
+nlohmann::json RopeJson(const model::Options& o) {
   switch (o.rope_scaling) {
     case RopeScaling::kNone:
       return nullptr;
@@ -53,7 +52,7 @@ nlohmann::json RopeJson(const Options& o) {
   return yarn;
 }
 
-nlohmann::json Gpt2Json(const Options& o) {
+nlohmann::json Gpt2Json(const model::Options& o) {
   return {{"activation_function", "gelu_new"},
           {"architectures", {"GPT2LMHeadModel"}},
           {"attn_pdrop", o.attention_dropout},
@@ -71,7 +70,7 @@ nlohmann::json Gpt2Json(const Options& o) {
           {"scale_attn_weights", true}};
 }
 
-nlohmann::json LlamaJson(Family family, const Options& o) {
+nlohmann::json LlamaJson(Family family, const model::Options& o) {
   const char* const architecture = family == Family::kQwen2   ? "Qwen2ForCausalLM"
                                    : family == Family::kQwen3 ? "Qwen3ForCausalLM"
                                                               : "LlamaForCausalLM";
@@ -96,7 +95,7 @@ nlohmann::json LlamaJson(Family family, const Options& o) {
 }
 
 // Padding has eos's id, which masks of attention tell from it.
-nlohmann::json MarianJson(const Options& o, std::int64_t eos) {
+nlohmann::json MarianJson(const model::Options& o, std::int64_t eos) {
   const bool relu = o.activation == model::Activation::kRelu;
   return {{"activation_dropout", o.ffn_dropout},
           {"activation_function", relu ? "relu" : "gelu_new"},
@@ -121,7 +120,7 @@ nlohmann::json MarianJson(const Options& o, std::int64_t eos) {
           {"share_encoder_decoder_embeddings", true}};
 }
 
-void RequireMarian(const Options& o, const input::Deck& deck) {
+void RequireMarian(const model::Options& o, const input::Deck& deck) {
   constexpr double kEpsilon = 1e-5;  // of nn.LayerNorm
   Require({{"norm_position", o.norm_position == model::NormPosition::kPost},
            {"norm", o.norm == model::Norm::kLayerNorm},
@@ -140,7 +139,7 @@ void RequireMarian(const Options& o, const input::Deck& deck) {
 
 }  // namespace
 
-Family FamilyOf(const Options& o, const input::Deck& deck) {
+Family FamilyOf(const model::Options& o, const input::Deck& deck) {
   if (o.Translates()) {
     RequireMarian(o, deck);
     return Family::kMarian;
@@ -167,7 +166,7 @@ Family FamilyOf(const Options& o, const input::Deck& deck) {
   return o.qk_norm ? Family::kQwen3 : o.qkv_bias ? Family::kQwen2 : Family::kLlama;
 }
 
-nlohmann::json MakeConfig(Family family, const Options& o, const std::string& dtype,
+nlohmann::json MakeConfig(Family family, const model::Options& o, const std::string& dtype,
                           std::int64_t eos) {
   nlohmann::json json = family == Family::kGpt2     ? Gpt2Json(o)
                         : family == Family::kMarian ? MarianJson(o, eos)

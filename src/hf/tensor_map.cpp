@@ -9,8 +9,6 @@ namespace trireme::hf {
 
 namespace {
 
-using model::Options;
-
 // The tensor of one parameter, stored as it is.
 MappedTensor Alone(const std::string& name, const std::string& parameter,
                    const tensor::Shape& shape) {
@@ -56,7 +54,7 @@ void AddConvAlike(std::vector<MappedTensor>& map, const std::string& name,
   map.push_back(Alone(name + ".bias", parameter + ".bias", {outputs}));
 }
 
-void AddGpt2Block(std::vector<MappedTensor>& map, std::int64_t layer, const Options& o) {
+void AddGpt2Block(std::vector<MappedTensor>& map, std::int64_t layer, const model::Options& o) {
   const std::string from = fmt::format("transformer.h.{}.", layer);
   const std::string to = fmt::format("blocks.{}.", layer);
   const std::string attention = to + "attention.";
@@ -69,7 +67,7 @@ void AddGpt2Block(std::vector<MappedTensor>& map, std::int64_t layer, const Opti
   AddConvAlike(map, from + "mlp.c_proj", to + "ffn.down", o.ffn, o.dim);
 }
 
-void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const Options& o) {
+void AddLlamaBlock(std::vector<MappedTensor>& map, std::int64_t layer, const model::Options& o) {
   const std::string from = fmt::format("model.layers.{}.", layer);
   const std::string to = fmt::format("blocks.{}.", layer);
   const std::int64_t queries = o.heads * o.head_dim, keys = o.kv_heads * o.head_dim;
@@ -124,7 +122,7 @@ void AddMarianNorm(std::vector<MappedTensor>& map, const std::string& from, cons
   }
 }
 
-void AddMarianBlock(std::vector<MappedTensor>& map, std::int64_t block, const Options& o) {
+void AddMarianBlock(std::vector<MappedTensor>& map, std::int64_t block, const model::Options& o) {
   const bool decodes = block >= o.encoder_layers;
   const std::string from = fmt::format("model.{}.layers.{}.", decodes ? "decoder" : "encoder",
                                        decodes ? block - o.encoder_layers : block);
@@ -143,7 +141,7 @@ void AddMarianBlock(std::vector<MappedTensor>& map, std::int64_t block, const Op
 }
 
 // Without tables of positions and biases of logits, which transformers computes and sets to zero.
-std::vector<MappedTensor> MapMarian(const Options& o) {
+std::vector<MappedTensor> MapMarian(const model::Options& o) {
   const tensor::Shape table = {o.vocabulary, o.dim};
   std::vector<MappedTensor> map = {
       Halved(Alone("model.shared.weight", "embedding.token.weight", table))};
@@ -165,7 +163,7 @@ bool Ends(const std::string& name, const char* with) { return name.ends_with(wit
 
 }  // namespace
 
-std::vector<MappedTensor> MapTensors(Family family, const Options& o) {
+std::vector<MappedTensor> MapTensors(Family family, const model::Options& o) {
   if (family == Family::kMarian) return MapMarian(o);
   const bool gpt2 = family == Family::kGpt2;
   const tensor::Shape table = {o.vocabulary, o.dim};

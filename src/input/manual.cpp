@@ -56,10 +56,10 @@ std::string Synopsis(const std::vector<std::string>& lines) {
 
 // End of an option's name and beginning of its description, in a line of --help. `column` is where
 // descriptions begin; one that a long name has pushed away stands two blanks behind it.
-struct Cut {
+struct SectionCut {
   std::size_t end, begin;
 };
-Cut CutOf(const std::string& line, std::size_t column) {
+SectionCut CutOf(const std::string& line, std::size_t column) {
   const bool in_column = column > 0 && column < line.size() && line[column - 1] == ' ' &&
                          line[column] != ' ' && line.find("  ", 2) >= column - 1;
   if (in_column) return {column - 1, column};
@@ -78,7 +78,7 @@ std::string Options(const std::vector<std::string>& lines) {
       description += " " + Trim(line);
       continue;
     }
-    const Cut cut = CutOf(line, column);
+    const SectionCut cut = CutOf(line, column);
     if (column == 0) column = cut.begin;
     out += roff::Prose(description) + ".TP\n" + roff::Bold(Trim(line.substr(0, cut.end)));
     description = line.substr(cut.begin);

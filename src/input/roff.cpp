@@ -12,7 +12,7 @@ namespace trireme::input::roff {
 
 namespace {
 
-constexpr std::size_t kColumns = 78;
+constexpr std::size_t kRoffColumns = 78;
 
 bool IsLetter(char character) { return std::isalpha(static_cast<unsigned char>(character)) != 0; }
 
@@ -87,7 +87,7 @@ std::string Prose(const std::string& text) {
   while (words >> word) {
     const bool ends = word.ends_with('.');
     word = Escaped(word, Hyphen::kInWords);
-    if (!line.empty() && line.size() + 1 + word.size() > kColumns) flush();
+    if (!line.empty() && line.size() + 1 + word.size() > kRoffColumns) flush();
     line += (line.empty() ? "" : " ") + word;
     if (ends) flush();
   }

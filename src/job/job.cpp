@@ -46,7 +46,8 @@ void OpenDevice(const machine::GpuChoice& choice, Job& job) {
     job.dtype = arithmetic.dtype;
     job.stream.bf16 = arithmetic.bf16_products;
     job.stream.fp8 = arithmetic.fp8_products;
-    if (OnlyConverts(job.options.job.task)) return;
+    // A plan is of another machine.
+    if (OnlyConverts(job.options.job.task) || job.options.job.task == Task::kPlan) return;
     machine::CheckPrecision(job.options.machine.precision, job.stream, job.deck);
     if (!choice.use) return;
     const std::int64_t sites = model::kSitesABlock * job.options.model.Blocks();

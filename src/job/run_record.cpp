@@ -25,7 +25,7 @@ namespace trireme::job {
 
 namespace {
 
-constexpr std::int64_t kMostDeckBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostRecordedDeckBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMostProductsBytes = std::int64_t{16} << 20;
 constexpr std::size_t kMostScales = 1'000'000;
 constexpr std::int64_t kMostVersionBytes = 100;
@@ -207,7 +207,7 @@ RunRecord ParseRunRecord(const nlohmann::json& json, const std::string& path) {
       record.fp8_scales.push_back(static_cast<float>(value));
     }
   }
-  record.deck = MaybeText(run, "deck", kMostDeckBytes);
+  record.deck = MaybeText(run, "deck", kMostRecordedDeckBytes);
   return record;
 }
 

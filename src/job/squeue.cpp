@@ -39,7 +39,7 @@ struct Answer {
 
 // Starts `squeue` with its output going to `out`; returns its process, -1 if it cannot be started.
 // posix_spawn copies no memory, so pages registered with the network stay valid.
-pid_t Start(const std::string& id, int out) {
+pid_t StartSqueue(const std::string& id, int out) {
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -99,7 +99,7 @@ std::optional<Answer> Ask(const std::string& id, double seconds) {
   const Descriptor in(ends[0]);
   Descriptor out(ends[1]);
   const double end = Seconds() + seconds;
-  const pid_t child = Start(id, out.Get());
+  const pid_t child = StartSqueue(id, out.Get());
   out.Close();
   if (child < 0) return std::nullopt;
   Answer answer;

@@ -22,7 +22,7 @@ namespace {
 
 using tensor::Matrix;
 
-constexpr int kTag = 72;
+constexpr int kSpeedTag = 72;
 
 // A product of numbers near 1: its bytes, and whether all are finite.
 std::vector<std::byte> MultiplyOnce(const device::Stream& stream, Dtype dtype, bool& finite) {
@@ -84,8 +84,9 @@ double Fastest(double seconds, int least, const std::function<void()>& once) {
 
 void Exchange(const comm::Communicator& group, int partner, std::vector<char>& sent,
               std::vector<char>& taken, std::int64_t bytes) {
-  MPI_Sendrecv(sent.data(), static_cast<int>(bytes), MPI_CHAR, partner, kTag, taken.data(),
-               static_cast<int>(bytes), MPI_CHAR, partner, kTag, group.Handle(), MPI_STATUS_IGNORE);
+  MPI_Sendrecv(sent.data(), static_cast<int>(bytes), MPI_CHAR, partner, kSpeedTag, taken.data(),
+               static_cast<int>(bytes), MPI_CHAR, partner, kSpeedTag, group.Handle(),
+               MPI_STATUS_IGNORE);
 }
 
 // Messages whose exchange takes about kWanted seconds with the slowest partner, so that all agree

@@ -12,7 +12,7 @@ namespace trireme::preflight {
 
 namespace {
 
-constexpr int kTag = 71;
+constexpr int kTallyTag = 71;
 
 void MergeRanks(const std::vector<int>& more, std::vector<int>& ranks) {
   std::vector<int> merged;
@@ -120,16 +120,16 @@ Tally MergeOnRoot(const comm::Communicator& group, Tally mine) {
     if ((group.Rank() & distance) != 0) {
       const std::string packed = mine.Pack();
       MPI_Send(packed.data(), static_cast<int>(packed.size()), MPI_CHAR, group.Rank() - distance,
-               kTag, group.Handle());
+               kTallyTag, group.Handle());
       return mine;
     }
     if (group.Rank() + distance >= group.Size()) continue;
     MPI_Status status;
-    MPI_Probe(group.Rank() + distance, kTag, group.Handle(), &status);
+    MPI_Probe(group.Rank() + distance, kTallyTag, group.Handle(), &status);
     int bytes = 0;
     MPI_Get_count(&status, MPI_CHAR, &bytes);
     std::string packed(static_cast<std::size_t>(bytes), '\0');
-    MPI_Recv(packed.data(), bytes, MPI_CHAR, group.Rank() + distance, kTag, group.Handle(),
+    MPI_Recv(packed.data(), bytes, MPI_CHAR, group.Rank() + distance, kTallyTag, group.Handle(),
              MPI_STATUS_IGNORE);
     mine.Merge(Tally::Unpack(packed));
   }

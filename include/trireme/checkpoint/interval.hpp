@@ -11,6 +11,7 @@ namespace trireme::checkpoint {
 // Computer Systems 22 (2006) 303-312, doi:10.1016/j.future.2004.11.016, the higher-order estimate;
 // its first term is J. W. Young's of 1974. Throws RunError unless both are positive and finite.
 double YoungDaly(double cost_seconds, double mtbf_seconds);
+inline constexpr double kLeastCost = 1e-3;  // seconds, in the place of a cost of zero
 
 }  // namespace trireme::checkpoint
 

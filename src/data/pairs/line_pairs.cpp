@@ -20,7 +20,7 @@ namespace trireme::data {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{16} << 20;  // bytes
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
+constexpr std::string_view kLineMark = "\xEF\xBB\xBF";
 
 // Lines of a file from the first that begins at or after a byte on.
 class Lines {
@@ -46,7 +46,7 @@ class Lines {
       line += piece.text;
       if (line.size() > kLongestLine) RefuseLong();
     }
-    if (offset_ == 0 && line.starts_with(kByteOrderMark)) line.erase(0, kByteOrderMark.size());
+    if (offset_ == 0 && line.starts_with(kLineMark)) line.erase(0, kLineMark.size());
     return true;
   }
   std::int64_t Offset() const { return offset_; }  // of the line in its file's text

@@ -36,7 +36,7 @@ constexpr std::int64_t kOffsetBytes = 8;
 struct SplitPlaces {
   PerText<std::int64_t> ids{}, offsets{};
 };
-using Places = std::array<SplitPlaces, 3>;
+using PairPlaces = std::array<SplitPlaces, 3>;
 
 // Sums over units, or over those before one.
 struct PairSums {
@@ -53,8 +53,8 @@ struct PairSums {
   }
 };
 
-Places MakeFile(const TokenFileDraft& draft, const PairTokenizers& tokenizers,
-                const std::string& source_sha256, const PairSums& sums) {
+PairPlaces MakeFile(const TokenFileDraft& draft, const PairTokenizers& tokenizers,
+                    const std::string& source_sha256, const PairSums& sums) {
   const StoredVocabulary target(*tokenizers.of[kTargetText]);
   std::optional<StoredVocabulary> source;
   if (!tokenizers.Shared()) source.emplace(*tokenizers.of[kSourceText]);
@@ -78,7 +78,7 @@ Places MakeFile(const TokenFileDraft& draft, const PairTokenizers& tokenizers,
   file.Attribute("source_sha256", source_sha256);
   target.Plan(file, "");
   if (source) source->Plan(file, "source_");
-  Places places;
+  PairPlaces places;
   for (const Split split : kSplits) {
     const auto s = static_cast<std::size_t>(split);
     for (std::size_t t = 0; t < kPairSides.size(); ++t) {
@@ -104,7 +104,7 @@ class TextWriter {
 
   // `before`: what earlier units hold. Pairs of the unit, in order, are `pairs`.
   void Write(std::size_t text, const PairUnit& unit, std::span<const SpilledPair> pairs,
-             const Places& places, const PairSums& before) {
+             const PairPlaces& places, const PairSums& before) {
     if (cursors_.empty()) {
       from_at_ = unit.tokens_at.at(text);
       for (std::size_t s = 0; s < kSplits.size(); ++s) {
@@ -144,7 +144,7 @@ class TextWriter {
 };
 
 // Copies this rank's units. results: of all, in order; mine: of this rank, in order.
-void FillFile(const std::string& name, const PairTokenizers& tokenizers, const Places& places,
+void FillFile(const std::string& name, const PairTokenizers& tokenizers, const PairPlaces& places,
               std::span<const PairUnit> results, std::span<const PairUnit> mine, PairSpills& spills,
               const std::function<void()>& ask) {
   constexpr std::int64_t kAtOnce = 4096;  // pairs
@@ -251,7 +251,7 @@ PairTokens WritePairs(const comm::Communicator& world, const std::string& path, 
 
   const QuietHdf5 quiet;
   std::optional<TokenFileDraft> draft;  // of root
-  Places places;
+  PairPlaces places;
   world.Together([&] {
     if (!world.IsRoot()) return;
     draft.emplace(path);

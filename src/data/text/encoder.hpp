@@ -20,6 +20,8 @@
 
 namespace trireme::data {
 
+inline constexpr auto kTrainAt = static_cast<std::size_t>(Split::kTrain);  // in arrays by split
+
 // Around the documents, and where they go.
 struct EncodeSettings {
   std::int64_t eos = 0;  // id after each document

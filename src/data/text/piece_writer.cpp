@@ -16,8 +16,6 @@ namespace trireme::data {
 
 namespace {
 
-constexpr auto kTrain = static_cast<std::size_t>(Split::kTrain);
-
 // The cursors of one split within one unit.
 struct SplitCursors {
   FileCursor tokens, documents, mask;
@@ -66,7 +64,7 @@ void PieceWriter::Copy(Spill& from, std::int64_t begin, std::int64_t bytes, Put 
 }
 
 void PieceWriter::CopyTrain(const UnitResult& unit, std::int64_t before) {
-  FileCursor train(to_.path, file_.Get(), to_.places.tokens.at(kTrain) + before * to_.width);
+  FileCursor train(to_.path, file_.Get(), to_.places.tokens.at(kTrainAt) + before * to_.width);
   const auto keep = [this](const char* bytes, std::size_t count) {
     spills_.rest.Append(bytes, count);
   };
@@ -84,7 +82,7 @@ void PieceWriter::CopyTrain(const UnitResult& unit, std::int64_t before) {
   const std::int64_t end = unit.documents_at + DocumentsOf(unit);
   for (std::int64_t d = unit.documents_at; d < end; ++d) {
     const SpilledDocument document = DocumentAt(d);
-    if (trains != (document.split == kTrain)) {
+    if (trains != (document.split == kTrainAt)) {
       copy();
       trains = !trains;
     }
@@ -113,7 +111,7 @@ void PieceWriter::Write(const UnitResult& unit, const SplitSizes& before) {
     to.documents.Write(&to.token, sizeof to.token);
     if (!spills_.copied) {
       Copy(spills_.tokens, from * to_.width, count * to_.width, To(to.tokens));
-    } else if (document.split != kTrain) {
+    } else if (document.split != kTrainAt) {
       Copy(spills_.rest, rest_, count * to_.width, To(to.tokens));
       rest_ += count * to_.width;
     }

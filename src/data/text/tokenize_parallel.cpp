@@ -16,7 +16,7 @@ namespace trireme::data {
 
 namespace {
 
-std::string KeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
+std::string DeckKeyOf(Split split) { return fmt::format("tokenize.{}", NameOf(split)); }
 
 // Files of all splits, found by rank 0.
 std::vector<TextFile> FindFiles(const TokenizeOptions& options, const input::Deck& deck) {
@@ -27,7 +27,7 @@ std::vector<TextFile> FindFiles(const TokenizeOptions& options, const input::Dec
     try {
       for (TextFile& file : FindTextFiles(list, split)) files.push_back(std::move(file));
     } catch (const Error& error) {
-      throw deck.Complain(KeyOf(split), error.what());
+      throw deck.Complain(DeckKeyOf(split), error.what());
     }
   }
   return files;
@@ -64,7 +64,7 @@ TextTokens TokenizeInParallel(const comm::Communicator& world, const TokenizeOpt
     for (const TextFile& file : plan.files) {
       std::error_code none;
       if (!std::filesystem::equivalent(file.path, path, none)) continue;
-      throw deck.Complain(KeyOf(file.split),
+      throw deck.Complain(DeckKeyOf(file.split),
                           fmt::format("{} is data.file, which would be replaced", file.path));
     }
   });

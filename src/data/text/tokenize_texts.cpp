@@ -30,10 +30,10 @@ namespace {
 constexpr std::chrono::milliseconds kWait{2};  // between looks of a rank that has no work left
 
 // The rank's share of the work, told to whoever watches.
-class Share {
+class ShareOfTexts {
  public:
-  Share(std::span<const TextUnit> units, std::span<const std::size_t> mine, const TextWatch& watch,
-        std::function<void()> poll)
+  ShareOfTexts(std::span<const TextUnit> units, std::span<const std::size_t> mine,
+               const TextWatch& watch, std::function<void()> poll)
       : watch_(watch), poll_(std::move(poll)) {
     for (const TextUnit& unit : units) all_ += unit.end - unit.begin;
     for (const std::size_t unit : mine) own_ += units[unit].end - units[unit].begin;
@@ -62,7 +62,7 @@ struct EncodedShare {
 };
 
 UnitResult EncodeUnit(const TextPlan& plan, const TextUnit& unit, std::size_t place,
-                      Encoder& encoder, const Share& share) {
+                      Encoder& encoder, const ShareOfTexts& share) {
   const TextFile& file = plan.files.at(unit.file);
   encoder.Begin(place, file);
   JsonRecords records(encoder, plan.keys, file.path, plan.replace);
@@ -235,7 +235,7 @@ std::optional<TextTokens> TokenizeOnce(const comm::Communicator& world,
       ask();
       if (copy) copy->Look();
     };
-    Share share(units, places, way.watch, look);
+    ShareOfTexts share(units, places, way.watch, look);
     for (const std::size_t place : places) {
       mine.push_back(EncodeUnit(plan, units.at(place), place, encoder, share));
       share.Finish(units.at(place));

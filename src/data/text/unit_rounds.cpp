@@ -11,8 +11,6 @@ namespace {
 constexpr std::size_t kUnitsOfRank = 8;
 constexpr std::size_t kLeastWindow = 64;
 
-constexpr auto kTrain = static_cast<std::size_t>(Split::kTrain);
-
 }  // namespace
 
 UnitRounds::UnitRounds(const comm::Communicator& world, std::size_t units,
@@ -48,7 +46,7 @@ void UnitRounds::Begin() {
   for (std::size_t u = first_; u < mine_.size(); ++u) {
     const std::size_t at = kSplits.size() + mine_[u].unit - Known();
     if (at >= sent_.size()) break;
-    sent_[at] = mine_[u].tokens.at(kTrain) + 1;
+    sent_[at] = mine_[u].tokens.at(kTrainAt) + 1;
   }
   MPI_Iallreduce(sent_.data(), sums_.data(), static_cast<int>(sent_.size()), MPI_INT64_T, MPI_SUM,
                  ranks_.Handle(), &request_);

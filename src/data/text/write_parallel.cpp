@@ -26,7 +26,6 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "ids are stored as they are in memory");
 
-constexpr auto kTrain = static_cast<std::size_t>(Split::kTrain);
 constexpr std::int64_t kManyTokens = 1 << 20;  // for a comparison of places
 constexpr std::size_t kSha256Digits = 64;
 
@@ -87,7 +86,7 @@ struct ParallelTokenFile::Root {
   std::int64_t PlaceOf(std::int64_t tokens) const {
     Hdf5Writer trial(draft.Path(), Hdf5Writer::InMemory{});
     const SplitSizes sizes{.tokens = {tokens, 1, 1}, .documents = {1, 1, 1}};
-    return Plan(trial, std::string(kSha256Digits, '0'), sizes).tokens.at(kTrain);
+    return Plan(trial, std::string(kSha256Digits, '0'), sizes).tokens.at(kTrainAt);
   }
 
   // Gives back what was reserved beyond the end of a small file.
@@ -111,8 +110,8 @@ ParallelTokenFile::ParallelTokenFile(const comm::Communicator& world, const std:
   world.Together([&] {
     if (!world.IsRoot()) return;
     root_ = std::make_unique<Root>(path, tokenizer, facts);
-    file_.places.tokens.at(kTrain) = root_->PlaceOf(kEarlyTokens);
-    early_ = root_->PlaceOf(kManyTokens) == file_.places.tokens.at(kTrain) &&
+    file_.places.tokens.at(kTrainAt) = root_->PlaceOf(kEarlyTokens);
+    early_ = root_->PlaceOf(kManyTokens) == file_.places.tokens.at(kTrainAt) &&
              SeesOthersWrites(root_->draft.Path());
   });
   file_.path = world.Broadcast(root_ ? root_->draft.Path() : std::string());
@@ -131,7 +130,7 @@ std::optional<WrittenFile> ParallelTokenFile::Early() const {
 
 bool ParallelTokenFile::Write(const EncodedUnits& encoded, const std::function<bool()>& stop) {
   const auto elsewhere = [&] {
-    return encoded.spills.copied && file_.places.tokens.at(kTrain) != encoded.copied_to;
+    return encoded.spills.copied && file_.places.tokens.at(kTrainAt) != encoded.copied_to;
   };
   world_.Together([&] {
     if (!root_) return;
