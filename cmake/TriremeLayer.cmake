@@ -22,7 +22,7 @@ function(trireme_compile_options target)
   target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:C,CXX>:${options}>")
 endfunction()
 
-# trireme_precompile(<name> <headers...>): the target <name>, whose precompiled header others take with trireme_use_precompiled.
+# trireme_precompile(<name> HEADERS <headers...> [LIBRARIES <targets...>]): the target <name>, whose precompiled header others take with trireme_use_precompiled.
 # They see the same definitions as it does, which a precompiled header demands.
 set(trireme_precompiled_libraries fmt::fmt nlohmann_json::nlohmann_json MPI::MPI_C)
 # ccache preprocesses before it compiles.
@@ -31,16 +31,17 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(trireme_precompiled_options -fpch-preprocess)
 endif()
 function(trireme_precompile name)
+  cmake_parse_arguments(PRECOMPILED "" "" "HEADERS;LIBRARIES" ${ARGN})
   set(source ${CMAKE_BINARY_DIR}/precompiled/${name}.cpp)
   if(NOT EXISTS ${source})
     file(WRITE ${source} "// Its precompiled header is all there is.\n")
   endif()
   add_library(${name} OBJECT ${source})
   trireme_compile_options(${name})
-  target_link_libraries(${name} PRIVATE ${trireme_precompiled_libraries})
+  target_link_libraries(${name} PRIVATE ${trireme_precompiled_libraries} ${PRECOMPILED_LIBRARIES})
   target_compile_definitions(${name} PRIVATE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
   target_compile_options(${name} PRIVATE ${OpenMP_CXX_FLAGS} ${trireme_precompiled_options})
-  target_precompile_headers(${name} PRIVATE ${ARGN})
+  target_precompile_headers(${name} PRIVATE ${PRECOMPILED_HEADERS})
 endfunction()
 function(trireme_use_precompiled target name)
   target_link_libraries(${target} PRIVATE ${trireme_precompiled_libraries})
@@ -48,11 +49,12 @@ function(trireme_use_precompiled target name)
   target_compile_options(${target} PRIVATE ${OpenMP_CXX_FLAGS} ${trireme_precompiled_options})
   target_precompile_headers(${target} REUSE_FROM ${name})
 endfunction()
+set(trireme_precompiled_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstdint> <cstdio> <cstring> <deque>
+  <filesystem> <fstream> <functional> <future> <map> <memory> <mutex> <numeric> <optional> <set> <span> <sstream> <stdexcept>
+  <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <fmt/ranges.h>
+  <nlohmann/json.hpp> <mpi.h>)
 if(TRIREME_BATCHES)
-  trireme_precompile(trireme_host_headers <algorithm> <array> <charconv> <chrono> <cmath> <cstdint> <cstdio> <cstring> <deque>
-    <filesystem> <fstream> <functional> <future> <map> <memory> <mutex> <numeric> <optional> <set> <span> <sstream> <stdexcept>
-    <string> <string_view> <thread> <unordered_map> <utility> <variant> <vector> <fmt/format.h> <fmt/ranges.h>
-    <nlohmann/json.hpp> <mpi.h>)
+  trireme_precompile(trireme_host_headers HEADERS ${trireme_precompiled_headers})
 endif()
 
 function(trireme_layer folder)

@@ -37,7 +37,8 @@ for i in 0 1 2; do
   path=$folder/${names[i]}
   ! is_right "$path" "$i" || continue
   echo "fetching ${names[i]} from ${url%/}"
-  if ! curl -fsSL --retry 2 --connect-timeout 20 -o "$path.part" "${url%/}/${names[i]}" </dev/null; then
+  # Where there is no way to it that shows at once, without curl's retries.
+  if ! curl -fsSI --connect-timeout 5 -o /dev/null "${url%/}/${names[i]}" </dev/null || ! curl -fsSL --retry 2 --connect-timeout 20 -o "$path.part" "${url%/}/${names[i]}" </dev/null; then
     rm -f "$path.part"
     by_hand "WikiText-2 could not be fetched from $url."
   fi

@@ -52,8 +52,21 @@ if [[ $(id -u) != 0 ]]; then
   fi
   as_root=(sudo)
 fi
+source "$(dirname "${BASH_SOURCE[0]}")/live.sh"
 apt() {
   "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" </dev/null
+}
+# apt_install PACKAGE...: apt says on descriptor 3 how far it is.
+apt_install() {
+  local began=$SECONDS line doing
+  apt install -y --no-install-recommends -o APT::Status-Fd=3 "$@" 3>&1 >/dev/null | {
+    while IFS= read -r line; do
+      [[ $line =~ ^(dl|pm)status:.*:([0-9]+)[.0-9]*: ]] || continue
+      if [[ ${BASH_REMATCH[1]} == dl ]]; then doing=fetched; else doing=installed; fi
+      live "packages: ${BASH_REMATCH[2]}% $doing, $(minutes $((SECONDS - began)))"
+    done
+    live_ends "packages: installed in $(minutes $((SECONDS - began)))"
+  }
 }
 
 updated=no
@@ -68,9 +81,9 @@ for package in libclang-rt-dev chromium; do
 done
 [[ ${#missing[@]} -gt 0 ]] || exit 0
 echo "Installing ${#missing[@]} packages: ${missing[*]}"
-if ! apt install -y --no-install-recommends "${missing[@]}" >/dev/null; then
+if ! apt_install "${missing[@]}"; then
   # Package lists that are too old name files that no mirror has any more.
   [[ $updated == no ]] || exit 1
   apt update
-  apt install -y --no-install-recommends "${missing[@]}" >/dev/null
+  apt_install "${missing[@]}"
 fi

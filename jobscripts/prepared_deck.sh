@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034  # deck_named, page_python and others are read by the scripts that source this
 # Sourced by job scripts that begin with a fresh Debian or Ubuntu, at the root of the repository: the deck and the keys of the
-# command line, packages, the program, a Python for pictures, the token file. Needs machine.sh, run_folder.sh, page_python.sh.
+# command line, packages, the program, a Python for pictures, the token file. Needs machine.sh, run_folder.sh, page_python.sh, live.sh.
 
 say() { printf '\n== %s\n' "$*"; }
 
@@ -41,7 +41,7 @@ build_program() {
     cmake -S . -B build -G Ninja -DTRIREME_TESTS=OFF >build/configure.log 2>&1 ||
       { cat build/configure.log; exit 1; }
   fi
-  cmake --build build --parallel "$(build_jobs)" --target trireme
+  build_live build --parallel "$(build_jobs)" --target trireme
   trireme=$PWD/build/trireme
 
   say "python, for pictures"
@@ -56,7 +56,7 @@ find_wikitext() {
     echo "$folder"
     return
   done
-  bash jobscripts/fetch_wikitext.sh data/wikitext-2 >&2 && echo data/wikitext-2
+  bash jobscripts/fetch_wikitext.sh data/wikitext-2 >build/wikitext.log 2>&1 && echo data/wikitext-2
 }
 
 # Makes the token file that the deck asks for, where we know how.
@@ -71,8 +71,8 @@ make_tokens() {
   case $file in
     data/wikitext2.h5)
       if ! texts=$(find_wikitext); then
-        [[ -z $deck_named ]] || { echo "$deck needs WikiText-2." >&2; return 2; }
-        echo "Without WikiText-2 the built-in corpus is trained instead: input/harbour.in"
+        [[ -z $deck_named ]] || { cat build/wikitext.log; echo "$deck needs WikiText-2."; return 2; } >&2
+        echo "WikiText-2 cannot be fetched here (build/wikitext.log): the built-in corpus is trained instead, input/harbour.in"
         deck=input/harbour.in
         make_tokens
         return

@@ -10,6 +10,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source jobscripts/machine.sh
 source jobscripts/run_folder.sh
 source jobscripts/page_python.sh
+source jobscripts/live.sh
 source jobscripts/prepared_deck.sh
 
 take_arguments "${BASH_SOURCE[0]}" "$here" "$@"

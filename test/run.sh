@@ -1,42 +1,46 @@
 #!/usr/bin/env bash
-# Installs what is missing, builds, and runs every test that can run here, the style checks among them:
-# the CPU's in build/, those of the GPU code run on the CPU in build-emulated/, fuzz targets and tests under
-# sanitizers in short (sanitizers.sh), and, where there is an nvcc of CUDA 12.4 or newer, the GPU code
-# compiled for real cards in build-cuda/.
-# With --mpi mpich instead: the tests of several ranks and of the program, built with MPICH in build-mpich/.
-# From a fresh Debian or Ubuntu on; a second run only does what has changed.
+# Installs what is missing, builds and tests; doc/testing.md says which test is in which size.
+#   bash test/run.sh             every kind of proof, each in its smallest form
+#   bash test/run.sh --all       all tests but those of hours: what passed just now is not repeated
+#   bash test/run.sh --nightly   those of hours, after --all
+#   bash test/run.sh --only X    the tests of a label, or whose names match X (a regular expression), whatever their size
+# From a fresh Debian or Ubuntu on; a second run only does what has changed. A summary comes last: minutes, slowest, skipped.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
 
-usage="usage: bash test/run.sh              every test that can run here
-       bash test/run.sh --mpi mpich  labels parallel and system alone, with MPICH, in build-mpich/
-       bash test/run.sh --help       this text"
 wrong() {
-  printf 'run.sh: %s\n%s\n' "$1" "$usage" >&2
+  printf 'run.sh: %s\n' "$1" >&2
+  sed -n '3,6s/^#   //p' "${BASH_SOURCE[0]}" >&2
   exit 2
 }
-mpi=
+size=standard
+only=
 while (($# > 0)); do
   case $1 in
-    --help | -h)
-      echo "$usage"
-      exit 0
-      ;;
-    --mpi)
-      mpi=${2:-}
-      [[ $mpi == mpich ]] || wrong "--mpi takes mpich, not '$mpi'"
-      shift 2
-      ;;
+    --help | -h) sed -n '2,7s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --all) size=all ;;
+    --nightly) size=nightly ;;
+    --only) only=${2:-}; [[ -n $only ]] || wrong "--only takes a label or a regular expression"; shift ;;
     *) wrong "'$1' is not an option" ;;
   esac
+  shift
 done
 
 source jobscripts/machine.sh
 source jobscripts/page_python.sh
 
+# Minutes of each part, and ctest's results, for the summary.
+parts=$(mktemp)
+began=$SECONDS
+part_ends() { # NAME [JUNIT]
+  printf '%s' "$((SECONDS - began))" >>"$parts"
+  printf '\t%s' "$@" >>"$parts"
+  printf '\n' >>"$parts"
+  began=$SECONDS
+}
+
 bash jobscripts/install_debian.sh test
-[[ $mpi != mpich ]] || bash jobscripts/install_debian.sh mpich
 
 # Python's view of our files: h5py and numpy from Debian; from PyPI, where it can be reached, safetensors,
 # `tokenizers` and `sentencepiece`, whose ids ours must equal (the latter in the library's own version),
@@ -62,57 +66,114 @@ for package in "${packages[@]}"; do
 done
 [[ ! -x $venv/bin/python3 ]] || python=$PWD/$venv/bin/python3
 
-options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON -DTRIREME_BENCHMARKS=ON "-DTRIREME_PYTHON=$python")
+part_ends "packages"
+
+options=(-DTRIREME_WERROR=ON -DTRIREME_TESTS=ON "-DTRIREME_PYTHON=$python")
 if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache -DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   # With a precompiled header ccache works only if it is told not to mind the times and macros in it.
   export CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
   [[ -w ${HOME:-/nowhere} ]] || export CCACHE_DIR=${CCACHE_DIR:-$PWD/build/ccache}
 fi
-# build_tree FOLDER OPTION...: configured and built.
+# build_tree FOLDER "TARGET..." OPTION...: configured and built; no target: all.
 build_tree() {
-  local tree=$1 generator=()
-  shift
+  local tree=$1 targets=$2 generator=() wanted=()
+  shift 2
   mkdir -p "$tree"
   # A build tree made by another generator keeps it.
   [[ -f $tree/CMakeCache.txt ]] || generator=(-G Ninja)
   cmake -S . -B "$tree" "${generator[@]}" "${options[@]}" "$@" >"$tree/configure.log" 2>&1 ||
     { cat "$tree/configure.log"; return 1; }
-  cmake --build "$tree" --parallel "$(build_jobs)"
+  # shellcheck disable=SC2206  # a list of names
+  [[ -z $targets ]] || wanted=(--target $targets)
+  cmake --build "$tree" --parallel "$(build_jobs)" "${wanted[@]}"
+  part_ends "build $tree"
 }
-# test_tree FOLDER [OPTION...]: a tree's tests fail, the others still run. Options are ctest's.
+# test_tree FOLDER OPTION...: the other parts still run after a test failed. Options are ctest's.
 failed=()
 test_tree() {
-  echo "== tests of $1 =="
-  ctest --test-dir "$1" --output-on-failure --timeout 300 -LE nightly -j "$(usable_cores)" "${@:2}" || failed+=("$1")
+  local tree=$1
+  shift
+  echo "== tests of $tree =="
+  rm -f "$tree/tests.xml"
+  ctest --test-dir "$tree" --output-on-failure --timeout 300 --no-tests=ignore -j "$(usable_cores)" --output-junit "$PWD/$tree/tests.xml" "$@" ||
+    failed+=("$tree")
+  if [[ -f $tree/tests.xml ]]; then part_ends "tests of $tree" "$tree/tests.xml"; else part_ends "tests of $tree"; fi
 }
-
-if [[ $mpi == mpich ]]; then
-  build_tree build-mpich -DTRIREME_MPI=mpich
-  test_tree build-mpich -L '^(parallel|system)$'
+finish() {
+  "$python" test/summary.py "$parts"
+  rm -f "$parts"
   [[ ${#failed[@]} == 0 ]] || { echo "FAILED: tests of ${failed[*]}" >&2; exit 1; }
   exit 0
-fi
+}
 
-build_tree build
-test_tree build
+# Tests of the CPU's build that only --all runs; of the emulated GPU's those that the standard size runs, with their programs.
+later="^($(sed 's/ *#.*//' test/only_in_all.txt | grep . | paste -sd'|'))\$"
+emulated_programs=(trireme emulator_test device_cuda_test device_cuda_emulated_test kernels_cuda_rowwise_test kernels_cuda_products_test
+  kernels_cuda_attention_test training_cuda_test test_channels)
+emulated_tests='^(emulator_test|device_cuda_test|device_cuda_emulated_test|kernels_cuda_(rowwise|products|attention)_test|training_cuda_test|test_channels_mpi2|system_gpu_train)$'
 # The other trees link the host libraries of the first.
 host=-DTRIREME_HOST_BUILD=$PWD/build
-build_tree build-emulated "$host" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON
-test_tree build-emulated
-bash test/sanitizers.sh || failed+=(sanitizers)
+emulated=("$host" -DTRIREME_CUDA=EMULATED -DTRIREME_CHECK_KERNELS=ON)
 
-# The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says
-# that it is skipped.
+if [[ -n $only ]]; then
+  build_tree build ""
+  build_tree build-emulated "" "${emulated[@]}"
+  for tree in build build-emulated; do
+    if ctest --test-dir "$tree" --print-labels | grep -qx "  $only"; then test_tree "$tree" -L "^$only\$"; else test_tree "$tree" -R "$only"; fi
+  done
+  finish
+fi
+
+# Of all that a build is made from: what passed for it in the standard size is not repeated by --all.
+state() {
+  git -c safe.directory="$PWD" ls-files -co --exclude-standard -z >/dev/null 2>&1 || { echo "no git: $RANDOM$SECONDS"; return; }
+  git -c safe.directory="$PWD" ls-files -co --exclude-standard -z | xargs -0 sha256sum 2>/dev/null | sha256sum
+}
+if [[ $size == standard ]]; then
+  rm -f build/passed
+  build_tree build ""
+  test_tree build -LE nightly -E "$later"
+  build_tree build-emulated "${emulated_programs[*]}" "${emulated[@]}"
+  test_tree build-emulated -R "$emulated_tests"
+  [[ ${#failed[@]} != 0 ]] || state >build/passed
+  finish
+fi
+
+remaining=() remaining_emulated=()
+if [[ -f build/passed && $(state) == "$(<build/passed)" ]]; then
+  echo "The standard size passed for these sources: its tests are not repeated."
+  remaining=(-R "$later") remaining_emulated=(-E "$emulated_tests")
+fi
+build_tree build "" -DTRIREME_BENCHMARKS=ON
+test_tree build -LE nightly "${remaining[@]}"
+build_tree build-emulated "" "${emulated[@]}"
+test_tree build-emulated -LE nightly "${remaining_emulated[@]}"
+bash test/sanitizers.sh || failed+=(sanitizers)
+part_ends sanitizers
+
+# The same sources with MPICH: several ranks, and the program on them.
+bash jobscripts/install_debian.sh mpich
+build_tree build-mpich "" -DTRIREME_MPI=mpich
+test_tree build-mpich -L '^parallel$' -E "$later"
+
+# The GPU code for real cards: compiled and linked; its tests run where there is a card, else each says that it is skipped.
 source jobscripts/cuda.sh
 if nvcc=$(find_nvcc); then
   find_cudnn_frontend "$venv" "$python"
   # Its figures are checked against the kernels' bounds.
   [[ ! -x $venv/bin/python3 ]] || pip_install "$venv/bin/python3" nvidia-cuda-cuobjdump >>build/venv.log 2>&1 || true
-  build_tree build-cuda "$host" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${cuda_options[@]}"
-  test_tree build-cuda
+  architectures=(-DCMAKE_CUDA_ARCHITECTURES=90)
+  [[ $size != nightly ]] || architectures=("-DCMAKE_CUDA_ARCHITECTURES=80;90;100")
+  build_tree build-cuda "" "$host" -DTRIREME_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc" "${architectures[@]}" "${cuda_options[@]}"
+  test_tree build-cuda -LE nightly
 else
   echo "== SKIPPED: the GPU code was not compiled for real cards: $nvcc =="
 fi
 
-[[ ${#failed[@]} == 0 ]] || { echo "FAILED: tests of ${failed[*]}" >&2; exit 1; }
+if [[ $size == nightly ]]; then
+  for tree in build build-emulated; do test_tree "$tree" -L nightly; done
+  bash test/sanitizers.sh --whole || failed+=("sanitizers --whole")
+  part_ends "sanitizers --whole"
+fi
+finish

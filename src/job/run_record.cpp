@@ -93,6 +93,7 @@ std::string Stated(const input::Deck& deck, const nlohmann::json& model, const s
   }
   if (text != "0") return text;
   if (name == "kv_heads" && model.contains("heads")) return DeckText(model.at("heads"));
+  if (name == "encoder_layers" && model.contains("layers")) return DeckText(model.at("layers"));
   if (name != "head_dim" || !model.contains("dim") || !model.contains("heads")) return text;
   const nlohmann::json &dim = model.at("dim"), &heads = model.at("heads");
   if (!dim.is_number_integer() || !heads.is_number_integer()) return text;

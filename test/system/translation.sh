@@ -54,7 +54,7 @@ PYTHON
 
 train 0 1 whole
 says "50 of 100 pairs"
-train 0 1 half schedule.stop_at=10
+train 0 1 half schedule.stop_at=10 model.encoder_layers=0  # as many as layers
 run 0 "$TRIREME" -r half
 says "resumed from half/checkpoints/step_00000010 at step 10"
 for file in model optimizer; do
